@@ -1,0 +1,60 @@
+"""What can go wrong, in two kinds.
+
+A *mistake of the user's* is an exception of this module, raised when the object is built, that says
+what was found and what to do instead. A *failure inside a trajectory* is a value, `Failure`: the
+proposal is rejected, the cause is counted, and the chain goes on.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+__all__ = [
+    "ConfigurationError",
+    "CovarianceError",
+    "DataError",
+    "Failure",
+    "RMHMCError",
+    "UnsupportedLikelihoodError",
+    "UnsupportedModelError",
+]
+
+
+class RMHMCError(Exception):
+    """Base of every exception that this package raises on purpose."""
+
+
+class ConfigurationError(RMHMCError, ValueError):
+    """An option of a sampler, metric or integrator is unknown, out of range or contradicts another."""
+
+
+class UnsupportedModelError(RMHMCError, TypeError):
+    """The variables to be sampled do not form a latent Gaussian block that can be read."""
+
+
+class UnsupportedLikelihoodError(UnsupportedModelError):
+    """An observed variable cannot serve as the likelihood of a latent Gaussian block."""
+
+
+class DataError(RMHMCError, ValueError):
+    """Data are not finite, are out of the distribution's support, or have changed their shape."""
+
+
+class CovarianceError(RMHMCError, np.linalg.LinAlgError):
+    """A covariance that does not change during sampling is not positive definite."""
+
+
+class Failure(IntEnum):
+    """Why a trajectory could not be followed to an acceptable end (0: it could).
+
+    The integer is what the statistic ``failure`` holds.
+    """
+
+    NONE = 0
+    SOLVER = 1
+    NON_REVERSIBLE = 2
+    NOT_POSITIVE_DEFINITE = 3
+    NON_FINITE = 4
+    ENERGY = 5
