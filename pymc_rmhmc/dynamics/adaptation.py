@@ -1,0 +1,115 @@
+"""How the step size is found. Adaptation sees only statistics of trajectories, never a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from pymc_rmhmc.errors import ConfigurationError
+
+__all__ = ["DualAveraging", "search_step_size"]
+
+
+class DualAveraging:
+    """Nesterov's dual averaging of the log step size towards a target acceptance.
+
+    Parameters
+    ----------
+    initial : float
+        The step size to begin with; iterates are shrunk towards ten times it.
+    target : float
+        The acceptance to reach, in (0, 1).
+    maximum : float
+        No step size above it is proposed: for a jittered path, the path itself.
+
+    Raises
+    ------
+    ConfigurationError
+        If the target or the initial step size is out of range.
+
+    References
+    ----------
+    Hoffman and Gelman (2014), The No-U-Turn Sampler, section 3.2.1 and algorithm 5.
+    """
+
+    SHRINKAGE = 0.05  # γ, t₀ and κ of the paper's section 3.2.1
+    DELAY = 10.0
+    DECAY = 0.75
+
+    def __init__(self, initial: float, target: float, maximum: float = math.inf) -> None:
+        if not 0.0 < target < 1.0:
+            raise ConfigurationError(f"target_accept must lie in (0, 1), got {target}.")
+        self.target = float(target)
+        self.maximum = float(maximum)
+        self.restart(initial)
+
+    def restart(self, initial: float) -> None:
+        """Forget everything but the target, and begin again from a step size."""
+        if not (math.isfinite(initial) and initial > 0.0):
+            raise ConfigurationError(f"step_size must be positive and finite, got {initial}.")
+        self.current = min(float(initial), self.maximum)
+        self.average = self.current
+        self._centre = math.log(10.0 * self.current)
+        self._shortfall = 0.0
+        self._count = 0
+
+    def update(self, acceptance: float) -> None:
+        """Take the acceptance of one trajectory (0 if it failed) and move the step size."""
+        self._count += 1
+        weight = 1.0 / (self._count + self.DELAY)
+        self._shortfall += weight * (self.target - acceptance - self._shortfall)
+        log_step = self._centre - math.sqrt(self._count) / self.SHRINKAGE * self._shortfall
+        log_step = min(log_step, math.log(self.maximum))
+        self.current = math.exp(log_step)
+        weight = self._count**-self.DECAY
+        log_average = weight * log_step + (1.0 - weight) * math.log(self.average)
+        self.average = math.exp(log_average)
+
+
+def search_step_size(
+    acceptance: Callable[[float], float],
+    initial: float,
+    maximum: float,
+    threshold: float = 0.8,
+    max_doublings: int = 40,
+) -> float:
+    """A step size at which a single step's acceptance crosses a threshold.
+
+    Parameters
+    ----------
+    acceptance : callable
+        From a step size to the acceptance of one step of the very integrator that will be used, from
+        a fresh momentum; 0 where the step fails.
+    initial : float
+        Where to begin.
+    maximum : float
+        The search does not go beyond it.
+    threshold : float
+        The acceptance to cross.
+    max_doublings : int
+        A bound on the search.
+
+    Returns
+    -------
+    float
+        The largest step size tried that passed, or the smallest tried if none did.
+
+    References
+    ----------
+    Hoffman and Gelman (2014), algorithm 4, with the crossing kept on the accepted side.
+    """
+    step_size = min(initial, maximum)
+    if acceptance(step_size) >= threshold:
+        for _ in range(max_doublings):
+            if step_size >= maximum:
+                break
+            longer = min(2.0 * step_size, maximum)
+            if acceptance(longer) < threshold:
+                break
+            step_size = longer
+        return step_size
+    for _ in range(max_doublings):
+        step_size *= 0.5
+        if acceptance(step_size) >= threshold:
+            break
+    return step_size

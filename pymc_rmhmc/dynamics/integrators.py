@@ -1,0 +1,316 @@
+"""One step of size ε along a Hamiltonian's flow: reversible, volume preserving, second order.
+
+Each integrator returns a `Step`. A step that could not be made says why and carries no state: a
+trajectory that meets it is rejected.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.dynamics.hamiltonian import (
+    GaussianHamiltonian,
+    GaussianState,
+    MetricPoint,
+    RiemannianHamiltonian,
+    RiemannianState,
+)
+from pymc_rmhmc.dynamics.solvers import AndersonSolver, Solution
+from pymc_rmhmc.errors import Failure
+
+__all__ = ["GeneralizedLeapfrog", "ImplicitMidpoint", "Integrator", "RotationSplitting", "Step"]
+
+type Array = NDArray[np.float64]
+
+# The integrate-back check compares in whitened coordinates (prior standard deviations). Two exact
+# solves differ by a few solver tolerances times the step's condition; another root differs by O(1).
+REVERSAL_TOLERANCE_FACTOR = 1e4
+
+
+@dataclass(frozen=True, slots=True)
+class Step[State]:
+    """The outcome of one step: a new state, or None and the reason.
+
+    Attributes
+    ----------
+    state : State or None
+        The new phase state; None if the step failed.
+    failure : Failure
+        `Failure.NONE` if the step succeeded.
+    reversal_error : float
+        How far the step, integrated back, ends from where it began; nan if that was not checked.
+    n_solver_iter : int
+        Evaluations of fixed-point maps, those of the check included.
+    n_metric_evals : int
+        Metrics that were factorised.
+    """
+
+    state: State | None
+    failure: Failure = Failure.NONE
+    reversal_error: float = math.nan
+    n_solver_iter: int = 0
+    n_metric_evals: int = 0
+
+
+class Integrator[Flow, State](Protocol):
+    """A map of phase space for one step size."""
+
+    def step(self, hamiltonian: Flow, state: State, step_size: float) -> Step[State]:
+        """Advance by `step_size`; the given state is not changed."""
+
+
+class RotationSplitting:
+    """Strang's splitting for `GaussianHamiltonian`: half a kick, a rotation, half a kick.
+
+    ``Φ_ε = K_{ε/2} ∘ R_ε ∘ K_{ε/2}`` with ``K_t: p ← p + t ∇φ(z)`` and ``R_t: (z, p) ← (z cos t + p sin t,
+    p cos t - z sin t)``, each the exact flow of its part of H. It is explicit; one gradient a step.
+
+    References
+    ----------
+    Shahbaba, Lan, Johnson and Neal (2014), Split Hamiltonian Monte Carlo, algorithm 1.
+    """
+
+    def step(
+        self, hamiltonian: GaussianHamiltonian, state: GaussianState, step_size: float
+    ) -> Step[GaussianState]:
+        """Advance by `step_size`."""
+        half_kicked = hamiltonian.kick(state, 0.5 * step_size)
+        drifted = hamiltonian.drift(half_kicked, step_size)
+        failure = hamiltonian.failure(drifted)
+        if failure:
+            return Step(None, failure, n_metric_evals=1)
+        return Step(hamiltonian.kick(drifted, 0.5 * step_size), n_metric_evals=1)
+
+
+class _ImplicitIntegrator:
+    """What the implicit integrators share: the solver, the check, and the implicit half kick."""
+
+    def __init__(self, solver: AndersonSolver | None = None, *, check_reversibility: bool = True) -> None:
+        self.solver = AndersonSolver(1e-9, 100) if solver is None else solver
+        self.check_reversibility = bool(check_reversibility)
+
+    @property
+    def reversal_tolerance(self) -> float:
+        """The reversal error above which a step counts as not reversible."""
+        return REVERSAL_TOLERANCE_FACTOR * self.solver.tolerance
+
+    def _half_kick(self, point: MetricPoint, momentum: Array, step_size: float) -> tuple[Array, Array, Solution]:
+        """Solve ``p' = p - ε/2 ∂H/∂q(q, p')``; return p', its velocity ``G⁻¹p'`` and the solver's report.
+
+        The unknown is the velocity u = G⁻¹p', since ∂H/∂q depends on p' only through it:
+        ``u = G⁻¹[p - ε/2(-∇L + trace)] - ε/2 G⁻¹ quadratic(u)``.
+        """
+        half = 0.5 * step_size
+        explicit = momentum - half * (point.trace_term - point.gradient)
+        start = point.solve(explicit)
+        solution = self.solver.solve(
+            lambda velocity: start - half * point.solve(point.quadratic_term(velocity)), start
+        )
+        new_momentum = explicit - half * point.quadratic_term(solution.argument)
+        # The map's value is the velocity of new_momentum exactly, not only to the solver's tolerance.
+        return new_momentum, solution.value, solution
+
+
+class GeneralizedLeapfrog(_ImplicitIntegrator):
+    """The generalised leapfrog: the papers' integrator for a non-separable Hamiltonian.
+
+    The step is ``Φ_ε = C_{ε/2} ∘ B_ε ∘ A_{ε/2}`` with
+
+    (a) ``p' = p - ε/2 ∂H/∂q(q, p')``, implicit in p';
+    (b) ``q' = q + ε/2 [G(q)⁻¹p' + G(q')⁻¹p']``, implicit in q';
+    (c) ``p'' = p' - ε/2 ∂H/∂q(q', p')``, explicit.
+
+    (a) and (b) are solved for velocities with the factor of G(q) alone, O(n²) an iteration, so that a
+    step costs one new factorisation: that of G(q').
+
+    Parameters
+    ----------
+    solver : AndersonSolver, optional
+        For (a) and (b); by default tolerance 1e-9, at most 100 iterations, depth 6.
+    check_reversibility : bool
+        Integrate every step back, with the factor of its end, and fail it where that does not lead to
+        its beginning. Without the check the sampler is only approximately exact: an implicit equation
+        can have several roots, and which one is found need not be mirrored on the way back.
+
+    References
+    ----------
+    Leimkuhler and Reich (2004), section 4.2; Girolami and Calderhead (2011), eq. 14-16.
+
+    Examples
+    --------
+    >>> from pymc_rmhmc import GeneralizedLeapfrog
+    >>> GeneralizedLeapfrog().check_reversibility
+    True
+    """
+
+    def step(
+        self, hamiltonian: RiemannianHamiltonian, state: RiemannianState, step_size: float
+    ) -> Step[RiemannianState]:
+        """Advance by `step_size`."""
+        point = state.point
+        # (a)
+        momentum, velocity, kicked = self._half_kick(point, state.momentum, step_size)
+        n_iter = kicked.n_iter
+        if not kicked.converged:
+            return Step(None, Failure.SOLVER, n_solver_iter=n_iter)
+        # (b)
+        position, end_velocity, drifted = self._drift(point, velocity, step_size)
+        n_iter += drifted.n_iter
+        if not drifted.converged:
+            return Step(None, Failure.SOLVER, n_solver_iter=n_iter)
+        end = hamiltonian.metric.at(position)
+        if end.failure:
+            return Step(None, end.failure, n_solver_iter=n_iter, n_metric_evals=1)
+        # (c)
+        end_force = end.trace_term - end.gradient + end.quadratic_term(end.solve(momentum))
+        new = RiemannianState(end, momentum - 0.5 * step_size * end_force)
+        if not np.isfinite(new.momentum).all():
+            return Step(None, Failure.NON_FINITE, n_solver_iter=n_iter, n_metric_evals=1)
+        if not self.check_reversibility:
+            return Step(new, n_solver_iter=n_iter, n_metric_evals=1)
+        error, n_back = self._reversal_error(new, point.position, velocity, step_size)
+        failure = Failure.NONE if error <= self.reversal_tolerance else Failure.NON_REVERSIBLE
+        return Step(None if failure else new, failure, error, n_iter + n_back, 1)
+
+    def _drift(self, point: MetricPoint, velocity: Array, step_size: float) -> tuple[Array, Array, Solution]:
+        """Solve (b) from ``u = G(q)⁻¹p'``: return q', ``u' = G(q')⁻¹p'`` and the solver's report.
+
+        ``G(q')u' = G(q)u`` gives ``u' = u - G(q)⁻¹ (G(q') - G(q)) u'`` with ``q' = q + ε/2 (u + u')``.
+        """
+        half = 0.5 * step_size
+
+        def contraction(end_velocity: Array) -> Array:
+            trial = point.position + half * (velocity + end_velocity)
+            return velocity - point.solve(point.apply_change(trial, end_velocity))
+
+        solution = self.solver.solve(contraction, velocity)
+        position = point.position + half * (velocity + solution.argument)
+        return position, solution.value, solution
+
+    def _reversal_error(
+        self, end: RiemannianState, position: Array, velocity: Array, step_size: float
+    ) -> tuple[float, int]:
+        """How far (a) and (b) of the reversed step, solved from the end, miss the beginning.
+
+        (c) reversed is then (a) forward, read from right to left, and holds to the residual of (a).
+        """
+        _, back_velocity, kicked = self._half_kick(end.point, -end.momentum, step_size)
+        if not kicked.converged:
+            return math.inf, kicked.n_iter
+        back_position, final_velocity, drifted = self._drift(end.point, back_velocity, step_size)
+        n_iter = kicked.n_iter + drifted.n_iter
+        if not drifted.converged:
+            return math.inf, n_iter
+        miss = np.abs(back_position - position).max(), np.abs(final_velocity + velocity).max()
+        return float(max(miss)), n_iter
+
+
+class ImplicitMidpoint(_ImplicitIntegrator):
+    """The implicit midpoint rule: more stable than the generalised leapfrog, more factorisations a step.
+
+    ``q' = q + ε ∂H/∂p(q̄, p̄)``, ``p' = p - ε ∂H/∂q(q̄, p̄)`` with ``q̄ = (q + q')/2``, ``p̄ = (p + p')/2``.
+    The midpoint is found by iterating on its velocity; every iterate needs the metric at a new q̄, and
+    there p̄ is the solution of an implicit half kick, O(n²) an iteration.
+
+    Parameters
+    ----------
+    solver : AndersonSolver, optional
+        For the midpoint and the half kicks; by default tolerance 1e-9, at most 100 iterations.
+    check_reversibility : bool
+        Integrate every step back and fail it where that does not lead to its beginning. For this
+        integrator the check doubles the factorisations.
+
+    References
+    ----------
+    Leimkuhler and Reich (2004), section 4.1; Brofos and Lederman (2021), Evaluating the implicit
+    midpoint integrator for Riemannian Hamiltonian Monte Carlo.
+
+    Examples
+    --------
+    >>> from pymc_rmhmc import ImplicitMidpoint
+    >>> ImplicitMidpoint(check_reversibility=False).check_reversibility
+    False
+    """
+
+    def step(
+        self, hamiltonian: RiemannianHamiltonian, state: RiemannianState, step_size: float
+    ) -> Step[RiemannianState]:
+        """Advance by `step_size`."""
+        forward = _Midpoint(self, hamiltonian, state, step_size)
+        failure = forward.solve()
+        if failure:
+            return Step(None, failure, math.nan, forward.n_solver_iter, forward.n_metric_evals)
+        end = hamiltonian.metric.at(forward.end_position)
+        n_iter, n_metric = forward.n_solver_iter, forward.n_metric_evals + 1
+        if end.failure:
+            return Step(None, end.failure, math.nan, n_iter, n_metric)
+        new = RiemannianState(end, forward.end_momentum)
+        if not self.check_reversibility:
+            return Step(new, Failure.NONE, math.nan, n_iter, n_metric)
+        back = _Midpoint(self, hamiltonian, replace(new, momentum=-new.momentum), step_size)
+        error = math.inf if back.solve() else self._miss(back, state)
+        failure = Failure.NONE if error <= self.reversal_tolerance else Failure.NON_REVERSIBLE
+        n_iter, n_metric = n_iter + back.n_solver_iter, n_metric + back.n_metric_evals
+        return Step(None if failure else new, failure, error, n_iter, n_metric)
+
+    @staticmethod
+    def _miss(back: _Midpoint, state: RiemannianState) -> float:
+        """How far the reversed step ends from the beginning, in position and in velocity."""
+        position_miss = np.abs(back.end_position - state.position).max()
+        velocity_miss = np.abs(state.point.solve(back.end_momentum + state.momentum)).max()
+        return float(max(position_miss, velocity_miss))
+
+
+class _Midpoint:
+    """The search for a step's midpoint: a fixed point of its velocity, and what was counted on the way."""
+
+    def __init__(
+        self,
+        integrator: ImplicitMidpoint,
+        hamiltonian: RiemannianHamiltonian,
+        state: RiemannianState,
+        step_size: float,
+    ) -> None:
+        self.integrator = integrator
+        self.hamiltonian = hamiltonian
+        self.state = state
+        self.step_size = step_size
+        self.end_position = state.position
+        self.end_momentum = state.momentum
+        self.n_metric_evals = 0
+        self.n_solver_iter = 0
+        self._failure = Failure.NONE
+        self._momentum = state.momentum
+
+    def solve(self) -> Failure:
+        """Find the midpoint and set the step's end, or say why there is none."""
+        # The velocity at the beginning is a guess that the reversed step would make in its turn.
+        start = self.state.point.solve(self.state.momentum)
+        solution = self.integrator.solver.solve(self._implied_velocity, start)
+        self.n_solver_iter += solution.n_iter
+        if self._failure or not solution.converged:
+            return self._failure or Failure.SOLVER
+        self.end_position = self.state.position + self.step_size * solution.value
+        self.end_momentum = 2.0 * self._momentum - self.state.momentum
+        return Failure.NONE if np.isfinite(self.end_momentum).all() else Failure.NON_FINITE
+
+    def _implied_velocity(self, velocity: Array) -> Array:
+        """Half a kick at ``q̄ = q + ε/2 velocity`` gives p̄ and ``G(q̄)⁻¹p̄``; nan where that fails."""
+        nowhere = np.full_like(velocity, np.nan)
+        self.n_metric_evals += 1
+        midpoint = self.hamiltonian.metric.at(self.state.position + 0.5 * self.step_size * velocity)
+        if midpoint.failure:
+            self._failure = midpoint.failure
+            return nowhere
+        momentum, implied, solution = self.integrator._half_kick(midpoint, self.state.momentum, self.step_size)
+        self.n_solver_iter += solution.n_iter
+        if not solution.converged:
+            self._failure = Failure.SOLVER
+            return nowhere
+        self._momentum = momentum
+        return implied

@@ -1,0 +1,201 @@
+"""A trajectory of several steps, how long it is, and the Metropolis decision at its end."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from pymc_rmhmc.dynamics.hamiltonian import Hamiltonian
+from pymc_rmhmc.dynamics.integrators import Integrator
+from pymc_rmhmc.errors import ConfigurationError, Failure
+
+__all__ = ["FixedSteps", "JitteredPath", "Length", "Transition", "single_step_acceptance", "transition"]
+
+# An energy error above this is called a divergence. It is judged at the trajectory's end alone:
+# stopping on a running energy check would not be time-reversible.
+MAX_ENERGY_ERROR = 1000.0
+
+
+class Length(Protocol):
+    """The rule that gives a trajectory's number of steps and their size."""
+
+    def draw(self, step_size: float, rng: np.random.Generator) -> tuple[int, float]:
+        """The number of steps and the size of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSteps:
+    """Exactly `n_steps` steps of exactly the step size: no jitter."""
+
+    n_steps: int
+
+    def __post_init__(self) -> None:
+        if self.n_steps < 1 or int(self.n_steps) != self.n_steps:
+            raise ConfigurationError(f"n_steps must be a positive integer, got {self.n_steps}.")
+
+    def draw(self, step_size: float, rng: np.random.Generator) -> tuple[int, float]:
+        """The fixed number, whatever the step size."""
+        return self.n_steps, step_size
+
+
+@dataclass(frozen=True, slots=True)
+class JitteredPath:
+    """A path length drawn uniformly from ``path_length (1 ± jitter)``, divided into equal steps.
+
+    The steps are as few as keep each within the step size, so that the whole path is walked; the draw
+    depends on neither position nor momentum, so that the kernel stays exact.
+
+    Parameters
+    ----------
+    path_length : float
+        The mean length, in the time of the Hamiltonian: ``2π`` is a period where the posterior is as
+        Gaussian as the metric assumes.
+    jitter : float
+        In [0, 1).
+    max_steps : int
+        The most steps in a trajectory: where it binds, the path is cut short.
+    """
+
+    path_length: float
+    jitter: float
+    max_steps: int
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.path_length) and self.path_length > 0.0):
+            raise ConfigurationError(f"path_length must be positive and finite, got {self.path_length}.")
+        if not 0.0 <= self.jitter < 1.0:
+            raise ConfigurationError(f"jitter must lie in [0, 1), got {self.jitter}.")
+        if self.max_steps < 1 or int(self.max_steps) != self.max_steps:
+            raise ConfigurationError(f"max_steps must be a positive integer, got {self.max_steps}.")
+
+    def draw(self, step_size: float, rng: np.random.Generator) -> tuple[int, float]:
+        """Draw a length and divide it."""
+        length = self.path_length * rng.uniform(1.0 - self.jitter, 1.0 + self.jitter)
+        n_steps = math.ceil(length / step_size)
+        if n_steps > self.max_steps:
+            return self.max_steps, step_size
+        return n_steps, length / n_steps
+
+
+@dataclass(slots=True)
+class Transition[State]:
+    """One draw's outcome.
+
+    Attributes
+    ----------
+    state : State
+        The kept state, with the momentum that it had when it was reached.
+    accepted : bool
+        Whether it is the proposal.
+    acceptance : float
+        ``min(1, exp(-energy_error))``; 0 where the trajectory failed.
+    energy : float
+        H of the kept state.
+    energy_error : float
+        H of the proposal less H of the start; nan where the trajectory failed.
+    failure : Failure
+        Why the trajectory failed, if it did. `Failure.ENERGY` marks an energy error beyond
+        `MAX_ENERGY_ERROR`.
+    n_steps, n_solver_iter, n_metric_evals : int
+        Counted over the trajectory, failed steps included.
+    reversal_error : float
+        The largest over the steps that were checked; nan if none was.
+    """
+
+    state: State
+    accepted: bool = False
+    acceptance: float = 0.0
+    energy: float = math.nan
+    energy_error: float = math.nan
+    failure: Failure = Failure.NONE
+    n_steps: int = 0
+    n_solver_iter: int = 0
+    n_metric_evals: int = 0
+    reversal_error: float = math.nan
+
+    def count(self, reversal_error: float, n_solver_iter: int, n_metric_evals: int) -> None:
+        """Add what one step reported."""
+        self.n_steps += 1
+        self.n_solver_iter += n_solver_iter
+        self.n_metric_evals += n_metric_evals
+        # fmax ignores nan, so that unchecked steps do not hide a checked one.
+        self.reversal_error = float(np.fmax(self.reversal_error, reversal_error))
+
+
+def transition[Flow: Hamiltonian, State](
+    hamiltonian: Flow,
+    integrator: Integrator[Flow, State],
+    state: State,
+    n_steps: int,
+    step_size: float,
+    rng: np.random.Generator,
+) -> Transition[State]:
+    """Refresh the momentum, follow the flow for `n_steps`, and accept or keep.
+
+    Parameters
+    ----------
+    hamiltonian, integrator
+        A Hamiltonian and an integrator that understands its states.
+    state : State
+        The current state; its momentum is not used.
+    n_steps : int
+        Steps in the trajectory.
+    step_size : float
+        Size of each.
+    rng : numpy.random.Generator
+        For the momentum and the decision.
+
+    Returns
+    -------
+    Transition
+        The kept state and everything that there is to report. A failed trajectory keeps the state.
+    """
+    start = hamiltonian.refresh(state, rng)
+    initial_energy = hamiltonian.energy(start)
+    # The decision's random number is drawn whether or not it is needed: the stream of random numbers
+    # then does not depend on failures, and a run stays comparable when a tolerance changes.
+    log_uniform = math.log1p(-rng.random())
+    outcome = Transition(start, energy=initial_energy)
+    if not math.isfinite(initial_energy):
+        outcome.failure = Failure.NON_FINITE
+        return outcome
+    proposal = start
+    for _ in range(n_steps):
+        step = integrator.step(hamiltonian, proposal, step_size)
+        outcome.count(step.reversal_error, step.n_solver_iter, step.n_metric_evals)
+        if step.state is None:
+            outcome.failure = step.failure
+            return outcome
+        proposal = step.state
+    _decide(outcome, proposal, hamiltonian.energy(proposal), log_uniform)
+    return outcome
+
+
+def _decide[State](
+    outcome: Transition[State], proposal: State, energy: float, log_uniform: float
+) -> None:
+    """Metropolis: move to the proposal with probability ``min(1, exp(-energy_error))``."""
+    error = energy - outcome.energy
+    if not math.isfinite(error):
+        outcome.failure = Failure.NON_FINITE
+        return
+    outcome.energy_error = error
+    outcome.acceptance = math.exp(min(0.0, -error))
+    if error > MAX_ENERGY_ERROR:
+        outcome.failure = Failure.ENERGY
+    elif log_uniform < -error:
+        outcome.state, outcome.energy, outcome.accepted = proposal, energy, True
+
+
+def single_step_acceptance[Flow: Hamiltonian, State](
+    hamiltonian: Flow,
+    integrator: Integrator[Flow, State],
+    state: State,
+    step_size: float,
+    rng: np.random.Generator,
+) -> float:
+    """The acceptance of a trajectory of one step, 0 if it fails: what the search for a step size asks."""
+    return transition(hamiltonian, integrator, state, 1, step_size, rng).acceptance
