@@ -1,0 +1,5 @@
+"""Changes of coordinates. A chart must never bias: its Jacobian is part of the density."""
+
+from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
+
+__all__ = ["GaussianSites", "SiteChart"]

@@ -1,0 +1,164 @@
+"""The site chart: coordinates in which a prior times Gaussian sites is standard normal.
+
+Sites ``exp(bᵀη - ½ ηᵀW̄η)`` stand in for the likelihood. With ``η = η₀ + Φ ν`` and ν standard normal,
+
+    E = I + ΦᵀW̄Φ = R Rᵀ (R upper),   c = R⁻¹Φᵀ(b - W̄η₀),   ν = R⁻ᵀ(c + z),
+
+and z is standard normal under the prior times the sites. What remains of a likelihood in z is its
+residual from the sites; z is then nearly standard normal under the posterior. Any sites for which E is
+positive definite give an exact chart, however poor they are.
+
+With no sites (b = W̄ = 0) the chart is the whitened one. With a part ``1 - β`` of an approximation's
+sites it is where the tempered densities of annealing live: their Gaussian part is the prior times
+those sites.
+
+References
+----------
+Rasmussen and Williams (2006), section 3.6, for site parameters and B; the flat metric ``W̄ + K⁻¹`` at a
+fixed covariance is Girolami and Calderhead's (2011, section 9) for the log-Gaussian Cox process.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.linalg import multiply_lower, reverse_cholesky, solve_lower
+from pymc_rmhmc.geometry.prior import FactorizedPrior, Predictor, PriorFailure
+
+__all__ = ["GaussianSites", "SiteChart"]
+
+type Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianSites:
+    """One Gaussian factor ``exp(b η - ½ w̄ η²)`` a site.
+
+    Attributes
+    ----------
+    linear : (n,) array
+        b.
+    precision : (n,) array
+        w̄. Negative values are allowed as long as the chart's E stays positive definite.
+    """
+
+    linear: Array
+    precision: Array
+
+    def log_density(self, eta: Array) -> float:
+        """``Σ bᵢηᵢ - ½ w̄ᵢηᵢ²``."""
+        return float((self.linear - 0.5 * self.precision * eta) @ eta)
+
+    def gradient(self, eta: Array) -> Array:
+        """``b - w̄ η``, (n,)."""
+        return self.linear - self.precision * eta
+
+    def scaled(self, factor: float) -> GaussianSites:
+        """The sites raised to a power: what tempering with inverse temperature ``1 - factor`` leaves."""
+        return GaussianSites(factor * self.linear, factor * self.precision)
+
+
+class SiteChart:
+    """Coordinates z of a block, given its factorised prior and Gaussian sites.
+
+    Parameters
+    ----------
+    prior : FactorizedPrior
+        The block's prior at one θ.
+    sites : GaussianSites, optional
+        None gives the whitened chart, z = ν.
+
+    Attributes
+    ----------
+    predictor : Predictor
+        ``η = η₁ + (Φ R⁻ᵀ) z``: lower triangular where Φ is.
+    log_constant : float
+        ``log [N(ν) exp(sites) ∂ν/∂x] - log N(z)``, the same at every z, without the Jacobian of z.
+
+    Raises
+    ------
+    PriorFailure
+        If ``I + ΦᵀW̄Φ`` is not positive definite (never for w̄ ≥ 0).
+    """
+
+    def __init__(self, prior: FactorizedPrior, sites: GaussianSites | None = None) -> None:
+        self.prior = prior
+        self.sites = sites
+        self._factor: Array | None = None  # Rᵀ, lower
+        self._centre = np.zeros(prior.n_latent)  # c
+        self.predictor = prior.predictor
+        if sites is not None:
+            self._absorb(sites)
+        self.log_constant = self._log_constant()
+
+    def to_model(self, z: Array, eta: Array | None = None) -> Array:
+        """z to the model's variables (k,); where η at z is known already it saves a product."""
+        if eta is not None and self.prior.sites_are_model_values:
+            return eta - self.prior.offset
+        return self.prior.to_model(self.to_whitened(z))
+
+    def from_model(self, values: Array) -> Array:
+        """The model's variables (k,) to z."""
+        whitened = self.prior.from_model(values)
+        if self._factor is None:
+            return whitened
+        return multiply_lower(self._factor, whitened) - self._centre
+
+    def to_whitened(self, z: Array) -> Array:
+        """``ν = R⁻ᵀ(c + z)``, (k,)."""
+        if self._factor is None:
+            return z
+        return solve_lower(self._factor, self._centre + z)
+
+    def log_prior(self, z: Array, eta: Array) -> float:
+        """``log p(x)`` of the model's variables at z, in O(n): no solve, from the chart's own identity."""
+        sites = 0.0 if self.sites is None else self.sites.log_density(eta)
+        return self.log_constant - 0.5 * float(z @ z) - sites
+
+    def _absorb(self, sites: GaussianSites) -> None:
+        """Factorise E and re-base the predictor."""
+        base = self.prior.predictor
+        precision_matrix = _weighted_gram(base.matrix, sites.precision)
+        upper = reverse_cholesky(precision_matrix)
+        if upper is None:
+            raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, -1)
+        factor = np.asfortranarray(upper.T)
+        linear = base.adjoint(sites.gradient(base.offset))
+        self._factor = factor
+        # R x = y with R = factorᵀ.
+        self._centre = solve_lower(factor, linear, transpose=True)
+        # Φ R⁻ᵀ: a triangular solve from the right, X factor = Φ.
+        matrix = blas.dtrsm(1.0, factor, base.matrix, side=1, lower=1)
+        offset = base.offset + _product(matrix, self._centre)
+        self.predictor = Predictor(offset, matrix, triangular=base.triangular)
+
+    def _log_constant(self) -> float:
+        """The constant of `log_prior`, from the one point z = 0."""
+        origin = np.zeros(self.prior.n_latent)
+        sites = 0.0 if self.sites is None else self.sites.log_density(self.predictor.offset)
+        return self.prior.log_prior(self.to_whitened(origin)) + sites
+
+    @property
+    def log_evidence(self) -> float:
+        """``log ∫ N(ν) exp(sites(η)) dν``, the evidence of the model with Gaussian sites."""
+        k = self.prior.n_latent
+        log_determinant = 0.0 if self._factor is None else float(np.log(self._factor.diagonal()).sum())
+        normal = -0.5 * k * math.log(2.0 * math.pi)
+        return self.log_constant - self.prior.log_jacobian - normal - log_determinant
+
+
+def _weighted_gram(matrix: Array, weights: Array) -> Array:
+    """``I + Φᵀ diag(w) Φ``, (k, k), for weights of any sign."""
+    gram = np.asfortranarray(matrix.T @ (weights[:, None] * matrix))
+    gram[np.diag_indices_from(gram)] += 1.0
+    return gram
+
+
+def _product(matrix: Array, vector: Array) -> Array:
+    return np.asarray(matrix @ vector)

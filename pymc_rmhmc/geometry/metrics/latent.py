@@ -1,0 +1,219 @@
+"""The position-dependent metric of a latent Gaussian model, ``G(z) = I + ΦᵀW(η)Φ``.
+
+In the model's own coordinates f it is the papers' ``W(f) + K⁻¹``: a metric is a tensor, the coordinates
+z with ``η = η₁ + Φz`` are linear in f, and every integrator here commutes with linear maps, so that the
+sampler is the same. The coordinates z keep K⁻¹, with its condition of 10¹⁰, out of the arithmetic.
+
+With ``s = sqrt(w)`` and ``Q = ΦΦᵀ``:
+
+    B = I + s Q s = C Cᵀ                 one Cholesky, n³/3
+    G⁻¹ v = v - Φᵀ s B⁻¹ s Φ v           never forms G or its inverse
+    log|G| = 2 Σ log Cᵢᵢ
+    ½ tr(G⁻¹ ∂G) = ½ Φᵀ [r ∘ (1 - diag B⁻¹)],   B⁻¹ = C⁻ᵀ C⁻¹, n³/3
+    p = Φᵀ(s ∘ z₁) + z₂ ~ N(0, G)
+
+References
+----------
+Paquet and Fraccaro (2016), sections 4.2-4.3 and algorithms 2 and 3; Girolami and Calderhead (2011),
+section 9, for the Fisher form.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.dynamics.hamiltonian import RiemannianHamiltonian
+from pymc_rmhmc.errors import ConfigurationError, Failure
+from pymc_rmhmc.geometry.linalg import cholesky, inverse_lower, multiply_lower
+from pymc_rmhmc.geometry.target import LatentTarget
+
+__all__ = ["FisherMetric", "HessianMetric", "LatentMetric", "LatentPoint", "SoftAbsCurvatureMetric"]
+
+type Array = NDArray[np.float64]
+
+
+class _CurvatureMetric:
+    """The choice of one kind of curvature for `LatentMetric`; the kinds differ in nothing else."""
+
+    name: str
+    uses_sites = False
+    needs_solver = True
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def hamiltonian(self, target: LatentTarget) -> RiemannianHamiltonian:
+        """The Hamiltonian of a target in this metric.
+
+        Raises
+        ------
+        ConfigurationError
+            If the target's likelihood does not give this curvature.
+        """
+        return RiemannianHamiltonian(LatentMetric(target, self.name))
+
+
+class HessianMetric(_CurvatureMetric):
+    """``G(f) = W(f) + K⁻¹`` with the observed curvature ``W = -ℓ''``, for log-concave likelihoods.
+
+    With `GeneralizedLeapfrog` it is the papers' sampler.
+
+    References
+    ----------
+    Paquet and Fraccaro (2016), eq. 16.
+
+    Examples
+    --------
+    >>> from pymc_rmhmc import HessianMetric
+    >>> HessianMetric().name
+    'hessian'
+    """
+
+    name = "hessian"
+
+
+class FisherMetric(_CurvatureMetric):
+    """``G(f) = W(f) + K⁻¹`` with the expected curvature, the Fisher information, of the likelihood.
+
+    It is never negative, and so serves likelihoods that are not log-concave (StudentT, for one).
+
+    References
+    ----------
+    Girolami and Calderhead (2011), section 5 and, for a log-Gaussian Cox process, section 9.
+
+    Examples
+    --------
+    >>> from pymc_rmhmc import FisherMetric
+    >>> FisherMetric().name
+    'fisher'
+    """
+
+    name = "fisher"
+
+
+class SoftAbsCurvatureMetric(_CurvatureMetric):
+    """``G(f) = W(f) + K⁻¹`` with ``w = ℓ'' coth(α ℓ'')``: for likelihoods that are not registered.
+
+    References
+    ----------
+    Betancourt (2013), A general metric for Riemannian manifold Hamiltonian Monte Carlo.
+    """
+
+    name = "softabs"
+
+
+class LatentMetric:
+    """``G(z) = I + ΦᵀW(η)Φ`` with the curvature W of one kind.
+
+    Parameters
+    ----------
+    target : LatentTarget
+        Its chart must hold the whole Gaussian part of the density (tempered sites included), so that
+        only the likelihood has a curvature that moves.
+    kind : str
+        "hessian", "fisher" or "softabs": which curvature of the likelihood is W.
+
+    Raises
+    ------
+    ConfigurationError
+        If the likelihood does not give this curvature or the chart's sites are not the target's.
+    """
+
+    def __init__(self, target: LatentTarget, kind: str) -> None:
+        if kind not in target.likelihood.kinds:
+            raise ConfigurationError(
+                f'The likelihood has no "{kind}" curvature; it gives {", ".join(target.likelihood.kinds)}. '
+                "A Hessian serves only where the likelihood is log-concave in the latent values."
+            )
+        if target.residual_sites is not None:
+            raise ConfigurationError(
+                "The chart's sites differ from the target's Gaussian part: build the chart from "
+                "Tempering.gaussian_part."
+            )
+        self.target = target
+        self.kind = kind
+
+    def at(self, position: Array) -> LatentPoint:
+        """Evaluate the target, and factorise G: one Cholesky and one triangular inverse."""
+        return LatentPoint(self, position)
+
+
+class LatentPoint:
+    """The target and the factorised metric at one position z.
+
+    Attributes
+    ----------
+    position, gradient, trace_term : (k,) array
+        z, ``∇ log π(z)`` and ``½ tr(G⁻¹ ∂G/∂zᵢ)``.
+    eta, weight : (n,) array
+        The sites and their (tempered) curvature w.
+    log_likelihood, log_density, half_log_det : float
+        ``Σ ℓ(η)`` not tempered, ``log π(z)`` up to a constant, and ``½ log|G|``.
+    failure : Failure
+        NON_FINITE or NOT_POSITIVE_DEFINITE; nothing else may be used then.
+    """
+
+    def __init__(self, metric: LatentMetric, position: Array) -> None:
+        target = metric.target
+        self._metric = metric
+        self._predictor = target.chart.predictor
+        self.position = position
+        self.eta = self._predictor.apply(position)
+        self.log_likelihood, slope, weight, log_slope = target.likelihood.curvature(self.eta, metric.kind)
+        self.weight = target.beta * weight
+        self._curvature_slope = log_slope * self.weight
+        self.log_density = target.beta * self.log_likelihood - 0.5 * float(position @ position)
+        self.gradient = target.beta * self._predictor.adjoint(slope) - position
+        self.half_log_det = math.nan
+        self.trace_term = np.full_like(position, np.nan)
+        self.failure = self._check()
+        if not self.failure:
+            self._factorize(log_slope)
+
+    def _check(self) -> Failure:
+        """NON_FINITE if the likelihood could not be evaluated here; a sum of squares cannot cancel."""
+        parts = (self.gradient, self.weight, self._curvature_slope)
+        finite = math.isfinite(self.log_density) and all(math.isfinite(float(v @ v)) for v in parts)
+        if not finite:
+            return Failure.NON_FINITE
+        return Failure.NOT_POSITIVE_DEFINITE if (self.weight < 0.0).any() else Failure.NONE
+
+    def _factorize(self, log_slope: Array) -> None:
+        """C⁻¹, ``½ log|G|`` and the trace term."""
+        self._root = np.sqrt(self.weight)
+        matrix = np.multiply(self._predictor.gram, self._root[:, None], order="F")
+        matrix *= self._root
+        matrix[np.diag_indices_from(matrix)] += 1.0
+        factor = cholesky(matrix, overwrite=True)
+        if factor is None:
+            self.failure = Failure.NOT_POSITIVE_DEFINITE
+            return
+        self.half_log_det = float(np.log(factor.diagonal()).sum())
+        self._inverse_factor = inverse_lower(factor, overwrite=True)
+        leverage = 1.0 - np.einsum("ij,ij->j", self._inverse_factor, self._inverse_factor)
+        self.trace_term = 0.5 * self._predictor.adjoint(log_slope * leverage)
+
+    def solve(self, vector: Array) -> Array:
+        """``G⁻¹ vector``, O(n²)."""
+        scaled = self._root * self._predictor.linear(vector)
+        inner = multiply_lower(self._inverse_factor, multiply_lower(self._inverse_factor, scaled), transpose=True)
+        return vector - self._predictor.adjoint(self._root * inner)
+
+    def sample_momentum(self, rng: np.random.Generator) -> Array:
+        """``Φᵀ(s ∘ z₁) + z₂``, whose covariance is G: no factor of G is needed."""
+        sites = self._root * rng.standard_normal(self._root.size)
+        return self._predictor.adjoint(sites) + rng.standard_normal(self.position.size)
+
+    def quadratic_term(self, velocity: Array) -> Array:
+        """``-½ Φᵀ[∂w/∂η ∘ (Φu)∘(Φu)]``."""
+        along = self._predictor.linear(velocity)
+        return -0.5 * self._predictor.adjoint(self._curvature_slope * along * along)
+
+    def apply_change(self, position: Array, velocity: Array) -> Array:
+        """``Φᵀ[(w(position) - w) ∘ Φu]``, without a factorisation."""
+        target = self._metric.target
+        weight = target.beta * target.likelihood.weight(self._predictor.apply(position), self._metric.kind)
+        return self._predictor.adjoint((weight - self.weight) * self._predictor.linear(velocity))

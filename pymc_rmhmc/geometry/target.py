@@ -1,0 +1,159 @@
+"""The log density of a latent Gaussian block in the coordinates of a chart, tempered if asked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.errors import ConfigurationError, Failure
+from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
+
+__all__ = ["LatentTarget", "Likelihood", "TargetPoint", "Tempering"]
+
+type Array = NDArray[np.float64]
+
+
+class Likelihood(Protocol):
+    """A log likelihood that factorises over the sites, bound to its data and parameters."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The curvatures that it can give: of "hessian", "fisher", "softabs"."""
+
+    def gradient(self, eta: Array) -> tuple[float, Array]:
+        """``Σ ℓ`` and ``∂ℓ/∂η`` (n,)."""
+
+    def curvature(self, eta: Array, kind: str) -> tuple[float, Array, Array, Array]:
+        """``Σ ℓ``, g, w and ``r = ∂ log w/∂η``, each (n,)."""
+
+    def weight(self, eta: Array, kind: str) -> Array:
+        """The curvature w alone, (n,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tempering:
+    """A point on the path from a Gaussian approximation q to the posterior.
+
+    The density is ``[p(y given f) p(f)]^β q(f)^(1-β)`` with ``q ∝ p(f) exp(bᵀη - ½ ηᵀτ̃η)``; where `sites`
+    is None, q is the prior.
+
+    Parameters
+    ----------
+    beta : float
+        The inverse temperature, in [0, 1]: 1 is the posterior, 0 is q.
+    sites : GaussianSites, optional
+        q's sites, such as a Laplace approximation's or EP's.
+
+    References
+    ----------
+    Paquet and Fraccaro (2016), eq. 4.
+    """
+
+    beta: float = 1.0
+    sites: GaussianSites | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.beta <= 1.0:
+            raise ConfigurationError(f"beta is an inverse temperature in [0, 1], got {self.beta}.")
+
+    @property
+    def gaussian_part(self) -> GaussianSites | None:
+        """q's sites to the power ``1 - β``; None if there is nothing left of them."""
+        if self.sites is None or self.beta == 1.0:
+            return None
+        return self.sites.scaled(1.0 - self.beta)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetPoint:
+    """The non-Gaussian part φ of the target at z; see `LatentTarget`.
+
+    Attributes
+    ----------
+    position : (k,) array
+        z.
+    eta : (n,) array
+        The sites there.
+    log_likelihood : float
+        ``Σ ℓ(η)``, not tempered.
+    log_density, gradient : float, (k,) array
+        φ(z) and ∇φ(z).
+    """
+
+    position: Array
+    eta: Array
+    log_likelihood: float
+    log_density: float
+    gradient: Array
+
+    @property
+    def failure(self) -> Failure:
+        """NON_FINITE where φ or its gradient is."""
+        # One number tells whether all are finite: a sum of squares cannot cancel.
+        finite = math.isfinite(self.log_density) and math.isfinite(float(self.gradient @ self.gradient))
+        return Failure.NONE if finite else Failure.NON_FINITE
+
+
+class LatentTarget:
+    """``log π(z) = -½ zᵀz + φ(z)`` with ``φ(z) = β Σ ℓ(η) + residual sites(η)``, ``η = η₁ + Φ z``.
+
+    The residual sites are what the target's Gaussian part has beyond the chart's: the chart's own are
+    already in ``-½ zᵀz`` and are taken off again.
+
+    Parameters
+    ----------
+    chart : SiteChart
+        The coordinates.
+    likelihood : Likelihood
+        Over the chart's sites.
+    tempering : Tempering, optional
+        By default the posterior.
+    """
+
+    def __init__(
+        self, chart: SiteChart, likelihood: Likelihood, tempering: Tempering | None = None
+    ) -> None:
+        self.chart = chart
+        self.likelihood = likelihood
+        self.tempering = Tempering() if tempering is None else tempering
+        self.residual_sites = _difference(self.tempering.gaussian_part, chart.sites)
+
+    @property
+    def beta(self) -> float:
+        """The inverse temperature of the likelihood."""
+        return self.tempering.beta
+
+    def at(self, position: Array) -> TargetPoint:
+        """Evaluate φ and its gradient: two products with Φ and one likelihood."""
+        predictor = self.chart.predictor
+        eta = predictor.apply(position)
+        log_likelihood, gradient = self.likelihood.gradient(eta)
+        value = self.beta * log_likelihood
+        if self.beta != 1.0:
+            gradient = self.beta * gradient
+        if self.residual_sites is not None:
+            slope = self.residual_sites.gradient(eta)
+            # b η - ½ w η² = ½ (b + (b - w η)) η
+            value += 0.5 * float((self.residual_sites.linear + slope) @ eta)
+            gradient = gradient + slope
+        return TargetPoint(position, eta, log_likelihood, value, predictor.adjoint(gradient))
+
+    def model_log_density(self, z: Array, eta: Array, log_likelihood: float) -> float:
+        """``log p(x) + log p(y given x)`` of the model's own variables, not tempered."""
+        return self.chart.log_prior(z, eta) + log_likelihood
+
+
+def _difference(wanted: GaussianSites | None, held: GaussianSites | None) -> GaussianSites | None:
+    """Sites that multiply `held` to `wanted`; None if there is nothing to multiply."""
+    if held is None:
+        return wanted
+    if wanted is None:
+        return held.scaled(-1.0)
+    linear, precision = wanted.linear - held.linear, wanted.precision - held.precision
+    if not linear.any() and not precision.any():
+        return None
+    return GaussianSites(linear, precision)
