@@ -1,0 +1,217 @@
+"""The options of `RMHMC`, checked when the step is built and settled into what a chain needs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint, RotationSplitting
+from pymc_rmhmc.dynamics.solvers import AndersonSolver
+from pymc_rmhmc.dynamics.trajectory import FixedSteps, JitteredPath, Length
+from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.geometry.metrics import METRICS, FlatMetric
+
+__all__ = ["Options", "Plan", "settle"]
+
+INTEGRATORS = {"generalized_leapfrog": GeneralizedLeapfrog, "implicit_midpoint": ImplicitMidpoint}
+INITS = ("auto", "laplace", "keep")
+
+DEFAULT_TARGET_ACCEPT = 0.8
+DEFAULT_SOLVER_TOL = 1e-9
+DEFAULT_SOLVER_MAX_ITER = 100
+DEFAULT_MAX_STEPS = 100
+# Measured on the smaller of bulk and tail ESS (benchmarks/path_length.py): in coordinates in which the
+# posterior is nearly standard normal a quarter of a period makes the next draw nearly independent; a
+# longer path makes means antithetic and starves the tails.
+DEFAULT_PATH_LENGTH = 0.5 * math.pi
+DEFAULT_JITTER = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for; None where nothing was said. See `RMHMC` for the meaning of each."""
+
+    metric: Any = "auto"
+    integrator: Any = None
+    step_size: float | None = None
+    target_accept: float | None = None
+    path_length: float | None = None
+    n_steps: int | None = None
+    jitter: float | None = None
+    max_steps: int | None = None
+    init: str = "auto"
+    solver_tol: float | None = None
+    solver_max_iter: int | None = None
+    check_reversibility: bool | None = None
+    blas_threads: int | None = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Options settled for one block.
+
+    Attributes
+    ----------
+    metric
+        A metric, such as `FlatMetric`; a string is settled by now.
+    integrator
+        One that fits the metric.
+    length : Length
+        The rule for a trajectory's steps.
+    step_size : float or None
+        Fixed, or None to adapt.
+    initial_step_size, max_step_size : float
+        Where the search begins, and its bound.
+    target_accept : float
+        For the adaptation.
+    init : str
+        "auto", "laplace" or "keep".
+    """
+
+    metric: Any
+    integrator: Any
+    length: Length
+    step_size: float | None
+    initial_step_size: float
+    max_step_size: float
+    target_accept: float
+    init: str
+
+
+def settle(options: Options, auto_metric: str) -> Plan:
+    """Check the options and fill in what was left open.
+
+    Parameters
+    ----------
+    options : Options
+        As the user gave them.
+    auto_metric : str
+        What ``metric="auto"`` means for the block.
+
+    Raises
+    ------
+    ConfigurationError
+        For anything unknown, out of range, contradictory, or without effect in this combination.
+    """
+    metric = _metric(options.metric, auto_metric)
+    integrator = _integrator(options, metric)
+    if options.init not in INITS:
+        raise ConfigurationError(f'init must be one of {", ".join(INITS)}, got "{options.init}".')
+    threads = options.blas_threads
+    if threads is not None and (int(threads) != threads or threads < 1):
+        raise ConfigurationError(f"blas_threads must be a positive integer or None, got {threads}.")
+    if options.step_size is not None:
+        _check_step_size(options)
+    length = _length(options)
+    longest = length.path_length * (1.0 + length.jitter) if isinstance(length, JitteredPath) else math.inf
+    return Plan(
+        metric=metric,
+        integrator=integrator,
+        length=length,
+        step_size=options.step_size,
+        initial_step_size=1.0 if isinstance(metric, FlatMetric) else 0.25,
+        max_step_size=longest,
+        target_accept=_target_accept(options.target_accept),
+        init=options.init,
+    )
+
+
+def _check_step_size(options: Options) -> None:
+    """A fixed step size is positive, and no target goes with it."""
+    step_size = options.step_size
+    if step_size is None or not (math.isfinite(step_size) and step_size > 0.0):
+        raise ConfigurationError(f"step_size must be positive and finite, got {step_size}.")
+    if options.target_accept is not None:
+        raise ConfigurationError(
+            "target_accept tunes the step size, but step_size is given and stays fixed: leave one of them out."
+        )
+
+
+def _target_accept(value: float | None) -> float:
+    """The target, 0.8 if none was given."""
+    if value is None:
+        return DEFAULT_TARGET_ACCEPT
+    if not 0.0 < value < 1.0:
+        raise ConfigurationError(f"target_accept must lie in (0, 1), got {value}.")
+    return float(value)
+
+
+def _metric(metric: Any, auto_metric: str) -> Any:
+    """A metric object from an object, a class or a string."""
+    if isinstance(metric, str):
+        name = auto_metric if metric == "auto" else metric
+        if name not in METRICS:
+            known = ", ".join(f'"{m}"' for m in ("auto", *METRICS))
+            raise ConfigurationError(f'Unknown metric "{metric}": it must be one of {known}, or a metric object.')
+        return METRICS[name]()
+    if isinstance(metric, type) and metric in METRICS.values():
+        return metric()
+    if not hasattr(metric, "hamiltonian"):
+        raise ConfigurationError(
+            f"metric must be a string or a metric such as FlatMetric() or HessianMetric(), got {metric!r}."
+        )
+    return metric
+
+
+def _integrator(options: Options, metric: Any) -> Any:
+    """The integrator that fits the metric, with its solver."""
+    solver_options = {
+        "integrator": options.integrator,
+        "solver_tol": options.solver_tol,
+        "solver_max_iter": options.solver_max_iter,
+        "check_reversibility": options.check_reversibility,
+    }
+    given = [name for name, value in solver_options.items() if value is not None]
+    if not metric.needs_solver:
+        if given:
+            raise ConfigurationError(
+                f"{', '.join(given)}: the {metric.name} metric's flow is integrated explicitly and needs none of "
+                'these. Leave them out, or choose metric="hessian" or metric="fisher".'
+            )
+        return RotationSplitting()
+    if isinstance(options.integrator, (GeneralizedLeapfrog, ImplicitMidpoint)):
+        if len(given) > 1:
+            raise ConfigurationError(
+                f"{', '.join(given[1:])}: set these on the integrator itself, "
+                f"{type(options.integrator).__name__}(AndersonSolver(...), check_reversibility=...), "
+                "or name the integrator by a string."
+            )
+        return options.integrator
+    solver = AndersonSolver(
+        DEFAULT_SOLVER_TOL if options.solver_tol is None else options.solver_tol,
+        DEFAULT_SOLVER_MAX_ITER if options.solver_max_iter is None else options.solver_max_iter,
+    )
+    check = options.check_reversibility is None or bool(options.check_reversibility)
+    return _integrator_class(options.integrator)(solver, check_reversibility=check)
+
+
+def _integrator_class(integrator: Any) -> type[GeneralizedLeapfrog] | type[ImplicitMidpoint]:
+    """The class that a string or class names; the generalised leapfrog for None."""
+    if integrator is None:
+        return GeneralizedLeapfrog
+    if isinstance(integrator, type) and integrator in INTEGRATORS.values():
+        return integrator
+    if isinstance(integrator, str) and integrator in INTEGRATORS:
+        return INTEGRATORS[integrator]
+    known = ", ".join(f'"{name}"' for name in INTEGRATORS)
+    raise ConfigurationError(
+        f"Unknown integrator {integrator!r}: it must be one of {known}, GeneralizedLeapfrog() or ImplicitMidpoint()."
+    )
+
+
+def _length(options: Options) -> Length:
+    """The rule for a trajectory's length."""
+    if options.n_steps is not None:
+        others = {"path_length": options.path_length, "jitter": options.jitter, "max_steps": options.max_steps}
+        given = [name for name, value in others.items() if value is not None]
+        if given:
+            raise ConfigurationError(
+                f"n_steps fixes the number of steps, but {' and '.join(given)} would change it: leave one out."
+            )
+        return FixedSteps(options.n_steps)
+    return JitteredPath(
+        DEFAULT_PATH_LENGTH if options.path_length is None else options.path_length,
+        DEFAULT_JITTER if options.jitter is None else options.jitter,
+        DEFAULT_MAX_STEPS if options.max_steps is None else options.max_steps,
+    )

@@ -1,0 +1,341 @@
+"""Riemannian manifold Hamiltonian Monte Carlo as a PyMC step method."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
+from pymc.step_methods.state import dataclass_state
+from pymc.util import get_random_generator
+from rich.progress import TextColumn
+from rich.table import Column
+
+from pymc_rmhmc.errors import ConfigurationError, CovarianceError, DataError, Failure
+from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
+from pymc_rmhmc.model import compile_model, read_structure
+from pymc_rmhmc.steps.block_sampler import BlockSampler, ChainState
+from pymc_rmhmc.steps.options import Options, settle
+from pymc_rmhmc.steps.statistics import STATISTICS, FailureCount, block_statistics
+from pymc_rmhmc.steps.threads import BlasThreads
+
+__all__ = ["RMHMC"]
+
+type Point = dict[str, np.ndarray]
+
+# A child of PyMC's logger, so that its messages appear where PyMC's do.
+_log = logging.getLogger("pymc.rmhmc")
+
+
+@dataclass_state
+class RMHMCState(StepMethodState):
+    """Everything that the rest of a chain depends on."""
+
+    tune: bool
+    iteration: int
+    n_tune: int
+    n_draws: int
+    chains: list[ChainState] = field(default_factory=list)
+    failures: Any = None
+
+
+class RMHMC(BlockedStep):
+    """Riemannian manifold HMC for latent Gaussian models.
+
+    Samples the latent values of Gaussian-process classification, log-Gaussian Cox processes, count and
+    robust regression and the like, given everything else in the model. What is not sampled here is left
+    to PyMC's other steps.
+
+    Parameters
+    ----------
+    vars : list of variables or names, optional
+        The latent variables to sample. By default every latent Gaussian block of the model.
+    metric : {"auto", "flat", "hessian", "fisher", "softabs"} or metric, default "auto"
+        "flat" is ``W̄ + K⁻¹`` with constant sites and an exact Gaussian flow, and what "auto" takes;
+        "hessian" and "fisher" are the position-dependent ``W(f) + K⁻¹``; "softabs" is for likelihoods
+        that are not registered.
+    integrator : {"generalized_leapfrog", "implicit_midpoint"} or integrator, optional
+        For the position-dependent metrics; the generalised leapfrog by default.
+    step_size : float, optional
+        Given: fixed, with no adaptation. By default found by dual averaging.
+    target_accept : float, optional
+        The acceptance that the step size is adapted to, in (0, 1); 0.8 by default.
+    path_length : float, optional
+        The mean length of a trajectory in the Hamiltonian's time, in which a period is about 2π; π/2 by
+        default.
+    n_steps : int, optional
+        Exactly so many steps a trajectory, with no jitter; in place of `path_length`.
+    jitter : float, optional
+        Path lengths are uniform in ``path_length (1 ± jitter)``; 0.3 by default.
+    max_steps : int, optional
+        The most steps in a trajectory; 100 by default.
+    init : {"auto", "laplace", "keep"}
+        "laplace" starts from a draw of the Laplace approximation, "keep" from the given point. "auto" is
+        "laplace" if the chain's first point is the model's own initial point and no variable of the
+        block has an `initval`. A step cannot know whether `initvals` were given: a start that equals the
+        default needs "keep".
+    solver_tol : float, optional
+        Largest residual of the implicit equations, in prior standard deviations; 1e-9 by default.
+    solver_max_iter : int, optional
+        The most iterations of the solver; 100 by default.
+    check_reversibility : bool, optional
+        Integrate every implicit step back and reject where that does not return; on by default. Without
+        it the sampler is approximate.
+    blas_threads : int or None, default 1
+        BLAS threads for as long as a chain runs; None leaves them alone.
+    model : pymc.Model, optional
+        The model in context by default.
+    rng : int or numpy.random.Generator, optional
+        PyMC gives each chain its own.
+    initial_point : dict, optional
+        Where the model is first evaluated; the model's initial point by default.
+    compile_kwargs : dict, optional
+        For the functions that PyTensor compiles.
+    blocked : bool, default True
+        Must be true: a block is sampled together.
+
+    Raises
+    ------
+    ConfigurationError
+        An option is unknown, out of range, contradicts another or would have no effect.
+    UnsupportedModelError, UnsupportedLikelihoodError
+        The variables are not a latent Gaussian block, or their likelihood cannot be read.
+    CovarianceError
+        A covariance that does not depend on other variables is not positive definite.
+    DataError
+        Inputs are not finite or data are out of their distribution's support.
+
+    References
+    ----------
+    Girolami and Calderhead (2011), Riemann manifold Langevin and Hamiltonian Monte Carlo methods.
+    Paquet and Fraccaro (2016), An efficient implementation of Riemannian manifold Hamiltonian Monte
+    Carlo for Gaussian process models.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm
+    >>> from pymc_rmhmc import RMHMC
+    >>> x = np.linspace(0, 1, 20)[:, None]
+    >>> with pm.Model() as model:
+    ...     gp = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.Matern32(1, ls=0.3))
+    ...     f = gp.prior("f", X=x, reparameterize=False)
+    ...     y = pm.Poisson("y", mu=pm.math.exp(f), observed=np.arange(20) // 4)
+    ...     idata = pm.sample(
+    ...         draws=50, tune=50, chains=1, step=RMHMC(), progressbar=False, random_seed=1
+    ...     )
+    >>> idata.posterior["f"].shape
+    (1, 50, 20)
+    """
+
+    name = "rmhmc"
+    default_blocked = True
+    default_tune_steps = 300
+    stats_dtypes_shapes = STATISTICS
+    _state_class = RMHMCState
+
+    def __init__(
+        self,
+        vars: Any = None,  # noqa: A002 - PyMC's name
+        *,
+        metric: Any = "auto",
+        integrator: Any = None,
+        step_size: float | None = None,
+        target_accept: float | None = None,
+        path_length: float | None = None,
+        n_steps: int | None = None,
+        jitter: float | None = None,
+        max_steps: int | None = None,
+        init: str = "auto",
+        solver_tol: float | None = None,
+        solver_max_iter: int | None = None,
+        check_reversibility: bool | None = None,
+        blas_threads: int | None = 1,
+        model: pm.Model | None = None,
+        rng: Any = None,
+        initial_point: Point | None = None,
+        compile_kwargs: dict[str, Any] | None = None,
+        blocked: bool = True,
+    ) -> None:
+        if not blocked:
+            raise ConfigurationError(
+                "blocked=False would give every variable a sampler of its own, but RMHMC moves a block together: "
+                "leave it out, or make one RMHMC(vars=[...]) for each block."
+            )
+        options = Options(
+            metric=metric, integrator=integrator, step_size=step_size, target_accept=target_accept,
+            path_length=path_length, n_steps=n_steps, jitter=jitter, max_steps=max_steps, init=init,
+            solver_tol=solver_tol, solver_max_iter=solver_max_iter,
+            check_reversibility=check_reversibility, blas_threads=blas_threads,
+        )  # fmt: skip
+        plan = settle(options, auto_metric="flat")
+        model = pm.modelcontext(model)
+        structure = read_structure(model, vars)
+        self._compiled = compile_model(structure, compile_kwargs=compile_kwargs)
+        self.vars = list(structure.value_vars)
+        self.blocked = True
+        self.rng = get_random_generator(rng)
+        self.tune = True
+        point = model.initial_point() if initial_point is None else initial_point
+        own_initval = structure.has_own_initval
+        self._samplers = []
+        for block in self._compiled.blocks:
+            _check_block(block, point, plan)
+            values = np.concatenate([np.ravel(point[name])[part] for name, part in block.slices])
+            self._samplers.append(BlockSampler(block, plan, values, own_initval(block.name)))
+        self._threads = BlasThreads(options.blas_threads)
+        self._shapes = [block.shapes() for block in self._compiled.blocks]
+        self._rest_key: Point | None = None
+        self._rest = 0.0
+        self.iteration = self.n_tune = self.n_draws = 0
+        self.failures = FailureCount()
+        _log.info(_announcement(self._compiled.blocks, plan, structure))
+
+    @staticmethod
+    def competence(var: Any, has_grad: bool) -> Competence:
+        """Opt-in only: PyMC never assigns it by itself."""
+        return Competence.INCOMPATIBLE
+
+    @property
+    def chains(self) -> list[ChainState]:
+        """The state of each block's chain; what `sampling_state` saves."""
+        return [sampler.state for sampler in self._samplers]
+
+    @chains.setter
+    def chains(self, states: list[ChainState]) -> None:
+        for sampler, state in zip(self._samplers, states, strict=True):
+            sampler.restore(state)
+
+    def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
+        """Begin a chain: its random numbers, its length, and a look at data that may have changed.
+
+        Raises
+        ------
+        DataError
+            If `pm.set_data` has changed a shape since the step was built.
+        """
+        super().setup_chain(rng, tune, draws)
+        for block, shapes in zip(self._compiled.blocks, self._shapes, strict=True):
+            _check_shapes(block, shapes)
+        self._threads.hold()
+        self._rest_key = None
+        self.iteration, self.n_tune, self.n_draws = 0, tune, draws
+        self.failures = FailureCount()
+        self.tune = tune > 0
+        for sampler in self._samplers:
+            sampler.setup(tune)
+
+    def step(self, point: Point) -> tuple[Point, list[dict[str, Any]]]:
+        """One draw: read the point, move every block, write the values, report."""
+        started, process_started = time.perf_counter(), time.process_time()
+        point = {name: np.array(value) for name, value in point.items()}
+        outcomes = []
+        for sampler in self._samplers:
+            outcomes.append(sampler.draw(point, self.rng, tuning=self.tune))
+            sampler.write(point)
+        statistics = block_statistics(outcomes)
+        statistics["model_logp"] = sum(s.log_density for s in self._samplers) + self._rest_log_density(point)
+        statistics["step_size"] = min(s.current_step_size(tuning=self.tune) for s in self._samplers)
+        statistics["step_size_bar"] = min(s.average_step_size() for s in self._samplers)
+        statistics.update(self._count(Failure(statistics["failure"]), statistics["mean_tree_accept"]))
+        statistics["perf_counter_start"] = started
+        statistics["perf_counter_diff"] = time.perf_counter() - started
+        statistics["process_time_diff"] = time.process_time() - process_started
+        return point, [statistics]
+
+    def _count(self, failure: Failure, acceptance: float) -> dict[str, Any]:
+        """Count the draw; on the last of the chain, sum up and let BLAS go."""
+        self.iteration += 1
+        if not self.tune:
+            self.failures.add(failure, acceptance)
+        last = self.iteration == self.n_tune + self.n_draws
+        if last:
+            self._threads.release()
+        return {
+            "diverging": self.failures.diverging(failure),
+            "n_failures": self.failures.total,
+            "warning": self.failures.warning() if last else None,
+        }
+
+    def _rest_log_density(self, point: Point) -> float:
+        """What the model's log density has beyond the blocks; evaluated where its inputs have changed."""
+        names = self._compiled.rest_inputs
+        key = self._rest_key
+        if key is None or any(not np.array_equal(key[name], point[name]) for name in names):
+            self._rest_key = {name: point[name] for name in names}
+            self._rest = float(self._compiled.rest_log_density(point))
+        return self._rest
+
+    @staticmethod
+    def _progressbar_config(n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[float]]]:
+        columns = [
+            TextColumn("{task.fields[rmhmc_step]:0.3f}", table_column=Column("Step size", ratio=1)),
+            TextColumn("{task.fields[rmhmc_accept]:0.2f}", table_column=Column("Acceptance", ratio=1)),
+            TextColumn("{task.fields[rmhmc_failures]}", table_column=Column("Failures", ratio=1)),
+        ]
+        return columns, {name: [0] * n_chains for name in ("rmhmc_step", "rmhmc_accept", "rmhmc_failures")}
+
+    @staticmethod
+    def _make_progressbar_update_functions() -> tuple[Any, ...]:
+        def update(statistics: dict[str, Any]) -> dict[str, Any]:
+            return {
+                "rmhmc_step": statistics["step_size"],
+                "rmhmc_accept": statistics["mean_tree_accept"],
+                "rmhmc_failures": statistics["n_failures"],
+                "failing": statistics["n_failures"] > 0,
+            }
+
+        return (update,)
+
+
+def _check_block(block: Any, point: Point, plan: Any) -> None:
+    """What can be known before a chain runs: the covariance, and the likelihood's curvatures."""
+    likelihood = block.likelihood(point)
+    wanted = plan.metric.name
+    if plan.metric.needs_solver and wanted not in likelihood.kinds:
+        raise ConfigurationError(
+            f'{block.name}: its likelihood gives no "{wanted}" curvature, only {", ".join(likelihood.kinds)}. '
+            f'Choose metric="{likelihood.kinds[0]}" or metric="flat".'
+        )
+    if block.prior_inputs:
+        return
+    try:
+        FactorizedPrior(block.prior(point))
+    except PriorFailure as failure:
+        raise _covariance_error(block, point, failure) from None
+
+
+def _covariance_error(block: Any, point: Point, failure: PriorFailure) -> Exception:
+    """A fixed prior that cannot be used, in words, with the eigenvalue that shows it."""
+    if failure.failure is Failure.NON_FINITE:
+        return DataError(f"{block.name}: the prior's mean or covariance has values that are not finite.")
+    component = block.prior(point).components[failure.component]
+    if component.covariance is None:
+        return CovarianceError(f"{block.name}: the Cholesky factor's diagonal is not positive.")
+    eigenvalues = np.linalg.eigvalsh(component.covariance)
+    jitter = max(-2.0 * eigenvalues[0], 1e-12 * eigenvalues[-1])
+    return CovarianceError(
+        f"{block.name}: the prior covariance is not positive definite: its smallest eigenvalue is "
+        f"{eigenvalues[0]:.3g}, its largest {eigenvalues[-1]:.3g}. Add jitter to its diagonal, "
+        f"{jitter:.1g} or more (gp.prior(..., jitter={jitter:.1g})), or remove duplicated inputs."
+    )
+
+
+def _check_shapes(block: Any, known: dict[str, tuple[int, ...]]) -> None:
+    """Data may change between runs, but not their shapes."""
+    for name, shape in block.shapes().items():
+        if known.get(name) != shape:
+            raise DataError(
+                f"{block.name}: {name} had the shape {known.get(name)} when RMHMC was built and has {shape} now. "
+                "Build a new RMHMC after pm.set_data changes a shape."
+            )
+
+
+def _announcement(blocks: Any, plan: Any, structure: Any) -> str:
+    """One line that says what is sampled how, and what is left to other steps."""
+    sampled = ", ".join(f"{block.name} ({block.n_latent} values)" for block in blocks)
+    left = ", ".join(structure.left_over)
+    return f"RMHMC: {plan.metric.name} metric for {sampled}" + (f"; left to other steps: {left}" if left else "")

@@ -1,0 +1,95 @@
+"""What a draw reports: names and types as PyMC's NUTS has them, so that ArviZ finds them, and our own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pymc.stats.convergence import SamplerWarning, WarningType
+
+from pymc_rmhmc.diagnostics.failures import failure_advice
+from pymc_rmhmc.dynamics.trajectory import Transition
+from pymc_rmhmc.errors import Failure
+
+__all__ = ["STATISTICS", "FailureCount", "block_statistics"]
+
+# A key that NUTS has too must have its dtype: in a compound PyMC stacks them.
+STATISTICS: dict[str, tuple[Any, Any]] = {
+    "mean_tree_accept": (np.float64, []),
+    "tree_size": (np.float64, []),
+    "model_logp": (np.float64, []),
+    "energy": (np.float64, []),
+    "energy_error": (np.float64, []),
+    "diverging": (bool, []),
+    "step_size": (np.float64, []),
+    "step_size_bar": (np.float64, []),
+    "perf_counter_start": (np.float64, []),
+    "perf_counter_diff": (np.float64, []),
+    "process_time_diff": (np.float64, []),
+    "failure": (np.int64, []),
+    "n_failures": (np.int64, []),
+    "reversal_error": (np.float64, []),
+    "n_solver_iter": (np.int64, []),
+    "n_metric_evals": (np.int64, []),
+    "accepted": (bool, []),
+    "warning": (SamplerWarning, None),
+}
+
+# These speak of the posterior's geometry, and PyMC's advice on divergences fits them.
+ALWAYS_DIVERGING = {Failure.ENERGY, Failure.NON_FINITE, Failure.NON_REVERSIBLE}
+# The others (a solver that gave up, a metric without a factor) are rejections like any other while rare.
+ALARM_RATE = 0.05
+ALARM_MIN_DRAWS = 20
+
+
+def block_statistics(outcomes: Sequence[Transition[Any]]) -> dict[str, Any]:
+    """The statistics of one draw, over the blocks: sums of what adds up, means of acceptances."""
+    failures = [outcome.failure for outcome in outcomes if outcome.failure]
+    checked = [o.reversal_error for o in outcomes if not math.isnan(o.reversal_error)]
+    return {
+        "mean_tree_accept": sum(outcome.acceptance for outcome in outcomes) / len(outcomes),
+        "tree_size": float(sum(outcome.n_steps for outcome in outcomes)),
+        "energy": sum(outcome.energy for outcome in outcomes),
+        "energy_error": sum(outcome.energy_error for outcome in outcomes),
+        "failure": int(failures[0]) if failures else 0,
+        "reversal_error": max(checked) if checked else math.nan,
+        "n_solver_iter": sum(outcome.n_solver_iter for outcome in outcomes),
+        "n_metric_evals": sum(outcome.n_metric_evals for outcome in outcomes),
+        "accepted": all(outcome.accepted for outcome in outcomes),
+    }
+
+
+class FailureCount:
+    """Failures of the draws after tuning, by cause, and the summary at the end of the chain."""
+
+    def __init__(self) -> None:
+        self.n_draws = 0
+        self.counts: dict[Failure, int] = {}
+        self.acceptance = 0.0
+
+    @property
+    def total(self) -> int:
+        """Draws after tuning whose trajectory failed."""
+        return sum(self.counts.values())
+
+    def add(self, failure: Failure, acceptance: float) -> None:
+        """Count one draw after tuning."""
+        self.n_draws += 1
+        self.acceptance += (acceptance - self.acceptance) / self.n_draws
+        if failure:
+            self.counts[failure] = self.counts.get(failure, 0) + 1
+
+    def diverging(self, failure: Failure) -> bool:
+        """Whether this draw counts as a divergence: see `ALWAYS_DIVERGING` and `ALARM_RATE`."""
+        if not failure:
+            return False
+        if failure in ALWAYS_DIVERGING:
+            return True
+        return self.n_draws >= ALARM_MIN_DRAWS and self.counts.get(failure, 0) > ALARM_RATE * self.n_draws
+
+    def warning(self) -> SamplerWarning | None:
+        """What to say at the end of a chain, None if all went well."""
+        advice = failure_advice(self.counts, self.n_draws)
+        return None if advice is None else SamplerWarning(WarningType.BAD_PARAMS, advice, "warn")
