@@ -1,0 +1,241 @@
+"""Bernoulli and binomial likelihoods with logit, probit and complementary log-log links.
+
+A Bernoulli observation is a binomial one with a single trial. Every formula is written for one tail:
+the success at η, or the failure, so that nothing is subtracted from 1. Sources: Rasmussen and Williams
+(2006), section 3.4.3 and table 3.1; math in Paquet and Fraccaro (2016), section 4.4, with the
+cancellation in the tails removed.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.model.likelihoods.links import undo_cloglog, undo_logit, undo_probit
+from pymc_rmhmc.model.likelihoods.registry import (
+    Curvature,
+    LikelihoodTerms,
+    Reading,
+    register_likelihood,
+)
+
+__all__: list[str] = []
+
+type Tensor = TensorVariable
+type Parameters = dict[str, TensorVariable]
+
+# Below z = -4 the closed forms of w and r have lost 3 digits to cancellation, and this many terms of the
+# continued fraction give 14; above, the closed forms serve. Both are checked against mpmath.
+TAIL_START = 4.0
+TAIL_TERMS = 24
+
+
+def _zero_or_one(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | None:
+    bad = (y != 0) & (y != 1)
+    return f"must be 0 or 1, but holds {np.unique(y[bad])[:3].tolist()}" if bad.any() else None
+
+
+def _trials(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | None:
+    bad = (y < 0) | (y != np.floor(y)) | (y > parameters["n"])
+    return f"must be whole numbers between 0 and n, but holds {np.unique(y[bad])[:3].tolist()}" if bad.any() else None
+
+
+def _bernoulli_reader(undo):
+    def read(p: Tensor) -> Reading | None:
+        eta = undo(p)
+        return None if eta is None else Reading(eta, {})
+
+    return read
+
+
+def _binomial_reader(undo):
+    def read(n: Tensor, p: Tensor) -> Reading | None:
+        eta = undo(p)
+        return None if eta is None else Reading(eta, {"n": n})
+
+    return read
+
+
+def _log_choose(n: Tensor, y: Tensor) -> Tensor:
+    return pt.gammaln(n + 1.0) - pt.gammaln(y + 1.0) - pt.gammaln(n - y + 1.0)
+
+
+def _log_slope(slope: Tensor, weight: Tensor) -> Tensor:
+    """``∂w/∂η / w``, 0 where there is no curvature at all."""
+    return pt.switch(weight > 0.0, slope / pt.switch(weight > 0.0, weight, 1.0), 0.0)
+
+
+# ---------------------------------------------------------------------------------------------- logit
+
+
+@register_likelihood(
+    pm.Bernoulli, link="logit", read=_bernoulli_reader(undo_logit), check=_zero_or_one
+)
+def bernoulli_logit(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
+    """``ℓ = -log(1 + e^{-z})``, z = ±η: ``g = ±σ(-z)``, ``w = σ(η)σ(-η)``, ``r = -tanh(η/2)``."""
+    sign = 2.0 * y - 1.0
+    weight = pt.sigmoid(eta) * pt.sigmoid(-eta)
+    curvature = Curvature(weight, -pt.tanh(0.5 * eta))
+    return LikelihoodTerms(
+        -pt.softplus(-sign * eta), sign * pt.sigmoid(-sign * eta), {"hessian": curvature, "fisher": curvature}
+    )
+
+
+@register_likelihood(
+    pm.Binomial, link="logit", parameters=["n"], read=_binomial_reader(undo_logit), check=_trials
+)
+def binomial_logit(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
+    """The Bernoulli forms, y successes and n - y failures of them."""
+    n = parameters["n"]
+    logp = _log_choose(n, y) - y * pt.softplus(-eta) - (n - y) * pt.softplus(eta)
+    gradient = y * pt.sigmoid(-eta) - (n - y) * pt.sigmoid(eta)
+    curvature = Curvature(n * pt.sigmoid(eta) * pt.sigmoid(-eta), -pt.tanh(0.5 * eta))
+    return LikelihoodTerms(logp, gradient, {"hessian": curvature, "fisher": curvature})
+
+
+# --------------------------------------------------------------------------------------------- probit
+
+
+def _log_normal_cdf(z: Tensor) -> Tensor:
+    """log Φ(z), by the scaled complementary error function in the left half."""
+    left = pt.log(0.5 * pt.erfcx(-pt.minimum(z, 0.0) / math.sqrt(2.0))) - 0.5 * z**2
+    return pt.switch(z < 0.0, left, pt.log1p(-0.5 * pt.erfc(pt.maximum(z, 0.0) / math.sqrt(2.0))))
+
+
+def _mills(z: Tensor) -> Tensor:
+    """ρ(z) = φ(z)/Φ(z), with neither over- nor underflow: erfcx is inf, and ρ is 0, beyond z = 38."""
+    return math.sqrt(2.0 / math.pi) / pt.erfcx(-z / math.sqrt(2.0))
+
+
+def _probit_curvature(z: Tensor) -> tuple[Tensor, Tensor]:
+    """``w = ρ(z + ρ)`` and ``∂ log w/∂z`` at z.
+
+    In the left tail, x = -z, ``c_k = k/(x + c_{k+1})``: ``ρ = x + c₁``, ``w = ρ c₁``,
+    ``∂ log w/∂z = c₁c₂(c₂ - c₃)``. c₃ is about half as large again as c₂, so that their difference stands.
+    """
+    rho = _mills(z)
+    gap = z + rho
+    closed = rho * gap, (1.0 - gap * (z + 2.0 * rho)) / gap
+    x = pt.maximum(-z, TAIL_START)
+    tail = [pt.zeros_like(x)]
+    for k in range(TAIL_TERMS, 0, -1):
+        tail.append(k / (x + tail[-1]))
+    c3, c2, c1 = tail[-3], tail[-2], tail[-1]
+    left = z < -TAIL_START
+    return (
+        pt.switch(left, (x + c1) * c1, closed[0]),
+        pt.switch(left, c1 * c2 * (c2 - c3), closed[1]),
+    )
+
+
+def _probit_fisher(eta: Tensor) -> Curvature:
+    """``w = φ²/(Φ(η)Φ(-η)) = ρ(η)ρ(-η)``, ``r = ρ(-η) - ρ(η) - 2η``."""
+    right, left = _mills(eta), _mills(-eta)
+    return Curvature(right * left, left - right - 2.0 * eta)
+
+
+@register_likelihood(
+    pm.Bernoulli, link="probit", read=_bernoulli_reader(undo_probit), check=_zero_or_one
+)
+def bernoulli_probit(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
+    """``ℓ = log Φ(z)``, z = ±η: ``g = ±ρ(z)``, ``w = ρ(z + ρ)``."""
+    sign = 2.0 * y - 1.0
+    z = sign * eta
+    weight, slope = _probit_curvature(z)
+    curvature = {"hessian": Curvature(weight, sign * slope), "fisher": _probit_fisher(eta)}
+    return LikelihoodTerms(_log_normal_cdf(z), sign * _mills(z), curvature)
+
+
+@register_likelihood(
+    pm.Binomial, link="probit", parameters=["n"], read=_binomial_reader(undo_probit), check=_trials
+)
+def binomial_probit(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
+    """y successes at η and n - y failures at -η."""
+    n = parameters["n"]
+    failures = n - y
+    logp = _log_choose(n, y) + y * _log_normal_cdf(eta) + failures * _log_normal_cdf(-eta)
+    (w1, r1), (w0, r0) = _probit_curvature(eta), _probit_curvature(-eta)
+    weight = y * w1 + failures * w0
+    # A tail's weight underflows where its log-slope grows without bound: 0 · inf is no slope.
+    slope = pt.switch(w1 > 0.0, y * w1 * r1, 0.0) - pt.switch(w0 > 0.0, failures * w0 * r0, 0.0)
+    fisher = _probit_fisher(eta)
+    curvature = {
+        "hessian": Curvature(weight, _log_slope(slope, weight)),
+        "fisher": Curvature(n * fisher.weight, fisher.log_slope),
+    }
+    return LikelihoodTerms(logp, y * _mills(eta) - failures * _mills(-eta), curvature)
+
+
+# -------------------------------------------------------------------------------------------- cloglog
+
+# Beyond e^±690 a success is certain, or the rate nothing, to the last bit; the rate is held within so that
+# 0/0 and 0 · inf do not arise.
+MAX_LOG_RATE = 690.0
+
+
+def _success_rate(eta: Tensor) -> Tensor:
+    return pt.exp(pt.clip(eta, -MAX_LOG_RATE, MAX_LOG_RATE))
+
+
+def _cloglog_success(eta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """ℓ, g, w and ``∂ log w/∂η`` of a success, ``ℓ = log(1 - e^{-μ})`` with ``μ = e^η``.
+
+    ``g = μ/(e^μ - 1)``, ``w = g u`` with ``u = μ + g - 1``, and ``r = μ/u - g - u``. For small μ,
+    ``u = μ/2 + (x coth x - 1)`` with x = μ/2 by the bracket's series.
+    """
+    rate = _success_rate(eta)
+    g = rate / pt.expm1(rate)
+    x2 = (0.5 * rate) ** 2
+    series = 0.5 * rate + x2 * (1.0 / 3.0 - x2 * (1.0 / 45.0 - x2 * (2.0 / 945.0)))
+    u = pt.switch(rate < 0.02, series, rate + g - 1.0)
+    logp = pt.switch(rate < 1e-15, eta, pt.log(-pt.expm1(-rate)))
+    return logp, g, g * u, rate / u - g - u
+
+
+@register_likelihood(
+    pm.Bernoulli, link="cloglog", read=_bernoulli_reader(undo_cloglog), check=_zero_or_one
+)
+def bernoulli_cloglog(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
+    """A success is ``log(1 - e^{-μ})``, a failure ``-μ``, with ``μ = e^η``."""
+    logp, g, w, r = _cloglog_success(eta)
+    rate, success = pt.exp(eta), y > 0.5
+    # Fisher: p g² + (1 - p) μ² = μ g, and its log-slope 1 - u.
+    curvature = {
+        "hessian": Curvature(pt.switch(success, w, rate), pt.switch(success, r, 1.0)),
+        "fisher": Curvature(_cloglog_fisher(eta, g), 1.0 - _cloglog_u(eta)),
+    }
+    return LikelihoodTerms(pt.switch(success, logp, -rate), pt.switch(success, g, -rate), curvature)
+
+
+@register_likelihood(
+    pm.Binomial, link="cloglog", parameters=["n"], read=_binomial_reader(undo_cloglog), check=_trials
+)
+def binomial_cloglog(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
+    """y successes and n - y failures."""
+    n = parameters["n"]
+    failures = n - y
+    logp, g, w, r = _cloglog_success(eta)
+    rate = pt.exp(eta)
+    lost = pt.switch(failures > 0.0, failures * rate, 0.0)
+    weight = y * w + lost
+    slope = pt.switch(w > 0.0, y * w * r, 0.0) + lost
+    curvature = {
+        "hessian": Curvature(weight, _log_slope(slope, weight)),
+        "fisher": Curvature(n * _cloglog_fisher(eta, g), 1.0 - _cloglog_u(eta)),
+    }
+    return LikelihoodTerms(_log_choose(n, y) + y * logp - lost, y * g - lost, curvature)
+
+
+def _cloglog_u(eta: Tensor) -> Tensor:
+    """u of `_cloglog_success`, to the accuracy that ``1 - u`` needs."""
+    rate = _success_rate(eta)
+    return rate + rate / pt.expm1(rate) - 1.0
+
+
+def _cloglog_fisher(eta: Tensor, g: Tensor) -> Tensor:
+    """``μ²/(e^μ - 1) = μ g``; g underflows long before the capped rate is reached."""
+    return _success_rate(eta) * g

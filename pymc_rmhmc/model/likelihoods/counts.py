@@ -1,0 +1,178 @@
+"""Counts with a logarithmic link: Poisson, zero-inflated Poisson, negative binomial.
+
+An exposure enters as ``η = f + log(exposure)``; an exposure of 0 makes η = -inf, where only a count of 0
+is possible, and every term below is finite.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.distribution import DiracDeltaRV
+from pymc.distributions.mixture import MixtureRV
+from pytensor.scalar import basic as ps
+from pytensor.scalar import math as psm
+from pytensor.tensor.basic import MakeVector
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.random.basic import PoissonRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.model.likelihoods.links import strip, undo_log
+from pymc_rmhmc.model.likelihoods.registry import (
+    Curvature,
+    LikelihoodTerms,
+    Reading,
+    register_likelihood,
+)
+
+__all__: list[str] = []
+
+type Tensor = TensorVariable
+type Parameters = dict[str, TensorVariable]
+
+
+def _counts(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | None:
+    bad = (y < 0) | (y != np.floor(y))
+    return f"must be counts 0, 1, 2, ..., but holds {np.unique(y[bad])[:3].tolist()}" if bad.any() else None
+
+
+def _read_poisson(mu: Tensor) -> Reading | None:
+    found = undo_log(mu)
+    return None if found is None else Reading(found[0], {}, found[1])
+
+
+@register_likelihood(pm.Poisson, link="log", read=_read_poisson, check=_counts)
+def poisson_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
+    """``ℓ = yη - e^η - log y!``: ``g = y - e^η``, ``w = e^η``, ``r = 1``; observed is expected."""
+    rate = pt.exp(eta)
+    curvature = Curvature(rate, pt.ones_like(eta))
+    logp = pt.switch(y > 0.0, y * eta, 0.0) - rate - pt.gammaln(y + 1.0)
+    return LikelihoodTerms(logp, y - rate, {"hessian": curvature, "fisher": curvature})
+
+
+def _read_zero_inflated(weights: Tensor, *components: Tensor) -> Reading | None:
+    """PyMC builds it as a mixture of a point mass at 0 and a Poisson, with weights (1 - ψ, ψ)."""
+    if len(components) != 2:
+        return None
+    zero, poisson = components
+    is_zero = isinstance(zero.owner and zero.owner.op, DiracDeltaRV)
+    if not is_zero or not isinstance(poisson.owner and poisson.owner.op, PoissonRV):
+        return None
+    psi = _last_weight(weights)
+    found = undo_log(poisson.owner.op.dist_params(poisson.owner)[0])
+    return None if found is None else Reading(found[0], {"psi": psi}, found[1])
+
+
+def _last_weight(weights: Tensor) -> Tensor:
+    """ψ of the weights ``stack([1 - ψ, ψ])``."""
+    owner = weights.owner
+    if owner is not None and isinstance(owner.op, MakeVector) and len(owner.inputs) == 2:
+        return owner.inputs[1]
+    return weights[..., 1]
+
+
+@register_likelihood(
+    MixtureRV,
+    link="log",
+    name="zeroinflatedpoisson_log",
+    parameters=["psi"],
+    kinds=["fisher"],
+    read=_read_zero_inflated,
+    check=_counts,
+)
+def zero_inflated_poisson_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
+    """A Poisson count with probability ψ, else 0. It is not log-concave: Fisher information only.
+
+    With ``λ = e^η``, ``P₀ = 1 - ψ + ψe^{-λ}`` and ``q = ψe^{-λ}/P₀``, the chance that a 0 is the Poisson's:
+    ``w = ψe^{-λ}λ² q + ψ(λ - λ²e^{-λ})``. q is a logistic function of ``logit ψ - λ``, so that ψ = 1 and
+    large λ are no special cases.
+    """
+    psi = parameters["psi"]
+    rate = pt.exp(eta)
+    log_psi = pt.log(psi)
+    log_odds = log_psi - pt.log1p(-psi) - rate
+    q = pt.sigmoid(log_odds)
+    zero = y < 0.5
+    # log P₀ from whichever of its two terms is the larger: the other form would cancel.
+    log_zero = pt.switch(
+        log_odds < 0.0, pt.log1p(-psi) + pt.softplus(log_odds), log_psi - rate + pt.softplus(-log_odds)
+    )
+    counted = log_psi + pt.switch(zero, 0.0, y * eta) - rate - pt.gammaln(y + 1.0)
+    spent = pt.exp(-rate)
+    first = psi * (rate * spent) * (rate * q)  # in this order 0 · inf does not arise
+    second = psi * rate * (1.0 - rate * spent)
+    weight = first + second
+    slope = first * (2.0 - 2.0 * rate + rate * q) + psi * rate * (1.0 - rate * spent * (2.0 - rate))
+    log_slope = pt.switch(weight > 0.0, slope / pt.switch(weight > 0.0, weight, 1.0), 1.0)
+    return LikelihoodTerms(
+        pt.switch(zero, log_zero, counted),
+        pt.switch(zero, -rate * q, y - rate),
+        {"fisher": Curvature(weight, log_slope)},
+    )
+
+
+def _read_negative_binomial(n: Tensor, p: Tensor) -> Reading | None:
+    """PyMC turns (μ, α) into n = α and p = α/(μ + α), written ``sigmoid(log α - log μ)``."""
+    mean = _mean_of_odds(p, n)
+    found = None if mean is None else undo_log(mean)
+    return None if found is None else Reading(found[0], {"alpha": n}, found[1])
+
+
+def _mean_of_odds(p: Tensor, alpha: Tensor) -> Tensor | None:
+    """μ of ``sigmoid(log α - log μ)`` or ``α / (μ + α)``; any other p is ``α/(μ + α)`` of ``μ = α(1-p)/p``."""
+    p = strip(p)
+    if _is(p, psm.Sigmoid):
+        odds = strip(p.owner.inputs[0])
+        if _is(odds, ps.Sub):
+            log_mean = strip(odds.owner.inputs[1])
+            if _is(log_mean, ps.Log):
+                return log_mean.owner.inputs[0]
+            return pt.exp(log_mean)
+    if _is(p, ps.TrueDiv):
+        total = strip(p.owner.inputs[1])
+        if _is(total, ps.Add) and len(total.owner.inputs) == 2:
+            for mean, other in (total.owner.inputs, total.owner.inputs[::-1]):
+                if _same(other, p.owner.inputs[0]) or _same(other, alpha):
+                    return mean
+    return None
+
+
+def _is(value: Tensor, scalar_op: type) -> bool:
+    op = None if value.owner is None else value.owner.op
+    return isinstance(op, Elemwise) and isinstance(op.scalar_op, scalar_op)
+
+
+def _same(left: Tensor, right: Tensor) -> bool:
+    """Whether two expressions are one variable, up to broadcast dimensions."""
+    while isinstance(left.owner and left.owner.op, DimShuffle):
+        left = left.owner.inputs[0]
+    while isinstance(right.owner and right.owner.op, DimShuffle):
+        right = right.owner.inputs[0]
+    return left is right or (hasattr(left, "data") and hasattr(right, "data") and np.array_equal(left.data, right.data))
+
+
+@register_likelihood(
+    pm.NegativeBinomial, link="log", parameters=["alpha"], read=_read_negative_binomial, check=_counts
+)
+def negative_binomial_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
+    """Mean ``e^η``, variance ``μ + μ²/α``. With ``t = η - log α``, all in σ(t): no overflow anywhere.
+
+    ``g = yσ(-t) - ασ(t)``; observed ``w = (y + α)σ(t)σ(-t)``, ``r = -tanh(t/2)``; expected
+    ``w = ασ(t)``, ``r = σ(-t)``.
+    """
+    alpha = parameters["alpha"]
+    t = eta - pt.log(alpha)
+    up, down = pt.sigmoid(t), pt.sigmoid(-t)
+    logp = (
+        pt.gammaln(y + alpha)
+        - pt.gammaln(alpha)
+        - pt.gammaln(y + 1.0)
+        - alpha * pt.softplus(t)
+        - pt.switch(y > 0.0, y * pt.softplus(-t), 0.0)
+    )
+    curvature = {
+        "hessian": Curvature((y + alpha) * up * down, -pt.tanh(0.5 * t)),
+        "fisher": Curvature(alpha * up, down),
+    }
+    return LikelihoodTerms(logp, y * down - alpha * up, curvature)

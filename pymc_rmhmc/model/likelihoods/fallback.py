@@ -1,0 +1,147 @@
+"""Any likelihood that factorises: derivatives by PyTensor, curvature by SoftAbs.
+
+For a log density that nobody wrote down in closed form. It is differentiated three times, and its second
+derivative h, of any sign, becomes the curvature ``w = h coth(α h) > 0``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.model.likelihoods.kernel import Arguments, compile_outputs, select_outputs
+from pymc_rmhmc.model.likelihoods.registry import Curvature, LikelihoodTerms
+
+__all__ = ["SOFTABS_ALPHA", "FallbackKernel", "differentiate", "has_diagonal_hessian", "softabs"]
+
+type Array = NDArray[np.float64]
+type Build = Callable[..., TensorVariable]
+
+# 1/α is the least curvature a site gets. In whitened coordinates the prior adds 1, so that a floor of
+# 1e-2 leaves prior-dominated sites alone, and |h| well above it is taken as it is.
+SOFTABS_ALPHA = 100.0
+# |αh| below which coth's series is used: its first neglected term is then under 1e-16.
+SERIES_BELOW = 1e-2
+
+
+def softabs(h: TensorVariable, slope: TensorVariable) -> Curvature:
+    """``w = h coth(α h)`` and ``r = ∂ log w``, for a second derivative h and its own derivative.
+
+    Near 0, with ``t = αh``: ``t coth t = 1 + t²/3 - t⁴/45 + 2t⁶/945``; far from it ``coth t = ±1``.
+
+    References
+    ----------
+    Betancourt (2013), A general metric for Riemannian manifold Hamiltonian Monte Carlo, eq. 7.
+    """
+    t = SOFTABS_ALPHA * h
+    small = abs(t) < SERIES_BELOW
+    safe = pt.switch(small, 1.0, t)
+    square = pt.switch(small, t, 0.0) ** 2
+    near = 1.0 + square * (1.0 / 3.0 - square * (1.0 / 45.0 - square * (2.0 / 945.0)))
+    weight = pt.switch(small, near, safe / pt.tanh(safe)) / SOFTABS_ALPHA
+    # d(t coth t)/dt = coth t - t / sinh² t; sinh² overflows to inf harmlessly.
+    far_slope = 1.0 / pt.tanh(safe) - safe / pt.sinh(pt.clip(safe, -300.0, 300.0)) ** 2
+    near_slope = t * (2.0 / 3.0 - square * (4.0 / 45.0))
+    return Curvature(weight, pt.switch(small, near_slope, far_slope) * slope / weight)
+
+
+def differentiate(logp: TensorVariable, eta: TensorVariable) -> LikelihoodTerms:
+    """Slope and SoftAbs curvature of an elementwise log density, by reverse mode.
+
+    Since ``ℓᵢ`` depends on ``ηᵢ`` alone, the gradient of a sum is the vector of derivatives, three times
+    over.
+    """
+    gradient = pytensor.grad(logp.sum(), eta)
+    h = pytensor.grad(gradient.sum(), eta, disconnected_inputs="ignore")
+    third = pytensor.grad(h.sum(), eta, disconnected_inputs="ignore")
+    return LikelihoodTerms(logp, gradient, {"softabs": softabs(h, third)})
+
+
+def has_diagonal_hessian(log_density: Callable[[Array], Array], eta: Array, rng: np.random.Generator) -> bool:
+    """Whether each element of the gradient depends on its own η alone, at three random points.
+
+    Parameters
+    ----------
+    log_density : callable
+        From η (n,) to the gradient of the summed log density (n,).
+    eta : (n,) array
+        Around which to look.
+    rng : numpy.random.Generator
+        For the points and the probes.
+
+    Notes
+    -----
+    For a diagonal Hessian a product with a vector of signs, times the signs, is the diagonal whatever the
+    signs are: two such vectors must give the same.
+    """
+    step = 1e-5
+    for _ in range(3):
+        at = eta + 0.5 * rng.standard_normal(eta.size)
+        diagonals = []
+        for _ in range(2):
+            signs = rng.choice([-1.0, 1.0], eta.size)
+            up, down = log_density(at + step * signs), log_density(at - step * signs)
+            diagonals.append(signs * (up - down) / (2.0 * step))
+        scale = 1.0 + np.abs(diagonals[0]).max(initial=0.0)
+        if not np.allclose(diagonals[0], diagonals[1], atol=1e-4 * scale, rtol=1e-4):
+            return False
+    return True
+
+
+class FallbackKernel:
+    """The kernel of a log density given by a function that builds its graph.
+
+    Parameters
+    ----------
+    build : callable
+        ``build(eta, y, *parameters)`` returns the symbolic elementwise log density (n,) of symbolic
+        vectors. It travels to other processes with the kernel, and must be picklable by cloudpickle.
+    n_parameters : int
+        How many parameter vectors it takes.
+    """
+
+    kinds = ("softabs",)
+
+    def __init__(self, build: Build, n_parameters: int) -> None:
+        self._build = build
+        self._n_parameters = n_parameters
+        self._functions: dict[str, Callable[..., Sequence[Array]]] = {}
+
+    def log_density(self, eta: Array, arguments: Arguments) -> float:
+        """``Σ ℓ``."""
+        return float(self._function("log_density")(eta, *arguments)[0])
+
+    def gradient(self, eta: Array, arguments: Arguments) -> tuple[float, Array]:
+        """``Σ ℓ`` and g (n,)."""
+        total, slope = self._function("gradient")(eta, *arguments)
+        return float(total), slope
+
+    def curvature(self, eta: Array, arguments: Arguments, kind: str) -> tuple[float, Array, Array, Array]:
+        """``Σ ℓ``, g, w and r, each (n,)."""
+        total, slope, weight, log_slope = self._function("curvature")(eta, *arguments)
+        return float(total), slope, weight, log_slope
+
+    def weight(self, eta: Array, arguments: Arguments, kind: str) -> Array:
+        """w (n,)."""
+        return np.asarray(self._function("weight")(eta, *arguments)[0])
+
+    def _function(self, output: str) -> Callable[..., Sequence[Array]]:
+        """One compiled function, at its first use."""
+        if output not in self._functions:
+            eta, y = pt.dvector("eta"), pt.dvector("y")
+            parameters = [pt.dvector(f"parameter_{i}") for i in range(self._n_parameters)]
+            terms = differentiate(self._build(eta, y, *parameters), eta)
+            self._functions[output] = compile_outputs(
+                (eta, y, *parameters), select_outputs(terms, output, "softabs")
+            )
+        return self._functions[output]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Compiled functions stay in their process: the worker compiles its own, from Numba's cache.
+        return {"_build": self._build, "_n_parameters": self._n_parameters, "_functions": {}}

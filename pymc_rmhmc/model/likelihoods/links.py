@@ -1,0 +1,210 @@
+"""Undoing links: what a linear predictor went through on its way to a distribution's parameter.
+
+The patterns are those of the graphs as PyMC builds them, before any rewriting.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.compile.ops import ViewOp
+from pytensor.graph.basic import Constant
+from pytensor.scalar import basic as ps
+from pytensor.scalar import math as psm
+from pytensor.tensor.basic import get_underlying_scalar_constant_value
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.exceptions import NotScalarConstantError
+from pytensor.tensor.shape import SpecifyShape
+from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["undo_cloglog", "undo_log", "undo_logit", "undo_probit"]
+
+
+def undo_logit(p: TensorVariable) -> TensorVariable | None:
+    """η of ``sigmoid(η)`` or ``1 / (1 + exp(-η))``."""
+    inner = _argument(p, psm.Sigmoid)
+    if inner is not None:
+        return inner
+    denominator = _reciprocal(p)
+    terms = None if denominator is None else _terms_of_one_plus(denominator)
+    exponent = None if terms is None else _argument(terms, ps.Exp)
+    return None if exponent is None else -exponent
+
+
+def undo_probit(p: TensorVariable) -> TensorVariable | None:
+    """η of Φ(η): ``½ erfc(-η/√2)`` or ``½ (1 + erf(η/√2))``."""
+    inner = _scaled_by_half(p)
+    if inner is None:
+        return None
+    negated = _argument(inner, psm.Erfc)
+    if negated is not None:
+        argument = _over_root_two(negated)
+        return None if argument is None else _negate(argument)
+    rest = _terms_of_one_plus(inner)
+    erf_argument = None if rest is None else _argument(rest, psm.Erf)
+    return None if erf_argument is None else _over_root_two(erf_argument)
+
+
+def undo_cloglog(p: TensorVariable) -> TensorVariable | None:
+    """η of ``1 - exp(-exp(η))`` or ``-expm1(-exp(η))``."""
+    inner = _argument(p, ps.Neg)
+    negative_rate = None if inner is None else _argument(inner, ps.Expm1)
+    if negative_rate is None:
+        operands = _operands(p, ps.Sub)
+        if operands is None or not _equals(operands[0], 1.0):
+            return None
+        negative_rate = _argument(operands[1], ps.Exp)
+    rate = None if negative_rate is None else _argument(negative_rate, ps.Neg)
+    return None if rate is None else _argument(rate, ps.Exp)
+
+
+def undo_log(mean: TensorVariable) -> tuple[TensorVariable, TensorVariable | None] | None:
+    """η and an offset of a product of exponentials and other factors, ``mean = exp(η) exposure``.
+
+    Returns
+    -------
+    (eta, offset) or None
+        The sum of the exponents, and the logarithm of the other factors (None if there are none). None
+        if nothing in the product is an exponential.
+    """
+    exponents, factors = _log_factors(mean, 1)
+    if not exponents:
+        return None
+    eta = exponents[0]
+    for exponent in exponents[1:]:
+        eta = eta + exponent
+    if not factors:
+        return eta, None
+    offset = factors[0]
+    for factor in factors[1:]:
+        offset = offset + factor
+    return eta, offset
+
+
+def _log_factors(value: TensorVariable, sign: int) -> tuple[list[Any], list[Any]]:
+    """Exponents, and logarithms of what is no exponential, of a product raised to ±1."""
+    value = strip(value)
+    exponent = _argument(value, ps.Exp)
+    if exponent is not None:
+        return [exponent if sign > 0 else -exponent], []
+    for scalar_op, signs in ((ps.Mul, (1, 1)), (ps.TrueDiv, (1, -1))):
+        operands = _operands(value, scalar_op)
+        if operands is not None:
+            exponents, factors = [], []
+            for i, operand in enumerate(operands):
+                more, others = _log_factors(operand, sign * signs[min(i, 1)])
+                exponents += more
+                factors += others
+            return exponents, factors
+    inverse = _argument(value, ps.Reciprocal)
+    if inverse is not None:
+        return _log_factors(inverse, -sign)
+    if _equals(value, 1.0):
+        return [], []
+    # A literal is single precision in PyTensor's graphs; its logarithm should not be.
+    logarithm = pt.log(value.astype("float64"))
+    return [], [logarithm if sign > 0 else -logarithm]
+
+
+def strip(value: TensorVariable) -> TensorVariable:
+    """The variable behind what changes no value: names (`pm.Deterministic`), casts to float, checks."""
+    while value.owner is not None:
+        op = value.owner.op
+        identity = isinstance(op, ViewOp | SpecifyShape) or (
+            isinstance(op, Elemwise) and isinstance(op.scalar_op, ps.Identity | ps.Cast)
+        )
+        if not identity:
+            break
+        value = value.owner.inputs[0]
+    return value
+
+
+def _argument(value: TensorVariable, scalar_op: type) -> TensorVariable | None:
+    """The argument of an elementwise function of one argument, through a change of its dimensions."""
+    value = strip(value)
+    if isinstance(value.owner and value.owner.op, DimShuffle):
+        inner = _argument(value.owner.inputs[0], scalar_op)
+        return None if inner is None else value.owner.op(inner)
+    operands = _operands(value, scalar_op)
+    return operands[0] if operands is not None and len(operands) == 1 else None
+
+
+def _operands(value: TensorVariable, scalar_op: type) -> list[TensorVariable] | None:
+    """The operands of an elementwise operation, None if it is another."""
+    value = strip(value)
+    node = value.owner
+    if node is None or not isinstance(node.op, Elemwise) or not isinstance(node.op.scalar_op, scalar_op):
+        return None
+    return list(node.inputs)
+
+
+def _equals(value: TensorVariable, number: float) -> bool:
+    """Whether it is a constant, all of whose elements are (nearly) a number."""
+    value = strip(value)
+    if isinstance(value, Constant):
+        return bool(np.allclose(value.data, number, rtol=1e-7, atol=0.0))
+    if value.owner is not None and isinstance(value.owner.op, DimShuffle):
+        return _equals(value.owner.inputs[0], number)
+    try:
+        return math.isclose(float(get_underlying_scalar_constant_value(value)), number, rel_tol=1e-7)
+    except NotScalarConstantError:
+        pass
+    root = _argument(value, ps.Sqrt)
+    return root is not None and _equals(root, number**2)
+
+
+def _reciprocal(value: TensorVariable) -> TensorVariable | None:
+    """x of ``1/x``."""
+    inverse = _argument(value, ps.Reciprocal)
+    if inverse is not None:
+        return inverse
+    operands = _operands(value, ps.TrueDiv)
+    return operands[1] if operands is not None and _equals(operands[0], 1.0) else None
+
+
+def _terms_of_one_plus(value: TensorVariable) -> TensorVariable | None:
+    """x of ``1 + x``."""
+    operands = _operands(value, ps.Add)
+    if operands is None or len(operands) != 2:
+        return None
+    for one, other in (operands, operands[::-1]):
+        if _equals(one, 1.0):
+            return other
+    return None
+
+
+def _scaled_by_half(value: TensorVariable) -> TensorVariable | None:
+    """x of ``½ x`` or ``x / 2``."""
+    operands = _operands(value, ps.Mul)
+    if operands is not None and len(operands) == 2:
+        for half, other in (operands, operands[::-1]):
+            if _equals(half, 0.5):
+                return other
+    operands = _operands(value, ps.TrueDiv)
+    if operands is not None and _equals(operands[1], 2.0):
+        return operands[0]
+    return None
+
+
+def _over_root_two(value: TensorVariable) -> TensorVariable | None:
+    """x of ``x / √2`` or ``x √½``."""
+    operands = _operands(value, ps.TrueDiv)
+    if operands is not None and _equals(operands[1], math.sqrt(2.0)):
+        return operands[0]
+    operands = _operands(value, ps.Mul)
+    if operands is not None and len(operands) == 2:
+        for root, other in (operands, operands[::-1]):
+            if _equals(root, math.sqrt(0.5)):
+                return other
+    inner = _argument(value, ps.Neg)
+    argument = None if inner is None else _over_root_two(inner)
+    return None if argument is None else -argument
+
+
+def _negate(value: TensorVariable) -> TensorVariable:
+    """``-x``, without piling up a second minus."""
+    inner = _argument(value, ps.Neg)
+    return -value if inner is None else inner

@@ -1,0 +1,114 @@
+"""The mode and the sites: against direct optimisation, and against moments that are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from pymc_rmhmc.approximation import SiteRegression, find_mode, laplace_sites
+from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
+from pymc_rmhmc.geometry.prior import FactorizedPrior
+from pymc_rmhmc.geometry.target import LatentTarget
+from tests.unit.toys import PRIORS, Logit, Poisson, ToyComponent, ToyPrior, kernel, problem
+
+N = 8
+
+
+@pytest.mark.parametrize("likelihood", ["logit", "poisson", "student_t"])
+@pytest.mark.parametrize("name", PRIORS)
+def test_mode_is_where_the_gradient_vanishes(name, likelihood):
+    stated, family = problem(name, likelihood, N)
+    prior = FactorizedPrior(stated)
+    mode = find_mode(prior.predictor, family, family.kinds[-1])
+    assert mode.converged
+    target = LatentTarget(SiteChart(prior), family)
+
+    def objective(z):
+        point = target.at(z)
+        return 0.5 * z @ z - point.log_density, z - point.gradient
+
+    direct = minimize(objective, np.zeros(prior.n_latent), jac=True, method="BFGS", options={"gtol": 1e-9})
+    assert mode.log_density == pytest.approx(-direct.fun, abs=1e-6)
+    np.testing.assert_allclose(mode.eta, prior.predictor.apply(direct.x), atol=1e-3)
+
+
+def test_the_line_search_tames_counts_far_from_the_prior():
+    """A full Newton step from η = 0 with counts of 10⁴ overshoots into overflow."""
+    prior = FactorizedPrior(ToyPrior((ToyComponent(covariance=kernel(N, amplitude=5.0)),), np.zeros(N)))
+    mode = find_mode(prior.predictor, Poisson(np.full(N, 1e4)), "hessian")
+    assert mode.converged
+    np.testing.assert_allclose(mode.eta, np.log(1e4), atol=0.01)
+
+
+def test_a_start_that_is_not_finite_is_reported():
+    prior = FactorizedPrior(ToyPrior((ToyComponent(covariance=kernel(N)),), np.full(N, 1e4)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        mode = find_mode(prior.predictor, Poisson(np.ones(N)), "hessian")
+    assert not mode.converged
+
+
+def test_laplace_sites_make_the_chart_flat_at_the_mode():
+    stated, family = problem("centred", "logit", N)
+    prior = FactorizedPrior(stated)
+    sites = laplace_sites(find_mode(prior.predictor, family, "hessian"))
+    target = LatentTarget(SiteChart(prior, sites), family)
+    origin = np.zeros(N)
+    np.testing.assert_allclose(target.at(origin).gradient, 0.0, atol=1e-5)
+    h = 1e-4
+    curvature = [
+        (target.at(h * e).log_density + target.at(-h * e).log_density - 2 * target.at(origin).log_density) / h**2
+        for e in np.eye(N)
+    ]
+    np.testing.assert_allclose(curvature, 0.0, atol=1e-4)
+
+
+def test_laplace_evidence_of_the_digits_is_reproduced_in_small():
+    """The Laplace approximation's log Z by the chart's evidence equals the textbook formula."""
+    stated, family = problem("centred", "logit", N)
+    prior = FactorizedPrior(stated)
+    mode = find_mode(prior.predictor, family, "hessian")
+    sites = laplace_sites(mode)
+    gap = family.log_density(mode.eta) - sites.log_density(mode.eta)
+    evidence = SiteChart(prior, sites).log_evidence + gap
+    covariance = stated.components[0].covariance
+    _, log_det = np.linalg.slogdet(np.eye(N) + covariance @ np.diag(mode.weight))
+    assert evidence == pytest.approx(mode.log_density - 0.5 * log_det, abs=1e-8)
+
+
+def test_regression_recovers_a_gaussian_likelihood_exactly():
+    rng, regression = np.random.default_rng(0), SiteRegression(N)
+    linear, precision = rng.standard_normal(N), rng.exponential(1.0, N)
+    for _ in range(12):
+        eta = 2.0 * rng.standard_normal(N) - 0.5
+        regression.add(eta, linear - precision * eta)
+    sites = regression.fit(GaussianSites(np.zeros(N), np.zeros(N)))
+    np.testing.assert_allclose(sites.linear, linear, atol=1e-10)
+    np.testing.assert_allclose(sites.precision, precision, atol=1e-10)
+
+
+def test_regression_is_least_squares():
+    rng, regression = np.random.default_rng(1), SiteRegression(1)
+    eta = rng.standard_normal(200)
+    slope = Logit(np.ones(1)).gradient
+    g = np.array([slope(np.array([e]))[1][0] for e in eta])
+    for e, s in zip(eta, g, strict=True):
+        regression.add(np.array([e]), np.array([s]))
+    sites = regression.fit(GaussianSites(np.zeros(1), np.zeros(1)))
+    negative_slope, intercept = np.polyfit(eta, g, 1)
+    assert sites.precision[0] == pytest.approx(-negative_slope)
+    assert sites.linear[0] == pytest.approx(intercept)
+
+
+def test_regression_never_gives_a_negative_precision_and_waits_for_enough_draws():
+    rng, regression = np.random.default_rng(2), SiteRegression(N)
+    fallback = GaussianSites(np.zeros(N), np.full(N, 0.5))
+    for count in range(1, 31):
+        eta = rng.standard_normal(N)
+        eta[0] = 1.0  # a site that never moves
+        regression.add(eta, 3.0 * eta)  # a log density that is not concave
+        if count < SiteRegression.MIN_DRAWS:
+            assert regression.fit(fallback) is None
+    sites = regression.fit(fallback)
+    np.testing.assert_array_equal(sites.precision[1:], 0.0)
+    assert sites.precision[0] == 0.5

@@ -1,0 +1,250 @@
+"""Integrators: reversible, symplectic, second order, with a metric that varies; failures are values."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from pymc_rmhmc.dynamics.hamiltonian import (
+    GaussianHamiltonian,
+    GaussianState,
+    RiemannianHamiltonian,
+    RiemannianState,
+)
+from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint, RotationSplitting
+from pymc_rmhmc.dynamics.solvers import AndersonSolver
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
+from pymc_rmhmc.geometry.metrics import LatentMetric
+from pymc_rmhmc.geometry.prior import FactorizedPrior
+from pymc_rmhmc.geometry.target import LatentTarget
+from tests.unit.toys import problem
+
+N = 4
+
+
+class System:
+    """A Hamiltonian with an integrator, and states made of a position and a momentum."""
+
+    def __init__(self, integrator, metric: str, prior: str, likelihood: str):
+        stated, family = problem(prior, likelihood, N, seed=1)
+        base = FactorizedPrior(stated)
+        self.integrator = integrator
+        if metric == "flat":
+            rng = np.random.default_rng(0)
+            sites = GaussianSites(rng.standard_normal(N), rng.exponential(0.5, N))
+            self.flow = GaussianHamiltonian(LatentTarget(SiteChart(base, sites), family))
+        else:
+            self.flow = RiemannianHamiltonian(LatentMetric(LatentTarget(SiteChart(base), family), metric))
+        self.size = base.n_latent
+
+    def state(self, q, p):
+        if isinstance(self.flow, GaussianHamiltonian):
+            return GaussianState(self.flow.residual.at(q), p)
+        return RiemannianState(self.flow.metric.at(q), p)
+
+    def advance(self, q, p, step_size, n_steps):
+        state = self.state(q, p)
+        for _ in range(n_steps):
+            step = self.integrator.step(self.flow, state, step_size)
+            assert step.failure is Failure.NONE
+            state = step.state
+        return state
+
+    def start(self, seed=0):
+        rng = np.random.default_rng(seed)
+        state = self.flow.refresh(self.flow.state(0.5 * rng.standard_normal(self.size)), rng)
+        return state.position, state.momentum
+
+
+def integrators():
+    solver = AndersonSolver(1e-12, 200)
+    return {
+        "leapfrog": GeneralizedLeapfrog(solver),
+        "midpoint": ImplicitMidpoint(solver),
+        "splitting": RotationSplitting(),
+    }
+
+
+PRODUCT = [
+    (integrator, metric, prior, likelihood)
+    for integrator, metric, prior, likelihood in itertools.product(
+        ("leapfrog", "midpoint", "splitting"),
+        ("hessian", "fisher", "flat"),
+        ("centred", "rotated", "additive"),
+        ("logit", "poisson", "student_t"),
+    )
+    if (integrator == "splitting") == (metric == "flat") and not (metric == "hessian" and likelihood == "student_t")
+]
+
+
+@pytest.fixture(params=PRODUCT, ids="-".join)
+def system(request):
+    integrator, *rest = request.param
+    return System(integrators()[integrator], *rest)
+
+
+def test_steps_taken_back_lead_to_the_beginning(system):
+    q, p = system.start()
+    end = system.advance(q, p, 0.15, 5)
+    assert np.abs(end.position - q).max() > 0.1  # it moved
+    back = system.advance(end.position, -end.momentum, 0.15, 5)
+    np.testing.assert_allclose(back.position, q, atol=1e-8)
+    np.testing.assert_allclose(back.momentum, -p, atol=1e-8)
+
+
+def test_a_step_is_symplectic(system):
+    q, p = system.start()
+    n, h = q.size, 1e-5
+
+    def flat_step(x):
+        end = system.advance(x[:n], x[n:], 0.2, 1)
+        return np.concatenate((end.position, end.momentum))
+
+    x = np.concatenate((q, p))
+    jacobian = np.array([(flat_step(x + e) - flat_step(x - e)) / (2 * h) for e in h * np.eye(2 * n)]).T
+    omega = np.block([[np.zeros((n, n)), np.eye(n)], [-np.eye(n), np.zeros((n, n))]])
+    np.testing.assert_allclose(jacobian.T @ omega @ jacobian, omega, atol=2e-6)
+
+
+def test_energy_error_and_global_error_are_of_second_order(system):
+    q, p = system.start(seed=2)
+    reference = system.advance(q, p, 0.4 / 256, 256)
+    energy = system.flow.energy(system.state(q, p))
+    errors = []
+    for n_steps in (8, 16):
+        end = system.advance(q, p, 0.4 / n_steps, n_steps)
+        distance = np.abs(end.position - reference.position).max()
+        errors.append((distance, abs(system.flow.energy(end) - energy)))
+    (coarse, coarse_energy), (fine, fine_energy) = errors
+    assert 3.4 < coarse / fine < 4.7
+    # The energy error's leading term can vanish along a trajectory: it must shrink at least so fast.
+    assert fine_energy < coarse_energy / 3.0 + 1e-11
+
+
+def test_the_input_is_not_changed(system):
+    q, p = system.start()
+    state = system.state(q, p)
+    q_before, p_before = q.copy(), p.copy()
+    system.integrator.step(system.flow, state, 0.2)
+    np.testing.assert_array_equal(state.position, q_before)
+    np.testing.assert_array_equal(state.momentum, p_before)
+
+
+@pytest.mark.parametrize("step_size", [0.1, 0.7, 2.0])
+def test_splitting_is_exact_where_the_density_is_normal(step_size):
+    """Sites equal to the likelihood's: φ is constant, and the step is the orbit itself."""
+    stated, _ = problem("centred", "logit", N)
+
+    class Gaussian:
+        kinds = ("hessian",)
+
+        def gradient(self, eta):
+            return float(eta @ (0.4 - eta)), 0.4 - 2.0 * eta
+
+    sites = GaussianSites(np.full(N, 0.4), np.full(N, 2.0))
+    flow = GaussianHamiltonian(LatentTarget(SiteChart(FactorizedPrior(stated), sites), Gaussian()))
+    rng = np.random.default_rng(0)
+    z, p = rng.standard_normal(N), rng.standard_normal(N)
+    end = RotationSplitting().step(flow, GaussianState(flow.residual.at(z), p), step_size).state
+    np.testing.assert_allclose(end.position, z * np.cos(step_size) + p * np.sin(step_size), atol=1e-12)
+    np.testing.assert_allclose(end.momentum, p * np.cos(step_size) - z * np.sin(step_size), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["leapfrog", "midpoint"])
+def test_with_a_constant_metric_the_implicit_steps_are_the_explicit_ones(name):
+    """StudentT's Fisher weight is constant: no iteration is needed, and the leapfrog is PyMC's."""
+    system = System(integrators()[name], "fisher", "centred", "student_t")
+    q, p = system.start()
+    point = system.state(q, p).point
+    if name == "leapfrog":
+        half = p + 0.1 * point.gradient
+        position = q + 0.2 * point.solve(half)
+        momentum = half + 0.1 * system.state(position, p).point.gradient
+        end = system.advance(q, p, 0.2, 1)
+        np.testing.assert_allclose(end.position, position, atol=1e-12)
+        np.testing.assert_allclose(end.momentum, momentum, atol=1e-12)
+    else:
+        end = system.advance(q, p, 0.2, 1)
+        middle = system.state(0.5 * (q + end.position), p).point
+        np.testing.assert_allclose(end.momentum, p + 0.2 * middle.gradient, atol=1e-10)
+
+
+def test_the_leapfrog_factorises_one_metric_a_step_check_included():
+    system = System(GeneralizedLeapfrog(), "hessian", "centred", "poisson")
+    evaluations = 0
+    evaluate = system.flow.metric.at
+
+    def counting(position):
+        nonlocal evaluations
+        evaluations += 1
+        return evaluate(position)
+
+    q, p = system.start()
+    state = system.state(q, p)
+    system.flow.metric.at = counting
+    step = system.integrator.step(system.flow, state, 0.2)
+    assert evaluations == step.n_metric_evals == 1
+    assert np.isfinite(step.reversal_error)
+
+
+@pytest.mark.parametrize("name", ["leapfrog", "midpoint"])
+def test_reversal_error_follows_the_tolerance(name):
+    kind = {"leapfrog": GeneralizedLeapfrog, "midpoint": ImplicitMidpoint}[name]
+    errors = []
+    for tolerance in (1e-5, 1e-8, 1e-11):
+        system = System(kind(AndersonSolver(tolerance, 200)), "hessian", "centred", "poisson")
+        q, p = system.start()
+        step = system.integrator.step(system.flow, system.state(q, p), 0.3)
+        assert step.failure is Failure.NONE
+        errors.append(step.reversal_error)
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 1e-9
+
+
+@pytest.mark.parametrize("kind", [GeneralizedLeapfrog, ImplicitMidpoint])
+def test_a_solver_that_does_not_converge_is_a_failure_without_a_state(kind):
+    system = System(kind(AndersonSolver(1e-12, 2)), "hessian", "centred", "poisson")
+    q, p = system.start()
+    step = system.integrator.step(system.flow, system.state(q, p), 0.5)
+    assert step.failure is Failure.SOLVER
+    assert step.state is None
+    assert step.n_solver_iter > 0
+
+
+@pytest.mark.parametrize("kind", [GeneralizedLeapfrog, ImplicitMidpoint])
+def test_a_step_that_does_not_lead_back_is_not_returned(kind, monkeypatch):
+    """A solver whose answer depends on the direction of time, as a second root would make it."""
+    system = System(kind(AndersonSolver(1e-12, 200)), "hessian", "centred", "poisson")
+    solve, nesting, outermost = AndersonSolver.solve, [], []
+
+    def two_faced(self, function, start):
+        nesting.append(1)
+        solution = solve(self, function, start)
+        nesting.pop()
+        if not nesting:
+            outermost.append(1)
+            if len(outermost) == 1:  # the forward step's first equation alone
+                object.__setattr__(solution, "value", solution.value + 1e-3)
+                object.__setattr__(solution, "argument", solution.argument + 1e-3)
+        return solution
+
+    monkeypatch.setattr(AndersonSolver, "solve", two_faced)
+    q, p = system.start()
+    step = system.integrator.step(system.flow, system.state(q, p), 0.2)
+    assert step.failure is Failure.NON_REVERSIBLE
+    assert step.state is None
+    assert step.reversal_error > 1e-6
+
+
+@pytest.mark.parametrize("kind", [GeneralizedLeapfrog, ImplicitMidpoint, RotationSplitting])
+def test_an_overflow_on_the_way_is_a_failure(kind):
+    metric = "flat" if kind is RotationSplitting else "hessian"
+    system = System(kind(), metric, "centred", "poisson")
+    q, p = system.start()
+    with np.errstate(all="ignore"):
+        step = system.integrator.step(system.flow, system.state(q, 1e6 * np.ones_like(p)), 0.5)
+    assert step.failure in {Failure.NON_FINITE, Failure.SOLVER}
+    assert step.state is None

@@ -1,0 +1,192 @@
+"""The latent metric against a dense reference, and the Hamiltonian's derivatives against differences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, RiemannianHamiltonian, RiemannianState
+from pymc_rmhmc.errors import ConfigurationError, Failure
+from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
+from pymc_rmhmc.geometry.metrics import FisherMetric, FlatMetric, HessianMetric, LatentMetric
+from pymc_rmhmc.geometry.prior import FactorizedPrior
+from pymc_rmhmc.geometry.target import LatentTarget, Tempering
+from tests.unit.toys import PRIORS, Poisson, ToyComponent, ToyPrior, problem
+
+N = 6
+CASES = [
+    (prior, likelihood, kind, beta)
+    for prior in PRIORS
+    for likelihood, kind in (("logit", "hessian"), ("poisson", "hessian"), ("poisson", "fisher"), ("student_t", "fisher"))
+    for beta in (1.0, 0.5)
+]
+
+
+def make_metric(prior: str, likelihood: str, kind: str, beta: float) -> LatentMetric:
+    stated, family = problem(prior, likelihood, N)
+    rng = np.random.default_rng(8)
+    tempering = Tempering(beta, GaussianSites(rng.standard_normal(N), rng.exponential(1.0, N)))
+    chart = SiteChart(FactorizedPrior(stated), tempering.gaussian_part)
+    return LatentMetric(LatentTarget(chart, family, tempering), kind)
+
+
+def dense(metric: LatentMetric, z: np.ndarray) -> np.ndarray:
+    predictor = metric.target.chart.predictor
+    weight = metric.target.beta * metric.target.likelihood.weight(predictor.apply(z), metric.kind)
+    return np.eye(z.size) + predictor.matrix.T @ np.diag(weight) @ predictor.matrix
+
+
+@pytest.fixture(params=CASES, ids=lambda case: "-".join(map(str, case)))
+def metric(request):
+    return make_metric(*request.param)
+
+
+@pytest.fixture
+def z(metric):
+    return 0.7 * np.random.default_rng(9).standard_normal(metric.target.chart.prior.n_latent)
+
+
+def differences(function, z, h=1e-5):
+    return np.array([(function(z + e) - function(z - e)) / (2 * h) for e in h * np.eye(z.size)])
+
+
+def test_determinant_and_inverse_are_the_dense_metrics(metric, z):
+    point, g = metric.at(z), dense(metric, z)
+    assert point.failure is Failure.NONE
+    assert point.half_log_det == pytest.approx(0.5 * np.linalg.slogdet(g)[1], abs=1e-10)
+    v = np.random.default_rng(1).standard_normal(z.size)
+    np.testing.assert_allclose(point.solve(v), np.linalg.solve(g, v), atol=1e-10)
+
+
+def test_contractions_match_differences_of_the_dense_metric(metric, z):
+    point, u = metric.at(z), np.random.default_rng(2).standard_normal(z.size)
+    slopes = differences(lambda q: dense(metric, q), z)
+    inverse = np.linalg.inv(dense(metric, z))
+    trace = [0.5 * np.trace(inverse @ slope) for slope in slopes]
+    quadratic = [-0.5 * u @ slope @ u for slope in slopes]
+    np.testing.assert_allclose(point.trace_term, trace, atol=1e-7)
+    np.testing.assert_allclose(point.quadratic_term(u), quadratic, atol=1e-7)
+
+
+def test_apply_change_is_the_difference_of_dense_metrics(metric, z):
+    rng = np.random.default_rng(3)
+    other, u = z + 0.3 * rng.standard_normal(z.size), rng.standard_normal(z.size)
+    exact = (dense(metric, other) - dense(metric, z)) @ u
+    np.testing.assert_allclose(metric.at(z).apply_change(other, u), exact, atol=1e-10)
+
+
+def test_log_density_and_gradient_are_consistent(metric, z):
+    slope = differences(lambda q: metric.at(q).log_density, z)
+    np.testing.assert_allclose(metric.at(z).gradient, slope, atol=1e-6)
+
+
+def test_derivatives_of_the_hamiltonian(metric, z):
+    """∂H/∂q = -∇L + trace + quadratic and ∂H/∂p = G⁻¹p, by differences of the energy itself."""
+    flow = RiemannianHamiltonian(metric)
+    p = np.random.default_rng(4).standard_normal(z.size)
+    point = metric.at(z)
+    u = point.solve(p)
+    in_q = differences(lambda q: flow.energy(RiemannianState(metric.at(q), p)), z)
+    in_p = differences(lambda m: flow.energy(RiemannianState(point, m)), p)
+    np.testing.assert_allclose(-point.gradient + point.trace_term + point.quadratic_term(u), in_q, atol=1e-6)
+    np.testing.assert_allclose(u, in_p, atol=1e-7)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_kinetic_energy_is_the_normal_log_density(n):
+    """Catches a wrong factor of the log determinant, which no test of reversibility or volume can see."""
+    covariance = np.eye(n) + 0.3
+    prior = ToyPrior((ToyComponent(covariance=covariance),), np.zeros(n))
+    chart = SiteChart(FactorizedPrior(prior))
+    metric = LatentMetric(LatentTarget(chart, Poisson(np.arange(n) + 1.0)), "hessian")
+    rng = np.random.default_rng(5)
+    for _ in range(3):
+        z, p = rng.standard_normal(n), rng.standard_normal(n)
+        point = metric.at(z)
+        energy = RiemannianHamiltonian(metric).energy(RiemannianState(point, p))
+        exact = multivariate_normal.logpdf(p, np.zeros(n), dense(metric, z))
+        got = -(energy + point.log_density) - 0.5 * n * np.log(2 * np.pi)
+        assert got == pytest.approx(exact, abs=1e-10)
+
+
+def test_momentum_has_the_metric_as_covariance(metric, z):
+    point, rng = metric.at(z), np.random.default_rng(6)
+    draws = np.array([point.sample_momentum(rng) for _ in range(20000)])
+    whitened = np.linalg.solve(np.linalg.cholesky(dense(metric, z)), draws.T)
+    # Each entry of a sample covariance of N standard normals has a standard error of about 1/sqrt(N).
+    np.testing.assert_allclose(np.cov(whitened), np.eye(z.size), atol=5.5 * np.sqrt(2 / 20000))
+    np.testing.assert_allclose(whitened.mean(axis=1), 0.0, atol=4.5 / np.sqrt(20000))
+
+
+def test_in_the_models_coordinates_it_is_the_papers_metric():
+    """Pulled back to f it is W + K⁻¹, the metric of Paquet and Fraccaro's equation 16."""
+    stated, family = problem("centred", "logit", N)
+    prior = FactorizedPrior(stated)
+    metric = LatentMetric(LatentTarget(SiteChart(prior), family), "hessian")
+    z = np.random.default_rng(7).standard_normal(N)
+    covariance = stated.components[0].covariance
+    inverse_root = np.linalg.inv(np.linalg.cholesky(covariance))
+    pulled_back = inverse_root.T @ dense(metric, z) @ inverse_root
+    papers = np.diag(family.weight(prior.predictor.apply(z), "hessian")) + np.linalg.inv(covariance)
+    np.testing.assert_allclose(pulled_back, papers, rtol=1e-6, atol=1e-6 * np.abs(papers).max())
+
+
+def test_metric_objects_make_the_hamiltonian_that_they_name():
+    stated, family = problem("centred", "logit", N)
+    target = LatentTarget(SiteChart(FactorizedPrior(stated)), family)
+    for choice in (HessianMetric(), FisherMetric()):
+        flow = choice.hamiltonian(target)
+        assert isinstance(flow, RiemannianHamiltonian)
+        assert flow.metric.kind == choice.name
+    assert isinstance(FlatMetric().hamiltonian(target), GaussianHamiltonian)
+
+
+def test_a_curvature_that_the_likelihood_lacks_is_an_error():
+    stated, family = problem("centred", "student_t", N)
+    target = LatentTarget(SiteChart(FactorizedPrior(stated)), family)
+    with pytest.raises(ConfigurationError, match='no "hessian".*fisher'):
+        LatentMetric(target, "hessian")
+
+
+def test_a_chart_with_foreign_sites_is_an_error():
+    stated, family = problem("centred", "logit", N)
+    chart = SiteChart(FactorizedPrior(stated), GaussianSites(np.zeros(N), np.ones(N)))
+    with pytest.raises(ConfigurationError, match="chart's sites"):
+        LatentMetric(LatentTarget(chart, family), "hessian")
+
+
+def test_an_overflow_is_a_failure_and_not_an_exception():
+    stated, family = problem("centred", "poisson", N)
+    metric = LatentMetric(LatentTarget(SiteChart(FactorizedPrior(stated)), family), "hessian")
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert metric.at(np.full(N, 2000.0)).failure is Failure.NON_FINITE
+
+
+def test_a_negative_weight_is_not_positive_definite():
+    stated, family = problem("centred", "logit", N)
+
+    class Backwards(type(family)):
+        def curvature(self, eta, kind):
+            value, g, w, r = super().curvature(eta, kind)
+            return value, g, -w, r
+
+    metric = LatentMetric(LatentTarget(SiteChart(FactorizedPrior(stated)), Backwards(family.y)), "hessian")
+    assert metric.at(np.zeros(N)).failure is Failure.NOT_POSITIVE_DEFINITE
+
+
+def test_a_nearly_singular_prior_needs_no_jitter():
+    """Condition 10¹⁶ and a large amplitude: the dense form in f fails, B does not."""
+    n = 60
+    x = np.linspace(0.0, 1.0, n)
+    covariance = 1e4 * (np.exp(-0.5 * ((x[:, None] - x) / 0.3) ** 2) + 1e-12 * np.eye(n))
+    prior = FactorizedPrior(ToyPrior((ToyComponent(covariance=covariance),), np.zeros(n)))
+    from tests.unit.toys import Logit
+
+    y = np.where(np.arange(n) % 3 == 0, 1.0, -1.0)
+    metric = LatentMetric(LatentTarget(SiteChart(prior), Logit(y)), "hessian")
+    z = np.random.default_rng(0).standard_normal(n)
+    point = metric.at(z)
+    assert point.failure is Failure.NONE
+    v = np.ones(n)
+    np.testing.assert_allclose(dense(metric, z) @ point.solve(v), v, atol=1e-6)

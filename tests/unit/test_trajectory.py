@@ -1,0 +1,176 @@
+"""Trajectories, lengths and adaptation: decisions, counts, failures."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pymc_rmhmc.dynamics.adaptation import DualAveraging, search_step_size
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
+from pymc_rmhmc.dynamics.integrators import RotationSplitting, Step
+from pymc_rmhmc.dynamics.trajectory import FixedSteps, JitteredPath, single_step_acceptance, transition
+from pymc_rmhmc.errors import ConfigurationError, Failure
+from pymc_rmhmc.geometry.charts import SiteChart
+from pymc_rmhmc.geometry.prior import FactorizedPrior
+from pymc_rmhmc.geometry.target import LatentTarget
+from tests.unit.toys import problem
+
+N = 5
+
+
+@pytest.fixture
+def flow():
+    stated, family = problem("centred", "poisson", N)
+    return GaussianHamiltonian(LatentTarget(SiteChart(FactorizedPrior(stated)), family))
+
+
+class Broken:
+    """An integrator that fails at a given step, for a given reason."""
+
+    def __init__(self, at: int, failure: Failure):
+        self.at, self.failure, self.calls = at, failure, 0
+
+    def step(self, hamiltonian, state, step_size):
+        self.calls += 1
+        if self.calls == self.at:
+            return Step(None, self.failure, 0.5, 7, 1)
+        return Step(hamiltonian.drift(state, step_size), Failure.NONE, 0.1, 3, 1)
+
+
+@pytest.mark.parametrize("cause", [Failure.SOLVER, Failure.NON_REVERSIBLE, Failure.NOT_POSITIVE_DEFINITE])
+def test_a_failed_trajectory_keeps_the_state_and_reports_its_cause(flow, cause):
+    rng = np.random.default_rng(0)
+    state = flow.state(rng.standard_normal(N))
+    outcome = transition(flow, Broken(3, cause), state, 10, 0.1, rng)
+    assert outcome.failure is cause
+    assert not outcome.accepted
+    assert outcome.acceptance == 0.0
+    assert math.isnan(outcome.energy_error)
+    np.testing.assert_array_equal(outcome.state.position, state.position)
+    assert outcome.energy == flow.energy(outcome.state)  # of the kept position, with this draw's momentum
+    assert (outcome.n_steps, outcome.n_solver_iter, outcome.n_metric_evals) == (3, 13, 3)
+    assert outcome.reversal_error == 0.5
+
+
+def test_accepted_and_rejected_states_carry_their_own_energy(flow):
+    rng = np.random.default_rng(1)
+    state = flow.state(np.zeros(N))
+    seen = set()
+    for _ in range(200):
+        outcome = transition(flow, RotationSplitting(), state, 2, 1.2, rng)
+        assert outcome.energy == pytest.approx(flow.energy(outcome.state), abs=1e-12)
+        assert outcome.acceptance == pytest.approx(min(1.0, math.exp(-outcome.energy_error)))
+        assert outcome.accepted == (not np.array_equal(outcome.state.position, state.position))
+        seen.add(outcome.accepted)
+        state = outcome.state
+    assert seen == {True, False}
+
+
+def test_acceptance_has_the_metropolis_frequency(flow):
+    rng = np.random.default_rng(2)
+    state = flow.state(np.full(N, 0.5))
+    outcomes = [transition(flow, RotationSplitting(), state, 1, 0.6, rng) for _ in range(4000)]
+    expected = np.mean([outcome.acceptance for outcome in outcomes])
+    assert 0.2 < expected < 0.95
+    accepted = np.mean([outcome.accepted for outcome in outcomes])
+    assert accepted == pytest.approx(expected, abs=4 * 0.5 / math.sqrt(4000))
+
+
+def test_a_divergence_is_judged_at_the_end(flow):
+    class Climber:
+        def step(self, hamiltonian, state, step_size):
+            return Step(type(state)(state.point, state.momentum + 100.0))
+
+    rng = np.random.default_rng(3)
+    outcome = transition(flow, Climber(), flow.state(np.zeros(N)), 3, 0.1, rng)
+    assert outcome.failure is Failure.ENERGY
+    assert outcome.n_steps == 3
+    assert not outcome.accepted
+    assert outcome.energy_error > 1000.0
+
+
+def test_an_energy_that_is_not_finite_is_a_failure(flow):
+    with np.errstate(over="ignore", invalid="ignore"):
+        outcome = transition(
+            flow, RotationSplitting(), flow.state(np.full(N, 1e4)), 1, 0.1, np.random.default_rng(4)
+        )
+    assert outcome.failure is Failure.NON_FINITE
+    assert outcome.n_steps == 0
+
+
+def test_a_failed_single_step_counts_as_acceptance_zero(flow):
+    rng = np.random.default_rng(5)
+    state = flow.state(np.zeros(N))
+    assert single_step_acceptance(flow, Broken(1, Failure.SOLVER), state, 0.1, rng) == 0.0
+
+
+def test_fixed_steps_have_no_jitter():
+    rng = np.random.default_rng(0)
+    assert FixedSteps(10).draw(0.1, rng) == (10, 0.1)
+    assert rng.random() == np.random.default_rng(0).random()
+
+
+def test_a_jittered_path_is_walked_whole_in_steps_within_the_step_size():
+    rng, rule = np.random.default_rng(0), JitteredPath(1.5, 0.4, 50)
+    lengths = []
+    for _ in range(2000):
+        n_steps, size = rule.draw(0.35, rng)
+        assert size <= 0.35
+        assert n_steps == math.ceil(n_steps * size / 0.35 - 1e-12)
+        lengths.append(n_steps * size)
+    assert 0.9 <= min(lengths) < 0.91
+    assert 2.09 < max(lengths) <= 2.1
+    assert np.mean(lengths) == pytest.approx(1.5, abs=0.04)
+
+
+def test_max_steps_binds():
+    assert JitteredPath(10.0, 0.0, 4).draw(0.5, np.random.default_rng(0)) == (4, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: FixedSteps(0), "n_steps"),
+        (lambda: FixedSteps(2.5), "n_steps"),
+        (lambda: JitteredPath(0.0, 0.1, 5), "path_length"),
+        (lambda: JitteredPath(math.inf, 0.1, 5), "path_length"),
+        (lambda: JitteredPath(1.0, 1.0, 5), "jitter"),
+        (lambda: JitteredPath(1.0, 0.1, 0), "max_steps"),
+        (lambda: DualAveraging(0.1, 1.0), "target_accept"),
+        (lambda: DualAveraging(-0.1, 0.8), "step_size"),
+        (lambda: DualAveraging(math.nan, 0.8), "step_size"),
+    ],
+)
+def test_options_out_of_range_are_named(make, says):
+    with pytest.raises(ConfigurationError, match=says):
+        make()
+
+
+@pytest.mark.parametrize("target", [0.6, 0.7, 0.8])
+def test_dual_averaging_finds_the_step_size_of_a_known_curve(target):
+    rng, adaptation = np.random.default_rng(0), DualAveraging(0.01, target)
+    for _ in range(2000):
+        adaptation.update(math.exp(-adaptation.current) + 0.05 * rng.standard_normal())
+    assert adaptation.average == pytest.approx(-math.log(target), rel=0.15)
+
+
+def test_dual_averaging_keeps_within_its_bound_and_can_restart():
+    adaptation = DualAveraging(1.0, 0.8, maximum=1.7)
+    for _ in range(200):
+        adaptation.update(1.0)
+        assert adaptation.current <= 1.7
+    assert adaptation.average == pytest.approx(1.7, rel=0.05)
+    adaptation.restart(0.3)
+    assert adaptation.current == adaptation.average == 0.3
+
+
+@pytest.mark.parametrize(("initial", "expected"), [(0.01, 0.64), (10.0, 0.625), (1.0, 0.5)])
+def test_search_crosses_the_threshold(initial, expected):
+    found = search_step_size(lambda size: float(size < 0.7), initial, math.inf)
+    assert found == pytest.approx(expected)
+
+
+def test_search_respects_the_maximum():
+    assert search_step_size(lambda size: 1.0, 1.0, 1.5) == 1.5
