@@ -15,10 +15,10 @@ from pymc.util import get_random_generator
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_rmhmc.errors import ConfigurationError, CovarianceError, DataError, Failure
-from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
+from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.model import compile_model, read_structure
 from pymc_rmhmc.steps.block_sampler import BlockSampler, ChainState
+from pymc_rmhmc.steps.checks import check_block, check_shapes
 from pymc_rmhmc.steps.options import Options, settle
 from pymc_rmhmc.steps.statistics import STATISTICS, FailureCount, block_statistics
 from pymc_rmhmc.steps.threads import BlasThreads
@@ -174,18 +174,18 @@ class RMHMC(BlockedStep):
         plan = settle(options, auto_metric="flat")
         model = pm.modelcontext(model)
         structure = read_structure(model, vars)
-        self._compiled = compile_model(structure, compile_kwargs=compile_kwargs)
+        point = model.initial_point() if initial_point is None else initial_point
+        self._compiled = compile_model(structure, point, compile_kwargs)
         self.vars = list(structure.value_vars)
         self.blocked = True
         self.rng = get_random_generator(rng)
         self.tune = True
-        point = model.initial_point() if initial_point is None else initial_point
-        own_initval = structure.has_own_initval
+        self._initial_point, self._plan = point, plan
         self._samplers = []
-        for block in self._compiled.blocks:
-            _check_block(block, point, plan)
+        for block, own_initval in zip(self._compiled.blocks, self._compiled.own_initval, strict=True):
+            check_block(block, point, plan)
             values = np.concatenate([np.ravel(point[name])[part] for name, part in block.slices])
-            self._samplers.append(BlockSampler(block, plan, values, own_initval(block.name)))
+            self._samplers.append(BlockSampler(block, plan, values, own_initval))
         self._threads = BlasThreads(options.blas_threads)
         self._shapes = [block.shapes() for block in self._compiled.blocks]
         self._rest_key: Point | None = None
@@ -215,11 +215,13 @@ class RMHMC(BlockedStep):
         Raises
         ------
         DataError
-            If `pm.set_data` has changed a shape since the step was built.
+            If `pm.set_data` has changed a shape since the step was built, or brought values that are not
+        finite.
         """
         super().setup_chain(rng, tune, draws)
         for block, shapes in zip(self._compiled.blocks, self._shapes, strict=True):
-            _check_shapes(block, shapes)
+            check_shapes(block, shapes)
+            check_block(block, self._initial_point, self._plan)
         self._threads.hold()
         self._rest_key = None
         self.iteration, self.n_tune, self.n_draws = 0, tune, draws
@@ -289,49 +291,6 @@ class RMHMC(BlockedStep):
             }
 
         return (update,)
-
-
-def _check_block(block: Any, point: Point, plan: Any) -> None:
-    """What can be known before a chain runs: the covariance, and the likelihood's curvatures."""
-    likelihood = block.likelihood(point)
-    wanted = plan.metric.name
-    if plan.metric.needs_solver and wanted not in likelihood.kinds:
-        raise ConfigurationError(
-            f'{block.name}: its likelihood gives no "{wanted}" curvature, only {", ".join(likelihood.kinds)}. '
-            f'Choose metric="{likelihood.kinds[0]}" or metric="flat".'
-        )
-    if block.prior_inputs:
-        return
-    try:
-        FactorizedPrior(block.prior(point))
-    except PriorFailure as failure:
-        raise _covariance_error(block, point, failure) from None
-
-
-def _covariance_error(block: Any, point: Point, failure: PriorFailure) -> Exception:
-    """A fixed prior that cannot be used, in words, with the eigenvalue that shows it."""
-    if failure.failure is Failure.NON_FINITE:
-        return DataError(f"{block.name}: the prior's mean or covariance has values that are not finite.")
-    component = block.prior(point).components[failure.component]
-    if component.covariance is None:
-        return CovarianceError(f"{block.name}: the Cholesky factor's diagonal is not positive.")
-    eigenvalues = np.linalg.eigvalsh(component.covariance)
-    jitter = max(-2.0 * eigenvalues[0], 1e-12 * eigenvalues[-1])
-    return CovarianceError(
-        f"{block.name}: the prior covariance is not positive definite: its smallest eigenvalue is "
-        f"{eigenvalues[0]:.3g}, its largest {eigenvalues[-1]:.3g}. Add jitter to its diagonal, "
-        f"{jitter:.1g} or more (gp.prior(..., jitter={jitter:.1g})), or remove duplicated inputs."
-    )
-
-
-def _check_shapes(block: Any, known: dict[str, tuple[int, ...]]) -> None:
-    """Data may change between runs, but not their shapes."""
-    for name, shape in block.shapes().items():
-        if known.get(name) != shape:
-            raise DataError(
-                f"{block.name}: {name} had the shape {known.get(name)} when RMHMC was built and has {shape} now. "
-                "Build a new RMHMC after pm.set_data changes a shape."
-            )
 
 
 def _announcement(blocks: Any, plan: Any, structure: Any) -> str:

@@ -21,7 +21,6 @@ from pymc_rmhmc.model.likelihoods.registry import Curvature, LikelihoodTerms
 __all__ = ["SOFTABS_ALPHA", "FallbackKernel", "differentiate", "has_diagonal_hessian", "softabs"]
 
 type Array = NDArray[np.float64]
-type Build = Callable[..., TensorVariable]
 
 # 1/α is the least curvature a site gets. In whitened coordinates the prior adds 1, so that a floor of
 # 1e-2 leaves prior-dominated sites alone, and |h| well above it is taken as it is.
@@ -95,22 +94,22 @@ def has_diagonal_hessian(log_density: Callable[[Array], Array], eta: Array, rng:
 
 
 class FallbackKernel:
-    """The kernel of a log density given by a function that builds its graph.
+    """The kernel of a log density given by its graph.
 
     Parameters
     ----------
-    build : callable
-        ``build(eta, y, *parameters)`` returns the symbolic elementwise log density (n,) of symbolic
-        vectors. It travels to other processes with the kernel, and must be picklable by cloudpickle.
-    n_parameters : int
-        How many parameter vectors it takes.
+    eta : TensorVariable
+        The symbolic sites, a float64 vector.
+    inputs : sequence of TensorVariable
+        Whatever else the graph depends on; their values are the kernel's arguments.
+    log_density : TensorVariable
+        The symbolic log density, elementwise or summed, in which every element depends on one site.
     """
 
     kinds = ("softabs",)
 
-    def __init__(self, build: Build, n_parameters: int) -> None:
-        self._build = build
-        self._n_parameters = n_parameters
+    def __init__(self, eta: TensorVariable, inputs: Sequence[TensorVariable], log_density: TensorVariable) -> None:
+        self._graph = (eta, tuple(inputs), log_density)
         self._functions: dict[str, Callable[..., Sequence[Array]]] = {}
 
     def log_density(self, eta: Array, arguments: Arguments) -> float:
@@ -134,14 +133,12 @@ class FallbackKernel:
     def _function(self, output: str) -> Callable[..., Sequence[Array]]:
         """One compiled function, at its first use."""
         if output not in self._functions:
-            eta, y = pt.dvector("eta"), pt.dvector("y")
-            parameters = [pt.dvector(f"parameter_{i}") for i in range(self._n_parameters)]
-            terms = differentiate(self._build(eta, y, *parameters), eta)
-            self._functions[output] = compile_outputs(
-                (eta, y, *parameters), select_outputs(terms, output, "softabs")
-            )
+            eta, inputs, log_density = self._graph
+            terms = differentiate(log_density, eta)
+            outputs = select_outputs(terms, output, "softabs")
+            self._functions[output] = compile_outputs((eta, *inputs), outputs)
         return self._functions[output]
 
     def __getstate__(self) -> dict[str, Any]:
         # Compiled functions stay in their process: the worker compiles its own, from Numba's cache.
-        return {"_build": self._build, "_n_parameters": self._n_parameters, "_functions": {}}
+        return {"_graph": self._graph, "_functions": {}}

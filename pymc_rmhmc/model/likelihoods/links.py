@@ -17,8 +17,12 @@ from pytensor.scalar import math as psm
 from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.exceptions import NotScalarConstantError
-from pytensor.tensor.shape import SpecifyShape
+from pytensor.tensor.shape import Reshape, SpecifyShape
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
+
+# Operations that only move elements of their first input.
+GATHERS = (Subtensor, AdvancedSubtensor, DimShuffle, Reshape)
 
 __all__ = ["undo_cloglog", "undo_log", "undo_logit", "undo_probit"]
 
@@ -110,24 +114,47 @@ def _log_factors(value: TensorVariable, sign: int) -> tuple[list[Any], list[Any]
 
 
 def strip(value: TensorVariable) -> TensorVariable:
-    """The variable behind what changes no value: names (`pm.Deterministic`), casts to float, checks."""
+    """The variable behind what changes no value: names (`pm.Deterministic`), casts to float, checks.
+
+    A gather of an elementwise result becomes the elementwise result of gathers, so that links are found
+    behind the indexing that PyMC adds for missing observations.
+    """
     while value.owner is not None:
         op = value.owner.op
         identity = isinstance(op, ViewOp | SpecifyShape) or (
             isinstance(op, Elemwise) and isinstance(op.scalar_op, ps.Identity | ps.Cast)
         )
-        if not identity:
+        if identity:
+            value = value.owner.inputs[0]
+        elif isinstance(op, GATHERS) and isinstance(_behind(value).owner and _behind(value).owner.op, Elemwise):
+            value = _sink(value)
+        else:
             break
-        value = value.owner.inputs[0]
     return value
+
+
+def _behind(value: TensorVariable) -> TensorVariable:
+    """What a gather reads from, names and casts aside."""
+    inner = value.owner.inputs[0]
+    while inner.owner is not None and isinstance(inner.owner.op, ViewOp | SpecifyShape):
+        inner = inner.owner.inputs[0]
+    return inner
+
+
+def _sink(value: TensorVariable) -> TensorVariable:
+    """``gather(f(a, b))`` as ``f(gather(a), gather(b))``."""
+    gather, (_, *where) = value.owner.op, value.owner.inputs
+    inner = _behind(value)
+    operands = []
+    for operand in inner.owner.inputs:
+        if operand.type.broadcastable != inner.type.broadcastable:
+            operand = pt.broadcast_to(operand, inner.shape)  # noqa: PLW2901
+        operands.append(gather.make_node(operand, *where).outputs[0])
+    return inner.owner.op(*operands)
 
 
 def _argument(value: TensorVariable, scalar_op: type) -> TensorVariable | None:
     """The argument of an elementwise function of one argument, through a change of its dimensions."""
-    value = strip(value)
-    if isinstance(value.owner and value.owner.op, DimShuffle):
-        inner = _argument(value.owner.inputs[0], scalar_op)
-        return None if inner is None else value.owner.op(inner)
     operands = _operands(value, scalar_op)
     return operands[0] if operands is not None and len(operands) == 1 else None
 

@@ -1,0 +1,375 @@
+"""From a model's structure to functions of plain arrays.
+
+A block's latent variables become *components* ``x_j ~ N(μ_j, Σ_j)`` and its predictor *sites*
+``η = c + Σ A_j x_j``. Where every observation reads one latent value as it is, the sites are the latent
+values, however often each is read; else the sites are the observations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+
+from pymc_rmhmc.errors import DataError, UnsupportedModelError
+from pymc_rmhmc.model.graphs import PYTHON_MODE, Evaluator
+from pymc_rmhmc.model.observations import ObservationReader, make_reader
+from pymc_rmhmc.model.priors import LatentVariable
+from pymc_rmhmc.model.site_likelihood import BoundTerm, SiteLikelihood
+from pymc_rmhmc.model.structure import LatentBlock, ModelStructure
+
+__all__ = ["CompiledBlock", "CompiledModel", "GaussianComponent", "GaussianPrior", "compile_model"]
+
+type Array = NDArray[np.float64]
+type Point = dict[str, np.ndarray]
+
+
+class GaussianComponent(NamedTuple):
+    """One latent variable, or one row of it.
+
+    Attributes
+    ----------
+    mean : (k,) array or None
+        μ; None for zero.
+    covariance : (k, k) array or None
+        Σ, to be factorised.
+    cholesky : (k, k) array or None
+        The lower factor, where the model gives it.
+    predictor : (n_sites, k) array or None
+        A; None for the identity.
+    centred : bool
+        Whether the model's variable is x; if not, it is ν with ``x = Lν``.
+    """
+
+    mean: Array | None
+    covariance: Array | None
+    cholesky: Array | None
+    predictor: Array | None
+    centred: bool
+
+
+class GaussianPrior(NamedTuple):
+    """A block's components, and the part of its sites that does not depend on them (n_sites,)."""
+
+    components: tuple[GaussianComponent, ...]
+    offset: Array
+
+
+@dataclass(frozen=True)
+class LatentRow:
+    """One row of a latent variable: an independent Gaussian vector of its own.
+
+    Attributes
+    ----------
+    latent : int
+        Which variable of the block.
+    row : int
+        Which row; 0 for a vector.
+    size : int
+        k.
+    positions : (k,) int array
+        Where the row's values are in the raveled source.
+    """
+
+    latent: int
+    row: int
+    size: int
+    positions: NDArray[np.int64]
+
+
+class LatentReader:
+    """The prior of one latent variable as a function of a point.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    latent : LatentVariable
+        What was recognised.
+    """
+
+    def __init__(self, model: pm.Model, latent: LatentVariable) -> None:
+        self.name, self.form, self.root = latent.name, latent.form, latent.root
+        self.value_name = str(model.rvs_to_values[latent.variable].name)
+        self.source_ndim = latent.source.ndim
+        expressions = [latent.matrix] if latent.mean is None else [latent.matrix, latent.mean]
+        self._evaluate = Evaluator(model, expressions)
+        self.inputs, self.shared = self._evaluate.inputs, self._evaluate.shared
+
+    def source_shape(self, point: Point) -> tuple[int, ...]:
+        """The shape of what predictors read."""
+        shape = np.shape(point[self.value_name])
+        if self.form != "whitened":
+            return shape
+        size, rows = shape[-1], int(np.prod(shape[:-1]))
+        return (size,) if self.source_ndim == 1 else (size, rows)
+
+    def rows(self, latent: int, point: Point) -> list[LatentRow]:
+        """The independent rows of the variable."""
+        shape = np.shape(point[self.value_name])
+        if self.form == "independent":
+            size = int(np.prod(shape))
+            return [LatentRow(latent, 0, size, np.arange(size))]
+        size, n_rows = shape[-1], int(np.prod(shape[:-1]))
+        positions = np.arange(size * n_rows)
+        table = positions.reshape(size, n_rows).T if self.form == "whitened" else positions.reshape(n_rows, size)
+        return [LatentRow(latent, row, size, table[row]) for row in range(n_rows)]
+
+    def components(self, point: Point, rows: Sequence[LatentRow]) -> list[GaussianComponent]:
+        """μ and Σ of some rows, without predictors."""
+        matrix, *means = self._evaluate(point)
+        covariance, cholesky = _covariance(np.asarray(matrix, dtype=np.float64), self.root)
+        if self.form == "independent":
+            covariance, cholesky = None, np.diag(np.ravel(matrix).astype(np.float64))
+        made = []
+        for row in rows:
+            mean = None
+            if means:
+                mean = np.broadcast_to(means[0], np.shape(point[self.value_name])).reshape(-1, row.size)[row.row]
+            made.append(GaussianComponent(mean, covariance, cholesky, None, self.form != "whitened"))
+        return made
+
+
+class CompiledBlock:
+    """A latent Gaussian block as functions of a point of the model.
+
+    Attributes
+    ----------
+    name : str
+        The latent functions' names.
+    n_sites, n_latent : int
+        How many sites and latent values.
+    slices : tuple of (str, slice)
+        Each component's value variable, and its part of the raveled values.
+    prior_inputs, likelihood_inputs : tuple of str
+        The value variables that each depends on.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        readers: Sequence[LatentReader],
+        rows: Sequence[LatentRow],
+        observations: Sequence[ObservationReader],
+        point: Point,
+    ) -> None:
+        self.name = name
+        self._readers, self._rows = tuple(readers), tuple(rows)
+        self._observations = tuple(observations)
+        self.slices = tuple(
+            (readers[r.latent].value_name, slice(r.row * r.size, (r.row + 1) * r.size)) for r in rows
+        )
+        self.n_latent = sum(row.size for row in rows)
+        self._shapes = [reader.source_shape(point) for reader in self._readers]
+        self._plain = self._reads_plainly(point)
+        self.n_sites = rows[0].size if self._plain else sum(o.form(point, self._shapes).offset.size for o in observations)
+        predictors = () if self._plain else [i for o in self._observations for i in o.inputs]
+        self.prior_inputs = _unique([i for r in self._readers for i in r.inputs] + list(predictors))
+        self.likelihood_inputs = _unique([i for o in self._observations for i in o.inputs])
+        self.likelihood(point)  # data that cannot be used are found here
+
+    def prior(self, point: Point) -> GaussianPrior:
+        """The components at a point, with the shared data as they are now."""
+        by_latent: dict[int, list[GaussianComponent]] = {}
+        for latent, reader in enumerate(self._readers):
+            rows = [row for row in self._rows if row.latent == latent]
+            by_latent[latent] = reader.components(point, rows)
+        components = [by_latent[row.latent].pop(0) for row in self._rows]
+        if not self._plain:
+            predictors = self._predictors(point)
+            components = [c._replace(predictor=a) for c, a in zip(components, predictors, strict=True)]
+        return GaussianPrior(tuple(components), np.zeros(self.n_sites))
+
+    def likelihood(self, point: Point) -> SiteLikelihood:
+        """The likelihood at a point, bound to the data as they are now.
+
+        Raises
+        ------
+        DataError
+            If data, parameters or offsets cannot be used.
+        """
+        terms: list[BoundTerm] = []
+        start = 0
+        for observation in self._observations:
+            if self._plain:
+                terms.append(observation.bind(point, self._shapes, self._site_of, self.n_sites))
+                continue
+            size = observation.form(point, self._shapes).offset.size
+            whole = len(self._observations) == 1
+            terms.append(observation.bind_whole(point, self._shapes, None if whole else np.arange(start, start + size)))
+            start += size
+        return SiteLikelihood(self.n_sites, terms)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the shared data that the block reads."""
+        held = [s for part in (*self._readers, *self._observations) for s in part.shared]
+        return {str(s.name): np.shape(s.get_value(borrow=True)) for s in held}
+
+    def _site_of(self, maps: Sequence[Any]) -> NDArray[np.int64]:
+        """Each observation's site, from the source positions that it reads; -1 for another block's."""
+        row = self._rows[0]
+        lookup = np.full(int(np.prod(self._shapes[row.latent])), -1)
+        lookup[row.positions] = np.arange(row.size)
+        return lookup[maps[row.latent].index]
+
+    def _reads_plainly(self, point: Point) -> bool:
+        """Whether the sites can be the latent values: one value a reading, the same of every latent."""
+        if not self._observations:
+            return len(self._rows) == 1
+        if any(not o.site_level and not self._is_plain(o, point) for o in self._observations):
+            return False
+        one_row_each = len({row.latent for row in self._rows}) == len(self._rows)
+        return one_row_each and len({row.size for row in self._rows}) == 1
+
+    def _is_plain(self, observation: ObservationReader, point: Point) -> bool:
+        maps = observation.form(point, self._shapes).maps
+        first = maps[0]
+        same = all(np.array_equal(m.index, first.index) for m in maps[1:] if m.index is not None)
+        return same and all(m.is_plain for m in maps)
+
+    def _predictors(self, point: Point) -> list[Array]:
+        """A of each row, the observations of all variables stacked."""
+        stacked = []
+        for row in self._rows:
+            parts = []
+            for observation in self._observations:
+                if observation.site_level:
+                    raise UnsupportedModelError(
+                        f"{observation.name} is not registered, and {self.name} reads it through more than a gather: "
+                        "register its likelihood with register_likelihood."
+                    )
+                source_map = observation.form(point, self._shapes).maps[row.latent]
+                size = int(np.prod(self._shapes[row.latent]))
+                parts.append(source_map.dense(size)[:, row.positions])
+            stacked.append(np.vstack(parts))
+        return stacked
+
+
+class CompiledModel(NamedTuple):
+    """Blocks, and the rest of the model's log density.
+
+    Attributes
+    ----------
+    blocks : tuple of CompiledBlock
+        The latent Gaussian blocks; rows that nothing connects are blocks of their own.
+    own_initval : tuple of bool
+        For each block, whether the model gives one of its variables an `initval`.
+    rest_inputs : tuple of str
+        The value variables that the rest depends on.
+    rest_log_density : callable
+        From a point to everything in the model's log density but the blocks' priors and likelihoods.
+    """
+
+    blocks: tuple[CompiledBlock, ...]
+    own_initval: tuple[bool, ...]
+    rest_inputs: tuple[str, ...]
+    rest_log_density: Callable[[Point], float]
+
+
+def compile_model(
+    structure: ModelStructure, point: Point | None = None, compile_kwargs: dict[str, Any] | None = None
+) -> CompiledModel:
+    """Turn a model's structure into functions.
+
+    Parameters
+    ----------
+    structure : ModelStructure
+        From `read_structure`.
+    point : dict, optional
+        Where shapes are taken and data checked; by default the model's initial point.
+    compile_kwargs : dict, optional
+        For the function of the rest of the log density, where that is not constant.
+
+    Raises
+    ------
+    DataError
+        If data or inputs cannot be used.
+    UnsupportedModelError
+        If a predictor is not affine in the latent values.
+    """
+    model = structure.model
+    point = model.initial_point() if point is None else point
+    blocks: list[CompiledBlock] = []
+    own_initval: list[bool] = []
+    for block in structure.blocks:
+        made = _compile_block(model, block, point)
+        blocks += made
+        own_initval += [structure.has_own_initval(block)] * len(made)
+    inputs, rest = _compile_rest(structure, compile_kwargs or {})
+    return CompiledModel(tuple(blocks), tuple(own_initval), inputs, rest)
+
+
+def _compile_block(model: pm.Model, block: LatentBlock, point: Point) -> list[CompiledBlock]:
+    """One block, or one for each row of a variable whose rows are read apart."""
+    readers = [LatentReader(model, latent) for latent in block.latents]
+    shapes = [reader.source_shape(point) for reader in readers]
+    observations = [make_reader(model, o, [latent.source for latent in block.latents]) for o in block.observations]
+    rows = [row for i, reader in enumerate(readers) for row in reader.rows(i, point)]
+    apart = len(readers) == 1 and len(rows) > 1 and all(
+        not o.site_level and o.form(point, shapes).maps[0].is_plain for o in observations
+    )
+    if not apart:
+        return [CompiledBlock(block.name, readers, rows, observations, point)]
+    return [
+        CompiledBlock(f"{block.name}[{row.row}]", readers, [row], observations, point) for row in rows
+    ]
+
+
+def _compile_rest(
+    structure: ModelStructure, compile_kwargs: dict[str, Any]
+) -> tuple[tuple[str, ...], Callable[[Point], float]]:
+    """The log density of everything that is not in a block; a constant if nothing of it is free."""
+    model = structure.model
+    counted = {latent.variable for block in structure.blocks for latent in block.latents}
+    counted |= {o.variable for block in structure.blocks for o in block.observations}
+    others = [v for v in (*model.basic_RVs, *model.potentials) if v not in counted]
+    if not others:
+        return (), _Constant(0.0)
+    log_density = model.logp(vars=others, sum=True)
+    held = set(pytensor.graph.traversal.ancestors([log_density]))
+    values = [v for v in model.value_vars if v in held]
+    if not values:
+        return (), _Constant(float(pytensor.function([], log_density, mode=PYTHON_MODE)()))
+    function = pytensor.function(values, log_density, on_unused_input="ignore", **compile_kwargs)
+    return tuple(str(v.name) for v in values), _Rest(function, tuple(str(v.name) for v in values))
+
+
+@dataclass
+class _Constant:
+    value: float
+
+    def __call__(self, point: Point) -> float:
+        return self.value
+
+
+@dataclass
+class _Rest:
+    function: Any
+    names: tuple[str, ...]
+
+    def __call__(self, point: Point) -> float:
+        return float(self.function(*(point[name] for name in self.names)))
+
+
+def _covariance(matrix: Array, root: str) -> tuple[Array | None, Array | None]:
+    """(Σ, L), one of them None, from whatever the model gives."""
+    if root == "cholesky":
+        return None, matrix
+    if root == "precision":
+        if not np.isfinite(matrix).all():
+            raise DataError("The precision matrix (tau) of an MvNormal has values that are not finite.")
+        factor = cho_factor(matrix, lower=True)
+        inverse = cho_solve(factor, np.eye(matrix.shape[0]))
+        return 0.5 * (inverse + inverse.T), None
+    # A covariance of independent rows may carry leading dimensions of length 1.
+    return matrix.reshape(matrix.shape[-2:]) if matrix.ndim > 2 else matrix, None
+
+
+def _unique(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,139 @@
+"""The linear form of a predictor, read off its values: ``η = c + Σ_s A_s source_s``.
+
+A predictor's graph can take any route from the latent values to the observations: indexing, slices,
+transposes, sums, products with a design matrix. Instead of following the operations one by one, the form is
+found from what the graph gives for chosen inputs, and checked on random ones: a map that agrees with its
+linear form at random points of very different size is that form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LinearForm", "NotLinear", "SourceMap", "read_linear_form"]
+
+type Array = NDArray[np.float64]
+type Predictor = Callable[[Sequence[Array]], Array]
+
+# A predictor is evaluated in double precision: an affine map reproduces itself to a few units in the last
+# place of the largest number involved, and a curved one misses by much more at one of the two sizes.
+RELATIVE_TOLERANCE = 1e-8
+SIZES = (1.0, 50.0)
+
+
+class NotLinear(Exception):  # noqa: N818 - it is caught, and turned into the error that the user reads
+    """A predictor is not affine in its sources."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceMap:
+    """How a predictor reads one source of k values.
+
+    Attributes
+    ----------
+    index : (n,) int array or None
+        Which value each observation reads, -1 for none; None if an observation reads several.
+    scale : (n,) array or None
+        What the value is multiplied by; 0 where none is read. None with `index` None.
+    matrix : (n, k) array or None
+        The whole map, where it is not such a reading.
+    """
+
+    index: NDArray[np.int64] | None
+    scale: Array | None
+    matrix: Array | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every observation reads exactly one value as it is."""
+        return self.index is not None and self.scale is not None and bool((self.scale == 1.0).all())
+
+    def dense(self, size: int) -> Array:
+        """The map as an (n, k) matrix."""
+        if self.matrix is not None:
+            return self.matrix
+        assert self.index is not None
+        assert self.scale is not None
+        matrix = np.zeros((self.index.size, size))
+        matrix[np.arange(self.index.size), np.maximum(self.index, 0)] = self.scale
+        return matrix
+
+    def apply(self, source: Array) -> Array:
+        """The map's value for one source (k,)."""
+        if self.matrix is not None:
+            return self.matrix @ source
+        assert self.index is not None
+        assert self.scale is not None
+        return self.scale * source[np.maximum(self.index, 0)]
+
+
+@dataclass(frozen=True, slots=True)
+class LinearForm:
+    """``η = offset + Σ_s maps[s] source_s``, with η raveled to (n,)."""
+
+    offset: Array
+    maps: tuple[SourceMap, ...]
+
+    def apply(self, sources: Sequence[Array]) -> Array:
+        """η for given sources."""
+        return self.offset + sum(m.apply(np.ravel(s)) for m, s in zip(self.maps, sources, strict=True))
+
+
+def read_linear_form(predictor: Predictor, shapes: Sequence[tuple[int, ...]]) -> LinearForm:
+    """Find the linear form of a predictor.
+
+    Parameters
+    ----------
+    predictor : callable
+        From the sources' values, arrays of the given shapes, to η.
+    shapes : sequence of tuple of int
+        Of the sources.
+
+    Raises
+    ------
+    NotLinear
+        If the predictor is not affine.
+    """
+    rng = np.random.default_rng(0)
+    zeros = [np.zeros(shape) for shape in shapes]
+    offset = np.ravel(predictor(zeros)).astype(np.float64)
+
+    def part(which: int, values: Array) -> Array:
+        inputs = list(zeros)
+        inputs[which] = values.reshape(shapes[which])
+        return np.ravel(predictor(inputs)) - offset
+
+    maps = tuple(_read_map(lambda v, s=s: part(s, v), int(np.prod(shape)), rng) for s, shape in enumerate(shapes))
+    form = LinearForm(offset, maps)
+    for size in SIZES:
+        sources = [size * rng.standard_normal(shape) for shape in shapes]
+        got, expected = np.ravel(predictor(sources)), form.apply(sources)
+        bound = RELATIVE_TOLERANCE * (size + np.abs(offset).max(initial=0.0) + np.abs(expected).max(initial=0.0))
+        if not np.allclose(got, expected, rtol=0.0, atol=bound):
+            raise NotLinear
+    return form
+
+
+def _read_map(part: Callable[[Array], Array], size: int, rng: np.random.Generator) -> SourceMap:
+    """One source's map: as a reading of single values if it is one, else as a matrix."""
+    scale = part(np.ones(size))
+    ramp = part(1.0 + np.arange(size))
+    reads = scale != 0.0
+    ratio = np.divide(ramp, scale, out=np.zeros_like(ramp), where=reads)
+    index = np.where(reads, np.rint(ratio) - 1.0, -1.0)
+    if not np.isfinite(index).all() or (index >= size).any() or (index < -1).any():
+        return SourceMap(None, None, _matrix(part, size))
+    found = SourceMap(index.astype(np.int64), scale, None)
+    probe = rng.standard_normal(size)
+    if np.allclose(part(probe), found.apply(probe), rtol=1e-9, atol=1e-9 * (1.0 + np.abs(scale).max(initial=0.0))):
+        return found
+    return SourceMap(None, None, _matrix(part, size))
+
+
+def _matrix(part: Callable[[Array], Array], size: int) -> Array:
+    """The map as a matrix, one column from each unit vector."""
+    return np.column_stack([part(unit) for unit in np.eye(size)])

@@ -1,0 +1,154 @@
+"""Recognising Gaussian priors in a model: what a latent variable is, and where it enters the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
+from pytensor.tensor.linalg.inverse import MatrixInverse
+from pytensor.tensor.math import Dot
+from pytensor.tensor.random.basic import MvNormalRV, NormalRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.model.graphs import core_op
+from pymc_rmhmc.model.likelihoods.links import strip
+
+__all__ = ["LatentVariable", "gaussian_candidates", "read_latent"]
+
+
+@dataclass(frozen=True, eq=False)
+class LatentVariable:
+    """A random variable with a Gaussian prior, and the node of the model at which it is read.
+
+    Attributes
+    ----------
+    variable : TensorVariable
+        The random variable of the model.
+    form : str
+        "centred" (an MvNormal), "whitened" (``gp.prior(reparameterize=True)``) or "independent" (a vector
+        of normals).
+    source : TensorVariable
+        What the predictors read: the variable itself, or ``cholesky(K) @ v``.
+    mean : TensorVariable or None
+        Of the variable (centred and independent).
+    matrix : TensorVariable
+        What gives the covariance, of `root`'s kind.
+    root : str
+        "covariance", "cholesky", "precision" or "scale" (standard deviations).
+    """
+
+    variable: TensorVariable
+    form: str
+    source: TensorVariable
+    mean: TensorVariable | None
+    matrix: TensorVariable
+    root: str
+
+    @property
+    def name(self) -> str:
+        """The name of the latent function, as the user wrote it."""
+        name = str(self.variable.name)
+        return name.removesuffix("_rotated_") if self.form == "whitened" else name
+
+
+def read_latent(variable: TensorVariable, outputs: Iterable[TensorVariable]) -> LatentVariable | str:
+    """Recognise the prior of a random variable.
+
+    Parameters
+    ----------
+    variable : TensorVariable
+        A free random variable of a model.
+    outputs : iterable of TensorVariable
+        Everything in the model that could read it.
+
+    Returns
+    -------
+    LatentVariable or str
+        What was recognised, or the reason why nothing was.
+    """
+    op = variable.owner.op
+    if isinstance(op, MvNormalRV):
+        mean, covariance = op.dist_params(variable.owner)
+        matrix, root = _root(covariance)
+        return LatentVariable(variable, "centred", variable, mean, matrix, root)
+    if not isinstance(op, NormalRV):
+        name = type(op).__name__.removesuffix("RV")
+        return f"its prior is {name}, not Gaussian"
+    product = _whitened_product(variable, outputs)
+    if product is not None:
+        source, covariance = product
+        return LatentVariable(variable, "whitened", source, None, covariance, "covariance")
+    mean, scale = op.dist_params(variable.owner)
+    shape = (variable, mean, scale)
+    mean, scale = (pt.broadcast_to(v, variable.shape) for v in shape[1:])
+    return LatentVariable(variable, "independent", variable, mean, scale, "scale")
+
+
+def _root(covariance: TensorVariable) -> tuple[TensorVariable, str]:
+    """The factor or precision that a covariance was made of, or the covariance itself.
+
+    ``pm.MvNormal(chol=L)`` stores ``L @ L.T`` and ``tau=`` stores an inverse: both are matched, so that
+    nothing is multiplied out only to be factorised again.
+    """
+    covariance = _without_batch(covariance)
+    op = core_op(covariance)
+    if isinstance(op, MatrixInverse):
+        return covariance.owner.inputs[0], "precision"
+    if isinstance(op, Dot):
+        left, right = covariance.owner.inputs
+        if right.owner is not None and _is_transpose(right) and right.owner.inputs[0] is left:
+            return left, "cholesky"
+    return covariance, "covariance"
+
+
+def _is_transpose(variable: TensorVariable) -> bool:
+    op = variable.owner.op
+    return isinstance(op, DimShuffle) and tuple(op.new_order)[-2:] == (1, 0)
+
+
+def _without_batch(matrix: TensorVariable) -> TensorVariable:
+    """A matrix without leading dimensions of length 1, which stand for independent rows."""
+    while matrix.ndim > 2 and matrix.owner is not None and isinstance(matrix.owner.op, DimShuffle):
+        matrix = matrix.owner.inputs[0]
+    return matrix
+
+
+def _whitened_product(
+    variable: TensorVariable, outputs: Iterable[TensorVariable]
+) -> tuple[TensorVariable, TensorVariable] | None:
+    """The node ``cholesky(K) @ v`` and K, if the variable is read through one alone."""
+    for node in {v.owner for v in ancestors(list(outputs)) if v.owner is not None}:
+        if not isinstance(getattr(node.op, "core_op", node.op), Dot):
+            continue
+        left, right = node.inputs
+        factor = core_op(left)
+        if not isinstance(factor, Cholesky) or not factor.lower or _moved(right) is not variable:
+            continue
+        return node.outputs[0], left.owner.inputs[0]
+    return None
+
+
+def _moved(variable: TensorVariable) -> TensorVariable:
+    """The variable behind transposes and added dimensions."""
+    while True:
+        inner = strip(variable)
+        if inner.owner is not None and isinstance(inner.owner.op, DimShuffle):
+            inner = inner.owner.inputs[0]
+        if inner is variable:
+            return variable
+        variable = inner
+
+
+def gaussian_candidates(model: pm.Model) -> list[TensorVariable]:
+    """Free variables that are latent Gaussian without being named: MvNormals, and rotated GPs."""
+    return [
+        v
+        for v in model.free_RVs
+        if isinstance(v.owner.op, MvNormalRV)
+        or (isinstance(v.owner.op, NormalRV) and str(v.name).endswith("_rotated_"))
+    ]

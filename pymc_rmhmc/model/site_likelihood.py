@@ -1,0 +1,111 @@
+"""The likelihood of a block as a function of its sites: kernels bound to data, gathers summed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.model.likelihoods import Kernel
+
+__all__ = ["BoundTerm", "SiteLikelihood"]
+
+type Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundTerm:
+    """One observed variable: its kernel, its data, and how it reads the sites.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        Of the likelihood.
+    arguments : tuple of arrays
+        ``(y, *parameters)``, each of the observations' length.
+    index : (n_obs,) int array or None
+        The site of each observation; None where observation i reads site i.
+    offset : (n_obs,) array or None
+        Added to what is read.
+    """
+
+    kernel: Kernel
+    arguments: tuple[Array, ...]
+    index: NDArray[np.int64] | None = None
+    offset: Array | None = None
+
+    def read(self, eta: Array) -> Array:
+        """The observations' linear predictors."""
+        read = eta if self.index is None else eta[self.index]
+        return read if self.offset is None else read + self.offset
+
+
+class SiteLikelihood:
+    """``Σ_obs ℓ`` as a function of the sites η (n_sites,), with slope and curvature by site.
+
+    Sites that are read several times sum their observations' terms; sites that are not read have none.
+
+    Parameters
+    ----------
+    n_sites : int
+        The number of sites.
+    terms : sequence of BoundTerm
+        One for each observed variable; none leaves the prior alone.
+    """
+
+    def __init__(self, n_sites: int, terms: Sequence[BoundTerm]) -> None:
+        self.n_sites = n_sites
+        self.terms = tuple(terms)
+        held = [set(term.kernel.kinds) for term in self.terms]
+        common = set.intersection(*held) if held else {"hessian", "fisher"}
+        self.kinds = tuple(kind for kind in ("hessian", "fisher", "softabs") if kind in common)
+        # One variable that reads every site in order needs neither gather nor sum.
+        self._only = self.terms[0] if len(self.terms) == 1 and self.terms[0].index is None else None
+
+    def log_density(self, eta: Array) -> float:
+        """``Σ_obs ℓ``."""
+        return sum(term.kernel.log_density(term.read(eta), term.arguments) for term in self.terms)
+
+    def gradient(self, eta: Array) -> tuple[float, Array]:
+        """``Σ_obs ℓ`` and its slope by site (n_sites,)."""
+        if self._only is not None:
+            return self._only.kernel.gradient(self._only.read(eta), self._only.arguments)
+        total, slope = 0.0, np.zeros(self.n_sites)
+        for term in self.terms:
+            value, part = term.kernel.gradient(term.read(eta), term.arguments)
+            total += value
+            slope += self._by_site(term, part)
+        return total, slope
+
+    def curvature(self, eta: Array, kind: str) -> tuple[float, Array, Array, Array]:
+        """``Σ_obs ℓ``, and by site the slope, the curvature w, and ``r = ∂ log w/∂η`` (0 where w is)."""
+        if self._only is not None:
+            return self._only.kernel.curvature(self._only.read(eta), self._only.arguments, kind)
+        total, sums = 0.0, np.zeros((3, self.n_sites))
+        for term in self.terms:
+            value, slope, weight, log_slope = term.kernel.curvature(term.read(eta), term.arguments, kind)
+            total += value
+            # r does not add, but ∂w does.
+            for row, part in zip(sums, (slope, weight, weight * log_slope), strict=True):
+                row += self._by_site(term, part)
+        slope, weight, weight_slope = sums
+        present = weight > 0.0
+        log_slope = np.divide(weight_slope, weight, out=np.zeros(self.n_sites), where=present)
+        return total, slope, weight, log_slope
+
+    def weight(self, eta: Array, kind: str) -> Array:
+        """The curvature by site alone."""
+        if self._only is not None:
+            return self._only.kernel.weight(self._only.read(eta), self._only.arguments, kind)
+        total = np.zeros(self.n_sites)
+        for term in self.terms:
+            total += self._by_site(term, term.kernel.weight(term.read(eta), term.arguments, kind))
+        return total
+
+    def _by_site(self, term: BoundTerm, values: Array) -> Array:
+        """Observations' values summed by site."""
+        if term.index is None:
+            return values
+        return np.bincount(term.index, weights=values, minlength=self.n_sites)

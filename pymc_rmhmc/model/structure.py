@@ -1,0 +1,316 @@
+"""What a model is made of, as far as RMHMC is concerned: latent Gaussian blocks and the rest.
+
+The reading is symbolic and evaluates nothing; `pymc_rmhmc.model.compile` turns it into functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pymc as pm
+import pytensor
+from pytensor.graph.traversal import ancestors
+from pytensor.scan.op import Scan
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.errors import ConfigurationError, UnsupportedLikelihoodError, UnsupportedModelError
+from pymc_rmhmc.model.graphs import reaches
+from pymc_rmhmc.model.likelihoods import Likelihood, Reading, read_likelihood
+from pymc_rmhmc.model.priors import LatentVariable, gaussian_candidates, read_latent
+
+__all__ = ["LatentBlock", "ModelStructure", "Observation", "read_structure"]
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """A variable whose distribution depends on a block: observed, or imputed by PyMC.
+
+    Attributes
+    ----------
+    variable : TensorVariable
+        The random variable.
+    value : Variable
+        Its data, a constant or shared variable, or its value variable if it is imputed.
+    likelihood : Likelihood or None
+        The registered likelihood, None for the fallback.
+    reading : Reading or None
+        What the likelihood made of the variable's parameters.
+    """
+
+    variable: TensorVariable
+    value: Any
+    likelihood: Likelihood | None
+    reading: Reading | None
+
+    @property
+    def label(self) -> str:
+        """The likelihood and link in words."""
+        if self.likelihood is None:
+            return f"{type(self.variable.owner.op).__name__.removesuffix('RV')} (not registered)"
+        return f"{self.likelihood.name.split('_')[0]} ({self.likelihood.link} link)"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The curvatures that it gives."""
+        return ("softabs",) if self.likelihood is None else self.likelihood.kinds
+
+
+@dataclass(frozen=True, eq=False)
+class LatentBlock:
+    """Latent variables that share observations, and those observations."""
+
+    latents: tuple[LatentVariable, ...]
+    observations: tuple[Observation, ...]
+
+    @property
+    def name(self) -> str:
+        """The names of the latent functions."""
+        return " + ".join(latent.name for latent in self.latents)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelStructure:
+    """The blocks that RMHMC samples, and what is left to other steps.
+
+    Attributes
+    ----------
+    model : pymc.Model
+        The model.
+    blocks : tuple of LatentBlock
+        In the order of the model's variables.
+    left_over : tuple of str
+        Names of the free variables that are not sampled.
+    reasons : dict of str to str
+        For each variable left over, why.
+    """
+
+    model: pm.Model
+    blocks: tuple[LatentBlock, ...]
+    left_over: tuple[str, ...]
+    reasons: dict[str, str]
+
+    @property
+    def variables(self) -> list[TensorVariable]:
+        """The random variables of the blocks."""
+        return [latent.variable for block in self.blocks for latent in block.latents]
+
+    @property
+    def value_vars(self) -> list[TensorVariable]:
+        """Their value variables."""
+        return [self.model.rvs_to_values[variable] for variable in self.variables]
+
+    def has_own_initval(self, block: LatentBlock) -> bool:
+        """Whether any variable of a block was given an `initval` in the model."""
+        initial = self.model.rvs_to_initial_values
+        return any(initial.get(latent.variable) is not None for latent in block.latents)
+
+
+def read_structure(model: pm.Model, vars: Any = None) -> ModelStructure:  # noqa: A002 - PyMC's name
+    """Find the latent Gaussian blocks of a model.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    vars : variable, name or list of them, optional
+        The latent variables to sample; a whitened GP may be named by itself or by its rotated values. By
+        default every MvNormal and every whitened GP that has a likelihood.
+
+    Returns
+    -------
+    ModelStructure
+
+    Raises
+    ------
+    UnsupportedModelError
+        If a named variable is not latent Gaussian, or the model has no latent Gaussian block.
+    UnsupportedLikelihoodError
+        If a likelihood depends on a latent variable in a way that cannot be sampled.
+    ConfigurationError
+        In single-precision mode.
+    """
+    if pytensor.config.floatX != "float64":
+        raise ConfigurationError(
+            f"PyTensor is set to {pytensor.config.floatX}, in which the factorisations of a GP fail: "
+            'set pytensor.config.floatX = "float64".'
+        )
+    outputs = _readable(model)
+    reasons: dict[str, str] = {}
+    if vars is None:
+        latents = _find_latents(model, outputs, reasons)
+    else:
+        latents = [_named_latent(model, variable, outputs) for variable in _resolve(model, vars)]
+    if not latents:
+        raise UnsupportedModelError(_nothing_found(reasons))
+    observations = _observations(model, latents)
+    blocks = _connect(latents, observations)
+    sampled = {latent.variable for block in blocks for latent in block.latents}
+    left = tuple(str(v.name) for v in model.free_RVs if v not in sampled)
+    return ModelStructure(model, tuple(blocks), left, reasons)
+
+
+def _readable(model: pm.Model) -> list[TensorVariable]:
+    """Everything of a model that can depend on a free variable."""
+    parameters = [i for v in model.basic_RVs for i in v.owner.inputs if isinstance(i, TensorVariable)]
+    return [*parameters, *model.deterministics, *model.potentials]
+
+
+def _find_latents(
+    model: pm.Model, outputs: Sequence[TensorVariable], reasons: dict[str, str]
+) -> list[LatentVariable]:
+    """The default choice: latent Gaussian variables with a likelihood that can be sampled."""
+    found = []
+    candidates = gaussian_candidates(model)
+    for variable in model.free_RVs:
+        if variable not in candidates:
+            reasons[str(variable.name)] = "not a latent Gaussian variable"
+            continue
+        latent = read_latent(variable, outputs)
+        if isinstance(latent, str) or latent.form == "independent":
+            reasons[str(variable.name)] = latent if isinstance(latent, str) else "a vector of independent normals"
+            continue
+        try:
+            observed = _observations(model, [latent])
+        except UnsupportedModelError as error:
+            reasons[str(variable.name)] = str(error)
+            continue
+        if observed:
+            found.append(latent)
+        else:
+            reasons[str(variable.name)] = "no likelihood depends on it"
+    return found
+
+
+def _nothing_found(reasons: dict[str, str]) -> str:
+    listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    return (
+        "The model has no latent Gaussian block that RMHMC could sample"
+        + (f" ({listed})" if listed else "")
+        + ". It samples gp.Latent and MvNormal variables with a likelihood; name other Gaussian vectors in vars."
+    )
+
+
+def _resolve(model: pm.Model, wanted: Any) -> list[TensorVariable]:
+    """Random variables from names, random variables or value variables."""
+    listed = wanted if isinstance(wanted, list | tuple) else [wanted]
+    by_value = {value: rv for rv, value in model.rvs_to_values.items()}
+    resolved = []
+    for item in listed:
+        variable = item
+        if isinstance(item, str):
+            if item not in model.named_vars:
+                raise UnsupportedModelError(f'The model has no variable "{item}".')
+            variable = model.named_vars[item]
+        variable = by_value.get(variable, variable)
+        rotated = model.named_vars.get(f"{variable.name}_rotated_")
+        if variable in model.deterministics and rotated is not None:
+            variable = rotated
+        if variable not in resolved:
+            resolved.append(variable)
+    return resolved
+
+
+def _named_latent(
+    model: pm.Model, variable: TensorVariable, outputs: Sequence[TensorVariable]
+) -> LatentVariable:
+    """The latent variable that a user named, or the error that says why it is none."""
+    if variable not in model.free_RVs:
+        raise UnsupportedModelError(
+            f"{variable.name} is not a free random variable of the model. Name the latent variable itself; there "
+            f"are {', '.join(str(v.name) for v in model.free_RVs)}."
+        )
+    if variable.dtype not in ("float64", "float32"):
+        raise UnsupportedModelError(
+            f"{variable.name} is discrete. RMHMC moves continuous latent Gaussian values: leave it out of vars, and "
+            "PyMC will sample it with a step of its own."
+        )
+    latent = read_latent(variable, outputs)
+    if isinstance(latent, str):
+        raise UnsupportedModelError(
+            f"{variable.name}: {latent}. RMHMC samples variables with a Gaussian prior (gp.Latent, MvNormal, "
+            "vectors of Normals): leave it out of vars, and PyMC will sample it with a step of its own."
+        )
+    return latent
+
+
+def _observations(model: pm.Model, latents: Sequence[LatentVariable]) -> list[Observation]:
+    """Every random variable whose distribution depends on the latents directly."""
+    sources = [latent.source for latent in latents]
+    variables = [latent.variable for latent in latents]
+    for potential in model.potentials:
+        if reaches(potential, variables, model.basic_RVs):
+            raise UnsupportedModelError(
+                f"the Potential {potential.name} depends on {_names(variables)}; write it as an observed variable, "
+                "or sample with NUTS"
+            )
+    found = []
+    for variable in model.basic_RVs:
+        if variable in variables:
+            continue
+        if not reaches(variable, variables, model.basic_RVs):
+            continue
+        found.append(_observation(model, variable, sources, variables))
+    return found
+
+
+def _observation(
+    model: pm.Model, variable: TensorVariable, sources: list[TensorVariable], latents: list[TensorVariable]
+) -> Observation:
+    """How one variable depends on the latents, or the error that says why that cannot be sampled."""
+    value = model.rvs_to_values[variable]
+    free = variable in model.free_RVs
+    if free and model.rvs_to_transforms.get(variable) is not None:
+        raise UnsupportedLikelihoodError(
+            f"the free variable {variable.name} depends on {_names(latents)} and is transformed; only observed "
+            "variables and imputed observations can be its likelihood"
+        )
+    found = read_likelihood(variable)
+    if found is None:
+        _check_unregistered(variable, sources)
+        return Observation(variable, value, None, None)
+    likelihood, reading = found
+    others = [*reading.parameters.values(), *([] if reading.offset is None else [reading.offset])]
+    if any(reaches(other, latents, model.basic_RVs) for other in others):
+        raise UnsupportedLikelihoodError(
+            f"a parameter of {variable.name} other than its linear predictor depends on {_names(latents)} as well"
+        )
+    return Observation(variable, value, likelihood, reading)
+
+
+def _check_unregistered(variable: TensorVariable, sources: list[TensorVariable]) -> None:
+    """What can be known of an unregistered likelihood before it is evaluated."""
+    name = type(variable.owner.op).__name__.removesuffix("RV")
+    remedy = "register it with register_likelihood, or sample with NUTS"
+    if getattr(variable.owner.op, "ndim_supp", 0) > 0:
+        raise UnsupportedLikelihoodError(
+            f"the likelihood {name} of {variable.name} does not factorise over its observations: {remedy}"
+        )
+    if sum(reaches(variable, [source]) for source in sources) > 1:
+        raise UnsupportedLikelihoodError(
+            f"the likelihood {name} of {variable.name} is not registered and reads several latent variables: {remedy}"
+        )
+    between = ancestors([variable], blockers=sources)
+    if any(v.owner is not None and isinstance(v.owner.op, Scan) for v in between):
+        raise UnsupportedLikelihoodError(f"the likelihood {name} of {variable.name} contains a Scan: {remedy}")
+
+
+def _connect(latents: Sequence[LatentVariable], observations: Sequence[Observation]) -> list[LatentBlock]:
+    """Latents that share an observation belong to one block."""
+    groups: list[tuple[list[LatentVariable], list[Observation]]] = [([latent], []) for latent in latents]
+    for observation in observations:
+        touched = [
+            group for group in groups if reaches(observation.variable, [latent.variable for latent in group[0]])
+        ]
+        merged = touched[0]
+        for other in touched[1:]:
+            merged[0].extend(other[0])
+            merged[1].extend(other[1])
+            groups.remove(other)
+        merged[1].append(observation)
+    return [LatentBlock(tuple(members), tuple(observed)) for members, observed in groups]
+
+
+def _names(variables: Iterable[TensorVariable]) -> str:
+    return ", ".join(str(v.name).removesuffix("_rotated_") for v in variables)

@@ -1,0 +1,57 @@
+"""What can be known of a block before a chain runs: errors here, not failures there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pymc_rmhmc.errors import ConfigurationError, CovarianceError, DataError, Failure
+from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
+
+__all__ = ["check_block", "check_shapes"]
+
+type Point = dict[str, np.ndarray]
+
+
+def check_block(block: Any, point: Point, plan: Any) -> None:
+    """What can be known before a chain runs: the covariance, and the likelihood's curvatures."""
+    likelihood = block.likelihood(point)
+    wanted = plan.metric.name
+    if plan.metric.needs_solver and wanted not in likelihood.kinds:
+        raise ConfigurationError(
+            f'{block.name}: its likelihood gives no "{wanted}" curvature, only {", ".join(likelihood.kinds)}. '
+            f'Choose metric="{likelihood.kinds[0]}" or metric="flat".'
+        )
+    if block.prior_inputs:
+        return
+    try:
+        FactorizedPrior(block.prior(point))
+    except PriorFailure as failure:
+        raise _covariance_error(block, point, failure) from None
+
+
+def _covariance_error(block: Any, point: Point, failure: PriorFailure) -> Exception:
+    """A fixed prior that cannot be used, in words, with the eigenvalue that shows it."""
+    if failure.failure is Failure.NON_FINITE:
+        return DataError(f"{block.name}: the prior's mean or covariance has values that are not finite.")
+    component = block.prior(point).components[failure.component]
+    if component.covariance is None:
+        return CovarianceError(f"{block.name}: the Cholesky factor's diagonal is not positive.")
+    eigenvalues = np.linalg.eigvalsh(component.covariance)
+    jitter = max(-2.0 * eigenvalues[0], 1e-12 * eigenvalues[-1])
+    return CovarianceError(
+        f"{block.name}: the prior covariance is not positive definite: its smallest eigenvalue is "
+        f"{eigenvalues[0]:.3g}, its largest {eigenvalues[-1]:.3g}. Add jitter to its diagonal, "
+        f"{jitter:.1g} or more (gp.prior(..., jitter={jitter:.1g})), or remove duplicated inputs."
+    )
+
+
+def check_shapes(block: Any, known: dict[str, tuple[int, ...]]) -> None:
+    """Data may change between runs, but not their shapes."""
+    for name, shape in block.shapes().items():
+        if known.get(name) != shape:
+            raise DataError(
+                f"{block.name}: {name} had the shape {known.get(name)} when RMHMC was built and has {shape} now. "
+                "Build a new RMHMC after pm.set_data changes a shape."
+            )

@@ -1,0 +1,276 @@
+"""The compiled form of a model against the model itself, for every form in the table."""
+
+from __future__ import annotations
+
+import copy
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytest
+from scipy.stats import multivariate_normal
+
+from pymc_rmhmc.errors import DataError
+from pymc_rmhmc.model import compile_model, read_structure
+from tests.model.conftest import BINARY, COUNTS, INDEX, INDEX_COUNTS, MODELS, N, X, covariance, gp_prior
+
+FREE_OF_HESSIAN = {"heteroscedastic_noise", "unregistered"}
+
+
+def random_point(model: pm.Model, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """The initial point, moved; imputed counts keep their integers."""
+    point = model.initial_point()
+    for name, value in point.items():
+        if np.issubdtype(value.dtype, np.floating):
+            point[name] = value + 0.7 * rng.standard_normal(value.shape)
+    return point
+
+
+def sites(block, prior, point) -> np.ndarray:
+    """η of a block, from its definition."""
+    eta = prior.offset.copy()
+    for (name, part), component in zip(block.slices, prior.components, strict=True):
+        x = np.ravel(point[name])[part]
+        if not component.centred:
+            x = factor(component) @ x
+        eta = eta + (x if component.predictor is None else component.predictor @ x)
+    return eta
+
+
+def factor(component) -> np.ndarray:
+    return component.cholesky if component.covariance is None else np.linalg.cholesky(component.covariance)
+
+
+def log_prior(block, prior, point) -> float:
+    """The log density of the block's variables, dense."""
+    total = 0.0
+    for (name, part), component in zip(block.slices, prior.components, strict=True):
+        x = np.ravel(point[name])[part]
+        if component.centred:
+            mean = np.zeros(x.size) if component.mean is None else component.mean
+            lower = np.eye(x.size) if component.covariance is None and component.cholesky is None else factor(component)
+            total += multivariate_normal(mean, lower @ lower.T, allow_singular=True).logpdf(x)
+        else:
+            total += -0.5 * x @ x - 0.5 * x.size * np.log(2 * np.pi)
+    return total
+
+
+def log_density(compiled, point) -> float:
+    """The whole model, from its compiled parts."""
+    total = compiled.rest_log_density(point)
+    for block in compiled.blocks:
+        prior = block.prior(point)
+        total += log_prior(block, prior, point) + block.likelihood(point).log_density(sites(block, prior, point))
+    return total
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def case(request):
+    """A model of the table, compiled once for all tests of this file."""
+    model = MODELS[request.param]()
+    return request.param, model, compile_model(read_structure(model))
+
+
+def test_log_density_is_the_models(case):
+    _, model, compiled = case
+    reference = model.compile_logp()
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        point = random_point(model, rng)
+        np.testing.assert_allclose(log_density(compiled, point), reference(point), rtol=1e-9, atol=1e-8)
+
+
+def test_every_latent_value_belongs_to_one_component(case):
+    _, model, compiled = case
+    point = model.initial_point()
+    counts = {name: np.zeros(np.size(value), dtype=int) for name, value in point.items()}
+    for block in compiled.blocks:
+        assert block.n_latent == sum(counts[name][part].size for name, part in block.slices)
+        for name, part in block.slices:
+            counts[name][part] += 1
+    touched = {name for block in compiled.blocks for name, _ in block.slices}
+    assert touched
+    assert all((counts[name] == 1).all() for name in touched)
+
+
+def test_slopes_match_finite_differences(case):
+    _, model, compiled = case
+    point = random_point(model, np.random.default_rng(2))
+    for block in compiled.blocks:
+        likelihood = block.likelihood(point)
+        eta = sites(block, block.prior(point), point)
+        value, slope = likelihood.gradient(eta)
+        assert value == pytest.approx(likelihood.log_density(eta), abs=1e-10)
+        assert slope.shape == (block.n_sites,)
+        np.testing.assert_allclose(slope, differences(likelihood.log_density, eta), rtol=1e-5, atol=1e-6)
+
+
+def test_curvature_matches_finite_differences(case):
+    name, model, compiled = case
+    point = random_point(model, np.random.default_rng(3))
+    for block in compiled.blocks:
+        likelihood = block.likelihood(point)
+        eta = sites(block, block.prior(point), point)
+        assert likelihood.kinds
+        assert ("hessian" in likelihood.kinds) == (name not in FREE_OF_HESSIAN)
+        for kind in likelihood.kinds:
+            value, slope, weight, log_slope = likelihood.curvature(eta, kind)
+            assert value == pytest.approx(likelihood.log_density(eta), abs=1e-10)
+            np.testing.assert_allclose(slope, likelihood.gradient(eta)[1], rtol=1e-12)
+            np.testing.assert_allclose(weight, likelihood.weight(eta, kind), rtol=1e-12)
+            step = 1e-6
+            ahead, behind = likelihood.weight(eta + step, kind), likelihood.weight(eta - step, kind)
+            np.testing.assert_allclose(weight * log_slope, (ahead - behind) / (2 * step), rtol=1e-4, atol=1e-6)
+            if kind == "hessian":
+                up, down = likelihood.gradient(eta + step)[1], likelihood.gradient(eta - step)[1]
+                np.testing.assert_allclose(weight, (down - up) / (2 * step), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda c: cloudpickle.loads(cloudpickle.dumps(c))])
+def test_copies_give_the_same(case, copied):
+    _, model, compiled = case
+    point = random_point(model, np.random.default_rng(4))
+    assert log_density(copied(compiled), point) == pytest.approx(log_density(compiled, point), abs=1e-12)
+
+
+def test_prior_inputs_are_what_the_prior_depends_on(case):
+    _, model, compiled = case
+    rng = np.random.default_rng(5)
+    point = random_point(model, rng)
+    for block in compiled.blocks:
+        own = {name for name, _ in block.slices}
+        assert not own & set(block.prior_inputs)
+        for name in set(point) - set(block.prior_inputs) - own:
+            if np.issubdtype(point[name].dtype, np.floating):
+                moved = point | {name: point[name] + 0.5}
+                np.testing.assert_array_equal(
+                    sites(block, block.prior(moved), point), sites(block, block.prior(point), point)
+                )
+
+
+def differences(function, at: np.ndarray, step: float = 1e-6) -> np.ndarray:
+    return np.array([(function(at + step * e) - function(at - step * e)) / (2 * step) for e in np.eye(at.size)])
+
+
+def only_block(make):
+    model = make() if callable(make) else make
+    compiled = compile_model(read_structure(model))
+    assert len(compiled.blocks) == 1
+    return model, compiled.blocks[0]
+
+
+def test_a_gp_seen_at_every_input_needs_no_predictor():
+    for name in ("centred", "whitened", "dims", "mvnormal_chol", "deterministic_link", "gathered", "repeated_rows"):
+        model, block = only_block(MODELS[name])
+        (component,) = block.prior(model.initial_point()).components
+        assert component.predictor is None, name
+        assert component.centred == (name not in ("whitened", "dims", "gathered"))
+        assert block.n_sites == N
+
+
+def test_a_given_factor_is_passed_on_and_not_multiplied_out():
+    model, block = only_block(MODELS["mvnormal_chol"])
+    (component,) = block.prior(model.initial_point()).components
+    assert component.covariance is None
+    np.testing.assert_array_equal(component.cholesky, np.linalg.cholesky(covariance()))
+
+
+def test_a_precision_gives_its_covariance():
+    model, block = only_block(MODELS["mvnormal_tau"])
+    (component,) = block.prior(model.initial_point()).components
+    lower = factor(component)
+    np.testing.assert_allclose(lower @ lower.T, covariance(), rtol=1e-8)
+    np.testing.assert_array_equal(lower, np.tril(lower))
+
+
+def test_unobserved_sites_have_no_likelihood():
+    model, block = only_block(MODELS["gathered"])
+    likelihood = block.likelihood(model.initial_point())
+    unseen = np.setdiff1d(np.arange(N), INDEX)
+    assert unseen.size
+    for kind in likelihood.kinds:
+        _, slope, weight, log_slope = likelihood.curvature(np.linspace(-1, 1, N), kind)
+        assert not slope[unseen].any()
+        assert not weight[unseen].any()
+        assert not log_slope[unseen].any()
+
+
+def test_rows_that_nothing_connects_are_blocks_of_their_own():
+    for name in ("two_outputs_whitened", "two_outputs_centred", "mvnormal_rows", "two_outputs_transposed"):
+        compiled = compile_model(read_structure(MODELS[name]()))
+        assert [block.n_sites for block in compiled.blocks] == [N, N], name
+    coupled = compile_model(read_structure(MODELS["two_outputs_coupled"]()))
+    assert [block.n_latent for block in coupled.blocks] == [2 * N]
+
+
+def test_a_latent_without_likelihood_is_its_prior():
+    with pm.Model() as model:
+        gp_prior("f", reparameterize=False)
+        pm.Poisson("y", mu=2.0, observed=3)
+    compiled = compile_model(read_structure(model, ["f"]))
+    point = random_point(model, np.random.default_rng(0))
+    assert log_density(compiled, point) == pytest.approx(float(model.compile_logp()(point)), abs=1e-8)
+    likelihood = compiled.blocks[0].likelihood(point)
+    assert likelihood.gradient(np.ones(N))[0] == 0.0
+    assert not likelihood.gradient(np.ones(N))[1].any()
+
+
+def test_named_normal_coefficients_behind_a_design_matrix():
+    design = np.random.default_rng(0).standard_normal((N, 3))
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0.5, np.array([1.0, 2.0, 0.3]), shape=3)
+        pm.Bernoulli("y", logit_p=0.2 + design @ beta, observed=BINARY)
+    compiled = compile_model(read_structure(model, ["beta"]))
+    (block,) = compiled.blocks
+    assert (block.n_sites, block.n_latent) == (N, 3)
+    point = random_point(model, np.random.default_rng(1))
+    np.testing.assert_allclose(log_density(compiled, point), model.compile_logp()(point), atol=1e-8)
+    np.testing.assert_allclose(block.prior(point).components[0].predictor, design, atol=1e-12)
+
+
+def test_one_gp_of_a_sum_is_conditioned_on_the_other():
+    model = MODELS["additive"]()
+    compiled = compile_model(read_structure(model, ["g"]))
+    assert [name for block in compiled.blocks for name, _ in block.slices] == ["g"]
+    point = random_point(model, np.random.default_rng(1))
+    np.testing.assert_allclose(log_density(compiled, point), model.compile_logp()(point), atol=1e-8)
+
+
+def data_model():
+    with pm.Model() as model:
+        x, counts = pm.Data("x", X), pm.Data("counts", COUNTS)
+        where = pm.Data("where", np.arange(N))
+        gp = pm.gp.Latent(cov_func=1.7 * pm.gp.cov.Matern52(1, 0.3))
+        f = gp.prior("f", x, reparameterize=False)
+        pm.Poisson("y", mu=pm.math.exp(f[where]), observed=counts)
+    return model
+
+
+def test_set_data_is_seen():
+    model = data_model()
+    compiled = compile_model(read_structure(model))
+    point = random_point(model, np.random.default_rng(1))
+    before = log_density(compiled, point)
+    for change in ({"counts": COUNTS[::-1].copy()}, {"x": X * 2.0}, {"where": np.arange(N)[::-1].copy()}):
+        pm.set_data(change, model=model)
+        now = log_density(compiled, point)
+        assert now != before
+        np.testing.assert_allclose(now, model.compile_logp()(point), atol=1e-8)
+        before = now
+
+
+def test_shapes_follow_the_data():
+    model = data_model()
+    (block,) = compile_model(read_structure(model)).blocks
+    before = block.shapes()
+    assert before == {"x": (N, 1), "counts": (N,), "where": (N,)}
+    pm.set_data({"counts": INDEX_COUNTS, "where": INDEX}, model=model)
+    assert block.shapes() == {"x": (N, 1), "counts": INDEX.shape, "where": INDEX.shape}
+
+
+def test_data_that_became_useless_is_an_error():
+    model = data_model()
+    (block,) = compile_model(read_structure(model)).blocks
+    pm.set_data({"counts": -COUNTS}, model=model)
+    with pytest.raises(DataError, match="y"):
+        block.likelihood(model.initial_point())
