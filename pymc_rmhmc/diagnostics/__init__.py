@@ -1,0 +1,1 @@
+"""Results side by side, and what went wrong in them."""

@@ -19,7 +19,7 @@ from scipy.linalg import cho_factor, cho_solve
 
 from pymc_rmhmc.errors import DataError, UnsupportedModelError
 from pymc_rmhmc.model.graphs import PYTHON_MODE, Evaluator
-from pymc_rmhmc.model.observations import ObservationReader, make_reader
+from pymc_rmhmc.model.observations import ObservationReader, RegisteredReader, make_reader
 from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.site_likelihood import BoundTerm, SiteLikelihood
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure
@@ -126,7 +126,8 @@ class LatentReader:
         matrix, *means = self._evaluate(point)
         covariance, cholesky = _covariance(np.asarray(matrix, dtype=np.float64), self.root)
         if self.form == "independent":
-            covariance, cholesky = None, np.diag(np.ravel(matrix).astype(np.float64))
+            scale = np.broadcast_to(matrix, np.shape(point[self.value_name]))
+            covariance, cholesky = None, np.diag(np.ravel(scale).astype(np.float64))
         made = []
         for row in rows:
             mean = None
@@ -169,8 +170,9 @@ class CompiledBlock:
         self._shapes = [reader.source_shape(point) for reader in self._readers]
         self._plain = self._reads_plainly(point)
         self.n_sites = rows[0].size if self._plain else sum(o.form(point, self._shapes).offset.size for o in observations)
-        predictors = () if self._plain else [i for o in self._observations for i in o.inputs]
-        self.prior_inputs = _unique([i for r in self._readers for i in r.inputs] + list(predictors))
+        registered = [o for o in self._observations if isinstance(o, RegisteredReader)]
+        predictors = [] if self._plain else [i for o in registered for i in o.predictor_inputs]
+        self.prior_inputs = _unique([i for r in self._readers for i in r.inputs] + predictors)
         self.likelihood_inputs = _unique([i for o in self._observations for i in o.inputs])
         self.likelihood(point)  # data that cannot be used are found here
 
@@ -222,16 +224,16 @@ class CompiledBlock:
         """Whether the sites can be the latent values: one value a reading, the same of every latent."""
         if not self._observations:
             return len(self._rows) == 1
-        if any(not o.site_level and not self._is_plain(o, point) for o in self._observations):
+        registered = [o for o in self._observations if isinstance(o, RegisteredReader)]
+        if not all(self._is_plain(o, point) for o in registered):
             return False
         one_row_each = len({row.latent for row in self._rows}) == len(self._rows)
         return one_row_each and len({row.size for row in self._rows}) == 1
 
-    def _is_plain(self, observation: ObservationReader, point: Point) -> bool:
-        maps = observation.form(point, self._shapes).maps
-        first = maps[0]
-        same = all(np.array_equal(m.index, first.index) for m in maps[1:] if m.index is not None)
-        return same and all(m.is_plain for m in maps)
+    def _is_plain(self, observation: RegisteredReader, point: Point) -> bool:
+        # A scale may be 1 at the initial point alone: look elsewhere too.
+        moved = _moved(point, observation.predictor_inputs)
+        return all(observation.reads_values(where, self._shapes) for where in (moved, point))
 
     def _predictors(self, point: Point) -> list[Array]:
         """A of each row, the observations of all variables stacked."""
@@ -312,7 +314,9 @@ def _compile_block(model: pm.Model, block: LatentBlock, point: Point) -> list[Co
     observations = [make_reader(model, o, [latent.source for latent in block.latents]) for o in block.observations]
     rows = [row for i, reader in enumerate(readers) for row in reader.rows(i, point)]
     apart = len(readers) == 1 and len(rows) > 1 and all(
-        not o.site_level and o.form(point, shapes).maps[0].is_plain for o in observations
+        isinstance(o, RegisteredReader)
+        and all(o.reads_values(where, shapes) for where in (_moved(point, o.predictor_inputs), point))
+        for o in observations
     )
     if not apart:
         return [CompiledBlock(block.name, readers, rows, observations, point)]
@@ -369,6 +373,16 @@ def _covariance(matrix: Array, root: str) -> tuple[Array | None, Array | None]:
         return 0.5 * (inverse + inverse.T), None
     # A covariance of independent rows may carry leading dimensions of length 1.
     return matrix.reshape(matrix.shape[-2:]) if matrix.ndim > 2 else matrix, None
+
+
+def _moved(point: Point, names: Sequence[str]) -> Point:
+    """The point with some of its continuous values elsewhere."""
+    rng = np.random.default_rng(0)
+    return point | {
+        name: point[name] + 0.1 * rng.standard_normal(np.shape(point[name]))
+        for name in names
+        if np.issubdtype(np.asarray(point[name]).dtype, np.floating)
+    }
 
 
 def _unique(names: Sequence[str]) -> tuple[str, ...]:

@@ -41,9 +41,14 @@ def reaches(variable: Variable, targets: Iterable[Variable], blockers: Iterable[
 def substitute(
     expressions: Sequence[TensorVariable], replacements: dict[TensorVariable, TensorVariable], model: pm.Model
 ) -> list[TensorVariable]:
-    """Expressions with some variables replaced, and the model's other random variables by their values."""
-    replaced = clone_replace(list(expressions), replacements) if replacements else list(expressions)
-    return model.replace_rvs_by_values(replaced)
+    """Expressions with some variables replaced, and the model's other random variables by their values.
+
+    The values come first: a clone of a random variable would no longer be known to the model, and would be
+    drawn afresh at every evaluation.
+    """
+    valued = model.replace_rvs_by_values([*expressions, *replacements])
+    graphs, replaced = valued[: len(expressions)], valued[len(expressions) :]
+    return clone_replace(graphs, dict(zip(replaced, replacements.values(), strict=True))) if replaced else graphs
 
 
 def shared_inputs(expressions: Iterable[Variable]) -> list[Any]:

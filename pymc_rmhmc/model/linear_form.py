@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.errors import DataError
+
 __all__ = ["LinearForm", "NotLinear", "SourceMap", "read_linear_form"]
 
 type Array = NDArray[np.float64]
@@ -97,6 +99,8 @@ def read_linear_form(predictor: Predictor, shapes: Sequence[tuple[int, ...]]) ->
     ------
     NotLinear
         If the predictor is not affine.
+    DataError
+        If it is not finite where the latent values are 0.
     """
     rng = np.random.default_rng(0)
     zeros = [np.zeros(shape) for shape in shapes]
@@ -107,7 +111,14 @@ def read_linear_form(predictor: Predictor, shapes: Sequence[tuple[int, ...]]) ->
         inputs[which] = values.reshape(shapes[which])
         return np.ravel(predictor(inputs)) - offset
 
-    maps = tuple(_read_map(lambda v, s=s: part(s, v), int(np.prod(shape)), rng) for s, shape in enumerate(shapes))
+    if not np.isfinite(offset).all():
+        raise DataError(
+            f"it is not finite for {np.count_nonzero(~np.isfinite(offset))} observations where the latent values are 0"
+        )
+    rounding = 8.0 * np.finfo(np.float64).eps * (2.0 + np.abs(offset).max(initial=0.0))
+    maps = tuple(
+        _read_map(lambda v, s=s: part(s, v), int(np.prod(shape)), rng, rounding) for s, shape in enumerate(shapes)
+    )
     form = LinearForm(offset, maps)
     for size in SIZES:
         sources = [size * rng.standard_normal(shape) for shape in shapes]
@@ -118,9 +129,13 @@ def read_linear_form(predictor: Predictor, shapes: Sequence[tuple[int, ...]]) ->
     return form
 
 
-def _read_map(part: Callable[[Array], Array], size: int, rng: np.random.Generator) -> SourceMap:
+def _read_map(
+    part: Callable[[Array], Array], size: int, rng: np.random.Generator, rounding: float
+) -> SourceMap:
     """One source's map: as a reading of single values if it is one, else as a matrix."""
     scale = part(np.ones(size))
+    # A value is read as it is, but for the rounding of the offset that was added and taken off.
+    scale[np.abs(scale - 1.0) <= rounding] = 1.0
     ramp = part(1.0 + np.arange(size))
     reads = scale != 0.0
     ratio = np.divide(ramp, scale, out=np.zeros_like(ramp), where=reads)

@@ -9,11 +9,12 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError, UnsupportedLikelihoodError, UnsupportedModelError
-from pymc_rmhmc.model.graphs import Evaluator, nonlinear_step, substitute
+from pymc_rmhmc.model.graphs import Evaluator, nonlinear_step, shared_inputs, substitute
 from pymc_rmhmc.model.likelihoods import FallbackKernel, LikelihoodKernel, has_diagonal_hessian
 from pymc_rmhmc.model.linear_form import LinearForm, NotLinear, SourceMap, read_linear_form
 from pymc_rmhmc.model.site_likelihood import BoundTerm
@@ -58,7 +59,9 @@ class RegisteredReader:
         self.kernel = LikelihoodKernel(likelihood.name)
         self._likelihood = likelihood
         self._holders = {source: _placeholder(source) for source in sources}
-        self._predictor = Evaluator(model, [reading.eta], self._holders)
+        # One predictor may serve several observations: it is read once for each.
+        eta = pt.second(pt.zeros_like(observation.value, dtype="float64"), reading.eta)
+        self._predictor = Evaluator(model, [eta], self._holders)
         offset = pt.zeros(()) if reading.offset is None else reading.offset
         parameters = [reading.parameters[name] for name in likelihood.parameters]
         self._data = Evaluator(model, [observation.value, offset, *parameters])
@@ -97,7 +100,20 @@ class RegisteredReader:
             self._form = read_linear_form(predictor, shapes)
         except NotLinear:
             raise UnsupportedModelError(self._why_not_linear) from None
+        except DataError as error:
+            raise DataError(f"The linear predictor of {self.name}: {error}. Check the inputs and offsets.") from None
         return self._form
+
+    def reads_values(self, point: Point, shapes: Shapes) -> bool:
+        """Whether every observation reads one value of each source as it is, the same of all sources."""
+        maps = self.form(point, shapes).maps
+        same = all(np.array_equal(m.index, maps[0].index) for m in maps[1:])
+        return same and all(m.is_plain for m in maps)
+
+    @property
+    def predictor_inputs(self) -> tuple[str, ...]:
+        """The value variables that the linear predictor depends on, the latent ones aside."""
+        return self._predictor.inputs
 
     def bind(self, point: Point, shapes: Shapes, site_of: SiteOf, n_sites: int) -> BoundTerm:
         """The likelihood term of the observations that read a block's sites; others are left out."""
@@ -161,10 +177,13 @@ class UnregisteredReader:
         whole = flat.reshape(source.shape) if source.ndim != 1 else flat
         log_density = substitute([log_density], {source: _typed(whole, source)}, model)[0]
         held = set(ancestors([log_density]))
-        self._values = [v for v in model.value_vars if v in held]
-        self.inputs = tuple(str(v.name) for v in self._values)
-        self.shared: list[Any] = []
-        self.kernel = FallbackKernel(flat, tuple(self._values), log_density)
+        values = [v for v in model.value_vars if v in held]
+        self.inputs = tuple(str(v.name) for v in values)
+        # Shared data are arguments like any other: a kernel holds nothing that `pm.set_data` could change.
+        self.shared = shared_inputs([log_density])
+        held_data = {s: s.type(name=s.name) for s in self.shared}
+        (log_density,) = clone_replace([log_density], held_data)
+        self.kernel = FallbackKernel(flat, (*values, *held_data.values()), log_density)
         self._checked = False
 
     def form(self, point: Point, shapes: Shapes) -> LinearForm:
@@ -185,7 +204,8 @@ class UnregisteredReader:
         UnsupportedLikelihoodError
             If an observation depends on several latent values.
         """
-        arguments = tuple(np.asarray(point[name]) for name in self.inputs)
+        data = (s.get_value(borrow=True) for s in self.shared)
+        arguments = tuple(np.asarray(a) for a in (*(point[name] for name in self.inputs), *data))
         if not self._checked:
             size = int(np.prod(shapes[self._source]))
             rng = np.random.default_rng(0)

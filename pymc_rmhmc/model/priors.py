@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pymc as pm
-import pytensor.tensor as pt
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
@@ -84,8 +83,6 @@ def read_latent(variable: TensorVariable, outputs: Iterable[TensorVariable]) -> 
         source, covariance = product
         return LatentVariable(variable, "whitened", source, None, covariance, "covariance")
     mean, scale = op.dist_params(variable.owner)
-    shape = (variable, mean, scale)
-    mean, scale = (pt.broadcast_to(v, variable.shape) for v in shape[1:])
     return LatentVariable(variable, "independent", variable, mean, scale, "scale")
 
 

@@ -41,6 +41,10 @@ class BoundTerm:
         read = eta if self.index is None else eta[self.index]
         return read if self.offset is None else read + self.offset
 
+    def kind(self, wanted: str) -> str:
+        """The kind of curvature that serves for a wanted one: itself, or the last that the kernel has."""
+        return wanted if wanted in self.kernel.kinds else self.kernel.kinds[-1]
+
 
 class SiteLikelihood:
     """``Σ_obs ℓ`` as a function of the sites η (n_sites,), with slope and curvature by site.
@@ -60,7 +64,9 @@ class SiteLikelihood:
         self.terms = tuple(terms)
         held = [set(term.kernel.kinds) for term in self.terms]
         common = set.intersection(*held) if held else {"hessian", "fisher"}
-        self.kinds = tuple(kind for kind in ("hessian", "fisher", "softabs") if kind in common)
+        # Where no kind is common, "softabs" is: each term that has none gives its own information instead,
+        # which is a smooth curvature above 0 as well.
+        self.kinds = tuple(kind for kind in ("hessian", "fisher", "softabs") if kind in common) or ("softabs",)
         # One variable that reads every site in order needs neither gather nor sum.
         self._only = self.terms[0] if len(self.terms) == 1 and self.terms[0].index is None else None
 
@@ -85,7 +91,7 @@ class SiteLikelihood:
             return self._only.kernel.curvature(self._only.read(eta), self._only.arguments, kind)
         total, sums = 0.0, np.zeros((3, self.n_sites))
         for term in self.terms:
-            value, slope, weight, log_slope = term.kernel.curvature(term.read(eta), term.arguments, kind)
+            value, slope, weight, log_slope = term.kernel.curvature(term.read(eta), term.arguments, term.kind(kind))
             total += value
             # r does not add, but ∂w does.
             for row, part in zip(sums, (slope, weight, weight * log_slope), strict=True):
@@ -101,7 +107,7 @@ class SiteLikelihood:
             return self._only.kernel.weight(self._only.read(eta), self._only.arguments, kind)
         total = np.zeros(self.n_sites)
         for term in self.terms:
-            total += self._by_site(term, term.kernel.weight(term.read(eta), term.arguments, kind))
+            total += self._by_site(term, term.kernel.weight(term.read(eta), term.arguments, term.kind(kind)))
         return total
 
     def _by_site(self, term: BoundTerm, values: Array) -> Array:

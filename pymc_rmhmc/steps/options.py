@@ -17,7 +17,6 @@ __all__ = ["Options", "Plan", "settle"]
 INTEGRATORS = {"generalized_leapfrog": GeneralizedLeapfrog, "implicit_midpoint": ImplicitMidpoint}
 INITS = ("auto", "laplace", "keep")
 
-DEFAULT_TARGET_ACCEPT = 0.8
 DEFAULT_SOLVER_TOL = 1e-9
 DEFAULT_SOLVER_MAX_ITER = 100
 DEFAULT_MAX_STEPS = 100
@@ -25,7 +24,10 @@ DEFAULT_MAX_STEPS = 100
 # posterior is nearly standard normal a quarter of a period makes the next draw nearly independent; a
 # longer path makes means antithetic and starves the tails.
 DEFAULT_PATH_LENGTH = 0.5 * math.pi
-DEFAULT_JITTER = 0.3
+DEFAULT_JITTER = 0.2
+# From the same measurement: an explicit step is cheap against what PyMC spends on a draw, and a higher
+# acceptance doubles the tail ESS; an implicit step costs a factorisation, and fewer of them win.
+DEFAULT_TARGET_ACCEPT = {"explicit": 0.9, "implicit": 0.8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ def settle(options: Options, auto_metric: str) -> Plan:
         step_size=options.step_size,
         initial_step_size=1.0 if isinstance(metric, FlatMetric) else 0.25,
         max_step_size=longest,
-        target_accept=_target_accept(options.target_accept),
+        target_accept=_target_accept(options.target_accept, implicit=metric.needs_solver),
         init=options.init,
     )
 
@@ -128,10 +130,10 @@ def _check_step_size(options: Options) -> None:
         )
 
 
-def _target_accept(value: float | None) -> float:
-    """The target, 0.8 if none was given."""
+def _target_accept(value: float | None, *, implicit: bool) -> float:
+    """The target, or the default of the kind of integrator."""
     if value is None:
-        return DEFAULT_TARGET_ACCEPT
+        return DEFAULT_TARGET_ACCEPT["implicit" if implicit else "explicit"]
     if not 0.0 < value < 1.0:
         raise ConfigurationError(f"target_accept must lie in (0, 1), got {value}.")
     return float(value)

@@ -33,7 +33,7 @@ STATISTICS: dict[str, tuple[Any, Any]] = {
     "reversal_error": (np.float64, []),
     "n_solver_iter": (np.int64, []),
     "n_metric_evals": (np.int64, []),
-    "accepted": (bool, []),
+    "accepted": (np.float64, []),  # as Metropolis has it
     "warning": (SamplerWarning, None),
 }
 
@@ -57,7 +57,7 @@ def block_statistics(outcomes: Sequence[Transition[Any]]) -> dict[str, Any]:
         "reversal_error": max(checked) if checked else math.nan,
         "n_solver_iter": sum(outcome.n_solver_iter for outcome in outcomes),
         "n_metric_evals": sum(outcome.n_metric_evals for outcome in outcomes),
-        "accepted": all(outcome.accepted for outcome in outcomes),
+        "accepted": float(all(outcome.accepted for outcome in outcomes)),
     }
 
 

@@ -1,0 +1,177 @@
+"""One figure for several samplers: ranks, autocorrelation, energy, and how ESS grows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import arviz as az
+import numpy as np
+
+from pymc_rmhmc.diagnostics.compare import parameter_table
+from pymc_rmhmc.diagnostics.statistics import common_variables, posterior_of, statistic
+from pymc_rmhmc.errors import ConfigurationError
+
+__all__ = ["plot_compare"]
+
+# Colours that stay apart in print and for colour-blind readers (Okabe and Ito).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MAX_LAG = 40
+
+
+def plot_compare(
+    results: Mapping[str, Any],
+    *,
+    var_names: list[str] | None = None,
+    n_parameters: int = 3,
+    sampler: int | None = None,
+) -> Any:
+    """Draw samplers side by side.
+
+    Parameters
+    ----------
+    results : mapping of str to DataTree
+        Such as ``{"RMHMC": idata, "NUTS": other}``.
+    var_names : list of str, optional
+        Among which to look; by default all variables that every result has.
+    n_parameters : int
+        How many parameters to show: those with the smallest ESS in any result.
+    sampler : int, optional
+        Which sampler of a compound to read the energy from; by default RMHMC.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        For each parameter the ranks of its draws (flat if the samplers agree) and their autocorrelation;
+        below them the energy and the smallest ESS by number of draws.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is nothing to draw, or Matplotlib is not installed.
+    DataError
+        If a result has no posterior, or the results share no variable.
+
+    Examples
+    --------
+    >>> from pymc_rmhmc import plot_compare
+    >>> plot_compare({"RMHMC": idata, "NUTS": other}).savefig("compare.png")  # doctest: +SKIP
+    """
+    if not results:
+        raise ConfigurationError("There is nothing to draw: give at least one result.")
+    if n_parameters < 1:
+        raise ConfigurationError(f"n_parameters must be at least 1, got {n_parameters}.")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigurationError('plot_compare needs Matplotlib: pip install "pymc_rmhmc[plots]".') from error
+    posteriors = {name: posterior_of(name, idata) for name, idata in results.items()}
+    names = common_variables(posteriors, var_names)
+    flat = {name: _flatten(dataset, names) for name, dataset in posteriors.items()}
+    worst = _worst_parameters({name: parameter_table(d[names]) for name, d in posteriors.items()}, n_parameters)
+    figure = Figure(figsize=(11.0, 2.3 * (len(worst) + 1) + 0.6), layout="constrained")
+    axes = figure.subplots(len(worst) + 1, 2, squeeze=False)
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(results)}
+    for row, parameter in enumerate(worst):
+        draws = {name: values[parameter] for name, values in flat.items()}
+        _draw_ranks(axes[row, 0], draws, colours, parameter)
+        _draw_autocorrelation(axes[row, 1], draws, colours, parameter)
+    _draw_energy(axes[-1, 0], {name: statistic(idata, "energy", sampler) for name, idata in results.items()}, colours)
+    _draw_growth(axes[-1, 1], {n: np.stack([flat[n][p] for p in worst], -1) for n in flat}, colours)
+    handles = [axes[0, 1].plot([], [], color=colours[name], lw=2, label=name)[0] for name in results]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
+    return figure
+
+
+def _flatten(dataset: Any, names: list[str]) -> dict[str, np.ndarray]:
+    """Draws (chain, draw) of every scalar parameter, named as in `parameter_table`."""
+    flat = {}
+    for name in names:
+        values = dataset[name].values
+        for index in np.ndindex(values.shape[2:]):
+            flat[f"{name}{list(map(int, index)) if index else ''}"] = values[(slice(None), slice(None), *index)]
+    return flat
+
+
+def _worst_parameters(tables: dict[str, Any], count: int) -> list[str]:
+    """The parameters whose smallest ESS over results and kinds is smallest, worst first."""
+    smallest = None
+    for table in tables.values():
+        ess = table[["bulk", "tail"]].min(axis=1)
+        smallest = ess if smallest is None else np.minimum(smallest, ess)
+    assert smallest is not None
+    return list(smallest.sort_values().index[:count])
+
+
+def _tidy(axis: Any) -> None:
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+
+
+def _draw_ranks(axis: Any, draws: dict[str, np.ndarray], colours: dict[str, str], parameter: str) -> None:
+    """Histograms of pooled ranks, scaled so that agreement is 1 everywhere."""
+    pooled = np.concatenate([values.ravel() for values in draws.values()])
+    order = pooled.argsort(kind="stable").argsort() / pooled.size
+    start = 0
+    for name, values in draws.items():
+        part = order[start : start + values.size]
+        start += values.size
+        height, edges = np.histogram(part, bins=20, range=(0, 1), density=True)
+        axis.stairs(height, edges, color=colours[name], lw=1.6)
+    axis.axhline(1.0, color="0.6", lw=0.8, ls=":")
+    axis.set(title=f"{parameter}: ranks among all draws", ylim=(0, None), xlim=(0, 1), yticks=[0, 1])
+    axis.set_xlabel("normalised rank")
+    _tidy(axis)
+
+
+def _draw_autocorrelation(axis: Any, draws: dict[str, np.ndarray], colours: dict[str, str], parameter: str) -> None:
+    """Mean autocorrelation over chains."""
+    for name, values in draws.items():
+        lags = min(MAX_LAG, values.shape[1] - 1)
+        curves = [_autocorrelation(chain, lags) for chain in values]
+        axis.plot(np.arange(lags + 1), np.mean(curves, axis=0), color=colours[name], lw=1.6)
+    axis.axhline(0.0, color="0.6", lw=0.8, ls=":")
+    axis.set(title=f"{parameter}: autocorrelation", ylim=(-0.5, 1.05), xlim=(0, MAX_LAG), xlabel="lag in draws")
+    _tidy(axis)
+
+
+def _autocorrelation(chain: np.ndarray, lags: int) -> np.ndarray:
+    centred = chain - chain.mean()
+    size = 2 ** int(np.ceil(np.log2(2 * chain.size)))
+    spectrum = np.abs(np.fft.rfft(centred, size)) ** 2
+    covariance = np.fft.irfft(spectrum, size)[: lags + 1]
+    return covariance / covariance[0] if covariance[0] > 0 else np.zeros(lags + 1)
+
+
+def _draw_energy(axis: Any, energies: dict[str, np.ndarray | None], colours: dict[str, str]) -> None:
+    """Energy's marginal (filled) and transitions (line): alike if the momentum's refreshment suffices."""
+    shown = 0
+    for name, energy in energies.items():
+        if energy is None or not np.isfinite(energy.astype(float)).any():
+            continue
+        energy = energy.astype(float)  # noqa: PLW2901
+        marginal = (energy - np.nanmean(energy)).ravel()
+        steps = np.diff(energy, axis=1).ravel()
+        bins = np.linspace(*np.nanquantile(marginal, (0.001, 0.999)), 40)
+        axis.hist(marginal, bins=bins, density=True, color=colours[name], alpha=0.25)
+        axis.hist(steps, bins=bins, density=True, histtype="step", color=colours[name], lw=1.6)
+        shown += 1
+    axis.set(title="energy: marginal (filled), transitions (line)", xlabel="energy, centred", yticks=[])
+    if not shown:
+        axis.text(0.5, 0.5, "no energy recorded", ha="center", va="center", transform=axis.transAxes)
+    _tidy(axis)
+
+
+def _draw_growth(axis: Any, draws: dict[str, np.ndarray], colours: dict[str, str]) -> None:
+    """The smallest ESS of the shown parameters against the number of draws."""
+    for name, values in draws.items():
+        counts = np.unique(np.linspace(max(20, values.shape[1] // 10), values.shape[1], 10).astype(int))
+        sizes = [_smallest_ess(values[:, :count]) for count in counts]
+        axis.plot(counts * values.shape[0], sizes, color=colours[name], lw=1.6, marker=".", ms=5)
+    axis.set(title="smallest ESS (bulk or tail) of the parameters above", xlabel="draws, all chains", ylim=(0, None))
+    _tidy(axis)
+
+
+def _smallest_ess(values: np.ndarray) -> float:
+    data = az.from_dict({"posterior": {"x": values}})
+    return min(float(az.ess(data, method=method)["x"].min()) for method in ("bulk", "tail"))

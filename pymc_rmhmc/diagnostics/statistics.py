@@ -1,0 +1,73 @@
+"""Reading statistics out of results, whatever sampler made them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pymc_rmhmc.errors import ConfigurationError, DataError
+
+__all__ = ["common_variables", "posterior_of", "statistic"]
+
+
+def posterior_of(name: str, idata: Any) -> Any:
+    """The posterior's dataset of a result, or the error that says what is missing."""
+    children = getattr(idata, "children", {})
+    if "posterior" not in children:
+        raise DataError(f"{name} has no posterior group; it must be a DataTree such as pm.sample returns.")
+    return idata["posterior"].dataset
+
+
+def statistic(idata: Any, name: str, sampler: int | None = None, group: str = "sample_stats") -> np.ndarray | None:
+    """One statistic (chain, draw) of a result, None if it has none.
+
+    Parameters
+    ----------
+    idata : DataTree
+        A result.
+    name : str
+        ArviZ's name of the statistic.
+    sampler : int, optional
+        In a compound every shared statistic has a last dimension of samplers: which to take. By default
+        the one that reports `failure`, RMHMC's own.
+    group : str
+        "sample_stats" or "warmup_sample_stats".
+    """
+    if group not in idata.children or name not in idata[group].dataset:
+        return None
+    values = np.asarray(idata[group].dataset[name].values)
+    if values.ndim == 2:
+        return values
+    index = _sampler_index(idata, values.shape[-1], group) if sampler is None else sampler
+    if not 0 <= index < values.shape[-1]:
+        raise ConfigurationError(f"sampler={sampler}: the result has the samplers 0 to {values.shape[-1] - 1}.")
+    return values[..., index]
+
+
+def _sampler_index(idata: Any, n_samplers: int, group: str) -> int:
+    """The sampler of a compound that reports failures; the first if none does."""
+    dataset = idata[group].dataset
+    if "failure" not in dataset or dataset["failure"].ndim < 3:
+        return 0
+    failures = dataset["failure"].values.astype(float)
+    held = [i for i in range(min(n_samplers, failures.shape[-1])) if not np.isnan(failures[..., i]).all()]
+    return held[0] if held else 0
+
+
+def common_variables(posteriors: dict[str, Any], var_names: list[str] | None) -> list[str]:
+    """The variables to compare: those asked for, or all that every result has with one shape."""
+    names = list(var_names) if var_names is not None else list(next(iter(posteriors.values())).data_vars)
+    kept = []
+    for name in names:
+        missing = [result for result, dataset in posteriors.items() if name not in dataset]
+        if missing and var_names is not None:
+            raise DataError(f"{', '.join(missing)} has no variable {name}.")
+        shapes = {dataset[name].shape[2:] for dataset in posteriors.values() if name in dataset}
+        if len(shapes) > 1:
+            raise DataError(f"{name} has different shapes in the results: {', '.join(map(str, sorted(shapes)))}.")
+        if not missing:
+            kept.append(name)
+    if not kept:
+        raise DataError("The results have no variable in common.")
+    return kept

@@ -1,0 +1,171 @@
+"""Telling a user what was found in a model."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import pymc as pm
+from rich.console import Console
+from rich.table import Table
+
+from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.model.compile import compile_model
+from pymc_rmhmc.model.structure import LatentBlock, read_structure
+
+__all__ = ["BlockDescription", "ModelDescription", "describe"]
+
+FORMS = {
+    "centred": "centred Gaussian process or MvNormal",
+    "whitened": "whitened Gaussian process",
+    "independent": "independent normals",
+}
+
+
+@dataclass(frozen=True)
+class BlockDescription:
+    """One latent Gaussian block in words."""
+
+    name: str
+    n_latent: int
+    n_sites: int
+    prior: str
+    likelihoods: tuple[str, ...]
+    kinds: tuple[str, ...]
+    depends_on: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """What RMHMC makes of a model; its string is the table that `describe` prints.
+
+    Attributes
+    ----------
+    blocks : tuple of BlockDescription
+        What `RMHMC()` samples.
+    metric : str
+        What ``metric="auto"`` takes.
+    left_over : dict of str to str
+        Free variables that are left to other steps, and the step that PyMC would give each.
+    reasons : dict of str to str
+        Why each is left.
+    """
+
+    blocks: tuple[BlockDescription, ...]
+    metric: str
+    left_over: dict[str, str]
+    reasons: dict[str, str]
+
+    def __str__(self) -> str:
+        stream = io.StringIO()
+        console = Console(file=stream, width=100, color_system=None)
+        console.print(self._block_table() if self.blocks else "No latent Gaussian block was found.")
+        if self.blocks:
+            console.print(
+                f'metric="auto" takes "{self.metric}": constant sites and an exact Gaussian flow, the fastest exact '
+                "choice for latent Gaussian blocks."
+            )
+        if self.left_over:
+            console.print(self._left_table())
+        return stream.getvalue().rstrip()
+
+    __repr__ = __str__
+
+    def _block_table(self) -> Table:
+        table = Table(title="Sampled by RMHMC", title_justify="left")
+        for heading in ("block", "values", "sites", "prior", "likelihood", "curvature", "given"):
+            table.add_column(heading, overflow="fold")
+        for block in self.blocks:
+            table.add_row(
+                block.name,
+                str(block.n_latent),
+                str(block.n_sites),
+                block.prior,
+                "; ".join(block.likelihoods) or "none",
+                ", ".join(block.kinds),
+                ", ".join(block.depends_on) or "constants",
+            )
+        return table
+
+    def _left_table(self) -> Table:
+        table = Table(title="Left to other steps", title_justify="left")
+        for heading in ("variable", "PyMC's step", "why"):
+            table.add_column(heading, overflow="fold")
+        for name, step in self.left_over.items():
+            table.add_row(name, step, self.reasons.get(name, ""))
+        return table
+
+
+def describe(model: pm.Model | None = None) -> ModelDescription:
+    """Print what RMHMC finds in a model, and return it.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        By default the model in context.
+
+    Returns
+    -------
+    ModelDescription
+        Blocks and sizes, priors, likelihoods, links and curvatures, the metric that "auto" takes, and what
+        is left over and which step of PyMC's would sample it.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm
+    >>> from pymc_rmhmc import describe
+    >>> with pm.Model() as model:
+    ...     f = pm.MvNormal("f", np.zeros(3), cov=np.eye(3))
+    ...     y = pm.Poisson("y", mu=pm.math.exp(f), observed=[1, 0, 2])
+    >>> description = describe(model)  # doctest: +ELLIPSIS
+    Sampled by RMHMC...
+    >>> description.blocks[0].n_latent
+    3
+    """
+    model = pm.modelcontext(model)
+    try:
+        structure = read_structure(model)
+    except UnsupportedModelError as error:
+        left = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs])
+        description = ModelDescription((), "", left, {name: str(error) for name in left})
+    else:
+        compiled = compile_model(structure)
+        by_name: dict[str, LatentBlock] = {block.name: block for block in structure.blocks}
+        point = model.initial_point()
+        described = tuple(_describe(block, by_name, point) for block in compiled.blocks)
+        left = _steps_of_pymc(model, list(structure.left_over))
+        description = ModelDescription(described, "flat", left, structure.reasons)
+    print(description)  # noqa: T201 - printing is what it is asked for
+    return description
+
+
+def _describe(block: Any, by_name: dict[str, LatentBlock], point: dict[str, Any]) -> BlockDescription:
+    """One compiled block in words."""
+    # Rows of one variable are blocks of their own, named by their index.
+    read = by_name.get(block.name) or by_name[block.name.rsplit("[", 1)[0]]
+    prior = ", ".join(dict.fromkeys(FORMS[latent.form] for latent in read.latents))
+    return BlockDescription(
+        block.name,
+        block.n_latent,
+        block.n_sites,
+        prior,
+        tuple(f"{o.variable.name}: {o.label}" for o in read.observations),
+        block.likelihood(point).kinds,
+        tuple(dict.fromkeys((*block.prior_inputs, *block.likelihood_inputs))),
+    )
+
+
+def _steps_of_pymc(model: pm.Model, names: list[str]) -> dict[str, str]:
+    """The step that PyMC's own assignment gives each variable."""
+    from pymc.sampling.mcmc import assign_step_methods
+
+    if not names:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _, selected = assign_step_methods(model, step=None)
+    by_value = {value: rv for rv, value in model.rvs_to_values.items()}
+    steps = {str(by_value[v].name): method.__name__ for method, held in selected.items() for v in held}
+    return {name: steps.get(name, "none") for name in names}

@@ -1,0 +1,124 @@
+"""What is found in a model: variables, blocks, likelihoods, and what is left."""
+
+from __future__ import annotations
+
+import numpy as np
+import pymc as pm
+import pytest
+
+from pymc_rmhmc.model import read_structure
+from tests.model.conftest import COUNTS, MODELS, N, gp_prior
+
+# Names of the blocks' latent variables, and of the observations of each.
+FOUND = {
+    "centred": [(["f"], ["y"])],
+    "whitened": [(["f_rotated_"], ["y"])],
+    "dims": [(["f_rotated_"], ["y"])],
+    "mvnormal_cov": [(["f"], ["y"])],
+    "mvnormal_tau": [(["f"], ["y"])],
+    "two_outputs_whitened": [(["f_rotated_"], ["y"])],
+    "two_gps": [(["f_rotated_"], ["y"]), (["g"], ["z"])],
+    "shared_latent": [(["f"], ["y", "z"])],
+    "additive": [(["f_rotated_", "g"], ["y"])],
+    "additive_and_alone": [(["f_rotated_", "g_rotated_"], ["y", "z"])],
+    "missing_observations": [(["f"], ["y_unobserved", "y_observed"])],
+    "unregistered": [(["f"], ["y"])],
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_blocks_are_the_connected_parts(name):
+    structure = read_structure(MODELS[name]())
+    found = [
+        ([v.variable.name for v in block.latents], [o.variable.name for o in block.observations])
+        for block in structure.blocks
+    ]
+    assert [(latents, sorted(observed)) for latents, observed in found] == [
+        (latents, sorted(observed)) for latents, observed in FOUND[name]
+    ]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_form_is_found_without_naming_it(name):
+    model = MODELS[name]()
+    structure = read_structure(model)
+    sampled = {v.name for v in structure.variables}
+    assert sampled == {v.name for v in model.free_RVs if v.name.startswith(("f", "g"))}
+    assert set(structure.left_over) == {v.name for v in model.free_RVs} - sampled
+    assert [v.name for v in structure.value_vars] == [v.name for v in structure.variables]
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "root"),
+    [
+        ("centred", "centred", "covariance"),
+        ("whitened", "whitened", "covariance"),
+        ("mvnormal_cov", "centred", "covariance"),
+        ("mvnormal_chol", "centred", "cholesky"),
+        ("mvnormal_upper_chol", "centred", "cholesky"),
+        ("mvnormal_lkj", "centred", "cholesky"),
+        ("mvnormal_tau", "centred", "precision"),
+        ("two_outputs_centred", "centred", "covariance"),
+    ],
+)
+def test_the_prior_is_read_as_the_model_states_it(name, form, root):
+    (block,) = read_structure(MODELS[name]()).blocks
+    (latent,) = block.latents
+    assert (latent.form, latent.root) == (form, root)
+    assert latent.name == "f"
+
+
+@pytest.mark.parametrize("given", ["name", "variable", "value", "deterministic", "list"])
+def test_variables_may_be_named_in_several_ways(given):
+    model = MODELS["whitened"]()
+    rotated = model["f_rotated_"]
+    vars_ = {
+        "name": "f_rotated_",
+        "variable": rotated,
+        "value": model.rvs_to_values[rotated],
+        "deterministic": model["f"],
+        "list": ["f", rotated],
+    }[given]
+    assert read_structure(model, vars_).variables == [rotated]
+
+
+def test_the_likelihood_and_its_curvatures_are_named():
+    (block,) = read_structure(MODELS["other_parameter"]()).blocks
+    (observation,) = block.observations
+    assert "negativebinomial" in observation.label
+    assert "log" in observation.label
+    assert set(observation.kinds) <= {"hessian", "fisher"}
+    (block,) = read_structure(MODELS["unregistered"]()).blocks
+    assert block.observations[0].likelihood is None
+    assert block.observations[0].kinds == ("softabs",)
+
+
+def test_independent_normals_must_be_named():
+    with pm.Model() as model:
+        b = pm.Normal("b", shape=N)
+        pm.Poisson("y", mu=pm.math.exp(gp_prior("f") + b), observed=COUNTS)
+    assert [v.name for v in read_structure(model).variables] == ["f_rotated_"]
+    assert {v.name for v in read_structure(model, ["f", "b"]).variables} == {"f_rotated_", "b"}
+
+
+def test_what_cannot_be_sampled_is_left_with_the_reason():
+    with pm.Model() as model:
+        pm.Poisson("y", mu=pm.math.exp(gp_prior("f")), observed=COUNTS)
+        g = gp_prior("g", reparameterize=False)
+        pm.Potential("penalty", -(g**4).sum())
+        gp_prior("h", reparameterize=False)
+    structure = read_structure(model)
+    assert [v.name for v in structure.variables] == ["f_rotated_"]
+    assert "penalty" in structure.reasons["g"]
+    assert "no likelihood" in structure.reasons["h"]
+
+
+def test_initial_values_of_the_users_are_seen():
+    model = MODELS["centred"]()
+    structure = read_structure(model)
+    assert not structure.has_own_initval(structure.blocks[0])
+    with pm.Model() as model:
+        f = pm.MvNormal("f", np.zeros(N), np.eye(N), initval=np.ones(N))
+        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+    structure = read_structure(model)
+    assert structure.has_own_initval(structure.blocks[0])
