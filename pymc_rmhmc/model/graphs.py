@@ -21,7 +21,8 @@ type Point = dict[str, np.ndarray]
 
 # Graphs of priors and predictors are evaluated once a run, or once for every θ: building a function for
 # the Python linker takes milliseconds, where a compiler takes seconds.
-PYTHON_MODE = Mode(linker="py", optimizer="fast_compile")
+# Constants are not folded: a fixed covariance would be stored many times over in what travels to workers.
+PYTHON_MODE = Mode(linker="py", optimizer="fast_compile").excluding("constant_folding", "topo_constant_folding")
 
 
 def core_op(variable: Variable) -> Any:

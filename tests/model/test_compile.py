@@ -349,3 +349,13 @@ def test_a_parameter_of_the_likelihood_alone_does_not_change_the_prior():
     (block,) = compile_model(read_structure(model)).blocks
     assert block.prior_inputs == ("s_log__",)
     assert set(block.likelihood_inputs) == {"s_log__", "alpha_log__"}
+
+
+def test_what_travels_to_workers_is_small():
+    x = np.linspace(0.0, 1.0, 200)[:, None]
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 0.2))
+        pm.Poisson("y", mu=pm.math.exp(gp.prior("f", x)), observed=np.arange(200) // 40)
+    compiled = compile_model(read_structure(model))
+    # Less than one covariance matrix, which workers compute for themselves.
+    assert len(cloudpickle.dumps(compiled)) < 200 * 200 * 8

@@ -1,0 +1,122 @@
+"""Draws that are exactly from a small target, kernels to be tested on them, and the test itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import norm
+
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, RiemannianHamiltonian
+from pymc_rmhmc.dynamics.trajectory import transition
+from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
+from pymc_rmhmc.geometry.metrics import LatentMetric
+from pymc_rmhmc.geometry.prior import FactorizedPrior
+from pymc_rmhmc.geometry.target import LatentTarget, Tempering
+from tests.unit.toys import LIKELIHOODS, PRIORS, ToyPrior, kernel
+
+N = 3
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination that is tested: the names are those of `tests.unit.toys`."""
+
+    metric: str
+    likelihood: str
+    prior: str = "centred"
+    beta: float = 1.0
+    sites: str = "absurd"
+    step_size: float = 0.5
+    n_steps: int = 3
+
+    def __str__(self) -> str:
+        return f"{self.metric}-{self.likelihood}-{self.prior}-beta{self.beta}-{self.sites}"
+
+
+def make_problem(cell: Cell):
+    """A prior and a likelihood with fixed data that pull at each other."""
+    stated: ToyPrior = PRIORS[cell.prior](N)
+    data = {"logit": [1.0, -1.0, 1.0], "poisson": [0.0, 5.0, 2.0], "student_t": [-2.0, 4.0, 0.5]}[cell.likelihood]
+    return stated, LIKELIHOODS[cell.likelihood](np.array(data))
+
+
+def make_target(cell: Cell) -> LatentTarget:
+    """The target in the chart that the cell's metric wants."""
+    stated, family = make_problem(cell)
+    rng = np.random.default_rng(11)
+    q = GaussianSites(0.5 * rng.standard_normal(N), rng.exponential(0.5, N))
+    tempering = Tempering(cell.beta, q)
+    sites = tempering.gaussian_part
+    if cell.metric == "flat" and cell.sites == "absurd":
+        sites = GaussianSites(rng.standard_normal(N), rng.exponential(1.0, N))
+    return LatentTarget(SiteChart(FactorizedPrior(stated), sites), family, tempering)
+
+
+def exact_draws(target: LatentTarget, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Independent draws of a target, in its chart, by rejection from its Gaussian part."""
+    gaussian = SiteChart(target.chart.prior, target.tempering.gaussian_part)
+    family = target.likelihood
+    peak = {"Logit": 0.0, "StudentT": 0.0}.get(type(family).__name__)
+    if peak is None:
+        mode = np.log(np.maximum(family.y, 1e-300))
+        peak = family.log_density(np.where(family.y > 0, mode, -700.0))
+    kept: list[np.ndarray] = []
+    while len(kept) < count:
+        z = rng.standard_normal(gaussian.prior.n_latent)
+        eta = gaussian.predictor.apply(z)
+        if np.log(rng.random()) < target.beta * (family.log_density(eta) - peak):
+            kept.append(target.chart.from_model(gaussian.to_model(z)))
+    return np.array(kept)
+
+
+def hamiltonian_of(target: LatentTarget, metric: str):
+    """The Hamiltonian of a metric by name."""
+    if metric == "flat":
+        return GaussianHamiltonian(target)
+    return RiemannianHamiltonian(LatentMetric(target, metric))
+
+
+def features(target: LatentTarget, z: np.ndarray) -> np.ndarray:
+    """What is watched: the sites, their squares, and the log density of the target."""
+    point = target.at(z)
+    log_density = point.log_density - 0.5 * z @ z
+    return np.concatenate((point.eta, point.eta**2, [log_density, log_density**2]))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """p-value of stationarity, and how many transitions failed."""
+
+    p_value: float
+    failure_rate: float
+    acceptance: float
+    moved: float
+
+
+def stationarity(
+    target: LatentTarget, flow, integrator, cell: Cell, count: int, seed: int, transitions: int = 2,
+    move: Callable = transition,
+) -> Outcome:  # fmt: skip
+    """Move exact draws and test that no feature's mean has changed (paired z-tests, Bonferroni)."""
+    rng = np.random.default_rng(seed)
+    changes, failures, accepted = [], 0, 0.0
+    for start in exact_draws(target, count, rng):
+        state = flow.state(start)
+        for _ in range(transitions):
+            outcome = move(flow, integrator, state, cell.n_steps, cell.step_size, rng)
+            failures += bool(outcome.failure)
+            accepted += outcome.acceptance
+            state = outcome.state
+        changes.append(features(target, state.position) - features(target, start))
+    changes = np.array(changes)
+    z = changes.mean(axis=0) / (changes.std(axis=0) / np.sqrt(count))
+    p = min(1.0, 2.0 * norm.sf(np.abs(z)).min() * z.size)
+    total = count * transitions
+    return Outcome(float(p), failures / total, accepted / total, float(np.abs(changes[:, 0]).mean()))
+
+
+def prior_covariance() -> np.ndarray:
+    """The covariance of the toys' GP on this problem's sites."""
+    return kernel(N)
