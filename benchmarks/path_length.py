@@ -13,12 +13,12 @@ import sys
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import numpy as np  # noqa: E402
-import pymc as pm  # noqa: E402
+import numpy as np
+import pymc as pm
 
-from benchmarks.measures import smallest_ess  # noqa: E402
-from benchmarks.problems import PROBLEMS  # noqa: E402
-from pymc_rmhmc import RMHMC  # noqa: E402
+from benchmarks.measures import smallest_ess
+from benchmarks.problems import PROBLEMS
+from pymc_rmhmc import RMHMC
 
 
 def main(names: list[str]) -> None:

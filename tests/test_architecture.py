@@ -32,6 +32,8 @@ MAX_FILE, MAX_FUNCTION = 420, 60
 LONG_FUNCTIONS = {
     ("steps/rmhmc.py", "__init__"): "one argument a line, as the public surface has them",
     ("model/likelihoods/registry.py", "register_likelihood"): "its docstring holds a whole example",
+    ("diagnostics/compare.py", "compare"): "its docstring explains every column",
+    ("diagnostics/plots.py", "plot_compare"): "its docstring, with an example",
 }
 
 
@@ -63,7 +65,10 @@ def third_party_and_ours(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if p != ROOT / "__init__.py"], ids=lambda p: str(p.relative_to(ROOT)))
+ROOMS = [path for path in MODULES if path != ROOT / "__init__.py"]
+
+
+@pytest.mark.parametrize("path", ROOMS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_room_imports_what_its_row_allows(path):
     allowed = MAY_IMPORT[room(path)] | {room(path)}
     for name in third_party_and_ours(path):

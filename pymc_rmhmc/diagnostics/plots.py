@@ -152,7 +152,8 @@ def _draw_energy(axis: Any, energies: dict[str, np.ndarray | None], colours: dic
         energy = energy.astype(float)  # noqa: PLW2901
         marginal = (energy - np.nanmean(energy)).ravel()
         steps = np.diff(energy, axis=1).ravel()
-        bins = np.linspace(*np.nanquantile(marginal, (0.001, 0.999)), 40)
+        low, high = np.nanquantile(marginal, (0.001, 0.999))
+        bins = np.linspace(low, high, 40)
         axis.hist(marginal, bins=bins, density=True, color=colours[name], alpha=0.25)
         axis.hist(steps, bins=bins, density=True, histtype="step", color=colours[name], lw=1.6)
         shown += 1

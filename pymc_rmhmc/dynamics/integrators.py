@@ -159,7 +159,7 @@ class GeneralizedLeapfrog(_ImplicitIntegrator):
         if not kicked.converged:
             return Step(None, Failure.SOLVER, n_solver_iter=n_iter)
         # (b)
-        position, end_velocity, drifted = self._drift(point, velocity, step_size)
+        position, _, drifted = self._drift(point, velocity, step_size)
         n_iter += drifted.n_iter
         if not drifted.converged:
             return Step(None, Failure.SOLVER, n_solver_iter=n_iter)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -125,9 +125,9 @@ class Transition[State]:
         self.reversal_error = float(np.fmax(self.reversal_error, reversal_error))
 
 
-def transition[Flow: Hamiltonian, State](
-    hamiltonian: Flow,
-    integrator: Integrator[Flow, State],
+def transition[State](
+    hamiltonian: Hamiltonian[State],
+    integrator: Integrator[Any, State],
     state: State,
     n_steps: int,
     step_size: float,
@@ -190,9 +190,9 @@ def _decide[State](
         outcome.state, outcome.energy, outcome.accepted = proposal, energy, True
 
 
-def single_step_acceptance[Flow: Hamiltonian, State](
-    hamiltonian: Flow,
-    integrator: Integrator[Flow, State],
+def single_step_acceptance[State](
+    hamiltonian: Hamiltonian[State],
+    integrator: Integrator[Any, State],
     state: State,
     step_size: float,
     rng: np.random.Generator,

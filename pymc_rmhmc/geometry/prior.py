@@ -55,7 +55,7 @@ class Prior(Protocol):
 
     @property
     def offset(self) -> Array:
-        """c (n_sites,)."""
+        """C (n_sites,)."""
 
 
 class PriorFailure(Exception):  # noqa: N818 - it is caught and counted, never shown
@@ -189,7 +189,7 @@ class FactorizedPrior:
 
     @property
     def offset(self) -> Array:
-        """c (n_sites,), the part of the sites that does not depend on x."""
+        """C (n_sites,), the part of the sites that does not depend on x."""
         return self._offset
 
     def _split(self, values: Array) -> list[tuple[Array, Component, Array | None]]:
@@ -218,7 +218,7 @@ class FactorizedPrior:
 
 
 def _n_columns(factor: Array | None, component: Component) -> int:
-    """k of a component, from whichever of its matrices is there."""
+    """K of a component, from whichever of its matrices is there."""
     matrix = factor if factor is not None else component.predictor
     assert matrix is not None
     return int(matrix.shape[1])
@@ -239,7 +239,7 @@ def _factor(component: Component, index: int) -> Array | None:
         return None
     if not np.isfinite(component.covariance).all():
         raise PriorFailure(Failure.NON_FINITE, index)
-    factor = cholesky(np.asfortranarray(component.covariance, dtype=np.float64))
-    if factor is None:
+    computed = cholesky(np.asfortranarray(component.covariance, dtype=np.float64))
+    if computed is None:
         raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, index)
-    return factor
+    return computed

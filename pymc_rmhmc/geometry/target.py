@@ -62,7 +62,7 @@ class Tempering:
 
     @property
     def gaussian_part(self) -> GaussianSites | None:
-        """q's sites to the power ``1 - β``; None if there is nothing left of them."""
+        """Q's sites to the power ``1 - β``; None if there is nothing left of them."""
         if self.sites is None or self.beta == 1.0:
             return None
         return self.sites.scaled(1.0 - self.beta)

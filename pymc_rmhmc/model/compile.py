@@ -169,7 +169,10 @@ class CompiledBlock:
         self.n_latent = sum(row.size for row in rows)
         self._shapes = [reader.source_shape(point) for reader in self._readers]
         self._plain = self._reads_plainly(point)
-        self.n_sites = rows[0].size if self._plain else sum(o.form(point, self._shapes).offset.size for o in observations)
+        if self._plain:
+            self.n_sites = rows[0].size
+        else:
+            self.n_sites = sum(o.form(point, self._shapes).offset.size for o in observations)
         registered = [o for o in self._observations if isinstance(o, RegisteredReader)]
         predictors = [] if self._plain else [i for o in registered for i in o.predictor_inputs]
         self.prior_inputs = _unique([i for r in self._readers for i in r.inputs] + predictors)

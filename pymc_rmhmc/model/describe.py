@@ -137,7 +137,7 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
         described = tuple(_describe(block, by_name, point) for block in compiled.blocks)
         left = _steps_of_pymc(model, list(structure.left_over))
         description = ModelDescription(described, "flat", left, structure.reasons)
-    print(description)  # noqa: T201 - printing is what it is asked for
+    print(description)
     return description
 
 

@@ -54,7 +54,7 @@ def substitute(
 
 def shared_inputs(expressions: Iterable[Variable]) -> list[Any]:
     """Shared variables (`pm.Data`) that expressions depend on; random states aside."""
-    found = {}
+    found: dict[Any, None] = {}
     for variable in ancestors(list(expressions)):
         if isinstance(variable, pytensor.compile.SharedVariable) and isinstance(variable, TensorVariable):
             found[variable] = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +118,7 @@ def read_linear_form(predictor: Predictor, shapes: Sequence[tuple[int, ...]]) ->
         )
     rounding = 8.0 * np.finfo(np.float64).eps * (2.0 + np.abs(offset).max(initial=0.0))
     maps = tuple(
-        _read_map(lambda v, s=s: part(s, v), int(np.prod(shape)), rng, rounding) for s, shape in enumerate(shapes)
+        _read_map(partial(part, s), int(np.prod(shape)), rng, rounding) for s, shape in enumerate(shapes)
     )
     form = LinearForm(offset, maps)
     for size in SIZES:
@@ -133,17 +134,17 @@ def _read_map(
     part: Callable[[Array], Array], size: int, rng: np.random.Generator, rounding: float
 ) -> SourceMap:
     """One source's map: as a reading of single values if it is one, else as a matrix."""
-    scale = part(np.ones(size))
+    scale: Array = part(np.ones(size))
     # A value is read as it is, but for the rounding of the offset that was added and taken off.
     scale[np.abs(scale - 1.0) <= rounding] = 1.0
-    ramp = part(1.0 + np.arange(size))
+    ramp = part(np.arange(1.0, size + 1.0, dtype=np.float64))
     reads = scale != 0.0
     ratio = np.divide(ramp, scale, out=np.zeros_like(ramp), where=reads)
     index = np.where(reads, np.rint(ratio) - 1.0, -1.0)
     if not np.isfinite(index).all() or (index >= size).any() or (index < -1).any():
         return SourceMap(None, None, _matrix(part, size))
     found = SourceMap(index.astype(np.int64), scale, None)
-    probe = rng.standard_normal(size)
+    probe: Array = rng.standard_normal(size)
     if np.allclose(part(probe), found.apply(probe), rtol=1e-9, atol=1e-9 * (1.0 + np.abs(scale).max(initial=0.0))):
         return found
     return SourceMap(None, None, _matrix(part, size))
@@ -151,4 +152,4 @@ def _read_map(
 
 def _matrix(part: Callable[[Array], Array], size: int) -> Array:
     """The map as a matrix, one column from each unit vector."""
-    return np.column_stack([part(unit) for unit in np.eye(size)])
+    return np.column_stack([part(unit.astype(np.float64)) for unit in np.eye(size)])

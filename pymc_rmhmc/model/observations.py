@@ -107,8 +107,8 @@ class RegisteredReader:
     def reads_values(self, point: Point, shapes: Shapes) -> bool:
         """Whether every observation reads one value of each source as it is, the same of all sources."""
         maps = self.form(point, shapes).maps
-        same = all(np.array_equal(m.index, maps[0].index) for m in maps[1:])
-        return same and all(m.is_plain for m in maps)
+        indices = [m.index for m in maps if m.index is not None and m.is_plain]
+        return len(indices) == len(maps) and all(np.array_equal(i, indices[0]) for i in indices[1:])
 
     @property
     def predictor_inputs(self) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ class RegisteredReader:
         return BoundTerm(self.kernel, arguments, index, offset if offset.any() else None)
 
     def _checked(self, point: Point, form: LinearForm) -> tuple[tuple[Array, ...], Array]:
-        """y and the parameters as vectors, and the offset; errors for what cannot be used."""
+        """Y and the parameters as vectors, and the offset; errors for what cannot be used."""
         y, offset, *parameters = self._data(point)
         n = form.offset.size
         shape = np.shape(y) if np.size(y) == n else (n,)
@@ -249,7 +249,7 @@ def _reason(name: str, eta: TensorVariable, sources: Sequence[TensorVariable]) -
     """Why a predictor is not affine, for the error that may be needed."""
     held = set(ancestors([eta]))
     step = next(
-        (nonlinear_step(eta, s, lambda op: _is_linear(op)) for s in sources if s in held), "unknown"
+        (nonlinear_step(eta, s, _is_linear) for s in sources if s in held), "unknown"
     )
     names = ", ".join(str(s.name).removesuffix("_rotated_") for s in sources if s in held)
     return (

@@ -94,8 +94,8 @@ class SiteLikelihood:
             value, slope, weight, log_slope = term.kernel.curvature(term.read(eta), term.arguments, term.kind(kind))
             total += value
             # r does not add, but ∂w does.
-            for row, part in zip(sums, (slope, weight, weight * log_slope), strict=True):
-                row += self._by_site(term, part)
+            for i, part in enumerate((slope, weight, weight * log_slope)):
+                sums[i] += self._by_site(term, part)
         slope, weight, weight_slope = sums
         present = weight > 0.0
         log_slope = np.divide(weight_slope, weight, out=np.zeros(self.n_sites), where=present)

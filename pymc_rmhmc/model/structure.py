@@ -204,6 +204,7 @@ def _resolve(model: pm.Model, wanted: Any) -> list[TensorVariable]:
                 raise UnsupportedModelError(f'The model has no variable "{item}".')
             variable = model.named_vars[item]
         variable = by_value.get(variable, variable)
+        assert variable is not None
         rotated = model.named_vars.get(f"{variable.name}_rotated_")
         if variable in model.deterministics and rotated is not None:
             variable = rotated

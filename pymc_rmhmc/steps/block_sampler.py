@@ -57,8 +57,8 @@ class ChainState(DataClassState):
     fixed_step_size: float = math.nan
     # The position in the chart, and the values that it stands for: recomputing one from the other
     # would cost a solve a draw, and rounding would break an exact replay.
-    position: Array | None = field(default=None)
-    values: Array | None = field(default=None)
+    position: Any = field(default=None)
+    values: Any = field(default=None)
 
 
 class BlockSampler:
@@ -83,6 +83,7 @@ class BlockSampler:
         self.initial_values = initial_values
         self.own_initval = own_initval
         self.state = ChainState()
+        self.values: Any = None
         self._forget()
 
     def setup(self, tune: int) -> None:
@@ -97,7 +98,8 @@ class BlockSampler:
         values = self.block_values(point)
         failure = self._condition(point)
         if failure:
-            self.values, self.log_density = values, -math.inf
+            self.values = values
+            self.log_density = -math.inf
             return Transition(None, failure=failure)
         state = self.state
         if not state.started:
@@ -142,7 +144,7 @@ class BlockSampler:
 
     def _forget(self) -> None:
         """Drop everything that is rebuilt from the point and the state."""
-        self.values: Array = None  # type: ignore[assignment]
+        self.values = None
         self.log_density = -math.inf
         self._prior_key: Point | None = None
         self._likelihood_key: Point | None = None

@@ -14,7 +14,7 @@ from pymc_rmhmc.geometry.metrics import METRICS, FlatMetric
 
 __all__ = ["Options", "Plan", "settle"]
 
-INTEGRATORS = {"generalized_leapfrog": GeneralizedLeapfrog, "implicit_midpoint": ImplicitMidpoint}
+INTEGRATORS: dict[str, Any] = {"generalized_leapfrog": GeneralizedLeapfrog, "implicit_midpoint": ImplicitMidpoint}
 INITS = ("auto", "laplace", "keep")
 
 DEFAULT_SOLVER_TOL = 1e-9
@@ -188,7 +188,7 @@ def _integrator(options: Options, metric: Any) -> Any:
     return _integrator_class(options.integrator)(solver, check_reversibility=check)
 
 
-def _integrator_class(integrator: Any) -> type[GeneralizedLeapfrog] | type[ImplicitMidpoint]:
+def _integrator_class(integrator: Any) -> type[GeneralizedLeapfrog | ImplicitMidpoint]:
     """The class that a string or class names; the generalised leapfrog for None."""
     if integrator is None:
         return GeneralizedLeapfrog

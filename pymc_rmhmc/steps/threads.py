@@ -24,7 +24,7 @@ class BlasThreads:
 
     def __init__(self, n_threads: int | None) -> None:
         self.n_threads = n_threads
-        self._finalizer: weakref.finalize | None = None
+        self._finalizer: weakref.finalize[..., BlasThreads] | None = None
 
     def hold(self) -> None:
         """Set the limit in this process; holding twice is holding once."""

@@ -20,7 +20,7 @@ from tests.statistical.exact import Cell, hamiltonian_of, make_target, stationar
 
 pytestmark = pytest.mark.slow
 
-COUNT, SEEDS, REJECT = 500, 20, 1e-3
+COUNT, SEEDS, REJECT = 600, 20, 1e-3
 
 
 class MutantMetric(LatentMetric):
@@ -76,7 +76,9 @@ def always_accept(*args):
     return outcome
 
 
-STRONG = Cell("hessian", "poisson", "centred", step_size=0.45, n_steps=3)
+STRONG = Cell("hessian", "poisson", "wide", step_size=0.3, n_steps=5)
+# The mutants here are not the solver's: without the check their runs take half the time.
+UNCHECKED = GeneralizedLeapfrog(check_reversibility=False)
 FLAT = Cell("flat", "poisson", "centred", step_size=0.3, n_steps=4)
 
 
@@ -104,11 +106,11 @@ def wrong_rotation(target):
 
 
 MUTANTS = {
-    "log-det dropped": (STRONG, riemannian(log_det_times(0.0)), GeneralizedLeapfrog(), transition),
-    "log-det doubled": (STRONG, riemannian(log_det_times(2.0)), GeneralizedLeapfrog(), transition),
-    "momentum from the inverse": (STRONG, riemannian(momentum_of_the_inverse), GeneralizedLeapfrog(), transition),
+    "log-det dropped": (STRONG, riemannian(log_det_times(0.0)), UNCHECKED, transition),
+    "log-det doubled": (STRONG, riemannian(log_det_times(2.0)), UNCHECKED, transition),
+    "momentum from the inverse": (STRONG, riemannian(momentum_of_the_inverse), UNCHECKED, transition),
     "two unchecked sweeps": (
-        replace(STRONG, step_size=0.9, n_steps=3),
+        replace(STRONG, step_size=0.5, n_steps=4),
         lambda target: hamiltonian_of(target, "hessian"),
         GeneralizedLeapfrog(TwoSweeps(), check_reversibility=False),
         transition,
@@ -116,7 +118,7 @@ MUTANTS = {
     "site term of the chart dropped": (FLAT, without_site_term, RotationSplitting(), transition),
     "a rotation that does not preserve volume": (FLAT, wrong_rotation, RotationSplitting(), transition),
     "no rejection": (
-        replace(FLAT, step_size=0.8),
+        replace(FLAT, step_size=1.0),
         lambda target: hamiltonian_of(target, "flat"),
         RotationSplitting(),
         always_accept,
@@ -136,7 +138,7 @@ def test_every_mutant_is_rejected_in_all_of_twenty_runs(name):
 
 
 @pytest.mark.parametrize(
-    ("cell", "integrator"), [(STRONG, GeneralizedLeapfrog()), (FLAT, RotationSplitting())], ids=["leapfrog", "splitting"]
+    ("cell", "integrator"), [(STRONG, UNCHECKED), (FLAT, RotationSplitting())], ids=["leapfrog", "splitting"]
 )
 def test_the_correct_sampler_passes_where_the_mutants_fail(cell, integrator):
     target = make_target(cell)

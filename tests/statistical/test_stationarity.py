@@ -31,7 +31,11 @@ CELLS = [
 ]
 
 
-@pytest.mark.parametrize(("cell", "integrator"), CELLS, ids=lambda v: str(v) if isinstance(v, Cell) else type(v).__name__)
+def label(value):
+    return str(value) if isinstance(value, Cell) else type(value).__name__
+
+
+@pytest.mark.parametrize(("cell", "integrator"), CELLS, ids=label)
 def test_exact_draws_stay_exact(cell, integrator):
     target = make_target(cell)
     count = 700 if integrator is MIDPOINT else 2500

@@ -18,7 +18,9 @@ N = 6
 CASES = [
     (prior, likelihood, kind, beta)
     for prior in PRIORS
-    for likelihood, kind in (("logit", "hessian"), ("poisson", "hessian"), ("poisson", "fisher"), ("student_t", "fisher"))
+    for likelihood, kind in zip(
+        ("logit", "poisson", "poisson", "student_t"), ("hessian", "hessian", "fisher", "fisher"), strict=True
+    )
     for beta in (1.0, 0.5)
 ]
 

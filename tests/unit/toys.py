@@ -136,6 +136,11 @@ def additive_prior(n: int) -> ToyPrior:
     )
 
 
+def wide_prior(n: int) -> ToyPrior:
+    """A centred GP of large amplitude and little correlation: its metric varies much over the posterior."""
+    return ToyPrior((ToyComponent(covariance=kernel(n, lengthscale=0.25, amplitude=2.5)),), np.zeros(n))
+
+
 PRIORS = {"centred": centred_prior, "rotated": rotated_prior, "additive": additive_prior}
 
 

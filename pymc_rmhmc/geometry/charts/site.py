@@ -98,7 +98,7 @@ class SiteChart:
         self.log_constant = self._log_constant()
 
     def to_model(self, z: Array, eta: Array | None = None) -> Array:
-        """z to the model's variables (k,); where η at z is known already it saves a product."""
+        """Z to the model's variables (k,); where η at z is known already it saves a product."""
         if eta is not None and self.prior.sites_are_model_values:
             return eta - self.prior.offset
         return self.prior.to_model(self.to_whitened(z))

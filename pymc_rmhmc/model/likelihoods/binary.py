@@ -101,7 +101,7 @@ def binomial_logit(eta: Tensor, parameters: Parameters, y: Tensor) -> Likelihood
 
 
 def _log_normal_cdf(z: Tensor) -> Tensor:
-    """log Φ(z), by the scaled complementary error function in the left half."""
+    """Log Φ(z), by the scaled complementary error function in the left half."""
     left = pt.log(0.5 * pt.erfcx(-pt.minimum(z, 0.0) / math.sqrt(2.0))) - 0.5 * z**2
     return pt.switch(z < 0.0, left, pt.log1p(-0.5 * pt.erfc(pt.maximum(z, 0.0) / math.sqrt(2.0))))
 
@@ -154,7 +154,7 @@ def bernoulli_probit(eta: Tensor, parameters: Parameters, y: Tensor) -> Likeliho
     pm.Binomial, link="probit", parameters=["n"], read=_binomial_reader(undo_probit), check=_trials
 )
 def binomial_probit(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
-    """y successes at η and n - y failures at -η."""
+    """Y successes at η and n - y failures at -η."""
     n = parameters["n"]
     failures = n - y
     logp = _log_choose(n, y) + y * _log_normal_cdf(eta) + failures * _log_normal_cdf(-eta)
@@ -215,7 +215,7 @@ def bernoulli_cloglog(eta: Tensor, parameters: Parameters, y: Tensor) -> Likelih
     pm.Binomial, link="cloglog", parameters=["n"], read=_binomial_reader(undo_cloglog), check=_trials
 )
 def binomial_cloglog(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
-    """y successes and n - y failures."""
+    """Y successes and n - y failures."""
     n = parameters["n"]
     failures = n - y
     logp, g, w, r = _cloglog_success(eta)
@@ -231,7 +231,7 @@ def binomial_cloglog(eta: Tensor, parameters: Parameters, y: Tensor) -> Likeliho
 
 
 def _cloglog_u(eta: Tensor) -> Tensor:
-    """u of `_cloglog_success`, to the accuracy that ``1 - u`` needs."""
+    """U of `_cloglog_success`, to the accuracy that ``1 - u`` needs."""
     rate = _success_rate(eta)
     return rate + rate / pt.expm1(rate) - 1.0
 

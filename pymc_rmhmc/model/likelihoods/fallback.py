@@ -106,7 +106,7 @@ class FallbackKernel:
         The symbolic log density, elementwise or summed, in which every element depends on one site.
     """
 
-    kinds = ("softabs",)
+    kinds: tuple[str, ...] = ("softabs",)
 
     def __init__(self, eta: TensorVariable, inputs: Sequence[TensorVariable], log_density: TensorVariable) -> None:
         self._graph = (eta, tuple(inputs), log_density)
@@ -127,7 +127,7 @@ class FallbackKernel:
         return float(total), slope, weight, log_slope
 
     def weight(self, eta: Array, arguments: Arguments, kind: str) -> Array:
-        """w (n,)."""
+        """W (n,)."""
         return np.asarray(self._function("weight")(eta, *arguments)[0])
 
     def _function(self, output: str) -> Callable[..., Sequence[Array]]:

@@ -7,7 +7,7 @@ same likelihood share it, in the process and in Numba's cache on disk.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,7 +38,7 @@ class Kernel(Protocol):
         """``Σ ℓ``, g, w and r, each (n,)."""
 
     def weight(self, eta: Array, arguments: Arguments, kind: str) -> Array:
-        """w (n,)."""
+        """W (n,)."""
 
 
 class LikelihoodKernel:
@@ -74,7 +74,7 @@ class LikelihoodKernel:
         return float(total), slope, weight, log_slope
 
     def weight(self, eta: Array, arguments: Arguments, kind: str) -> Array:
-        """w (n,)."""
+        """W (n,)."""
         return np.asarray(_compiled(self.name, "weight", kind)(eta, *arguments)[0])
 
 
@@ -90,7 +90,7 @@ def compile_outputs(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[.
     return getattr(function.vm, "jit_fn", function)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _compiled(name: str, output: str, kind: str | None) -> Callable[..., Sequence[Array]]:
     """One compiled function of a registered likelihood."""
     likelihood = lookup(name)

@@ -184,7 +184,7 @@ def _equals(value: TensorVariable, number: float) -> bool:
 
 
 def _reciprocal(value: TensorVariable) -> TensorVariable | None:
-    """x of ``1/x``."""
+    """X of ``1/x``."""
     inverse = _argument(value, ps.Reciprocal)
     if inverse is not None:
         return inverse
@@ -193,7 +193,7 @@ def _reciprocal(value: TensorVariable) -> TensorVariable | None:
 
 
 def _terms_of_one_plus(value: TensorVariable) -> TensorVariable | None:
-    """x of ``1 + x``."""
+    """X of ``1 + x``."""
     operands = _operands(value, ps.Add)
     if operands is None or len(operands) != 2:
         return None
@@ -204,7 +204,7 @@ def _terms_of_one_plus(value: TensorVariable) -> TensorVariable | None:
 
 
 def _scaled_by_half(value: TensorVariable) -> TensorVariable | None:
-    """x of ``½ x`` or ``x / 2``."""
+    """X of ``½ x`` or ``x / 2``."""
     operands = _operands(value, ps.Mul)
     if operands is not None and len(operands) == 2:
         for half, other in (operands, operands[::-1]):
@@ -217,7 +217,7 @@ def _scaled_by_half(value: TensorVariable) -> TensorVariable | None:
 
 
 def _over_root_two(value: TensorVariable) -> TensorVariable | None:
-    """x of ``x / √2`` or ``x √½``."""
+    """X of ``x / √2`` or ``x √½``."""
     operands = _operands(value, ps.TrueDiv)
     if operands is not None and _equals(operands[1], math.sqrt(2.0)):
         return operands[0]
