@@ -1,0 +1,170 @@
+"""Bad input is a typed error, raised when the step is built, that says what was found and what to do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pymc as pm
+import pytest
+
+from pymc_rmhmc import RMHMC, GeneralizedLeapfrog
+from pymc_rmhmc.errors import (
+    ConfigurationError,
+    CovarianceError,
+    DataError,
+    Failure,
+    UnsupportedLikelihoodError,
+    UnsupportedModelError,
+)
+from tests.steps.conftest import COUNTS, N, X, poisson_model
+
+BAD_OPTIONS = [
+    ({"metric": "riemann"}, 'Unknown metric "riemann".*"flat"'),
+    ({"metric": 3}, "metric must be"),
+    ({"metric": "hessian", "integrator": "euler"}, "Unknown integrator.*generalized_leapfrog"),
+    ({"step_size": 0.0}, "step_size must be positive"),
+    ({"step_size": np.nan}, "step_size must be positive"),
+    ({"step_size": 0.1, "target_accept": 0.9}, "leave one of them out"),
+    ({"target_accept": 1.0}, "target_accept"),
+    ({"path_length": -1.0}, "path_length must be positive"),
+    ({"jitter": 1.0}, "jitter"),
+    ({"n_steps": 0}, "n_steps"),
+    ({"n_steps": 5, "path_length": 1.0}, "path_length would change it"),
+    ({"n_steps": 5, "jitter": 0.1}, "jitter would change it"),
+    ({"n_steps": 5, "max_steps": 10}, "max_steps would change it"),
+    ({"max_steps": 0}, "max_steps"),
+    ({"metric": "hessian", "solver_tol": 0.5}, "solver_tol"),
+    ({"metric": "hessian", "solver_max_iter": 0}, "solver_max_iter"),
+    ({"solver_tol": 1e-9}, "solver_tol.*explicitly"),
+    ({"integrator": GeneralizedLeapfrog()}, "integrator.*explicitly"),
+    ({"check_reversibility": False}, "check_reversibility.*explicitly"),
+    ({"metric": "hessian", "integrator": GeneralizedLeapfrog(), "solver_tol": 1e-8}, "on the integrator itself"),
+    ({"metric": "softabs"}, 'no "softabs" curvature.*hessian'),
+    ({"init": "random"}, "init must be one of"),
+    ({"blas_threads": 0}, "blas_threads"),
+    ({"blocked": False}, "blocked=False"),
+]
+
+
+@pytest.mark.parametrize(("options", "says"), BAD_OPTIONS, ids=lambda v: "-".join(v) if isinstance(v, dict) else "")
+def test_options(options, says):
+    with poisson_model(), pytest.raises(ConfigurationError, match=says):
+        RMHMC(**options)
+
+
+def test_a_curvature_that_the_likelihood_does_not_give():
+    with pm.Model():
+        f = pm.MvNormal("f", np.zeros(N), cov=np.eye(N))
+        pm.StudentT("y", nu=4, mu=f, sigma=1.0, observed=np.zeros(N))
+        with pytest.raises(ConfigurationError, match='no "hessian" curvature, only fisher'):
+            RMHMC(metric="hessian")
+        RMHMC(metric="fisher")
+
+
+def test_discrete_and_non_gaussian_variables():
+    with pm.Model():
+        k = pm.Poisson("k", 3.0, shape=N)
+        g = pm.Gamma("g", 2.0, 1.0, shape=N)
+        f = pm.MvNormal("f", np.zeros(N), cov=np.eye(N))
+        pm.Poisson("y", mu=pm.math.exp(f) * g, observed=COUNTS)
+        with pytest.raises(UnsupportedModelError, match="k is discrete"):
+            RMHMC(vars=[k])
+        with pytest.raises(UnsupportedModelError, match="g: its prior is Gamma"):
+            RMHMC(vars=["g"])
+        with pytest.raises(UnsupportedModelError, match='no variable "nothing"'):
+            RMHMC(vars="nothing")
+
+
+def test_a_likelihood_that_does_not_factorise():
+    with pm.Model():
+        f = pm.MvNormal("f", np.zeros(3), cov=np.eye(3))
+        pm.MvNormal("y", mu=f, cov=np.eye(3), observed=np.zeros(3))
+        with pytest.raises(UnsupportedLikelihoodError, match="does not factorise"):
+            RMHMC(vars=[f])
+
+
+def test_a_fixed_covariance_that_is_not_positive_definite():
+    covariance = np.eye(N)
+    covariance[0, 1] = covariance[1, 0] = 1.2
+    with pm.Model():
+        f = pm.MvNormal("f", np.zeros(N), cov=covariance)
+        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+        with pytest.raises(CovarianceError, match=r"smallest eigenvalue is -0\.2.*jitter"):
+            RMHMC()
+
+
+def test_a_covariance_lost_on_the_way_is_a_counted_rejection():
+    """With θ from another step it cannot be known beforehand: the draw is kept, and the cause reported."""
+    with pm.Model() as model:
+        lengthscale = pm.LogNormal("ls", -1.0, 0.3)
+        covariance = pm.gp.cov.Matern52(1, ls=lengthscale)(X)  # with no jitter
+        f = pm.MvNormal("f", np.zeros(N), cov=covariance)
+        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+        step = RMHMC(vars=["f"])
+    step.setup_chain(np.random.default_rng(0), 0, 10)
+    point = model.initial_point()
+    point, _ = step.step(point)
+    lost = {**point, "ls_log__": np.array(40.0)}  # a lengthscale of e⁴⁰: all rows are equal
+    kept, (stats,) = step.step(lost)
+    assert stats["failure"] == Failure.NOT_POSITIVE_DEFINITE
+    assert stats["mean_tree_accept"] == 0.0
+    np.testing.assert_array_equal(kept["f"], point["f"])
+    _, (stats,) = step.step({**kept, "ls_log__": point["ls_log__"]})
+    assert stats["failure"] == Failure.NONE
+
+
+@pytest.mark.parametrize("where", ["mean", "exposure", "covariance"])
+def test_inputs_that_are_not_finite(where):
+    bad = np.ones(N)
+    bad[3] = np.nan
+    with pm.Model():
+        covariance = np.diag(bad) if where == "covariance" else np.eye(N)
+        f = pm.MvNormal("f", bad if where == "mean" else np.zeros(N), cov=covariance)
+        pm.Poisson("y", mu=(bad if where == "exposure" else 1.0) * pm.math.exp(f), observed=COUNTS)
+        with pytest.raises(DataError, match="finite"):
+            RMHMC()
+
+
+def test_data_whose_shape_changed():
+    with pm.Model():
+        counts = pm.Data("counts", COUNTS)
+        f = pm.MvNormal("f", np.zeros(N), cov=np.eye(N))
+        pm.Poisson("y", mu=pm.math.exp(f), observed=counts)
+        step = RMHMC()
+        pm.set_data({"counts": COUNTS[:5]})
+        with pytest.raises(DataError, match=r"counts had the shape \(12,\).*has \(5,\) now"):
+            step.setup_chain(np.random.default_rng(0), 10, 10)
+
+
+def test_data_that_became_impossible():
+    with pm.Model():
+        counts = pm.Data("counts", COUNTS)
+        f = pm.MvNormal("f", np.zeros(N), cov=np.eye(N))
+        pm.Poisson("y", mu=pm.math.exp(f), observed=counts)
+        step = RMHMC()
+        pm.set_data({"counts": -COUNTS - 1})
+        with pytest.raises(DataError, match="counts 0, 1, 2"):
+            step.setup_chain(np.random.default_rng(0), 10, 10)
+
+
+def test_single_precision():
+    import pytensor
+
+    with pytensor.config.change_flags(floatX="float32"), pm.Model():
+        f = pm.MvNormal("f", np.zeros(3), cov=np.eye(3))
+        pm.Poisson("y", mu=pm.math.exp(f), observed=[1, 2, 3])
+        with pytest.raises(ConfigurationError, match="float64"):
+            RMHMC()
+
+
+def test_a_start_with_no_density_says_so():
+    with poisson_model() as model:
+        step = RMHMC(init="keep")
+        step.setup_chain(np.random.default_rng(0), 10, 10)
+        with pytest.raises(ConfigurationError, match="starting point"):
+            step.step({**model.initial_point(), "f": np.full(N, 2000.0)})
+
+
+def test_pymc_never_takes_it_by_itself():
+    from pymc.step_methods.compound import Competence
+
+    assert RMHMC.competence(None, True) == Competence.INCOMPATIBLE

@@ -1,0 +1,249 @@
+"""RMHMC inside pm.sample: what comes back, in which process, beside whom."""
+
+from __future__ import annotations
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+from threadpoolctl import threadpool_info
+
+from pymc_rmhmc import RMHMC, GeneralizedLeapfrog, ImplicitMidpoint
+from pymc_rmhmc.errors import Failure
+from tests.steps.conftest import COUNTS, N, X, draw, poisson_model
+
+STATISTICS = {
+    "acceptance_rate", "n_steps", "lp", "energy", "energy_error", "diverging", "step_size", "step_size_bar",
+    "perf_counter_start", "perf_counter_diff", "process_time_diff", "failure", "n_failures", "reversal_error",
+    "n_solver_iter", "n_metric_evals", "accepted",
+}  # fmt: skip
+METRICS = {
+    "flat": {},
+    "hessian": {"metric": "hessian"},
+    "fisher": {"metric": "fisher"},
+    "midpoint": {"metric": "hessian", "integrator": ImplicitMidpoint(), "step_size": 0.5, "n_steps": 2},
+}
+
+
+@pytest.mark.parametrize("reparameterize", [False, True])
+@pytest.mark.parametrize("options", METRICS.values(), ids=METRICS)
+def test_a_run_gives_a_datatree_with_every_statistic(options, reparameterize):
+    model = poisson_model(reparameterize=reparameterize)
+    with model:
+        idata = draw(model, RMHMC(**options))
+    assert idata.posterior["f"].shape == (1, 30, N)
+    assert set(idata.sample_stats.data_vars) >= STATISTICS
+    stats = idata.sample_stats
+    for name in STATISTICS - {"reversal_error", "energy_error"}:
+        assert stats[name].shape == (1, 30)
+        assert np.isfinite(stats[name].values.astype(float)).all(), name
+    assert (stats["failure"] == Failure.NONE).all()
+    assert 0.5 < float(stats["acceptance_rate"].mean()) <= 1.0
+    log_density = model.compile_logp()
+    for i in (0, 17):
+        point = {v.name: idata.posterior[v.name].values[0, i] for v in model.value_vars}
+        assert float(stats["lp"][0, i]) == pytest.approx(float(log_density(point)), abs=1e-8)
+
+
+def test_reversal_error_is_reported_where_it_is_checked(model):
+    with model:
+        checked = draw(model, RMHMC(metric="hessian"))
+        unchecked = draw(model, RMHMC(metric="hessian", check_reversibility=False))
+    assert float(checked.sample_stats["reversal_error"].max()) < 1e-5
+    assert np.isnan(unchecked.sample_stats["reversal_error"].values).all()
+    # The check's iterations are counted, and it costs no factorisation.
+    assert (checked.sample_stats["n_metric_evals"] == checked.sample_stats["n_steps"]).all()
+
+
+def test_the_papers_settings_are_taken_literally(model):
+    with model:
+        step = RMHMC(metric="hessian", integrator=GeneralizedLeapfrog(), step_size=0.1, n_steps=10)
+        idata = draw(model, step)
+    assert (idata.sample_stats["step_size"] == 0.1).all()
+    assert (idata.sample_stats["n_steps"] == 10).all()
+
+
+def test_statistics_survive_a_file(model, tmp_path):
+    idata = draw(model)
+    idata.to_netcdf(tmp_path / "run.nc", engine="h5netcdf")
+    back = az.from_netcdf(tmp_path / "run.nc", engine="h5netcdf")
+    np.testing.assert_array_equal(back.sample_stats["failure"], idata.sample_stats["failure"])
+
+
+def test_energy_is_of_the_kept_position(model):
+    """On rejection the energy still moves: E-BFMI needs this iteration's momentum."""
+    with model:
+        idata = draw(model, RMHMC(step_size=1.5, n_steps=2), draws=150)
+    stats = idata.sample_stats
+    rejected = ~stats["accepted"].values.astype(bool)[0]
+    assert 5 < rejected.sum() < 145
+    energy, draws = stats["energy"].values[0], idata.posterior["f"].values[0]
+    for i in np.flatnonzero(rejected)[1:]:
+        np.testing.assert_array_equal(draws[i], draws[i - 1])
+        assert energy[i] != energy[i - 1]
+
+
+def test_one_and_two_cores_give_the_same_draws():
+    model = poisson_model(sampled=False)
+    runs = [draw(model, RMHMC(model=model), chains=2, cores=cores) for cores in (1, 2)]
+    np.testing.assert_array_equal(*(run.posterior["f"].values for run in runs))
+    np.testing.assert_array_equal(*(run.sample_stats["energy"].values for run in runs))
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_workers_can_be_started_in_every_way(context):
+    model = poisson_model()
+    with model:
+        here = draw(model, RMHMC(), chains=2, draws=5)
+        there = draw(model, RMHMC(), chains=2, draws=5, cores=2, mp_ctx=context)
+    np.testing.assert_array_equal(here.posterior["f"].values, there.posterior["f"].values)
+
+
+def test_the_same_seed_gives_the_same_draws_from_the_same_step(model):
+    with model:
+        step = RMHMC()
+    first, second = draw(model, step), draw(model, step)
+    np.testing.assert_array_equal(first.posterior["f"].values, second.posterior["f"].values)
+    other = draw(model, step, random_seed=8)
+    assert not np.array_equal(first.posterior["f"].values, other.posterior["f"].values)
+
+
+def test_beside_nuts_both_keep_their_acceptance_and_f_follows_the_hyperparameter():
+    model = poisson_model(sampled=True)
+    with model:
+        idata = draw(model, [RMHMC(vars=["f"]), pm.NUTS(vars=[model["ls"]])], draws=60, tune=100)
+    assert idata.sample_stats["acceptance_rate"].shape == (1, 60, 2)
+    assert idata.sample_stats["failure"].shape == (1, 60)
+    rates = idata.sample_stats["acceptance_rate"].values.mean(axis=(0, 1))
+    assert (rates > 0.4).all()
+    assert (rates <= 1.0).all()
+    assert idata.posterior["ls"].values.std() > 0.01
+    log_density = model.compile_logp()
+    posterior = idata.posterior
+    for i in (3, 40):
+        point = {"ls_log__": np.log(posterior["ls"].values[0, i]), "f": posterior["f"].values[0, i]}
+        lp = idata.sample_stats["lp"].values[0, i]
+        assert np.isclose(lp, log_density(point), atol=1e-8).any()
+
+
+def test_set_data_is_seen():
+    with pm.Model() as model:
+        data = pm.Data("counts", COUNTS)
+        f = pm.MvNormal("f", np.zeros(N), cov=0.5 * np.eye(N))
+        pm.Poisson("y", mu=pm.math.exp(f), observed=data)
+        step = RMHMC()
+    low = draw(model, step, draws=200)
+    with model:
+        pm.set_data({"counts": COUNTS + 50})
+    high = draw(model, step, draws=200)
+    assert float(high.posterior["f"].mean()) > float(low.posterior["f"].mean()) + 1.5
+    point = {"f": high.posterior["f"].values[0, 3]}
+    assert float(high.sample_stats["lp"][0, 3]) == pytest.approx(float(model.compile_logp()(point)), abs=1e-8)
+
+
+def test_several_gps_and_rows_are_sampled_together():
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.Matern32(1, ls=0.3))
+        a = gp.prior("a", X=X, reparameterize=False)
+        b = pm.gp.Latent(cov_func=pm.gp.cov.Matern32(1, ls=0.1)).prior("b", X=X, n_outputs=2)
+        pm.Poisson("y", mu=pm.math.exp(a), observed=COUNTS)
+        pm.Bernoulli("z", logit_p=b, observed=np.arange(2 * N).reshape(2, N) % 2)
+    idata = draw(model)
+    assert idata.posterior["b"].shape == (1, 30, 2, N)
+    point = {v.name: idata.posterior[v.name].values[0, 9] for v in model.value_vars}
+    assert float(idata.sample_stats["lp"][0, 9]) == pytest.approx(float(model.compile_logp()(point)), abs=1e-8)
+
+
+def test_missing_observations_are_imputed():
+    counts = COUNTS.astype(float)
+    counts[[2, 5]] = np.nan
+    with pm.Model() as model, pytest.warns(UserWarning, match="missing values"):
+        f = pm.MvNormal("f", np.zeros(N), cov=np.eye(N))
+        pm.Poisson("y", mu=pm.math.exp(f), observed=counts)
+    idata = draw(model, RMHMC(model=model))
+    assert idata.posterior["y_unobserved"].shape == (1, 30, 2)
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto")
+def test_log_likelihood_and_loo_work_after_a_run(model):
+    idata = draw(model, draws=100)
+    with model:
+        pm.compute_log_likelihood(idata, progressbar=False)
+    assert np.isfinite(az.loo(idata).elpd)
+
+
+def test_predictions_work_after_a_run():
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=0.3))
+        f = gp.prior("f", X=X, reparameterize=False)
+        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+    idata = draw(model)
+    with model:
+        gp.conditional("f_new", Xnew=X + 0.01)
+        predicted = pm.sample_posterior_predictive(idata, var_names=["f_new"], progressbar=False, random_seed=1)
+    gap = predicted.posterior_predictive["f_new"].values - idata.posterior["f"].values
+    assert np.abs(gap).mean() < 0.2
+
+
+def test_a_callback_and_plain_traces(model):
+    seen = []
+    with model:
+        trace = draw(model, callback=lambda trace, draw: seen.append(draw.tuning), return_inferencedata=False)
+    assert len(seen) == 70
+    assert sum(seen) == 40
+    assert trace["f"].shape == (30, N)
+    assert len(trace.get_sampler_stats("failure")) == 30
+
+
+def test_an_interrupt_keeps_what_there_is(model):
+    def stop(trace, draw):
+        if draw.draw_idx == 50:
+            raise KeyboardInterrupt
+
+    idata = draw(model, callback=stop)
+    assert 0 < idata.posterior.sizes["draw"] < 30
+
+
+def test_tuning_has_a_short_default_and_stops(model):
+    assert RMHMC.default_tune_steps < 1000
+    idata = draw(model, tune=None, draws=10)
+    assert idata.posterior.attrs["tuning_steps"] == RMHMC.default_tune_steps
+    assert np.ptp(idata.sample_stats["step_size"].values) == 0.0
+
+
+def test_blas_is_held_while_a_chain_runs_and_given_back(model):
+    def threads():
+        return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+    before, during = threads(), []
+    with model:
+        draw(model, RMHMC(blas_threads=1), callback=lambda trace, draw: during.append(threads()))
+    assert set().union(*during[:-1]) == {1}
+    assert threads() == before
+
+
+def test_a_progress_bar_shows_steps_acceptance_and_failures(model, capsys):
+    with model:
+        draw(model, RMHMC(), progressbar=True)
+    columns, stats = RMHMC._progressbar_config(2)
+    assert [c.get_table_column().header for c in columns] == ["Step size", "Acceptance", "Failures"]
+    (update,) = RMHMC._make_progressbar_update_functions()
+    shown = update({"step_size": 0.5, "mean_tree_accept": 0.9, "n_failures": 2})
+    assert set(shown) == set(stats) | {"failing"}
+    assert shown["failing"]
+
+
+def test_a_run_that_fails_often_says_so_once_a_chain(model, caplog):
+    with model, caplog.at_level("WARNING", logger="pymc"):
+        step = RMHMC(metric="hessian", step_size=0.4, n_steps=4, solver_max_iter=3)
+        idata = draw(model, step, draws=60, tune=1)
+    failed = int((idata.sample_stats["failure"] == Failure.SOLVER).sum())
+    assert failed > 30
+    said = [r.message for r in caplog.records if "trajectories failed" in r.message]
+    assert len(said) == 1
+    assert f"{failed} of 60" in said[0]
+    assert "solver_max_iter" in said[0]
+    stats = idata.sample_stats
+    assert stats["diverging"].values[0, 30:].any()  # far above the alarm rate
+    assert np.isnan(stats["energy_error"].values[stats["failure"].values > 0]).all()
+    assert (stats["acceptance_rate"].values[stats["failure"].values > 0] == 0.0).all()

@@ -1,0 +1,161 @@
+"""Saving, restoring, pickling and starting a chain."""
+
+from __future__ import annotations
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytest
+
+from pymc_rmhmc import RMHMC, FlatMetric
+from pymc_rmhmc.steps.block_sampler import refit_iterations
+from tests.steps.conftest import COUNTS, N, poisson_model
+
+OPTIONS = {"flat": {}, "hessian": {"metric": "hessian"}}
+
+
+def run(step, point, count):
+    points, stats = [], []
+    for _ in range(count):
+        point, (s,) = step.step(point)
+        points.append(point["f"])
+        stats.append((s["energy"], s["step_size"], s["model_logp"]))
+    return point, np.array(points), np.array(stats)
+
+
+@pytest.mark.parametrize("during_tuning", [True, False])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_restored_state_replays_exactly(options, during_tuning):
+    model = poisson_model()
+    with model:
+        step = RMHMC(**options)
+    step.setup_chain(np.random.default_rng(1), 80, 100)
+    point, _, _ = run(step, model.initial_point(), 30)
+    if not during_tuning:
+        step.stop_tuning()
+    state = step.sampling_state
+    _, first, first_stats = run(step, point, 40)
+    step.sampling_state = state
+    _, second, second_stats = run(step, point, 40)
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(first_stats, second_stats)
+
+
+def test_a_state_moves_to_another_step():
+    model = poisson_model()
+    with model:
+        step, other = RMHMC(), RMHMC()
+    step.setup_chain(np.random.default_rng(1), 40, 100)
+    point, _, _ = run(step, model.initial_point(), 60)
+    other.sampling_state = cloudpickle.loads(cloudpickle.dumps(step.sampling_state))
+    _, ours, _ = run(step, point, 20)
+    _, theirs, _ = run(other, point, 20)
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_pickled_step_goes_on_where_it_was():
+    model = poisson_model()
+    with model:
+        step = RMHMC()
+    step.setup_chain(np.random.default_rng(1), 40, 100)
+    point, _, _ = run(step, model.initial_point(), 50)
+    copy = cloudpickle.loads(cloudpickle.dumps(step))
+    _, ours, _ = run(step, point, 10)
+    _, theirs, _ = run(copy, point, 10)
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_restored_chain_is_never_initialised_again():
+    model = poisson_model()
+    with model:
+        step = RMHMC()
+    step.setup_chain(np.random.default_rng(1), 40, 100)
+    run(step, model.initial_point(), 60)
+    state = step.sampling_state
+    with model:
+        fresh = RMHMC()
+    fresh.sampling_state = state
+    fresh.setup_chain(np.random.default_rng(2), 0, 10)
+    sites = fresh.chains[0].sites
+    point = model.initial_point()
+    new, (stats,) = fresh.step(point)
+    if not stats["accepted"]:
+        np.testing.assert_array_equal(new["f"], point["f"])  # kept, not replaced by a Laplace draw
+    np.testing.assert_array_equal(fresh.chains[0].sites.precision, sites.precision)
+
+
+def first_position(step, point):
+    """Where a chain stands before its first transition: an immovable step shows it."""
+    step.setup_chain(np.random.default_rng(3), 0, 5)
+    sampler = step._samplers[0]
+    sampler._condition(point)
+    sampler._start(sampler.block_values(point), np.random.default_rng(3))
+    return sampler.values
+
+
+@pytest.mark.parametrize(("init", "moves"), [("auto", True), ("laplace", True), ("keep", False)])
+def test_init_from_the_models_initial_point(init, moves):
+    model = poisson_model()
+    with model:
+        step = RMHMC(init=init)
+    point = model.initial_point()
+    assert np.array_equal(first_position(step, point), point["f"]) != moves
+
+
+def test_init_keeps_a_point_that_somebody_chose():
+    model = poisson_model()
+    point = {"f": np.full(N, 0.3)}
+    with model:
+        step = RMHMC()
+    np.testing.assert_array_equal(first_position(step, point), point["f"])
+    with pm.Model() as own:
+        f = pm.MvNormal("f", np.zeros(N), cov=np.eye(N), initval=np.full(N, 0.1))
+        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+        step = RMHMC()
+    np.testing.assert_array_equal(first_position(step, own.initial_point()), np.full(N, 0.1))
+
+
+def test_sites_are_refitted_in_tuning_and_frozen_for_the_draws():
+    model = poisson_model()
+    with model:
+        step = RMHMC()
+    step.setup_chain(np.random.default_rng(1), 200, 50)
+    point, seen = model.initial_point(), []
+    for i in range(250):
+        if i == 200:
+            step.stop_tuning()
+        point, _ = step.step(point)
+        seen.append(step.chains[0].sites)
+    changes = [i for i in range(1, 250) if seen[i] is not seen[i - 1]]
+    assert tuple(changes) == refit_iterations(200)
+    assert max(changes) < 200
+    assert all(s.precision.min() >= 0.0 for s in seen)
+
+
+def test_refitting_can_be_switched_off():
+    model = poisson_model()
+    with model:
+        step = RMHMC(metric=FlatMetric(refit=False))
+    step.setup_chain(np.random.default_rng(1), 100, 10)
+    point = model.initial_point()
+    point, _ = step.step(point)
+    sites = step.chains[0].sites
+    for _ in range(100):
+        point, _ = step.step(point)
+    assert step.chains[0].sites is sites
+
+
+def test_a_short_tuning_refits_nothing():
+    assert refit_iterations(0) == ()
+    assert refit_iterations(20) == ()
+    assert all(0 < i < 300 for i in refit_iterations(300))
+
+
+def test_the_point_given_is_not_changed():
+    model = poisson_model()
+    with model:
+        step = RMHMC()
+    step.setup_chain(np.random.default_rng(1), 10, 10)
+    point = {"f": np.full(N, 0.2)}
+    step.step(point)
+    np.testing.assert_array_equal(point["f"], np.full(N, 0.2))
