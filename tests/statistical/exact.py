@@ -37,22 +37,22 @@ class Cell:
 
 def make_problem(cell: Cell):
     """A prior and a likelihood with fixed data that pull at each other."""
-    stated: ToyPrior = {**PRIORS, "wide": wide_prior}[cell.prior](N)
+    stated: ToyPrior = wide_prior(2 * N) if cell.prior == "wide" else PRIORS[cell.prior](N)
     data = {"logit": [1.0, -1.0, 1.0], "poisson": [0.0, 5.0, 2.0], "student_t": [-2.0, 4.0, 0.5]}[cell.likelihood]
     if cell.prior == "wide":
-        data = [0.0, 0.0, 1.0]  # few counts: the rate, and with it the metric, ranges over decades
+        data = [0.0, 0.0, 1.0] * 2  # few counts: the rate, and with it the metric, ranges over decades
     return stated, LIKELIHOODS[cell.likelihood](np.array(data))
 
 
 def make_target(cell: Cell) -> LatentTarget:
     """The target in the chart that the cell's metric wants."""
     stated, family = make_problem(cell)
-    rng = np.random.default_rng(11)
-    q = GaussianSites(0.5 * rng.standard_normal(N), rng.exponential(0.5, N))
+    rng, n = np.random.default_rng(11), family.y.size
+    q = GaussianSites(0.5 * rng.standard_normal(n), rng.exponential(0.5, n))
     tempering = Tempering(cell.beta, q)
     sites = tempering.gaussian_part
     if cell.metric == "flat" and cell.sites == "absurd":
-        sites = GaussianSites(rng.standard_normal(N), rng.exponential(1.0, N))
+        sites = GaussianSites(rng.standard_normal(n), rng.exponential(1.0, n))
     return LatentTarget(SiteChart(FactorizedPrior(stated), sites), family, tempering)
 
 

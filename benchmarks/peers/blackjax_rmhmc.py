@@ -1,0 +1,73 @@
+"""BlackJAX's rmhmc with the same metric, tuned as its documentation has it: a fixed step size and length."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from benchmarks.outcome import Outcome
+from benchmarks.problems import Problem
+
+
+def run(problem: Problem, seed: int, draws: int = 150, tune: int = 50, step_size: float = 0.25, n_steps: int = 6) -> Outcome:
+    """``G(f) = W(f) + K⁻¹``, from a draw of the Laplace approximation."""
+    import blackjax
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    import jax.numpy as jnp
+
+    precision = jnp.asarray(np.linalg.inv(problem.covariance))
+    y = jnp.asarray(problem.y)
+
+    def log_density(f):
+        if problem.likelihood == "logit":
+            likelihood = jnp.sum(y * f - jax.nn.softplus(f))
+        else:
+            likelihood = jnp.sum(jax.scipy.stats.norm.logcdf((2 * y - 1) * f))
+        return likelihood - 0.5 * f @ precision @ f
+
+    def weight(f):
+        if problem.likelihood == "logit":
+            return jax.nn.sigmoid(f) * jax.nn.sigmoid(-f)
+        z = (2 * y - 1) * f
+        rho = jnp.exp(jax.scipy.stats.norm.logpdf(z) - jax.scipy.stats.norm.logcdf(z))
+        return rho * (z + rho)
+
+    kernel = blackjax.rmhmc(log_density, step_size, lambda f: precision + jnp.diag(weight(f)), n_steps)
+    step = jax.jit(kernel.step)
+    chains, spent = [], [0.0, 0.0]
+    accepted = []
+    for chain in range(2):
+        key = jax.random.key(100 * seed + chain)
+        state = kernel.init(jnp.asarray(laplace_draw(problem, 100 * seed + chain)))
+        jax.block_until_ready(step(key, state)[0].position)
+        kept = []
+        for phase, count in enumerate((tune, draws)):
+            started = time.perf_counter()
+            for _ in range(count):
+                key, use = jax.random.split(key)
+                state, info = step(use, state)
+                if phase:
+                    kept.append(np.asarray(state.position))
+                    accepted.append(float(info.acceptance_rate))
+            jax.block_until_ready(state.position)
+            spent[phase] += time.perf_counter() - started
+        chains.append(kept)
+    return Outcome(np.array(chains), spent[0], spent[1], {"acceptance": float(np.mean(accepted)), "step size": step_size})
+
+
+def laplace_draw(problem: Problem, seed: int) -> np.ndarray:
+    """A start for the peers that have no search of their own."""
+    from pymc_rmhmc.approximation import find_mode, laplace_sites
+    from pymc_rmhmc.geometry.charts import SiteChart
+    from pymc_rmhmc.geometry.prior import FactorizedPrior
+    from pymc_rmhmc.model import compile_model, read_structure
+
+    model = problem.centred()
+    block = compile_model(read_structure(model)).blocks[0]
+    point = model.initial_point()
+    prior, likelihood = FactorizedPrior(block.prior(point)), block.likelihood(point)
+    chart = SiteChart(prior, laplace_sites(find_mode(prior.predictor, likelihood, "hessian")))
+    return chart.to_model(np.random.default_rng(seed).standard_normal(problem.n))
