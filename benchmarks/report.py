@@ -19,9 +19,10 @@ def print_report() -> None:
         if "error" not in record:
             runs[record["problem"], record["sampler"]].append(record)
         else:
-            print(f"not counted: {record['problem']} / {record['sampler']} / seed {record['seed']}: {record['error']}")
-    print("\n| problem | sampler | ESS/s, tuning included | ESS/s, sampling only | ESS | R-hat | tuning s | sampling s |")
-    print("| --- | --- |" + " --- |" * 6)
+            where = f"{record['problem']} / {record['sampler']} / seed {record['seed']}"
+            print(f"not counted: {where}: {record['error']}")
+    headings = ("problem", "sampler", "ESS/s", "ESS/s, sampling only", "ESS", "R-hat", "tuning s", "sampling s")
+    print("\n| " + " | ".join(headings) + " |\n| --- | --- |" + " --- |" * 6)
     for problem, samplers in TABLE.items():
         for sampler in samplers:
             held = runs.get((problem, sampler))

@@ -10,7 +10,9 @@ from benchmarks.outcome import Outcome
 from benchmarks.problems import Problem
 
 
-def run(problem: Problem, seed: int, draws: int = 150, tune: int = 50, step_size: float = 0.25, n_steps: int = 6) -> Outcome:
+def run(
+    problem: Problem, seed: int, draws: int = 100, tune: int = 20, step_size: float = 0.25, n_steps: int = 6
+) -> Outcome:
     """``G(f) = W(f) + K⁻¹``, from a draw of the Laplace approximation."""
     import blackjax
     import jax
@@ -55,7 +57,8 @@ def run(problem: Problem, seed: int, draws: int = 150, tune: int = 50, step_size
             jax.block_until_ready(state.position)
             spent[phase] += time.perf_counter() - started
         chains.append(kept)
-    return Outcome(np.array(chains), spent[0], spent[1], {"acceptance": float(np.mean(accepted)), "step size": step_size})
+    extra = {"acceptance": float(np.mean(accepted)), "step size": step_size}
+    return Outcome(np.array(chains), spent[0], spent[1], extra)
 
 
 def laplace_draw(problem: Problem, seed: int) -> np.ndarray:

@@ -56,7 +56,7 @@ def run(problem: Problem, seed: int, draws: int = 60, tune: int = 40, n_steps: i
     total = time.perf_counter() - started
     traces = np.array(result.traces["f"])
     per_draw = total / (2 * (tune + draws))
-    accept = float(np.mean([s for s in result.statistics["accept_stat"]]))
+    accept = float(np.mean(list(result.statistics["accept_stat"])))
     return Outcome(
         traces[:, -draws:], 2 * tune * per_draw, 2 * draws * per_draw,
         {"acceptance": accept, "step size": float(integrator.step_size)},
