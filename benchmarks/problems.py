@@ -70,17 +70,13 @@ class Problem:
         factor = np.linalg.cholesky(self.covariance)
         with pm.Model() as model:
             v = pm.Normal("v", 0.0, 1.0, shape=self.n)
-            # In the probit's tail PyMC's own density is -inf: the stable form is what a careful user writes.
+            # In the probit's tail PyMC's own density is -inf: log Φ is what a careful user writes.
             f = pm.Deterministic("f", self.mean + pt.dot(factor, v))
             if self.likelihood == "probit":
-                pm.Potential("y", pt.sum(pm.math.log(0.5 * pt.erfcx(-_sign(self.y) * f / np.sqrt(2))) - f**2 / 2))
+                pm.Potential("y", pm.logcdf(pm.Normal.dist(0.0, 1.0), (2 * self.y - 1) * f).sum())
             else:
                 self.observe(f)
         return model
-
-
-def _sign(y: np.ndarray) -> np.ndarray:
-    return 2.0 * y - 1.0
 
 
 def squared_exponential(x: np.ndarray, lengthscale: float, amplitude: float, jitter: float) -> np.ndarray:

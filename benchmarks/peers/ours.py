@@ -27,9 +27,9 @@ def midpoint(problem: Problem, seed: int, draws: int = 300) -> Outcome:
     return _run(problem, seed, draws, 100, metric="hessian", integrator=ImplicitMidpoint())
 
 
-def papers(problem: Problem, seed: int, draws: int = 600) -> Outcome:
+def papers(problem: Problem, seed: int, draws: int = 300) -> Outcome:
     """Paquet and Fraccaro's setting: ε = 0.1, 10 steps."""
-    return _run(problem, seed, draws, 50, metric="hessian", step_size=0.1, n_steps=10)
+    return _run(problem, seed, draws, 20, metric="hessian", step_size=0.1, n_steps=10)
 
 
 def _run(problem: Problem, seed: int, draws: int, tune: int | None, **options) -> Outcome:
