@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError
@@ -240,7 +241,7 @@ def read_likelihood(variable: TensorVariable) -> tuple[Likelihood, Reading] | No
 
 def _operation(distribution: Any) -> type:
     """The class of a PyMC distribution's operation; an operation's class stands for itself."""
-    if not hasattr(distribution, "rv_op"):
+    if isinstance(distribution, type) and issubclass(distribution, Op):
         return distribution
     # Distributions made of others name the class apart: their rv_op is a function.
     return getattr(distribution, "rv_type", None) or type(distribution.rv_op)
