@@ -206,9 +206,11 @@ def report_comparison(results: dict) -> None:
         console.print(f"Note: {note}")
     base = frame.loc["RMHMC flat", "ESS/s"]
     for name in frame.index[1:]:
+        ess = frame.loc[name, ["ESS bulk min", "ESS tail min"]].min()
+        rough = f" (an order of magnitude only: it made {ess:.0f} effective draws)" if ess < 200 else ""
         console.print(
-            f"A second of RMHMC in the flat metric is worth {base / frame.loc[name, 'ESS/s']:.1f} of {name}, tuning "
-            "included, on the worst of all latent values."
+            f"A second of RMHMC in the flat metric is worth {base / frame.loc[name, 'ESS/s']:.0f} of {name}, tuning "
+            f"included, on the worst of all latent values{rough}."
         )
 
 
