@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.geometry.linalg import cholesky, solve_lower
+from pymc_rmhmc.geometry.linalg import cholesky, identity_plus_scaled, solve_lower
 from pymc_rmhmc.geometry.prior import Predictor
 from pymc_rmhmc.geometry.target import Likelihood
 
@@ -97,10 +97,7 @@ def find_mode(predictor: Predictor, likelihood: Likelihood, kind: str, max_iter:
 def _newton_dual(gram: Array, height: Array, gradient: Array, weight: Array) -> Array | None:
     """The dual vector of a full Newton step, None if it cannot be computed."""
     root = np.sqrt(weight)
-    matrix = np.multiply(gram, root[:, None], order="F")
-    matrix *= root
-    matrix[np.diag_indices_from(matrix)] += 1.0
-    factor = cholesky(matrix, overwrite=True)
+    factor = cholesky(identity_plus_scaled(gram, root), overwrite=True)
     if factor is None:
         return None
     linear = weight * height + gradient

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import RiemannianHamiltonian
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.geometry.linalg import cholesky, inverse_lower, multiply_lower
+from pymc_rmhmc.geometry.linalg import cholesky, identity_plus_scaled, inverse_lower, multiply_lower
 from pymc_rmhmc.geometry.target import LatentTarget
 
 __all__ = ["FisherMetric", "HessianMetric", "LatentMetric", "LatentPoint", "SoftAbsCurvatureMetric"]
@@ -184,10 +184,7 @@ class LatentPoint:
     def _factorize(self, log_slope: Array) -> None:
         """C⁻¹, ``½ log|G|`` and the trace term."""
         self._root = np.sqrt(self.weight)
-        matrix = np.multiply(self._predictor.gram, self._root[:, None], order="F")
-        matrix *= self._root
-        matrix[np.diag_indices_from(matrix)] += 1.0
-        factor = cholesky(matrix, overwrite=True)
+        factor = cholesky(identity_plus_scaled(self._predictor.gram, self._root), overwrite=True)
         if factor is None:
             self.failure = Failure.NOT_POSITIVE_DEFINITE
             return
