@@ -11,7 +11,7 @@ from benchmarks.problems import Problem
 
 
 def run(
-    problem: Problem, seed: int, draws: int = 100, tune: int = 20, step_size: float = 0.25, n_steps: int = 6
+    problem: Problem, seed: int, draws: int = 100, tune: int = 20, step_size: float = 0.6, n_steps: int = 3
 ) -> Outcome:
     """``G(f) = W(f) + K⁻¹``, from a draw of the Laplace approximation."""
     import blackjax
