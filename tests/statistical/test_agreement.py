@@ -16,7 +16,7 @@ OPTIONS = {
     "flat": {},
     # Rates over decades: at the default target one trajectory in eight is given up by the solver.
     "hessian": {"metric": "hessian", "target_accept": 0.95},
-    "midpoint": {"metric": "fisher", "integrator": "implicit_midpoint"},
+    "midpoint": {"metric": "fisher", "integrator": "implicit_midpoint", "target_accept": 0.95},
 }
 COVARIANCE = np.array([[4.0, 3.0], [3.0, 5.0]])
 MEAN, COUNTS = np.array([0.5, -0.5]), np.array([0, 4])
