@@ -8,9 +8,11 @@ from scipy.linalg import blas, lapack
 
 __all__ = [
     "cholesky",
+    "gram_lower",
     "identity_plus_scaled",
     "inverse_lower",
     "multiply_lower",
+    "multiply_symmetric",
     "reverse_cholesky",
     "solve_lower",
 ]
@@ -39,6 +41,22 @@ def identity_plus_scaled(gram: Array, root: Array) -> Array:
     matrix *= root
     matrix[np.diag_indices_from(matrix)] += 1.0
     return matrix
+
+
+def gram_lower(factor: Array) -> Array:
+    """``L Lᵀ`` for a lower triangular L at a third of a general product's cost; both triangles are filled.
+
+    LAPACK multiplies ``U Uᵀ`` for an upper U, which L is when it is read backwards.
+    """
+    product, _ = lapack.dlauum(np.asfortranarray(factor[::-1, ::-1]), lower=0, overwrite_c=1)
+    lower = np.tril(product[::-1, ::-1])
+    lower += np.tril(lower, -1).T
+    return np.asfortranarray(lower)
+
+
+def multiply_symmetric(matrix: Array, vector: Array) -> Array:
+    """``S v`` for a symmetric, Fortran-ordered S, of which the upper triangle is read."""
+    return np.asarray(blas.dsymv(1.0, matrix, vector, lower=0))
 
 
 def reverse_cholesky(matrix: Array) -> Array | None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.linalg import cholesky, multiply_lower, solve_lower
+from pymc_rmhmc.geometry.linalg import cholesky, gram_lower, multiply_lower, solve_lower
 
 __all__ = ["Component", "FactorizedPrior", "Predictor", "Prior", "PriorFailure"]
 
@@ -109,7 +109,8 @@ class Predictor:
     def gram(self) -> Array:
         """``Φ Φᵀ`` (n, n), the prior covariance of the sites; computed once."""
         if self._gram is None:
-            self._gram = np.asfortranarray(self.matrix @ self.matrix.T)
+            dense = not self.triangular
+            self._gram = np.asfortranarray(self.matrix @ self.matrix.T) if dense else gram_lower(self.matrix)
         return self._gram
 
 

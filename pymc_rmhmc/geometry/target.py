@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
+from pymc_rmhmc.geometry.linalg import multiply_symmetric
 
-__all__ = ["LatentTarget", "Likelihood", "TargetPoint", "Tempering"]
+__all__ = ["LatentTarget", "Likelihood", "SiteTargetPoint", "TargetPoint", "Tempering"]
 
 type Array = NDArray[np.float64]
 
@@ -98,6 +99,34 @@ class TargetPoint:
         return Failure.NONE if finite else Failure.NON_FINITE
 
 
+@dataclass(frozen=True, slots=True)
+class SiteTargetPoint:
+    """φ and its slope as functions of the sites; see `LatentTarget.at_sites`.
+
+    Attributes
+    ----------
+    eta : (n,) array
+        The sites.
+    log_likelihood : float
+        ``Σ ℓ(η)``, not tempered.
+    log_density : float
+        φ.
+    force : (2 n,) array
+        ``s = ∂φ/∂η``, then ``ΦΦᵀ s``.
+    """
+
+    eta: Array
+    log_likelihood: float
+    log_density: float
+    force: Array
+
+    @property
+    def failure(self) -> Failure:
+        """NON_FINITE where φ or its slope is."""
+        finite = math.isfinite(self.log_density) and math.isfinite(float(self.force @ self.force))
+        return Failure.NONE if finite else Failure.NON_FINITE
+
+
 class LatentTarget:
     """``log π(z) = -½ zᵀz + φ(z)`` with ``φ(z) = β Σ ℓ(η) + residual sites(η)``, ``η = η₁ + Φ z``.
 
@@ -131,6 +160,27 @@ class LatentTarget:
         """Evaluate φ and its gradient: two products with Φ and one likelihood."""
         predictor = self.chart.predictor
         eta = predictor.apply(position)
+        log_likelihood, value, slope = self._evaluate(eta)
+        return TargetPoint(position, eta, log_likelihood, value, predictor.adjoint(slope))
+
+    def at_sites(self, displacement: Array) -> SiteTargetPoint:
+        """Evaluate φ and its slope at ``Φ z`` (n,): one product with ``ΦΦᵀ`` and one likelihood."""
+        predictor = self.chart.predictor
+        eta = predictor.offset + displacement
+        log_likelihood, value, slope = self._evaluate(eta)
+        force = np.concatenate((slope, multiply_symmetric(predictor.gram, slope)))
+        return SiteTargetPoint(eta, log_likelihood, value, force)
+
+    def apply(self, vector: Array) -> Array:
+        """``Φ vector``, (n,)."""
+        return self.chart.predictor.linear(vector)
+
+    def adjoint(self, sites: Array) -> Array:
+        """``Φᵀ sites``, (k,)."""
+        return self.chart.predictor.adjoint(sites)
+
+    def _evaluate(self, eta: Array) -> tuple[float, float, Array]:
+        """``Σ ℓ``, φ and ``∂φ/∂η``."""
         log_likelihood, gradient = self.likelihood.gradient(eta)
         value = self.beta * log_likelihood
         if self.beta != 1.0:
@@ -140,7 +190,7 @@ class LatentTarget:
             # b η - ½ w η² = ½ (b + (b - w η)) η
             value += 0.5 * float((self.residual_sites.linear + slope) @ eta)
             gradient = gradient + slope
-        return TargetPoint(position, eta, log_likelihood, value, predictor.adjoint(gradient))
+        return log_likelihood, value, gradient
 
     def model_log_density(self, z: Array, eta: Array, log_likelihood: float) -> float:
         """``log p(x) + log p(y given x)`` of the model's own variables, not tempered."""

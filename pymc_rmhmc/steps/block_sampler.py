@@ -55,9 +55,9 @@ class ChainState(DataClassState):
     regression: SiteRegression | None = None
     step_size: DualAveraging | None = None
     fixed_step_size: float = math.nan
-    # The position in the chart, and the values that it stands for: recomputing one from the other
-    # would cost a solve a draw, and rounding would break an exact replay.
-    position: Any = field(default=None)
+    # Where the chain is in the chart, and the values that this stands for: recomputing one from the
+    # other would cost a solve a draw, and rounding would break an exact replay.
+    coordinates: Any = field(default=None)
     values: Any = field(default=None)
 
 
@@ -201,7 +201,9 @@ class BlockSampler:
         return laplace_sites(find_mode(self._prior.predictor, self._likelihood, kind))
 
     def _build_chart(self) -> None:
-        self._chart = SiteChart(self._prior, self.state.sites if self.plan.metric.uses_sites else None)
+        sites = self.state.sites if self.plan.metric.uses_sites else None
+        # Where another step moves the covariance, the next draw has another chart.
+        self._chart = SiteChart(self._prior, sites, lasting=not self.block.prior_inputs)
         self._build_target()
 
     def _build_target(self) -> None:
@@ -247,22 +249,22 @@ class BlockSampler:
     def _enter(self, values: Array) -> None:
         """Stand at given values: from memory where they are the ones that were kept."""
         state = self.state
-        known = state.position is not None and np.array_equal(values, state.values)
-        position = state.position if known else self._chart.from_model(values)
-        self._phase = self._hamiltonian.state(position)
-        self._remember(position, values)
+        known = state.coordinates is not None and np.array_equal(values, state.values)
+        coordinates = state.coordinates if known else (self._chart.from_model(values),)
+        self._phase = self._hamiltonian.state(*coordinates)
+        self._remember(values)
 
     def _keep(self, phase: Any) -> None:
         """Make a proposal the chain's position."""
         self._phase = phase
-        point = phase.point
-        self._remember(point.position, self._chart.to_model(point.position, point.eta))
+        self._remember(self._chart.to_model(phase.position, phase.point.eta))
 
-    def _remember(self, position: Array, values: Array) -> None:
+    def _remember(self, values: Array) -> None:
         """Note where the chain is, in both coordinates, and the model's log density there."""
-        point = self._phase.point
-        self.state.position, self.state.values, self.values = position, values, values
-        self.log_density = self._target.model_log_density(position, point.eta, point.log_likelihood)
+        phase, state = self._phase, self.state
+        state.coordinates, state.values, self.values = phase.coordinates, values, values
+        point = phase.point
+        self.log_density = self._target.model_log_density(phase.position, point.eta, point.log_likelihood)
 
     def _adapt(self, outcome: Transition[Any]) -> None:
         """Let the step size and the sites see what happened."""
@@ -282,7 +284,7 @@ class BlockSampler:
         sites = None if regression is None or state.sites is None else regression.fit(state.sites)
         if sites is None:
             return
-        state.sites, state.position = sites, None
+        state.sites, state.coordinates = sites, None
         self._build_chart()
         if state.step_size is not None:
             state.step_size.restart(state.step_size.average)

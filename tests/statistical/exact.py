@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm
 
-from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, RiemannianHamiltonian
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, RiemannianHamiltonian, SpannedHamiltonian
 from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.metrics import LatentMetric
@@ -51,7 +51,7 @@ def make_target(cell: Cell) -> LatentTarget:
     q = GaussianSites(0.5 * rng.standard_normal(n), rng.exponential(0.5, n))
     tempering = Tempering(cell.beta, q)
     sites = tempering.gaussian_part
-    if cell.metric == "flat" and cell.sites == "absurd":
+    if cell.metric in ("flat", "spanned") and cell.sites == "absurd":
         sites = GaussianSites(rng.standard_normal(n), rng.exponential(1.0, n))
     return LatentTarget(SiteChart(FactorizedPrior(stated), sites), family, tempering)
 
@@ -74,9 +74,11 @@ def exact_draws(target: LatentTarget, count: int, rng: np.random.Generator) -> n
 
 
 def hamiltonian_of(target: LatentTarget, metric: str):
-    """The Hamiltonian of a metric by name."""
+    """The Hamiltonian of a metric by name; "spanned" is the flat one by its other representation."""
     if metric == "flat":
         return GaussianHamiltonian(target)
+    if metric == "spanned":
+        return SpannedHamiltonian(target)
     return RiemannianHamiltonian(LatentMetric(target, metric))
 
 

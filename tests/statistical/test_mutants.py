@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, RiemannianHamiltonian
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, RiemannianHamiltonian, SpannedHamiltonian
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, RotationSplitting
 from pymc_rmhmc.dynamics.solvers import AndersonSolver, Solution
 from pymc_rmhmc.dynamics.trajectory import transition
@@ -105,6 +105,16 @@ def wrong_rotation(target):
     return Flow(target)
 
 
+def span_forgotten(target):
+    """The energy of the trajectory's origin alone, without what the kicks have added to z and p."""
+
+    class Flow(SpannedHamiltonian):
+        def energy(self, state):
+            return state.origin.energy - state.point.log_density
+
+    return Flow(target)
+
+
 MUTANTS = {
     "log-det dropped": (STRONG, riemannian(log_det_times(0.0)), UNCHECKED, transition),
     "log-det doubled": (STRONG, riemannian(log_det_times(2.0)), UNCHECKED, transition),
@@ -117,6 +127,9 @@ MUTANTS = {
     ),
     "site term of the chart dropped": (FLAT, without_site_term, RotationSplitting(), transition),
     "a rotation that does not preserve volume": (FLAT, wrong_rotation, RotationSplitting(), transition),
+    "energy without the span's part": (
+        replace(FLAT, metric="spanned"), span_forgotten, RotationSplitting(), transition,
+    ),
     "no rejection": (
         replace(FLAT, step_size=1.0),
         lambda target: hamiltonian_of(target, "flat"),

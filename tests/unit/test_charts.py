@@ -30,6 +30,15 @@ def test_to_model_and_from_model_are_inverse(name, with_sites):
     np.testing.assert_allclose(chart.to_model(z, eta), chart.to_model(z), atol=1e-9)
 
 
+@pytest.mark.parametrize("with_sites", [False, True])
+@pytest.mark.parametrize("name", PRIORS)
+def test_gram_is_the_covariance_of_the_sites(name, with_sites):
+    """A triangular Φ is multiplied by its own routine; both triangles are filled."""
+    prior = FactorizedPrior(PRIORS[name](N))
+    predictor = SiteChart(prior, absurd_sites(np.random.default_rng(0)) if with_sites else None).predictor
+    np.testing.assert_allclose(predictor.gram, predictor.matrix @ predictor.matrix.T, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("likelihood", ["logit", "poisson", "student_t"])
 @pytest.mark.parametrize("with_sites", [False, True])
 @pytest.mark.parametrize("name", PRIORS)

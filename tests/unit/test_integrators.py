@@ -12,9 +12,11 @@ from pymc_rmhmc.dynamics.hamiltonian import (
     GaussianState,
     RiemannianHamiltonian,
     RiemannianState,
+    SpannedHamiltonian,
 )
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint, RotationSplitting
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
+from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.metrics import LatentMetric
@@ -25,6 +27,17 @@ from tests.unit.toys import problem
 N = 4
 
 
+class Drawn:
+    """In place of random numbers: the momentum that a state shall have."""
+
+    def __init__(self, momentum):
+        self.momentum = momentum
+
+    def standard_normal(self, size):
+        assert size == self.momentum.size
+        return self.momentum
+
+
 class System:
     """A Hamiltonian with an integrator, and states made of a position and a momentum."""
 
@@ -32,10 +45,11 @@ class System:
         stated, family = problem(prior, likelihood, N, seed=1)
         base = FactorizedPrior(stated)
         self.integrator = integrator
-        if metric == "flat":
+        if metric in ("flat", "spanned"):
             rng = np.random.default_rng(0)
             sites = GaussianSites(rng.standard_normal(N), rng.exponential(0.5, N))
-            self.flow = GaussianHamiltonian(LatentTarget(SiteChart(base, sites), family))
+            kind = GaussianHamiltonian if metric == "flat" else SpannedHamiltonian
+            self.flow = kind(LatentTarget(SiteChart(base, sites), family))
         else:
             self.flow = RiemannianHamiltonian(LatentMetric(LatentTarget(SiteChart(base), family), metric))
         self.size = base.n_latent
@@ -43,6 +57,8 @@ class System:
     def state(self, q, p):
         if isinstance(self.flow, GaussianHamiltonian):
             return GaussianState(self.flow.residual.at(q), p)
+        if isinstance(self.flow, SpannedHamiltonian):
+            return self.flow.refresh(self.flow.state(q), Drawn(p))
         return RiemannianState(self.flow.metric.at(q), p)
 
     def advance(self, q, p, step_size, n_steps):
@@ -72,11 +88,12 @@ PRODUCT = [
     (integrator, metric, prior, likelihood)
     for integrator, metric, prior, likelihood in itertools.product(
         ("leapfrog", "midpoint", "splitting"),
-        ("hessian", "fisher", "flat"),
+        ("hessian", "fisher", "flat", "spanned"),
         ("centred", "rotated", "additive"),
         ("logit", "poisson", "student_t"),
     )
-    if (integrator == "splitting") == (metric == "flat") and not (metric == "hessian" and likelihood == "student_t")
+    if (integrator == "splitting") == (metric in ("flat", "spanned"))
+    and not (metric == "hessian" and likelihood == "student_t")
 ]
 
 
@@ -133,8 +150,9 @@ def test_the_input_is_not_changed(system):
     np.testing.assert_array_equal(state.momentum, p_before)
 
 
+@pytest.mark.parametrize("metric", ["flat", "spanned"])
 @pytest.mark.parametrize("step_size", [0.1, 0.7, 2.0])
-def test_splitting_is_exact_where_the_density_is_normal(step_size):
+def test_splitting_is_exact_where_the_density_is_normal(step_size, metric):
     """Sites equal to the likelihood's: φ is constant, and the step is the orbit itself."""
     stated, _ = problem("centred", "logit", N)
 
@@ -145,12 +163,41 @@ def test_splitting_is_exact_where_the_density_is_normal(step_size):
             return float(eta @ (0.4 - eta)), 0.4 - 2.0 * eta
 
     sites = GaussianSites(np.full(N, 0.4), np.full(N, 2.0))
-    flow = GaussianHamiltonian(LatentTarget(SiteChart(FactorizedPrior(stated), sites), Gaussian()))
+    system = System(RotationSplitting(), metric, "centred", "logit")
+    system.flow = type(system.flow)(LatentTarget(SiteChart(FactorizedPrior(stated), sites), Gaussian()))
     rng = np.random.default_rng(0)
     z, p = rng.standard_normal(N), rng.standard_normal(N)
-    end = RotationSplitting().step(flow, GaussianState(flow.residual.at(z), p), step_size).state
+    end = system.advance(z, p, step_size, 1)
     np.testing.assert_allclose(end.position, z * np.cos(step_size) + p * np.sin(step_size), atol=1e-12)
     np.testing.assert_allclose(end.momentum, p * np.cos(step_size) - z * np.sin(step_size), atol=1e-12)
+
+
+@pytest.mark.parametrize("prior", ["centred", "rotated", "additive"])
+def test_both_representations_of_the_flat_metric_walk_the_same_chain(prior):
+    stated, family = problem(prior, "poisson", N, seed=1)
+    rng = np.random.default_rng(0)
+    sites = GaussianSites(rng.standard_normal(N), rng.exponential(0.5, N))
+    target = LatentTarget(SiteChart(FactorizedPrior(stated), sites), family)
+    start, chains = 0.3 * rng.standard_normal(target.chart.prior.n_latent), []
+    for flow in (GaussianHamiltonian(target), SpannedHamiltonian(target)):
+        state, draws, chain = flow.state(start), np.random.default_rng(1), []
+        for _ in range(200):
+            outcome = transition(flow, RotationSplitting(), state, 4, 0.4, draws)
+            state = outcome.state
+            chain.append([*state.position, outcome.energy, outcome.energy_error, outcome.accepted])
+            np.testing.assert_allclose(target.apply(state.position) + target.chart.predictor.offset, state.point.eta)
+        chains.append(np.array(chain))
+    assert 0.2 < chains[0][:, -1].mean() < 1.0  # both decisions were met
+    np.testing.assert_allclose(chains[1], chains[0], rtol=1e-8, atol=1e-8)
+
+
+def test_a_spanned_state_is_resumed_from_its_coordinates_to_the_last_bit():
+    system = System(RotationSplitting(), "spanned", "rotated", "logit")
+    end = system.advance(*system.start(), 0.3, 4)
+    again = system.flow.state(*end.coordinates)
+    runs = [transition(system.flow, system.integrator, s, 3, 0.3, np.random.default_rng(2)) for s in (end, again)]
+    np.testing.assert_array_equal(runs[0].state.position, runs[1].state.position)
+    assert runs[0].energy == runs[1].energy
 
 
 @pytest.mark.parametrize("name", ["leapfrog", "midpoint"])

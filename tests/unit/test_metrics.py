@@ -6,13 +6,18 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, RiemannianHamiltonian, RiemannianState
+from pymc_rmhmc.dynamics.hamiltonian import (
+    GaussianHamiltonian,
+    RiemannianHamiltonian,
+    RiemannianState,
+    SpannedHamiltonian,
+)
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.metrics import FisherMetric, FlatMetric, HessianMetric, LatentMetric
 from pymc_rmhmc.geometry.prior import FactorizedPrior
 from pymc_rmhmc.geometry.target import LatentTarget, Tempering
-from tests.unit.toys import PRIORS, Poisson, ToyComponent, ToyPrior, problem
+from tests.unit.toys import LIKELIHOODS, PRIORS, Poisson, ToyComponent, ToyPrior, problem
 
 N = 6
 CASES = [
@@ -142,6 +147,14 @@ def test_metric_objects_make_the_hamiltonian_that_they_name():
         assert isinstance(flow, RiemannianHamiltonian)
         assert flow.metric.kind == choice.name
     assert isinstance(FlatMetric().hamiltonian(target), GaussianHamiltonian)
+
+
+@pytest.mark.parametrize(("n_sites", "spanned"), [(N, True), (2 * N, True), (3 * N, False)])
+def test_a_lasting_chart_takes_the_representation_with_the_cheaper_steps(n_sites, spanned):
+    stated = ToyPrior((ToyComponent(predictor=np.eye(n_sites, N)),), np.zeros(n_sites))
+    target = LatentTarget(SiteChart(FactorizedPrior(stated), lasting=True), LIKELIHOODS["logit"](np.ones(n_sites)))
+    flow = FlatMetric().hamiltonian(target)
+    assert isinstance(flow, SpannedHamiltonian if spanned else GaussianHamiltonian)
 
 
 def test_a_curvature_that_the_likelihood_lacks_is_an_error():

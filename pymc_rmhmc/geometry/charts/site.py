@@ -73,6 +73,8 @@ class SiteChart:
         The block's prior at one θ.
     sites : GaussianSites, optional
         None gives the whitened chart, z = ν.
+    lasting : bool
+        Whether the chart is for many draws: then preparing for cheaper steps pays.
 
     Attributes
     ----------
@@ -87,9 +89,12 @@ class SiteChart:
         If ``I + ΦᵀW̄Φ`` is not positive definite (never for w̄ ≥ 0).
     """
 
-    def __init__(self, prior: FactorizedPrior, sites: GaussianSites | None = None) -> None:
+    def __init__(
+        self, prior: FactorizedPrior, sites: GaussianSites | None = None, *, lasting: bool = False
+    ) -> None:
         self.prior = prior
         self.sites = sites
+        self.lasting = lasting
         self._factor: Array | None = None  # Rᵀ, lower
         self._centre = np.zeros(prior.n_latent)  # c
         self.predictor = prior.predictor

@@ -7,10 +7,13 @@ be solved.
 
 from __future__ import annotations
 
-from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, SpannedHamiltonian
 from pymc_rmhmc.geometry.target import LatentTarget
 
 __all__ = ["FlatMetric"]
+
+# Sites a latent value, up to which one product with ΦΦᵀ is cheaper than two with Φ.
+MOST_SITES = 2
 
 
 class FlatMetric:
@@ -46,6 +49,10 @@ class FlatMetric:
     def __repr__(self) -> str:
         return f"FlatMetric(refit={self.refit})"
 
-    def hamiltonian(self, target: LatentTarget) -> GaussianHamiltonian:
-        """The Hamiltonian of a target in this metric."""
+    def hamiltonian(self, target: LatentTarget) -> GaussianHamiltonian | SpannedHamiltonian:
+        """The Hamiltonian of a target in this metric, in the form whose steps are cheaper."""
+        predictor = target.chart.predictor
+        # ΦΦᵀ costs O(n³) once; a step then reads n²/2 numbers, where Φ and Φᵀ are 2nk (n² if triangular).
+        if target.chart.lasting and predictor.n_sites <= MOST_SITES * predictor.n_latent:
+            return SpannedHamiltonian(target)
         return GaussianHamiltonian(target)

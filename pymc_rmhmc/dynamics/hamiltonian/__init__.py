@@ -1,0 +1,22 @@
+"""Hamiltonians: what they ask of a metric or a density, and the three that there are."""
+
+from pymc_rmhmc.dynamics.hamiltonian.gaussian import GaussianHamiltonian, GaussianState
+from pymc_rmhmc.dynamics.hamiltonian.protocols import Density, DensityPoint, Hamiltonian, Metric, MetricPoint
+from pymc_rmhmc.dynamics.hamiltonian.riemannian import RiemannianHamiltonian, RiemannianState
+from pymc_rmhmc.dynamics.hamiltonian.spanned import SiteDensity, SitePoint, SpannedHamiltonian, SpannedState
+
+__all__ = [
+    "Density",
+    "DensityPoint",
+    "GaussianHamiltonian",
+    "GaussianState",
+    "Hamiltonian",
+    "Metric",
+    "MetricPoint",
+    "RiemannianHamiltonian",
+    "RiemannianState",
+    "SiteDensity",
+    "SitePoint",
+    "SpannedHamiltonian",
+    "SpannedState",
+]

@@ -1,0 +1,82 @@
+"""A density that is nearly standard normal, in the flat metric ``G = I``: its quadratic part is a rotation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.dynamics.hamiltonian.protocols import Density, DensityPoint
+from pymc_rmhmc.errors import Failure
+
+__all__ = ["GaussianHamiltonian", "GaussianState"]
+
+type Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianState:
+    """A position with the non-Gaussian part of the log density there, and a momentum (n,)."""
+
+    point: DensityPoint
+    momentum: Array
+
+    @property
+    def position(self) -> Array:
+        """The position (n,)."""
+        return self.point.position
+
+    @property
+    def coordinates(self) -> tuple[Array]:
+        """What the Hamiltonian's `state` needs to stand here again."""
+        return (self.point.position,)
+
+
+class GaussianHamiltonian:
+    """``H(z, p) = ½ zᵀz - φ(z) + ½ pᵀp``: a standard normal times ``exp φ``, in the metric ``G = I``.
+
+    The flow of ``½ zᵀz + ½ pᵀp`` is a rotation and is followed exactly (`drift`); ``-φ`` gives `kick`.
+    Where φ is constant the composition is exact at any step size.
+
+    Parameters
+    ----------
+    residual : Density
+        φ and its gradient.
+
+    References
+    ----------
+    Shahbaba, Lan, Johnson and Neal (2014), Split Hamiltonian Monte Carlo, section 3.
+    """
+
+    def __init__(self, residual: Density) -> None:
+        self.residual = residual
+
+    def state(self, position: Array) -> GaussianState:
+        """Evaluate φ; the momentum is zero until `refresh`."""
+        return GaussianState(self.residual.at(position), np.zeros_like(position))
+
+    def refresh(self, state: GaussianState, rng: np.random.Generator) -> GaussianState:
+        """Draw ``p ~ N(0, I)``."""
+        return GaussianState(state.point, rng.standard_normal(state.position.size))
+
+    def kick(self, state: GaussianState, time: float) -> GaussianState:
+        """The flow of -φ for a time: ``p += time ∇φ(z)``."""
+        return GaussianState(state.point, state.momentum + time * state.point.gradient)
+
+    def drift(self, state: GaussianState, time: float) -> GaussianState:
+        """The flow of ``½ zᵀz + ½ pᵀp`` for a time: a rotation of every pair ``(zᵢ, pᵢ)``."""
+        cosine, sine = math.cos(time), math.sin(time)
+        position = cosine * state.position + sine * state.momentum
+        momentum = cosine * state.momentum - sine * state.position
+        return GaussianState(self.residual.at(position), momentum)
+
+    def energy(self, state: GaussianState) -> float:
+        """H, up to a constant."""
+        z, p = state.position, state.momentum
+        return 0.5 * float(z @ z) + 0.5 * float(p @ p) - state.point.log_density
+
+    def failure(self, state: GaussianState) -> Failure:
+        """NON_FINITE where φ or its gradient is."""
+        return state.point.failure

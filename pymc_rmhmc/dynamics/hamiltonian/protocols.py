@@ -1,0 +1,87 @@
+"""What the dynamics ask of a density and of a metric, and what a trajectory asks of a Hamiltonian."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.errors import Failure
+
+__all__ = ["Density", "DensityPoint", "Hamiltonian", "Metric", "MetricPoint"]
+
+type Array = NDArray[np.float64]
+
+
+class DensityPoint(Protocol):
+    """A log density evaluated at one position."""
+
+    @property
+    def position(self) -> Array:
+        """Where, (n,)."""
+
+    @property
+    def log_density(self) -> float:
+        """The value there, up to a constant."""
+
+    @property
+    def gradient(self) -> Array:
+        """Its gradient, (n,)."""
+
+    @property
+    def failure(self) -> Failure:
+        """Why the evaluation cannot be used, `Failure.NONE` if it can."""
+
+
+class MetricPoint(DensityPoint, Protocol):
+    """A metric and the target at one position; everything that is factorised is factorised once, here.
+
+    Derivatives of the metric appear only contracted, never as an (n, n, n) array: `trace_term` is
+    ``½ tr(G⁻¹ ∂G/∂qᵢ)`` and `quadratic_term` is ``-½ uᵀ(∂G/∂qᵢ)u``, both of shape (n,).
+    """
+
+    half_log_det: float
+    trace_term: Array
+
+    def solve(self, vector: Array) -> Array:
+        """``G⁻¹ vector``."""
+
+    def sample_momentum(self, rng: np.random.Generator) -> Array:
+        """A draw from ``N(0, G)``."""
+
+    def quadratic_term(self, velocity: Array) -> Array:
+        """``-½ uᵀ(∂G/∂qᵢ)u`` for every i."""
+
+    def apply_change(self, position: Array, velocity: Array) -> Array:
+        """``(G(position) - G(self.position)) velocity`` without a new factorisation."""
+
+
+class Metric(Protocol):
+    """A map from a position to a `MetricPoint`. It reports what fails in `MetricPoint.failure`."""
+
+    def at(self, position: Array) -> MetricPoint:
+        """Evaluate the target and the metric, and factorise the metric."""
+
+
+class Density(Protocol):
+    """A log density that can be evaluated with its gradient."""
+
+    def at(self, position: Array) -> DensityPoint:
+        """Evaluate at a position (n,)."""
+
+
+class Hamiltonian[State](Protocol):
+    """What a trajectory asks: it never looks inside a state, so that a state can be extended."""
+
+    def state(self, *coordinates: Array) -> State:
+        """A phase state at a position (or at another state's `coordinates`), with no momentum yet."""
+
+    def refresh(self, state: State, rng: np.random.Generator) -> State:
+        """The same position with a fresh momentum (and fresh auxiliaries, if there are any)."""
+
+    def energy(self, state: State) -> float:
+        """H of a state: finite, or nan/inf where it cannot be computed."""
+
+    def failure(self, state: State) -> Failure:
+        """Why the state cannot be used, `Failure.NONE` if it can."""

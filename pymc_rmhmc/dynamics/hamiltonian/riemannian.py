@@ -1,0 +1,67 @@
+"""The general, non-separable ``H(q, p) = -L(q) + ½ log|G(q)| + ½ pᵀG(q)⁻¹p``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.dynamics.hamiltonian.protocols import Metric, MetricPoint
+from pymc_rmhmc.errors import Failure
+
+__all__ = ["RiemannianHamiltonian", "RiemannianState"]
+
+type Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RiemannianState:
+    """A position with its factorised metric, and a momentum (n,)."""
+
+    point: MetricPoint
+    momentum: Array
+
+    @property
+    def position(self) -> Array:
+        """The position (n,)."""
+        return self.point.position
+
+    @property
+    def coordinates(self) -> tuple[Array]:
+        """What the Hamiltonian's `state` needs to stand here again."""
+        return (self.point.position,)
+
+
+class RiemannianHamiltonian:
+    """``H(q, p) = -L(q) + ½ log|G(q)| + ½ pᵀ G(q)⁻¹ p`` with a position-dependent metric.
+
+    Parameters
+    ----------
+    metric : Metric
+        Carries the target as well, since a metric is usually made of the target's own derivatives.
+
+    References
+    ----------
+    Girolami and Calderhead (2011), eq. 13; Paquet and Fraccaro (2016), eq. 11.
+    """
+
+    def __init__(self, metric: Metric) -> None:
+        self.metric = metric
+
+    def state(self, position: Array) -> RiemannianState:
+        """The metric at a position; the momentum is zero until `refresh`."""
+        return RiemannianState(self.metric.at(position), np.zeros_like(position))
+
+    def refresh(self, state: RiemannianState, rng: np.random.Generator) -> RiemannianState:
+        """Draw ``p ~ N(0, G(q))``."""
+        return replace(state, momentum=state.point.sample_momentum(rng))
+
+    def energy(self, state: RiemannianState) -> float:
+        """H, up to the constant ``½ n log 2π``."""
+        kinetic = 0.5 * float(state.momentum @ state.point.solve(state.momentum))
+        return -state.point.log_density + state.point.half_log_det + kinetic
+
+    def failure(self, state: RiemannianState) -> Failure:
+        """What the evaluation of the metric reported."""
+        return state.point.failure
