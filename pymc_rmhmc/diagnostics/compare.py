@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import arviz as az
 import numpy as np
 import pandas as pd
 
-from pymc_rmhmc.diagnostics.statistics import common_variables, posterior_of, statistic
-from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.diagnostics.statistics import common_variables, posteriors_of, sampler_unknown, statistic
+from pymc_rmhmc.errors import ConfigurationError, DataError
 
-__all__ = ["compare", "parameter_table"]
+__all__ = ["compare", "parameter_tables"]
 
-type Timing = float | tuple[float, float]
+type Timing = float | Sequence[float]
 
 
 def compare(
     results: Mapping[str, Any],
     timings: Mapping[str, Timing] | None = None,
     *,
-    var_names: list[str] | None = None,
+    var_names: list[str] | str | None = None,
     sampler: int | None = None,
     reference: str | None = None,
 ) -> pd.DataFrame:
@@ -34,29 +34,38 @@ def compare(
     timings : mapping of str to float or (float, float), optional
         Wall-clock seconds of a whole run, or of its tuning and its sampling, for results that carry no
         times of their own (nutpie's) or where yours are better.
-    var_names : list of str, optional
+    var_names : str or list of str, optional
         The variables to judge by; by default all that every result has.
     sampler : int, optional
-        Which sampler of a compound to read statistics from; by default RMHMC. In a compound PyMC stacks
-        shared statistics along a last dimension.
+        Which sampler of a compound to read E-BFMI and failures from. PyMC stacks a statistic that several
+        samplers record along a last dimension, in the order of those samplers. By default the one whose
+        `failure` is not missing, or the first where `failure` is not stacked (a note says so); failures
+        are then those of all samplers.
     reference : str, optional
         The result that means are held against; by default the last.
 
     Returns
     -------
     pandas.DataFrame
-        A row for each result. Seconds are wall-clock: chains that ran side by side count once. ``ESS/s`` is
-        the smallest ESS, bulk or tail, over all parameters, divided by the seconds with tuning;
-        ``ESS/s (sampling)`` leaves tuning out. ``mean difference`` is the largest difference of posterior
-        means from the reference, in Monte Carlo standard errors of the difference.
-        ``df.attrs["notes"]`` says what could not be known.
+        A row for each result. ``seconds (sampling)`` is the wall-clock time in which any chain drew after
+        its tuning: chains side by side count once, chains one after another add up. ``seconds`` is PyMC's
+        own time for the whole run, which adds tuning, starting the processes and the storing of draws (but
+        not compiling before it). ``ESS/s`` is the smallest ESS, bulk or tail, over all parameters, divided
+        by the seconds with tuning; ``ESS/s (sampling)`` leaves tuning out. A parameter that never moved
+        has ESS 0, unless it moved in no result: it is then a constant, and left out. ``failures`` are
+        RMHMC's failed trajectories after tuning, or divergences where none are recorded.
+        ``mean difference`` is the largest difference of posterior means from the reference, in Monte Carlo
+        standard errors of the difference. What could not be known is nan, and ``df.attrs["notes"]`` says
+        why.
 
     Raises
     ------
     ConfigurationError
-        If there is nothing to compare, or the reference or a timing's name is unknown.
+        If there is nothing to compare, the reference or a timing's name is unknown, or a timing is no
+        time.
     DataError
-        If a result has no posterior, or the results share no variable.
+        If a result has no posterior, or the results share no variable, disagree on its shape, or hold
+        constants alone.
 
     References
     ----------
@@ -68,20 +77,21 @@ def compare(
     >>> from pymc_rmhmc import compare
     >>> compare({"RMHMC": idata, "NUTS": other}, timings={"NUTS": 12.3})  # doctest: +SKIP
     """
-    if not results:
-        raise ConfigurationError("There is nothing to compare: give at least one result.")
+    posteriors = posteriors_of(results)
     timings = dict(timings or {})
     reference = list(results)[-1] if reference is None else reference
     for name in (reference, *timings):
         if name not in results:
             raise ConfigurationError(f'"{name}" is not among the results: {", ".join(results)}.')
-    posteriors = {name: posterior_of(name, idata) for name, idata in results.items()}
     names = common_variables(posteriors, var_names)
-    tables = {name: parameter_table(dataset[names]) for name, dataset in posteriors.items()}
+    tables = parameter_tables({name: dataset[names] for name, dataset in posteriors.items()})
     notes: list[str] = []
     rows = {}
     for name, idata in results.items():
-        tuning, sampling = _seconds(name, idata, timings.get(name), sampler, notes)
+        tuning, sampling = _seconds(name, idata, timings.get(name), notes)
+        _note_draws(name, tables[name], notes)
+        if sampler is None and sampler_unknown(idata, "energy"):
+            notes.append(f"{name}: E-BFMI is of the first sampler that records energy; sampler= takes another.")
         rows[name] = _row(idata, tables[name], tables[reference], tuning, sampling, sampler)
         if name == reference:
             rows[name]["mean difference"] = np.nan
@@ -90,8 +100,17 @@ def compare(
     return frame
 
 
-def parameter_table(dataset: Any) -> pd.DataFrame:
-    """Mean, Monte Carlo error, ESS and R-hat of every scalar parameter of a posterior's dataset."""
+def parameter_tables(datasets: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    """Every result's table of scalar parameters, without those that moved in no result (constants)."""
+    tables = {name: _parameter_table(dataset) for name, dataset in datasets.items()}
+    moved = np.any([table["moved"] for table in tables.values()], axis=0)
+    if not moved.any():
+        raise DataError("No parameter moved in any result: there is nothing to compare.")
+    return {name: table[moved] for name, table in tables.items()}
+
+
+def _parameter_table(dataset: Any) -> pd.DataFrame:
+    """Mean, Monte Carlo error, ESS and R-hat of every scalar parameter, and whether it moved."""
     parts = []
     for name in dataset.data_vars:
         one = dataset[[name]]
@@ -103,9 +122,22 @@ def parameter_table(dataset: Any) -> pd.DataFrame:
             "rhat": az.rhat(one),
         }
         flat = {key: np.ravel(value[name].values) for key, value in columns.items()}
+        values = one[name].values
+        flat["moved"] = np.ravel((values != values[:1, :1]).any(axis=(0, 1)))
+        # ArviZ calls draws that never moved independent: they say nothing.
+        flat.update({key: np.where(flat["moved"], flat[key], 0.0) for key in ("bulk", "tail")})
         labels = [f"{name}{list(map(int, i)) if i else ''}" for i in np.ndindex(one[name].shape[2:])]
         parts.append(pd.DataFrame(flat, index=labels))
     return pd.concat(parts)
+
+
+def _note_draws(name: str, table: pd.DataFrame, notes: list[str]) -> None:
+    """Say which parameters cannot be judged."""
+    stuck, broken = table.index[~table["moved"]], table.index[~np.isfinite(table["mean"])]
+    if len(stuck):
+        notes.append(f"{name}: {len(stuck)} parameters never moved ({stuck[0]} first): their ESS is 0.")
+    if len(broken):
+        notes.append(f"{name}: {len(broken)} parameters have draws that are not finite ({broken[0]} first).")
 
 
 def _row(
@@ -113,12 +145,13 @@ def _row(
 ) -> dict[str, Any]:
     """One result's figures."""
     sizes = idata["posterior"].dataset.sizes
-    # A parameter that never moved (a constant) has no ESS; it is no parameter.
-    ess = table[["bulk", "tail"]].min()
-    smallest = float(ess.min())
+    # A parameter whose ESS is unknown makes the smallest unknown: leaving it out would flatter the sampler.
+    ess = table[["bulk", "tail"]].min(skipna=False)
+    smallest = float(ess.min(skipna=False))
     total = tuning + sampling
     error = np.hypot(table["mcse"], against["mcse"])
-    difference = (table["mean"] - against["mean"]).abs() / error.where(error > 0)
+    gap = (table["mean"] - against["mean"]).abs()
+    difference = (gap / error).mask((gap == 0) & (error == 0), 0.0)
     return {
         "chains": int(sizes["chain"]),
         "draws": int(sizes["draw"]),
@@ -130,10 +163,10 @@ def _row(
         "ESS tail median": float(table["tail"].median()),
         "ESS/s": smallest / total,
         "ESS/s (sampling)": smallest / sampling,
-        "R-hat max": float(table["rhat"].max()),
+        "R-hat max": float(table["rhat"].max(skipna=False)),
         "E-BFMI min": _ebfmi(statistic(idata, "energy", sampler)),
         "failures": _failures(idata, sampler),
-        "mean difference": float(difference.max()),
+        "mean difference": float(difference.max(skipna=False)),
     }
 
 
@@ -148,28 +181,31 @@ def _ebfmi(energy: np.ndarray | None) -> float:
 def _failures(idata: Any, sampler: int | None) -> float:
     """Failed trajectories, or divergences of samplers that do not count failures."""
     for name in ("failure", "diverging"):
-        values = statistic(idata, name, sampler)
+        values = _stacked(idata, name) if sampler is None else statistic(idata, name, sampler)
         if values is not None:
             return int((np.nan_to_num(values.astype(float)) > 0).sum())
     return float("nan")
 
 
-def _seconds(
-    name: str, idata: Any, given: Timing | None, sampler: int | None, notes: list[str]
-) -> tuple[float, float]:
+def _stacked(idata: Any, name: str) -> np.ndarray | None:
+    """A statistic of all samplers, (chain, draw) or (chain, draw, sampler)."""
+    if "sample_stats" not in idata.children or name not in idata["sample_stats"].dataset:
+        return None
+    return np.asarray(idata["sample_stats"].dataset[name].values)
+
+
+def _seconds(name: str, idata: Any, given: Timing | None, notes: list[str]) -> tuple[float, float]:
     """Seconds of tuning and of sampling: those given, or those that PyMC recorded."""
     if given is not None:
-        if isinstance(given, tuple):
-            return float(given[0]), float(given[1])
-        return _divided(idata, float(given), name, notes)
-    start = statistic(idata, "perf_counter_start", sampler)
-    length = statistic(idata, "perf_counter_diff", sampler)
-    if start is None or length is None:
-        notes.append(f"{name}: its result has no times of its own; give timings={{'{name}': seconds}}.")
-        return float("nan"), float("nan")
-    start, length = start.astype(float), length.astype(float)
-    sampling = _wall(start, start + length)
+        tuning, sampling = _checked_timing(name, given)
+        return (tuning, sampling) if tuning is not None else _divided(idata, sampling, name, notes)
+    start, length = _stacked(idata, "perf_counter_start"), _stacked(idata, "perf_counter_diff")
     whole = idata["posterior"].attrs.get("sampling_time")
+    if start is None or length is None:
+        recorded = "" if whole is None else f" (PyMC recorded {float(whole):.3g} s for all of it, compiling apart)"
+        notes.append(f"{name}: its draws have no times; give timings={{'{name}': seconds}}{recorded}.")
+        return float("nan"), float("nan")
+    sampling = _wall(start.astype(float), (start + length).astype(float))
     if whole is None:
         notes.append(f"{name}: the seconds of its tuning are not known, and are not counted.")
         return 0.0, sampling
@@ -177,9 +213,24 @@ def _seconds(
     return max(0.0, float(whole) - sampling), sampling
 
 
+def _checked_timing(name: str, given: Timing) -> tuple[float | None, float]:
+    """(tuning, sampling), or (None, whole run), in seconds that make sense."""
+    try:
+        parts = np.atleast_1d(np.asarray(given, dtype=float))
+    except (TypeError, ValueError):
+        parts = np.array([])
+    if isinstance(given, str) or parts.shape not in {(1,), (2,)} or (np.ndim(given) and parts.size == 1):
+        raise ConfigurationError(f'timings["{name}"] must be seconds or (tuning, sampling), got {given!r}.')
+    if not np.isfinite(parts).all() or parts.min() < 0 or parts[-1] == 0:
+        raise ConfigurationError(f'timings["{name}"] must be positive, finite seconds, got {given!r}.')
+    return (None if parts.size == 1 else float(parts[0])), float(parts[-1])
+
+
 def _wall(starts: np.ndarray, ends: np.ndarray) -> float:
     """Wall-clock seconds in which any chain was sampling: overlapping chains count once."""
-    spans = sorted(zip(starts[:, 0].tolist(), ends[:, -1].tolist(), strict=True))
+    # In a compound a chain's draw begins with its first sampler and ends with its last.
+    begins, finishes = starts[:, :1].reshape(len(starts), -1), ends[:, -1:].reshape(len(ends), -1)
+    spans = sorted(zip(np.nanmin(begins, axis=1).tolist(), np.nanmax(finishes, axis=1).tolist(), strict=True))
     total, reach = 0.0, -np.inf
     for begin, end in spans:
         total += max(0.0, end - max(begin, reach))

@@ -7,9 +7,10 @@ from typing import Any
 
 import arviz as az
 import numpy as np
+from scipy.stats import rankdata
 
-from pymc_rmhmc.diagnostics.compare import parameter_table
-from pymc_rmhmc.diagnostics.statistics import common_variables, posterior_of, statistic
+from pymc_rmhmc.diagnostics.compare import parameter_tables
+from pymc_rmhmc.diagnostics.statistics import common_variables, posteriors_of, statistic
 from pymc_rmhmc.errors import ConfigurationError
 
 __all__ = ["plot_compare"]
@@ -22,7 +23,7 @@ MAX_LAG = 40
 def plot_compare(
     results: Mapping[str, Any],
     *,
-    var_names: list[str] | None = None,
+    var_names: list[str] | str | None = None,
     n_parameters: int = 3,
     sampler: int | None = None,
 ) -> Any:
@@ -32,12 +33,13 @@ def plot_compare(
     ----------
     results : mapping of str to DataTree
         Such as ``{"RMHMC": idata, "NUTS": other}``.
-    var_names : list of str, optional
+    var_names : str or list of str, optional
         Among which to look; by default all variables that every result has.
     n_parameters : int
-        How many parameters to show: those with the smallest ESS in any result.
+        How many parameters to show: those with the smallest ESS in any result. Constants are left out.
     sampler : int, optional
-        Which sampler of a compound to read the energy from; by default RMHMC.
+        Which sampler of a compound to read the energy from, in the order of those that record it; by
+        default as in `compare`.
 
     Returns
     -------
@@ -57,18 +59,16 @@ def plot_compare(
     >>> from pymc_rmhmc import plot_compare
     >>> plot_compare({"RMHMC": idata, "NUTS": other}).savefig("compare.png")  # doctest: +SKIP
     """
-    if not results:
-        raise ConfigurationError("There is nothing to draw: give at least one result.")
+    posteriors = posteriors_of(results)
     if n_parameters < 1:
         raise ConfigurationError(f"n_parameters must be at least 1, got {n_parameters}.")
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ConfigurationError('plot_compare needs Matplotlib: pip install "pymc_rmhmc[plots]".') from error
-    posteriors = {name: posterior_of(name, idata) for name, idata in results.items()}
     names = common_variables(posteriors, var_names)
     flat = {name: _flatten(dataset, names) for name, dataset in posteriors.items()}
-    worst = _worst_parameters({name: parameter_table(d[names]) for name, d in posteriors.items()}, n_parameters)
+    worst = _worst_parameters(parameter_tables({name: d[names] for name, d in posteriors.items()}), n_parameters)
     figure = Figure(figsize=(11.0, 2.3 * (len(worst) + 1) + 0.6), layout="constrained")
     axes = figure.subplots(len(worst) + 1, 2, squeeze=False)
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(results)}
@@ -111,7 +111,8 @@ def _tidy(axis: Any) -> None:
 def _draw_ranks(axis: Any, draws: dict[str, np.ndarray], colours: dict[str, str], parameter: str) -> None:
     """Histograms of pooled ranks, scaled so that agreement is 1 everywhere."""
     pooled = np.concatenate([values.ravel() for values in draws.values()])
-    order = pooled.argsort(kind="stable").argsort() / pooled.size
+    # Equal draws share a rank: taken in order, ties (discrete variables) would set agreeing samplers apart.
+    order = (rankdata(pooled) - 0.5) / pooled.size
     start = 0
     for name, values in draws.items():
         part = order[start : start + values.size]
@@ -166,7 +167,8 @@ def _draw_energy(axis: Any, energies: dict[str, np.ndarray | None], colours: dic
 def _draw_growth(axis: Any, draws: dict[str, np.ndarray], colours: dict[str, str]) -> None:
     """The smallest ESS of the shown parameters against the number of draws."""
     for name, values in draws.items():
-        counts = np.unique(np.linspace(max(20, values.shape[1] // 10), values.shape[1], 10).astype(int))
+        n = values.shape[1]
+        counts = np.unique(np.linspace(min(n, max(20, n // 10)), n, 10).astype(int))
         sizes = [_smallest_ess(values[:, :count]) for count in counts]
         axis.plot(counts * values.shape[0], sizes, color=colours[name], lw=1.6, marker=".", ms=5)
     axis.set(title="smallest ESS (bulk or tail) of the parameters above", xlabel="draws, all chains", ylim=(0, None))

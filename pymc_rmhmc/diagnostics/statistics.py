@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from pymc_rmhmc.errors import ConfigurationError, DataError
 
-__all__ = ["common_variables", "posterior_of", "statistic"]
+__all__ = ["common_variables", "posterior_of", "posteriors_of", "sampler_unknown", "statistic"]
 
 
 def posterior_of(name: str, idata: Any) -> Any:
@@ -17,6 +18,17 @@ def posterior_of(name: str, idata: Any) -> Any:
     if "posterior" not in children:
         raise DataError(f"{name} has no posterior group; it must be a DataTree such as pm.sample returns.")
     return idata["posterior"].dataset
+
+
+def posteriors_of(results: Any) -> dict[str, Any]:
+    """The posteriors' datasets of all results by name, or the error that says what is wrong."""
+    if not isinstance(results, Mapping):
+        raise ConfigurationError(
+            f'Results are given by name, such as {{"RMHMC": idata, "NUTS": other}}; got {type(results).__name__}.'
+        )
+    if not results:
+        raise ConfigurationError("There is nothing to compare: give at least one result.")
+    return {name: posterior_of(name, idata) for name, idata in results.items()}
 
 
 def statistic(idata: Any, name: str, sampler: int | None = None, group: str = "sample_stats") -> np.ndarray | None:
@@ -29,8 +41,10 @@ def statistic(idata: Any, name: str, sampler: int | None = None, group: str = "s
     name : str
         ArviZ's name of the statistic.
     sampler : int, optional
-        In a compound every shared statistic has a last dimension of samplers: which to take. By default
-        the one that reports `failure`, RMHMC's own.
+        In a compound PyMC stacks a statistic that several samplers record along a last dimension, in the
+        order of those samplers: which to take. By default the one that reports `failure`, if that is
+        stacked too; else the first. (A `failure` that only one sampler records has lost that dimension,
+        and with it which sampler it was: see `sampler_unknown`.)
     group : str
         "sample_stats" or "warmup_sample_stats".
     """
@@ -45,6 +59,16 @@ def statistic(idata: Any, name: str, sampler: int | None = None, group: str = "s
     return values[..., index]
 
 
+def sampler_unknown(idata: Any, name: str) -> bool:
+    """Whether a statistic is stacked over samplers and nothing says which of them is RMHMC."""
+    if "sample_stats" not in idata.children:
+        return False
+    dataset = idata["sample_stats"].dataset
+    if name not in dataset or dataset[name].ndim < 3:
+        return False
+    return "failure" not in dataset or dataset["failure"].ndim < 3
+
+
 def _sampler_index(idata: Any, n_samplers: int, group: str) -> int:
     """The sampler of a compound that reports failures; the first if none does."""
     dataset = idata[group].dataset
@@ -55,8 +79,10 @@ def _sampler_index(idata: Any, n_samplers: int, group: str) -> int:
     return held[0] if held else 0
 
 
-def common_variables(posteriors: dict[str, Any], var_names: list[str] | None) -> list[str]:
+def common_variables(posteriors: dict[str, Any], var_names: list[str] | str | None) -> list[str]:
     """The variables to compare: those asked for, or all that every result has with one shape."""
+    if isinstance(var_names, str):
+        var_names = [var_names]
     names = list(var_names) if var_names is not None else list(next(iter(posteriors.values())).data_vars)
     kept = []
     for name in names:
