@@ -17,6 +17,7 @@ extensions = [
 html_theme = "pydata_sphinx_theme"
 html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
 html_static_path = ["_static"]
+html_css_files = ["outputs.css"]
 html_title = "pymc_rmhmc"
 exclude_patterns = ["_build", "generated", "jupyter_execute"]
 myst_enable_extensions = ["dollarmath", "deflist"]

@@ -13,8 +13,11 @@ from benchmarks.peers.blackjax_rmhmc import laplace_draw
 from benchmarks.problems import Problem
 
 
-def run(problem: Problem, seed: int, draws: int = 60, tune: int = 40, n_steps: int = 6) -> Outcome:
-    """``G(f) = W(f) + K⁻¹``, implicit midpoint, a fixed number of steps."""
+def run(
+    problem: Problem, seed: int, draws: int = 60, tune: int = 40, n_steps: int = 6, step_size: float | None = None,
+    integrator: str = "ImplicitMidpointIntegrator",
+) -> Outcome:  # fmt: skip
+    """``G(f) = W(f) + K⁻¹``, a fixed number of steps; the step size adapted where none is given."""
     import mici
 
     precision = np.linalg.inv(problem.covariance)
@@ -38,9 +41,9 @@ def run(problem: Problem, seed: int, draws: int = 60, tune: int = 40, n_steps: i
         metric_func=lambda f: precision + np.diag(curvature(f)[1]),
         vjp_metric_func=lambda f: lambda matrix: np.diag(matrix) * curvature(f)[2],
     )
-    integrator = mici.integrators.ImplicitMidpointIntegrator(system)
-    sampler = mici.samplers.StaticMetropolisHMC(system, integrator, np.random.default_rng(seed), n_step=n_steps)
-    adapters = [mici.adapters.DualAveragingStepSizeAdapter(adapt_stat_target=0.8)]
+    moves = getattr(mici.integrators, integrator)(system, step_size=step_size)
+    sampler = mici.samplers.StaticMetropolisHMC(system, moves, np.random.default_rng(seed), n_step=n_steps)
+    adapters = [mici.adapters.DualAveragingStepSizeAdapter(adapt_stat_target=0.8)] if step_size is None else []
     starts = [laplace_draw(problem, 100 * seed + chain) for chain in range(2)]
     times = []
 
@@ -59,5 +62,5 @@ def run(problem: Problem, seed: int, draws: int = 60, tune: int = 40, n_steps: i
     accept = float(np.mean(list(result.statistics["accept_stat"])))
     return Outcome(
         traces[:, -draws:], 2 * tune * per_draw, 2 * draws * per_draw,
-        {"acceptance": accept, "step size": float(integrator.step_size)},
+        {"acceptance": accept, "step size": float(moves.step_size)},
     )  # fmt: skip

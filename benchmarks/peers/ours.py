@@ -12,7 +12,7 @@ from benchmarks.problems import Problem
 from pymc_rmhmc import RMHMC, ImplicitMidpoint
 
 
-def flat(problem: Problem, seed: int, draws: int = 2000) -> Outcome:
+def flat(problem: Problem, seed: int, draws: int = 1000) -> Outcome:
     """``RMHMC()`` as it comes."""
     return _run(problem, seed, draws, None)
 

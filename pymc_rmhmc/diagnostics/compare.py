@@ -103,10 +103,12 @@ def compare(
 def parameter_tables(datasets: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """Every result's table of scalar parameters, without those that moved in no result (constants)."""
     tables = {name: _parameter_table(dataset) for name, dataset in datasets.items()}
-    moved = np.any([table["moved"] for table in tables.values()], axis=0)
-    if not moved.any():
+    means = np.array([table["mean"] for table in tables.values()])
+    # Samplers that are stuck, each at a place of its own, are no constant.
+    varies = np.any([table["moved"] for table in tables.values()], axis=0) | (means != means[0]).any(axis=0)
+    if not varies.any():
         raise DataError("No parameter moved in any result: there is nothing to compare.")
-    return {name: table[moved] for name, table in tables.items()}
+    return {name: table[varies] for name, table in tables.items()}
 
 
 def _parameter_table(dataset: Any) -> pd.DataFrame:
@@ -115,7 +117,7 @@ def _parameter_table(dataset: Any) -> pd.DataFrame:
     for name in dataset.data_vars:
         one = dataset[[name]]
         columns = {
-            "mean": one.mean(("chain", "draw")),
+            "mean": one.mean(("chain", "draw"), skipna=False),
             "mcse": az.mcse(one),
             "bulk": az.ess(one, method="bulk"),
             "tail": az.ess(one, method="tail"),
@@ -159,8 +161,8 @@ def _row(
         "seconds (sampling)": sampling,
         "ESS bulk min": float(ess["bulk"]),
         "ESS tail min": float(ess["tail"]),
-        "ESS bulk median": float(table["bulk"].median()),
-        "ESS tail median": float(table["tail"].median()),
+        "ESS bulk median": float(table["bulk"].median(skipna=False)),
+        "ESS tail median": float(table["tail"].median(skipna=False)),
         "ESS/s": smallest / total,
         "ESS/s (sampling)": smallest / sampling,
         "R-hat max": float(table["rhat"].max(skipna=False)),

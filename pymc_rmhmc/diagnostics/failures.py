@@ -16,11 +16,17 @@ __all__ = ["ADVICE", "FailureSummary", "failure_advice", "summarize_failures"]
 ADVICE = {
     Failure.SOLVER: (
         "the implicit step's equations were not solved",
-        "take smaller steps (raise target_accept, or a smaller step_size), or allow more with solver_max_iter",
+        (
+            "take smaller steps (a smaller step_size, or a higher target_accept where it is adapted); more iterations "
+            "(solver_max_iter) help seldom, since most such equations have no solution at all"
+        ),
     ),
     Failure.NON_REVERSIBLE: (
         "a step integrated back did not return",
-        'take smaller steps, or use integrator="implicit_midpoint", which is more stable',
+        (
+            "take smaller steps (a smaller step_size, or a higher target_accept where it is adapted); of the integrators "
+            "the implicit midpoint is the more stable"
+        ),
     ),
     Failure.NOT_POSITIVE_DEFINITE: (
         "a covariance or metric could not be factorised",
@@ -32,7 +38,7 @@ ADVICE = {
     ),
     Failure.ENERGY: (
         "the energy error exceeded 1000",
-        "take smaller steps (raise target_accept)",
+        "take smaller steps (a smaller step_size, or a higher target_accept where it is adapted)",
     ),
 }
 # A rate that is worth a word at the end of a chain: below it, rejections of this kind cost next to nothing.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from pymc_rmhmc.errors import ConfigurationError, DataError
 
@@ -22,7 +23,8 @@ def posterior_of(name: str, idata: Any) -> Any:
 
 def posteriors_of(results: Any) -> dict[str, Any]:
     """The posteriors' datasets of all results by name, or the error that says what is wrong."""
-    if not isinstance(results, Mapping):
+    # A DataTree is a mapping too, of its groups.
+    if not isinstance(results, Mapping) or isinstance(results, xr.DataTree):
         raise ConfigurationError(
             f'Results are given by name, such as {{"RMHMC": idata, "NUTS": other}}; got {type(results).__name__}.'
         )

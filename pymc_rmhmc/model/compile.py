@@ -15,12 +15,10 @@ import numpy as np
 import pymc as pm
 import pytensor
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
 
-from pymc_rmhmc.errors import DataError, UnsupportedModelError
-from pymc_rmhmc.model.graphs import PYTHON_MODE, Evaluator
+from pymc_rmhmc.model.components import GaussianComponent, LatentReader, LatentRow
+from pymc_rmhmc.model.graphs import PYTHON_MODE
 from pymc_rmhmc.model.observations import ObservationReader, RegisteredReader, make_reader
-from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.site_likelihood import BoundTerm, SiteLikelihood
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure
 
@@ -30,111 +28,11 @@ type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
 
 
-class GaussianComponent(NamedTuple):
-    """One latent variable, or one row of it.
-
-    Attributes
-    ----------
-    mean : (k,) array or None
-        μ; None for zero.
-    covariance : (k, k) array or None
-        Σ, to be factorised.
-    cholesky : (k, k) array or None
-        The lower factor, where the model gives it.
-    predictor : (n_sites, k) array or None
-        A; None for the identity.
-    centred : bool
-        Whether the model's variable is x; if not, it is ν with ``x = Lν``.
-    """
-
-    mean: Array | None
-    covariance: Array | None
-    cholesky: Array | None
-    predictor: Array | None
-    centred: bool
-
-
 class GaussianPrior(NamedTuple):
     """A block's components, and the part of its sites that does not depend on them (n_sites,)."""
 
     components: tuple[GaussianComponent, ...]
     offset: Array
-
-
-@dataclass(frozen=True)
-class LatentRow:
-    """One row of a latent variable: an independent Gaussian vector of its own.
-
-    Attributes
-    ----------
-    latent : int
-        Which variable of the block.
-    row : int
-        Which row; 0 for a vector.
-    size : int
-        k.
-    positions : (k,) int array
-        Where the row's values are in the raveled source.
-    """
-
-    latent: int
-    row: int
-    size: int
-    positions: NDArray[np.int64]
-
-
-class LatentReader:
-    """The prior of one latent variable as a function of a point.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    latent : LatentVariable
-        What was recognised.
-    """
-
-    def __init__(self, model: pm.Model, latent: LatentVariable) -> None:
-        self.name, self.form, self.root = latent.name, latent.form, latent.root
-        self.value_name = str(model.rvs_to_values[latent.variable].name)
-        self.source_ndim = latent.source.ndim
-        expressions = [latent.matrix] if latent.mean is None else [latent.matrix, latent.mean]
-        self._evaluate = Evaluator(model, expressions)
-        self.inputs, self.shared = self._evaluate.inputs, self._evaluate.shared
-
-    def source_shape(self, point: Point) -> tuple[int, ...]:
-        """The shape of what predictors read."""
-        shape = np.shape(point[self.value_name])
-        if self.form != "whitened":
-            return shape
-        size, rows = shape[-1], int(np.prod(shape[:-1]))
-        return (size,) if self.source_ndim == 1 else (size, rows)
-
-    def rows(self, latent: int, point: Point) -> list[LatentRow]:
-        """The independent rows of the variable."""
-        shape = np.shape(point[self.value_name])
-        if self.form == "independent":
-            size = int(np.prod(shape))
-            return [LatentRow(latent, 0, size, np.arange(size))]
-        size, n_rows = shape[-1], int(np.prod(shape[:-1]))
-        positions = np.arange(size * n_rows)
-        table = positions.reshape(size, n_rows).T if self.form == "whitened" else positions.reshape(n_rows, size)
-        return [LatentRow(latent, row, size, table[row]) for row in range(n_rows)]
-
-    def components(self, point: Point, rows: Sequence[LatentRow]) -> list[GaussianComponent]:
-        """μ and Σ of some rows, without predictors."""
-        matrix, *means = self._evaluate(point)
-        covariance, cholesky = _covariance(np.asarray(matrix, dtype=np.float64), self.root)
-        if self.form == "independent":
-            scale = np.broadcast_to(matrix, np.shape(point[self.value_name]))
-            covariance, cholesky = None, np.diag(np.ravel(scale).astype(np.float64))
-        made = []
-        for row in rows:
-            mean = None
-            if means:
-                mean = np.broadcast_to(means[0], np.shape(point[self.value_name])).reshape(-1, row.size)[row.row]
-            made.append(GaussianComponent(mean, covariance, cholesky, None, self.form != "whitened"))
-        return made
 
 
 class CompiledBlock:
@@ -211,6 +109,17 @@ class CompiledBlock:
             start += size
         return SiteLikelihood(self.n_sites, terms)
 
+    def check_inputs(self, point: Point) -> None:
+        """Look for inputs of the priors that cannot be used, whatever the hyperparameters.
+
+        Raises
+        ------
+        DataError, CovarianceError
+            If there are any.
+        """
+        for reader in self._readers:
+            reader.check_inputs(point)
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the shared data that the block reads."""
         held = [s for part in (*self._readers, *self._observations) for s in part.shared]
@@ -244,11 +153,6 @@ class CompiledBlock:
         for row in self._rows:
             parts = []
             for observation in self._observations:
-                if observation.site_level:
-                    raise UnsupportedModelError(
-                        f"{observation.name} is not registered, and {self.name} reads it through more than a gather: "
-                        "register its likelihood with register_likelihood."
-                    )
                 source_map = observation.form(point, self._shapes).maps[row.latent]
                 size = int(np.prod(self._shapes[row.latent]))
                 parts.append(source_map.dense(size)[:, row.positions])
@@ -314,7 +218,8 @@ def _compile_block(model: pm.Model, block: LatentBlock, point: Point) -> list[Co
     """One block, or one for each row of a variable whose rows are read apart."""
     readers = [LatentReader(model, latent) for latent in block.latents]
     shapes = [reader.source_shape(point) for reader in readers]
-    observations = [make_reader(model, o, [latent.source for latent in block.latents]) for o in block.observations]
+    sources = [latent.source for latent in block.latents]
+    observations = [make_reader(model, o, sources, shapes) for o in block.observations]
     rows = [row for i, reader in enumerate(readers) for row in reader.rows(i, point)]
     apart = len(readers) == 1 and len(rows) > 1 and all(
         isinstance(o, RegisteredReader)
@@ -362,20 +267,6 @@ class _Rest:
 
     def __call__(self, point: Point) -> float:
         return float(self.function(*(point[name] for name in self.names)))
-
-
-def _covariance(matrix: Array, root: str) -> tuple[Array | None, Array | None]:
-    """(Σ, L), one of them None, from whatever the model gives."""
-    if root == "cholesky":
-        return None, matrix
-    if root == "precision":
-        if not np.isfinite(matrix).all():
-            raise DataError("The precision matrix (tau) of an MvNormal has values that are not finite.")
-        factor = cho_factor(matrix, lower=True)
-        inverse = cho_solve(factor, np.eye(matrix.shape[0]))
-        return 0.5 * (inverse + inverse.T), None
-    # A covariance of independent rows may carry leading dimensions of length 1.
-    return matrix.reshape(matrix.shape[-2:]) if matrix.ndim > 2 else matrix, None
 
 
 def _moved(point: Point, names: Sequence[str]) -> Point:

@@ -9,13 +9,13 @@ import numpy as np
 import pymc as pm
 import pytensor
 from pytensor.compile.mode import Mode
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["Evaluator", "core_op", "nonlinear_step", "reaches", "shared_inputs", "substitute"]
+__all__ = ["Evaluator", "bad_constants", "core_op", "nonlinear_step", "reaches", "shared_inputs", "substitute"]
 
 type Point = dict[str, np.ndarray]
 
@@ -59,6 +59,16 @@ def shared_inputs(expressions: Iterable[Variable]) -> list[Any]:
         if isinstance(variable, pytensor.compile.SharedVariable) and isinstance(variable, TensorVariable):
             found[variable] = None
     return list(found)
+
+
+def bad_constants(expressions: Iterable[Variable]) -> list[np.ndarray]:
+    """Constant arrays of floating numbers in expressions that hold values that are not finite."""
+    arrays = [
+        np.asarray(v.data)
+        for v in ancestors(list(expressions))
+        if isinstance(v, Constant) and isinstance(v, TensorVariable) and v.ndim and v.dtype.startswith("float")
+    ]
+    return [a for a in arrays if not np.isfinite(a).all()]
 
 
 class Evaluator:

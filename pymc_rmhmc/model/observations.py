@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.logprob.utils import ParameterValueError
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError, UnsupportedLikelihoodError, UnsupportedModelError
-from pymc_rmhmc.model.graphs import Evaluator, nonlinear_step, shared_inputs, substitute
+from pymc_rmhmc.model.graphs import PYTHON_MODE, Evaluator, nonlinear_step, shared_inputs, substitute
 from pymc_rmhmc.model.likelihoods import FallbackKernel, LikelihoodKernel, has_diagonal_hessian
 from pymc_rmhmc.model.linear_form import LinearForm, NotLinear, SourceMap, read_linear_form
 from pymc_rmhmc.model.site_likelihood import BoundTerm
@@ -27,13 +29,19 @@ type Point = dict[str, np.ndarray]
 type SiteOf = Callable[[Sequence[SourceMap]], NDArray[np.int64]]
 type Shapes = Sequence[tuple[int, ...]]
 
+# Latent values at which an unregistered likelihood is tried, beside the model's own initial ones.
+TRIED = (0.0, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0, 30.0, -30.0)
+
 LINEAR_OPERATIONS = {"Add", "Sub", "Neg", "Identity", "Cast", "Second"}
 
 
-def make_reader(model: pm.Model, observation: Observation, sources: Sequence[TensorVariable]) -> ObservationReader:
-    """The reader that fits an observation."""
-    kind = UnregisteredReader if observation.likelihood is None else RegisteredReader
-    return kind(model, observation, sources)
+def make_reader(
+    model: pm.Model, observation: Observation, sources: Sequence[TensorVariable], shapes: Shapes
+) -> ObservationReader:
+    """The reader that fits an observation of sources with the given shapes."""
+    if observation.likelihood is None:
+        return UnregisteredReader(model, observation, sources, shapes)
+    return RegisteredReader(model, observation, sources)
 
 
 class RegisteredReader:
@@ -48,8 +56,6 @@ class RegisteredReader:
     sources : sequence of TensorVariable
         The nodes of the block's latent variables, in order.
     """
-
-    site_level = False
 
     def __init__(self, model: pm.Model, observation: Observation, sources: Sequence[TensorVariable]) -> None:
         likelihood, reading = observation.likelihood, observation.reading
@@ -83,26 +89,32 @@ class RegisteredReader:
         """
 
         def predictor(sources: Sequence[Array]) -> Array:
-            return self._predictor(point, *sources)[0]
+            try:
+                return self._predictor(point, *sources)[0]
+            except IndexError as error:
+                raise DataError(_first_line(error)) from None
 
-        if self._form is not None:
-            rng = np.random.default_rng(1)
-            probe = [rng.standard_normal(shape) for shape in shapes]
-            offset = np.ravel(predictor([np.zeros(shape) for shape in shapes])).astype(np.float64)
-            moved = LinearForm(offset, self._form.maps)
-            got = np.ravel(predictor(probe))
-            if got.size == offset.size == self._form.offset.size and np.allclose(
-                got, moved.apply(probe), rtol=1e-10, atol=1e-10 * (1.0 + np.abs(offset).max(initial=0.0))
-            ):
-                self._form = moved
-                return moved
         try:
-            self._form = read_linear_form(predictor, shapes)
+            self._form = self._same_form(predictor, shapes) or read_linear_form(predictor, shapes)
         except NotLinear:
             raise UnsupportedModelError(self._why_not_linear) from None
         except DataError as error:
             raise DataError(f"The linear predictor of {self.name}: {error}. Check the inputs and offsets.") from None
         return self._form
+
+    def _same_form(self, predictor: Callable[[Sequence[Array]], Array], shapes: Shapes) -> LinearForm | None:
+        """The linear form that is known, with the offset as it is now; None if it no longer holds."""
+        if self._form is None:
+            return None
+        rng = np.random.default_rng(1)
+        probe = [rng.standard_normal(shape) for shape in shapes]
+        offset = np.ravel(predictor([np.zeros(shape) for shape in shapes])).astype(np.float64)
+        moved = LinearForm(offset, self._form.maps)
+        got = np.ravel(predictor(probe))
+        holds = got.size == offset.size == self._form.offset.size and np.allclose(
+            got, moved.apply(probe), rtol=1e-10, atol=1e-10 * (1.0 + np.abs(offset).max(initial=0.0))
+        )
+        return moved if holds else None
 
     def reads_values(self, point: Point, shapes: Shapes) -> bool:
         """Whether every observation reads one value of each source as it is, the same of all sources."""
@@ -165,26 +177,33 @@ class UnregisteredReader:
     the summed log density is diagonal in them, or it is an error.
     """
 
-    site_level = True
-
-    def __init__(self, model: pm.Model, observation: Observation, sources: Sequence[TensorVariable]) -> None:
+    def __init__(
+        self, model: pm.Model, observation: Observation, sources: Sequence[TensorVariable], shapes: Shapes
+    ) -> None:
         self.name = str(observation.variable.name)
         held = set(ancestors([observation.variable]))
         (self._source,) = (i for i, source in enumerate(sources) if source in held)
         source = sources[self._source]
-        log_density = pm.logp(observation.variable, observation.value)
         flat = pt.dvector("eta")
-        whole = flat.reshape(source.shape) if source.ndim != 1 else flat
-        log_density = substitute([log_density], {source: _typed(whole, source)}, model)[0]
+        # The shape is a number: as an expression it would bring the source itself into the graph.
+        whole = flat.reshape(shapes[self._source]) if source.ndim != 1 else flat
+        log_density = _log_density(model, observation, source, _typed(whole, source))
         held = set(ancestors([log_density]))
         values = [v for v in model.value_vars if v in held]
         self.inputs = tuple(str(v.name) for v in values)
         # Shared data are arguments like any other: a kernel holds nothing that `pm.set_data` could change.
-        self.shared = shared_inputs([log_density])
+        data = pt.as_tensor_variable(observation.value)
+        self.shared = shared_inputs([log_density, data])
         held_data = {s: s.type(name=s.name) for s in self.shared}
-        (log_density,) = clone_replace([log_density], held_data)
+        log_density, data = clone_replace([log_density, data], held_data)
         self.kernel = FallbackKernel(flat, (*values, *held_data.values()), log_density)
-        self._checked = False
+        # The value that the latent variable has itself, where it has one: somewhere to evaluate.
+        own = model.rvs_to_values.get(source)
+        self._own_value = None if own is None else str(own.name)
+        self._by_observation = pytensor.function(
+            [flat, *values, *held_data.values()], [log_density, data], mode=PYTHON_MODE, on_unused_input="ignore"
+        )
+        self._checked: tuple[Any, ...] | None = None
 
     def form(self, point: Point, shapes: Shapes) -> LinearForm:
         """Every latent value is a site of its own."""
@@ -203,32 +222,94 @@ class UnregisteredReader:
         ------
         UnsupportedLikelihoodError
             If an observation depends on several latent values.
+        DataError
+            If observations have no finite log density whatever the latent values are.
         """
-        data = (s.get_value(borrow=True) for s in self.shared)
-        arguments = tuple(np.asarray(a) for a in (*(point[name] for name in self.inputs), *data))
-        if not self._checked:
-            size = int(np.prod(shapes[self._source]))
-            rng = np.random.default_rng(0)
-            diagonal = has_diagonal_hessian(
-                lambda eta: self.kernel.gradient(eta, arguments)[1], np.zeros(size), rng
-            )
-            if not diagonal:
-                raise UnsupportedLikelihoodError(
-                    f"the likelihood of {self.name} does not factorise over the latent values: an observation depends "
-                    "on several of them through a map that is not linear. Sample this model with NUTS."
-                )
-            self._checked = True
-        return BoundTerm(self.kernel, arguments)
+        return self.bind_whole(point, shapes, None)
 
     def bind_whole(self, point: Point, shapes: Shapes, index: NDArray[np.int64] | None) -> BoundTerm:
-        """An unregistered likelihood has no linear predictor that could be taken apart."""
-        raise UnsupportedLikelihoodError(
-            f"the likelihood of {self.name} is not registered, and its latent variable has other observations that "
-            "read it through more than a gather: register it with register_likelihood."
-        )
+        """The same, where the latent values are some of the sites."""
+        data = tuple(s.get_value(borrow=True) for s in self.shared)
+        arguments = tuple(np.asarray(a) for a in (*(point[name] for name in self.inputs), *data))
+        # Data that are replaced are other arrays: what was checked need not be checked for every draw.
+        if self._checked is None or any(a is not b for a, b in zip(self._checked, data, strict=True)):
+            size = int(np.prod(shapes[self._source]))
+            self._check_data(point, arguments, size)
+            self._check_diagonal(arguments, size)
+            self._checked = data
+        return BoundTerm(self.kernel, arguments, index)
+
+    def _check_diagonal(self, arguments: tuple[Array, ...], size: int) -> None:
+        """Every observation may depend on one latent value."""
+        rng = np.random.default_rng(0)
+        if not has_diagonal_hessian(lambda eta: self.kernel.gradient(eta, arguments)[1], np.zeros(size), rng):
+            raise UnsupportedLikelihoodError(
+                f"the likelihood of {self.name} does not factorise over the latent values: an observation depends "
+                "on several of them through a map that is not linear. Sample this model with NUTS."
+            )
+
+    def _check_data(self, point: Point, arguments: tuple[Array, ...], size: int) -> None:
+        """Every observation must have a finite log density at some latent value out of a wide range."""
+        own = np.zeros(size) if self._own_value is None else np.ravel(point[self._own_value])
+        wrong: Any = True
+        tried, refused = None, ""
+        for eta in (own, *(np.full(size, value) for value in TRIED)):
+            try:
+                tried = self._by_observation(eta, *arguments)
+            except ParameterValueError as error:
+                refused = _first_line(error)
+                continue
+            except IndexError as error:
+                raise DataError(f"The predictor of {self.name}: {_first_line(error)}. Check its inputs.") from None
+            # Each observation by itself: what is impossible at one latent value may be likely at another.
+            wrong = wrong & ~np.isfinite(tried[0])
+            if not wrong.any():
+                return
+        if tried is None:
+            raise DataError(f"a parameter of {self.name} is out of its range, whatever the latent values: {refused}.")
+        raise DataError(_what_is_wrong(self.name, wrong, *tried))
 
 
 type ObservationReader = RegisteredReader | UnregisteredReader
+
+
+def _log_density(
+    model: pm.Model, observation: Observation, source: TensorVariable, values: TensorVariable
+) -> TensorVariable:
+    """The log density by observation as a graph of a source's values."""
+    variable = observation.variable
+    # Replaced before PyMC derives the density: it copies the graphs of distributions that are made of
+    # others, in which the source could not be found again.
+    inputs = list(variable.owner.inputs)
+    places = [i for i, value in enumerate(inputs) if isinstance(value, TensorVariable)]
+    replaced = substitute([inputs[i] for i in places], {source: values}, model)
+    for i, value in zip(places, replaced, strict=True):
+        inputs[i] = value
+    node = variable.owner.clone_with_new_inputs(inputs)
+    return pm.logp(node.outputs[variable.owner.outputs.index(variable)], observation.value)
+
+
+def _what_is_wrong(name: str, wrong: NDArray[np.bool_], density: Array, data: Array) -> str:
+    """Observations without a finite log density, in words."""
+    n = np.count_nonzero(wrong)
+    held = np.broadcast_to(data, wrong.shape)[wrong]
+    lost = np.count_nonzero(~np.isfinite(held))
+    if lost:
+        return f"the data of {name} has {lost} values that are not finite: remove them, or mask them to impute them."
+    if np.isnan(density[wrong]).any():
+        return (
+            f"the log density of {name} is not a number for {n} observations, whatever the latent values: "
+            "check its parameters and the inputs of its predictor."
+        )
+    return (
+        f"the data of {name} is out of its distribution's support for {n} observations, which hold values such as "
+        f"{np.unique(held)[:3].tolist()}: their log density is not finite whatever the latent values."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    """What an error says, without PyTensor's account of the graph."""
+    return str(error).split("\n")[0]
 
 
 def _placeholder(source: TensorVariable) -> TensorVariable:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pymc as pm
@@ -14,7 +13,7 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import core_op
+from pymc_rmhmc.model.graphs import core_op, reaches
 from pymc_rmhmc.model.likelihoods.links import strip
 
 __all__ = ["LatentVariable", "gaussian_candidates", "read_latent"]
@@ -55,15 +54,15 @@ class LatentVariable:
         return name.removesuffix("_rotated_") if self.form == "whitened" else name
 
 
-def read_latent(variable: TensorVariable, outputs: Iterable[TensorVariable]) -> LatentVariable | str:
+def read_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable | str:
     """Recognise the prior of a random variable.
 
     Parameters
     ----------
+    model : pymc.Model
+        The model.
     variable : TensorVariable
-        A free random variable of a model.
-    outputs : iterable of TensorVariable
-        Everything in the model that could read it.
+        One of its free random variables.
 
     Returns
     -------
@@ -71,14 +70,18 @@ def read_latent(variable: TensorVariable, outputs: Iterable[TensorVariable]) -> 
         What was recognised, or the reason why nothing was.
     """
     op = variable.owner.op
+    if not isinstance(op, MvNormalRV | NormalRV):
+        name = type(op).__name__.removesuffix("RV")
+        return f"its prior is {name}, not Gaussian in a form that is read"
+    transform = model.rvs_to_transforms.get(variable)
+    if transform is not None:
+        name = type(transform).__name__
+        return f"its values are transformed ({name}), and what is sampled then is not Gaussian"
     if isinstance(op, MvNormalRV):
         mean, covariance = op.dist_params(variable.owner)
         matrix, root = _root(covariance)
         return LatentVariable(variable, "centred", variable, mean, matrix, root)
-    if not isinstance(op, NormalRV):
-        name = type(op).__name__.removesuffix("RV")
-        return f"its prior is {name}, not Gaussian"
-    product = _whitened_product(variable, outputs)
+    product = _whitened_product(model, variable)
     if product is not None:
         source, covariance = product
         return LatentVariable(variable, "whitened", source, None, covariance, "covariance")
@@ -115,18 +118,21 @@ def _without_batch(matrix: TensorVariable) -> TensorVariable:
     return matrix
 
 
-def _whitened_product(
-    variable: TensorVariable, outputs: Iterable[TensorVariable]
-) -> tuple[TensorVariable, TensorVariable] | None:
+def _whitened_product(model: pm.Model, variable: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
     """The node ``cholesky(K) @ v`` and K, if the variable is read through one alone."""
-    for node in {v.owner for v in ancestors(list(outputs)) if v.owner is not None}:
+    densities = [i for v in model.basic_RVs for i in v.owner.inputs if isinstance(i, TensorVariable)]
+    densities += model.potentials
+    for node in {v.owner for v in ancestors([*densities, *model.deterministics]) if v.owner is not None}:
         if not isinstance(getattr(node.op, "core_op", node.op), Dot):
             continue
         left, right = node.inputs
         factor = core_op(left)
         if not isinstance(factor, Cholesky) or not factor.lower or _moved(right) is not variable:
             continue
-        return node.outputs[0], left.owner.inputs[0]
+        source = node.outputs[0]
+        # What reads v besides would take it for a constant.
+        if left.ndim == 2 and not any(reaches(d, [variable], [source]) for d in densities):
+            return source, left.owner.inputs[0]
     return None
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pymc as pm
 import pytensor
+from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.scan.op import Scan
 from pytensor.tensor.variable import TensorVariable
@@ -48,7 +50,7 @@ class Observation:
     def label(self) -> str:
         """The likelihood and link in words."""
         if self.likelihood is None:
-            return f"{type(self.variable.owner.op).__name__.removesuffix('RV')} (not registered)"
+            return f"{_distribution(self.variable)} (not registered)"
         return f"{self.likelihood.name.split('_')[0]} ({self.likelihood.link} link)"
 
     @property
@@ -136,12 +138,12 @@ def read_structure(model: pm.Model, vars: Any = None) -> ModelStructure:  # noqa
             f"PyTensor is set to {pytensor.config.floatX}, in which the factorisations of a GP fail: "
             'set pytensor.config.floatX = "float64".'
         )
-    outputs = _readable(model)
     reasons: dict[str, str] = {}
     if vars is None:
-        latents = _find_latents(model, outputs, reasons)
+        latents = _find_latents(model, reasons)
     else:
-        latents = [_named_latent(model, variable, outputs) for variable in _resolve(model, vars)]
+        latents = [_named_latent(model, variable) for variable in _resolve(model, vars)]
+        _check_apart(model, latents)
     if not latents:
         raise UnsupportedModelError(_nothing_found(reasons))
     observations = _observations(model, latents)
@@ -151,25 +153,19 @@ def read_structure(model: pm.Model, vars: Any = None) -> ModelStructure:  # noqa
     return ModelStructure(model, tuple(blocks), left, reasons)
 
 
-def _readable(model: pm.Model) -> list[TensorVariable]:
-    """Everything of a model that can depend on a free variable."""
-    parameters = [i for v in model.basic_RVs for i in v.owner.inputs if isinstance(i, TensorVariable)]
-    return [*parameters, *model.deterministics, *model.potentials]
-
-
-def _find_latents(
-    model: pm.Model, outputs: Sequence[TensorVariable], reasons: dict[str, str]
-) -> list[LatentVariable]:
+def _find_latents(model: pm.Model, reasons: dict[str, str]) -> list[LatentVariable]:
     """The default choice: latent Gaussian variables with a likelihood that can be sampled."""
     found = []
     candidates = gaussian_candidates(model)
     for variable in model.free_RVs:
         if variable not in candidates:
-            reasons[str(variable.name)] = "not a latent Gaussian variable"
+            named = " unless it is named in vars" if _distribution(variable) == "Normal" else ""
+            reasons[str(variable.name)] = f"a {_distribution(variable)} is not a latent Gaussian variable{named}"
             continue
-        latent = read_latent(variable, outputs)
+        latent = read_latent(model, variable)
         if isinstance(latent, str) or latent.form == "independent":
-            reasons[str(variable.name)] = latent if isinstance(latent, str) else "a vector of independent normals"
+            independent = "read as independent normals, not through one cholesky(K) @ v: name it in vars to sample it"
+            reasons[str(variable.name)] = latent if isinstance(latent, str) else independent
             continue
         try:
             observed = _observations(model, [latent])
@@ -180,7 +176,39 @@ def _find_latents(
             found.append(latent)
         else:
             reasons[str(variable.name)] = "no likelihood depends on it"
+    for latent, others in _nested(model, found):
+        reasons[str(latent.variable.name)] = f"the prior of {others} depends on it"
+        found.remove(latent)
     return found
+
+
+def _nested(model: pm.Model, latents: Sequence[LatentVariable]) -> list[tuple[LatentVariable, str]]:
+    """The latents on which the prior of another depends, with the names of those others."""
+    found = []
+    for latent in latents:
+        above = [
+            other.variable
+            for other in latents
+            for part in (other.mean, other.matrix)
+            if part is not None and reaches(part, [latent.variable], model.basic_RVs)
+        ]
+        if above:
+            found.append((latent, _names(dict.fromkeys(above))))
+    return found
+
+
+def _check_apart(model: pm.Model, latents: Sequence[LatentVariable]) -> None:
+    """Latents that move together must be independent a priori: a block's prior is a product."""
+    for latent, others in _nested(model, latents):
+        raise UnsupportedModelError(
+            f"the prior of {others} depends on {latent.name}, so that one RMHMC cannot sample both: leave "
+            f"{latent.name} out of vars, and PyMC will sample it with a step of its own."
+        )
+
+
+def _distribution(variable: TensorVariable) -> str:
+    """The name of a random variable's distribution."""
+    return type(variable.owner.op).__name__.removesuffix("RV")
 
 
 def _nothing_found(reasons: dict[str, str]) -> str:
@@ -203,6 +231,8 @@ def _resolve(model: pm.Model, wanted: Any) -> list[TensorVariable]:
             if item not in model.named_vars:
                 raise UnsupportedModelError(f'The model has no variable "{item}".')
             variable = model.named_vars[item]
+        if not isinstance(variable, Variable):
+            raise UnsupportedModelError(f"vars holds {item!r}, which is neither a variable nor the name of one.")
         variable = by_value.get(variable, variable)
         assert variable is not None
         rotated = model.named_vars.get(f"{variable.name}_rotated_")
@@ -213,9 +243,7 @@ def _resolve(model: pm.Model, wanted: Any) -> list[TensorVariable]:
     return resolved
 
 
-def _named_latent(
-    model: pm.Model, variable: TensorVariable, outputs: Sequence[TensorVariable]
-) -> LatentVariable:
+def _named_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable:
     """The latent variable that a user named, or the error that says why it is none."""
     if variable not in model.free_RVs:
         raise UnsupportedModelError(
@@ -227,7 +255,7 @@ def _named_latent(
             f"{variable.name} is discrete. RMHMC moves continuous latent Gaussian values: leave it out of vars, and "
             "PyMC will sample it with a step of its own."
         )
-    latent = read_latent(variable, outputs)
+    latent = read_latent(model, variable)
     if isinstance(latent, str):
         raise UnsupportedModelError(
             f"{variable.name}: {latent}. RMHMC samples variables with a Gaussian prior (gp.Latent, MvNormal, "
@@ -267,6 +295,11 @@ def _observation(
             f"the free variable {variable.name} depends on {_names(latents)} and is transformed; only observed "
             "variables and imputed observations can be its likelihood"
         )
+    if isinstance(variable.owner.op, MinibatchRandomVariable):
+        raise UnsupportedLikelihoodError(
+            f"{variable.name} has a total_size, which scales its log density and is for variational inference: leave "
+            "total_size out, and give all of the data"
+        )
     found = read_likelihood(variable)
     if found is None:
         _check_unregistered(variable, sources)
@@ -282,7 +315,7 @@ def _observation(
 
 def _check_unregistered(variable: TensorVariable, sources: list[TensorVariable]) -> None:
     """What can be known of an unregistered likelihood before it is evaluated."""
-    name = type(variable.owner.op).__name__.removesuffix("RV")
+    name = _distribution(variable)
     remedy = "register it with register_likelihood, or sample with NUTS"
     if getattr(variable.owner.op, "ndim_supp", 0) > 0:
         raise UnsupportedLikelihoodError(

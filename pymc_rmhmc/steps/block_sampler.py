@@ -174,26 +174,30 @@ class BlockSampler:
         """Rebuild whatever depends on values of the point that have changed."""
         new_prior = _changed(self._prior_key, point, self.block.prior_inputs)
         if new_prior is not None:
-            self._prior_key, self._chart = new_prior, None
-            try:
-                self._prior = FactorizedPrior(self.block.prior(point))
-                self._prior_failure = Failure.NONE
-            except PriorFailure as failure:
-                self._prior_failure = failure.failure
-        if self._prior_failure:
-            return self._prior_failure
+            self._prior_key, self._prior, self._chart = new_prior, None, None
+            self._prior_failure = Failure.NONE
         new_likelihood = _changed(self._likelihood_key, point, self.block.likelihood_inputs)
         if new_likelihood is not None:
             self._likelihood_key = new_likelihood
             self._likelihood = self.block.likelihood(point)
             self._target = None
+        if not self._prior_failure:
+            try:
+                self._prepare(point)
+            except PriorFailure as failure:
+                self._prior_failure = failure.failure
+        return self._prior_failure
+
+    def _prepare(self, point: Point) -> None:
+        """Build what is missing of prior, sites, chart and target, in this order."""
+        if self._prior is None:
+            self._prior = FactorizedPrior(self.block.prior(point))
         if self.plan.metric.uses_sites and self.state.sites is None:
             self.state.sites = self._laplace_sites()
         if self._chart is None:
             self._build_chart()
         elif self._target is None:
             self._build_target()
-        return Failure.NONE
 
     def _laplace_sites(self) -> GaussianSites:
         kinds = self._likelihood.kinds

@@ -23,6 +23,7 @@ def check_block(block: Any, point: Point, plan: Any) -> None:
             f'{block.name}: its likelihood gives no "{wanted}" curvature, only {", ".join(likelihood.kinds)}. '
             f'Choose metric="{likelihood.kinds[0]}" or metric="flat".'
         )
+    block.check_inputs(point)
     if block.prior_inputs:
         return
     try:
@@ -36,6 +37,14 @@ def _covariance_error(block: Any, point: Point, failure: PriorFailure) -> Except
     if failure.failure is Failure.NON_FINITE:
         return DataError(f"{block.name}: the prior's mean or covariance has values that are not finite.")
     component = block.prior(point).components[failure.component]
+    if component.precision is not None:
+        eigenvalues = np.linalg.eigvalsh(component.precision)
+        ridge = max(-2.0 * eigenvalues[0], 1e-8 * eigenvalues[-1])
+        return CovarianceError(
+            f"{block.name}: the prior precision (tau) is not positive definite: its smallest eigenvalue is "
+            f"{eigenvalues[0]:.3g}, its largest {eigenvalues[-1]:.3g}. Add {ridge:.1g} or more to its diagonal; an "
+            "intrinsic prior, whose precision is singular, has no density."
+        )
     if component.covariance is None:
         return CovarianceError(f"{block.name}: the Cholesky factor's diagonal is not positive.")
     eigenvalues = np.linalg.eigvalsh(component.covariance)

@@ -95,6 +95,35 @@ def mvnormal_rows() -> None:
 
 
 @form
+def mvnormal_tau_rows() -> None:
+    scale = pm.HalfNormal("scale")
+    f = pm.MvNormal("f", mu=np.zeros((2, N)), tau=scale * np.linalg.inv(covariance()))
+    pm.Poisson("y", mu=pm.math.exp(f), observed=np.stack([COUNTS, COUNTS[::-1]]))
+
+
+@form
+def mvnormal_matrix_a_row() -> None:
+    f = pm.MvNormal("f", mu=np.zeros((2, N)), cov=np.stack([covariance(), 2.0 * covariance()]))
+    g = pm.MvNormal("g", mu=np.zeros((2, 1, N)), tau=np.linalg.inv([[covariance()], [3.0 * covariance()]]))
+    pm.Poisson("y", mu=pm.math.exp(f), observed=np.stack([COUNTS, COUNTS[::-1]]))
+    pm.Bernoulli("z", logit_p=g[:, 0, :], observed=np.stack([BINARY, BINARY[::-1]]))
+
+
+@form
+def mvnormal_square_root() -> None:
+    root = pt.as_tensor(np.linalg.cholesky(covariance())[:, ::-1] + 0.0)
+    f = pm.MvNormal("f", mu=np.zeros(N), cov=root @ root.T)
+    pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+
+
+@form
+def mvnormal_negative_chol() -> None:
+    signs = np.where(np.arange(N) % 2, -1.0, 1.0)
+    f = pm.MvNormal("f", mu=np.zeros(N), chol=signs * np.linalg.cholesky(covariance()))
+    pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+
+
+@form
 def mvnormal_lkj() -> None:
     chol, _, _ = pm.LKJCholeskyCov("L", n=3, eta=2.0, sd_dist=pm.Exponential.dist(1.0))
     f = pm.MvNormal("f", mu=np.zeros(3), chol=chol)
@@ -235,6 +264,25 @@ def missing_observations() -> None:
     observed = np.ma.masked_array(COUNTS.astype(float), mask=[0, 1, 0, 0, 1, 0, 0])
     with pytest.warns(Warning, match="missing values"):
         pm.Poisson("y", mu=pm.math.exp(gp_prior("f", mean=0.3, reparameterize=False)), observed=observed)
+
+
+@form
+def unregistered_two_outputs() -> None:
+    f = gp_prior("f", n_outputs=2)
+    pm.Logistic("y", mu=f[0], s=1.0, observed=COUNTS / 2.0)
+    pm.Poisson("z", mu=pm.math.exp(f[1]), observed=COUNTS)
+
+
+@form
+def unregistered_matrix() -> None:
+    f = gp_prior("f", n_outputs=2, reparameterize=False)
+    pm.Logistic("y", mu=f.T, s=1.0, observed=np.stack([COUNTS, COUNTS[::-1]]).T / 2.0)
+
+
+@form
+def unregistered_censored() -> None:
+    noise = pm.Normal.dist(gp_prior("f"), 1.0)
+    pm.Censored("y", noise, lower=None, upper=2.0, observed=np.minimum(COUNTS, 2.0))
 
 
 @form

@@ -5,19 +5,29 @@ from __future__ import annotations
 import copy
 
 import cloudpickle
+import mpmath as mp
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
+from scipy.linalg import solve_triangular
 from scipy.stats import multivariate_normal
 
-from pymc_rmhmc.errors import DataError
+from pymc_rmhmc import RMHMC
+from pymc_rmhmc.errors import DataError, Failure
 from pymc_rmhmc.model import compile_model, read_structure
 from tests.model.conftest import BINARY, COUNTS, INDEX, INDEX_COUNTS, MODELS, N, X, covariance, gp_prior
 
 # Scan, in the prior of an LKJ factor, asks PyTensor for a BLAS of its own.
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
 
-FREE_OF_HESSIAN = {"heteroscedastic_noise", "unregistered"}
+FREE_OF_HESSIAN = {
+    "heteroscedastic_noise",
+    "unregistered",
+    "unregistered_two_outputs",
+    "unregistered_matrix",
+    "unregistered_censored",
+}
 
 
 def random_point(model: pm.Model, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -41,7 +51,8 @@ def sites(block, prior, point) -> np.ndarray:
 
 
 def factor(component) -> np.ndarray:
-    return component.cholesky if component.covariance is None else np.linalg.cholesky(component.covariance)
+    """The lower factor: the upper triangle of one that is given is not read."""
+    return np.tril(component.cholesky) if component.covariance is None else np.linalg.cholesky(component.covariance)
 
 
 def log_prior(block, prior, point) -> float:
@@ -188,6 +199,63 @@ def test_a_precision_gives_its_covariance():
     np.testing.assert_array_equal(lower, np.tril(lower))
 
 
+def random_walk_precision(n: int = 30) -> np.ndarray:
+    """A second-order random walk with a small ridge: condition number 1e12."""
+    differences = np.diff(np.eye(n), 2, axis=0)
+    return 1e8 * differences.T @ differences + 1e-3 * np.eye(n)
+
+
+def test_an_ill_conditioned_precision_keeps_its_digits():
+    tau = random_walk_precision()
+    with pm.Model() as model:
+        f = pm.MvNormal("f", np.zeros(30), tau=tau)
+        pm.Poisson("y", mu=pm.math.exp(f), observed=np.arange(30) % 4)
+    (block,) = compile_model(read_structure(model)).blocks
+    (component,) = block.prior(model.initial_point()).components
+    with mp.workdps(50):
+        log_det = float(mp.log(mp.det(mp.matrix(tau.tolist()))))
+    # PyMC's own inverse of it is not positive definite.
+    assert -2.0 * np.log(component.cholesky.diagonal()).sum() == pytest.approx(log_det, abs=1e-4)
+    x = np.random.default_rng(0).standard_normal(30)
+    whitened = solve_triangular(component.cholesky, x, lower=True)
+    assert whitened @ whitened == pytest.approx(x @ tau @ x, rel=1e-9)
+
+
+def test_tau_and_cov_state_the_same_prior():
+    (by_cov,), (by_tau,) = (
+        only_block(MODELS[name])[1].prior(MODELS[name]().initial_point()).components
+        for name in ("mvnormal_cov", "mvnormal_tau")
+    )
+    np.testing.assert_allclose(factor(by_tau), factor(by_cov), rtol=1e-10, atol=1e-12)
+
+
+def indefinite_beyond_one():
+    """A precision that is positive definite for a < 1 alone, a being another step's."""
+    with pm.Model() as model:
+        a = pm.Normal("a", 0.0)
+        f = pm.MvNormal("f", np.zeros(N), tau=np.linalg.inv(covariance()) * (1.0 - a))
+        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("a", "cause"),
+    [(2.0, Failure.NOT_POSITIVE_DEFINITE), (1.0, Failure.NOT_POSITIVE_DEFINITE), (np.inf, Failure.NON_FINITE)],
+)
+def test_a_precision_that_another_step_spoils_is_a_counted_rejection(a, cause):
+    model = indefinite_beyond_one()
+    with model:
+        step = RMHMC(vars=["f"])
+    step.setup_chain(np.random.default_rng(0), 0, 10)
+    point, (statistics,) = step.step(model.initial_point())
+    assert statistics["failure"] == Failure.NONE
+    spoilt, (statistics,) = step.step(point | {"a": np.array(a)})
+    assert statistics["failure"] == cause
+    np.testing.assert_array_equal(spoilt["f"], point["f"])
+    _, (statistics,) = step.step(point)
+    assert statistics["failure"] == Failure.NONE
+
+
 def test_unobserved_sites_have_no_likelihood():
     model, block = only_block(MODELS["gathered"])
     likelihood = block.likelihood(model.initial_point())
@@ -218,6 +286,30 @@ def test_a_latent_without_likelihood_is_its_prior():
     likelihood = compiled.blocks[0].likelihood(point)
     assert likelihood.gradient(np.ones(N))[0] == 0.0
     assert not likelihood.gradient(np.ones(N))[1].any()
+
+
+def test_a_vector_that_two_factors_read_is_independent_normals():
+    with pm.Model() as model:
+        v = pm.Normal("v", shape=N)
+        one, other = (pt.linalg.cholesky(pt.as_tensor(s * covariance())) for s in (1.0, 2.0))
+        pm.Poisson("y", mu=pm.math.exp(one @ v), observed=COUNTS)
+        pm.Bernoulli("z", logit_p=other @ v, observed=BINARY)
+    compiled = compile_model(read_structure(model, ["v"]))
+    (block,) = compiled.blocks
+    assert not block.prior_inputs
+    assert not block.likelihood_inputs
+    point = random_point(model, np.random.default_rng(1))
+    np.testing.assert_allclose(log_density(compiled, point), model.compile_logp()(point), atol=1e-8)
+
+
+def test_an_unregistered_parameter_out_of_its_range_is_no_exception():
+    with pm.Model() as model:
+        f = pm.MvNormal("f", np.full(N, 2.0), np.eye(N))
+        pm.Gamma("y", alpha=f, beta=1.0, observed=COUNTS + 1.0)
+    (block,) = compile_model(read_structure(model)).blocks
+    likelihood = block.likelihood(model.initial_point())
+    assert np.isfinite(likelihood.log_density(np.full(N, 2.0)))
+    assert likelihood.log_density(np.full(N, -2.0)) == -np.inf
 
 
 def test_named_normal_coefficients_behind_a_design_matrix():

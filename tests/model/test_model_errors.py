@@ -7,15 +7,18 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pymc.distributions.transforms import ordered
 
+from pymc_rmhmc import RMHMC
 from pymc_rmhmc.errors import (
     ConfigurationError,
+    CovarianceError,
     DataError,
     UnsupportedLikelihoodError,
     UnsupportedModelError,
 )
 from pymc_rmhmc.model import compile_model, read_structure
-from tests.model.conftest import COUNTS, MODELS, N, gp_prior
+from tests.model.conftest import COUNTS, MODELS, N, X, covariance, gp_prior
 
 
 def compiled(model, names=None):
@@ -167,6 +170,172 @@ def test_data_out_of_support():
     with pm.Model() as model:
         poisson(gp_prior("f", reparameterize=False), observed=COUNTS - 1)
     with pytest.raises(DataError, match="the data of y must"):
+        compiled(model)
+
+
+def latent():
+    return gp_prior("f", reparameterize=False)
+
+
+def spoilt(bad, good=COUNTS):
+    """Values with one that is bad."""
+    return np.where(np.arange(N) == 2, bad, good.astype(float))
+
+
+UNREGISTERED = {
+    "infinite data": (lambda: pm.Logistic("y", latent(), 1.0, observed=spoilt(np.inf)), "data of y has 1 values"),
+    "data of a whitened GP": (
+        lambda: pm.Logistic("y", gp_prior("f"), 1.0, observed=spoilt(-np.inf)),
+        "data of y has 1 values",
+    ),
+    "nan offset": (lambda: pm.Logistic("y", latent() + spoilt(np.nan), 1.0, observed=COUNTS), "for 1 observations"),
+    "nan parameter": (lambda: pm.Logistic("y", latent(), spoilt(np.nan, COUNTS + 1), observed=COUNTS), "s > 0"),
+    "parameter out of range": (lambda: pm.Logistic("y", latent(), -1.0, observed=COUNTS), "s > 0"),
+    "support": (
+        lambda: pm.LogNormal("y", latent(), 1.0, observed=spoilt(-0.5, COUNTS + 1)),
+        r"out of its distribution's support for 1 observations.*\[-0.5\]",
+    ),
+    "open support": (
+        lambda: pm.Beta("y", mu=pm.math.sigmoid(latent()), nu=5.0, observed=COUNTS / 4.0),
+        "support for 3 observations",
+    ),
+    "an index out of bounds": (
+        lambda: pm.Logistic("y", latent()[pm.Data("i", np.arange(N) + 1)], 1.0, observed=COUNTS),
+        "index 7 is out of bounds",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNREGISTERED)
+def test_data_of_an_unregistered_likelihood(name):
+    build, words = UNREGISTERED[name]
+    with pm.Model() as model:
+        build()
+    with pytest.raises(DataError, match=words):
+        compiled(model)
+
+
+def test_support_that_the_latent_value_moves_is_no_error():
+    with pm.Model() as model:
+        pm.Pareto("y", alpha=2.0, m=pt.exp(latent()), observed=(COUNTS + 1) / 60.0)
+    assert compiled(model).blocks[0].n_sites == N
+
+
+def test_new_data_of_an_unregistered_likelihood_are_checked():
+    with pm.Model() as model:
+        pm.Logistic("y", latent(), 1.0, observed=pm.Data("counts", COUNTS.astype(float)))
+    (block,) = compiled(model).blocks
+    pm.set_data({"counts": spoilt(np.inf)}, model=model)
+    with pytest.raises(DataError, match="data of y has 1 values that are not finite"):
+        block.likelihood(model.initial_point())
+
+
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [
+        (lambda f: pm.Normal("y", f, -1.0, observed=COUNTS), "sigma"),
+        (lambda f: pm.StudentT("y", nu=spoilt(0.0, COUNTS + 1), mu=f, sigma=1.0, observed=COUNTS), "nu"),
+        (lambda f: pm.NegativeBinomial("y", mu=pt.exp(f), alpha=-1.0, observed=COUNTS), "alpha"),
+        (lambda f: pm.Weibull("y", alpha=-2.0, beta=pt.exp(f), observed=COUNTS + 1.0), "alpha"),
+    ],
+)
+def test_a_parameter_that_must_be_positive(build, name):
+    with pm.Model() as model:
+        build(latent())
+    with pytest.raises(DataError, match=f"y cannot be used: {name} must be positive"):
+        compiled(model)
+
+
+def test_an_index_out_of_bounds():
+    with pm.Model() as model:
+        poisson(latent()[pm.Data("i", np.arange(N) + 1)])
+    with pytest.raises(DataError, match="predictor of y: index 7 is out of bounds"):
+        compiled(model)
+
+
+def mvnormal(**kwargs):
+    """An RMHMC for an MvNormal with a prior that cannot be used."""
+    with pm.Model():
+        poisson(pm.MvNormal("f", np.zeros(N), **kwargs))
+        return RMHMC()
+
+
+def test_a_fixed_precision_that_is_not_positive_definite():
+    tau = np.linalg.inv(covariance()) - 10.0 * np.eye(N)
+    with pytest.raises(CovarianceError, match=r"f: the prior precision \(tau\) is not.*smallest eigenvalue is -9.*Add"):
+        mvnormal(tau=tau)
+
+
+def test_an_intrinsic_precision_is_singular_whatever_its_rounding():
+    for seed in range(5):
+        weights = np.triu(np.random.default_rng(seed).random((N, N)), 1)
+        weights = weights + weights.T
+        with pytest.raises(CovarianceError, match="precision.*intrinsic"):
+            mvnormal(tau=np.diag(weights.sum(1)) - weights)
+
+
+@pytest.mark.parametrize("kind", ["cov", "chol", "tau"])
+def test_a_fixed_prior_that_is_not_finite(kind):
+    matrix = covariance()
+    matrix[2, 2] = np.nan
+    with pytest.raises(DataError, match="prior of f hold 1 values that are not finite"):
+        mvnormal(**{kind: matrix})
+
+
+@pytest.mark.parametrize(("kind", "word"), [("cov", "covariance"), ("tau", "precision")])
+def test_a_fixed_prior_that_is_not_symmetric(kind, word):
+    matrix = covariance()
+    matrix[0, 3] += 0.2
+    with pytest.raises(CovarianceError, match=f"prior {word} of f is not symmetric.*up to 0.2"):
+        mvnormal(**{kind: matrix})
+
+
+def test_inputs_that_are_not_finite_under_free_hyperparameters():
+    x = X.copy()
+    x[2] = np.nan
+    with pm.Model():
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, pm.Gamma("ls", 2.0, 4.0)))
+        poisson(gp.prior("f", x))
+        with pytest.raises(DataError, match="inputs of the prior of f hold 1 values"):
+            RMHMC(vars=["f"])
+
+
+@pytest.mark.parametrize("prior", [pm.MvNormal, pm.Normal])
+def test_a_transformed_latent_variable(prior):
+    with pm.Model() as model:
+        parameters = {"cov": np.eye(N)} if prior is pm.MvNormal else {}
+        f = prior("f", np.zeros(N), **parameters, transform=ordered, initval=np.arange(N), shape=N)
+        poisson(f)
+    with pytest.raises(UnsupportedModelError, match=r"f: its values are transformed \(Ordered\).*leave it out of vars"):
+        read_structure(model, ["f"])
+
+
+@pytest.mark.parametrize("vars_", [["f", "g"], ["g", "f"]])
+def test_a_latent_in_the_prior_of_another(vars_):
+    with pm.Model() as model:
+        g = pm.MvNormal("g", np.zeros(N), np.eye(N))
+        poisson(pm.MvNormal("f", g, covariance()))
+    with pytest.raises(UnsupportedModelError, match="prior of f depends on g.*leave g out of vars"):
+        read_structure(model, vars_)
+
+
+def test_a_total_size():
+    with pm.Model() as model:
+        pm.Poisson("y", mu=pm.math.exp(latent()), observed=COUNTS, total_size=70)
+    with pytest.raises(UnsupportedLikelihoodError, match="y has a total_size.*leave total_size out"):
+        read_structure(model, ["f"])
+
+
+def test_vars_that_hold_something_else():
+    with pytest.raises(UnsupportedModelError, match="vars holds 3, which is neither"):
+        read_structure(MODELS["centred"](), ["f", 3])
+
+
+def test_an_unregistered_likelihood_that_mixes_outputs():
+    with pm.Model() as model:
+        f = gp_prior("f", n_outputs=3)
+        pm.Categorical("y", p=pm.math.softmax(f.T, axis=-1), observed=COUNTS % 3)
+    with pytest.raises(UnsupportedLikelihoodError, match="y does not factorise over the latent values"):
         compiled(model)
 
 

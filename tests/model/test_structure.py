@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 
+from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model import read_structure
-from tests.model.conftest import COUNTS, MODELS, N, gp_prior
+from tests.model.conftest import BINARY, COUNTS, MODELS, N, covariance, gp_prior
 
 # Names of the blocks' latent variables, and of the observations of each.
 FOUND = {
@@ -58,6 +60,7 @@ def test_every_form_is_found_without_naming_it(name):
         ("mvnormal_upper_chol", "centred", "cholesky"),
         ("mvnormal_lkj", "centred", "cholesky"),
         ("mvnormal_tau", "centred", "precision"),
+        ("mvnormal_tau_rows", "centred", "precision"),
         ("two_outputs_centred", "centred", "covariance"),
     ],
 )
@@ -111,6 +114,35 @@ def test_what_cannot_be_sampled_is_left_with_the_reason():
     assert [v.name for v in structure.variables] == ["f_rotated_"]
     assert "penalty" in structure.reasons["g"]
     assert "no likelihood" in structure.reasons["h"]
+
+
+def nested() -> pm.Model:
+    """The scale of f's prior is the GP g."""
+    with pm.Model() as model:
+        g = gp_prior("g")
+        scale = pt.exp(g)
+        v = pm.Normal("f_rotated_", shape=N)
+        f = pt.linalg.cholesky(covariance() * scale[:, None] * scale[None, :]) @ v
+        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+        pm.Bernoulli("z", logit_p=g, observed=BINARY)
+    return model
+
+
+def test_a_latent_in_the_prior_of_another_is_left_to_other_steps():
+    structure = read_structure(nested())
+    assert [v.name for v in structure.variables] == ["f_rotated_"]
+    assert structure.reasons["g_rotated_"] == "the prior of f depends on it"
+
+
+def test_rotated_values_that_are_read_twice_are_left_with_the_reason():
+    with pm.Model() as model:
+        f = gp_prior("f")
+        pm.Poisson("y", mu=pm.math.exp(f + 0.3 * model["f_rotated_"]), observed=COUNTS)
+        gp_prior("g", reparameterize=False)
+        pm.GaussianRandomWalk("w", sigma=1.0, init_dist=pm.Normal.dist(), steps=3)
+    with pytest.raises(UnsupportedModelError, match=r"f_rotated_: read as.*g: no likelihood.*w: a RandomWalk is not"):
+        read_structure(model)
+    assert read_structure(model, ["f_rotated_"]).blocks[0].latents[0].form == "independent"
 
 
 def test_initial_values_of_the_users_are_seen():

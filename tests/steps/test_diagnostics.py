@@ -107,6 +107,181 @@ def test_unknown_names_are_errors():
         compare({"x": made_up()}, {"NUTS": 1.0})
 
 
+@pytest.mark.parametrize("function", [compare, plot_compare])
+def test_results_come_by_name(function):
+    for given in ([made_up()], (made_up(), made_up()), None, "idata"):
+        with pytest.raises(ConfigurationError, match="given by name"):
+            function(given)
+
+
+@pytest.mark.parametrize("function", [compare, plot_compare])
+def test_one_result_without_its_name(function):
+    with pytest.raises(ConfigurationError, match="given by name"):
+        function(made_up())
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [-1.0, 0.0, np.nan, np.inf, "fast", "12", [], (1.0,), (1.0, 2.0, 3.0), (-1.0, 2.0), (1.0, 0.0),
+     (np.nan, 1.0), ("a", "b"), [[1.0, 2.0]]],
+    ids=repr,
+)  # fmt: skip
+def test_timings_that_are_no_seconds_are_errors(bad):
+    with pytest.raises(ConfigurationError, match=r'timings\["x"\] must be'):
+        compare({"x": made_up()}, {"x": bad})
+
+
+@pytest.mark.parametrize("given", [[1, 2], np.array([0.0, 3.0])], ids=repr)
+def test_pairs_of_seconds_may_be_any_sequence(given):
+    frame = compare({"x": made_up()}, {"x": given})
+    assert frame.loc["x", "seconds"] == pytest.approx(3.0)
+    assert frame.loc["x", "seconds (sampling)"] == pytest.approx(given[1])
+
+
+def test_seconds_that_pymc_recorded_are_named_where_the_draws_have_none():
+    (note,) = compare({"x": nutpie_like()}).attrs["notes"]
+    assert "PyMC recorded 5 s" in note
+
+
+def stuck(seed=0, where=1, value=0.7):
+    """A result in which one latent value stayed where it began."""
+    idata = made_up(seed)
+    idata["posterior"]["f"].values[..., where] = value
+    return idata
+
+
+def test_a_parameter_that_never_moved_has_no_effective_samples():
+    results = {"stuck": stuck(), "good": made_up(1)}
+    frame = compare(results)
+    assert frame.loc["stuck", ["ESS bulk min", "ESS tail min", "ESS/s", "ESS/s (sampling)"]].tolist() == [0.0] * 4
+    assert frame.loc["good", "ESS bulk min"] > 400
+    assert frame.loc["stuck", "mean difference"] > 5.0  # 0.7 against a mean of 0
+    (note,) = frame.attrs["notes"]
+    assert note == "stuck: 1 parameters never moved (f[1] first): their ESS is 0."
+    titles = [axis.get_title() for axis in plot_compare(results, n_parameters=1).axes]
+    assert titles[0].startswith("f[1]")
+    # Chains that stayed in different places are stuck, and no constant.
+    results["stuck"]["posterior"]["f"].values[1, :, 1] = -0.7
+    assert compare(results).loc["stuck", "ESS bulk min"] < 10
+
+
+def test_constants_of_all_results_are_left_out():
+    def with_constant(seed):
+        idata = made_up(seed)
+        idata["posterior"]["corner"] = 0.0 * idata["posterior"]["a"] + 1.0
+        return idata
+
+    plain, constant = {"a": made_up(0), "b": made_up(1)}, {"a": with_constant(0), "b": with_constant(1)}
+    frame = compare(constant)
+    np.testing.assert_array_equal(frame.values, compare(plain).values)
+    assert frame.attrs["notes"] == []
+    titles = [axis.get_title() for axis in plot_compare(constant, n_parameters=9).axes]
+    assert not any(title.startswith("corner") for title in titles)
+    assert sum(title.endswith("autocorrelation") for title in titles) == 4
+
+
+@pytest.mark.parametrize("function", [compare, plot_compare])
+def test_constants_alone_are_an_error(function):
+    constant = az.from_dict({"posterior": {"c": np.ones((2, 400))}})
+    with pytest.raises(DataError, match="No parameter moved"):
+        function({"x": constant, "y": constant})
+
+
+def test_samplers_stuck_at_different_values_differ():
+    frame = compare({"here": stuck(0), "there": stuck(1, value=-0.7)})
+    assert frame.loc["here", "ESS bulk min"] == 0.0
+    assert not frame.loc["here", "mean difference"] < 10.0
+
+
+def with_draw(value):
+    idata = made_up()
+    idata["posterior"]["f"].values[0, 5, 2] = value
+    return idata
+
+
+UNKNOWN = ["ESS bulk min", "ESS tail min", "ESS/s", "ESS/s (sampling)", "R-hat max", "mean difference"]
+
+
+def test_a_draw_that_is_nan_is_not_dropped():
+    results = {"broken": with_draw(np.nan), "good": made_up(1)}
+    frame = compare(results)
+    assert frame.loc["broken", UNKNOWN].isna().all()
+    assert frame.loc["good", UNKNOWN[:-1]].notna().all()
+    # And the figure is drawn: it is where one looks for what went wrong.
+    figure = plot_compare(results, var_names="f")
+    assert [axis.get_title() for axis in figure.axes][-1].startswith("smallest ESS")
+
+
+def test_a_reference_with_a_nan_leaves_differences_unknown():
+    assert np.isnan(compare({"good": made_up(1), "broken": with_draw(np.nan)}).loc["good", "mean difference"])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.inf,  # ranks and ESS exist, the mean does not
+        np.nan,
+    ],
+)
+def test_draws_that_are_not_finite_are_noted(value):
+    frame = compare({"broken": with_draw(value), "good": made_up(1)})
+    assert np.isnan(frame.loc["broken", "mean difference"])
+    assert frame.attrs["notes"] == ["broken: 1 parameters have draws that are not finite (f[2] first)."]
+
+
+def test_variables_may_be_named_by_one_string():
+    results = {"x": made_up(0, correlation=0.5), "y": made_up(1)}
+    np.testing.assert_array_equal(compare(results, var_names="f").values, compare(results, var_names=["f"]).values)
+    titles = [axis.get_title() for axis in plot_compare(results, var_names="a").axes]
+    assert titles[0] == "a: ranks among all draws"
+    longer = {name: made_up() for name in results}
+    for idata in longer.values():
+        idata["posterior"]["slope"] = idata["posterior"]["a"] * 2.0
+    assert compare(longer, var_names="slope").loc["x", "ESS bulk min"] > 0
+
+
+def test_samplers_that_agree_agree_in_ranks_with_ties():
+    counts = np.random.default_rng(0).integers(0, 3, (2, 400))
+    result = az.from_dict({"posterior": {"k": counts}})
+    ranks = plot_compare({"a": result, "b": result, "c": result}, n_parameters=1).axes[0]
+    heights = [patch.get_data().values for patch in ranks.patches]
+    assert len(heights) == 3
+    for height in heights[1:]:
+        np.testing.assert_array_equal(height, heights[0])
+
+
+def test_few_draws_are_drawn():
+    figure = plot_compare({"short": made_up(shape=(2, 8))}, n_parameters=1)
+    (line,) = figure.axes[-1].lines
+    assert line.get_xdata()[-1] == 16
+
+
+def test_all_samplers_of_a_compound_take_time():
+    """A draw lasts from the first sampler's start to the last one's end, whoever kept no times."""
+    start = np.arange(400) * 0.01 + np.zeros((2, 1))
+    starts = np.stack((start, start + 0.004), axis=-1)
+    lengths = np.broadcast_to([0.004, 0.006], (2, 400, 2)).copy()
+    stats = {"perf_counter_start": starts, "perf_counter_diff": lengths}
+    assert compare({"x": made_up(stats=stats)}).loc["x", "seconds (sampling)"] == pytest.approx(4.0)
+    starts[..., 0] = np.nan
+    assert compare({"x": made_up(stats=stats)}).loc["x", "seconds (sampling)"] == pytest.approx(3.996)
+
+
+def test_failures_of_a_compound_are_those_of_all_its_samplers():
+    failure = np.zeros((2, 400, 3))
+    failure[..., 0] = np.nan  # a sampler that records none
+    failure[0, :4, 1], failure[1, 9, 2] = Failure.SOLVER, Failure.ENERGY
+    energy = np.random.default_rng(0).standard_normal((2, 400, 3))
+    energy[..., 0] = np.cumsum(energy[..., 0], axis=1)
+    result = made_up(stats={"failure": failure, "energy": energy})
+    frame = compare({"x": result})
+    assert frame.loc["x", "failures"] == 5
+    assert compare({"x": result}, sampler=2).loc["x", "failures"] == 1
+    # `failure` says which sampler is RMHMC: its energy is read, and nothing needs saying.
+    assert frame.loc["x", "E-BFMI min"] > 1.5
+    assert frame.attrs["notes"] == []
+
+
 @pytest.fixture(scope="module")
 def runs():
     model = poisson_model(sampled=True)
@@ -126,6 +301,10 @@ def test_real_runs_and_compounds(runs):
     ours = statistic(compound, "energy", 0)
     np.testing.assert_array_equal(statistic(compound, "energy"), ours)
     assert not np.array_equal(statistic(compound, "energy", 1), ours)
+    # PyMC has dropped which of the samplers `failure` is of: it is said whose energy is shown.
+    (note,) = frame.attrs["notes"]
+    assert note.startswith("compound: E-BFMI is of the first sampler")
+    assert compare({"compound": compound}, var_names=["f"], sampler=1).attrs["notes"] == []
     with pytest.raises(ConfigurationError, match="samplers 0 to 1"):
         compare({"compound": compound}, sampler=5)
 

@@ -154,6 +154,47 @@ def test_several_gps_and_rows_are_sampled_together():
     assert float(idata.sample_stats["lp"][0, 9]) == pytest.approx(float(model.compile_logp()(point)), abs=1e-8)
 
 
+def test_one_gp_of_two_is_sampled_given_the_other():
+    with pm.Model() as model:
+        for name in "ab":
+            pm.MvNormal(name, np.zeros(N), cov=np.eye(N) + 0.5)
+        pm.Poisson("y", mu=pm.math.exp(model["a"] + model["b"]), observed=COUNTS)
+        step = RMHMC(vars=["a"])
+    assert [variable.name for variable in step.vars] == ["a"]
+    log_density, means = model.compile_logp(), []
+    for b in (np.zeros(N), np.full(N, 2.0)):
+        step.setup_chain(np.random.default_rng(0), 40, 60)
+        point, kept = {"a": np.zeros(N), "b": b}, []
+        for i in range(100):
+            if i == 40:
+                step.stop_tuning()
+            point, (stats,) = step.step(point)
+            kept.append(point["a"].mean())
+        np.testing.assert_array_equal(point["b"], b)
+        assert stats["model_logp"] == pytest.approx(float(log_density(point)), abs=1e-8)
+        means.append(np.mean(kept[40:]))
+    assert means[1] < means[0] - 0.5
+
+
+@pytest.mark.parametrize("integrator", [GeneralizedLeapfrog, ImplicitMidpoint])
+def test_the_search_for_a_step_size_takes_single_steps_of_the_given_integrator(model, integrator):
+    sizes = []
+
+    class Recording(integrator):
+        def step(self, hamiltonian, state, step_size):
+            sizes.append(step_size)
+            return super().step(hamiltonian, state, step_size)
+
+    with model:
+        step = RMHMC(metric="hessian", integrator=Recording())
+    step.setup_chain(np.random.default_rng(0), 10, 10)
+    _, (stats,) = step.step(model.initial_point())
+    searched = sizes[: len(sizes) - int(stats["tree_size"])]
+    # It doubles or halves until acceptance crosses its threshold; only its bound can cut the last trial short.
+    assert len(set(searched)) == len(searched) >= 2
+    np.testing.assert_allclose(np.abs(np.diff(np.log2(searched[:-1]))), 1.0)
+
+
 def test_missing_observations_are_imputed():
     counts = COUNTS.astype(float)
     counts[[2, 5]] = np.nan

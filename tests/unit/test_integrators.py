@@ -295,3 +295,31 @@ def test_an_overflow_on_the_way_is_a_failure(kind):
         step = system.integrator.step(system.flow, system.state(q, 1e6 * np.ones_like(p)), 0.5)
     assert step.failure in {Failure.NON_FINITE, Failure.SOLVER}
     assert step.state is None
+
+
+def test_with_a_constant_metric_the_leapfrog_is_pymcs():
+    """Against PyMC's own integrator and mass matrix, on the whitened model with the same likelihood."""
+    import pymc as pm
+    from pymc.blocking import DictToArrayBijection
+    from pymc.step_methods.hmc.integration import CpuLeapfrogIntegrator
+    from pymc.step_methods.hmc.quadpotential import QuadPotentialFullInv
+
+    system = System(integrators()["leapfrog"], "fisher", "centred", "student_t")
+    target = system.flow.metric.target
+    q, p = system.start()
+    mass = np.linalg.inv(np.column_stack([system.state(q, p).point.solve(e) for e in np.eye(N)]))
+    with pm.Model() as model:
+        z = pm.Normal("z", shape=N)
+        eta = target.chart.predictor.apply(np.zeros(N)) + pm.math.dot(target.chart.predictor.matrix, z)
+        pm.StudentT("y", nu=4.0, mu=eta, sigma=1.0, observed=target.likelihood.y)
+    density = model.logp_dlogp_function(ravel_inputs=True)
+    density.set_extra_values({})
+    theirs = CpuLeapfrogIntegrator(QuadPotentialFullInv(mass), density)
+    start = state = theirs.compute_state(DictToArrayBijection.map({"z": q}), p)
+    for _ in range(5):
+        state = theirs.step(0.3, state)
+    ours = system.advance(q, p, 0.3, 5)
+    np.testing.assert_allclose(ours.position, state.q.data, atol=1e-9)
+    np.testing.assert_allclose(ours.momentum, state.p, atol=1e-9)
+    gained = system.flow.energy(ours) - system.flow.energy(system.state(q, p))
+    assert gained == pytest.approx(state.energy - start.energy, abs=1e-9)

@@ -18,6 +18,7 @@ from pymc_rmhmc.model.likelihoods.registry import (
     Curvature,
     LikelihoodTerms,
     Reading,
+    positive_parameters,
     register_likelihood,
 )
 
@@ -36,7 +37,11 @@ def _positive(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | None:
 
 
 @register_likelihood(
-    pm.Normal, link="identity", parameters=["sigma"], read=lambda mu, sigma: Reading(mu, {"sigma": sigma})
+    pm.Normal,
+    link="identity",
+    parameters=["sigma"],
+    read=lambda mu, sigma: Reading(mu, {"sigma": sigma}),
+    check=positive_parameters("sigma"),
 )
 def normal_identity(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """``g = (y - η)/σ²``, ``w = 1/σ²``, ``r = 0``."""
@@ -53,6 +58,7 @@ def normal_identity(eta: Tensor, parameters: Parameters, y: Tensor) -> Likelihoo
     parameters=["nu", "sigma"],
     kinds=["fisher"],
     read=lambda nu, mu, sigma: Reading(mu, {"nu": nu, "sigma": sigma}),
+    check=positive_parameters("nu", "sigma"),
 )
 def student_t_identity(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """``g = (ν+1)d / (σ(ν+d²))`` with ``d = (y-η)/σ``; Fisher ``w = (ν+1)/((ν+3)σ²)``, constant.
@@ -100,7 +106,9 @@ def _read_gamma(alpha: Tensor, scale: Tensor) -> Reading | None:
     return Reading(eta, {"alpha": alpha}, log_alpha if offset is None else offset + log_alpha)
 
 
-@register_likelihood(pm.Gamma, link="log", parameters=["alpha"], read=_read_gamma, check=_positive)
+@register_likelihood(
+    pm.Gamma, link="log", parameters=["alpha"], read=_read_gamma, check=positive_parameters("alpha", data=_positive)
+)
 def gamma_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """Mean ``e^η``, shape α: with ``v = α y e^{-η}``, ``g = v - α``, observed ``w = v``, expected ``w = α``."""
     alpha = parameters["alpha"]
@@ -118,7 +126,9 @@ def _read_weibull(alpha: Tensor, beta: Tensor) -> Reading | None:
     return None if found is None else Reading(found[0], {"alpha": alpha}, found[1])
 
 
-@register_likelihood(pm.Weibull, link="log", parameters=["alpha"], read=_read_weibull, check=_positive)
+@register_likelihood(
+    pm.Weibull, link="log", parameters=["alpha"], read=_read_weibull, check=positive_parameters("alpha", data=_positive)
+)
 def weibull_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """Scale ``e^η``, shape α: with ``v = (y e^{-η})^α``, ``g = α(v - 1)``, observed ``w = α²v``, expected ``α²``."""
     alpha = parameters["alpha"]

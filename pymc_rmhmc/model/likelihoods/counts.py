@@ -23,6 +23,7 @@ from pymc_rmhmc.model.likelihoods.registry import (
     Curvature,
     LikelihoodTerms,
     Reading,
+    positive_parameters,
     register_likelihood,
 )
 
@@ -153,7 +154,11 @@ def _same(left: Tensor, right: Tensor) -> bool:
 
 
 @register_likelihood(
-    pm.NegativeBinomial, link="log", parameters=["alpha"], read=_read_negative_binomial, check=_counts
+    pm.NegativeBinomial,
+    link="log",
+    parameters=["alpha"],
+    read=_read_negative_binomial,
+    check=positive_parameters("alpha", data=_counts),
 )
 def negative_binomial_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """Mean ``e^η``, variance ``μ + μ²/α``. With ``t = η - log α``, all in σ(t): no overflow anywhere.

@@ -83,9 +83,9 @@ def compile_outputs(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[.
 
     A call costs a few microseconds instead of tens. Inputs must be contiguous float64 vectors.
     """
-    function = pytensor.function(
-        list(inputs), list(outputs), mode="NUMBA", trust_input=True, on_unused_input="ignore"
-    )
+    # As in PyMC's own functions, a parameter out of its range is a log density of -inf, not an exception.
+    mode = pytensor.compile.mode.get_mode("NUMBA").including("local_check_parameter_to_ninf_switch")
+    function = pytensor.function(list(inputs), list(outputs), mode=mode, trust_input=True, on_unused_input="ignore")
     # Not public API: where it is missing, the function itself serves, only slower.
     return getattr(function.vm, "jit_fn", function)
 

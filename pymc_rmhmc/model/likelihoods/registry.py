@@ -25,10 +25,13 @@ __all__ = [
     "LikelihoodTerms",
     "Reading",
     "lookup",
+    "positive_parameters",
     "read_likelihood",
     "register_likelihood",
     "registered_likelihoods",
 ]
+
+type Check = Callable[[np.ndarray, dict[str, np.ndarray]], str | None]
 
 KINDS = ("hessian", "fisher")
 
@@ -115,7 +118,7 @@ class Likelihood:
     parameters: tuple[str, ...]
     kinds: tuple[str, ...]
     read: Callable[..., Reading | None]
-    check: Callable[[np.ndarray, dict[str, np.ndarray]], str | None]
+    check: Check
     terms: Callable[[TensorVariable, dict[str, TensorVariable], TensorVariable], LikelihoodTerms]
 
 
@@ -129,7 +132,7 @@ def register_likelihood(
     read: Callable[..., Reading | None],
     parameters: Sequence[str] = (),
     kinds: Sequence[str] = KINDS,
-    check: Callable[[np.ndarray, dict[str, np.ndarray]], str | None] | None = None,
+    check: Check | None = None,
     name: str | None = None,
 ) -> Callable[[Callable[..., LikelihoodTerms]], Callable[..., LikelihoodTerms]]:
     """Register a likelihood: a decorator for the function of its closed forms.
@@ -237,6 +240,19 @@ def read_likelihood(variable: TensorVariable) -> tuple[Likelihood, Reading] | No
         if reading is not None:
             return likelihood, reading
     return None
+
+
+def positive_parameters(*names: str, data: Check | None = None) -> Check:
+    """A `check` of parameters that must be above 0, and then, by a check of their own, of the data."""
+
+    def check(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | None:
+        for name in names:
+            lowest = parameters[name].min(initial=np.inf)
+            if lowest <= 0.0:
+                return f"cannot be used: {name} must be positive, but goes down to {lowest:.4g}"
+        return (data or _anything)(y, parameters)
+
+    return check
 
 
 def _operation(distribution: Any) -> type:
