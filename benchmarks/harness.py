@@ -36,7 +36,7 @@ SAMPLERS = {
 # Which samplers are run on which problem.
 TABLE = {
     "logit": ("flat", "nutpie", "laplace NUTS", "hessian", "midpoint", "BlackJAX", "mici"),
-    "probit": ("flat", "nutpie", "laplace NUTS", "hessian", "midpoint", "BlackJAX", "mici"),
+    "probit": ("flat", "nutpie", "laplace NUTS", "hessian", "BlackJAX", "mici"),
     "usps": ("flat", "nutpie", "laplace NUTS", "papers"),
     "cox": ("flat", "nutpie", "laplace NUTS"),
 }
