@@ -27,7 +27,7 @@ def main(names: list[str]) -> None:
     print("| problem | path/π | jitter | target | steps | acceptance | ESS/draw | ESS/s |\n| --- |" + " --- |" * 7)
     for name in names:
         model = PROBLEMS[name]().centred()
-        for path, jitter, target in itertools.product((0.35, 0.5, 0.65), (0.1, 0.3, 0.5), (0.8, 0.95)):
+        for path, jitter, target in itertools.product((0.4, 0.5, 0.54, 0.6), (0.1, 0.2, 0.4), (0.8, 0.9, 0.95)):
             with model:
                 step = RMHMC(path_length=path * np.pi, jitter=jitter, target_accept=target)
                 idata = pm.sample(

@@ -24,8 +24,8 @@ ADVICE = {
     Failure.NON_REVERSIBLE: (
         "a step integrated back did not return",
         (
-            "take smaller steps (a smaller step_size, or a higher target_accept where it is adapted); of the integrators "
-            "the implicit midpoint is the more stable"
+            "take smaller steps (a smaller step_size, or a higher target_accept where it is adapted); of the "
+            "integrators the implicit midpoint is the more stable"
         ),
     ),
     Failure.NOT_POSITIVE_DEFINITE: (

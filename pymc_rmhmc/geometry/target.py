@@ -99,7 +99,7 @@ class TargetPoint:
         return Failure.NONE if finite else Failure.NON_FINITE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SiteTargetPoint:
     """φ and its slope as functions of the sites; see `LatentTarget.at_sites`.
 
@@ -168,7 +168,9 @@ class LatentTarget:
         predictor = self.chart.predictor
         eta = predictor.offset + displacement
         log_likelihood, value, slope = self._evaluate(eta)
-        force = np.concatenate((slope, multiply_symmetric(predictor.gram, slope)))
+        n = slope.size
+        force = np.empty(2 * n)
+        force[:n], force[n:] = slope, multiply_symmetric(predictor.gram, slope)
         return SiteTargetPoint(eta, log_likelihood, value, force)
 
     def apply(self, vector: Array) -> Array:

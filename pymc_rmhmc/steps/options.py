@@ -21,9 +21,10 @@ DEFAULT_SOLVER_TOL = 1e-9
 DEFAULT_SOLVER_MAX_ITER = 100
 DEFAULT_MAX_STEPS = 100
 # Measured on the smaller of bulk and tail ESS (benchmarks/path_length.py): in coordinates in which the
-# posterior is nearly standard normal a quarter of a period makes the next draw nearly independent; a
-# longer path makes means antithetic and starves the tails.
-DEFAULT_PATH_LENGTH = 0.5 * math.pi
+# posterior is nearly standard normal a quarter of a period makes the next draw nearly independent. A
+# little more costs no step on most trajectories and makes up for those that are rejected; much more makes
+# means antithetic and starves the tails.
+DEFAULT_PATH_LENGTH = 1.7
 DEFAULT_JITTER = 0.2
 # From the same measurement: an explicit step is cheap against what PyMC spends on a draw, and a higher
 # acceptance doubles the tail ESS; an implicit step costs a factorisation, and fewer of them win.

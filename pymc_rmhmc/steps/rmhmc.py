@@ -66,8 +66,8 @@ class RMHMC(BlockedStep):
         The acceptance that the step size is adapted to, in (0, 1); by default 0.9 for the flat metric and
         0.8 for the others.
     path_length : float, optional
-        The mean length of a trajectory in the Hamiltonian's time, in which a period is about 2π; π/2 by
-        default.
+        The mean length of a trajectory in the Hamiltonian's time, in which a period is about 2π; 1.7 by
+        default, a little over a quarter of a period.
     n_steps : int, optional
         Exactly so many steps a trajectory, with no jitter; in place of `path_length`.
     jitter : float, optional

@@ -46,19 +46,36 @@ ALARM_MIN_DRAWS = 20
 
 def block_statistics(outcomes: Sequence[Transition[Any]]) -> dict[str, Any]:
     """The statistics of one draw, over the blocks: sums of what adds up, means of acceptances."""
+    outcome = outcomes[0] if len(outcomes) == 1 else _together(outcomes)
+    return {
+        "mean_tree_accept": outcome.acceptance,
+        "tree_size": float(outcome.n_steps),
+        "energy": outcome.energy,
+        "energy_error": outcome.energy_error,
+        "failure": int(outcome.failure),
+        "reversal_error": outcome.reversal_error,
+        "n_solver_iter": outcome.n_solver_iter,
+        "n_metric_evals": outcome.n_metric_evals,
+        "accepted": float(outcome.accepted),
+    }
+
+
+def _together(outcomes: Sequence[Transition[Any]]) -> Transition[None]:
+    """The blocks' transitions as one."""
     failures = [outcome.failure for outcome in outcomes if outcome.failure]
     checked = [o.reversal_error for o in outcomes if not math.isnan(o.reversal_error)]
-    return {
-        "mean_tree_accept": sum(outcome.acceptance for outcome in outcomes) / len(outcomes),
-        "tree_size": float(sum(outcome.n_steps for outcome in outcomes)),
-        "energy": sum(outcome.energy for outcome in outcomes),
-        "energy_error": sum(outcome.energy_error for outcome in outcomes),
-        "failure": int(failures[0]) if failures else 0,
-        "reversal_error": max(checked) if checked else math.nan,
-        "n_solver_iter": sum(outcome.n_solver_iter for outcome in outcomes),
-        "n_metric_evals": sum(outcome.n_metric_evals for outcome in outcomes),
-        "accepted": float(all(outcome.accepted for outcome in outcomes)),
-    }
+    return Transition(
+        None,
+        accepted=all(outcome.accepted for outcome in outcomes),
+        acceptance=sum(outcome.acceptance for outcome in outcomes) / len(outcomes),
+        energy=sum(outcome.energy for outcome in outcomes),
+        energy_error=sum(outcome.energy_error for outcome in outcomes),
+        failure=failures[0] if failures else Failure.NONE,
+        n_steps=sum(outcome.n_steps for outcome in outcomes),
+        n_solver_iter=sum(outcome.n_solver_iter for outcome in outcomes),
+        n_metric_evals=sum(outcome.n_metric_evals for outcome in outcomes),
+        reversal_error=max(checked) if checked else math.nan,
+    )
 
 
 class FailureCount:

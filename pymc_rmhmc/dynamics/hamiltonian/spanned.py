@@ -59,7 +59,9 @@ class SiteDensity(Protocol):
         """``Φᵀ sites``, (k,)."""
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, though nobody writes to them: freezing would make the making of a state, several times a step,
+# as dear as its arithmetic at a hundred sites.
+@dataclass(slots=True)
 class Origin:
     """Where a trajectory began: z₀ and p₀ (k,), ``Φ z₀`` and ``Φ p₀`` (n,), and ``½ z₀ᵀz₀ + ½ p₀ᵀp₀``."""
 
@@ -70,7 +72,7 @@ class Origin:
     energy: float
 
 
-@dataclass(frozen=True)
+@dataclass
 class SpannedState:
     """A phase state by its displacement from a trajectory's origin.
 
@@ -143,22 +145,23 @@ class SpannedHamiltonian:
     def state(self, position: Array, displacement: Array | None = None) -> SpannedState:
         """Evaluate ψ at z (k,), whose ``Φ z`` (n,) may be known; the momentum is zero until `refresh`."""
         displacement = self.residual.apply(position) if displacement is None else displacement
-        nothing = np.zeros(2 * displacement.size)
-        origin = Origin(position, np.zeros_like(position), displacement, nothing[: displacement.size], math.nan)
-        return self._at(origin, self.residual.at_sites(displacement), nothing)
+        nothing = np.zeros_like(displacement)
+        origin = Origin(position, np.zeros_like(position), displacement, nothing, 0.5 * float(position @ position))
+        return self._at(origin, self.residual.at_sites(displacement))
 
     def refresh(self, state: SpannedState, rng: np.random.Generator) -> SpannedState:
         """Draw ``p ~ N(0, I)``, and measure from here."""
         position, displacement = state.coordinates
         momentum = rng.standard_normal(position.size)
-        drive = self.residual.apply(momentum)
-        energy = 0.5 * float(position @ position) + 0.5 * float(momentum @ momentum)
-        origin = Origin(position, momentum, displacement, drive, energy)
-        return self._at(origin, state.point, np.concatenate((np.zeros_like(drive), drive)))
+        energy = 0.5 * (float(position @ position) + float(momentum @ momentum))
+        origin = Origin(position, momentum, displacement, self.residual.apply(momentum), energy)
+        return self._at(origin, state.point)
 
-    def _at(self, origin: Origin, point: SitePoint, driven: Array) -> SpannedState:
-        """The state at an origin itself, where u = 0."""
-        moved = np.concatenate((np.zeros_like(origin.displacement), origin.displacement))
+    def _at(self, origin: Origin, point: SitePoint) -> SpannedState:
+        """The state at an origin itself, where u = v = 0."""
+        n = origin.displacement.size
+        moved, driven = np.zeros(2 * n), np.zeros(2 * n)
+        moved[n:], driven[n:] = origin.displacement, origin.drive
         return SpannedState(self.residual, origin, 0.0, moved, driven, point)
 
     def kick(self, state: SpannedState, time: float) -> SpannedState:
@@ -177,10 +180,15 @@ class SpannedHamiltonian:
     def energy(self, state: SpannedState) -> float:
         """H, up to a constant, in O(n)."""
         origin, n = state.origin, state.n_sites
+        u, v = state.moved[:n], state.driven[:n]
+        if state.angle == 0.0 and not v.any():
+            return origin.energy - state.point.log_density
         cosine, sine = math.cos(state.angle), math.sin(state.angle)
-        turned = cosine * origin.displacement + sine * origin.drive + state.moved[n:]
-        turned_drive = cosine * origin.drive - sine * origin.displacement + state.driven[n:]
-        gained = float(state.moved[:n] @ turned) + float(state.driven[:n] @ turned_drive)
+        gained = (
+            cosine * float(u @ origin.displacement + v @ origin.drive)
+            + sine * float(u @ origin.drive - v @ origin.displacement)
+            + float(u @ state.moved[n:] + v @ state.driven[n:])
+        )
         return origin.energy + 0.5 * gained - state.point.log_density
 
     def failure(self, state: SpannedState) -> Failure:
