@@ -8,6 +8,7 @@ from scipy.linalg import blas, lapack
 
 __all__ = [
     "cholesky",
+    "cogram_lower",
     "gram_lower",
     "identity_plus_scaled",
     "inverse_lower",
@@ -44,12 +45,23 @@ def identity_plus_scaled(gram: Array, root: Array) -> Array:
 
 
 def gram_lower(factor: Array) -> Array:
-    """``L Lᵀ`` for a lower triangular L at a third of a general product's cost; both triangles are filled.
+    """``L Lᵀ`` for a lower triangular L at a sixth of a general product's cost; both triangles are filled.
 
     LAPACK multiplies ``U Uᵀ`` for an upper U, which L is when it is read backwards.
     """
     product, _ = lapack.dlauum(np.asfortranarray(factor[::-1, ::-1]), lower=0, overwrite_c=1)
-    lower = np.tril(product[::-1, ::-1])
+    return _both_triangles(product[::-1, ::-1])
+
+
+def cogram_lower(factor: Array) -> Array:
+    """``Lᵀ L`` for a lower triangular L at a sixth of a general product's cost; both triangles are filled."""
+    product, _ = lapack.dlauum(np.asfortranarray(factor), lower=1)
+    return _both_triangles(product)
+
+
+def _both_triangles(matrix: Array) -> Array:
+    """A symmetric matrix of which the lower triangle is given, in Fortran order."""
+    lower = np.tril(matrix)
     lower += np.tril(lower, -1).T
     return np.asfortranarray(lower)
 

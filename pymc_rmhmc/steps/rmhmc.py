@@ -134,7 +134,7 @@ class RMHMC(BlockedStep):
 
     name = "rmhmc"
     default_blocked = True
-    default_tune_steps = 300
+    default_tune_steps = 200
     stats_dtypes_shapes = STATISTICS
     _state_class = RMHMCState
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.linalg import multiply_lower, reverse_cholesky, solve_lower
+from pymc_rmhmc.geometry.linalg import cogram_lower, multiply_lower, reverse_cholesky, solve_lower
 from pymc_rmhmc.geometry.prior import FactorizedPrior, Predictor, PriorFailure
 
 __all__ = ["GaussianSites", "SiteChart"]
@@ -129,7 +129,7 @@ class SiteChart:
     def _absorb(self, sites: GaussianSites) -> None:
         """Factorise E and re-base the predictor."""
         base = self.prior.predictor
-        precision_matrix = _weighted_gram(base.matrix, sites.precision)
+        precision_matrix = _weighted_gram(base, sites.precision)
         upper = reverse_cholesky(precision_matrix)
         if upper is None:
             raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, -1)
@@ -158,9 +158,12 @@ class SiteChart:
         return self.log_constant - self.prior.log_jacobian - normal - log_determinant
 
 
-def _weighted_gram(matrix: Array, weights: Array) -> Array:
+def _weighted_gram(predictor: Predictor, weights: Array) -> Array:
     """``I + Φᵀ diag(w) Φ``, (k, k), for weights of any sign."""
-    gram = np.asfortranarray(matrix.T @ (weights[:, None] * matrix))
+    if predictor.triangular and (weights >= 0.0).all():
+        gram = cogram_lower(predictor.matrix * np.sqrt(weights)[:, None])
+    else:
+        gram = np.asfortranarray(predictor.matrix.T @ (weights[:, None] * predictor.matrix))
     gram[np.diag_indices_from(gram)] += 1.0
     return gram
 
