@@ -214,8 +214,9 @@ class ImplicitMidpoint(_ImplicitIntegrator):
     """The implicit midpoint rule: more stable than the generalised leapfrog, more factorisations a step.
 
     ``q' = q + ε ∂H/∂p(q̄, p̄)``, ``p' = p - ε ∂H/∂q(q̄, p̄)`` with ``q̄ = (q + q')/2``, ``p̄ = (p + p')/2``.
-    The midpoint is found by iterating on its velocity; every iterate needs the metric at a new q̄, and
-    there p̄ is the solution of an implicit half kick, O(n²) an iteration.
+    The midpoint is found by iterating on its velocity. Every iterate factorises the metric at a new q̄; from
+    there the equations are solved, O(n²) an iteration, but for the trace term, which stays what it is at q̄
+    and is all that the next iterate has to mend.
 
     Parameters
     ----------
@@ -289,8 +290,11 @@ class _Midpoint:
 
     def solve(self) -> Failure:
         """Find the midpoint and set the step's end, or say why there is none."""
-        # The velocity at the beginning is a guess that the reversed step would make in its turn.
+        # A guess that costs no factorisation, and that the reversed step makes in its turn: the factor and the
+        # trace term at the beginning.
         start = self.state.point.solve(self.state.momentum)
+        guess = self._solve_from(self.state.point, start)
+        start = guess.value if guess.converged else start
         solution = self.integrator.solver.solve(self._implied_velocity, start)
         self.n_solver_iter += solution.n_iter
         if self._failure or not solution.converged:
@@ -300,17 +304,38 @@ class _Midpoint:
         return Failure.NONE if np.isfinite(self.end_momentum).all() else Failure.NON_FINITE
 
     def _implied_velocity(self, velocity: Array) -> Array:
-        """Half a kick at ``q̄ = q + ε/2 velocity`` gives p̄ and ``G(q̄)⁻¹p̄``; nan where that fails."""
+        """The midpoint's velocity where the trace term is that at ``q̄ = q + ε/2 velocity``; nan on failure."""
         nowhere = np.full_like(velocity, np.nan)
         self.n_metric_evals += 1
         midpoint = self.hamiltonian.metric.at(self.state.position + 0.5 * self.step_size * velocity)
         if midpoint.failure:
             self._failure = midpoint.failure
             return nowhere
-        momentum, implied, solution = self.integrator._half_kick(midpoint, self.state.momentum, self.step_size)
-        self.n_solver_iter += solution.n_iter
+        solution = self._solve_from(midpoint, velocity)
+        if not solution.converged:
+            # The metric changes too much for the factor at q̄: move q̄ by a half kick there, in smaller moves.
+            momentum, _, solution = self.integrator._half_kick(midpoint, self.state.momentum, self.step_size)
+            self.n_solver_iter += solution.n_iter
+            self._momentum = momentum
         if not solution.converged:
             self._failure = Failure.SOLVER
             return nowhere
-        self._momentum = momentum
-        return implied
+        return solution.value
+
+    def _solve_from(self, midpoint: MetricPoint, velocity: Array) -> Solution:
+        """Solve for the midpoint with the factor and the trace term at a position near it.
+
+        ``p̄ = p - ε/2 (trace - ∇L(q̄) + quadratic(q̄, u))`` and ``G(q̄)u = p̄`` give the fixed point
+        ``u = G⁻¹[p̄ - (G(q̄) - G)u]`` with ``q̄ = q + ε/2 u``.
+        """
+        half = 0.5 * self.step_size
+
+        def implied(velocity: Array) -> Array:
+            near = midpoint.nearby(self.state.position + half * velocity)
+            force = midpoint.trace_term - near.gradient + near.quadratic_term(velocity)
+            self._momentum = self.state.momentum - half * force
+            return midpoint.solve(self._momentum - near.apply_change(velocity))
+
+        solution = self.integrator.solver.solve(implied, velocity)
+        self.n_solver_iter += solution.n_iter
+        return solution

@@ -83,6 +83,15 @@ def test_apply_change_is_the_difference_of_dense_metrics(metric, z):
     np.testing.assert_allclose(metric.at(z).apply_change(other, u), exact, atol=1e-10)
 
 
+def test_a_position_nearby_is_seen_as_from_itself(metric, z):
+    rng = np.random.default_rng(4)
+    other, u = z + 0.3 * rng.standard_normal(z.size), rng.standard_normal(z.size)
+    point, near = metric.at(other), metric.at(z).nearby(other)
+    np.testing.assert_allclose(near.gradient, point.gradient, atol=1e-10)
+    np.testing.assert_allclose(near.quadratic_term(u), point.quadratic_term(u), atol=1e-10)
+    np.testing.assert_allclose(near.apply_change(u), metric.at(z).apply_change(other, u), atol=1e-10)
+
+
 def test_log_density_and_gradient_are_consistent(metric, z):
     slope = differences(lambda q: metric.at(q).log_density, z)
     np.testing.assert_allclose(metric.at(z).gradient, slope, atol=1e-6)

@@ -1,7 +1,14 @@
 """Hamiltonians: what they ask of a metric or a density, and the three that there are."""
 
 from pymc_rmhmc.dynamics.hamiltonian.gaussian import GaussianHamiltonian, GaussianState
-from pymc_rmhmc.dynamics.hamiltonian.protocols import Density, DensityPoint, Hamiltonian, Metric, MetricPoint
+from pymc_rmhmc.dynamics.hamiltonian.protocols import (
+    Density,
+    DensityPoint,
+    Hamiltonian,
+    Metric,
+    MetricPoint,
+    NearbyPoint,
+)
 from pymc_rmhmc.dynamics.hamiltonian.riemannian import RiemannianHamiltonian, RiemannianState
 from pymc_rmhmc.dynamics.hamiltonian.spanned import SiteDensity, SitePoint, SpannedHamiltonian, SpannedState
 
@@ -13,6 +20,7 @@ __all__ = [
     "Hamiltonian",
     "Metric",
     "MetricPoint",
+    "NearbyPoint",
     "RiemannianHamiltonian",
     "RiemannianState",
     "SiteDensity",

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
 
-__all__ = ["Density", "DensityPoint", "Hamiltonian", "Metric", "MetricPoint"]
+__all__ = ["Density", "DensityPoint", "Hamiltonian", "Metric", "MetricPoint", "NearbyPoint"]
 
 type Array = NDArray[np.float64]
 
@@ -34,6 +34,20 @@ class DensityPoint(Protocol):
         """Why the evaluation cannot be used, `Failure.NONE` if it can."""
 
 
+class NearbyPoint(Protocol):
+    """The target and the metric at one position, seen from another whose metric is factorised."""
+
+    @property
+    def gradient(self) -> Array:
+        """Of the target's log density here, (n,); nan where it cannot be computed."""
+
+    def quadratic_term(self, velocity: Array) -> Array:
+        """``-½ uᵀ(∂G/∂qᵢ)u`` here, for every i."""
+
+    def apply_change(self, velocity: Array) -> Array:
+        """``(G(here) - G(there)) velocity``."""
+
+
 class MetricPoint(DensityPoint, Protocol):
     """A metric and the target at one position; everything that is factorised is factorised once, here.
 
@@ -55,6 +69,9 @@ class MetricPoint(DensityPoint, Protocol):
 
     def apply_change(self, position: Array, velocity: Array) -> Array:
         """``(G(position) - G(self.position)) velocity`` without a new factorisation."""
+
+    def nearby(self, position: Array) -> NearbyPoint:
+        """Whatever there is to know of another position without a new factorisation."""
 
 
 class Metric(Protocol):

@@ -214,3 +214,34 @@ class LatentPoint:
         target = self._metric.target
         weight = target.beta * target.likelihood.weight(self._predictor.apply(position), self._metric.kind)
         return self._predictor.adjoint((weight - self.weight) * self._predictor.linear(velocity))
+
+    def nearby(self, position: Array) -> LatentNeighbour:
+        """Target and curvature at another position, O(n²)."""
+        return LatentNeighbour(self, position)
+
+
+class LatentNeighbour:
+    """The target and the curvature at one position, with what a factorised metric at another lacks of it.
+
+    Attributes
+    ----------
+    gradient : (k,) array
+        ``∇ log π``.
+    """
+
+    def __init__(self, point: LatentPoint, position: Array) -> None:
+        target, self._predictor = point._metric.target, point._predictor
+        eta = self._predictor.apply(position)
+        _, slope, weight, log_slope = target.likelihood.curvature(eta, point._metric.kind)
+        self.gradient = target.beta * self._predictor.adjoint(slope) - position
+        self._curvature_slope = target.beta * weight * log_slope
+        self._change = target.beta * weight - point.weight
+
+    def quadratic_term(self, velocity: Array) -> Array:
+        """``-½ Φᵀ[∂w/∂η ∘ (Φu)∘(Φu)]``."""
+        along = self._predictor.linear(velocity)
+        return -0.5 * self._predictor.adjoint(self._curvature_slope * along * along)
+
+    def apply_change(self, velocity: Array) -> Array:
+        """``Φᵀ[(w(here) - w(there)) ∘ Φu]``."""
+        return self._predictor.adjoint(self._change * self._predictor.linear(velocity))
