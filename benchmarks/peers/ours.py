@@ -17,9 +17,9 @@ def flat(problem: Problem, seed: int, draws: int = 1000) -> Outcome:
     return _run(problem, seed, draws, None)
 
 
-def hessian(problem: Problem, seed: int, draws: int = 300) -> Outcome:
+def hessian(problem: Problem, seed: int, draws: int = 1000) -> Outcome:
     """The position-dependent metric, generalised leapfrog, step size adapted."""
-    return _run(problem, seed, draws, 150, metric="hessian")
+    return _run(problem, seed, draws, None, metric="hessian")
 
 
 def midpoint(problem: Problem, seed: int, draws: int = 300) -> Outcome:

@@ -100,20 +100,12 @@ class _ImplicitIntegrator:
         return REVERSAL_TOLERANCE_FACTOR * self.solver.tolerance
 
     def _half_kick(self, point: MetricPoint, momentum: Array, step_size: float) -> tuple[Array, Array, Solution]:
-        """Solve ``p' = p - ε/2 ∂H/∂q(q, p')``; return p', its velocity ``G⁻¹p'`` and the solver's report.
-
-        The unknown is the velocity u = G⁻¹p', since ∂H/∂q depends on p' only through it:
-        ``u = G⁻¹[p - ε/2(-∇L + trace)] - ε/2 G⁻¹ quadratic(u)``.
-        """
+        """Solve ``p' = p - ε/2 ∂H/∂q(q, p')``; return p', its velocity ``G⁻¹p'`` and the solver's report."""
         half = 0.5 * step_size
-        explicit = momentum - half * (point.trace_term - point.gradient)
-        start = point.solve(explicit)
-        solution = self.solver.solve(
-            lambda velocity: start - half * point.solve(point.quadratic_term(velocity)), start
-        )
-        new_momentum = explicit - half * point.quadratic_term(solution.argument)
-        # The map's value is the velocity of new_momentum exactly, not only to the solver's tolerance.
-        return new_momentum, solution.value, solution
+        equation = point.kick_equation(momentum - half * (point.trace_term - point.gradient), half)
+        solution = self.solver.solve(equation.function, equation.start)
+        new_momentum, velocity = equation.conclude(solution.argument)
+        return new_momentum, velocity, solution
 
 
 class GeneralizedLeapfrog(_ImplicitIntegrator):
@@ -125,8 +117,8 @@ class GeneralizedLeapfrog(_ImplicitIntegrator):
     (b) ``q' = q + ε/2 [G(q)⁻¹p' + G(q')⁻¹p']``, implicit in q';
     (c) ``p'' = p' - ε/2 ∂H/∂q(q', p')``, explicit.
 
-    (a) and (b) are solved for velocities with the factor of G(q) alone, O(n²) an iteration, so that a
-    step costs one new factorisation: that of G(q').
+    (a) and (b) are solved with the factor of G(q) alone, O(n²) an iteration, so that a step costs one new
+    factorisation: that of G(q').
 
     Parameters
     ----------
@@ -178,19 +170,11 @@ class GeneralizedLeapfrog(_ImplicitIntegrator):
         return Step(None if failure else new, failure, error, n_iter + n_back, 1)
 
     def _drift(self, point: MetricPoint, velocity: Array, step_size: float) -> tuple[Array, Array, Solution]:
-        """Solve (b) from ``u = G(q)⁻¹p'``: return q', ``u' = G(q')⁻¹p'`` and the solver's report.
-
-        ``G(q')u' = G(q)u`` gives ``u' = u - G(q)⁻¹ (G(q') - G(q)) u'`` with ``q' = q + ε/2 (u + u')``.
-        """
-        half = 0.5 * step_size
-
-        def contraction(end_velocity: Array) -> Array:
-            trial = point.position + half * (velocity + end_velocity)
-            return velocity - point.solve(point.apply_change(trial, end_velocity))
-
-        solution = self.solver.solve(contraction, velocity)
-        position = point.position + half * (velocity + solution.argument)
-        return position, solution.value, solution
+        """Solve (b) from ``u = G(q)⁻¹p'``: return q', ``u' = G(q')⁻¹p'`` and the solver's report."""
+        equation = point.drift_equation(velocity, 0.5 * step_size)
+        solution = self.solver.solve(equation.function, equation.start)
+        position, end_velocity = equation.conclude(solution.argument)
+        return position, end_velocity, solution
 
     def _reversal_error(
         self, end: RiemannianState, position: Array, velocity: Array, step_size: float

@@ -316,18 +316,18 @@ def _observation(
 def _check_unregistered(variable: TensorVariable, sources: list[TensorVariable]) -> None:
     """What can be known of an unregistered likelihood before it is evaluated."""
     name = _distribution(variable)
-    remedy = "register it with register_likelihood, or sample with NUTS"
     if getattr(variable.owner.op, "ndim_supp", 0) > 0:
         raise UnsupportedLikelihoodError(
-            f"the likelihood {name} of {variable.name} does not factorise over its observations: {remedy}"
+            f"the likelihood {name} of {variable.name} does not factorise over its observations: sample with NUTS"
         )
     if sum(reaches(variable, [source]) for source in sources) > 1:
         raise UnsupportedLikelihoodError(
-            f"the likelihood {name} of {variable.name} is not registered and reads several latent variables: {remedy}"
+            f"the likelihood {name} of {variable.name} is not registered and reads several latent variables: if it "
+            "reads one linear combination of them, register it with register_likelihood; if not, sample with NUTS"
         )
     between = ancestors([variable], blockers=sources)
     if any(v.owner is not None and isinstance(v.owner.op, Scan) for v in between):
-        raise UnsupportedLikelihoodError(f"the likelihood {name} of {variable.name} contains a Scan: {remedy}")
+        raise UnsupportedLikelihoodError(f"the likelihood {name} of {variable.name} contains a Scan: sample with NUTS")
 
 
 def _connect(latents: Sequence[LatentVariable], observations: Sequence[Observation]) -> list[LatentBlock]:

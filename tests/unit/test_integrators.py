@@ -272,7 +272,9 @@ def test_a_step_that_does_not_lead_back_is_not_returned(kind, monkeypatch):
     """A solver whose answer depends on the direction of time, as a second root would make it."""
     system = System(kind(AndersonSolver(1e-12, 200)), "hessian", "centred", "poisson")
     solve, nesting, outermost = AndersonSolver.solve, [], []
-    first = 1 if kind is GeneralizedLeapfrog else 2  # before its equations the midpoint solves for a guess
+    # The leapfrog's drift; the midpoint's equation, which follows that of its guess. Another root of the
+    # leapfrog's kick would be no fault: read backwards it is explicit.
+    corrupted = 2
 
     def two_faced(self, function, start):
         nesting.append(1)
@@ -280,7 +282,7 @@ def test_a_step_that_does_not_lead_back_is_not_returned(kind, monkeypatch):
         nesting.pop()
         if not nesting:
             outermost.append(1)
-            if len(outermost) == first:  # the forward step's first equation alone
+            if len(outermost) == corrupted:
                 object.__setattr__(solution, "value", solution.value + 1e-3)
                 object.__setattr__(solution, "argument", solution.argument + 1e-3)
         return solution

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
 
-__all__ = ["Density", "DensityPoint", "Hamiltonian", "Metric", "MetricPoint", "NearbyPoint"]
+__all__ = ["Density", "DensityPoint", "Hamiltonian", "ImplicitEquation", "Metric", "MetricPoint", "NearbyPoint"]
 
 type Array = NDArray[np.float64]
 
@@ -48,6 +48,24 @@ class NearbyPoint(Protocol):
         """``(G(here) - G(there)) velocity``."""
 
 
+class ImplicitEquation(Protocol):
+    """One of the leapfrog's implicit equations as a fixed point ``x = f(x)``.
+
+    The unknown x is the metric's choice: a velocity, or whatever the velocity enters the equation through.
+    It is measured in standard deviations, so that one tolerance serves all.
+    """
+
+    @property
+    def start(self) -> Array:
+        """X where the velocity does not change: what the step in the other direction begins with as well."""
+
+    def function(self, x: Array) -> Array:
+        """The map."""
+
+    def conclude(self, x: Array) -> tuple[Array, Array]:
+        """What the solution says: momentum and velocity, or position and velocity."""
+
+
 class MetricPoint(DensityPoint, Protocol):
     """A metric and the target at one position; everything that is factorised is factorised once, here.
 
@@ -67,8 +85,11 @@ class MetricPoint(DensityPoint, Protocol):
     def quadratic_term(self, velocity: Array) -> Array:
         """``-½ uᵀ(∂G/∂qᵢ)u`` for every i."""
 
-    def apply_change(self, position: Array, velocity: Array) -> Array:
-        """``(G(position) - G(self.position)) velocity`` without a new factorisation."""
+    def kick_equation(self, momentum: Array, time: float) -> ImplicitEquation:
+        """``p' = momentum - time · quadratic_term(G⁻¹p')``; it concludes with p' and ``G⁻¹p'``."""
+
+    def drift_equation(self, velocity: Array, time: float) -> ImplicitEquation:
+        """``q' = q + time (u + u')`` with ``G(q')u' = G(q)u``, u the velocity; it concludes with q' and u'."""
 
     def nearby(self, position: Array) -> NearbyPoint:
         """Whatever there is to know of another position without a new factorisation."""

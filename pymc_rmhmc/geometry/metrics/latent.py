@@ -27,7 +27,14 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import RiemannianHamiltonian
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.geometry.linalg import cholesky, identity_plus_scaled, inverse_lower, multiply_lower
+from pymc_rmhmc.geometry.linalg import (
+    cholesky,
+    identity_plus_scaled,
+    inverse_lower,
+    multiply_lower,
+    multiply_symmetric,
+)
+from pymc_rmhmc.geometry.metrics.equations import DriftEquation, KickEquation
 from pymc_rmhmc.geometry.target import LatentTarget
 
 __all__ = ["FisherMetric", "HessianMetric", "LatentMetric", "LatentPoint", "SoftAbsCurvatureMetric"]
@@ -148,8 +155,10 @@ class LatentPoint:
     ----------
     position, gradient, trace_term : (k,) array
         z, ``∇ log π(z)`` and ``½ tr(G⁻¹ ∂G/∂zᵢ)``.
-    eta, weight : (n,) array
-        The sites and their (tempered) curvature w.
+    predictor : Predictor
+        The map from z to the sites.
+    eta, weight, curvature_slope : (n,) array
+        The sites, their (tempered) curvature w, and ``∂w/∂η``.
     log_likelihood, log_density, half_log_det : float
         ``Σ ℓ(η)`` not tempered, ``log π(z)`` up to a constant, and ``½ log|G|``.
     failure : Failure
@@ -159,14 +168,14 @@ class LatentPoint:
     def __init__(self, metric: LatentMetric, position: Array) -> None:
         target = metric.target
         self._metric = metric
-        self._predictor = target.chart.predictor
+        self.predictor = target.chart.predictor
         self.position = position
-        self.eta = self._predictor.apply(position)
+        self.eta = self.predictor.apply(position)
         self.log_likelihood, slope, weight, log_slope = target.likelihood.curvature(self.eta, metric.kind)
         self.weight = target.beta * weight
-        self._curvature_slope = log_slope * self.weight
+        self.curvature_slope = log_slope * self.weight
         self.log_density = target.beta * self.log_likelihood - 0.5 * float(position @ position)
-        self.gradient = target.beta * self._predictor.adjoint(slope) - position
+        self.gradient = target.beta * self.predictor.adjoint(slope) - position
         self.half_log_det = math.nan
         self.trace_term = np.full_like(position, np.nan)
         self.failure = self._check()
@@ -175,7 +184,7 @@ class LatentPoint:
 
     def _check(self) -> Failure:
         """NON_FINITE if the likelihood could not be evaluated here; a sum of squares cannot cancel."""
-        parts = (self.gradient, self.weight, self._curvature_slope)
+        parts = (self.gradient, self.weight, self.curvature_slope)
         finite = math.isfinite(self.log_density) and all(math.isfinite(float(v @ v)) for v in parts)
         if not finite:
             return Failure.NON_FINITE
@@ -184,36 +193,49 @@ class LatentPoint:
     def _factorize(self, log_slope: Array) -> None:
         """C⁻¹, ``½ log|G|`` and the trace term."""
         self._root = np.sqrt(self.weight)
-        factor = cholesky(identity_plus_scaled(self._predictor.gram, self._root), overwrite=True)
+        factor = cholesky(identity_plus_scaled(self.predictor.gram, self._root), overwrite=True)
         if factor is None:
             self.failure = Failure.NOT_POSITIVE_DEFINITE
             return
         self.half_log_det = float(np.log(factor.diagonal()).sum())
         self._inverse_factor = inverse_lower(factor, overwrite=True)
         leverage = 1.0 - np.einsum("ij,ij->j", self._inverse_factor, self._inverse_factor)
-        self.trace_term = 0.5 * self._predictor.adjoint(log_slope * leverage)
+        self.trace_term = 0.5 * self.predictor.adjoint(log_slope * leverage)
 
     def solve(self, vector: Array) -> Array:
         """``G⁻¹ vector``, O(n²)."""
-        scaled = self._root * self._predictor.linear(vector)
+        scaled = self._root * self.predictor.linear(vector)
         inner = multiply_lower(self._inverse_factor, multiply_lower(self._inverse_factor, scaled), transpose=True)
-        return vector - self._predictor.adjoint(self._root * inner)
+        return vector - self.predictor.adjoint(self._root * inner)
 
     def sample_momentum(self, rng: np.random.Generator) -> Array:
         """``Φᵀ(s ∘ z₁) + z₂``, whose covariance is G: no factor of G is needed."""
         sites = self._root * rng.standard_normal(self._root.size)
-        return self._predictor.adjoint(sites) + rng.standard_normal(self.position.size)
+        return self.predictor.adjoint(sites) + rng.standard_normal(self.position.size)
 
     def quadratic_term(self, velocity: Array) -> Array:
         """``-½ Φᵀ[∂w/∂η ∘ (Φu)∘(Φu)]``."""
-        along = self._predictor.linear(velocity)
-        return -0.5 * self._predictor.adjoint(self._curvature_slope * along * along)
+        along = self.predictor.linear(velocity)
+        return -0.5 * self.predictor.adjoint(self.curvature_slope * along * along)
 
-    def apply_change(self, position: Array, velocity: Array) -> Array:
-        """``Φᵀ[(w(position) - w) ∘ Φu]``, without a factorisation."""
+    def kick_equation(self, momentum: Array, time: float) -> KickEquation:
+        """See `pymc_rmhmc.geometry.metrics.equations`."""
+        return KickEquation(self, momentum, time)
+
+    def drift_equation(self, velocity: Array, time: float) -> DriftEquation:
+        """See `pymc_rmhmc.geometry.metrics.equations`."""
+        return DriftEquation(self, velocity, time)
+
+    def dual(self, sites: Array) -> Array:
+        """``(I + W Q)⁻¹ sites``, (n,), with ``G⁻¹Φᵀ = Φᵀ (I + W Q)⁻¹``."""
+        scaled = self._root * multiply_symmetric(self.predictor.gram, sites)
+        inner = multiply_lower(self._inverse_factor, multiply_lower(self._inverse_factor, scaled), transpose=True)
+        return sites - self._root * inner
+
+    def weight_at(self, eta: Array) -> Array:
+        """The (tempered) curvature w at other sites, (n,)."""
         target = self._metric.target
-        weight = target.beta * target.likelihood.weight(self._predictor.apply(position), self._metric.kind)
-        return self._predictor.adjoint((weight - self.weight) * self._predictor.linear(velocity))
+        return target.beta * target.likelihood.weight(eta, self._metric.kind)
 
     def nearby(self, position: Array) -> LatentNeighbour:
         """Target and curvature at another position, O(n²)."""
@@ -230,7 +252,7 @@ class LatentNeighbour:
     """
 
     def __init__(self, point: LatentPoint, position: Array) -> None:
-        target, self._predictor = point._metric.target, point._predictor
+        target, self._predictor = point._metric.target, point.predictor
         eta = self._predictor.apply(position)
         _, slope, weight, log_slope = target.likelihood.curvature(eta, point._metric.kind)
         self.gradient = target.beta * self._predictor.adjoint(slope) - position

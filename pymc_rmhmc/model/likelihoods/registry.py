@@ -213,7 +213,11 @@ def lookup(name: str) -> Likelihood:
         If there is none.
     """
     if name not in _REGISTRY:
-        raise ConfigurationError(f'No likelihood "{name}" is registered; there are {", ".join(_REGISTRY)}.')
+        raise ConfigurationError(
+            f'No likelihood "{name}" is registered; there are {", ".join(_REGISTRY)}. A worker that was started by '
+            '"spawn" or "forkserver" does not have what a notebook registered: put the registration into a module that '
+            "is imported, or sample with cores=1."
+        )
     return _REGISTRY[name]
 
 
