@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian.protocols import Density, DensityPoint
+from pymc_rmhmc.dynamics.hamiltonian.state import PhaseState
 from pymc_rmhmc.errors import Failure
 
 __all__ = ["GaussianHamiltonian", "GaussianState"]
@@ -16,22 +16,10 @@ __all__ = ["GaussianHamiltonian", "GaussianState"]
 type Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class GaussianState:
+class GaussianState(PhaseState[DensityPoint]):
     """A position with the non-Gaussian part of the log density there, and a momentum (n,)."""
 
-    point: DensityPoint
-    momentum: Array
-
-    @property
-    def position(self) -> Array:
-        """The position (n,)."""
-        return self.point.position
-
-    @property
-    def coordinates(self) -> tuple[Array]:
-        """What the Hamiltonian's `state` needs to stand here again."""
-        return (self.point.position,)
+    __slots__ = ()
 
 
 class GaussianHamiltonian:

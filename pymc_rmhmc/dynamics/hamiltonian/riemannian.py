@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian.protocols import Metric, MetricPoint
+from pymc_rmhmc.dynamics.hamiltonian.state import PhaseState
 from pymc_rmhmc.errors import Failure
 
 __all__ = ["RiemannianHamiltonian", "RiemannianState"]
@@ -15,22 +16,10 @@ __all__ = ["RiemannianHamiltonian", "RiemannianState"]
 type Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class RiemannianState:
+class RiemannianState(PhaseState[MetricPoint]):
     """A position with its factorised metric, and a momentum (n,)."""
 
-    point: MetricPoint
-    momentum: Array
-
-    @property
-    def position(self) -> Array:
-        """The position (n,)."""
-        return self.point.position
-
-    @property
-    def coordinates(self) -> tuple[Array]:
-        """What the Hamiltonian's `state` needs to stand here again."""
-        return (self.point.position,)
+    __slots__ = ()
 
 
 class RiemannianHamiltonian:
