@@ -13,13 +13,9 @@ from benchmarks.problems import Problem
 SETTINGS = {"logit": ((0.6, 3), 300), "probit": ((0.4, 4), 50)}
 
 
-def run(
-    problem: Problem, seed: int, draws: int | None = None, tune: int = 5, step_size: float | None = None,
-    n_steps: int | None = None,
-) -> Outcome:  # fmt: skip
+def run(problem: Problem, seed: int, tune: int = 5) -> Outcome:
     """``G(f) = W(f) + K⁻¹``, from a draw of the Laplace approximation."""
-    (found_size, found_steps), found_draws = SETTINGS[problem.likelihood]
-    step_size, n_steps, draws = step_size or found_size, n_steps or found_steps, draws or found_draws
+    (step_size, n_steps), draws = SETTINGS[problem.likelihood]
     import blackjax
     import jax
 

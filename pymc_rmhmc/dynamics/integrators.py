@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pymc_rmhmc.dynamics.hamiltonian import (
     GaussianHamiltonian,
     GaussianState,
+    ImplicitEquation,
     MetricPoint,
     RiemannianHamiltonian,
     RiemannianState,
@@ -102,10 +103,12 @@ class _ImplicitIntegrator:
     def _half_kick(self, point: MetricPoint, momentum: Array, step_size: float) -> tuple[Array, Array, Solution]:
         """Solve ``p' = p - ε/2 ∂H/∂q(q, p')``; return p', its velocity ``G⁻¹p'`` and the solver's report."""
         half = 0.5 * step_size
-        equation = point.kick_equation(momentum - half * (point.trace_term - point.gradient), half)
+        return self._solve(point.kick_equation(momentum - half * (point.trace_term - point.gradient), half))
+
+    def _solve(self, equation: ImplicitEquation) -> tuple[Array, Array, Solution]:
+        """What an equation's solution says, and the solver's report."""
         solution = self.solver.solve(equation.function, equation.start)
-        new_momentum, velocity = equation.conclude(solution.argument)
-        return new_momentum, velocity, solution
+        return *equation.conclude(solution.argument), solution
 
 
 class GeneralizedLeapfrog(_ImplicitIntegrator):
@@ -171,10 +174,7 @@ class GeneralizedLeapfrog(_ImplicitIntegrator):
 
     def _drift(self, point: MetricPoint, velocity: Array, step_size: float) -> tuple[Array, Array, Solution]:
         """Solve (b) from ``u = G(q)⁻¹p'``: return q', ``u' = G(q')⁻¹p'`` and the solver's report."""
-        equation = point.drift_equation(velocity, 0.5 * step_size)
-        solution = self.solver.solve(equation.function, equation.start)
-        position, end_velocity = equation.conclude(solution.argument)
-        return position, end_velocity, solution
+        return self._solve(point.drift_equation(velocity, 0.5 * step_size))
 
     def _reversal_error(
         self, end: RiemannianState, position: Array, velocity: Array, step_size: float

@@ -35,6 +35,7 @@ from pymc_rmhmc.geometry.linalg import (
     multiply_symmetric,
 )
 from pymc_rmhmc.geometry.metrics.equations import DriftEquation, KickEquation
+from pymc_rmhmc.geometry.prior import Predictor
 from pymc_rmhmc.geometry.target import LatentTarget
 
 __all__ = ["FisherMetric", "HessianMetric", "LatentMetric", "LatentPoint", "SoftAbsCurvatureMetric"]
@@ -214,9 +215,8 @@ class LatentPoint:
         return self.predictor.adjoint(sites) + rng.standard_normal(self.position.size)
 
     def quadratic_term(self, velocity: Array) -> Array:
-        """``-½ Φᵀ[∂w/∂η ∘ (Φu)∘(Φu)]``."""
-        along = self.predictor.linear(velocity)
-        return -0.5 * self.predictor.adjoint(self.curvature_slope * along * along)
+        """``-½ uᵀ(∂G/∂zᵢ)u`` for every i."""
+        return _quadratic_term(self.predictor, self.curvature_slope, velocity)
 
     def kick_equation(self, momentum: Array, time: float) -> KickEquation:
         """See `pymc_rmhmc.geometry.metrics.equations`."""
@@ -260,10 +260,15 @@ class LatentNeighbour:
         self._change = target.beta * weight - point.weight
 
     def quadratic_term(self, velocity: Array) -> Array:
-        """``-½ Φᵀ[∂w/∂η ∘ (Φu)∘(Φu)]``."""
-        along = self._predictor.linear(velocity)
-        return -0.5 * self._predictor.adjoint(self._curvature_slope * along * along)
+        """``-½ uᵀ(∂G/∂zᵢ)u`` for every i."""
+        return _quadratic_term(self._predictor, self._curvature_slope, velocity)
 
     def apply_change(self, velocity: Array) -> Array:
         """``Φᵀ[(w(here) - w(there)) ∘ Φu]``."""
         return self._predictor.adjoint(self._change * self._predictor.linear(velocity))
+
+
+def _quadratic_term(predictor: Predictor, curvature_slope: Array, velocity: Array) -> Array:
+    """``-½ Φᵀ[∂w/∂η ∘ (Φu)∘(Φu)]``, (k,)."""
+    along = predictor.linear(velocity)
+    return -0.5 * predictor.adjoint(curvature_slope * along * along)
