@@ -281,7 +281,7 @@ class _Midpoint:
         start = guess.value if guess.converged else start
         solution = self.integrator.solver.solve(self._implied_velocity, start)
         self.n_solver_iter += solution.n_iter
-        if self._failure or not solution.converged:
+        if not solution.converged:
             return self._failure or Failure.SOLVER
         self.end_position = self.state.position + self.step_size * solution.value
         self.end_momentum = 2.0 * self._momentum - self.state.momentum
@@ -291,6 +291,7 @@ class _Midpoint:
         """The midpoint's velocity where the trace term is that at ``q̄ = q + ε/2 velocity``; nan on failure."""
         nowhere = np.full_like(velocity, np.nan)
         self.n_metric_evals += 1
+        self._failure = Failure.NONE
         midpoint = self.hamiltonian.metric.at(self.state.position + 0.5 * self.step_size * velocity)
         if midpoint.failure:
             self._failure = midpoint.failure

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ __all__ = ["AndersonSolver", "Solution"]
 
 type Array = NDArray[np.float64]
 
+# The memory of the second attempt. Of the equations of a drift that six columns leave turning in circles, three
+# columns solve two in three; of a kick's, which as a rule have no root then, none.
+SECOND_DEPTH = 3
 # Added to the unit diagonal of the normal equations, so that columns that repeat one another have a solution.
 RIDGE = 1e-13
 # Added to squared lengths, so that a column of zeros (the map stood still) divides nothing by zero.
@@ -34,7 +37,7 @@ class Solution:
     residual : float
         ``max |f(x) - x|``; inf if the iteration met a value that is not finite.
     n_iter : int
-        How often the map was evaluated.
+        How often the map was evaluated, in both attempts if there were two.
     converged : bool
         Whether the residual is within the tolerance.
     """
@@ -51,7 +54,8 @@ class AndersonSolver:
 
     Plain iteration diverges where the prior is strongly correlated (the top eigenvalue of G⁻¹ is
     large); mixing the last few residuals by least squares converges there in a handful of evaluations.
-    It never raises: what does not converge says so.
+    What does not converge is begun anew with a shorter memory, from the same start, so that an
+    integrator's step back makes the same attempts. It never raises: what does not converge then says so.
 
     Parameters
     ----------
@@ -59,7 +63,7 @@ class AndersonSolver:
         Bound on ``max |f(x) - x|``, in the units of x (in whitened coordinates: prior standard
         deviations).
     max_iter : int
-        The most evaluations of f.
+        The most evaluations of f in an attempt.
     depth : int
         How many earlier residuals are mixed; 0 is plain iteration.
 
@@ -89,25 +93,33 @@ class AndersonSolver:
 
     def solve(self, function: Callable[[Array], Array], start: Array) -> Solution:
         """Iterate from `start` until the residual is within the tolerance or the evaluations run out."""
+        first = self._attempt(function, start, self.depth)
+        if first.converged or first.n_iter == 1 or self.depth <= SECOND_DEPTH:
+            return first
+        second = self._attempt(function, start, SECOND_DEPTH)
+        return replace(second, n_iter=first.n_iter + second.n_iter)
+
+    def _attempt(self, function: Callable[[Array], Array], start: Array, depth: int) -> Solution:
+        """Iterate with a memory of `depth` columns."""
         x = start
         value = function(x)
         residual = value - x
         error = _largest(residual)
         size = x.size
         # Columns are overwritten in turn: the order of the columns does not matter to least squares.
-        residual_changes = np.empty((size, self.depth), order="F")
-        value_changes = np.empty((size, self.depth), order="F")
+        residual_changes = np.empty((size, depth), order="F")
+        value_changes = np.empty((size, depth), order="F")
         for n_iter in range(1, self.max_iter + 1):
             if error <= self.tolerance:
                 return Solution(x, value, error, n_iter, converged=True)
             if not np.isfinite(error) or n_iter == self.max_iter:
                 break
-            held = min(n_iter - 1, self.depth)
+            held = min(n_iter - 1, depth)
             x = value - _mixing(residual_changes[:, :held], value_changes[:, :held], residual)
             new_value = function(x)
             new_residual = new_value - x
-            if self.depth:
-                column = (n_iter - 1) % self.depth
+            if depth:
+                column = (n_iter - 1) % depth
                 residual_changes[:, column] = new_residual - residual
                 value_changes[:, column] = new_value - value
             value, residual, error = new_value, new_residual, _largest(new_residual)

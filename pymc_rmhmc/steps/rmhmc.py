@@ -82,7 +82,7 @@ class RMHMC(BlockedStep):
     solver_tol : float, optional
         Largest residual of the implicit equations, in prior standard deviations; 1e-9 by default.
     solver_max_iter : int, optional
-        The most iterations of the solver; 100 by default.
+        The most evaluations in each of the solver's two attempts; 100 by default.
     check_reversibility : bool, optional
         Integrate every implicit step back and reject where that does not return; on by default. Without
         it the sampler is approximate.

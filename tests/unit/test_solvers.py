@@ -62,7 +62,23 @@ def test_values_that_are_not_finite_end_the_iteration(bad, first_bad):
     solution = AndersonSolver(1e-10, 50, depth=4).solve(function, np.zeros(3))
     assert not solution.converged
     assert solution.residual == np.inf
-    assert calls == solution.n_iter == first_bad
+    # A start that has a value is tried a second time.
+    assert calls == solution.n_iter == first_bad + (first_bad > 1)
+
+
+def test_a_shorter_memory_is_tried_where_a_long_one_turns_in_circles():
+    rng = np.random.default_rng(9)
+    matrix, shift = rng.standard_normal((10, 10)) * 1.6 / np.sqrt(10), rng.standard_normal(10)
+
+    def function(x):
+        return shift + 1.5 * matrix @ np.tanh(x)
+
+    solver, start = AndersonSolver(1e-9, 100, depth=6), np.zeros(10)
+    assert not solver._attempt(function, start, 6).converged
+    solution = solver.solve(function, start)
+    assert solution.converged
+    assert solution.n_iter > 100
+    np.testing.assert_allclose(function(solution.argument), solution.argument, atol=1e-9)
 
 
 def test_the_start_is_not_changed_and_a_fixed_point_costs_one_evaluation():
