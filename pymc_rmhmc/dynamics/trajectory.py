@@ -73,7 +73,8 @@ class JitteredPath:
 
     def draw(self, step_size: float, rng: np.random.Generator) -> tuple[int, float]:
         """Draw a length and divide it."""
-        length = self.path_length * rng.uniform(1.0 - self.jitter, 1.0 + self.jitter)
+        # `rng.uniform` takes longer than the rest of this function.
+        length = self.path_length * (1.0 + self.jitter * (2.0 * rng.random() - 1.0))
         n_steps = math.ceil(length / step_size)
         if n_steps > self.max_steps:
             return self.max_steps, step_size
@@ -121,8 +122,9 @@ class Transition[State]:
         self.n_steps += 1
         self.n_solver_iter += n_solver_iter
         self.n_metric_evals += n_metric_evals
-        # fmax ignores nan, so that unchecked steps do not hide a checked one.
-        self.reversal_error = float(np.fmax(self.reversal_error, reversal_error))
+        # Unchecked steps report nan, and do not hide a checked one.
+        if not math.isnan(reversal_error) and not self.reversal_error >= reversal_error:
+            self.reversal_error = reversal_error
 
 
 def transition[State](

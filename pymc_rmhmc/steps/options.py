@@ -25,7 +25,7 @@ DEFAULT_MAX_STEPS = 100
 # little more costs no step on most trajectories and makes up for those that are rejected; much more makes
 # means antithetic and starves the tails.
 DEFAULT_PATH_LENGTH = 1.7
-DEFAULT_JITTER = 0.2
+DEFAULT_JITTER = 0.1
 # From the same measurement: an explicit step is cheap against what PyMC spends on a draw, and a higher
 # acceptance doubles the tail ESS; an implicit step costs a factorisation, and fewer of them win.
 DEFAULT_TARGET_ACCEPT = {"explicit": 0.9, "implicit": 0.8}

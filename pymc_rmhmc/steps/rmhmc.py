@@ -71,7 +71,7 @@ class RMHMC(BlockedStep):
     n_steps : int, optional
         Exactly so many steps a trajectory, with no jitter; in place of `path_length`.
     jitter : float, optional
-        Path lengths are uniform in ``path_length (1 ± jitter)``; 0.2 by default.
+        Path lengths are uniform in ``path_length (1 ± jitter)``; 0.1 by default.
     max_steps : int, optional
         The most steps in a trajectory; 100 by default.
     init : {"auto", "laplace", "keep"}
