@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import blas
 
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
@@ -123,7 +124,7 @@ class SiteTargetPoint:
     @property
     def failure(self) -> Failure:
         """NON_FINITE where φ or its slope is."""
-        finite = math.isfinite(self.log_density) and math.isfinite(float(self.force @ self.force))
+        finite = math.isfinite(self.log_density) and math.isfinite(blas.ddot(self.force, self.force))
         return Failure.NONE if finite else Failure.NON_FINITE
 
 
@@ -190,7 +191,7 @@ class LatentTarget:
         if self.residual_sites is not None:
             slope = self.residual_sites.gradient(eta)
             # b η - ½ w η² = ½ (b + (b - w η)) η
-            value += 0.5 * float((self.residual_sites.linear + slope) @ eta)
+            value += 0.5 * (blas.ddot(self.residual_sites.linear, eta) + blas.ddot(slope, eta))
             gradient = gradient + slope
         return log_likelihood, value, gradient
 

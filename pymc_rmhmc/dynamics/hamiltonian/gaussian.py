@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import blas
 
 from pymc_rmhmc.dynamics.hamiltonian.protocols import Density, DensityPoint
 from pymc_rmhmc.dynamics.hamiltonian.state import PhaseState
@@ -55,9 +56,7 @@ class GaussianHamiltonian:
 
     def drift(self, state: GaussianState, time: float) -> GaussianState:
         """The flow of ``½ zᵀz + ½ pᵀp`` for a time: a rotation of every pair ``(zᵢ, pᵢ)``."""
-        cosine, sine = math.cos(time), math.sin(time)
-        position = cosine * state.position + sine * state.momentum
-        momentum = cosine * state.momentum - sine * state.position
+        position, momentum = blas.drot(state.position, state.momentum, math.cos(time), math.sin(time))
         return GaussianState(self.residual.at(position), momentum)
 
     def energy(self, state: GaussianState) -> float:

@@ -22,12 +22,16 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import blas
 
 from pymc_rmhmc.errors import Failure
 
 __all__ = ["SiteDensity", "SitePoint", "SpannedHamiltonian", "SpannedState"]
 
 type Array = NDArray[np.float64]
+
+# At a hundred sites NumPy's own product of two vectors takes five times as long.
+dot = blas.ddot
 
 
 class SitePoint(Protocol):
@@ -146,14 +150,14 @@ class SpannedHamiltonian:
         """Evaluate ψ at z (k,), whose ``Φ z`` (n,) may be known; the momentum is zero until `refresh`."""
         displacement = self.residual.apply(position) if displacement is None else displacement
         nothing = np.zeros_like(displacement)
-        origin = Origin(position, np.zeros_like(position), displacement, nothing, 0.5 * float(position @ position))
+        origin = Origin(position, np.zeros_like(position), displacement, nothing, 0.5 * dot(position, position))
         return self._at(origin, self.residual.at_sites(displacement))
 
     def refresh(self, state: SpannedState, rng: np.random.Generator) -> SpannedState:
         """Draw ``p ~ N(0, I)``, and measure from here."""
         position, displacement = state.coordinates
         momentum = rng.standard_normal(position.size)
-        energy = 0.5 * (float(position @ position) + float(momentum @ momentum))
+        energy = 0.5 * (dot(position, position) + dot(momentum, momentum))
         origin = Origin(position, momentum, displacement, self.residual.apply(momentum), energy)
         return self._at(origin, state.point)
 
@@ -166,14 +170,12 @@ class SpannedHamiltonian:
 
     def kick(self, state: SpannedState, time: float) -> SpannedState:
         """The flow of -φ for a time: ``v += time ψ'``, ``b += time S ψ'``."""
-        driven = state.driven + time * state.point.force
+        driven = blas.daxpy(state.point.force, state.driven.copy(), a=time)
         return SpannedState(self.residual, state.origin, state.angle, state.moved, driven, state.point)
 
     def drift(self, state: SpannedState, time: float) -> SpannedState:
         """The flow of ``½ zᵀz + ½ pᵀp`` for a time: a rotation."""
-        cosine, sine = math.cos(time), math.sin(time)
-        moved = cosine * state.moved + sine * state.driven
-        driven = cosine * state.driven - sine * state.moved
+        moved, driven = blas.drot(state.moved, state.driven, math.cos(time), math.sin(time))
         point = self.residual.at_sites(moved[state.n_sites :])
         return SpannedState(self.residual, state.origin, state.angle + time, moved, driven, point)
 
@@ -185,9 +187,10 @@ class SpannedHamiltonian:
             return origin.energy - state.point.log_density
         cosine, sine = math.cos(state.angle), math.sin(state.angle)
         gained = (
-            cosine * float(u @ origin.displacement + v @ origin.drive)
-            + sine * float(u @ origin.drive - v @ origin.displacement)
-            + float(u @ state.moved[n:] + v @ state.driven[n:])
+            cosine * (dot(u, origin.displacement) + dot(v, origin.drive))
+            + sine * (dot(u, origin.drive) - dot(v, origin.displacement))
+            + dot(u, state.moved[n:])
+            + dot(v, state.driven[n:])
         )
         return origin.energy + 0.5 * gained - state.point.log_density
 
