@@ -1,14 +1,18 @@
 """Reading a PyMC model: which parts are latent Gaussian, and how to evaluate them."""
 
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
+from pymc_rmhmc.model.joint import JointModel, read_joint, read_together
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, Observation, read_structure
 
 __all__ = [
     "CompiledBlock",
     "CompiledModel",
+    "JointModel",
     "LatentBlock",
     "ModelStructure",
     "Observation",
     "compile_model",
+    "read_joint",
     "read_structure",
+    "read_together",
 ]

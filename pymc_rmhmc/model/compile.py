@@ -44,6 +44,8 @@ class CompiledBlock:
         The latent functions' names.
     n_sites, n_latent : int
         How many sites and latent values.
+    sites_are_latents : bool
+        Whether every site is one latent value, in order.
     slices : tuple of (str, slice)
         Each component's value variable, and its part of the raveled values.
     prior_inputs, likelihood_inputs : tuple of str
@@ -66,13 +68,13 @@ class CompiledBlock:
         )
         self.n_latent = sum(row.size for row in rows)
         self._shapes = [reader.source_shape(point) for reader in self._readers]
-        self._plain = self._reads_plainly(point)
-        if self._plain:
+        self.sites_are_latents = self._reads_plainly(point)
+        if self.sites_are_latents:
             self.n_sites = rows[0].size
         else:
             self.n_sites = sum(o.form(point, self._shapes).offset.size for o in observations)
         registered = [o for o in self._observations if isinstance(o, RegisteredReader)]
-        predictors = [] if self._plain else [i for o in registered for i in o.predictor_inputs]
+        predictors = [] if self.sites_are_latents else [i for o in registered for i in o.predictor_inputs]
         self.prior_inputs = _unique([i for r in self._readers for i in r.inputs] + predictors)
         self.likelihood_inputs = _unique([i for o in self._observations for i in o.inputs])
         self.likelihood(point)  # data that cannot be used are found here
@@ -84,7 +86,7 @@ class CompiledBlock:
             rows = [row for row in self._rows if row.latent == latent]
             by_latent[latent] = reader.components(point, rows)
         components = [by_latent[row.latent].pop(0) for row in self._rows]
-        if not self._plain:
+        if not self.sites_are_latents:
             predictors = self._predictors(point)
             components = [c._replace(predictor=a) for c, a in zip(components, predictors, strict=True)]
         return GaussianPrior(tuple(components), np.zeros(self.n_sites))
@@ -100,7 +102,7 @@ class CompiledBlock:
         terms: list[BoundTerm] = []
         start = 0
         for observation in self._observations:
-            if self._plain:
+            if self.sites_are_latents:
                 terms.append(observation.bind(point, self._shapes, self._site_of, self.n_sites))
                 continue
             size = observation.form(point, self._shapes).offset.size
@@ -182,7 +184,11 @@ class CompiledModel(NamedTuple):
 
 
 def compile_model(
-    structure: ModelStructure, point: Point | None = None, compile_kwargs: dict[str, Any] | None = None
+    structure: ModelStructure,
+    point: Point | None = None,
+    compile_kwargs: dict[str, Any] | None = None,
+    *,
+    with_rest: bool = True,
 ) -> CompiledModel:
     """Turn a model's structure into functions.
 
@@ -194,6 +200,8 @@ def compile_model(
         Where shapes are taken and data checked; by default the model's initial point.
     compile_kwargs : dict, optional
         For the function of the rest of the log density, where that is not constant.
+    with_rest : bool
+        Whether that function is wanted.
 
     Raises
     ------
@@ -210,7 +218,7 @@ def compile_model(
         made = _compile_block(model, block, point)
         blocks += made
         own_initval += [structure.has_own_initval(block)] * len(made)
-    inputs, rest = _compile_rest(structure, compile_kwargs or {})
+    inputs, rest = _compile_rest(structure, compile_kwargs or {}) if with_rest else ((), _Constant(0.0))
     return CompiledModel(tuple(blocks), tuple(own_initval), inputs, rest)
 
 

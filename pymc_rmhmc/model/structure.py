@@ -22,7 +22,7 @@ from pymc_rmhmc.model.graphs import reaches
 from pymc_rmhmc.model.likelihoods import Likelihood, Reading, read_likelihood
 from pymc_rmhmc.model.priors import LatentVariable, gaussian_candidates, read_latent
 
-__all__ = ["LatentBlock", "ModelStructure", "Observation", "read_structure"]
+__all__ = ["LatentBlock", "ModelStructure", "Observation", "read_structure", "resolve_variables"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +142,7 @@ def read_structure(model: pm.Model, vars: Any = None) -> ModelStructure:  # noqa
     if vars is None:
         latents = _find_latents(model, reasons)
     else:
-        latents = [_named_latent(model, variable) for variable in _resolve(model, vars)]
+        latents = [_named_latent(model, variable) for variable in resolve_variables(model, vars)]
         _check_apart(model, latents)
     if not latents:
         raise UnsupportedModelError(_nothing_found(reasons))
@@ -220,7 +220,7 @@ def _nothing_found(reasons: dict[str, str]) -> str:
     )
 
 
-def _resolve(model: pm.Model, wanted: Any) -> list[TensorVariable]:
+def resolve_variables(model: pm.Model, wanted: Any) -> list[TensorVariable]:
     """Random variables from names, random variables or value variables."""
     listed = wanted if isinstance(wanted, list | tuple) else [wanted]
     by_value = {value: rv for rv, value in model.rvs_to_values.items()}

@@ -16,8 +16,8 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.model import compile_model, read_structure
-from pymc_rmhmc.steps.block_sampler import BlockSampler, ChainState
+from pymc_rmhmc.steps.blocks import find_blocks
+from pymc_rmhmc.steps.chain_sampler import ChainState
 from pymc_rmhmc.steps.checks import check_block, check_shapes
 from pymc_rmhmc.steps.options import Options, settle
 from pymc_rmhmc.steps.statistics import STATISTICS, FailureCount, block_statistics
@@ -174,19 +174,15 @@ class RMHMC(BlockedStep):
         )  # fmt: skip
         plan = settle(options, auto_metric="flat")
         model = pm.modelcontext(model)
-        structure = read_structure(model, vars)
         point = model.initial_point() if initial_point is None else initial_point
-        self._compiled = compile_model(structure, point, compile_kwargs)
-        self.vars = list(structure.value_vars)
+        found = find_blocks(model, vars, point, plan, compile_kwargs)
+        self._compiled = found.compiled
+        self.vars = found.value_vars
         self.blocked = True
         self.rng = get_random_generator(rng)
         self.tune = True
         self._initial_point, self._plan = point, plan
-        self._samplers = []
-        for block, own_initval in zip(self._compiled.blocks, self._compiled.own_initval, strict=True):
-            check_block(block, point, plan)
-            values = np.concatenate([np.ravel(point[name])[part] for name, part in block.slices])
-            self._samplers.append(BlockSampler(block, plan, values, own_initval))
+        self._samplers = found.samplers(point, plan)
         self._threads = BlasThreads(options.blas_threads)
         self._shapes = [block.shapes() for block in self._compiled.blocks]
         self._rest_key: Point | None = None
@@ -197,7 +193,7 @@ class RMHMC(BlockedStep):
         # of the whole process costs up to a third of a millisecond under some kernels, more than a draw.
         self._clock = time.thread_time if options.blas_threads == 1 else time.process_time
         self._process_time = self._clock()
-        _log.info(_announcement(self._compiled.blocks, plan, structure))
+        _log.info(found.announcement(plan))
 
     @staticmethod
     def competence(var: Any, has_grad: bool) -> Competence:
@@ -305,9 +301,3 @@ class RMHMC(BlockedStep):
 
         return (update,)
 
-
-def _announcement(blocks: Any, plan: Any, structure: Any) -> str:
-    """One line that says what is sampled how, and what is left to other steps."""
-    sampled = ", ".join(f"{block.name} ({block.n_latent} values)" for block in blocks)
-    left = ", ".join(structure.left_over)
-    return f"RMHMC: {plan.metric.name} metric for {sampled}" + (f"; left to other steps: {left}" if left else "")

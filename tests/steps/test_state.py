@@ -8,7 +8,7 @@ import pymc as pm
 import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric
-from pymc_rmhmc.steps.block_sampler import refit_iterations
+from pymc_rmhmc.steps.chain_sampler import refit_iterations
 from tests.steps.conftest import COUNTS, N, poisson_model
 
 OPTIONS = {"flat": {}, "hessian": {"metric": "hessian"}}
@@ -89,7 +89,7 @@ def first_position(step, point):
     step.setup_chain(np.random.default_rng(3), 0, 5)
     sampler = step._samplers[0]
     sampler._condition(point)
-    sampler._start(sampler.block_values(point), np.random.default_rng(3))
+    sampler._start(sampler.read(point), np.random.default_rng(3))
     return sampler.values
 
 

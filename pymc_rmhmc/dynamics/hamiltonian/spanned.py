@@ -16,6 +16,7 @@ step waits for. z itself is formed where somebody asks for it: once a trajectory
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -31,7 +32,7 @@ __all__ = ["SiteDensity", "SitePoint", "SpannedHamiltonian", "SpannedState"]
 type Array = NDArray[np.float64]
 
 # At a hundred sites NumPy's own product of two vectors takes five times as long.
-dot = blas.ddot
+dot: Callable[[Array, Array], float] = blas.ddot
 
 
 class SitePoint(Protocol):

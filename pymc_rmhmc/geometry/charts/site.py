@@ -53,7 +53,7 @@ class GaussianSites:
 
     def log_density(self, eta: Array) -> float:
         """``Σ bᵢηᵢ - ½ w̄ᵢηᵢ²``."""
-        return 0.5 * (blas.ddot(self.linear, eta) + blas.ddot(self.gradient(eta), eta))
+        return 0.5 * float(blas.ddot(self.linear, eta) + blas.ddot(self.gradient(eta), eta))
 
     def gradient(self, eta: Array) -> Array:
         """``b - w̄ η``, (n,)."""
@@ -124,7 +124,7 @@ class SiteChart:
     def log_prior(self, z: Array, eta: Array) -> float:
         """``log p(x)`` of the model's variables at z, in O(n): no solve, from the chart's own identity."""
         sites = 0.0 if self.sites is None else self.sites.log_density(eta)
-        return self.log_constant - 0.5 * blas.ddot(z, z) - sites
+        return self.log_constant - 0.5 * float(blas.ddot(z, z)) - sites
 
     def _absorb(self, sites: GaussianSites) -> None:
         """Factorise E and re-base the predictor."""

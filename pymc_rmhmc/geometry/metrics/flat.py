@@ -42,6 +42,7 @@ class FlatMetric:
     name = "flat"
     uses_sites = True
     needs_solver = False
+    takes_hyperparameters = True
 
     def __init__(self, *, refit: bool = True) -> None:
         self.refit = bool(refit)

@@ -49,6 +49,7 @@ class _CurvatureMetric:
     name: str
     uses_sites = False
     needs_solver = True
+    takes_hyperparameters = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -1,0 +1,148 @@
+"""Hyperparameters as one vector θ, and what depends on them as compiled functions of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.graph.basic import Constant
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.model.graphs import shared_inputs
+from pymc_rmhmc.model.likelihoods.kernel import compile_outputs
+
+__all__ = ["GraphFunction", "Hyperparameters", "hyperparameters_of"]
+
+type Array = NDArray[np.float64]
+type Point = dict[str, np.ndarray]
+
+# Constant arrays of this many values or more become arguments: two models that differ in their data alone
+# then share what Numba has compiled.
+LIFTED_SIZE = 8
+
+
+class Hyperparameters:
+    """Some of a model's continuous value variables as one vector θ, on PyMC's unconstrained scale.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    variables : sequence of TensorVariable
+        Its random variables.
+    point : dict
+        Where shapes are taken.
+
+    Attributes
+    ----------
+    variables : tuple of TensorVariable
+        The random variables.
+    names : tuple of str
+        Their value variables.
+    size : int
+        d.
+    symbol : TensorVariable
+        θ in graphs.
+    """
+
+    def __init__(self, model: pm.Model, variables: Sequence[TensorVariable], point: Point) -> None:
+        self.variables = tuple(variables)
+        values = [model.rvs_to_values[v] for v in variables]
+        self.names = tuple(str(value.name) for value in values)
+        self.shapes = tuple(np.shape(point[name]) for name in self.names)
+        ends = np.cumsum([0, *(int(np.prod(shape)) for shape in self.shapes)])
+        self.slices = tuple(slice(int(a), int(b)) for a, b in itertools.pairwise(ends))
+        self.size = int(ends[-1])
+        self.symbol = pt.dvector("theta")
+        self._parts = {
+            value: pt.specify_shape(self.symbol[part].reshape(shape), value.type.shape)
+            for value, part, shape in zip(values, self.slices, self.shapes, strict=True)
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A worker packs and unpacks; what needs the model's graph was done before.
+        return {name: self.__dict__[name] for name in ("names", "shapes", "slices", "size")}
+
+    def pack(self, point: Point) -> Array:
+        """θ (d,) of a point."""
+        return np.concatenate([np.ravel(point[name]) for name in self.names]).astype(np.float64)
+
+    def unpack(self, theta: Array) -> Point:
+        """The value variables of a θ."""
+        return {
+            name: theta[part].reshape(shape)
+            for name, part, shape in zip(self.names, self.slices, self.shapes, strict=True)
+        }
+
+    def substitute(self, expressions: Sequence[TensorVariable], model: pm.Model) -> list[TensorVariable]:
+        """Expressions of the model's random variables as expressions of θ and of the other value variables."""
+        return clone_replace(model.replace_rvs_by_values(list(expressions)), self._parts)
+
+
+def hyperparameters_of(model: pm.Model, expressions: Iterable[TensorVariable]) -> list[TensorVariable]:
+    """The continuous free variables that expressions depend on, hyperparameters of hyperparameters included.
+
+    Discrete ones are left out, and so are free variables that are reached through an observed one.
+    """
+    held = set(ancestors(list(expressions), blockers=list(model.observed_RVs)))
+    return [v for v in model.free_RVs if v in held and v.dtype.startswith("float")]
+
+
+class GraphFunction:
+    """A graph as a function of arrays: some inputs at each call, the rest bound to a point beforehand.
+
+    The rest are the value variables that the graph depends on besides, shared data, and constant arrays.
+    Only the graph travels to another process, which compiles it at its first use there.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        For its value variables.
+    inputs : sequence of TensorVariable
+        Given at each call.
+    outputs : sequence of TensorVariable
+        Expressions of them.
+    """
+
+    def __init__(self, model: pm.Model, inputs: Sequence[TensorVariable], outputs: Sequence[TensorVariable]) -> None:
+        held = set(ancestors(list(outputs)))
+        values = [v for v in model.value_vars if v in held]
+        self.value_names = tuple(str(v.name) for v in values)
+        self.shared = shared_inputs(outputs)
+        constants = [v for v in held if isinstance(v, Constant) and _is_long(v)]
+        # A set has no order; compiled functions are found again by what they look like.
+        constants.sort(key=lambda c: (c.type.ndim, c.data.shape, c.data.tobytes()[:64]))
+        self._constants = tuple(np.asarray(c.data) for c in constants)
+        lifted = {v: v.type(name=f"argument_{i}") for i, v in enumerate((*self.shared, *constants))}
+        outputs = clone_replace(list(outputs), lifted) if lifted else list(outputs)
+        self._graph = (tuple(inputs), (*values, *lifted.values()), tuple(outputs))
+        self._tail: tuple[np.ndarray, ...] = ()
+        self._function: Callable[..., Sequence[Array]] | None = None
+
+    def bind(self, point: Point) -> None:
+        """Take what is not given at a call from a point, and shared data as they are now."""
+        values = [np.asarray(point[name]) for name in self.value_names]
+        data = [np.asarray(s.get_value(borrow=True)) for s in self.shared]
+        self._tail = tuple(np.ascontiguousarray(a) for a in (*values, *data, *self._constants))
+
+    def __call__(self, *inputs: Array) -> Sequence[Array]:
+        """Evaluate; inputs must be contiguous."""
+        if self._function is None:
+            heads, rest, outputs = self._graph
+            self._function = compile_outputs((*heads, *rest), outputs)
+        return self._function(*inputs, *self._tail)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_function": None}
+
+
+def _is_long(constant: Constant) -> bool:
+    data = constant.data
+    return isinstance(data, np.ndarray) and data.ndim > 0 and data.size >= LIFTED_SIZE and data.dtype.kind == "f"

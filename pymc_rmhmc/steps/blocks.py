@@ -1,0 +1,107 @@
+"""What one RMHMC samples of a model: blocks, with or without their hyperparameters, and a sampler for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pymc as pm
+
+from pymc_rmhmc.model import CompiledModel, JointModel, ModelStructure, compile_model, read_structure, read_together
+from pymc_rmhmc.steps.block_sampler import BlockSampler
+from pymc_rmhmc.steps.chain_sampler import ChainSampler
+from pymc_rmhmc.steps.checks import check_block
+from pymc_rmhmc.steps.joint_sampler import JointSampler
+from pymc_rmhmc.steps.options import Plan
+
+__all__ = ["FoundBlocks", "find_blocks"]
+
+type Point = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class FoundBlocks:
+    """What is sampled.
+
+    Attributes
+    ----------
+    structure : ModelStructure
+        The latent Gaussian blocks.
+    compiled : CompiledModel
+        The blocks as functions of a point.
+    joint : JointModel or str
+        The blocks with their hyperparameters; or, where only the blocks are sampled, the reason.
+    """
+
+    structure: ModelStructure
+    compiled: CompiledModel
+    joint: JointModel | str
+
+    @property
+    def value_vars(self) -> list[Any]:
+        """The value variables that are sampled."""
+        held = list(self.structure.value_vars)
+        if isinstance(self.joint, str):
+            return held
+        values = self.structure.model.rvs_to_values
+        return [*(values[variable] for variable in self.joint.theta.variables), *held]
+
+    def samplers(self, point: Point, plan: Plan) -> list[ChainSampler]:
+        """A sampler for each block, or one for all of them with their hyperparameters."""
+        blocks = self.compiled.blocks
+        for block in blocks:
+            check_block(block, point, plan)
+        if isinstance(self.joint, str):
+            made: list[ChainSampler] = [
+                BlockSampler(block, plan, np.empty(0), own)
+                for block, own in zip(blocks, self.compiled.own_initval, strict=True)
+            ]
+        else:
+            own = any(self.compiled.own_initval) or self._own_initval(self.joint)
+            made = [JointSampler(self.joint, blocks, plan, np.empty(0), own)]
+        for sampler in made:
+            sampler.initial_values = sampler.read(point)
+        return made
+
+    def _own_initval(self, joint: JointModel) -> bool:
+        initial = self.structure.model.rvs_to_initial_values
+        return any(initial.get(variable) is not None for variable in joint.theta.variables)
+
+    def announcement(self, plan: Plan) -> str:
+        """One line that says what is sampled how, and what is left to other steps."""
+        said = ", ".join(f"{block.name} ({block.n_latent} values)" for block in self.compiled.blocks)
+        left = list(self.structure.left_over)
+        if not isinstance(self.joint, str):
+            taken = [str(variable.name) for variable in self.joint.theta.variables]
+            left = [name for name in left if name not in taken]
+            said += f" together with {', '.join(taken)}"
+        rest = f"; left to other steps: {', '.join(left)}" if left else ""
+        if rest and isinstance(self.joint, str):
+            rest += f" ({self.joint})"
+        return f"RMHMC: {plan.metric.name} metric for {said}{rest}"
+
+
+def find_blocks(
+    model: pm.Model, vars: Any, point: Point, plan: Plan, compile_kwargs: dict[str, Any] | None  # noqa: A002
+) -> FoundBlocks:
+    """Read and compile what ``RMHMC(vars)`` samples.
+
+    The flat metric takes hyperparameters in wherever it can; the others sample latents given them.
+
+    Raises
+    ------
+    UnsupportedModelError, UnsupportedLikelihoodError, ConfigurationError, CovarianceError, DataError
+        As `RMHMC`.
+    """
+    joint: JointModel | str
+    if plan.metric.takes_hyperparameters:
+        structure, joint = read_together(model, vars, point)
+    else:
+        structure, joint = read_structure(model, vars), f"the {plan.metric.name} metric takes latent values alone"
+    if not isinstance(joint, str):
+        compiled = compile_model(structure, point, compile_kwargs, with_rest=False)
+        if all(block.sites_are_latents for block in compiled.blocks):
+            return FoundBlocks(structure, compiled, joint)
+        joint = "an observation reads more or less than one latent value"
+    return FoundBlocks(structure, compile_model(structure, point, compile_kwargs), joint)

@@ -1,0 +1,236 @@
+"""What every sampler of a block shares: the order of a draw, the step size, reading and writing points.
+
+What a chain must remember is in `ChainState`, which is saved and restored; everything else in a sampler is
+rebuilt from it and from the point.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pymc.step_methods.state import DataClassState, dataclass_state
+
+from pymc_rmhmc.dynamics.adaptation import DualAveraging, search_step_size
+from pymc_rmhmc.dynamics.trajectory import Transition, single_step_acceptance, transition
+from pymc_rmhmc.errors import ConfigurationError, Failure
+from pymc_rmhmc.steps.options import Plan
+
+__all__ = ["ChainSampler", "ChainState", "refit_iterations"]
+
+type Array = NDArray[np.float64]
+type Point = dict[str, Array]
+
+# Fractions of the tuning at which what is fitted to draws is refitted. The last window goes to the step size alone.
+REFIT_FRACTIONS = (0.1, 0.3, 0.6)
+MIN_REFIT_WINDOW = 15
+
+
+def refit_iterations(tune: int) -> tuple[int, ...]:
+    """The tuning iterations at whose beginning sites and scales are refitted; none in a short tuning."""
+    ends, last = [], 0
+    for fraction in REFIT_FRACTIONS:
+        end = int(fraction * tune)
+        if end - last >= MIN_REFIT_WINDOW:
+            ends.append(end)
+            last = end
+    return tuple(ends)
+
+
+@dataclass_state
+class ChainState(DataClassState):
+    """What a sampler's chain carries from draw to draw: position and adaptation."""
+
+    started: bool = False
+    iteration: int = 0
+    refits: tuple[int, ...] = ()
+    step_size: DualAveraging | None = None
+    fixed_step_size: float = math.nan
+    # Where the chain is in the chart, and the values that this stands for: recomputing one from the
+    # other would cost a solve a draw, and rounding would break an exact replay.
+    coordinates: Any = field(default=None)
+    values: Any = field(default=None)
+
+
+class ChainSampler(ABC):
+    """The chain of some variables that move together.
+
+    Parameters
+    ----------
+    name : str
+        For messages.
+    plan : Plan
+        Metric, integrator, lengths.
+    slices : sequence of (str, slice)
+        The value variables, and the parts of their raveled values.
+    initial_values : (k,) array
+        The model's initial point for them, by which a start that nobody chose is told from one that
+        somebody did.
+    own_initval : bool
+        Whether one of the variables has an initial value of its own.
+    """
+
+    # What travels to a worker: factors are rebuilt there from the point.
+    kept: tuple[str, ...] = ("name", "plan", "slices", "initial_values", "own_initval", "state")
+
+    def __init__(
+        self, name: str, plan: Plan, slices: Sequence[tuple[str, slice]], initial_values: Array, own_initval: bool
+    ) -> None:
+        self.name = name
+        self.plan = plan
+        self.slices = tuple(slices)
+        self.initial_values = initial_values
+        self.own_initval = own_initval
+        self.state = self._new_state(())
+        self.values: Any = None
+        self.forget()
+
+    def setup(self, tune: int) -> None:
+        """Begin a chain. A state that was restored goes on as it is, unless a tuning is asked for."""
+        self.forget()
+        if tune > 0 or not self.state.started:
+            metric = self.plan.metric
+            self.state = self._new_state(refit_iterations(tune) if metric.uses_sites and metric.refit else ())
+
+    def draw(self, point: Point, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
+        """One transition given the rest of the point; `values` holds the outcome."""
+        values = self.read(point)
+        failure = self._condition(point)
+        if failure:
+            self.values = values
+            self.log_density = -math.inf
+            return Transition(None, failure=failure)
+        state = self.state
+        if not state.started:
+            self._start(values, rng)
+        else:
+            if tuning and state.iteration in state.refits:
+                self._refit()
+            # Shapes are known to agree: what `array_equal` checks besides costs as much as the comparison.
+            if self._phase is None or not (values == state.values).all():
+                self._enter(values, rng)
+        n_steps, step_size = self.plan.length.draw(self.current_step_size(tuning=tuning), rng)
+        outcome = transition(self._hamiltonian, self.plan.integrator, self._phase, n_steps, step_size, rng)
+        if outcome.accepted:
+            self._keep(outcome.state)
+        if tuning:
+            if state.step_size is not None:
+                state.step_size.update(outcome.acceptance)
+            if state.refits and state.iteration < state.refits[-1]:
+                self._observe()
+        state.iteration += 1
+        return outcome
+
+    def current_step_size(self, *, tuning: bool) -> float:
+        """The step size in use: the iterate in tuning, its average afterwards, or the fixed one."""
+        adaptation = self.state.step_size
+        if adaptation is None:
+            return self.state.fixed_step_size
+        return adaptation.current if tuning else adaptation.average
+
+    def average_step_size(self) -> float:
+        """The adapted step size that the draws after tuning use."""
+        adaptation = self.state.step_size
+        return self.state.fixed_step_size if adaptation is None else adaptation.average
+
+    def read(self, point: Point) -> Array:
+        """The values in a point, concatenated, (k,)."""
+        if len(self.slices) == 1:
+            ((name, part),) = self.slices
+            return np.array(np.ravel(point[name])[part])
+        return np.concatenate([np.ravel(point[name])[part] for name, part in self.slices])
+
+    def write(self, point: Point) -> None:
+        """Put `values` into a point whose arrays are its own."""
+        start = 0
+        for name, part in self.slices:
+            size = part.stop - part.start
+            point[name].reshape(-1)[part] = self.values[start : start + size]
+            start += size
+
+    def forget(self) -> None:
+        """Drop everything that is rebuilt from the point and the state."""
+        self.values = None
+        self.log_density = -math.inf
+        self._hamiltonian: Any = None
+        self._phase: Any = None
+        self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in self.kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.forget()
+
+    def restore(self, state: ChainState) -> None:
+        """Take another state; what was built for the old one is dropped."""
+        self.state = state
+        self.forget()
+
+    @abstractmethod
+    def _new_state(self, refits: tuple[int, ...]) -> ChainState:
+        """The state of a chain that has not begun."""
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Drop what a kind of sampler rebuilds."""
+
+    @abstractmethod
+    def _condition(self, point: Point) -> Failure:
+        """Take in what the point holds besides the sampler's own values."""
+
+    @abstractmethod
+    def _start(self, values: Array, rng: np.random.Generator) -> None:
+        """The chain's first position and step size."""
+
+    @abstractmethod
+    def _enter(self, values: Array, rng: np.random.Generator) -> None:
+        """Stand at given values."""
+
+    @abstractmethod
+    def _keep(self, phase: Any) -> None:
+        """Make a proposal the chain's position."""
+
+    @abstractmethod
+    def _observe(self) -> None:
+        """Take a tuning draw into what will be refitted."""
+
+    @abstractmethod
+    def _refit(self) -> None:
+        """Refit sites and scales to the window's draws, and stand at the same values in the new chart."""
+
+    def _begin(self, values: Array, rng: np.random.Generator) -> None:
+        """Stand at the chain's first values, which must have a density, and choose a step size there."""
+        self._enter(values, rng)
+        if self._hamiltonian.failure(self._phase):
+            raise ConfigurationError(
+                f"{self.name}: the log density or its gradient is not finite at the chain's starting point. "
+                'Give another `initvals`, or let the chain start from the Laplace approximation with init="laplace".'
+            )
+        self._choose_step_size(rng)
+        self.state.started = True
+
+    def _starts_from_laplace(self, values: Array) -> bool:
+        """Whether the chain leaves the given point for a draw of the Laplace approximation."""
+        if self.plan.init != "auto":
+            return self.plan.init == "laplace"
+        return not self.own_initval and np.array_equal(values, self.initial_values)
+
+    def _choose_step_size(self, rng: np.random.Generator) -> None:
+        """The fixed step size, or one from the search, to be adapted."""
+        plan, state = self.plan, self.state
+        if plan.step_size is not None:
+            state.fixed_step_size = plan.step_size
+            return
+        first = search_step_size(
+            lambda size: single_step_acceptance(self._hamiltonian, plan.integrator, self._phase, size, rng),
+            plan.initial_step_size,
+            plan.max_step_size,
+        )
+        state.step_size = DualAveraging(first, plan.target_accept, plan.max_step_size)

@@ -1,0 +1,194 @@
+"""Hyperparameters and latent values of all blocks in one chain, in the joint site chart."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pymc.step_methods.state import dataclass_state
+
+from pymc_rmhmc.approximation import SiteRegression
+from pymc_rmhmc.approximation.joint_mode import find_joint_mode, fit_scale, laplace_sites_at
+from pymc_rmhmc.approximation.moments import RunningMoments
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
+from pymc_rmhmc.errors import CovarianceError, Failure
+from pymc_rmhmc.geometry.charts import GaussianSites
+from pymc_rmhmc.geometry.joint import JointPoint, JointTarget, Scale
+from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.steps.chain_sampler import ChainSampler, ChainState
+from pymc_rmhmc.steps.options import Plan
+
+__all__ = ["JointSampler", "JointState"]
+
+type Array = NDArray[np.float64]
+type Point = dict[str, Array]
+
+
+@dataclass_state
+class JointState(ChainState):
+    """The state of a joint chain: sites and θ's scale, and what they will be refitted to."""
+
+    sites: tuple[GaussianSites, ...] = ()
+    scale: Scale | None = None
+    regressions: tuple[SiteRegression, ...] = ()
+    moments: RunningMoments | None = None
+
+
+class JointSampler(ChainSampler):
+    """The chain of hyperparameters and latent values.
+
+    Parameters
+    ----------
+    model : JointModel
+        The blocks and the rest of the log density as functions of θ.
+    blocks : sequence of CompiledBlock
+        The same blocks, for their likelihoods' curvature.
+    plan, initial_values, own_initval
+        As in `ChainSampler`.
+    """
+
+    kept = ("model", "blocks", *ChainSampler.kept)
+    state: JointState
+
+    def __init__(
+        self, model: Any, blocks: Sequence[Any], plan: Plan, initial_values: Array, own_initval: bool
+    ) -> None:
+        self.model, self.blocks = model, tuple(blocks)
+        theta = model.theta
+        slices = [
+            *((name, slice(0, part.stop - part.start)) for name, part in zip(theta.names, theta.slices, strict=True)),
+            *((block.value_name, slice(0, block.size)) for block in model.blocks),
+        ]
+        name = " + ".join(block.name for block in model.blocks)
+        super().__init__(name, plan, slices, initial_values, own_initval)
+
+    def _new_state(self, refits: tuple[int, ...]) -> JointState:
+        return JointState(refits=refits)
+
+    def _forget(self) -> None:
+        self._key: Point | None = None
+        self._point: Point = {}
+        self._target: Any = None
+
+    def _condition(self, point: Point) -> Failure:
+        """Bind what other steps have moved; the sites stay as they are."""
+        names = self.model.inputs
+        if self._key is None or any(not np.array_equal(self._key[name], point[name]) for name in names):
+            self._key = {name: np.array(point[name]) for name in names}
+            self._point = point
+            self.model.bind(point)
+            self._phase = None
+            if self.state.started:
+                self._build()
+        return Failure.NONE
+
+    def _build(self) -> None:
+        """The target in the chart of the present sites and scale."""
+        state = self.state
+        assert state.scale is not None
+        self._target = JointTarget(self.model, state.sites, state.scale)
+        self._hamiltonian = GaussianHamiltonian(self._target)
+        self._phase = None
+
+    def _start(self, values: Array, rng: np.random.Generator) -> None:
+        theta = values[: self.model.theta.size]
+        state = self.state
+        try:
+            mode = find_joint_mode(self.model, self._likelihoods, theta)
+            state.sites = tuple(laplace_sites_at(self.model, self._likelihoods, mode))
+            state.scale = fit_scale(JointTarget(self.model, state.sites, Scale(mode, np.eye(mode.size))), mode)
+        except PriorFailure as failure:
+            raise CovarianceError(
+                f"{self.name}: the covariance cannot be factorised at the chain's starting point "
+                f"({failure.failure.name}), where {self._words(theta)}. Add jitter (gp.prior(..., jitter=1e-6)), "
+                "remove duplicated inputs, or give other `initvals`."
+            ) from None
+        self._build()
+        if self._starts_from_laplace(values):
+            values = self._draw_start(rng, values)
+        self._begin(values, rng)
+
+    def _draw_start(self, rng: np.random.Generator, values: Array) -> Array:
+        """A draw of the Laplace approximation; the mode of θ where K cannot be factorised at the draw's."""
+        position = rng.standard_normal(self._target.size)
+        for shrink in (1.0, 0.5, 0.0):
+            position[: self._target.n_theta] *= shrink
+            point = self._target.at(position)
+            if not point.failure:
+                return self._values(point)
+        return values
+
+    def _words(self, theta: Array) -> str:
+        held = self.model.theta.unpack(theta)
+        return ", ".join(f"{name} = {np.round(value, 3).tolist()}" for name, value in held.items())
+
+    def _likelihoods(self, theta: Array) -> list[Any]:
+        """The blocks' likelihoods with the parameters that θ gives them."""
+        point = self._point | self.model.theta.unpack(theta)
+        return [block.likelihood(point) for block in self.blocks]
+
+    def _enter(self, values: Array, rng: np.random.Generator) -> None:
+        """Stand at given values: from memory where they are the ones that were kept."""
+        state = self.state
+        if state.coordinates is not None and np.array_equal(values, state.values):
+            position = state.coordinates
+        else:
+            theta, latents = self._split(values)
+            try:
+                position = self._target.enter(theta, latents, rng)
+            except PriorFailure as failure:
+                raise CovarianceError(
+                    f"{self.name}: the covariance cannot be factorised where {self._words(theta)} "
+                    f"({failure.failure.name})."
+                ) from None
+        self._phase = self._hamiltonian.state(position)
+        self._remember(values)
+
+    def _split(self, values: Array) -> tuple[Array, list[Array]]:
+        """θ, and every block's values."""
+        ends = self.model.theta.size + np.cumsum([0, *(block.size for block in self.model.blocks)])
+        return values[: ends[0]], [values[a:b] for a, b in itertools.pairwise(ends)]
+
+    def _values(self, point: JointPoint) -> Array:
+        """The model's variables at a point."""
+        latents = [
+            eta if block.centred else conditional.whiten(eta)
+            for block, eta, conditional in zip(self.model.blocks, point.eta, point.conditionals, strict=True)
+        ]
+        return np.concatenate((point.theta, *latents))
+
+    def _keep(self, phase: Any) -> None:
+        self._phase = phase
+        self._remember(self._values(phase.point))
+
+    def _remember(self, values: Array) -> None:
+        """Note where the chain is, in both coordinates, and the model's log density there."""
+        state, point = self.state, self._phase.point
+        state.coordinates, state.values, self.values = point.position, values, values
+        self.log_density = np.nan if point.failure else self._target.model_log_density(point)
+
+    def _observe(self) -> None:
+        state, point = self.state, self._phase.point
+        if state.moments is None:
+            state.moments = RunningMoments(point.theta.size)
+            state.regressions = tuple(SiteRegression(eta.size) for eta in point.eta)
+        state.moments.add(point.theta)
+        for regression, eta, slope in zip(state.regressions, point.eta, point.slope, strict=True):
+            regression.add(eta, slope)
+
+    def _refit(self) -> None:
+        state = self.state
+        moments, regressions = state.moments, state.regressions
+        state.moments, state.regressions = None, ()
+        if moments is None or state.scale is None:
+            return
+        fitted = [regression.fit(sites) for regression, sites in zip(regressions, state.sites, strict=True)]
+        state.sites = tuple(new or old for new, old in zip(fitted, state.sites, strict=True))
+        state.scale = Scale(*moments.fit(state.scale.centre, state.scale.factor))
+        state.coordinates = None
+        self._build()
+        if state.step_size is not None:
+            state.step_size.restart(state.step_size.average)
