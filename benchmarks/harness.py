@@ -14,6 +14,8 @@ import time
 from importlib import metadata
 from pathlib import Path
 
+from benchmarks.joint_problems import JOINT_PROBLEMS
+
 RESULTS = Path(__file__).resolve().parent / "results" / "runs.jsonl"
 ONE_THREAD = {
     "OPENBLAS_NUM_THREADS": "1",
@@ -34,11 +36,12 @@ SAMPLERS = {
     "mici": "benchmarks.peers.mici_rmhmc:run",
 }
 # Which samplers are run on which problem.
-TABLE = {
+TABLE: dict[str, tuple[str, ...]] = {
     "logit": ("flat", "nutpie", "laplace NUTS", "hessian", "midpoint", "BlackJAX", "mici"),
     "probit": ("flat", "nutpie", "laplace NUTS", "hessian", "BlackJAX", "mici"),
     "usps": ("flat", "nutpie", "laplace NUTS", "papers"),
     "cox": ("flat", "nutpie", "laplace NUTS"),
+    **dict.fromkeys(JOINT_PROBLEMS, ("flat", "nutpie")),
 }
 VERSIONS = ("pymc", "pytensor", "nutpie", "blackjax", "jax", "mici", "numpy", "scipy", "numba")
 

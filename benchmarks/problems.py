@@ -45,6 +45,8 @@ class Problem:
     y: np.ndarray
     exposure: float = 1.0
 
+    parameters = ("f",)
+
     @property
     def n(self) -> int:
         """The number of latent values."""

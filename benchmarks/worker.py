@@ -7,6 +7,7 @@ import logging
 import sys
 from importlib import import_module
 
+from benchmarks.joint_problems import JOINT_PROBLEMS
 from benchmarks.measures import largest_rhat, smallest_ess
 from benchmarks.problems import PROBLEMS
 
@@ -15,7 +16,7 @@ def main(problem: str, target: str, seed: str) -> None:
     """Run, measure, and print a line for the harness."""
     logging.getLogger("pymc").setLevel(logging.ERROR)
     module, function = target.split(":")
-    outcome = getattr(import_module(module), function)(PROBLEMS[problem](), int(seed))
+    outcome = getattr(import_module(module), function)((PROBLEMS | JOINT_PROBLEMS)[problem](), int(seed))
     ess, total = smallest_ess(outcome.draws), outcome.tuning + outcome.sampling
     record = {
         "draws": int(outcome.draws.shape[0] * outcome.draws.shape[1]), "ess": ess, "rhat": largest_rhat(outcome.draws),

@@ -8,7 +8,7 @@ import numpy as np
 import pymc as pm
 from pymc.step_methods.hmc.quadpotential import QuadPotentialFull
 
-from benchmarks.outcome import Outcome
+from benchmarks.outcome import Outcome, stacked
 from benchmarks.problems import Problem
 
 
@@ -27,7 +27,7 @@ def nutpie_whitened(problem: Problem, seed: int, draws: int = 1000) -> Outcome:
     tuned = idata.warmup_sample_stats["n_steps"].values.sum()
     part = tuned / (tuned + steps)
     return Outcome(
-        idata.posterior["f"].values, part * total, (1 - part) * total,
+        stacked(idata.posterior, problem.parameters), part * total, (1 - part) * total,
         {"divergences": float(idata.sample_stats["diverging"].mean()), "steps": float(steps / (2 * draws)),
          "tune": int(idata.warmup_sample_stats.sizes["draw"])},
     )  # fmt: skip
@@ -52,7 +52,7 @@ def laplace_mass(problem: Problem, seed: int, draws: int = 1000, tune: int = 300
     tuned = float(idata.warmup_sample_stats["n_steps"].sum())
     part = tuned / (tuned + steps)
     extra = {"divergences": float(idata.sample_stats["diverging"].mean()), "steps": steps / (2 * draws)}
-    return Outcome(idata.posterior["f"].values, part * total, (1 - part) * total, extra)
+    return Outcome(stacked(idata.posterior, problem.parameters), part * total, (1 - part) * total, extra)
 
 
 def _laplace_covariance(problem: Problem) -> np.ndarray:

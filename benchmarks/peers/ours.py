@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pymc as pm
 
-from benchmarks.outcome import Outcome
+from benchmarks.outcome import Outcome, stacked
 from benchmarks.problems import Problem
 from pymc_rmhmc import RMHMC, ImplicitMidpoint
 
@@ -54,7 +54,7 @@ def _run(problem: Problem, seed: int, draws: int, tune: int | None, **options) -
     }
     # What PyMC spends between the draws and around them counts as well: in proportion.
     scale = total / sum(spans)
-    return Outcome(idata.posterior["f"].values, spans[0] * scale, spans[1] * scale, extra)
+    return Outcome(stacked(idata.posterior, problem.parameters), spans[0] * scale, spans[1] * scale, extra)
 
 
 def _span(group) -> float:

@@ -6,6 +6,8 @@ import numpy as np
 import pymc as pm
 import pytest
 
+from benchmarks.joint_problems import cox as free_cox
+from benchmarks.joint_problems import regression
 from benchmarks.measures import largest_rhat, smallest_ess
 from benchmarks.problems import cox, logit, probit, usps
 
@@ -25,6 +27,28 @@ def test_centred_and_whitened_are_one_posterior(name):
         log_jacobian_free = centred({"f": f}) - whitened({"v": v})
         gaps.append(float(log_jacobian_free))
     np.testing.assert_allclose(gaps, gaps[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [*(regression(name, 12) for name in ("logit", "poisson", "negative binomial", "student t")), free_cox(4)],
+    ids=lambda problem: problem.name,
+)
+def test_joint_problems_are_one_posterior_in_both_forms(problem):
+    centred, whitened = problem.centred(), problem.whitened()
+    rng, gaps = np.random.default_rng(0), []
+    matrix = centred.replace_rvs_by_values([centred["f"].owner.inputs[-1]])[0]
+    covariance_of = centred.compile_fn(matrix, inputs=centred.value_vars, point_fn=False, on_unused_input="ignore")
+    for _ in range(4):
+        point = {k: v + 0.3 * rng.standard_normal(np.shape(v)) for k, v in centred.initial_point().items()}
+        factor = np.linalg.cholesky(covariance_of(*(point[v.name] for v in centred.value_vars)))
+        rotated = {"f_rotated_": 0.5 * rng.standard_normal(factor.shape[0])}
+        mean = float(point.get("mean", 0.0))
+        theta = {name: value for name, value in point.items() if name != "f"}
+        ours = centred.compile_logp()(theta | {"f": mean + factor @ rotated["f_rotated_"]})
+        gaps.append(ours + np.log(factor.diagonal()).sum() - whitened.compile_logp()(theta | rotated))
+    np.testing.assert_allclose(gaps, 0.0, atol=1e-4)
+    assert set(problem.parameters) <= set(centred.named_vars)
 
 
 def test_the_problems_are_seeded_and_have_their_sizes():

@@ -1,0 +1,227 @@
+"""The joint chart of hyperparameters and latent values: calibration, mutants, and a long run of NUTS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pymc as pm
+import pytest
+
+from pymc_rmhmc import RMHMC, compare
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
+from pymc_rmhmc.dynamics.integrators import RotationSplitting
+from pymc_rmhmc.dynamics.trajectory import transition
+from pymc_rmhmc.geometry.charts import GaussianSites
+from pymc_rmhmc.geometry.joint import JointTarget, Scale
+from pymc_rmhmc.model import read_joint, read_structure
+from tests.statistical.test_sbc import PLACES, p_value, rank
+from tests.steps.conftest import draw
+
+pytestmark = pytest.mark.slow
+
+N = 6
+X = np.linspace(0.0, 1.0, N)[:, None]
+# Five tests of correct samplers; see test_sbc.
+LEVEL = 1e-3 / 5 / 3
+
+
+def poisson(f, data, rng=None):
+    if rng is not None:
+        return rng.poisson(np.exp(f))
+    return pm.Poisson("y", mu=pm.math.exp(f), observed=data)
+
+
+def logit(f, data, rng=None):
+    if rng is not None:
+        return (rng.random(N) < 1.0 / (1.0 + np.exp(-f))).astype(int)
+    return pm.Bernoulli("y", logit_p=f, observed=data)
+
+
+def negative_binomial(f, data, alpha, rng=None):
+    if rng is not None:
+        return rng.negative_binomial(alpha, alpha / (alpha + np.exp(f)))
+    return pm.NegativeBinomial("y", mu=pm.math.exp(f), alpha=alpha, observed=data)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A GP with random lengthscale, amplitude and mean, under one likelihood."""
+
+    likelihood: object
+    whitened: bool = False
+    simulations: int = 300
+
+    @cached_property
+    def model(self) -> pm.Model:
+        with pm.Model() as model:
+            data = pm.Data("data", np.ones(N, dtype=int))
+            lengthscale = pm.LogNormal("lengthscale", -1.0, 0.5)
+            amplitude = pm.Gamma("amplitude", 3.0, 3.0)
+            mean = pm.Normal("mean", 0.3, 0.5)
+            covariance = amplitude**2 * pm.gp.cov.Matern52(1, ls=lengthscale)
+            gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(mean), cov_func=covariance)
+            f = gp.prior("f", X=X, reparameterize=self.whitened, jitter=1e-4)
+            extra = [pm.Gamma("alpha", 4.0, 2.0)] if self.likelihood is negative_binomial else []
+            self.likelihood(f, data, *extra)
+        return model
+
+    @cached_property
+    def joint(self):
+        return read_joint(read_structure(self.model), self.model.initial_point())
+
+    def simulate(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """θ on the unconstrained scale, f and y."""
+        lengthscale, amplitude = np.exp(rng.normal(-1.0, 0.5)), rng.gamma(3.0, 1.0 / 3.0)
+        mean, extra = rng.normal(0.3, 0.5), []
+        theta = [np.log(lengthscale), np.log(amplitude), mean]
+        if self.likelihood is negative_binomial:
+            extra = [rng.gamma(4.0, 0.5)]
+            theta.append(np.log(extra[0]))
+        distance = np.sqrt(5.0) * np.abs(X - X.T) / lengthscale
+        covariance = amplitude**2 * (1.0 + distance + distance**2 / 3.0) * np.exp(-distance) + 1e-4 * np.eye(N)
+        f = rng.multivariate_normal(np.full(N, mean), covariance)
+        return np.array(theta), f, self.likelihood(f, None, *extra, rng=rng)
+
+    def observe(self, y: np.ndarray) -> None:
+        with self.model:
+            pm.set_data({"data": y})
+
+
+def quantities(theta, f):
+    return np.array([*theta, f[0], f.sum(), f @ f])
+
+
+def calibrate(case: Case, target_class=JointTarget, seed: int = 1):
+    """As `test_sbc.calibrate`: p-value, failure rate and acceptance."""
+    rng, joint, ranks = np.random.default_rng(seed), case.joint, []
+    failures, accepted, integrator = 0, 0.0, RotationSplitting()
+    # Constant sites and scale that know nothing of the truth, and fit it poorly.
+    sites = [GaussianSites(np.full(N, 0.3), np.full(N, 0.6))]
+    scale = Scale(np.zeros(joint.theta.size), 0.4 * np.eye(joint.theta.size))
+    for _ in range(case.simulations):
+        theta, f, y = case.simulate(rng)
+        case.observe(y)
+        joint.bind(case.model.initial_point())
+        target = target_class(joint, sites, scale)
+        flow = GaussianHamiltonian(target)
+        if case.whitened:  # the variable is L⁻¹(f - mean)
+            f = target._conditional(joint.blocks[0], sites[0], theta).whiten(f - theta[2])
+        start, before, others = flow.state(target.enter(theta, [f], rng)), rng.integers(PLACES), []
+        for length in (before, PLACES - 1 - before):
+            state = start
+            for _ in range(length):
+                outcome = transition(flow, integrator, state, 4, 0.35, rng)
+                state = outcome.state
+                failures += bool(outcome.failure)
+                accepted += outcome.acceptance
+                others.append(quantities(state.point.theta, state.point.eta[0]))
+        ranks.append(rank(quantities(start.point.theta, start.point.eta[0]), np.array(others), rng))
+    moves = case.simulations * (PLACES - 1)
+    return p_value(np.array(ranks)), failures / moves, accepted / moves
+
+
+CASES = {
+    "poisson": Case(poisson),
+    "whitened logit": Case(logit, whitened=True),
+    "negative binomial": Case(negative_binomial),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_of_the_truth_in_chains_through_it_are_uniform(name):
+    p, failure_rate, acceptance = calibrate(CASES[name])
+    assert p > LEVEL
+    assert failure_rate < 0.05
+    assert 0.5 < acceptance < 0.9999
+
+
+class WithoutEvidence(JointTarget):
+    """The evidence of the Gaussian-site model left out: θ then sees the residual alone."""
+
+    def _evaluate(self, point):
+        total, theta_bar, noise_bars = super()._evaluate(point)
+        return total - sum(c.log_evidence for c in point.conditionals), theta_bar, noise_bars
+
+
+class WithoutSites(JointTarget):
+    """The likelihood not relieved of the sites."""
+
+    def _evaluate(self, point):
+        total, theta_bar, noise_bars = super()._evaluate(point)
+        counted = sum(s.log_density(eta) for s, eta in zip(self.sites, point.eta, strict=True))
+        return total + counted, theta_bar, noise_bars
+
+
+class WithoutScale(JointTarget):
+    """θ's own standard normal not taken off."""
+
+    def at(self, position):
+        point = super().at(position)
+        standard = position[: self.n_theta]
+        point.log_density -= 0.5 * float(standard @ standard)
+        return point
+
+
+@pytest.mark.parametrize("mutant", [WithoutEvidence, WithoutSites, WithoutScale])
+def test_every_mutant_is_rejected(mutant):
+    p_values = [calibrate(CASES["poisson"], mutant, seed)[0] for seed in range(3)]
+    assert max(p_values) < LEVEL, p_values
+
+
+def test_ranks_of_the_truth_among_the_steps_own_draws_are_uniform():
+    case, rng, tune, thin = Case(poisson), np.random.default_rng(5), 60, 3
+    with case.model:
+        step = RMHMC()
+    ranks, of_shifted, failures = [], [], 0
+    for _ in range(200):
+        theta, f, y = case.simulate(rng)
+        case.observe(y)
+        step.setup_chain(rng, tune, thin * (PLACES - 1))
+        point, draws = case.model.initial_point(), []
+        for i in range(tune + thin * (PLACES - 1)):
+            if i == tune:
+                step.stop_tuning()
+            point, (statistics,) = step.step(point)
+            failures += statistics["failure"] != 0
+            if i >= tune and (i - tune) % thin == thin - 1:
+                draws.append(quantities(case.joint.theta.pack(point), point["f"]))
+        draws, exact = np.array(draws), quantities(theta, f)
+        ranks.append(rank(exact, draws, rng))
+        of_shifted.append(rank(exact + 0.4 * draws.std(axis=0), draws, rng))
+    assert failures < 0.01 * 200 * (tune + thin * (PLACES - 1))
+    assert p_value(np.array(ranks)) > LEVEL
+    assert p_value(np.array(of_shifted)) < LEVEL
+
+
+def test_a_long_run_of_nuts_agrees():
+    rng = np.random.default_rng(2)
+    n = 25
+    x = rng.uniform(-2.0, 2.0, (n, 2))
+    y = rng.poisson(np.exp(np.sin(2.0 * x[:, 0])))
+
+    def build(reparameterize):
+        with pm.Model() as model:
+            lengthscales = pm.InverseGamma("lengthscales", 5.0, 5.0, shape=2)
+            amplitude = pm.HalfNormal("amplitude", 2.0)
+            shape = pm.Gamma("shape", 4.0, 1.0)
+            gp = pm.gp.Latent(cov_func=amplitude**2 * pm.gp.cov.ExpQuad(2, ls=lengthscales))
+            f = gp.prior("f", X=x, reparameterize=reparameterize)
+            pm.NegativeBinomial("y", mu=pm.math.exp(f), alpha=shape, observed=y)
+        return model
+
+    centred, whitened = build(False), build(True)
+    with centred:
+        step = RMHMC()
+    ours = draw(centred, step, draws=2000, tune=300, chains=2)
+    with whitened:
+        nuts_step = pm.NUTS(target_accept=0.9)
+    nuts = draw(whitened, nuts_step, draws=2000, tune=1000, chains=2)
+    names = ["lengthscales", "amplitude", "shape", "f"]
+    frame = compare({"ours": ours, "NUTS": nuts}, var_names=names)
+    assert frame.loc["ours", "mean difference"] < 4.0
+    assert frame.loc["ours", "R-hat max"] < 1.02
+    for name in names:  # widths as well as means
+        ratio = ours.posterior[name].std(("chain", "draw")) / nuts.posterior[name].std(("chain", "draw"))
+        assert (abs(np.log(ratio)) < 0.15).all()
