@@ -66,6 +66,7 @@ class BlockSampler(ChainSampler):
         if new_prior is not None:
             self._prior_key, self._prior, self._chart = new_prior, None, None
             self._prior_failure = Failure.NONE
+            self._take_given(new_prior)
         new_likelihood = _changed(self._likelihood_key, point, self.block.likelihood_inputs)
         if new_likelihood is not None:
             self._likelihood_key = new_likelihood

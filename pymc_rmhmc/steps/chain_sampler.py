@@ -55,6 +55,8 @@ class ChainState(DataClassState):
     # other would cost a solve a draw, and rounding would break an exact replay.
     coordinates: Any = field(default=None)
     values: Any = field(default=None)
+    # The rest of the point on which the chart depends: under another one the coordinates stand for other values.
+    given: Any = field(default=None)
 
 
 class ChainSampler(ABC):
@@ -172,6 +174,13 @@ class ChainSampler(ABC):
         """Take another state; what was built for the old one is dropped."""
         self.state = state
         self.forget()
+
+    def _take_given(self, given: Point) -> None:
+        """Note what the chart depends on; coordinates of the chart of something else are worth nothing."""
+        state, known = self.state, self.state.given
+        if known is None or any(not np.array_equal(known[name], value) for name, value in given.items()):
+            state.coordinates = None
+        state.given = given
 
     @abstractmethod
     def _new_state(self, refits: tuple[int, ...]) -> ChainState:

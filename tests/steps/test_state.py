@@ -159,3 +159,23 @@ def test_the_point_given_is_not_changed():
     point = {"f": np.full(N, 0.2)}
     step.step(point)
     np.testing.assert_array_equal(point["f"], np.full(N, 0.2))
+
+
+@pytest.mark.parametrize("options", [{"vars": ["f"]}, {"vars": ["f"], "metric": "hessian"}, {"vars": ["f", "level"]}])
+@pytest.mark.parametrize("reparameterize", [False, True])
+def test_latent_values_stay_where_another_step_moves_their_prior(options, reparameterize):
+    """Under another covariance the same coordinates stand for other values: a chain must not take them along."""
+    with pm.Model() as model:
+        lengthscale, level = pm.LogNormal("ls", -1.0, 0.3), pm.Normal("level", 0.0, 1.0)
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=lengthscale))
+        f = gp.prior("f", X=np.linspace(0.0, 1.0, N)[:, None], reparameterize=reparameterize)
+        pm.Poisson("y", mu=pm.math.exp(level + f), observed=COUNTS)
+        step = RMHMC(step_size=1e-9, n_steps=1, init="keep", **options)
+    step.setup_chain(np.random.default_rng(1), 0, 10)
+    name = "f_rotated_" if reparameterize else "f"
+    point = model.initial_point() | {name: np.random.default_rng(0).standard_normal(N)}
+    for _ in range(5):
+        point = point | {"ls_log__": point["ls_log__"] + 0.3}
+        moved, _ = step.step(point)
+        np.testing.assert_allclose(moved[name], point[name], atol=1e-7)
+        point = moved
