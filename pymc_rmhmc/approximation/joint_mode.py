@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +83,7 @@ def _negative_marginal(target: JointTarget, theta: Array) -> tuple[float, Array]
 
 
 def laplace_sites_at(density: JointDensity, likelihoods: Likelihoods, theta: Array) -> list[GaussianSites]:
-    """The Laplace sites of every block at θ.
+    """The Laplace sites of every block at θ, whose likelihood is one of the latents without their shift.
 
     Raises
     ------
@@ -91,11 +92,12 @@ def laplace_sites_at(density: JointDensity, likelihoods: Likelihoods, theta: Arr
     """
     found = []
     for block, likelihood in zip(density.blocks, likelihoods(theta), strict=True):
-        mean, covariance = block.prior(theta)
+        mean, covariance, shift = block.prior(theta)
         kind = next(kind for kind in ("hessian", "fisher", "softabs") if kind in likelihood.kinds)
         # Newton's method works on K alone: its predictor's matrix is never used.
-        predictor = Predictor(mean, covariance, triangular=True, gram=covariance)
-        found.append(laplace_sites(find_mode(predictor, likelihood, kind)))
+        predictor = Predictor(mean - shift, covariance, triangular=True, gram=covariance)
+        mode = find_mode(predictor, likelihood, kind)
+        found.append(laplace_sites(replace(mode, eta=mode.eta + shift)))
     return found
 
 

@@ -31,14 +31,18 @@ class JointBlock(Protocol):
 
     @property
     def size(self) -> int:
-        """The number of latent values, k."""
+        """The number of sites, k: each is a latent value, and what θ adds to it."""
 
     @property
     def centred(self) -> bool:
         """Whether the model's variable is the latent values themselves, and not ``L⁻¹(η - m)``."""
 
-    def prior(self, theta: Array) -> tuple[Array, Array]:
-        """Mean (k,) and covariance (k, k)."""
+    @property
+    def fixed_covariance(self) -> bool:
+        """Whether the covariance is the same at every θ."""
+
+    def prior(self, theta: Array) -> tuple[Array, Array, Array]:
+        """Mean (k,) and covariance (k, k) of the sites, and what they have beyond the model's latents, (k,)."""
 
     def prior_pullback(self, theta: Array, mean_bar: Array, covariance_bar: Array) -> Array:
         """``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄``, (d,), for any matrix K̄."""
@@ -93,9 +97,11 @@ class JointPoint:
     theta : (d,) array
         θ.
     eta, slope : list of (k,) arrays
-        The latent values of every block, and ``∂ℓ/∂η`` there.
+        The sites of every block, and ``∂ℓ/∂η`` there.
     conditionals : list of DenseConditional
         The blocks at θ.
+    shift : list of (k,) arrays
+        What the sites of every block have beyond the model's latents.
     log_density, gradient : float, array
         Of ``log π(ϑ, z) + ½|ϑ|² + ½|z|²``: what a standard normal leaves.
     failure : Failure
@@ -107,6 +113,7 @@ class JointPoint:
     eta: list[Array]
     slope: list[Array]
     conditionals: list[DenseConditional]
+    shift: list[Array]
     log_density: float = math.nan
     gradient: Array | None = None
     failure: Failure = Failure.NONE
@@ -135,11 +142,12 @@ class JointTarget:
         ends = self.n_theta + np.cumsum([0, *(2 * block.size for block in density.blocks)])
         self._slices = [slice(int(a), int(b)) for a, b in itertools.pairwise(ends)]
         self.size = int(ends[-1])
+        self._lasting: dict[int, DenseConditional] = {}
 
     def at(self, position: Array) -> JointPoint:
         """Evaluate the log density and its gradient; a failure is a value."""
         standard = position[: self.n_theta]
-        point = JointPoint(position, self.scale.to_theta(standard), [], [], [])
+        point = JointPoint(position, self.scale.to_theta(standard), [], [], [], [])
         try:
             total, theta_bar, noise_bars = self._evaluate(point)
         except PriorFailure as failure:
@@ -158,23 +166,31 @@ class JointTarget:
             raise PriorFailure(Failure.NON_FINITE, -1)
         total, theta_bar = self.density.rest(theta)
         noise_bars = []
-        for block, sites, part in zip(self.density.blocks, self.sites, self._slices, strict=True):
-            conditional = self._conditional(block, sites, theta)
+        for which, (block, sites, part) in enumerate(zip(self.density.blocks, self.sites, self._slices, strict=True)):
+            conditional, shift = self._conditional(which, theta)
             eta = conditional.place(point.position[part])
             log_likelihood, slope, by_parameters = block.likelihood(theta, eta)
             residual = slope - sites.gradient(eta)
-            noise_bar, mean_bar, covariance_bar = conditional.pullback(residual)
+            noise_bar, mean_bar, covariance_bar = conditional.pullback(
+                residual, by_covariance=not block.fixed_covariance
+            )
             total += log_likelihood - sites.log_density(eta) + conditional.log_evidence
             theta_bar = theta_bar + by_parameters + block.prior_pullback(theta, mean_bar, covariance_bar)
             noise_bars.append(noise_bar)
             point.eta.append(eta)
             point.slope.append(slope)
             point.conditionals.append(conditional)
+            point.shift.append(shift)
         return total, theta_bar, noise_bars
 
-    @staticmethod
-    def _conditional(block: JointBlock, sites: GaussianSites, theta: Array) -> DenseConditional:
-        return DenseConditional(*block.prior(theta), sites)
+    def _conditional(self, which: int, theta: Array) -> tuple[DenseConditional, Array]:
+        """A block at θ, and its shift; the factors of a covariance that does not move are made once."""
+        block = self.density.blocks[which]
+        mean, covariance, shift = block.prior(theta)
+        made = DenseConditional(mean, covariance, self.sites[which], self._lasting.get(which))
+        if block.fixed_covariance:
+            self._lasting.setdefault(which, made)
+        return made, shift
 
     def marginal(self, theta: Array) -> tuple[float, Array]:
         """The log density at z = 0, up to a constant that of log p(θ, y) with the sites in place of the likelihood.
@@ -189,7 +205,7 @@ class JointTarget:
         PriorFailure
             If a prior cannot be factorised at θ.
         """
-        point = JointPoint(np.zeros(self.size), theta, [], [], [])
+        point = JointPoint(np.zeros(self.size), theta, [], [], [], [])
         total, theta_bar, _ = self._evaluate(point)
         return total, theta_bar
 
@@ -204,11 +220,16 @@ class JointTarget:
             If a prior cannot be factorised at θ.
         """
         parts = [self.scale.from_theta(theta)]
-        for block, sites, given in zip(self.density.blocks, self.sites, values, strict=True):
-            conditional = self._conditional(block, sites, theta)
-            eta = given if block.centred else conditional.unwhiten(given)
+        for which, (block, given) in enumerate(zip(self.density.blocks, values, strict=True)):
+            conditional, shift = self._conditional(which, theta)
+            eta = given + shift if block.centred else conditional.unwhiten(given)
             parts.append(conditional.recover(eta, rng.standard_normal(conditional.n_noise)))
         return np.concatenate(parts)
+
+    def latents(self, point: JointPoint) -> list[Array]:
+        """The model's latent variables of every block."""
+        held = zip(self.density.blocks, point.eta, point.shift, point.conditionals, strict=True)
+        return [eta - shift if block.centred else made.whiten(eta) for block, eta, shift, made in held]
 
     def model_log_density(self, point: JointPoint) -> float:
         """``log p(θ, x, y)`` of θ on its unconstrained scale and the model's latent variables x."""

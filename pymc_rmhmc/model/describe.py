@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from pymc_rmhmc.errors import UnsupportedModelError
-from pymc_rmhmc.model.compile import compile_model
-from pymc_rmhmc.model.structure import LatentBlock, read_structure
+from pymc_rmhmc.model.compile import CompiledBlock, compile_model
+from pymc_rmhmc.model.joint import read_joint
+from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, read_structure
 
 __all__ = ["BlockDescription", "ModelDescription", "describe"]
 
@@ -47,6 +48,10 @@ class ModelDescription:
         What `RMHMC()` samples.
     metric : str
         What ``metric="auto"`` takes.
+    hyperparameters : tuple of str
+        The continuous variables that `RMHMC()` samples together with the blocks.
+    alone : str
+        Why it samples the blocks alone; empty if it takes hyperparameters in.
     left_over : dict of str to str
         Free variables that are left to other steps, and the step that PyMC would give each.
     reasons : dict of str to str
@@ -55,6 +60,8 @@ class ModelDescription:
 
     blocks: tuple[BlockDescription, ...]
     metric: str
+    hyperparameters: tuple[str, ...]
+    alone: str
     left_over: dict[str, str]
     reasons: dict[str, str]
 
@@ -67,15 +74,22 @@ class ModelDescription:
                 f'metric="auto" takes "{self.metric}": constant sites and an exact Gaussian flow, the fastest exact '
                 "choice for latent Gaussian blocks."
             )
+            console.print(self._together())
         if self.left_over:
             console.print(self._left_table())
         return stream.getvalue().rstrip()
 
     __repr__ = __str__
 
+    def _together(self) -> str:
+        """One sentence on the hyperparameters."""
+        if self.hyperparameters:
+            return f"Sampled together with the latent values, in one chain: {', '.join(self.hyperparameters)}."
+        return f"The latent values are sampled alone: {self.alone}."
+
     def _block_table(self) -> Table:
         table = Table(title="Sampled by RMHMC", title_justify="left")
-        for heading in ("block", "values", "sites", "prior", "likelihood", "curvature", "given"):
+        for heading in ("block", "values", "sites", "prior", "likelihood", "curvature", "depends on"):
             table.add_column(heading, overflow="fold")
         for block in self.blocks:
             table.add_row(
@@ -109,8 +123,9 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
     Returns
     -------
     ModelDescription
-        Blocks and sizes, priors, likelihoods, links and curvatures, the metric that "auto" takes, and what
-        is left over and which step of PyMC's would sample it.
+        Blocks and sizes, priors, likelihoods, links and curvatures, the metric that "auto" takes, the
+        hyperparameters that are sampled with the blocks or the reason why none are, and what is left over and
+        which step of PyMC's would sample it.
 
     Examples
     --------
@@ -129,19 +144,30 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
         structure = read_structure(model)
     except UnsupportedModelError as error:
         left = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs])
-        description = ModelDescription((), "", left, {name: str(error) for name in left})
+        reason = "no latent Gaussian block was found"
+        description = ModelDescription((), "", (), reason, left, {name: str(error) for name in left})
     else:
-        compiled = compile_model(structure)
-        by_name: dict[str, LatentBlock] = {block.name: block for block in structure.blocks}
         point = model.initial_point()
+        compiled = compile_model(structure, point, with_rest=False)
+        by_name: dict[str, LatentBlock] = {block.name: block for block in structure.blocks}
         described = tuple(_describe(block, by_name, point) for block in compiled.blocks)
-        left = _steps_of_pymc(model, list(structure.left_over))
-        description = ModelDescription(described, "flat", left, structure.reasons)
+        taken, alone = _hyperparameters(structure, point)
+        left = _steps_of_pymc(model, [name for name in structure.left_over if name not in taken])
+        reasons = {name: reason for name, reason in structure.reasons.items() if name in left}
+        description = ModelDescription(described, "flat", taken, alone, left, reasons)
     print(description)
     return description
 
 
-def _describe(block: Any, by_name: dict[str, LatentBlock], point: dict[str, Any]) -> BlockDescription:
+def _hyperparameters(structure: ModelStructure, point: dict[str, Any]) -> tuple[tuple[str, ...], str]:
+    """The variables that are sampled together with the blocks, or why there are none."""
+    joint = read_joint(structure, point)
+    if isinstance(joint, str):
+        return (), joint
+    return tuple(str(variable.name) for variable in joint.theta.variables), ""
+
+
+def _describe(block: CompiledBlock, by_name: dict[str, LatentBlock], point: dict[str, Any]) -> BlockDescription:
     """One compiled block in words."""
     # Rows of one variable are blocks of their own, named by their index.
     read = by_name.get(block.name) or by_name[block.name.rsplit("[", 1)[0]]

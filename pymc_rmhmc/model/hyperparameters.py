@@ -130,13 +130,14 @@ class GraphFunction:
         """Take what is not given at a call from a point, and shared data as they are now."""
         values = [np.asarray(point[name]) for name in self.value_names]
         data = [np.asarray(s.get_value(borrow=True)) for s in self.shared]
-        self._tail = tuple(np.ascontiguousarray(a) for a in (*values, *data, *self._constants))
+        # `ascontiguousarray` would make a vector of a scalar.
+        self._tail = tuple(np.require(a, requirements="C") for a in (*values, *data, *self._constants))
 
     def __call__(self, *inputs: Array) -> Sequence[Array]:
         """Evaluate; inputs must be contiguous."""
         if self._function is None:
             heads, rest, outputs = self._graph
-            self._function = compile_outputs((*heads, *rest), outputs)
+            self._function = compile_outputs((*heads, *rest), outputs, exact=True)
         return self._function(*inputs, *self._tail)
 
     def __getstate__(self) -> dict[str, Any]:

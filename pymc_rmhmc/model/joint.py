@@ -15,10 +15,15 @@ import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.gradient import disconnected_grad
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.model.components import LatentReader
 from pymc_rmhmc.model.graphs import substitute
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, hyperparameters_of
+from pymc_rmhmc.model.observations import RegisteredReader
 from pymc_rmhmc.model.priors import LatentVariable, gaussian_candidates
 from pymc_rmhmc.model.structure import (
     LatentBlock,
@@ -32,6 +37,10 @@ __all__ = ["JointBlock", "JointModel", "read_joint", "read_together"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
+type Sites = NDArray[np.int64]
+
+# θ has a dense mass matrix, and its curvature at the mode costs two gradients a dimension.
+MOST_HYPERPARAMETERS = 100
 
 
 class JointBlock:
@@ -44,22 +53,30 @@ class JointBlock:
     centred : bool
         Whether the value variable is the latent vector itself, and not ``L⁻¹`` of it.
     size : int
-        The number of latent values, which are the sites.
+        The number of latent values. A site is a latent value and whatever part of its predictor θ adds to it.
+    fixed_covariance : bool
+        Whether K is the same at every θ.
     """
 
-    def __init__(self, model: pm.Model, block: LatentBlock, theta: Hyperparameters, size: int) -> None:
+    def __init__(
+        self, model: pm.Model, block: LatentBlock, theta: Hyperparameters, size: int, sites: Sequence[Sites]
+    ) -> None:
         (latent,) = block.latents
         self.name, self.value_name = latent.name, str(model.rvs_to_values[latent.variable].name)
         self.centred, self.size = latent.form == "centred", size
+        eta = pt.dvector("eta")
+        read = [_Observed(model, o, latent.source, theta, size) for o in block.observations]
+        shift = _shift(read, sites, theta, size)
         mean = pt.zeros(size) if latent.mean is None else pt.second(pt.zeros(size), latent.mean.ravel())
         mean, covariance = theta.substitute([mean, _covariance(latent)], model)
-        self._prior = GraphFunction(model, [theta.symbol], [mean, covariance])
+        mean = mean + shift
+        self.fixed_covariance = theta.symbol not in ancestors([covariance])
+        self._prior = GraphFunction(model, [theta.symbol], [mean, covariance, shift])
         mean_bar, covariance_bar = pt.dvector("mean_bar"), pt.dmatrix("covariance_bar")
         along = (mean * mean_bar).sum() + (covariance * covariance_bar).sum()
         gradient = _gradient(along, theta.symbol)
         self._pullback = GraphFunction(model, [theta.symbol, mean_bar, covariance_bar], [gradient])
-        eta = pt.dvector("eta")
-        terms = [_likelihood(model, o, latent.source, eta, theta, size) for o in block.observations]
+        terms = [observed.terms(eta, shift, theta) for observed in read]
         totals, slopes, gradients = ([t[i] for t in terms] for i in range(3))
         self._likelihood = GraphFunction(model, [theta.symbol, eta], [sum(totals), sum(slopes), sum(gradients)])
 
@@ -68,11 +85,11 @@ class JointBlock:
         """Everything that is bound to a point."""
         return self._prior, self._pullback, self._likelihood
 
-    def prior(self, theta: Array) -> tuple[Array, Array]:
-        """Mean (k,) and covariance (k, k), in Fortran order."""
-        mean, covariance = self._prior(theta)
+    def prior(self, theta: Array) -> tuple[Array, Array, Array]:
+        """Mean (k,) and covariance (k, k) of the sites, in Fortran order, and the sites less the latents (k,)."""
+        mean, covariance, shift = self._prior(theta)
         # A covariance is symmetric: its transpose is itself in Fortran order, at no cost.
-        return mean, covariance.T if covariance.flags.c_contiguous else np.asfortranarray(covariance)
+        return mean, covariance.T if covariance.flags.c_contiguous else np.asfortranarray(covariance), shift
 
     def prior_pullback(self, theta: Array, mean_bar: Array, covariance_bar: Array) -> Array:
         """``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄``, (d,)."""
@@ -141,12 +158,17 @@ def read_together(model: pm.Model, vars: Any, point: Point) -> tuple[ModelStruct
     named, latents = resolve_variables(model, vars), gaussian_candidates(model)
     chosen = [v for v in named if v in latents]
     others = [v for v in named if v not in latents]
-    if chosen and others:
-        structure = read_structure(model, chosen)
-        joint = read_joint(structure, point, others)
-        if not isinstance(joint, str):
-            return structure, joint
-    return read_structure(model, vars), "vars names latent variables alone"
+    if not (chosen and others):
+        return read_structure(model, vars), "vars names latent variables alone"
+    structure = read_structure(model, chosen)
+    joint = read_joint(structure, point, others)
+    if not isinstance(joint, str):
+        return structure, joint
+    try:  # vectors of Normals may be latents themselves
+        return read_structure(model, vars), joint
+    except UnsupportedModelError as error:
+        names = ", ".join(str(v.name) for v in others)
+        raise UnsupportedModelError(f"{names} cannot be sampled together with the latents: {joint} ({error})") from None
 
 
 def read_joint(
@@ -159,13 +181,10 @@ def read_joint(
     model = structure.model
     expressions: list[TensorVariable] = []
     for block in structure.blocks:
-        if len(block.latents) > 1:
-            return f"{block.name} is read as a sum of several latent vectors"
+        reason = _why_not(block)
+        if reason:
+            return reason
         (latent,) = block.latents
-        if latent.form == "independent" or latent.variable.ndim != 1 or latent.matrix.ndim != 2:
-            return f"{block.name} is not one vector with a covariance matrix"
-        if any(o.reading is None for o in block.observations):
-            return f"the likelihood of {block.name} is not registered"
         expressions += [latent.matrix] if latent.mean is None else [latent.matrix, latent.mean]
         expressions += [e for o in block.observations for e in _expressions(o)]
     latents = set(structure.variables)
@@ -177,9 +196,40 @@ def read_joint(
         variables = [v for v in variables if v in named]
     if not variables:
         return "no block depends on continuous hyperparameters"
+    vectors = [str(v.name) for v in variables if v in gaussian_candidates(model) and (named is None or v not in named)]
+    if vectors:
+        return f"the latent vector {', '.join(vectors)} would be one of the hyperparameters"
     theta = Hyperparameters(model, variables, point)
-    sizes = [int(np.size(point[name])) for name in (str(v.name) for v in structure.value_vars)]
-    blocks = [JointBlock(model, b, theta, size) for b, size in zip(structure.blocks, sizes, strict=True)]
+    if theta.size > MOST_HYPERPARAMETERS:
+        return f"there are {theta.size} hyperparameters, more than {MOST_HYPERPARAMETERS}"
+    try:
+        return _build(structure, theta, point)
+    except NotImplementedError as error:  # an operation without a derivative
+        return f"PyTensor cannot differentiate the model by its hyperparameters ({str(error).splitlines()[0]})"
+
+
+def _why_not(block: LatentBlock) -> str:
+    """Why a block is none that is sampled with its hyperparameters; empty if it is one."""
+    if len(block.latents) > 1:
+        return f"{block.name} is read as a sum of several latent vectors"
+    (latent,) = block.latents
+    if latent.form == "independent" or latent.variable.ndim != 1 or latent.matrix.ndim != 2:
+        return f"{block.name} is not one vector with a covariance matrix"
+    if not block.observations:
+        return f"nothing is observed of {block.name}"
+    if any(o.reading is None for o in block.observations):
+        return f"the likelihood of {block.name} is not registered"
+    return ""
+
+
+def _build(structure: ModelStructure, theta: Hyperparameters, point: Point) -> JointModel | str:
+    """The functions of a model, or the reason why the sites are not latent values."""
+    model, blocks = structure.model, []
+    for block, value in zip(structure.blocks, structure.value_vars, strict=True):
+        sites = _sites(model, block, point)
+        if sites is None:
+            return f"an observation reads more or less than one value of {block.name}"
+        blocks.append(JointBlock(model, block, theta, int(np.size(point[str(value.name)])), sites))
     return JointModel(theta, blocks, _rest(structure, theta))
 
 
@@ -207,44 +257,83 @@ def _covariance(latent: LatentVariable) -> TensorVariable:
     return matrix @ matrix.T if root == "cholesky" else pt.linalg.inv(matrix)
 
 
-def _likelihood(
-    model: pm.Model,
-    observation: Observation,
-    source: TensorVariable,
-    eta: TensorVariable,
-    theta: Hyperparameters,
-    size: int,
-) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
-    """``Σ ℓ``, its slope by site, and its gradient by θ, of one observed variable.
+def _sites(model: pm.Model, block: LatentBlock, point: Point) -> list[Sites] | None:
+    """The site that each value of each observed variable reads; None where one reads more or less than one."""
+    (latent,) = block.latents
+    shape = LatentReader(model, latent).source_shape(point)
+    found = []
+    for observation in block.observations:
+        reader = RegisteredReader(model, observation, [latent.source])
+        moved = point | {name: point[name] + 0.1 for name in reader.predictor_inputs}
+        if not all(reader.reads_values(where, [shape]) for where in (moved, point)):
+            return None
+        index = reader.form(point, [shape]).maps[0].index
+        assert index is not None
+        found.append(index)
+    return found
 
-    The slope by the linear predictor is the registered closed form; what else depends on θ is an offset, along
-    which that slope is taken, and the parameters, along which PyTensor differentiates ℓ.
+
+def _shift(read: Sequence[_Observed], sites: Sequence[Sites], theta: Hyperparameters, size: int) -> TensorVariable:
+    """What θ adds to the latent values in the predictors that read them, (k,).
+
+    Sites are anchored in the predictor: a level that is added there then moves the prior's mean under them, as one
+    in the prior's mean function does. Where several observations of a site add different things, the first counts.
     """
-    likelihood, reading = observation.likelihood, observation.reading
-    assert likelihood is not None
-    assert reading is not None
-    place = pt.dvector("source")
-    parameters = [reading.parameters[name] for name in likelihood.parameters]
-    offset = pt.zeros(()) if reading.offset is None else reading.offset
-    whole = pt.second(pt.zeros_like(observation.value, dtype="float64"), reading.eta + offset)
-    (predictor, *rest) = substitute(
-        [whole, pt.as_tensor_variable(observation.value), *parameters],
-        {source: pt.specify_shape(place.reshape((size, 1)[: source.ndim]), source.type.shape)}, model,
-    )  # fmt: skip
-    (predictor, y, *values) = theta.substitute([predictor, *rest], model)
-    read = predictor.ravel()
-    held = disconnected_grad(read)
-    vectors = {
-        name: pt.second(held, value.ravel() if value.ndim == observation.value.ndim else value)
-        for name, value in zip(likelihood.parameters, values, strict=True)
-    }
-    terms = likelihood.terms(held, vectors, pt.cast(y.ravel(), "float64"))
-    total, slope = terms.logp.sum(), disconnected_grad(terms.gradient)
-    along = total + (slope * read).sum()
-    gradient = _gradient(along, theta.symbol)
-    by_site = pytensor.grad((slope * read).sum(), place)
-    replaced = {place: eta}
-    return tuple(pytensor.graph.replace.clone_replace([total, by_site, gradient], replaced))
+    shift = pt.zeros(size)
+    for observed, index in zip(read, sites, strict=True):
+        added = observed.added
+        if theta.symbol in ancestors([added]):
+            which, first = np.unique(index, return_index=True)
+            shift = pt.set_subtensor(shift[which], added[first])
+    return shift
+
+
+class _Observed:
+    """An observed variable's likelihood as a graph of θ and of what its predictor reads."""
+
+    def __init__(
+        self, model: pm.Model, observation: Observation, source: TensorVariable, theta: Hyperparameters, size: int
+    ) -> None:
+        likelihood, reading = observation.likelihood, observation.reading
+        assert likelihood is not None
+        assert reading is not None
+        self._likelihood = likelihood
+        self._place, self._size = pt.dvector("source"), size
+        parameters = [reading.parameters[name] for name in likelihood.parameters]
+        # By value variables first: a constant of the data's shape makes the predictor as long as the data.
+        long = pt.zeros_like(observation.value, dtype="float64")
+        offset = pt.zeros(()) if reading.offset is None else reading.offset
+        expressions = [pt.second(long, reading.eta), offset, pt.as_tensor_variable(observation.value), *parameters]
+        held = pt.specify_shape(self._place.reshape((size, 1)[: source.ndim]), source.type.shape)
+        replaced = theta.substitute(substitute(expressions, {source: held}, model), model)
+        self._predictor, offset, y, *values = replaced
+        self._data_ndim = observation.value.ndim
+        self._offset, self._y, self._values = offset, y, values
+
+    @property
+    def added(self) -> TensorVariable:
+        """The predictor where the latent values are 0."""
+        return clone_replace(self._predictor.ravel(), {self._place: pt.zeros(self._size)})
+
+    def terms(
+        self, eta: TensorVariable, shift: TensorVariable, theta: Hyperparameters
+    ) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
+        """``Σ ℓ``, its slope by site, and its gradient by θ at given sites.
+
+        The slope by the linear predictor is the registered closed form; what else depends on θ is an offset, along
+        which that slope is taken, and the parameters, along which PyTensor differentiates ℓ.
+        """
+        predictor = clone_replace(self._predictor, {self._place: eta - shift})
+        read = (predictor + self._offset).ravel()
+        held = disconnected_grad(read)
+        vectors = {
+            name: pt.second(held, value.ravel() if value.ndim == self._data_ndim else value)
+            for name, value in zip(self._likelihood.parameters, self._values, strict=True)
+        }
+        terms = self._likelihood.terms(held, vectors, pt.cast(self._y.ravel(), "float64"))
+        total, slope = terms.logp.sum(), disconnected_grad(terms.gradient)
+        along = (slope * read).sum()
+        return total, pytensor.grad(along, eta), _gradient(total + along, theta.symbol)
 
 
 def _gradient(total: TensorVariable, theta: TensorVariable) -> TensorVariable:

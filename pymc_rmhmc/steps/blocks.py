@@ -99,9 +99,5 @@ def find_blocks(
         structure, joint = read_together(model, vars, point)
     else:
         structure, joint = read_structure(model, vars), f"the {plan.metric.name} metric takes latent values alone"
-    if not isinstance(joint, str):
-        compiled = compile_model(structure, point, compile_kwargs, with_rest=False)
-        if all(block.sites_are_latents for block in compiled.blocks):
-            return FoundBlocks(structure, compiled, joint)
-        joint = "an observation reads more or less than one latent value"
-    return FoundBlocks(structure, compile_model(structure, point, compile_kwargs), joint)
+    compiled = compile_model(structure, point, compile_kwargs, with_rest=isinstance(joint, str))
+    return FoundBlocks(structure, compiled, joint)

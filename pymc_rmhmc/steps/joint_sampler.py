@@ -78,6 +78,7 @@ class JointSampler(ChainSampler):
         names = self.model.inputs
         if self._key is None or any(not np.array_equal(self._key[name], point[name]) for name in names):
             self._key = {name: np.array(point[name]) for name in names}
+            self._take_given(self._key)
             self._point = point
             self.model.bind(point)
             self._phase = None
@@ -154,11 +155,7 @@ class JointSampler(ChainSampler):
 
     def _values(self, point: JointPoint) -> Array:
         """The model's variables at a point."""
-        latents = [
-            eta if block.centred else conditional.whiten(eta)
-            for block, eta, conditional in zip(self.model.blocks, point.eta, point.conditionals, strict=True)
-        ]
-        return np.concatenate((point.theta, *latents))
+        return np.concatenate((point.theta, *self._target.latents(point)))
 
     def _keep(self, phase: Any) -> None:
         self._phase = phase

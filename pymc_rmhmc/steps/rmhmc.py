@@ -47,17 +47,22 @@ class RMHMC(BlockedStep):
     """Riemannian manifold HMC for latent Gaussian models.
 
     Samples the latent values of Gaussian-process classification, log-Gaussian Cox processes, count and
-    robust regression and the like, given everything else in the model. What is not sampled here is left
-    to PyMC's other steps.
+    robust regression and the like, and in the flat metric the continuous hyperparameters together with them,
+    in one chain. Hyperparameters are taken in where every block is one vector with a covariance matrix (a GP or
+    an MvNormal), every likelihood is registered, and every observation reads one latent value. Otherwise the
+    latent values are sampled given everything else, and the log says why. What is not sampled here is
+    left to PyMC's other steps.
 
     Parameters
     ----------
     vars : list of variables or names, optional
-        The latent variables to sample. By default every latent Gaussian block of the model.
+        By default every latent Gaussian block of the model, and every continuous free variable that a block's
+        mean, covariance or likelihood depends on. Latent variables alone are sampled given everything else;
+        hyperparameters named beside them are sampled with them, and those not named are left.
     metric : {"auto", "flat", "hessian", "fisher", "softabs"} or metric, default "auto"
         "flat" is ``W̄ + K⁻¹`` with constant sites and an exact Gaussian flow, and what "auto" takes;
         "hessian" and "fisher" are the position-dependent ``W(f) + K⁻¹``; "softabs" is for likelihoods
-        that are not registered.
+        that are not registered. These three sample latent values alone.
     integrator : {"generalized_leapfrog", "implicit_midpoint"} or integrator, optional
         For the position-dependent metrics; the generalised leapfrog by default.
     step_size : float, optional
@@ -76,8 +81,8 @@ class RMHMC(BlockedStep):
         The most steps in a trajectory; 100 by default.
     init : {"auto", "laplace", "keep"}
         "laplace" starts from a draw of the Laplace approximation, "keep" from the given point. "auto" is
-        "laplace" if the chain's first point is the model's own initial point and no variable of the
-        block has an `initval`. A step cannot know whether `initvals` were given: a start that equals the
+        "laplace" if the chain's first point is the model's own initial point and no variable that is
+        sampled here has an `initval`. A step cannot know whether `initvals` were given: a start that equals the
         default needs "keep".
     solver_tol : float, optional
         Largest residual of the implicit equations, in prior standard deviations; 1e-9 by default.

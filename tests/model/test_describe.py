@@ -6,7 +6,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
-from pymc_rmhmc import describe
+from pymc_rmhmc import RMHMC, describe
 
 N = 8
 X = np.linspace(0.0, 1.0, N)[:, None]
@@ -32,9 +32,78 @@ def test_blocks_priors_likelihoods_and_what_is_left(capsys):
     assert "centred" in by_name["g"].prior
     assert by_name["g"].kinds == ("fisher",)
     assert description.metric == "flat"
-    assert description.left_over == {"ls": "NUTS", "k": "Metropolis"}
-    for word in ("Sampled by RMHMC", "Left to other steps", "NUTS", "Metropolis", "constant sites"):
+    assert description.hyperparameters == ("ls",)
+    assert description.alone == ""
+    assert description.left_over == {"k": "Metropolis"}
+    assert set(description.reasons) == {"k"}
+    for word in ("Sampled by RMHMC", "Left to other steps", "Metropolis", "constant sites", "in one chain: ls."):
         assert word in printed
+
+
+def _gp(name, **options):
+    return pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=0.3)).prior(name, X=X, **options)
+
+
+def _gathered():
+    """Hyperparameters of mean, covariance and likelihood, and one above them; values read twice and not at all."""
+    above = pm.HalfNormal("above")
+    level, ls = pm.Normal("level", 0, above), pm.LogNormal("ls", -1.0, 0.3)
+    f = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=ls)).prior("f", X=X, reparameterize=False)
+    places = np.array([0, 0, 3, 5])
+    pm.NegativeBinomial("y", mu=pm.math.exp(level + f[places]), alpha=pm.HalfNormal("alpha"), observed=[1, 0, 2, 4])
+
+
+def _nothing_free():
+    pm.Poisson("y", mu=pm.math.exp(_gp("f")), observed=np.arange(N))
+
+
+def _additive():
+    pm.Poisson("y", mu=pm.math.exp(pm.Normal("level") + _gp("f") + _gp("g")), observed=np.arange(N))
+
+
+def _rows():
+    pm.Poisson("y", mu=pm.math.exp(pm.Normal("level") + _gp("f", n_outputs=2)), observed=np.ones((2, N), dtype=int))
+
+
+def _unregistered():
+    pm.Laplace("y", mu=_gp("f"), b=pm.HalfNormal("b"), observed=np.zeros(N))
+
+
+def _combined():
+    averages = np.full((3, N), 1.0 / N) @ _gp("f")
+    pm.Poisson("y", mu=pm.math.exp(pm.Normal("level") + averages), observed=[1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("build", "taken", "reason"),
+    [
+        (_gathered, ("above", "level", "ls", "alpha"), ""),
+        (_nothing_free, (), "no block depends on continuous hyperparameters"),
+        (_additive, (), "f + g is read as a sum of several latent vectors"),
+        (_rows, (), "f is not one vector with a covariance matrix"),
+        (_unregistered, (), "the likelihood of f is not registered"),
+        (_combined, (), "an observation reads more or less than one value of f"),
+    ],
+)
+def test_hyperparameters_that_are_taken_in_are_those_that_the_step_samples(build, taken, reason, caplog):
+    with pm.Model() as model:
+        build()
+        description = describe()
+        with caplog.at_level("INFO", logger="pymc.rmhmc"):
+            step = RMHMC()
+    assert description.hyperparameters == taken
+    assert description.alone == reason
+    names = {str(rv.name) for rv in model.free_RVs}
+    sampled = {str(model.values_to_rvs[value].name) for value in step.vars}
+    assert set(description.left_over) == names - sampled
+    assert set(taken) <= sampled
+    words = f"together with {', '.join(taken)}" if taken else reason
+    assert not description.left_over or words in caplog.text
+    assert (f"in one chain: {', '.join(taken)}." if taken else f"sampled alone: {reason}.") in _one_line(description)
+
+
+def _one_line(description):
+    return " ".join(str(description).split())
 
 
 def test_rows_of_one_variable_are_described_one_by_one():
@@ -52,6 +121,7 @@ def test_a_model_without_latent_gaussian_blocks_says_why(capsys):
         pm.Normal("y", mu, 1.0, observed=[1.0, 2.0])
         description = describe()
     assert description.blocks == ()
+    assert description.hyperparameters == ()
     assert "No latent Gaussian block" in capsys.readouterr().out
     assert description.left_over == {"mu": "NUTS"}
     assert "no latent Gaussian block" in description.reasons["mu"]

@@ -58,6 +58,8 @@ class DenseConditional:
         K, in Fortran order.
     sites : GaussianSites
         With w̄ ≥ 0.
+    like : DenseConditional, optional
+        One with the same K and sites, whose factors serve again.
 
     Attributes
     ----------
@@ -70,14 +72,19 @@ class DenseConditional:
         If m or K is not finite, or K or ``I + sKs`` not positive definite.
     """
 
-    def __init__(self, mean: Array, covariance: Array, sites: GaussianSites) -> None:
+    def __init__(
+        self, mean: Array, covariance: Array, sites: GaussianSites, like: DenseConditional | None = None
+    ) -> None:
         if not np.isfinite(mean).all():
             raise PriorFailure(Failure.NON_FINITE, 0)
         self._mean, self._covariance = mean, covariance
-        self._factor = _factor(covariance)
         self._precision = sites.precision
         self._root = np.sqrt(sites.precision)
-        self._inner = _factor(identity_plus_scaled(covariance, self._root), overwrite=True)
+        if like is None:
+            self._factor = _factor(covariance)
+            self._inner = _factor(identity_plus_scaled(covariance, self._root), overwrite=True)
+        else:
+            self._factor, self._inner = like._factor, like._inner
         self._linear = sites.gradient(mean)
         self._centre_dual = self._dual(self._linear)
         self.log_evidence = float(
@@ -125,13 +132,15 @@ class DenseConditional:
         volume = 0.0 if whitened else float(np.log(self._factor.diagonal()).sum())
         return -0.5 * float(nu @ nu) - 0.5 * nu.size * math.log(2.0 * math.pi) - volume
 
-    def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
+    def pullback(self, residual: Array, *, by_covariance: bool = True) -> tuple[Array, Array, Array]:
         """The gradient of ``ψ(η) + log E`` by z, m and K, for the values that were placed last.
 
         Parameters
         ----------
         residual : (n,) array
             ``∂ψ/∂η``.
+        by_covariance : bool
+            Whether the derivative by K is wanted; if not, a single 0 stands for it.
 
         Returns
         -------
@@ -143,13 +152,15 @@ class DenseConditional:
         noise = np.concatenate(
             (multiply_lower(self._factor, spread, transpose=True), self._root * self._multiply(spread))
         )
-        seed = np.outer(self._prior_noise, spread).T
-        by_covariance = cholesky_adjoint(self._factor, seed)
-        by_covariance = blas.dger(1.0, spread, self._placed_dual, a=by_covariance, overwrite_a=1)
         centre = self._centre_dual
-        by_covariance = blas.dger(0.5, centre, centre, a=by_covariance, overwrite_a=1)
-        by_covariance -= self._half_inner_inverse()
-        return noise, spread + centre, by_covariance
+        if not by_covariance:
+            return noise, spread + centre, np.zeros((1, 1), order="F")
+        seed = np.outer(self._prior_noise, spread).T
+        covariance_bar = cholesky_adjoint(self._factor, seed)
+        covariance_bar = blas.dger(1.0, spread, self._placed_dual, a=covariance_bar, overwrite_a=1)
+        covariance_bar = blas.dger(0.5, centre, centre, a=covariance_bar, overwrite_a=1)
+        covariance_bar -= self._half_inner_inverse()
+        return noise, spread + centre, covariance_bar
 
     def _half_inner_inverse(self) -> Array:
         """``½ s B⁻¹ s`` as a lower triangle that stands for both: off the diagonal it is doubled."""

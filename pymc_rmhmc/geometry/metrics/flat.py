@@ -19,7 +19,10 @@ MOST_SITES = 2
 class FlatMetric:
     """``W̄ + K⁻¹``, with sites W̄ that are fitted in tuning and constant for the draws.
 
-    The fastest exact choice for latent Gaussian blocks, and what ``metric="auto"`` takes: O(n²) a step.
+    The fastest exact choice for latent Gaussian blocks, and what ``metric="auto"`` takes: O(n²) a step where
+    hyperparameters are fixed. Where they are sampled with the latent values, K moves along the trajectory and a
+    step costs about 2n³ flops and what the kernel's own derivative takes (`pymc_rmhmc.geometry.joint`); the
+    hyperparameters' mass matrix is constant, and refitted with the sites.
     The sites begin as the Laplace approximation's; in tuning windows they are refitted to the draws (see
     `pymc_rmhmc.approximation.SiteRegression`). Any sites give an exact sampler; poor ones cost acceptance.
 

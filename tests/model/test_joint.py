@@ -1,0 +1,331 @@
+"""Blocks with their hyperparameters as functions of θ, against the model itself and against differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from scipy.stats import multivariate_normal, norm
+
+from pymc_rmhmc.model import JointModel, read_joint, read_structure, read_together
+from tests.model.conftest import BINARY, COUNTS, INDEX, INDEX_COUNTS, MODELS, N, X, covariance, gp_prior
+
+FORMS: dict[str, tuple[Callable[[], None], set[str]]] = {}
+
+
+def form(*theta: str):
+    """Add a model to the table, with the value variables that its θ must have."""
+
+    def add(build: Callable[[], None]) -> Callable[[], None]:
+        FORMS[build.__name__] = build, set(theta)
+        return build
+
+    return add
+
+
+def poisson(f: pt.TensorVariable) -> None:
+    pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+
+
+@form("ls_log__")
+def centred() -> None:
+    poisson(gp_prior("f", ls=pm.Gamma("ls", 2.0, 4.0), mean=0.4, reparameterize=False))
+
+
+@form("ls_log__")
+def whitened() -> None:
+    poisson(gp_prior("f", ls=pm.Gamma("ls", 2.0, 4.0), mean=0.4))
+
+
+@form("level", "slope", "ls_log__")
+def mean_function() -> None:
+    mean = pm.gp.mean.Linear(coeffs=pm.Normal("slope", shape=1), intercept=pm.Normal("level"))
+    gp = pm.gp.Latent(mean_func=mean, cov_func=pm.gp.cov.Matern32(1, ls=pm.HalfNormal("ls")))
+    poisson(gp.prior("f", X, reparameterize=False))
+
+
+@form("level")
+def mean_in_the_predictor_of_a_whitened_gp() -> None:
+    gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(pm.Normal("level")), cov_func=pm.gp.cov.Matern32(1, ls=0.3))
+    poisson(gp.prior("f", X))
+
+
+@form("ls_log__", "eta_log__")
+def ard() -> None:
+    inputs = np.column_stack((X, np.cos(9.0 * X)))
+    kernel = pm.HalfNormal("eta") ** 2 * pm.gp.cov.ExpQuad(2, ls=pm.LogNormal("ls", -0.5, 0.4, shape=2))
+    poisson(pm.gp.Latent(cov_func=kernel).prior("f", inputs))
+
+
+@form("ls_log__", "period_interval__", "eta_log__")
+def sums_and_products() -> None:
+    period = pm.Uniform("period", 0.2, 0.9)
+    kernel = pm.gp.cov.Matern52(1, ls=pm.LogNormal("ls", -0.5, 0.4)) * pm.gp.cov.Periodic(1, period=period, ls=1.0)
+    kernel += pm.HalfNormal("eta") ** 2 * pm.gp.cov.Matern32(1, ls=0.2) + pm.gp.cov.WhiteNoise(0.1)
+    poisson(pm.gp.Latent(cov_func=kernel).prior("f", X, reparameterize=False))
+
+
+@form("ls_log__", "alpha_log__")
+def negative_binomial() -> None:
+    f = gp_prior("f", ls=pm.Gamma("ls", 2.0, 4.0))
+    pm.NegativeBinomial("y", mu=pm.math.exp(f), alpha=pm.Exponential("alpha", 1.0), observed=COUNTS)
+
+
+@form("nu_log__", "sigma_log__")
+def student_t() -> None:
+    f = gp_prior("f", reparameterize=False)
+    nu, sigma = pm.Gamma("nu", 4.0, 1.0), pm.HalfNormal("sigma", 1.0, shape=N)
+    pm.StudentT("y", nu=nu, mu=f, sigma=sigma, observed=COUNTS / 2.0)
+
+
+@form("alpha_log__", "ls_log__")
+def gamma() -> None:
+    alpha = pm.HalfNormal("alpha", 2.0)
+    f = gp_prior("f", ls=pm.Gamma("ls", 2.0, 4.0))
+    pm.Gamma("y", alpha=alpha, beta=alpha / pm.math.exp(f), observed=COUNTS + 0.5)
+
+
+@form("shift")
+def binomial() -> None:
+    f = gp_prior("f", reparameterize=False)
+    pm.Binomial("y", n=COUNTS + 2, logit_p=f + pm.Normal("shift"), observed=COUNTS)
+
+
+@form("shift", "exposure_log__", "ls_log__")
+def poisson_with_an_offset() -> None:
+    shift, exposure = pm.Normal("shift", shape=N), pm.HalfNormal("exposure")
+    f = gp_prior("f", ls=pm.Gamma("ls", 2.0, 4.0))
+    pm.Poisson("y", mu=exposure * pm.math.exp(f + shift), observed=COUNTS)
+
+
+@form("ls_log__", "rate_log__", "above_log__")
+def hierarchical() -> None:
+    above = pm.HalfNormal("above")
+    poisson(gp_prior("f", ls=pm.Gamma("ls", 2.0, pm.Exponential("rate", above))))
+
+
+@form("ls_log__", "shift")
+def gathered_with_repeats() -> None:
+    f = gp_prior("f", ls=pm.Gamma("ls", 2.0, 4.0))
+    pm.Poisson("y", mu=pm.math.exp(0.3 * pm.Normal("shift") + f[INDEX]), observed=INDEX_COUNTS)
+
+
+@form("ls_log__", "tau_log__")
+def two_gps_that_share() -> None:
+    ls = pm.Gamma("ls", 2.0, 4.0)
+    poisson(gp_prior("f", ls=ls))
+    g = gp_prior("g", ls=2.0 * ls, reparameterize=False)
+    pm.Bernoulli("z", logit_p=g, observed=BINARY)
+    pm.Normal("w", g, pm.HalfNormal("tau"), observed=COUNTS / 3.0)
+
+
+@form("scale_log__")
+def precision() -> None:
+    poisson(pm.MvNormal("f", mu=0.2, tau=pm.HalfNormal("scale") * np.linalg.inv(covariance()), shape=N))
+
+
+@form("scale_log__")
+def cholesky() -> None:
+    poisson(pm.MvNormal("f", mu=np.ones(N), chol=pm.HalfNormal("scale") * np.linalg.cholesky(covariance())))
+
+
+@form("ls_log__")
+def beside_others() -> None:
+    ls = pm.Gamma("ls", 2.0, 4.0)
+    poisson(gp_prior("f", ls=ls))
+    pm.Normal("apart")
+    pm.Normal("w", ls, 1.0, observed=np.array([0.3, 0.7]))
+    pm.Potential("tilt", -(ls**2))
+
+
+def build(name: str) -> pm.Model:
+    with pm.Model() as model:
+        FORMS[name][0]()
+    return model
+
+
+def random_point(model: pm.Model, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        name: value + 0.5 * rng.standard_normal(value.shape) if value.dtype.kind == "f" else value
+        for name, value in model.initial_point().items()
+    }
+
+
+def joint_of(model: pm.Model, vars=None) -> JointModel:  # noqa: A002
+    _, joint = read_together(model, vars, model.initial_point())
+    assert isinstance(joint, JointModel), joint
+    return joint
+
+
+def log_density(joint: JointModel, point: dict[str, np.ndarray]) -> float:
+    """Rest, likelihoods and dense priors."""
+    theta = joint.theta.pack(point)
+    total = joint.rest(theta)[0]
+    for block in joint.blocks:
+        x = np.ravel(point[block.value_name])
+        mean, prior, shift = block.prior(theta)
+        eta = x + shift if block.centred else mean + np.linalg.cholesky(prior) @ x
+        total += multivariate_normal.logpdf(eta, mean, prior) if block.centred else norm.logpdf(x).sum()
+        total += block.likelihood(theta, eta)[0]
+    return total
+
+
+def differences(function, at: np.ndarray, h: float = 1e-5) -> np.ndarray:
+    return np.array([(function(at + h * e) - function(at - h * e)) / (2 * h) for e in np.eye(at.size)])
+
+
+def assert_is_the_model(joint: JointModel, model: pm.Model, seeds=(1, 2)) -> None:
+    exact = model.compile_logp()
+    for seed in seeds:
+        point = random_point(model, seed)
+        joint.bind(point)
+        assert log_density(joint, point) == pytest.approx(float(exact(point)), rel=1e-8, abs=1e-7)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_parts_are_the_model_and_their_gradients_are_differences(name):
+    model = build(name)
+    joint = joint_of(model)
+    assert set(joint.theta.names) == FORMS[name][1]
+    assert_is_the_model(joint, model)
+    rng = np.random.default_rng(3)
+    theta = joint.theta.pack(random_point(model, 4))
+    joint.bind(random_point(model, 4))
+    near = {"rtol": 1e-5, "atol": 1e-5}
+    np.testing.assert_allclose(joint.rest(theta)[1], differences(lambda at: joint.rest(at)[0], theta), **near)
+    for block in joint.blocks:
+        # Not symmetric: a triangle that stands for both must do.
+        mean_bar, covariance_bar = rng.standard_normal(block.size), rng.standard_normal((block.size, block.size))
+
+        def along(at, block=block, mean_bar=mean_bar, covariance_bar=covariance_bar):
+            mean, prior, _ = block.prior(at)
+            return mean @ mean_bar + (prior * covariance_bar).sum()
+
+        for matrix in (covariance_bar, np.asfortranarray(covariance_bar)):
+            pulled = block.prior_pullback(theta, mean_bar, matrix)
+            np.testing.assert_allclose(pulled, differences(along, theta), **near)
+        eta = rng.standard_normal(block.size)
+        _, slope, by_theta = block.likelihood(theta, eta)
+        by_eta = differences(lambda at, block=block: block.likelihood(theta, at)[0], eta)
+        np.testing.assert_allclose(slope, by_eta, **near)
+        exact = differences(lambda at, block=block, eta=eta: block.likelihood(at, eta)[0], theta)
+        np.testing.assert_allclose(by_theta, exact, **near)
+
+
+def test_a_site_that_nothing_observes_has_no_slope():
+    joint = joint_of(build("gathered_with_repeats"))
+    theta = np.zeros(joint.theta.size)
+    joint.bind({})
+    slope = joint.blocks[0].likelihood(theta, np.ones(N))[1]
+    np.testing.assert_array_equal(slope == 0.0, ~np.isin(np.arange(N), INDEX))
+
+
+def test_a_theta_is_packed_and_unpacked():
+    model = build("poisson_with_an_offset")
+    joint, point = joint_of(model), random_point(model, 5)
+    back = joint.theta.unpack(joint.theta.pack(point))
+    assert set(back) == set(joint.theta.names)
+    for name, value in back.items():
+        np.testing.assert_array_equal(value, point[name])
+
+
+def test_data_that_change_are_seen_at_the_next_bind():
+    with pm.Model() as model:
+        inputs, counts, exposure = pm.Data("x", X), pm.Data("counts", COUNTS), pm.Data("exposure", np.ones(N))
+        kernel = pm.gp.cov.Matern32(1, ls=pm.HalfNormal("ls"))
+        f = pm.gp.Latent(cov_func=kernel).prior("f", inputs, reparameterize=False)
+        pm.Poisson("y", mu=exposure * pm.math.exp(f), observed=counts)
+    joint, point = joint_of(model), random_point(model, 6)
+    joint.bind(point)
+    before = log_density(joint, point)
+    with model:
+        pm.set_data({"x": X**2, "counts": COUNTS[::-1].copy(), "exposure": np.linspace(1.0, 2.0, N)})
+    assert log_density(joint, point) == before
+    assert_is_the_model(joint, model)
+    joint.bind(point)
+    assert abs(log_density(joint, point) - before) > 0.1
+
+
+def test_a_pickled_joint_model_goes_on():
+    model = build("two_gps_that_share")
+    joint, point = joint_of(model), random_point(model, 7)
+    copy = cloudpickle.loads(cloudpickle.dumps(joint))
+    for held in (joint, copy):
+        held.bind(point)
+    assert log_density(copy, point) == log_density(joint, point)
+
+
+def unregistered() -> None:
+    pm.Logistic("y", mu=gp_prior("f", ls=pm.HalfNormal("ls")), s=1.0, observed=COUNTS / 2.0)
+
+
+def added() -> None:
+    ls = pm.HalfNormal("ls")
+    poisson(gp_prior("f", ls=ls) + gp_prior("g", ls=0.1))
+
+
+def two_outputs() -> None:
+    f = gp_prior("f", ls=pm.HalfNormal("ls"), n_outputs=2)
+    pm.Poisson("y", mu=pm.math.exp(f), observed=np.stack([COUNTS, COUNTS[::-1]]))
+
+
+REASONS = [
+    (added, "f + g is read as a sum of several latent vectors"),
+    (unregistered, "the likelihood of f is not registered"),
+    (two_outputs, "f is not one vector with a covariance matrix"),
+    (MODELS["centred"], "no block depends on continuous hyperparameters"),
+]
+
+
+@pytest.mark.parametrize(("make", "reason"), REASONS, ids=lambda v: getattr(v, "__name__", ""))
+def test_what_cannot_be_sampled_together_says_why(make, reason):
+    with pm.Model() as model:
+        inner = make()
+    model = inner or model
+    assert read_together(model, None, model.initial_point())[1] == reason
+
+
+def test_independent_normals_are_not_sampled_together():
+    with pm.Model() as model:
+        poisson(pm.Normal("f", 0.0, pm.HalfNormal("scale"), shape=N))
+    assert read_joint(read_structure(model, ["f"]), model.initial_point()) == (
+        "f is not one vector with a covariance matrix"
+    )
+
+
+def test_named_hyperparameters_are_sampled_and_the_rest_conditioned_on():
+    model = build("ard")
+    joint = joint_of(model, ["f", "ls"])
+    assert joint.theta.names == ("ls_log__",)
+    assert "eta_log__" in joint.inputs
+    assert_is_the_model(joint, model)
+    _, reason = read_together(model, ["f"], model.initial_point())
+    assert reason == "vars names latent variables alone"
+
+
+def test_a_hyperparameter_that_no_block_depends_on_is_named():
+    model = build("beside_others")
+    joint = read_joint(read_structure(model), model.initial_point(), [model["apart"]])
+    assert joint == "no block depends on apart"
+
+
+def test_a_discrete_variable_is_conditioned_on():
+    with pm.Model() as model:
+        k = pm.Bernoulli("k", 0.4)
+        ls = pm.HalfNormal("ls")
+        poisson(gp_prior("f", ls=ls * pt.switch(k, 0.5, 2.0)))
+    joint = joint_of(model)
+    assert joint.theta.names == ("ls_log__",)
+    assert "k" in joint.inputs
+    exact, totals = model.compile_logp(), []
+    for k in (0, 1):
+        point = random_point(model, 8) | {"k": np.array(k)}
+        joint.bind(point)
+        totals.append(log_density(joint, point))
+        assert totals[-1] == pytest.approx(float(exact(point)), abs=1e-7)
+    assert totals[0] != pytest.approx(totals[1], abs=1e-3)

@@ -1,0 +1,247 @@
+"""Hyperparameters and latents in one chain, inside pm.sample."""
+
+from __future__ import annotations
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytest
+
+from pymc_rmhmc import RMHMC
+from pymc_rmhmc.errors import CovarianceError, Failure
+from tests.steps.conftest import COUNTS, N, X, draw
+
+pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
+
+
+def two_scales(*, reparameterize: bool = False) -> pm.Model:
+    """Counts on a line with an amplitude and a lengthscale."""
+    with pm.Model() as model:
+        ls, eta = pm.LogNormal("ls", -1.0, 0.3), pm.HalfNormal("eta", 2.0)
+        gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(0.5), cov_func=eta**2 * pm.gp.cov.Matern52(1, ls=ls))
+        pm.Poisson("y", mu=pm.math.exp(gp.prior("f", X=X, reparameterize=reparameterize)), observed=COUNTS)
+    return model
+
+
+def value_points(model: pm.Model, idata):
+    """The value variables of every draw of the first chain."""
+    for i in range(idata.posterior.sizes["draw"]):
+        point = {}
+        for variable in model.free_RVs:
+            value, held = model.rvs_to_values[variable], idata.posterior[variable.name].values[0, i]
+            point[value.name] = np.log(held) if value.name.endswith("_log__") else held
+        yield point
+
+
+def advance(step, point, count: int):
+    points, stats = [], []
+    for _ in range(count):
+        point, (s,) = step.step(point)
+        points.append(np.concatenate([np.ravel(value) for value in point.values()]))
+        stats.append((s["energy"], s["step_size"], s["model_logp"]))
+    return point, np.array(points), np.array(stats)
+
+
+def test_hyperparameters_are_taken_in_and_the_log_says_so(caplog):
+    model = two_scales()
+    with model, caplog.at_level("INFO", logger="pymc"):
+        step = RMHMC()
+    assert {v.name for v in step.vars} == {"f", "ls_log__", "eta_log__"}
+    (said,) = [r.message for r in caplog.records if "RMHMC" in r.message]
+    assert "f (12 values) together with ls, eta" in said
+    assert "left to other steps" not in said
+
+
+@pytest.mark.parametrize("reparameterize", [False, True])
+def test_the_reported_log_density_is_the_models_at_every_draw(reparameterize):
+    model = two_scales(reparameterize=reparameterize)
+    idata = draw(model, RMHMC(model=model))
+    assert idata.posterior["ls"].std() > 0.01
+    assert idata.posterior["eta"].std() > 0.01
+    assert (idata.sample_stats["failure"] == Failure.NONE).all()
+    exact = model.compile_logp()
+    logp = [float(exact(point)) for point in value_points(model, idata)]
+    np.testing.assert_allclose(idata.sample_stats["lp"].values[0], logp, atol=1e-6)
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_one_and_two_cores_give_the_same_draws(context):
+    model = two_scales()
+    here = draw(model, RMHMC(model=model), chains=2)
+    there = draw(model, RMHMC(model=model), chains=2, cores=2, mp_ctx=context)
+    for name in ("f", "ls", "eta"):
+        np.testing.assert_array_equal(here.posterior[name].values, there.posterior[name].values)
+    assert not np.array_equal(here.posterior["ls"].values[0], here.posterior["ls"].values[1])
+
+
+@pytest.mark.parametrize("during_tuning", [True, False])
+def test_a_restored_state_replays_exactly(during_tuning):
+    model = two_scales(reparameterize=True)
+    with model:
+        step, other = RMHMC(), RMHMC()
+    step.setup_chain(np.random.default_rng(1), 80, 100)
+    point, _, _ = advance(step, model.initial_point(), 30)
+    if not during_tuning:
+        step.stop_tuning()
+    saved = cloudpickle.dumps(step.sampling_state)
+    _, first, first_stats = advance(step, point, 40)  # across a refit, in tuning
+    for again in (step, other):
+        again.sampling_state = cloudpickle.loads(saved)
+        _, second, second_stats = advance(again, point, 40)
+        np.testing.assert_array_equal(first, second)
+        np.testing.assert_array_equal(first_stats, second_stats)
+    assert np.ptp(first, axis=0).min() > 0.0
+
+
+def test_a_pickled_step_goes_on_where_it_was():
+    model = two_scales()
+    with model:
+        step = RMHMC()
+    step.setup_chain(np.random.default_rng(1), 40, 100)
+    point, _, _ = advance(step, model.initial_point(), 50)
+    copy = cloudpickle.loads(cloudpickle.dumps(step))
+    np.testing.assert_array_equal(advance(step, point, 10)[1], advance(copy, point, 10)[1])
+
+
+def test_sites_and_scale_are_refitted_in_tuning_and_frozen_for_the_draws():
+    model = two_scales()
+    with model:
+        step = RMHMC()
+    step.setup_chain(np.random.default_rng(1), 100, 30)
+    point, seen = model.initial_point(), []
+    for i in range(130):
+        if i == 100:
+            step.stop_tuning()
+        point, _, _ = advance(step, point, 1)
+        seen.append((step.chains[0].scale, step.chains[0].sites))
+    changes = [i for i in range(1, 130) if seen[i][0] is not seen[i - 1][0]]
+    assert changes == list(step.chains[0].refits)
+    assert changes
+    assert seen[-1][1] is seen[changes[-1]][1]
+
+
+def test_centred_and_whitened_forms_give_the_same_chain():
+    """What the model calls its variable is no matter to the chart."""
+    runs = [draw(two_scales(reparameterize=r)) for r in (False, True)]
+    for name in ("ls", "eta", "f"):
+        np.testing.assert_allclose(*(run.posterior[name].values for run in runs), rtol=1e-8, atol=1e-8)
+
+
+def test_latents_alone_leave_hyperparameters_to_other_steps(caplog):
+    model = two_scales()
+    with model, caplog.at_level("INFO", logger="pymc"):
+        step = RMHMC(vars=["f"])
+        assert [v.name for v in step.vars] == ["f"]
+        assert "left to other steps: ls, eta" in caplog.text
+        idata = draw(model, step, draws=20, tune=20)
+    assert idata.posterior["ls"].std() > 0.0
+
+
+def test_named_hyperparameters_are_sampled_and_the_rest_left(caplog):
+    model = two_scales()
+    with model, caplog.at_level("INFO", logger="pymc"):
+        step = RMHMC(vars=["f", "ls"])
+    assert {v.name for v in step.vars} == {"f", "ls_log__"}
+    assert "together with ls; left to other steps: eta" in caplog.text
+    step.setup_chain(np.random.default_rng(0), 20, 40)
+    exact, means = model.compile_logp(), []
+    for eta in (-2.0, 1.0):
+        point, kept = model.initial_point() | {"eta_log__": np.array(eta)}, []
+        for _ in range(30):
+            point, (stats,) = step.step(point)
+            kept.append(np.ptp(point["f"]))
+            assert stats["model_logp"] == pytest.approx(float(exact(point)), abs=1e-6)
+        assert point["eta_log__"] == eta
+        means.append(np.mean(kept[5:]))
+    assert means[1] > 2.0 * means[0]
+
+
+@pytest.mark.parametrize("discrete", [pm.BinaryGibbsMetropolis, pm.Metropolis])
+def test_a_discrete_variable_beside_is_conditioned_on(discrete):
+    with pm.Model() as model:
+        k = pm.Bernoulli("k", 0.5) if discrete is pm.BinaryGibbsMetropolis else pm.Poisson("k", 1.0)
+        ls = pm.LogNormal("ls", -1.0, 0.3)
+        f = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=ls)).prior("f", X=X)
+        pm.Poisson("y", mu=pm.math.exp(f + 0.3 * k), observed=COUNTS)
+        step = RMHMC()
+        idata = draw(model, [step, discrete([k])])
+    assert {v.name for v in step.vars} == {"f_rotated_", "ls_log__"}
+    assert np.unique(idata.posterior["k"]).size > 1
+    exact = model.compile_logp()
+    step.setup_chain(np.random.default_rng(0), 10, 20)
+    point = model.initial_point()
+    for i in range(20):
+        point["k"] = np.array(i % 2)
+        point, (stats,) = step.step(point)
+        assert point["k"] == i % 2
+        assert stats["model_logp"] == pytest.approx(float(exact(point)), abs=1e-6)
+
+
+def test_initial_values_that_are_given_are_kept():
+    model, start = two_scales(), {"ls": 0.25, "eta": 1.1, "f": np.linspace(-0.5, 0.5, N)}
+    still = {"step_size": 1e-9, "n_steps": 1, "model": model}
+    with model:
+        given = draw(model, RMHMC(**still), initvals=start, draws=2, tune=0)
+        moved = draw(model, RMHMC(**still), draws=2, tune=0)
+    for name, value in start.items():
+        np.testing.assert_allclose(given.posterior[name].values[0, -1], value, atol=1e-6)
+    gap = moved.posterior["ls"].values[0, 0] - np.exp(model.initial_point()["ls_log__"])
+    assert abs(gap) > 1e-3
+
+
+def test_a_covariance_that_cannot_be_factorised_at_the_start():
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale")
+        f = pm.MvNormal("f", np.zeros(N), cov=scale * (np.ones((N, N)) - 0.5 * np.eye(N)))
+        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+    with pytest.raises(CovarianceError, match=r"starting point.*scale_log__ = .*jitter"):
+        draw(model)
+
+
+def test_log_likelihood_and_predictions_work_after_a_run():
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=pm.LogNormal("ls", -1.0, 0.3)))
+        f = gp.prior("f", X=X, reparameterize=False)
+        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+    idata = draw(model)
+    with model:
+        pm.compute_log_likelihood(idata, progressbar=False)
+        gp.conditional("f_new", Xnew=X + 0.001)
+        predicted = pm.sample_posterior_predictive(idata, var_names=["f_new"], progressbar=False, random_seed=1)
+    assert np.isfinite(idata.log_likelihood["y"].values).all()
+    gap = predicted.posterior_predictive["f_new"].values - idata.posterior["f"].values
+    assert np.abs(gap).mean() < 0.1
+
+
+def gp_of(inputs) -> pm.gp.Latent:
+    eta, ls = pm.HalfNormal("eta", 2.0), pm.LogNormal("ls", -1.0, 0.5)
+    return pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.Matern52(1, ls=ls)).prior("f", X=inputs, jitter=1e-6)
+
+
+def one_point() -> None:
+    pm.Poisson("y", mu=pm.math.exp(gp_of(X[:1])), observed=np.array([3]))
+
+
+def no_counts() -> None:
+    pm.Poisson("y", mu=pm.math.exp(gp_of(X)), observed=np.zeros(N, dtype=int))
+
+
+def duplicated_inputs() -> None:
+    pm.Poisson("y", mu=pm.math.exp(gp_of(np.repeat(X[::2], 2, axis=0))), observed=COUNTS)
+
+
+def separable_classes() -> None:
+    pm.Bernoulli("y", logit_p=gp_of(X), observed=(X[:, 0] > 0.5).astype(int))
+
+
+@pytest.mark.parametrize("build", [one_point, no_counts, duplicated_inputs, separable_classes])
+def test_hard_cases_run(build):
+    with pm.Model() as model:
+        build()
+    idata = draw(model, draws=60, tune=60)
+    stats = idata.sample_stats
+    for name in ("f", "ls", "eta"):
+        assert np.isfinite(idata.posterior[name].values).all()
+    assert int((stats["failure"] != Failure.NONE).sum()) <= 3
+    assert float(stats["acceptance_rate"].mean()) > 0.6
+    assert float(idata.posterior["ls"].std()) > 0.01

@@ -1,0 +1,330 @@
+"""The joint chart: a Cholesky's adjoint, latent values placed at one θ, and the log density of θ and z."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal, norm
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts import GaussianSites
+from pymc_rmhmc.geometry.charts.conditional import DenseConditional
+from pymc_rmhmc.geometry.joint import JointTarget, Scale
+from pymc_rmhmc.geometry.linalg import cholesky_adjoint
+from pymc_rmhmc.geometry.prior import PriorFailure
+from tests.unit.toys import kernel
+
+N = 6
+# With no precision a site is a tilt; with neither it is a latent value that nothing observes.
+PRECISIONS = {
+    "all": np.array([0.4, 2.0, 0.1, 5.0, 1.0, 0.7]),
+    "some": np.array([0.4, 0.0, 0.1, 0.0, 0.0, 0.7]),
+    "none": np.zeros(N),
+}
+
+
+def symmetric(rng: np.random.Generator, n: int) -> np.ndarray:
+    matrix = rng.standard_normal((n, n))
+    return matrix + matrix.T
+
+
+def covariance() -> np.ndarray:
+    return np.asfortranarray(kernel(N, jitter=1e-2))
+
+
+def make(precision: str = "some", seed: int = 0) -> tuple[np.ndarray, np.ndarray, GaussianSites]:
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal(N), covariance(), GaussianSites(rng.standard_normal(N), PRECISIONS[precision])
+
+
+def dense(mean: np.ndarray, prior: np.ndarray, sites: GaussianSites) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of the prior times the sites."""
+    spread = np.linalg.inv(np.linalg.inv(prior) + np.diag(sites.precision))
+    return spread @ (np.linalg.solve(prior, mean) + sites.linear), spread
+
+
+def linear_part(conditional: DenseConditional) -> np.ndarray:
+    origin = conditional.place(np.zeros(conditional.n_noise))
+    return np.column_stack([conditional.place(e) - origin for e in np.eye(conditional.n_noise)])
+
+
+def differences(function, at: np.ndarray, h: float = 1e-5) -> np.ndarray:
+    return np.array([(function(at + h * e) - function(at - h * e)) / (2 * h) for e in np.eye(at.size)])
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("n", [1, 5, 64, 65, 97, 200, 300])
+def test_the_adjoint_of_a_cholesky_matches_differences_and_is_lower(n, order):
+    rng = np.random.default_rng(n)
+    matrix = rng.standard_normal((n, 2 * n)) / np.sqrt(n)
+    matrix = matrix @ matrix.T + np.eye(n)
+    seed, h = rng.standard_normal((n, n)), 1e-5
+    factor = np.asfortranarray(np.linalg.cholesky(matrix))
+    adjoint = cholesky_adjoint(factor, seed.copy(order=order))
+    np.testing.assert_array_equal(np.triu(adjoint, 1), 0.0)
+    for _ in range(3):
+        along = symmetric(rng, n) / np.sqrt(n)
+        ahead, behind = (np.linalg.cholesky(matrix + s * along) for s in (h, -h))
+        change = (np.tril(seed) * (ahead - behind)).sum() / (2 * h)
+        assert (adjoint * along).sum() == pytest.approx(change, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_noise_is_placed_as_the_prior_times_the_sites(precision):
+    stated = make(precision)
+    conditional = DenseConditional(*stated)
+    mean, spread = dense(*stated)
+    part = linear_part(conditional)
+    np.testing.assert_allclose(conditional.place(np.zeros(conditional.n_noise)), mean, atol=1e-10)
+    np.testing.assert_allclose(part @ part.T, spread, atol=1e-10)
+    z = np.random.default_rng(1).standard_normal(conditional.n_noise)
+    np.testing.assert_allclose(conditional.place(z), mean + part @ z, atol=1e-10)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_evidence_is_what_normalises_prior_times_sites(precision):
+    stated = make(precision)
+    mean, prior, sites = stated
+    eta = np.random.default_rng(2).standard_normal(N)
+    exact = multivariate_normal.logpdf(eta, mean, prior) + sites.log_density(eta)
+    exact -= multivariate_normal.logpdf(eta, *dense(*stated))
+    assert DenseConditional(*stated).log_evidence == pytest.approx(exact, abs=1e-9)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_pullbacks_match_differences(precision):
+    rng = np.random.default_rng(3)
+    mean, prior, sites = make(precision)
+    z, weights = rng.standard_normal(2 * N), rng.standard_normal(N)
+
+    def value(z, mean, prior):
+        conditional = DenseConditional(mean, np.asfortranarray(prior), sites)
+        return weights @ np.sin(conditional.place(z)) + conditional.log_evidence
+
+    conditional = DenseConditional(mean, prior, sites)
+    by_z, by_mean, by_prior = conditional.pullback(weights * np.cos(conditional.place(z)))
+    np.testing.assert_allclose(by_z, differences(lambda at: value(at, mean, prior), z), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(by_mean, differences(lambda at: value(z, at, prior), mean), rtol=1e-6, atol=1e-7)
+    for _ in range(4):
+        along, h = symmetric(rng, N), 1e-6
+        slope = (value(z, mean, prior + h * along) - value(z, mean, prior - h * along)) / (2 * h)
+        assert (by_prior * along).sum() == pytest.approx(slope, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_recovered_noise_is_placed_at_the_values_and_has_their_conditional_law(precision):
+    rng = np.random.default_rng(4)
+    conditional = DenseConditional(*make(precision))
+    values, noise = 2.0 * rng.standard_normal(N), rng.standard_normal(2 * N)
+    np.testing.assert_allclose(conditional.place(conditional.recover(values, noise)), values, atol=1e-9)
+    origin = conditional.recover(values, np.zeros(2 * N))
+    spread = np.column_stack([conditional.recover(values, e) - origin for e in np.eye(2 * N)])
+    part = linear_part(conditional)
+    inverse = np.linalg.pinv(part)
+    np.testing.assert_allclose(spread, np.eye(2 * N) - inverse @ part, atol=1e-8)
+    np.testing.assert_allclose(origin, inverse @ (values - conditional.place(np.zeros(2 * N))), atol=1e-8)
+
+
+def test_whitening_is_undone_and_its_density_is_scipys():
+    mean, prior, sites = make()
+    conditional = DenseConditional(mean, prior, sites)
+    values = np.random.default_rng(5).standard_normal(N)
+    whitened = conditional.whiten(values)
+    np.testing.assert_allclose(conditional.unwhiten(whitened), values, atol=1e-12)
+    np.testing.assert_allclose(np.linalg.cholesky(prior) @ whitened, values - mean, atol=1e-12)
+    exact = multivariate_normal.logpdf(values, mean, prior)
+    assert conditional.log_prior(values) == pytest.approx(exact, abs=1e-9)
+    assert conditional.log_prior(values, whitened=True) == pytest.approx(norm.logpdf(whitened).sum(), abs=1e-10)
+
+
+def test_an_ill_conditioned_covariance_still_has_a_gradient():
+    rng = np.random.default_rng(6)
+    mean, _, sites = make("all")
+    basis = np.linalg.qr(rng.standard_normal((N, N)))[0]
+    prior = np.asfortranarray((basis * np.geomspace(1.0, 1e-10, N)) @ basis.T)
+    z = rng.standard_normal(2 * N)
+    conditional = DenseConditional(mean, prior, sites)
+    pulled = conditional.pullback(np.cos(conditional.place(z)))
+    assert all(np.isfinite(part).all() for part in pulled)
+
+    def value(at):
+        held = DenseConditional(mean, np.asfortranarray(at), sites)
+        return np.sin(held.place(z)).sum() + held.log_evidence
+
+    root = np.linalg.cholesky(prior)
+    for _ in range(3):
+        along, h = root @ symmetric(rng, N) @ root.T, 1e-4
+        slope = (value(prior + h * along) - value(prior - h * along)) / (2 * h)
+        # A covariance of condition 1e10 has six digits in its small directions.
+        assert (pulled[2] * along).sum() == pytest.approx(slope, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("where", "cause"), [("indefinite", "NOT_POSITIVE_DEFINITE"), ("nan", "NON_FINITE"), ("mean", "NON_FINITE")]
+)
+def test_a_prior_that_cannot_be_factorised_says_why(where, cause):
+    mean, prior, sites = make()
+    if where == "mean":
+        mean[2] = np.inf
+    else:
+        prior[3, 3] = {"indefinite": -1.0, "nan": np.nan}[where]
+    with pytest.raises(PriorFailure) as caught:
+        DenseConditional(mean, prior, sites)
+    assert caught.value.failure is Failure[cause]
+
+
+@dataclass
+class ToyBlock:
+    """K = exp(2θ₀) exp(-½ (d / exp θ₁)²) + jitter, shift θ₂ x; Gaussian data of fixed or of sampled scale."""
+
+    y: np.ndarray
+    centred: bool
+    sigma: float | None = None
+    inputs: np.ndarray = field(default_factory=lambda: np.linspace(0.0, 1.0, N))
+    jitter: float = 1e-3
+    fixed_covariance: bool = False
+
+    @property
+    def size(self) -> int:
+        return self.y.size
+
+    def prior(self, theta):
+        square = (self.inputs[:, None] - self.inputs) ** 2 * np.exp(-2.0 * theta[1])
+        smooth = np.exp(2.0 * theta[0] - 0.5 * square)
+        shift = theta[2] * self.inputs
+        return shift, np.asfortranarray(smooth + self.jitter * np.eye(self.size)), shift
+
+    def prior_pullback(self, theta, mean_bar, covariance_bar):
+        square = (self.inputs[:, None] - self.inputs) ** 2 * np.exp(-2.0 * theta[1])
+        smooth = np.exp(2.0 * theta[0] - 0.5 * square) * covariance_bar
+        return np.array([2.0 * smooth.sum(), (square * smooth).sum(), self.inputs @ mean_bar, 0.0])
+
+    def likelihood(self, theta, eta):
+        sigma = np.exp(theta[3]) if self.sigma is None else self.sigma
+        scaled = (self.y - eta) / sigma
+        by_scale = 0.0 if self.sigma is not None else (scaled**2 - 1.0).sum()
+        return norm.logpdf(scaled).sum() - self.size * np.log(sigma), scaled / sigma, np.array([0, 0, 0, by_scale])
+
+
+@dataclass
+class ToyDensity:
+    blocks: tuple[ToyBlock, ...]
+
+    def rest(self, theta):
+        return float(norm.logpdf(theta, 0.2, 1.5).sum()), (0.2 - theta) / 1.5**2
+
+
+THETA = np.array([0.1, -0.9, 0.4, -0.3])
+
+
+def joint(sigma: float | None = None) -> JointTarget:
+    rng = np.random.default_rng(7)
+    blocks = (ToyBlock(rng.standard_normal(N), True, sigma), ToyBlock(rng.standard_normal(N), False, sigma))
+    precision = [rng.exponential(1.0, N), PRECISIONS["some"]] if sigma is None else [np.full(N, sigma**-2)] * 2
+    linear = [rng.standard_normal(N) if sigma is None else block.y / sigma**2 for block in blocks]
+    factor = np.linalg.cholesky(0.1 * np.eye(4) + 0.05)
+    sites = [GaussianSites(*pair) for pair in zip(linear, precision, strict=True)]
+    return JointTarget(ToyDensity(blocks), sites, Scale(THETA, factor))
+
+
+def test_a_scale_is_undone():
+    scale, theta = joint().scale, np.array([0.5, -1.0, 0.2, 0.1])
+    np.testing.assert_allclose(scale.to_theta(scale.from_theta(theta)), theta, atol=1e-12)
+
+
+def test_the_joint_gradient_matches_differences():
+    target = joint()
+    position = np.random.default_rng(8).standard_normal(target.size)
+    slopes = differences(lambda at: target.at(at).log_density, position)
+    np.testing.assert_allclose(target.at(position).gradient, slopes, rtol=1e-6, atol=1e-6)
+    value, gradient = target.marginal(THETA)
+    assert value == pytest.approx(target.at(np.zeros(target.size)).log_density, abs=1e-12)
+    np.testing.assert_allclose(gradient, differences(lambda at: target.marginal(at)[0], THETA), rtol=1e-6, atol=1e-6)
+
+
+def test_the_joint_density_is_the_models_but_for_the_law_of_the_placed_values():
+    target = joint()
+    rng = np.random.default_rng(9)
+    for _ in range(3):
+        point = target.at(rng.standard_normal(target.size))
+        standard = point.position[: target.n_theta]
+        in_chart, exact = point.log_density - 0.5 * standard @ standard, target.density.rest(point.theta)[0]
+        stated = exact
+        for block, sites, eta in zip(target.density.blocks, target.sites, point.eta, strict=True):
+            mean, prior, _ = block.prior(point.theta)
+            exact += multivariate_normal.logpdf(eta, mean, prior) + block.likelihood(point.theta, eta)[0]
+            stated += block.likelihood(point.theta, eta)[0]
+            nu = np.linalg.solve(np.linalg.cholesky(prior), eta - mean)
+            stated += multivariate_normal.logpdf(eta, mean, prior) if block.centred else norm.logpdf(nu).sum()
+            in_chart += multivariate_normal.logpdf(eta, *dense(mean, prior, sites))
+        assert in_chart == pytest.approx(exact, abs=1e-7)
+        assert target.model_log_density(point) == pytest.approx(stated, abs=1e-7)
+
+
+def test_with_the_likelihood_for_sites_what_is_left_is_the_marginal_likelihood():
+    """Then z is standard normal whatever θ is."""
+    sigma = 0.6
+    target = joint(sigma)
+    rng = np.random.default_rng(10)
+    for _ in range(3):
+        position = rng.standard_normal(target.size)
+        point = target.at(position)
+        exact = target.density.rest(point.theta)[0]
+        for block in target.density.blocks:
+            mean, prior, _ = block.prior(point.theta)
+            exact += multivariate_normal.logpdf(block.y, mean, prior + sigma**2 * np.eye(N))
+        assert point.log_density - 0.5 * position[:4] @ position[:4] == pytest.approx(exact, abs=1e-8)
+        np.testing.assert_allclose(point.gradient[4:], 0.0, atol=1e-8)
+
+
+def test_entering_reproduces_the_values_of_both_forms():
+    target = joint()
+    rng = np.random.default_rng(11)
+    theta, values = THETA + 0.3, [rng.standard_normal(N), rng.standard_normal(N)]
+    first, second = (target.enter(theta, values, rng) for _ in range(2))
+    assert not np.allclose(first, second)
+    for position in (first, second):
+        point = target.at(position)
+        np.testing.assert_allclose(point.theta, theta, atol=1e-12)
+        np.testing.assert_allclose(point.eta[0], values[0] + theta[2] * target.density.blocks[0].inputs, atol=1e-9)
+        for latents, value in zip(target.latents(point), values, strict=True):
+            np.testing.assert_allclose(latents, value, atol=1e-8)
+
+
+class FixedBlock(ToyBlock):
+    """The covariance of one θ at every θ."""
+
+    def prior(self, theta):
+        shift = theta[2] * self.inputs
+        return shift, super().prior(THETA)[1], shift
+
+    def prior_pullback(self, theta, mean_bar, covariance_bar):
+        return np.array([0.0, 0.0, self.inputs @ mean_bar, 0.0])
+
+
+def test_the_factors_of_a_covariance_that_does_not_move_are_made_once():
+    rng, moving = np.random.default_rng(12), joint()
+    fixed = [FixedBlock(block.y, block.centred, fixed_covariance=True) for block in moving.density.blocks]
+    target = JointTarget(ToyDensity(tuple(fixed)), moving.sites, moving.scale)
+    positions = rng.standard_normal((2, target.size))
+    first, second = (target.at(position) for position in positions)
+    assert second.conditionals[0]._factor is first.conditionals[0]._factor
+    slopes = differences(lambda at: target.at(at).log_density, positions[1])
+    np.testing.assert_allclose(second.gradient, slopes, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("index", "value", "cause"),
+    [(0, 1e4, "NON_FINITE"), (1, 30.0, "NOT_POSITIVE_DEFINITE"), (3, -400.0, "NON_FINITE"), (2, np.nan, "NON_FINITE")],
+)
+def test_a_failure_in_a_trajectory_is_a_value(index, value, cause):
+    target = joint()
+    for block in target.density.blocks:
+        block.jitter = 0.0
+    centre = THETA.copy()
+    centre[index] = value
+    target = JointTarget(target.density, target.sites, Scale(centre, np.eye(4)))
+    with np.errstate(all="ignore"):
+        assert target.at(np.zeros(target.size)).failure is Failure[cause]
