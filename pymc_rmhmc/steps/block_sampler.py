@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from pymc.step_methods.state import dataclass_state
 
 from pymc_rmhmc.approximation import SiteRegression, find_mode, laplace_sites
-from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.geometry.target import LatentTarget
@@ -56,28 +55,29 @@ class BlockSampler(ChainSampler):
         self._likelihood_key: Point | None = None
         self._prior: Any = None
         self._likelihood: Any = None
-        self._prior_failure = Failure.NONE
+        self._refused: PriorFailure | None = None
         self._chart: Any = None
         self._target: Any = None
 
-    def _condition(self, point: Point) -> Failure:
+    def _condition(self, point: Point) -> None:
         """Rebuild whatever depends on values of the point that have changed."""
         new_prior = _changed(self._prior_key, point, self.block.prior_inputs)
         if new_prior is not None:
             self._prior_key, self._prior, self._chart = new_prior, None, None
-            self._prior_failure = Failure.NONE
+            self._refused = None
             self._take_given(new_prior)
         new_likelihood = _changed(self._likelihood_key, point, self.block.likelihood_inputs)
         if new_likelihood is not None:
             self._likelihood_key = new_likelihood
             self._likelihood = self.block.likelihood(point)
             self._target = None
-        if not self._prior_failure:
+        if self._refused is None:
             try:
                 self._prepare(point)
             except PriorFailure as failure:
-                self._prior_failure = failure.failure
-        return self._prior_failure
+                self._refused = failure
+        if self._refused is not None:
+            raise self._refused
 
     def _prepare(self, point: Point) -> None:
         """Build what is missing of prior, sites, chart and target, in this order."""

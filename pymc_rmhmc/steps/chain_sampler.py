@@ -18,7 +18,8 @@ from pymc.step_methods.state import DataClassState, dataclass_state
 
 from pymc_rmhmc.dynamics.adaptation import DualAveraging, search_step_size
 from pymc_rmhmc.dynamics.trajectory import Transition, single_step_acceptance, transition
-from pymc_rmhmc.errors import ConfigurationError, Failure
+from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.options import Plan
 
 __all__ = ["ChainSampler", "ChainState", "refit_iterations"]
@@ -102,20 +103,13 @@ class ChainSampler(ABC):
     def draw(self, point: Point, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
         """One transition given the rest of the point; `values` holds the outcome."""
         values = self.read(point)
-        failure = self._condition(point)
-        if failure:
+        try:
+            self._stand(values, point, rng, tuning=tuning)
+        except PriorFailure as failure:
             self.values = values
             self.log_density = -math.inf
-            return Transition(None, failure=failure)
+            return Transition(None, failure=failure.failure)
         state = self.state
-        if not state.started:
-            self._start(values, rng)
-        else:
-            if tuning and state.iteration in state.refits:
-                self._refit()
-            # Shapes are known to agree: what `array_equal` checks besides costs as much as the comparison.
-            if self._phase is None or not (values == state.values).all():
-                self._enter(values, rng)
         n_steps, step_size = self.plan.length.draw(self.current_step_size(tuning=tuning), rng)
         outcome = transition(self._hamiltonian, self.plan.integrator, self._phase, n_steps, step_size, rng)
         if outcome.accepted:
@@ -127,6 +121,19 @@ class ChainSampler(ABC):
                 self._observe()
         state.iteration += 1
         return outcome
+
+    def _stand(self, values: Array, point: Point, rng: np.random.Generator, *, tuning: bool) -> None:
+        """Stand where the point says, given the rest of it; a prior without a factor there is a `PriorFailure`."""
+        self._condition(point)
+        state = self.state
+        if not state.started:
+            self._start(values, rng)
+            return
+        if tuning and state.iteration in state.refits:
+            self._refit()
+        # Shapes are known to agree: what `array_equal` checks besides costs as much as the comparison.
+        if self._phase is None or not (values == state.values).all():
+            self._enter(values, rng)
 
     def current_step_size(self, *, tuning: bool) -> float:
         """The step size in use: the iterate in tuning, its average afterwards, or the fixed one."""
@@ -191,8 +198,14 @@ class ChainSampler(ABC):
         """Drop what a kind of sampler rebuilds."""
 
     @abstractmethod
-    def _condition(self, point: Point) -> Failure:
-        """Take in what the point holds besides the sampler's own values."""
+    def _condition(self, point: Point) -> None:
+        """Take in what the point holds besides the sampler's own values.
+
+        Raises
+        ------
+        PriorFailure
+            If a prior cannot be factorised there.
+        """
 
     @abstractmethod
     def _start(self, values: Array, rng: np.random.Generator) -> None:

@@ -14,7 +14,7 @@ from pymc_rmhmc.approximation import SiteRegression
 from pymc_rmhmc.approximation.joint_mode import find_joint_mode, fit_scale, laplace_sites_at
 from pymc_rmhmc.approximation.moments import RunningMoments
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
-from pymc_rmhmc.errors import CovarianceError, Failure
+from pymc_rmhmc.errors import CovarianceError
 from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget, Scale
 from pymc_rmhmc.geometry.prior import PriorFailure
@@ -73,7 +73,7 @@ class JointSampler(ChainSampler):
         self._point: Point = {}
         self._target: Any = None
 
-    def _condition(self, point: Point) -> Failure:
+    def _condition(self, point: Point) -> None:
         """Bind what other steps have moved; the sites stay as they are."""
         names = self.model.inputs
         if self._key is None or any(not np.array_equal(self._key[name], point[name]) for name in names):
@@ -84,7 +84,6 @@ class JointSampler(ChainSampler):
             self._phase = None
             if self.state.started:
                 self._build()
-        return Failure.NONE
 
     def _build(self) -> None:
         """The target in the chart of the present sites and scale."""
@@ -96,21 +95,25 @@ class JointSampler(ChainSampler):
 
     def _start(self, values: Array, rng: np.random.Generator) -> None:
         theta = values[: self.model.theta.size]
-        state = self.state
         try:
-            mode = find_joint_mode(self.model, self._likelihoods, theta)
-            state.sites = tuple(laplace_sites_at(self.model, self._likelihoods, mode))
-            state.scale = fit_scale(JointTarget(self.model, state.sites, Scale(mode, np.eye(mode.size))), mode)
+            self._fit(theta)
+            if self._starts_from_laplace(values):
+                values = self._draw_start(rng, values)
+            self._begin(values, rng)
         except PriorFailure as failure:
             raise CovarianceError(
                 f"{self.name}: the covariance cannot be factorised at the chain's starting point "
                 f"({failure.failure.name}), where {self._words(theta)}. Add jitter (gp.prior(..., jitter=1e-6)), "
                 "remove duplicated inputs, or give other `initvals`."
             ) from None
+
+    def _fit(self, theta: Array) -> None:
+        """Sites and scale at the mode that is found from θ, and the target in their chart."""
+        mode = find_joint_mode(self.model, self._likelihoods, theta)
+        state = self.state
+        state.sites = tuple(laplace_sites_at(self.model, self._likelihoods, mode))
+        state.scale = fit_scale(JointTarget(self.model, state.sites, Scale(mode, np.eye(mode.size))), mode)
         self._build()
-        if self._starts_from_laplace(values):
-            values = self._draw_start(rng, values)
-        self._begin(values, rng)
 
     def _draw_start(self, rng: np.random.Generator, values: Array) -> Array:
         """A draw of the Laplace approximation; the mode of θ where K cannot be factorised at the draw's."""
@@ -138,13 +141,7 @@ class JointSampler(ChainSampler):
             position = state.coordinates
         else:
             theta, latents = self._split(values)
-            try:
-                position = self._target.enter(theta, latents, rng)
-            except PriorFailure as failure:
-                raise CovarianceError(
-                    f"{self.name}: the covariance cannot be factorised where {self._words(theta)} "
-                    f"({failure.failure.name})."
-                ) from None
+            position = self._target.enter(theta, latents, rng)
         self._phase = self._hamiltonian.state(position)
         self._remember(values)
 

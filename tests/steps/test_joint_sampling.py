@@ -245,3 +245,24 @@ def test_hard_cases_run(build):
     assert int((stats["failure"] != Failure.NONE).sum()) <= 3
     assert float(stats["acceptance_rate"].mean()) > 0.6
     assert float(idata.posterior["ls"].std()) > 0.01
+
+
+def test_a_covariance_that_another_step_makes_singular_is_a_counted_rejection():
+    with pm.Model() as model:
+        ls, level = pm.LogNormal("ls", -1.0, 0.3), pm.Normal("level", 0.0, 1.0)
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=ls))
+        f = gp.prior("f", X=X, reparameterize=False, jitter=0.0)
+        pm.Poisson("y", mu=pm.math.exp(level + f), observed=COUNTS)
+        step = RMHMC(vars=["f", "level"], step_size=0.3, n_steps=2)
+    step.setup_chain(np.random.default_rng(1), 0, 20)
+    start = model.initial_point() | {"ls_log__": np.array(-3.0)}
+    point, (statistics,) = step.step(start)
+    assert statistics["failure"] == 0
+    for _ in range(2):
+        stayed, (statistics,) = step.step(point | {"ls_log__": np.array(8.0)})
+        assert statistics["failure"] == Failure.NOT_POSITIVE_DEFINITE
+        assert statistics["mean_tree_accept"] == 0.0
+        np.testing.assert_array_equal(stayed["f"], point["f"])
+    _, (statistics,) = step.step(point)
+    assert statistics["failure"] == 0
+    assert statistics["n_failures"] == 2
