@@ -28,8 +28,9 @@ REACH = 2.0
 # On the unconstrained scale, on which a hyperparameter's posterior is rarely narrower than a few hundredths.
 SETTLED = 0.02
 DIFFERENCE = 1e-3
-# Bounds on the precision of θ: below, a direction that neither data nor prior hold.
-LEAST_PRECISION, MOST_PRECISION = 0.05, 1e6
+# Bounds on the precision of θ. A direction that seems to be held by nothing is curved elsewhere: one unit of the
+# unconstrained scale, a factor of e, is as far as the chain is sent at first.
+LEAST_PRECISION, MOST_PRECISION = 1.0, 1e6
 
 
 def find_joint_mode(density: JointDensity, likelihoods: Likelihoods, theta: Array) -> Array:

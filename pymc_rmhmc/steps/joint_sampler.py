@@ -26,6 +26,9 @@ __all__ = ["JointSampler", "JointState"]
 type Array = NDArray[np.float64]
 type Point = dict[str, Array]
 
+# How much lower than at its mode a density may be, beyond what its Laplace approximation says, for a chain to begin.
+FALL = 10.0
+
 
 @dataclass_state
 class JointState(ChainState):
@@ -116,12 +119,16 @@ class JointSampler(ChainSampler):
         self._build()
 
     def _draw_start(self, rng: np.random.Generator, values: Array) -> Array:
-        """A draw of the Laplace approximation; the mode of θ where K cannot be factorised at the draw's."""
-        position = rng.standard_normal(self._target.size)
-        for shrink in (1.0, 0.5, 0.0):
-            position[: self._target.n_theta] *= shrink
-            point = self._target.at(position)
-            if not point.failure:
+        """A draw of the Laplace approximation, with θ nearer its mode where the posterior is much lower than that."""
+        target = self._target
+        position = rng.standard_normal(target.size)
+        lowest = target.at(np.zeros(target.size)).log_density - FALL - target.n_theta
+        for nearness in (1.0, 0.5, 0.25, 0.0):
+            tried = position.copy()
+            tried[: target.n_theta] *= nearness
+            point = target.at(tried)
+            # What a standard normal leaves is nearly constant where the approximation is good.
+            if not point.failure and point.log_density > lowest:
                 return self._values(point)
         return values
 
