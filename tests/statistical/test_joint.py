@@ -9,6 +9,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
+from benchmarks.joint_problems import regression
 from pymc_rmhmc import RMHMC, compare
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
@@ -269,3 +270,19 @@ def test_a_long_run_of_nuts_agrees():
     for name in names:  # widths as well as means
         ratio = ours.posterior[name].std(("chain", "draw")) / nuts.posterior[name].std(("chain", "draw"))
         assert (abs(np.log(ratio)) < 0.15).all()
+
+
+def test_every_chain_leaves_a_narrow_mode_in_tuning():
+    """Degrees of freedom and noise hold each other: the Laplace approximation's mode is far from most of the mass."""
+    with regression("student t", 100).centred() as model:
+        step = RMHMC()
+    for seed in range(4):
+        step.setup_chain(np.random.default_rng(seed), step.default_tune_steps, 100)
+        point, noise = model.initial_point(), []
+        for i in range(step.default_tune_steps + 100):
+            if i == step.default_tune_steps:
+                step.stop_tuning()
+            point, _ = step.step(point)
+            noise.append(float(point["noise_log__"]))
+        # A long run: -0.97, and a standard deviation of 0.14.
+        assert -1.5 < np.mean(noise[-100:]) < -0.5, seed

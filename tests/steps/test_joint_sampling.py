@@ -266,28 +266,3 @@ def test_a_covariance_that_another_step_makes_singular_is_a_counted_rejection():
     _, (statistics,) = step.step(point)
     assert statistics["failure"] == 0
     assert statistics["n_failures"] == 2
-
-
-def test_a_chain_does_not_begin_where_the_laplace_approximation_is_wrong():
-    """Two parameters of the likelihood that hold each other: the mode is narrow, and its curvature says little."""
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-2.0, 2.0, (60, 2))
-    with pm.Model() as model:
-        ls = pm.InverseGamma("ls", 5.0, 5.0, shape=2)
-        freedom, noise = pm.Gamma("freedom", 2.0, 0.1), pm.HalfNormal("noise", 1.0)
-        f = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.ExpQuad(2, ls=ls)).prior("f", X=x, reparameterize=False)
-        pm.StudentT("y", nu=freedom, mu=f, sigma=noise, observed=np.sin(2 * x[:, 0]) + 0.3 * rng.standard_t(4.0, 60))
-        step = RMHMC()
-    assert step.default_tune_steps > RMHMC.default_tune_steps
-    log_density = model.compile_logp()
-    for seed in range(4):
-        step.setup_chain(np.random.default_rng(seed), 100, 20)
-        point, values = model.initial_point(), []
-        for _ in range(100):
-            point, _ = step.step(point)
-            values.append(float(log_density(point)))
-        step.stop_tuning()
-        assert np.isfinite(values).all()
-        # Within tuning every chain comes to the same level, and moves.
-        assert np.ptp(values[-30:]) > 1.0
-        assert step.chains[0].step_size.average > 0.02
