@@ -94,10 +94,9 @@ def laplace_sites_at(density: JointDensity, likelihoods: Likelihoods, theta: Arr
     found = []
     for block, likelihood in zip(density.blocks, likelihoods(theta), strict=True):
         mean, covariance, shift = block.prior(theta)
-        kind = next(kind for kind in ("hessian", "fisher", "softabs") if kind in likelihood.kinds)
         # Newton's method works on K alone: its predictor's matrix is never used.
         predictor = Predictor(mean - shift, covariance, triangular=True, gram=covariance)
-        mode = find_mode(predictor, likelihood, kind)
+        mode = find_mode(predictor, likelihood)
         found.append(laplace_sites(replace(mode, eta=mode.eta + shift)))
     return found
 

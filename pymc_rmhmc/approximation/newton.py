@@ -19,6 +19,7 @@ type Array = NDArray[np.float64]
 # The objective is a log density: a gain below this is far under anything that sampling could notice.
 GAIN_TOLERANCE = 1e-8
 MAX_HALVINGS = 30
+NEAREST_FIRST = ("hessian", "fisher", "softabs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,9 @@ class Mode:
     n_iter: int
 
 
-def find_mode(predictor: Predictor, likelihood: Likelihood, kind: str, max_iter: int = 100) -> Mode:
+def find_mode(
+    predictor: Predictor, likelihood: Likelihood, kind: str | None = None, max_iter: int = 100
+) -> Mode:
     """Maximise ``Σ ℓ(η) - ½ |ν|²`` with ``η = η₀ + Φν`` and ν standard normal a priori.
 
     The iterate is ``a`` with ``ν = Φᵀa``, ``η = η₀ + Q a`` and ``Q = ΦΦᵀ``, so that no inverse of Q is
@@ -60,9 +63,9 @@ def find_mode(predictor: Predictor, likelihood: Likelihood, kind: str, max_iter:
         The map from whitened coordinates to the sites.
     likelihood : Likelihood
         Over the sites.
-    kind : str
+    kind : str, optional
         Which curvature takes the place of the negative second derivative; any with w ≥ 0 leads to the
-        same mode.
+        same mode. By default the nearest to it that the likelihood gives.
     max_iter : int
         The most Newton steps.
 
@@ -75,6 +78,8 @@ def find_mode(predictor: Predictor, likelihood: Likelihood, kind: str, max_iter:
     ----------
     Rasmussen and Williams (2006), algorithm 3.1.
     """
+    if kind is None:
+        kind = next(known for known in NEAREST_FIRST if known in likelihood.kinds)
     gram, offset = predictor.gram, predictor.offset
     dual = np.zeros(predictor.n_sites)
     eta = offset.copy()

@@ -102,6 +102,8 @@ class JointPoint:
         The blocks at θ.
     shift : list of (k,) arrays
         What the sites of every block have beyond the model's latents.
+    log_given : float
+        The model's log density without the blocks' priors.
     log_density, gradient : float, array
         Of ``log π(ϑ, z) + ½|ϑ|² + ½|z|²``: what a standard normal leaves.
     failure : Failure
@@ -114,6 +116,7 @@ class JointPoint:
     slope: list[Array]
     conditionals: list[DenseConditional]
     shift: list[Array]
+    log_given: float = math.nan
     log_density: float = math.nan
     gradient: Array | None = None
     failure: Failure = Failure.NONE
@@ -165,6 +168,7 @@ class JointTarget:
         if not np.isfinite(theta).all():
             raise PriorFailure(Failure.NON_FINITE, -1)
         total, theta_bar = self.density.rest(theta)
+        point.log_given = total
         noise_bars = []
         for which, (block, sites, part) in enumerate(zip(self.density.blocks, self.sites, self._slices, strict=True)):
             conditional, shift = self._conditional(which, theta)
@@ -174,6 +178,7 @@ class JointTarget:
             noise_bar, mean_bar, covariance_bar = conditional.pullback(
                 residual, by_covariance=not block.fixed_covariance
             )
+            point.log_given += log_likelihood
             total += log_likelihood - sites.log_density(eta) + conditional.log_evidence
             theta_bar = theta_bar + by_parameters + block.prior_pullback(theta, mean_bar, covariance_bar)
             noise_bars.append(noise_bar)
@@ -233,8 +238,5 @@ class JointTarget:
 
     def model_log_density(self, point: JointPoint) -> float:
         """``log p(θ, x, y)`` of θ on its unconstrained scale and the model's latent variables x."""
-        total, _ = self.density.rest(point.theta)
-        for block, eta, conditional in zip(self.density.blocks, point.eta, point.conditionals, strict=True):
-            total += block.likelihood(point.theta, eta)[0]
-            total += conditional.log_prior(eta, whitened=not block.centred)
-        return total
+        held = zip(self.density.blocks, point.eta, point.conditionals, strict=True)
+        return point.log_given + sum(made.log_prior(eta, whitened=not block.centred) for block, eta, made in held)

@@ -139,15 +139,10 @@ class CompiledBlock:
         if not self._observations:
             return len(self._rows) == 1
         registered = [o for o in self._observations if isinstance(o, RegisteredReader)]
-        if not all(self._is_plain(o, point) for o in registered):
+        if not all(o.always_reads_values(point, self._shapes) for o in registered):
             return False
         one_row_each = len({row.latent for row in self._rows}) == len(self._rows)
         return one_row_each and len({row.size for row in self._rows}) == 1
-
-    def _is_plain(self, observation: RegisteredReader, point: Point) -> bool:
-        # A scale may be 1 at the initial point alone: look elsewhere too.
-        moved = _moved(point, observation.predictor_inputs)
-        return all(observation.reads_values(where, self._shapes) for where in (moved, point))
 
     def _predictors(self, point: Point) -> list[Array]:
         """A of each row, the observations of all variables stacked."""
@@ -230,9 +225,7 @@ def _compile_block(model: pm.Model, block: LatentBlock, point: Point) -> list[Co
     observations = [make_reader(model, o, sources, shapes) for o in block.observations]
     rows = [row for i, reader in enumerate(readers) for row in reader.rows(i, point)]
     apart = len(readers) == 1 and len(rows) > 1 and all(
-        isinstance(o, RegisteredReader)
-        and all(o.reads_values(where, shapes) for where in (_moved(point, o.predictor_inputs), point))
-        for o in observations
+        isinstance(o, RegisteredReader) and o.always_reads_values(point, shapes) for o in observations
     )
     if not apart:
         return [CompiledBlock(block.name, readers, rows, observations, point)]
@@ -246,12 +239,9 @@ def _compile_rest(
 ) -> tuple[tuple[str, ...], Callable[[Point], float]]:
     """The log density of everything that is not in a block; a constant if nothing of it is free."""
     model = structure.model
-    counted = {latent.variable for block in structure.blocks for latent in block.latents}
-    counted |= {o.variable for block in structure.blocks for o in block.observations}
-    others = [v for v in (*model.basic_RVs, *model.potentials) if v not in counted]
-    if not others:
+    if not structure.rest:
         return (), _Constant(0.0)
-    log_density = model.logp(vars=others, sum=True)
+    log_density = model.logp(vars=structure.rest, sum=True)
     held = set(pytensor.graph.traversal.ancestors([log_density]))
     values = [v for v in model.value_vars if v in held]
     if not values:
@@ -275,16 +265,6 @@ class _Rest:
 
     def __call__(self, point: Point) -> float:
         return float(self.function(*(point[name] for name in self.names)))
-
-
-def _moved(point: Point, names: Sequence[str]) -> Point:
-    """The point with some of its continuous values elsewhere."""
-    rng = np.random.default_rng(0)
-    return point | {
-        name: point[name] + 0.1 * rng.standard_normal(np.shape(point[name]))
-        for name in names
-        if np.issubdtype(np.asarray(point[name]).dtype, np.floating)
-    }
 
 
 def _unique(names: Sequence[str]) -> tuple[str, ...]:

@@ -236,9 +236,7 @@ def _build(structure: ModelStructure, theta: Hyperparameters, point: Point) -> J
 def _rest(structure: ModelStructure, theta: Hyperparameters) -> GraphFunction:
     """Everything in the log density but the blocks, as a function of θ."""
     model = structure.model
-    counted = set(structure.variables) | {o.variable for block in structure.blocks for o in block.observations}
-    others = [v for v in (*model.basic_RVs, *model.potentials) if v not in counted]
-    (total,) = theta.substitute([model.logp(vars=others, sum=True)], model)
+    (total,) = theta.substitute([model.logp(vars=structure.rest, sum=True)], model)
     return GraphFunction(model, [theta.symbol], [total, _gradient(total, theta.symbol)])
 
 
@@ -264,8 +262,7 @@ def _sites(model: pm.Model, block: LatentBlock, point: Point) -> list[Sites] | N
     found = []
     for observation in block.observations:
         reader = RegisteredReader(model, observation, [latent.source])
-        moved = point | {name: point[name] + 0.1 for name in reader.predictor_inputs}
-        if not all(reader.reads_values(where, [shape]) for where in (moved, point)):
+        if not reader.always_reads_values(point, [shape]):
             return None
         index = reader.form(point, [shape]).maps[0].index
         assert index is not None

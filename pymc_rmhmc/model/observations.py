@@ -122,6 +122,10 @@ class RegisteredReader:
         indices = [m.index for m in maps if m.index is not None and m.is_plain]
         return len(indices) == len(maps) and all(np.array_equal(i, indices[0]) for i in indices[1:])
 
+    def always_reads_values(self, point: Point, shapes: Shapes) -> bool:
+        """Whether `reads_values` holds elsewhere too: a scale may be 1 at the initial point alone."""
+        return all(self.reads_values(where, shapes) for where in (_moved(point, self.predictor_inputs), point))
+
     @property
     def predictor_inputs(self) -> tuple[str, ...]:
         """The value variables that the linear predictor depends on, the latent ones aside."""
@@ -305,6 +309,16 @@ def _what_is_wrong(name: str, wrong: NDArray[np.bool_], density: Array, data: Ar
         f"the data of {name} is out of its distribution's support for {n} observations, which hold values such as "
         f"{np.unique(held)[:3].tolist()}: their log density is not finite whatever the latent values."
     )
+
+
+def _moved(point: Point, names: Sequence[str]) -> Point:
+    """The point with some of its continuous values elsewhere."""
+    rng = np.random.default_rng(0)
+    return point | {
+        name: point[name] + 0.1 * rng.standard_normal(np.shape(point[name]))
+        for name in names
+        if np.issubdtype(np.asarray(point[name]).dtype, np.floating)
+    }
 
 
 def _first_line(error: Exception) -> str:

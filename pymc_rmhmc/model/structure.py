@@ -103,6 +103,12 @@ class ModelStructure:
         """Their value variables."""
         return [self.model.rvs_to_values[variable] for variable in self.variables]
 
+    @property
+    def rest(self) -> list[TensorVariable]:
+        """Whatever has a log density and is in no block."""
+        counted = {*self.variables, *(o.variable for block in self.blocks for o in block.observations)}
+        return [v for v in (*self.model.basic_RVs, *self.model.potentials) if v not in counted]
+
     def has_own_initval(self, block: LatentBlock) -> bool:
         """Whether any variable of a block was given an `initval` in the model."""
         initial = self.model.rvs_to_initial_values

@@ -91,9 +91,7 @@ class BlockSampler(ChainSampler):
             self._build_target()
 
     def _laplace_sites(self) -> GaussianSites:
-        kinds = self._likelihood.kinds
-        kind = next(kind for kind in ("hessian", "fisher", "softabs") if kind in kinds)
-        return laplace_sites(find_mode(self._prior.predictor, self._likelihood, kind))
+        return laplace_sites(find_mode(self._prior.predictor, self._likelihood))
 
     def _build_chart(self) -> None:
         sites = self.state.sites if self.plan.metric.uses_sites else None
