@@ -55,7 +55,8 @@ def find_mode(
 
     The iterate is ``a`` with ``ν = Φᵀa``, ``η = η₀ + Q a`` and ``Q = ΦΦᵀ``, so that no inverse of Q is
     needed. A step solves ``(I + W Q) a' = W (η - η₀) + g`` through ``B = I + s Q s``, and is halved until
-    the objective does not fall.
+    the objective does not fall. Where there are fewer latents than sites the iterate is ν itself, and a
+    step solves ``(I + ΦᵀWΦ) ν' = Φᵀ(W (η - η₀) + g)``.
 
     Parameters
     ----------
@@ -80,18 +81,19 @@ def find_mode(
     """
     if kind is None:
         kind = next(known for known in NEAREST_FIRST if known in likelihood.kinds)
-    gram, offset = predictor.gram, predictor.offset
-    dual = np.zeros(predictor.n_sites)
+    coordinates = _Primal(predictor) if predictor.n_latent < predictor.n_sites else _Dual(predictor)
+    offset = predictor.offset
+    at = np.zeros(coordinates.size)
     eta = offset.copy()
     log_likelihood, gradient, weight, _ = likelihood.curvature(eta, kind)
     objective = log_likelihood
     if not math.isfinite(objective):
         return Mode(eta, gradient, weight, objective, converged=False, n_iter=0)
     for n_iter in range(1, max_iter + 1):
-        newton = _newton_dual(gram, eta - offset, gradient, weight)
+        newton = coordinates.newton(eta - offset, gradient, weight)
         if newton is None:
             break
-        dual, eta, gained = _line_search(gram, offset, likelihood, dual, newton - dual, objective)
+        at, eta, gained = _line_search(coordinates, offset, likelihood, at, newton - at, objective)
         objective += gained
         log_likelihood, gradient, weight, _ = likelihood.curvature(eta, kind)
         if gained <= GAIN_TOLERANCE:
@@ -99,30 +101,71 @@ def find_mode(
     return Mode(eta, gradient, weight, objective, converged=False, n_iter=n_iter)
 
 
-def _newton_dual(gram: Array, height: Array, gradient: Array, weight: Array) -> Array | None:
-    """The dual vector of a full Newton step, None if it cannot be computed."""
-    root = np.sqrt(weight)
-    factor = cholesky(identity_plus_scaled(gram, root), overwrite=True)
-    if factor is None:
-        return None
-    linear = weight * height + gradient
-    inner = solve_lower(factor, solve_lower(factor, root * (gram @ linear)), transpose=True)
-    dual = linear - root * inner
-    return dual if np.isfinite(dual).all() else None
+class _Dual:
+    """The coordinates a, ``ν = Φᵀa``: (n, n) matrices."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self._gram, self.size = predictor.gram, predictor.n_sites
+
+    def height(self, at: Array) -> Array:
+        """``η - η₀``."""
+        return np.asarray(self._gram @ at)
+
+    def norm(self, at: Array, height: Array) -> float:
+        """``|ν|²``."""
+        return float(at @ height)
+
+    def newton(self, height: Array, gradient: Array, weight: Array) -> Array | None:
+        """The end of a full Newton step, None if it cannot be computed."""
+        root = np.sqrt(weight)
+        factor = cholesky(identity_plus_scaled(self._gram, root), overwrite=True)
+        if factor is None:
+            return None
+        linear = weight * height + gradient
+        inner = solve_lower(factor, solve_lower(factor, root * (self._gram @ linear)), transpose=True)
+        dual = linear - root * inner
+        return dual if np.isfinite(dual).all() else None
+
+
+class _Primal:
+    """The coordinates ν themselves: (k, k) matrices."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self._predictor, self.size = predictor, predictor.n_latent
+
+    def height(self, at: Array) -> Array:
+        """``η - η₀``."""
+        return self._predictor.linear(at)
+
+    def norm(self, at: Array, height: Array) -> float:
+        """``|ν|²``."""
+        return float(at @ at)
+
+    def newton(self, height: Array, gradient: Array, weight: Array) -> Array | None:
+        """The end of a full Newton step, None if it cannot be computed."""
+        matrix = self._predictor.matrix
+        inner = np.asfortranarray(matrix.T @ (weight[:, None] * matrix))
+        inner.flat[:: self.size + 1] += 1.0
+        factor = cholesky(inner, overwrite=True)
+        if factor is None:
+            return None
+        linear = self._predictor.adjoint(weight * height + gradient)
+        end = solve_lower(factor, solve_lower(factor, linear), transpose=True)
+        return end if np.isfinite(end).all() else None
 
 
 def _line_search(
-    gram: Array, offset: Array, likelihood: Likelihood, dual: Array, change: Array, objective: float
+    coordinates: _Dual | _Primal, offset: Array, likelihood: Likelihood, at: Array, change: Array, objective: float
 ) -> tuple[Array, Array, float]:
-    """Halve a step until the objective does not fall: the new dual and η, and what was gained."""
-    height, height_change = gram @ dual, gram @ change
+    """Halve a step until the objective does not fall: the new coordinates and η, and what was gained."""
+    height, height_change = coordinates.height(at), coordinates.height(change)
     scale = 1.0
     for _ in range(MAX_HALVINGS):
-        trial = dual + scale * change
+        trial = at + scale * change
         trial_height = height + scale * height_change
         value, _ = likelihood.gradient(offset + trial_height)
-        gained = value - 0.5 * float(trial @ trial_height) - objective
+        gained = value - 0.5 * coordinates.norm(trial, trial_height) - objective
         if gained >= 0.0:
             return trial, offset + trial_height, gained
         scale *= 0.5
-    return dual, offset + height, 0.0
+    return at, offset + height, 0.0

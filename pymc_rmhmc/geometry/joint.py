@@ -1,8 +1,8 @@
 """Latent values and hyperparameters together: the log density in the chart (ϑ, z).
 
-``θ = θ̂ + C ϑ`` with constant θ̂ and C, and z places the latent values of every block given θ
-(`pymc_rmhmc.geometry.charts.conditional`). Where the sites are good and C is the posterior's scale, (ϑ, z) is nearly
-standard normal. The metric is the identity here: in (θ, f) it is position-dependent, and flat.
+ϑ places θ (`pymc_rmhmc.geometry.charts.marginal`), and z the latent values of every block given θ
+(`pymc_rmhmc.geometry.charts.conditional`). Where both charts are good, (ϑ, z) is nearly standard normal. The metric is
+the identity here: in (θ, f) it is position-dependent, and flat.
 """
 
 from __future__ import annotations
@@ -11,44 +11,84 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
+from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional
+from pymc_rmhmc.geometry.charts.marginal import MarginalChart
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.prior import PriorFailure
 
-__all__ = ["JointBlock", "JointDensity", "JointPoint", "JointTarget", "Scale"]
+__all__ = ["Conditional", "JointBlock", "JointDensity", "JointPoint", "JointTarget", "conditional_of"]
 
 type Array = NDArray[np.float64]
 
 
 class JointBlock(Protocol):
-    """One latent Gaussian vector as functions of θ."""
+    """Latent Gaussian variables that are read together, as functions of θ."""
 
     @property
-    def size(self) -> int:
-        """The number of sites, k: each is a latent value, and what θ adds to it."""
+    def design(self) -> Any:
+        """A (n, k) of ``η = m + A D y``; None for one vector with a covariance matrix, whose values are sites."""
+
+    @property
+    def n_sites(self) -> int:
+        """The number of sites, n."""
 
     @property
     def centred(self) -> bool:
-        """Whether the model's variable is the latent values themselves, and not ``L⁻¹(η - m)``."""
+        """Of a vector with a covariance, whether it is the model's variable itself, and not ``L⁻¹(η - m)``."""
 
     @property
     def fixed_covariance(self) -> bool:
-        """Whether the covariance is the same at every θ."""
+        """Whether the covariance matrix is the same at every θ."""
 
-    def prior(self, theta: Array) -> tuple[Array, Array, Array]:
-        """Mean (k,) and covariance (k, k) of the sites, and what they have beyond the model's latents, (k,)."""
+    def prior(self, theta: Array) -> tuple[Array, ...]:
+        """What the latents' prior is at θ.
 
-    def prior_pullback(self, theta: Array, mean_bar: Array, covariance_bar: Array) -> Array:
-        """``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄``, (d,), for any matrix K̄."""
+        With a covariance: mean and covariance of the sites, and what they have beyond the model's latents, (n,).
+        With a design: m (n,), D (k,), location and scale (k,) of the model's variables, and again what the
+        sites have beyond them.
+        """
+
+    def prior_pullback(self, theta: Array, mean_bar: Array, second_bar: Array) -> Array:
+        """``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄`` or ``Σ ∂m/∂θ m̄ + Σ ∂D/∂θ D̄``, (d,)."""
 
     def likelihood(self, theta: Array, eta: Array) -> tuple[float, Array, Array]:
-        """``Σ ℓ``, its slope by site (k,), and its gradient by θ (d,)."""
+        """``Σ ℓ``, its slope by site (n,), and its gradient by θ (d,)."""
+
+
+class Conditional(Protocol):
+    """A block's latents at one θ as a function of standard normal noise."""
+
+    log_evidence: float
+
+    @property
+    def n_noise(self) -> int:
+        """The size of z."""
+
+    @property
+    def latents(self) -> Array:
+        """The model's variables for the noise that was placed last."""
+
+    def place(self, noise: Array) -> Array:
+        """The sites of z, (n,)."""
+
+    def enter(self, values: Array, noise: Array) -> Array:
+        """A draw of z given the model's variables, from standard normal noise."""
+
+    def log_prior(self) -> float:
+        """The log density of the model's variables for the noise that was placed last."""
+
+    def marginals(self) -> tuple[Array, Array]:
+        """Mean and variance (n,) of the sites under the prior times the sites' own factors."""
+
+    def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
+        """The gradient of ``ψ(η) + log E`` by z and by what `JointBlock.prior_pullback` takes."""
 
 
 class JointDensity(Protocol):
@@ -60,30 +100,6 @@ class JointDensity(Protocol):
 
     def rest(self, theta: Array) -> tuple[float, Array]:
         """The log density beyond the blocks' priors and likelihoods, and its gradient (d,)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """Where θ is expected, and how widely: ``θ = centre + factor ϑ``.
-
-    Attributes
-    ----------
-    centre : (d,) array
-        θ̂.
-    factor : (d, d) array
-        C, lower triangular; ``C Cᵀ`` is the inverse mass matrix of θ.
-    """
-
-    centre: Array
-    factor: Array
-
-    def to_theta(self, standard: Array) -> Array:
-        """θ of ϑ."""
-        return np.asarray(self.centre + self.factor @ standard)
-
-    def from_theta(self, theta: Array) -> Array:
-        """ϑ of θ."""
-        return np.linalg.solve(self.factor, theta - self.centre)
 
 
 @dataclass(slots=True)
@@ -98,10 +114,8 @@ class JointPoint:
         θ.
     eta, slope : list of (k,) arrays
         The sites of every block, and ``∂ℓ/∂η`` there.
-    conditionals : list of DenseConditional
+    conditionals : list of Conditional
         The blocks at θ.
-    shift : list of (k,) arrays
-        What the sites of every block have beyond the model's latents.
     log_given : float
         The model's log density without the blocks' priors.
     log_density, gradient : float, array
@@ -114,8 +128,7 @@ class JointPoint:
     theta: Array
     eta: list[Array]
     slope: list[Array]
-    conditionals: list[DenseConditional]
-    shift: list[Array]
+    conditionals: list[Conditional]
     log_given: float = math.nan
     log_density: float = math.nan
     gradient: Array | None = None
@@ -133,31 +146,32 @@ class JointTarget:
         The model.
     sites : sequence of GaussianSites
         One for each block, constant.
-    scale : Scale
+    chart : MarginalChart
         For θ.
     """
 
-    def __init__(self, density: JointDensity, sites: Sequence[GaussianSites], scale: Scale) -> None:
+    def __init__(self, density: JointDensity, sites: Sequence[GaussianSites], chart: MarginalChart) -> None:
         self.density = density
         self.sites = tuple(sites)
-        self.scale = scale
-        self.n_theta = scale.centre.size
-        ends = self.n_theta + np.cumsum([0, *(2 * block.size for block in density.blocks)])
+        self.chart = chart
+        self.n_theta = chart.centre.size
+        ends = self.n_theta + np.cumsum([0, *(_n_noise(block) for block in density.blocks)])
         self._slices = [slice(int(a), int(b)) for a, b in itertools.pairwise(ends)]
         self.size = int(ends[-1])
-        self._lasting: dict[int, DenseConditional] = {}
+        self._made: dict[int, Any] = {}
 
     def at(self, position: Array) -> JointPoint:
         """Evaluate the log density and its gradient; a failure is a value."""
         standard = position[: self.n_theta]
-        point = JointPoint(position, self.scale.to_theta(standard), [], [], [], [])
+        placed = self.chart.place(standard)
+        point = JointPoint(position, placed.theta, [], [], [])
         try:
             total, theta_bar, noise_bars = self._evaluate(point)
         except PriorFailure as failure:
             point.failure = failure.failure
             return point
-        point.log_density = total + 0.5 * float(standard @ standard)
-        point.gradient = np.concatenate((self.scale.factor.T @ theta_bar + standard, *noise_bars))
+        point.log_density = total + placed.log_volume + 0.5 * float(standard @ standard)
+        point.gradient = np.concatenate((self.chart.pullback(placed, theta_bar) + standard, *noise_bars))
         finite = math.isfinite(point.log_density) and math.isfinite(float(point.gradient @ point.gradient))
         point.failure = Failure.NONE if finite else Failure.NON_FINITE
         return point
@@ -171,48 +185,53 @@ class JointTarget:
         point.log_given = total
         noise_bars = []
         for which, (block, sites, part) in enumerate(zip(self.density.blocks, self.sites, self._slices, strict=True)):
-            conditional, shift = self._conditional(which, theta)
+            conditional = self._conditional(which, theta)
             eta = conditional.place(point.position[part])
             log_likelihood, slope, by_parameters = block.likelihood(theta, eta)
-            residual = slope - sites.gradient(eta)
-            noise_bar, mean_bar, covariance_bar = conditional.pullback(
-                residual, by_covariance=not block.fixed_covariance
-            )
+            noise_bar, *prior_bars = conditional.pullback(slope - sites.gradient(eta))
             point.log_given += log_likelihood
             total += log_likelihood - sites.log_density(eta) + conditional.log_evidence
-            theta_bar = theta_bar + by_parameters + block.prior_pullback(theta, mean_bar, covariance_bar)
+            theta_bar = theta_bar + by_parameters + block.prior_pullback(theta, *prior_bars)
             noise_bars.append(noise_bar)
             point.eta.append(eta)
             point.slope.append(slope)
             point.conditionals.append(conditional)
-            point.shift.append(shift)
         return total, theta_bar, noise_bars
 
-    def _conditional(self, which: int, theta: Array) -> tuple[DenseConditional, Array]:
-        """A block at θ, and its shift; the factors of a covariance that does not move are made once."""
+    def _conditional(self, which: int, theta: Array) -> Conditional:
+        """A block at θ; what does not move with θ is made once."""
         block = self.density.blocks[which]
-        mean, covariance, shift = block.prior(theta)
-        made = DenseConditional(mean, covariance, self.sites[which], self._lasting.get(which))
-        if block.fixed_covariance:
-            self._lasting.setdefault(which, made)
-        return made, shift
+        made = conditional_of(block, theta, self.sites[which], self._made.get(which))
+        if block.design is not None or block.fixed_covariance:
+            self._made.setdefault(which, made)
+        return made
 
-    def marginal(self, theta: Array) -> tuple[float, Array]:
-        """The log density at z = 0, up to a constant that of log p(θ, y) with the sites in place of the likelihood.
+    def expectation(self, theta: Array, noises: Sequence[Array]) -> tuple[float, Array]:
+        """The mean over some z of the log density at θ, a lower bound of log p(θ, y) where z are standard normal.
+
+        Parameters
+        ----------
+        theta : (d,) array
+            θ.
+        noises : sequence of (2 Σk,) arrays
+            Noise, z.
 
         Returns
         -------
         float, (d,) array
-            The value and its gradient by θ.
+            The value, up to a constant, and its gradient by θ.
 
         Raises
         ------
         PriorFailure
             If a prior cannot be factorised at θ.
         """
-        point = JointPoint(np.zeros(self.size), theta, [], [], [], [])
-        total, theta_bar, _ = self._evaluate(point)
-        return total, theta_bar
+        value, gradient = 0.0, np.zeros_like(theta)
+        for noise in noises:
+            position = np.concatenate((np.zeros(self.n_theta), noise))
+            total, theta_bar, _ = self._evaluate(JointPoint(position, theta, [], [], []))
+            value, gradient = value + total / len(noises), gradient + theta_bar / len(noises)
+        return value, gradient
 
     def enter(
         self, theta: Array, values: Sequence[Array], rng: np.random.Generator
@@ -224,19 +243,41 @@ class JointTarget:
         PriorFailure
             If a prior cannot be factorised at θ.
         """
-        parts = [self.scale.from_theta(theta)]
-        for which, (block, given) in enumerate(zip(self.density.blocks, values, strict=True)):
-            conditional, shift = self._conditional(which, theta)
-            eta = given + shift if block.centred else conditional.unwhiten(given)
-            parts.append(conditional.recover(eta, rng.standard_normal(conditional.n_noise)))
+        parts = [self.chart.recover(theta)]
+        for which, given in enumerate(values):
+            conditional = self._conditional(which, theta)
+            parts.append(conditional.enter(given, rng.standard_normal(conditional.n_noise)))
         return np.concatenate(parts)
 
     def latents(self, point: JointPoint) -> list[Array]:
         """The model's latent variables of every block."""
-        held = zip(self.density.blocks, point.eta, point.shift, point.conditionals, strict=True)
-        return [eta - shift if block.centred else made.whiten(eta) for block, eta, shift, made in held]
+        return [conditional.latents for conditional in point.conditionals]
 
     def model_log_density(self, point: JointPoint) -> float:
         """``log p(θ, x, y)`` of θ on its unconstrained scale and the model's latent variables x."""
-        held = zip(self.density.blocks, point.eta, point.conditionals, strict=True)
-        return point.log_given + sum(made.log_prior(eta, whitened=not block.centred) for block, eta, made in held)
+        return point.log_given + sum(conditional.log_prior() for conditional in point.conditionals)
+
+
+def conditional_of(block: JointBlock, theta: Array, sites: GaussianSites, like: Any = None) -> Conditional:
+    """A block at θ, times sites; `like` is one of the same sites whose constant parts serve again.
+
+    Raises
+    ------
+    PriorFailure
+        If the prior cannot be used at θ.
+    """
+    if block.design is not None:
+        mean, spread, location, scale, _ = block.prior(theta)
+        return DiagonalConditional(block.design, mean, spread, location, scale, sites, like)
+    mean, covariance, shift = block.prior(theta)
+    return DenseConditional(
+        mean, covariance, sites, like, shift=shift, centred=block.centred, by_covariance=not block.fixed_covariance
+    )
+
+
+def _n_noise(block: JointBlock) -> int:
+    """The size of a block's z."""
+    if block.design is None:
+        return 2 * block.n_sites
+    n, k = block.design.shape
+    return int(k + min(n, k))

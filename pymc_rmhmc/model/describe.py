@@ -150,7 +150,8 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
         point = model.initial_point()
         compiled = compile_model(structure, point, with_rest=False)
         by_name: dict[str, LatentBlock] = {block.name: block for block in structure.blocks}
-        described = tuple(_describe(block, by_name, point) for block in compiled.blocks)
+        names = {str(value.name): str(rv.name) for rv, value in model.rvs_to_values.items()}
+        described = tuple(_describe(block, by_name, point, names) for block in compiled.blocks)
         taken, alone = _hyperparameters(structure, point)
         left = _steps_of_pymc(model, [name for name in structure.left_over if name not in taken])
         reasons = {name: reason for name, reason in structure.reasons.items() if name in left}
@@ -167,7 +168,9 @@ def _hyperparameters(structure: ModelStructure, point: dict[str, Any]) -> tuple[
     return tuple(str(variable.name) for variable in joint.theta.variables), ""
 
 
-def _describe(block: CompiledBlock, by_name: dict[str, LatentBlock], point: dict[str, Any]) -> BlockDescription:
+def _describe(
+    block: CompiledBlock, by_name: dict[str, LatentBlock], point: dict[str, Any], names: dict[str, str]
+) -> BlockDescription:
     """One compiled block in words."""
     # Rows of one variable are blocks of their own, named by their index.
     read = by_name.get(block.name) or by_name[block.name.rsplit("[", 1)[0]]
@@ -179,7 +182,7 @@ def _describe(block: CompiledBlock, by_name: dict[str, LatentBlock], point: dict
         prior,
         tuple(f"{o.variable.name}: {o.label}" for o in read.observations),
         block.likelihood(point).kinds,
-        tuple(dict.fromkeys((*block.prior_inputs, *block.likelihood_inputs))),
+        tuple(dict.fromkeys(names[i] for i in (*block.prior_inputs, *block.likelihood_inputs))),
     )
 
 

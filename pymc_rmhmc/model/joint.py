@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pytensor.gradient import disconnected_grad
-from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.components import LatentReader
-from pymc_rmhmc.model.graphs import substitute
+from pymc_rmhmc.model.design import DesignReader, SameValues
+from pymc_rmhmc.model.graphs import Evaluator
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, hyperparameters_of
+from pymc_rmhmc.model.joint_blocks import CovarianceBlock, DesignBlock, DesignSource
+from pymc_rmhmc.model.linear_normals import ScaledSource, linear_normals, scaled_source
 from pymc_rmhmc.model.observations import RegisteredReader
-from pymc_rmhmc.model.priors import LatentVariable, gaussian_candidates
+from pymc_rmhmc.model.observed_terms import ObservedTerms, gradient_by
+from pymc_rmhmc.model.priors import gaussian_candidates
 from pymc_rmhmc.model.structure import (
     LatentBlock,
     ModelStructure,
@@ -43,64 +43,7 @@ type Sites = NDArray[np.int64]
 MOST_HYPERPARAMETERS = 100
 
 
-class JointBlock:
-    """One latent Gaussian vector: its prior and likelihood as functions of θ.
-
-    Attributes
-    ----------
-    name, value_name : str
-        Of the latent function, and of the value variable.
-    centred : bool
-        Whether the value variable is the latent vector itself, and not ``L⁻¹`` of it.
-    size : int
-        The number of latent values. A site is a latent value and whatever part of its predictor θ adds to it.
-    fixed_covariance : bool
-        Whether K is the same at every θ.
-    """
-
-    def __init__(
-        self, model: pm.Model, block: LatentBlock, theta: Hyperparameters, size: int, sites: Sequence[Sites]
-    ) -> None:
-        (latent,) = block.latents
-        self.name, self.value_name = latent.name, str(model.rvs_to_values[latent.variable].name)
-        self.centred, self.size = latent.form == "centred", size
-        eta = pt.dvector("eta")
-        read = [_Observed(model, o, latent.source, theta, size) for o in block.observations]
-        shift = _shift(read, sites, theta, size)
-        mean = pt.zeros(size) if latent.mean is None else pt.second(pt.zeros(size), latent.mean.ravel())
-        mean, covariance = theta.substitute([mean, _covariance(latent)], model)
-        mean = mean + shift
-        self.fixed_covariance = theta.symbol not in ancestors([covariance])
-        self._prior = GraphFunction(model, [theta.symbol], [mean, covariance, shift])
-        mean_bar, covariance_bar = pt.dvector("mean_bar"), pt.dmatrix("covariance_bar")
-        along = (mean * mean_bar).sum() + (covariance * covariance_bar).sum()
-        gradient = _gradient(along, theta.symbol)
-        self._pullback = GraphFunction(model, [theta.symbol, mean_bar, covariance_bar], [gradient])
-        terms = [observed.terms(eta, shift, theta) for observed in read]
-        totals, slopes, gradients = ([t[i] for t in terms] for i in range(3))
-        self._likelihood = GraphFunction(model, [theta.symbol, eta], [sum(totals), sum(slopes), sum(gradients)])
-
-    @property
-    def functions(self) -> tuple[GraphFunction, ...]:
-        """Everything that is bound to a point."""
-        return self._prior, self._pullback, self._likelihood
-
-    def prior(self, theta: Array) -> tuple[Array, Array, Array]:
-        """Mean (k,) and covariance (k, k) of the sites, in Fortran order, and the sites less the latents (k,)."""
-        mean, covariance, shift = self._prior(theta)
-        # A covariance is symmetric: its transpose is itself in Fortran order, at no cost.
-        return mean, covariance.T if covariance.flags.c_contiguous else np.asfortranarray(covariance), shift
-
-    def prior_pullback(self, theta: Array, mean_bar: Array, covariance_bar: Array) -> Array:
-        """``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄``, (d,)."""
-        # K̄ is multiplied by a symmetric derivative: it may as well be transposed.
-        matrix = covariance_bar.T if covariance_bar.flags.f_contiguous else np.ascontiguousarray(covariance_bar)
-        return self._pullback(theta, mean_bar, matrix)[0]
-
-    def likelihood(self, theta: Array, eta: Array) -> tuple[float, Array, Array]:
-        """``Σ ℓ``, its slope by site (k,), and its gradient by θ (d,)."""
-        total, slope, gradient = self._likelihood(theta, eta)
-        return float(total), slope, gradient
+type JointBlock = CovarianceBlock | DesignBlock
 
 
 class JointModel:
@@ -123,6 +66,8 @@ class JointModel:
         """Condition on everything that is not sampled, and take shared data as they are now."""
         for function in self._functions:
             function.bind(point)
+        for block in self.blocks:
+            block.bind(point)
 
     def rest(self, theta: Array) -> tuple[float, Array]:
         """The log density of everything but the blocks' priors and likelihoods, and its gradient (d,)."""
@@ -155,7 +100,7 @@ def read_together(model: pm.Model, vars: Any, point: Point) -> tuple[ModelStruct
     if vars is None:
         structure = read_structure(model)
         return structure, read_joint(structure, point)
-    named, latents = resolve_variables(model, vars), gaussian_candidates(model)
+    named, latents = resolve_variables(model, vars), gaussian_candidates(model) or linear_normals(model)
     chosen = [v for v in named if v in latents]
     others = [v for v in named if v not in latents]
     if not (chosen and others):
@@ -184,8 +129,8 @@ def read_joint(
         reason = _why_not(block)
         if reason:
             return reason
-        (latent,) = block.latents
-        expressions += [latent.matrix] if latent.mean is None else [latent.matrix, latent.mean]
+        for latent in block.latents:
+            expressions += [latent.matrix] if latent.mean is None else [latent.matrix, latent.mean]
         expressions += [e for o in block.observations for e in _expressions(o)]
     latents = set(structure.variables)
     variables = [v for v in hyperparameters_of(model, expressions) if v not in latents]
@@ -210,34 +155,119 @@ def read_joint(
 
 def _why_not(block: LatentBlock) -> str:
     """Why a block is none that is sampled with its hyperparameters; empty if it is one."""
+    if not block.observations:
+        return f"nothing is observed of {block.name}"
+    if any(o.reading is None for o in block.observations):
+        return f"the likelihood of {block.name} is not registered"
+    if all(latent.form == "independent" for latent in block.latents):
+        return ""
     if len(block.latents) > 1:
         return f"{block.name} is read as a sum of several latent vectors"
     (latent,) = block.latents
     if latent.form == "independent" or latent.variable.ndim != 1 or latent.matrix.ndim != 2:
         return f"{block.name} is not one vector with a covariance matrix"
-    if not block.observations:
-        return f"nothing is observed of {block.name}"
-    if any(o.reading is None for o in block.observations):
-        return f"the likelihood of {block.name} is not registered"
     return ""
 
 
 def _build(structure: ModelStructure, theta: Hyperparameters, point: Point) -> JointModel | str:
-    """The functions of a model, or the reason why the sites are not latent values."""
-    model, blocks = structure.model, []
-    for block, value in zip(structure.blocks, structure.value_vars, strict=True):
-        sites = _sites(model, block, point)
-        if sites is None:
-            return f"an observation reads more or less than one value of {block.name}"
-        blocks.append(JointBlock(model, block, theta, int(np.size(point[str(value.name)])), sites))
+    """The functions of a model, or the reason why the sites are not what they must be."""
+    blocks: list[JointBlock] = []
+    for block in structure.blocks:
+        made = (_design_block if block.latents[0].form == "independent" else _covariance_block)(
+            structure.model, block, theta, point
+        )
+        if isinstance(made, str):
+            return made
+        blocks.append(made)
     return JointModel(theta, blocks, _rest(structure, theta))
+
+
+def _covariance_block(
+    model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point
+) -> CovarianceBlock | str:
+    (latent,) = block.latents
+    sites = _plain_sites(model, block, point)
+    if sites is None:
+        return f"an observation reads more or less than one value of {block.name}"
+    size = int(np.size(point[str(model.rvs_to_values[latent.variable].name)]))
+    sources = {latent.source: (size, 1)[: latent.source.ndim]}
+    observed = _terms(model, block, sources, theta, sites)
+    return CovarianceBlock(model, block.name, latent, theta, size, observed)
+
+
+def _design_block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point) -> DesignBlock | str:
+    """Independent Normals: their sites are the observations, or the latents where each reads one of each vector."""
+    shapes = [np.shape(point[str(model.rvs_to_values[latent.variable].name)]) for latent in block.latents]
+    reader: DesignReader | SameValues
+    sites = _plain_sites(model, block, point)
+    if sites is not None:
+        found = [ScaledSource(latent.variable) for latent in block.latents]
+        reader = SameValues(int(np.prod(shapes[0])), len(shapes))
+    else:
+        etas = [o.reading.eta for o in block.observations if o.reading is not None]
+        variables = [latent.variable for latent in block.latents]
+        found = [scaled_source(variable, etas, variables) for variable in variables]
+        if _shapes(model, found, point) != shapes:  # a product with more values than the variable
+            found = [ScaledSource(variable) for variable in variables]
+        reader = DesignReader(model, block.observations, [f.node for f in found], shapes)
+        if not reader.is_constant(point):
+            return f"the predictor multiplies {block.name} by a matrix that depends on other variables"
+        sizes = reader.sizes(point)
+        sites = [np.arange(end - size, end) for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
+    sources = [
+        DesignSource(latent, _scale(f), shape) for latent, f, shape in zip(block.latents, found, shapes, strict=True)
+    ]
+    read = {f.node: shape for f, shape in zip(found, shapes, strict=True)}
+    return DesignBlock(model, block.name, sources, reader, theta, _terms(model, block, read, theta, sites), point)
+
+
+def _terms(
+    model: pm.Model,
+    block: LatentBlock,
+    sources: dict[TensorVariable, tuple[int, ...]],
+    theta: Hyperparameters,
+    sites: Sequence[Sites],
+) -> list[ObservedTerms]:
+    held = zip(block.observations, sites, strict=True)
+    return [ObservedTerms(model, observation, sources, theta, index) for observation, index in held]
+
+
+def _plain_sites(model: pm.Model, block: LatentBlock, point: Point) -> list[Sites] | None:
+    """The latent value that each observation reads of every vector; None where one reads more, less or scaled."""
+    shapes = [LatentReader(model, latent).source_shape(point) for latent in block.latents]
+    if len({int(np.prod(shape)) for shape in shapes}) != 1:
+        return None
+    sources, found = [latent.source for latent in block.latents], []
+    for observation in block.observations:
+        reader = RegisteredReader(model, observation, sources)
+        if not reader.always_reads_values(point, shapes):
+            return None
+        index = reader.form(point, shapes).maps[0].index
+        assert index is not None
+        found.append(index)
+    return found
+
+
+def _shapes(model: pm.Model, found: Sequence[ScaledSource], point: Point) -> list[tuple[int, ...]]:
+    """The shapes of what is read."""
+    return [np.shape(value) for value in Evaluator(model, [f.node for f in found])(point)]
+
+
+def _scale(found: ScaledSource) -> TensorVariable:
+    """The product of the factors."""
+    scale = pt.ones(())
+    for factor in found.scales:
+        scale = scale * factor
+    for divisor in found.divisors:
+        scale = scale / divisor
+    return scale
 
 
 def _rest(structure: ModelStructure, theta: Hyperparameters) -> GraphFunction:
     """Everything in the log density but the blocks, as a function of θ."""
     model = structure.model
     (total,) = theta.substitute([model.logp(vars=structure.rest, sum=True)], model)
-    return GraphFunction(model, [theta.symbol], [total, _gradient(total, theta.symbol)])
+    return GraphFunction(model, [theta.symbol], [total, gradient_by(total, theta.symbol)])
 
 
 def _expressions(observation: Observation) -> list[TensorVariable]:
@@ -245,93 +275,3 @@ def _expressions(observation: Observation) -> list[TensorVariable]:
     reading = observation.reading
     assert reading is not None
     return [reading.eta, *reading.parameters.values(), *([] if reading.offset is None else [reading.offset])]
-
-
-def _covariance(latent: LatentVariable) -> TensorVariable:
-    """K as an expression, from whichever matrix the model gives."""
-    matrix, root = latent.matrix, latent.root
-    if root == "covariance":
-        return matrix
-    return matrix @ matrix.T if root == "cholesky" else pt.linalg.inv(matrix)
-
-
-def _sites(model: pm.Model, block: LatentBlock, point: Point) -> list[Sites] | None:
-    """The site that each value of each observed variable reads; None where one reads more or less than one."""
-    (latent,) = block.latents
-    shape = LatentReader(model, latent).source_shape(point)
-    found = []
-    for observation in block.observations:
-        reader = RegisteredReader(model, observation, [latent.source])
-        if not reader.always_reads_values(point, [shape]):
-            return None
-        index = reader.form(point, [shape]).maps[0].index
-        assert index is not None
-        found.append(index)
-    return found
-
-
-def _shift(read: Sequence[_Observed], sites: Sequence[Sites], theta: Hyperparameters, size: int) -> TensorVariable:
-    """What θ adds to the latent values in the predictors that read them, (k,).
-
-    Sites are anchored in the predictor: a level that is added there then moves the prior's mean under them, as one
-    in the prior's mean function does. Where several observations of a site add different things, the first counts.
-    """
-    shift = pt.zeros(size)
-    for observed, index in zip(read, sites, strict=True):
-        added = observed.added
-        if theta.symbol in ancestors([added]):
-            which, first = np.unique(index, return_index=True)
-            shift = pt.set_subtensor(shift[which], added[first])
-    return shift
-
-
-class _Observed:
-    """An observed variable's likelihood as a graph of θ and of what its predictor reads."""
-
-    def __init__(
-        self, model: pm.Model, observation: Observation, source: TensorVariable, theta: Hyperparameters, size: int
-    ) -> None:
-        likelihood, reading = observation.likelihood, observation.reading
-        assert likelihood is not None
-        assert reading is not None
-        self._likelihood = likelihood
-        self._place, self._size = pt.dvector("source"), size
-        parameters = [reading.parameters[name] for name in likelihood.parameters]
-        # By value variables first: a constant of the data's shape makes the predictor as long as the data.
-        long = pt.zeros_like(observation.value, dtype="float64")
-        offset = pt.zeros(()) if reading.offset is None else reading.offset
-        expressions = [pt.second(long, reading.eta), offset, pt.as_tensor_variable(observation.value), *parameters]
-        held = pt.specify_shape(self._place.reshape((size, 1)[: source.ndim]), source.type.shape)
-        replaced = theta.substitute(substitute(expressions, {source: held}, model), model)
-        self._predictor, offset, y, *values = replaced
-        self._data_ndim = observation.value.ndim
-        self._offset, self._y, self._values = offset, y, values
-
-    @property
-    def added(self) -> TensorVariable:
-        """The predictor where the latent values are 0."""
-        return clone_replace(self._predictor.ravel(), {self._place: pt.zeros(self._size)})
-
-    def terms(
-        self, eta: TensorVariable, shift: TensorVariable, theta: Hyperparameters
-    ) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
-        """``Σ ℓ``, its slope by site, and its gradient by θ at given sites.
-
-        The slope by the linear predictor is the registered closed form; what else depends on θ is an offset, along
-        which that slope is taken, and the parameters, along which PyTensor differentiates ℓ.
-        """
-        predictor = clone_replace(self._predictor, {self._place: eta - shift})
-        read = (predictor + self._offset).ravel()
-        held = disconnected_grad(read)
-        vectors = {
-            name: pt.second(held, value.ravel() if value.ndim == self._data_ndim else value)
-            for name, value in zip(self._likelihood.parameters, self._values, strict=True)
-        }
-        terms = self._likelihood.terms(held, vectors, pt.cast(self._y.ravel(), "float64"))
-        total, slope = terms.logp.sum(), disconnected_grad(terms.gradient)
-        along = (slope * read).sum()
-        return total, pytensor.grad(along, eta), _gradient(total + along, theta.symbol)
-
-
-def _gradient(total: TensorVariable, theta: TensorVariable) -> TensorVariable:
-    return pytensor.grad(total, theta, disconnected_inputs="ignore")

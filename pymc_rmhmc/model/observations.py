@@ -126,6 +126,12 @@ class RegisteredReader:
         """Whether `reads_values` holds elsewhere too: a scale may be 1 at the initial point alone."""
         return all(self.reads_values(where, shapes) for where in (_moved(point, self.predictor_inputs), point))
 
+    def keeps_form(self, point: Point, shapes: Shapes) -> bool:
+        """Whether the linear part is the same elsewhere, whatever the other variables are."""
+        here, there = (self.form(where, shapes) for where in (point, _moved(point, self.predictor_inputs)))
+        pairs = zip(here.maps, there.maps, shapes, strict=True)
+        return all(a is b or np.allclose(a.dense(int(np.prod(s))), b.dense(int(np.prod(s)))) for a, b, s in pairs)
+
     @property
     def predictor_inputs(self) -> tuple[str, ...]:
         """The value variables that the linear predictor depends on, the latent ones aside."""

@@ -20,6 +20,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedLikelihoodError, UnsupportedModelError
 from pymc_rmhmc.model.graphs import reaches
 from pymc_rmhmc.model.likelihoods import Likelihood, Reading, read_likelihood
+from pymc_rmhmc.model.linear_normals import linear_normals
 from pymc_rmhmc.model.priors import LatentVariable, gaussian_candidates, read_latent
 
 __all__ = ["LatentBlock", "ModelStructure", "Observation", "read_structure", "resolve_variables"]
@@ -146,7 +147,7 @@ def read_structure(model: pm.Model, vars: Any = None) -> ModelStructure:  # noqa
         )
     reasons: dict[str, str] = {}
     if vars is None:
-        latents = _find_latents(model, reasons)
+        latents = _find_latents(model, reasons) or _find_coefficients(model, reasons)
     else:
         latents = [_named_latent(model, variable) for variable in resolve_variables(model, vars)]
         _check_apart(model, latents)
@@ -188,6 +189,17 @@ def _find_latents(model: pm.Model, reasons: dict[str, str]) -> list[LatentVariab
     return found
 
 
+def _find_coefficients(model: pm.Model, reasons: dict[str, str]) -> list[LatentVariable]:
+    """Where there is no latent vector with a covariance: the Normals that predictors are linear in."""
+    found = []
+    for variable in linear_normals(model):
+        latent = read_latent(model, variable)
+        if not isinstance(latent, str):
+            found.append(latent)
+            reasons.pop(str(variable.name), None)
+    return found
+
+
 def _nested(model: pm.Model, latents: Sequence[LatentVariable]) -> list[tuple[LatentVariable, str]]:
     """The latents on which the prior of another depends, with the names of those others."""
     found = []
@@ -222,7 +234,8 @@ def _nothing_found(reasons: dict[str, str]) -> str:
     return (
         "The model has no latent Gaussian block that RMHMC could sample"
         + (f" ({listed})" if listed else "")
-        + ". It samples gp.Latent and MvNormal variables with a likelihood; name other Gaussian vectors in vars."
+        + ". It samples gp.Latent and MvNormal variables with a likelihood, and Normals that a registered likelihood's "
+        "predictor is linear in."
     )
 
 

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from pymc.step_methods.state import dataclass_state
 
 from pymc_rmhmc.approximation import SiteRegression
-from pymc_rmhmc.approximation.joint_mode import find_joint_mode, fit_scale, laplace_sites_at
-from pymc_rmhmc.approximation.moments import RunningMoments
+from pymc_rmhmc.approximation.joint import approximate_jointly
+from pymc_rmhmc.approximation.marginals import fit_marginals
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.errors import CovarianceError
-from pymc_rmhmc.geometry.charts import GaussianSites
-from pymc_rmhmc.geometry.joint import JointPoint, JointTarget, Scale
+from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.chain_sampler import ChainSampler, ChainState
 from pymc_rmhmc.steps.options import Plan
@@ -32,12 +32,12 @@ FALL = 10.0
 
 @dataclass_state
 class JointState(ChainState):
-    """The state of a joint chain: sites and θ's scale, and what they will be refitted to."""
+    """The state of a joint chain: sites and θ's chart, and what they will be refitted to."""
 
     sites: tuple[GaussianSites, ...] = ()
-    scale: Scale | None = None
+    marginals: MarginalChart | None = None
     regressions: tuple[SiteRegression, ...] = ()
-    moments: RunningMoments | None = None
+    thetas: tuple[Array, ...] = ()
 
 
 class JointSampler(ChainSampler):
@@ -63,7 +63,11 @@ class JointSampler(ChainSampler):
         theta = model.theta
         slices = [
             *((name, slice(0, part.stop - part.start)) for name, part in zip(theta.names, theta.slices, strict=True)),
-            *((block.value_name, slice(0, block.size)) for block in model.blocks),
+            *(
+                (value, slice(0, size))
+                for block in model.blocks
+                for value, size in zip(block.value_names, block.sizes, strict=True)
+            ),
         ]
         name = " + ".join(block.name for block in model.blocks)
         super().__init__(name, plan, slices, initial_values, own_initval)
@@ -89,17 +93,17 @@ class JointSampler(ChainSampler):
                 self._build()
 
     def _build(self) -> None:
-        """The target in the chart of the present sites and scale."""
+        """The target in the present charts."""
         state = self.state
-        assert state.scale is not None
-        self._target = JointTarget(self.model, state.sites, state.scale)
+        assert state.marginals is not None
+        self._target = JointTarget(self.model, state.sites, state.marginals)
         self._hamiltonian = GaussianHamiltonian(self._target)
         self._phase = None
 
     def _start(self, values: Array, rng: np.random.Generator) -> None:
         theta = values[: self.model.theta.size]
         try:
-            self._fit(theta)
+            self._fit(theta, rng)
             if self._starts_from_laplace(values):
                 values = self._draw_start(rng, values)
             self._begin(values, rng)
@@ -110,12 +114,10 @@ class JointSampler(ChainSampler):
                 "remove duplicated inputs, or give other `initvals`."
             ) from None
 
-    def _fit(self, theta: Array) -> None:
-        """Sites and scale at the mode that is found from θ, and the target in their chart."""
-        mode = find_joint_mode(self.model, self._likelihoods, theta)
-        state = self.state
-        state.sites = tuple(laplace_sites_at(self.model, self._likelihoods, mode))
-        state.scale = fit_scale(JointTarget(self.model, state.sites, Scale(mode, np.eye(mode.size))), mode)
+    def _fit(self, theta: Array, rng: np.random.Generator) -> None:
+        """Sites and θ's chart from the approximation that is found from θ, and the target in them."""
+        found = approximate_jointly(self.model, self._likelihoods, theta, rng)
+        self.state.sites, self.state.marginals = found.sites, found.marginals
         self._build()
 
     def _draw_start(self, rng: np.random.Generator, values: Array) -> Array:
@@ -173,22 +175,22 @@ class JointSampler(ChainSampler):
 
     def _observe(self) -> None:
         state, point = self.state, self._phase.point
-        if state.moments is None:
-            state.moments = RunningMoments(point.theta.size)
+        if not state.regressions:
             state.regressions = tuple(SiteRegression(eta.size) for eta in point.eta)
-        state.moments.add(point.theta)
+        state.thetas += (point.theta,)
         for regression, eta, slope in zip(state.regressions, point.eta, point.slope, strict=True):
             regression.add(eta, slope)
 
     def _refit(self) -> None:
         state = self.state
-        moments, regressions = state.moments, state.regressions
-        state.moments, state.regressions = None, ()
-        if moments is None or state.scale is None:
+        if state.marginals is None or not state.thetas:
             return
-        fitted = [regression.fit(sites) for regression, sites in zip(regressions, state.sites, strict=True)]
+        fitted = [regression.fit(sites) for regression, sites in zip(state.regressions, state.sites, strict=True)]
         state.sites = tuple(new or old for new, old in zip(fitted, state.sites, strict=True))
-        state.scale = Scale(*moments.fit(state.scale.centre, state.scale.factor))
+        state.marginals = fit_marginals(np.array(state.thetas)) or state.marginals
+        # What came before the first refit is the way from the start, and is forgotten; later draws add up.
+        if state.iteration == state.refits[0]:
+            state.thetas, state.regressions = (), ()
         state.coordinates = None
         self._build()
         if state.step_size is not None:

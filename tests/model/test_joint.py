@@ -133,6 +133,55 @@ def cholesky() -> None:
     poisson(pm.MvNormal("f", mu=np.ones(N), chol=pm.HalfNormal("scale") * np.linalg.cholesky(covariance())))
 
 
+DESIGN = np.random.default_rng(3).standard_normal((N, 4))
+GROUP = np.arange(N) % 5
+
+
+@form("spread_log__")
+def mixed_model() -> None:
+    level, slopes = pm.Normal("level", 0.3, 2.0), pm.Normal("slopes", np.array([0.1, 0.2, 0.0, -0.2]), 1.5, shape=4)
+    groups = pm.Normal("groups", 0.0, pm.HalfNormal("spread"), shape=5)
+    poisson(level + pm.math.dot(DESIGN, slopes) + groups[GROUP])
+
+
+@form("spread_log__", "middle", "alpha_log__")
+def mixed_model_scaled_and_hierarchical() -> None:
+    # The level is in the prior of another, and so a hyperparameter.
+    spread, middle = pm.HalfNormal("spread"), pm.Normal("middle")
+    groups = pm.Deterministic("groups", middle + spread * pm.Normal("raw", 0.5, 2.0, shape=5))
+    slopes = pm.Normal("slopes", middle, 1.0, shape=4)
+    mu = pm.math.exp(groups[GROUP] + DESIGN @ slopes)
+    pm.NegativeBinomial("y", mu=mu, alpha=pm.Exponential("alpha", 1.0), observed=COUNTS)
+
+
+@form("spread_log__", "other_log__")
+def shrunk_coefficients_of_two_likelihoods() -> None:
+    spread, other = pm.HalfNormal("spread", shape=4), pm.HalfNormal("other")
+    slopes = other * (pm.Normal("raw", shape=4) / spread)
+    poisson(DESIGN @ slopes)
+    pm.Bernoulli("z", logit_p=pm.math.dot(DESIGN[::-1], slopes) - 0.3, observed=BINARY)
+
+
+@form("ls_log__", "eta_log__")
+def basis() -> None:
+    kernel = pm.HalfNormal("eta") ** 2 * pm.gp.cov.Matern52(1, ls=pm.LogNormal("ls", -0.5, 0.4))
+    gp = pm.gp.HSGP(m=[7], c=1.5, cov_func=kernel)
+    poisson(gp.prior("f", X) + pm.Normal("level"))
+
+
+@form("ls_log__")
+def basis_with_more_coefficients_than_data() -> None:
+    kernel = pm.gp.cov.Matern52(1, ls=pm.LogNormal("ls", -0.5, 0.4))
+    gp = pm.gp.HSGP(m=[2 * N], c=1.5, cov_func=kernel, parametrization="centered")
+    poisson(gp.prior("f", X))
+
+
+@form("spread_log__", "middle")
+def random_effects_alone() -> None:
+    effects = pm.Normal("effects", pm.Normal("middle"), pm.HalfNormal("spread"), shape=N)
+    pm.Poisson("y", mu=pm.math.exp(effects[INDEX]), observed=INDEX_COUNTS)
+
+
 @form("ls_log__")
 def beside_others() -> None:
     ls = pm.Gamma("ls", 2.0, 4.0)
@@ -167,7 +216,12 @@ def log_density(joint: JointModel, point: dict[str, np.ndarray]) -> float:
     theta = joint.theta.pack(point)
     total = joint.rest(theta)[0]
     for block in joint.blocks:
-        x = np.ravel(point[block.value_name])
+        x = np.concatenate([np.ravel(point[name]) for name in block.value_names])
+        if block.design is not None:
+            mean, spread, location, deviation, _ = block.prior(theta)
+            eta = mean + block.design @ (spread * (x - location) / deviation)
+            total += norm.logpdf(x, location, deviation).sum() + block.likelihood(theta, eta)[0]
+            continue
         mean, prior, shift = block.prior(theta)
         eta = x + shift if block.centred else mean + np.linalg.cholesky(prior) @ x
         total += multivariate_normal.logpdf(eta, mean, prior) if block.centred else norm.logpdf(x).sum()
@@ -200,16 +254,17 @@ def test_the_parts_are_the_model_and_their_gradients_are_differences(name):
     np.testing.assert_allclose(joint.rest(theta)[1], differences(lambda at: joint.rest(at)[0], theta), **near)
     for block in joint.blocks:
         # Not symmetric: a triangle that stands for both must do.
-        mean_bar, covariance_bar = rng.standard_normal(block.size), rng.standard_normal((block.size, block.size))
+        shape = (block.size, block.size) if block.design is None else (block.size,)
+        mean_bar, second_bar = rng.standard_normal(block.n_sites), rng.standard_normal(shape)
 
-        def along(at, block=block, mean_bar=mean_bar, covariance_bar=covariance_bar):
-            mean, prior, _ = block.prior(at)
-            return mean @ mean_bar + (prior * covariance_bar).sum()
+        def along(at, block=block, mean_bar=mean_bar, second_bar=second_bar):
+            mean, second, *_ = block.prior(at)
+            return mean @ mean_bar + (second * second_bar).sum()
 
-        for matrix in (covariance_bar, np.asfortranarray(covariance_bar)):
+        for matrix in (second_bar, np.asfortranarray(second_bar)):
             pulled = block.prior_pullback(theta, mean_bar, matrix)
             np.testing.assert_allclose(pulled, differences(along, theta), **near)
-        eta = rng.standard_normal(block.size)
+        eta = rng.standard_normal(block.n_sites)
         _, slope, by_theta = block.likelihood(theta, eta)
         by_eta = differences(lambda at, block=block: block.likelihood(theta, at)[0], eta)
         np.testing.assert_allclose(slope, by_eta, **near)
@@ -290,12 +345,34 @@ def test_what_cannot_be_sampled_together_says_why(make, reason):
     assert read_together(model, None, model.initial_point())[1] == reason
 
 
-def test_independent_normals_are_not_sampled_together():
+def test_a_design_that_hyperparameters_move_is_none():
     with pm.Model() as model:
-        poisson(pm.Normal("f", 0.0, pm.HalfNormal("scale"), shape=N))
-    assert read_joint(read_structure(model, ["f"]), model.initial_point()) == (
-        "f is not one vector with a covariance matrix"
-    )
+        warp = pm.Normal("warp")
+        poisson(pt.exp(warp * DESIGN) @ pm.Normal("slopes", shape=4))
+    reason = read_joint(read_structure(model, ["slopes"]), model.initial_point())
+    assert reason == "the predictor multiplies slopes by a matrix that depends on other variables"
+
+
+def test_normals_that_multiply_one_another_are_not_both_coefficients():
+    with pm.Model() as model:
+        poisson((pm.Normal("factor") * pm.Normal("raw", shape=5))[GROUP])
+    joint = joint_of(model)
+    assert joint.theta.names == ("factor",)
+    assert joint.blocks[0].value_names == ("raw",)
+    assert_is_the_model(joint, model)
+
+
+def test_a_design_of_shared_data_is_read_again_when_they_change():
+    with pm.Model() as model:
+        design = pm.Data("design", DESIGN)
+        poisson(design @ pm.Normal("slopes", 0.0, pm.HalfNormal("spread"), shape=4))
+    joint, point = joint_of(model), random_point(model, 6)
+    with model:
+        pm.set_data({"design": DESIGN[::-1].copy()})
+    joint.bind(point)
+    assert_is_the_model(joint, model)
+    np.testing.assert_array_equal(joint.blocks[0].design, DESIGN[::-1])
+
 
 
 def test_named_hyperparameters_are_sampled_and_the_rest_conditioned_on():

@@ -55,7 +55,7 @@ def test_an_observed_variable():
 
 def test_a_model_without_latent_gaussian_variables():
     with pm.Model() as model:
-        pm.Normal("y", pm.Normal("mu"), pm.HalfNormal("sigma"), observed=COUNTS)
+        pm.Normal("y", pm.math.sin(pm.Normal("mu")), pm.HalfNormal("sigma"), observed=COUNTS)
     with pytest.raises(UnsupportedModelError, match=r"no latent Gaussian block.*mu.*sigma"):
         read_structure(model)
 

@@ -137,7 +137,7 @@ def test_a_latent_in_the_prior_of_another_is_left_to_other_steps():
 def test_rotated_values_that_are_read_twice_are_left_with_the_reason():
     with pm.Model() as model:
         f = gp_prior("f")
-        pm.Poisson("y", mu=pm.math.exp(f + 0.3 * model["f_rotated_"]), observed=COUNTS)
+        pm.Poisson("y", mu=pm.math.exp(f + 0.3 * model["f_rotated_"] ** 2), observed=COUNTS)
         gp_prior("g", reparameterize=False)
         pm.GaussianRandomWalk("w", sigma=1.0, init_dist=pm.Normal.dist(), steps=3)
     with pytest.raises(UnsupportedModelError, match=r"f_rotated_: read as.*g: no likelihood.*w: a RandomWalk is not"):

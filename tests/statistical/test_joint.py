@@ -14,8 +14,8 @@ from pymc_rmhmc import RMHMC, compare
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.dynamics.trajectory import transition
-from pymc_rmhmc.geometry.charts import GaussianSites
-from pymc_rmhmc.geometry.joint import JointTarget, Scale
+from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model import read_joint, read_structure
 from tests.statistical.test_sbc import PLACES, p_value, rank
 from tests.steps.conftest import draw
@@ -98,17 +98,19 @@ def calibrate(case: Case, target_class=JointTarget, seed: int = 1):
     """As `test_sbc.calibrate`: p-value, failure rate and acceptance."""
     rng, joint, ranks = np.random.default_rng(seed), case.joint, []
     failures, accepted, integrator = 0, 0.0, RotationSplitting()
-    # Constant sites and scale that know nothing of the truth, and fit it poorly.
+    # Constant sites and a chart that know nothing of the truth, and fit it poorly.
     sites = [GaussianSites(np.full(N, 0.3), np.full(N, 0.6))]
-    scale = Scale(np.zeros(joint.theta.size), 0.4 * np.eye(joint.theta.size))
+    d = joint.theta.size
+    bend = np.linspace(-0.4, 0.4, d)
+    chart = MarginalChart(np.full(d, 0.2), 0.4 * np.eye(d), np.zeros(d), np.ones(d), bend, 1.0 + bend[::-1])
     for _ in range(case.simulations):
         theta, f, y = case.simulate(rng)
         case.observe(y)
         joint.bind(case.model.initial_point())
-        target = target_class(joint, sites, scale)
+        target = target_class(joint, sites, chart)
         flow = GaussianHamiltonian(target)
         if case.whitened:  # the variable is L⁻¹(f - mean); sites are f itself
-            f = target._conditional(0, theta)[0].whiten(f)
+            f = target._conditional(0, theta).whiten(f)
         start, before, others = flow.state(target.enter(theta, [f], rng)), rng.integers(PLACES), []
         for length in (before, PLACES - 1 - before):
             state = start
@@ -165,7 +167,18 @@ class WithoutScale(JointTarget):
         return point
 
 
-@pytest.mark.parametrize("mutant", [WithoutEvidence, WithoutSites, WithoutScale])
+class WithoutVolume(JointTarget):
+    """The volume of θ's normalising map left out, and its slope."""
+
+    def at(self, position):
+        point = super().at(position)
+        placed = self.chart.place(position[: self.n_theta])
+        point.log_density -= placed.log_volume
+        point.gradient[: self.n_theta] -= placed.log_volume_slope @ self.chart.factor
+        return point
+
+
+@pytest.mark.parametrize("mutant", [WithoutEvidence, WithoutSites, WithoutScale, WithoutVolume])
 def test_every_mutant_is_rejected(mutant):
     p_values = [calibrate(CASES["poisson"], mutant, seed)[0] for seed in range(3)]
     assert max(p_values) < LEVEL, p_values

@@ -103,7 +103,7 @@ def test_a_pickled_step_goes_on_where_it_was():
     np.testing.assert_array_equal(advance(step, point, 10)[1], advance(copy, point, 10)[1])
 
 
-def test_sites_and_scale_are_refitted_in_tuning_and_frozen_for_the_draws():
+def test_sites_and_chart_are_refitted_in_tuning_and_frozen_for_the_draws():
     model = two_scales()
     with model:
         step = RMHMC()
@@ -113,7 +113,7 @@ def test_sites_and_scale_are_refitted_in_tuning_and_frozen_for_the_draws():
         if i == 100:
             step.stop_tuning()
         point, _, _ = advance(step, point, 1)
-        seen.append((step.chains[0].scale, step.chains[0].sites))
+        seen.append((step.chains[0].marginals, step.chains[0].sites))
     changes = [i for i in range(1, 130) if seen[i][0] is not seen[i - 1][0]]
     assert changes == list(step.chains[0].refits)
     assert changes

@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import minimize
+from scipy.stats import kurtosis, skew
 
 from pymc_rmhmc.approximation import SiteRegression, find_mode, laplace_sites
+from pymc_rmhmc.approximation.joint import approximate_jointly, variational_sites_at
+from pymc_rmhmc.approximation.marginals import _deviance, fit_marginals
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
-from pymc_rmhmc.geometry.prior import FactorizedPrior
+from pymc_rmhmc.geometry.prior import FactorizedPrior, Predictor
 from pymc_rmhmc.geometry.target import LatentTarget
 from tests.unit.toys import PRIORS, Logit, Poisson, ToyComponent, ToyPrior, kernel, problem
 
@@ -112,3 +115,108 @@ def test_regression_never_gives_a_negative_precision_and_waits_for_enough_draws(
     sites = regression.fit(fallback)
     np.testing.assert_array_equal(sites.precision[1:], 0.0)
     assert sites.precision[0] == 0.5
+
+
+def test_normalising_maps_make_skewed_draws_standard_normal():
+    rng = np.random.default_rng(20)
+    y = rng.multivariate_normal([0.0, 0.0, 0.0], [[1.0, 0.7, 0.0], [0.7, 1.0, -0.3], [0.0, -0.3, 1.0]], 4000)
+    draws = np.column_stack((np.log(np.exp(0.5 * y[:, 0]) + 0.3), np.sinh(0.8 * y[:, 1] - 0.4), 5.0 + 3.0 * y[:, 2]))
+    chart = fit_marginals(draws)
+    standard = np.array([chart.recover(theta) for theta in draws])
+    np.testing.assert_allclose(standard.mean(axis=0), 0.0, atol=0.02)
+    np.testing.assert_allclose(np.cov(standard.T), np.eye(3), atol=0.03)
+    assert np.abs(skew(draws)).max() > 0.8
+    np.testing.assert_allclose(skew(standard), 0.0, atol=0.1)
+    np.testing.assert_allclose(kurtosis(standard), 0.0, atol=0.3)
+
+
+def test_the_gradient_of_the_maps_likelihood_is_its_differences():
+    rng = np.random.default_rng(21)
+    scaled, at, h = rng.standard_normal((30, 2)), 0.3 * rng.standard_normal(8), 1e-6
+    exact = [(_deviance(at + h * e, scaled)[0] - _deviance(at - h * e, scaled)[0]) / (2 * h) for e in np.eye(8)]
+    np.testing.assert_allclose(_deviance(at, scaled)[1], exact, rtol=1e-6, atol=1e-6)
+
+
+def test_few_draws_and_draws_that_do_not_move_are_not_trusted():
+    rng = np.random.default_rng(22)
+    assert fit_marginals(rng.standard_normal((1, 2))) is None
+    assert fit_marginals(np.column_stack((rng.standard_normal(9), np.ones(9)))) is None
+    chart = fit_marginals(rng.standard_normal((3, 6)))
+    assert np.isfinite(chart.place(rng.standard_normal(6)).theta).all()
+
+
+class CountBlock:
+    """Poisson counts of a vector with a covariance: the sites' fixed point is known by quadrature."""
+
+    design, centred, fixed_covariance, n_sites = None, True, False, 3
+    y = np.array([0.0, 3.0, 9.0])
+    covariance = np.asfortranarray(np.eye(3) + 0.5)
+
+    def prior(self, theta):
+        return np.full(3, 0.5), self.covariance, np.zeros(3)
+
+    def prior_pullback(self, theta, mean_bar, second_bar):
+        return np.zeros(theta.size)
+
+    def likelihood(self, theta, eta):
+        return float(self.y @ eta - np.exp(eta).sum()), self.y - np.exp(eta), np.zeros(theta.size)
+
+
+class CountDensity:
+    blocks = (CountBlock(),)
+
+    def rest(self, theta):
+        return -0.5 * float((theta - 1.0) @ (theta - 1.0)), 1.0 - theta
+
+
+def test_variational_sites_have_the_expected_slope_and_curvature():
+    block, theta = CountBlock(), np.zeros(1)
+    (sites,) = variational_sites_at(CountDensity(), theta, [GaussianSites(block.y, np.full(3, 5.0))])
+    spread = np.linalg.inv(np.linalg.inv(block.covariance) + np.diag(sites.precision))
+    centre = spread @ (np.linalg.solve(block.covariance, np.full(3, 0.5)) + sites.linear)
+    rate = np.exp(centre + 0.5 * spread.diagonal())
+    np.testing.assert_allclose(sites.precision, rate, rtol=0.05)
+    np.testing.assert_allclose(sites.gradient(centre), block.y - rate, atol=0.2)
+
+
+def test_the_joint_approximation_is_centred_where_the_bound_is_highest():
+    block = CountBlock()
+
+    def likelihoods(theta):
+        class Likelihood:
+            kinds = ("hessian",)
+
+            def gradient(self, eta):
+                return block.likelihood(theta, eta)[:2]
+
+            def curvature(self, eta, kind):
+                value, slope = self.gradient(eta)
+                return value, slope, np.exp(eta), np.ones(3)
+
+        return [Likelihood()]
+
+    found = approximate_jointly(CountDensity(), likelihoods, np.array([4.0, -3.0]), np.random.default_rng(0))
+    np.testing.assert_allclose(found.marginals.centre, 1.0, atol=1e-3)
+    np.testing.assert_allclose(found.marginals.factor, np.eye(2), atol=1e-3)
+
+
+def test_newtons_method_finds_the_same_mode_in_both_coordinates():
+    rng = np.random.default_rng(23)
+    matrix, offset, y = rng.standard_normal((12, 3)), rng.standard_normal(12), rng.poisson(3.0, 12).astype(float)
+
+    class Likelihood:
+        kinds = ("hessian",)
+
+        def gradient(self, eta):
+            return float(y @ eta - np.exp(eta).sum()), y - np.exp(eta)
+
+        def curvature(self, eta, kind):
+            return *self.gradient(eta), np.exp(eta), np.ones(12)
+
+    few = find_mode(Predictor(offset, matrix, triangular=False), Likelihood())
+    # Columns of zeros make more latents than sites, and change nothing.
+    many = find_mode(Predictor(offset, np.hstack((matrix, np.zeros((12, 20)))), triangular=False), Likelihood())
+    assert few.converged
+    assert many.converged
+    np.testing.assert_allclose(few.eta, many.eta, atol=1e-5)
+    assert few.log_density == pytest.approx(many.log_density, abs=1e-8)

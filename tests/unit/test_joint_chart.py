@@ -9,9 +9,9 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import GaussianSites
+from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
-from pymc_rmhmc.geometry.joint import JointTarget, Scale
+from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.geometry.linalg import cholesky_adjoint
 from pymc_rmhmc.geometry.prior import PriorFailure
 from tests.unit.toys import kernel
@@ -134,9 +134,25 @@ def test_whitening_is_undone_and_its_density_is_scipys():
     whitened = conditional.whiten(values)
     np.testing.assert_allclose(conditional.unwhiten(whitened), values, atol=1e-12)
     np.testing.assert_allclose(np.linalg.cholesky(prior) @ whitened, values - mean, atol=1e-12)
-    exact = multivariate_normal.logpdf(values, mean, prior)
-    assert conditional.log_prior(values) == pytest.approx(exact, abs=1e-9)
-    assert conditional.log_prior(values, whitened=True) == pytest.approx(norm.logpdf(whitened).sum(), abs=1e-10)
+    noise = np.random.default_rng(6).standard_normal(2 * N)
+    for centred in (True, False):
+        conditional = DenseConditional(mean, prior, sites, shift=0.3, centred=centred)
+        placed = conditional.place(noise)
+        nu = conditional.whiten(placed)
+        np.testing.assert_allclose(conditional.latents, placed - 0.3 if centred else nu, atol=1e-12)
+        exact = multivariate_normal.logpdf(placed, mean, prior) if centred else norm.logpdf(nu).sum()
+        assert conditional.log_prior() == pytest.approx(exact, abs=1e-9)
+        entered = conditional.enter(conditional.latents, noise)
+        np.testing.assert_allclose(conditional.place(entered), placed, atol=1e-9)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_marginals_are_those_of_the_prior_times_the_sites(precision):
+    stated = make(precision)
+    mean, spread = dense(*stated)
+    found = DenseConditional(*stated).marginals()
+    np.testing.assert_allclose(found[0], mean, atol=1e-10)
+    np.testing.assert_allclose(found[1], spread.diagonal(), atol=1e-10)
 
 
 def test_an_ill_conditioned_covariance_still_has_a_gradient():
@@ -185,16 +201,17 @@ class ToyBlock:
     inputs: np.ndarray = field(default_factory=lambda: np.linspace(0.0, 1.0, N))
     jitter: float = 1e-3
     fixed_covariance: bool = False
+    design = None
 
     @property
-    def size(self) -> int:
+    def n_sites(self) -> int:
         return self.y.size
 
     def prior(self, theta):
         square = (self.inputs[:, None] - self.inputs) ** 2 * np.exp(-2.0 * theta[1])
         smooth = np.exp(2.0 * theta[0] - 0.5 * square)
         shift = theta[2] * self.inputs
-        return shift, np.asfortranarray(smooth + self.jitter * np.eye(self.size)), shift
+        return shift, np.asfortranarray(smooth + self.jitter * np.eye(self.n_sites)), shift
 
     def prior_pullback(self, theta, mean_bar, covariance_bar):
         square = (self.inputs[:, None] - self.inputs) ** 2 * np.exp(-2.0 * theta[1])
@@ -205,7 +222,7 @@ class ToyBlock:
         sigma = np.exp(theta[3]) if self.sigma is None else self.sigma
         scaled = (self.y - eta) / sigma
         by_scale = 0.0 if self.sigma is not None else (scaled**2 - 1.0).sum()
-        return norm.logpdf(scaled).sum() - self.size * np.log(sigma), scaled / sigma, np.array([0, 0, 0, by_scale])
+        return norm.logpdf(scaled).sum() - self.n_sites * np.log(sigma), scaled / sigma, np.array([0, 0, 0, by_scale])
 
 
 @dataclass
@@ -219,6 +236,12 @@ class ToyDensity:
 THETA = np.array([0.1, -0.9, 0.4, -0.3])
 
 
+def bent(centre: np.ndarray, factor: np.ndarray) -> MarginalChart:
+    """A chart in which every parameter has skewness and tails of its own."""
+    d, ramp = centre.size, np.arange(1.0, centre.size + 1.0) / centre.size
+    return MarginalChart(np.full(d, -0.1), factor, centre, 0.5 + ramp, 0.4 - ramp, 0.6 + 0.7 * ramp)
+
+
 def joint(sigma: float | None = None) -> JointTarget:
     rng = np.random.default_rng(7)
     blocks = (ToyBlock(rng.standard_normal(N), True, sigma), ToyBlock(rng.standard_normal(N), False, sigma))
@@ -226,12 +249,32 @@ def joint(sigma: float | None = None) -> JointTarget:
     linear = [rng.standard_normal(N) if sigma is None else block.y / sigma**2 for block in blocks]
     factor = np.linalg.cholesky(0.1 * np.eye(4) + 0.05)
     sites = [GaussianSites(*pair) for pair in zip(linear, precision, strict=True)]
-    return JointTarget(ToyDensity(blocks), sites, Scale(THETA, factor))
+    return JointTarget(ToyDensity(blocks), sites, bent(THETA, factor))
 
 
-def test_a_scale_is_undone():
-    scale, theta = joint().scale, np.array([0.5, -1.0, 0.2, 0.1])
-    np.testing.assert_allclose(scale.to_theta(scale.from_theta(theta)), theta, atol=1e-12)
+def test_the_chart_of_the_hyperparameters_is_undone():
+    chart, theta = joint().chart, np.array([0.5, -1.0, 0.2, 0.1])
+    np.testing.assert_allclose(chart.place(chart.recover(theta)).theta, theta, atol=1e-12)
+
+
+def test_its_volume_is_the_determinant_of_its_derivative_and_its_pullback_the_transpose():
+    chart, standard = joint().chart, np.array([0.5, -1.0, 0.2, 0.1])
+    jacobian = differences(lambda at: chart.place(at).theta, standard).T
+    placed = chart.place(standard)
+    exact = np.linalg.slogdet(jacobian)[1] - np.linalg.slogdet(chart.factor)[1] - np.log(chart.spread).sum()
+    assert placed.log_volume == pytest.approx(exact, abs=1e-8)
+    weights = np.array([0.3, -0.4, 1.0, 0.7])
+    slopes = differences(lambda at: weights @ (held := chart.place(at)).theta + held.log_volume, standard)
+    np.testing.assert_allclose(chart.pullback(placed, weights), slopes, rtol=1e-7, atol=1e-7)
+
+
+def test_a_chart_with_no_bend_is_linear():
+    rng = np.random.default_rng(1)
+    factor, centre = np.linalg.cholesky(np.eye(3) + 0.3), rng.standard_normal(3)
+    standard = 30.0 * rng.standard_normal(3)
+    placed = MarginalChart.linear(centre, factor).place(standard)
+    np.testing.assert_allclose(placed.theta, centre + factor @ standard, rtol=1e-13)
+    assert placed.log_volume == pytest.approx(0.0, abs=1e-12)
 
 
 def test_the_joint_gradient_matches_differences():
@@ -239,9 +282,14 @@ def test_the_joint_gradient_matches_differences():
     position = np.random.default_rng(8).standard_normal(target.size)
     slopes = differences(lambda at: target.at(at).log_density, position)
     np.testing.assert_allclose(target.at(position).gradient, slopes, rtol=1e-6, atol=1e-6)
-    value, gradient = target.marginal(THETA)
-    assert value == pytest.approx(target.at(np.zeros(target.size)).log_density, abs=1e-12)
-    np.testing.assert_allclose(gradient, differences(lambda at: target.marginal(at)[0], THETA), rtol=1e-6, atol=1e-6)
+    noises = np.random.default_rng(9).standard_normal((2, target.size - 4))
+    value, gradient = target.expectation(THETA, noises)
+    standard = target.chart.recover(THETA)
+    held = [target.at(np.concatenate((standard, noise))).log_density for noise in noises]
+    volume = target.chart.place(standard).log_volume + 0.5 * standard @ standard
+    assert value == pytest.approx(np.mean(held) - volume, abs=1e-10)
+    slopes = differences(lambda at: target.expectation(at, noises)[0], THETA)
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-6, atol=1e-6)
 
 
 def test_the_joint_density_is_the_models_but_for_the_law_of_the_placed_values():
@@ -250,7 +298,9 @@ def test_the_joint_density_is_the_models_but_for_the_law_of_the_placed_values():
     for _ in range(3):
         point = target.at(rng.standard_normal(target.size))
         standard = point.position[: target.n_theta]
-        in_chart, exact = point.log_density - 0.5 * standard @ standard, target.density.rest(point.theta)[0]
+        volume = target.chart.place(standard).log_volume
+        in_chart = point.log_density - 0.5 * standard @ standard - volume
+        exact = target.density.rest(point.theta)[0]
         stated = exact
         for block, sites, eta in zip(target.density.blocks, target.sites, point.eta, strict=True):
             mean, prior, _ = block.prior(point.theta)
@@ -275,7 +325,8 @@ def test_with_the_likelihood_for_sites_what_is_left_is_the_marginal_likelihood()
         for block in target.density.blocks:
             mean, prior, _ = block.prior(point.theta)
             exact += multivariate_normal.logpdf(block.y, mean, prior + sigma**2 * np.eye(N))
-        assert point.log_density - 0.5 * position[:4] @ position[:4] == pytest.approx(exact, abs=1e-8)
+        in_chart = point.log_density - 0.5 * position[:4] @ position[:4] - target.chart.place(position[:4]).log_volume
+        assert in_chart == pytest.approx(exact, abs=1e-8)
         np.testing.assert_allclose(point.gradient[4:], 0.0, atol=1e-8)
 
 
@@ -307,7 +358,7 @@ class FixedBlock(ToyBlock):
 def test_the_factors_of_a_covariance_that_does_not_move_are_made_once():
     rng, moving = np.random.default_rng(12), joint()
     fixed = [FixedBlock(block.y, block.centred, fixed_covariance=True) for block in moving.density.blocks]
-    target = JointTarget(ToyDensity(tuple(fixed)), moving.sites, moving.scale)
+    target = JointTarget(ToyDensity(tuple(fixed)), moving.sites, moving.chart)
     positions = rng.standard_normal((2, target.size))
     first, second = (target.at(position) for position in positions)
     assert second.conditionals[0]._factor is first.conditionals[0]._factor
@@ -325,6 +376,6 @@ def test_a_failure_in_a_trajectory_is_a_value(index, value, cause):
         block.jitter = 0.0
     centre = THETA.copy()
     centre[index] = value
-    target = JointTarget(target.density, target.sites, Scale(centre, np.eye(4)))
+    target = JointTarget(target.density, target.sites, MarginalChart.linear(centre, np.eye(4)))
     with np.errstate(all="ignore"):
         assert target.at(np.zeros(target.size)).failure is Failure[cause]

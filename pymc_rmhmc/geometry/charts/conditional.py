@@ -58,6 +58,12 @@ class DenseConditional:
         K, in Fortran order.
     sites : GaussianSites
         With w̄ ≥ 0.
+    shift : (n,) array or float
+        What the sites have beyond the model's latent values.
+    centred : bool
+        Whether the model's variable is the latent values themselves, and not ``L⁻¹(η - m)``.
+    by_covariance : bool
+        Whether the derivative by K is wanted; if not, a single 0 stands for it.
     like : DenseConditional, optional
         One with the same K and sites, whose factors serve again.
 
@@ -73,11 +79,13 @@ class DenseConditional:
     """
 
     def __init__(
-        self, mean: Array, covariance: Array, sites: GaussianSites, like: DenseConditional | None = None
-    ) -> None:
+        self, mean: Array, covariance: Array, sites: GaussianSites, like: DenseConditional | None = None, *,
+        shift: Array | float = 0.0, centred: bool = True, by_covariance: bool = True,
+    ) -> None:  # fmt: skip
         if not np.isfinite(mean).all():
             raise PriorFailure(Failure.NON_FINITE, 0)
         self._mean, self._covariance = mean, covariance
+        self._shift, self._centred, self._by_covariance = shift, centred, by_covariance
         self._precision = sites.precision
         self._root = np.sqrt(sites.precision)
         if like is None:
@@ -104,7 +112,24 @@ class DenseConditional:
         self._prior_noise = noise[:n]
         drawn = multiply_lower(self._factor, self._prior_noise)
         self._placed_dual = self._dual(self._linear - self._precision * drawn + self._root * noise[n:])
-        return self._mean + drawn + self._multiply(self._placed_dual)
+        self._placed = self._mean + drawn + self._multiply(self._placed_dual)
+        return self._placed
+
+    def enter(self, values: Array, noise: Array) -> Array:
+        """A draw of z given the model's variable (n,); `noise` is (2 n,) standard normal."""
+        return self.recover(values + self._shift if self._centred else self.unwhiten(values), noise)
+
+    @property
+    def latents(self) -> Array:
+        """The model's variable for the noise that was placed last, (n,)."""
+        return self._placed - self._shift if self._centred else self.whiten(self._placed)
+
+    def marginals(self) -> tuple[Array, Array]:
+        """Mean and variance (n,) of each latent value under the prior times the sites."""
+        n = self._mean.size
+        half = blas.dtrsm(1.0, self._inner, self._root[:, None] * self._covariance, lower=1)
+        variance = self._covariance.diagonal() - np.einsum("ij,ij->j", half, half)
+        return self.place(np.zeros(2 * n)), np.maximum(variance, 0.0)
 
     def recover(self, values: Array, noise: Array) -> Array:
         """A draw of z given η, of the noise that `place` maps there; `noise` is (2 n,) standard normal.
@@ -113,10 +138,8 @@ class DenseConditional:
         ``(TTᵀ)⁻¹ = K⁻¹ + W̄``.
         """
         missing = values - self.place(noise)
-        whitened = solve_lower(self._factor, missing)
-        prior = solve_lower(self._factor, whitened, transpose=True)
         # Tᵀ(K⁻¹ + W̄) = (Lᵀ(I + W̄K)⁻¹, sK(I + W̄K)⁻¹)(K⁻¹ + W̄) = (L⁻¹, s).
-        return noise + np.concatenate((multiply_lower(self._factor, prior, transpose=True), self._root * missing))
+        return noise + np.concatenate((solve_lower(self._factor, missing), self._root * missing))
 
     def whiten(self, values: Array) -> Array:
         """``L⁻¹(η - m)``, (n,)."""
@@ -126,21 +149,19 @@ class DenseConditional:
         """``m + Lν``, (n,)."""
         return self._mean + multiply_lower(self._factor, whitened)
 
-    def log_prior(self, values: Array, *, whitened: bool = False) -> float:
-        """``log N(η; m, K)``, or the log density of ``ν = L⁻¹(η - m)``."""
-        nu = self.whiten(values)
-        volume = 0.0 if whitened else float(np.log(self._factor.diagonal()).sum())
+    def log_prior(self) -> float:
+        """The log density of the model's variable for the noise that was placed last."""
+        nu = self.whiten(self._placed)
+        volume = float(np.log(self._factor.diagonal()).sum()) if self._centred else 0.0
         return -0.5 * float(nu @ nu) - 0.5 * nu.size * math.log(2.0 * math.pi) - volume
 
-    def pullback(self, residual: Array, *, by_covariance: bool = True) -> tuple[Array, Array, Array]:
+    def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
         """The gradient of ``ψ(η) + log E`` by z, m and K, for the values that were placed last.
 
         Parameters
         ----------
         residual : (n,) array
             ``∂ψ/∂η``.
-        by_covariance : bool
-            Whether the derivative by K is wanted; if not, a single 0 stands for it.
 
         Returns
         -------
@@ -153,7 +174,7 @@ class DenseConditional:
             (multiply_lower(self._factor, spread, transpose=True), self._root * self._multiply(spread))
         )
         centre = self._centre_dual
-        if not by_covariance:
+        if not self._by_covariance:
             return noise, spread + centre, np.zeros((1, 1), order="F")
         seed = np.outer(self._prior_noise, spread).T
         covariance_bar = cholesky_adjoint(self._factor, seed)

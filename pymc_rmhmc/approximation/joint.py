@@ -1,0 +1,216 @@
+"""Where hyperparameters and latent values are likely: a variational approximation for a chain to begin with.
+
+The posterior of the latents given θ is taken for the prior times Gaussian sites, and θ for a point. Both raise the
+same bound on log p(θ, y): sites with the expected slope and curvature of the likelihood, and θ by its gradient in the
+joint chart. A Laplace approximation in its place is drawn to narrow modes: a Student t with little noise and heavy
+tails passes through half of the data and is far from the other half, and its density is high there, but on next to
+no volume.
+
+References
+----------
+Opper and Archambeau (2009), The variational Gaussian approximation revisited, for the sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+from pymc_rmhmc.approximation.newton import find_mode
+from pymc_rmhmc.approximation.sites import laplace_sites
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts.diagonal import dense_design
+from pymc_rmhmc.geometry.charts.marginal import MarginalChart
+from pymc_rmhmc.geometry.charts.site import GaussianSites
+from pymc_rmhmc.geometry.joint import JointBlock, JointDensity, JointTarget, conditional_of
+from pymc_rmhmc.geometry.prior import Predictor, PriorFailure
+from pymc_rmhmc.geometry.target import Likelihood
+
+__all__ = ["JointApproximation", "approximate_jointly", "laplace_sites_at", "variational_sites_at"]
+
+type Array = NDArray[np.float64]
+type Likelihoods = Callable[[Array], Sequence[Likelihood]]
+
+MAX_ROUNDS = 10
+ITERATIONS = 20
+# In a round the sites are those of its beginning: θ goes no further than they are likely to hold.
+REACH = 2.0
+# On the unconstrained scale, on which a hyperparameter's posterior is rarely narrower than a few hundredths.
+SETTLED = 0.05
+DIFFERENCE = 1e-3
+# Bounds on the precision of θ. A direction that seems to be held by nothing is curved elsewhere: one unit of the
+# unconstrained scale, a factor of e, is as far as the chain is sent at first.
+LEAST_PRECISION, MOST_PRECISION = 1.0, 1e6
+# Gauss-Hermite nodes for a site's expectations, and rounds of them: sites need not be exact.
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(11)
+WEIGHTS /= WEIGHTS.sum()
+SITE_ROUNDS = 20
+DAMPING = 0.7
+SITE_TOLERANCE = 0.05
+
+
+class JointApproximation:
+    """A θ, with sites and a chart for it.
+
+    Attributes
+    ----------
+    sites : tuple of GaussianSites
+        One for each block.
+    marginals : MarginalChart
+        Centred at θ, with the curvature there.
+    """
+
+    def __init__(self, sites: tuple[GaussianSites, ...], marginals: MarginalChart) -> None:
+        self.sites, self.marginals = sites, marginals
+
+
+def approximate_jointly(
+    density: JointDensity, likelihoods: Likelihoods, theta: Array, rng: np.random.Generator
+) -> JointApproximation:
+    """Maximise the bound on log p(θ, y) from a given θ: sites at θ, and θ with the sites held, in turns.
+
+    Parameters
+    ----------
+    density : JointDensity
+        The model.
+    likelihoods : callable
+        From θ to the likelihood of each block, bound to the parameters that θ gives it.
+    theta : (d,) array
+        Where to begin.
+    rng : numpy.random.Generator
+        For the noise by which the bound is estimated, the same throughout.
+
+    Raises
+    ------
+    PriorFailure
+        If a prior cannot be factorised at the θ given.
+    """
+    unscaled = MarginalChart.linear(np.zeros(theta.size), np.eye(theta.size))
+    sites = laplace_sites_at(density, likelihoods, theta)
+    noise = rng.standard_normal(JointTarget(density, sites, unscaled).size - theta.size)
+    pair = (noise, -noise)
+    for _ in range(MAX_ROUNDS):
+        sites = variational_sites_at(density, theta, sites)
+        target = JointTarget(density, sites, unscaled)
+        found = optimize.minimize(
+            lambda at, target=target: _negative_bound(target, at, pair),
+            theta, jac=True, method="L-BFGS-B", bounds=[(t - REACH, t + REACH) for t in theta],
+            options={"maxiter": ITERATIONS},
+        ).x  # fmt: skip
+        moved = float(np.abs(found - theta).max(initial=0.0))
+        theta = np.asarray(found)
+        if moved < SETTLED:
+            break
+    sites = variational_sites_at(density, theta, sites)
+    marginals = _curvature(JointTarget(density, sites, unscaled), theta, pair)
+    return JointApproximation(tuple(sites), marginals)
+
+
+def _negative_bound(target: JointTarget, theta: Array, noises: Sequence[Array]) -> tuple[float, Array]:
+    """For the minimiser, which steps back from a value that is very large."""
+    try:
+        value, gradient = target.expectation(theta, noises)
+    except PriorFailure:
+        return 1e100, np.zeros_like(theta)
+    if not (np.isfinite(value) and np.isfinite(gradient).all()):
+        return 1e100, np.zeros_like(theta)
+    return -value, -gradient
+
+
+def laplace_sites_at(density: JointDensity, likelihoods: Likelihoods, theta: Array) -> list[GaussianSites]:
+    """The Laplace sites of every block at θ, whose likelihood is one of the latents without their shift.
+
+    Raises
+    ------
+    PriorFailure
+        If a prior cannot be factorised.
+    """
+    found = []
+    for block, likelihood in zip(density.blocks, likelihoods(theta), strict=True):
+        predictor, shift = _predictor(block, theta)
+        mode = find_mode(predictor, likelihood)
+        found.append(laplace_sites(replace(mode, eta=mode.eta + shift)))
+    return found
+
+
+def _predictor(block: JointBlock, theta: Array) -> tuple[Predictor, Array]:
+    """The map from whitened latents to the sites without their shift, and the shift."""
+    if block.design is None:
+        mean, covariance, shift = block.prior(theta)
+        # Newton's method works on K alone: its predictor's matrix is never used.
+        return Predictor(mean - shift, covariance, triangular=True, gram=covariance), shift
+    mean, spread, _, _, shift = block.prior(theta)
+    return Predictor(mean - shift, dense_design(block.design) * spread, triangular=False), shift
+
+
+def variational_sites_at(
+    density: JointDensity, theta: Array, sites: Sequence[GaussianSites]
+) -> list[GaussianSites]:
+    """Sites with the likelihood's expected slope and curvature under the prior times themselves, from given ones.
+
+    Raises
+    ------
+    PriorFailure
+        If a prior cannot be factorised.
+    """
+    held = zip(density.blocks, sites, strict=True)
+    return [_variational_sites(block, theta, first) for block, first in held]
+
+
+def _variational_sites(block: JointBlock, theta: Array, sites: GaussianSites) -> GaussianSites:
+    """The fixed point, or what the iteration has when it leaves the numbers or runs out."""
+    last: tuple[Array, Array] | None = None
+    for _ in range(SITE_ROUNDS):
+        try:
+            centre, variance = conditional_of(block, theta, sites).marginals()
+        except PriorFailure:
+            if last is None:
+                raise
+            return sites
+        spread = np.sqrt(variance)
+        if last is not None and _near(last, (centre, spread)):
+            return sites
+        last = centre, spread
+        found = _matched(block, theta, centre, spread)
+        if found is None:
+            return sites
+        sites = GaussianSites(
+            sites.linear + DAMPING * (found.linear - sites.linear),
+            sites.precision + DAMPING * (found.precision - sites.precision),
+        )
+    return sites
+
+
+def _matched(block: JointBlock, theta: Array, centre: Array, spread: Array) -> GaussianSites | None:
+    """The sites with the likelihood's expected slope and curvature, by Stein's identity; None if not finite."""
+    slopes = np.array([block.likelihood(theta, centre + node * spread)[1] for node in NODES])
+    slope = WEIGHTS @ slopes
+    tilt = (WEIGHTS * NODES) @ slopes
+    precision = np.maximum(-tilt / np.where(spread > 0.0, spread, np.inf), 0.0)
+    linear = slope + precision * centre
+    return GaussianSites(linear, precision) if np.isfinite(linear).all() else None
+
+
+def _near(before: tuple[Array, Array], now: tuple[Array, Array]) -> bool:
+    """Whether means have moved by little of their spread, and spreads by little."""
+    allowed = SITE_TOLERANCE * now[1]
+    return bool((np.abs(now[0] - before[0]) <= allowed).all() and (np.abs(now[1] - before[1]) <= allowed).all())
+
+
+def _curvature(target: JointTarget, theta: Array, noises: Sequence[Array]) -> MarginalChart:
+    """θ's chart from the curvature of the bound, by differences of its gradient."""
+    columns = []
+    for direction in np.eye(theta.size):
+        ahead = target.expectation(theta + DIFFERENCE * direction, noises)[1]
+        behind = target.expectation(theta - DIFFERENCE * direction, noises)[1]
+        columns.append((behind - ahead) / (2.0 * DIFFERENCE))
+    hessian = np.array(columns)
+    if not np.isfinite(hessian).all():
+        raise PriorFailure(Failure.NON_FINITE, 0)
+    values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
+    covariance = (vectors / np.clip(values, LEAST_PRECISION, MOST_PRECISION)) @ vectors.T
+    return MarginalChart.linear(theta, np.linalg.cholesky(0.5 * (covariance + covariance.T)))

@@ -1,0 +1,79 @@
+"""Fitting the normalising map of hyperparameters to draws."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+from pymc_rmhmc.geometry.charts.marginal import MarginalChart, sinh_arcsinh_inverse
+
+__all__ = ["fit_marginals"]
+
+type Array = NDArray[np.float64]
+
+# A correlation of 0 counts as so many draws for a parameter, and some besides.
+PRIOR_DRAWS = 5.0
+# Skewness and the logarithm of the tail weight are N(0, 1/PENALTY) and not beyond the bound: draws are few, and
+# they come one from another.
+PENALTY = 10.0
+BOUND = 1.0
+
+
+def fit_marginals(draws: Array) -> MarginalChart | None:
+    """The chart in which draws of θ look most like standard normals.
+
+    Each parameter's map by maximum likelihood, and then the covariance of what they make of the draws.
+
+    Parameters
+    ----------
+    draws : (N, d) array
+        Of θ.
+
+    Returns
+    -------
+    MarginalChart or None
+        None with fewer than two draws, or where a parameter did not move.
+    """
+    count, size = draws.shape
+    if count < 2 or not (np.ptp(draws, axis=0) > 0.0).all():
+        return None
+    middle, width = draws.mean(axis=0), draws.std(axis=0)
+    scaled = (draws - middle) / width
+    start = np.zeros((4, size))
+    bounds = [(-BOUND, BOUND)] * (4 * size)
+    fitted = optimize.minimize(_deviance, start.ravel(), (scaled,), "L-BFGS-B", jac=True, bounds=bounds).x
+    location, log_spread, skewness, log_tail = fitted.reshape(4, size)
+    spread, tail = np.exp(log_spread), np.exp(log_tail)
+    y = sinh_arcsinh_inverse((scaled - location) / spread, skewness, tail)
+    weight = count / (count + PRIOR_DRAWS + size)
+    covariance = np.atleast_2d(np.cov(y.T))
+    variances = np.diag(covariance)
+    covariance = weight * covariance + (1.0 - weight) * np.diag(variances)
+    factor = np.linalg.cholesky(covariance)
+    return MarginalChart(y.mean(axis=0), factor, middle + width * location, width * spread, skewness, tail)
+
+
+def _deviance(flat: Array, scaled: Array) -> tuple[float, Array]:
+    """Minus the penalised log likelihood of every parameter's map, and its gradient.
+
+    With ``x = (t - location)/spread``, ``a = asinh x``, ``w = tail a - skewness``, the density of t is that of a
+    standard normal at ``sinh w`` times ``cosh(w) tail / (spread sqrt(1 + x²))``.
+    """
+    location, log_spread, skewness, log_tail = flat.reshape(4, -1)
+    spread, tail = np.exp(log_spread), np.exp(log_tail)
+    x = (scaled - location) / spread
+    angle, root = np.arcsinh(x), np.sqrt(1.0 + x * x)
+    w = tail * angle - skewness
+    y = np.sinh(w)
+    value = np.logaddexp(w, -w) + log_tail - log_spread - np.log(root) - 0.5 * y * y
+    by_w = np.tanh(w) - y * np.cosh(w)
+    by_x = by_w * tail / root - x / root**2
+    gradient = np.stack([
+        (-by_x / spread).sum(axis=0),
+        (-by_x * x - 1.0).sum(axis=0),
+        -by_w.sum(axis=0) - PENALTY * skewness,
+        (by_w * tail * angle + 1.0).sum(axis=0) - PENALTY * log_tail,
+    ])
+    penalty = 0.5 * PENALTY * (skewness @ skewness + log_tail @ log_tail)
+    return float(penalty - value.sum()), -gradient.ravel()

@@ -1,0 +1,82 @@
+"""The constant matrix by which a predictor reads its coefficients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from numpy.typing import NDArray
+from pytensor.tensor.variable import TensorVariable
+from scipy import sparse
+
+from pymc_rmhmc.model.observations import RegisteredReader
+from pymc_rmhmc.model.structure import Observation
+
+__all__ = ["DesignReader", "SameValues"]
+
+type Array = NDArray[np.float64]
+type Point = dict[str, np.ndarray]
+
+# A matrix with fewer entries than this share of its size (a column for each group of a mixed model) is kept sparse.
+SPARSE_SHARE = 0.1
+
+
+class DesignReader:
+    """A of ``η = c + A x``, the observations of all variables stacked, found from the predictors' values.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    observations : sequence of Observation
+        With registered likelihoods.
+    nodes : sequence of TensorVariable
+        What the predictors read.
+    shapes : sequence of tuple of int
+        Of the nodes.
+    """
+
+    def __init__(
+        self,
+        model: pm.Model,
+        observations: Sequence[Observation],
+        nodes: Sequence[TensorVariable],
+        shapes: Sequence[tuple[int, ...]],
+    ) -> None:
+        self._readers = [RegisteredReader(model, observation, nodes) for observation in observations]
+        self._shapes = list(shapes)
+        self.shared = [s for reader in self._readers for s in reader.shared]
+
+    def is_constant(self, point: Point) -> bool:
+        """Whether A is the same whatever the model's other variables are."""
+        return all(reader.keeps_form(point, self._shapes) for reader in self._readers)
+
+    def sizes(self, point: Point) -> list[int]:
+        """The number of observations of each variable."""
+        return [reader.form(point, self._shapes).offset.size for reader in self._readers]
+
+    def __call__(self, point: Point) -> Any:
+        """A (n, k) with the shared data as they are now, sparse where most of it is zero."""
+        rows = []
+        for reader in self._readers:
+            maps = reader.form(point, self._shapes).maps
+            parts = [m.dense(int(np.prod(shape))) for m, shape in zip(maps, self._shapes, strict=True)]
+            rows.append(np.hstack(parts))
+        matrix = np.vstack(rows)
+        share = np.count_nonzero(matrix) / max(matrix.size, 1)
+        return sparse.csr_array(matrix) if share < SPARSE_SHARE else np.ascontiguousarray(matrix)
+
+
+class SameValues:
+    """A where each site is the sum of one value of each of several vectors."""
+
+    shared: Sequence[Any] = ()
+
+    def __init__(self, size: int, n_vectors: int) -> None:
+        self._matrix = sparse.hstack([sparse.eye_array(size)] * n_vectors, format="csr")
+
+    def __call__(self, point: Point) -> Any:
+        """Identities side by side."""
+        return self._matrix

@@ -1,0 +1,145 @@
+"""Vectors of Normals that a predictor is linear in: coefficients of a regression, or of a basis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pymc as pm
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.model.graphs import core_op, reaches
+from pymc_rmhmc.model.likelihoods import read_likelihood
+
+__all__ = ["ScaledSource", "linear_normals", "scaled_source"]
+
+# Operations through which a sum of inputs goes as the sum of what they make of each.
+ELEMENTWISE = {"Add", "Sub", "Neg", "Identity", "Cast", "Second"}
+SHAPING = {
+    "DimShuffle", "Reshape", "Subtensor", "AdvancedSubtensor", "AdvancedSubtensor1", "Join", "Sum", "SpecifyShape",
+    "MakeVector", "Alloc", "ViewOp", "Split", "ExtractDiag", "TensorFromScalar", "ScalarFromTensor",
+}  # fmt: skip
+PRODUCTS = {"Mul", "Dot", "Matmul", "BatchedDot", "Dot22"}
+
+
+def linear_normals(model: pm.Model) -> list[TensorVariable]:
+    """Free Normals, in any shape, that every likelihood that depends on them reads linearly and together.
+
+    None of them is in another's prior, and where two are multiplied only those of more than one value count.
+    """
+    free = [v for v in model.free_RVs if isinstance(v.owner.op, NormalRV) and model.rvs_to_transforms.get(v) is None]
+    readings = {v: read_likelihood(v) for v in model.observed_RVs}
+    for candidates in (free, [v for v in free if v.type.broadcastable != (True,) * v.ndim]):
+        chosen = [v for v in candidates if _is_read(model, v, readings) and not _in_a_prior(model, v, free)]
+        etas = [found[1].eta for found in readings.values() if found is not None]
+        if chosen and all(_is_linear(eta, chosen) for eta in etas):
+            return chosen
+    return []
+
+
+def _is_read(model: pm.Model, variable: TensorVariable, readings: dict) -> bool:
+    """Whether some registered likelihood reads a variable in its predictor, and nothing else in the model does."""
+    others = [*model.potentials, *(v for v in model.free_RVs if v is not variable)]
+    if any(reaches(other, [variable], model.basic_RVs) for other in others):
+        return False
+    read = False
+    for observed, found in readings.items():
+        if not reaches(observed, [variable], model.basic_RVs):
+            continue
+        if found is None:
+            return False
+        _, reading = found
+        parts = [*reading.parameters.values(), *([] if reading.offset is None else [reading.offset])]
+        if any(reaches(part, [variable], model.basic_RVs) for part in parts) or not _is_linear(reading.eta, [variable]):
+            return False
+        read = True
+    return read
+
+
+def _in_a_prior(model: pm.Model, variable: TensorVariable, free: Sequence[TensorVariable]) -> bool:
+    return any(reaches(other, [variable], model.basic_RVs) for other in free if other is not variable)
+
+
+def _is_linear(expression: TensorVariable, variables: Sequence[TensorVariable]) -> bool:
+    """Whether no operation between some variables and an expression is anything but affine in all of them."""
+    held = set(variables)
+    between = {v.owner for v in ancestors([expression], blockers=variables) if v.owner is not None and v not in held}
+    moving: dict[Variable, bool] = {}
+
+    def depends(variable: Variable) -> bool:
+        if variable not in moving:
+            moving[variable] = reaches(variable, variables)
+        return moving[variable]
+
+    return all(_is_affine(node, [depends(i) for i in node.inputs]) for node in between)
+
+
+def _is_affine(node: Apply, moves: Sequence[bool]) -> bool:
+    if not any(moves):
+        return True
+    op = core_op(node.outputs[0])
+    name = type(getattr(op, "scalar_op", op)).__name__
+    if name in ELEMENTWISE or type(op).__name__ in SHAPING:
+        # An index or a shape that moves is no number that is passed on.
+        return type(op).__name__ not in SHAPING or not any(moves[1:]) or type(op).__name__ in {"Join", "MakeVector"}
+    if name in PRODUCTS:
+        return sum(moves) == 1
+    return name == "TrueDiv" and not moves[1]
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledSource:
+    """Where predictors read a variable: the node, which is the variable times a scale, or the variable itself.
+
+    Attributes
+    ----------
+    node : TensorVariable
+        What is read.
+    scales : tuple of TensorVariable
+        Factors.
+    divisors : tuple of TensorVariable
+        And what is divided by.
+    """
+
+    node: TensorVariable
+    scales: tuple[TensorVariable, ...] = ()
+    divisors: tuple[TensorVariable, ...] = ()
+
+
+def scaled_source(
+    variable: TensorVariable, etas: Sequence[TensorVariable], latents: Sequence[TensorVariable]
+) -> ScaledSource:
+    """The last node on the way from a variable to the predictors that all of them read it through, scaled at most.
+
+    In ``Φ @ (beta * sqrt_psd)`` or ``(sigma * u)[group]`` it is the product: what comes after is a constant matrix.
+    """
+    readers: dict[Variable, list[Apply]] = {}
+    for node in {v.owner for v in ancestors(list(etas)) if v.owner is not None}:
+        for variable_read in dict.fromkeys(node.inputs):
+            readers.setdefault(variable_read, []).append(node)
+    found = ScaledSource(variable)
+    while found.node not in etas and len(readers.get(found.node, [])) == 1:
+        (node,) = readers[found.node]
+        further = _scaled(found, node, latents)
+        if further is None:
+            break
+        found = further
+    return found
+
+
+def _scaled(found: ScaledSource, node: Apply, latents: Sequence[TensorVariable]) -> ScaledSource | None:
+    """The output of a node that scales what was found, value by value; None for any other node."""
+    op = core_op(node.outputs[0])
+    name = type(getattr(op, "scalar_op", op)).__name__
+    others = [i for i in node.inputs if i is not found.node]
+    if len(others) != len(node.inputs) - 1 or any(reaches(i, latents) for i in others):
+        return None
+    output = node.outputs[0]
+    if name == "Mul" and getattr(op, "scalar_op", None) is not None:
+        return ScaledSource(output, (*found.scales, *others), found.divisors)
+    if name == "TrueDiv" and node.inputs[0] is found.node:
+        return ScaledSource(output, found.scales, (*found.divisors, *others))
+    return None

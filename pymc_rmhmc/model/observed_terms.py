@@ -1,0 +1,107 @@
+"""An observed variable's likelihood as a graph of the sites that it reads and of hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.gradient import disconnected_grad
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.model.graphs import substitute
+from pymc_rmhmc.model.hyperparameters import Hyperparameters
+from pymc_rmhmc.model.structure import Observation
+
+__all__ = ["ObservedTerms", "gradient_by"]
+
+type Sites = NDArray[np.int64]
+
+
+class ObservedTerms:
+    """One observed variable.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    observation : Observation
+        As it was read.
+    sources : dict of TensorVariable to tuple of int
+        The nodes that stand for the latent values, with their shapes.
+    theta : Hyperparameters
+        What is sampled together with the latents.
+    index : (n_obs,) int array
+        The site of each observation.
+
+    Attributes
+    ----------
+    added : TensorVariable
+        The predictor where the latent values are 0, (n_obs,).
+    """
+
+    def __init__(
+        self,
+        model: pm.Model,
+        observation: Observation,
+        sources: dict[TensorVariable, tuple[int, ...]],
+        theta: Hyperparameters,
+        index: Sites,
+    ) -> None:
+        likelihood, reading = observation.likelihood, observation.reading
+        assert likelihood is not None
+        assert reading is not None
+        self._likelihood, self._theta, self.index = likelihood, theta, index
+        parameters = [reading.parameters[name] for name in likelihood.parameters]
+        # By value variables first: a constant of the data's shape makes the predictor as long as the data.
+        long = pt.zeros_like(observation.value, dtype="float64")
+        offset = pt.zeros(()) if reading.offset is None else reading.offset
+        expressions = [pt.second(long, reading.eta), offset, pt.as_tensor_variable(observation.value), *parameters]
+        nothing = {node: pt.specify_shape(pt.zeros(shape), node.type.shape) for node, shape in sources.items()}
+        added, offset, y, *values = theta.substitute(substitute(expressions, nothing, model), model)
+        self.added = added.ravel()
+        self._data_ndim = observation.value.ndim
+        self._offset, self._y, self._values = pt.second(added, offset).ravel(), y, values
+
+    def terms(
+        self, eta: TensorVariable, shift: TensorVariable
+    ) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
+        """``Σ ℓ``, its slope by site, and its gradient by θ at given sites, of which `shift` is not the latents'.
+
+        The slope by the linear predictor is the registered closed form; what else depends on θ is an offset, along
+        which that slope is taken, and the parameters, along which PyTensor differentiates ℓ.
+        """
+        read = _read(eta - shift, self.index, eta.type.shape[0]) + self.added + self._offset
+        held = disconnected_grad(read)
+        vectors = {
+            name: pt.second(held, value.ravel() if value.ndim == self._data_ndim else value)
+            for name, value in zip(self._likelihood.parameters, self._values, strict=True)
+        }
+        terms = self._likelihood.terms(held, vectors, pt.cast(self._y.ravel(), "float64"))
+        total, slope = terms.logp.sum(), disconnected_grad(terms.gradient)
+        along = (slope * read).sum()
+        return total, pytensor.grad(along, eta), gradient_by(total + along, self._theta.symbol)
+
+
+def _read(sites: TensorVariable, index: Sites, n_sites: int | None) -> TensorVariable:
+    """The sites of some observations, by a slice where they lie together."""
+    start = int(index[0]) if index.size else 0
+    if not np.array_equal(index, np.arange(start, start + index.size)):
+        return sites[index]
+    return sites if index.size == n_sites else sites[start : start + index.size]
+
+
+def gradient_by(total: TensorVariable, theta: TensorVariable) -> TensorVariable:
+    """The gradient of a scalar, 0 by what it does not depend on."""
+    return pytensor.grad(total, theta, disconnected_inputs="ignore")
+
+
+def summed(
+    observed: Sequence[ObservedTerms], eta: TensorVariable, shift: TensorVariable
+) -> list[TensorVariable]:
+    """``Σ ℓ``, its slope by site and its gradient by θ of several observed variables."""
+    terms = [o.terms(eta, shift) for o in observed]
+    return [sum(t[i] for t in terms) for i in range(3)]

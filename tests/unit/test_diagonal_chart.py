@@ -1,0 +1,143 @@
+"""Coefficients placed by noise: both forms against dense Gaussian algebra and differences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.stats import multivariate_normal, norm
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts import GaussianSites
+from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional
+from pymc_rmhmc.geometry.prior import PriorFailure
+
+SHAPES = {"many observations": (9, 4), "as many": (5, 5), "many coefficients": (4, 9)}
+CASES = [(shape, kind) for shape in SHAPES for kind in ("dense", "sparse")]
+
+
+class Stated:
+    """A design, prior and sites, with some precisions and one spread at 0."""
+
+    def __init__(self, shape: str, kind: str) -> None:
+        rng = np.random.default_rng(0)
+        n, k = SHAPES[shape]
+        self.matrix = rng.standard_normal((n, k)) * (rng.random((n, k)) < (0.4 if kind == "sparse" else 1.0))
+        self.design = sparse.csr_array(self.matrix) if kind == "sparse" else self.matrix
+        self.mean, self.spread = rng.standard_normal(n), rng.standard_normal(k)
+        self.spread[1] = 0.0
+        self.location, self.scale = rng.standard_normal(k), rng.uniform(0.5, 2.0, k)
+        precision = rng.exponential(1.0, n)
+        precision[2] = 0.0
+        self.sites = GaussianSites(rng.standard_normal(n), precision)
+        self.n, self.k = n, k
+
+    def conditional(self, mean=None, spread=None, like=None) -> DiagonalConditional:
+        mean = self.mean if mean is None else mean
+        spread = self.spread if spread is None else spread
+        return DiagonalConditional(self.design, mean, spread, self.location, self.scale, self.sites, like)
+
+    def dense(self):
+        """Mean and covariance of y under the prior times the sites."""
+        scaled = self.matrix * self.spread
+        spread = np.linalg.inv(np.eye(self.k) + scaled.T @ (self.sites.precision[:, None] * scaled))
+        return spread @ (scaled.T @ self.sites.gradient(self.mean)), spread, scaled
+
+
+def differences(function, at: np.ndarray, h: float = 1e-5) -> np.ndarray:
+    return np.array([(function(at + h * e) - function(at - h * e)) / (2 * h) for e in np.eye(at.size)])
+
+
+@pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}, {case[1]}")
+def stated(request) -> Stated:
+    return Stated(*request.param)
+
+
+def y_of(stated: Stated, conditional: DiagonalConditional) -> np.ndarray:
+    return (conditional.latents - stated.location) / stated.scale
+
+
+def test_noise_is_placed_as_the_prior_times_the_sites(stated):
+    conditional = stated.conditional()
+    centre, spread, scaled = stated.dense()
+
+    def place(noise):
+        eta = conditional.place(noise)
+        np.testing.assert_allclose(eta, stated.mean + scaled @ y_of(stated, conditional), atol=1e-10)
+        return y_of(stated, conditional)
+
+    np.testing.assert_allclose(place(np.zeros(conditional.n_noise)), centre, atol=1e-10)
+    part = np.column_stack([place(e) - centre for e in np.eye(conditional.n_noise)])
+    np.testing.assert_allclose(part @ part.T, spread, atol=1e-10)
+    mean, variance = conditional.marginals()
+    np.testing.assert_allclose(mean, stated.mean + scaled @ centre, atol=1e-10)
+    np.testing.assert_allclose(variance, np.diag(scaled @ spread @ scaled.T), atol=1e-10)
+
+
+def test_the_evidence_is_what_normalises_prior_times_sites(stated):
+    centre, spread, scaled = stated.dense()
+    y = np.random.default_rng(1).standard_normal(stated.k)
+    exact = norm.logpdf(y).sum() + stated.sites.log_density(stated.mean + scaled @ y)
+    exact -= multivariate_normal.logpdf(y, centre, spread)
+    assert stated.conditional().log_evidence == pytest.approx(exact, abs=1e-9)
+
+
+def test_pullbacks_match_differences(stated):
+    rng = np.random.default_rng(2)
+    first = stated.conditional(spread=stated.spread + 1.0)
+    z, weights = rng.standard_normal(first.n_noise), rng.standard_normal(stated.n)
+
+    def value(z, mean, spread):
+        conditional = stated.conditional(mean, spread)
+        return weights @ np.sin(conditional.place(z)) + conditional.log_evidence
+
+    conditional = stated.conditional(like=first)
+    by_z, by_mean, by_spread = conditional.pullback(weights * np.cos(conditional.place(z)))
+    mean, spread, near = stated.mean, stated.spread, {"rtol": 1e-6, "atol": 1e-6}
+    np.testing.assert_allclose(by_z, differences(lambda at: value(at, mean, spread), z), **near)
+    np.testing.assert_allclose(by_mean, differences(lambda at: value(z, at, spread), mean), **near)
+    np.testing.assert_allclose(by_spread, differences(lambda at: value(z, mean, at), spread), **near)
+
+
+def test_entered_values_are_placed_and_the_noise_has_its_conditional_law(stated):
+    rng, conditional = np.random.default_rng(3), stated.conditional()
+    values, noise = rng.standard_normal(stated.k), rng.standard_normal(conditional.n_noise)
+    conditional.place(conditional.enter(values, noise))
+    np.testing.assert_allclose(conditional.latents, values, atol=1e-9)
+    exact = norm.logpdf(values, stated.location, stated.scale).sum()
+    assert conditional.log_prior() == pytest.approx(exact, abs=1e-9)
+    origin = conditional.enter(values, np.zeros(conditional.n_noise))
+    spread = np.column_stack([conditional.enter(values, e) - origin for e in np.eye(conditional.n_noise)])
+
+    def place(noise):
+        conditional.place(noise)
+        return y_of(stated, conditional)
+
+    centre = place(np.zeros(conditional.n_noise))
+    part = np.column_stack([place(e) - centre for e in np.eye(conditional.n_noise)])
+    inverse = np.linalg.pinv(part)
+    np.testing.assert_allclose(spread, np.eye(conditional.n_noise) - inverse @ part, atol=1e-8)
+    np.testing.assert_allclose(origin, inverse @ ((values - stated.location) / stated.scale - centre), atol=1e-8)
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e-5, 1e3])
+def test_the_slope_of_the_determinant_holds_for_spreads_of_any_size(size):
+    for shape in SHAPES:
+        stated = Stated(shape, "dense")
+        spread = size * np.abs(stated.spread + 0.1)
+        scaled = stated.matrix.T @ (stated.sites.precision[:, None] * stated.matrix)
+        inner = np.eye(stated.k) + spread[:, None] * scaled * spread
+        exact = np.diag(scaled @ (spread[:, None] * np.linalg.inv(inner)))
+        found = stated.conditional(spread=spread)._inner.half_log_determinant_slope()
+        np.testing.assert_allclose(found, exact, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("part", "value"), [("mean", np.nan), ("spread", np.inf), ("spread", 1e200)])
+def test_a_prior_that_cannot_be_used_is_a_failure(part, value):
+    for shape in SHAPES:
+        stated = Stated(shape, "dense")
+        changed = getattr(stated, part).copy()
+        changed[0] = value
+        with np.errstate(all="ignore"), pytest.raises(PriorFailure) as caught:
+            stated.conditional(**{part: changed})
+        assert caught.value.failure is Failure.NON_FINITE
