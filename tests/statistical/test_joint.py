@@ -101,8 +101,8 @@ def calibrate(case: Case, target_class=JointTarget, seed: int = 1):
     # Constant sites and a chart that know nothing of the truth, and fit it poorly.
     sites = [GaussianSites(np.full(N, 0.3), np.full(N, 0.6))]
     d = joint.theta.size
-    bend = np.linspace(-0.4, 0.4, d)
-    chart = MarginalChart(np.full(d, 0.2), 0.4 * np.eye(d), np.zeros(d), np.ones(d), bend, 1.0 + bend[::-1])
+    bend = np.linspace(-0.8, 0.8, d)
+    chart = MarginalChart(np.full(d, 0.2), 0.4 * np.eye(d), np.zeros(d), np.ones(d), bend, np.linspace(1.6, 0.6, d))
     for _ in range(case.simulations):
         theta, f, y = case.simulate(rng)
         case.observe(y)
