@@ -81,7 +81,8 @@ def _print_ratio(problem: str, ours: str, best: str, runs: Runs) -> None:
         return
     asked = BARS[problem] if ours == "flat" else None
     said = "; ".join(whole.missing) if asked is None else whole.words(asked)
+    span, end = ("", "") if np.isnan(whole.lower) else (f"{whole.lower:.3g}-{whole.upper:.3g}", f"{whole.lower:.3g}")
     print(
-        f"| {problem} | {ours} | {best} | {whole.median:.3g} | {whole.lower:.3g}-{whole.upper:.3g} |"
-        f" {whole.lower:.3g} | {'' if asked is None else f'{asked:g}'} | {said} | {alone.median:.3g} |"
+        f"| {problem} | {ours} | {best} | {whole.median:.3g} | {span} | {end} |"
+        f" {'' if asked is None else f'{asked:g}'} | {said} | {alone.median:.3g} |"
     )
