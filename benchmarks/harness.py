@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks.joint_problems import JOINT_PROBLEMS
+from benchmarks.linear_problems import LINEAR_PROBLEMS
 
 RESULTS = Path(__file__).resolve().parent / "results" / "runs.jsonl"
 ONE_THREAD = {
@@ -31,18 +33,35 @@ SAMPLERS = {
     "midpoint": "benchmarks.peers.ours:midpoint",
     "papers": "benchmarks.peers.ours:papers",
     "nutpie": "benchmarks.peers.nuts:nutpie_whitened",
+    "nutpie centred": "benchmarks.peers.nuts:nutpie_centred",
     "laplace NUTS": "benchmarks.peers.nuts:laplace_mass",
+    "MCLMC": "benchmarks.peers.mclmc:adjusted",
+    "elliptical slice": "benchmarks.peers.fixed_theta:elliptical_slice",
+    "mgrad": "benchmarks.peers.fixed_theta:mgrad_gaussian",
     "BlackJAX": "benchmarks.peers.blackjax_rmhmc:run",
     "mici": "benchmarks.peers.mici_rmhmc:run",
 }
 # Which samplers are run on which problem.
+FIXED = ("flat", "nutpie", "laplace NUTS", "MCLMC", "elliptical slice", "mgrad")
 TABLE: dict[str, tuple[str, ...]] = {
-    "logit": ("flat", "nutpie", "laplace NUTS", "hessian", "midpoint", "BlackJAX", "mici"),
-    "probit": ("flat", "nutpie", "laplace NUTS", "hessian", "BlackJAX", "mici"),
-    "usps": ("flat", "nutpie", "laplace NUTS", "papers"),
-    "cox": ("flat", "nutpie", "laplace NUTS"),
-    **dict.fromkeys(JOINT_PROBLEMS, ("flat", "nutpie")),
+    "logit": (*FIXED, "hessian", "midpoint", "BlackJAX", "mici"),
+    "probit": (*FIXED, "hessian", "BlackJAX", "mici"),
+    "usps": (*FIXED, "papers"),
+    "cox": FIXED,
+    "cox 64": FIXED,
+    **dict.fromkeys(JOINT_PROBLEMS, ("flat", "nutpie", "laplace NUTS", "MCLMC")),
+    **dict.fromkeys(LINEAR_PROBLEMS, ("flat", "nutpie", "nutpie centred", "laplace NUTS", "MCLMC")),
 }
+# Draws a chain where a sampler's default does not reach 200 effective ones; the same for every seed.
+DRAWS: dict[tuple[str, str], int] = {
+    **{(problem, "nutpie"): 4000 for problem in JOINT_PROBLEMS},
+    **{(problem, "laplace NUTS"): 2000 for problem in JOINT_PROBLEMS},
+    **{(problem, "MCLMC"): 20000 for problem in JOINT_PROBLEMS},
+    ("usps", "nutpie"): 2000,
+}
+# A worker stops its sampler after the limit of the sampler's own seconds. What it needs besides (to compile, to
+# measure, to end a draw) may take so many seconds more.
+GRACE = 900.0
 VERSIONS = ("pymc", "pytensor", "nutpie", "blackjax", "jax", "mici", "numpy", "scipy", "numba")
 
 
@@ -61,28 +80,38 @@ def run_all(only: str, seeds: int, limit: float) -> None:
 def run_one(problem: str, sampler: str, seed: int, limit: float) -> None:
     """One run in its own process; a run that fails or is stopped is recorded as such."""
     print(f"{problem} / {sampler} / seed {seed} ...", end=" ", flush=True)
-    command = [sys.executable, "-m", "benchmarks.worker", problem, SAMPLERS[sampler], str(seed)]
+    draws = DRAWS.get((problem, sampler))
+    command = [
+        sys.executable, "-m", "benchmarks.worker", problem, SAMPLERS[sampler], str(seed), str(limit),
+        *([str(draws)] if draws else []),
+    ]  # fmt: skip
     started = time.perf_counter()
-    record = {"problem": problem, "sampler": sampler, "seed": seed}
-    try:
-        finished = subprocess.run(
-            command, env={**os.environ, **ONE_THREAD}, capture_output=True, text=True, timeout=limit, check=False
-        )
-    except subprocess.TimeoutExpired:
-        record["error"] = f"stopped at {limit:.0f} s"
-    else:
-        lines = [line for line in finished.stdout.splitlines() if line.startswith("RESULT ")]
-        if lines:
-            record.update(json.loads(lines[-1].removeprefix("RESULT ")))
-        else:
-            record["error"] = finished.stderr.strip().splitlines()[-1] if finished.stderr else "no result"
+    record = {"problem": problem, "sampler": sampler, "seed": seed, "limit": limit}
+    record |= _result(command, limit + GRACE)
     record["wall"] = time.perf_counter() - started
     record["versions"] = {name: metadata.version(name) for name in VERSIONS if _installed(name)}
     record["machine"] = platform.processor() or platform.machine()
     RESULTS.parent.mkdir(exist_ok=True)
     with RESULTS.open("a") as file:
         file.write(json.dumps(record) + "\n")
-    print(record.get("error") or f"{record['ess_per_second']:.3g} ESS/s")
+    bound = f"at most, stopped in {record['stopped']}: " if record.get("stopped") else ""
+    print(record.get("error") or f"{bound}{record['ess_per_second']:.3g} ESS/s")
+
+
+def _result(command: list[str], seconds: float) -> dict:
+    """What a worker measured, or why it did not."""
+    try:
+        finished = subprocess.run(
+            command, env={**os.environ, **ONE_THREAD}, capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"ended at {seconds:.0f} s with nothing handed in"}
+    lines = [line for line in finished.stdout.splitlines() if line.startswith("RESULT ")]
+    if lines:
+        return json.loads(lines[-1].removeprefix("RESULT "))
+    if finished.returncode < 0:
+        return {"error": f"ended by {signal.Signals(-finished.returncode).name}, as where memory runs out"}
+    return {"error": finished.stderr.strip().splitlines()[-1] if finished.stderr else "no result"}
 
 
 def load() -> list[dict]:

@@ -6,52 +6,83 @@ from collections import defaultdict
 
 import numpy as np
 
+from benchmarks.bars import BARS, verdict
 from benchmarks.harness import TABLE, load
 
 # The flat metric is held against the best of these; the position-dependent one against its peers.
-CHALLENGES = {"flat": ("nutpie", "laplace NUTS"), "hessian": ("BlackJAX", "mici")}
+PEERS = ("nutpie", "nutpie centred", "laplace NUTS", "MCLMC", "elliptical slice", "mgrad")
+CHALLENGES = {"flat": PEERS, "hessian": ("BlackJAX", "mici")}
+COLUMNS = ("ess_per_second", "ess_per_second_sampling", "ess", "rhat", "tuning", "sampling")
+
+type Runs = dict[tuple[str, str], list[dict]]
 
 
 def print_report() -> None:
-    """Print both tables."""
-    runs = defaultdict(list)
-    for record in load():
+    """Print all tables, and what took how long."""
+    records = load()
+    runs: Runs = defaultdict(list)
+    for record in records:
         if "error" not in record:
             runs[record["problem"], record["sampler"]].append(record)
         else:
             where = f"{record['problem']} / {record['sampler']} / seed {record['seed']}"
             print(f"not counted: {where}: {record['error']}")
-    headings = ("problem", "sampler", "ESS/s", "ESS/s, sampling only", "ESS", "R-hat", "tuning s", "sampling s")
-    print("\n| " + " | ".join(headings) + " |\n| --- | --- |" + " --- |" * 6)
+    _print_runs(runs)
+    _print_ratios(runs)
+    hours = sum(record["wall"] for record in records) / 3600.0
+    print(f"\nAll {len(records)} runs together took {hours:.2f} h.")
+
+
+def _print_runs(runs: Runs) -> None:
+    headings = (
+        "problem", "sampler", "ESS/s", "ESS/s, sampling only", "ESS", "R-hat", "tuning s", "sampling s", "divergences",
+        "seeds",
+    )  # fmt: skip
+    print("\n| " + " | ".join(headings) + " |\n| --- | --- |" + " --- |" * 8)
     for problem, samplers in TABLE.items():
         for sampler in samplers:
             held = runs.get((problem, sampler))
             if held:
                 print(f"| {problem} | {sampler} | " + " | ".join(_cells(held)) + " |")
-    print("\n| problem | ours | best peer | ratio, tuning included | sampling only |\n| --- | --- | --- | --- | --- |")
-    for problem in TABLE:
-        for ours, peers in CHALLENGES.items():
-            _print_ratio(problem, ours, peers, runs)
 
 
 def _cells(held: list[dict]) -> list[str]:
-    columns = ("ess_per_second", "ess_per_second_sampling", "ess", "rhat", "tuning", "sampling")
-    return [_spread([record[column] for record in held]) for column in columns]
+    cells = [_spread([r[column] for r in held if r[column] is not None]) for column in COLUMNS]
+    if any(record.get("stopped") for record in held):
+        cells[:2] = [f"≤ {cell}" for cell in cells[:2]]
+    diverged = [r["extra"]["divergences"] for r in held if "divergences" in r["extra"]]
+    return [*cells, _spread([100 * share for share in diverged]) + " %" if diverged else "", str(len(held))]
 
 
 def _spread(values: list[float]) -> str:
+    if not values:
+        return ""
     median = f"{np.median(values):.3g}"
     return median if len(values) == 1 else f"{median} ({min(values):.3g}-{max(values):.3g})"
 
 
-def _print_ratio(problem: str, ours: str, peers: tuple[str, ...], runs: dict) -> None:
-    held = {p: runs[problem, p] for p in peers if runs.get((problem, p))}
-    if not held or not runs.get((problem, ours)):
+def _print_ratios(runs: Runs) -> None:
+    """Each of ours against the best of its peers, by the median over seeds; bounds of stopped peers included."""
+    print(
+        "\n| problem | ours | best peer | ratio, tuning included | 90 % interval | lower end | asked | verdict |"
+        " ratio, sampling only |\n| --- | --- | --- |" + " --- |" * 6
+    )
+    for problem in TABLE:
+        for ours, peers in CHALLENGES.items():
+            held = {p: runs[problem, p] for p in peers if runs.get((problem, p))}
+            if held and runs.get((problem, ours)):
+                best = max(held, key=lambda p: np.median([r["ess_per_second"] for r in held[p]]))
+                _print_ratio(problem, ours, best, runs)
+
+
+def _print_ratio(problem: str, ours: str, best: str, runs: Runs) -> None:
+    whole, alone = (verdict(runs[problem, ours], runs[problem, best], c) for c in COLUMNS[:2])
+    if whole is None or alone is None:
         return
-    best = max(held, key=lambda p: np.median([r["ess_per_second"] for r in held[p]]))
-    cells = []
-    for column in ("ess_per_second", "ess_per_second_sampling"):
-        by_seed = {r["seed"]: r[column] for r in held[best]}
-        ratios = [r[column] / by_seed[r["seed"]] for r in runs[problem, ours] if r["seed"] in by_seed]
-        cells.append(_spread(ratios))
-    print(f"| {problem} | {ours} | {best} | " + " | ".join(cells) + " |")
+    asked = BARS[problem] if ours == "flat" else None
+    said = "; ".join(whole.missing) if asked is None else whole.words(asked)
+    span, end = ("", "") if np.isnan(whole.lower) else (f"{whole.lower:.3g}-{whole.upper:.3g}", f"{whole.lower:.3g}")
+    print(
+        f"| {problem} | {ours} | {best} | {whole.median:.3g} | {span} | {end} |"
+        f" {'' if asked is None else f'{asked:g}'} | {said} | {alone.median:.3g} |"
+    )

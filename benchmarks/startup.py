@@ -1,5 +1,7 @@
 """Time from ``RMHMC(...)`` to its first draw, without imports: with an empty cache, another model's, its own.
 
+At fixed hyperparameters and with them; another model is one with another likelihood.
+
 Beside it PyMC's ``logp_dlogp_function`` for the same model. Run with ``python -m benchmarks.startup``.
 """
 
@@ -13,10 +15,15 @@ import tempfile
 CODE = """
 import os, time
 import numpy as np, pymc as pm
+from benchmarks.joint_problems import regression
 from benchmarks.problems import logit, probit
 from pymc_rmhmc import RMHMC
 kind, what = {kind!r}, {what!r}
-model = (logit(200) if kind == "logit" else probit(200)).centred()
+makers = dict(
+    logit=lambda: logit(200), probit=lambda: probit(200),
+    joint_logit=lambda: regression("logit", 100), joint_poisson=lambda: regression("poisson", 100),
+)
+model = makers[kind]().centred()
 started = time.perf_counter()
 with model:
     if what == "rmhmc":
@@ -42,16 +49,21 @@ def seconds(kind: str, what: str, cache: str) -> float:
     return float(finished.stdout.split("SECONDS")[1])
 
 
+# One model, and another that fills its cache: at fixed θ, and with θ sampled.
+PAIRS = {"fixed θ, n = 200": ("logit", "probit"), "joint, n = 100": ("joint_logit", "joint_poisson")}
+
+
 def main() -> None:
     """Print the table."""
-    print("| what | cache | seconds |\n| --- | --- | --- |")
-    for what in ("rmhmc", "logp_dlogp_function"):
-        with tempfile.TemporaryDirectory() as cache:
-            for label, kind in (
-                ("empty (logit)", "logit"), ("its own (logit)", "logit"), ("another model's (probit)", "probit"),
-                ("its own (probit)", "probit"),
-            ):  # fmt: skip
-                print(f"| {what} | {label} | {seconds(kind, what, cache):.2f} |", flush=True)
+    print("| sampler | what | empty cache | another model's cache | its own cache |\n| --- | --- | --- | --- | --- |")
+    for name, (kind, other) in PAIRS.items():
+        for what in ("rmhmc", "logp_dlogp_function"):
+            with tempfile.TemporaryDirectory() as cache:
+                empty = seconds(kind, what, cache)
+            with tempfile.TemporaryDirectory() as cache:
+                seconds(other, what, cache)
+                filled, own = seconds(kind, what, cache), seconds(kind, what, cache)
+            print(f"| {name} | {what} | {empty:.2f} | {filled:.2f} | {own:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One run in one process: ``python -m benchmarks.worker PROBLEM MODULE:FUNCTION SEED``."""
+"""One run in one process: ``python -m benchmarks.worker PROBLEM MODULE:FUNCTION SEED SECONDS [DRAWS]``."""
 
 from __future__ import annotations
 
@@ -7,22 +7,27 @@ import logging
 import sys
 from importlib import import_module
 
+from benchmarks.deadline import Deadline
 from benchmarks.joint_problems import JOINT_PROBLEMS
-from benchmarks.measures import largest_rhat, smallest_ess
+from benchmarks.linear_problems import LINEAR_PROBLEMS
+from benchmarks.measures import measured
+from benchmarks.outcome import CannotRunError
 from benchmarks.problems import PROBLEMS
 
 
-def main(problem: str, target: str, seed: str) -> None:
+def main(problem: str, target: str, seed: str, seconds: str, draws: str = "") -> None:
     """Run, measure, and print a line for the harness."""
     logging.getLogger("pymc").setLevel(logging.ERROR)
     module, function = target.split(":")
-    outcome = getattr(import_module(module), function)((PROBLEMS | JOINT_PROBLEMS)[problem](), int(seed))
-    ess, total = smallest_ess(outcome.draws), outcome.tuning + outcome.sampling
-    record = {
-        "draws": int(outcome.draws.shape[0] * outcome.draws.shape[1]), "ess": ess, "rhat": largest_rhat(outcome.draws),
-        "tuning": outcome.tuning, "sampling": outcome.sampling, "ess_per_second": ess / total,
-        "ess_per_second_sampling": ess / outcome.sampling, "extra": outcome.extra,
-    }  # fmt: skip
+    options = {"draws": int(draws)} if draws else {}
+    try:
+        outcome = getattr(import_module(module), function)(
+            (PROBLEMS | JOINT_PROBLEMS | LINEAR_PROBLEMS)[problem](), int(seed), Deadline(float(seconds)), **options
+        )
+    except CannotRunError as reason:
+        record = {"error": str(reason)}
+    else:
+        record = measured(outcome)
     print("RESULT " + json.dumps(record))
 
 

@@ -1,1 +1,1 @@
-"""The samplers that are compared: one file each, one function ``run(problem, seed, settings) -> Outcome``."""
+"""The samplers that are compared: functions ``(problem, seed, deadline, draws) -> Outcome``."""

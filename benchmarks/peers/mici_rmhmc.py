@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import expit
 from scipy.stats import norm
 
+from benchmarks.deadline import NEVER, Deadline
 from benchmarks.outcome import Outcome
 from benchmarks.peers.blackjax_rmhmc import laplace_draw
 from benchmarks.problems import Problem
@@ -18,9 +19,11 @@ from benchmarks.problems import Problem
 SETTINGS = {"logit": ((0.2, 4), 300), "probit": ((0.1, 8), 50)}
 
 
-def run(problem: Problem, seed: int, tune: int = 5) -> Outcome:
+def run(problem: Problem, seed: int, deadline: Deadline = NEVER, draws: int | None = None, tune: int = 5) -> Outcome:
     """``G(f) = W(f) + K⁻¹``, a fixed number of steps of a fixed size, from a draw of the Laplace approximation."""
-    (step_size, n_steps), draws = SETTINGS[problem.likelihood]
+    (step_size, n_steps), settled = SETTINGS[problem.likelihood]
+    draws = settled if draws is None else draws
+    deadline.begin()  # not looked at: a few draws, a minute or two
     import mici
 
     precision = np.linalg.inv(problem.covariance)

@@ -6,9 +6,18 @@ import numpy as np
 import pymc as pm
 import pytest
 
+from benchmarks.bars import BARS, interval, shortcomings, verdict
+from benchmarks.deadline import Deadline
+from benchmarks.growth import slope
+from benchmarks.harness import DRAWS, SAMPLERS, TABLE
 from benchmarks.joint_problems import cox as free_cox
 from benchmarks.joint_problems import regression
-from benchmarks.measures import largest_rhat, smallest_ess
+from benchmarks.linear_problems import hsgp, mixed
+from benchmarks.measures import largest_rhat, measured, smallest_ess
+from benchmarks.outcome import CannotRunError, Outcome, merged
+from benchmarks.peers.laplace import joint_gaussian
+from benchmarks.peers.nuts import laplace_mass
+from benchmarks.peers.ours import flat
 from benchmarks.problems import cox, logit, probit, usps
 
 SMALL = {"logit": lambda: logit(12), "probit": lambda: probit(12), "cox": lambda: cox(4), "usps": lambda: usps(12)}
@@ -51,6 +60,30 @@ def test_joint_problems_are_one_posterior_in_both_forms(problem):
     assert set(problem.parameters) <= set(centred.named_vars)
 
 
+@pytest.mark.parametrize(
+    "problem",
+    [hsgp((8,), 20), hsgp((3, 4), 20), mixed("poisson", 6, 3), mixed("bernoulli", 6, 3)],
+    ids=lambda problem: problem.name,
+)
+def test_linear_problems_are_one_posterior_in_both_forms(problem):
+    centred, whitened = problem.centred(), problem.whitened()
+    name = "weights" if "weights" in problem.parameters else "u"
+    scale = whitened[name].owner.inputs[0]  # the deterministic is a named copy of z times its scale
+    (factor,) = [part for part in scale.owner.inputs if part is not whitened["z"]]
+    deviation = whitened.compile_fn(
+        whitened.replace_rvs_by_values([factor])[0], inputs=whitened.value_vars, on_unused_input="ignore"
+    )
+    rng, gaps = np.random.default_rng(0), []
+    for _ in range(4):
+        point = {k: v + 0.3 * rng.standard_normal(np.shape(v)) for k, v in whitened.initial_point().items()}
+        wide = np.broadcast_to(deviation(point), point["z"].shape)
+        theirs = {k: v for k, v in point.items() if k != "z"} | {name: wide * point["z"]}
+        gaps.append(centred.compile_logp()(theirs) + np.log(wide).sum() - whitened.compile_logp()(point))
+    np.testing.assert_allclose(gaps, 0.0, atol=1e-8)
+    assert set(problem.parameters) <= set(centred.named_vars)
+    assert set(problem.parameters) <= set(whitened.named_vars)
+
+
 def test_the_problems_are_seeded_and_have_their_sizes():
     for make in (logit, probit):
         np.testing.assert_array_equal(make(20).y, make(20).y)
@@ -91,3 +124,108 @@ def test_usps_known_values():
     sites = laplace_sites(mode)
     gap = likelihood.log_density(mode.eta) - sites.log_density(mode.eta)
     assert SiteChart(prior, sites).log_evidence + gap == pytest.approx(-111.001, abs=2e-3)
+
+
+def test_every_row_of_the_table_has_its_sampler_and_its_bar():
+    assert {sampler for row in TABLE.values() for sampler in row} <= set(SAMPLERS)
+    assert set(TABLE) == set(BARS)
+    assert all(sampler in TABLE[problem] for problem, sampler in DRAWS)
+
+
+def test_an_interval_is_of_the_geometric_mean():
+    lower, upper = interval([2.0, 8.0])
+    assert lower * upper == pytest.approx(16.0)
+    # t of one degree of freedom at 0.95 is 6.314; the standard error of two logs is half their distance.
+    assert np.log(upper / 4.0) == pytest.approx(6.3138 * 0.5 * np.log(4.0), rel=1e-4)
+    assert interval([3.0, 3.0, 3.0]) == pytest.approx((3.0, 3.0))
+    assert np.isnan(interval([3.0])).all()
+
+
+def _record(seed, rate, ess=500.0, rhat=1.0, stopped=""):
+    return {"seed": seed, "ess_per_second": rate, "ess": ess, "rhat": rhat, "stopped": stopped}
+
+
+def test_a_bar_is_met_by_the_lower_end_and_not_by_chains_that_have_not_converged():
+    theirs = [_record(seed, 1.0) for seed in range(3)]
+    ours = [_record(seed, rate) for seed, rate in enumerate((3.0, 3.1, 2.9))]
+    told = verdict(ours, theirs)
+    assert told.median == 3.0
+    assert 2.5 < told.lower < 3.0 < told.upper
+    assert told.words(2.5) == "met"
+    assert told.words(3.0) == "not met"
+    short = verdict([_record(seed, 3.0, ess=100.0) for seed in range(3)], theirs)
+    assert short.words(1.0) == "not met; ours: ESS 100"
+    stopped = verdict(ours, [_record(seed, 1.0, rhat=1.05, stopped="sampling") for seed in range(3)])
+    assert stopped.words(2.0) == "met; peer: stopped, an upper bound; peer: R-hat 1.050"
+    assert verdict(ours, [_record(7, 1.0)]) is None
+    assert verdict(ours[:1], theirs).words(1.0) == "one seed"
+    assert shortcomings([_record(0, 1.0, rhat=None)]) == ["R-hat inf"]
+
+
+def test_a_run_that_was_stopped_counts_with_an_upper_bound():
+    draws = np.random.default_rng(0).standard_normal((2, 400, 2))
+    whole = measured(Outcome(draws, 6.0, 4.0))
+    assert whole["ess_per_second"] == pytest.approx(whole["ess"] / 10.0)
+    stopped = measured(Outcome(draws, 6.0, 4.0, stopped="sampling"))
+    assert stopped["ess_per_second"] == pytest.approx(whole["ess"] / 4.0)
+    few = measured(Outcome(draws[:, :10], 6.0, 4.0, stopped="sampling"))
+    assert few["ess_per_second"] == pytest.approx(20 / 4.0)
+    tuning = measured(Outcome(draws, 8.0, 0.0, stopped="tuning"))
+    assert tuning["ess_per_second"] == pytest.approx(800 / 8.0)
+    assert measured(Outcome(draws[:, :1], 8.0, 0.0, stopped="tuning"))["rhat"] is None
+
+
+def test_chains_of_unequal_length_are_cut_with_their_seconds():
+    long, short = (Outcome(np.zeros((1, n, 3)), 1.0, n / 10.0, {"steps": 4.0}) for n in (40, 20))
+    short.stopped = "sampling"
+    both = merged([long, short])
+    assert both.draws.shape == (2, 20, 3)
+    assert (both.tuning, both.sampling, both.stopped) == (2.0, 4.0, "sampling")
+    short.stopped = "tuning"
+    assert merged([long, short]).stopped == "tuning"
+
+
+def test_a_deadline_is_shared_between_chains():
+    deadline = Deadline(10.0)
+    assert deadline.left == np.inf
+    deadline.begin()
+    assert 4.0 < deadline.share(2).left <= 5.0
+    assert not deadline.passed
+    assert Deadline(np.inf).share(2).left == np.inf
+    over = Deadline(0.0)
+    over.begin()
+    assert over.passed
+
+
+@pytest.mark.filterwarnings("ignore:Found chain dimension to be longer than draw")
+def test_samplers_in_pymc_stop_at_their_deadline():
+    problem = logit(12)
+    outcome = flat(problem, 0, Deadline(0.5), draws=10**6)
+    assert outcome.stopped == "sampling"
+    assert 4 < outcome.draws.shape[1] < 10**6
+    assert outcome.draws.shape[::2] == (2, 12)
+    assert laplace_mass(problem, 0, Deadline(0.0)).stopped == "tuning"
+    whole = laplace_mass(problem, 0, draws=20, tune=20)
+    assert (whole.draws.shape, whole.stopped) == ((2, 20, 12), "")
+
+
+def test_a_joint_mode_gives_a_mass_matrix_or_a_reason():
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale", 1.0)
+        pm.Normal("y", 0.0, scale, observed=np.array([1.0, -1.0, 2.0]))
+    found = joint_gaussian(model)
+    # log p(log s) = log s - s²/2 - 3 log s - 3/s²: s⁴ + 2 s² = 6, and the curvature is 2 s² + 12/s².
+    square = np.sqrt(7.0) - 1.0
+    assert found.start["scale"] == pytest.approx(np.sqrt(square), rel=1e-3)
+    np.testing.assert_allclose(found.covariance, [[1.0 / (2.0 * square + 12.0 / square)]], rtol=1e-3)
+    with pm.Model() as unbounded:
+        noise = pm.HalfNormal("noise", 1.0)
+        # x at both data and noise at 0: a pole.
+        pm.Normal("y", pm.Normal("x"), noise, observed=np.array([0.5, 0.5]))
+    with pytest.raises(CannotRunError, match="no joint mode"):
+        joint_gaussian(unbounded)
+
+
+def test_a_slope_is_the_power():
+    sizes = np.array([100.0, 200.0, 400.0])
+    assert slope(sizes, 3.0 * sizes**2.1) == pytest.approx(2.1)

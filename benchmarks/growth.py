@@ -1,0 +1,130 @@
+"""How time and memory grow with n: a step at fixed θ (n²), and the joint sampler's gradient (n³).
+
+Time of a step at fixed θ: the time of a draw with 21 steps less that of a draw with one, over 20. Memory: the
+resident set's high-water mark (`VmHWM`, which Linux lets a process reset) less what was resident when the model
+was built, in units of n² doubles. It sees LAPACK's and compiled code's arrays, which `tracemalloc` does not. A
+small model runs first, and of the joint gradient one evaluation, so that libraries and compiled code are not
+counted; large arrays are given back to the system when they are freed, so that none is served from what an earlier
+one left. At fixed θ the building of the step method (reading and compiling the model) is told apart from its chain
+(the start and the draws), and both count from what was resident before the building. Each n is a process of its
+own. At 500 a unit is 2 MB, and the interpreter's own noise is a few. Run with ``python -m benchmarks.growth``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+SIZES = {"fixed": (500, 1000, 2000, 4000), "joint": (250, 500, 1000, 2000)}
+ASKED = {"fixed": (2.2, 4.0), "joint": (None, 6.0)}
+LONG, DRAWS = 21, 15
+# Larger arrays than this have pages of their own, which go back to the system with them.
+ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+
+
+def _resident(key: str) -> float:
+    """Bytes: "VmRSS" now, "VmHWM" at most."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024.0 * float(next(line for line in lines if line.startswith(key)).split()[1])
+
+
+def _forget_peak() -> float:
+    """Give back what is free, reset the high-water mark, and read what is resident."""
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    return _resident("VmRSS")
+
+
+def _fixed(n: int) -> tuple[float, float, float]:
+    """Seconds a step, and bytes beyond the model's own at the peaks of building and of the chain."""
+    from benchmarks.problems import logit
+    from pymc_rmhmc import RMHMC
+
+    for size in (60, n):
+        model = logit(size).centred()
+        before = _forget_peak()
+        with model:
+            step = RMHMC(step_size=0.1, n_steps=1)
+        building = _resident("VmHWM") - before
+        _forget_peak()
+        short = _draws(model, step)
+        chain = _resident("VmHWM") - before
+        del step
+    with model:
+        step = RMHMC(step_size=0.1, n_steps=LONG)
+    return (_draws(model, step) - short) / (LONG - 1), building, chain
+
+
+def _draws(model, step) -> float:
+    """Median seconds of a draw."""
+    point, times = model.initial_point(), []
+    step.setup_chain(np.random.default_rng(0), 0, DRAWS)
+    for _ in range(DRAWS):
+        started = time.perf_counter()
+        point, _ = step.step(point)
+        times.append(time.perf_counter() - started)
+    return float(np.median(times[2:]))
+
+
+def _joint(n: int) -> tuple[float, float]:
+    """Seconds a gradient, and bytes beyond the model's own at the peak."""
+    from benchmarks.joint_target import build
+
+    built = build(n)
+    _gradients(built, 1)
+    before = _forget_peak()
+    seconds = _gradients(built, 6)
+    return seconds, _resident("VmHWM") - before
+
+
+def _gradients(built, count: int) -> float:
+    """Median seconds of a gradient; the last point is kept while the next is evaluated, as a chain does."""
+    rng, times, kept = np.random.default_rng(0), [], None
+    for _ in range(count):
+        started = time.perf_counter()
+        point = built.target.at(rng.standard_normal(built.target.size))
+        times.append(time.perf_counter() - started)
+        kept = point
+    assert not kept.failure
+    return float(np.median(times))
+
+
+def slope(sizes: np.ndarray, seconds: np.ndarray) -> float:
+    """Of log seconds by log n, least squares."""
+    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+
+
+def main() -> None:
+    """Print a table and a slope for each."""
+    peaks = {"fixed": "peak of building | peak of the chain", "joint": "peak of gradients"}
+    for what, sizes in SIZES.items():
+        print(f"\n| {what}: n | ms | {peaks[what]} |\n| --- | --- |" + " --- |" * (peaks[what].count("|") + 1))
+        seconds = []
+        for n in sizes:
+            finished = subprocess.run(
+                [sys.executable, "-m", "benchmarks.growth", what, str(n)], env={**os.environ, **ENVIRONMENT},
+                capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            spent, *bytes_ = json.loads(finished.stdout.splitlines()[-1])
+            seconds.append(spent)
+            cells = " | ".join(f"{peak / (8.0 * n * n):.2f}" for peak in bytes_)
+            print(f"| {n} | {1e3 * spent:.3g} | {cells} |", flush=True)
+        asked, memory = ASKED[what]
+        bar = f", asked {asked}" if asked else ""
+        print(f"slope {slope(np.array(sizes), np.array(seconds)):.2f}{bar}; memory asked {memory:g} n² doubles")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        print(json.dumps({"fixed": _fixed, "joint": _joint}[sys.argv[1]](int(sys.argv[2]))))
+    else:
+        main()
