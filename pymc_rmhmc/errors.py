@@ -17,6 +17,7 @@ __all__ = [
     "DataError",
     "Failure",
     "RMHMCError",
+    "SamplingError",
     "UnsupportedLikelihoodError",
     "UnsupportedModelError",
 ]
@@ -28,6 +29,10 @@ class RMHMCError(Exception):
 
 class ConfigurationError(RMHMCError, ValueError):
     """An option of a sampler, metric or integrator is unknown, out of range or contradicts another."""
+
+
+class SamplingError(RMHMCError, RuntimeError):
+    """Tuning has ended, and shows that the chain would stand still."""
 
 
 class UnsupportedModelError(RMHMCError, TypeError):

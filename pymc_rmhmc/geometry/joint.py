@@ -90,6 +90,9 @@ class Conditional(Protocol):
     def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
         """The gradient of ``ψ(η) + log E`` by z and by what `JointBlock.prior_pullback` takes."""
 
+    def release(self) -> None:
+        """Let go of what only another placing or pullback would need."""
+
 
 class JointDensity(Protocol):
     """The blocks, and what else of the log density depends on θ."""
@@ -192,6 +195,7 @@ class JointTarget:
             point.log_given += log_likelihood
             total += log_likelihood - sites.log_density(eta) + conditional.log_evidence
             theta_bar = theta_bar + by_parameters + block.prior_pullback(theta, *prior_bars)
+            conditional.release()
             noise_bars.append(noise_bar)
             point.eta.append(eta)
             point.slope.append(slope)

@@ -11,7 +11,10 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Sqrt
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.design import DesignReader, SameValues
@@ -23,6 +26,9 @@ __all__ = ["CovarianceBlock", "DesignBlock", "DesignSource"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
+
+# Its square root has a derivative that is finite, and is nothing beside any other scale.
+SMALLEST = 1e-200
 
 
 class _Block:
@@ -164,7 +170,7 @@ class DesignBlock(_Block):
         self.sizes, self.n_sites = tuple(math.prod(s.shape) for s in sources), self.design.shape[0]
         stated = [_stated(s) for s in sources]
         location, deviation, scale = (pt.concatenate([s[i] for s in stated]) for i in range(3))
-        location, deviation, scale = theta.substitute([location, deviation, scale], model)
+        location, deviation, scale = _guard_roots(theta.substitute([location, deviation, scale], model))
         shift = _shift(observed, theta, self.n_sites)
         spread, centre = scale * deviation, scale * location
         self._prior = GraphFunction(model, [theta.symbol], [centre, spread, location, deviation, shift])
@@ -200,6 +206,21 @@ def _stated(source: DesignSource) -> tuple[TensorVariable, TensorVariable, Tenso
         pt.broadcast_to(part, source.shape).ravel() for part in (latent.mean, latent.matrix, source.scale)
     )
     return mean, deviation, scale
+
+
+def _guard_roots(expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Square roots kept above 0, at which they have no derivative.
+
+    The power spectral density of a smooth kernel is 0 in double precision for the higher functions of a basis.
+    """
+    roots = [
+        v
+        for v in ancestors(list(expressions))
+        if isinstance(v, TensorVariable) and v.owner is not None and isinstance(v.owner.op, Elemwise)
+        and isinstance(v.owner.op.scalar_op, Sqrt)
+    ]  # fmt: skip
+    guarded = {root: pt.sqrt(pt.maximum(root.owner.inputs[0], SMALLEST)) for root in roots}
+    return clone_replace(list(expressions), guarded) if guarded else list(expressions)
 
 
 def _covariance(latent: LatentVariable) -> TensorVariable:

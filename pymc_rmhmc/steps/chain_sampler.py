@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pymc.step_methods.state import DataClassState, dataclass_state
 
 from pymc_rmhmc.dynamics.adaptation import DualAveraging, search_step_size
-from pymc_rmhmc.dynamics.trajectory import Transition, single_step_acceptance, transition
-from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.dynamics.trajectory import JitteredPath, Transition, single_step_acceptance, transition
+from pymc_rmhmc.errors import ConfigurationError, SamplingError
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.options import Plan
 
@@ -30,6 +30,15 @@ type Point = dict[str, Array]
 # Fractions of the tuning at which what is fitted to draws is refitted. The last window goes to the step size alone.
 REFIT_FRACTIONS = (0.1, 0.3, 0.6)
 MIN_REFIT_WINDOW = 15
+# A step size is judged after so many tuning draws, and a chain is stopped that covers less than a tenth of its path.
+ENOUGH_TUNING = 50
+LEAST_OF_PATH = 10.0
+HOPELESS = "the metric does not fit the posterior. Reparametrise the model, or sample it with NUTS."
+HOPELESS_SITES = (
+    "the constant Gaussian sites of the flat metric do not fit the likelihood, which has several modes in a latent "
+    'value, or is far from log-concave. Sample the latent values with metric="fisher" or "softabs" (and '
+    "hyperparameters with PyMC's own steps beside it), or all of it with NUTS."
+)
 
 
 def refit_iterations(tune: int) -> tuple[int, ...]:
@@ -56,6 +65,7 @@ class ChainState(DataClassState):
     # other would cost a solve a draw, and rounding would break an exact replay.
     coordinates: Any = field(default=None)
     values: Any = field(default=None)
+    judged: bool = False
     # The rest of the point on which the chart depends: under another one the coordinates stand for other values.
     given: Any = field(default=None)
 
@@ -110,6 +120,9 @@ class ChainSampler(ABC):
             self.log_density = -math.inf
             return Transition(None, failure=failure.failure)
         state = self.state
+        if not (tuning or state.judged):
+            state.judged = True
+            self._judge()
         n_steps, step_size = self.plan.length.draw(self.current_step_size(tuning=tuning), rng)
         outcome = transition(self._hamiltonian, self.plan.integrator, self._phase, n_steps, step_size, rng)
         if outcome.accepted:
@@ -134,6 +147,29 @@ class ChainSampler(ABC):
         # Shapes are known to agree: what `array_equal` checks besides costs as much as the comparison.
         if self._phase is None or not (values == state.values).all():
             self._enter(values, rng)
+
+    def _judge(self) -> None:
+        """At the end of tuning, stop a chain that would hardly move.
+
+        Any acceptance is reached by steps that are short enough: sites that are hopeless show in a path that is out
+        of reach.
+
+        Raises
+        ------
+        SamplingError
+            If the trajectories cover less than a tenth of their path.
+        """
+        length, state = self.plan.length, self.state
+        if state.step_size is None or state.iteration < ENOUGH_TUNING or not isinstance(length, JitteredPath):
+            return
+        reach = state.step_size.average * length.max_steps
+        if reach * LEAST_OF_PATH < length.path_length:
+            raise SamplingError(
+                f"{self.name}: after {state.iteration} tuning draws only steps of {state.step_size.average:.2g} are "
+                f"accepted, and {length.max_steps} of them cover {reach:.2g} of a path of {length.path_length:.2g}: "
+                f"{HOPELESS_SITES if self.plan.metric.uses_sites else HOPELESS} If the chain is right and no more than "
+                "slow, raise max_steps or give a step_size."
+            )
 
     def current_step_size(self, *, tuning: bool) -> float:
         """The step size in use: the iterate in tuning, its average afterwards, or the fixed one."""

@@ -189,8 +189,8 @@ class RMHMC(BlockedStep):
         self._initial_point, self._plan = point, plan
         self._samplers = found.samplers(point, plan)
         if not isinstance(found.joint, str):
-            # θ's scale takes longer to learn than sites do: half as many leave the steps shorter for good.
-            self.default_tune_steps = 400
+            # θ's chart takes longer to learn than sites do: half as many leave the steps shorter for good.
+            self.default_tune_steps = 300
         self._threads = BlasThreads(options.blas_threads)
         self._shapes = [block.shapes() for block in self._compiled.blocks]
         self._rest_key: Point | None = None

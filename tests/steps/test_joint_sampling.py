@@ -8,7 +8,7 @@ import pymc as pm
 import pytest
 
 from pymc_rmhmc import RMHMC
-from pymc_rmhmc.errors import CovarianceError, Failure
+from pymc_rmhmc.errors import CovarianceError, Failure, SamplingError
 from tests.steps.conftest import COUNTS, N, X, draw
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
@@ -266,3 +266,28 @@ def test_a_covariance_that_another_step_makes_singular_is_a_counted_rejection():
     _, (statistics,) = step.step(point)
     assert statistics["failure"] == 0
     assert statistics["n_failures"] == 2
+
+
+def test_a_chain_that_would_stand_still_is_stopped_at_the_end_of_tuning():
+    with two_scales(), pytest.raises(SamplingError, match=r"only steps of .* sites of the flat metric.*NUTS"):
+        pm.sample(
+            draws=5, tune=60, chains=1, cores=1, step=RMHMC(max_steps=1, target_accept=0.9999), random_seed=1,
+            progressbar=False,
+        )  # fmt: skip
+
+
+def test_functions_of_a_basis_beyond_double_precision_do_no_harm():
+    """The square root of a spectral density that is 0 has no derivative."""
+    rng = np.random.default_rng(2)
+    x = np.sort(rng.uniform(-3.0, 3.0, 50))
+    with pm.Model():
+        kernel = pm.HalfNormal("eta") ** 2 * pm.gp.cov.ExpQuad(1, ls=pm.InverseGamma("ls", 5.0, 5.0))
+        f = pm.gp.HSGP(m=[220], c=1.5, cov_func=kernel).prior("f", X=x[:, None])
+        pm.Poisson("y", mu=pm.math.exp(f), observed=rng.poisson(np.exp(np.sin(x))))
+        step = RMHMC()
+        idata = pm.sample(
+            draws=60, tune=60, chains=1, cores=1, step=step, random_seed=1, progressbar=False,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+    assert not idata.sample_stats["failure"].any()
+    assert idata.sample_stats["acceptance_rate"].mean() > 0.6

@@ -32,7 +32,7 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.linalg import (
     cholesky,
-    cholesky_adjoint,
+    cholesky_adjoint_of_product,
     identity_plus_scaled,
     multiply_lower,
     multiply_symmetric,
@@ -176,17 +176,21 @@ class DenseConditional:
         centre = self._centre_dual
         if not self._by_covariance:
             return noise, spread + centre, np.zeros((1, 1), order="F")
-        seed = np.outer(self._prior_noise, spread).T
-        covariance_bar = cholesky_adjoint(self._factor, seed)
+        covariance_bar = cholesky_adjoint_of_product(self._factor, spread, self._prior_noise)
         covariance_bar = blas.dger(1.0, spread, self._placed_dual, a=covariance_bar, overwrite_a=1)
         covariance_bar = blas.dger(0.5, centre, centre, a=covariance_bar, overwrite_a=1)
         covariance_bar -= self._half_inner_inverse()
         return noise, spread + centre, covariance_bar
 
+    def release(self) -> None:
+        """Let go of two (n, n) arrays that only another placing would need: a chain keeps several points."""
+        if self._by_covariance:
+            del self._covariance, self._inner
+
     def _half_inner_inverse(self) -> Array:
         """``½ s B⁻¹ s`` as a lower triangle that stands for both: off the diagonal it is doubled."""
         inverse, _ = lapack.dpotri(self._inner, lower=1)
-        inverse[np.diag_indices_from(inverse)] *= 0.5
+        inverse.reshape(-1, order="F")[:: inverse.shape[0] + 1] *= 0.5
         inverse *= self._root[:, None]
         inverse *= self._root
         return np.asarray(inverse)

@@ -149,6 +149,10 @@ class DiagonalConditional:
         )
         return noise, mean_bar, spread_bar
 
+    def release(self) -> None:
+        """Let go of what only another placing or pullback would need."""
+        del self._inner
+
     def _multiplied(self, y: Array) -> Array:
         """``A D y``, (n,)."""
         return np.asarray(self._design @ (self._spread * y))
