@@ -23,7 +23,7 @@ from scipy import optimize
 from pymc_rmhmc.approximation.newton import find_mode
 from pymc_rmhmc.approximation.sites import laplace_sites
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts.diagonal import dense_design
+from pymc_rmhmc.geometry.charts.design import dense_design
 from pymc_rmhmc.geometry.charts.marginal import MarginalChart
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.joint import JointBlock, JointDensity, JointTarget, conditional_of

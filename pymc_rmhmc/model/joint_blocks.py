@@ -174,6 +174,7 @@ class DesignBlock(_Block):
         shift = _shift(observed, theta, self.n_sites)
         spread, centre = scale * deviation, scale * location
         self._prior = GraphFunction(model, [theta.symbol], [centre, spread, location, deviation, shift])
+        self._centre_moves = theta.symbol in ancestors([centre])
         centre_bar, spread_bar = pt.dvector("centre_bar"), pt.dvector("spread_bar")
         mean_bar = pt.dvector("mean_bar")
         along = (centre * centre_bar).sum() + (spread * spread_bar).sum() + (shift * mean_bar).sum()
@@ -190,11 +191,14 @@ class DesignBlock(_Block):
     def prior(self, theta: Array) -> tuple[Array, ...]:
         """Mean (n,), D (k,), location and scale (k,) of the model's variables, and the sites less these (n,)."""
         centre, spread, location, deviation, shift = self._prior(theta)
-        return shift + self.design @ centre, spread, location, deviation, shift
+        mean = shift + self.design @ centre if centre.any() else shift
+        return mean, spread, location, deviation, shift
 
     def prior_pullback(self, theta: Array, mean_bar: Array, second_bar: Array) -> Array:
         """``Σ ∂m/∂θ m̄ + Σ ∂D/∂θ D̄``, (d,)."""
-        return self._pullback(theta, np.asarray(self.design.T @ mean_bar), second_bar, mean_bar)[0]
+        # Coefficients with a mean of their own are rare: a product with the design is spared without them.
+        centre_bar = np.asarray(self.design.T @ mean_bar) if self._centre_moves else np.zeros(self.size)
+        return self._pullback(theta, centre_bar, second_bar, mean_bar)[0]
 
 
 def _stated(source: DesignSource) -> tuple[TensorVariable, TensorVariable, TensorVariable]:

@@ -12,8 +12,15 @@ from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional
 from pymc_rmhmc.geometry.prior import PriorFailure
 
-SHAPES = {"many observations": (9, 4), "as many": (5, 5), "many coefficients": (4, 9)}
+SHAPES = {
+    "many observations": (9, 4), "as many": (5, 5), "many coefficients": (4, 9), "groups": (12, 7),
+    "groups alone": (6, 4),
+}  # fmt: skip
 CASES = [(shape, kind) for shape in SHAPES for kind in ("dense", "sparse")]
+FORMS = {
+    "many observations": "_ManyObservations", "many coefficients": "_ManyCoefficients", "groups": "_Arrow",
+    "groups alone": "_Arrow",
+}  # fmt: skip
 
 
 class Stated:
@@ -23,6 +30,11 @@ class Stated:
         rng = np.random.default_rng(0)
         n, k = SHAPES[shape]
         self.matrix = rng.standard_normal((n, k)) * (rng.random((n, k)) < (0.4 if kind == "sparse" else 1.0))
+        if shape.startswith("groups"):  # one of them without an observation, and an observation without one
+            indicator = np.zeros((n, 5 if shape == "groups" else k))
+            indicator[np.arange(n - 1), np.arange(n - 1) % (indicator.shape[1] - 1)] = rng.uniform(0.5, 2.0, n - 1)
+            self.matrix[:, : indicator.shape[1]] = indicator
+            self.matrix = self.matrix[:, rng.permutation(k)]
         self.design = sparse.csr_array(self.matrix) if kind == "sparse" else self.matrix
         self.mean, self.spread = rng.standard_normal(n), rng.standard_normal(k)
         self.spread[1] = 0.0
@@ -51,6 +63,11 @@ def differences(function, at: np.ndarray, h: float = 1e-5) -> np.ndarray:
 @pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}, {case[1]}")
 def stated(request) -> Stated:
     return Stated(*request.param)
+
+
+@pytest.mark.parametrize(("shape", "form"), FORMS.items())
+def test_the_form_is_the_cheapest(shape, form):
+    assert type(Stated(shape, "dense").conditional()._weighted).__name__ == form
 
 
 def y_of(stated: Stated, conditional: DiagonalConditional) -> np.ndarray:

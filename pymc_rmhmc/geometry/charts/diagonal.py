@@ -6,9 +6,8 @@ A generalised linear or mixed model, or a Gaussian process in a basis: ``η = m 
 
     y = E⁻¹ (D (Aᵀ(b - W̄m) + F z₂) + z₁),      E = I + D G D,      F Fᵀ = G = AᵀW̄A,
 
-but only D moves with θ: G and F are made once, and nothing but E is factorised. Value and gradient are k³ flops
-(two thirds of that for value and derivative of E's determinant), and a few products with A; where there are fewer
-observations than coefficients E⁻¹ is had from ``B = I + s A D² Aᵀ s`` (n, n), with ``s = sqrt(w̄)``.
+but only D moves with θ: G and F are made once, and nothing but E is factorised, in the cheapest of three forms
+(`pymc_rmhmc.geometry.charts.design`).
 
 References
 ----------
@@ -18,26 +17,19 @@ Papandreou and Yuille (2010), Gaussian sampling by local perturbations, for the 
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
-from scipy.linalg import blas
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts.design import WeightedDesign, weighted_design
 from pymc_rmhmc.geometry.charts.site import GaussianSites
-from pymc_rmhmc.geometry.linalg import cholesky, inverse_lower, multiply_symmetric, solve_lower
 from pymc_rmhmc.geometry.prior import PriorFailure
 
-__all__ = ["DiagonalConditional", "dense_design"]
+__all__ = ["DiagonalConditional"]
 
 type Array = NDArray[np.float64]
-
-def dense_design(design: Any) -> Array:
-    """A as an array."""
-    return np.asarray(design.toarray() if sparse.issparse(design) else design)
-
 
 class DiagonalConditional:
     """Independent coefficients times Gaussian sites on their predictor, at one θ.
@@ -74,10 +66,10 @@ class DiagonalConditional:
     ) -> None:  # fmt: skip
         if not (np.isfinite(mean).all() and np.isfinite(spread).all() and np.isfinite(scale).all()):
             raise PriorFailure(Failure.NON_FINITE, 0)
-        self._design, self._mean, self._spread = design, mean, spread
+        self._mean, self._spread = mean, spread
         self._location, self._scale, self._precision = location, scale, sites.precision
         self._weighted: WeightedDesign = (
-            _weighted_design(design, sites.precision) if like is None else like._weighted
+            weighted_design(design, sites.precision) if like is None else like._weighted
         )
         self._inner = self._weighted.inner(spread)
         slope = sites.gradient(mean)
@@ -155,147 +147,8 @@ class DiagonalConditional:
 
     def _multiplied(self, y: Array) -> Array:
         """``A D y``, (n,)."""
-        return np.asarray(self._design @ (self._spread * y))
+        return self._weighted.predict(self._spread * y)
 
     def _transposed(self, sites: Array) -> Array:
         """``Aᵀ v``, (k,)."""
-        return np.asarray(self._design.T @ sites)
-
-
-class Inner(Protocol):
-    """E at one D."""
-
-    log_determinant: float
-
-    def solve(self, vector: Array) -> Array:
-        """``E⁻¹ v``."""
-
-    def variances(self) -> Array:
-        """The diagonal of ``A D E⁻¹ D Aᵀ``, (n,)."""
-
-    def half_log_determinant_slope(self) -> Array:
-        """``½ ∂ log|E| / ∂D``, the diagonal of ``G D E⁻¹``, (k,)."""
-
-
-class WeightedDesign(Protocol):
-    """``G = AᵀW̄A`` and a root of it."""
-
-    n_noise: int
-
-    def root(self, noise: Array) -> Array:
-        """``F z₂``."""
-
-    def root_adjoint(self, vector: Array) -> Array:
-        """``Fᵀ v``."""
-
-    def multiply(self, vector: Array) -> Array:
-        """``G v``."""
-
-    def inner(self, spread: Array) -> Inner:
-        """E for a D."""
-
-
-def _weighted_design(design: Any, precision: Array) -> WeightedDesign:
-    n, k = design.shape
-    return _ManyObservations(design, precision) if k <= n else _ManyCoefficients(design, precision)
-
-
-class _ManyObservations:
-    """The (k, k) form."""
-
-    def __init__(self, design: Any, precision: Array) -> None:
-        self._dense = dense = dense_design(design)
-        gram = design.T @ (precision[:, None] * dense)
-        self._gram = np.asfortranarray(0.5 * (gram + gram.T))
-        values, vectors = np.linalg.eigh(self._gram)
-        self._root = vectors * np.sqrt(np.maximum(values, 0.0))
-        self.n_noise = dense.shape[1]
-
-    def root(self, noise: Array) -> Array:
-        return np.asarray(self._root @ noise)
-
-    def root_adjoint(self, vector: Array) -> Array:
-        return np.asarray(self._root.T @ vector)
-
-    def multiply(self, vector: Array) -> Array:
-        return multiply_symmetric(self._gram, vector)
-
-    def inner(self, spread: Array) -> Inner:
-        matrix = np.multiply(self._gram, spread[:, None], order="F")
-        matrix *= spread
-        matrix.flat[:: spread.size + 1] += 1.0
-        return _ManyObservationsInner(_factor(matrix), spread, self._gram.diagonal(), self._dense)
-
-
-class _ManyObservationsInner:
-    def __init__(self, factor: Array, spread: Array, gram_diagonal: Array, design: Array) -> None:
-        self._factor, self._spread, self._diagonal, self._design = factor, spread, gram_diagonal, design
-        self.log_determinant = 2.0 * float(np.log(factor.diagonal()).sum())
-
-    def solve(self, vector: Array) -> Array:
-        return solve_lower(self._factor, solve_lower(self._factor, vector), transpose=True)
-
-    def variances(self) -> Array:
-        half = blas.dtrsm(1.0, self._factor, np.asfortranarray((self._design * self._spread).T), lower=1)
-        return np.asarray(np.einsum("ij,ij->j", half, half))
-
-    def half_log_determinant_slope(self) -> Array:
-        # DGDE⁻¹ = I - E⁻¹ has the diagonal wanted, times D; where that is lost in rounding E is the identity.
-        inverse = inverse_lower(self._factor)
-        explained = 1.0 - np.einsum("ij,ij->j", inverse, inverse)
-        first_order = self._spread * self._diagonal
-        lost = np.abs(self._spread * first_order) < 1e-8
-        return np.where(lost, first_order, explained / np.where(lost, 1.0, self._spread))
-
-
-class _ManyCoefficients:
-    """The (n, n) form."""
-
-    def __init__(self, design: Any, precision: Array) -> None:
-        self._dense = dense_design(design)
-        self._rooted = np.asfortranarray(np.sqrt(precision)[:, None] * self._dense)
-        self.n_noise = self._dense.shape[0]
-
-    def root(self, noise: Array) -> Array:
-        return np.asarray(noise @ self._rooted)
-
-    def root_adjoint(self, vector: Array) -> Array:
-        return np.asarray(self._rooted @ vector)
-
-    def multiply(self, vector: Array) -> Array:
-        return np.asarray((self._rooted @ vector) @ self._rooted)
-
-    def inner(self, spread: Array) -> Inner:
-        scaled = self._rooted * spread
-        matrix = np.asfortranarray(scaled @ scaled.T)
-        matrix.flat[:: matrix.shape[0] + 1] += 1.0
-        return _ManyCoefficientsInner(_factor(matrix), spread, self._rooted, scaled, self._dense)
-
-
-class _ManyCoefficientsInner:
-    def __init__(self, factor: Array, spread: Array, rooted: Array, scaled: Array, design: Array) -> None:
-        self._factor, self._spread, self._rooted, self._scaled, self._design = factor, spread, rooted, scaled, design
-        self.log_determinant = 2.0 * float(np.log(factor.diagonal()).sum())
-
-    def solve(self, vector: Array) -> Array:
-        half = solve_lower(self._factor, self._scaled @ vector)
-        return np.asarray(vector - solve_lower(self._factor, half, transpose=True) @ self._scaled)
-
-    def variances(self) -> Array:
-        moved = self._design * self._spread
-        half = blas.dtrsm(1.0, self._factor, np.asfortranarray(self._scaled @ moved.T), lower=1)
-        variance = np.einsum("ij,ij->i", moved, moved) - np.einsum("ij,ij->j", half, half)
-        return np.asarray(np.maximum(variance, 0.0))
-
-    def half_log_determinant_slope(self) -> Array:
-        half = blas.dtrsm(1.0, self._factor, self._rooted, lower=1)
-        return np.asarray(self._spread * np.einsum("ij,ij->j", half, half))
-
-
-def _factor(matrix: Array) -> Array:
-    """The lower Cholesky factor of a matrix that may be overwritten, or the failure to count."""
-    finite = bool(np.isfinite(matrix).all())
-    factor = cholesky(matrix, overwrite=True) if finite else None
-    if factor is None:
-        raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE if finite else Failure.NON_FINITE, 0)
-    return factor
+        return self._weighted.collect(sites)
