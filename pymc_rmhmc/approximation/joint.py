@@ -26,7 +26,7 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.design import dense_design
 from pymc_rmhmc.geometry.charts.marginal import MarginalChart
 from pymc_rmhmc.geometry.charts.site import GaussianSites
-from pymc_rmhmc.geometry.joint import JointBlock, JointDensity, JointTarget, conditional_of
+from pymc_rmhmc.geometry.joint import JointBlock, JointDensity, JointTarget, conditional_of, parts_of
 from pymc_rmhmc.geometry.prior import Predictor, PriorFailure
 from pymc_rmhmc.geometry.target import Likelihood
 
@@ -139,9 +139,13 @@ def laplace_sites_at(density: JointDensity, likelihoods: Likelihoods, theta: Arr
 
 def _predictor(block: JointBlock, theta: Array) -> tuple[Predictor, Array]:
     """The map from whitened latents to the sites without their shift, and the shift."""
+    # Newton's method works on a covariance alone: its predictor's matrix is never used.
+    if block.parts is not None:
+        mean, parts, shift = parts_of(block, theta)
+        total = np.asfortranarray(sum(part.covariance() for part in parts), dtype=np.float64)
+        return Predictor(mean - shift, total, triangular=True, gram=total), shift
     if block.design is None:
         mean, covariance, shift = block.prior(theta)
-        # Newton's method works on K alone: its predictor's matrix is never used.
         return Predictor(mean - shift, covariance, triangular=True, gram=covariance), shift
     mean, spread, _, _, shift = block.prior(theta)
     return Predictor(mean - shift, dense_design(block.design) * spread, triangular=False), shift

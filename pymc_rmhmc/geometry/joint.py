@@ -21,11 +21,24 @@ from pymc_rmhmc.geometry.charts.conditional import DenseConditional
 from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional
 from pymc_rmhmc.geometry.charts.marginal import MarginalChart
 from pymc_rmhmc.geometry.charts.site import GaussianSites
+from pymc_rmhmc.geometry.charts.summed import CoefficientsPart, Part, SummedConditional, VectorPart
 from pymc_rmhmc.geometry.prior import PriorFailure
 
-__all__ = ["Conditional", "JointBlock", "JointDensity", "JointPoint", "JointTarget", "conditional_of"]
+__all__ = ["Conditional", "JointBlock", "JointDensity", "JointPoint", "JointTarget", "conditional_of", "parts_of"]
 
 type Array = NDArray[np.float64]
+
+
+class BlockPart(Protocol):
+    """One vector of a sum."""
+
+    @property
+    def design(self) -> Any:
+        """A (n, k); None for the identity."""
+
+    @property
+    def kind(self) -> str:
+        """"centred" or "whitened" for a vector with a covariance matrix, "independent" for coefficients."""
 
 
 class JointBlock(Protocol):
@@ -40,6 +53,10 @@ class JointBlock(Protocol):
         """The number of sites, n."""
 
     @property
+    def size(self) -> int:
+        """The number of latent values."""
+
+    @property
     def centred(self) -> bool:
         """Of a vector with a covariance, whether it is the model's variable itself, and not ``L⁻¹(η - m)``."""
 
@@ -47,16 +64,20 @@ class JointBlock(Protocol):
     def fixed_covariance(self) -> bool:
         """Whether the covariance matrix is the same at every θ."""
 
-    def prior(self, theta: Array) -> tuple[Array, ...]:
+    @property
+    def parts(self) -> Sequence[BlockPart] | None:
+        """The vectors of a sum; None for one vector, or for coefficients alone."""
+
+    def prior(self, theta: Array) -> tuple[Any, ...]:
         """What the latents' prior is at θ.
 
         With a covariance: mean and covariance of the sites, and what they have beyond the model's latents, (n,).
         With a design: m (n,), D (k,), location and scale (k,) of the model's variables, and again what the
-        sites have beyond them.
+        sites have beyond them. Of a sum: m, and of every part its K or D, location and scale; and the last again.
         """
 
-    def prior_pullback(self, theta: Array, mean_bar: Array, second_bar: Array) -> Array:
-        """``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄`` or ``Σ ∂m/∂θ m̄ + Σ ∂D/∂θ D̄``, (d,)."""
+    def prior_pullback(self, theta: Array, mean_bar: Array, second_bar: Any) -> Array:
+        """``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄`` or ``Σ ∂m/∂θ m̄ + Σ ∂D/∂θ D̄``, (d,); of a sum, with a K̄ or D̄ a part."""
 
     def likelihood(self, theta: Array, eta: Array) -> tuple[float, Array, Array]:
         """``Σ ℓ``, its slope by site (n,), and its gradient by θ (d,)."""
@@ -87,7 +108,7 @@ class Conditional(Protocol):
     def marginals(self) -> tuple[Array, Array]:
         """Mean and variance (n,) of the sites under the prior times the sites' own factors."""
 
-    def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
+    def pullback(self, residual: Array) -> tuple[Array, Array, Any]:
         """The gradient of ``ψ(η) + log E`` by z and by what `JointBlock.prior_pullback` takes."""
 
     def release(self) -> None:
@@ -270,6 +291,9 @@ def conditional_of(block: JointBlock, theta: Array, sites: GaussianSites, like: 
     PriorFailure
         If the prior cannot be used at θ.
     """
+    if block.parts is not None:
+        mean, parts, _ = parts_of(block, theta)
+        return SummedConditional(mean, parts, sites)
     if block.design is not None:
         mean, spread, location, scale, _ = block.prior(theta)
         return DiagonalConditional(block.design, mean, spread, location, scale, sites, like)
@@ -279,8 +303,28 @@ def conditional_of(block: JointBlock, theta: Array, sites: GaussianSites, like: 
     )
 
 
+def parts_of(block: JointBlock, theta: Array) -> tuple[Array, list[Part], Array]:
+    """A sum's m, its parts at θ, and what the sites have beyond the model's latents.
+
+    Raises
+    ------
+    PriorFailure
+        If one of the priors cannot be used at θ.
+    """
+    mean, seconds, locations, scales, shift = block.prior(theta)
+    parts: list[Part] = []
+    for form, second, location, scale in zip(block.parts or (), seconds, locations, scales, strict=True):
+        if form.kind == "independent":
+            parts.append(CoefficientsPart(form.design, second, location, scale))
+        else:
+            parts.append(VectorPart(form.design, second, location, centred=form.kind == "centred"))
+    return mean, parts, shift
+
+
 def _n_noise(block: JointBlock) -> int:
     """The size of a block's z."""
+    if block.parts is not None:
+        return block.size + block.n_sites
     if block.design is None:
         return 2 * block.n_sites
     n, k = block.design.shape

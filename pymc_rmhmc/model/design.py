@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,6 +58,12 @@ class DesignReader:
         """The number of observations of each variable."""
         return [reader.form(point, self._shapes).offset.size for reader in self._readers]
 
+    def parts(self, point: Point, sizes: Sequence[int]) -> list[Any]:
+        """A of every node, (n, k) each."""
+        columns = np.cumsum([0, *sizes])
+        whole = self(point)
+        return [_kept(whole[:, a:b]) for a, b in itertools.pairwise(columns)]
+
     def __call__(self, point: Point) -> Any:
         """A (n, k) with the shared data as they are now, sparse where most of it is zero."""
         rows = []
@@ -64,9 +71,14 @@ class DesignReader:
             maps = reader.form(point, self._shapes).maps
             parts = [m.dense(int(np.prod(shape))) for m, shape in zip(maps, self._shapes, strict=True)]
             rows.append(np.hstack(parts))
-        matrix = np.vstack(rows)
-        share = np.count_nonzero(matrix) / max(matrix.size, 1)
-        return sparse.csr_array(matrix) if share < SPARSE_SHARE else np.ascontiguousarray(matrix)
+        return _kept(np.vstack(rows))
+
+
+def _kept(matrix: Any) -> Any:
+    """A matrix as it is multiplied fastest."""
+    dense = matrix.toarray() if sparse.issparse(matrix) else matrix
+    share = np.count_nonzero(dense) / max(dense.size, 1)
+    return sparse.csr_array(dense) if share < SPARSE_SHARE else np.ascontiguousarray(dense)
 
 
 class SameValues:
@@ -75,8 +87,13 @@ class SameValues:
     shared: Sequence[Any] = ()
 
     def __init__(self, size: int, n_vectors: int) -> None:
+        self._n_vectors = n_vectors
         self._matrix = sparse.hstack([sparse.eye_array(size)] * n_vectors, format="csr")
 
     def __call__(self, point: Point) -> Any:
         """Identities side by side."""
         return self._matrix
+
+    def parts(self, point: Point, sizes: Sequence[int]) -> list[Any]:
+        """None, for identities."""
+        return [None] * self._n_vectors

@@ -6,6 +6,7 @@ density. Factorisations stay outside: `pymc_rmhmc.geometry.joint` has their deri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from pymc_rmhmc.model.components import LatentReader
 from pymc_rmhmc.model.design import DesignReader, SameValues
 from pymc_rmhmc.model.graphs import Evaluator
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, hyperparameters_of
-from pymc_rmhmc.model.joint_blocks import CovarianceBlock, DesignBlock, DesignSource
+from pymc_rmhmc.model.joint_blocks import CovarianceBlock, DesignBlock, DesignSource, SumBlock
 from pymc_rmhmc.model.linear_normals import ScaledSource, linear_normals, scaled_source
 from pymc_rmhmc.model.observations import RegisteredReader
 from pymc_rmhmc.model.observed_terms import ObservedTerms, gradient_by
@@ -43,7 +44,7 @@ type Sites = NDArray[np.int64]
 MOST_HYPERPARAMETERS = 100
 
 
-type JointBlock = CovarianceBlock | DesignBlock
+type JointBlock = CovarianceBlock | DesignBlock | SumBlock
 
 
 class JointModel:
@@ -161,11 +162,9 @@ def _why_not(block: LatentBlock) -> str:
         return f"the likelihood of {block.name} is not registered"
     if all(latent.form == "independent" for latent in block.latents):
         return ""
-    if len(block.latents) > 1:
-        return f"{block.name} is read as a sum of several latent vectors"
-    (latent,) = block.latents
-    if latent.form == "independent" or latent.variable.ndim != 1 or latent.matrix.ndim != 2:
-        return f"{block.name} is not one vector with a covariance matrix"
+    vectors = [latent for latent in block.latents if latent.form != "independent"]
+    if any(latent.variable.ndim != 1 or latent.matrix.ndim != 2 for latent in vectors):
+        return f"{block.name} has several rows, each with a covariance matrix"
     return ""
 
 
@@ -173,9 +172,8 @@ def _build(structure: ModelStructure, theta: Hyperparameters, point: Point) -> J
     """The functions of a model, or the reason why the sites are not what they must be."""
     blocks: list[JointBlock] = []
     for block in structure.blocks:
-        made = (_design_block if block.latents[0].form == "independent" else _covariance_block)(
-            structure.model, block, theta, point
-        )
+        alone = len(block.latents) == 1 and block.latents[0].form != "independent"
+        made = (_covariance_block if alone else _linear_block)(structure.model, block, theta, point)
         if isinstance(made, str):
             return made
         blocks.append(made)
@@ -184,32 +182,35 @@ def _build(structure: ModelStructure, theta: Hyperparameters, point: Point) -> J
 
 def _covariance_block(
     model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point
-) -> CovarianceBlock | str:
+) -> JointBlock | str:
     (latent,) = block.latents
     sites = _plain_sites(model, block, point)
     if sites is None:
-        return f"an observation reads more or less than one value of {block.name}"
+        return _linear_block(model, block, theta, point)
     size = int(np.size(point[str(model.rvs_to_values[latent.variable].name)]))
     sources = {latent.source: (size, 1)[: latent.source.ndim]}
     observed = _terms(model, block, sources, theta, sites)
     return CovarianceBlock(model, block.name, latent, theta, size, observed)
 
 
-def _design_block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point) -> DesignBlock | str:
-    """Independent Normals: their sites are the observations, or the latents where each reads one of each vector."""
+def _linear_block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point) -> JointBlock | str:
+    """Vectors that are read through constant matrices.
+
+    Their sites are the observations, or the latents where each observation reads one value of each vector.
+    """
     shapes = [np.shape(point[str(model.rvs_to_values[latent.variable].name)]) for latent in block.latents]
     reader: DesignReader | SameValues
     sites = _plain_sites(model, block, point)
     if sites is not None:
-        found = [ScaledSource(latent.variable) for latent in block.latents]
+        found = [ScaledSource(latent.source) for latent in block.latents]
         reader = SameValues(int(np.prod(shapes[0])), len(shapes))
     else:
-        etas = [o.reading.eta for o in block.observations if o.reading is not None]
-        variables = [latent.variable for latent in block.latents]
-        found = [scaled_source(variable, etas, variables) for variable in variables]
-        if _shapes(model, found, point) != shapes:  # a product with more values than the variable
-            found = [ScaledSource(variable) for variable in variables]
-        reader = DesignReader(model, block.observations, [f.node for f in found], shapes)
+        found = _sources(model, block, shapes, point)
+        read_shapes = [
+            (math.prod(shape), 1)[: latent.source.ndim] if latent.form == "whitened" else shape
+            for latent, shape in zip(block.latents, shapes, strict=True)
+        ]
+        reader = DesignReader(model, block.observations, [f.node for f in found], read_shapes)
         if not reader.is_constant(point):
             return f"the predictor multiplies {block.name} by a matrix that depends on other variables"
         sizes = reader.sizes(point)
@@ -217,8 +218,30 @@ def _design_block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, p
     sources = [
         DesignSource(latent, _scale(f), shape) for latent, f, shape in zip(block.latents, found, shapes, strict=True)
     ]
-    read = {f.node: shape for f, shape in zip(found, shapes, strict=True)}
-    return DesignBlock(model, block.name, sources, reader, theta, _terms(model, block, read, theta, sites), point)
+    read = {
+        f.node: (math.prod(shape), 1)[: f.node.ndim] if latent.form == "whitened" else shape
+        for latent, f, shape in zip(block.latents, found, shapes, strict=True)
+    }
+    made = DesignBlock if all(latent.form == "independent" for latent in block.latents) else SumBlock
+    return made(model, block.name, sources, reader, theta, _terms(model, block, read, theta, sites), point)
+
+
+def _sources(
+    model: pm.Model, block: LatentBlock, shapes: Sequence[tuple[int, ...]], point: Point
+) -> list[ScaledSource]:
+    """Where each vector is read; coefficients behind the scale that multiplies them."""
+    etas = [o.reading.eta for o in block.observations if o.reading is not None]
+    variables = [latent.variable for latent in block.latents]
+    found = []
+    for latent, shape in zip(block.latents, shapes, strict=True):
+        if latent.form != "independent":
+            found.append(ScaledSource(latent.source))
+            continue
+        scaled = scaled_source(latent.variable, etas, variables)
+        # A product with more values than the variable is no scale of it.
+        same = np.shape(Evaluator(model, [scaled.node])(point)[0]) == shape
+        found.append(scaled if same else ScaledSource(latent.variable))
+    return found
 
 
 def _terms(
@@ -246,11 +269,6 @@ def _plain_sites(model: pm.Model, block: LatentBlock, point: Point) -> list[Site
         assert index is not None
         found.append(index)
     return found
-
-
-def _shapes(model: pm.Model, found: Sequence[ScaledSource], point: Point) -> list[tuple[int, ...]]:
-    """The shapes of what is read."""
-    return [np.shape(value) for value in Evaluator(model, [f.node for f in found])(point)]
 
 
 def _scale(found: ScaledSource) -> TensorVariable:

@@ -22,7 +22,7 @@ from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
 from pymc_rmhmc.model.observed_terms import ObservedTerms, gradient_by, summed
 from pymc_rmhmc.model.priors import LatentVariable
 
-__all__ = ["CovarianceBlock", "DesignBlock", "DesignSource"]
+__all__ = ["CovarianceBlock", "DesignBlock", "DesignSource", "SumBlock", "SumPart"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -95,6 +95,7 @@ class CovarianceBlock(_Block):
     """
 
     design = None
+    parts = None
 
     def __init__(
         self, model: pm.Model, name: str, latent: LatentVariable, theta: Hyperparameters, size: int,
@@ -156,6 +157,7 @@ class DesignBlock(_Block):
     """
 
     design: Any
+    parts = None
     centred = True
     fixed_covariance = False
 
@@ -199,6 +201,105 @@ class DesignBlock(_Block):
         # Coefficients with a mean of their own are rare: a product with the design is spared without them.
         centre_bar = np.asarray(self.design.T @ mean_bar) if self._centre_moves else np.zeros(self.size)
         return self._pullback(theta, centre_bar, second_bar, mean_bar)[0]
+
+
+@dataclass(frozen=True, eq=False)
+class SumPart:
+    """One vector of a sum.
+
+    Attributes
+    ----------
+    kind : str
+        "centred", "whitened" or "independent".
+    design : (n, k) array or sparse array, or None
+        A; None for the identity.
+    """
+
+    kind: str
+    design: Any
+
+
+class SumBlock(_Block):
+    """Several vectors that are read as a sum: ``η = m + Σ A_s x_s``.
+
+    Attributes
+    ----------
+    parts : tuple of SumPart
+        The vectors.
+    """
+
+    design = None
+    centred = True
+    fixed_covariance = False
+
+    def __init__(
+        self, model: pm.Model, name: str, sources: Sequence[DesignSource], reader: DesignReader | SameValues,
+        theta: Hyperparameters, observed: Sequence[ObservedTerms], point: Point,
+    ) -> None:  # fmt: skip
+        self.name, self._reader = name, reader
+        self.value_names = tuple(str(model.rvs_to_values[s.latent.variable].name) for s in sources)
+        self.sizes = tuple(math.prod(s.shape) for s in sources)
+        self._kinds = tuple(s.latent.form for s in sources)
+        self._read: list[Any] | None = None
+        self.bind(point)
+        self.n_sites = self._n_rows
+        stated = [self._stated_part(s) for s in sources]
+        flat = theta.substitute([expression for part in stated for expression in part], model)
+        guarded = _guard_roots(flat)
+        shift = _shift(observed, theta, self.n_sites)
+        seconds, centres = guarded[0::4], guarded[1::4]
+        self._prior = GraphFunction(model, [theta.symbol], [shift, *guarded])
+        second_bars = [part.type() for part in seconds]
+        centre_bars = [pt.dvector() for _ in centres]
+        mean_bar = pt.dvector("mean_bar")
+        along = (shift * mean_bar).sum()
+        for part, bar in zip((*seconds, *centres), (*second_bars, *centre_bars), strict=True):
+            along += (part * bar).sum()
+        inputs = [theta.symbol, mean_bar, *second_bars, *centre_bars]
+        self._pullback = GraphFunction(model, inputs, [gradient_by(along, theta.symbol)])
+        self._compile_likelihood(model, theta, observed, shift)
+
+    @staticmethod
+    def _stated_part(source: DesignSource) -> tuple[TensorVariable, ...]:
+        """K or D; what the sites read where y is 0; location and scale of the model's variable."""
+        latent = source.latent
+        if latent.form == "independent":
+            location, deviation, scale = _stated(source)
+            return scale * deviation, scale * location, location, deviation
+        size = math.prod(source.shape)
+        mean = pt.zeros(size) if latent.mean is None else pt.broadcast_to(latent.mean, source.shape).ravel()
+        return _covariance(latent), mean, mean, pt.ones(size)
+
+    def bind(self, point: Point) -> None:
+        """Read the maps again where shared data have been replaced."""
+        data = [s.get_value(borrow=True) for s in self._reader.shared]
+        if self._read is not None and all(a is b for a, b in zip(self._read, data, strict=True)):
+            return
+        self._read = data
+        designs = self._reader.parts(point, self.sizes)
+        self._n_rows = next((d.shape[0] for d in designs if d is not None), self.sizes[0])
+        self.parts = tuple(SumPart(kind, d) for kind, d in zip(self._kinds, designs, strict=True))
+
+    def prior(self, theta: Array) -> tuple[Any, ...]:
+        """Mean (n,), and lists with an entry for each part: K or D, location, scale; and the sites less the latents."""
+        shift, *stated = self._prior(theta)
+        mean = shift.copy()
+        for part, centre in zip(self.parts, stated[1::4], strict=True):
+            if centre.any():
+                mean += centre if part.design is None else part.design @ centre
+        seconds = [
+            second if second.ndim == 1 else second.T if second.flags.c_contiguous else np.asfortranarray(second)
+            for second in stated[0::4]
+        ]
+        return mean, seconds, stated[2::4], stated[3::4], shift
+
+    def prior_pullback(self, theta: Array, mean_bar: Array, second_bar: Any) -> Array:
+        """``Σ ∂m/∂θ m̄ + Σ_s ∂K_s/∂θ K̄_s``, (d,), with D in place of K for coefficients."""
+        centre_bars = [
+            mean_bar if part.design is None else np.asarray(part.design.T @ mean_bar) for part in self.parts
+        ]
+        seconds = [np.ascontiguousarray(bar) for bar in second_bar]
+        return self._pullback(theta, np.asarray(mean_bar), *seconds, *centre_bars)[0]
 
 
 def _stated(source: DesignSource) -> tuple[TensorVariable, TensorVariable, TensorVariable]:

@@ -182,6 +182,26 @@ def random_effects_alone() -> None:
     pm.Poisson("y", mu=pm.math.exp(effects[INDEX]), observed=INDEX_COUNTS)
 
 
+@form("ls_log__", "level")
+def additive() -> None:
+    f = gp_prior("f", ls=pm.HalfNormal("ls"), mean=0.3, reparameterize=False)
+    poisson(f + gp_prior("g", ls=0.1) + pm.Normal("level"))
+
+
+@form("ls_log__", "eta_log__")
+def additive_read_apart() -> None:
+    f = gp_prior("f", ls=pm.HalfNormal("ls"), reparameterize=False)
+    g = pm.HalfNormal("eta") * np.eye(5) + 0.3
+    g = pm.MvNormal("g", np.arange(5.0) / 9.0, cov=g @ g.T)
+    pm.Poisson("y", mu=pm.math.exp(f[INDEX] + 0.5 * g[INDEX % 5]), observed=INDEX_COUNTS)
+
+
+@form("scale_log__")
+def correlated_coefficients() -> None:
+    covariance = pm.HalfNormal("scale") * (np.eye(4) + 0.4)
+    poisson(pm.math.dot(DESIGN, pm.MvNormal("slopes", np.ones(4), cov=covariance)))
+
+
 @form("ls_log__")
 def beside_others() -> None:
     ls = pm.Gamma("ls", 2.0, 4.0)
@@ -217,6 +237,23 @@ def log_density(joint: JointModel, point: dict[str, np.ndarray]) -> float:
     total = joint.rest(theta)[0]
     for block in joint.blocks:
         x = np.concatenate([np.ravel(point[name]) for name in block.value_names])
+        if block.parts is not None:
+            mean, seconds, locations, scales, _ = block.prior(theta)
+            eta, ends = mean.copy(), np.cumsum([0, *block.sizes])
+            for i, part in enumerate(block.parts):
+                values, second = x[ends[i] : ends[i + 1]], seconds[i]
+                if part.kind == "independent":
+                    moved = second * (values - locations[i]) / scales[i]
+                    total += norm.logpdf(values, locations[i], scales[i]).sum()
+                elif part.kind == "centred":
+                    moved = values - locations[i]
+                    total += multivariate_normal.logpdf(moved, np.zeros(values.size), second)
+                else:
+                    moved = np.linalg.cholesky(second) @ values
+                    total += norm.logpdf(values).sum()
+                eta += moved if part.design is None else part.design @ moved
+            total += block.likelihood(theta, eta)[0]
+            continue
         if block.design is not None:
             mean, spread, location, deviation, _ = block.prior(theta)
             eta = mean + block.design @ (spread * (x - location) / deviation)
@@ -254,15 +291,18 @@ def test_the_parts_are_the_model_and_their_gradients_are_differences(name):
     np.testing.assert_allclose(joint.rest(theta)[1], differences(lambda at: joint.rest(at)[0], theta), **near)
     for block in joint.blocks:
         # Not symmetric: a triangle that stands for both must do.
-        shape = (block.size, block.size) if block.design is None else (block.size,)
-        mean_bar, second_bar = rng.standard_normal(block.n_sites), rng.standard_normal(shape)
+        stated = block.prior(theta)[1]
+        seconds = stated if block.parts is not None else [stated]
+        mean_bar, second_bars = rng.standard_normal(block.n_sites), [rng.standard_normal(s.shape) for s in seconds]
 
-        def along(at, block=block, mean_bar=mean_bar, second_bar=second_bar):
+        def along(at, block=block, mean_bar=mean_bar, second_bars=second_bars):
             mean, second, *_ = block.prior(at)
-            return mean @ mean_bar + (second * second_bar).sum()
+            pairs = zip(second if block.parts is not None else [second], second_bars, strict=True)
+            return mean @ mean_bar + sum((one * bar).sum() for one, bar in pairs)
 
-        for matrix in (second_bar, np.asfortranarray(second_bar)):
-            pulled = block.prior_pullback(theta, mean_bar, matrix)
+        for order in ("C", "F"):
+            matrices = [np.asarray(bar, order=order) for bar in second_bars]
+            pulled = block.prior_pullback(theta, mean_bar, matrices if block.parts is not None else matrices[0])
             np.testing.assert_allclose(pulled, differences(along, theta), **near)
         eta = rng.standard_normal(block.n_sites)
         _, slope, by_theta = block.likelihood(theta, eta)
@@ -319,20 +359,14 @@ def unregistered() -> None:
     pm.Logistic("y", mu=gp_prior("f", ls=pm.HalfNormal("ls")), s=1.0, observed=COUNTS / 2.0)
 
 
-def added() -> None:
-    ls = pm.HalfNormal("ls")
-    poisson(gp_prior("f", ls=ls) + gp_prior("g", ls=0.1))
-
-
 def two_outputs() -> None:
     f = gp_prior("f", ls=pm.HalfNormal("ls"), n_outputs=2)
     pm.Poisson("y", mu=pm.math.exp(f), observed=np.stack([COUNTS, COUNTS[::-1]]))
 
 
 REASONS = [
-    (added, "f + g is read as a sum of several latent vectors"),
     (unregistered, "the likelihood of f is not registered"),
-    (two_outputs, "f is not one vector with a covariance matrix"),
+    (two_outputs, "f has several rows, each with a covariance matrix"),
     (MODELS["centred"], "no block depends on continuous hyperparameters"),
 ]
 
@@ -406,3 +440,15 @@ def test_a_discrete_variable_is_conditioned_on():
         totals.append(log_density(joint, point))
         assert totals[-1] == pytest.approx(float(exact(point)), abs=1e-7)
     assert totals[0] != pytest.approx(totals[1], abs=1e-3)
+
+
+def test_coefficients_beside_a_process_are_latents_where_they_are_named():
+    with pm.Model() as model:
+        slopes = pm.Normal("slopes", 0.0, pm.HalfNormal("spread"), shape=4)
+        poisson(gp_prior("f", ls=pm.HalfNormal("ls")) + pm.math.dot(DESIGN, slopes))
+    joint = joint_of(model)
+    assert set(joint.theta.names) == {"slopes", "spread_log__", "ls_log__"}
+    joint = read_joint(read_structure(model, ["f", "slopes"]), model.initial_point())
+    assert set(joint.theta.names) == {"spread_log__", "ls_log__"}
+    assert [part.kind for part in joint.blocks[0].parts] == ["whitened", "independent"]
+    assert_is_the_model(joint, model)

@@ -202,6 +202,7 @@ class ToyBlock:
     jitter: float = 1e-3
     fixed_covariance: bool = False
     design = None
+    parts = None
 
     @property
     def n_sites(self) -> int:

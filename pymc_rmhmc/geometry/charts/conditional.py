@@ -40,12 +40,74 @@ from pymc_rmhmc.geometry.linalg import (
 )
 from pymc_rmhmc.geometry.prior import PriorFailure
 
-__all__ = ["DenseConditional"]
+__all__ = ["DenseConditional", "SitesOnCovariance", "factor_or_fail"]
 
 type Array = NDArray[np.float64]
 
 
-class DenseConditional:
+class SitesOnCovariance:
+    """Sites with a prior ``N(m, Q)``, times their Gaussian factors: what does not depend on how Q is factorised.
+
+    Parameters
+    ----------
+    mean : (n,) array
+        m.
+    covariance : (n, n) array
+        Q, in Fortran order.
+    sites : GaussianSites
+        With w̄ ≥ 0.
+    inner : (n, n) array, optional
+        The factor of ``B = I + sQs``, if it is known.
+
+    Raises
+    ------
+    PriorFailure
+        If m or Q is not finite, or B not positive definite.
+    """
+
+    def __init__(self, mean: Array, covariance: Array, sites: GaussianSites, inner: Array | None = None) -> None:
+        if not np.isfinite(mean).all():
+            raise PriorFailure(Failure.NON_FINITE, 0)
+        self._mean, self._covariance = mean, covariance
+        self._precision = sites.precision
+        self._root = np.sqrt(sites.precision)
+        if inner is None:
+            inner = factor_or_fail(identity_plus_scaled(covariance, self._root), overwrite=True)
+        self._inner = inner
+        self._linear = sites.gradient(mean)
+        self._centre_dual = self._dual(self._linear)
+        self.log_evidence = float(
+            sites.log_density(mean)
+            + 0.5 * self._linear @ self._multiply(self._centre_dual)
+            - np.log(self._inner.diagonal()).sum()
+        )
+
+    def marginals(self) -> tuple[Array, Array]:
+        """Mean and variance (n,) of each site under the prior times the sites' factors."""
+        half = blas.dtrsm(1.0, self._inner, self._root[:, None] * self._covariance, lower=1)
+        variance = self._covariance.diagonal() - np.einsum("ij,ij->j", half, half)
+        return self._mean + self._multiply(self._centre_dual), np.maximum(variance, 0.0)
+
+    def _half_inner_inverse(self) -> Array:
+        """``½ s B⁻¹ s`` as a lower triangle that stands for both: off the diagonal it is doubled."""
+        inverse, _ = lapack.dpotri(self._inner, lower=1)
+        inverse.reshape(-1, order="F")[:: inverse.shape[0] + 1] *= 0.5
+        inverse *= self._root[:, None]
+        inverse *= self._root
+        return np.asarray(inverse)
+
+    def _multiply(self, vector: Array) -> Array:
+        """``Q v``."""
+        return multiply_symmetric(self._covariance, vector)
+
+    def _dual(self, vector: Array) -> Array:
+        """``(I + W̄Q)⁻¹ v``."""
+        scaled = self._root * self._multiply(vector)
+        inner = solve_lower(self._inner, solve_lower(self._inner, scaled), transpose=True)
+        return vector - self._root * inner
+
+
+class DenseConditional(SitesOnCovariance):
     """The prior ``N(m, K)`` of the sites themselves, times Gaussian sites, at one θ.
 
     Two Choleskys to begin with; O(n²) to place noise; an inverse and a Cholesky adjoint for the derivative.
@@ -82,24 +144,9 @@ class DenseConditional:
         self, mean: Array, covariance: Array, sites: GaussianSites, like: DenseConditional | None = None, *,
         shift: Array | float = 0.0, centred: bool = True, by_covariance: bool = True,
     ) -> None:  # fmt: skip
-        if not np.isfinite(mean).all():
-            raise PriorFailure(Failure.NON_FINITE, 0)
-        self._mean, self._covariance = mean, covariance
         self._shift, self._centred, self._by_covariance = shift, centred, by_covariance
-        self._precision = sites.precision
-        self._root = np.sqrt(sites.precision)
-        if like is None:
-            self._factor = _factor(covariance)
-            self._inner = _factor(identity_plus_scaled(covariance, self._root), overwrite=True)
-        else:
-            self._factor, self._inner = like._factor, like._inner
-        self._linear = sites.gradient(mean)
-        self._centre_dual = self._dual(self._linear)
-        self.log_evidence = float(
-            sites.log_density(mean)
-            + 0.5 * self._linear @ self._multiply(self._centre_dual)
-            - np.log(self._inner.diagonal()).sum()
-        )
+        self._factor: Array = factor_or_fail(covariance) if like is None else like._factor
+        super().__init__(mean, covariance, sites, None if like is None else like._inner)
 
     @property
     def n_noise(self) -> int:
@@ -123,13 +170,6 @@ class DenseConditional:
     def latents(self) -> Array:
         """The model's variable for the noise that was placed last, (n,)."""
         return self._placed - self._shift if self._centred else self.whiten(self._placed)
-
-    def marginals(self) -> tuple[Array, Array]:
-        """Mean and variance (n,) of each latent value under the prior times the sites."""
-        n = self._mean.size
-        half = blas.dtrsm(1.0, self._inner, self._root[:, None] * self._covariance, lower=1)
-        variance = self._covariance.diagonal() - np.einsum("ij,ij->j", half, half)
-        return self.place(np.zeros(2 * n)), np.maximum(variance, 0.0)
 
     def recover(self, values: Array, noise: Array) -> Array:
         """A draw of z given η, of the noise that `place` maps there; `noise` is (2 n,) standard normal.
@@ -187,26 +227,8 @@ class DenseConditional:
         if self._by_covariance:
             del self._covariance, self._inner
 
-    def _half_inner_inverse(self) -> Array:
-        """``½ s B⁻¹ s`` as a lower triangle that stands for both: off the diagonal it is doubled."""
-        inverse, _ = lapack.dpotri(self._inner, lower=1)
-        inverse.reshape(-1, order="F")[:: inverse.shape[0] + 1] *= 0.5
-        inverse *= self._root[:, None]
-        inverse *= self._root
-        return np.asarray(inverse)
 
-    def _multiply(self, vector: Array) -> Array:
-        """``K v``."""
-        return multiply_symmetric(self._covariance, vector)
-
-    def _dual(self, vector: Array) -> Array:
-        """``(I + W̄K)⁻¹ v``."""
-        scaled = self._root * self._multiply(vector)
-        inner = solve_lower(self._inner, solve_lower(self._inner, scaled), transpose=True)
-        return vector - self._root * inner
-
-
-def _factor(matrix: Array, *, overwrite: bool = False) -> Array:
+def factor_or_fail(matrix: Array, *, overwrite: bool = False) -> Array:
     """The lower Cholesky factor, or the failure to count."""
     factor = cholesky(matrix, overwrite=overwrite)
     if factor is None:

@@ -1,0 +1,256 @@
+"""Several latent vectors that are read as a sum, as a function of (θ, z).
+
+Additive processes, a process beside coefficients: ``η = m + Σ_s A_s L_s y_s`` with constant maps A_s and
+``y_s ~ N(0, I)`` a priori, where ``L_s L_sᵀ`` is a vector's covariance matrix, or L_s diagonal. The map of z is that
+of one vector (`pymc_rmhmc.geometry.charts.conditional`), with ``Q = Σ A_s L_s L_sᵀ A_sᵀ`` in place of K:
+
+    a = (I + W̄Q)⁻¹ (b - W̄(m + Σ A_s L_s z_s) + s z₂),     y_s = z_s + L_sᵀ A_sᵀ a,      s = sqrt(w̄).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts.conditional import SitesOnCovariance, factor_or_fail
+from pymc_rmhmc.geometry.charts.site import GaussianSites
+from pymc_rmhmc.geometry.linalg import cholesky_adjoint_of_product, multiply_lower, solve_lower
+from pymc_rmhmc.geometry.prior import PriorFailure
+
+__all__ = ["CoefficientsPart", "Part", "SummedConditional", "VectorPart"]
+
+type Array = NDArray[np.float64]
+
+
+class Part(ABC):
+    """One vector of a sum.
+
+    Parameters
+    ----------
+    design : (n, k) array or sparse array, or None
+        A_s; None for the identity.
+    """
+
+    size: int
+
+    def __init__(self, design: Any) -> None:
+        self.design = design
+
+    def predict(self, values: Array) -> Array:
+        """``A v``, (n,)."""
+        return values if self.design is None else np.asarray(self.design @ values)
+
+    def collect(self, sites: Array) -> Array:
+        """``Aᵀ v``, (k,)."""
+        return sites if self.design is None else np.asarray(self.design.T @ sites)
+
+    def between(self, matrix: Array) -> Array:
+        """``Aᵀ S A`` of a symmetric S, (k, k)."""
+        return matrix if self.design is None else np.asarray(self.design.T @ (self.design.T @ matrix).T)
+
+    @abstractmethod
+    def scale(self, whitened: Array) -> Array:
+        """``L y``."""
+
+    @abstractmethod
+    def unscale_adjoint(self, values: Array) -> Array:
+        """``Lᵀ v``."""
+
+    @abstractmethod
+    def covariance(self) -> Array:
+        """``A L Lᵀ Aᵀ``, (n, n)."""
+
+    @abstractmethod
+    def to_model(self, whitened: Array) -> Array:
+        """The model's variable for a y."""
+
+    @abstractmethod
+    def from_model(self, values: Array) -> Array:
+        """The y of the model's variable."""
+
+    @abstractmethod
+    def log_volume(self) -> float:
+        """``log |∂ variable / ∂y|``."""
+
+    @abstractmethod
+    def pullback(self, covariance_bar: Array, collected: Array, noise: Array) -> Array:
+        """The derivative by K or by D, from the symmetric one by Q and from that of ``L z``, which is `collected`."""
+
+
+class VectorPart(Part):
+    """A vector with a covariance matrix K; the model's variable is ``location + L y``, or y if it is not centred."""
+
+    def __init__(self, design: Any, covariance: Array, location: Array, *, centred: bool) -> None:
+        super().__init__(design)
+        self.size = covariance.shape[0]
+        self._covariance, self._factor = covariance, factor_or_fail(covariance)
+        self._location, self._centred = location, centred
+
+    def scale(self, whitened: Array) -> Array:
+        """``L y``."""
+        return multiply_lower(self._factor, whitened)
+
+    def unscale_adjoint(self, values: Array) -> Array:
+        """``Lᵀ v``."""
+        return multiply_lower(self._factor, values, transpose=True)
+
+    def covariance(self) -> Array:
+        """``A L Lᵀ Aᵀ``, (n, n)."""
+        if self.design is None:
+            return self._covariance
+        return np.asarray(self.design @ (self.design @ self._covariance).T)
+
+    def to_model(self, whitened: Array) -> Array:
+        """The model's variable for a y."""
+        return self._location + self.scale(whitened) if self._centred else whitened
+
+    def from_model(self, values: Array) -> Array:
+        """The y of the model's variable."""
+        return solve_lower(self._factor, values - self._location) if self._centred else values
+
+    def log_volume(self) -> float:
+        """``log |∂ variable / ∂y|``."""
+        return float(np.log(self._factor.diagonal()).sum()) if self._centred else 0.0
+
+    def pullback(self, covariance_bar: Array, collected: Array, noise: Array) -> Array:
+        """The derivative by K."""
+        return self.between(covariance_bar) + cholesky_adjoint_of_product(self._factor, collected, noise)
+
+
+class CoefficientsPart(Part):
+    """Independent coefficients; the model's variable is ``location + deviation y``, and ``spread y`` is read."""
+
+    def __init__(self, design: Any, spread: Array, location: Array, deviation: Array) -> None:
+        super().__init__(design)
+        if not (np.isfinite(spread).all() and np.isfinite(deviation).all()):
+            raise PriorFailure(Failure.NON_FINITE, 0)
+        self.size = spread.size
+        self._spread, self._location, self._deviation = spread, location, deviation
+
+    def scale(self, whitened: Array) -> Array:
+        """``L y``."""
+        return self._spread * whitened
+
+    def unscale_adjoint(self, values: Array) -> Array:
+        """``Lᵀ v``."""
+        return self._spread * values
+
+    def covariance(self) -> Array:
+        """``A L Lᵀ Aᵀ``, (n, n)."""
+        if self.design is None:
+            return np.diag(self._spread**2)
+        scaled = self.design @ np.diag(self._spread)
+        return np.asarray(scaled @ scaled.T)
+
+    def to_model(self, whitened: Array) -> Array:
+        """The model's variable for a y."""
+        return self._location + self._deviation * whitened
+
+    def from_model(self, values: Array) -> Array:
+        """The y of the model's variable."""
+        return (values - self._location) / self._deviation
+
+    def log_volume(self) -> float:
+        """``log |∂ variable / ∂y|``."""
+        return float(np.log(np.abs(self._deviation)).sum())
+
+    def pullback(self, covariance_bar: Array, collected: Array, noise: Array) -> Array:
+        """The derivative by D."""
+        return np.asarray(2.0 * self._spread * self.between(covariance_bar).diagonal() + collected * noise)
+
+
+class SummedConditional(SitesOnCovariance):
+    """A sum of vectors times Gaussian sites, at one θ.
+
+    Parameters
+    ----------
+    mean : (n,) array
+        m, the sites where every y is 0.
+    parts : sequence of Part
+        The vectors.
+    sites : GaussianSites
+        With w̄ ≥ 0.
+
+    Raises
+    ------
+    PriorFailure
+        If something is not finite, or B not positive definite.
+    """
+
+    def __init__(self, mean: Array, parts: Sequence[Part], sites: GaussianSites) -> None:
+        self._parts = tuple(parts)
+        total = np.asfortranarray(sum(part.covariance() for part in self._parts), dtype=np.float64)
+        super().__init__(mean, total, sites)
+        ends = np.cumsum([0, *(part.size for part in self._parts)])
+        self._slices = [slice(int(a), int(b)) for a, b in itertools.pairwise(ends)]
+        self._n_latent = int(ends[-1])
+
+    @property
+    def n_noise(self) -> int:
+        """The size of z: a normal number for each latent value, and for each site."""
+        return self._n_latent + self._mean.size
+
+    def place(self, noise: Array) -> Array:
+        """The sites (n,) of z."""
+        held = list(zip(self._parts, self._slices, strict=True))
+        self._noise = noise
+        drawn = sum((part.predict(part.scale(noise[where])) for part, where in held), np.zeros_like(self._mean))
+        site_noise = self._root * noise[self._n_latent :]
+        self._placed_dual = self._dual(self._linear - self._precision * drawn + site_noise)
+        self._placed = [
+            noise[where] + part.unscale_adjoint(part.collect(self._placed_dual)) for part, where in held
+        ]
+        return np.asarray(self._mean + drawn + self._multiply(self._placed_dual))
+
+    def enter(self, values: Array, noise: Array) -> Array:
+        """A draw of z given the model's variables; `noise` is standard normal.
+
+        As for one vector: ``z = z' + ((y - y(z')), s Σ A_s L_s (y_s - y_s(z')))``.
+        """
+        self.place(noise)
+        given = [part.from_model(values[where]) for part, where in zip(self._parts, self._slices, strict=True)]
+        missing = [y - placed for y, placed in zip(given, self._placed, strict=True)]
+        sites = sum(part.predict(part.scale(y)) for part, y in zip(self._parts, missing, strict=True))
+        return np.asarray(noise + np.concatenate((*missing, self._root * sites)))
+
+    @property
+    def latents(self) -> Array:
+        """The model's variables for the noise that was placed last, one after another."""
+        return np.concatenate([part.to_model(y) for part, y in zip(self._parts, self._placed, strict=True)])
+
+    def log_prior(self) -> float:
+        """Their log density."""
+        square = sum(float(y @ y) for y in self._placed)
+        volume = sum(part.log_volume() for part in self._parts)
+        return -0.5 * square - 0.5 * self._n_latent * math.log(2.0 * math.pi) - volume
+
+    def pullback(self, residual: Array) -> tuple[Array, Array, list[Array]]:
+        """The gradient of ``ψ(η) + log E`` by z, by m, and by every part's K or D.
+
+        Parameters
+        ----------
+        residual : (n,) array
+            ``∂ψ/∂η``.
+        """
+        spread, centre = self._dual(residual), self._centre_dual
+        covariance_bar = 0.5 * (np.outer(spread, self._placed_dual) + np.outer(self._placed_dual, spread))
+        covariance_bar += 0.5 * np.outer(centre, centre)
+        half = 0.5 * self._half_inner_inverse()
+        covariance_bar -= half + half.T
+        noise, bars = [], []
+        for part, where in zip(self._parts, self._slices, strict=True):
+            collected = part.collect(spread)
+            noise.append(part.unscale_adjoint(collected))
+            bars.append(part.pullback(covariance_bar, collected, self._noise[where]))
+        return np.concatenate((*noise, self._root * self._multiply(spread))), spread + centre, bars
+
+    def release(self) -> None:
+        """Let go of what only another placing or pullback would need."""
+        del self._covariance, self._inner

@@ -1,0 +1,162 @@
+"""Several vectors that are read as a sum, placed by noise: against dense Gaussian algebra and differences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.stats import multivariate_normal, norm
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts import GaussianSites
+from pymc_rmhmc.geometry.charts.conditional import DenseConditional
+from pymc_rmhmc.geometry.charts.summed import CoefficientsPart, SummedConditional, VectorPart
+from pymc_rmhmc.geometry.prior import PriorFailure
+from tests.unit.test_diagonal_chart import differences
+from tests.unit.toys import kernel
+
+N = 7
+
+
+class Stated:
+    """A vector in the model's own values, a whitened one behind a gather, and coefficients."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(0)
+        gather = np.zeros((N, 4))
+        gather[np.arange(N), np.arange(N) % 4] = 1.0
+        self.designs = [None, sparse.csr_array(gather), rng.standard_normal((N, 3))]
+        self.seconds = [kernel(N, jitter=1e-2), 0.5 * kernel(4, jitter=1e-1), np.array([0.7, 0.0, -1.2])]
+        self.locations = [rng.standard_normal(N), np.zeros(4), rng.standard_normal(3)]
+        self.deviation = np.array([0.7, 2.0, 0.4])
+        self.mean = rng.standard_normal(N)
+        precision = rng.exponential(1.0, N)
+        precision[3] = 0.0
+        self.sites = GaussianSites(rng.standard_normal(N), precision)
+
+    def conditional(self, mean=None, seconds=None) -> SummedConditional:
+        seconds = self.seconds if seconds is None else seconds
+        first, second = (np.asfortranarray(s) for s in seconds[:2])
+        parts = [
+            VectorPart(self.designs[0], first, self.locations[0], centred=True),
+            VectorPart(self.designs[1], second, self.locations[1], centred=False),
+            CoefficientsPart(self.designs[2], seconds[2], self.locations[2], self.deviation),
+        ]
+        return SummedConditional(self.mean if mean is None else mean, parts, self.sites)
+
+    @property
+    def roots(self) -> list[np.ndarray]:
+        return [np.linalg.cholesky(self.seconds[0]), np.linalg.cholesky(self.seconds[1]), np.diag(self.seconds[2])]
+
+    def dense(self):
+        """The map from all y to the sites, and mean and covariance of y under the prior times the sites."""
+        scaled = np.hstack([r if d is None else d @ r for d, r in zip(self.designs, self.roots, strict=True)])
+        spread = np.linalg.inv(np.eye(N + 7) + scaled.T @ (self.sites.precision[:, None] * scaled))
+        return scaled, spread @ (scaled.T @ self.sites.gradient(self.mean)), spread
+
+    def y_of(self, latents: np.ndarray) -> np.ndarray:
+        first = np.linalg.solve(self.roots[0], latents[:N] - self.locations[0])
+        return np.concatenate((first, latents[N : N + 4], (latents[N + 4 :] - self.locations[2]) / self.deviation))
+
+
+def test_noise_is_placed_as_the_prior_times_the_sites():
+    stated = Stated()
+    conditional = stated.conditional()
+    scaled, centre, spread = stated.dense()
+
+    def place(noise):
+        eta = conditional.place(noise)
+        y = stated.y_of(conditional.latents)
+        np.testing.assert_allclose(eta, stated.mean + scaled @ y, atol=1e-9)
+        return y
+
+    np.testing.assert_allclose(place(np.zeros(conditional.n_noise)), centre, atol=1e-9)
+    part = np.column_stack([place(e) - centre for e in np.eye(conditional.n_noise)])
+    np.testing.assert_allclose(part @ part.T, spread, atol=1e-9)
+    mean, variance = conditional.marginals()
+    np.testing.assert_allclose(mean, stated.mean + scaled @ centre, atol=1e-9)
+    np.testing.assert_allclose(variance, np.diag(scaled @ spread @ scaled.T), atol=1e-9)
+
+
+def test_the_evidence_is_what_normalises_prior_times_sites():
+    stated = Stated()
+    scaled, centre, spread = stated.dense()
+    y = np.random.default_rng(1).standard_normal(N + 7)
+    exact = norm.logpdf(y).sum() + stated.sites.log_density(stated.mean + scaled @ y)
+    exact -= multivariate_normal.logpdf(y, centre, spread)
+    assert stated.conditional().log_evidence == pytest.approx(exact, abs=1e-9)
+
+
+def test_pullbacks_match_differences():
+    stated, rng = Stated(), np.random.default_rng(2)
+    conditional = stated.conditional()
+    z, weights = rng.standard_normal(conditional.n_noise), rng.standard_normal(N)
+
+    def value(z, mean, seconds):
+        held = stated.conditional(mean, seconds)
+        return weights @ np.sin(held.place(z)) + held.log_evidence
+
+    by_z, by_mean, bars = conditional.pullback(weights * np.cos(conditional.place(z)))
+    mean, seconds, near = stated.mean, stated.seconds, {"rtol": 1e-6, "atol": 1e-6}
+    np.testing.assert_allclose(by_z, differences(lambda at: value(at, mean, seconds), z), **near)
+    np.testing.assert_allclose(by_mean, differences(lambda at: value(z, at, seconds), mean), **near)
+    spread = differences(lambda at: value(z, mean, [*seconds[:2], at]), seconds[2])
+    np.testing.assert_allclose(bars[2], spread, **near)
+    for which in (0, 1):
+        along = rng.standard_normal(seconds[which].shape)
+        along = 1e-6 * (along + along.T)
+
+        def moved(sign, which=which, along=along):
+            changed = list(seconds)
+            changed[which] = changed[which] + sign * along
+            return value(z, mean, changed)
+
+        assert (bars[which] * along).sum() == pytest.approx((moved(1.0) - moved(-1.0)) / 2.0, rel=1e-4)
+
+
+def test_entered_values_are_placed_and_the_noise_has_its_conditional_law():
+    stated, rng = Stated(), np.random.default_rng(3)
+    conditional = stated.conditional()
+    values, noise = rng.standard_normal(N + 7), rng.standard_normal(conditional.n_noise)
+    conditional.place(conditional.enter(values, noise))
+    np.testing.assert_allclose(conditional.latents, values, atol=1e-8)
+    y = stated.y_of(values)
+    exact = norm.logpdf(y).sum() - np.linalg.slogdet(stated.roots[0])[1] - np.log(stated.deviation).sum()
+    assert conditional.log_prior() == pytest.approx(exact, abs=1e-8)
+    origin = conditional.enter(values, np.zeros(conditional.n_noise))
+    spread = np.column_stack([conditional.enter(values, e) - origin for e in np.eye(conditional.n_noise)])
+
+    def place(z):
+        conditional.place(z)
+        return stated.y_of(conditional.latents)
+
+    centre = place(np.zeros(conditional.n_noise))
+    part = np.column_stack([place(e) - centre for e in np.eye(conditional.n_noise)])
+    inverse = np.linalg.pinv(part)
+    np.testing.assert_allclose(spread, np.eye(conditional.n_noise) - inverse @ part, atol=1e-8)
+    np.testing.assert_allclose(origin, inverse @ (y - centre), atol=1e-7)
+
+
+def test_a_sum_of_one_vector_is_that_vector():
+    stated, rng = Stated(), np.random.default_rng(4)
+    matrix = np.asfortranarray(stated.seconds[0])
+    alone = DenseConditional(stated.mean, matrix, stated.sites)
+    summed = SummedConditional(stated.mean, [VectorPart(None, matrix, stated.mean, centred=True)], stated.sites)
+    noise, residual = rng.standard_normal(2 * N), rng.standard_normal(N)
+    assert summed.log_evidence == pytest.approx(alone.log_evidence, abs=1e-12)
+    np.testing.assert_allclose(summed.place(noise), alone.place(noise), atol=1e-10)
+    np.testing.assert_allclose(summed.latents, alone.latents, atol=1e-10)
+    for one, other in zip(summed.pullback(residual)[:2], alone.pullback(residual)[:2], strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-10)
+
+
+def test_parts_that_cannot_be_used_are_failures():
+    stated = Stated()
+    bad = [np.full((N, N), np.nan), np.zeros((4, 4)), np.array([np.inf, 0.0, 0.0])]
+    causes = [Failure.NON_FINITE, Failure.NOT_POSITIVE_DEFINITE, Failure.NON_FINITE]
+    for which, cause in enumerate(causes):
+        seconds = list(stated.seconds)
+        seconds[which] = bad[which]
+        with np.errstate(all="ignore"), pytest.raises(PriorFailure) as caught:
+            stated.conditional(seconds=seconds)
+        assert caught.value.failure is cause
