@@ -109,7 +109,7 @@ class JointSampler(ChainSampler):
             self._begin(values, rng)
         except PriorFailure as failure:
             raise CovarianceError(
-                f"{self.name}: the covariance cannot be factorised at the chain's starting point "
+                f"{self.name}: the prior cannot be factorised at the chain's starting point "
                 f"({failure.failure.name}), where {self._words(theta)}. Add jitter (gp.prior(..., jitter=1e-6)), "
                 "remove duplicated inputs, or give other `initvals`."
             ) from None
