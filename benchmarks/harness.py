@@ -54,7 +54,7 @@ TABLE: dict[str, tuple[str, ...]] = {
 }
 # Draws a chain where a sampler's default does not reach 200 effective ones; the same for every seed.
 DRAWS: dict[tuple[str, str], int] = {
-    **{(problem, "nutpie"): 4000 for problem in JOINT_PROBLEMS},
+    **{(problem, sampler): 4000 for problem in JOINT_PROBLEMS for sampler in ("flat", "nutpie")},
     **{(problem, "laplace NUTS"): 2000 for problem in JOINT_PROBLEMS},
     **{(problem, "MCLMC"): 20000 for problem in JOINT_PROBLEMS},
     ("usps", "nutpie"): 2000,
