@@ -10,7 +10,6 @@ from scipy.stats import t
 
 from benchmarks.joint_problems import JOINT_PROBLEMS
 from benchmarks.linear_problems import LINEAR_PROBLEMS
-from benchmarks.problems import PROBLEMS
 
 __all__ = ["BARS", "LARGEST_RHAT", "SMALLEST_ESS", "Verdict", "interval", "shortcomings", "verdict"]
 
@@ -21,7 +20,7 @@ COVERAGE = 0.9
 # The least ratio of effective draws a second, tuning included, to the best peer's: by the lower end of the interval.
 BARS: dict[str, float] = {
     "logit": 2.0, "probit": 5.0, "usps": 4.0, "cox": 1.5, "cox 64": 1.5,
-    **{name: 20.0 for name in JOINT_PROBLEMS},
+    **dict.fromkeys(JOINT_PROBLEMS, 20.0),
     **{name: 4.0 for name in JOINT_PROBLEMS if name.startswith(("logit", "cox"))},
     **dict.fromkeys(LINEAR_PROBLEMS, 1.5),
 }  # fmt: skip

@@ -25,12 +25,13 @@ from pymc_rmhmc.approximation.sites import laplace_sites
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.design import dense_design
 from pymc_rmhmc.geometry.charts.marginal import MarginalChart
+from pymc_rmhmc.geometry.charts.moving_sites import MovingSites
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.joint import JointBlock, JointDensity, JointTarget, conditional_of, parts_of
 from pymc_rmhmc.geometry.prior import Predictor, PriorFailure
 from pymc_rmhmc.geometry.target import Likelihood
 
-__all__ = ["JointApproximation", "approximate_jointly", "laplace_sites_at", "variational_sites_at"]
+__all__ = ["JointApproximation", "approximate_jointly", "laplace_sites_at", "moving_sites", "variational_sites_at"]
 
 type Array = NDArray[np.float64]
 type Likelihoods = Callable[[Array], Sequence[Likelihood]]
@@ -58,13 +59,13 @@ class JointApproximation:
 
     Attributes
     ----------
-    sites : tuple of GaussianSites
+    sites : tuple of GaussianSites or MovingSites
         One for each block.
     marginals : MarginalChart
         Centred at θ, with the curvature there.
     """
 
-    def __init__(self, sites: tuple[GaussianSites, ...], marginals: MarginalChart) -> None:
+    def __init__(self, sites: tuple[GaussianSites | MovingSites, ...], marginals: MarginalChart) -> None:
         self.sites, self.marginals = sites, marginals
 
 
@@ -95,7 +96,7 @@ def approximate_jointly(
     pair = (noise, -noise)
     for _ in range(MAX_ROUNDS):
         sites = variational_sites_at(density, theta, sites)
-        target = JointTarget(density, sites, unscaled)
+        target = JointTarget(density, _anchored(density, theta, sites), unscaled)
         found = optimize.minimize(
             lambda at, target=target: _negative_bound(target, at, pair),
             theta, jac=True, method="L-BFGS-B", bounds=[(t - REACH, t + REACH) for t in theta],
@@ -106,8 +107,24 @@ def approximate_jointly(
         if moved < SETTLED:
             break
     sites = variational_sites_at(density, theta, sites)
-    marginals = _curvature(JointTarget(density, sites, unscaled), theta, pair)
-    return JointApproximation(tuple(sites), marginals)
+    anchored = _anchored(density, theta, sites)
+    marginals = _curvature(JointTarget(density, anchored, unscaled), theta, pair)
+    return JointApproximation(tuple(anchored), marginals)
+
+
+def _anchored(
+    density: JointDensity, theta: Array, sites: Sequence[GaussianSites]
+) -> list[GaussianSites | MovingSites]:
+    """Sites of a θ, which follow the likelihood's parameters where it has some."""
+    held = zip(density.blocks, sites, strict=True)
+    return [moving_sites(block, theta, each, conditional_of(block, theta, each).marginals()[0]) for block, each in held]
+
+
+def moving_sites(
+    block: JointBlock, theta: Array, sites: GaussianSites, eta: Array
+) -> GaussianSites | MovingSites:
+    """Sites that were fitted at a θ, where the sites lie around η; as they are if the likelihood has no parameters."""
+    return MovingSites(sites, eta, block.information(theta, eta)) if block.has_moving_sites else sites
 
 
 def _negative_bound(target: JointTarget, theta: Array, noises: Sequence[Array]) -> tuple[float, Array]:

@@ -56,6 +56,11 @@ class SiteRegression:
         self._mean += change / self.count
         self._scatter += change[0] * (new - self._mean)
 
+    @property
+    def centre(self) -> Array:
+        """The mean of the sites, (n,)."""
+        return np.asarray(self._mean[0])
+
     def fit(self, fallback: GaussianSites) -> GaussianSites | None:
         """The regression's sites, w̄ clipped at 0; None with fewer than `MIN_DRAWS` draws.
 

@@ -17,16 +17,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts.conditional import DenseConditional
+from pymc_rmhmc.geometry.charts.conditional import DenseConditional, SitesOnCovariance
 from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional
 from pymc_rmhmc.geometry.charts.marginal import MarginalChart
+from pymc_rmhmc.geometry.charts.moving_sites import MovingSites
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.charts.summed import CoefficientsPart, Part, SummedConditional, VectorPart
 from pymc_rmhmc.geometry.prior import PriorFailure
 
-__all__ = ["Conditional", "JointBlock", "JointDensity", "JointPoint", "JointTarget", "conditional_of", "parts_of"]
+__all__ = [
+    "Conditional",
+    "JointBlock",
+    "JointDensity",
+    "JointPoint",
+    "JointTarget",
+    "conditional_of",
+    "parts_of",
+    "sites_at",
+]
 
 type Array = NDArray[np.float64]
+type Sites = GaussianSites | MovingSites
 
 
 class BlockPart(Protocol):
@@ -67,6 +78,16 @@ class JointBlock(Protocol):
     @property
     def parts(self) -> Sequence[BlockPart] | None:
         """The vectors of a sum; None for one vector, or for coefficients alone."""
+
+    @property
+    def has_moving_sites(self) -> bool:
+        """Whether parameters of the likelihood move the information of the sites."""
+
+    def information(self, theta: Array, eta: Array) -> Array:
+        """The Fisher information of each site at η, (n,); needed where sites move."""
+
+    def information_pullback(self, theta: Array, eta: Array, bar: Array) -> Array:
+        """``Σ ∂I/∂θ Ī``, (d,)."""
 
     def prior(self, theta: Array) -> tuple[Any, ...]:
         """What the latents' prior is at θ.
@@ -168,13 +189,13 @@ class JointTarget:
     ----------
     density : JointDensity
         The model.
-    sites : sequence of GaussianSites
-        One for each block, constant.
+    sites : sequence of GaussianSites or MovingSites
+        One for each block; what they hold is constant.
     chart : MarginalChart
         For θ.
     """
 
-    def __init__(self, density: JointDensity, sites: Sequence[GaussianSites], chart: MarginalChart) -> None:
+    def __init__(self, density: JointDensity, sites: Sequence[Sites], chart: MarginalChart) -> None:
         self.density = density
         self.sites = tuple(sites)
         self.chart = chart
@@ -208,14 +229,21 @@ class JointTarget:
         total, theta_bar = self.density.rest(theta)
         point.log_given = total
         noise_bars = []
-        for which, (block, sites, part) in enumerate(zip(self.density.blocks, self.sites, self._slices, strict=True)):
-            conditional = self._conditional(which, theta)
+        for which, (block, held, part) in enumerate(zip(self.density.blocks, self.sites, self._slices, strict=True)):
+            sites = sites_at(block, theta, held)
+            conditional = self._conditional(which, theta, sites)
             eta = conditional.place(point.position[part])
             log_likelihood, slope, by_parameters = block.likelihood(theta, eta)
             noise_bar, *prior_bars = conditional.pullback(slope - sites.gradient(eta))
             point.log_given += log_likelihood
             total += log_likelihood - sites.log_density(eta) + conditional.log_evidence
             theta_bar = theta_bar + by_parameters + block.prior_pullback(theta, *prior_bars)
+            if isinstance(held, MovingSites):
+                assert isinstance(conditional, SitesOnCovariance)
+                linear_bar, precision_bar = conditional.sites_pullback(eta)
+                # The sites' own term is taken off: -(bη - ½ w̄ η²).
+                bar = held.pullback(linear_bar - eta, precision_bar + 0.5 * eta**2)
+                theta_bar += block.information_pullback(theta, held.eta, bar)
             conditional.release()
             noise_bars.append(noise_bar)
             point.eta.append(eta)
@@ -223,10 +251,11 @@ class JointTarget:
             point.conditionals.append(conditional)
         return total, theta_bar, noise_bars
 
-    def _conditional(self, which: int, theta: Array) -> Conditional:
+    def _conditional(self, which: int, theta: Array, sites: GaussianSites) -> Conditional:
         """A block at θ; what does not move with θ is made once."""
         block = self.density.blocks[which]
-        made = conditional_of(block, theta, self.sites[which], self._made.get(which))
+        moving = isinstance(self.sites[which], MovingSites)
+        made = conditional_of(block, theta, sites, self._made.get(which), same_sites=not moving)
         if block.design is not None or block.fixed_covariance:
             self._made.setdefault(which, made)
         return made
@@ -270,7 +299,8 @@ class JointTarget:
         """
         parts = [self.chart.recover(theta)]
         for which, given in enumerate(values):
-            conditional = self._conditional(which, theta)
+            sites = sites_at(self.density.blocks[which], theta, self.sites[which])
+            conditional = self._conditional(which, theta, sites)
             parts.append(conditional.enter(given, rng.standard_normal(conditional.n_noise)))
         return np.concatenate(parts)
 
@@ -283,8 +313,15 @@ class JointTarget:
         return point.log_given + sum(conditional.log_prior() for conditional in point.conditionals)
 
 
-def conditional_of(block: JointBlock, theta: Array, sites: GaussianSites, like: Any = None) -> Conditional:
-    """A block at θ, times sites; `like` is one of the same sites whose constant parts serve again.
+def sites_at(block: JointBlock, theta: Array, sites: Sites) -> GaussianSites:
+    """The sites at θ."""
+    return sites.at(block.information(theta, sites.eta)) if isinstance(sites, MovingSites) else sites
+
+
+def conditional_of(
+    block: JointBlock, theta: Array, sites: GaussianSites, like: Any = None, *, same_sites: bool = True
+) -> Conditional:
+    """A block at θ, times sites; `like` is one of the block's whose constant parts serve again.
 
     Raises
     ------
@@ -299,7 +336,8 @@ def conditional_of(block: JointBlock, theta: Array, sites: GaussianSites, like: 
         return DiagonalConditional(block.design, mean, spread, location, scale, sites, like)
     mean, covariance, shift = block.prior(theta)
     return DenseConditional(
-        mean, covariance, sites, like, shift=shift, centred=block.centred, by_covariance=not block.fixed_covariance
+        mean, covariance, sites, like, shift=shift, centred=block.centred, by_covariance=not block.fixed_covariance,
+        same_sites=same_sites,
     )
 
 

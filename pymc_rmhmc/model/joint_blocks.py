@@ -53,6 +53,7 @@ class _Block:
     _prior: GraphFunction
     _pullback: GraphFunction
     _likelihood: GraphFunction
+    _informations: tuple[GraphFunction, ...] = ()
 
     @property
     def size(self) -> int:
@@ -62,7 +63,7 @@ class _Block:
     @property
     def functions(self) -> tuple[GraphFunction, ...]:
         """Everything that is bound to a point."""
-        return self._prior, self._pullback, self._likelihood
+        return self._prior, self._pullback, self._likelihood, *self._informations
 
     def likelihood(self, theta: Array, eta: Array) -> tuple[float, Array, Array]:
         """``Σ ℓ``, its slope by site (n,), and its gradient by θ (d,)."""
@@ -71,6 +72,33 @@ class _Block:
 
     def bind(self, point: Point) -> None:
         """Take what is not a graph from a point and from shared data."""
+
+    @property
+    def has_moving_sites(self) -> bool:
+        """Whether parameters of the likelihood move the information of the sites."""
+        return bool(self._informations)
+
+    def information(self, theta: Array, eta: Array) -> Array:
+        """The Fisher information of each site at η, (n,)."""
+        return self._informations[0](theta, eta)[0]
+
+    def information_pullback(self, theta: Array, eta: Array, bar: Array) -> Array:
+        """``Σ ∂I/∂θ Ī``, (d,)."""
+        return self._informations[1](theta, eta, bar)[0]
+
+    def _compile_information(
+        self, model: pm.Model, theta: Hyperparameters, observed: Sequence[ObservedTerms], shift: TensorVariable
+    ) -> None:
+        """What moving sites need, where a parameter of a likelihood moves."""
+        if not any(o.has_moving_parameters for o in observed):
+            return
+        eta, bar = pt.dvector("eta", shape=(self.n_sites,)), pt.dvector("bar")
+        information = sum(o.information(eta, shift) for o in observed)
+        gradient = gradient_by((information * bar).sum(), theta.symbol)
+        self._informations = (
+            GraphFunction(model, [theta.symbol, eta], [information]),
+            GraphFunction(model, [theta.symbol, eta, bar], [gradient]),
+        )
 
     def _compile_likelihood(
         self, model: pm.Model, theta: Hyperparameters, observed: Sequence[ObservedTerms], shift: TensorVariable
@@ -114,6 +142,7 @@ class CovarianceBlock(_Block):
         gradient = gradient_by(along, theta.symbol)
         self._pullback = GraphFunction(model, [theta.symbol, mean_bar, covariance_bar], [gradient])
         self._compile_likelihood(model, theta, observed, shift)
+        self._compile_information(model, theta, observed, shift)
 
     def prior(self, theta: Array) -> tuple[Array, ...]:
         """Mean (n,) and covariance (n, n) of the sites, in Fortran order, and the sites less the latents (n,)."""
@@ -258,6 +287,7 @@ class SumBlock(_Block):
         inputs = [theta.symbol, mean_bar, *second_bars, *centre_bars]
         self._pullback = GraphFunction(model, inputs, [gradient_by(along, theta.symbol)])
         self._compile_likelihood(model, theta, observed, shift)
+        self._compile_information(model, theta, observed, shift)
 
     @staticmethod
     def _stated_part(source: DesignSource) -> tuple[TensorVariable, ...]:

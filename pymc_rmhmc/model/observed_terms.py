@@ -10,10 +10,12 @@ import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.gradient import disconnected_grad
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.graphs import substitute
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
+from pymc_rmhmc.model.likelihoods import LikelihoodTerms
 from pymc_rmhmc.model.structure import Observation
 
 __all__ = ["ObservedTerms", "gradient_by"]
@@ -74,16 +76,34 @@ class ObservedTerms:
         The slope by the linear predictor is the registered closed form; what else depends on θ is an offset, along
         which that slope is taken, and the parameters, along which PyTensor differentiates ℓ.
         """
-        read = _read(eta - shift, self.index, eta.type.shape[0]) + self.added + self._offset
+        read = self._predictor(eta, shift)
         held = disconnected_grad(read)
-        vectors = {
-            name: pt.second(held, value.ravel() if value.ndim == self._data_ndim else value)
-            for name, value in zip(self._likelihood.parameters, self._values, strict=True)
-        }
-        terms = self._likelihood.terms(held, vectors, pt.cast(self._y.ravel(), "float64"))
+        terms = self._terms(held)
         total, slope = terms.logp.sum(), disconnected_grad(terms.gradient)
         along = (slope * read).sum()
         return total, pytensor.grad(along, eta), gradient_by(total + along, self._theta.symbol)
+
+
+    @property
+    def has_moving_parameters(self) -> bool:
+        """Whether θ moves a parameter of the likelihood."""
+        return self._theta.symbol in ancestors(self._values)
+
+    def information(self, eta: TensorVariable, shift: TensorVariable) -> TensorVariable:
+        """The Fisher information (or the curvature that stands for it) by site at given sites."""
+        curvature = self._terms(self._predictor(eta, shift)).curvature
+        kind = "fisher" if "fisher" in curvature else "hessian"
+        return pt.inc_subtensor(pt.zeros_like(eta)[self.index], curvature[kind].weight)
+
+    def _predictor(self, eta: TensorVariable, shift: TensorVariable) -> TensorVariable:
+        return _read(eta - shift, self.index, eta.type.shape[0]) + self.added + self._offset
+
+    def _terms(self, predictor: TensorVariable) -> LikelihoodTerms:
+        vectors = {
+            name: pt.second(predictor, value.ravel() if value.ndim == self._data_ndim else value)
+            for name, value in zip(self._likelihood.parameters, self._values, strict=True)
+        }
+        return self._likelihood.terms(predictor, vectors, pt.cast(self._y.ravel(), "float64"))
 
 
 def _read(sites: TensorVariable, index: Sites, n_sites: int | None) -> TensorVariable:

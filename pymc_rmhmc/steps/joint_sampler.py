@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from pymc.step_methods.state import dataclass_state
 
 from pymc_rmhmc.approximation import SiteRegression
-from pymc_rmhmc.approximation.joint import approximate_jointly
+from pymc_rmhmc.approximation.joint import approximate_jointly, moving_sites
 from pymc_rmhmc.approximation.marginals import fit_marginals
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.errors import CovarianceError
-from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.chain_sampler import ChainSampler, ChainState
@@ -25,6 +25,7 @@ __all__ = ["JointSampler", "JointState"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, Array]
+type Sites = GaussianSites | MovingSites
 
 # How much lower than at its mode a density may be, beyond what its Laplace approximation says, for a chain to begin.
 FALL = 10.0
@@ -34,7 +35,7 @@ FALL = 10.0
 class JointState(ChainState):
     """The state of a joint chain: sites and θ's chart, and what they will be refitted to."""
 
-    sites: tuple[GaussianSites, ...] = ()
+    sites: tuple[Sites, ...] = ()
     marginals: MarginalChart | None = None
     regressions: tuple[SiteRegression, ...] = ()
     thetas: tuple[Array, ...] = ()
@@ -181,13 +182,22 @@ class JointSampler(ChainSampler):
         for regression, eta, slope in zip(state.regressions, point.eta, point.slope, strict=True):
             regression.add(eta, slope)
 
+    @staticmethod
+    def _refitted(block: Any, held: Sites, regression: SiteRegression, theta: Array) -> Sites:
+        """A block's sites from its draws; the old ones where these are too few."""
+        fitted = regression.fit(held.sites if isinstance(held, MovingSites) else held)
+        return held if fitted is None else moving_sites(block, theta, fitted, regression.centre)
+
     def _refit(self) -> None:
         state = self.state
         if state.marginals is None or not state.thetas:
             return
-        fitted = [regression.fit(sites) for regression, sites in zip(state.regressions, state.sites, strict=True)]
-        state.sites = tuple(new or old for new, old in zip(fitted, state.sites, strict=True))
-        state.marginals = fit_marginals(np.array(state.thetas)) or state.marginals
+        thetas = np.array(state.thetas)
+        state.sites = tuple(
+            self._refitted(block, held, regression, thetas.mean(axis=0))
+            for block, held, regression in zip(self.model.blocks, state.sites, state.regressions, strict=True)
+        )
+        state.marginals = fit_marginals(thetas) or state.marginals
         # What came before the first refit is the way from the start, and is forgotten; later draws add up.
         if state.iteration == state.refits[0]:
             state.thetas, state.regressions = (), ()

@@ -305,6 +305,11 @@ def test_the_parts_are_the_model_and_their_gradients_are_differences(name):
             pulled = block.prior_pullback(theta, mean_bar, matrices if block.parts is not None else matrices[0])
             np.testing.assert_allclose(pulled, differences(along, theta), **near)
         eta = rng.standard_normal(block.n_sites)
+        if block.has_moving_sites:
+            bar = rng.standard_normal(block.n_sites)
+            exact = differences(lambda at, block=block, eta=eta, bar=bar: block.information(at, eta) @ bar, theta)
+            np.testing.assert_allclose(block.information_pullback(theta, eta, bar), exact, **near)
+            assert (block.information(theta, eta) >= 0.0).all()
         _, slope, by_theta = block.likelihood(theta, eta)
         by_eta = differences(lambda at, block=block: block.likelihood(theta, at)[0], eta)
         np.testing.assert_allclose(slope, by_eta, **near)

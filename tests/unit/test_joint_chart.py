@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.geometry.linalg import cholesky_adjoint
@@ -203,6 +203,14 @@ class ToyBlock:
     fixed_covariance: bool = False
     design = None
     parts = None
+    has_moving_sites = True
+
+    def information(self, theta, eta):
+        return np.exp(-2.0 * theta[3] + 0.0 * eta) * (1.0 + 0.1 * theta[0])
+
+    def information_pullback(self, theta, eta, bar):
+        level = np.exp(-2.0 * theta[3]) * bar.sum()
+        return np.array([0.1 * level, 0.0, 0.0, -2.0 * level * (1.0 + 0.1 * theta[0])])
 
     @property
     def n_sites(self) -> int:
@@ -243,13 +251,15 @@ def bent(centre: np.ndarray, factor: np.ndarray) -> MarginalChart:
     return MarginalChart(np.full(d, -0.1), factor, centre, 0.5 + ramp, 0.4 - ramp, 0.6 + 0.7 * ramp)
 
 
-def joint(sigma: float | None = None) -> JointTarget:
+def joint(sigma: float | None = None, *, moving: bool = False) -> JointTarget:
     rng = np.random.default_rng(7)
     blocks = (ToyBlock(rng.standard_normal(N), True, sigma), ToyBlock(rng.standard_normal(N), False, sigma))
     precision = [rng.exponential(1.0, N), PRECISIONS["some"]] if sigma is None else [np.full(N, sigma**-2)] * 2
     linear = [rng.standard_normal(N) if sigma is None else block.y / sigma**2 for block in blocks]
     factor = np.linalg.cholesky(0.1 * np.eye(4) + 0.05)
     sites = [GaussianSites(*pair) for pair in zip(linear, precision, strict=True)]
+    if moving:
+        sites = [MovingSites(s, np.zeros(N), rng.exponential(1.0, N) * (np.arange(N) != 2)) for s in sites]
     return JointTarget(ToyDensity(blocks), sites, bent(THETA, factor))
 
 
@@ -278,8 +288,9 @@ def test_a_chart_with_no_bend_is_linear():
     assert placed.log_volume == pytest.approx(0.0, abs=1e-12)
 
 
-def test_the_joint_gradient_matches_differences():
-    target = joint()
+@pytest.mark.parametrize("moving", [False, True])
+def test_the_joint_gradient_matches_differences(moving):
+    target = joint(moving=moving)
     position = np.random.default_rng(8).standard_normal(target.size)
     slopes = differences(lambda at: target.at(at).log_density, position)
     np.testing.assert_allclose(target.at(position).gradient, slopes, rtol=1e-6, atol=1e-6)
@@ -331,6 +342,29 @@ def test_with_the_likelihood_for_sites_what_is_left_is_the_marginal_likelihood()
         np.testing.assert_allclose(point.gradient[4:], 0.0, atol=1e-8)
 
 
+def test_sites_that_follow_a_noise_leave_nothing_at_any_noise():
+    """z is then standard normal whatever θ is, the noise among it; sites that stand still fit at one noise alone."""
+    rng = np.random.default_rng(10)
+    blocks = (PlainInformation(rng.standard_normal(N), True), PlainInformation(rng.standard_normal(N), False))
+    at = np.exp(-2.0 * THETA[3])
+    standing = [GaussianSites(block.y * at, np.full(N, at)) for block in blocks]
+    moving = [MovingSites(sites, np.zeros(N), np.full(N, at)) for sites in standing]
+    chart = bent(THETA, 0.3 * np.eye(4))
+    position = np.concatenate(([0.2, -0.4, 0.3, 1.5], rng.standard_normal(4 * N)))
+    residual = {}
+    for name, sites in (("standing", standing), ("moving", moving)):
+        point = JointTarget(ToyDensity(blocks), sites, chart).at(position)
+        residual[name] = np.abs(point.gradient[4:]).max()
+        sigma, volume = np.exp(point.theta[3]), chart.place(position[:4]).log_volume
+        exact = norm.logpdf(point.theta, 0.2, 1.5).sum()
+        for block in blocks:
+            mean, prior, _ = block.prior(point.theta)
+            exact += multivariate_normal.logpdf(block.y, mean, prior + sigma**2 * np.eye(N))
+    assert point.log_density - 0.5 * position[:4] @ position[:4] - volume == pytest.approx(exact, abs=1e-8)
+    assert residual["moving"] < 1e-8
+    assert residual["standing"] > 0.1
+
+
 def test_entering_reproduces_the_values_of_both_forms():
     target = joint()
     rng = np.random.default_rng(11)
@@ -345,6 +379,16 @@ def test_entering_reproduces_the_values_of_both_forms():
             np.testing.assert_allclose(latents, value, atol=1e-8)
 
 
+class PlainInformation(ToyBlock):
+    """The information of normal data."""
+
+    def information(self, theta, eta):
+        return np.full(N, np.exp(-2.0 * theta[3]))
+
+    def information_pullback(self, theta, eta, bar):
+        return np.array([0.0, 0.0, 0.0, -2.0 * np.exp(-2.0 * theta[3]) * bar.sum()])
+
+
 class FixedBlock(ToyBlock):
     """The covariance of one θ at every θ."""
 
@@ -356,10 +400,11 @@ class FixedBlock(ToyBlock):
         return np.array([0.0, 0.0, self.inputs @ mean_bar, 0.0])
 
 
-def test_the_factors_of_a_covariance_that_does_not_move_are_made_once():
+@pytest.mark.parametrize("with_sites", [False, True])
+def test_the_factors_of_a_covariance_that_does_not_move_are_made_once(with_sites):
     rng, moving = np.random.default_rng(12), joint()
     fixed = [FixedBlock(block.y, block.centred, fixed_covariance=True) for block in moving.density.blocks]
-    target = JointTarget(ToyDensity(tuple(fixed)), moving.sites, moving.chart)
+    target = JointTarget(ToyDensity(tuple(fixed)), joint(moving=with_sites).sites, moving.chart)
     positions = rng.standard_normal((2, target.size))
     first, second = (target.at(position) for position in positions)
     assert second.conditionals[0]._factor is first.conditionals[0]._factor

@@ -74,6 +74,8 @@ class SitesOnCovariance:
         if inner is None:
             inner = factor_or_fail(identity_plus_scaled(covariance, self._root), overwrite=True)
         self._inner = inner
+        self._inner_inverse: Array | None = None
+        self._pushed = self._site_noise = np.zeros(0)
         self._linear = sites.gradient(mean)
         self._centre_dual = self._dual(self._linear)
         self.log_evidence = float(
@@ -88,9 +90,23 @@ class SitesOnCovariance:
         variance = self._covariance.diagonal() - np.einsum("ij,ij->j", half, half)
         return self._mean + self._multiply(self._centre_dual), np.maximum(variance, 0.0)
 
+    def sites_pullback(self, eta: Array) -> tuple[Array, Array]:
+        """The gradient of ``ψ(η) + log E`` by the sites' b and w̄, of the last pullback and its η."""
+        if self._inner_inverse is None:
+            self._half_inner_inverse()
+        assert self._inner_inverse is not None
+        moved = self._precision > 0.0
+        # With ``s² S_ii = 1 - (B⁻¹)_ii`` for the covariance S of prior times sites.
+        variance = np.divide(1.0 - self._inner_inverse, self._precision, out=np.zeros_like(eta), where=moved)
+        by_root = np.divide(self._site_noise, 2.0 * self._root, out=np.zeros_like(eta), where=moved)
+        centre = self._mean + self._multiply(self._centre_dual)
+        precision = -0.5 * (centre**2 + variance) + self._pushed * (by_root - eta)
+        return centre + self._pushed, precision
+
     def _half_inner_inverse(self) -> Array:
         """``½ s B⁻¹ s`` as a lower triangle that stands for both: off the diagonal it is doubled."""
         inverse, _ = lapack.dpotri(self._inner, lower=1)
+        self._inner_inverse = inverse.diagonal().copy()
         inverse.reshape(-1, order="F")[:: inverse.shape[0] + 1] *= 0.5
         inverse *= self._root[:, None]
         inverse *= self._root
@@ -126,8 +142,10 @@ class DenseConditional(SitesOnCovariance):
         Whether the model's variable is the latent values themselves, and not ``L⁻¹(η - m)``.
     by_covariance : bool
         Whether the derivative by K is wanted; if not, a single 0 stands for it.
+    same_sites : bool
+        Whether `like` has the same sites.
     like : DenseConditional, optional
-        One with the same K and sites, whose factors serve again.
+        One with the same K, whose factors serve again.
 
     Attributes
     ----------
@@ -142,11 +160,11 @@ class DenseConditional(SitesOnCovariance):
 
     def __init__(
         self, mean: Array, covariance: Array, sites: GaussianSites, like: DenseConditional | None = None, *,
-        shift: Array | float = 0.0, centred: bool = True, by_covariance: bool = True,
+        shift: Array | float = 0.0, centred: bool = True, by_covariance: bool = True, same_sites: bool = True,
     ) -> None:  # fmt: skip
         self._shift, self._centred, self._by_covariance = shift, centred, by_covariance
         self._factor: Array = factor_or_fail(covariance) if like is None else like._factor
-        super().__init__(mean, covariance, sites, None if like is None else like._inner)
+        super().__init__(mean, covariance, sites, like._inner if like is not None and same_sites else None)
 
     @property
     def n_noise(self) -> int:
@@ -156,9 +174,9 @@ class DenseConditional(SitesOnCovariance):
     def place(self, noise: Array) -> Array:
         """The latent values η (n,) of z (2 n,)."""
         n = self._mean.size
-        self._prior_noise = noise[:n]
+        self._prior_noise, self._site_noise = noise[:n], noise[n:]
         drawn = multiply_lower(self._factor, self._prior_noise)
-        self._placed_dual = self._dual(self._linear - self._precision * drawn + self._root * noise[n:])
+        self._placed_dual = self._dual(self._linear - self._precision * drawn + self._root * self._site_noise)
         self._placed = self._mean + drawn + self._multiply(self._placed_dual)
         return self._placed
 
@@ -210,9 +228,8 @@ class DenseConditional(SitesOnCovariance):
             is not symmetric itself.
         """
         spread = self._dual(residual)
-        noise = np.concatenate(
-            (multiply_lower(self._factor, spread, transpose=True), self._root * self._multiply(spread))
-        )
+        self._pushed = self._multiply(spread)
+        noise = np.concatenate((multiply_lower(self._factor, spread, transpose=True), self._root * self._pushed))
         centre = self._centre_dual
         if not self._by_covariance:
             return noise, spread + centre, np.zeros((1, 1), order="F")

@@ -59,7 +59,7 @@ class GaussianSites:
         """``b - w̄ η``, (n,)."""
         return self.linear - self.precision * eta
 
-    def scaled(self, factor: float) -> GaussianSites:
+    def scaled(self, factor: float | Array) -> GaussianSites:
         """The sites raised to a power: what tempering with inverse temperature ``1 - factor`` leaves."""
         return GaussianSites(factor * self.linear, factor * self.precision)
 

@@ -202,8 +202,8 @@ class SummedConditional(SitesOnCovariance):
         held = list(zip(self._parts, self._slices, strict=True))
         self._noise = noise
         drawn = sum((part.predict(part.scale(noise[where])) for part, where in held), np.zeros_like(self._mean))
-        site_noise = self._root * noise[self._n_latent :]
-        self._placed_dual = self._dual(self._linear - self._precision * drawn + site_noise)
+        self._site_noise = noise[self._n_latent :]
+        self._placed_dual = self._dual(self._linear - self._precision * drawn + self._root * self._site_noise)
         self._placed = [
             noise[where] + part.unscale_adjoint(part.collect(self._placed_dual)) for part, where in held
         ]
@@ -240,6 +240,7 @@ class SummedConditional(SitesOnCovariance):
             ``∂ψ/∂η``.
         """
         spread, centre = self._dual(residual), self._centre_dual
+        self._pushed = self._multiply(spread)
         covariance_bar = 0.5 * (np.outer(spread, self._placed_dual) + np.outer(self._placed_dual, spread))
         covariance_bar += 0.5 * np.outer(centre, centre)
         half = 0.5 * self._half_inner_inverse()
@@ -249,7 +250,7 @@ class SummedConditional(SitesOnCovariance):
             collected = part.collect(spread)
             noise.append(part.unscale_adjoint(collected))
             bars.append(part.pullback(covariance_bar, collected, self._noise[where]))
-        return np.concatenate((*noise, self._root * self._multiply(spread))), spread + centre, bars
+        return np.concatenate((*noise, self._root * self._pushed)), spread + centre, bars
 
     def release(self) -> None:
         """Let go of what only another placing or pullback would need."""

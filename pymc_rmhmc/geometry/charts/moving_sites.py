@@ -1,0 +1,55 @@
+"""Sites that follow the likelihood's own parameters.
+
+A noise, a dispersion or degrees of freedom scale the likelihood's slope and curvature alike. Sites that stood still
+would fit at one value of them: at another every latent value has the wrong spread, and the sum of what that leaves
+ties the parameter to the length of z. So the sites of such a likelihood are raised to the power
+
+    ρ_i(θ) = I_i(η̂_i; θ) / I_i(η̂_i; θ̂),
+
+the Fisher information of a site at a constant η̂, as a share of what it was at a constant θ̂. Any function of θ is
+exact, as long as it is differentiated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.geometry.charts.site import GaussianSites
+
+__all__ = ["MovingSites"]
+
+type Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class MovingSites:
+    """Sites, and the information at which they were fitted.
+
+    Attributes
+    ----------
+    sites : GaussianSites
+        At θ̂.
+    eta : (n,) array
+        η̂.
+    information : (n,) array
+        ``I(η̂; θ̂)``; where it is 0 the sites do not move.
+    """
+
+    sites: GaussianSites
+    eta: Array
+    information: Array
+
+    def at(self, information: Array) -> GaussianSites:
+        """The sites at a θ where the information at η̂ is this."""
+        return self.sites.scaled(self._ratio(information))
+
+    def pullback(self, linear_bar: Array, precision_bar: Array) -> Array:
+        """The derivative by the information of a function of b and w̄, from its derivatives by these."""
+        ratio_bar = self.sites.linear * linear_bar + self.sites.precision * precision_bar
+        return np.divide(ratio_bar, self.information, out=np.zeros_like(ratio_bar), where=self.information > 0.0)
+
+    def _ratio(self, information: Array) -> Array:
+        return np.divide(information, self.information, out=np.ones_like(information), where=self.information > 0.0)
