@@ -193,6 +193,11 @@ class JointTarget:
         One for each block; what they hold is constant.
     chart : MarginalChart
         For θ.
+
+    Attributes
+    ----------
+    refused : (d,) array or None
+        The last θ at which a prior could not be factorised.
     """
 
     def __init__(self, density: JointDensity, sites: Sequence[Sites], chart: MarginalChart) -> None:
@@ -204,6 +209,7 @@ class JointTarget:
         self._slices = [slice(int(a), int(b)) for a, b in itertools.pairwise(ends)]
         self.size = int(ends[-1])
         self._made: dict[int, Any] = {}
+        self.refused: Array | None = None
 
     def at(self, position: Array) -> JointPoint:
         """Evaluate the log density and its gradient; a failure is a value."""
@@ -214,6 +220,7 @@ class JointTarget:
             total, theta_bar, noise_bars = self._evaluate(point)
         except PriorFailure as failure:
             point.failure = failure.failure
+            self.refused = placed.theta
             return point
         point.log_density = total + placed.log_volume + 0.5 * float(standard @ standard)
         point.gradient = np.concatenate((self.chart.pullback(placed, theta_bar) + standard, *noise_bars))

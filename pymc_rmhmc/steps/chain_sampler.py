@@ -171,6 +171,10 @@ class ChainSampler(ABC):
                 "slow, raise max_steps or give a step_size."
             )
 
+    def where_refused(self) -> str:
+        """Where in its trajectory the prior could last not be factorised, in words; empty if it always could."""
+        return ""
+
     def current_step_size(self, *, tuning: bool) -> float:
         """The step size in use: the iterate in tuning, its average afterwards, or the fixed one."""
         adaptation = self.state.step_size

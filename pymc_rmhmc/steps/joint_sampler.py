@@ -135,6 +135,11 @@ class JointSampler(ChainSampler):
                 return self._values(point)
         return values
 
+    def where_refused(self) -> str:
+        """The unconstrained hyperparameters at which a trajectory last met a prior without a factor."""
+        refused = None if self._target is None else self._target.refused
+        return "" if refused is None else self._words(refused)
+
     def _words(self, theta: Array) -> str:
         held = self.model.theta.unpack(theta)
         return ", ".join(f"{name} = {np.round(value, 3).tolist()}" for name, value in held.items())

@@ -276,8 +276,12 @@ class RMHMC(BlockedStep):
         return {
             "diverging": self.failures.diverging(failure),
             "n_failures": self.failures.total,
-            "warning": self.failures.warning() if last else None,
+            "warning": self.failures.warning(self._where_refused()) if last else None,
         }
+
+    def _where_refused(self) -> str:
+        """Hyperparameters at which a covariance had no factor."""
+        return next(filter(None, (sampler.where_refused() for sampler in self._samplers)), "")
 
     def _rest_log_density(self, point: Point) -> float:
         """What the model's log density has beyond the blocks; evaluated where its inputs have changed."""

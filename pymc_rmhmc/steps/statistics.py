@@ -106,7 +106,9 @@ class FailureCount:
             return True
         return self.n_draws >= ALARM_MIN_DRAWS and self.counts.get(failure, 0) > ALARM_RATE * self.n_draws
 
-    def warning(self) -> SamplerWarning | None:
-        """What to say at the end of a chain, None if all went well."""
+    def warning(self, refused: str = "") -> SamplerWarning | None:
+        """What to say at the end of a chain, None if all went well; `refused` is where a covariance had no factor."""
         advice = failure_advice(self.counts, self.n_draws)
+        if advice is not None and refused:
+            advice += f" The covariance had no factor at {refused}, the last time."
         return None if advice is None else SamplerWarning(WarningType.BAD_PARAMS, advice, "warn")

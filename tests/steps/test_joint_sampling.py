@@ -291,3 +291,19 @@ def test_functions_of_a_basis_beyond_double_precision_do_no_harm():
         )  # fmt: skip
     assert not idata.sample_stats["failure"].any()
     assert idata.sample_stats["acceptance_rate"].mean() > 0.6
+
+
+def test_the_warning_says_where_a_covariance_had_no_factor():
+    """Without jitter, long lengthscales leave the kernel indefinite in double precision."""
+    with pm.Model() as model:
+        ls = pm.LogNormal("ls", -0.5, 1.5)
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=ls)).prior("f", X=X, reparameterize=False, jitter=0.0)
+        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+        step = RMHMC(step_size=1.2, n_steps=2)
+    step.setup_chain(np.random.default_rng(1), 0, 60)
+    point, statistics = model.initial_point() | {"ls_log__": np.array(-1.5)}, {}
+    for _ in range(60):
+        point, (statistics,) = step.step(point)
+        assert point["ls_log__"] < 3.0
+    assert statistics["n_failures"] > 1
+    assert "had no factor at ls_log__ = " in statistics["warning"].message
