@@ -111,12 +111,11 @@ class Process(Latents):
 
     n = len(X)
 
-    def __init__(self, form: str = "centred") -> None:
+    def __init__(self, form: str = "centred", amplitude: float = -0.3, level: float = 0.3) -> None:
         self.form = form
-        level = ("level", "", 0.3, 0.5)
-        self.priors = (level,)
+        self.priors = (("level", "", level, 0.5),)
         if form != "fixed":
-            self.priors = (("lengthscale", "log", -1.0, 0.5), ("amplitude", "log", -0.3, 0.4), level)
+            self.priors = (("lengthscale", "log", -1.0, 0.5), ("amplitude", "log", amplitude, 0.4), *self.priors)
 
     def build(self, held):
         if self.form == "fixed":
@@ -168,7 +167,8 @@ class Mixed(Latents):
     def draw(self, held, rng):
         slopes, noise = rng.normal(0.2, 0.7, 2), rng.standard_normal(3)
         groups = held.get("level", 0.0) + held["tau"] * noise
-        return {"slopes": slopes, "groups": groups if self.form == "centred" else noise}, DESIGN @ slopes + groups[GROUP]
+        drawn = {"slopes": slopes, "groups": groups if self.form == "centred" else noise}
+        return drawn, DESIGN @ slopes + groups[GROUP]
 
     def noise(self, held, drawn):
         groups = drawn["groups"]
@@ -209,7 +209,7 @@ class Problem:
 
     latents: Latents
     likelihood: str
-    simulations: int = 100
+    simulations: int = 200
 
     @property
     def priors(self) -> tuple[tuple[str, str, float, float], ...]:

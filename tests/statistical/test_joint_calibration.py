@@ -107,3 +107,140 @@ def test_successive_conditional_draws_have_the_prior(name):
     assert errors[: trace.shape[1]].max() < 0.07
     # About a hundred features in all: 4.8 standard errors is one false alarm in 6000 suites.
     assert (np.abs(features.mean(axis=0) - expected) / errors).max() < 4.8
+
+
+class StaleCentre(JointTarget):
+    """The sites' centre, ``c(θ)`` or its dual, as it is at one θ while the rest moves, in map and evidence."""
+
+    def _conditional(self, which, theta):
+        made, fixed = super()._conditional(which, theta), super()._conditional(which, np.zeros(self.n_theta))
+        made.log_evidence += half_square_of_centre(fixed, made) - half_square_of_centre(made, made)
+        for name in ("_linear", "_centre_dual", "_centre"):
+            if hasattr(made, name):
+                setattr(made, name, getattr(fixed, name))
+        return made
+
+
+def half_square_of_centre(centre, conditional) -> float:
+    """The evidence's ``½ cᵀc``, with the centre of one conditional in the prior of another."""
+    if hasattr(conditional, "_centre_dual"):
+        return 0.5 * centre._linear @ conditional._multiply(centre._centre_dual)
+    return 0.5 * (conditional._spread * centre._linear) @ centre._centre
+
+
+class WithoutDeterminant(JointTarget):
+    """The evidence of the sites without ``½ log|I + sKs|`` or ``½ log|E|``."""
+
+    def _conditional(self, which, theta):
+        made = super()._conditional(which, theta)
+        if hasattr(made, "_centre_dual"):
+            made.log_evidence += np.log(made._inner.diagonal()).sum()
+        else:
+            made.log_evidence += 0.5 * made._inner.log_determinant
+        return made
+
+
+class WithoutSpreadsVolume(JointTarget):
+    """A density of ``D y`` where one of y is wanted: off by ``log|D|``."""
+
+    def _conditional(self, which, theta):
+        made = super()._conditional(which, theta)
+        made.log_evidence -= np.log(np.abs(made._spread)).sum()
+        return made
+
+
+DENSE = Problem(Process("centred", amplitude=0.0, level=0.0), "poisson_log", simulations=250)
+DIAGONAL = Problem(Mixed("centred"), "poisson_log", simulations=250)
+MUTANTS = {
+    "stale centre, covariance": (DENSE, StaleCentre),
+    "stale centre, coefficients": (DIAGONAL, StaleCentre),
+    "no determinant, covariance": (DENSE, WithoutDeterminant),
+    "no determinant, coefficients": (DIAGONAL, WithoutDeterminant),
+    "no volume of the spreads": (DIAGONAL, WithoutSpreadsVolume),
+}
+
+
+def calibrate_in_cell(problem: Problem, target_class=JointTarget, seed: int = 1):
+    """With sites that are narrow, so that their evidence depends on the hyperparameters."""
+    n = problem.latents.n
+    return calibrate(problem, target_class, seed, GaussianSites(np.full(n, -1.0), np.full(n, 3.0)))
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_every_mutant_is_rejected(name):
+    problem, mutant = MUTANTS[name]
+    p_values = [calibrate_in_cell(problem, mutant, seed)[0] for seed in range(3)]
+    assert max(p_values) < LEVEL, p_values
+
+
+@pytest.mark.parametrize("problem", [DENSE, DIAGONAL], ids=["covariance", "coefficients"])
+def test_the_correct_target_passes_where_the_mutants_fail(problem):
+    p, failure_rate, acceptance = calibrate_in_cell(problem)
+    assert p > LEVEL
+    assert failure_rate < 0.05
+    assert 0.8 < acceptance < 0.9999
+
+
+def test_a_wrong_gradient_costs_acceptance_and_does_not_bias(monkeypatch):
+    """Exactness rests on the energy alone: a kick by any function of the position is reversible and keeps volume."""
+    from pymc_rmhmc.geometry.charts import conditional
+
+    _, _, usual = calibrate_in_cell(DENSE, seed=2)
+    monkeypatch.setattr(conditional, "cholesky_adjoint", lambda factor, seed: np.zeros_like(factor, order="F"))
+    p, failure_rate, acceptance = calibrate_in_cell(DENSE, seed=2)
+    assert acceptance < usual - 0.03
+    assert p > LEVEL
+    assert failure_rate < 0.05
+
+
+# Few counts and a wide prior: the sites that suit the chain's last few draws depend on where it is.
+SCARCE = Problem(Process("centred", amplitude=0.7, level=-1.0), "poisson_log", simulations=800)
+
+
+def regression_on(draws, sites: GaussianSites) -> GaussianSites:
+    """As in tuning, from fewer draws."""
+    regression = SiteRegression(draws[0].eta[0].size)
+    regression.MIN_DRAWS = len(draws)
+    for point in draws:
+        regression.add(point.eta[0], point.slope[0])
+    found = regression.fit(sites)
+    assert found is not None
+    return found
+
+
+def stationarity(problem: Problem, window: int, seed: int) -> tuple[float, float]:
+    """Truths moved for a while given their data have the prior still: p-value, and how many trajectories failed.
+
+    With a `window` the sites are refitted before each trajectory to as many of the last draws.
+    """
+    rng, joint, ranks, failures, n_moves = np.random.default_rng(seed), problem.joint, [], 0, 30
+    chart, n = poor_chart(joint.theta.size), problem.latents.n
+    for _ in range(problem.simulations):
+        theta, values, y = problem.simulate(rng)
+        problem.observe(y)
+        sites, draws = GaussianSites(np.full(n, -0.2), np.full(n, 1.0)), []
+        for move in range(n_moves):
+            if window or not move:
+                if len(draws) >= window > 0:
+                    sites = regression_on(draws[-window:], sites)
+                target = JointTarget(joint, [sites], chart)
+                flow = GaussianHamiltonian(target)
+                state = flow.state(target.enter(theta, [values], rng))
+            outcome = transition(flow, INTEGRATOR, state, 1, 0.5, rng)
+            state, failures = outcome.state, failures + bool(outcome.failure)
+            theta, (values,) = state.point.theta, target.latents(state.point)
+            draws.append(state.point)
+        uniform = norm.cdf(problem.standardised(theta, values))
+        ranks.append(np.minimum((PLACES * uniform).astype(int), PLACES - 1))
+    return p_value(np.array(ranks)), failures / (n_moves * problem.simulations)
+
+
+def test_sites_that_change_during_the_draws_are_rejected():
+    p_values = [stationarity(SCARCE, 4, seed)[0] for seed in range(2)]
+    assert max(p_values) < LEVEL, p_values
+
+
+def test_sites_that_stay_pass_where_changing_ones_fail():
+    p, failure_rate = stationarity(SCARCE, 0, 0)
+    assert p > LEVEL
+    assert failure_rate < 0.05
