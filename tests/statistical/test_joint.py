@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.slow
 
 N = 6
 X = np.linspace(0.0, 1.0, N)[:, None]
-# Seven tests of correct samplers; see test_sbc.
-LEVEL = 1e-3 / 7 / 3
+# Eight tests of correct samplers; see test_sbc.
+LEVEL = 1e-3 / 8 / 3
 
 
 def poisson(f, data, rng=None):
@@ -101,9 +101,9 @@ def quantities(theta, f):
     return np.array([*theta, f[0], f.sum(), f @ f])
 
 
-def poor_chart(d: int) -> MarginalChart:
+def poor_chart(d: int, most: float = 0.4) -> MarginalChart:
     """For θ: it knows nothing of the truth, and fits it poorly."""
-    bend = np.linspace(-0.4, 0.4, d)
+    bend = np.linspace(-most, most, d)
     return MarginalChart(np.full(d, 0.2), 0.4 * np.eye(d), np.zeros(d), np.ones(d), bend, 1.0 + bend[::-1])
 
 
@@ -116,14 +116,17 @@ def watched(target: JointTarget, point) -> np.ndarray:
     return np.array([*held, latents[0], latents @ latents])
 
 
-def calibrate(case, target_class=JointTarget, seed: int = 1, sites=None, n_steps: int = 4, step_size: float = 0.35):
+def calibrate(
+    case, target_class=JointTarget, seed: int = 1, sites=None, n_steps: int = 4, step_size: float = 0.35,
+    chart: MarginalChart | None = None,
+):  # fmt: skip
     """As `test_sbc.calibrate`: p-value, failure rate and acceptance."""
     rng, joint, ranks = np.random.default_rng(seed), case.joint, []
     failures, accepted, integrator = 0, 0.0, RotationSplitting()
     if sites is None:  # as little to do with the data as the chart
         n = joint.blocks[0].n_sites
         sites = GaussianSites(np.full(n, 0.3), np.full(n, 0.6))
-    chart = poor_chart(joint.theta.size)
+    chart = chart or poor_chart(joint.theta.size)
     for _ in range(case.simulations):
         theta, values, y = case.simulate(rng)
         case.observe(y)
@@ -198,9 +201,26 @@ class WithoutVolume(JointTarget):
         return point
 
 
-@pytest.mark.parametrize("mutant", [WithoutEvidence, WithoutSites, WithoutScale, WithoutVolume])
+@pytest.mark.parametrize("mutant", [WithoutEvidence, WithoutSites, WithoutScale])
 def test_every_mutant_is_rejected(mutant):
     p_values = [calibrate(CASES["poisson"], mutant, seed)[0] for seed in range(3)]
+    assert max(p_values) < LEVEL, p_values
+
+
+# A tenth as wide as the prior and a standard deviation below it, with tails that reach over it: only where the volume
+# changes much over the posterior is its loss seen.
+BENT = MarginalChart(
+    np.zeros(3), 1.5 * np.eye(3), np.array([-1.4, -0.6, -0.1]), np.full(3, 0.1), np.zeros(3), np.full(3, 0.6)
+)
+
+
+def test_the_volume_of_a_bent_chart_is_needed():
+    case = replace(CASES["poisson"], simulations=900)
+    p, failure_rate, acceptance = calibrate(case, chart=BENT)
+    assert p > LEVEL
+    assert failure_rate < 0.05
+    assert 0.5 < acceptance < 0.9999
+    p_values = [calibrate(case, WithoutVolume, seed, chart=BENT)[0] for seed in range(3)]
     assert max(p_values) < LEVEL, p_values
 
 

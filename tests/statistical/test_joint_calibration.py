@@ -32,8 +32,8 @@ PROBLEMS = {
     "centred groups, negativebinomial_log": Problem(Mixed("centred"), "negativebinomial_log"),
     "more coefficients than data, poisson_log": Problem(Shrunk(), "poisson_log"),
 }
-# Twenty tests of correct samplers; see test_sbc.
-LEVEL = 1e-3 / 20 / 3
+# Twenty-three tests of correct samplers; see test_sbc.
+LEVEL = 1e-3 / 23 / 3
 
 
 def calibrate_absurdly(problem: Problem, target_class=JointTarget, seed: int = 1):
