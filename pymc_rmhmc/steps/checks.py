@@ -17,6 +17,8 @@ type Point = dict[str, np.ndarray]
 def check_block(block: Any, point: Point, plan: Any) -> None:
     """What can be known before a chain runs: the covariance, and the likelihood's curvatures."""
     likelihood = block.likelihood(point)
+    if block.n_latent == 0:
+        raise DataError(f"{block.name} has no latent values: its inputs are empty.")
     wanted = plan.metric.name
     if plan.metric.needs_solver and wanted not in likelihood.kinds:
         raise ConfigurationError(

@@ -213,40 +213,6 @@ def test_log_likelihood_and_predictions_work_after_a_run():
     assert np.abs(gap).mean() < 0.1
 
 
-def gp_of(inputs) -> pm.gp.Latent:
-    eta, ls = pm.HalfNormal("eta", 2.0), pm.LogNormal("ls", -1.0, 0.5)
-    return pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.Matern52(1, ls=ls)).prior("f", X=inputs, jitter=1e-6)
-
-
-def one_point() -> None:
-    pm.Poisson("y", mu=pm.math.exp(gp_of(X[:1])), observed=np.array([3]))
-
-
-def no_counts() -> None:
-    pm.Poisson("y", mu=pm.math.exp(gp_of(X)), observed=np.zeros(N, dtype=int))
-
-
-def duplicated_inputs() -> None:
-    pm.Poisson("y", mu=pm.math.exp(gp_of(np.repeat(X[::2], 2, axis=0))), observed=COUNTS)
-
-
-def separable_classes() -> None:
-    pm.Bernoulli("y", logit_p=gp_of(X), observed=(X[:, 0] > 0.5).astype(int))
-
-
-@pytest.mark.parametrize("build", [one_point, no_counts, duplicated_inputs, separable_classes])
-def test_hard_cases_run(build):
-    with pm.Model() as model:
-        build()
-    idata = draw(model, draws=60, tune=60)
-    stats = idata.sample_stats
-    for name in ("f", "ls", "eta"):
-        assert np.isfinite(idata.posterior[name].values).all()
-    assert int((stats["failure"] != Failure.NONE).sum()) <= 3
-    assert float(stats["acceptance_rate"].mean()) > 0.6
-    assert float(idata.posterior["ls"].std()) > 0.01
-
-
 def test_a_covariance_that_another_step_makes_singular_is_a_counted_rejection():
     with pm.Model() as model:
         ls, level = pm.LogNormal("ls", -1.0, 0.3), pm.Normal("level", 0.0, 1.0)
@@ -296,14 +262,14 @@ def test_functions_of_a_basis_beyond_double_precision_do_no_harm():
 def test_the_warning_says_where_a_covariance_had_no_factor():
     """Without jitter, long lengthscales leave the kernel indefinite in double precision."""
     with pm.Model() as model:
-        ls = pm.LogNormal("ls", -0.5, 1.5)
+        ls = pm.LogNormal("ls", 0.0, 1.5)
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=ls)).prior("f", X=X, reparameterize=False, jitter=0.0)
-        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
-        step = RMHMC(step_size=1.2, n_steps=2)
-    step.setup_chain(np.random.default_rng(1), 0, 60)
+        pm.Poisson("y", mu=pm.math.exp(f), observed=np.ones(N, dtype=int))
+        step = RMHMC(step_size=0.8, n_steps=2)
+    step.setup_chain(np.random.default_rng(1), 0, 100)
     point, statistics = model.initial_point() | {"ls_log__": np.array(-1.5)}, {}
-    for _ in range(60):
+    for _ in range(100):
         point, (statistics,) = step.step(point)
         assert point["ls_log__"] < 3.0
-    assert statistics["n_failures"] > 1
+    assert statistics["n_failures"] > 5
     assert "had no factor at ls_log__ = " in statistics["warning"].message

@@ -93,6 +93,26 @@ def test_the_evidence_is_what_normalises_prior_times_sites(precision):
     assert DenseConditional(*stated).log_evidence == pytest.approx(exact, abs=1e-9)
 
 
+@pytest.mark.parametrize("weakest", [1.0, 0.0], ids=["all strong", "one without precision"])
+def test_sites_that_say_far_more_than_the_prior_lose_no_digits(weakest):
+    """As large counts make them: w̄K is 1e9 and the evidence is made of terms of that size."""
+    mean, prior, _ = make()
+    precision = 1e8 * np.array([1.0, 3.0, 0.5, weakest, 2.0, 1.0])
+    target, seen = np.random.default_rng(13).standard_normal(N), precision > 0.0
+    sites = GaussianSites(precision * target, precision)
+    conditional = DenseConditional(mean, prior, sites)
+    spread = prior[np.ix_(seen, seen)] + np.diag(1.0 / precision[seen])
+    exact = multivariate_normal.logpdf(target[seen], mean[seen], spread)
+    exact += 0.5 * (precision[seen] * target[seen] ** 2 + np.log(2 * np.pi / precision[seen])).sum()
+    assert conditional.log_evidence == pytest.approx(exact, abs=1e-5)
+    centre, spread = dense(mean, prior, sites)
+    np.testing.assert_allclose(conditional.place(np.zeros(2 * N))[seen], centre[seen], atol=1e-9)
+    # A prior that is narrower by one part in ten thousand: differences of such evidences are what θ sees.
+    moved = DenseConditional(mean, np.asfortranarray(1.0001 * prior), sites)
+    change = 1e-4 * (prior * conditional.pullback(np.zeros(N))[2]).sum()
+    assert moved.log_evidence - conditional.log_evidence == pytest.approx(change, rel=1e-3)
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_pullbacks_match_differences(precision):
     rng = np.random.default_rng(3)

@@ -74,6 +74,10 @@ class SitesOnCovariance:
         if inner is None:
             inner = factor_or_fail(identity_plus_scaled(covariance, self._root), overwrite=True)
         self._inner = inner
+        # Sites that say more of their value than its prior does: see `_dual`.
+        strong = sites.precision * covariance.diagonal() > 1.0
+        self._weak = np.where(strong, 0.0, 1.0) if strong.any() else None
+        self._inverse_root = np.divide(1.0, self._root, out=np.zeros_like(self._root), where=strong)
         self._inner_inverse: Array | None = None
         self._pushed = self._site_noise = np.zeros(0)
         self._linear = sites.gradient(mean)
@@ -117,10 +121,18 @@ class SitesOnCovariance:
         return multiply_symmetric(self._covariance, vector)
 
     def _dual(self, vector: Array) -> Array:
-        """``(I + W̄Q)⁻¹ v``."""
-        scaled = self._root * self._multiply(vector)
+        """``(I + W̄Q)⁻¹ v``: ``s B⁻¹ s⁻¹ v`` for strong sites, and ``v - s B⁻¹ s Q v`` for weak ones.
+
+        Each form loses what the other keeps: the first is nothing for a site without precision, and the second is
+        the difference of two numbers as large as w̄Q times what it comes to.
+        """
+        if self._weak is None:
+            weak, scaled = vector, -self._root * self._multiply(vector)
+        else:
+            weak = self._weak * vector
+            scaled = self._inverse_root * vector - self._root * self._multiply(weak)
         inner = solve_lower(self._inner, solve_lower(self._inner, scaled), transpose=True)
-        return vector - self._root * inner
+        return weak + self._root * inner
 
 
 class DenseConditional(SitesOnCovariance):

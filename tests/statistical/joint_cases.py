@@ -1,0 +1,283 @@
+"""Small models with hyperparameters under any registered likelihood, and their simulation without PyMC."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from pymc_rmhmc.geometry.charts import GaussianSites
+from pymc_rmhmc.model import JointModel, read_joint, read_structure
+from tests.statistical.test_geweke import SIMULATORS
+
+TRIALS = SIMULATORS["binomial_logit"][1][0]
+X = np.linspace(0.0, 1.0, 5)[:, None]
+GROUP = np.array([0, 0, 1, 1, 2, 2])
+DESIGN = np.random.default_rng(0).standard_normal((6, 2))
+WIDE_DESIGN = 0.6 * np.random.default_rng(1).standard_normal((4, 7))
+CORRELATION = np.exp(-3.0 * np.abs(X - X.T))
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """How PyMC writes it, and the priors of its parameters: normal on the scale of a link, "log" or "logit"."""
+
+    observe: Callable
+    parameters: tuple[tuple[str, str, float, float], ...] = ()
+    continuous: bool = False
+
+
+def bernoulli(**written) -> Likelihood:
+    return Likelihood(lambda e, y: pm.Bernoulli("y", observed=y, **{k: f(e) for k, f in written.items()}))
+
+
+def binomial(**written) -> Likelihood:
+    return Likelihood(lambda e, y: pm.Binomial("y", TRIALS, observed=y, **{k: f(e) for k, f in written.items()}))
+
+
+def itself(eta):
+    return eta
+
+
+def cloglog(eta):
+    return -pt.expm1(-pt.exp(eta))
+
+
+ALPHA = ("alpha", "log", 0.5, 0.4)
+SIGMA = ("sigma", "log", -0.3, 0.4)
+LIKELIHOODS = {
+    "bernoulli_logit": bernoulli(logit_p=itself),
+    "bernoulli_probit": bernoulli(p=pm.math.invprobit),
+    "bernoulli_cloglog": bernoulli(p=cloglog),
+    "binomial_logit": binomial(logit_p=itself),
+    "binomial_probit": binomial(p=pm.math.invprobit),
+    "binomial_cloglog": binomial(p=cloglog),
+    "poisson_log": Likelihood(lambda e, y: pm.Poisson("y", pt.exp(e), observed=y)),
+    "zeroinflatedpoisson_log": Likelihood(
+        lambda e, y, psi: pm.ZeroInflatedPoisson("y", psi=psi, mu=pt.exp(e), observed=y), (("psi", "logit", 0.5, 0.7),)
+    ),
+    "negativebinomial_log": Likelihood(
+        lambda e, y, alpha: pm.NegativeBinomial("y", mu=pt.exp(e), alpha=alpha, observed=y), (ALPHA,)
+    ),
+    "normal_identity": Likelihood(lambda e, y, sigma: pm.Normal("y", e, sigma, observed=y), (SIGMA,), True),
+    "studentt_identity": Likelihood(
+        lambda e, y, nu, sigma: pm.StudentT("y", nu=nu, mu=e, sigma=sigma, observed=y),
+        (("nu", "log", 1.2, 0.4), SIGMA),
+        True,
+    ),
+    "exponential_log": Likelihood(lambda e, y: pm.Exponential("y", scale=pt.exp(e), observed=y), (), True),
+    "gamma_log": Likelihood(
+        lambda e, y, alpha: pm.Gamma("y", alpha=alpha, beta=alpha / pt.exp(e), observed=y), (ALPHA,), True
+    ),
+    "weibull_log": Likelihood(
+        lambda e, y, alpha: pm.Weibull("y", alpha=alpha, beta=pt.exp(e), observed=y), (ALPHA,), True
+    ),
+}
+
+
+class Latents:
+    """Latent variables with hyperparameters.
+
+    Attributes
+    ----------
+    priors : tuple of (name, link, mean, sd)
+        Of the hyperparameters; the link of an untransformed one is "".
+    n : int
+        The number of sites.
+    """
+
+    priors: tuple[tuple[str, str, float, float], ...]
+    n: int
+
+    def build(self, held: dict) -> pt.TensorVariable:
+        """The predictor, as PyMC has it."""
+        raise NotImplementedError
+
+    def draw(self, held: dict, rng: np.random.Generator) -> tuple[dict, np.ndarray]:
+        """The latent variables by name, and the predictor."""
+        raise NotImplementedError
+
+    def noise(self, held: dict, drawn: dict) -> np.ndarray:
+        """What is standard normal a priori, whatever the hyperparameters are."""
+        raise NotImplementedError
+
+
+class Process(Latents):
+    """A Gaussian process; "centred" has the level as its mean function, "whitened" beside it, "fixed" no scale."""
+
+    n = len(X)
+
+    def __init__(self, form: str = "centred", amplitude: float = -0.3, level: float = 0.3) -> None:
+        self.form = form
+        self.priors = (("level", "", level, 0.5),)
+        if form != "fixed":
+            self.priors = (("lengthscale", "log", -1.0, 0.5), ("amplitude", "log", amplitude, 0.4), *self.priors)
+
+    def build(self, held):
+        if self.form == "fixed":
+            return held["level"] + pm.MvNormal("f", np.zeros(self.n), cov=CORRELATION)
+        covariance = held["amplitude"] ** 2 * pm.gp.cov.Matern32(1, ls=held["lengthscale"])
+        if self.form == "whitened":
+            return held["level"] + pm.gp.Latent(cov_func=covariance).prior("f", X, jitter=1e-4)
+        mean = pm.gp.mean.Constant(held["level"])
+        return pm.gp.Latent(mean_func=mean, cov_func=covariance).prior("f", X, reparameterize=False, jitter=1e-4)
+
+    def _root(self, held):
+        if self.form == "fixed":
+            return np.linalg.cholesky(CORRELATION)
+        scaled = np.sqrt(3.0) * np.abs(X - X.T) / held["lengthscale"]
+        covariance = held["amplitude"] ** 2 * (1.0 + scaled) * np.exp(-scaled)
+        return np.linalg.cholesky(covariance + 1e-4 * np.eye(self.n))
+
+    def draw(self, held, rng):
+        noise = rng.standard_normal(self.n)
+        eta = held["level"] + self._root(held) @ noise
+        if self.form == "whitened":
+            return {"f_rotated_": noise}, eta
+        return {"f": eta if self.form == "centred" else eta - held["level"]}, eta
+
+    def noise(self, held, drawn):
+        if self.form == "whitened":
+            return drawn["f_rotated_"]
+        centre = held["level"] if self.form == "centred" else 0.0
+        return np.linalg.solve(self._root(held), drawn["f"] - centre)
+
+
+class Mixed(Latents):
+    """Coefficients and groups with a free scale; "centred" groups have a free mean too."""
+
+    n = len(GROUP)
+
+    def __init__(self, form: str) -> None:
+        self.form = form
+        self.priors = (("tau", "log", -0.5, 0.5), *([("level", "", 0.3, 0.5)] if form == "centred" else []))
+
+    def build(self, held):
+        slopes = pm.Normal("slopes", 0.2, 0.7, shape=2)
+        if self.form == "centred":
+            groups = pm.Normal("groups", held["level"], held["tau"], shape=3)
+        else:
+            groups = held["tau"] * pm.Normal("groups", shape=3)
+        return DESIGN @ slopes + groups[GROUP]
+
+    def draw(self, held, rng):
+        slopes, noise = rng.normal(0.2, 0.7, 2), rng.standard_normal(3)
+        groups = held.get("level", 0.0) + held["tau"] * noise
+        drawn = {"slopes": slopes, "groups": groups if self.form == "centred" else noise}
+        return drawn, DESIGN @ slopes + groups[GROUP]
+
+    def noise(self, held, drawn):
+        groups = drawn["groups"]
+        if self.form == "centred":
+            groups = (groups - held["level"]) / held["tau"]
+        return np.concatenate(((drawn["slopes"] - 0.2) / 0.7, groups))
+
+
+class Shrunk(Latents):
+    """More coefficients than data, of one free scale."""
+
+    n = len(WIDE_DESIGN)
+    priors = (("tau", "log", -0.5, 0.5),)
+
+    def build(self, held):
+        return 0.3 + WIDE_DESIGN @ pm.Normal("slopes", 0.0, held["tau"], shape=7)
+
+    def draw(self, held, rng):
+        slopes = held["tau"] * rng.standard_normal(7)
+        return {"slopes": slopes}, 0.3 + WIDE_DESIGN @ slopes
+
+    def noise(self, held, drawn):
+        return drawn["slopes"] / held["tau"]
+
+
+VARIABLES = {
+    "": lambda name, mean, sd: pm.Normal(name, mean, sd),
+    "log": lambda name, mean, sd: pm.LogNormal(name, mean, sd),
+    "logit": lambda name, mean, sd: pm.math.invlogit(pm.Normal(name, mean, sd)),
+}
+VALUE_NAMES = {"": "{}", "log": "{}_log__", "logit": "{}"}
+INVERSES = {"": itself, "log": np.exp, "logit": lambda value: 1.0 / (1.0 + np.exp(-value))}
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Latents under a likelihood. Every hyperparameter is normal on its unconstrained scale."""
+
+    latents: Latents
+    likelihood: str
+    simulations: int = 200
+
+    @property
+    def priors(self) -> tuple[tuple[str, str, float, float], ...]:
+        return self.latents.priors + LIKELIHOODS[self.likelihood].parameters
+
+    @cached_property
+    def model(self) -> pm.Model:
+        likelihood = LIKELIHOODS[self.likelihood]
+        with pm.Model() as model:
+            data = pm.Data("data", np.ones(self.latents.n, dtype=float if likelihood.continuous else int))
+            held = {name: VARIABLES[link](name, mean, sd) for name, link, mean, sd in self.priors}
+            eta = self.latents.build(held)
+            likelihood.observe(eta, data, **{name: held[name] for name, *_ in likelihood.parameters})
+        return model
+
+    @cached_property
+    def joint(self) -> JointModel:
+        joint = read_joint(read_structure(self.model), self.start)
+        assert isinstance(joint, JointModel), joint
+        assert len(joint.theta.names) == len(self.priors)
+        return joint
+
+    def values(self, standard: np.ndarray) -> tuple[dict, dict]:
+        """Hyperparameters of standard normals: by name, and their value variables."""
+        value = {name: mean + sd * s for (name, _, mean, sd), s in zip(self.priors, standard, strict=True)}
+        held = {name: INVERSES[link](value[name]) for name, link, *_ in self.priors}
+        return held, {VALUE_NAMES[link].format(name): value[name] for name, link, *_ in self.priors}
+
+    def observations(self, held: dict, eta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        draw, constants = SIMULATORS[self.likelihood]
+        named = [held[name] for name, *_ in LIKELIHOODS[self.likelihood].parameters]
+        y = draw(eta, rng, *(np.full(eta.size, c) for c in named or constants))
+        return np.maximum(y, 1e-300) if self.likelihood in ("gamma_log", "weibull_log") else y
+
+    def simulate(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """θ on the unconstrained scale, the block's variables and y."""
+        held, values = self.values(rng.standard_normal(len(self.priors)))
+        drawn, eta = self.latents.draw(held, rng)
+        (block,) = self.joint.blocks
+        packed = np.concatenate([drawn[name] for name in block.value_names])
+        return self.joint.theta.pack(values), packed, self.observations(held, eta, rng)
+
+    def standardised(self, theta: np.ndarray, packed: np.ndarray) -> np.ndarray:
+        """What is standard normal and independent a priori, of a draw."""
+        (block,) = self.joint.blocks
+        point, ends = self.joint.theta.unpack(theta), np.cumsum(block.sizes)[:-1]
+        drawn = dict(zip(block.value_names, np.split(packed, ends), strict=True))
+        values = [float(point[VALUE_NAMES[link].format(name)]) for name, link, *_ in self.priors]
+        scaled = [(value - mean) / sd for value, (_, _, mean, sd) in zip(values, self.priors, strict=True)]
+        return np.concatenate((scaled, self.latents.noise(self.held(theta), drawn)))
+
+    def held(self, theta: np.ndarray) -> dict:
+        """The hyperparameters of a θ, by name."""
+        point = self.joint.theta.unpack(theta)
+        return {name: INVERSES[link](float(point[VALUE_NAMES[link].format(name)])) for name, link, *_ in self.priors}
+
+    @cached_property
+    def start(self) -> dict[str, np.ndarray]:
+        """PyMC's initial point, which takes longer to make than a trajectory."""
+        return self.model.initial_point()
+
+    def observe(self, y: np.ndarray) -> None:
+        """Bind the blocks to data."""
+        data = self.model["data"]  # `pm.set_data` takes longer than all the rest
+        data.set_value(y.astype(data.dtype))
+        self.joint.bind(self.start)
+
+
+def absurd_sites(n: int) -> GaussianSites:
+    """Sites that pull neighbours apart, some of them hard, whatever the data are."""
+    return GaussianSites(1.5 * np.cos(np.pi * np.arange(n)), np.geomspace(0.05, 3.0, n))

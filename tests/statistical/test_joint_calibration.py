@@ -1,0 +1,264 @@
+"""The joint chart under every likelihood: whatever its frozen sites are, it must never bias.
+
+Simulation-based calibration and Geweke's joint-distribution test over hyperparameters and latent values, and samplers
+that are wrong on purpose, which the same tests reject.
+"""
+
+from __future__ import annotations
+
+import arviz as az
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from pymc_rmhmc.approximation import SiteRegression
+from pymc_rmhmc.approximation.joint import moving_sites
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
+from pymc_rmhmc.dynamics.integrators import RotationSplitting
+from pymc_rmhmc.dynamics.trajectory import transition
+from pymc_rmhmc.geometry.charts import GaussianSites
+from pymc_rmhmc.geometry.joint import JointTarget
+from pymc_rmhmc.model.likelihoods import registered_likelihoods
+from tests.statistical.joint_cases import LIKELIHOODS, Mixed, Problem, Process, Shrunk, absurd_sites
+from tests.statistical.test_joint import calibrate, poor_chart
+from tests.statistical.test_sbc import PLACES, p_value
+
+pytestmark = pytest.mark.slow
+
+INTEGRATOR = RotationSplitting()
+FORMS = ("centred", "whitened", "fixed")
+PROBLEMS = {
+    **{f"{FORMS[i % 3]} process, {name}": Problem(Process(FORMS[i % 3]), name) for i, name in enumerate(LIKELIHOODS)},
+    "groups, bernoulli_logit": Problem(Mixed("non-centred"), "bernoulli_logit"),
+    "centred groups, negativebinomial_log": Problem(Mixed("centred"), "negativebinomial_log"),
+    "more coefficients than data, poisson_log": Problem(Shrunk(), "poisson_log"),
+}
+# Twenty-three tests of correct samplers; see test_sbc.
+LEVEL = 1e-3 / 23 / 3
+
+
+def calibrate_absurdly(problem: Problem, target_class=JointTarget, seed: int = 1):
+    return calibrate(problem, target_class, seed, absurd_sites(problem.latents.n), n_steps=3, step_size=0.4)
+
+
+def test_every_registered_likelihood_is_calibrated():
+    ours = {n for n, entry in registered_likelihoods().items() if entry.terms.__module__.startswith("pymc_rmhmc")}
+    assert ours == {problem.likelihood for problem in PROBLEMS.values()}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_ranks_of_the_truth_are_uniform_whatever_the_sites(name):
+    problem = PROBLEMS[name]
+    assert (problem.joint.blocks[0].design is None) == isinstance(problem.latents, Process)
+    p, failure_rate, acceptance = calibrate_absurdly(problem)
+    assert p > LEVEL
+    assert failure_rate < 0.05
+    assert 0.5 < acceptance < 0.9999
+
+
+WORSE = {
+    "none": GaussianSites(np.zeros(5), np.zeros(5)),
+    "as narrow as a tenth of a unit, at the wrong places": GaussianSites(
+        100.0 * np.array([-1.0, 2.0, 0.0, 1.5, -0.5]), np.full(5, 100.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("sites", WORSE.values(), ids=WORSE)
+def test_ranks_of_the_truth_are_uniform_with_sites_that_hinder(sites):
+    p, failure_rate, acceptance = calibrate(
+        PROBLEMS["centred process, poisson_log"], sites=sites, n_steps=6, step_size=0.12
+    )
+    assert p > LEVEL
+    assert failure_rate < 0.05
+    assert 0.3 < acceptance < 0.9999
+
+
+GEWEKE = {
+    "centred process, poisson_log": 5000,
+    "whitened process, studentt_identity": 5000,
+    "centred groups, negativebinomial_log": 5000,
+}
+
+
+@pytest.mark.parametrize("name", GEWEKE)
+def test_successive_conditional_draws_have_the_prior(name):
+    problem, n_draws, rng = PROBLEMS[name], GEWEKE[name], np.random.default_rng(6)
+    joint, d = problem.joint, problem.joint.theta.size
+    sites, chart = [absurd_sites(problem.latents.n)], poor_chart(d)
+    theta, values, y = problem.simulate(rng)
+    trace, failures = [], 0
+    for _ in range(n_draws):
+        problem.observe(y)
+        block = joint.blocks[0]
+        held = [moving_sites(block, np.zeros(d), sites[0], np.linspace(-1.0, 1.0, block.n_sites))]
+        target = JointTarget(joint, held, chart)
+        flow = GaussianHamiltonian(target)
+        outcome = transition(flow, INTEGRATOR, flow.state(target.enter(theta, [values], rng)), 4, 0.4, rng)
+        failures += bool(outcome.failure)
+        point = outcome.state.point
+        theta, (values,) = point.theta, target.latents(point)
+        y = problem.observations(problem.held(theta), point.eta[0], rng)
+        trace.append(problem.standardised(theta, values))
+    trace = np.array(trace)
+    assert failures < 0.05 * n_draws
+    products = trace[:, :d, None] * trace[:, None, d:]
+    features = np.column_stack((trace, trace**2, products.reshape(n_draws, -1)))
+    expected = np.concatenate((np.zeros(trace.shape[1]), np.ones(trace.shape[1]), np.zeros(products[0].size)))
+    errors = np.array([float(az.mcse(values[None, :])) for values in features.T])
+    # It would have seen a bias of a third of a standard deviation of each variable.
+    assert errors[: trace.shape[1]].max() < 0.07
+    # About a hundred features in all: 4.8 standard errors is one false alarm in 6000 suites.
+    assert (np.abs(features.mean(axis=0) - expected) / errors).max() < 4.8
+
+
+class StaleCentre(JointTarget):
+    """The sites' centre, ``c(θ)`` or its dual, as it is at one θ while the rest moves, in map and evidence."""
+
+    def _conditional(self, which, theta, sites):
+        made = super()._conditional(which, theta, sites)
+        fixed = super()._conditional(which, np.zeros(self.n_theta), sites)
+        made.log_evidence += half_square_of_centre(fixed, made) - half_square_of_centre(made, made)
+        for name in ("_linear", "_centre_dual", "_centre"):
+            if hasattr(made, name):
+                setattr(made, name, getattr(fixed, name))
+        return made
+
+
+def half_square_of_centre(centre, conditional) -> float:
+    """The evidence's ``½ cᵀc``, with the centre of one conditional in the prior of another."""
+    if hasattr(conditional, "_centre_dual"):
+        return 0.5 * centre._linear @ conditional._multiply(centre._centre_dual)
+    return 0.5 * (conditional._spread * centre._linear) @ centre._centre
+
+
+class WithoutDeterminant(JointTarget):
+    """The evidence of the sites without ``½ log|I + sKs|`` or ``½ log|E|``."""
+
+    def _conditional(self, which, theta, sites):
+        made = super()._conditional(which, theta, sites)
+        if hasattr(made, "_centre_dual"):
+            made.log_evidence += np.log(made._inner.diagonal()).sum()
+        else:
+            made.log_evidence += 0.5 * made._inner.log_determinant
+        return made
+
+
+class WithoutSpreadsVolume(JointTarget):
+    """A density of ``D y`` where one of y is wanted: off by ``log|D|``."""
+
+    def _conditional(self, which, theta, sites):
+        made = super()._conditional(which, theta, sites)
+        made.log_evidence -= np.log(np.abs(made._spread)).sum()
+        return made
+
+
+class WithoutTheSitesMoving(JointTarget):
+    """The evidence of the sites as they were, while the map takes them along."""
+
+    def _conditional(self, which, theta, sites):
+        made = super()._conditional(which, theta, sites)
+        made.log_evidence = super()._conditional(which, theta, self.sites[which].sites).log_evidence
+        return made
+
+
+DENSE = Problem(Process("centred", amplitude=0.0, level=0.0), "poisson_log", simulations=250)
+DIAGONAL = Problem(Mixed("centred"), "poisson_log", simulations=250)
+MUTANTS = {
+    "stale centre, covariance": (DENSE, StaleCentre),
+    "stale centre, coefficients": (DIAGONAL, StaleCentre),
+    "no determinant, covariance": (DENSE, WithoutDeterminant),
+    "no determinant, coefficients": (DIAGONAL, WithoutDeterminant),
+    "sites that move, evidence that does not": (
+        Problem(Process("centred", amplitude=0.0, level=0.0), "normal_identity", simulations=250),
+        WithoutTheSitesMoving,
+    ),
+    "no volume of the spreads": (DIAGONAL, WithoutSpreadsVolume),
+}
+
+
+def calibrate_in_cell(problem: Problem, target_class=JointTarget, seed: int = 1):
+    """With sites that are narrow, so that their evidence depends on the hyperparameters."""
+    n = problem.latents.n
+    return calibrate(problem, target_class, seed, GaussianSites(np.full(n, -1.0), np.full(n, 3.0)))
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_every_mutant_is_rejected(name):
+    problem, mutant = MUTANTS[name]
+    p_values = [calibrate_in_cell(problem, mutant, seed)[0] for seed in range(3)]
+    assert max(p_values) < LEVEL, p_values
+
+
+@pytest.mark.parametrize("problem", [DENSE, DIAGONAL], ids=["covariance", "coefficients"])
+def test_the_correct_target_passes_where_the_mutants_fail(problem):
+    p, failure_rate, acceptance = calibrate_in_cell(problem)
+    assert p > LEVEL
+    assert failure_rate < 0.05
+    assert 0.8 < acceptance < 0.9999
+
+
+def test_a_wrong_gradient_costs_acceptance_and_does_not_bias(monkeypatch):
+    """Exactness rests on the energy alone: a kick by any function of the position is reversible and keeps volume."""
+    from pymc_rmhmc.geometry.charts import conditional
+
+    _, _, usual = calibrate_in_cell(DENSE, seed=2)
+    zeros = lambda factor, left, right: np.zeros_like(factor, order="F")  # noqa: E731
+    monkeypatch.setattr(conditional, "cholesky_adjoint_of_product", zeros)
+    p, failure_rate, acceptance = calibrate_in_cell(DENSE, seed=2)
+    assert acceptance < usual - 0.03
+    assert p > LEVEL
+    assert failure_rate < 0.05
+
+
+# Few counts and a wide prior: the sites that suit the chain's last few draws depend on where it is.
+SCARCE = Problem(Process("centred", amplitude=0.7, level=-1.0), "poisson_log", simulations=800)
+
+
+def regression_on(draws, sites: GaussianSites) -> GaussianSites:
+    """As in tuning, from fewer draws."""
+    regression = SiteRegression(draws[0].eta[0].size)
+    regression.MIN_DRAWS = len(draws)
+    for point in draws:
+        regression.add(point.eta[0], point.slope[0])
+    found = regression.fit(sites)
+    assert found is not None
+    return found
+
+
+def stationarity(problem: Problem, window: int, seed: int) -> tuple[float, float]:
+    """Truths moved for a while given their data have the prior still: p-value, and how many trajectories failed.
+
+    With a `window` the sites are refitted before each trajectory to as many of the last draws.
+    """
+    rng, joint, ranks, failures, n_moves = np.random.default_rng(seed), problem.joint, [], 0, 30
+    chart, n = poor_chart(joint.theta.size), problem.latents.n
+    for _ in range(problem.simulations):
+        theta, values, y = problem.simulate(rng)
+        problem.observe(y)
+        sites, draws = GaussianSites(np.full(n, -0.2), np.full(n, 1.0)), []
+        for move in range(n_moves):
+            if window or not move:
+                if len(draws) >= window > 0:
+                    sites = regression_on(draws[-window:], sites)
+                target = JointTarget(joint, [sites], chart)
+                flow = GaussianHamiltonian(target)
+                state = flow.state(target.enter(theta, [values], rng))
+            outcome = transition(flow, INTEGRATOR, state, 1, 0.5, rng)
+            state, failures = outcome.state, failures + bool(outcome.failure)
+            theta, (values,) = state.point.theta, target.latents(state.point)
+            draws.append(state.point)
+        uniform = norm.cdf(problem.standardised(theta, values))
+        ranks.append(np.minimum((PLACES * uniform).astype(int), PLACES - 1))
+    return p_value(np.array(ranks)), failures / (n_moves * problem.simulations)
+
+
+def test_sites_that_change_during_the_draws_are_rejected():
+    p_values = [stationarity(SCARCE, 4, seed)[0] for seed in range(2)]
+    assert max(p_values) < LEVEL, p_values
+
+
+def test_sites_that_stay_pass_where_changing_ones_fail():
+    p, failure_rate = stationarity(SCARCE, 0, 0)
+    assert p > LEVEL
+    assert failure_rate < 0.05

@@ -1,0 +1,135 @@
+"""Whole runs with two hyperparameters against grids: nothing is compared but the posterior itself."""
+
+from __future__ import annotations
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+from scipy.special import gammaln
+from scipy.stats import norm
+
+from tests.steps.conftest import draw
+
+pytestmark = pytest.mark.slow
+
+X = np.array([0.0, 0.15, 0.4, 0.5, 0.8, 1.0])[:, None]
+REAL = np.array([0.9, 1.4, 0.3, -0.2, -1.1, 0.4])
+SIGMA, JITTER = 0.5, 1e-6
+PAIR, COUNTS = np.array([[0.0], [0.5]]), np.array([0, 4])
+AXIS = np.linspace(-5.0, 5.0, 81)  # of each hyperparameter, in prior standard deviations
+PRIORS = ((-1.0, 0.6), (0.0, 0.5))  # mean and sd of the logarithms of lengthscale and amplitude
+
+
+def hyperparameters():
+    return pm.LogNormal("lengthscale", *PRIORS[0]), pm.LogNormal("amplitude", *PRIORS[1])
+
+
+def process(inputs, *, reparameterize: bool):
+    lengthscale, amplitude = hyperparameters()
+    gp = pm.gp.Latent(cov_func=amplitude**2 * pm.gp.cov.Exponential(1, ls=lengthscale))
+    return gp.prior("f", inputs, reparameterize=reparameterize, jitter=JITTER)
+
+
+def covariance(inputs, lengthscale: float, amplitude: float) -> np.ndarray:
+    # PyMC's Exponential is exp(-r / 2).
+    return amplitude**2 * np.exp(-0.5 * np.abs(inputs - inputs.T) / lengthscale) + JITTER * np.eye(len(inputs))
+
+
+def grid(inputs, conditional):
+    """Weights of a grid of the logarithms of both, and what `conditional` says of f at each, weighted.
+
+    ``conditional(K)`` gives log p(y | θ), and moments of f given θ.
+    """
+    axes = [mean + sd * AXIS for mean, sd in PRIORS]
+    logs = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
+    evidences, moments = [], []
+    for pair in logs:
+        evidence, of_f = conditional(covariance(inputs, *np.exp(pair)))
+        evidences.append(evidence)
+        moments.append(of_f)
+    log_weight = np.array(evidences) + norm.logpdf((logs - np.array(PRIORS)[:, 0]) / np.array(PRIORS)[:, 1]).sum(axis=1)
+    weight = np.exp(log_weight - log_weight.max())
+    edge = np.abs((logs - np.array(PRIORS)[:, 0]) / np.array(PRIORS)[:, 1]).max(axis=1) > 4.9
+    assert weight[edge].sum() < 1e-4 * weight.sum()
+    return logs, weight / weight.sum(), np.array(moments)
+
+
+def of_normal(covariance):
+    """A Normal likelihood integrates out: moments of the first and last value, and a tail probability."""
+    total = covariance + SIGMA**2 * np.eye(len(REAL))
+    gain = np.linalg.solve(total, covariance).T
+    mean, spread = gain @ REAL, covariance - gain @ covariance
+    sd = np.sqrt(spread.diagonal())
+    evidence = -0.5 * REAL @ np.linalg.solve(total, REAL) - 0.5 * np.linalg.slogdet(total)[1]
+    squares = mean**2 + sd**2
+    return evidence, [mean[0], mean[-1], squares[0], squares[-1], norm.sf(1.5, mean[0], sd[0])]
+
+
+NODES = np.linspace(-7.0, 7.0, 101)
+NOISE = np.stack(np.meshgrid(NODES, NODES, indexing="ij"), -1).reshape(-1, 2)
+NOISE_WEIGHT = np.exp(-0.5 * (NOISE**2).sum(axis=1))
+NOISE_WEIGHT /= NOISE_WEIGHT.sum()
+
+
+def of_poisson(covariance):
+    """Two latent values under counts, by a sum over whitened noise; 1.5 is the tail's beginning of the second here."""
+    f = NOISE @ np.linalg.cholesky(covariance).T
+    weight = NOISE_WEIGHT * np.exp((COUNTS * f - np.exp(f) - gammaln(COUNTS + 1.0)).sum(axis=1))
+    evidence = weight.sum()
+    first, last = f.T
+    held = (first, last, first**2, last**2, last > 1.5)
+    return np.log(evidence), [float(weight @ h / evidence) for h in held]
+
+
+def normal_model(*, reparameterize: bool) -> pm.Model:
+    with pm.Model() as model:
+        pm.Normal("y", process(X, reparameterize=reparameterize), SIGMA, observed=REAL)
+    return model
+
+
+def poisson_model(*, reparameterize: bool) -> pm.Model:
+    with pm.Model() as model:
+        pm.Poisson("y", pm.math.exp(process(PAIR, reparameterize=reparameterize)), observed=COUNTS)
+    return model
+
+
+CASES = {
+    "normal, centred": (lambda: normal_model(reparameterize=False), X, of_normal, 0),
+    "poisson, whitened": (lambda: poisson_model(reparameterize=True), PAIR, of_poisson, -1),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_means_spreads_and_tails_are_those_of_a_grid(name):
+    build, inputs, conditional, tail_of = CASES[name]
+    logs, weight, moments = grid(inputs, conditional)
+    exact, features = [], []
+    idata = draw(build(), draws=4000, tune=500, chains=2)
+    assert float((idata.sample_stats["failure"] > 0).mean()) < 0.01
+    f = idata.posterior["f"].values
+    for values, log in zip(("lengthscale", "amplitude"), logs.T, strict=True):
+        drawn = np.log(idata.posterior[values].values)
+        mean = float(weight @ log)
+        tail = mean + 1.2 * np.sqrt(float(weight @ log**2) - mean**2)
+        between = np.interp(tail, *_cumulative(log, weight))
+        features += [drawn, (drawn - mean) ** 2, drawn > tail]
+        exact += [mean, float(weight @ (log - mean) ** 2), 1.0 - between]
+    both = (np.log(idata.posterior["lengthscale"].values), np.log(idata.posterior["amplitude"].values))
+    features.append(both[0] * both[1])
+    exact.append(float(weight @ logs.prod(axis=1)))
+    features += [f[..., 0], f[..., -1], f[..., 0] ** 2, f[..., -1] ** 2, f[..., tail_of] > 1.5]
+    exact += list(weight @ moments)
+    errors = [float(az.mcse(np.asarray(values, dtype=float))) for values in features]
+    z = [(np.mean(v) - e) / s for v, e, s in zip(features, exact, errors, strict=True)]
+    # Two dozen features in all: 4.5 standard errors is one false alarm in 6000 suites.
+    assert np.abs(z).max() < 4.5, np.round(z, 2)
+    # The comparison is worth something: an eighth of a standard deviation would be seen.
+    assert max(s / np.std(v) for v, s in zip(features, errors, strict=True)) < 0.125 / 4.5
+
+
+def _cumulative(values: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where the distribution function of a grid's margin is known, between its points, and its values there."""
+    points = np.unique(values)
+    mass = np.array([weight[values == point].sum() for point in points])
+    return points + 0.5 * (points[1] - points[0]), np.cumsum(mass)

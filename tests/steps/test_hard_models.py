@@ -1,0 +1,236 @@
+"""Hard models with free hyperparameters: each is sampled correctly or refused with a typed error; none hangs."""
+
+from __future__ import annotations
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+
+from pymc_rmhmc import RMHMC, summarize_failures
+from pymc_rmhmc.errors import CovarianceError, DataError, Failure, UnsupportedModelError
+from tests.steps.conftest import COUNTS, N, X, draw
+
+pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
+
+LS = (-1.0, 0.5)  # of log ls, a priori
+TWICE = np.repeat(X[::2], 2, axis=0)
+
+
+def gp_of(inputs, **options):
+    eta, ls = pm.HalfNormal("eta", 2.0), pm.LogNormal("ls", *LS)
+    return pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.Matern52(1, ls=ls)).prior("f", X=inputs, **options)
+
+
+def run(build, **options):
+    """Draws, all of which must be finite and must move; hyperparameters too."""
+    with pm.Model() as model:
+        build()
+    idata = draw(model, **{"draws": 200, "tune": 100, **options})
+    for name, values in idata.posterior.items():
+        assert np.isfinite(values.values).all(), name
+        assert (values.std("draw") > 0.0).all(), name
+        # More than one place: a chain that is stuck for most of the time has few.
+        assert np.unique(values.values.reshape(values.sizes["draw"], -1)[:, 0]).size > 50, name
+    return idata
+
+
+def went_well(idata) -> bool:
+    """Few failures, and the acceptance that is aimed at or more; of the step's own draws, in a compound too."""
+    stats = idata.sample_stats
+    failures = int((np.nan_to_num(stats["failure"]) != Failure.NONE).sum())
+    return failures <= 3 and float(np.nanmean(stats["acceptance_rate"])) > 0.7
+
+
+def has_mean(values, exact: float) -> bool:
+    values = np.asarray(values)
+    return abs(values.mean() - exact) < 4.5 * float(az.mcse(values))
+
+
+def mean_f(idata) -> np.ndarray:
+    return idata.posterior["f"].mean(("chain", "draw")).values
+
+
+def test_one_latent_value():
+    idata = run(lambda: pm.Poisson("y", mu=pm.math.exp(gp_of(X[:1])), observed=np.array([3])))
+    assert went_well(idata)
+    assert 0.0 < mean_f(idata)[0] < np.log(3.0)
+    assert has_mean(np.log(idata.posterior["ls"]), LS[0])  # one value knows nothing of a lengthscale
+
+
+def test_one_coefficient():
+    def build():
+        pm.Bernoulli("y", logit_p=pm.HalfNormal("tau", 1.0) * pm.Normal("u", shape=1), observed=np.array([1]))
+
+    idata = run(build)
+    assert went_well(idata)
+    assert 0.0 < float(idata.posterior["u"].mean()) < 1.0
+
+
+def nothing_read() -> None:
+    none = np.array([], dtype=int)
+    pm.Poisson("y", mu=pm.math.exp(gp_of(X)[none]), observed=none)
+
+
+def everything_missing() -> None:
+    pm.Normal("y", gp_of(X), 0.5, observed=np.full(N, np.nan))
+
+
+@pytest.mark.parametrize("build", [nothing_read, everything_missing])
+def test_no_data_leave_the_prior(build):
+    idata = run(build, draws=400)
+    assert went_well(idata)
+    assert has_mean(np.log(idata.posterior["ls"]), LS[0])
+    assert has_mean(np.log(idata.posterior["ls"]) ** 2, LS[0] ** 2 + LS[1] ** 2)
+    assert has_mean(idata.posterior["eta"], 2.0 * np.sqrt(2.0 / np.pi))
+    assert has_mean(idata.posterior["f"][..., 3], 0.0)
+
+
+def test_a_process_that_nothing_observes_is_refused_by_name():
+    with pm.Model():
+        gp_of(X)
+        with pytest.raises(UnsupportedModelError, match="no likelihood depends on it"):
+            RMHMC()
+
+
+def test_a_process_that_nothing_observes_beside_one_that_is():
+    def build():
+        pm.Poisson("y", mu=pm.math.exp(gp_of(X)), observed=COUNTS)
+        covariance = pm.gp.cov.Matern52(1, ls=pm.LogNormal("unread", *LS))
+        pm.gp.Latent(cov_func=covariance).prior("g", X=X[:3])
+
+    idata = run(build)
+    assert went_well(idata)
+    assert has_mean(np.log(idata.posterior["unread"]), LS[0])
+
+
+def test_values_that_nothing_observes_follow_from_the_others():
+    idata = run(lambda: pm.Poisson("y", mu=pm.math.exp(gp_of(X)[:4]), observed=np.full(4, 40)))
+    assert went_well(idata)
+    f = idata.posterior["f"].std(("chain", "draw")).values
+    assert f[-1] > 3.0 * f[0]
+    assert mean_f(idata)[4] > 2.0
+
+
+def test_groups_that_nothing_observes_have_the_prior():
+    def build():
+        u = pm.Normal("u", 0.0, pm.LogNormal("tau", 0.0, 0.3), shape=3)
+        pm.Bernoulli("y", logit_p=u[np.arange(N) % 2], observed=(np.arange(N) % 2))
+
+    idata = run(build)
+    assert went_well(idata)
+    u = idata.posterior["u"]
+    assert float(u[..., 0].mean()) < -0.5
+    assert float(u[..., 1].mean()) > 0.5
+    assert has_mean(u[..., 2], 0.0)
+
+
+def test_counts_that_are_all_zero():
+    idata = run(lambda: pm.Poisson("y", mu=pm.math.exp(gp_of(X)), observed=np.zeros(N, dtype=int)))
+    assert went_well(idata)
+    assert (mean_f(idata) < -0.5).all()
+
+
+def separable_values() -> None:
+    pm.Bernoulli("y", logit_p=gp_of(X), observed=(X[:, 0] > 0.5).astype(int))
+
+
+def separable_coefficients() -> None:
+    b = pm.Normal("b", 0.0, pm.HalfNormal("eta", 3.0), shape=2)
+    f = pm.Deterministic("f", np.column_stack((np.ones(N), X[:, 0] - 0.5)) @ b)
+    pm.Bernoulli("y", logit_p=f, observed=(X[:, 0] > 0.5).astype(int))
+
+
+@pytest.mark.parametrize("build", [separable_values, separable_coefficients])
+def test_separable_classes(build):
+    idata = run(build)
+    assert went_well(idata)
+    assert mean_f(idata)[0] < -0.5
+    assert mean_f(idata)[-1] > 0.5
+    assert float(np.abs(idata.posterior["f"]).max()) < 1e3  # the prior holds what the data do not
+
+
+def test_duplicated_inputs_with_jitter_have_equal_values():
+    idata = run(lambda: pm.Poisson("y", mu=pm.math.exp(gp_of(TWICE, jitter=1e-6)), observed=COUNTS))
+    assert went_well(idata)
+    f = idata.posterior["f"].values
+    assert np.abs(f[..., ::2] - f[..., 1::2]).max() < 0.02
+
+
+@pytest.mark.parametrize("reparameterize", [False, True])
+def test_duplicated_inputs_without_jitter_are_refused(reparameterize):
+    with pm.Model() as model:
+        f = gp_of(TWICE, jitter=0.0, reparameterize=reparameterize)
+        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+    with pytest.raises(CovarianceError, match=r"ls_log__ = -0\.875.*remove duplicated inputs"):
+        draw(model)
+
+
+def test_hyperparameters_at_their_boundaries():
+    """The data want a lengthscale above its bound, no amplitude, and no inflation by zeros."""
+
+    def build():
+        ls, eta = pm.Uniform("ls", 0.05, 0.3), pm.HalfNormal("eta", 1e-3)
+        f = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.Matern52(1, ls=ls)).prior("f", X=X, jitter=1e-12)
+        mu = pm.math.exp(f + pm.Normal("level", 2.0, 1.0))
+        pm.ZeroInflatedPoisson("y", psi=pm.Beta("psi", 2.0, 0.5), mu=mu, observed=np.full(N, 7))
+
+    idata = run(build)
+    assert went_well(idata)
+    ls, psi = idata.posterior["ls"].values, idata.posterior["psi"].values
+    assert ls.min() > 0.05
+    assert ls.max() < 0.3
+    assert psi.max() <= 1.0
+    assert psi.mean() > 0.9
+    assert has_mean(idata.posterior["eta"], 1e-3 * np.sqrt(2.0 / np.pi))
+    assert abs(float(idata.posterior["level"].mean()) - np.log(7.0)) < 0.1
+
+
+def test_a_covariance_that_is_lost_at_some_hyperparameters_is_a_counted_rejection():
+    """Equal correlations are positive definite above -1/(N - 1) alone, and the data are nearly there."""
+
+    def build():
+        rho = pm.Uniform("rho", -1.0, 1.0, initval=0.0)
+        covariance = 0.5 * (np.eye(4) * (1.0 - rho) + rho * np.ones((4, 4)))
+        f = pm.MvNormal("f", np.zeros(4), cov=covariance)
+        pm.Normal("y", f, 0.3, observed=np.array([0.9, -1.0, 0.6, -0.5]))
+
+    idata = run(build)
+    assert float(idata.posterior["rho"].min()) > -1.0 / 3.0
+    assert float(idata.posterior["rho"].std()) > 0.05
+    stats = idata.sample_stats
+    lost = stats["failure"] == Failure.NOT_POSITIVE_DEFINITE
+    assert int(lost.sum()) > 0
+    assert (stats["acceptance_rate"].values[lost.values] == 0.0).all()
+    kept = np.diff(idata.posterior["rho"].values[0], prepend=np.nan)[lost.values[0]]
+    assert (kept[np.isfinite(kept)] == 0.0).all()
+    summary = summarize_failures(idata)
+    assert summary.counts[Failure.NOT_POSITIVE_DEFINITE].sum() == int(lost.sum())
+    assert "NOT_POSITIVE_DEFINITE" in str(summary)
+    assert int(stats["n_failures"][0, -1]) == summary.total
+
+
+def test_outliers_for_which_sites_fit_nowhere():
+    """Far out the likelihood is not concave: no Gaussian site stands for it."""
+    y = np.sin(6.0 * X[:, 0]) + 0.3 * np.random.default_rng(0).standard_normal(N)
+    far = np.isin(np.arange(N), (2, 7))
+    y[far] = 1e3, -1e5
+    idata = run(lambda: pm.StudentT("y", nu=4.0, mu=gp_of(X), sigma=pm.HalfNormal("sigma", 0.3), observed=y))
+    assert went_well(idata)
+    assert np.abs(mean_f(idata)).max() < 3.0
+
+
+def test_counts_by_the_million():
+    counts = 10**6 * np.array([0, 1, 3, 2, 5, 4, 6, 3, 1, 0, 2, 1])
+    idata = run(lambda: pm.Poisson("y", mu=pm.math.exp(gp_of(np.linspace(0, 1, 12)[:, None])), observed=counts))
+    assert went_well(idata)
+    assert float(idata.sample_stats["step_size"].mean()) > 0.1
+    seen = counts > 0
+    np.testing.assert_allclose(mean_f(idata)[seen], np.log(counts[seen]), atol=0.01)
+
+
+def test_no_latent_values():
+    with pm.Model() as model:
+        pm.Poisson("y", mu=pm.math.exp(gp_of(X[:0])), observed=np.empty(0, dtype=int))
+    with pytest.raises(DataError, match="no latent values"):
+        draw(model)
