@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -176,7 +177,35 @@ class DesignSource:
     shape: tuple[int, ...]
 
 
-class DesignBlock(_Block):
+class _LinearBlock(_Block, ABC):
+    """Vectors that predictors read through matrices, which are read again where shared data have been replaced."""
+
+    centred = True
+    fixed_covariance = False
+
+    def __init__(
+        self, model: pm.Model, name: str, sources: Sequence[DesignSource], reader: DesignReader | SameValues,
+        point: Point,
+    ) -> None:  # fmt: skip
+        self.name, self._reader = name, reader
+        self.value_names = tuple(str(model.rvs_to_values[s.latent.variable].name) for s in sources)
+        self.sizes = tuple(math.prod(s.shape) for s in sources)
+        self._read: list[Any] | None = None
+        self.bind(point)
+
+    def bind(self, point: Point) -> None:
+        """Read the matrices, unless the data that they were read of are still there."""
+        data = [s.get_value(borrow=True) for s in self._reader.shared]
+        if self._read is None or any(a is not b for a, b in zip(self._read, data, strict=True)):
+            self._read = data
+            self._read_matrices(point)
+
+    @abstractmethod
+    def _read_matrices(self, point: Point) -> None:
+        """Take the matrices from the reader."""
+
+
+class DesignBlock(_LinearBlock):
     """Coefficients that a predictor is linear in: ``η = m + A D y`` with ``y ~ N(0, I)``.
 
     Attributes
@@ -187,18 +216,13 @@ class DesignBlock(_Block):
 
     design: Any
     parts = None
-    centred = True
-    fixed_covariance = False
 
     def __init__(
         self, model: pm.Model, name: str, sources: Sequence[DesignSource], reader: DesignReader | SameValues,
         theta: Hyperparameters, observed: Sequence[ObservedTerms], point: Point,
     ) -> None:  # fmt: skip
-        self.name, self._reader = name, reader
-        self._read: list[Any] | None = None
-        self.bind(point)
-        self.value_names = tuple(str(model.rvs_to_values[s.latent.variable].name) for s in sources)
-        self.sizes, self.n_sites = tuple(math.prod(s.shape) for s in sources), self.design.shape[0]
+        super().__init__(model, name, sources, reader, point)
+        self.n_sites = self.design.shape[0]
         stated = [_stated(s) for s in sources]
         location, deviation, scale = (pt.concatenate([s[i] for s in stated]) for i in range(3))
         location, deviation, scale = _guard_roots(theta.substitute([location, deviation, scale], model))
@@ -213,11 +237,8 @@ class DesignBlock(_Block):
         self._pullback = GraphFunction(model, inputs, [gradient_by(along, theta.symbol)])
         self._compile_likelihood(model, theta, observed, shift)
 
-    def bind(self, point: Point) -> None:
-        """Read the design again where shared data have been replaced."""
-        data = [s.get_value(borrow=True) for s in self._reader.shared]
-        if self._read is None or any(a is not b for a, b in zip(self._read, data, strict=True)):
-            self.design, self._read = self._reader(point), data
+    def _read_matrices(self, point: Point) -> None:
+        self.design = self._reader(point)
 
     def prior(self, theta: Array) -> tuple[Array, ...]:
         """Mean (n,), D (k,), location and scale (k,) of the model's variables, and the sites less these (n,)."""
@@ -248,7 +269,7 @@ class SumPart:
     design: Any
 
 
-class SumBlock(_Block):
+class SumBlock(_LinearBlock):
     """Several vectors that are read as a sum: ``η = m + Σ A_s x_s``.
 
     Attributes
@@ -258,19 +279,13 @@ class SumBlock(_Block):
     """
 
     design = None
-    centred = True
-    fixed_covariance = False
 
     def __init__(
         self, model: pm.Model, name: str, sources: Sequence[DesignSource], reader: DesignReader | SameValues,
         theta: Hyperparameters, observed: Sequence[ObservedTerms], point: Point,
     ) -> None:  # fmt: skip
-        self.name, self._reader = name, reader
-        self.value_names = tuple(str(model.rvs_to_values[s.latent.variable].name) for s in sources)
-        self.sizes = tuple(math.prod(s.shape) for s in sources)
         self._kinds = tuple(s.latent.form for s in sources)
-        self._read: list[Any] | None = None
-        self.bind(point)
+        super().__init__(model, name, sources, reader, point)
         self.n_sites = self._n_rows
         stated = [self._stated_part(s) for s in sources]
         flat = theta.substitute([expression for part in stated for expression in part], model)
@@ -300,12 +315,7 @@ class SumBlock(_Block):
         mean = pt.zeros(size) if latent.mean is None else pt.broadcast_to(latent.mean, source.shape).ravel()
         return _covariance(latent), mean, mean, pt.ones(size)
 
-    def bind(self, point: Point) -> None:
-        """Read the maps again where shared data have been replaced."""
-        data = [s.get_value(borrow=True) for s in self._reader.shared]
-        if self._read is not None and all(a is b for a, b in zip(self._read, data, strict=True)):
-            return
-        self._read = data
+    def _read_matrices(self, point: Point) -> None:
         designs = self._reader.parts(point, self.sizes)
         self._n_rows = next((d.shape[0] for d in designs if d is not None), self.sizes[0])
         self.parts = tuple(SumPart(kind, d) for kind, d in zip(self._kinds, designs, strict=True))
