@@ -18,6 +18,7 @@ from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model import read_joint, read_structure
+from pymc_rmhmc.steps.block_sampler import BlockSampler
 from tests.statistical.test_sbc import PLACES, p_value, rank
 from tests.steps.conftest import draw
 
@@ -117,6 +118,15 @@ def watched(target: JointTarget, point) -> np.ndarray:
     return np.array([*held, latents[0], latents @ latents])
 
 
+def following(block, d: int, sites: GaussianSites):
+    """Sites that follow a likelihood's parameters, where it has some, from a place that is as poor.
+
+    They are weaker there: at a noise of a tenth they are a hundred times as strong, and still at the wrong place.
+    """
+    weaker = sites.scaled(0.05) if block.has_moving_sites else sites
+    return moving_sites(block, np.zeros(d), weaker, np.linspace(-1.0, 1.0, block.n_sites))
+
+
 def calibrate(
     case, target_class=JointTarget, seed: int = 1, sites=None, n_steps: int = 4, step_size: float = 0.35,
     chart: MarginalChart | None = None,
@@ -131,9 +141,7 @@ def calibrate(
     for _ in range(case.simulations):
         theta, values, y = case.simulate(rng)
         case.observe(y)
-        # Where a likelihood has parameters the sites follow them, from a place that is as poor.
-        held = moving_sites(block, np.zeros(d), sites, np.linspace(-1.0, 1.0, block.n_sites))
-        target = target_class(joint, [held], chart)
+        target = target_class(joint, [following(block, d, sites)], chart)
         flow = GaussianHamiltonian(target)
         start, before, others = flow.state(target.enter(theta, [values], rng)), rng.integers(PLACES), []
         for length in (before, PLACES - 1 - before):
@@ -296,30 +304,72 @@ def test_ranks_of_the_truth_among_the_steps_own_draws_are_uniform():
     assert p_value(np.array(of_shifted)) < LEVEL
 
 
-def test_a_long_run_of_nuts_agrees():
-    rng = np.random.default_rng(2)
-    n = 25
-    x = rng.uniform(-2.0, 2.0, (n, 2))
+def ard(rng, reparameterize):
+    """Counts over the plane, with a parameter of the likelihood."""
+    x = rng.uniform(-2.0, 2.0, (25, 2))
+    lengthscales = pm.InverseGamma("lengthscales", 5.0, 5.0, shape=2)
+    amplitude, shape = pm.HalfNormal("amplitude", 2.0), pm.Gamma("shape", 4.0, 1.0)
+    gp = pm.gp.Latent(cov_func=amplitude**2 * pm.gp.cov.ExpQuad(2, ls=lengthscales))
+    f = gp.prior("f", X=x, reparameterize=reparameterize)
     y = rng.poisson(np.exp(np.sin(2.0 * x[:, 0])))
+    pm.NegativeBinomial("y", mu=pm.math.exp(f), alpha=shape, observed=y)
+    return ["lengthscales", "amplitude", "shape", "f"]
 
+
+def additive(rng, reparameterize):
+    """Two processes of different inputs, and a level."""
+    x = rng.uniform(-2.0, 2.0, (25, 2))
+    ls, amplitude = pm.InverseGamma("ls", 5.0, 5.0, shape=2), pm.HalfNormal("amplitude", 1.0, shape=2)
+    parts = [
+        pm.gp.Latent(cov_func=amplitude[i] ** 2 * pm.gp.cov.Matern52(1, ls=ls[i])).prior(
+            f"f{i}", X=x[:, i : i + 1], reparameterize=reparameterize
+        )
+        for i in range(2)
+    ]
+    y = rng.poisson(np.exp(np.sin(2.0 * x[:, 0]) + 0.5 * x[:, 1]))
+    pm.Poisson("y", mu=pm.math.exp(pm.Normal("level") + parts[0] + parts[1]), observed=y)
+    return ["ls", "amplitude", "level", "f0", "f1"]
+
+
+def basis(rng, reparameterize):
+    """A process in a basis."""
+    x = np.sort(rng.uniform(-2.0, 2.0, 40))
+    amplitude, ls = pm.HalfNormal("amplitude", 2.0), pm.InverseGamma("ls", 5.0, 5.0)
+    form = "noncentered" if reparameterize else "centered"
+    gp = pm.gp.HSGP(m=[12], c=1.5, cov_func=amplitude**2 * pm.gp.cov.Matern52(1, ls=ls), parametrization=form)
+    f = gp.prior("f", X=x[:, None])
+    pm.Poisson("y", mu=pm.math.exp(f), observed=rng.poisson(np.exp(np.sin(2.0 * x))))
+    return ["amplitude", "ls", "f"]
+
+
+def mixed(rng, reparameterize):
+    """Groups with a free spread beside slopes."""
+    group, design = np.arange(48) % 12, rng.standard_normal((48, 2))
+    spread, slopes, level = pm.HalfNormal("spread"), pm.Normal("slopes", shape=2), pm.Normal("level")
+    if reparameterize:
+        effects = pm.Deterministic("effects", spread * pm.Normal("raw", shape=12))
+    else:
+        effects = pm.Normal("effects", 0.0, spread, shape=12)
+    eta = design @ np.array([0.5, -0.5]) + rng.standard_normal(12)[group]
+    logit = level + pm.math.dot(design, slopes) + effects[group]
+    pm.Bernoulli("y", logit_p=logit, observed=(rng.random(48) < 1.0 / (1.0 + np.exp(-eta))).astype(int))
+    return ["spread", "slopes", "level", "effects"]
+
+
+@pytest.mark.parametrize("family", [ard, additive, basis, mixed])
+def test_a_long_run_of_nuts_agrees(family):
     def build(reparameterize):
         with pm.Model() as model:
-            lengthscales = pm.InverseGamma("lengthscales", 5.0, 5.0, shape=2)
-            amplitude = pm.HalfNormal("amplitude", 2.0)
-            shape = pm.Gamma("shape", 4.0, 1.0)
-            gp = pm.gp.Latent(cov_func=amplitude**2 * pm.gp.cov.ExpQuad(2, ls=lengthscales))
-            f = gp.prior("f", X=x, reparameterize=reparameterize)
-            pm.NegativeBinomial("y", mu=pm.math.exp(f), alpha=shape, observed=y)
-        return model
+            return model, family(np.random.default_rng(2), reparameterize)
 
-    centred, whitened = build(False), build(True)
+    (centred, names), (whitened, _) = build(False), build(True)
     with centred:
         step = RMHMC()
+    assert not isinstance(step._samplers[0], BlockSampler)
     ours = draw(centred, step, draws=2000, tune=300, chains=2)
     with whitened:
         nuts_step = pm.NUTS(target_accept=0.9)
     nuts = draw(whitened, nuts_step, draws=2000, tune=1000, chains=2)
-    names = ["lengthscales", "amplitude", "shape", "f"]
     frame = compare({"ours": ours, "NUTS": nuts}, var_names=names)
     assert frame.loc["ours", "mean difference"] < 4.0
     assert frame.loc["ours", "R-hat max"] < 1.02

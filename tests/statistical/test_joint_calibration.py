@@ -12,7 +12,6 @@ import pytest
 from scipy.stats import norm
 
 from pymc_rmhmc.approximation import SiteRegression
-from pymc_rmhmc.approximation.joint import moving_sites
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.dynamics.trajectory import transition
@@ -20,7 +19,7 @@ from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model.likelihoods import registered_likelihoods
 from tests.statistical.joint_cases import LIKELIHOODS, Mixed, Problem, Process, Shrunk, absurd_sites
-from tests.statistical.test_joint import calibrate, poor_chart
+from tests.statistical.test_joint import calibrate, following, poor_chart
 from tests.statistical.test_sbc import PLACES, p_value
 
 pytestmark = pytest.mark.slow
@@ -38,7 +37,7 @@ LEVEL = 1e-3 / 23 / 3
 
 
 def calibrate_absurdly(problem: Problem, target_class=JointTarget, seed: int = 1):
-    return calibrate(problem, target_class, seed, absurd_sites(problem.latents.n), n_steps=3, step_size=0.4)
+    return calibrate(problem, target_class, seed, absurd_sites(problem.latents.n), n_steps=4, step_size=0.3)
 
 
 def test_every_registered_likelihood_is_calibrated():
@@ -90,9 +89,7 @@ def test_successive_conditional_draws_have_the_prior(name):
     trace, failures = [], 0
     for _ in range(n_draws):
         problem.observe(y)
-        block = joint.blocks[0]
-        held = [moving_sites(block, np.zeros(d), sites[0], np.linspace(-1.0, 1.0, block.n_sites))]
-        target = JointTarget(joint, held, chart)
+        target = JointTarget(joint, [following(joint.blocks[0], d, sites[0])], chart)
         flow = GaussianHamiltonian(target)
         outcome = transition(flow, INTEGRATOR, flow.state(target.enter(theta, [values], rng)), 4, 0.4, rng)
         failures += bool(outcome.failure)
@@ -170,7 +167,7 @@ MUTANTS = {
     "no determinant, covariance": (DENSE, WithoutDeterminant),
     "no determinant, coefficients": (DIAGONAL, WithoutDeterminant),
     "sites that move, evidence that does not": (
-        Problem(Process("centred", amplitude=0.0, level=0.0), "normal_identity", simulations=250),
+        Problem(Process("centred", amplitude=0.0, level=0.0), "normal_identity", simulations=500),
         WithoutTheSitesMoving,
     ),
     "no volume of the spreads": (DIAGONAL, WithoutSpreadsVolume),
@@ -180,7 +177,9 @@ MUTANTS = {
 def calibrate_in_cell(problem: Problem, target_class=JointTarget, seed: int = 1):
     """With sites that are narrow, so that their evidence depends on the hyperparameters."""
     n = problem.latents.n
-    return calibrate(problem, target_class, seed, GaussianSites(np.full(n, -1.0), np.full(n, 3.0)))
+    # `following` makes sites that move weaker.
+    strength = 40.0 if problem.joint.blocks[0].has_moving_sites else 1.0
+    return calibrate(problem, target_class, seed, GaussianSites(np.full(n, -strength), np.full(n, 3.0 * strength)))
 
 
 @pytest.mark.parametrize("name", MUTANTS)
