@@ -194,6 +194,33 @@ class Shrunk(Latents):
         return drawn["slopes"] / held["tau"]
 
 
+HALF = np.arange(len(X)) // 2
+
+
+class Sum(Latents):
+    """A process, and a vector behind a gather; what is free of the second is its scale."""
+
+    n = len(X)
+
+    def __init__(self) -> None:
+        self._process = Process("whitened")
+        self._factor = np.linalg.cholesky(np.eye(3) + 0.4)
+        self.priors = (*self._process.priors, ("scale", "log", -0.7, 0.4))
+
+    def build(self, held):
+        covariance = held["scale"] ** 2 * pt.as_tensor(self._factor @ self._factor.T)
+        return self._process.build(held) + pm.MvNormal("g", np.full(3, 0.2), cov=covariance)[HALF]
+
+    def draw(self, held, rng):
+        drawn, eta = self._process.draw(held, rng)
+        g = 0.2 + held["scale"] * self._factor @ rng.standard_normal(3)
+        return drawn | {"g": g}, eta + g[HALF]
+
+    def noise(self, held, drawn):
+        second = np.linalg.solve(self._factor, drawn["g"] - 0.2) / held["scale"]
+        return np.concatenate((self._process.noise(held, drawn), second))
+
+
 VARIABLES = {
     "": lambda name, mean, sd: pm.Normal(name, mean, sd),
     "log": lambda name, mean, sd: pm.LogNormal(name, mean, sd),

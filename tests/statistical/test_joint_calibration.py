@@ -18,7 +18,7 @@ from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model.likelihoods import registered_likelihoods
-from tests.statistical.joint_cases import LIKELIHOODS, Mixed, Problem, Process, Shrunk, absurd_sites
+from tests.statistical.joint_cases import LIKELIHOODS, Mixed, Problem, Process, Shrunk, Sum, absurd_sites
 from tests.statistical.test_joint import calibrate, following, poor_chart
 from tests.statistical.test_sbc import PLACES, p_value
 
@@ -31,9 +31,10 @@ PROBLEMS = {
     "groups, bernoulli_logit": Problem(Mixed("non-centred"), "bernoulli_logit"),
     "centred groups, negativebinomial_log": Problem(Mixed("centred"), "negativebinomial_log"),
     "more coefficients than data, poisson_log": Problem(Shrunk(), "poisson_log"),
+    "sum of two vectors, negativebinomial_log": Problem(Sum(), "negativebinomial_log"),
 }
-# Twenty-three tests of correct samplers; see test_sbc.
-LEVEL = 1e-3 / 23 / 3
+# Twenty-four tests of correct samplers; see test_sbc.
+LEVEL = 1e-3 / 24 / 3
 
 
 def calibrate_absurdly(problem: Problem, target_class=JointTarget, seed: int = 1):
@@ -48,7 +49,7 @@ def test_every_registered_likelihood_is_calibrated():
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_ranks_of_the_truth_are_uniform_whatever_the_sites(name):
     problem = PROBLEMS[name]
-    assert (problem.joint.blocks[0].design is None) == isinstance(problem.latents, Process)
+    assert (problem.joint.blocks[0].design is None) == isinstance(problem.latents, Process | Sum)
     p, failure_rate, acceptance = calibrate_absurdly(problem)
     assert p > LEVEL
     assert failure_rate < 0.05
