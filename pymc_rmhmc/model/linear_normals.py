@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pymc as pm
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
@@ -85,6 +86,8 @@ def _is_affine(node: Apply, moves: Sequence[bool]) -> bool:
     if name in ELEMENTWISE or type(op).__name__ in SHAPING:
         # An index or a shape that moves is no number that is passed on.
         return type(op).__name__ not in SHAPING or not any(moves[1:]) or type(op).__name__ in {"Join", "MakeVector"}
+    if isinstance(op, CumOp):  # a random walk, as the sum of its steps
+        return op.mode == "add"
     if name in PRODUCTS:
         return sum(moves) == 1
     return name == "TrueDiv" and not moves[1]

@@ -88,6 +88,8 @@ class ChainSampler(ABC):
         Whether one of the variables has an initial value of its own.
     """
 
+    # A step size that would make fewer steps of a path is not taken.
+    fewest_steps = 1
     # What travels to a worker: factors are rebuilt there from the point.
     kept: tuple[str, ...] = ("name", "plan", "slices", "initial_values", "own_initval", "state")
 
@@ -290,9 +292,10 @@ class ChainSampler(ABC):
         if plan.step_size is not None:
             state.fixed_step_size = plan.step_size
             return
+        longest = plan.max_step_size / self.fewest_steps
         first = search_step_size(
             lambda size: single_step_acceptance(self._hamiltonian, plan.integrator, self._phase, size, rng),
-            plan.initial_step_size,
-            plan.max_step_size,
+            min(plan.initial_step_size, longest),
+            longest,
         )
-        state.step_size = DualAveraging(first, plan.target_accept, plan.max_step_size)
+        state.step_size = DualAveraging(first, plan.target_accept, longest)

@@ -182,6 +182,12 @@ def random_effects_alone() -> None:
     pm.Poisson("y", mu=pm.math.exp(effects[INDEX]), observed=INDEX_COUNTS)
 
 
+@form("spread_log__")
+def local_level() -> None:
+    """A random walk as the sum of its steps."""
+    poisson(pt.cumsum(pm.HalfNormal("spread") * pm.Normal("steps", shape=N)) + pm.Normal("start"))
+
+
 @form("ls_log__", "level")
 def additive() -> None:
     f = gp_prior("f", ls=pm.HalfNormal("ls"), mean=0.3, reparameterize=False)
