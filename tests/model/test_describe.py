@@ -79,10 +79,10 @@ def _combined():
     [
         (_gathered, ("above", "level", "ls", "alpha"), ""),
         (_nothing_free, (), "no block depends on continuous hyperparameters"),
-        (_additive, (), "f + g is read as a sum of several latent vectors"),
-        (_rows, (), "f is not one vector with a covariance matrix"),
+        (_additive, ("level",), ""),
+        (_rows, (), "f has several rows, each with a covariance matrix"),
         (_unregistered, (), "the likelihood of f is not registered"),
-        (_combined, (), "an observation reads more or less than one value of f"),
+        (_combined, ("level",), ""),
     ],
 )
 def test_hyperparameters_that_are_taken_in_are_those_that_the_step_samples(build, taken, reason, caplog):
