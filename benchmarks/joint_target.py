@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.joint_problems import regression
-from pymc_rmhmc.geometry.charts import GaussianSites
-from pymc_rmhmc.geometry.joint import JointTarget, Scale
+from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model import JointModel, read_together
 
 __all__ = ["Built", "build"]
@@ -32,4 +32,4 @@ def build(n: int) -> Built:
     joint.bind(point)
     theta = np.concatenate([np.ravel(point[problem.rvs_to_values[v].name]) for v in joint.theta.variables])
     sites = GaussianSites(np.zeros(n), np.full(n, 0.25))
-    return Built(joint, JointTarget(joint, [sites], Scale(theta, 0.1 * np.eye(theta.size))), theta)
+    return Built(joint, JointTarget(joint, [sites], MarginalChart.linear(theta, 0.1 * np.eye(theta.size))), theta)

@@ -12,6 +12,7 @@ from benchmarks.growth import slope
 from benchmarks.harness import DRAWS, SAMPLERS, TABLE
 from benchmarks.joint_problems import cox as free_cox
 from benchmarks.joint_problems import regression
+from benchmarks.joint_target import build as build_joint_target
 from benchmarks.linear_problems import hsgp, mixed
 from benchmarks.measures import largest_rhat, measured, smallest_ess
 from benchmarks.outcome import CannotRunError, Outcome, merged
@@ -229,3 +230,10 @@ def test_a_joint_mode_gives_a_mass_matrix_or_a_reason():
 def test_a_slope_is_the_power():
     sizes = np.array([100.0, 200.0, 400.0])
     assert slope(sizes, 3.0 * sizes**2.1) == pytest.approx(2.1)
+
+
+def test_the_joint_target_that_is_timed_can_be_evaluated():
+    built = build_joint_target(12)
+    point = built.target.at(np.random.default_rng(0).standard_normal(built.target.size))
+    assert not point.failure
+    assert np.isfinite(point.gradient).all()
