@@ -116,8 +116,12 @@ def _anchored(
     density: JointDensity, theta: Array, sites: Sequence[GaussianSites]
 ) -> list[GaussianSites | MovingSites]:
     """Sites of a θ, which follow the likelihood's parameters where it has some."""
-    held = zip(density.blocks, sites, strict=True)
-    return [moving_sites(block, theta, each, conditional_of(block, theta, each).marginals()[0]) for block, each in held]
+    return [
+        moving_sites(block, theta, each, conditional_of(block, theta, each).marginals()[0])
+        if block.has_moving_sites
+        else each
+        for block, each in zip(density.blocks, sites, strict=True)
+    ]
 
 
 def moving_sites(

@@ -15,7 +15,16 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["Evaluator", "bad_constants", "core_op", "nonlinear_step", "reaches", "shared_inputs", "substitute"]
+__all__ = [
+    "LINEAR_OPERATIONS",
+    "Evaluator",
+    "bad_constants",
+    "core_op",
+    "nonlinear_step",
+    "reaches",
+    "shared_inputs",
+    "substitute",
+]
 
 type Point = dict[str, np.ndarray]
 
@@ -23,6 +32,10 @@ type Point = dict[str, np.ndarray]
 # the Python linker takes milliseconds, where a compiler takes seconds.
 # Constants are not folded: a fixed covariance would be stored many times over in what travels to workers.
 PYTHON_MODE = Mode(linker="py", optimizer="fast_compile").excluding("constant_folding", "topo_constant_folding")
+
+
+# Elementwise operations that are affine in all of their inputs together.
+LINEAR_OPERATIONS = {"Add", "Sub", "Neg", "Identity", "Cast", "Second"}
 
 
 def core_op(variable: Variable) -> Any:

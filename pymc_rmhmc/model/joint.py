@@ -172,56 +172,40 @@ def _build(structure: ModelStructure, theta: Hyperparameters, point: Point) -> J
     """The functions of a model, or the reason why the sites are not what they must be."""
     blocks: list[JointBlock] = []
     for block in structure.blocks:
-        alone = len(block.latents) == 1 and block.latents[0].form != "independent"
-        made = (_covariance_block if alone else _linear_block)(structure.model, block, theta, point)
+        made = _block(structure.model, block, theta, point)
         if isinstance(made, str):
             return made
         blocks.append(made)
     return JointModel(theta, blocks, _rest(structure, theta))
 
 
-def _covariance_block(
-    model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point
-) -> JointBlock | str:
-    (latent,) = block.latents
-    sites = _plain_sites(model, block, point)
-    if sites is None:
-        return _linear_block(model, block, theta, point)
-    size = int(np.size(point[str(model.rvs_to_values[latent.variable].name)]))
-    sources = {latent.source: (size, 1)[: latent.source.ndim]}
-    observed = _terms(model, block, sources, theta, sites)
-    return CovarianceBlock(model, block.name, latent, theta, size, observed)
+def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point) -> JointBlock | str:
+    """A block in the form that fits it, or the reason why none does.
 
-
-def _linear_block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point) -> JointBlock | str:
-    """Vectors that are read through constant matrices.
-
-    Their sites are the observations, or the latents where each observation reads one value of each vector.
+    The sites are the observations, or the latents where each observation reads one value of each vector.
     """
-    shapes = [np.shape(point[str(model.rvs_to_values[latent.variable].name)]) for latent in block.latents]
+    shapes = [LatentReader(model, latent).source_shape(point) for latent in block.latents]
+    found = [ScaledSource(latent.source) for latent in block.latents]
     reader: DesignReader | SameValues
-    sites = _plain_sites(model, block, point)
+    sites = _plain_sites(model, block, shapes, point)
     if sites is not None:
-        found = [ScaledSource(latent.source) for latent in block.latents]
-        reader = SameValues(int(np.prod(shapes[0])), len(shapes))
+        (first, *others), size = block.latents, math.prod(shapes[0])
+        if not others and first.form != "independent":
+            observed = _terms(model, block, {first.source: shapes[0]}, theta, sites)
+            return CovarianceBlock(model, block.name, first, theta, size, observed)
+        reader = SameValues(size, len(shapes))
     else:
         found = _sources(model, block, shapes, point)
-        read_shapes = [
-            (math.prod(shape), 1)[: latent.source.ndim] if latent.form == "whitened" else shape
-            for latent, shape in zip(block.latents, shapes, strict=True)
-        ]
-        reader = DesignReader(model, block.observations, [f.node for f in found], read_shapes)
+        reader = DesignReader(model, block.observations, [f.node for f in found], shapes)
         if not reader.is_constant(point):
             return f"the predictor multiplies {block.name} by a matrix that depends on other variables"
         sizes = reader.sizes(point)
         sites = [np.arange(end - size, end) for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
+    own = [np.shape(point[str(model.rvs_to_values[latent.variable].name)]) for latent in block.latents]
     sources = [
-        DesignSource(latent, _scale(f), shape) for latent, f, shape in zip(block.latents, found, shapes, strict=True)
+        DesignSource(latent, _scale(f), shape) for latent, f, shape in zip(block.latents, found, own, strict=True)
     ]
-    read = {
-        f.node: (math.prod(shape), 1)[: f.node.ndim] if latent.form == "whitened" else shape
-        for latent, f, shape in zip(block.latents, found, shapes, strict=True)
-    }
+    read = {f.node: shape for f, shape in zip(found, shapes, strict=True)}
     made = DesignBlock if all(latent.form == "independent" for latent in block.latents) else SumBlock
     return made(model, block.name, sources, reader, theta, _terms(model, block, read, theta, sites), point)
 
@@ -255,9 +239,10 @@ def _terms(
     return [ObservedTerms(model, observation, sources, theta, index) for observation, index in held]
 
 
-def _plain_sites(model: pm.Model, block: LatentBlock, point: Point) -> list[Sites] | None:
+def _plain_sites(
+    model: pm.Model, block: LatentBlock, shapes: Sequence[tuple[int, ...]], point: Point
+) -> list[Sites] | None:
     """The latent value that each observation reads of every vector; None where one reads more, less or scaled."""
-    shapes = [LatentReader(model, latent).source_shape(point) for latent in block.latents]
     if len({int(np.prod(shape)) for shape in shapes}) != 1:
         return None
     sources, found = [latent.source for latent in block.latents], []
@@ -292,4 +277,4 @@ def _expressions(observation: Observation) -> list[TensorVariable]:
     """What an observation's likelihood is made of."""
     reading = observation.reading
     assert reading is not None
-    return [reading.eta, *reading.parameters.values(), *([] if reading.offset is None else [reading.offset])]
+    return [reading.eta, *reading.others]

@@ -12,13 +12,12 @@ from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import core_op, reaches
+from pymc_rmhmc.model.graphs import LINEAR_OPERATIONS, core_op, reaches
 from pymc_rmhmc.model.likelihoods import read_likelihood
 
 __all__ = ["ScaledSource", "linear_normals", "scaled_source"]
 
-# Operations through which a sum of inputs goes as the sum of what they make of each.
-ELEMENTWISE = {"Add", "Sub", "Neg", "Identity", "Cast", "Second"}
+# Operations through which a sum of inputs goes as the sum of what they make of each, beside `LINEAR_OPERATIONS`.
 SHAPING = {
     "DimShuffle", "Reshape", "Subtensor", "AdvancedSubtensor", "AdvancedSubtensor1", "Join", "Sum", "SpecifyShape",
     "MakeVector", "Alloc", "ViewOp", "Split", "ExtractDiag", "TensorFromScalar", "ScalarFromTensor",
@@ -34,7 +33,7 @@ def linear_normals(model: pm.Model) -> list[TensorVariable]:
     free = [v for v in model.free_RVs if isinstance(v.owner.op, NormalRV) and model.rvs_to_transforms.get(v) is None]
     readings = {v: read_likelihood(v) for v in model.observed_RVs}
     for candidates in (free, [v for v in free if v.type.broadcastable != (True,) * v.ndim]):
-        chosen = [v for v in candidates if _is_read(model, v, readings) and not _in_a_prior(model, v, free)]
+        chosen = [v for v in candidates if _is_read(model, v, readings)]
         etas = [found[1].eta for found in readings.values() if found is not None]
         if chosen and all(_is_linear(eta, chosen) for eta in etas):
             return chosen
@@ -53,15 +52,11 @@ def _is_read(model: pm.Model, variable: TensorVariable, readings: dict) -> bool:
         if found is None:
             return False
         _, reading = found
-        parts = [*reading.parameters.values(), *([] if reading.offset is None else [reading.offset])]
-        if any(reaches(part, [variable], model.basic_RVs) for part in parts) or not _is_linear(reading.eta, [variable]):
+        besides = any(reaches(other, [variable], model.basic_RVs) for other in reading.others)
+        if besides or not _is_linear(reading.eta, [variable]):
             return False
         read = True
     return read
-
-
-def _in_a_prior(model: pm.Model, variable: TensorVariable, free: Sequence[TensorVariable]) -> bool:
-    return any(reaches(other, [variable], model.basic_RVs) for other in free if other is not variable)
 
 
 def _is_linear(expression: TensorVariable, variables: Sequence[TensorVariable]) -> bool:
@@ -83,7 +78,7 @@ def _is_affine(node: Apply, moves: Sequence[bool]) -> bool:
         return True
     op = core_op(node.outputs[0])
     name = type(getattr(op, "scalar_op", op)).__name__
-    if name in ELEMENTWISE or type(op).__name__ in SHAPING:
+    if name in LINEAR_OPERATIONS or type(op).__name__ in SHAPING:
         # An index or a shape that moves is no number that is passed on.
         return type(op).__name__ not in SHAPING or not any(moves[1:]) or type(op).__name__ in {"Join", "MakeVector"}
     if isinstance(op, CumOp):  # a random walk, as the sum of its steps

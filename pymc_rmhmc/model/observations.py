@@ -16,7 +16,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError, UnsupportedLikelihoodError, UnsupportedModelError
-from pymc_rmhmc.model.graphs import PYTHON_MODE, Evaluator, nonlinear_step, shared_inputs, substitute
+from pymc_rmhmc.model.graphs import LINEAR_OPERATIONS, PYTHON_MODE, Evaluator, nonlinear_step, shared_inputs, substitute
 from pymc_rmhmc.model.likelihoods import FallbackKernel, LikelihoodKernel, has_diagonal_hessian
 from pymc_rmhmc.model.linear_form import LinearForm, NotLinear, SourceMap, read_linear_form
 from pymc_rmhmc.model.site_likelihood import BoundTerm
@@ -31,8 +31,6 @@ type Shapes = Sequence[tuple[int, ...]]
 
 # Latent values at which an unregistered likelihood is tried, beside the model's own initial ones.
 TRIED = (0.0, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0, 30.0, -30.0)
-
-LINEAR_OPERATIONS = {"Add", "Sub", "Neg", "Identity", "Cast", "Second"}
 
 
 def make_reader(

@@ -324,8 +324,7 @@ def _observation(
         _check_unregistered(variable, sources)
         return Observation(variable, value, None, None)
     likelihood, reading = found
-    others = [*reading.parameters.values(), *([] if reading.offset is None else [reading.offset])]
-    if any(reaches(other, latents, model.basic_RVs) for other in others):
+    if any(reaches(other, latents, model.basic_RVs) for other in reading.others):
         raise UnsupportedLikelihoodError(
             f"a parameter of {variable.name} other than its linear predictor depends on {_names(latents)} as well"
         )

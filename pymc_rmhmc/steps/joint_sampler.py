@@ -125,7 +125,7 @@ class JointSampler(ChainSampler):
         self._build()
 
     def _draw_start(self, rng: np.random.Generator, values: Array) -> Array:
-        """A draw of the Laplace approximation, with θ nearer its mode where the posterior is much lower than that."""
+        """A draw of the approximation, with θ nearer its centre where the posterior is much lower than there."""
         target = self._target
         position = rng.standard_normal(target.size)
         lowest = target.at(np.zeros(target.size)).log_density - FALL - target.n_theta

@@ -86,6 +86,11 @@ class Reading(NamedTuple):
     parameters: dict[str, TensorVariable]
     offset: TensorVariable | None = None
 
+    @property
+    def others(self) -> list[TensorVariable]:
+        """Everything but `eta`."""
+        return [*self.parameters.values(), *([] if self.offset is None else [self.offset])]
+
 
 @dataclass(frozen=True)
 class Likelihood:
