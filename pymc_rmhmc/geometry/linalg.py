@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
+from pymc_rmhmc.geometry.loops import running_sums
+
 __all__ = [
     "cholesky",
     "cholesky_adjoint",
@@ -14,6 +16,7 @@ __all__ = [
     "gram_lower",
     "identity_plus_scaled",
     "inverse_lower",
+    "inverse_of_product",
     "multiply_lower",
     "multiply_symmetric",
     "reverse_cholesky",
@@ -25,7 +28,10 @@ type Array = NDArray[np.float64]
 # Columns that are handled at once: fewer are slow to multiply, more waste work on the block's own triangle.
 ADJOINT_BLOCK = 96
 FEW = 256
-SMALL = 128
+# Up to this size L⁻¹ itself, at twice the flops, costs less than an adjoint by blocks.
+SMALL = 400
+# LAPACK inverts a triangle at a third of the speed of a product: halves of one are inverted, down to this size.
+TRIANGLE = 64
 
 
 def cholesky(matrix: Array, *, overwrite: bool = False) -> Array | None:
@@ -89,8 +95,8 @@ def cholesky_adjoint_of_product(factor: Array, left: Array, right: Array) -> Arr
     """The same for a derivative by L of ``tril(left rightᵀ)``: what ``leftᵀ L right`` gives.
 
     A small matrix takes the formula with L⁻¹ at twice the flops, in few calls: of ``L⁻ᵀ Φ(Lᵀ tril(left rightᵀ)) L⁻¹``,
-    where Φ takes the lower triangle with half of the diagonal, the middle is ``tril(v rightᵀ)`` with ``v = Lᵀ left``,
-    and a cumulative sum of rows multiplies it by L⁻¹.
+    where Φ takes the lower triangle with half of the diagonal, the middle is ``Φ(v rightᵀ)`` with ``v = Lᵀ left``,
+    and running sums multiply it by L⁻¹.
 
     Returns
     -------
@@ -100,12 +106,8 @@ def cholesky_adjoint_of_product(factor: Array, left: Array, right: Array) -> Arr
     if factor.shape[0] > SMALL:
         return cholesky_adjoint(factor, np.outer(right, left).T)
     inverse = inverse_lower(factor)
-    rows = np.multiply(inverse, right[:, None], order="C")
-    summed = np.cumsum(rows, axis=0)
-    rows *= 0.5
-    summed -= rows
-    summed *= multiply_lower(factor, left, transpose=True)[:, None]
-    return np.asarray(blas.dtrmm(1.0, inverse, summed, lower=1, trans_a=1))
+    sums = running_sums(inverse, right, multiply_lower(factor, left, transpose=True))
+    return np.asarray(blas.dtrmm(1.0, inverse, sums, lower=1, trans_a=1, overwrite_b=1))
 
 
 def identity_plus_scaled(gram: Array, root: Array) -> Array:
@@ -161,9 +163,27 @@ def reverse_cholesky(matrix: Array) -> Array | None:
 
 
 def inverse_lower(factor: Array, *, overwrite: bool = False) -> Array:
-    """The inverse of a lower triangular matrix."""
-    inverse, _ = lapack.dtrtri(factor, lower=1, overwrite_c=int(overwrite))
-    return np.asarray(inverse)
+    """The inverse of a lower triangular, Fortran-ordered matrix, whose upper triangle is 0."""
+    n = factor.shape[0]
+    if n <= TRIANGLE or n > SMALL:
+        inverse, _ = lapack.dtrtri(factor, lower=1, overwrite_c=int(overwrite))
+        return np.asarray(inverse)
+    half = n // 2
+    whole = np.zeros((n, n), order="F")
+    first = whole[:half, :half] = inverse_lower(factor[:half, :half])
+    second = whole[half:, half:] = inverse_lower(factor[half:, half:])
+    below = blas.dtrmm(-1.0, first, factor[half:, :half], side=1, lower=1)
+    whole[half:, :half] = blas.dtrmm(1.0, second, below, lower=1, overwrite_b=1)
+    return whole
+
+
+def inverse_of_product(factor: Array, *, overwrite: bool = False) -> Array:
+    """The lower triangle of ``(L Lᵀ)⁻¹``; what is above it is not to be read."""
+    if TRIANGLE < factor.shape[0] <= SMALL:
+        product, _ = lapack.dlauum(inverse_lower(factor), lower=1, overwrite_c=1)
+    else:
+        product, _ = lapack.dpotri(factor, lower=1, overwrite_c=int(overwrite))
+    return np.asarray(product)
 
 
 def multiply_lower(factor: Array, vector: Array, *, transpose: bool = False) -> Array:

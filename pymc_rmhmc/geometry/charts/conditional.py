@@ -26,7 +26,7 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas, lapack
+from scipy.linalg import blas
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.site import GaussianSites
@@ -34,10 +34,12 @@ from pymc_rmhmc.geometry.linalg import (
     cholesky,
     cholesky_adjoint_of_product,
     identity_plus_scaled,
+    inverse_of_product,
     multiply_lower,
     multiply_symmetric,
     solve_lower,
 )
+from pymc_rmhmc.geometry.loops import add_covariance_terms
 from pymc_rmhmc.geometry.prior import PriorFailure
 
 __all__ = ["DenseConditional", "SitesOnCovariance", "factor_or_fail"]
@@ -79,7 +81,7 @@ class SitesOnCovariance:
         self._weak = np.where(strong, 0.0, 1.0) if strong.any() else None
         self._inverse_root = np.divide(1.0, self._root, out=np.zeros_like(self._root), where=strong)
         self._inner_inverse: Array | None = None
-        self._pushed = self._site_noise = np.zeros(0)
+        self._pushed = self._site_noise = self._placed_dual = np.zeros(0)
         self._linear = sites.gradient(mean)
         self._centre_dual = self._dual(self._linear)
         self.log_evidence = float(
@@ -97,7 +99,7 @@ class SitesOnCovariance:
     def sites_pullback(self, eta: Array) -> tuple[Array, Array]:
         """The gradient of ``ψ(η) + log E`` by the sites' b and w̄, of the last pullback and its η."""
         if self._inner_inverse is None:
-            self._half_inner_inverse()
+            self._invert_inner()
         assert self._inner_inverse is not None
         moved = self._precision > 0.0
         # With ``s² S_ii = 1 - (B⁻¹)_ii`` for the covariance S of prior times sites.
@@ -107,14 +109,16 @@ class SitesOnCovariance:
         precision = -0.5 * (centre**2 + variance) + self._pushed * (by_root - eta)
         return centre + self._pushed, precision
 
-    def _half_inner_inverse(self) -> Array:
-        """``½ s B⁻¹ s`` as a lower triangle that stands for both: off the diagonal it is doubled."""
-        inverse, _ = lapack.dpotri(self._inner, lower=1)
+    def _invert_inner(self) -> Array:
+        """The lower triangle of B⁻¹."""
+        inverse = inverse_of_product(self._inner)
         self._inner_inverse = inverse.diagonal().copy()
-        inverse.reshape(-1, order="F")[:: inverse.shape[0] + 1] *= 0.5
-        inverse *= self._root[:, None]
-        inverse *= self._root
-        return np.asarray(inverse)
+        return inverse
+
+    def _add_covariance_bar(self, total: Array, spread: Array) -> None:
+        """Add the derivative by Q, but for what goes through its root, to an (n, n) array in Fortran order."""
+        inverse = self._invert_inner()
+        add_covariance_terms(total, spread, self._placed_dual, self._centre_dual, inverse, self._root)
 
     def _multiply(self, vector: Array) -> Array:
         """``Q v``."""
@@ -246,9 +250,7 @@ class DenseConditional(SitesOnCovariance):
         if not self._by_covariance:
             return noise, spread + centre, np.zeros((1, 1), order="F")
         covariance_bar = cholesky_adjoint_of_product(self._factor, spread, self._prior_noise)
-        covariance_bar = blas.dger(1.0, spread, self._placed_dual, a=covariance_bar, overwrite_a=1)
-        covariance_bar = blas.dger(0.5, centre, centre, a=covariance_bar, overwrite_a=1)
-        covariance_bar -= self._half_inner_inverse()
+        self._add_covariance_bar(covariance_bar, spread)
         return noise, spread + centre, covariance_bar
 
     def release(self) -> None:

@@ -241,10 +241,8 @@ class SummedConditional(SitesOnCovariance):
         """
         spread, centre = self._dual(residual), self._centre_dual
         self._pushed = self._multiply(spread)
-        covariance_bar = 0.5 * (np.outer(spread, self._placed_dual) + np.outer(self._placed_dual, spread))
-        covariance_bar += 0.5 * np.outer(centre, centre)
-        half = 0.5 * self._half_inner_inverse()
-        covariance_bar -= half + half.T
+        covariance_bar = np.zeros(self._covariance.shape, order="F")
+        self._add_covariance_bar(covariance_bar, spread)
         noise, bars = [], []
         for part, where in zip(self._parts, self._slices, strict=True):
             collected = part.collect(spread)
