@@ -22,6 +22,7 @@ from pymc_rmhmc.model.design import DesignReader, SameValues
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
 from pymc_rmhmc.model.observed_terms import ObservedTerms, gradient_by, summed
 from pymc_rmhmc.model.priors import LatentVariable
+from pymc_rmhmc.model.pullback import Differentiated
 
 __all__ = ["CovarianceBlock", "DesignBlock", "DesignSource", "SumBlock", "SumPart"]
 
@@ -51,8 +52,7 @@ class _Block:
     value_names: tuple[str, ...]
     sizes: tuple[int, ...]
     n_sites: int
-    _prior: GraphFunction
-    _pullback: GraphFunction
+    _prior: Differentiated
     _likelihood: GraphFunction
     _informations: tuple[GraphFunction, ...] = ()
 
@@ -64,7 +64,7 @@ class _Block:
     @property
     def functions(self) -> tuple[GraphFunction, ...]:
         """Everything that is bound to a point."""
-        return self._prior, self._pullback, self._likelihood, *self._informations
+        return *self._prior.functions, self._likelihood, *self._informations
 
     def likelihood(self, theta: Array, eta: Array) -> tuple[float, Array, Array]:
         """``Σ ℓ``, its slope by site (n,), and its gradient by θ (d,)."""
@@ -137,11 +137,7 @@ class CovarianceBlock(_Block):
         mean, covariance = theta.substitute([mean, _covariance(latent)], model)
         mean = mean + shift
         self.fixed_covariance = theta.symbol not in ancestors([covariance])
-        self._prior = GraphFunction(model, [theta.symbol], [mean, covariance, shift])
-        mean_bar, covariance_bar = pt.dvector("mean_bar"), pt.dmatrix("covariance_bar")
-        along = (mean * mean_bar).sum() + (covariance * covariance_bar).sum()
-        gradient = gradient_by(along, theta.symbol)
-        self._pullback = GraphFunction(model, [theta.symbol, mean_bar, covariance_bar], [gradient])
+        self._prior = Differentiated(model, theta.symbol, [mean, covariance, shift], [mean, covariance])
         self._compile_likelihood(model, theta, observed, shift)
         self._compile_information(model, theta, observed, shift)
 
@@ -155,7 +151,7 @@ class CovarianceBlock(_Block):
         """``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄``, (d,)."""
         # K̄ is multiplied by a symmetric derivative: it may as well be transposed.
         matrix = second_bar.T if second_bar.flags.f_contiguous else np.ascontiguousarray(second_bar)
-        return self._pullback(theta, mean_bar, matrix)[0]
+        return self._prior.pullback(theta, mean_bar, matrix)
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,13 +224,9 @@ class DesignBlock(_LinearBlock):
         location, deviation, scale = _guard_roots(theta.substitute([location, deviation, scale], model))
         shift = _shift(observed, theta, self.n_sites)
         spread, centre = scale * deviation, scale * location
-        self._prior = GraphFunction(model, [theta.symbol], [centre, spread, location, deviation, shift])
         self._centre_moves = theta.symbol in ancestors([centre])
-        centre_bar, spread_bar = pt.dvector("centre_bar"), pt.dvector("spread_bar")
-        mean_bar = pt.dvector("mean_bar")
-        along = (centre * centre_bar).sum() + (spread * spread_bar).sum() + (shift * mean_bar).sum()
-        inputs = [theta.symbol, centre_bar, spread_bar, mean_bar]
-        self._pullback = GraphFunction(model, inputs, [gradient_by(along, theta.symbol)])
+        stated = [centre, spread, location, deviation, shift]
+        self._prior = Differentiated(model, theta.symbol, stated, [centre, spread, shift])
         self._compile_likelihood(model, theta, observed, shift)
 
     def _read_matrices(self, point: Point) -> None:
@@ -250,7 +242,7 @@ class DesignBlock(_LinearBlock):
         """``Σ ∂m/∂θ m̄ + Σ ∂D/∂θ D̄``, (d,)."""
         # Coefficients with a mean of their own are rare: a product with the design is spared without them.
         centre_bar = np.asarray(self.design.T @ mean_bar) if self._centre_moves else np.zeros(self.size)
-        return self._pullback(theta, centre_bar, second_bar, mean_bar)[0]
+        return self._prior.pullback(theta, centre_bar, second_bar, mean_bar)
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,15 +284,8 @@ class SumBlock(_LinearBlock):
         guarded = _guard_roots(flat)
         shift = _shift(observed, theta, self.n_sites)
         seconds, centres = guarded[0::4], guarded[1::4]
-        self._prior = GraphFunction(model, [theta.symbol], [shift, *guarded])
-        second_bars = [part.type() for part in seconds]
-        centre_bars = [pt.dvector() for _ in centres]
-        mean_bar = pt.dvector("mean_bar")
-        along = (shift * mean_bar).sum()
-        for part, bar in zip((*seconds, *centres), (*second_bars, *centre_bars), strict=True):
-            along += (part * bar).sum()
-        inputs = [theta.symbol, mean_bar, *second_bars, *centre_bars]
-        self._pullback = GraphFunction(model, inputs, [gradient_by(along, theta.symbol)])
+        weighted = [shift, *seconds, *centres]
+        self._prior = Differentiated(model, theta.symbol, [shift, *guarded], weighted)
         self._compile_likelihood(model, theta, observed, shift)
         self._compile_information(model, theta, observed, shift)
 
@@ -339,7 +324,7 @@ class SumBlock(_LinearBlock):
             mean_bar if part.design is None else np.asarray(part.design.T @ mean_bar) for part in self.parts
         ]
         seconds = [np.ascontiguousarray(bar) for bar in second_bar]
-        return self._pullback(theta, np.asarray(mean_bar), *seconds, *centre_bars)[0]
+        return self._prior.pullback(theta, np.asarray(mean_bar), *seconds, *centre_bars)
 
 
 def _stated(source: DesignSource) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
