@@ -130,10 +130,10 @@ class Conditional(Protocol):
         """Mean and variance (n,) of the sites under the prior times the sites' own factors."""
 
     def pullback(self, residual: Array) -> tuple[Array, Array, Any]:
-        """The gradient of ``ψ(η) + log E`` by z and by what `JointBlock.prior_pullback` takes."""
+        """The gradient of ``ψ(η) + log E`` by z and by what `JointBlock.prior_pullback` takes.
 
-    def release(self) -> None:
-        """Let go of what only another placing or pullback would need."""
+        It comes last: what only another placing would need may be gone afterwards.
+        """
 
 
 class JointDensity(Protocol):
@@ -251,7 +251,6 @@ class JointTarget:
                 # The sites' own term is taken off: -(bη - ½ w̄ η²).
                 bar = held.pullback(linear_bar - eta, precision_bar + 0.5 * eta**2)
                 theta_bar += block.information_pullback(theta, held.eta, bar)
-            conditional.release()
             noise_bars.append(noise_bar)
             point.eta.append(eta)
             point.slope.append(slope)

@@ -84,9 +84,11 @@ class SitesOnCovariance:
         self._pushed = self._site_noise = self._placed_dual = np.zeros(0)
         self._linear = sites.gradient(mean)
         self._centre_dual = self._dual(self._linear)
+        moved = self._multiply(self._centre_dual)
+        self._centre = mean + moved
         self.log_evidence = float(
             sites.log_density(mean)
-            + 0.5 * self._linear @ self._multiply(self._centre_dual)
+            + 0.5 * self._linear @ moved
             - np.log(self._inner.diagonal()).sum()
         )
 
@@ -94,7 +96,7 @@ class SitesOnCovariance:
         """Mean and variance (n,) of each site under the prior times the sites' factors."""
         half = blas.dtrsm(1.0, self._inner, self._root[:, None] * self._covariance, lower=1)
         variance = self._covariance.diagonal() - np.einsum("ij,ij->j", half, half)
-        return self._mean + self._multiply(self._centre_dual), np.maximum(variance, 0.0)
+        return self._centre, np.maximum(variance, 0.0)
 
     def sites_pullback(self, eta: Array) -> tuple[Array, Array]:
         """The gradient of ``ψ(η) + log E`` by the sites' b and w̄, of the last pullback and its η."""
@@ -105,20 +107,23 @@ class SitesOnCovariance:
         # With ``s² S_ii = 1 - (B⁻¹)_ii`` for the covariance S of prior times sites.
         variance = np.divide(1.0 - self._inner_inverse, self._precision, out=np.zeros_like(eta), where=moved)
         by_root = np.divide(self._site_noise, 2.0 * self._root, out=np.zeros_like(eta), where=moved)
-        centre = self._mean + self._multiply(self._centre_dual)
-        precision = -0.5 * (centre**2 + variance) + self._pushed * (by_root - eta)
-        return centre + self._pushed, precision
+        precision = -0.5 * (self._centre**2 + variance) + self._pushed * (by_root - eta)
+        return self._centre + self._pushed, precision
 
-    def _invert_inner(self) -> Array:
-        """The lower triangle of B⁻¹."""
-        inverse = inverse_of_product(self._inner)
+    def _invert_inner(self, *, overwrite: bool = False) -> Array:
+        """The lower triangle of B⁻¹, in place of B's factor if that is not needed any more."""
+        inverse = inverse_of_product(self._inner, overwrite=overwrite)
         self._inner_inverse = inverse.diagonal().copy()
         return inverse
 
     def _add_covariance_bar(self, total: Array, spread: Array) -> None:
-        """Add the derivative by Q, but for what goes through its root, to an (n, n) array in Fortran order."""
-        inverse = self._invert_inner()
+        """Add the derivative by Q, but for what goes through its root, to an (n, n) array in Fortran order.
+
+        B's factor is overwritten: nothing can be placed afterwards.
+        """
+        inverse = self._invert_inner(overwrite=True)
         add_covariance_terms(total, spread, self._placed_dual, self._centre_dual, inverse, self._root)
+        del self._inner
 
     def _multiply(self, vector: Array) -> Array:
         """``Q v``."""
@@ -232,6 +237,8 @@ class DenseConditional(SitesOnCovariance):
     def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
         """The gradient of ``ψ(η) + log E`` by z, m and K, for the values that were placed last.
 
+        Where K moves this lets go of what another placing would need.
+
         Parameters
         ----------
         residual : (n,) array
@@ -249,14 +256,11 @@ class DenseConditional(SitesOnCovariance):
         centre = self._centre_dual
         if not self._by_covariance:
             return noise, spread + centre, np.zeros((1, 1), order="F")
+        # A chain keeps several points, and each of these arrays is as large as K.
+        del self._covariance
         covariance_bar = cholesky_adjoint_of_product(self._factor, spread, self._prior_noise)
         self._add_covariance_bar(covariance_bar, spread)
         return noise, spread + centre, covariance_bar
-
-    def release(self) -> None:
-        """Let go of two (n, n) arrays that only another placing would need: a chain keeps several points."""
-        if self._by_covariance:
-            del self._covariance, self._inner
 
 
 def factor_or_fail(matrix: Array, *, overwrite: bool = False) -> Array:

@@ -122,6 +122,8 @@ class DiagonalConditional:
     def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
         """The gradient of ``ψ(η) + log E`` by z, m and D, for the noise that was placed last.
 
+        Nothing can be placed afterwards.
+
         Parameters
         ----------
         residual : (n,) array
@@ -139,11 +141,8 @@ class DiagonalConditional:
             + centre * (self._linear - weighted.multiply(spread * centre))
             - self._inner.half_log_determinant_slope()
         )
+        del self._inner  # a chain keeps several points
         return noise, mean_bar, spread_bar
-
-    def release(self) -> None:
-        """Let go of what only another placing or pullback would need."""
-        del self._inner
 
     def _multiplied(self, y: Array) -> Array:
         """``A D y``, (n,)."""

@@ -120,7 +120,8 @@ class VectorPart(Part):
         return float(np.log(self._factor.diagonal()).sum()) if self._centred else 0.0
 
     def pullback(self, covariance_bar: Array, collected: Array, noise: Array) -> Array:
-        """The derivative by K."""
+        """The derivative by K, which is let go of."""
+        del self._covariance
         return self.between(covariance_bar) + cholesky_adjoint_of_product(self._factor, collected, noise)
 
 
@@ -232,7 +233,7 @@ class SummedConditional(SitesOnCovariance):
         return -0.5 * square - 0.5 * self._n_latent * math.log(2.0 * math.pi) - volume
 
     def pullback(self, residual: Array) -> tuple[Array, Array, list[Array]]:
-        """The gradient of ``ψ(η) + log E`` by z, by m, and by every part's K or D.
+        """The gradient of ``ψ(η) + log E`` by z, by m, and by every part's K or D; nothing can be placed afterwards.
 
         Parameters
         ----------
@@ -241,7 +242,8 @@ class SummedConditional(SitesOnCovariance):
         """
         spread, centre = self._dual(residual), self._centre_dual
         self._pushed = self._multiply(spread)
-        covariance_bar = np.zeros(self._covariance.shape, order="F")
+        del self._covariance
+        covariance_bar = np.zeros((spread.size, spread.size), order="F")
         self._add_covariance_bar(covariance_bar, spread)
         noise, bars = [], []
         for part, where in zip(self._parts, self._slices, strict=True):
@@ -249,7 +251,3 @@ class SummedConditional(SitesOnCovariance):
             noise.append(part.unscale_adjoint(collected))
             bars.append(part.pullback(covariance_bar, collected, self._noise[where]))
         return np.concatenate((*noise, self._root * self._pushed)), spread + centre, bars
-
-    def release(self) -> None:
-        """Let go of what only another placing or pullback would need."""
-        del self._covariance, self._inner
