@@ -32,6 +32,8 @@ FEW = 256
 SMALL = 400
 # LAPACK inverts a triangle at a third of the speed of a product: halves of one are inverted, down to this size.
 TRIANGLE = 64
+# Numbers that are moved at once, few enough for the cache.
+CHUNK = 32768
 
 
 def cholesky(matrix: Array, *, overwrite: bool = False) -> Array | None:
@@ -127,25 +129,39 @@ def _diagonal(matrix: Array) -> Array:
 
 
 def gram_lower(factor: Array) -> Array:
-    """``L Lᵀ`` for a lower triangular L at a sixth of a general product's cost; both triangles are filled.
+    """``L Lᵀ`` for a lower triangular L at a sixth of a general product's cost, in one new array.
 
     LAPACK multiplies ``U Uᵀ`` for an upper U, which L is when it is read backwards.
     """
-    product, _ = lapack.dlauum(np.asfortranarray(factor[::-1, ::-1]), lower=0, overwrite_c=1)
-    return _both_triangles(product[::-1, ::-1])
+    product, _ = lapack.dlauum(_reverse(factor.copy(order="F")), lower=0, overwrite_c=1)
+    return _fill_upper(_reverse(product))
 
 
 def cogram_lower(factor: Array) -> Array:
-    """``Lᵀ L`` for a lower triangular L at a sixth of a general product's cost; both triangles are filled."""
-    product, _ = lapack.dlauum(np.asfortranarray(factor), lower=1)
-    return _both_triangles(product)
+    """The lower triangle of ``Lᵀ L`` for a lower triangular, Fortran-ordered L, which is overwritten."""
+    product, _ = lapack.dlauum(factor, lower=1, overwrite_c=1)
+    return np.asarray(product)
 
 
-def _both_triangles(matrix: Array) -> Array:
-    """A symmetric matrix of which the lower triangle is given, in Fortran order."""
-    lower = np.tril(matrix)
-    lower += np.tril(lower, -1).T
-    return np.asfortranarray(lower)
+def _reverse(matrix: Array) -> Array:
+    """A Fortran-ordered matrix with rows and columns read backwards, in place."""
+    flat = matrix.reshape(-1, order="F")
+    for start in range(0, flat.size // 2, CHUNK):
+        length = min(CHUNK, flat.size // 2 - start)
+        ahead = flat[start : start + length]
+        behind = flat[flat.size - start - length : flat.size - start]
+        ahead[:], behind[:] = behind[::-1].copy(), ahead[::-1].copy()
+    return matrix
+
+
+def _fill_upper(matrix: Array) -> Array:
+    """Copy the lower triangle of a matrix into its upper one, in place."""
+    for start in range(0, matrix.shape[0], TRIANGLE):
+        rows = slice(start, start + TRIANGLE)
+        corner = np.tril(matrix[rows, rows])
+        matrix[rows, rows] = corner + np.tril(corner, -1).T
+        matrix[:start, rows] = matrix[rows, :start].T
+    return matrix
 
 
 def multiply_symmetric(matrix: Array, vector: Array) -> Array:
@@ -154,12 +170,15 @@ def multiply_symmetric(matrix: Array, vector: Array) -> Array:
 
 
 def reverse_cholesky(matrix: Array) -> Array | None:
-    """The *upper* factor R of ``matrix = R Rᵀ``; None if the matrix is not positive definite.
+    """The *lower* factor F of ``matrix = Fᵀ F``, in place of the matrix; None if it is not positive definite.
 
-    It is the ordinary factor of the matrix read backwards. Its use: for a lower L, ``L R⁻ᵀ`` is lower.
+    Only the lower triangle is read. It is the ordinary factor of the matrix read backwards. Its use: for a lower L,
+    ``L F⁻¹`` is lower.
     """
-    flipped = cholesky(np.asfortranarray(matrix[::-1, ::-1]))
-    return None if flipped is None else np.asfortranarray(flipped[::-1, ::-1])
+    factor, info = lapack.dpotrf(_reverse(matrix), lower=0, clean=1, overwrite_a=1)
+    if info != 0 or not np.isfinite(factor[:, -1]).all():
+        return None
+    return _reverse(factor)
 
 
 def inverse_lower(factor: Array, *, overwrite: bool = False) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -113,6 +114,19 @@ class Predictor:
             self._gram = np.asfortranarray(self.matrix @ self.matrix.T) if dense else gram_lower(self.matrix)
         return self._gram
 
+    def forget_gram(self) -> None:
+        """Let go of ``Φ Φᵀ``, which is computed again for who asks."""
+        self._gram = None
+
+
+@dataclass(frozen=True)
+class _Stated:
+    """What is kept of a component: a covariance is as large as its factor, and not needed beside it."""
+
+    mean: Array | None
+    predictor: Array | None
+    centred: bool
+
 
 class FactorizedPrior:
     """The whitened chart ν of a block's prior at one θ: ``x_j = μ_j + L_j ν_j`` or ``x_j = ν_j``.
@@ -136,19 +150,20 @@ class FactorizedPrior:
     """
 
     def __init__(self, prior: Prior) -> None:
-        self.components = tuple(prior.components)
-        self._factors = [_factor(component, j) for j, component in enumerate(self.components)]
+        components = tuple(prior.components)
+        self._factors = [_factor(component, j) for j, component in enumerate(components)]
+        self._components = [_Stated(c.mean, c.predictor, c.centred) for c in components]
         self._sizes = [
             prior.offset.size if f is None and c.predictor is None else _n_columns(f, c)
-            for f, c in zip(self._factors, self.components, strict=True)
+            for f, c in zip(self._factors, self._components, strict=True)
         ]
         if not np.isfinite(prior.offset).all():
             raise PriorFailure(Failure.NON_FINITE, -1)
         self._offset = np.asarray(prior.offset, dtype=np.float64)
-        self.predictor = self._build_predictor()
+        self.predictor = self._build_predictor(components[0].covariance)
         self.log_jacobian = -sum(
             float(np.log(factor.diagonal()).sum())
-            for factor, component in zip(self._factors, self.components, strict=True)
+            for factor, component in zip(self._factors, self._components, strict=True)
             if factor is not None and component.centred
         )
 
@@ -185,40 +200,41 @@ class FactorizedPrior:
     @property
     def sites_are_model_values(self) -> bool:
         """Whether ``η - c`` are the model's variables themselves (a centred GP seen at every input)."""
-        only = self.components[0]
-        return len(self.components) == 1 and only.centred and only.predictor is None
+        only = self._components[0]
+        return len(self._components) == 1 and only.centred and only.predictor is None
 
     @property
     def offset(self) -> Array:
         """C (n_sites,), the part of the sites that does not depend on x."""
         return self._offset
 
-    def _split(self, values: Array) -> list[tuple[Array, Component, Array | None]]:
+    def _split(self, values: Array) -> list[tuple[Array, _Stated, Array | None]]:
         """The concatenated values, cut into components, with what belongs to each."""
         cuts = np.cumsum(self._sizes)[:-1]
-        return list(zip(np.split(values, cuts), self.components, self._factors, strict=True))
+        return list(zip(np.split(values, cuts), self._components, self._factors, strict=True))
 
-    def _build_predictor(self) -> Predictor:
-        """η₀ and Φ, keeping the triangle where Φ is one."""
+    def _build_predictor(self, first_covariance: Array | None) -> Predictor:
+        """η₀ and Φ, keeping the triangle where Φ is one, and ΦΦᵀ where it is known."""
         offset = self._offset.copy()
         columns = []
-        for component, factor, size in zip(self.components, self._factors, self._sizes, strict=True):
+        for component, factor, size in zip(self._components, self._factors, self._sizes, strict=True):
             if component.centred and component.mean is not None:
                 mean = component.mean
                 offset = offset + (mean if component.predictor is None else component.predictor @ mean)
             block = np.eye(size) if factor is None else factor
             columns.append(block if component.predictor is None else component.predictor @ block)
-        if len(columns) == 1 and self.components[0].predictor is None:
-            return Predictor(offset, columns[0], triangular=True, gram=self._known_gram())
+        if len(columns) == 1 and self._components[0].predictor is None:
+            gram = None if first_covariance is None else _in_fortran_order(first_covariance)
+            return Predictor(offset, columns[0], triangular=True, gram=gram)
         return Predictor(offset, np.hstack(columns), triangular=False)
 
-    def _known_gram(self) -> Array | None:
-        """The covariance of a single component with A = I, so that it is not multiplied up again."""
-        covariance = self.components[0].covariance
-        return None if covariance is None else np.asfortranarray(covariance)
+
+def _in_fortran_order(symmetric: Array) -> Array:
+    """A symmetric matrix in Fortran order; its transpose is itself, and costs nothing."""
+    return np.asarray(symmetric.T if symmetric.flags.c_contiguous else np.asfortranarray(symmetric), dtype=np.float64)
 
 
-def _n_columns(factor: Array | None, component: Component) -> int:
+def _n_columns(factor: Array | None, component: _Stated) -> int:
     """K of a component, from whichever of its matrices is there."""
     matrix = factor if factor is not None else component.predictor
     assert matrix is not None
@@ -240,7 +256,7 @@ def _factor(component: Component, index: int) -> Array | None:
         return None
     if not np.isfinite(component.covariance).all():
         raise PriorFailure(Failure.NON_FINITE, index)
-    computed = cholesky(np.asfortranarray(component.covariance, dtype=np.float64))
+    computed = cholesky(_in_fortran_order(component.covariance))
     if computed is None:
         raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, index)
     return computed

@@ -63,8 +63,8 @@ class BlockSampler(ChainSampler):
         """Rebuild whatever depends on values of the point that have changed."""
         new_prior = _changed(self._prior_key, point, self.block.prior_inputs)
         if new_prior is not None:
-            self._prior_key, self._prior, self._chart = new_prior, None, None
-            self._refused = None
+            self._prior_key, self._prior, self._refused = new_prior, None, None
+            self._let_go()
             self._take_given(new_prior)
         new_likelihood = _changed(self._likelihood_key, point, self.block.likelihood_inputs)
         if new_likelihood is not None:
@@ -79,12 +79,18 @@ class BlockSampler(ChainSampler):
         if self._refused is not None:
             raise self._refused
 
+    def _let_go(self) -> None:
+        """Drop a chart, and what is made of it, before there is another: each is as large as a covariance matrix."""
+        self._chart = self._target = self._hamiltonian = self._phase = None
+
     def _prepare(self, point: Point) -> None:
         """Build what is missing of prior, sites, chart and target, in this order."""
         if self._prior is None:
             self._prior = FactorizedPrior(self.block.prior(point))
         if self.plan.metric.uses_sites and self.state.sites is None:
             self.state.sites = self._laplace_sites()
+            # The mode is all that needs the covariance beside its factor.
+            self._prior.predictor.forget_gram()
         if self._chart is None:
             self._build_chart()
         elif self._target is None:
@@ -144,6 +150,7 @@ class BlockSampler(ChainSampler):
         if sites is None:
             return
         state.sites, state.coordinates = sites, None
+        self._let_go()
         self._build_chart()
         if state.step_size is not None:
             state.step_size.restart(state.step_size.average)

@@ -121,10 +121,10 @@ def test_sites_and_chart_are_refitted_in_tuning_and_frozen_for_the_draws():
 
 
 def test_centred_and_whitened_forms_give_the_same_chain():
-    """What the model calls its variable is no matter to the chart."""
+    """What the model calls its variable is no matter to the chart, which begins where an optimiser ends."""
     runs = [draw(two_scales(reparameterize=r)) for r in (False, True)]
     for name in ("ls", "eta", "f"):
-        np.testing.assert_allclose(*(run.posterior[name].values for run in runs), rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(*(run.posterior[name].values for run in runs), rtol=1e-5, atol=1e-5)
 
 
 def test_latents_alone_leave_hyperparameters_to_other_steps(caplog):

@@ -95,7 +95,8 @@ class SiteChart:
         self.prior = prior
         self.sites = sites
         self.lasting = lasting
-        self._factor: Array | None = None  # Rᵀ, lower
+        self._factor: Array | None = None  # Rᵀ, lower; kept where Φ is no triangle
+        self._half_log_determinant = 0.0
         self._centre = np.zeros(prior.n_latent)  # c
         self.predictor = prior.predictor
         if sites is not None:
@@ -106,20 +107,26 @@ class SiteChart:
         """Z to the model's variables (k,); where η at z is known already it saves a product."""
         if eta is not None and self.prior.sites_are_model_values:
             return eta - self.prior.offset
-        return self.prior.to_model(self.to_whitened(z))
+        return self.prior.to_model(self.to_whitened(z, eta))
 
     def from_model(self, values: Array) -> Array:
         """The model's variables (k,) to z."""
         whitened = self.prior.from_model(values)
-        if self._factor is None:
+        if self.sites is None:
             return whitened
-        return multiply_lower(self._factor, whitened) - self._centre
+        if self._factor is not None:
+            return multiply_lower(self._factor, whitened) - self._centre
+        return solve_lower(self.predictor.matrix, self.prior.predictor.apply(whitened) - self.predictor.offset)
 
-    def to_whitened(self, z: Array) -> Array:
-        """``ν = R⁻ᵀ(c + z)``, (k,)."""
-        if self._factor is None:
+    def to_whitened(self, z: Array, eta: Array | None = None) -> Array:
+        """``ν = R⁻ᵀ(c + z)``, (k,); η at z may be known."""
+        if self.sites is None:
             return z
-        return solve_lower(self._factor, self._centre + z)
+        if self._factor is not None:
+            return solve_lower(self._factor, self._centre + z)
+        base = self.prior.predictor
+        eta = self.predictor.apply(z) if eta is None else eta
+        return solve_lower(base.matrix, eta - base.offset)
 
     def log_prior(self, z: Array, eta: Array) -> float:
         """``log p(x)`` of the model's variables at z, in O(n): no solve, from the chart's own identity."""
@@ -129,17 +136,17 @@ class SiteChart:
     def _absorb(self, sites: GaussianSites) -> None:
         """Factorise E and re-base the predictor."""
         base = self.prior.predictor
-        precision_matrix = _weighted_gram(base, sites.precision)
-        upper = reverse_cholesky(precision_matrix)
-        if upper is None:
+        factor = reverse_cholesky(_weighted_gram(base, sites.precision))
+        if factor is None:
             raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, -1)
-        factor = np.asfortranarray(upper.T)
         linear = base.adjoint(sites.gradient(base.offset))
-        self._factor = factor
+        self._half_log_determinant = float(np.log(factor.diagonal()).sum())
         # R x = y with R = factorᵀ.
         self._centre = solve_lower(factor, linear, transpose=True)
         # Φ R⁻ᵀ: a triangular solve from the right, X factor = Φ.
         matrix = blas.dtrsm(1.0, factor, base.matrix, side=1, lower=1)
+        # Where these are triangles, R is had from the two: one matrix less to keep.
+        self._factor = None if base.triangular else factor
         offset = base.offset + _product(matrix, self._centre)
         self.predictor = Predictor(offset, matrix, triangular=base.triangular)
 
@@ -153,13 +160,12 @@ class SiteChart:
     def log_evidence(self) -> float:
         """``log ∫ N(ν) exp(sites(η)) dν``, the evidence of the model with Gaussian sites."""
         k = self.prior.n_latent
-        log_determinant = 0.0 if self._factor is None else float(np.log(self._factor.diagonal()).sum())
         normal = -0.5 * k * math.log(2.0 * math.pi)
-        return self.log_constant - self.prior.log_jacobian - normal - log_determinant
+        return self.log_constant - self.prior.log_jacobian - normal - self._half_log_determinant
 
 
 def _weighted_gram(predictor: Predictor, weights: Array) -> Array:
-    """``I + Φᵀ diag(w) Φ``, (k, k), for weights of any sign."""
+    """The lower triangle of ``I + Φᵀ diag(w) Φ``, (k, k), for weights of any sign; it may be overwritten."""
     if predictor.triangular and (weights >= 0.0).all():
         gram = cogram_lower(predictor.matrix * np.sqrt(weights)[:, None])
     else:
