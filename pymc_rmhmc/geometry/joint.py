@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts.conditional import DenseConditional, SitesOnCovariance
+from pymc_rmhmc.geometry.charts.conditional import DenseConditional
 from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional
 from pymc_rmhmc.geometry.charts.marginal import MarginalChart
-from pymc_rmhmc.geometry.charts.moving_sites import MovingSites
+from pymc_rmhmc.geometry.charts.moving_sites import MovingSites, RaisedSites
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.charts.summed import CoefficientsPart, Part, SummedConditional, VectorPart
 from pymc_rmhmc.geometry.prior import PriorFailure
@@ -84,7 +84,7 @@ class JointBlock(Protocol):
         """Whether parameters of the likelihood move the information of the sites."""
 
     def information(self, theta: Array, eta: Array) -> Array:
-        """The Fisher information of each site at η, (n,); needed where sites move."""
+        """The Fisher information of each site at η, (n,), or with a design of all, (1,); needed where sites move."""
 
     def information_pullback(self, theta: Array, eta: Array, bar: Array) -> Array:
         """``Σ ∂I/∂θ Ī``, (d,)."""
@@ -132,7 +132,13 @@ class Conditional(Protocol):
     def pullback(self, residual: Array) -> tuple[Array, Array, Any]:
         """The gradient of ``ψ(η) + log E`` by z and by what `JointBlock.prior_pullback` takes.
 
-        It comes last: what only another placing would need may be gone afterwards.
+        What only another placing would need may be gone afterwards.
+        """
+
+    def sites_pullback(self, eta: Array) -> Array:
+        """The gradient of ``ψ(η) + log E`` by the logarithm of the sites' powers, of the last pullback and its η.
+
+        As `JointBlock.information`: for each site, or with a design for all.
         """
 
 
@@ -245,12 +251,9 @@ class JointTarget:
             point.log_given += log_likelihood
             total += log_likelihood - sites.log_density(eta) + conditional.log_evidence
             theta_bar = theta_bar + by_parameters + block.prior_pullback(theta, *prior_bars)
-            if isinstance(held, MovingSites):
-                assert isinstance(conditional, SitesOnCovariance)
-                linear_bar, precision_bar = conditional.sites_pullback(eta)
-                # The sites' own term is taken off: -(bη - ½ w̄ η²).
-                bar = held.pullback(linear_bar - eta, precision_bar + 0.5 * eta**2)
-                theta_bar += block.information_pullback(theta, held.eta, bar)
+            if isinstance(sites, RaisedSites):
+                information_bar = sites.pullback(conditional.sites_pullback(eta))
+                theta_bar += block.information_pullback(theta, sites.held.eta, information_bar)
             noise_bars.append(noise_bar)
             point.eta.append(eta)
             point.slope.append(slope)

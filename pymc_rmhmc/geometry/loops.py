@@ -14,7 +14,7 @@ __all__ = ["add_covariance_terms", "running_sums"]
 type Array = NDArray[np.float64]
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def running_sums(matrix: Array, right: Array, left: Array) -> Array:  # pragma: no cover - compiled
     """``left_i (Σ_{k<i} right_k M_kj + ½ right_i M_ij)`` of a lower triangular M, in Fortran order like M.
 
@@ -49,7 +49,7 @@ def running_sums(matrix: Array, right: Array, left: Array) -> Array:  # pragma: 
     return sums
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def add_covariance_terms(
     total: Array, spread: Array, dual: Array, centre: Array, inverse: Array, root: Array
 ) -> None:  # pragma: no cover - compiled

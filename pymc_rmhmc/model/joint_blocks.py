@@ -80,7 +80,7 @@ class _Block:
         return bool(self._informations)
 
     def information(self, theta: Array, eta: Array) -> Array:
-        """The Fisher information of each site at η, (n,)."""
+        """The Fisher information of each site at η, (n,), or of all together, (1,)."""
         return self._informations[0](theta, eta)[0]
 
     def information_pullback(self, theta: Array, eta: Array, bar: Array) -> Array:
@@ -88,13 +88,18 @@ class _Block:
         return self._informations[1](theta, eta, bar)[0]
 
     def _compile_information(
-        self, model: pm.Model, theta: Hyperparameters, observed: Sequence[ObservedTerms], shift: TensorVariable
-    ) -> None:
+        self, model: pm.Model, theta: Hyperparameters, observed: Sequence[ObservedTerms], shift: TensorVariable, *,
+        together: bool = False,
+    ) -> None:  # fmt: skip
         """What moving sites need, where a parameter of a likelihood moves."""
-        if not any(o.has_moving_parameters for o in observed):
+        moving = [o.has_moving_parameters for o in observed]
+        # One power for all sites fits those that ought to stand worse, by all that it fits the others better.
+        if not (all(moving) if together else any(moving)):
             return
         eta, bar = pt.dvector("eta", shape=(self.n_sites,)), pt.dvector("bar")
         information = sum(o.information(eta, shift) for o in observed)
+        if together:
+            information = information.sum(keepdims=True)
         gradient = gradient_by((information * bar).sum(), theta.symbol)
         self._informations = (
             GraphFunction(model, [theta.symbol, eta], [information]),
@@ -228,6 +233,8 @@ class DesignBlock(_LinearBlock):
         stated = [centre, spread, location, deviation, shift]
         self._prior = Differentiated(model, theta.symbol, stated, [centre, spread, shift])
         self._compile_likelihood(model, theta, observed, shift)
+        # A power for each site would move AᵀW̄A, which is made once.
+        self._compile_information(model, theta, observed, shift, together=True)
 
     def _read_matrices(self, point: Point) -> None:
         self.design = self._reader(point)

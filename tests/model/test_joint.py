@@ -11,6 +11,9 @@ import pytensor.tensor as pt
 import pytest
 from scipy.stats import multivariate_normal, norm
 
+from pymc_rmhmc.approximation.joint import moving_sites
+from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model import JointModel, read_joint, read_structure, read_together
 from tests.model.conftest import BINARY, COUNTS, INDEX, INDEX_COUNTS, MODELS, N, X, covariance, gp_prior
 
@@ -152,6 +155,53 @@ def mixed_model_scaled_and_hierarchical() -> None:
     slopes = pm.Normal("slopes", middle, 1.0, shape=4)
     mu = pm.math.exp(groups[GROUP] + DESIGN @ slopes)
     pm.NegativeBinomial("y", mu=mu, alpha=pm.Exponential("alpha", 1.0), observed=COUNTS)
+
+
+def normal(eta: pt.TensorVariable) -> None:
+    pm.Normal("y", eta, pm.HalfNormal("sigma"), observed=COUNTS / 3.0)
+
+
+def dispersed(eta: pt.TensorVariable) -> None:
+    pm.NegativeBinomial("y", mu=pm.math.exp(eta), alpha=pm.Exponential("alpha", 1.0), observed=COUNTS)
+
+
+def groups() -> pt.TensorVariable:
+    return pm.Normal("level", 0.3) + pm.Normal("groups", 0.2, pm.HalfNormal("spread"), shape=5)[GROUP]
+
+
+@form("spread_log__", "sigma_log__")
+def noise_of_a_mixed_model() -> None:
+    normal(groups())
+
+
+@form("spread_log__", "alpha_log__")
+def dispersion_of_a_mixed_model() -> None:
+    dispersed(groups())
+
+
+@form("spread_log__", "sigma_log__")
+def noise_of_a_regression() -> None:
+    normal(DESIGN @ pm.Normal("slopes", 0.1, pm.HalfNormal("spread"), shape=4))
+
+
+@form("spread_log__", "alpha_log__")
+def dispersion_of_a_regression() -> None:
+    dispersed(0.4 + DESIGN @ pm.Normal("slopes", 0.0, pm.HalfNormal("spread"), shape=4))
+
+
+WIDE_DESIGN = np.random.default_rng(4).standard_normal((N, 2 * N))
+
+
+@form("spread_log__", "sigma_log__")
+def noise_beside_more_coefficients_than_data() -> None:
+    normal(0.4 + 0.3 * WIDE_DESIGN @ pm.Normal("slopes", 0.0, pm.HalfNormal("spread"), shape=2 * N))
+
+
+@form("spread_log__", "sigma_log__")
+def coefficients_of_a_noise_and_of_counts() -> None:
+    slopes = pm.Normal("slopes", 0.1, pm.HalfNormal("spread"), shape=4)
+    normal(DESIGN @ slopes)
+    pm.Bernoulli("z", logit_p=DESIGN[::-1] @ slopes, observed=BINARY)
 
 
 @form("spread_log__", "other_log__")
@@ -312,7 +362,7 @@ def test_the_parts_are_the_model_and_their_gradients_are_differences(name):
             np.testing.assert_allclose(pulled, differences(along, theta), **near)
         eta = rng.standard_normal(block.n_sites)
         if block.has_moving_sites:
-            bar = rng.standard_normal(block.n_sites)
+            bar = rng.standard_normal(block.information(theta, eta).size)
             exact = differences(lambda at, block=block, eta=eta, bar=bar: block.information(at, eta) @ bar, theta)
             np.testing.assert_allclose(block.information_pullback(theta, eta, bar), exact, **near)
             assert (block.information(theta, eta) >= 0.0).all()
@@ -321,6 +371,45 @@ def test_the_parts_are_the_model_and_their_gradients_are_differences(name):
         np.testing.assert_allclose(slope, by_eta, **near)
         exact = differences(lambda at, block=block, eta=eta: block.likelihood(at, eta)[0], theta)
         np.testing.assert_allclose(by_theta, exact, **near)
+
+
+# Each form of the coefficients' chart, with a noise and with a dispersion.
+MOVING = {
+    "noise_of_a_mixed_model": "_Arrow",
+    "dispersion_of_a_mixed_model": "_Arrow",
+    "noise_of_a_regression": "_ManyObservations",
+    "dispersion_of_a_regression": "_ManyObservations",
+    "noise_beside_more_coefficients_than_data": "_ManyCoefficients",
+    "mixed_model_scaled_and_hierarchical": "_ManyCoefficients",
+}
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_sites_of_coefficients_follow_the_likelihood_and_the_gradient_is_differences(name):
+    model, rng = build(name), np.random.default_rng(5)
+    joint = joint_of(model)
+    joint.bind(model.initial_point())
+    (block,), d = joint.blocks, joint.theta.size
+    theta, n = 0.3 * rng.standard_normal(d), block.n_sites
+    fitted = GaussianSites(rng.standard_normal(n), rng.exponential(1.0, n))
+    sites = moving_sites(block, theta, fitted, rng.standard_normal(n))
+    target = JointTarget(joint, [sites], MarginalChart.linear(theta, np.eye(d)))
+    target.at(np.zeros(target.size))  # what is made once is made at another θ
+    position = 0.7 * rng.standard_normal(target.size)
+    point = target.at(position)
+    assert type(point.conditionals[0]._weighted).__name__ == MOVING[name]
+    slopes = differences(lambda at: target.at(at).log_density, position)
+    np.testing.assert_allclose(point.gradient, slopes, rtol=1e-5, atol=1e-5)
+    if "sigma_log__" in joint.theta.names:
+        which = joint.theta.slices[joint.theta.names.index("sigma_log__")]
+        for power in (1e-6, 1e6):
+            position[which] = -0.5 * np.log(power)
+            assert block.information(target.at(position).theta, sites.eta) == pytest.approx(power * sites.information)
+            assert not target.at(position).failure
+
+
+def test_sites_of_coefficients_stand_still_where_not_all_likelihoods_have_parameters():
+    assert not joint_of(build("coefficients_of_a_noise_and_of_counts")).blocks[0].has_moving_sites
 
 
 def test_a_site_that_nothing_observes_has_no_slope():

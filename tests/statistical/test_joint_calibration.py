@@ -31,10 +31,12 @@ PROBLEMS = {
     "groups, bernoulli_logit": Problem(Mixed("non-centred"), "bernoulli_logit"),
     "centred groups, negativebinomial_log": Problem(Mixed("centred"), "negativebinomial_log"),
     "more coefficients than data, poisson_log": Problem(Shrunk(), "poisson_log"),
+    "groups, normal_identity": Problem(Mixed("non-centred"), "normal_identity"),
+    "more coefficients than data, studentt_identity": Problem(Shrunk(), "studentt_identity"),
     "sum of two vectors, negativebinomial_log": Problem(Sum(), "negativebinomial_log"),
 }
-# Twenty-four tests of correct samplers; see test_sbc.
-LEVEL = 1e-3 / 24 / 3
+# Twenty-seven tests of correct samplers; see test_sbc.
+LEVEL = 1e-3 / 27 / 3
 
 
 def calibrate_absurdly(problem: Problem, target_class=JointTarget, seed: int = 1):
@@ -162,6 +164,7 @@ class WithoutTheSitesMoving(JointTarget):
 
 DENSE = Problem(Process("centred", amplitude=0.0, level=0.0), "poisson_log", simulations=250)
 DIAGONAL = Problem(Mixed("centred"), "poisson_log", simulations=250)
+NOISE = Problem(Mixed("non-centred"), "normal_identity", simulations=500)
 MUTANTS = {
     "stale centre, covariance": (DENSE, StaleCentre),
     "stale centre, coefficients": (DIAGONAL, StaleCentre),
@@ -171,6 +174,7 @@ MUTANTS = {
         Problem(Process("centred", amplitude=0.0, level=0.0), "normal_identity", simulations=500),
         WithoutTheSitesMoving,
     ),
+    "sites of coefficients that move, evidence that does not": (NOISE, WithoutTheSitesMoving),
     "no volume of the spreads": (DIAGONAL, WithoutSpreadsVolume),
 }
 
@@ -190,12 +194,14 @@ def test_every_mutant_is_rejected(name):
     assert max(p_values) < LEVEL, p_values
 
 
-@pytest.mark.parametrize("problem", [DENSE, DIAGONAL], ids=["covariance", "coefficients"])
+@pytest.mark.parametrize(
+    "problem", [DENSE, DIAGONAL, NOISE], ids=["covariance", "coefficients", "coefficients under a noise"]
+)
 def test_the_correct_target_passes_where_the_mutants_fail(problem):
     p, failure_rate, acceptance = calibrate_in_cell(problem)
     assert p > LEVEL
     assert failure_rate < 0.05
-    assert 0.8 < acceptance < 0.9999
+    assert 0.7 < acceptance < 0.9999
 
 
 def test_a_wrong_gradient_costs_acceptance_and_does_not_bias(monkeypatch):

@@ -8,8 +8,9 @@ from scipy import sparse
 from scipy.stats import multivariate_normal, norm
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import GaussianSites
+from pymc_rmhmc.geometry.charts import GaussianSites, MovingSites
 from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional
+from pymc_rmhmc.geometry.charts.moving_sites import RaisedSites
 from pymc_rmhmc.geometry.prior import PriorFailure
 
 SHAPES = {
@@ -24,11 +25,11 @@ FORMS = {
 
 
 class Stated:
-    """A design, prior and sites, with some precisions and one spread at 0."""
+    """A design, prior and sites, with some precisions and one spread at 0; sites stand, or are raised to a power."""
 
-    def __init__(self, shape: str, kind: str) -> None:
+    def __init__(self, shape: str, kind: str, power: float | None = None) -> None:
         rng = np.random.default_rng(0)
-        n, k = SHAPES[shape]
+        n, k = self.n, self.k = SHAPES[shape]
         self.matrix = rng.standard_normal((n, k)) * (rng.random((n, k)) < (0.4 if kind == "sparse" else 1.0))
         if shape.startswith("groups"):  # one of them without an observation, and an observation without one
             indicator = np.zeros((n, 5 if shape == "groups" else k))
@@ -41,13 +42,17 @@ class Stated:
         self.location, self.scale = rng.standard_normal(k), rng.uniform(0.5, 2.0, k)
         precision = rng.exponential(1.0, n)
         precision[2] = 0.0
-        self.sites = GaussianSites(rng.standard_normal(n), precision)
-        self.n, self.k = n, k
+        self.standing = GaussianSites(rng.standard_normal(n), precision)
+        self.sites = self.standing if power is None else self.raised(power)
 
-    def conditional(self, mean=None, spread=None, like=None) -> DiagonalConditional:
+    def raised(self, power: float) -> RaisedSites:
+        return MovingSites(self.standing, np.zeros(self.n), np.array([2.0])).at(np.array([2.0 * power]))
+
+    def conditional(self, mean=None, spread=None, like=None, sites=None) -> DiagonalConditional:
         mean = self.mean if mean is None else mean
         spread = self.spread if spread is None else spread
-        return DiagonalConditional(self.design, mean, spread, self.location, self.scale, self.sites, like)
+        sites = self.sites if sites is None else sites
+        return DiagonalConditional(self.design, mean, spread, self.location, self.scale, sites, like)
 
     def dense(self):
         """Mean and covariance of y under the prior times the sites."""
@@ -60,7 +65,10 @@ def differences(function, at: np.ndarray, h: float = 1e-5) -> np.ndarray:
     return np.array([(function(at + h * e) - function(at - h * e)) / (2 * h) for e in np.eye(at.size)])
 
 
-@pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}, {case[1]}")
+@pytest.fixture(
+    params=[(*case, power) for case in CASES for power in (None, 0.3)],
+    ids=lambda case: f"{case[0]}, {case[1]}, {'standing' if case[2] is None else 'raised'}",
+)
 def stated(request) -> Stated:
     return Stated(*request.param)
 
@@ -114,6 +122,35 @@ def test_pullbacks_match_differences(stated):
     np.testing.assert_allclose(by_z, differences(lambda at: value(at, mean, spread), z), **near)
     np.testing.assert_allclose(by_mean, differences(lambda at: value(z, at, spread), mean), **near)
     np.testing.assert_allclose(by_spread, differences(lambda at: value(z, mean, at), spread), **near)
+
+
+@pytest.mark.parametrize("power", [0.3, 1.0, 20.0])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_pullback_by_the_power_of_the_sites_matches_differences(shape, power):
+    stated, rng = Stated(shape, "dense", power), np.random.default_rng(4)
+    conditional = stated.conditional(like=stated.conditional(sites=stated.raised(2.5)))
+    z, weights = rng.standard_normal(conditional.n_noise), rng.standard_normal(stated.n)
+
+    def value(log_power):
+        sites = stated.raised(np.exp(log_power).item())
+        moved = stated.conditional(sites=sites, like=conditional)
+        eta = moved.place(z)
+        return weights @ np.sin(eta) - sites.log_density(eta) + moved.log_evidence
+
+    eta = conditional.place(z)
+    conditional.pullback(weights * np.cos(eta) - stated.sites.gradient(eta))
+    found = conditional.sites_pullback(eta)
+    np.testing.assert_allclose(found, differences(value, np.log([power])), rtol=1e-6, atol=1e-6)
+    (by_information,) = stated.sites.pullback(found)
+    assert by_information == pytest.approx(found.item() / (2.0 * power))
+
+
+def test_a_power_that_cannot_be_used_is_a_failure():
+    stated = Stated("groups", "dense")
+    for power in (0.0, np.inf, np.nan, -1.0):
+        with np.errstate(all="ignore"), pytest.raises(PriorFailure) as caught:
+            stated.conditional(sites=stated.raised(power))
+        assert caught.value.failure is Failure.NON_FINITE
 
 
 def test_entered_values_are_placed_and_the_noise_has_its_conditional_law(stated):

@@ -71,7 +71,7 @@ class SitesOnCovariance:
         if not np.isfinite(mean).all():
             raise PriorFailure(Failure.NON_FINITE, 0)
         self._mean, self._covariance = mean, covariance
-        self._precision = sites.precision
+        self._site_linear, self._precision = sites.linear, sites.precision
         self._root = np.sqrt(sites.precision)
         if inner is None:
             inner = factor_or_fail(identity_plus_scaled(covariance, self._root), overwrite=True)
@@ -98,17 +98,17 @@ class SitesOnCovariance:
         variance = self._covariance.diagonal() - np.einsum("ij,ij->j", half, half)
         return self._centre, np.maximum(variance, 0.0)
 
-    def sites_pullback(self, eta: Array) -> tuple[Array, Array]:
-        """The gradient of ``ψ(η) + log E`` by the sites' b and w̄, of the last pullback and its η."""
+    def sites_pullback(self, eta: Array) -> Array:
+        """The gradient of ``ψ(η) + log E`` by the logarithm of each site's power, of the last pullback and its η."""
         if self._inner_inverse is None:
             self._invert_inner()
         assert self._inner_inverse is not None
-        moved = self._precision > 0.0
-        # With ``s² S_ii = 1 - (B⁻¹)_ii`` for the covariance S of prior times sites.
-        variance = np.divide(1.0 - self._inner_inverse, self._precision, out=np.zeros_like(eta), where=moved)
-        by_root = np.divide(self._site_noise, 2.0 * self._root, out=np.zeros_like(eta), where=moved)
-        precision = -0.5 * (self._centre**2 + variance) + self._pushed * (by_root - eta)
-        return self._centre + self._pushed, precision
+        centre, pushed = self._centre, self._pushed
+        linear, precision = self._site_linear, self._precision
+        # With w̄ S_ii = 1 - (B⁻¹)_ii for the covariance S of prior times sites. The last term is ψ's own sites.
+        evidence = linear * centre - 0.5 * (precision * centre**2 + 1.0 - self._inner_inverse)
+        placed = pushed * (linear + 0.5 * self._root * self._site_noise - precision * eta)
+        return np.asarray(evidence + placed - eta * (linear - 0.5 * precision * eta))
 
     def _invert_inner(self, *, overwrite: bool = False) -> Array:
         """The lower triangle of B⁻¹, in place of B's factor if that is not needed any more."""

@@ -9,6 +9,10 @@ A generalised linear or mixed model, or a Gaussian process in a basis: ``η = m 
 but only D moves with θ: G and F are made once, and nothing but E is factorised, in the cheapest of three forms
 (`pymc_rmhmc.geometry.charts.design`).
 
+So sites that follow the likelihood's parameters (`pymc_rmhmc.geometry.charts.moving_sites`) have one power ρ for all:
+b, W̄ and m, D at ρ are ``√ρ b``, W̄ and ``√ρ m``, ``√ρ D`` for a predictor that is measured in units of ``1/√ρ``. G
+and F stay, and the derivative by ρ is that by the unit, which the others contain.
+
 References
 ----------
 Papandreou and Yuille (2010), Gaussian sampling by local perturbations, for the map.
@@ -24,6 +28,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.design import WeightedDesign, weighted_design
+from pymc_rmhmc.geometry.charts.moving_sites import RaisedSites
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.prior import PriorFailure
 
@@ -45,9 +50,9 @@ class DiagonalConditional:
     location, scale : (k,) array
         The model's variables are ``location + scale y``.
     sites : GaussianSites
-        With w̄ ≥ 0, of the predictor.
+        With w̄ ≥ 0, of the predictor; `RaisedSites` with one power for all.
     like : DiagonalConditional, optional
-        One with the same design and sites, whose G and F serve again.
+        One with the same design and sites, but for their power, whose G and F serve again.
 
     Attributes
     ----------
@@ -64,9 +69,17 @@ class DiagonalConditional:
         self, design: Any, mean: Array, spread: Array, location: Array, scale: Array, sites: GaussianSites,
         like: DiagonalConditional | None = None,
     ) -> None:  # fmt: skip
+        self._root_power = 1.0
+        if isinstance(sites, RaisedSites):  # the predictor is in units of 1/√ρ here, but where it goes in or out
+            power = sites.power.item()
+            if not 0.0 < power < math.inf:
+                raise PriorFailure(Failure.NON_FINITE, 0)
+            root = self._root_power = math.sqrt(power)
+            mean, spread = root * mean, root * spread
+            sites = GaussianSites(root * sites.held.sites.linear, sites.held.sites.precision)
         if not (np.isfinite(mean).all() and np.isfinite(spread).all() and np.isfinite(scale).all()):
             raise PriorFailure(Failure.NON_FINITE, 0)
-        self._mean, self._spread = mean, spread
+        self._sites, self._mean, self._spread = sites, mean, spread
         self._location, self._scale, self._precision = location, scale, sites.precision
         self._weighted: WeightedDesign = (
             weighted_design(design, sites.precision) if like is None else like._weighted
@@ -75,7 +88,8 @@ class DiagonalConditional:
         slope = sites.gradient(mean)
         self._linear = self._transposed(slope)
         self._centre = self._inner.solve(spread * self._linear)
-        self._centre_slope = slope - self._precision * self._multiplied(self._centre)
+        explained = self._multiplied(self._centre)
+        self._centre_slope, self._centre_mean = slope - self._precision * explained, mean + explained
         self.log_evidence = float(
             sites.log_density(mean)
             + 0.5 * (spread * self._linear) @ self._centre
@@ -92,7 +106,7 @@ class DiagonalConditional:
         k = self._spread.size
         self._pulled = self._linear + self._weighted.root(noise[k:])
         self._placed = self._inner.solve(self._spread * self._pulled + noise[:k])
-        return self._mean + self._multiplied(self._placed)
+        return (self._mean + self._multiplied(self._placed)) / self._root_power
 
     def enter(self, values: Array, noise: Array) -> Array:
         """A draw of z given the model's variables (k,); `noise` is standard normal.
@@ -117,7 +131,7 @@ class DiagonalConditional:
 
     def marginals(self) -> tuple[Array, Array]:
         """Mean and variance (n,) of each predictor under the prior times the sites."""
-        return self._mean + self._multiplied(self._centre), self._inner.variances()
+        return self._centre_mean / self._root_power, self._inner.variances() / self._root_power**2
 
     def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
         """The gradient of ``ψ(η) + log E`` by z, m and D, for the noise that was placed last.
@@ -130,10 +144,12 @@ class DiagonalConditional:
             ``∂ψ/∂η``.
         """
         spread, placed, centre, weighted = self._spread, self._placed, self._centre, self._weighted
+        residual = residual / self._root_power
         pulled = self._transposed(residual)
         moved = self._inner.solve(spread * pulled)
         noise = np.concatenate((moved, weighted.root_adjoint(spread * moved)))
-        mean_bar = residual - self._precision * self._multiplied(moved) + self._centre_slope
+        pushed = self._multiplied(moved)
+        mean_bar = residual - self._precision * pushed + self._centre_slope
         spread_bar = (
             pulled * placed
             + moved * (self._pulled - weighted.multiply(spread * placed))
@@ -142,7 +158,18 @@ class DiagonalConditional:
             - self._inner.half_log_determinant_slope()
         )
         del self._inner  # a chain keeps several points
-        return noise, mean_bar, spread_bar
+        self._pulled_back = residual, pushed, mean_bar, spread_bar
+        return noise, self._root_power * mean_bar, self._root_power * spread_bar
+
+    def sites_pullback(self, eta: Array) -> Array:
+        """The derivative of ``ψ(η) + log E`` by log ρ, (1,), of the last pullback and its η, with ψ less the sites.
+
+        Half of that by log √ρ, along which b, m and D grow, and ψ is one of ``η/√ρ``; and ψ's own sites.
+        """
+        residual, pushed, mean_bar, spread_bar = self._pulled_back
+        placed, linear_bar = self._root_power * eta, self._centre_mean + pushed
+        by_unit = self._sites.linear @ linear_bar + self._mean @ mean_bar + self._spread @ spread_bar
+        return np.array([0.5 * (by_unit - residual @ placed) - self._sites.log_density(placed)])
 
     def _multiplied(self, y: Array) -> Array:
         """``A D y``, (n,)."""

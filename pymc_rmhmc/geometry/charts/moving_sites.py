@@ -6,8 +6,9 @@ ties the parameter to the length of z. So the sites of such a likelihood are rai
 
     ρ_i(θ) = I_i(η̂_i; θ) / I_i(η̂_i; θ̂),
 
-the Fisher information of a site at a constant η̂, as a share of what it was at a constant θ̂. Any function of θ is
-exact, as long as it is differentiated.
+the Fisher information of a site at a constant η̂, as a share of what it was at a constant θ̂. Sites of coefficients
+have one power for all, the share of their information together (`pymc_rmhmc.geometry.charts.diagonal`). Any function
+of θ is exact, as long as it is differentiated.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 
-__all__ = ["MovingSites"]
+__all__ = ["MovingSites", "RaisedSites"]
 
 type Array = NDArray[np.float64]
 
@@ -34,7 +35,7 @@ class MovingSites:
         At θ̂.
     eta : (n,) array
         η̂.
-    information : (n,) array
+    information : (n,) array, or (1,) of all together
         ``I(η̂; θ̂)``; where it is 0 the sites do not move.
     """
 
@@ -42,14 +43,28 @@ class MovingSites:
     eta: Array
     information: Array
 
-    def at(self, information: Array) -> GaussianSites:
+    def at(self, information: Array) -> RaisedSites:
         """The sites at a θ where the information at η̂ is this."""
-        return self.sites.scaled(self._ratio(information))
+        power = np.divide(information, self.information, out=np.ones_like(information), where=self.information > 0.0)
+        return RaisedSites(power * self.sites.linear, power * self.sites.precision, self, power)
 
-    def pullback(self, linear_bar: Array, precision_bar: Array) -> Array:
-        """The derivative by the information of a function of b and w̄, from its derivatives by these."""
-        ratio_bar = self.sites.linear * linear_bar + self.sites.precision * precision_bar
-        return np.divide(ratio_bar, self.information, out=np.zeros_like(ratio_bar), where=self.information > 0.0)
 
-    def _ratio(self, information: Array) -> Array:
-        return np.divide(information, self.information, out=np.ones_like(information), where=self.information > 0.0)
+@dataclass(frozen=True, slots=True)
+class RaisedSites(GaussianSites):
+    """Moving sites at one θ.
+
+    Attributes
+    ----------
+    held : MovingSites
+        What they are at θ̂.
+    power : (n,) array, or (1,) for all
+        ρ.
+    """
+
+    held: MovingSites
+    power: Array
+
+    def pullback(self, power_bar: Array) -> Array:
+        """The derivative by the information of a function of ρ, from its derivative by log ρ."""
+        information = self.power * self.held.information
+        return np.divide(power_bar, information, out=np.zeros_like(power_bar), where=information > 0.0)
