@@ -80,8 +80,8 @@ class Part(ABC):
         """``log |∂ variable / ∂y|``."""
 
     @abstractmethod
-    def pullback(self, covariance_bar: Array, collected: Array, noise: Array) -> Array:
-        """The derivative by K or by D, from the symmetric one by Q and from that of ``L z``, which is `collected`."""
+    def pullback(self, covariance_bar: Array, collected: Array, noise: Array) -> Any:
+        """The derivative by K, by all K_i or by D, from that by Q and from that of ``L z``, which is `collected`."""
 
 
 class VectorPart(Part):
@@ -232,8 +232,10 @@ class SummedConditional(SitesOnCovariance):
         volume = sum(part.log_volume() for part in self._parts)
         return -0.5 * square - 0.5 * self._n_latent * math.log(2.0 * math.pi) - volume
 
-    def pullback(self, residual: Array) -> tuple[Array, Array, list[Array]]:
-        """The gradient of ``ψ(η) + log E`` by z, by m, and by every part's K or D; nothing can be placed afterwards.
+    def pullback(self, residual: Array) -> tuple[Array, Array, list[Any]]:
+        """The gradient of ``ψ(η) + log E`` by z, by m, and by every part's K, K_i or D.
+
+        Nothing can be placed afterwards.
 
         Parameters
         ----------
