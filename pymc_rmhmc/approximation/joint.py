@@ -24,6 +24,7 @@ from pymc_rmhmc.approximation.newton import find_mode
 from pymc_rmhmc.approximation.sites import laplace_sites
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.design import dense_design
+from pymc_rmhmc.geometry.charts.kronecker import KroneckerProduct
 from pymc_rmhmc.geometry.charts.marginal import MarginalChart
 from pymc_rmhmc.geometry.charts.moving_sites import MovingSites
 from pymc_rmhmc.geometry.charts.site import GaussianSites
@@ -167,6 +168,8 @@ def _predictor(block: JointBlock, theta: Array) -> tuple[Predictor, Array]:
         return Predictor(mean - shift, total, triangular=True, gram=total), shift
     if block.design is None:
         mean, covariance, shift = block.prior(theta)
+        if isinstance(covariance, tuple):
+            covariance = KroneckerProduct(covariance).dense()
         return Predictor(mean - shift, covariance, triangular=True, gram=covariance), shift
     mean, spread, _, _, shift = block.prior(theta)
     return Predictor(mean - shift, dense_design(block.design) * spread, triangular=False), shift

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
 from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional
+from pymc_rmhmc.geometry.charts.kronecker import KroneckerConditional, KroneckerPart
 from pymc_rmhmc.geometry.charts.marginal import MarginalChart
 from pymc_rmhmc.geometry.charts.moving_sites import MovingSites, RaisedSites
 from pymc_rmhmc.geometry.charts.site import GaussianSites
@@ -49,7 +50,10 @@ class BlockPart(Protocol):
 
     @property
     def kind(self) -> str:
-        """"centred" or "whitened" for a vector with a covariance matrix, "independent" for coefficients."""
+        """"centred" or "whitened" for a vector with a covariance matrix, "independent" for coefficients.
+
+        "kronecker" is a whitened one whose covariance is a Kronecker product.
+        """
 
 
 class JointBlock(Protocol):
@@ -92,13 +96,17 @@ class JointBlock(Protocol):
     def prior(self, theta: Array) -> tuple[Any, ...]:
         """What the latents' prior is at θ.
 
-        With a covariance: mean and covariance of the sites, and what they have beyond the model's latents, (n,).
+        With a covariance: mean and covariance of the sites, and what they have beyond the model's latents, (n,). Of
+        a vector on a grid, in place of the covariance, a tuple of those of which it is the Kronecker product.
         With a design: m (n,), D (k,), location and scale (k,) of the model's variables, and again what the
         sites have beyond them. Of a sum: m, and of every part its K or D, location and scale; and the last again.
         """
 
     def prior_pullback(self, theta: Array, mean_bar: Array, second_bar: Any) -> Array:
-        """``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄`` or ``Σ ∂m/∂θ m̄ + Σ ∂D/∂θ D̄``, (d,); of a sum, with a K̄ or D̄ a part."""
+        """``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄`` or ``Σ ∂m/∂θ m̄ + Σ ∂D/∂θ D̄``, (d,).
+
+        A Kronecker product has a K̄ for each factor, and a sum a K̄, D̄ or list of K̄ for each part.
+        """
 
     def likelihood(self, theta: Array, eta: Array) -> tuple[float, Array, Array]:
         """``Σ ℓ``, its slope by site (n,), and its gradient by θ (d,)."""
@@ -344,6 +352,10 @@ def conditional_of(
         mean, spread, location, scale, _ = block.prior(theta)
         return DiagonalConditional(block.design, mean, spread, location, scale, sites, like)
     mean, covariance, shift = block.prior(theta)
+    if isinstance(covariance, tuple):
+        return KroneckerConditional(
+            mean, covariance, sites, like, by_covariance=not block.fixed_covariance, same_sites=same_sites
+        )
     return DenseConditional(
         mean, covariance, sites, like, shift=shift, centred=block.centred, by_covariance=not block.fixed_covariance,
         same_sites=same_sites,
@@ -363,6 +375,8 @@ def parts_of(block: JointBlock, theta: Array) -> tuple[Array, list[Part], Array]
     for form, second, location, scale in zip(block.parts or (), seconds, locations, scales, strict=True):
         if form.kind == "independent":
             parts.append(CoefficientsPart(form.design, second, location, scale))
+        elif form.kind == "kronecker":
+            parts.append(KroneckerPart(form.design, second))
         else:
             parts.append(VectorPart(form.design, second, location, centred=form.kind == "centred"))
     return mean, parts, shift

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -89,7 +90,7 @@ class LatentReader:
         self.name, self.form, self.root = latent.name, latent.form, latent.root
         self.value_name = str(model.rvs_to_values[latent.variable].name)
         self.source_ndim = latent.source.ndim
-        expressions = [latent.matrix] if latent.mean is None else [latent.matrix, latent.mean]
+        expressions, self._n_matrices = latent.expressions, len(latent.matrices)
         self._evaluate = Evaluator(model, expressions)
         self.inputs, self.shared = self._evaluate.inputs, self._evaluate.shared
         self._constants = bad_constants(expressions)
@@ -115,8 +116,9 @@ class LatentReader:
 
     def components(self, point: Point, rows: Sequence[LatentRow]) -> list[GaussianComponent]:
         """μ and Σ of some rows, without predictors."""
-        matrix, *means = self._evaluate(point)
-        matrices = self._matrices(np.asarray(matrix, dtype=np.float64), np.shape(point[self.value_name]))
+        evaluated = [np.asarray(value, dtype=np.float64) for value in self._evaluate(point)]
+        given, means = evaluated[: self._n_matrices], evaluated[self._n_matrices :]
+        matrices = self._matrices(given, np.shape(point[self.value_name]))
         # Rows that share a matrix share what is made of it.
         stated = {i: _state(matrices[i], self.root) for i in {row.row % len(matrices) for row in rows}}
         made = []
@@ -130,8 +132,11 @@ class LatentReader:
             )
         return made
 
-    def _matrices(self, matrix: Array, shape: tuple[int, ...]) -> Array:
-        """The matrix of every row, or the one that all rows share, in an array of three dimensions."""
+    def _matrices(self, given: list[Array], shape: tuple[int, ...]) -> Any:
+        """What is given of every row, or what all rows share: a matrix, or those of a Kronecker product."""
+        if self.root == "kronecker":
+            return [given]
+        (matrix,) = given
         if self.form == "independent":
             return np.diag(np.ravel(np.broadcast_to(matrix, shape)))[None]
         core = matrix.shape[-2:]
@@ -156,14 +161,16 @@ class LatentReader:
             raise DataError(
                 f"The inputs of the prior of {self.name} hold {bad} values that are not finite: remove or impute them."
             )
-        if self.inputs or self.root not in ("covariance", "precision"):
+        if self.inputs or self.root not in ("covariance", "precision", "kronecker"):
             return
-        largest = _largest_asymmetry(self._evaluate(point)[0])
-        if largest:
-            raise CovarianceError(
-                f"The prior {self.root} of {self.name} is not symmetric: it differs from its transpose by up to "
-                f"{largest:.3g}. Take (S + S.T) / 2 if that is rounding."
-            )
+        kind = "precision" if self.root == "precision" else "covariance"
+        for matrix in self._evaluate(point)[: self._n_matrices]:
+            largest = _largest_asymmetry(matrix)
+            if largest:
+                raise CovarianceError(
+                    f"The prior {kind} of {self.name} is not symmetric: it differs from its transpose by up to "
+                    f"{largest:.3g}. Take (S + S.T) / 2 if that is rounding."
+                )
 
 
 def _largest_asymmetry(matrix: Array) -> float:
@@ -179,8 +186,10 @@ def _largest_asymmetry(matrix: Array) -> float:
     return 0.0 if alike else largest
 
 
-def _state(matrix: Array, root: str) -> tuple[Array | None, Array | None, Array | None]:
+def _state(matrix: Any, root: str) -> tuple[Array | None, Array | None, Array | None]:
     """(Σ, L, τ), one or two of them None, from whatever the model gives."""
+    if root == "kronecker":
+        return _state_product(matrix)
     if not np.isfinite(matrix).all():
         return np.full((matrix.shape[0],) * 2, np.nan), None, None
     if root == "precision":
@@ -194,6 +203,21 @@ def _state(matrix: Array, root: str) -> tuple[Array | None, Array | None, Array 
         return matrix @ matrix.T, None, None  # ``A @ A.T`` is a covariance whatever A is
     negative = root == "cholesky" and bool((matrix.diagonal() < 0.0).any())
     return None, matrix * np.where(matrix.diagonal() < 0.0, -1.0, 1.0) if negative else matrix, None
+
+
+def _state_product(matrices: Sequence[Array]) -> tuple[Array | None, Array | None, Array | None]:
+    """The same of a Kronecker product: its factor is that of the factors.
+
+    The product of the matrices is never factorised: its condition is the product of theirs, and a jitter of 1e-6 in
+    two of them is one of 1e-12.
+    """
+    factors = []
+    for matrix in matrices:
+        factor, info = lapack.dpotrf(matrix, lower=1, clean=1)
+        if info != 0 or not np.isfinite(matrix).all():
+            return matrix, None, None  # refused when it is factorised again, with its own eigenvalues in the words
+        factors.append(factor)
+    return None, reduce(np.kron, factors), None
 
 
 def _factor_of_inverse(precision: Array) -> Array | None:

@@ -14,6 +14,7 @@ from rich.table import Table
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.compile import CompiledBlock, compile_model
 from pymc_rmhmc.model.joint import read_joint
+from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, read_structure
 
 __all__ = ["BlockDescription", "ModelDescription", "describe"]
@@ -23,6 +24,7 @@ FORMS = {
     "whitened": "whitened Gaussian process",
     "independent": "independent normals",
 }
+ON_A_GRID = "whitened Gaussian process on a grid (Kronecker product)"
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ def _describe(
     """One compiled block in words."""
     # Rows of one variable are blocks of their own, named by their index.
     read = by_name.get(block.name) or by_name[block.name.rsplit("[", 1)[0]]
-    prior = ", ".join(dict.fromkeys(FORMS[latent.form] for latent in read.latents))
+    prior = ", ".join(dict.fromkeys(_form(latent) for latent in read.latents))
     return BlockDescription(
         block.name,
         block.n_latent,
@@ -184,6 +186,11 @@ def _describe(
         block.likelihood(point).kinds,
         tuple(dict.fromkeys(names[i] for i in (*block.prior_inputs, *block.likelihood_inputs))),
     )
+
+
+def _form(latent: LatentVariable) -> str:
+    """A latent's prior in words."""
+    return ON_A_GRID if latent.root == "kronecker" else FORMS[latent.form]
 
 
 def _steps_of_pymc(model: pm.Model, names: list[str]) -> dict[str, str]:

@@ -22,6 +22,7 @@ from pymc_rmhmc.model.design import DesignReader, SameValues
 from pymc_rmhmc.model.graphs import Evaluator
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, hyperparameters_of
 from pymc_rmhmc.model.joint_blocks import CovarianceBlock, DesignBlock, DesignSource, SumBlock
+from pymc_rmhmc.model.kronecker_block import KroneckerBlock
 from pymc_rmhmc.model.linear_normals import ScaledSource, linear_normals, scaled_source
 from pymc_rmhmc.model.observations import RegisteredReader
 from pymc_rmhmc.model.observed_terms import ObservedTerms, gradient_by
@@ -44,7 +45,7 @@ type Sites = NDArray[np.int64]
 MOST_HYPERPARAMETERS = 100
 
 
-type JointBlock = CovarianceBlock | DesignBlock | SumBlock
+type JointBlock = CovarianceBlock | DesignBlock | KroneckerBlock | SumBlock
 
 
 class JointModel:
@@ -131,7 +132,7 @@ def read_joint(
         if reason:
             return reason
         for latent in block.latents:
-            expressions += [latent.matrix] if latent.mean is None else [latent.matrix, latent.mean]
+            expressions += latent.expressions
         expressions += [e for o in block.observations for e in _expressions(o)]
     latents = set(structure.variables)
     variables = [v for v in hyperparameters_of(model, expressions) if v not in latents]
@@ -163,7 +164,7 @@ def _why_not(block: LatentBlock) -> str:
     if all(latent.form == "independent" for latent in block.latents):
         return ""
     vectors = [latent for latent in block.latents if latent.form != "independent"]
-    if any(latent.variable.ndim != 1 or latent.matrix.ndim != 2 for latent in vectors):
+    if any(latent.variable.ndim != 1 or latent.matrices[0].ndim != 2 for latent in vectors):
         return f"{block.name} has several rows, each with a covariance matrix"
     return ""
 
@@ -192,7 +193,8 @@ def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: P
         (first, *others), size = block.latents, math.prod(shapes[0])
         if not others and first.form != "independent":
             observed = _terms(model, block, {first.source: shapes[0]}, theta, sites)
-            return CovarianceBlock(model, block.name, first, theta, size, observed)
+            one = KroneckerBlock if first.root == "kronecker" else CovarianceBlock
+            return one(model, block.name, first, theta, size, observed)
         reader = SameValues(size, len(shapes))
     else:
         found = _sources(model, block, shapes, point)

@@ -20,11 +20,11 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.design import DesignReader, SameValues
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
-from pymc_rmhmc.model.observed_terms import ObservedTerms, gradient_by, summed
+from pymc_rmhmc.model.observed_terms import ObservedTerms, gradient_by, shift_of, summed
 from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.pullback import Differentiated
 
-__all__ = ["CovarianceBlock", "DesignBlock", "DesignSource", "SumBlock", "SumPart"]
+__all__ = ["Block", "CovarianceBlock", "DesignBlock", "DesignSource", "SumBlock", "SumPart"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -33,8 +33,8 @@ type Point = dict[str, np.ndarray]
 SMALLEST = 1e-200
 
 
-class _Block:
-    """What both forms share.
+class Block:
+    """What all forms share.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class _Block:
         self._likelihood = GraphFunction(model, [theta.symbol, eta], summed(observed, eta, shift))
 
 
-class CovarianceBlock(_Block):
+class CovarianceBlock(Block):
     """One latent Gaussian vector: its prior and likelihood as functions of θ.
 
     A site is a latent value and whatever part of its predictor θ adds to it.
@@ -137,7 +137,7 @@ class CovarianceBlock(_Block):
     ) -> None:  # fmt: skip
         self.name, self.value_names = name, (str(model.rvs_to_values[latent.variable].name),)
         self.sizes, self.n_sites, self.centred = (size,), size, latent.form == "centred"
-        shift = _shift(observed, theta, size)
+        shift = shift_of(observed, theta, size)
         mean = pt.zeros(size) if latent.mean is None else pt.second(pt.zeros(size), latent.mean.ravel())
         mean, covariance = theta.substitute([mean, _covariance(latent)], model)
         mean = mean + shift
@@ -178,7 +178,7 @@ class DesignSource:
     shape: tuple[int, ...]
 
 
-class _LinearBlock(_Block, ABC):
+class _LinearBlock(Block, ABC):
     """Vectors that predictors read through matrices, which are read again where shared data have been replaced."""
 
     centred = True
@@ -227,7 +227,7 @@ class DesignBlock(_LinearBlock):
         stated = [_stated(s) for s in sources]
         location, deviation, scale = (pt.concatenate([s[i] for s in stated]) for i in range(3))
         location, deviation, scale = _guard_roots(theta.substitute([location, deviation, scale], model))
-        shift = _shift(observed, theta, self.n_sites)
+        shift = shift_of(observed, theta, self.n_sites)
         spread, centre = scale * deviation, scale * location
         self._centre_moves = theta.symbol in ancestors([centre])
         stated = [centre, spread, location, deviation, shift]
@@ -259,7 +259,7 @@ class SumPart:
     Attributes
     ----------
     kind : str
-        "centred", "whitened" or "independent".
+        "centred", "whitened", "kronecker" (whitened, with a Kronecker product for a covariance) or "independent".
     design : (n, k) array or sparse array, or None
         A; None for the identity.
     """
@@ -283,29 +283,31 @@ class SumBlock(_LinearBlock):
         self, model: pm.Model, name: str, sources: Sequence[DesignSource], reader: DesignReader | SameValues,
         theta: Hyperparameters, observed: Sequence[ObservedTerms], point: Point,
     ) -> None:  # fmt: skip
-        self._kinds = tuple(s.latent.form for s in sources)
+        self._kinds = tuple("kronecker" if s.latent.root == "kronecker" else s.latent.form for s in sources)
         super().__init__(model, name, sources, reader, point)
         self.n_sites = self._n_rows
         stated = [self._stated_part(s) for s in sources]
-        flat = theta.substitute([expression for part in stated for expression in part], model)
-        guarded = _guard_roots(flat)
-        shift = _shift(observed, theta, self.n_sites)
-        seconds, centres = guarded[0::4], guarded[1::4]
+        self._counts = tuple(len(part[0]) for part in stated)
+        flat = [second for part in stated for second in part[0]] + [part[i] for i in (1, 2, 3) for part in stated]
+        guarded = _guard_roots(theta.substitute(flat, model))
+        shift, n_seconds = shift_of(observed, theta, self.n_sites), sum(self._counts)
+        seconds, centres = guarded[:n_seconds], guarded[n_seconds : n_seconds + len(sources)]
         weighted = [shift, *seconds, *centres]
         self._prior = Differentiated(model, theta.symbol, [shift, *guarded], weighted)
         self._compile_likelihood(model, theta, observed, shift)
         self._compile_information(model, theta, observed, shift)
 
     @staticmethod
-    def _stated_part(source: DesignSource) -> tuple[TensorVariable, ...]:
-        """K or D; what the sites read where y is 0; location and scale of the model's variable."""
+    def _stated_part(source: DesignSource) -> tuple[Any, ...]:
+        """K, all K_i or D; what the sites read where y is 0; location and scale of the model's variable."""
         latent = source.latent
         if latent.form == "independent":
             location, deviation, scale = _stated(source)
-            return scale * deviation, scale * location, location, deviation
+            return [scale * deviation], scale * location, location, deviation
         size = math.prod(source.shape)
         mean = pt.zeros(size) if latent.mean is None else pt.broadcast_to(latent.mean, source.shape).ravel()
-        return _covariance(latent), mean, mean, pt.ones(size)
+        seconds = latent.matrices if latent.root == "kronecker" else [_covariance(latent)]
+        return seconds, mean, mean, pt.ones(size)
 
     def _read_matrices(self, point: Point) -> None:
         designs = self._reader.parts(point, self.sizes)
@@ -313,24 +315,31 @@ class SumBlock(_LinearBlock):
         self.parts = tuple(SumPart(kind, d) for kind, d in zip(self._kinds, designs, strict=True))
 
     def prior(self, theta: Array) -> tuple[Any, ...]:
-        """Mean (n,), and lists with an entry for each part: K or D, location, scale; and the sites less the latents."""
+        """Mean (n,), and lists with an entry for each part: K, all K_i or D, location, scale; the sites less the latents.
+        """
         shift, *stated = self._prior(theta)
+        n_seconds, n = sum(self._counts), len(self.parts)
         mean = shift.copy()
-        for part, centre in zip(self.parts, stated[1::4], strict=True):
+        for part, centre in zip(self.parts, stated[n_seconds : n_seconds + n], strict=True):
             if centre.any():
                 mean += centre if part.design is None else part.design @ centre
-        seconds = [
+        given = iter(
             second if second.ndim == 1 else second.T if second.flags.c_contiguous else np.asfortranarray(second)
-            for second in stated[0::4]
+            for second in stated[:n_seconds]
+        )
+        seconds = [
+            tuple(next(given) for _ in range(count)) if part.kind == "kronecker" else next(given)
+            for part, count in zip(self.parts, self._counts, strict=True)
         ]
-        return mean, seconds, stated[2::4], stated[3::4], shift
+        return mean, seconds, stated[n_seconds + n : n_seconds + 2 * n], stated[n_seconds + 2 * n :], shift
 
     def prior_pullback(self, theta: Array, mean_bar: Array, second_bar: Any) -> Array:
-        """``Σ ∂m/∂θ m̄ + Σ_s ∂K_s/∂θ K̄_s``, (d,), with D in place of K for coefficients."""
+        """``Σ ∂m/∂θ m̄ + Σ_s ∂K_s/∂θ K̄_s``, (d,), with D in place of K for coefficients, and a list for all K_i."""
         centre_bars = [
             mean_bar if part.design is None else np.asarray(part.design.T @ mean_bar) for part in self.parts
         ]
-        seconds = [np.ascontiguousarray(bar) for bar in second_bar]
+        flat = [one for bar in second_bar for one in (bar if isinstance(bar, list) else [bar])]
+        seconds = [np.ascontiguousarray(bar) for bar in flat]
         return self._prior.pullback(theta, np.asarray(mean_bar), *seconds, *centre_bars)
 
 
@@ -366,17 +375,3 @@ def _covariance(latent: LatentVariable) -> TensorVariable:
     if root == "covariance":
         return matrix
     return matrix @ matrix.T if root == "cholesky" else pt.linalg.inv(matrix)
-
-
-def _shift(observed: Sequence[ObservedTerms], theta: Hyperparameters, size: int) -> TensorVariable:
-    """What θ adds to the latent values in the predictors that read them, (n,).
-
-    Sites are anchored in the predictor: a level that is added there then moves the prior's mean under them, as one
-    in the prior's mean function does. Where several observations of a site add different things, the first counts.
-    """
-    shift = pt.zeros(size)
-    for each in observed:
-        if theta.symbol in ancestors([each.added]):
-            which, first = np.unique(each.index, return_index=True)
-            shift = pt.set_subtensor(shift[which], each.added[first])
-    return shift

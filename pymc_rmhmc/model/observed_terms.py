@@ -18,7 +18,7 @@ from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.likelihoods import LikelihoodTerms
 from pymc_rmhmc.model.structure import Observation
 
-__all__ = ["ObservedTerms", "gradient_by"]
+__all__ = ["ObservedTerms", "gradient_by", "shift_of", "summed"]
 
 type Sites = NDArray[np.int64]
 
@@ -125,3 +125,17 @@ def summed(
     """``Σ ℓ``, its slope by site and its gradient by θ of several observed variables."""
     terms = [o.terms(eta, shift) for o in observed]
     return [sum(t[i] for t in terms) for i in range(3)]
+
+
+def shift_of(observed: Sequence[ObservedTerms], theta: Hyperparameters, size: int) -> TensorVariable:
+    """What θ adds to the latent values in the predictors that read them, (n,).
+
+    Sites are anchored in the predictor: a level that is added there then moves the prior's mean under them, as one
+    in the prior's mean function does. Where several observations of a site add different things, the first counts.
+    """
+    shift = pt.zeros(size)
+    for each in observed:
+        if theta.symbol in ancestors([each.added]):
+            which, first = np.unique(each.index, return_index=True)
+            shift = pt.set_subtensor(shift[which], each.added[first])
+    return shift

@@ -14,6 +14,7 @@ from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.graphs import core_op, reaches
+from pymc_rmhmc.model.kronecker import kronecker_product
 from pymc_rmhmc.model.likelihoods.links import strip
 
 __all__ = ["LatentVariable", "gaussian_candidates", "read_latent"]
@@ -31,21 +32,33 @@ class LatentVariable:
         "centred" (an MvNormal), "whitened" (``gp.prior(reparameterize=True)``) or "independent" (a vector
         of normals).
     source : TensorVariable
-        What the predictors read: the variable itself, or ``cholesky(K) @ v``.
+        What the predictors read: the variable itself, ``cholesky(K) @ v``, or a Kronecker product of factors for one.
     mean : TensorVariable or None
         Of the variable (centred and independent).
-    matrix : TensorVariable
-        What gives the covariance, of `root`'s kind.
+    matrices : tuple of TensorVariable
+        What gives the covariance, of `root`'s kind: one matrix, or those of a Kronecker product.
     root : str
-        "covariance", "cholesky", "precision" or "scale" (standard deviations).
+        "covariance", "cholesky", "precision", "scale" (standard deviations) or "kronecker" (covariances of which
+        the Kronecker product is the vector's).
     """
 
     variable: TensorVariable
     form: str
     source: TensorVariable
     mean: TensorVariable | None
-    matrix: TensorVariable
+    matrices: tuple[TensorVariable, ...]
     root: str
+
+    @property
+    def matrix(self) -> TensorVariable:
+        """The one matrix, where there is one."""
+        (matrix,) = self.matrices
+        return matrix
+
+    @property
+    def expressions(self) -> tuple[TensorVariable, ...]:
+        """All that the prior is made of."""
+        return self.matrices if self.mean is None else (*self.matrices, self.mean)
 
     @property
     def name(self) -> str:
@@ -80,13 +93,16 @@ def read_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable | s
     if isinstance(op, MvNormalRV):
         mean, covariance = op.dist_params(variable.owner)
         matrix, root = _root(covariance)
-        return LatentVariable(variable, "centred", variable, mean, matrix, root)
+        return LatentVariable(variable, "centred", variable, mean, (matrix,), root)
     product = _whitened_product(model, variable)
     if product is not None:
         source, covariance = product
-        return LatentVariable(variable, "whitened", source, None, covariance, "covariance")
+        return LatentVariable(variable, "whitened", source, None, (covariance,), "covariance")
+    grid = _whitened_grid(model, variable)
+    if grid is not None:
+        return LatentVariable(variable, "whitened", grid[0], None, grid[1], "kronecker")
     mean, scale = op.dist_params(variable.owner)
-    return LatentVariable(variable, "independent", variable, mean, scale, "scale")
+    return LatentVariable(variable, "independent", variable, mean, (scale,), "scale")
 
 
 def _root(covariance: TensorVariable) -> tuple[TensorVariable, str]:
@@ -120,8 +136,7 @@ def _without_batch(matrix: TensorVariable) -> TensorVariable:
 
 def _whitened_product(model: pm.Model, variable: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
     """The node ``cholesky(K) @ v`` and K, if the variable is read through one alone."""
-    densities = [i for v in model.basic_RVs for i in v.owner.inputs if isinstance(i, TensorVariable)]
-    densities += model.potentials
+    densities = _densities(model)
     for node in {v.owner for v in ancestors([*densities, *model.deterministics]) if v.owner is not None}:
         if not isinstance(getattr(node.op, "core_op", node.op), Dot):
             continue
@@ -134,6 +149,21 @@ def _whitened_product(model: pm.Model, variable: TensorVariable) -> tuple[Tensor
         if left.ndim == 2 and not any(reaches(d, [variable], [source]) for d in densities):
             return source, left.owner.inputs[0]
     return None
+
+
+def _whitened_grid(
+    model: pm.Model, variable: TensorVariable
+) -> tuple[TensorVariable, tuple[TensorVariable, ...]] | None:
+    """The node ``(L₁ ⊗ L₂ ⊗ ...) @ v`` of `pm.gp.LatentKron` and the K_i, if densities read the variable so alone."""
+    densities = _densities(model)
+    read = any(reaches(density, [variable]) for density in densities)
+    return kronecker_product(model, variable, densities if read else model.deterministics)
+
+
+def _densities(model: pm.Model) -> list[TensorVariable]:
+    """What the model's densities are made of."""
+    parameters = [i for v in model.basic_RVs for i in v.owner.inputs if isinstance(i, TensorVariable)]
+    return [*parameters, *model.potentials]
 
 
 def _moved(variable: TensorVariable) -> TensorVariable:

@@ -1,6 +1,7 @@
 """What a model is made of, as far as RMHMC is concerned: latent Gaussian blocks and the rest.
 
-The reading is symbolic and evaluates nothing; `pymc_rmhmc.model.compile` turns it into functions.
+The reading is symbolic and evaluates nothing but what a Kronecker product comes to; `pymc_rmhmc.model.compile` turns it
+into functions.
 """
 
 from __future__ import annotations
@@ -171,7 +172,10 @@ def _find_latents(model: pm.Model, reasons: dict[str, str]) -> list[LatentVariab
             continue
         latent = read_latent(model, variable)
         if isinstance(latent, str) or latent.form == "independent":
-            independent = "read as independent normals, not through one cholesky(K) @ v: name it in vars to sample it"
+            independent = (
+                "read as independent normals, not through one cholesky(K) @ v or a Kronecker product of such factors: "
+                "name it in vars to sample it"
+            )
             reasons[str(variable.name)] = latent if isinstance(latent, str) else independent
             continue
         try:
@@ -207,8 +211,8 @@ def _nested(model: pm.Model, latents: Sequence[LatentVariable]) -> list[tuple[La
         above = [
             other.variable
             for other in latents
-            for part in (other.mean, other.matrix)
-            if part is not None and reaches(part, [latent.variable], model.basic_RVs)
+            for part in other.expressions
+            if reaches(part, [latent.variable], model.basic_RVs)
         ]
         if above:
             found.append((latent, _names(dict.fromkeys(above))))
@@ -234,7 +238,7 @@ def _nothing_found(reasons: dict[str, str]) -> str:
     return (
         "The model has no latent Gaussian block that RMHMC could sample"
         + (f" ({listed})" if listed else "")
-        + ". It samples gp.Latent and MvNormal variables with a likelihood, and Normals that a registered likelihood's "
+        + ". It samples gp.Latent, gp.LatentKron and MvNormal variables with a likelihood, and Normals that a registered likelihood's "
         "predictor is linear in."
     )
 
@@ -277,8 +281,8 @@ def _named_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable:
     latent = read_latent(model, variable)
     if isinstance(latent, str):
         raise UnsupportedModelError(
-            f"{variable.name}: {latent}. RMHMC samples variables with a Gaussian prior (gp.Latent, MvNormal, "
-            "vectors of Normals): leave it out of vars, and PyMC will sample it with a step of its own."
+            f"{variable.name}: {latent}. RMHMC samples variables with a Gaussian prior (gp.Latent, gp.LatentKron, "
+            "MvNormal, vectors of Normals): leave it out of vars, and PyMC will sample it with a step of its own."
         )
     return latent
 

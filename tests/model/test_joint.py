@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 
 import cloudpickle
 import numpy as np
@@ -258,6 +259,45 @@ def correlated_coefficients() -> None:
     poisson(pm.math.dot(DESIGN, pm.MvNormal("slopes", np.ones(4), cov=covariance)))
 
 
+def grid(name: str = "f", ls=0.4, *, amplitude=1.0, n: tuple[int, ...] = (3, 4), mean=0.0) -> pt.TensorVariable:
+    """A process on a grid of twelve places."""
+    kernels = [(amplitude**2 if i == 0 else 1.0) * pm.gp.cov.Matern52(1, ls=(1.0 + i) * ls) for i in range(len(n))]
+    gp = pm.gp.LatentKron(mean_func=pm.gp.mean.Constant(mean), cov_funcs=kernels)
+    return gp.prior(name, Xs=[np.linspace(0.0, 1.0, size)[:, None] for size in n])
+
+
+PLACES = np.arange(N) % 12
+
+
+@form("ls_log__", "eta_log__", "level")
+def on_a_grid() -> None:
+    f = grid(ls=pm.LogNormal("ls", -0.5, 0.4), amplitude=pm.HalfNormal("eta"), mean=pm.Normal("level"))
+    pm.Poisson("y", mu=pm.math.exp(f[PLACES]), observed=COUNTS)
+
+
+@form("ls_log__", "alpha_log__")
+def on_a_grid_of_three_axes_read_as_an_array() -> None:
+    f = grid(ls=pm.LogNormal("ls", -0.5, 0.4), n=(2, 3, 2)).reshape((6, 2))
+    y = np.arange(12).reshape(6, 2)
+    pm.NegativeBinomial("y", mu=pm.math.exp(f), alpha=pm.Exponential("alpha", 1.0), observed=y)
+
+
+@form("shift")
+def on_a_grid_that_stands_still() -> None:
+    pm.Poisson("y", mu=pm.math.exp(grid()[PLACES] + pm.Normal("shift")), observed=COUNTS)
+
+
+@form("ls_log__", "level")
+def on_a_grid_beside_another() -> None:
+    f = grid(ls=pm.LogNormal("ls", -0.5, 0.4)) + pm.Normal("level")
+    poisson(f[PLACES] + gp_prior("g", ls=0.1, reparameterize=False))
+
+
+@form("eta_log__")
+def averages_over_a_grid() -> None:
+    poisson(np.random.default_rng(4).dirichlet(np.ones(12), N) @ grid(amplitude=pm.HalfNormal("eta")))
+
+
 @form("ls_log__")
 def beside_others() -> None:
     ls = pm.Gamma("ls", 2.0, 4.0)
@@ -298,7 +338,10 @@ def log_density(joint: JointModel, point: dict[str, np.ndarray]) -> float:
             eta, ends = mean.copy(), np.cumsum([0, *block.sizes])
             for i, part in enumerate(block.parts):
                 values, second = x[ends[i] : ends[i + 1]], seconds[i]
-                if part.kind == "independent":
+                if part.kind == "kronecker":
+                    moved = reduce(np.kron, [np.linalg.cholesky(k) for k in second]) @ values
+                    total += norm.logpdf(values).sum()
+                elif part.kind == "independent":
                     moved = second * (values - locations[i]) / scales[i]
                     total += norm.logpdf(values, locations[i], scales[i]).sum()
                 elif part.kind == "centred":
@@ -316,6 +359,10 @@ def log_density(joint: JointModel, point: dict[str, np.ndarray]) -> float:
             total += norm.logpdf(x, location, deviation).sum() + block.likelihood(theta, eta)[0]
             continue
         mean, prior, shift = block.prior(theta)
+        if isinstance(prior, tuple):
+            eta = mean + reduce(np.kron, [np.linalg.cholesky(k) for k in prior]) @ x
+            total += norm.logpdf(x).sum() + block.likelihood(theta, eta)[0]
+            continue
         eta = x + shift if block.centred else mean + np.linalg.cholesky(prior) @ x
         total += multivariate_normal.logpdf(eta, mean, prior) if block.centred else norm.logpdf(x).sum()
         total += block.likelihood(theta, eta)[0]
@@ -334,6 +381,23 @@ def assert_is_the_model(joint: JointModel, model: pm.Model, seeds=(1, 2)) -> Non
         assert log_density(joint, point) == pytest.approx(float(exact(point)), rel=1e-8, abs=1e-7)
 
 
+def bars_of(second, rng: np.random.Generator):
+    """An array of the same shape for every array of what a prior states besides its mean."""
+    if isinstance(second, np.ndarray):
+        return rng.standard_normal(second.shape)
+    return [bars_of(one, rng) for one in second]
+
+
+def ordered(bars, order: str):
+    return np.asarray(bars, order=order) if isinstance(bars, np.ndarray) else [ordered(bar, order) for bar in bars]
+
+
+def contracted(second, bars) -> float:
+    if isinstance(second, np.ndarray):
+        return float((second * bars).sum())
+    return sum(contracted(one, bar) for one, bar in zip(second, bars, strict=True))
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_the_parts_are_the_model_and_their_gradients_are_differences(name):
     model = build(name)
@@ -347,18 +411,14 @@ def test_the_parts_are_the_model_and_their_gradients_are_differences(name):
     np.testing.assert_allclose(joint.rest(theta)[1], differences(lambda at: joint.rest(at)[0], theta), **near)
     for block in joint.blocks:
         # Not symmetric: a triangle that stands for both must do.
-        stated = block.prior(theta)[1]
-        seconds = stated if block.parts is not None else [stated]
-        mean_bar, second_bars = rng.standard_normal(block.n_sites), [rng.standard_normal(s.shape) for s in seconds]
+        mean_bar, second_bars = rng.standard_normal(block.n_sites), bars_of(block.prior(theta)[1], rng)
 
         def along(at, block=block, mean_bar=mean_bar, second_bars=second_bars):
             mean, second, *_ = block.prior(at)
-            pairs = zip(second if block.parts is not None else [second], second_bars, strict=True)
-            return mean @ mean_bar + sum((one * bar).sum() for one, bar in pairs)
+            return mean @ mean_bar + contracted(second, second_bars)
 
         for order in ("C", "F"):
-            matrices = [np.asarray(bar, order=order) for bar in second_bars]
-            pulled = block.prior_pullback(theta, mean_bar, matrices if block.parts is not None else matrices[0])
+            pulled = block.prior_pullback(theta, mean_bar, ordered(second_bars, order))
             np.testing.assert_allclose(pulled, differences(along, theta), **near)
         eta = rng.standard_normal(block.n_sites)
         if block.has_moving_sites:

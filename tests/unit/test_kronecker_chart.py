@@ -109,7 +109,6 @@ def test_a_covariance_that_does_not_move_serves_again():
     z = np.random.default_rng(4).standard_normal(first.n_noise)
     first.place(z)
     first.pullback(mean)
-    first.release()
     other = GaussianSites(sites.linear, sites.precision + 0.5)
     for held, same in ((sites, True), (other, False)):
         again = KroneckerConditional(mean + 1.0, factors, held, first, by_covariance=False, same_sites=same)
@@ -164,6 +163,6 @@ def test_as_one_of_a_sum_its_derivatives_match_differences(gathered):
         along, h = symmetric(rng, factors[i].shape[0]), 1e-6
         ahead, behind = ([k + s * along if i == j else k for j, k in enumerate(factors)] for s in (h, -h))
         assert (bar * along).sum() == pytest.approx((value(ahead) - value(behind)) / (2 * h), rel=1e-5, abs=1e-5)
-    values = rng.standard_normal(mean.size + 2)
+    conditional, values = summed(factors), rng.standard_normal(mean.size + 2)
     conditional.place(conditional.enter(values, z))
     np.testing.assert_allclose(conditional.latents, values, atol=1e-8)

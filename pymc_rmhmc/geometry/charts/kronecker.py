@@ -99,7 +99,7 @@ class KroneckerProduct:
 
 
 class KroneckerConditional(SitesOnCovariance):
-    """The prior ``N(m, K₁ ⊗ K₂ ⊗ ...)`` of the sites, times Gaussian sites, at one θ; the variable is ``v = L⁻¹(η - m)``.
+    """The prior ``N(m, K₁ ⊗ K₂ ⊗ ...)`` of the sites times Gaussian sites, at one θ; the variable is ``L⁻¹(η - m)``.
 
     Parameters
     ----------
