@@ -315,8 +315,7 @@ class SumBlock(_LinearBlock):
         self.parts = tuple(SumPart(kind, d) for kind, d in zip(self._kinds, designs, strict=True))
 
     def prior(self, theta: Array) -> tuple[Any, ...]:
-        """Mean (n,), and lists with an entry for each part: K, all K_i or D, location, scale; the sites less the latents.
-        """
+        """Mean (n,); lists with an entry for each part, K, all K_i or D, location, scale; sites less latents (n,)."""
         shift, *stated = self._prior(theta)
         n_seconds, n = sum(self._counts), len(self.parts)
         mean = shift.copy()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 
 import numpy as np
 import pymc as pm
@@ -100,7 +99,9 @@ def _is_product(
     point, rng = model.initial_point(), np.random.default_rng(0)
     covariances = Evaluator(model, [factor.owner.inputs[0] for factor in factors])(point)
     lower = {f: np.tril(rng.standard_normal(k.shape)) for f, k in zip(factors, covariances, strict=True)}
-    product = reduce(np.kron, [lower[f] for f in factors])
+    product: Array = np.ones((1, 1))
+    for factor in factors:
+        product = np.asarray(np.kron(product, lower[factor]), dtype=np.float64)
     v = rng.standard_normal(np.shape(point[str(model.rvs_to_values[variable].name)]))
     if product.shape != (v.size, v.size):
         return False

@@ -238,8 +238,8 @@ def _nothing_found(reasons: dict[str, str]) -> str:
     return (
         "The model has no latent Gaussian block that RMHMC could sample"
         + (f" ({listed})" if listed else "")
-        + ". It samples gp.Latent, gp.LatentKron and MvNormal variables with a likelihood, and Normals that a registered likelihood's "
-        "predictor is linear in."
+        + ". It samples gp.Latent, gp.LatentKron and MvNormal variables with a likelihood, and Normals that a "
+        "registered likelihood's predictor is linear in."
     )
 
 

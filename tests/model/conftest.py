@@ -138,6 +138,20 @@ def dims() -> None:
 
 
 @form
+def on_a_grid() -> None:
+    gp = pm.gp.LatentKron(mean_func=pm.gp.mean.Constant(0.3), cov_funcs=[2.0 * pm.gp.cov.ExpQuad(1, 0.4)] * 2)
+    f = gp.prior("f", Xs=[X[:3], X[:2]], jitter=1e-3)
+    pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS[:6])
+
+
+@form
+def averages_over_a_grid() -> None:
+    kernels = [pm.gp.cov.Matern52(1, pm.Gamma("ls", 2.0, 4.0)), pm.gp.cov.Matern32(1, 0.5), pm.gp.cov.ExpQuad(1, 0.3)]
+    f = pm.gp.LatentKron(cov_funcs=kernels).prior("f", Xs=[X[:2], X[:3], X[2:4]])
+    pm.Poisson("y", mu=pm.math.exp(np.random.default_rng(0).dirichlet(np.ones(12), N) @ f), observed=COUNTS)
+
+
+@form
 def two_outputs_whitened() -> None:
     f = gp_prior("f", mean=0.3, n_outputs=2)
     pm.Poisson("y", mu=pm.math.exp(f), observed=np.stack([COUNTS, COUNTS[::-1]]))

@@ -472,6 +472,19 @@ def test_sites_of_coefficients_stand_still_where_not_all_likelihoods_have_parame
     assert not joint_of(build("coefficients_of_a_noise_and_of_counts")).blocks[0].has_moving_sites
 
 
+@pytest.mark.parametrize("name", ["on_a_grid", "on_a_grid_of_three_axes_read_as_an_array", "averages_over_a_grid"])
+def test_the_gradient_on_a_grid_is_a_difference(name):
+    """From the chart's coordinates through the axes' covariances to the model's hyperparameters."""
+    joint, rng = joint_of(build(name)), np.random.default_rng(5)
+    joint.bind({})
+    block, d = joint.blocks[0], joint.theta.size
+    sites = GaussianSites(rng.standard_normal(block.n_sites), rng.exponential(1.0, block.n_sites))
+    target = JointTarget(joint, [sites], MarginalChart.linear(np.full(d, -0.3), 0.3 * np.eye(d)))
+    position = rng.standard_normal(target.size)
+    exact = differences(lambda at: target.at(at).log_density, position)
+    np.testing.assert_allclose(target.at(position).gradient, exact, rtol=1e-6, atol=1e-6)
+
+
 def test_a_site_that_nothing_observes_has_no_slope():
     joint = joint_of(build("gathered_with_repeats"))
     theta = np.zeros(joint.theta.size)

@@ -16,6 +16,7 @@ FOUND = {
     "centred": [(["f"], ["y"])],
     "whitened": [(["f_rotated_"], ["y"])],
     "dims": [(["f_rotated_"], ["y"])],
+    "on_a_grid": [(["f_rotated_"], ["y"])],
     "mvnormal_cov": [(["f"], ["y"])],
     "mvnormal_tau": [(["f"], ["y"])],
     "two_outputs_whitened": [(["f_rotated_"], ["y"])],
@@ -62,6 +63,8 @@ def test_every_form_is_found_without_naming_it(name):
         ("mvnormal_tau", "centred", "precision"),
         ("mvnormal_tau_rows", "centred", "precision"),
         ("two_outputs_centred", "centred", "covariance"),
+        ("on_a_grid", "whitened", "kronecker"),
+        ("averages_over_a_grid", "whitened", "kronecker"),
     ],
 )
 def test_the_prior_is_read_as_the_model_states_it(name, form, root):
@@ -143,6 +146,63 @@ def test_rotated_values_that_are_read_twice_are_left_with_the_reason():
     with pytest.raises(UnsupportedModelError, match=r"f_rotated_: read as.*g: no likelihood.*w: a RandomWalk is not"):
         read_structure(model)
     assert read_structure(model, ["f_rotated_"]).blocks[0].latents[0].form == "independent"
+
+
+ROOT = np.linalg.cholesky(covariance() + np.eye(N))
+
+
+def factor(n: int) -> pt.TensorVariable:
+    return pt.linalg.cholesky(pt.as_tensor(ROOT[:n, :n] @ ROOT[:n, :n].T))
+
+
+def grid_of_one_factor(v):
+    same = factor(3)
+    return pm.math.kron_dot([same, same], v).flatten()
+
+
+def grid_read_as_an_array(v):
+    """As the reader's own reshapes go on from there."""
+    return pm.math.kron_dot([factor(3), factor(3)], v).flatten().reshape((3, 3)).T.flatten()
+
+
+def axes_in_the_wrong_order(v):
+    return (factor(3) @ (factor(3) @ v.reshape((3, 3))).reshape((3, 3)).T).flatten()
+
+
+def upper_factor(v):
+    return pm.math.kron_dot([factor(3).T, factor(3)], v).flatten()
+
+
+def read_besides(v):
+    return pm.math.kron_dot([factor(3), factor(3)], v).flatten() + 0.1 * v
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (grid_of_one_factor, True),
+        (grid_read_as_an_array, True),
+        (axes_in_the_wrong_order, False),
+        (upper_factor, False),
+        (read_besides, False),
+    ],
+)
+def test_a_kronecker_product_is_found_by_what_it_comes_to(make, found):
+    with pm.Model() as model:
+        f = make(pm.Normal("f_rotated_", shape=9))
+        pm.Poisson("y", mu=pm.math.exp(f), observed=np.arange(9))
+    root = "kronecker" if found else "scale"
+    assert read_structure(model, ["f_rotated_"]).blocks[0].latents[0].root == root
+
+
+@pytest.mark.parametrize("law", [{"sigma": 2.0}, {"mu": 1.0}, {"sigma": "free"}])
+def test_values_that_are_not_standard_normal_are_none_of_a_grid(law):
+    with pm.Model() as model:
+        law = {name: pm.HalfNormal("s") if value == "free" else value for name, value in law.items()}
+        f = pm.math.kron_dot([factor(3), factor(3)], pm.Normal("f_rotated_", **law, shape=9)).flatten()
+        pm.Poisson("y", mu=pm.math.exp(f), observed=np.arange(9))
+    with pytest.raises(UnsupportedModelError, match=r"f_rotated_: read as .* Kronecker product"):
+        read_structure(model)
 
 
 def test_initial_values_of_the_users_are_seen():

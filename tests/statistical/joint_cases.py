@@ -221,6 +221,33 @@ class Sum(Latents):
         return np.concatenate((self._process.noise(held, drawn), second))
 
 
+class Grid(Latents):
+    """A process on a grid of two by three, with a lengthscale along each axis."""
+
+    n = 6
+    inputs = (np.array([[0.0], [0.5]]), np.array([[0.0], [0.3], [1.0]]))
+    priors = (("first", "log", -1.0, 0.5), ("second", "log", -0.7, 0.5), ("level", "", 0.3, 0.5))
+
+    def build(self, held):
+        kernels = [0.6 * pm.gp.cov.Matern32(1, ls=held["first"]), pm.gp.cov.Matern32(1, ls=held["second"])]
+        gp = pm.gp.LatentKron(mean_func=pm.gp.mean.Constant(held["level"]), cov_funcs=kernels)
+        return gp.prior("f", Xs=list(self.inputs), jitter=1e-4)
+
+    def _root(self, held):
+        roots = []
+        for x, name, scale in zip(self.inputs, ("first", "second"), (0.6, 1.0), strict=True):
+            scaled = np.sqrt(3.0) * np.abs(x - x.T) / held[name]
+            roots.append(np.linalg.cholesky(scale * (1.0 + scaled) * np.exp(-scaled) + 1e-4 * np.eye(len(x))))
+        return np.kron(*roots)
+
+    def draw(self, held, rng):
+        noise = rng.standard_normal(self.n)
+        return {"f_rotated_": noise}, held["level"] + self._root(held) @ noise
+
+    def noise(self, held, drawn):
+        return drawn["f_rotated_"]
+
+
 VARIABLES = {
     "": lambda name, mean, sd: pm.Normal(name, mean, sd),
     "log": lambda name, mean, sd: pm.LogNormal(name, mean, sd),

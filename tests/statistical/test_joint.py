@@ -356,7 +356,22 @@ def mixed(rng, reparameterize):
     return ["spread", "slopes", "level", "effects"]
 
 
-@pytest.mark.parametrize("family", [ard, additive, basis, mixed])
+def grid(rng, reparameterize):
+    """A process on a grid, by its axes; for NUTS by the covariance of all places, the same but for the jitter."""
+    first, second = np.linspace(-1.0, 1.0, 5)[:, None], np.linspace(-1.0, 1.0, 4)[:, None]
+    lengthscales, amplitude = pm.InverseGamma("lengthscales", 5.0, 5.0, shape=2), pm.HalfNormal("amplitude", 1.0)
+    kernels = [amplitude**2 * pm.gp.cov.Matern52(1, ls=lengthscales[0]), pm.gp.cov.Matern52(1, ls=lengthscales[1])]
+    if reparameterize:
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.Kron(kernels))
+        f = gp.prior("f", X=pm.math.cartesian(first, second))
+    else:
+        f = pm.gp.LatentKron(cov_funcs=kernels).prior("f", Xs=[first, second])
+    y = rng.poisson(np.exp(1.0 + np.sin(2.0 * first) * second.T)).ravel()
+    pm.Poisson("y", mu=pm.math.exp(pm.Normal("level") + f), observed=y)
+    return ["lengthscales", "amplitude", "level", "f"]
+
+
+@pytest.mark.parametrize("family", [ard, additive, basis, mixed, grid])
 def test_a_long_run_of_nuts_agrees(family):
     def build(reparameterize):
         with pm.Model() as model:

@@ -273,3 +273,41 @@ def test_the_warning_says_where_a_covariance_had_no_factor():
         assert point["ls_log__"] < 3.0
     assert statistics["n_failures"] > 5
     assert "had no factor at ls_log__ = " in statistics["warning"].message
+
+
+def grid() -> tuple[pm.Model, pm.gp.LatentKron]:
+    """Counts on a grid of four by three with an amplitude and a lengthscale for each axis."""
+    with pm.Model() as model:
+        ls, eta = pm.LogNormal("ls", -1.0, 0.3, shape=2), pm.HalfNormal("eta", 2.0)
+        kernels = [eta**2 * pm.gp.cov.Matern52(1, ls=ls[0]), pm.gp.cov.Matern52(1, ls=ls[1])]
+        gp = pm.gp.LatentKron(mean_func=pm.gp.mean.Constant(0.5), cov_funcs=kernels)
+        pm.Poisson("y", mu=pm.math.exp(gp.prior("f", Xs=[X[:4], X[:3]])), observed=COUNTS)
+    return model, gp
+
+
+def test_a_grid_is_sampled_with_its_hyperparameters_and_predicted_from():
+    model, gp = grid()
+    with model:
+        step = RMHMC()
+    assert {v.name for v in step.vars} == {"f_rotated_", "ls_log__", "eta_log__"}
+    idata = draw(model, step)
+    assert not idata.sample_stats["failure"].any()
+    density = model.compile_logp()
+    exact = [density(point) for point in value_points(model, idata)]
+    np.testing.assert_allclose(idata.sample_stats["lp"].values[0], exact, atol=1e-6)
+    with model:
+        gp.conditional("g", Xnew=np.array([[X[1, 0], X[2, 0]], [0.5, 0.9]]), jitter=1e-8)
+        predicted = pm.sample_posterior_predictive(idata, var_names=["g"], random_seed=1, progressbar=False)
+    # The first is a place of the grid, the second row's last.
+    at_grid = predicted.posterior_predictive["g"].values[..., 0] - idata.posterior["f"].values[..., 5]
+    assert np.abs(at_grid).max() < 0.05
+
+
+def test_a_factor_that_is_not_positive_definite_is_an_error_with_its_eigenvalue():
+    with pm.Model():
+        x = np.array([[0.0], [0.0], [1.0]])
+        kernels = [pm.gp.cov.Matern52(1, ls=0.5), pm.gp.cov.ExpQuad(1, ls=0.5)]
+        f = pm.gp.LatentKron(cov_funcs=kernels).prior("f", Xs=[X[:4], x], jitter=-1e-3)
+        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+        with pytest.raises(CovarianceError, match=r"f: .* not positive definite: its smallest eigenvalue is -0.000324"):
+            RMHMC()

@@ -66,7 +66,7 @@ def test_all_but_the_derivative_is_that_of_the_dense_covariance(grid):
     ours = KroneckerConditional(mean, factors, sites)
     theirs = DenseConditional(mean, dense(factors), sites, centred=False)
     rng, near = np.random.default_rng(2), {"rtol": 1e-8, "atol": 1e-8}
-    z, values, residual = rng.standard_normal(ours.n_noise), rng.standard_normal(mean.size), rng.standard_normal(mean.size)
+    z, (values, residual) = rng.standard_normal(ours.n_noise), rng.standard_normal((2, mean.size))
     assert ours.n_noise == theirs.n_noise
     assert ours.log_evidence == pytest.approx(theirs.log_evidence, abs=1e-9)
     np.testing.assert_allclose(ours.place(z), theirs.place(z), **near)
@@ -76,6 +76,8 @@ def test_all_but_the_derivative_is_that_of_the_dense_covariance(grid):
     for mine, exact in zip(ours.marginals(), theirs.marginals(), strict=True):
         np.testing.assert_allclose(mine, exact, **near)
     for mine, exact in zip(ours.pullback(residual)[:2], theirs.pullback(residual)[:2], strict=True):
+        np.testing.assert_allclose(mine, exact, **near)
+    for mine, exact in zip(ours.sites_pullback(values), theirs.sites_pullback(values), strict=True):
         np.testing.assert_allclose(mine, exact, **near)
     np.testing.assert_allclose(ours.enter(values, z), theirs.enter(values, z), rtol=1e-6, atol=1e-6)
     ours.place(ours.enter(values, z))

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -55,7 +54,7 @@ class KroneckerProduct:
     def dense(self) -> Array:
         """K (n, n), in Fortran order."""
         # It is symmetric: its transpose is itself.
-        return np.asfortranarray(reduce(np.kron, self._covariances).T)
+        return np.asfortranarray(_product(self._covariances).T)
 
     def multiply(self, vector: Array, *, transpose: bool = False) -> Array:
         """``L v`` or ``Lᵀ v``, (n,)."""
@@ -79,8 +78,8 @@ class KroneckerProduct:
         bars = []
         for i, matrix in enumerate(self._covariances):
             table = table.reshape(matrix.size, -1)
-            others = reduce(np.kron, [other.ravel() for other in self._covariances[i + 1 :]], np.ones(1))
-            bars.append((table @ others).reshape(matrix.shape))
+            others = _product([other.reshape(1, -1) for other in self._covariances[i + 1 :]])
+            bars.append((table @ others.ravel()).reshape(matrix.shape))
             table = matrix.ravel() @ table
         return bars
 
@@ -98,8 +97,18 @@ class KroneckerProduct:
         return np.moveaxis(vector.reshape(self._sizes), axis, 0).reshape(self._sizes[axis], -1)
 
 
+def _product(matrices: Sequence[Array]) -> Array:
+    """The Kronecker product of matrices; 1 of none."""
+    product: Array = np.ones((1, 1))
+    for matrix in matrices:
+        product = np.asarray(np.kron(product, matrix), dtype=np.float64)
+    return product
+
+
 class KroneckerConditional(SitesOnCovariance):
-    """The prior ``N(m, K₁ ⊗ K₂ ⊗ ...)`` of the sites times Gaussian sites, at one θ; the variable is ``L⁻¹(η - m)``.
+    """The prior ``N(m, K₁ ⊗ K₂ ⊗ ...)`` of the sites, times Gaussian sites, at one θ.
+
+    The model's variable is ``v = L⁻¹(η - m)``.
 
     Parameters
     ----------
@@ -127,8 +136,8 @@ class KroneckerConditional(SitesOnCovariance):
         like: KroneckerConditional | None = None, *, by_covariance: bool = True, same_sites: bool = True,
     ) -> None:  # fmt: skip
         self._by_covariance, self._n_axes = by_covariance, len(covariances)
-        self._product = KroneckerProduct(covariances) if like is None else like._product
-        dense = self._product.dense() if like is None else like._covariance
+        self._product: KroneckerProduct = KroneckerProduct(covariances) if like is None else like._product
+        dense: Array = self._product.dense() if like is None else like._covariance
         super().__init__(mean, dense, sites, like._inner if like is not None and same_sites else None)
 
     @property
@@ -154,7 +163,7 @@ class KroneckerConditional(SitesOnCovariance):
         """A draw of z given v (n,); `noise` is (2 n,) standard normal."""
         self.place(noise)
         missing = values - self.latents
-        return noise + np.concatenate((missing, self._root * self._product.multiply(missing)))
+        return np.asarray(noise + np.concatenate((missing, self._root * self._product.multiply(missing))))
 
     def log_prior(self) -> float:
         """The log density of v for the noise that was placed last."""
