@@ -79,6 +79,8 @@ def test_all_but_the_derivative_is_that_of_the_dense_covariance(grid):
         np.testing.assert_allclose(mine, exact, **near)
     for mine, exact in zip(ours.sites_pullback(values), theirs.sites_pullback(values), strict=True):
         np.testing.assert_allclose(mine, exact, **near)
+    ours = KroneckerConditional(mean, factors, sites)
+    theirs = DenseConditional(mean, dense(factors), sites, centred=False)
     np.testing.assert_allclose(ours.enter(values, z), theirs.enter(values, z), rtol=1e-6, atol=1e-6)
     ours.place(ours.enter(values, z))
     np.testing.assert_allclose(ours.latents, values, **near)
