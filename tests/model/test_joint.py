@@ -435,8 +435,8 @@ def test_the_parts_are_the_model_and_their_gradients_are_differences(name):
 
 # Each form of the coefficients' chart, with a noise and with a dispersion.
 MOVING = {
-    "noise_of_a_mixed_model": "_Arrow",
-    "dispersion_of_a_mixed_model": "_Arrow",
+    "noise_of_a_mixed_model": "Arrow",
+    "dispersion_of_a_mixed_model": "Arrow",
     "noise_of_a_regression": "_ManyObservations",
     "dispersion_of_a_regression": "_ManyObservations",
     "noise_beside_more_coefficients_than_data": "_ManyCoefficients",

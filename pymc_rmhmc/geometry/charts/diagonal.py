@@ -84,17 +84,10 @@ class DiagonalConditional:
         self._weighted: WeightedDesign = (
             weighted_design(design, sites.precision) if like is None else like._weighted
         )
-        self._inner = self._weighted.inner(spread)
         slope = sites.gradient(mean)
-        self._linear = self._transposed(slope)
-        self._centre = self._inner.solve(spread * self._linear)
-        explained = self._multiplied(self._centre)
-        self._centre_slope, self._centre_mean = slope - self._precision * explained, mean + explained
-        self.log_evidence = float(
-            sites.log_density(mean)
-            + 0.5 * (spread * self._linear) @ self._centre
-            - 0.5 * self._inner.log_determinant
-        )
+        inner = self._inner = self._weighted.inner(spread, slope)
+        self._centre_slope, self._centre_mean = slope - self._precision * inner.explained, mean + inner.explained
+        self.log_evidence = sites.log_density(mean) + 0.5 * (inner.gained - inner.log_determinant)
 
     @property
     def n_noise(self) -> int:
@@ -103,10 +96,9 @@ class DiagonalConditional:
 
     def place(self, noise: Array) -> Array:
         """The predictor η (n,) of z."""
-        k = self._spread.size
-        self._pulled = self._linear + self._weighted.root(noise[k:])
-        self._placed = self._inner.solve(self._spread * self._pulled + noise[:k])
-        return (self._mean + self._multiplied(self._placed)) / self._root_power
+        predicted = self._inner.place(noise)
+        self._placed = self._inner.placed
+        return (self._mean + predicted) / self._root_power
 
     def enter(self, values: Array, noise: Array) -> Array:
         """A draw of z given the model's variables (k,); `noise` is standard normal.
@@ -143,20 +135,9 @@ class DiagonalConditional:
         residual : (n,) array
             ``∂ψ/∂η``.
         """
-        spread, placed, centre, weighted = self._spread, self._placed, self._centre, self._weighted
         residual = residual / self._root_power
-        pulled = self._transposed(residual)
-        moved = self._inner.solve(spread * pulled)
-        noise = np.concatenate((moved, weighted.root_adjoint(spread * moved)))
-        pushed = self._multiplied(moved)
+        noise, pushed, spread_bar = self._inner.pullback(residual)
         mean_bar = residual - self._precision * pushed + self._centre_slope
-        spread_bar = (
-            pulled * placed
-            + moved * (self._pulled - weighted.multiply(spread * placed))
-            - placed * weighted.multiply(spread * moved)
-            + centre * (self._linear - weighted.multiply(spread * centre))
-            - self._inner.half_log_determinant_slope()
-        )
         del self._inner  # a chain keeps several points
         self._pulled_back = residual, pushed, mean_bar, spread_bar
         return noise, self._root_power * mean_bar, self._root_power * spread_bar
@@ -170,11 +151,3 @@ class DiagonalConditional:
         placed, linear_bar = self._root_power * eta, self._centre_mean + pushed
         by_unit = self._sites.linear @ linear_bar + self._mean @ mean_bar + self._spread @ spread_bar
         return np.array([0.5 * (by_unit - residual @ placed) - self._sites.log_density(placed)])
-
-    def _multiplied(self, y: Array) -> Array:
-        """``A D y``, (n,)."""
-        return self._weighted.predict(self._spread * y)
-
-    def _transposed(self, sites: Array) -> Array:
-        """``Aᵀ v``, (k,)."""
-        return self._weighted.collect(sites)
