@@ -1,9 +1,9 @@
 """A design most of whose columns have no row in common, as the indicators of a mixed model's groups: E is an arrow.
 
 With these columns first, ``G = [[Δ, H], [Hᵀ, C]]`` with a diagonal Δ, and ``E = I + D G D`` is factorised by
-eliminating them one by one: what is left, ``S = E₂₂ - E₂₁ E₁₁⁻¹ E₁₂``, has the size of the other columns, and for groups
-alone none. An evaluation is a few passes over the observations, each less than what NumPy takes to begin with it: so
-they are compiled.
+eliminating them one by one: what is left, ``S = E₂₂ - E₂₁ E₁₁⁻¹ E₁₂``, has the size of the other columns, and is empty
+for groups alone. An evaluation is a few passes over the observations, each less than what NumPy takes to begin with it:
+so they are compiled.
 """
 
 from __future__ import annotations
@@ -131,11 +131,12 @@ class ArrowInner:
 
     def __init__(self, arrays: _Arrays, spread: Array, slope: Array) -> None:
         self._arrays, self._spread = arrays, spread
-        self._factors, self.log_determinant = _factorise(arrays, spread)
-        # A sum that is not finite is all that a product of finite numbers can do wrong here.
+        self._factors, self.log_determinant, self._linear, self._centre, self.gained, self.explained = _begin(
+            arrays, spread, slope
+        )
+        # E has a factor wherever it is finite.
         if not np.isfinite(self.log_determinant):
             raise PriorFailure(Failure.NON_FINITE, 0)
-        self._linear, self._centre, self.gained, self.explained = _begin(arrays, self._factors, spread, slope)
 
     def place(self, noise: Array) -> Array:
         """``A D y`` (n,)."""
@@ -161,7 +162,8 @@ class ArrowInner:
 @numba.njit(cache=True)
 def _predict(arrays: _Arrays, x: Array) -> Array:  # pragma: no cover - compiled
     """``A x``."""
-    first, predicted = x[arrays.first], np.dot(x[arrays.second], arrays.others)
+    first = x[arrays.first]
+    predicted: Array = np.dot(x[arrays.second], arrays.others)
     for i in range(predicted.size):
         predicted[i] += arrays.entry[i] * first[arrays.column[i]]
     return predicted
@@ -266,12 +268,14 @@ def _solve(arrays: _Arrays, factors: _Factors, x: Array) -> Array:  # pragma: no
 
 @numba.njit(cache=True)
 def _begin(
-    arrays: _Arrays, factors: _Factors, spread: Array, slope: Array
-) -> tuple[Array, Array, float, Array]:  # pragma: no cover - compiled
-    """``l = Aᵀ slope``, the mean, ``(D l)ᵀ`` mean, and ``A D`` mean."""
+    arrays: _Arrays, spread: Array, slope: Array
+) -> tuple[_Factors, float, Array, Array, float, Array]:  # pragma: no cover - compiled
+    """E and ``log|E|``, ``l = Aᵀ slope``, the mean, ``(D l)ᵀ`` mean, and ``A D`` mean."""
+    factors, log_determinant = _factorise(arrays, spread)
     linear = _collect(arrays, slope)
     centre = _solve(arrays, factors, spread * linear)
-    return linear, centre, np.dot(spread * linear, centre), _predict(arrays, spread * centre)
+    gained = np.dot(spread * linear, centre)
+    return factors, log_determinant, linear, centre, gained, _predict(arrays, spread * centre)
 
 
 @numba.njit(cache=True)
