@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from pymc_rmhmc.approximation.newton import find_mode
+from pymc_rmhmc.approximation.newton import Coefficients, find_mode
 from pymc_rmhmc.approximation.sites import laplace_sites
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts.design import dense_design
 from pymc_rmhmc.geometry.charts.kronecker import KroneckerProduct
 from pymc_rmhmc.geometry.charts.marginal import MarginalChart
 from pymc_rmhmc.geometry.charts.moving_sites import MovingSites
@@ -159,7 +158,7 @@ def laplace_sites_at(density: JointDensity, likelihoods: Likelihoods, theta: Arr
     return found
 
 
-def _predictor(block: JointBlock, theta: Array) -> tuple[Predictor, Array]:
+def _predictor(block: JointBlock, theta: Array) -> tuple[Predictor | Coefficients, Array]:
     """The map from whitened latents to the sites without their shift, and the shift."""
     # Newton's method works on a covariance alone: its predictor's matrix is never used.
     if block.parts is not None:
@@ -172,7 +171,7 @@ def _predictor(block: JointBlock, theta: Array) -> tuple[Predictor, Array]:
             covariance = KroneckerProduct(covariance).dense()
         return Predictor(mean - shift, covariance, triangular=True, gram=covariance), shift
     mean, spread, _, _, shift = block.prior(theta)
-    return Predictor(mean - shift, dense_design(block.design) * spread, triangular=False), shift
+    return Coefficients(mean - shift, block.design, spread), shift
 
 
 def variational_sites_at(

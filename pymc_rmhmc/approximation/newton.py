@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.geometry.charts.design import weighted_design
 from pymc_rmhmc.geometry.linalg import cholesky, identity_plus_scaled, solve_lower
-from pymc_rmhmc.geometry.prior import Predictor
+from pymc_rmhmc.geometry.prior import Predictor, PriorFailure
 from pymc_rmhmc.geometry.target import Likelihood
 
-__all__ = ["Mode", "find_mode"]
+__all__ = ["Coefficients", "Mode", "find_mode"]
 
 type Array = NDArray[np.float64]
 
@@ -48,8 +50,27 @@ class Mode:
     n_iter: int
 
 
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """``η = η₀ + A D y`` with y standard normal a priori, whose A has a structure that is worth keeping.
+
+    Attributes
+    ----------
+    offset : (n,) array
+        η₀.
+    design : (n, k) array or sparse array
+        A.
+    spread : (k,) array
+        D.
+    """
+
+    offset: Array
+    design: Any
+    spread: Array
+
+
 def find_mode(
-    predictor: Predictor, likelihood: Likelihood, kind: str | None = None, max_iter: int = 100
+    predictor: Predictor | Coefficients, likelihood: Likelihood, kind: str | None = None, max_iter: int = 100
 ) -> Mode:
     """Maximise ``Σ ℓ(η) - ½ |ν|²`` with ``η = η₀ + Φν`` and ν standard normal a priori.
 
@@ -60,7 +81,7 @@ def find_mode(
 
     Parameters
     ----------
-    predictor : Predictor
+    predictor : Predictor or Coefficients
         The map from whitened coordinates to the sites.
     likelihood : Likelihood
         Over the sites.
@@ -81,7 +102,7 @@ def find_mode(
     """
     if kind is None:
         kind = next(known for known in NEAREST_FIRST if known in likelihood.kinds)
-    coordinates = _Primal(predictor) if predictor.n_latent < predictor.n_sites else _Dual(predictor)
+    coordinates = _coordinates(predictor)
     offset = predictor.offset
     at = np.zeros(coordinates.size)
     eta = offset.copy()
@@ -99,6 +120,28 @@ def find_mode(
         if gained <= GAIN_TOLERANCE:
             return Mode(eta, gradient, weight, objective, converged=True, n_iter=n_iter)
     return Mode(eta, gradient, weight, objective, converged=False, n_iter=n_iter)
+
+
+def _coordinates(predictor: Predictor | Coefficients) -> _Coordinates:
+    """Those in which a step costs least."""
+    if isinstance(predictor, Coefficients):
+        return _Structured(predictor)
+    return _Primal(predictor) if predictor.n_latent < predictor.n_sites else _Dual(predictor)
+
+
+class _Coordinates(Protocol):
+    """What Newton's method moves."""
+
+    size: int
+
+    def height(self, at: Array) -> Array:
+        """``η - η₀``."""
+
+    def norm(self, at: Array, height: Array) -> float:
+        """``|ν|²``."""
+
+    def newton(self, height: Array, gradient: Array, weight: Array) -> Array | None:
+        """The end of a full Newton step, None if it cannot be computed."""
 
 
 class _Dual:
@@ -154,8 +197,33 @@ class _Primal:
         return end if np.isfinite(end).all() else None
 
 
+class _Structured:
+    """The coordinates y of coefficients, whose E is factorised in the form that fits A."""
+
+    def __init__(self, coefficients: Coefficients) -> None:
+        self._design, self._spread, self.size = coefficients.design, coefficients.spread, coefficients.spread.size
+
+    def height(self, at: Array) -> Array:
+        """``η - η₀``."""
+        return np.asarray(self._design @ (self._spread * at))
+
+    def norm(self, at: Array, height: Array) -> float:
+        """``|ν|²``."""
+        return float(at @ at)
+
+    def newton(self, height: Array, gradient: Array, weight: Array) -> Array | None:
+        """The end of a full Newton step, None if it cannot be computed."""
+        try:
+            weighted = weighted_design(self._design, weight)
+            inner = weighted.inner(self._spread, weight * height + gradient)
+        except (PriorFailure, np.linalg.LinAlgError):
+            return None
+        inner.place(np.zeros(self.size + weighted.n_noise))
+        return inner.placed if np.isfinite(inner.placed).all() else None
+
+
 def _line_search(
-    coordinates: _Dual | _Primal, offset: Array, likelihood: Likelihood, at: Array, change: Array, objective: float
+    coordinates: _Coordinates, offset: Array, likelihood: Likelihood, at: Array, change: Array, objective: float
 ) -> tuple[Array, Array, float]:
     """Halve a step until the objective does not fall: the new coordinates and η, and what was gained."""
     height, height_change = coordinates.height(at), coordinates.height(change)

@@ -5,16 +5,17 @@ At n = 100 these passes take as long as the factorisations between them.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from pymc_rmhmc.geometry.compilation import compiled
 
 __all__ = ["add_covariance_terms", "running_sums"]
 
 type Array = NDArray[np.float64]
 
 
-@numba.njit(cache=True)
+@compiled
 def running_sums(matrix: Array, right: Array, left: Array) -> Array:  # pragma: no cover - compiled
     """``left_i (Σ_{k<i} right_k M_kj + ½ right_i M_ij)`` of a lower triangular M, in Fortran order like M.
 
@@ -49,7 +50,7 @@ def running_sums(matrix: Array, right: Array, left: Array) -> Array:  # pragma: 
     return sums
 
 
-@numba.njit(cache=True)
+@compiled
 def add_covariance_terms(
     total: Array, spread: Array, dual: Array, centre: Array, inverse: Array, root: Array
 ) -> None:  # pragma: no cover - compiled

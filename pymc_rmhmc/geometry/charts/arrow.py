@@ -8,13 +8,14 @@ so they are compiled.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.prior import PriorFailure
 
 __all__ = ["Arrow"]
@@ -82,7 +83,7 @@ class Arrow:
 
     Parameters
     ----------
-    dense : (n, k) array
+    design : (n, k) array or sparse array
         A.
     precision : (n,) array
         w̄ ≥ 0.
@@ -90,18 +91,20 @@ class Arrow:
         Columns that have no row in common.
     """
 
-    def __init__(self, dense: Array, precision: Array, apart: NDArray[np.int64]) -> None:
-        n, k = dense.shape
+    def __init__(self, design: Any, precision: Array, apart: NDArray[np.int64]) -> None:
+        n, k = design.shape
+        columns = sparse.csc_array(design)
         second = np.setdiff1d(np.arange(k), apart)
-        alone = dense[:, apart]
+        alone = columns[:, apart].tocoo()
         # Every row has one entry at most: where it is, and what.
-        column = np.argmax(alone != 0.0, axis=1)
-        entry = alone[np.arange(n), column]
-        others = np.ascontiguousarray(dense[:, second].T)
-        weighted = (precision * others).T
+        column, entry = np.zeros(n, dtype=np.int64), np.zeros(n)
+        column[alone.row], entry[alone.row] = alone.col, alone.data
+        others = np.ascontiguousarray(columns[:, second].toarray().T)
+        weighted = precision * others
         diagonal = np.bincount(column, entry**2 * precision, apart.size)
-        cross = np.ascontiguousarray(alone.T @ weighted)
-        corner = np.ascontiguousarray(others @ weighted)
+        cross = np.array([np.bincount(column, entry * w, apart.size) for w in weighted]).reshape(-1, apart.size)
+        cross = np.ascontiguousarray(cross.T)
+        corner = np.ascontiguousarray(others @ weighted.T)
         roots = np.sqrt(diagonal)
         below = cross / np.where(roots > 0.0, roots, 1.0)[:, None]
         values, vectors = np.linalg.eigh(corner - below.T @ below)
@@ -159,7 +162,7 @@ class ArrowInner:
         return np.asarray(entry**2 / factors.pivots[arrays.column] + np.einsum("ij,ij->i", half, half))
 
 
-@numba.njit(cache=True)
+@compiled
 def _predict(arrays: _Arrays, x: Array) -> Array:  # pragma: no cover - compiled
     """``A x``."""
     first = x[arrays.first]
@@ -169,7 +172,7 @@ def _predict(arrays: _Arrays, x: Array) -> Array:  # pragma: no cover - compiled
     return predicted
 
 
-@numba.njit(cache=True)
+@compiled
 def _collect(arrays: _Arrays, sites: Array) -> Array:  # pragma: no cover - compiled
     """``Aᵀ v``."""
     first = np.zeros(arrays.first.size)
@@ -178,7 +181,7 @@ def _collect(arrays: _Arrays, sites: Array) -> Array:  # pragma: no cover - comp
     return _joined(arrays, first, np.dot(arrays.others, sites))
 
 
-@numba.njit(cache=True)
+@compiled
 def _joined(arrays: _Arrays, first: Array, second: Array) -> Array:  # pragma: no cover - compiled
     """Coefficients of their parts."""
     joined = np.empty(first.size + second.size)
@@ -187,7 +190,7 @@ def _joined(arrays: _Arrays, first: Array, second: Array) -> Array:  # pragma: n
     return joined
 
 
-@numba.njit(cache=True)
+@compiled
 def _multiply(arrays: _Arrays, x: Array) -> Array:  # pragma: no cover - compiled
     """``G x``."""
     first, second = x[arrays.first], x[arrays.second]
@@ -195,7 +198,7 @@ def _multiply(arrays: _Arrays, x: Array) -> Array:  # pragma: no cover - compile
     return _joined(arrays, above, np.dot(first, arrays.cross) + np.dot(arrays.corner, second))
 
 
-@numba.njit(cache=True)
+@compiled
 def _root(arrays: _Arrays, noise: Array) -> Array:  # pragma: no cover - compiled
     """``F z``."""
     p = arrays.first.size
@@ -203,7 +206,7 @@ def _root(arrays: _Arrays, noise: Array) -> Array:  # pragma: no cover - compile
     return _joined(arrays, arrays.roots * first, np.dot(first, arrays.below) + np.dot(arrays.corner_root, second))
 
 
-@numba.njit(cache=True)
+@compiled
 def _root_adjoint(arrays: _Arrays, x: Array) -> Array:  # pragma: no cover - compiled
     """``Fᵀ x``."""
     p = arrays.first.size
@@ -214,7 +217,7 @@ def _root_adjoint(arrays: _Arrays, x: Array) -> Array:  # pragma: no cover - com
     return noise
 
 
-@numba.njit(cache=True)
+@compiled
 def _factorise(arrays: _Arrays, spread: Array) -> tuple[_Factors, float]:  # pragma: no cover - compiled
     """E at a D, and its log determinant, which is nan where there is no factor."""
     first, second = spread[arrays.first], spread[arrays.second]
@@ -235,7 +238,7 @@ def _factorise(arrays: _Arrays, spread: Array) -> tuple[_Factors, float]:  # pra
     return _Factors(first, second, pivots, cross, reduced, inverse), log_determinant
 
 
-@numba.njit(cache=True)
+@compiled
 def _inverse_factor(matrix: Array) -> tuple[Array, float]:  # pragma: no cover - compiled
     """R⁻¹ and ``log|R|`` of ``S = R Rᵀ``, by rows; nan where there is no factor. S is overwritten by R."""
     q = matrix.shape[0]
@@ -257,7 +260,7 @@ def _inverse_factor(matrix: Array) -> tuple[Array, float]:  # pragma: no cover -
     return inverse, log_determinant
 
 
-@numba.njit(cache=True)
+@compiled
 def _solve(arrays: _Arrays, factors: _Factors, x: Array) -> Array:  # pragma: no cover - compiled
     """``E⁻¹ x``."""
     first, second = x[arrays.first], x[arrays.second]
@@ -266,7 +269,7 @@ def _solve(arrays: _Arrays, factors: _Factors, x: Array) -> Array:  # pragma: no
     return _joined(arrays, (first - np.dot(factors.cross, second)) / factors.pivots, second)
 
 
-@numba.njit(cache=True)
+@compiled
 def _begin(
     arrays: _Arrays, spread: Array, slope: Array
 ) -> tuple[_Factors, float, Array, Array, float, Array]:  # pragma: no cover - compiled
@@ -278,7 +281,7 @@ def _begin(
     return factors, log_determinant, linear, centre, gained, _predict(arrays, spread * centre)
 
 
-@numba.njit(cache=True)
+@compiled
 def _place(
     arrays: _Arrays, factors: _Factors, spread: Array, linear: Array, noise: Array
 ) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled
@@ -289,7 +292,7 @@ def _place(
     return pulled, placed, _predict(arrays, spread * placed)
 
 
-@numba.njit(cache=True)
+@compiled
 def _pullback(
     arrays: _Arrays, factors: _Factors, spread: Array, residual: Array, pulled: Array, placed: Array, linear: Array,
     centre: Array,
@@ -311,7 +314,7 @@ def _pullback(
     return noise, _predict(arrays, spread * moved), spread_bar
 
 
-@numba.njit(cache=True)
+@compiled
 def _half_log_determinant_slope(arrays: _Arrays, factors: _Factors) -> Array:  # pragma: no cover - compiled
     """The diagonal of ``G D E⁻¹``, without a difference that D near 0 would lose."""
     p, q = arrays.cross.shape

@@ -17,6 +17,7 @@ from scipy.linalg import blas
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.arrow import Arrow
+from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.linalg import cholesky, inverse_lower, multiply_symmetric, solve_lower
 from pymc_rmhmc.geometry.prior import PriorFailure
 
@@ -88,7 +89,7 @@ def weighted_design(design: Any, precision: Array) -> WeightedDesign:
     n, k = design.shape
     apart = _columns_apart(design)
     if 2 * apart.size >= k and k <= n:
-        return Arrow(dense_design(design), precision, apart)
+        return Arrow(design, precision, apart)
     return _ManyObservations(design, precision) if k <= n else _ManyCoefficients(design, precision)
 
 
@@ -96,13 +97,23 @@ def _columns_apart(design: Any) -> NDArray[np.int64]:
     """Columns that have no row in common, taken greedily from those with the fewest entries."""
     columns = sparse.csc_array(design)
     starts, rows = columns.indptr, columns.indices
-    taken, chosen = np.zeros(design.shape[0], dtype=bool), []
-    for j in np.argsort(np.diff(starts), kind="stable"):
-        held = rows[starts[j] : starts[j + 1]]
-        if not taken[held].any():
-            taken[held] = True
-            chosen.append(j)
-    return np.sort(np.asarray(chosen, dtype=np.int64))
+    order = np.argsort(np.diff(starts), kind="stable")
+    taken = _apart(starts.astype(np.int64), rows.astype(np.int64), order, np.zeros(design.shape[0], dtype=np.bool_))
+    return np.flatnonzero(taken)
+
+
+@compiled
+def _apart(
+    starts: NDArray[np.int64], rows: NDArray[np.int64], order: NDArray[np.int64], held: NDArray[np.bool_]
+) -> NDArray[np.bool_]:  # pragma: no cover - compiled
+    """Whether each column is taken, in the order given; rows that are held already are marked."""
+    taken = np.zeros(order.size, dtype=np.bool_)
+    for j in order:
+        inside = rows[starts[j] : starts[j + 1]]
+        if not held[inside].any():
+            held[inside] = True
+            taken[j] = True
+    return taken
 
 
 class _Products(ABC):

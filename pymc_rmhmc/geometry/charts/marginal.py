@@ -16,20 +16,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from pymc_rmhmc.geometry.compilation import compiled
 
 __all__ = ["MarginalChart", "PlacedHyperparameters", "sinh_arcsinh_inverse"]
 
 type Array = NDArray[np.float64]
 
 
-@numba.njit(cache=True)
+@compiled
 def _place(
     standard: Array, centre: Array, factor: Array, location: Array, spread: Array, skewness: Array, tail: Array
 ) -> tuple[Array, Array, float, Array]:  # pragma: no cover - compiled
-    """θ, ``∂θ_j/∂y_j``, ``Σ log ∂θ_j/∂y_j`` and its derivative by y: NumPy would take a dozen calls for a few numbers."""
+    """θ, ``∂θ_j/∂y_j``, ``Σ log ∂θ_j/∂y_j`` and its derivative by y: a dozen calls of NumPy."""
     d = standard.size
     theta, slope, log_slope, log_volume = np.empty(d), np.empty(d), np.empty(d), 0.0
     for j in range(d):
