@@ -16,4 +16,4 @@ def compiled[F: Callable[..., Any]](function: F) -> F:
         made: Any = numba.njit(cache=True)(function)
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
         made = numba.njit(function)
-    return cast(F, made)
+    return cast("F", made)
