@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from pymc_rmhmc.model.linear_normals import ScaledSource, linear_normals, scaled
 from pymc_rmhmc.model.observations import RegisteredReader
 from pymc_rmhmc.model.observed_terms import ObservedTerms, gradient_by
 from pymc_rmhmc.model.priors import gaussian_candidates
+from pymc_rmhmc.model.scales import scales_first
 from pymc_rmhmc.model.structure import (
     LatentBlock,
     ModelStructure,
@@ -185,6 +187,7 @@ def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: P
 
     The sites are the observations, or the latents where each observation reads one value of each vector.
     """
+    block = _with_scales_first(model, block)
     shapes = [LatentReader(model, latent).source_shape(point) for latent in block.latents]
     found = [ScaledSource(latent.source) for latent in block.latents]
     reader: DesignReader | SameValues
@@ -210,6 +213,18 @@ def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: P
     read = {f.node: shape for f, shape in zip(found, shapes, strict=True)}
     made = DesignBlock if all(latent.form == "independent" for latent in block.latents) else SumBlock
     return made(model, block.name, sources, reader, theta, _terms(model, block, read, theta, sites), point)
+
+
+def _with_scales_first(model: pm.Model, block: LatentBlock) -> LatentBlock:
+    """A block whose coefficients are multiplied by their scales before any matrix is."""
+    coefficients = [latent.variable for latent in block.latents if latent.form == "independent"]
+    readings = [o.reading for o in block.observations if o.reading is not None]
+    etas = scales_first([reading.eta for reading in readings], coefficients, model.free_RVs)
+    observations = [
+        replace(o, reading=reading._replace(eta=eta))
+        for o, reading, eta in zip(block.observations, readings, etas, strict=True)
+    ]
+    return replace(block, observations=tuple(observations))
 
 
 def _sources(

@@ -15,7 +15,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.model.graphs import LINEAR_OPERATIONS, core_op, reaches
 from pymc_rmhmc.model.likelihoods import read_likelihood
 
-__all__ = ["ScaledSource", "linear_normals", "scaled_source"]
+__all__ = ["ScaledSource", "linear_normals", "passed_on", "scaled_source"]
 
 # Operations through which a sum of inputs goes as the sum of what they make of each, beside `LINEAR_OPERATIONS`.
 SHAPING = {
@@ -74,18 +74,32 @@ def _is_linear(expression: TensorVariable, variables: Sequence[TensorVariable]) 
 
 
 def _is_affine(node: Apply, moves: Sequence[bool]) -> bool:
-    if not any(moves):
-        return True
+    return not any(moves) or passed_on(node, moves) is not None
+
+
+def passed_on(node: Apply, moves: Sequence[bool]) -> list[int] | None:
+    """The inputs that are multiplied by a number if the output is; None if the output is not affine in what moves.
+
+    Parameters
+    ----------
+    node : Apply
+        An operation.
+    moves : sequence of bool
+        Which of its inputs move.
+    """
     op = core_op(node.outputs[0])
-    name = type(getattr(op, "scalar_op", op)).__name__
-    if name in LINEAR_OPERATIONS or type(op).__name__ in SHAPING:
+    name, kind = type(getattr(op, "scalar_op", op)).__name__, type(op).__name__
+    everything = list(range(len(moves)))
+    if kind in ("Join", "MakeVector"):
+        return everything[1:] if kind == "Join" else everything
+    if kind in SHAPING or (isinstance(op, CumOp) and op.mode == "add"):  # a random walk is the sum of its steps
         # An index or a shape that moves is no number that is passed on.
-        return type(op).__name__ not in SHAPING or not any(moves[1:]) or type(op).__name__ in {"Join", "MakeVector"}
-    if isinstance(op, CumOp):  # a random walk, as the sum of its steps
-        return op.mode == "add"
+        return None if any(moves[1:]) else [0]
+    if name in LINEAR_OPERATIONS:
+        return [1] if name == "Second" else everything
     if name in PRODUCTS:
-        return sum(moves) == 1
-    return name == "TrueDiv" and not moves[1]
+        return [moves.index(True)] if sum(moves) == 1 else None
+    return [0] if name == "TrueDiv" and not moves[1] else None
 
 
 @dataclass(frozen=True, eq=False)

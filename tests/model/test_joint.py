@@ -233,6 +233,22 @@ def random_effects_alone() -> None:
     pm.Poisson("y", mu=pm.math.exp(effects[INDEX]), observed=INDEX_COUNTS)
 
 
+@form("spread_log__", "other_log__")
+def scaled_after_the_matrix() -> None:
+    """As mixed models are often written: what a number multiplies may be summed, indexed or multiplied first."""
+    spread, other, middle = pm.HalfNormal("spread"), pm.HalfNormal("other"), pm.Normal("middle")
+    groups = spread * (middle + 0.5 + pm.Normal("raw", 0.1, 2.0, shape=5)[GROUP])
+    poisson(groups - (DESIGN @ pm.Normal("slopes", shape=4)) * 0.5 / other)
+
+
+@form("spread_log__", "other_log__")
+def scaled_in_turn_and_in_two_likelihoods() -> None:
+    spread, other = pm.HalfNormal("spread"), pm.HalfNormal("other")
+    raw, within = pm.Normal("raw", shape=5), pm.Normal("within", shape=(5, 2))
+    poisson(spread * pt.exp(-other) * (raw[GROUP] + other * within[GROUP].sum(axis=1)))
+    pm.Bernoulli("z", logit_p=0.3 - spread * pt.exp(-other) * raw[GROUP[::-1]], observed=BINARY)
+
+
 @form("spread_log__")
 def local_level() -> None:
     """A random walk as the sum of its steps."""
@@ -558,6 +574,15 @@ def test_a_design_that_hyperparameters_move_is_none():
         poisson(pt.exp(warp * DESIGN) @ pm.Normal("slopes", shape=4))
     reason = read_joint(read_structure(model, ["slopes"]), model.initial_point())
     assert reason == "the predictor multiplies slopes by a matrix that depends on other variables"
+
+
+def test_coefficients_of_two_likelihoods_with_different_scales_have_no_one_matrix():
+    with pm.Model() as model:
+        raw = pm.Normal("raw", shape=5)
+        poisson(pm.HalfNormal("spread") * raw[GROUP])
+        pm.Bernoulli("z", logit_p=pm.HalfNormal("other") * raw[GROUP], observed=BINARY)
+    _, reason = read_together(model, None, model.initial_point())
+    assert reason == "the predictor multiplies raw by a matrix that depends on other variables"
 
 
 def test_normals_that_multiply_one_another_are_not_both_coefficients():

@@ -1,0 +1,128 @@
+"""Scales moved to where coefficients are: ``sigma * z[group]`` read as ``(sigma * z)[group]``.
+
+A chart knows a predictor as a constant matrix times scaled coefficients. A number that multiplies what such a matrix
+makes of them may as well multiply the coefficients: the two are the same predictor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable, equal_computations
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.model.graphs import reaches
+from pymc_rmhmc.model.linear_normals import passed_on
+
+__all__ = ["scales_first"]
+
+
+def scales_first(
+    etas: Sequence[TensorVariable], coefficients: Iterable[TensorVariable], moving: Iterable[TensorVariable]
+) -> list[TensorVariable]:
+    """Predictors in which no number that moves multiplies anything between some coefficients and the predictor.
+
+    Parameters
+    ----------
+    etas : sequence of TensorVariable
+        Predictors.
+    coefficients : iterable of TensorVariable
+        Random variables.
+    moving : iterable of TensorVariable
+        What a number may depend on to be moved: a constant is part of the matrix.
+
+    Returns
+    -------
+    list of TensorVariable
+        The same where nothing was found, or where it could not be moved.
+    """
+    mover = _Mover(coefficients, moving)
+    return [mover.rebuilt(eta) for eta in etas]
+
+
+class _Mover:
+    """Rebuilds graphs; a coefficient times a number is one node however often it is met."""
+
+    def __init__(self, coefficients: Iterable[TensorVariable], moving: Iterable[TensorVariable]) -> None:
+        self._coefficients, self._moving = set(coefficients), set(moving) - set(coefficients)
+        self._products: list[tuple[TensorVariable, TensorVariable, TensorVariable]] = []
+        self._depends: dict[Variable, bool] = {}
+        self._rebuilt: dict[Variable, TensorVariable] = {}
+
+    def rebuilt(self, variable: TensorVariable) -> TensorVariable:
+        """A variable with every scale in it moved."""
+        if variable in self._coefficients or not self._reads(variable):
+            return variable
+        if variable not in self._rebuilt:
+            self._rebuilt[variable] = self._rebuild(variable)
+        return self._rebuilt[variable]
+
+    def _rebuild(self, variable: TensorVariable) -> TensorVariable:
+        node = variable.owner
+        inputs = [self.rebuilt(i) for i in node.inputs]
+        if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
+            variable = _with_inputs(variable, inputs)
+        found = self._scalar_product(variable.owner)
+        moved = None if found is None else self._times(*found)
+        return variable if moved is None else moved
+
+    def _scalar_product(self, node: Apply) -> tuple[TensorVariable, TensorVariable] | None:
+        """A number that moves, and what reads coefficients, of a node that is their product or quotient."""
+        name = type(getattr(node.op, "scalar_op", None)).__name__
+        read = [i for i in node.inputs if self._reads(i)]
+        if name not in ("Mul", "TrueDiv") or len(read) != 1 or (name == "TrueDiv" and node.inputs[0] is not read[0]):
+            return None
+        numbers = [_number(i) for i in node.inputs if i is not read[0]]
+        if any(n is None for n in numbers) or not any(reaches(n, self._moving) for n in numbers if n is not None):
+            return None
+        scale: Any = numbers[0] if len(numbers) == 1 else pt.mul(*numbers)
+        return (1.0 / scale if name == "TrueDiv" else scale), read[0]
+
+    def _times(self, scale: TensorVariable, variable: TensorVariable) -> TensorVariable | None:
+        """A number times a variable, with the number at the coefficients; None if it cannot be moved there."""
+        if variable in self._coefficients:
+            return self._product(scale, variable)
+        if not self._reads(variable):
+            return scale * variable
+        which = passed_on(variable.owner, [self._reads(i) for i in variable.owner.inputs])
+        if which is None:
+            return None
+        inputs = list(variable.owner.inputs)
+        for i in which:
+            moved = self._times(scale, inputs[i])
+            if moved is None:
+                return None
+            inputs[i] = moved
+        return _with_inputs(variable, inputs)
+
+    def _product(self, scale: TensorVariable, coefficient: TensorVariable) -> TensorVariable:
+        """A number times a coefficient, the same node for the same number."""
+        for known, of, product in self._products:
+            if of is coefficient and equal_computations([known], [scale]):
+                return product
+        product = scale * coefficient
+        self._products.append((scale, coefficient, product))
+        return product
+
+    def _reads(self, variable: Variable) -> bool:
+        if variable not in self._depends:
+            self._depends[variable] = reaches(variable, self._coefficients)
+        return self._depends[variable]
+
+
+def _number(variable: TensorVariable) -> TensorVariable | None:
+    """A variable of one value without dimensions; None if it may have more values."""
+    while variable.owner is not None and isinstance(variable.owner.op, DimShuffle) and variable.ndim:
+        variable = variable.owner.inputs[0]
+    if not variable.ndim:
+        return variable
+    return variable.squeeze() if all(variable.type.broadcastable) else None
+
+
+def _with_inputs(variable: TensorVariable, inputs: Sequence[TensorVariable]) -> TensorVariable:
+    """The same operation on other inputs."""
+    node = variable.owner
+    return node.clone_with_new_inputs(list(inputs), strict=False).outputs[node.outputs.index(variable)]
