@@ -77,9 +77,9 @@ def shared_inputs(expressions: Iterable[Variable]) -> list[Any]:
 def bad_constants(expressions: Iterable[Variable]) -> list[np.ndarray]:
     """Constant arrays of floating numbers in expressions that hold values that are not finite."""
     arrays = [
-        np.asarray(v.data)
+        v.data
         for v in ancestors(list(expressions))
-        if isinstance(v, Constant) and isinstance(v, TensorVariable) and v.ndim and v.dtype.startswith("float")
+        if isinstance(v, Constant) and isinstance(v.data, np.ndarray) and v.ndim and v.dtype.startswith("float")
     ]
     return [a for a in arrays if not np.isfinite(a).all()]
 

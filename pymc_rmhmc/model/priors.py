@@ -13,6 +13,7 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS, gaussian_vector
 from pymc_rmhmc.model.graphs import core_op, reaches
 from pymc_rmhmc.model.kronecker import kronecker_product
 from pymc_rmhmc.model.likelihoods.links import strip
@@ -29,8 +30,8 @@ class LatentVariable:
     variable : TensorVariable
         The random variable of the model.
     form : str
-        "centred" (an MvNormal), "whitened" (``gp.prior(reparameterize=True)``) or "independent" (a vector
-        of normals).
+        "centred" (an MvNormal or another vector with a covariance), "whitened" (``gp.prior(reparameterize=True)``)
+        or "independent" (a vector of normals).
     source : TensorVariable
         What the predictors read: the variable itself, ``cholesky(K) @ v``, or a Kronecker product of factors for one.
     mean : TensorVariable or None
@@ -83,13 +84,19 @@ def read_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable | s
         What was recognised, or the reason why nothing was.
     """
     op = variable.owner.op
-    if not isinstance(op, MvNormalRV | NormalRV):
+    if not isinstance(op, (MvNormalRV, NormalRV, *GAUSSIAN_VECTORS)):
         name = type(op).__name__.removesuffix("RV")
         return f"its prior is {name}, not Gaussian in a form that is read"
     transform = model.rvs_to_transforms.get(variable)
     if transform is not None:
         name = type(transform).__name__
         return f"its values are transformed ({name}), and what is sampled then is not Gaussian"
+    if isinstance(op, GAUSSIAN_VECTORS):
+        stated = gaussian_vector(variable)
+        if isinstance(stated, str):
+            return stated
+        mean, matrix, root = stated
+        return LatentVariable(variable, "centred", variable, mean, (matrix,), root)
     if isinstance(op, MvNormalRV):
         mean, covariance = op.dist_params(variable.owner)
         matrix, root = _root(covariance)
@@ -178,10 +185,10 @@ def _moved(variable: TensorVariable) -> TensorVariable:
 
 
 def gaussian_candidates(model: pm.Model) -> list[TensorVariable]:
-    """Free variables that are latent Gaussian without being named: MvNormals, and rotated GPs."""
+    """Free variables that are latent Gaussian without being named: vectors with a covariance, and rotated GPs."""
     return [
         v
         for v in model.free_RVs
-        if isinstance(v.owner.op, MvNormalRV)
+        if isinstance(v.owner.op, (MvNormalRV, *GAUSSIAN_VECTORS))
         or (isinstance(v.owner.op, NormalRV) and str(v.name).endswith("_rotated_"))
     ]

@@ -1,0 +1,93 @@
+"""Distributions of PyMC that are Gaussian vectors without saying so: random walks, autoregressions, areal models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytensor.sparse
+import pytensor.tensor as pt
+from pymc.distributions.multivariate import CARRV
+from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
+from pytensor.sparse.type import SparseTensorType
+from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["GAUSSIAN_VECTORS", "gaussian_vector"]
+
+GAUSSIAN_VECTORS = (AutoRegressiveRV, CARRV, RandomWalkRV)
+
+
+def gaussian_vector(variable: TensorVariable) -> tuple[TensorVariable, TensorVariable, str] | str:
+    """Mean and matrix of a variable whose operation is one of `GAUSSIAN_VECTORS`, and what the matrix is.
+
+    Parameters
+    ----------
+    variable : TensorVariable
+        The random variable.
+
+    Returns
+    -------
+    (n,) vector, (n, n) matrix, str
+        The matrix is a "covariance", a lower "cholesky" factor or a "precision"; or the reason why there is none.
+    """
+    node = variable.owner
+    if variable.ndim != 1:
+        return "only a single series or map is read, and it has several rows"
+    if isinstance(node.op, CARRV):
+        return _areal(*node.op.dist_params(node))
+    begin = _normal(node.inputs[0] if isinstance(node.op, RandomWalkRV) else node.inputs[2])
+    if isinstance(node.op, RandomWalkRV):
+        steps = _normal(node.inputs[1])
+        if begin is None or steps is None:
+            return "its start or its steps are not Normal"
+        return _random_walk(begin, steps, node.inputs[2])
+    if begin is None:
+        return "its start is not Normal"
+    rhos, sigma, _, steps, *_ = node.inputs
+    return _autoregression(node.op.constant_term, node.op.ar_order, rhos, sigma, begin, steps)
+
+
+def _normal(variable: TensorVariable) -> list[TensorVariable] | None:
+    """Mean and standard deviation of an unnamed distribution, None if it is not Normal."""
+    node = variable.owner
+    return list(node.op.dist_params(node)) if node is not None and isinstance(node.op, NormalRV) else None
+
+
+def _random_walk(begin: Any, steps: Any, n_steps: TensorVariable) -> tuple[TensorVariable, TensorVariable, str]:
+    """``x_t = x_0 + Σ e``: its covariance at two times is its variance at the earlier."""
+    n = n_steps + 1
+    mean, deviation = (_joined(first, 1, rest, n_steps) for first, rest in zip(begin, steps, strict=True))
+    variance = pt.cumsum(deviation**2)
+    later = pt.tri(n)
+    return pt.cumsum(mean), later * variance[None, :] + (1.0 - later) * variance[:, None], "covariance"
+
+
+def _autoregression(
+    constant: bool, order: int, rhos: TensorVariable, sigma: TensorVariable, begin: Any, steps: TensorVariable
+) -> tuple[TensorVariable, TensorVariable, str]:
+    """``x_t = ρ_0 + Σ ρ_k x_{t-k} + e_t``: ``M x`` is independent, with M unit lower triangular."""
+    n = steps + order
+    level = rhos[0] if constant else pt.zeros(())
+    mean = _joined(begin[0], order, level, steps)
+    deviation = _joined(begin[1], order, sigma, steps)
+    follows = (pt.arange(n) >= order)[:, None]
+    matrix = pt.eye(n)
+    for lag in range(1, order + 1):
+        matrix = matrix - rhos[lag - 1 + constant] * follows * pt.eye(n, k=-lag)
+    solved = pt.linalg.solve_triangular(matrix, pt.concatenate([pt.diag(deviation), mean[:, None]], axis=1), lower=True)
+    return solved[:, -1], solved[:, :-1], "cholesky"
+
+
+def _areal(
+    mu: TensorVariable, weights: Any, alpha: TensorVariable, tau: TensorVariable, _: TensorVariable
+) -> tuple[TensorVariable, TensorVariable, str]:
+    """``N(μ, [τ(D - αW)]⁻¹)`` with the neighbours' numbers on D's diagonal."""
+    if isinstance(weights.type, SparseTensorType):
+        weights = pytensor.sparse.dense_from_sparse(weights)
+    weights, alpha, tau = weights.reshape(weights.shape[-2:]), alpha.ravel()[0], tau.ravel()[0]
+    return mu, tau * (pt.diag(weights.sum(axis=0)) - alpha * weights), "precision"
+
+
+def _joined(first: TensorVariable, n_first: Any, rest: TensorVariable, n_rest: Any) -> TensorVariable:
+    """Two parts of a vector, each of which may be one number for all its values."""
+    return pt.concatenate([pt.broadcast_to(first, (n_first,)), pt.broadcast_to(rest, (n_rest,))])
