@@ -27,6 +27,10 @@ from pymc_rmhmc.model.priors import LatentVariable, gaussian_candidates, read_la
 __all__ = ["LatentBlock", "ModelStructure", "Observation", "read_structure", "resolve_variables"]
 
 
+# For the words of errors.
+GAUSSIAN = "gp.Latent, gp.LatentKron, MvNormal, GaussianRandomWalk, AR"
+
+
 @dataclass(frozen=True, eq=False)
 class Observation:
     """A variable whose distribution depends on a block: observed, or imputed by PyMC.
@@ -238,8 +242,8 @@ def _nothing_found(reasons: dict[str, str]) -> str:
     return (
         "The model has no latent Gaussian block that RMHMC could sample"
         + (f" ({listed})" if listed else "")
-        + ". It samples gp.Latent, gp.LatentKron and MvNormal variables with a likelihood, and Normals that a "
-        "registered likelihood's predictor is linear in."
+        + f". It samples {GAUSSIAN} and CAR variables with a likelihood, and Normals that a registered likelihood's "
+        "predictor is linear in."
     )
 
 
@@ -281,8 +285,8 @@ def _named_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable:
     latent = read_latent(model, variable)
     if isinstance(latent, str):
         raise UnsupportedModelError(
-            f"{variable.name}: {latent}. RMHMC samples variables with a Gaussian prior (gp.Latent, gp.LatentKron, "
-            "MvNormal, vectors of Normals): leave it out of vars, and PyMC will sample it with a step of its own."
+            f"{variable.name}: {latent}. RMHMC samples variables with a Gaussian prior ({GAUSSIAN}, CAR, vectors of "
+            "Normals): leave it out of vars, and PyMC will sample it with a step of its own."
         )
     return latent
 

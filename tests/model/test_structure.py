@@ -143,7 +143,9 @@ def test_rotated_values_that_are_read_twice_are_left_with_the_reason():
         pm.Poisson("y", mu=pm.math.exp(f + 0.3 * model["f_rotated_"] ** 2), observed=COUNTS)
         gp_prior("g", reparameterize=False)
         pm.GaussianRandomWalk("w", sigma=1.0, init_dist=pm.Normal.dist(), steps=3)
-    with pytest.raises(UnsupportedModelError, match=r"f_rotated_: read as.*g: no likelihood.*w: a RandomWalk is not"):
+        pm.StudentT("t", 3.0)
+    reasons = r"f_rotated_: read as.*g: no likelihood.*w: no likelihood.*t: a StudentT is not"
+    with pytest.raises(UnsupportedModelError, match=reasons):
         read_structure(model)
     assert read_structure(model, ["f_rotated_"]).blocks[0].latents[0].form == "independent"
 

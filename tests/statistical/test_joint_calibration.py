@@ -121,16 +121,21 @@ class StaleCentre(JointTarget):
         fixed = super()._conditional(which, np.zeros(self.n_theta), sites)
         made.log_evidence += half_square_of_centre(fixed, made) - half_square_of_centre(made, made)
         for name in ("_linear", "_centre_dual", "_centre"):
-            if hasattr(made, name):
-                setattr(made, name, getattr(fixed, name))
+            if hasattr(centred(made), name):
+                setattr(centred(made), name, getattr(centred(fixed), name))
         return made
+
+
+def centred(conditional):
+    """What holds a conditional's centre."""
+    return conditional if hasattr(conditional, "_centre_dual") else conditional._inner
 
 
 def half_square_of_centre(centre, conditional) -> float:
     """The evidence's ``½ cᵀc``, with the centre of one conditional in the prior of another."""
     if hasattr(conditional, "_centre_dual"):
         return 0.5 * centre._linear @ conditional._multiply(centre._centre_dual)
-    return 0.5 * (conditional._spread * centre._linear) @ centre._centre
+    return 0.5 * (conditional._spread * centre._inner._linear) @ centre._inner._centre
 
 
 class WithoutDeterminant(JointTarget):

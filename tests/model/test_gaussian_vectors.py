@@ -1,0 +1,120 @@
+"""Random walks, autoregressions and areal models as Gaussian vectors: their density is PyMC's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy import sparse
+from scipy.stats import multivariate_normal
+
+from pymc_rmhmc import RMHMC
+from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.model.graphs import Evaluator
+from pymc_rmhmc.model.priors import read_latent
+from tests.model.test_joint import differences, joint_of, random_point
+
+N = 6
+COUNTS = np.array([2, 0, 3, 1, 1, 4])
+NEIGHBOURS = np.eye(N, k=1) + np.eye(N, k=-1) + np.eye(N, k=3) + np.eye(N, k=-3)
+
+
+def random_walk():
+    sigma = pm.HalfNormal("sigma")
+    return pm.GaussianRandomWalk("x", mu=0.1, sigma=sigma, init_dist=pm.Normal.dist(pm.Normal("level"), 2.0), shape=N)
+
+
+def autoregression():
+    rho, sigma = pm.Uniform("rho", -1.0, 1.0), pm.HalfNormal("sigma")
+    return pm.AR("x", rho=[rho], sigma=sigma, init_dist=pm.Normal.dist(0.2, 2.0), shape=N)
+
+
+def autoregression_of_order_two_about_a_level():
+    rho = pm.Normal("rho", 0.0, 0.4, shape=3)
+    start = pm.Normal.dist(np.array([0.2, -0.1]), np.array([1.0, 2.0]))
+    return pm.AR("x", rho=rho, sigma=0.5, init_dist=start, constant=True, steps=N - 2)
+
+
+def areal():
+    tau = pm.Gamma("tau", 2.0, 2.0)
+    return pm.CAR("x", mu=np.arange(N) / N, W=NEIGHBOURS, alpha=pm.Uniform("alpha", -1.0, 1.0), tau=tau)
+
+
+def areal_of_a_sparse_matrix():
+    mean = pm.Normal("level") * np.ones(N)
+    return pm.CAR("x", mu=mean, W=sparse.csr_matrix(NEIGHBOURS), alpha=0.8, tau=pm.Gamma("tau", 2.0, 2.0))
+
+
+PRIORS = [
+    random_walk, autoregression, autoregression_of_order_two_about_a_level, areal,
+    areal_of_a_sparse_matrix,
+]  # fmt: skip
+
+
+def build(make) -> pm.Model:
+    with pm.Model() as model:
+        pm.Poisson("y", mu=pm.math.exp(make()), observed=COUNTS)
+    return model
+
+
+@pytest.mark.parametrize("make", PRIORS)
+def test_the_density_is_pymcs(make):
+    """PyMC leaves a constant out of an areal model's: what is compared is the difference between two points."""
+    model = build(make)
+    latent = read_latent(model, model["x"])
+    assert not isinstance(latent, str)
+    stated = Evaluator(model, latent.expressions)
+    exact = model.compile_logp(vars=[model["x"]])
+
+    def density(point):
+        matrix, mean = stated(point)
+        covariance = {"covariance": lambda k: k, "cholesky": lambda k: k @ k.T, "precision": np.linalg.inv}[latent.root]
+        return multivariate_normal.logpdf(point["x"], mean, covariance(matrix))
+
+    gaps = [density(point) - float(exact(point)) for point in (random_point(model, seed) for seed in range(4))]
+    np.testing.assert_allclose(gaps, gaps[0], atol=1e-7)
+    if not make.__name__.startswith("areal"):
+        assert gaps[0] == pytest.approx(0.0, abs=1e-7)
+
+
+@pytest.mark.parametrize("make", PRIORS)
+def test_hyperparameters_are_taken_in_with_their_derivatives(make):
+    model, rng = build(make), np.random.default_rng(2)
+    joint = joint_of(model)
+    joint.bind(model.initial_point())
+    (block,) = joint.blocks
+    theta = joint.theta.pack(random_point(model, 3))
+    mean_bar, bar = rng.standard_normal(N), rng.standard_normal((N, N))
+
+    def along(at):
+        mean, covariance, _ = block.prior(at)
+        return mean @ mean_bar + (covariance * bar).sum()
+
+    found = block.prior_pullback(theta, mean_bar, bar)
+    np.testing.assert_allclose(found, differences(along, theta), rtol=1e-5, atol=1e-6)
+
+
+def test_a_walk_is_sampled_beside_a_step_of_its_own():
+    model = build(random_walk)
+    with model:
+        idata = pm.sample(50, tune=50, chains=1, step=RMHMC(vars=["x"]), progressbar=False, random_seed=1)
+    assert idata.posterior["x"].shape == (1, 50, N)
+    assert not idata.sample_stats["diverging"].any()
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: pm.GaussianRandomWalk("x", init_dist=pm.Normal.dist(), shape=(2, N)), "several rows"),
+        (lambda: pm.GaussianRandomWalk("x", init_dist=pm.StudentT.dist(3.0), shape=N), "are not Normal"),
+        (lambda: pm.RandomWalk("x", init_dist=pm.Normal.dist(), innovation_dist=pm.Laplace.dist(0.0, 1.0), steps=5),
+         "are not Normal"),
+        (lambda: pm.AR("x", rho=[0.5], init_dist=pm.Laplace.dist(0.0, 1.0), shape=N), "start is not Normal"),
+    ],
+)  # fmt: skip
+def test_what_is_not_one_gaussian_vector_says_why(make, reason):
+    with pm.Model():
+        x = make()
+        pm.Poisson("y", mu=pm.math.exp(x), observed=np.broadcast_to(COUNTS, x.shape.eval()))
+        with pytest.raises(UnsupportedModelError, match=reason):
+            RMHMC()
