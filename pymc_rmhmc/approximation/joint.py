@@ -169,9 +169,19 @@ def _predictor(block: JointBlock, theta: Array) -> tuple[Predictor | Coefficient
         mean, covariance, shift = block.prior(theta)
         if isinstance(covariance, tuple):
             covariance = KroneckerProduct(covariance).dense()
+        if block.rows is not None:
+            covariance = _of_all_rows(covariance, block.rows)
         return Predictor(mean - shift, covariance, triangular=True, gram=covariance), shift
     mean, spread, _, _, shift = block.prior(theta)
     return Coefficients(mean - shift, block.design, spread), shift
+
+
+def _of_all_rows(covariance: Array, rows: NDArray[np.int64]) -> Array:
+    """The covariance of several independent vectors together."""
+    whole = np.zeros((rows.size, rows.size), order="F")
+    for row in rows:
+        whole[np.ix_(row, row)] = covariance
+    return whole
 
 
 def variational_sites_at(

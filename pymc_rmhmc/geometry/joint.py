@@ -22,6 +22,7 @@ from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional
 from pymc_rmhmc.geometry.charts.kronecker import KroneckerConditional, KroneckerPart
 from pymc_rmhmc.geometry.charts.marginal import MarginalChart
 from pymc_rmhmc.geometry.charts.moving_sites import MovingSites, RaisedSites
+from pymc_rmhmc.geometry.charts.rows import RowsConditional
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.charts.summed import CoefficientsPart, Part, SummedConditional, VectorPart
 from pymc_rmhmc.geometry.prior import PriorFailure
@@ -78,6 +79,10 @@ class JointBlock(Protocol):
     @property
     def fixed_covariance(self) -> bool:
         """Whether the covariance matrix is the same at every θ."""
+
+    @property
+    def rows(self) -> NDArray[np.int64] | None:
+        """Of several vectors with one covariance, the sites of each (r, n); None for one vector."""
 
     @property
     def parts(self) -> Sequence[BlockPart] | None:
@@ -356,10 +361,10 @@ def conditional_of(
         return KroneckerConditional(
             mean, covariance, sites, like, by_covariance=not block.fixed_covariance, same_sites=same_sites
         )
-    return DenseConditional(
-        mean, covariance, sites, like, shift=shift, centred=block.centred, by_covariance=not block.fixed_covariance,
-        same_sites=same_sites,
-    )
+    options = {"centred": block.centred, "by_covariance": not block.fixed_covariance, "same_sites": same_sites}
+    if block.rows is not None:
+        return RowsConditional(mean, covariance, sites, block.rows, like, shift=shift, **options)
+    return DenseConditional(mean, covariance, sites, like, shift=shift, **options)
 
 
 def parts_of(block: JointBlock, theta: Array) -> tuple[Array, list[Part], Array]:

@@ -166,8 +166,10 @@ def _why_not(block: LatentBlock) -> str:
     if all(latent.form == "independent" for latent in block.latents):
         return ""
     vectors = [latent for latent in block.latents if latent.form != "independent"]
-    if any(latent.variable.ndim != 1 or latent.matrices[0].ndim != 2 for latent in vectors):
-        return f"{block.name} has several rows, each with a covariance matrix"
+    if any(latent.matrices[0].ndim != 2 for latent in vectors):
+        return f"{block.name} has several rows, each with a covariance matrix of its own"
+    if len(block.latents) > 1 and any(latent.variable.ndim != 1 for latent in vectors):
+        return f"{block.name} is a sum, and one of its vectors has several rows"
     return ""
 
 
@@ -196,9 +198,13 @@ def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: P
         (first, *others), size = block.latents, math.prod(shapes[0])
         if not others and first.form != "independent":
             observed = _terms(model, block, {first.source: shapes[0]}, theta, sites)
-            one = KroneckerBlock if first.root == "kronecker" else CovarianceBlock
-            return one(model, block.name, first, theta, size, observed)
+            if first.root == "kronecker":
+                return KroneckerBlock(model, block.name, first, theta, size, observed)
+            rows = LatentReader(model, first).rows(0, point)
+            return CovarianceBlock(model, block.name, first, theta, rows, observed)
         reader = SameValues(size, len(shapes))
+    elif block.latents[0].form != "independent" and block.latents[0].variable.ndim != 1:
+        return f"{block.name} has several rows, of which observations do not read single values"
     else:
         found = _sources(model, block, shapes, point)
         reader = DesignReader(model, block.observations, [f.node for f in found], shapes)

@@ -18,6 +18,7 @@ from pytensor.scalar.basic import Sqrt
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_rmhmc.model.components import LatentRow
 from pymc_rmhmc.model.design import DesignReader, SameValues
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
 from pymc_rmhmc.model.observed_terms import ObservedTerms, gradient_by, shift_of, summed
@@ -52,6 +53,7 @@ class Block:
     value_names: tuple[str, ...]
     sizes: tuple[int, ...]
     n_sites: int
+    rows: NDArray[np.int64] | None = None
     _prior: Differentiated
     _likelihood: GraphFunction
     _informations: tuple[GraphFunction, ...] = ()
@@ -114,7 +116,7 @@ class Block:
 
 
 class CovarianceBlock(Block):
-    """One latent Gaussian vector: its prior and likelihood as functions of θ.
+    """One latent Gaussian vector, or several with one covariance matrix: prior and likelihood as functions of θ.
 
     A site is a latent value and whatever part of its predictor θ adds to it.
 
@@ -122,6 +124,8 @@ class CovarianceBlock(Block):
     ----------
     design : None
         There is none.
+    rows : (r, n) int array, or None
+        Of several vectors, the sites of each.
     centred : bool
         Whether the value variable is the latent vector itself, and not ``L⁻¹`` of it.
     fixed_covariance : bool
@@ -132,13 +136,17 @@ class CovarianceBlock(Block):
     parts = None
 
     def __init__(
-        self, model: pm.Model, name: str, latent: LatentVariable, theta: Hyperparameters, size: int,
+        self, model: pm.Model, name: str, latent: LatentVariable, theta: Hyperparameters, rows: Sequence[LatentRow],
         observed: Sequence[ObservedTerms],
     ) -> None:  # fmt: skip
         self.name, self.value_names = name, (str(model.rvs_to_values[latent.variable].name),)
+        where = np.array([row.positions for row in rows])
+        self.rows = where if len(rows) > 1 else None
+        size = where.size
         self.sizes, self.n_sites, self.centred = (size,), size, latent.form == "centred"
         shift = shift_of(observed, theta, size)
-        mean = pt.zeros(size) if latent.mean is None else pt.second(pt.zeros(size), latent.mean.ravel())
+        # A mean is the variable's own, whose values are in the rows' order; one row's may serve for all.
+        mean = pt.zeros(size) if latent.mean is None else pt.broadcast_to(latent.mean, where.shape).ravel()
         mean, covariance = theta.substitute([mean, _covariance(latent)], model)
         mean = mean + shift
         self.fixed_covariance = theta.symbol not in ancestors([covariance])

@@ -269,6 +269,29 @@ def additive_read_apart() -> None:
     pm.Poisson("y", mu=pm.math.exp(f[INDEX] + 0.5 * g[INDEX % 5]), observed=INDEX_COUNTS)
 
 
+@form("ls_log__", "level", "sigma_log__")
+def rows_read_across() -> None:
+    """Whitened rows: the variable is (rows, places), and what predictors read of it (places, rows)."""
+    f = gp_prior("f", ls=pm.Gamma("ls", 2.0, 4.0), n_outputs=2)
+    counts = np.stack([COUNTS, COUNTS[::-1]])
+    pm.Normal("y", f * np.ones((2, N)) + pm.Normal("level"), pm.HalfNormal("sigma"), observed=counts)
+
+
+@form("ls_log__", "middle")
+def centred_rows_of_two_means() -> None:
+    covariance = pm.gp.cov.Matern32(1, ls=pm.Gamma("ls", 2.0, 4.0))(X) + 0.1 * np.eye(N)
+    middle = pm.Normal("middle")
+    f = pm.MvNormal("f", pt.stack([middle * pt.ones(N), pt.arange(N) / 3.0]), cov=covariance, shape=(2, N))
+    pm.Poisson("y", mu=pm.math.exp(f[1]), observed=COUNTS)
+    pm.Bernoulli("z", logit_p=f[::-1].T, observed=np.stack([BINARY, BINARY[::-1]], axis=1))
+
+
+@form("middle")
+def rows_that_stand_still() -> None:
+    f = pm.MvNormal("f", np.zeros(N), cov=np.eye(N) + 0.4, shape=(2, N))
+    pm.Poisson("y", mu=pm.math.exp(f + pm.Normal("middle", shape=(2, 1))), observed=np.stack([COUNTS, COUNTS[::-1]]))
+
+
 @form("scale_log__")
 def correlated_coefficients() -> None:
     covariance = pm.HalfNormal("scale") * (np.eye(4) + 0.4)
@@ -379,8 +402,11 @@ def log_density(joint: JointModel, point: dict[str, np.ndarray]) -> float:
             eta = mean + reduce(np.kron, [np.linalg.cholesky(k) for k in prior]) @ x
             total += norm.logpdf(x).sum() + block.likelihood(theta, eta)[0]
             continue
-        eta = x + shift if block.centred else mean + np.linalg.cholesky(prior) @ x
-        total += multivariate_normal.logpdf(eta, mean, prior) if block.centred else norm.logpdf(x).sum()
+        eta, rows = np.empty(block.n_sites), np.arange(x.size)[None] if block.rows is None else block.rows
+        for values, where in zip(x.reshape(rows.shape), rows, strict=True):
+            eta[where] = values + shift[where] if block.centred else mean[where] + np.linalg.cholesky(prior) @ values
+            row = multivariate_normal.logpdf(eta[where], mean[where], prior)
+            total += row if block.centred else norm.logpdf(values).sum()
         total += block.likelihood(theta, eta)[0]
     return total
 
@@ -488,17 +514,28 @@ def test_sites_of_coefficients_stand_still_where_not_all_likelihoods_have_parame
     assert not joint_of(build("coefficients_of_a_noise_and_of_counts")).blocks[0].has_moving_sites
 
 
-@pytest.mark.parametrize("name", ["on_a_grid", "on_a_grid_of_three_axes_read_as_an_array", "averages_over_a_grid"])
-def test_the_gradient_on_a_grid_is_a_difference(name):
-    """From the chart's coordinates through the axes' covariances to the model's hyperparameters."""
+TARGETS = [
+    "on_a_grid", "on_a_grid_of_three_axes_read_as_an_array", "averages_over_a_grid", "rows_read_across",
+    "centred_rows_of_two_means", "rows_that_stand_still",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_gradient_is_a_difference_and_values_are_found_again(name):
+    """From the chart's coordinates through covariances to the model's hyperparameters."""
     joint, rng = joint_of(build(name)), np.random.default_rng(5)
     joint.bind({})
     block, d = joint.blocks[0], joint.theta.size
-    sites = GaussianSites(rng.standard_normal(block.n_sites), rng.exponential(1.0, block.n_sites))
+    fitted = GaussianSites(rng.standard_normal(block.n_sites), rng.exponential(1.0, block.n_sites))
+    sites = moving_sites(block, np.full(d, -0.3), fitted, rng.standard_normal(block.n_sites))
     target = JointTarget(joint, [sites], MarginalChart.linear(np.full(d, -0.3), 0.3 * np.eye(d)))
     position = rng.standard_normal(target.size)
     exact = differences(lambda at: target.at(at).log_density, position)
     np.testing.assert_allclose(target.at(position).gradient, exact, rtol=1e-6, atol=1e-6)
+    theta, values = 0.3 * rng.standard_normal(d), rng.standard_normal(block.size)
+    point = target.at(target.enter(theta, [values], rng))
+    np.testing.assert_allclose(point.theta, theta, atol=1e-9)
+    np.testing.assert_allclose(target.latents(point)[0], values, atol=1e-7)
 
 
 def test_a_site_that_nothing_observes_has_no_slope():
@@ -548,14 +585,27 @@ def unregistered() -> None:
     pm.Logistic("y", mu=gp_prior("f", ls=pm.HalfNormal("ls")), s=1.0, observed=COUNTS / 2.0)
 
 
-def two_outputs() -> None:
+def averaged_rows() -> None:
     f = gp_prior("f", ls=pm.HalfNormal("ls"), n_outputs=2)
+    pm.Poisson("y", mu=pm.math.exp(f.sum(axis=0)), observed=COUNTS)
+
+
+def rows_of_two_covariances() -> None:
+    covariances = pm.HalfNormal("scale") * np.stack([np.eye(N) + 0.4, 2.0 * np.eye(N)])
+    f = pm.MvNormal("f", np.zeros(N), cov=covariances)
     pm.Poisson("y", mu=pm.math.exp(f), observed=np.stack([COUNTS, COUNTS[::-1]]))
+
+
+def rows_beside_a_vector() -> None:
+    f = gp_prior("f", ls=pm.HalfNormal("ls"), n_outputs=2, reparameterize=False)
+    poisson(f[0] + f[1] + gp_prior("g"))
 
 
 REASONS = [
     (unregistered, "the likelihood of f is not registered"),
-    (two_outputs, "f has several rows, each with a covariance matrix"),
+    (averaged_rows, "f has several rows, of which observations do not read single values"),
+    (rows_of_two_covariances, "f has several rows, each with a covariance matrix of its own"),
+    (rows_beside_a_vector, "f + g is a sum, and one of its vectors has several rows"),
     (MODELS["centred"], "no block depends on continuous hyperparameters"),
 ]
 

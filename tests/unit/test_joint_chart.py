@@ -223,6 +223,7 @@ class ToyBlock:
     fixed_covariance: bool = False
     design = None
     parts = None
+    rows = None
     has_moving_sites = True
 
     def information(self, theta, eta):

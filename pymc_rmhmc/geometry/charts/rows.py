@@ -1,0 +1,115 @@
+"""Several latent vectors with one covariance matrix, as a function of (θ, z): the rows of ``n_outputs``.
+
+Given θ they are independent, each with sites of its own. K is factorised once for all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.geometry.charts.conditional import DenseConditional
+from pymc_rmhmc.geometry.charts.site import GaussianSites
+
+__all__ = ["RowsConditional"]
+
+type Array = NDArray[np.float64]
+
+
+class RowsConditional:
+    """The prior ``N(m_r, K)`` of every row, times Gaussian sites, at one θ.
+
+    Parameters
+    ----------
+    mean : (N,) array
+        m, of all sites.
+    covariance : (n, n) array
+        K, in Fortran order.
+    sites : GaussianSites
+        With w̄ ≥ 0, (N,).
+    rows : (r, n) int array
+        The sites of every row; N = r n.
+    like : RowsConditional, optional
+        One with the same K, whose factor serves again.
+    shift : (N,) array
+        What the sites have beyond the model's latent values.
+    **options
+        As in `DenseConditional`.
+
+    Raises
+    ------
+    PriorFailure
+        As `DenseConditional`.
+    """
+
+    def __init__(
+        self, mean: Array, covariance: Array, sites: GaussianSites, rows: NDArray[np.int64],
+        like: RowsConditional | None = None, *, shift: Array, same_sites: bool, **options: Any,
+    ) -> None:  # fmt: skip
+        self._where = rows
+        self._rows: list[DenseConditional] = []
+        for i, where in enumerate(rows):
+            known = like._rows[i] if like is not None else self._rows[0] if self._rows else None
+            self._rows.append(
+                DenseConditional(
+                    mean[where], covariance, GaussianSites(sites.linear[where], sites.precision[where]), known,
+                    shift=shift[where], same_sites=same_sites and like is not None, **options,
+                )
+            )
+        self.log_evidence = sum(row.log_evidence for row in self._rows)
+
+    @property
+    def n_noise(self) -> int:
+        """The size of z: for one row after another a normal number for a latent value, and one for its site."""
+        return 2 * self._where.size
+
+    def place(self, noise: Array) -> Array:
+        """The sites η (N,) of z (2 N,)."""
+        return self._scattered(row.place(z) for row, z in zip(self._rows, self._split(noise), strict=True))
+
+    def enter(self, values: Array, noise: Array) -> Array:
+        """A draw of z given the model's variable (N,), row after row; `noise` is (2 N,) standard normal."""
+        parts = zip(self._rows, np.split(values, len(self._rows)), self._split(noise), strict=True)
+        return np.concatenate([row.enter(part, z) for row, part, z in parts])
+
+    @property
+    def latents(self) -> Array:
+        """The model's variable for the noise that was placed last, row after row, (N,)."""
+        return np.concatenate([row.latents for row in self._rows])
+
+    def log_prior(self) -> float:
+        """The log density of the model's variable for the noise that was placed last."""
+        return sum(row.log_prior() for row in self._rows)
+
+    def marginals(self) -> tuple[Array, Array]:
+        """Mean and variance (N,) of each site under the prior times the sites' factors."""
+        means, variances = zip(*(row.marginals() for row in self._rows), strict=True)
+        return self._scattered(means), self._scattered(variances)
+
+    def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
+        """The gradient of ``ψ(η) + log E`` by z, m and K, for the values that were placed last.
+
+        Where K moves this lets go of what another placing would need.
+        """
+        pulled = [row.pullback(residual[where]) for row, where in zip(self._rows, self._where, strict=True)]
+        total = pulled[0][2]
+        for _, _, bar in pulled[1:]:
+            total += bar
+        return np.concatenate([noise for noise, _, _ in pulled]), self._scattered(m for _, m, _ in pulled), total
+
+    def sites_pullback(self, eta: Array) -> Array:
+        """The gradient of ``ψ(η) + log E`` by the logarithm of each site's power, of the last pullback and its η."""
+        held = zip(self._rows, self._where, strict=True)
+        return self._scattered(row.sites_pullback(eta[where]) for row, where in held)
+
+    def _split(self, noise: Array) -> list[Array]:
+        return np.split(noise, len(self._rows))
+
+    def _scattered(self, parts: Any) -> Array:
+        """What the rows have, where their sites are."""
+        whole = np.empty(self._where.size)
+        for where, part in zip(self._where, parts, strict=True):
+            whole[where] = part
+        return whole
