@@ -34,7 +34,8 @@ from pymc_rmhmc.geometry.target import Likelihood
 __all__ = ["JointApproximation", "approximate_jointly", "laplace_sites_at", "moving_sites", "variational_sites_at"]
 
 type Array = NDArray[np.float64]
-type Likelihoods = Callable[[Array], Sequence[Likelihood]]
+# Of each block, the likelihoods of its rows.
+type Likelihoods = Callable[[Array], Sequence[Sequence[Likelihood]]]
 
 MAX_ROUNDS = 10
 ITERATIONS = 20
@@ -79,7 +80,8 @@ def approximate_jointly(
     density : JointDensity
         The model.
     likelihoods : callable
-        From θ to the likelihood of each block, bound to the parameters that θ gives it.
+        From θ to the likelihood of each block, bound to the parameters that θ gives it: of one with rows one for
+        each row, of others one.
     theta : (d,) array
         Where to begin.
     rng : numpy.random.Generator
@@ -151,15 +153,22 @@ def laplace_sites_at(density: JointDensity, likelihoods: Likelihoods, theta: Arr
         If a prior cannot be factorised.
     """
     found = []
-    for block, likelihood in zip(density.blocks, likelihoods(theta), strict=True):
-        predictor, shift = _predictor(block, theta)
-        mode = find_mode(predictor, likelihood)
-        found.append(laplace_sites(replace(mode, eta=mode.eta + shift)))
+    for block, rows in zip(density.blocks, likelihoods(theta), strict=True):
+        whole, shift = _predictor(block, theta)
+        linear, precision = np.empty((2, shift.size))
+        for where, likelihood in zip([...] if block.rows is None else block.rows, rows, strict=True):
+            predictor = whole
+            if isinstance(whole, Predictor) and block.rows is not None:  # each has a mean of its own
+                predictor = Predictor(whole.offset[where], whole.matrix, triangular=True, gram=whole.gram)
+            mode = find_mode(predictor, likelihood)
+            sites = laplace_sites(replace(mode, eta=mode.eta + shift[where]))
+            linear[where], precision[where] = sites.linear, sites.precision
+        found.append(GaussianSites(linear, precision))
     return found
 
 
 def _predictor(block: JointBlock, theta: Array) -> tuple[Predictor | Coefficients, Array]:
-    """The map from whitened latents to the sites without their shift, and the shift."""
+    """The map from whitened latents to the sites without their shift, and the shift; of rows, that of one of them."""
     # Newton's method works on a covariance alone: its predictor's matrix is never used.
     if block.parts is not None:
         mean, parts, shift = parts_of(block, theta)
@@ -169,19 +178,9 @@ def _predictor(block: JointBlock, theta: Array) -> tuple[Predictor | Coefficient
         mean, covariance, shift = block.prior(theta)
         if isinstance(covariance, tuple):
             covariance = KroneckerProduct(covariance).dense()
-        if block.rows is not None:
-            covariance = _of_all_rows(covariance, block.rows)
         return Predictor(mean - shift, covariance, triangular=True, gram=covariance), shift
     mean, spread, _, _, shift = block.prior(theta)
     return Coefficients(mean - shift, block.design, spread), shift
-
-
-def _of_all_rows(covariance: Array, rows: NDArray[np.int64]) -> Array:
-    """The covariance of several independent vectors together."""
-    whole = np.zeros((rows.size, rows.size), order="F")
-    for row in rows:
-        whole[np.ix_(row, row)] = covariance
-    return whole
 
 
 def variational_sites_at(

@@ -49,7 +49,7 @@ class JointSampler(ChainSampler):
     model : JointModel
         The blocks and the rest of the log density as functions of θ.
     blocks : sequence of CompiledBlock
-        The same blocks, for their likelihoods' curvature.
+        The same blocks, each row on its own, for their likelihoods' curvature.
     plan, initial_values, own_initval
         As in `ChainSampler`.
     """
@@ -147,10 +147,11 @@ class JointSampler(ChainSampler):
         held = self.model.theta.unpack(theta)
         return ", ".join(f"{name} = {np.round(value, 3).tolist()}" for name, value in held.items())
 
-    def _likelihoods(self, theta: Array) -> list[Any]:
-        """The blocks' likelihoods with the parameters that θ gives them."""
+    def _likelihoods(self, theta: Array) -> list[list[Any]]:
+        """The blocks' likelihoods with the parameters that θ gives them, row by row."""
         point = self._point | self.model.theta.unpack(theta)
-        return [block.likelihood(point) for block in self.blocks]
+        bound = iter([block.likelihood(point) for block in self.blocks])
+        return [[next(bound) for _ in ([None] if b.rows is None else b.rows)] for b in self.model.blocks]
 
     def _enter(self, values: Array, rng: np.random.Generator) -> None:
         """Stand at given values: from memory where they are the ones that were kept."""

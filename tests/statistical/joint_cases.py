@@ -248,6 +248,30 @@ class Grid(Latents):
         return drawn["f_rotated_"]
 
 
+class Rows(Latents):
+    """Two processes at three places with one covariance."""
+
+    n = 6
+    inputs = np.array([[0.0], [0.3], [1.0]])
+    priors = (("ls", "log", -0.7, 0.5), ("amplitude", "log", 0.0, 0.5), ("level", "", 0.3, 0.5))
+
+    def build(self, held):
+        kernel = held["amplitude"] ** 2 * pm.gp.cov.Matern32(1, ls=held["ls"])
+        gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(held["level"]), cov_func=kernel)
+        return gp.prior("f", X=self.inputs, n_outputs=2, jitter=1e-4, reparameterize=False).ravel()
+
+    def _root(self, held):
+        scaled = np.sqrt(3.0) * np.abs(self.inputs - self.inputs.T) / held["ls"]
+        return np.linalg.cholesky(held["amplitude"] ** 2 * (1.0 + scaled) * np.exp(-scaled) + 1e-4 * np.eye(3))
+
+    def draw(self, held, rng):
+        f = held["level"] + (rng.standard_normal((2, 3)) @ self._root(held).T).ravel()
+        return {"f": f}, f
+
+    def noise(self, held, drawn):
+        return np.linalg.solve(self._root(held), (drawn["f"] - held["level"]).reshape(2, 3).T).T.ravel()
+
+
 VARIABLES = {
     "": lambda name, mean, sd: pm.Normal(name, mean, sd),
     "log": lambda name, mean, sd: pm.LogNormal(name, mean, sd),

@@ -371,7 +371,17 @@ def grid(rng, reparameterize):
     return ["lengthscales", "amplitude", "level", "f"]
 
 
-@pytest.mark.parametrize("family", [ard, additive, basis, mixed, grid])
+def rows(rng, reparameterize):
+    """Two processes with one covariance, of which the first is seen better."""
+    x = np.linspace(-1.0, 1.0, 12)[:, None]
+    kernel = pm.HalfNormal("amplitude", 1.0) ** 2 * pm.gp.cov.Matern52(1, ls=pm.InverseGamma("lengthscale", 5.0, 5.0))
+    f = pm.gp.Latent(cov_func=kernel).prior("f", X=x, n_outputs=2, reparameterize=reparameterize)
+    rate = np.array([[20.0], [1.0]]) * np.exp(np.sin(2.0 * x.T * np.array([[1.0], [-1.0]])))
+    pm.Poisson("y", mu=np.array([[20.0], [1.0]]) * pm.math.exp(f), observed=rng.poisson(rate))
+    return ["amplitude", "lengthscale", "f"]
+
+
+@pytest.mark.parametrize("family", [ard, additive, basis, mixed, grid, rows])
 def test_a_long_run_of_nuts_agrees(family):
     def build(reparameterize):
         with pm.Model() as model:
