@@ -13,6 +13,7 @@ from rich.table import Table
 
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.compile import CompiledBlock, compile_model
+from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.joint import read_joint
 from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, read_structure
@@ -190,6 +191,9 @@ def _describe(
 
 def _form(latent: LatentVariable) -> str:
     """A latent's prior in words."""
+    for kind, name in GAUSSIAN_VECTORS.items():
+        if isinstance(latent.variable.owner.op, kind):
+            return name
     return ON_A_GRID if latent.root == "kronecker" else FORMS[latent.form]
 
 

@@ -14,7 +14,10 @@ from pytensor.tensor.variable import TensorVariable
 
 __all__ = ["GAUSSIAN_VECTORS", "gaussian_vector"]
 
-GAUSSIAN_VECTORS = (AutoRegressiveRV, CARRV, RandomWalkRV)
+# With what each is called.
+GAUSSIAN_VECTORS: dict[type, str] = {
+    AutoRegressiveRV: "autoregression", CARRV: "areal model (CAR)", RandomWalkRV: "random walk",
+}  # fmt: skip
 
 
 def gaussian_vector(variable: TensorVariable) -> tuple[TensorVariable, TensorVariable, str] | str:

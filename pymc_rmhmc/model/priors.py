@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pymc as pm
 from pytensor.graph.traversal import ancestors
@@ -83,7 +84,7 @@ def read_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable | s
     LatentVariable or str
         What was recognised, or the reason why nothing was.
     """
-    op = variable.owner.op
+    op: Any = variable.owner.op
     if not isinstance(op, (MvNormalRV, NormalRV, *GAUSSIAN_VECTORS)):
         name = type(op).__name__.removesuffix("RV")
         return f"its prior is {name}, not Gaussian in a form that is read"
@@ -91,7 +92,7 @@ def read_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable | s
     if transform is not None:
         name = type(transform).__name__
         return f"its values are transformed ({name}), and what is sampled then is not Gaussian"
-    if isinstance(op, GAUSSIAN_VECTORS):
+    if isinstance(op, tuple(GAUSSIAN_VECTORS)):
         stated = gaussian_vector(variable)
         if isinstance(stated, str):
             return stated

@@ -80,7 +80,7 @@ def _combined():
         (_gathered, ("above", "level", "ls", "alpha"), ""),
         (_nothing_free, (), "no block depends on continuous hyperparameters"),
         (_additive, ("level",), ""),
-        (_rows, (), "f has several rows, each with a covariance matrix"),
+        (_rows, ("level",), ""),
         (_unregistered, (), "the likelihood of f is not registered"),
         (_combined, ("level",), ""),
     ],

@@ -8,7 +8,7 @@ import pytest
 from scipy import sparse
 from scipy.stats import multivariate_normal
 
-from pymc_rmhmc import RMHMC
+from pymc_rmhmc import RMHMC, describe
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.graphs import Evaluator
 from pymc_rmhmc.model.priors import read_latent
@@ -75,6 +75,14 @@ def test_the_density_is_pymcs(make):
     np.testing.assert_allclose(gaps, gaps[0], atol=1e-7)
     if not make.__name__.startswith("areal"):
         assert gaps[0] == pytest.approx(0.0, abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(random_walk, "random walk"), (autoregression, "autoregression"), (areal, "areal model (CAR)")],
+)
+def test_it_is_called_what_it_is(make, name):
+    assert describe(build(make)).blocks[0].prior == name
 
 
 @pytest.mark.parametrize("make", PRIORS)
