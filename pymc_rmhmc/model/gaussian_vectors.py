@@ -15,7 +15,7 @@ from pytensor.tensor.variable import TensorVariable
 __all__ = ["GAUSSIAN_VECTORS", "gaussian_vector"]
 
 # With what each is called.
-GAUSSIAN_VECTORS: dict[type, str] = {
+GAUSSIAN_VECTORS: dict[type[Any], str] = {
     AutoRegressiveRV: "autoregression", CARRV: "areal model (CAR)", RandomWalkRV: "random walk",
 }  # fmt: skip
 
