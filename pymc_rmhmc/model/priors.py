@@ -92,7 +92,7 @@ def read_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable | s
     if transform is not None:
         name = type(transform).__name__
         return f"its values are transformed ({name}), and what is sampled then is not Gaussian"
-    if isinstance(op, tuple(GAUSSIAN_VECTORS)):
+    if type(op) in GAUSSIAN_VECTORS:
         stated = gaussian_vector(variable)
         if isinstance(stated, str):
             return stated
