@@ -85,7 +85,7 @@ def read_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable | s
         What was recognised, or the reason why nothing was.
     """
     op: Any = variable.owner.op
-    if not isinstance(op, (MvNormalRV, NormalRV, *GAUSSIAN_VECTORS)):
+    if not issubclass(type(op), (MvNormalRV, NormalRV, *GAUSSIAN_VECTORS)):
         name = type(op).__name__.removesuffix("RV")
         return f"its prior is {name}, not Gaussian in a form that is read"
     transform = model.rvs_to_transforms.get(variable)
