@@ -27,7 +27,7 @@ from pymc_rmhmc.geometry.charts.kronecker import KroneckerProduct
 from pymc_rmhmc.geometry.charts.marginal import MarginalChart
 from pymc_rmhmc.geometry.charts.moving_sites import MovingSites
 from pymc_rmhmc.geometry.charts.site import GaussianSites
-from pymc_rmhmc.geometry.joint import JointBlock, JointDensity, JointTarget, conditional_of, parts_of
+from pymc_rmhmc.geometry.joint import JointBlock, JointDensity, JointTarget, conditional_of, parts_of, prior_of
 from pymc_rmhmc.geometry.prior import Predictor, PriorFailure
 from pymc_rmhmc.geometry.target import Likelihood
 
@@ -175,11 +175,11 @@ def _predictor(block: JointBlock, theta: Array) -> tuple[Predictor | Coefficient
         total = np.asfortranarray(sum(part.covariance() for part in parts), dtype=np.float64)
         return Predictor(mean - shift, total, triangular=True, gram=total), shift
     if block.design is None:
-        mean, covariance, shift = block.prior(theta)
+        mean, covariance, shift = prior_of(block, theta)
         if isinstance(covariance, tuple):
             covariance = KroneckerProduct(covariance).dense()
         return Predictor(mean - shift, covariance, triangular=True, gram=covariance), shift
-    mean, spread, _, _, shift = block.prior(theta)
+    mean, spread, _, _, shift = prior_of(block, theta)
     return Coefficients(mean - shift, block.design, spread), shift
 
 

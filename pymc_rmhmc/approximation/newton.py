@@ -214,12 +214,10 @@ class _Structured:
     def newton(self, height: Array, gradient: Array, weight: Array) -> Array | None:
         """The end of a full Newton step, None if it cannot be computed."""
         try:
-            weighted = weighted_design(self._design, weight)
-            inner = weighted.inner(self._spread, weight * height + gradient)
+            end = weighted_design(self._design, weight).inner(self._spread, weight * height + gradient).centre
         except (PriorFailure, np.linalg.LinAlgError):
             return None
-        inner.place(np.zeros(self.size + weighted.n_noise))
-        return inner.placed if np.isfinite(inner.placed).all() else None
+        return end if np.isfinite(end).all() else None
 
 
 def _line_search(

@@ -35,6 +35,7 @@ __all__ = [
     "JointTarget",
     "conditional_of",
     "parts_of",
+    "prior_of",
     "sites_at",
 ]
 
@@ -340,6 +341,20 @@ def sites_at(block: JointBlock, theta: Array, sites: Sites) -> GaussianSites:
     return sites.at(block.information(theta, sites.eta)) if isinstance(sites, MovingSites) else sites
 
 
+def prior_of(block: JointBlock, theta: Array) -> tuple[Any, ...]:
+    """What a block's prior is at θ.
+
+    Raises
+    ------
+    PriorFailure
+        If it takes an inverse, as of a precision, that does not exist.
+    """
+    try:
+        return block.prior(theta)
+    except np.linalg.LinAlgError:
+        raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, 0) from None
+
+
 def conditional_of(
     block: JointBlock, theta: Array, sites: GaussianSites, like: Any = None, *, same_sites: bool = True
 ) -> Conditional:
@@ -354,9 +369,9 @@ def conditional_of(
         mean, parts, _ = parts_of(block, theta)
         return SummedConditional(mean, parts, sites)
     if block.design is not None:
-        mean, spread, location, scale, _ = block.prior(theta)
+        mean, spread, location, scale, _ = prior_of(block, theta)
         return DiagonalConditional(block.design, mean, spread, location, scale, sites, like)
-    mean, covariance, shift = block.prior(theta)
+    mean, covariance, shift = prior_of(block, theta)
     if isinstance(covariance, tuple):
         return KroneckerConditional(
             mean, covariance, sites, like, by_covariance=not block.fixed_covariance, same_sites=same_sites
@@ -375,7 +390,7 @@ def parts_of(block: JointBlock, theta: Array) -> tuple[Array, list[Part], Array]
     PriorFailure
         If one of the priors cannot be used at θ.
     """
-    mean, seconds, locations, scales, shift = block.prior(theta)
+    mean, seconds, locations, scales, shift = prior_of(block, theta)
     parts: list[Part] = []
     for form, second, location, scale in zip(block.parts or (), seconds, locations, scales, strict=True):
         if form.kind == "independent":

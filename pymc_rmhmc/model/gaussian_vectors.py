@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytensor.sparse
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import CARRV
@@ -42,10 +43,10 @@ def gaussian_vector(variable: TensorVariable) -> tuple[TensorVariable, TensorVar
     if isinstance(node.op, RandomWalkRV):
         steps = _normal(node.inputs[1])
         if begin is None or steps is None:
-            return "its start or its steps are not Normal"
+            return "its start or its steps are not independent Normals"
         return _random_walk(begin, steps, node.inputs[2])
     if begin is None:
-        return "its start is not Normal"
+        return "its start is not made of independent Normals"
     rhos, sigma, _, steps, *_ = node.inputs
     return _autoregression(node.op.constant_term, node.op.ar_order, rhos, sigma, begin, steps)
 
@@ -60,7 +61,7 @@ def _random_walk(begin: Any, steps: Any, n_steps: TensorVariable) -> tuple[Tenso
     """``x_t = x_0 + Σ e``: its covariance at two times is its variance at the earlier."""
     n = n_steps + 1
     mean, deviation = (_joined(first, 1, rest, n_steps) for first, rest in zip(begin, steps, strict=True))
-    variance = pt.cumsum(deviation**2)
+    variance = pt.cumsum(_where(deviation > 0.0, deviation) ** 2)
     later = pt.tri(n)
     return pt.cumsum(mean), later * variance[None, :] + (1.0 - later) * variance[:, None], "covariance"
 
@@ -73,6 +74,7 @@ def _autoregression(
     level = rhos[0] if constant else pt.zeros(())
     mean = _joined(begin[0], order, level, steps)
     deviation = _joined(begin[1], order, sigma, steps)
+    deviation = _where(deviation > 0.0, deviation)
     follows = (pt.arange(n) >= order)[:, None]
     matrix = pt.eye(n)
     for lag in range(1, order + 1):
@@ -82,13 +84,19 @@ def _autoregression(
 
 
 def _areal(
-    mu: TensorVariable, weights: Any, alpha: TensorVariable, tau: TensorVariable, _: TensorVariable
+    mu: TensorVariable, weights: Any, alpha: TensorVariable, tau: TensorVariable, weights_are_valid: TensorVariable
 ) -> tuple[TensorVariable, TensorVariable, str]:
     """``N(μ, [τ(D - αW)]⁻¹)`` with the neighbours' numbers on D's diagonal."""
     if isinstance(weights.type, SparseTensorType):
         weights = pytensor.sparse.dense_from_sparse(weights)
     weights, alpha, tau = weights.reshape(weights.shape[-2:]), alpha.ravel()[0], tau.ravel()[0]
-    return mu, tau * (pt.diag(weights.sum(axis=0)) - alpha * weights), "precision"
+    valid = pt.all(weights_are_valid) & (alpha > -1.0) & (alpha < 1.0) & (tau > 0.0)
+    return mu, _where(valid, tau * (pt.diag(weights.sum(axis=0)) - alpha * weights)), "precision"
+
+
+def _where(valid: TensorVariable, values: TensorVariable) -> TensorVariable:
+    """Values where PyMC has a density, and nan elsewhere, with which a prior is refused."""
+    return pt.switch(valid, values, np.nan)
 
 
 def _joined(first: TensorVariable, n_first: Any, rest: TensorVariable, n_rest: Any) -> TensorVariable:

@@ -104,7 +104,7 @@ def read_together(model: pm.Model, vars: Any, point: Point) -> tuple[ModelStruct
     if vars is None:
         structure = read_structure(model)
         return structure, read_joint(structure, point)
-    named, latents = resolve_variables(model, vars), gaussian_candidates(model) or linear_normals(model)
+    named, latents = resolve_variables(model, vars), {*gaussian_candidates(model), *linear_normals(model)}
     chosen = [v for v in named if v in latents]
     others = [v for v in named if v not in latents]
     if not (chosen and others):
@@ -225,7 +225,7 @@ def _with_scales_first(model: pm.Model, block: LatentBlock) -> LatentBlock:
     """A block whose coefficients are multiplied by their scales before any matrix is."""
     coefficients = [latent.variable for latent in block.latents if latent.form == "independent"]
     readings = [o.reading for o in block.observations if o.reading is not None]
-    etas = scales_first([reading.eta for reading in readings], coefficients, model.free_RVs)
+    etas = scales_first(model, [reading.eta for reading in readings], coefficients)
     observations = [
         replace(o, reading=reading._replace(eta=eta))
         for o, reading, eta in zip(block.observations, readings, etas, strict=True)

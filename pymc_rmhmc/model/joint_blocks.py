@@ -75,6 +75,7 @@ class Block:
 
     def bind(self, point: Point) -> None:
         """Take what is not a graph from a point and from shared data."""
+        self._prior.forget()
 
     @property
     def has_moving_sites(self) -> bool:
@@ -204,6 +205,8 @@ class _LinearBlock(Block, ABC):
 
     def bind(self, point: Point) -> None:
         """Read the matrices, unless the data that they were read of are still there."""
+        if self._read is not None:  # its functions are made
+            super().bind(point)
         data = [s.get_value(borrow=True) for s in self._reader.shared]
         if self._read is None or any(a is not b for a, b in zip(self._read, data, strict=True)):
             self._read = data

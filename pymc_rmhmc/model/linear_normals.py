@@ -90,8 +90,8 @@ def passed_on(node: Apply, moves: Sequence[bool]) -> list[int] | None:
     op = core_op(node.outputs[0])
     name, kind = type(getattr(op, "scalar_op", op)).__name__, type(op).__name__
     everything = list(range(len(moves)))
-    if kind in ("Join", "MakeVector"):
-        return everything[1:] if kind == "Join" else everything
+    if kind in ("Join", "MakeVector"):  # an axis, where it is an input, has no dimensions
+        return [i for i in everything if kind == "MakeVector" or node.inputs[i].ndim]
     if kind in SHAPING or (isinstance(op, CumOp) and op.mode == "add"):  # a random walk is the sum of its steps
         # An index or a shape that moves is no number that is passed on.
         return None if any(moves[1:]) else [0]

@@ -17,6 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS, gaussian_vector
 from pymc_rmhmc.model.graphs import core_op, reaches
 from pymc_rmhmc.model.kronecker import kronecker_product
+from pymc_rmhmc.model.likelihoods import read_likelihood
 from pymc_rmhmc.model.likelihoods.links import strip
 
 __all__ = ["LatentVariable", "gaussian_candidates", "read_latent"]
@@ -142,6 +143,21 @@ def _without_batch(matrix: TensorVariable) -> TensorVariable:
     return matrix
 
 
+def _is_latent(model: pm.Model, variable: TensorVariable) -> bool:
+    """Whether a vector can be read, and the predictor of some likelihood depends on it.
+
+    Of a likelihood that is not registered anything is its predictor.
+    """
+    if isinstance(read_latent(model, variable), str):
+        return False
+    for observed in model.observed_RVs:
+        if reaches(observed, [variable], model.basic_RVs):
+            found = read_likelihood(observed)
+            if found is None or reaches(found[1].eta, [variable], model.basic_RVs):
+                return True
+    return False
+
+
 def _whitened_product(model: pm.Model, variable: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
     """The node ``cholesky(K) @ v`` and K, if the variable is read through one alone."""
     densities = _densities(model)
@@ -186,10 +202,14 @@ def _moved(variable: TensorVariable) -> TensorVariable:
 
 
 def gaussian_candidates(model: pm.Model) -> list[TensorVariable]:
-    """Free variables that are latent Gaussian without being named: vectors with a covariance, and rotated GPs."""
+    """Free variables that are latent Gaussian without being named: vectors with a covariance, and rotated GPs.
+
+    A walk, an autoregression or a map counts where it can be read, and a registered likelihood's predictor reads it.
+    """
     return [
         v
         for v in model.free_RVs
-        if isinstance(v.owner.op, (MvNormalRV, *GAUSSIAN_VECTORS))
+        if isinstance(v.owner.op, MvNormalRV)
+        or (type(v.owner.op) in GAUSSIAN_VECTORS and _is_latent(model, v))
         or (isinstance(v.owner.op, NormalRV) and str(v.name).endswith("_rotated_"))
     ]

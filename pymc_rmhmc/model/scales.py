@@ -9,45 +9,64 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable, equal_computations
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import reaches
+from pymc_rmhmc.model.graphs import Evaluator, reaches
 from pymc_rmhmc.model.linear_normals import passed_on
 
 __all__ = ["scales_first"]
 
 
 def scales_first(
-    etas: Sequence[TensorVariable], coefficients: Iterable[TensorVariable], moving: Iterable[TensorVariable]
+    model: pm.Model, etas: Sequence[TensorVariable], coefficients: Iterable[TensorVariable]
 ) -> list[TensorVariable]:
     """Predictors in which no number that moves multiplies anything between some coefficients and the predictor.
 
     Parameters
     ----------
+    model : pymc.Model
+        The model.
     etas : sequence of TensorVariable
         Predictors.
     coefficients : iterable of TensorVariable
         Random variables.
-    moving : iterable of TensorVariable
-        What a number may depend on to be moved: a constant is part of the matrix.
 
     Returns
     -------
     list of TensorVariable
         The same where nothing was found, or where it could not be moved.
     """
-    mover = _Mover(coefficients, moving)
-    return [mover.rebuilt(eta) for eta in etas]
+    mover = _Mover(model, coefficients)
+    found = [mover.rebuilt(eta) for eta in etas]
+    return found if _are_equal(model, etas, found) else list(etas)
+
+
+def _are_equal(model: pm.Model, etas: Sequence[TensorVariable], others: Sequence[TensorVariable]) -> bool:
+    """Whether predictors are the same at a point where no value is a special one."""
+    if all(a is b for a, b in zip(etas, others, strict=True)):
+        return True
+    rng, point = np.random.default_rng(0), model.initial_point()
+    point = {name: v + rng.uniform(0.1, 0.5, v.shape) if v.dtype.kind == "f" else v for name, v in point.items()}
+    evaluated = Evaluator(model, [*etas, *others])(point)
+    return all(
+        a.shape == b.shape and np.allclose(a, b, rtol=1e-8, atol=1e-8)
+        for a, b in zip(evaluated[: len(etas)], evaluated[len(etas) :], strict=True)
+    )
 
 
 class _Mover:
     """Rebuilds graphs; a coefficient times a number is one node however often it is met."""
 
-    def __init__(self, coefficients: Iterable[TensorVariable], moving: Iterable[TensorVariable]) -> None:
-        self._coefficients, self._moving = set(coefficients), set(moving) - set(coefficients)
+    def __init__(self, model: pm.Model, coefficients: Iterable[TensorVariable]) -> None:
+        self._coefficients, self._variables = set(coefficients), model.basic_RVs
+        # A constant number is part of the matrix.
+        self._moving = set(model.free_RVs) - self._coefficients
+        self._moved: dict[tuple[TensorVariable, TensorVariable], TensorVariable | None] = {}
         self._products: list[tuple[TensorVariable, TensorVariable, TensorVariable]] = []
         self._depends: dict[Variable, bool] = {}
         self._rebuilt: dict[Variable, TensorVariable] = {}
@@ -83,6 +102,11 @@ class _Mover:
 
     def _times(self, scale: TensorVariable, variable: TensorVariable) -> TensorVariable | None:
         """A number times a variable, with the number at the coefficients; None if it cannot be moved there."""
+        if (scale, variable) not in self._moved:
+            self._moved[scale, variable] = self._move(scale, variable)
+        return self._moved[scale, variable]
+
+    def _move(self, scale: TensorVariable, variable: TensorVariable) -> TensorVariable | None:
         if variable in self._coefficients:
             return self._product(scale, variable)
         if not self._reads(variable):
@@ -109,7 +133,7 @@ class _Mover:
 
     def _reads(self, variable: Variable) -> bool:
         if variable not in self._depends:
-            self._depends[variable] = reaches(variable, self._coefficients)
+            self._depends[variable] = reaches(variable, self._coefficients, self._variables)
         return self._depends[variable]
 
 

@@ -19,6 +19,7 @@ from pytensor.scan.op import Scan
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedLikelihoodError, UnsupportedModelError
+from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.graphs import reaches
 from pymc_rmhmc.model.likelihoods import Likelihood, Reading, read_likelihood
 from pymc_rmhmc.model.linear_normals import linear_normals
@@ -130,7 +131,8 @@ def read_structure(model: pm.Model, vars: Any = None) -> ModelStructure:  # noqa
         The model.
     vars : variable, name or list of them, optional
         The latent variables to sample; a whitened GP may be named by itself or by its rotated values. By
-        default every MvNormal and every whitened GP that has a likelihood.
+        default every vector with a covariance (an MvNormal, a walk, an autoregression, a map) and every whitened
+        GP that has a likelihood; in their absence the Normals that predictors are linear in.
 
     Returns
     -------
@@ -170,7 +172,7 @@ def _find_latents(model: pm.Model, reasons: dict[str, str]) -> list[LatentVariab
     found = []
     candidates = gaussian_candidates(model)
     for variable in model.free_RVs:
-        if variable not in candidates:
+        if variable not in candidates and type(variable.owner.op) not in GAUSSIAN_VECTORS:
             named = " unless it is named in vars" if _distribution(variable) == "Normal" else ""
             reasons[str(variable.name)] = f"a {_distribution(variable)} is not a latent Gaussian variable{named}"
             continue
@@ -187,7 +189,7 @@ def _find_latents(model: pm.Model, reasons: dict[str, str]) -> list[LatentVariab
         except UnsupportedModelError as error:
             reasons[str(variable.name)] = str(error)
             continue
-        if observed:
+        if observed and variable in candidates:
             found.append(latent)
         else:
             reasons[str(variable.name)] = "no likelihood depends on it"

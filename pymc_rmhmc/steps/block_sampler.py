@@ -87,8 +87,9 @@ class BlockSampler(ChainSampler):
         """Build what is missing of prior, sites, chart and target, in this order."""
         if self._prior is None:
             self._prior = FactorizedPrior(self.block.prior(point))
-        if self.plan.metric.uses_sites and self.state.sites is None:
-            self.state.sites = self._laplace_sites()
+        if self.plan.metric.uses_sites:
+            if self.state.sites is None:
+                self.state.sites = self._laplace_sites()
             # The mode is all that needs the covariance beside its factor.
             self._prior.predictor.forget_gram()
         if self._chart is None:

@@ -10,6 +10,9 @@ from scipy.stats import multivariate_normal
 
 from pymc_rmhmc import RMHMC, describe
 from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.geometry.charts import GaussianSites
+from pymc_rmhmc.geometry.joint import conditional_of
+from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.model.graphs import Evaluator
 from pymc_rmhmc.model.priors import read_latent
 from tests.model.test_joint import differences, joint_of, random_point
@@ -102,6 +105,44 @@ def test_hyperparameters_are_taken_in_with_their_derivatives(make):
     np.testing.assert_allclose(found, differences(along, theta), rtol=1e-5, atol=1e-6)
 
 
+def bounded_areal(weights=NEIGHBOURS):
+    return pm.CAR("x", mu=np.zeros(N), W=weights, alpha=pm.Normal("alpha"), tau=pm.Normal("tau"))
+
+
+@pytest.mark.parametrize(
+    ("make", "outside"),
+    [
+        (bounded_areal, {"alpha": -1.1, "tau": 1.0}),
+        (bounded_areal, {"alpha": 0.5, "tau": -1.0}),
+        (lambda: bounded_areal(np.triu(NEIGHBOURS)), {"alpha": 0.5, "tau": 1.0}),
+        (lambda: pm.GaussianRandomWalk("x", sigma=pm.Normal("s"), init_dist=pm.Normal.dist(), shape=N), {"s": -0.5}),
+        (lambda: pm.AR("x", rho=[0.5], sigma=pm.Normal("s"), init_dist=pm.Normal.dist(), shape=N), {"s": -0.5}),
+    ],
+)
+def test_there_is_no_prior_where_pymc_has_no_density(make, outside):
+    model = build(make)
+    point = model.initial_point() | {name: np.array(value) for name, value in outside.items()}
+    joint = joint_of(model)
+    joint.bind(point)
+    (block,) = joint.blocks
+    with pytest.raises(PriorFailure):
+        conditional_of(block, joint.theta.pack(point), GaussianSites(np.zeros(N), np.ones(N)))
+
+
+def test_a_walk_that_is_no_latent_leaves_the_coefficients_their_chart():
+    def rest(scale):
+        coefficients = pm.Normal("z", 0.0, pm.HalfNormal("s"), shape=3)
+        pm.Normal("y", coefficients[np.arange(N) % 3], pm.math.exp(scale), observed=COUNTS / 2.0)
+
+    with pm.Model() as model:
+        rest(pm.GaussianRandomWalk("w", init_dist=pm.Normal.dist(), shape=N))
+    assert set(joint_of(model).theta.names) == {"s_log__", "w"}
+    assert joint_of(model, ["z", "s"]).theta.names == ("s_log__",)
+    with pm.Model() as model:
+        rest(pm.GaussianRandomWalk("w", init_dist=pm.Normal.dist(), shape=(2, N))[0])
+    assert set(joint_of(model).theta.names) == {"s_log__", "w"}
+
+
 def test_a_walk_is_sampled_beside_a_step_of_its_own():
     model = build(random_walk)
     with model:
@@ -114,10 +155,10 @@ def test_a_walk_is_sampled_beside_a_step_of_its_own():
     ("make", "reason"),
     [
         (lambda: pm.GaussianRandomWalk("x", init_dist=pm.Normal.dist(), shape=(2, N)), "several rows"),
-        (lambda: pm.GaussianRandomWalk("x", init_dist=pm.StudentT.dist(3.0), shape=N), "are not Normal"),
+        (lambda: pm.GaussianRandomWalk("x", init_dist=pm.StudentT.dist(3.0), shape=N), "are not independent Normals"),
         (lambda: pm.RandomWalk("x", init_dist=pm.Normal.dist(), innovation_dist=pm.Laplace.dist(0.0, 1.0), steps=5),
-         "are not Normal"),
-        (lambda: pm.AR("x", rho=[0.5], init_dist=pm.Laplace.dist(0.0, 1.0), shape=N), "start is not Normal"),
+         "are not independent Normals"),
+        (lambda: pm.AR("x", rho=[0.5], init_dist=pm.Laplace.dist(0.0, 1.0), shape=N), "start is not made of"),
     ],
 )  # fmt: skip
 def test_what_is_not_one_gaussian_vector_says_why(make, reason):

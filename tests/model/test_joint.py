@@ -249,6 +249,23 @@ def scaled_in_turn_and_in_two_likelihoods() -> None:
     pm.Bernoulli("z", logit_p=0.3 - spread * pt.exp(-other) * raw[GROUP[::-1]], observed=BINARY)
 
 
+@form("spread_log__", "other_log__")
+def scaled_after_being_joined() -> None:
+    spread, other = pm.HalfNormal("spread"), pm.HalfNormal("other")
+    first, second = pm.Normal("first", shape=2), pm.Normal("second", shape=3)
+    joined = spread * pt.concatenate([first, np.array([0.5]), second])
+    poisson(joined[GROUP] + other * (spread * pt.stack([first[0], second[1]])[GROUP % 2]))
+    pm.Bernoulli("z", logit_p=joined[GROUP[::-1]], observed=BINARY)
+
+
+@form("scale_log__")
+def exponents_of_exponents() -> None:
+    """A matrix and its double, both exponentiated, and one of them twice."""
+    r = -((X - X.T) ** 2) / pm.HalfNormal("scale")
+    kernel = pt.exp(r) + 0.5 * pt.exp(2.0 * r) + 0.3 * pt.exp(r.T) + 0.1 * pt.exp(pt.exp(r) - 1.0) + np.eye(N)
+    poisson(pm.MvNormal("f", np.zeros(N), cov=kernel))
+
+
 @form("spread_log__")
 def local_level() -> None:
     """A random walk as the sum of its steps."""
@@ -516,7 +533,7 @@ def test_sites_of_coefficients_stand_still_where_not_all_likelihoods_have_parame
 
 TARGETS = [
     "on_a_grid", "on_a_grid_of_three_axes_read_as_an_array", "averages_over_a_grid", "rows_read_across",
-    "centred_rows_of_two_means", "rows_that_stand_still",
+    "centred_rows_of_two_means", "rows_that_stand_still", "exponents_of_exponents",
 ]  # fmt: skip
 
 
@@ -570,6 +587,26 @@ def test_data_that_change_are_seen_at_the_next_bind():
     assert_is_the_model(joint, model)
     joint.bind(point)
     assert abs(log_density(joint, point) - before) > 0.1
+
+
+def test_exponentials_are_those_of_the_data_that_are_bound():
+    """They are kept from a prior to its derivative, and no longer: not where data change, nor in a pickle."""
+    with pm.Model() as model:
+        inputs = pm.Data("inputs", X)
+        ls = pm.HalfNormal("ls")
+        poisson(pm.MvNormal("f", np.zeros(N), cov=pt.exp(-((inputs - inputs.T) ** 2) / ls) + np.eye(N)))
+    joint = joint_of(model)
+    (block,), theta, bars = joint.blocks, np.array([0.3]), (np.zeros(N), np.ones((N, N)))
+    joint.bind({})
+    size = len(cloudpickle.dumps(joint))
+    block.prior(theta)
+    assert len(cloudpickle.dumps(joint)) == size
+    with model:
+        pm.set_data({"inputs": 0.5 * X})
+    joint.bind({})
+    found = block.prior_pullback(theta, *bars)
+    block.prior(theta)
+    np.testing.assert_allclose(found, block.prior_pullback(theta, *bars), rtol=1e-12)
 
 
 def test_a_pickled_joint_model_goes_on():

@@ -121,7 +121,7 @@ class StaleCentre(JointTarget):
         made = super()._conditional(which, theta, sites)
         fixed = super()._conditional(which, np.zeros(self.n_theta), sites)
         made.log_evidence += half_square_of_centre(fixed, made) - half_square_of_centre(made, made)
-        for name in ("_linear", "_centre_dual", "_centre"):
+        for name in ("_linear", "_centre_dual", "_centre", "centre"):
             if hasattr(centred(made), name):
                 setattr(centred(made), name, getattr(centred(fixed), name))
         return made
@@ -136,7 +136,7 @@ def half_square_of_centre(centre, conditional) -> float:
     """The evidence's ``½ cᵀc``, with the centre of one conditional in the prior of another."""
     if hasattr(conditional, "_centre_dual"):
         return 0.5 * centre._linear @ conditional._multiply(centre._centre_dual)
-    return 0.5 * (conditional._spread * centre._inner._linear) @ centre._inner._centre
+    return 0.5 * (conditional._spread * centre._inner._linear) @ centre._inner.centre
 
 
 class WithoutDeterminant(JointTarget):

@@ -148,7 +148,7 @@ def test_few_draws_and_draws_that_do_not_move_are_not_trusted():
 class CountBlock:
     """Poisson counts of a vector with a covariance: the sites' fixed point is known by quadrature."""
 
-    design, parts, centred, fixed_covariance, n_sites, has_moving_sites = None, None, True, False, 3, False
+    design, parts, rows, centred, fixed_covariance, n_sites, has_moving_sites = None, None, None, True, False, 3, False
     y = np.array([0.0, 3.0, 9.0])
     covariance = np.asfortranarray(np.eye(3) + 0.5)
 
@@ -193,7 +193,7 @@ def test_the_joint_approximation_is_centred_where_the_bound_is_highest():
                 value, slope = self.gradient(eta)
                 return value, slope, np.exp(eta), np.ones(3)
 
-        return [Likelihood()]
+        return [[Likelihood()]]
 
     found = approximate_jointly(CountDensity(), likelihoods, np.array([4.0, -3.0]), np.random.default_rng(0))
     np.testing.assert_allclose(found.marginals.centre, 1.0, atol=1e-3)

@@ -93,7 +93,7 @@ class Arrow:
 
     def __init__(self, design: Any, precision: Array, apart: NDArray[np.int64]) -> None:
         n, k = design.shape
-        columns = sparse.csc_array(design)
+        columns = sparse.csc_array(design, dtype=np.float64)
         second = np.setdiff1d(np.arange(k), apart)
         alone = columns[:, apart].tocoo()
         # Every row has one entry at most: where it is, and what.
@@ -134,12 +134,13 @@ class ArrowInner:
 
     def __init__(self, arrays: _Arrays, spread: Array, slope: Array) -> None:
         self._arrays, self._spread = arrays, spread
-        self._factors, self.log_determinant, self._linear, self._centre, self.gained, self.explained = _begin(
+        self._factors, self.log_determinant, self._linear, self.centre, self.gained, self.explained = _begin(
             arrays, spread, slope
         )
-        # E has a factor wherever it is finite.
         if not np.isfinite(self.log_determinant):
-            raise PriorFailure(Failure.NON_FINITE, 0)
+            corner = self._factors.second**2 * arrays.corner.diagonal()
+            finite = bool(np.isfinite(self._factors.pivots).all() and np.isfinite(corner).all())
+            raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE if finite else Failure.NON_FINITE, 0)
 
     def place(self, noise: Array) -> Array:
         """``A D y`` (n,)."""
@@ -149,7 +150,7 @@ class ArrowInner:
     def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
         """By z, ``A D E⁻¹ D Aᵀ residual``, and by D."""
         noise, predicted, spread_bar = _pullback(
-            self._arrays, self._factors, self._spread, residual, self._pulled, self.placed, self._linear, self._centre
+            self._arrays, self._factors, self._spread, residual, self._pulled, self.placed, self._linear, self.centre
         )
         return noise, predicted, spread_bar
 

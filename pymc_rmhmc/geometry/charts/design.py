@@ -8,6 +8,7 @@ indicators of a mixed model's groups do, E is an arrow (`pymc_rmhmc.geometry.cha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,14 +39,17 @@ class Inner(Protocol):
         Of E.
     gained : float
         ``(D l)ᵀ E⁻¹ D l``.
+    centre : (k,) array
+        Their mean.
     explained : (n,) array
-        ``A D`` times their mean.
+        ``A D`` times it.
     placed : (k,) array
         y, of the noise that was placed last.
     """
 
     log_determinant: float
     gained: float
+    centre: Array
     explained: Array
     placed: Array
 
@@ -95,7 +99,8 @@ def weighted_design(design: Any, precision: Array) -> WeightedDesign:
 
 def _columns_apart(design: Any) -> NDArray[np.int64]:
     """Columns that have no row in common, taken greedily from those with the fewest entries."""
-    columns = sparse.csc_array(design)
+    columns = sparse.csc_array(design, copy=True)
+    columns.eliminate_zeros()
     starts, rows = columns.indptr, columns.indices
     order = np.argsort(np.diff(starts), kind="stable")
     taken = _apart(starts.astype(np.int64), rows.astype(np.int64), order, np.zeros(design.shape[0], dtype=np.bool_))
@@ -156,9 +161,9 @@ class _Inner(ABC):
         self._whole, self._spread = whole, spread
         self._factorise()
         self._linear = whole.collect(slope)
-        self._centre = self._solve(spread * self._linear)
-        self.gained = float((spread * self._linear) @ self._centre)
-        self.explained = whole.predict(spread * self._centre)
+        self.centre = self._solve(spread * self._linear)
+        self.gained = float((spread * self._linear) @ self.centre)
+        self.explained = whole.predict(spread * self.centre)
 
     def place(self, noise: Array) -> Array:
         """``A D y`` (n,)."""
@@ -169,7 +174,7 @@ class _Inner(ABC):
 
     def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
         """By z, ``A D E⁻¹ D Aᵀ residual``, and by D."""
-        spread, placed, centre, whole = self._spread, self.placed, self._centre, self._whole
+        spread, placed, centre, whole = self._spread, self.placed, self.centre, self._whole
         collected = whole.collect(residual)
         moved = self._solve(spread * collected)
         noise = np.concatenate((moved, whole.root_adjoint(spread * moved)))
@@ -202,8 +207,6 @@ class _ManyObservations(_Products):
         super().__init__(design)
         gram = self._transposed @ (precision[:, None] * self.dense)
         self.gram = np.asfortranarray(0.5 * (gram + gram.T))
-        values, vectors = np.linalg.eigh(self.gram)
-        self._root = vectors * np.sqrt(np.maximum(values, 0.0))
         self.n_noise = self.dense.shape[1]
 
     def root(self, noise: Array) -> Array:
@@ -217,6 +220,13 @@ class _ManyObservations(_Products):
 
     def inner(self, spread: Array, slope: Array) -> Inner:
         return _ManyObservationsInner(self, spread, slope)
+
+
+    @cached_property
+    def _root(self) -> Array:
+        """F, which a search for a mode has no use for."""
+        values, vectors = np.linalg.eigh(self.gram)
+        return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
 
 
 class _ManyObservationsInner(_Inner):

@@ -110,7 +110,7 @@ class SiteChart:
         return self.prior.to_model(self.to_whitened(z, eta))
 
     def from_model(self, values: Array) -> Array:
-        """The model's variables (k,) to z."""
+        """The model's variables (k,) to z; of a triangular Φ through η, as exact as that is."""
         whitened = self.prior.from_model(values)
         if self.sites is None:
             return whitened
