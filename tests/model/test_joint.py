@@ -249,12 +249,12 @@ def scaled_in_turn_and_in_two_likelihoods() -> None:
     pm.Bernoulli("z", logit_p=0.3 - spread * pt.exp(-other) * raw[GROUP[::-1]], observed=BINARY)
 
 
-@form("spread_log__", "other_log__")
+@form("spread_log__")
 def scaled_after_being_joined() -> None:
-    spread, other = pm.HalfNormal("spread"), pm.HalfNormal("other")
+    spread = pm.HalfNormal("spread")
     first, second = pm.Normal("first", shape=2), pm.Normal("second", shape=3)
     joined = spread * pt.concatenate([first, np.array([0.5]), second])
-    poisson(joined[GROUP] + other * (spread * pt.stack([first[0], second[1]])[GROUP % 2]))
+    poisson(joined[GROUP] + spread * pt.stack([first[0], second[1]])[GROUP % 2])
     pm.Bernoulli("z", logit_p=joined[GROUP[::-1]], observed=BINARY)
 
 
@@ -592,17 +592,17 @@ def test_data_that_change_are_seen_at_the_next_bind():
 def test_exponentials_are_those_of_the_data_that_are_bound():
     """They are kept from a prior to its derivative, and no longer: not where data change, nor in a pickle."""
     with pm.Model() as model:
-        inputs = pm.Data("inputs", X)
-        ls = pm.HalfNormal("ls")
-        poisson(pm.MvNormal("f", np.zeros(N), cov=pt.exp(-((inputs - inputs.T) ** 2) / ls) + np.eye(N)))
+        x = pm.Data("inputs", X[:, 0])
+        distance = (x[:, None] - x[None, :]) ** 2 / pm.HalfNormal("ls")
+        poisson(pm.MvNormal("f", np.zeros(N), cov=pt.exp(-distance) + np.eye(N)))
     joint = joint_of(model)
     (block,), theta, bars = joint.blocks, np.array([0.3]), (np.zeros(N), np.ones((N, N)))
     joint.bind({})
-    size = len(cloudpickle.dumps(joint))
     block.prior(theta)
-    assert len(cloudpickle.dumps(joint)) == size
+    assert block._prior._kept[1]
+    assert not cloudpickle.loads(cloudpickle.dumps(joint)).blocks[0]._prior._kept[1]
     with model:
-        pm.set_data({"inputs": 0.5 * X})
+        pm.set_data({"inputs": 0.5 * X[:, 0]})
     joint.bind({})
     found = block.prior_pullback(theta, *bars)
     block.prior(theta)
