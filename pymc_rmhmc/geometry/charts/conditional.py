@@ -110,6 +110,12 @@ class SitesOnCovariance:
         placed = pushed * (linear + 0.5 * self._root * self._site_noise - precision * eta)
         return np.asarray(evidence + placed - eta * (linear - 0.5 * precision * eta))
 
+    def _place_drawn(self, drawn: Array, site_noise: Array) -> Array:
+        """The sites (n,) of a draw of the prior, about its mean, and of the sites' noise."""
+        self._site_noise = site_noise
+        self._placed_dual = self._dual(self._linear - self._precision * drawn + self._root * site_noise)
+        return np.asarray(self._mean + drawn + self._multiply(self._placed_dual))
+
     def _invert_inner(self, *, overwrite: bool = False) -> Array:
         """The lower triangle of B⁻¹, in place of B's factor if that is not needed any more."""
         inverse = inverse_of_product(self._inner, overwrite=overwrite)
@@ -195,10 +201,8 @@ class DenseConditional(SitesOnCovariance):
     def place(self, noise: Array) -> Array:
         """The latent values η (n,) of z (2 n,)."""
         n = self._mean.size
-        self._prior_noise, self._site_noise = noise[:n], noise[n:]
-        drawn = multiply_lower(self._factor, self._prior_noise)
-        self._placed_dual = self._dual(self._linear - self._precision * drawn + self._root * self._site_noise)
-        self._placed = self._mean + drawn + self._multiply(self._placed_dual)
+        self._prior_noise = noise[:n]
+        self._placed = self._place_drawn(multiply_lower(self._factor, noise[:n]), noise[n:])
         return self._placed
 
     def enter(self, values: Array, noise: Array) -> Array:

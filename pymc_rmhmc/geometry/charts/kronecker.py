@@ -148,10 +148,8 @@ class KroneckerConditional(SitesOnCovariance):
     def place(self, noise: Array) -> Array:
         """The sites η (n,) of z (2 n,)."""
         n = self._mean.size
-        self._prior_noise, self._site_noise = noise[:n], noise[n:]
-        drawn = self._product.multiply(self._prior_noise)
-        self._placed_dual = self._dual(self._linear - self._precision * drawn + self._root * self._site_noise)
-        return np.asarray(self._mean + drawn + self._multiply(self._placed_dual))
+        self._prior_noise = noise[:n]
+        return self._place_drawn(self._product.multiply(noise[:n]), noise[n:])
 
     @property
     def latents(self) -> Array:

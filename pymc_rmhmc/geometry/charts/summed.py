@@ -203,12 +203,11 @@ class SummedConditional(SitesOnCovariance):
         held = list(zip(self._parts, self._slices, strict=True))
         self._noise = noise
         drawn = sum((part.predict(part.scale(noise[where])) for part, where in held), np.zeros_like(self._mean))
-        self._site_noise = noise[self._n_latent :]
-        self._placed_dual = self._dual(self._linear - self._precision * drawn + self._root * self._site_noise)
+        sites = self._place_drawn(drawn, noise[self._n_latent :])
         self._placed = [
             noise[where] + part.unscale_adjoint(part.collect(self._placed_dual)) for part, where in held
         ]
-        return np.asarray(self._mean + drawn + self._multiply(self._placed_dual))
+        return sites
 
     def enter(self, values: Array, noise: Array) -> Array:
         """A draw of z given the model's variables; `noise` is standard normal.
