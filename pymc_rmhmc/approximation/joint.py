@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,12 +155,9 @@ def laplace_sites_at(density: JointDensity, likelihoods: Likelihoods, theta: Arr
     """
     found = []
     for block, rows in zip(density.blocks, likelihoods(theta), strict=True):
-        whole, shift = _predictor(block, theta)
+        predictors, shift = _predictors(block, theta)
         linear, precision = np.empty((2, shift.size))
-        for where, likelihood in zip([...] if block.rows is None else block.rows, rows, strict=True):
-            predictor = whole
-            if isinstance(whole, Predictor) and block.rows is not None:  # each has a mean of its own
-                predictor = Predictor(whole.offset[where], whole.matrix, triangular=True, gram=whole.gram)
+        for (where, predictor), likelihood in zip(predictors, rows, strict=True):
             mode = find_mode(predictor, likelihood)
             sites = laplace_sites(replace(mode, eta=mode.eta + shift[where]))
             linear[where], precision[where] = sites.linear, sites.precision
@@ -167,20 +165,23 @@ def laplace_sites_at(density: JointDensity, likelihoods: Likelihoods, theta: Arr
     return found
 
 
-def _predictor(block: JointBlock, theta: Array) -> tuple[Predictor | Coefficients, Array]:
-    """The map from whitened latents to the sites without their shift, and the shift; of rows, that of one of them."""
+def _predictors(block: JointBlock, theta: Array) -> tuple[list[tuple[Any, Predictor | Coefficients]], Array]:
+    """Of every row its sites, and the map from whitened latents to them without their shift; and the shift."""
+    whole = slice(None)
     # Newton's method works on a covariance alone: its predictor's matrix is never used.
     if block.parts is not None:
         mean, parts, shift = parts_of(block, theta)
         total = np.asfortranarray(sum(part.covariance() for part in parts), dtype=np.float64)
-        return Predictor(mean - shift, total, triangular=True, gram=total), shift
+        return [(whole, Predictor(mean - shift, total, triangular=True, gram=total))], shift
     if block.design is None:
         mean, covariance, shift = prior_of(block, theta)
         if isinstance(covariance, tuple):
             covariance = KroneckerProduct(covariance).dense()
-        return Predictor(mean - shift, covariance, triangular=True, gram=covariance), shift
+        rows = [whole] if block.rows is None else block.rows
+        offset = mean - shift
+        return [(row, Predictor(offset[row], covariance, triangular=True, gram=covariance)) for row in rows], shift
     mean, spread, _, _, shift = prior_of(block, theta)
-    return Coefficients(mean - shift, block.design, spread), shift
+    return [(whole, Coefficients(mean - shift, block.design, spread))], shift
 
 
 def variational_sites_at(

@@ -191,10 +191,8 @@ def _describe(
 
 def _form(latent: LatentVariable) -> str:
     """A latent's prior in words."""
-    for kind, name in GAUSSIAN_VECTORS.items():
-        if isinstance(latent.variable.owner.op, kind):
-            return name
-    return ON_A_GRID if latent.root == "kronecker" else FORMS[latent.form]
+    usual = ON_A_GRID if latent.root == "kronecker" else FORMS[latent.form]
+    return GAUSSIAN_VECTORS.get(type(latent.variable.owner.op), usual)
 
 
 def _steps_of_pymc(model: pm.Model, names: list[str]) -> dict[str, str]:

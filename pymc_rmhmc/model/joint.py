@@ -145,7 +145,8 @@ def read_joint(
         variables = [v for v in variables if v in named]
     if not variables:
         return "no block depends on continuous hyperparameters"
-    vectors = [str(v.name) for v in variables if v in gaussian_candidates(model) and (named is None or v not in named)]
+    candidates = gaussian_candidates(model)
+    vectors = [str(v.name) for v in variables if v in candidates and (named is None or v not in named)]
     if vectors:
         return f"the latent vector {', '.join(vectors)} would be one of the hyperparameters"
     theta = Hyperparameters(model, variables, point)
@@ -190,7 +191,8 @@ def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: P
     The sites are the observations, or the latents where each observation reads one value of each vector.
     """
     block = _with_scales_first(model, block)
-    shapes = [LatentReader(model, latent).source_shape(point) for latent in block.latents]
+    readers = [LatentReader(model, latent) for latent in block.latents]
+    shapes = [each.source_shape(point) for each in readers]
     found = [ScaledSource(latent.source) for latent in block.latents]
     reader: DesignReader | SameValues
     sites = _plain_sites(model, block, shapes, point)
@@ -200,7 +202,7 @@ def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: P
             observed = _terms(model, block, {first.source: shapes[0]}, theta, sites)
             if first.root == "kronecker":
                 return KroneckerBlock(model, block.name, first, theta, size, observed)
-            rows = LatentReader(model, first).rows(0, point)
+            rows = readers[0].rows(0, point)
             return CovarianceBlock(model, block.name, first, theta, rows, observed)
         reader = SameValues(size, len(shapes))
     elif block.latents[0].form != "independent" and block.latents[0].variable.ndim != 1:

@@ -201,12 +201,15 @@ class _LinearBlock(Block, ABC):
         self.value_names = tuple(str(model.rvs_to_values[s.latent.variable].name) for s in sources)
         self.sizes = tuple(math.prod(s.shape) for s in sources)
         self._read: list[Any] | None = None
-        self.bind(point)
+        self._read_again(point)
 
     def bind(self, point: Point) -> None:
+        """Take what is not a graph from a point and from shared data, the matrices among them."""
+        super().bind(point)
+        self._read_again(point)
+
+    def _read_again(self, point: Point) -> None:
         """Read the matrices, unless the data that they were read of are still there."""
-        if self._read is not None:  # its functions are made
-            super().bind(point)
         data = [s.get_value(borrow=True) for s in self._reader.shared]
         if self._read is None or any(a is not b for a, b in zip(self._read, data, strict=True)):
             self._read = data

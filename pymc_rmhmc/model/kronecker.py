@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import pymc as pm
-from numpy.typing import NDArray
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
@@ -18,8 +18,6 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.model.graphs import Evaluator, core_op
 
 __all__ = ["kronecker_product"]
-
-type Array = NDArray[np.float64]
 
 # Of two sums of a few hundred numbers near 1 that differ in order alone.
 ROUNDING = 1e-9
@@ -99,13 +97,13 @@ def _is_product(
     point, rng = model.initial_point(), np.random.default_rng(0)
     covariances = Evaluator(model, [factor.owner.inputs[0] for factor in factors])(point)
     lower = {f: np.tril(rng.standard_normal(k.shape)) for f, k in zip(factors, covariances, strict=True)}
-    product: Array = np.ones((1, 1))
-    for factor in factors:
-        product = np.asarray(np.kron(product, lower[factor]), dtype=np.float64)
     v = rng.standard_normal(np.shape(point[str(model.rvs_to_values[variable].name)]))
-    if product.shape != (v.size, v.size):
+    matrices = [lower[factor] for factor in factors]
+    if math.prod(matrix.shape[0] for matrix in matrices) != v.size:
         return False
     placeholders = {node: node.type() for node in (variable, *lower)}
     (value,) = Evaluator(model, [source], placeholders)(point, v, *lower.values())
-    exact = product @ v
+    exact = v
+    for matrix in matrices:  # axis by axis, each of which goes to the end: the product itself has n² numbers
+        exact = (matrix @ exact.reshape(matrix.shape[0], -1)).T.ravel()
     return value.shape == exact.shape and np.allclose(value, exact, rtol=0.0, atol=ROUNDING * np.abs(exact).max())

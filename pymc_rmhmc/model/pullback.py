@@ -51,7 +51,7 @@ class Differentiated:
         self, model: pm.Model, theta: TensorVariable, outputs: Sequence[TensorVariable],
         weighted: Sequence[TensorVariable],
     ) -> None:  # fmt: skip
-        exponentials = _exponentials(outputs, theta)
+        exponentials = _where_to_cut(outputs, theta)
         exponents = [e.owner.inputs[0] for e in exponentials]
         held = [e.type() for e in exponentials]
         cut = clone_replace([*outputs, *weighted], dict(zip(exponentials, held, strict=True)))
@@ -103,7 +103,7 @@ class Differentiated:
             ]
 
 
-def _exponentials(outputs: Sequence[TensorVariable], theta: TensorVariable) -> list[TensorVariable]:
+def _where_to_cut(outputs: Sequence[TensorVariable], theta: TensorVariable) -> list[TensorVariable]:
     """Exponentials of matrices that θ moves; of one within another the outer."""
     held = [
         v

@@ -151,7 +151,8 @@ class JointSampler(ChainSampler):
         """The blocks' likelihoods with the parameters that θ gives them, row by row."""
         point = self._point | self.model.theta.unpack(theta)
         bound = iter([block.likelihood(point) for block in self.blocks])
-        return [[next(bound) for _ in ([None] if b.rows is None else b.rows)] for b in self.model.blocks]
+        n_rows = [1 if block.rows is None else len(block.rows) for block in self.model.blocks]
+        return [list(itertools.islice(bound, n)) for n in n_rows]
 
     def _enter(self, values: Array, rng: np.random.Generator) -> None:
         """Stand at given values: from memory where they are the ones that were kept."""

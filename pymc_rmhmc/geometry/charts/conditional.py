@@ -92,6 +92,11 @@ class SitesOnCovariance:
             - np.log(self._inner.diagonal()).sum()
         )
 
+    @property
+    def n_noise(self) -> int:
+        """The size of z: one normal number for a latent value, and one for its site."""
+        return 2 * self._mean.size
+
     def marginals(self) -> tuple[Array, Array]:
         """Mean and variance (n,) of each site under the prior times the sites' factors."""
         half = blas.dtrsm(1.0, self._inner, self._root[:, None] * self._covariance, lower=1)
@@ -192,11 +197,6 @@ class DenseConditional(SitesOnCovariance):
         self._shift, self._centred, self._by_covariance = shift, centred, by_covariance
         self._factor: Array = factor_or_fail(covariance) if like is None else like._factor
         super().__init__(mean, covariance, sites, like._inner if like is not None and same_sites else None)
-
-    @property
-    def n_noise(self) -> int:
-        """The size of z: one normal number for a latent value, and one for its site."""
-        return 2 * self._mean.size
 
     def place(self, noise: Array) -> Array:
         """The latent values η (n,) of z (2 n,)."""

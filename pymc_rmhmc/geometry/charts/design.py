@@ -19,10 +19,16 @@ from scipy.linalg import blas
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.arrow import Arrow
 from pymc_rmhmc.geometry.compilation import compiled
-from pymc_rmhmc.geometry.linalg import cholesky, inverse_lower, multiply_symmetric, solve_lower
+from pymc_rmhmc.geometry.linalg import (
+    cholesky,
+    identity_plus_scaled,
+    inverse_lower,
+    multiply_symmetric,
+    solve_lower,
+)
 from pymc_rmhmc.geometry.prior import PriorFailure
 
-__all__ = ["Inner", "WeightedDesign", "dense_design", "weighted_design"]
+__all__ = ["Inner", "WeightedDesign", "weighted_design"]
 
 type Array = NDArray[np.float64]
 
@@ -75,11 +81,6 @@ class WeightedDesign(Protocol):
         """Coefficients at a D (k,) and a slope (n,); a `PriorFailure` where E has no factor."""
 
 
-def dense_design(design: Any) -> Array:
-    """A as an array."""
-    return np.asarray(design.toarray() if sparse.issparse(design) else design)
-
-
 def weighted_design(design: Any, precision: Array) -> WeightedDesign:
     """The form that is cheapest.
 
@@ -129,7 +130,7 @@ class _Products(ABC):
     def __init__(self, design: Any) -> None:
         # A sparse array would be transposed anew for every product.
         self._design, self._transposed = design, design.T.tocsr() if sparse.issparse(design) else design.T
-        self.dense = dense_design(design)
+        self.dense = np.asarray(design.toarray() if sparse.issparse(design) else design)
 
     def predict(self, coefficients: Array) -> Array:
         """``A x``, (n,)."""
@@ -221,7 +222,6 @@ class _ManyObservations(_Products):
     def inner(self, spread: Array, slope: Array) -> Inner:
         return _ManyObservationsInner(self, spread, slope)
 
-
     @cached_property
     def _root(self) -> Array:
         """F, which a search for a mode has no use for."""
@@ -233,9 +233,7 @@ class _ManyObservationsInner(_Inner):
     _whole: _ManyObservations
 
     def _factorise(self) -> None:
-        matrix = np.multiply(self._whole.gram, self._spread[:, None], order="F")
-        matrix *= self._spread
-        self._factor = _factor_of_identity_plus(matrix)
+        self._factor = _factor(identity_plus_scaled(self._whole.gram, self._spread))
         self.log_determinant = 2.0 * float(np.log(self._factor.diagonal()).sum())
 
     def _solve(self, vector: Array) -> Array:
@@ -280,7 +278,9 @@ class _ManyCoefficientsInner(_Inner):
 
     def _factorise(self) -> None:
         self._scaled = self._whole.rooted * self._spread
-        self._factor = _factor_of_identity_plus(np.asfortranarray(self._scaled @ self._scaled.T))
+        matrix = np.asfortranarray(self._scaled @ self._scaled.T)
+        matrix.flat[:: matrix.shape[0] + 1] += 1.0
+        self._factor = _factor(matrix)
         self.log_determinant = 2.0 * float(np.log(self._factor.diagonal()).sum())
 
     def _solve(self, vector: Array) -> Array:
@@ -298,9 +298,8 @@ class _ManyCoefficientsInner(_Inner):
         return np.asarray(self._spread * np.einsum("ij,ij->j", half, half))
 
 
-def _factor_of_identity_plus(matrix: Array) -> Array:
-    """The lower Cholesky factor of the identity plus a matrix, which is overwritten, or the failure to count."""
-    matrix.reshape(-1, order="F")[:: matrix.shape[0] + 1] += 1.0
+def _factor(matrix: Array) -> Array:
+    """The lower Cholesky factor of a matrix that may be overwritten, or the failure to count."""
     finite = bool(np.isfinite(matrix).all())
     factor = cholesky(matrix, overwrite=True) if finite else None
     if factor is None:

@@ -140,11 +140,6 @@ class KroneckerConditional(SitesOnCovariance):
         dense: Array = self._product.dense() if like is None else like._covariance
         super().__init__(mean, dense, sites, like._inner if like is not None and same_sites else None)
 
-    @property
-    def n_noise(self) -> int:
-        """The size of z: one normal number for a latent value, and one for its site."""
-        return 2 * self._mean.size
-
     def place(self, noise: Array) -> Array:
         """The sites η (n,) of z (2 n,)."""
         n = self._mean.size
