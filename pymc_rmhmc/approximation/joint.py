@@ -28,7 +28,8 @@ from pymc_rmhmc.geometry.charts.kronecker import KroneckerProduct
 from pymc_rmhmc.geometry.charts.marginal import MarginalChart
 from pymc_rmhmc.geometry.charts.moving_sites import MovingSites
 from pymc_rmhmc.geometry.charts.site import GaussianSites
-from pymc_rmhmc.geometry.joint import JointBlock, JointDensity, JointTarget, conditional_of, parts_of, prior_of
+from pymc_rmhmc.geometry.joint import JointTarget
+from pymc_rmhmc.geometry.latent_blocks import JointBlock, JointDensity, conditional_of, parts_of, prior_of
 from pymc_rmhmc.geometry.prior import Predictor, PriorFailure
 from pymc_rmhmc.geometry.target import Likelihood
 

@@ -24,7 +24,7 @@ from pymc_rmhmc.dynamics.hamiltonian import (
 from pymc_rmhmc.dynamics.solvers import AndersonSolver, Solution
 from pymc_rmhmc.errors import Failure
 
-__all__ = ["GeneralizedLeapfrog", "ImplicitMidpoint", "Integrator", "RotationSplitting", "Step"]
+__all__ = ["GeneralizedLeapfrog", "ImplicitMidpoint", "Integrator", "RotationSplitting", "Step", "SurrogateFlow"]
 
 type Array = NDArray[np.float64]
 
@@ -86,6 +86,41 @@ class RotationSplitting:
         if failure:
             return Step(None, failure, n_metric_evals=1)
         return Step(hamiltonian.kick(drifted, 0.5 * step_size), n_metric_evals=1)
+
+
+class Surrogate(Protocol):
+    """A log density near that of a `GaussianHamiltonian`, whose own flow is cheap."""
+
+    def follow(self, position: Array, momentum: Array, time: float) -> tuple[Array, Array]:
+        """Where its flow leads in a time, by a map that is reversible and preserves volume."""
+
+
+class SurrogateFlow:
+    """The flow of another Hamiltonian, near to the one that judges where it leads: one evaluation a step.
+
+    Any map that is reversible and preserves volume leads to a valid proposal, and the energy error is the density's
+    own: a surrogate that is far off costs acceptance, never exactness. The density's gradient is not asked for.
+
+    Parameters
+    ----------
+    surrogate : Surrogate
+        With the metric ``G = I``, and constant.
+
+    References
+    ----------
+    Neal (2011), MCMC using Hamiltonian dynamics, the section on using approximations to compute the trajectory.
+    """
+
+    def __init__(self, surrogate: Surrogate) -> None:
+        self.surrogate = surrogate
+
+    def step(
+        self, hamiltonian: GaussianHamiltonian, state: GaussianState, step_size: float
+    ) -> Step[GaussianState]:
+        """Advance by `step_size`, however long."""
+        end = hamiltonian.moved(*self.surrogate.follow(state.position, state.momentum, step_size))
+        failure = hamiltonian.failure(end)
+        return Step(None if failure else end, failure, n_metric_evals=1)
 
 
 class _ImplicitIntegrator:

@@ -75,7 +75,7 @@ class JitteredPath:
         """Draw a length and divide it."""
         # `rng.uniform` takes longer than the rest of this function.
         length = self.path_length * (1.0 + self.jitter * (2.0 * rng.random() - 1.0))
-        n_steps = math.ceil(length / step_size)
+        n_steps = max(1, math.ceil(length / step_size))
         if n_steps > self.max_steps:
             return self.max_steps, step_size
         return n_steps, length / n_steps

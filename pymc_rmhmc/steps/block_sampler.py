@@ -144,7 +144,7 @@ class BlockSampler(ChainSampler):
             state.regression = SiteRegression(eta.size)
         state.regression.add(eta, self._likelihood.gradient(eta)[1])
 
-    def _refit(self) -> None:
+    def _refit(self, rng: np.random.Generator) -> None:
         state = self.state
         regression, state.regression = state.regression, None
         sites = None if regression is None or state.sites is None else regression.fit(state.sites)

@@ -125,16 +125,20 @@ class ChainSampler(ABC):
         if not (tuning or state.judged):
             state.judged = True
             self._judge()
+        outcome = self._move(rng, tuning=tuning)
+        if tuning and state.refits and state.iteration < state.refits[-1]:
+            self._observe()
+        state.iteration += 1
+        return outcome
+
+    def _move(self, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
+        """A trajectory, and in tuning what its acceptance says of the step size."""
         n_steps, step_size = self.plan.length.draw(self.current_step_size(tuning=tuning), rng)
         outcome = transition(self._hamiltonian, self.plan.integrator, self._phase, n_steps, step_size, rng)
         if outcome.accepted:
             self._keep(outcome.state)
-        if tuning:
-            if state.step_size is not None:
-                state.step_size.update(outcome.acceptance)
-            if state.refits and state.iteration < state.refits[-1]:
-                self._observe()
-        state.iteration += 1
+        if tuning and self.state.step_size is not None:
+            self.state.step_size.update(outcome.acceptance)
         return outcome
 
     def _stand(self, values: Array, point: Point, rng: np.random.Generator, *, tuning: bool) -> None:
@@ -145,7 +149,7 @@ class ChainSampler(ABC):
             self._start(values, rng)
             return
         if tuning and state.iteration in state.refits:
-            self._refit()
+            self._refit(rng)
         # Shapes are known to agree: what `array_equal` checks besides costs as much as the comparison.
         if self._phase is None or not (values == state.values).all():
             self._enter(values, rng)
@@ -161,13 +165,13 @@ class ChainSampler(ABC):
         SamplingError
             If the trajectories cover less than a tenth of their path.
         """
-        length, state = self.plan.length, self.state
-        if state.step_size is None or state.iteration < ENOUGH_TUNING or not isinstance(length, JitteredPath):
+        length, state, adaptation = self.plan.length, self.state, self._adaptation
+        if adaptation is None or state.iteration < ENOUGH_TUNING or not isinstance(length, JitteredPath):
             return
-        reach = state.step_size.average * length.max_steps
+        reach = adaptation.average * length.max_steps
         if reach * LEAST_OF_PATH < length.path_length:
             raise SamplingError(
-                f"{self.name}: after {state.iteration} tuning draws only steps of {state.step_size.average:.2g} are "
+                f"{self.name}: after {state.iteration} tuning draws only steps of {adaptation.average:.2g} are "
                 f"accepted, and {length.max_steps} of them cover {reach:.2g} of a path of {length.path_length:.2g}: "
                 f"{HOPELESS_SITES if self.plan.metric.uses_sites else HOPELESS} If the chain is right and no more than "
                 "slow, raise max_steps or give a step_size."
@@ -177,16 +181,21 @@ class ChainSampler(ABC):
         """Where in its trajectory the prior could last not be factorised, in words; empty if it always could."""
         return ""
 
+    @property
+    def _adaptation(self) -> DualAveraging | None:
+        """Of the step size in use; None where it is fixed."""
+        return self.state.step_size
+
     def current_step_size(self, *, tuning: bool) -> float:
         """The step size in use: the iterate in tuning, its average afterwards, or the fixed one."""
-        adaptation = self.state.step_size
+        adaptation = self._adaptation
         if adaptation is None:
             return self.state.fixed_step_size
         return adaptation.current if tuning else adaptation.average
 
     def average_step_size(self) -> float:
         """The adapted step size that the draws after tuning use."""
-        adaptation = self.state.step_size
+        adaptation = self._adaptation
         return self.state.fixed_step_size if adaptation is None else adaptation.average
 
     def read(self, point: Point) -> Array:
@@ -266,7 +275,7 @@ class ChainSampler(ABC):
         """Take a tuning draw into what will be refitted."""
 
     @abstractmethod
-    def _refit(self) -> None:
+    def _refit(self, rng: np.random.Generator) -> None:
         """Refit sites and scales to the window's draws, and stand at the same values in the new chart."""
 
     def _begin(self, values: Array, rng: np.random.Generator) -> None:

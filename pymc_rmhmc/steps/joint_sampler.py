@@ -11,13 +11,18 @@ from numpy.typing import NDArray
 from pymc.step_methods.state import dataclass_state
 
 from pymc_rmhmc.approximation import SiteRegression
+from pymc_rmhmc.approximation.emulation import emulate_marginal
 from pymc_rmhmc.approximation.joint import approximate_jointly, moving_sites
 from pymc_rmhmc.approximation.marginals import fit_marginals
-from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
+from pymc_rmhmc.dynamics.adaptation import DualAveraging
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
+from pymc_rmhmc.dynamics.trajectory import JitteredPath, Transition
 from pymc_rmhmc.errors import CovarianceError
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites
+from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
 from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.steps.alternation import Alternation, Round, together
 from pymc_rmhmc.steps.chain_sampler import ChainSampler, ChainState
 from pymc_rmhmc.steps.options import Plan
 
@@ -29,16 +34,27 @@ type Sites = GaussianSites | MovingSites
 
 # How much lower than at its mode a density may be, beyond what its Laplace approximation says, for a chain to begin.
 FALL = 10.0
+# After so many turns the hyperparameters' mean acceptance must be this at least: below it joint trajectories
+# make more effective draws a second.
+TRIAL = 30
+LEAST_ACCEPTED = 0.4
 
 
 @dataclass_state
 class JointState(ChainState):
-    """The state of a joint chain: sites and θ's chart, and what they will be refitted to."""
+    """The state of a joint chain: sites and θ's chart, what they will be refitted to, and how its draws are made.
+
+    With an emulator latents and hyperparameters move in turns, and `held_step_size` is that of the latents; `trial`
+    counts the turns in tuning, and has the mean acceptance of their hyperparameters.
+    """
 
     sites: tuple[Sites, ...] = ()
     marginals: MarginalChart | None = None
     regressions: tuple[SiteRegression, ...] = ()
     thetas: tuple[Array, ...] = ()
+    emulator: Emulator | None = None
+    held_step_size: DualAveraging | None = None
+    trial: tuple[int, float] = (0, 0.0)
 
 
 class JointSampler(ChainSampler):
@@ -83,6 +99,7 @@ class JointSampler(ChainSampler):
         self._key: Point | None = None
         self._point: Point = {}
         self._target: Any = None
+        self._alternation: Any = None
 
     def _condition(self, point: Point) -> None:
         """Bind what other steps have moved; the sites stay as they are."""
@@ -102,6 +119,8 @@ class JointSampler(ChainSampler):
         assert state.marginals is not None
         self._target = JointTarget(self.model, state.sites, state.marginals)
         self._hamiltonian = GaussianHamiltonian(self._target)
+        emulator, length = state.emulator, self.plan.length
+        self._alternation = None if emulator is None else Alternation(self._target, emulator, length)
         self._phase = None
 
     def _start(self, values: Array, rng: np.random.Generator) -> None:
@@ -162,8 +181,49 @@ class JointSampler(ChainSampler):
         else:
             theta, latents = self._split(values)
             position = self._target.enter(theta, latents, rng)
-        self._phase = self._hamiltonian.state(position)
+        if self._alternation is None:
+            self._phase = self._hamiltonian.state(position)
+        else:
+            self._alternation.stand(position)
+            self._phase = GaussianState(self._alternation.joint_point, np.zeros_like(position))
         self._remember(values)
+
+    @property
+    def _adaptation(self) -> DualAveraging | None:
+        return self.state.step_size if self._alternation is None else self.state.held_step_size
+
+    def _move(self, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
+        if self._alternation is None:
+            return super()._move(rng, tuning=tuning)
+        rounds = self._alternation.draw(self.current_step_size(tuning=tuning), rng)
+        self._keep(GaussianState(self._alternation.joint_point, np.empty(0)))
+        if tuning:
+            self._learn(rounds)
+        return together(rounds)
+
+    def _learn(self, rounds: Sequence[Round]) -> None:
+        """Adapt the latents' step size, and give turns up where the hyperparameters are hardly ever accepted."""
+        state = self.state
+        assert state.held_step_size is not None
+        for turn in rounds:
+            state.held_step_size.update(turn.latents.acceptance)
+            count, mean = state.trial
+            state.trial = count + 1, mean + (turn.hyperparameters.acceptance - mean) / (count + 1)
+        count, mean = state.trial
+        if count >= TRIAL and mean < LEAST_ACCEPTED:
+            state.emulator = None
+            self._build()
+
+    def _emulate(self, thetas: Array, rng: np.random.Generator) -> None:
+        """Take turns from now on, where an emulator can be fitted; a trajectory that the user has set stays."""
+        state = self.state
+        if state.step_size is None or not isinstance(self.plan.length, JitteredPath) or not self.plan.metric.emulate:
+            return
+        state.emulator = emulate_marginal(self._target, thetas, rng)
+        if state.emulator is not None:
+            longest = self.plan.max_step_size / self.fewest_steps
+            state.held_step_size = DualAveraging(state.step_size.average, self.plan.held_target_accept, longest)
+            self._build()
 
     def _split(self, values: Array) -> tuple[Array, list[Array]]:
         """θ, and every block's values."""
@@ -198,7 +258,7 @@ class JointSampler(ChainSampler):
         fitted = regression.fit(held.sites if isinstance(held, MovingSites) else held)
         return held if fitted is None else moving_sites(block, theta, fitted, regression.centre)
 
-    def _refit(self) -> None:
+    def _refit(self, rng: np.random.Generator) -> None:
         state = self.state
         if state.marginals is None or not state.thetas:
             return
@@ -215,3 +275,5 @@ class JointSampler(ChainSampler):
         self._build()
         if state.step_size is not None:
             state.step_size.restart(state.step_size.average)
+        if state.iteration == state.refits[-1]:
+            self._emulate(thetas, rng)

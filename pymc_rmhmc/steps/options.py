@@ -29,6 +29,8 @@ DEFAULT_JITTER = 0.1
 # From the same measurement: an explicit step is cheap against what PyMC spends on a draw, and a higher
 # acceptance doubles the tail ESS; an implicit step costs a factorisation, and fewer of them win.
 DEFAULT_TARGET_ACCEPT = {"explicit": 0.9, "implicit": 0.8}
+# Of latent values that move where hyperparameters are held, and once more before a draw is done.
+DEFAULT_HELD_TARGET_ACCEPT = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class Plan:
         Where the search begins, and its bound.
     target_accept : float
         For the adaptation.
+    held_target_accept : float
+        For that of latent values which move where their hyperparameters are held.
     init : str
         "auto", "laplace" or "keep".
     """
@@ -79,6 +83,7 @@ class Plan:
     initial_step_size: float
     max_step_size: float
     target_accept: float
+    held_target_accept: float
     init: str
 
 
@@ -116,6 +121,7 @@ def settle(options: Options, auto_metric: str) -> Plan:
         initial_step_size=1.0 if isinstance(metric, FlatMetric) else 0.25,
         max_step_size=longest,
         target_accept=_target_accept(options.target_accept, implicit=metric.needs_solver),
+        held_target_accept=DEFAULT_HELD_TARGET_ACCEPT if options.target_accept is None else options.target_accept,
         init=options.init,
     )
 

@@ -11,7 +11,7 @@ from scipy.stats import multivariate_normal
 from pymc_rmhmc import RMHMC, describe
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.geometry.charts import GaussianSites
-from pymc_rmhmc.geometry.joint import conditional_of
+from pymc_rmhmc.geometry.latent_blocks import conditional_of
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.model.graphs import Evaluator
 from pymc_rmhmc.model.priors import read_latent

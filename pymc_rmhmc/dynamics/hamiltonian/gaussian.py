@@ -56,7 +56,10 @@ class GaussianHamiltonian:
 
     def drift(self, state: GaussianState, time: float) -> GaussianState:
         """The flow of ``½ zᵀz + ½ pᵀp`` for a time: a rotation of every pair ``(zᵢ, pᵢ)``."""
-        position, momentum = blas.drot(state.position, state.momentum, math.cos(time), math.sin(time))
+        return self.moved(*blas.drot(state.position, state.momentum, math.cos(time), math.sin(time)))
+
+    def moved(self, position: Array, momentum: Array) -> GaussianState:
+        """The state of a position and momentum to which some flow has led."""
         return GaussianState(self.residual.at(position), momentum)
 
     def energy(self, state: GaussianState) -> float:

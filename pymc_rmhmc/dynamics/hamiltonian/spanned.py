@@ -150,9 +150,13 @@ class SpannedHamiltonian:
     def state(self, position: Array, displacement: Array | None = None) -> SpannedState:
         """Evaluate ψ at z (k,), whose ``Φ z`` (n,) may be known; the momentum is zero until `refresh`."""
         displacement = self.residual.apply(position) if displacement is None else displacement
+        return self.stand(position, displacement, self.residual.at_sites(displacement))
+
+    def stand(self, position: Array, displacement: Array, point: SitePoint) -> SpannedState:
+        """The same where ψ at ``Φ z`` is known."""
         nothing = np.zeros_like(displacement)
         origin = Origin(position, np.zeros_like(position), displacement, nothing, 0.5 * dot(position, position))
-        return self._at(origin, self.residual.at_sites(displacement))
+        return self._at(origin, point)
 
     def refresh(self, state: SpannedState, rng: np.random.Generator) -> SpannedState:
         """Draw ``p ~ N(0, I)``, and measure from here."""

@@ -154,6 +154,14 @@ class ArrowInner:
         )
         return noise, predicted, spread_bar
 
+    def adjoint(self, sites: Array) -> Array:
+        """The derivative by z of ``sitesᵀ A D y``."""
+        return np.asarray(_adjoint(self._arrays, self._factors, self._spread, sites)[0])
+
+    def gram(self, sites: Array) -> Array:
+        """``A D E⁻¹ D Aᵀ sites``, (n,)."""
+        return np.asarray(_gram(self._arrays, self._factors, self._spread, sites))
+
     def variances(self) -> Array:
         """The diagonal of ``A D E⁻¹ D Aᵀ``, (n,)."""
         arrays, factors = self._arrays, self._factors
@@ -294,17 +302,32 @@ def _place(
 
 
 @compiled
-def _pullback(
-    arrays: _Arrays, factors: _Factors, spread: Array, residual: Array, pulled: Array, placed: Array, linear: Array,
-    centre: Array,
-) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled  # fmt: skip
-    """By z, ``A D E⁻¹ D Aᵀ residual``, and by D."""
-    collected = _collect(arrays, residual)
+def _gram(arrays: _Arrays, factors: _Factors, spread: Array, sites: Array) -> Array:  # pragma: no cover - compiled
+    """``A D E⁻¹ D Aᵀ sites``."""
+    return _predict(arrays, spread * _solve(arrays, factors, spread * _collect(arrays, sites)))
+
+
+@compiled
+def _adjoint(
+    arrays: _Arrays, factors: _Factors, spread: Array, sites: Array
+) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled
+    """By z, and ``Aᵀ sites`` and ``E⁻¹ D Aᵀ sites`` on the way."""
+    collected = _collect(arrays, sites)
     moved = _solve(arrays, factors, spread * collected)
     k = spread.size
     noise = np.empty(2 * k)
     noise[:k] = moved
     noise[k:] = _root_adjoint(arrays, spread * moved)
+    return noise, collected, moved
+
+
+@compiled
+def _pullback(
+    arrays: _Arrays, factors: _Factors, spread: Array, residual: Array, pulled: Array, placed: Array, linear: Array,
+    centre: Array,
+) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled  # fmt: skip
+    """By z, ``A D E⁻¹ D Aᵀ residual``, and by D."""
+    noise, collected, moved = _adjoint(arrays, factors, spread, residual)
     spread_bar = (
         collected * placed
         + moved * (pulled - _multiply(arrays, spread * placed))

@@ -23,6 +23,7 @@ of the Cholesky decomposition, for the adjoint; Rasmussen and Williams (2006), s
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +48,7 @@ __all__ = ["DenseConditional", "SitesOnCovariance", "factor_or_fail"]
 type Array = NDArray[np.float64]
 
 
-class SitesOnCovariance:
+class SitesOnCovariance(ABC):
     """Sites with a prior ``N(m, Q)``, times their Gaussian factors: what does not depend on how Q is factorised.
 
     Parameters
@@ -102,6 +103,23 @@ class SitesOnCovariance:
         half = blas.dtrsm(1.0, self._inner, self._root[:, None] * self._covariance, lower=1)
         variance = self._covariance.diagonal() - np.einsum("ij,ij->j", half, half)
         return self._centre, np.maximum(variance, 0.0)
+
+    @property
+    def centre(self) -> Array:
+        """The sites where z is 0, (n,)."""
+        return self._centre
+
+    def adjoint(self, sites: Array) -> Array:
+        """``Tᵀ v`` of the map ``η = centre + T z``, for a v (n,)."""
+        return self._pull_noise(self._dual(sites))
+
+    def gram(self, sites: Array) -> Array:
+        """``T Tᵀ v``, (n,): by the covariance of the sites under the prior times their factors."""
+        return self._multiply(self._dual(sites))
+
+    @abstractmethod
+    def _pull_noise(self, spread: Array) -> Array:
+        """The gradient by z, from that of the residual in the dual."""
 
     def sites_pullback(self, eta: Array) -> Array:
         """The gradient of ``ψ(η) + log E`` by the logarithm of each site's power, of the last pullback and its η."""
@@ -254,10 +272,8 @@ class DenseConditional(SitesOnCovariance):
             By z, by m, and a matrix whose product with a symmetric ``∂K`` sums to the derivative along it: it
             is not symmetric itself.
         """
-        spread = self._dual(residual)
-        self._pushed = self._multiply(spread)
-        noise = np.concatenate((multiply_lower(self._factor, spread, transpose=True), self._root * self._pushed))
-        centre = self._centre_dual
+        spread, centre = self._dual(residual), self._centre_dual
+        noise = self._pull_noise(spread)
         if not self._by_covariance:
             return noise, spread + centre, np.zeros((1, 1), order="F")
         # A chain keeps several points, and each of these arrays is as large as K.
@@ -265,6 +281,10 @@ class DenseConditional(SitesOnCovariance):
         covariance_bar = cholesky_adjoint_of_product(self._factor, spread, self._prior_noise)
         self._add_covariance_bar(covariance_bar, spread)
         return noise, spread + centre, covariance_bar
+
+    def _pull_noise(self, spread: Array) -> Array:
+        self._pushed = self._multiply(spread)
+        return np.concatenate((multiply_lower(self._factor, spread, transpose=True), self._root * self._pushed))
 
 
 def factor_or_fail(matrix: Array, *, overwrite: bool = False) -> Array:

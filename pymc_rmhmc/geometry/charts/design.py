@@ -65,6 +65,12 @@ class Inner(Protocol):
     def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
         """By z, and by D, of ``residualᵀ A D y + ½ gained - ½ log|E|``; and ``A D E⁻¹ D Aᵀ residual`` (n,) between."""
 
+    def adjoint(self, sites: Array) -> Array:
+        """The derivative by z of ``sitesᵀ A D y``."""
+
+    def gram(self, sites: Array) -> Array:
+        """``A D E⁻¹ D Aᵀ sites``, (n,)."""
+
     def variances(self) -> Array:
         """The diagonal of ``A D E⁻¹ D Aᵀ``, (n,)."""
 
@@ -178,7 +184,7 @@ class _Inner(ABC):
         spread, placed, centre, whole = self._spread, self.placed, self.centre, self._whole
         collected = whole.collect(residual)
         moved = self._solve(spread * collected)
-        noise = np.concatenate((moved, whole.root_adjoint(spread * moved)))
+        noise = self._pull_noise(moved)
         spread_bar = (
             collected * placed
             + moved * (self._pulled - whole.multiply(spread * placed))
@@ -187,6 +193,21 @@ class _Inner(ABC):
             - self._half_log_determinant_slope()
         )
         return noise, whole.predict(spread * moved), spread_bar
+
+    def adjoint(self, sites: Array) -> Array:
+        """The derivative by z of ``sitesᵀ A D y``."""
+        return self._pull_noise(self._moved(sites))
+
+    def gram(self, sites: Array) -> Array:
+        """``A D E⁻¹ D Aᵀ sites``, (n,)."""
+        return self._whole.predict(self._spread * self._moved(sites))
+
+    def _moved(self, sites: Array) -> Array:
+        """``E⁻¹ D Aᵀ sites``."""
+        return self._solve(self._spread * self._whole.collect(sites))
+
+    def _pull_noise(self, moved: Array) -> Array:
+        return np.concatenate((moved, self._whole.root_adjoint(self._spread * moved)))
 
     @abstractmethod
     def _factorise(self) -> None:

@@ -142,6 +142,19 @@ class DiagonalConditional:
         self._pulled_back = residual, pushed, mean_bar, spread_bar
         return noise, self._root_power * mean_bar, self._root_power * spread_bar
 
+    @property
+    def centre(self) -> Array:
+        """The predictor where z is 0, (n,)."""
+        return self._centre_mean / self._root_power
+
+    def adjoint(self, sites: Array) -> Array:
+        """``Tᵀ v`` of the map ``η = centre + T z``, for a v (n,)."""
+        return self._inner.adjoint(sites / self._root_power)
+
+    def gram(self, sites: Array) -> Array:
+        """``T Tᵀ v``, (n,)."""
+        return self._inner.gram(sites) / self._root_power**2
+
     def sites_pullback(self, eta: Array) -> Array:
         """The derivative of ``ψ(η) + log E`` by log ρ, (1,), of the last pullback and its η, with ψ less the sites.
 

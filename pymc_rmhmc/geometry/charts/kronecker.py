@@ -180,8 +180,7 @@ class KroneckerConditional(SitesOnCovariance):
             it.
         """
         spread, centre = self._dual(residual), self._centre_dual
-        self._pushed = self._multiply(spread)
-        noise = np.concatenate((self._product.multiply(spread, transpose=True), self._root * self._pushed))
+        noise = self._pull_noise(spread)
         if not self._by_covariance:
             return noise, spread + centre, [np.zeros((1, 1))] * self._n_axes
         del self._covariance
@@ -190,6 +189,10 @@ class KroneckerConditional(SitesOnCovariance):
         by_factor = self._product.adjoint_of_product(spread, self._prior_noise)
         pulled = zip(by_factor, self._product.pullback(bar), strict=True)
         return noise, spread + centre, [one + other for one, other in pulled]
+
+    def _pull_noise(self, spread: Array) -> Array:
+        self._pushed = self._multiply(spread)
+        return np.concatenate((self._product.multiply(spread, transpose=True), self._root * self._pushed))
 
 
 class KroneckerPart(Part):

@@ -99,6 +99,20 @@ class RowsConditional:
             total += bar
         return np.concatenate([noise for noise, _, _ in pulled]), self._scattered(m for _, m, _ in pulled), total
 
+    @property
+    def centre(self) -> Array:
+        """The sites where z is 0, (N,)."""
+        return self._scattered(row.centre for row in self._rows)
+
+    def adjoint(self, sites: Array) -> Array:
+        """``Tᵀ v`` of the map ``η = centre + T z``."""
+        held = zip(self._rows, self._where, strict=True)
+        return np.concatenate([row.adjoint(sites[where]) for row, where in held])
+
+    def gram(self, sites: Array) -> Array:
+        """``T Tᵀ v``, (N,)."""
+        return self._scattered(row.gram(sites[where]) for row, where in zip(self._rows, self._where, strict=True))
+
     def sites_pullback(self, eta: Array) -> Array:
         """The gradient of ``ψ(η) + log E`` by the logarithm of each site's power, of the last pullback and its η."""
         held = zip(self._rows, self._where, strict=True)

@@ -242,13 +242,17 @@ class SummedConditional(SitesOnCovariance):
             ``∂ψ/∂η``.
         """
         spread, centre = self._dual(residual), self._centre_dual
-        self._pushed = self._multiply(spread)
+        noise = self._pull_noise(spread)
         del self._covariance
         covariance_bar = np.zeros((spread.size, spread.size), order="F")
         self._add_covariance_bar(covariance_bar, spread)
-        noise, bars = [], []
-        for part, where in zip(self._parts, self._slices, strict=True):
-            collected = part.collect(spread)
-            noise.append(part.unscale_adjoint(collected))
-            bars.append(part.pullback(covariance_bar, collected, self._noise[where]))
-        return np.concatenate((*noise, self._root * self._pushed)), spread + centre, bars
+        bars = [
+            part.pullback(covariance_bar, part.collect(spread), self._noise[where])
+            for part, where in zip(self._parts, self._slices, strict=True)
+        ]
+        return noise, spread + centre, bars
+
+    def _pull_noise(self, spread: Array) -> Array:
+        self._pushed = self._multiply(spread)
+        collected = (part.unscale_adjoint(part.collect(spread)) for part in self._parts)
+        return np.concatenate((*collected, self._root * self._pushed))

@@ -30,6 +30,10 @@ class FlatMetric:
     ----------
     refit : bool
         Refit the sites to warm-up draws. If not, the Laplace approximation's stay.
+    emulate : bool
+        Where hyperparameters are sampled with the latent values: emulate their marginal density in tuning, and let the
+        two move in turns, the hyperparameters along the emulator (`pymc_rmhmc.approximation.emulation`). If not, or
+        where tuning shows that it does not pay, or with `n_steps` or `step_size`, they move in joint trajectories.
 
     References
     ----------
@@ -47,11 +51,11 @@ class FlatMetric:
     needs_solver = False
     takes_hyperparameters = True
 
-    def __init__(self, *, refit: bool = True) -> None:
-        self.refit = bool(refit)
+    def __init__(self, *, refit: bool = True, emulate: bool = True) -> None:
+        self.refit, self.emulate = bool(refit), bool(emulate)
 
     def __repr__(self) -> str:
-        return f"FlatMetric(refit={self.refit})"
+        return f"FlatMetric(refit={self.refit}, emulate={self.emulate})"
 
     def hamiltonian(self, target: LatentTarget) -> GaussianHamiltonian | SpannedHamiltonian:
         """The Hamiltonian of a target in this metric, in the form whose steps are cheaper."""

@@ -1,0 +1,232 @@
+"""The joint target with one half held: a density of the latents' z at one ϑ, or a density of ϑ at one z.
+
+At one ϑ the sites are ``η = centre + T z`` with a constant T, and the density sees z through them alone: the form that
+`pymc_rmhmc.dynamics.hamiltonian.SpannedHamiltonian` follows, O(n²) a step. At one z a value of the density of ϑ takes
+the priors' factors, and its derivative, twice as dear, is not asked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
+from pymc_rmhmc.geometry.latent_blocks import sites_at
+from pymc_rmhmc.geometry.prior import PriorFailure
+
+__all__ = ["HeldNoise", "HeldPoint", "HeldTheta", "MarginalPoint"]
+
+type Array = NDArray[np.float64]
+
+
+@dataclass
+class HeldPoint:
+    """The sites of one z, where ϑ is held.
+
+    Attributes
+    ----------
+    held : HeldTheta
+        The density.
+    log_density : float
+        ``ψ = Σ ℓ(η) - sites(η)``, of which a constant and the standard normal of z make the density of z.
+    log_likelihood : float
+        ``Σ ℓ(η)``.
+    residual : (n,) array
+        ``∂ψ/∂η``, of all blocks.
+    eta, slope : list of (k,) arrays
+        As in `JointPoint`.
+    """
+
+    held: HeldTheta
+    log_density: float = 0.0
+    log_likelihood: float = 0.0
+    residual: Array = field(default_factory=lambda: np.zeros(0))
+    eta: list[Array] = field(default_factory=list)
+    slope: list[Array] = field(default_factory=list)
+
+    @cached_property
+    def force(self) -> Array:
+        """``(∂ψ/∂η, T Tᵀ ∂ψ/∂η)`` in one array, (2 n,)."""
+        return np.concatenate((self.residual, self.held.gram(self.residual)))
+
+    @property
+    def failure(self) -> Failure:
+        """NON_FINITE where ψ or its slope is."""
+        finite = math.isfinite(self.log_density) and math.isfinite(float(self.residual @ self.residual))
+        return Failure.NONE if finite else Failure.NON_FINITE
+
+    @property
+    def displacement(self) -> Array:
+        """``T z``, (n,)."""
+        return np.concatenate(self.eta) - self.held.centre
+
+
+class HeldTheta:
+    """The joint target where ϑ is held: a density of z, O(n²) a value or gradient.
+
+    Parameters
+    ----------
+    target : JointTarget
+        Of (ϑ, z).
+    standard : (d,) array
+        ϑ.
+
+    Attributes
+    ----------
+    theta : (d,) array
+        θ.
+    log_marginal : float
+        What the target's log density has beyond that of z: of ``log π(θ) + Σ log E(θ)``, what a standard normal of ϑ
+        leaves.
+    centre : (n,) array
+        The sites of all blocks where z is 0.
+
+    Raises
+    ------
+    PriorFailure
+        If a prior cannot be used at θ.
+    """
+
+    def __init__(self, target: JointTarget, standard: Array) -> None:
+        placed = target.chart.place(standard)
+        self.theta, self.standard = placed.theta, standard
+        if not np.isfinite(self.theta).all():
+            raise PriorFailure(Failure.NON_FINITE, -1)
+        self._log_rest, _ = target.density.rest(self.theta)
+        self._blocks = []
+        self.log_marginal = self._log_rest + placed.log_volume + 0.5 * float(standard @ standard)
+        for which, (block, held) in enumerate(zip(target.density.blocks, target.sites, strict=True)):
+            sites = sites_at(block, self.theta, held)
+            conditional = target.conditional(which, self.theta, sites)
+            self.log_marginal += conditional.log_evidence
+            self._blocks.append((block, sites, conditional))
+        self.conditionals = [conditional for _, _, conditional in self._blocks]
+        self.centre = _joined([conditional.centre for conditional in self.conditionals])
+
+    def at_noise(self, noise: Array) -> HeldPoint:
+        """Evaluate at z; the model's variables are those of this z until the next."""
+        placed = zip(self.conditionals, self._split(noise, [c.n_noise for c in self.conditionals]), strict=True)
+        return self._at([conditional.place(part) for conditional, part in placed])
+
+    def at_sites(self, displacement: Array) -> HeldPoint:
+        """Evaluate at sites displaced from the centre by ``T z`` (n,)."""
+        return self._at(self._by_block(self.centre + displacement))
+
+    def _at(self, placed: list[Array]) -> HeldPoint:
+        point, residuals = HeldPoint(self, eta=placed), []
+        for (block, sites, _), eta in zip(self._blocks, placed, strict=True):
+            log_likelihood, slope, _ = block.likelihood(self.theta, eta)
+            # The sites' log density from their slope, which is wanted as well.
+            site_slope = sites.gradient(eta)
+            point.log_likelihood += log_likelihood
+            point.log_density += log_likelihood - 0.5 * float(sites.linear @ eta + site_slope @ eta)
+            point.slope.append(slope)
+            residuals.append(slope - site_slope)
+        point.residual = _joined(residuals)
+        return point
+
+    def apply(self, noise: Array) -> Array:
+        """``T z``, (n,)."""
+        placed = zip(self.conditionals, self._split(noise, [c.n_noise for c in self.conditionals]), strict=True)
+        return _joined([conditional.place(part) for conditional, part in placed]) - self.centre
+
+    def adjoint(self, sites: Array) -> Array:
+        """``Tᵀ v`` for a v (n,)."""
+        parts = zip(self.conditionals, self._by_block(sites), strict=True)
+        return _joined([conditional.adjoint(part) for conditional, part in parts])
+
+    def gram(self, sites: Array) -> Array:
+        """``T Tᵀ v``, (n,)."""
+        parts = zip(self.conditionals, self._by_block(sites), strict=True)
+        return _joined([conditional.gram(part) for conditional, part in parts])
+
+    def _by_block(self, sites: Array) -> list[Array]:
+        return self._split(sites, [block.n_sites for block, _, _ in self._blocks])
+
+    @staticmethod
+    def _split(whole: Array, sizes: list[int]) -> list[Array]:
+        """The parts of an array, one for each block."""
+        if len(sizes) == 1:
+            return [whole]
+        ends = list(itertools.accumulate(sizes, initial=0))
+        return [whole[a:b] for a, b in itertools.pairwise(ends)]
+
+    def joint(self, noise: Array, point: HeldPoint) -> JointPoint:
+        """The joint target's point (ϑ, z), without its gradient, of the z at which this was evaluated last."""
+        return JointPoint(
+            position=np.concatenate((self.standard, noise)),
+            theta=self.theta,
+            eta=point.eta,
+            slope=point.slope,
+            conditionals=self.conditionals,
+            log_given=self._log_rest + point.log_likelihood,
+            log_density=self.log_marginal + point.log_density,
+            failure=point.failure,
+        )
+
+
+def _joined(parts: list[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+@dataclass(slots=True)
+class MarginalPoint:
+    """ϑ where z is held.
+
+    Attributes
+    ----------
+    position : (d,) array
+        ϑ.
+    log_density : float
+        Of ``log π(ϑ, z)``, what a standard normal of ϑ leaves, but for a constant.
+    gradient : None
+        Not evaluated.
+    failure : Failure
+        Why the rest may not be used.
+    point : HeldPoint or None
+        z at this ϑ.
+    """
+
+    position: Array
+    log_density: float = math.nan
+    gradient: Any = None
+    failure: Failure = Failure.NONE
+    point: HeldPoint | None = None
+
+
+class HeldNoise:
+    """The joint target where z is held: a density of ϑ. Latent values move with it.
+
+    Parameters
+    ----------
+    target : JointTarget
+        Of (ϑ, z).
+    noise : (2 Σk,) array
+        z.
+    """
+
+    def __init__(self, target: JointTarget, noise: Array) -> None:
+        self._target, self._noise = target, noise
+
+    def at(self, standard: Array) -> MarginalPoint:
+        """Evaluate the density of ϑ; a failure is a value."""
+        try:
+            held = HeldTheta(self._target, standard)
+        except PriorFailure as failure:
+            self._target.refused = self._target.chart.place(standard).theta
+            return MarginalPoint(standard, failure=failure.failure)
+        return self.of(held.at_noise(self._noise))
+
+    @staticmethod
+    def of(point: HeldPoint) -> MarginalPoint:
+        """The ϑ at which z has been evaluated."""
+        log_density = point.held.log_marginal + point.log_density
+        failure = point.failure if math.isfinite(log_density) else Failure.NON_FINITE
+        return MarginalPoint(point.held.standard, log_density, None, failure, point)

@@ -1,0 +1,245 @@
+"""What a joint target reads of a model's latent blocks, and each block at one θ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts.conditional import DenseConditional
+from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional
+from pymc_rmhmc.geometry.charts.kronecker import KroneckerConditional, KroneckerPart
+from pymc_rmhmc.geometry.charts.moving_sites import MovingSites
+from pymc_rmhmc.geometry.charts.rows import RowsConditional
+from pymc_rmhmc.geometry.charts.site import GaussianSites
+from pymc_rmhmc.geometry.charts.summed import CoefficientsPart, Part, SummedConditional, VectorPart
+from pymc_rmhmc.geometry.prior import PriorFailure
+
+__all__ = [
+    "BlockPart",
+    "Conditional",
+    "JointBlock",
+    "JointDensity",
+    "Sites",
+    "conditional_of",
+    "n_noise",
+    "parts_of",
+    "prior_of",
+    "sites_at",
+]
+
+type Array = NDArray[np.float64]
+type Sites = GaussianSites | MovingSites
+
+
+class BlockPart(Protocol):
+    """One vector of a sum."""
+
+    @property
+    def design(self) -> Any:
+        """A (n, k); None for the identity."""
+
+    @property
+    def kind(self) -> str:
+        """"centred" or "whitened" for a vector with a covariance matrix, "independent" for coefficients.
+
+        "kronecker" is a whitened one whose covariance is a Kronecker product.
+        """
+
+
+class JointBlock(Protocol):
+    """Latent Gaussian variables that are read together, as functions of θ."""
+
+    @property
+    def design(self) -> Any:
+        """A (n, k) of ``η = m + A D y``; None for one vector with a covariance matrix, whose values are sites."""
+
+    @property
+    def n_sites(self) -> int:
+        """The number of sites, n."""
+
+    @property
+    def size(self) -> int:
+        """The number of latent values."""
+
+    @property
+    def centred(self) -> bool:
+        """Of a vector with a covariance, whether it is the model's variable itself, and not ``L⁻¹(η - m)``."""
+
+    @property
+    def fixed_covariance(self) -> bool:
+        """Whether the covariance matrix is the same at every θ."""
+
+    @property
+    def rows(self) -> NDArray[np.int64] | None:
+        """Of several vectors with one covariance, the sites of each (r, n); None for one vector."""
+
+    @property
+    def parts(self) -> Sequence[BlockPart] | None:
+        """The vectors of a sum; None for one vector, or for coefficients alone."""
+
+    @property
+    def has_moving_sites(self) -> bool:
+        """Whether parameters of the likelihood move the information of the sites."""
+
+    def information(self, theta: Array, eta: Array) -> Array:
+        """The Fisher information of each site at η, (n,), or with a design of all, (1,); needed where sites move."""
+
+    def information_pullback(self, theta: Array, eta: Array, bar: Array) -> Array:
+        """``Σ ∂I/∂θ Ī``, (d,)."""
+
+    def prior(self, theta: Array) -> tuple[Any, ...]:
+        """What the latents' prior is at θ.
+
+        With a covariance: mean and covariance of the sites, and what they have beyond the model's latents, (n,). Of
+        a vector on a grid, in place of the covariance, a tuple of those of which it is the Kronecker product.
+        With a design: m (n,), D (k,), location and scale (k,) of the model's variables, and again what the
+        sites have beyond them. Of a sum: m, and of every part its K or D, location and scale; and the last again.
+        """
+
+    def prior_pullback(self, theta: Array, mean_bar: Array, second_bar: Any) -> Array:
+        """``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄`` or ``Σ ∂m/∂θ m̄ + Σ ∂D/∂θ D̄``, (d,).
+
+        A Kronecker product has a K̄ for each factor, and a sum a K̄, D̄ or list of K̄ for each part.
+        """
+
+    def likelihood(self, theta: Array, eta: Array) -> tuple[float, Array, Array]:
+        """``Σ ℓ``, its slope by site (n,), and its gradient by θ (d,)."""
+
+
+class Conditional(Protocol):
+    """A block's latents at one θ as a function of standard normal noise."""
+
+    log_evidence: float
+
+    @property
+    def n_noise(self) -> int:
+        """The size of z."""
+
+    @property
+    def latents(self) -> Array:
+        """The model's variables for the noise that was placed last."""
+
+    def place(self, noise: Array) -> Array:
+        """The sites of z, (n,)."""
+
+    def enter(self, values: Array, noise: Array) -> Array:
+        """A draw of z given the model's variables, from standard normal noise."""
+
+    def log_prior(self) -> float:
+        """The log density of the model's variables for the noise that was placed last."""
+
+    def marginals(self) -> tuple[Array, Array]:
+        """Mean and variance (n,) of the sites under the prior times the sites' own factors."""
+
+    def pullback(self, residual: Array) -> tuple[Array, Array, Any]:
+        """The gradient of ``ψ(η) + log E`` by z and by what `JointBlock.prior_pullback` takes.
+
+        What only another placing would need may be gone afterwards.
+        """
+
+    @property
+    def centre(self) -> Array:
+        """The sites where z is 0, (n,)."""
+
+    def adjoint(self, sites: Array) -> Array:
+        """``Tᵀ v`` of the map ``η = centre + T z``, for a v (n,); more can be placed afterwards."""
+
+    def gram(self, sites: Array) -> Array:
+        """``T Tᵀ v``, (n,)."""
+
+    def sites_pullback(self, eta: Array) -> Array:
+        """The gradient of ``ψ(η) + log E`` by the logarithm of the sites' powers, of the last pullback and its η.
+
+        As `JointBlock.information`: for each site, or with a design for all.
+        """
+
+
+class JointDensity(Protocol):
+    """The blocks, and what else of the log density depends on θ."""
+
+    @property
+    def blocks(self) -> Sequence[JointBlock]:
+        """Independent of one another given θ."""
+
+    def rest(self, theta: Array) -> tuple[float, Array]:
+        """The log density beyond the blocks' priors and likelihoods, and its gradient (d,)."""
+
+
+def sites_at(block: JointBlock, theta: Array, sites: Sites) -> GaussianSites:
+    """The sites at θ."""
+    return sites.at(block.information(theta, sites.eta)) if isinstance(sites, MovingSites) else sites
+
+
+def prior_of(block: JointBlock, theta: Array) -> tuple[Any, ...]:
+    """What a block's prior is at θ.
+
+    Raises
+    ------
+    PriorFailure
+        If it takes an inverse, as of a precision, that does not exist.
+    """
+    try:
+        return block.prior(theta)
+    except np.linalg.LinAlgError:
+        raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, 0) from None
+
+
+def conditional_of(
+    block: JointBlock, theta: Array, sites: GaussianSites, like: Any = None, *, same_sites: bool = True
+) -> Conditional:
+    """A block at θ, times sites; `like` is one of the block's whose constant parts serve again.
+
+    Raises
+    ------
+    PriorFailure
+        If the prior cannot be used at θ.
+    """
+    if block.parts is not None:
+        mean, parts, _ = parts_of(block, theta)
+        return SummedConditional(mean, parts, sites)
+    if block.design is not None:
+        mean, spread, location, scale, _ = prior_of(block, theta)
+        return DiagonalConditional(block.design, mean, spread, location, scale, sites, like)
+    mean, covariance, shift = prior_of(block, theta)
+    if isinstance(covariance, tuple):
+        return KroneckerConditional(
+            mean, covariance, sites, like, by_covariance=not block.fixed_covariance, same_sites=same_sites
+        )
+    options = {"centred": block.centred, "by_covariance": not block.fixed_covariance, "same_sites": same_sites}
+    if block.rows is not None:
+        return RowsConditional(mean, covariance, sites, block.rows, like, shift=shift, **options)
+    return DenseConditional(mean, covariance, sites, like, shift=shift, **options)
+
+
+def parts_of(block: JointBlock, theta: Array) -> tuple[Array, list[Part], Array]:
+    """A sum's m, its parts at θ, and what the sites have beyond the model's latents.
+
+    Raises
+    ------
+    PriorFailure
+        If one of the priors cannot be used at θ.
+    """
+    mean, seconds, locations, scales, shift = prior_of(block, theta)
+    parts: list[Part] = []
+    for form, second, location, scale in zip(block.parts or (), seconds, locations, scales, strict=True):
+        if form.kind == "independent":
+            parts.append(CoefficientsPart(form.design, second, location, scale))
+        elif form.kind == "kronecker":
+            parts.append(KroneckerPart(form.design, second))
+        else:
+            parts.append(VectorPart(form.design, second, location, centred=form.kind == "centred"))
+    return mean, parts, shift
+
+
+def n_noise(block: JointBlock) -> int:
+    """The size of a block's z."""
+    if block.parts is not None:
+        return block.size + block.n_sites
+    if block.design is None:
+        return 2 * block.n_sites
+    n, k = block.design.shape
+    return int(k + min(n, k))
