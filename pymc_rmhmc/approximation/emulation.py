@@ -19,6 +19,7 @@ from scipy import linalg
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.held import HeldTheta
 from pymc_rmhmc.geometry.joint import JointTarget
+from pymc_rmhmc.geometry.latent_blocks import has_dear_hyperparameters
 from pymc_rmhmc.geometry.prior import PriorFailure
 
 __all__ = ["emulate_marginal", "interpolate"]
@@ -52,8 +53,11 @@ def emulate_marginal(target: JointTarget, thetas: Array, rng: np.random.Generato
     Returns
     -------
     Emulator or None
-        None if there are too few distinct draws, or too few of their densities are finite.
+        None if there are too few distinct draws, if too few of their densities are finite, or if no block's
+        hyperparameters are dear: joint trajectories are cheaper there.
     """
+    if not any(map(has_dear_hyperparameters, target.density.blocks)):
+        return None
     points = _design(target, thetas, rng)
     if points is None:
         return None

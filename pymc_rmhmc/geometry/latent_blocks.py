@@ -25,6 +25,7 @@ __all__ = [
     "JointDensity",
     "Sites",
     "conditional_of",
+    "has_dear_hyperparameters",
     "n_noise",
     "parts_of",
     "prior_of",
@@ -213,6 +214,14 @@ def conditional_of(
     if block.rows is not None:
         return RowsConditional(mean, covariance, sites, block.rows, like, shift=shift, **options)
     return DenseConditional(mean, covariance, sites, like, shift=shift, **options)
+
+
+def has_dear_hyperparameters(block: JointBlock) -> bool:
+    """Whether a θ costs an (n, n) factor: a value is then a third of a gradient, and z moves for next to nothing.
+
+    Coefficients are not dear: what is factorised there is had with its derivative.
+    """
+    return block.design is None and (not block.fixed_covariance or block.has_moving_sites)
 
 
 def parts_of(block: JointBlock, theta: Array) -> tuple[Array, list[Part], Array]:
