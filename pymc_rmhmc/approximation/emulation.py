@@ -4,8 +4,11 @@ With z standard normal given ϑ, as it nearly is in the posterior, ``log ∫ N(z
 posterior of ϑ has beyond a standard normal: a smooth function of a few variables. It is estimated from the same noise
 at every point, so that it stays smooth, and interpolated by a Gaussian process.
 
-The points are draws of a tuning window, and as many draws further out: a proposal is judged by the density itself,
-but where the emulator falls short of it in a tail, the chain stays until it is led out by chance.
+The points are draws of a tuning window, pushed outwards by up to a factor of four. A proposal is judged by the
+density itself, so that any emulator will do; but where it falls short of the density by a factor w, the chain stays for
+about w proposals. That is in tails which a short window has not seen. On logit regressions of a hundred points the
+worst of the hundred furthest of 10⁴ draws was off by e¹⁰ to e⁴⁰ with points and a level alone, and by e to e³ with
+such points and a parabola.
 """
 
 from __future__ import annotations
@@ -26,10 +29,13 @@ __all__ = ["emulate_marginal", "interpolate"]
 
 type Array = NDArray[np.float64]
 
-MOST_POINTS = 200
+MOST_POINTS = 300
 # Fewer distinct draws, or fewer than so many for a hyperparameter, say little of a density.
 FEWEST_POINTS, FEWEST_FOR_EACH = 40, 10
-INFLATION = 2.0
+# By which the draws are pushed outwards, in turn.
+SCALES = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
+# Of the values, that the coefficients of a parabola may be at most.
+SHARE_OF_TREND = 0.3
 N_NOISES = 16
 # A point that is so much less likely than the best, on the log scale, is out of reach: no emulator need hold there.
 OUT_OF_REACH = 40.0
@@ -77,9 +83,11 @@ def _design(target: JointTarget, thetas: Array, rng: np.random.Generator) -> Arr
     distinct = np.unique(thetas, axis=0)
     if len(distinct) < max(FEWEST_POINTS, FEWEST_FOR_EACH * target.n_theta):
         return None
-    draws = np.array([target.chart.recover(theta) for theta in rng.permutation(distinct)[: MOST_POINTS // 2]])
-    further = INFLATION * draws
-    return np.concatenate((draws, further))
+    draws = np.array([target.chart.recover(theta) for theta in rng.permutation(distinct)])
+    n_points = min(MOST_POINTS, len(SCALES) * len(draws))
+    # Draws that serve twice are pushed by different factors.
+    scales = np.repeat(SCALES, -(-n_points // len(SCALES)))[:n_points]
+    return np.asarray(np.resize(draws, (n_points, target.n_theta)) * scales[:, None])
 
 
 def _log_marginal(target: JointTarget, point: Array, noises: Array) -> float:
@@ -96,9 +104,10 @@ def _log_marginal(target: JointTarget, point: Array, noises: Array) -> float:
 
 
 def interpolate(points: Array, values: Array) -> Emulator:
-    """The Gaussian process through some values, with the lengthscale and nugget that make them most likely.
+    """A parabola and a Gaussian process through some values, with the most likely lengthscale and nugget.
 
-    Mean and variance are profiled out: Rasmussen and Williams (2006), equation 5.8, at their maximum.
+    The parabola's coefficients and the variance are profiled out: Rasmussen and Williams (2006), section 2.7 and
+    equation 5.8, at their maximum. Where the points are too few for a parabola it is a level.
 
     Parameters
     ----------
@@ -107,12 +116,25 @@ def interpolate(points: Array, values: Array) -> Emulator:
     values : (m,) array
         What.
     """
-    _, lengthscale, mean, weights = max(_candidates(points, values), key=lambda candidate: candidate[0])
-    return Emulator(np.ascontiguousarray(points), weights, lengthscale, mean)
+    d = points.shape[1]
+    basis = _basis(points) if len(_basis(points).T) <= SHARE_OF_TREND * values.size else np.ones((values.size, 1))
+    _, lengthscale, trend, weights = max(_candidates(points, values, basis), key=lambda candidate: candidate[0])
+    linear, quadratic = np.zeros(d), np.zeros((d, d))
+    if trend.size > 1:
+        linear = trend[1 : d + 1]
+        quadratic[np.tril_indices(d)] = trend[d + 1 :]
+        quadratic = quadratic + quadratic.T
+    return Emulator(np.ascontiguousarray(points), weights, lengthscale, float(trend[0]), linear, quadratic)
 
 
-def _candidates(points: Array, values: Array) -> Iterator[tuple[float, float, float, Array]]:
-    """Log likelihood, lengthscale, mean and weights of every kernel that has a factor."""
+def _basis(points: Array) -> Array:
+    """1, x, and the products of two coordinates, by columns."""
+    first, second = np.tril_indices(points.shape[1])
+    return np.column_stack((np.ones(len(points)), points, points[:, first] * points[:, second]))
+
+
+def _candidates(points: Array, values: Array, basis: Array) -> Iterator[tuple[float, float, Array, Array]]:
+    """Log likelihood, lengthscale, coefficients of the trend and weights of every kernel that has a factor."""
     squares = ((points[:, None] - points) ** 2).sum(axis=-1)
     for lengthscale in LENGTHSCALES:
         kernel = np.exp(-0.5 * squares / lengthscale**2)
@@ -121,10 +143,11 @@ def _candidates(points: Array, values: Array) -> Iterator[tuple[float, float, fl
                 factor = linalg.cho_factor(kernel + nugget * np.eye(values.size), lower=True)
             except linalg.LinAlgError:
                 continue
-            level = linalg.cho_solve(factor, np.ones_like(values))
-            mean = float(level @ values / level.sum())
-            weights = linalg.cho_solve(factor, values - mean)
-            variance = float((values - mean) @ weights) / values.size
+            solved = linalg.cho_solve(factor, basis)
+            trend, *_ = np.linalg.lstsq(basis.T @ solved, solved.T @ values)
+            rest = values - basis @ trend
+            weights = linalg.cho_solve(factor, rest)
+            variance = float(rest @ weights) / values.size
             half_log_determinant = float(np.log(factor[0].diagonal()).sum())
             log_likelihood = -0.5 * values.size * np.log(max(variance, np.finfo(float).tiny)) - half_log_determinant
-            yield log_likelihood, lengthscale, mean, weights
+            yield log_likelihood, lengthscale, trend, weights

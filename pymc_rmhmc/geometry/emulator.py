@@ -1,7 +1,7 @@
-"""A smooth function of a few variables that stands in for one that is dear: the mean of a Gaussian process.
+"""A smooth function of a few variables that stands in for one that is dear: a parabola and a Gaussian process.
 
 What it is used for (`pymc_rmhmc.dynamics.integrators.SurrogateFlow`) leads along its gradient many times before the
-function itself is asked once. Far from the points that it was fitted to it is constant.
+function itself is asked once. Far from the points that it was fitted to, the parabola is what is left.
 
 References
 ----------
@@ -26,50 +26,50 @@ LONGEST_STEP = 0.25
 
 
 @compiled
-def _value(x: Array, points: Array, weights: Array, lengthscale: float) -> float:  # pragma: no cover - compiled
-    """``Σ wᵢ exp(-½|x - xᵢ|²/ℓ²)``."""
-    total = 0.0
+def _value_and_slope(
+    x: Array, points: Array, weights: Array, lengthscale: float, linear: Array, quadratic: Array
+) -> tuple[float, Array]:  # pragma: no cover - compiled
+    """``bᵀx + ½ xᵀQx + Σ wᵢ exp(-½|x - xᵢ|²/ℓ²)`` and its gradient."""
+    d = x.size
+    value, slope = 0.0, np.empty(d)
+    for j in range(d):
+        along = 0.0
+        for k in range(d):
+            along += quadratic[j, k] * x[k]
+        slope[j] = linear[j] + along
+        value += x[j] * (linear[j] + 0.5 * along)
+    narrowness = 1.0 / lengthscale**2
     for i in range(weights.size):
         square = 0.0
-        for j in range(x.size):
+        for j in range(d):
             square += (x[j] - points[i, j]) ** 2
-        total += weights[i] * np.exp(-0.5 * square / lengthscale**2)
-    return total
-
-
-@compiled
-def _slope(x: Array, points: Array, weights: Array, lengthscale: float) -> Array:  # pragma: no cover - compiled
-    """Its gradient."""
-    slope = np.zeros(x.size)
-    for i in range(weights.size):
-        square = 0.0
-        for j in range(x.size):
-            square += (x[j] - points[i, j]) ** 2
-        weight = weights[i] * np.exp(-0.5 * square / lengthscale**2) / lengthscale**2
-        for j in range(x.size):
-            slope[j] += weight * (points[i, j] - x[j])
-    return slope
+        weight = weights[i] * np.exp(-0.5 * square * narrowness)
+        value += weight
+        for j in range(d):
+            slope[j] += weight * narrowness * (points[i, j] - x[j])
+    return value, slope
 
 
 @compiled
 def _follow(
-    position: Array, momentum: Array, time: float, n_steps: int, points: Array, weights: Array, lengthscale: float
-) -> tuple[Array, Array]:  # pragma: no cover - compiled
+    position: Array, momentum: Array, time: float, n_steps: int, points: Array, weights: Array, lengthscale: float,
+    linear: Array, quadratic: Array,
+) -> tuple[Array, Array]:  # pragma: no cover - compiled  # fmt: skip
     """Half a kick, a rotation, half a kick, so many times."""
     step = time / n_steps
     cosine, sine = np.cos(step), np.sin(step)
-    slope = _slope(position, points, weights, lengthscale)
+    slope = _value_and_slope(position, points, weights, lengthscale, linear, quadratic)[1]
     for _ in range(n_steps):
         kicked = momentum + 0.5 * step * slope
         position, momentum = cosine * position + sine * kicked, cosine * kicked - sine * position
-        slope = _slope(position, points, weights, lengthscale)
+        slope = _value_and_slope(position, points, weights, lengthscale, linear, quadratic)[1]
         momentum = momentum + 0.5 * step * slope
     return position, momentum
 
 
 @dataclass(frozen=True, slots=True)
 class Emulator:
-    """``g(x) = mean + Σ wᵢ exp(-½|x - xᵢ|²/ℓ²)``.
+    """``g(x) = c + bᵀx + ½ xᵀQx + Σ wᵢ exp(-½|x - xᵢ|²/ℓ²)``.
 
     Attributes
     ----------
@@ -79,22 +79,27 @@ class Emulator:
         The wᵢ.
     lengthscale : float
         ℓ.
-    mean : float
-        What it is far from all points.
+    level : float
+        c.
+    linear : (d,) array
+        b.
+    quadratic : (d, d) array
+        Q, symmetric.
     """
 
     points: Array
     weights: Array
     lengthscale: float
-    mean: float
+    level: float
+    linear: Array
+    quadratic: Array
 
-    def value(self, position: Array) -> float:
-        """``g(x)``."""
-        return self.mean + float(_value(position, self.points, self.weights, self.lengthscale))
-
-    def slope(self, position: Array) -> Array:
-        """``∂g/∂x``, (d,)."""
-        return np.asarray(_slope(position, self.points, self.weights, self.lengthscale))
+    def evaluate(self, position: Array) -> tuple[float, Array]:
+        """``g(x)``, and its gradient (d,)."""
+        value, slope = _value_and_slope(
+            position, self.points, self.weights, self.lengthscale, self.linear, self.quadratic
+        )
+        return self.level + float(value), slope
 
     def follow(self, position: Array, momentum: Array, time: float) -> tuple[Array, Array]:
         """Position and momentum after a time of the flow of ``½|x|² - g(x) + ½|p|²``.
@@ -103,6 +108,6 @@ class Emulator:
         """
         n_steps = max(1, int(np.ceil(time / LONGEST_STEP)))
         position, momentum = _follow(
-            position, momentum, time, n_steps, self.points, self.weights, self.lengthscale
+            position, momentum, time, n_steps, self.points, self.weights, self.lengthscale, self.linear, self.quadratic
         )
         return position, momentum

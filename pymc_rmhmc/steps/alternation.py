@@ -54,9 +54,9 @@ class Round:
         return z.energy + z.state.point.log_density + theta.energy
 
 
-def together(rounds: Sequence[Round]) -> Transition[Any]:
-    """A draw's rounds as one transition: sums of what adds up, the mean acceptance, the last energy."""
-    moves = [move for turn in rounds for move in (turn.latents, turn.hyperparameters)]
+def together(rounds: Sequence[Round], before: Sequence[Transition[Any]] = ()) -> Transition[Any]:
+    """A draw's rounds, and what came before them, as one: sums, the mean acceptance, the last energy."""
+    moves = [*before, *(move for turn in rounds for move in (turn.latents, turn.hyperparameters))]
     errors = [move.energy_error for move in moves]
     return Transition(
         None,

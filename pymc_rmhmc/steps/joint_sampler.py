@@ -16,7 +16,7 @@ from pymc_rmhmc.approximation.joint import approximate_jointly, moving_sites
 from pymc_rmhmc.approximation.marginals import fit_marginals
 from pymc_rmhmc.dynamics.adaptation import DualAveraging
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
-from pymc_rmhmc.dynamics.trajectory import JitteredPath, Transition
+from pymc_rmhmc.dynamics.trajectory import JitteredPath, Transition, transition
 from pymc_rmhmc.errors import CovarianceError
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.geometry.emulator import Emulator
@@ -34,6 +34,9 @@ type Sites = GaussianSites | MovingSites
 
 # How much lower than at its mode a density may be, beyond what its Laplace approximation says, for a chain to begin.
 FALL = 10.0
+# Where the emulator falls short of the density a chain that takes turns stays too long, and goes too seldom. A joint
+# trajectory knows nothing of it: now and then one is made before a draw's turns.
+SHARE_OF_JOINT = 1.0 / 8.0
 # After so many turns the hyperparameters' mean acceptance must be this at least: below it joint trajectories
 # make more effective draws a second.
 TRIAL = 30
@@ -195,11 +198,23 @@ class JointSampler(ChainSampler):
     def _move(self, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
         if self._alternation is None:
             return super()._move(rng, tuning=tuning)
+        before = [self._move_jointly(rng)] if rng.random() < SHARE_OF_JOINT else []
         rounds = self._alternation.draw(self.current_step_size(tuning=tuning), rng)
         self._keep(GaussianState(self._alternation.joint_point, np.empty(0)))
         if tuning:
             self._learn(rounds)
-        return together(rounds)
+        return together(rounds, before)
+
+    def _move_jointly(self, rng: np.random.Generator) -> Transition[Any]:
+        """A joint trajectory, of the step size that was right before turns were taken."""
+        adaptation = self.state.step_size
+        assert adaptation is not None
+        n_steps, step_size = self.plan.length.draw(adaptation.average, rng)
+        phase = self._hamiltonian.state(self._phase.position)
+        outcome = transition(self._hamiltonian, self.plan.integrator, phase, n_steps, step_size, rng)
+        if outcome.accepted:
+            self._alternation.stand(outcome.state.position)
+        return outcome
 
     def _learn(self, rounds: Sequence[Round]) -> None:
         """Adapt the latents' step size, and give turns up where the hyperparameters are hardly ever accepted."""
