@@ -20,9 +20,9 @@ class FlatMetric:
     """``W̄ + K⁻¹``, with sites W̄ that are fitted in tuning and constant for the draws.
 
     The fastest exact choice for latent Gaussian blocks, and what ``metric="auto"`` takes: O(n²) a step where
-    hyperparameters are fixed. Where they are sampled with the latent values, K moves along the trajectory and a
-    step costs about 2n³ flops and what the kernel's own derivative takes (`pymc_rmhmc.geometry.joint`); the
-    hyperparameters' mass matrix is constant, and refitted with the sites.
+    hyperparameters are fixed. Where they are sampled with the latent values and K moves, a step of both together
+    costs about 2n³ flops and what the kernel's own derivative takes (`pymc_rmhmc.geometry.joint`), and a step of the
+    latent values alone O(n²); the hyperparameters' mass matrix is constant, and refitted with the sites.
     The sites begin as the Laplace approximation's; in tuning windows they are refitted to the draws (see
     `pymc_rmhmc.approximation.SiteRegression`). Any sites give an exact sampler; poor ones cost acceptance.
 
@@ -32,8 +32,9 @@ class FlatMetric:
         Refit the sites to warm-up draws. If not, the Laplace approximation's stay.
     emulate : bool
         Where hyperparameters are sampled with the latent values: emulate their marginal density in tuning, and let the
-        two move in turns, the hyperparameters along the emulator (`pymc_rmhmc.approximation.emulation`). If not, or
-        where tuning shows that it does not pay, or with `n_steps` or `step_size`, they move in joint trajectories.
+        two move in turns, the hyperparameters along the emulator (`pymc_rmhmc.approximation.emulation`). It is fitted
+        where the sites are refitted for the last time. Where that is not done or tuning shows that it does not pay,
+        for coefficients, and with `n_steps` or `step_size`, they move in joint trajectories.
 
     References
     ----------
