@@ -35,8 +35,10 @@ type Sites = GaussianSites | MovingSites
 # How much lower than at its mode a density may be, beyond what its Laplace approximation says, for a chain to begin.
 FALL = 10.0
 # Where the emulator falls short of the density a chain that takes turns stays too long, and goes too seldom. A joint
-# trajectory knows nothing of it: now and then one is made before a draw's turns.
-SHARE_OF_JOINT = 1.0 / 8.0
+# trajectory knows nothing of it: now and then one is made before a draw's turns, in longer steps than where it is all
+# that a chain has.
+SHARE_OF_JOINT = 1.0 / 12.0
+STRETCH = 1.4
 # After so many turns the hyperparameters' mean acceptance must be this at least: below it joint trajectories
 # make more effective draws a second.
 TRIAL = 30
@@ -206,10 +208,10 @@ class JointSampler(ChainSampler):
         return together(rounds, before)
 
     def _move_jointly(self, rng: np.random.Generator) -> Transition[Any]:
-        """A joint trajectory, of the step size that was right before turns were taken."""
+        """A joint trajectory, of steps like those that were right before turns were taken."""
         adaptation = self.state.step_size
         assert adaptation is not None
-        n_steps, step_size = self.plan.length.draw(adaptation.average, rng)
+        n_steps, step_size = self.plan.length.draw(min(STRETCH * adaptation.average, adaptation.maximum), rng)
         phase = self._hamiltonian.state(self._phase.position)
         outcome = transition(self._hamiltonian, self.plan.integrator, phase, n_steps, step_size, rng)
         if outcome.accepted:
