@@ -30,12 +30,14 @@ __all__ = ["emulate_marginal", "interpolate"]
 type Array = NDArray[np.float64]
 
 MOST_POINTS = 300
-# Fewer distinct draws, or fewer than so many for a hyperparameter, say little of a density.
-FEWEST_POINTS, FEWEST_FOR_EACH = 40, 10
+# Fewer distinct draws say little of a density.
+FEWEST_DRAWS = 40
 # By which the draws are pushed outwards, in turn.
 SCALES = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
-# Of the values, that the coefficients of a parabola may be at most.
+# Of the values, that the coefficients of a parabola may be at most: it is one of up to eleven hyperparameters.
 SHARE_OF_TREND = 0.3
+# Along its flow an emulator that curves upwards faster than a standard normal downwards would run away.
+MOST_CURVATURE = 0.9
 N_NOISES = 16
 # A point that is so much less likely than the best, on the log scale, is out of reach: no emulator need hold there.
 OUT_OF_REACH = 40.0
@@ -59,8 +61,8 @@ def emulate_marginal(target: JointTarget, thetas: Array, rng: np.random.Generato
     Returns
     -------
     Emulator or None
-        None if there are too few distinct draws, if too few of their densities are finite, or if no block's
-        hyperparameters are dear: joint trajectories are cheaper there.
+        None if there are too few distinct draws or finite densities for a parabola in so many hyperparameters, or
+        if no block's hyperparameters are dear: joint trajectories are cheaper there.
     """
     if not any(map(has_dear_hyperparameters, target.density.blocks)):
         return None
@@ -73,7 +75,7 @@ def emulate_marginal(target: JointTarget, thetas: Array, rng: np.random.Generato
     kept = np.isfinite(values)
     if kept.any():
         kept &= reach > reach[kept].max() - OUT_OF_REACH
-    if kept.sum() < FEWEST_POINTS:
+    if _n_coefficients(target.n_theta) > SHARE_OF_TREND * kept.sum():
         return None
     return interpolate(points[kept], values[kept])
 
@@ -81,12 +83,12 @@ def emulate_marginal(target: JointTarget, thetas: Array, rng: np.random.Generato
 def _design(target: JointTarget, thetas: Array, rng: np.random.Generator) -> Array | None:
     """The ϑ at which the density is evaluated, (m, d); None if the draws are too few."""
     distinct = np.unique(thetas, axis=0)
-    if len(distinct) < max(FEWEST_POINTS, FEWEST_FOR_EACH * target.n_theta):
+    n_points = min(MOST_POINTS, len(SCALES) * len(distinct))
+    if len(distinct) < FEWEST_DRAWS or _n_coefficients(target.n_theta) > SHARE_OF_TREND * n_points:
         return None
     draws = np.array([target.chart.recover(theta) for theta in rng.permutation(distinct)])
-    n_points = min(MOST_POINTS, len(SCALES) * len(draws))
     # Draws that serve twice are pushed by different factors.
-    scales = np.repeat(SCALES, -(-n_points // len(SCALES)))[:n_points]
+    scales = np.repeat(SCALES, n_points // len(SCALES))
     return np.asarray(np.resize(draws, (n_points, target.n_theta)) * scales[:, None])
 
 
@@ -107,7 +109,7 @@ def interpolate(points: Array, values: Array) -> Emulator:
     """A parabola and a Gaussian process through some values, with the most likely lengthscale and nugget.
 
     The parabola's coefficients and the variance are profiled out: Rasmussen and Williams (2006), section 2.7 and
-    equation 5.8, at their maximum. Where the points are too few for a parabola it is a level.
+    equation 5.8, at their maximum. The parabola curves upwards by less than 1.
 
     Parameters
     ----------
@@ -117,14 +119,32 @@ def interpolate(points: Array, values: Array) -> Emulator:
         What.
     """
     d = points.shape[1]
-    basis = _basis(points) if len(_basis(points).T) <= SHARE_OF_TREND * values.size else np.ones((values.size, 1))
-    _, lengthscale, trend, weights = max(_candidates(points, values, basis), key=lambda candidate: candidate[0])
-    linear, quadratic = np.zeros(d), np.zeros((d, d))
-    if trend.size > 1:
-        linear = trend[1 : d + 1]
-        quadratic[np.tril_indices(d)] = trend[d + 1 :]
-        quadratic = quadratic + quadratic.T
-    return Emulator(np.ascontiguousarray(points), weights, lengthscale, float(trend[0]), linear, quadratic)
+    _, lengthscale, trend, weights = max(_candidates(points, values), key=lambda candidate: candidate[0])
+    return Emulator(
+        np.ascontiguousarray(points), weights, lengthscale, float(trend[0]), trend[1 : d + 1], _quadratic(trend, d)
+    )
+
+
+def _n_coefficients(d: int) -> int:
+    """Of a parabola."""
+    return 1 + d + d * (d + 1) // 2
+
+
+def _quadratic(trend: Array, d: int) -> Array:
+    """Q (d, d) of a parabola's coefficients."""
+    half = np.zeros((d, d))
+    half[np.tril_indices(d)] = trend[d + 1 :]
+    return half + half.T
+
+
+def _bounded(trend: Array, d: int) -> Array:
+    """A parabola's coefficients with bounded eigenvalues of Q."""
+    values, vectors = np.linalg.eigh(_quadratic(trend, d))
+    if values[-1] <= MOST_CURVATURE:
+        return trend
+    bounded = (vectors * np.minimum(values, MOST_CURVATURE)) @ vectors.T
+    np.fill_diagonal(bounded, 0.5 * bounded.diagonal())
+    return np.concatenate((trend[: d + 1], bounded[np.tril_indices(d)]))
 
 
 def _basis(points: Array) -> Array:
@@ -133,8 +153,9 @@ def _basis(points: Array) -> Array:
     return np.column_stack((np.ones(len(points)), points, points[:, first] * points[:, second]))
 
 
-def _candidates(points: Array, values: Array, basis: Array) -> Iterator[tuple[float, float, Array, Array]]:
-    """Log likelihood, lengthscale, coefficients of the trend and weights of every kernel that has a factor."""
+def _candidates(points: Array, values: Array) -> Iterator[tuple[float, float, Array, Array]]:
+    """Log likelihood, lengthscale, coefficients of the parabola and weights of every kernel that has a factor."""
+    basis = _basis(points)
     squares = ((points[:, None] - points) ** 2).sum(axis=-1)
     for lengthscale in LENGTHSCALES:
         kernel = np.exp(-0.5 * squares / lengthscale**2)
@@ -144,10 +165,11 @@ def _candidates(points: Array, values: Array, basis: Array) -> Iterator[tuple[fl
             except linalg.LinAlgError:
                 continue
             solved = linalg.cho_solve(factor, basis)
-            trend, *_ = np.linalg.lstsq(basis.T @ solved, solved.T @ values)
+            trend = _bounded(np.linalg.lstsq(basis.T @ solved, solved.T @ values)[0], points.shape[1])
             rest = values - basis @ trend
             weights = linalg.cho_solve(factor, rest)
             variance = float(rest @ weights) / values.size
             half_log_determinant = float(np.log(factor[0].diagonal()).sum())
             log_likelihood = -0.5 * values.size * np.log(max(variance, np.finfo(float).tiny)) - half_log_determinant
-            yield log_likelihood, lengthscale, trend, weights
+            if np.isfinite(log_likelihood):
+                yield log_likelihood, lengthscale, trend, weights

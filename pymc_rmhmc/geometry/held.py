@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
-from pymc_rmhmc.geometry.latent_blocks import sites_at
+from pymc_rmhmc.geometry.latent_blocks import Conditional, JointBlock, sites_at
 from pymc_rmhmc.geometry.prior import PriorFailure
 
 __all__ = ["HeldNoise", "HeldPoint", "HeldTheta", "MarginalPoint"]
@@ -99,21 +100,25 @@ class HeldTheta:
         self.theta, self.standard = placed.theta, standard
         if not np.isfinite(self.theta).all():
             raise PriorFailure(Failure.NON_FINITE, -1)
-        self._log_rest, _ = target.density.rest(self.theta)
-        self._blocks = []
-        self.log_marginal = self._log_rest + placed.log_volume + 0.5 * float(standard @ standard)
-        for which, (block, held) in enumerate(zip(target.density.blocks, target.sites, strict=True)):
-            sites = sites_at(block, self.theta, held)
-            conditional = target.conditional(which, self.theta, sites)
-            self.log_marginal += conditional.log_evidence
-            self._blocks.append((block, sites, conditional))
+        try:
+            self._log_rest, _ = target.density.rest(self.theta)
+            self._blocks = [self._block(target, which) for which in range(len(target.sites))]
+        except np.linalg.LinAlgError:
+            raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, 0) from None
         self.conditionals = [conditional for _, _, conditional in self._blocks]
+        self.log_marginal = self._log_rest + placed.log_volume + 0.5 * float(standard @ standard)
+        self.log_marginal += sum(conditional.log_evidence for conditional in self.conditionals)
         self.centre = _joined([conditional.centre for conditional in self.conditionals])
+
+    def _block(self, target: JointTarget, which: int) -> tuple[JointBlock, GaussianSites, Conditional]:
+        """A block, its sites at θ, and its latents."""
+        block = target.density.blocks[which]
+        sites = sites_at(block, self.theta, target.sites[which])
+        return block, sites, target.conditional(which, self.theta, sites)
 
     def at_noise(self, noise: Array) -> HeldPoint:
         """Evaluate at z; the model's variables are those of this z until the next."""
-        placed = zip(self.conditionals, self._split(noise, [c.n_noise for c in self.conditionals]), strict=True)
-        return self._at([conditional.place(part) for conditional, part in placed])
+        return self._at(self._place(noise))
 
     def at_sites(self, displacement: Array) -> HeldPoint:
         """Evaluate at sites displaced from the centre by ``T z`` (n,)."""
@@ -134,8 +139,12 @@ class HeldTheta:
 
     def apply(self, noise: Array) -> Array:
         """``T z``, (n,)."""
-        placed = zip(self.conditionals, self._split(noise, [c.n_noise for c in self.conditionals]), strict=True)
-        return _joined([conditional.place(part) for conditional, part in placed]) - self.centre
+        return _joined(self._place(noise)) - self.centre
+
+    def _place(self, noise: Array) -> list[Array]:
+        """The sites of every block."""
+        parts = self._split(noise, [conditional.n_noise for conditional in self.conditionals])
+        return [conditional.place(part) for conditional, part in zip(self.conditionals, parts, strict=True)]
 
     def adjoint(self, sites: Array) -> Array:
         """``Tᵀ v`` for a v (n,)."""
@@ -220,7 +229,8 @@ class HeldNoise:
         try:
             held = HeldTheta(self._target, standard)
         except PriorFailure as failure:
-            self._target.refused = self._target.chart.place(standard).theta
+            if failure.failure is Failure.NOT_POSITIVE_DEFINITE:
+                self._target.refused = self._target.chart.place(standard).theta
             return MarginalPoint(standard, failure=failure.failure)
         return self.of(held.at_noise(self._noise))
 

@@ -40,30 +40,26 @@ class Round:
     Attributes
     ----------
     latents, hyperparameters : Transition
-        What became of them.
+        What became of them, without the states: each keeps the factors of a θ.
+    energy : float
+        The joint H at the end, of both momenta.
     """
 
     latents: Transition[Any]
     hyperparameters: Transition[Any]
-
-    @property
-    def energy(self) -> float:
-        """The joint H at the end, of both momenta."""
-        z, theta = self.latents, self.hyperparameters
-        # The density of z is in that of ϑ as well.
-        return z.energy + z.state.point.log_density + theta.energy
+    energy: float
 
 
 def together(rounds: Sequence[Round], before: Sequence[Transition[Any]] = ()) -> Transition[Any]:
     """A draw's rounds, and what came before them, as one: sums, the mean acceptance, the last energy."""
     moves = [*before, *(move for turn in rounds for move in (turn.latents, turn.hyperparameters))]
-    errors = [move.energy_error for move in moves]
+    errors = [move.energy_error for move in moves if not math.isnan(move.energy_error)]
     return Transition(
         None,
         accepted=any(move.accepted for move in moves),
         acceptance=sum(move.acceptance for move in moves) / len(moves),
         energy=rounds[-1].energy,
-        energy_error=sum(errors),
+        energy_error=sum(errors) if errors else math.nan,
         failure=next((move.failure for move in moves if move.failure), Failure.NONE),
         n_steps=sum(move.n_steps for move in moves),
         n_metric_evals=sum(move.n_metric_evals for move in moves),
@@ -98,8 +94,8 @@ class Alternation:
             If a prior cannot be used there.
         """
         n_theta = self._target.n_theta
+        self._point = HeldTheta(self._target, position[:n_theta]).at_noise(position[n_theta:])
         self._noise = position[n_theta:]
-        self._point = HeldTheta(self._target, position[:n_theta]).at_noise(self._noise)
 
     @property
     def joint_point(self) -> JointPoint:
@@ -116,10 +112,19 @@ class Alternation:
         rng : numpy.random.Generator
             For both.
         """
-        rounds = [Round(self._move_latents(step_size, rng), self._move_hyperparameters(rng)) for _ in range(ROUNDS)]
-        # From z alone, as a chain that is restored here has it.
-        self._point = self._point.held.at_noise(self._noise)
+        rounds = [self._round(step_size, rng) for _ in range(ROUNDS)]
+        if not rounds[-1].hyperparameters.accepted:
+            # From z alone, as a chain that is restored here has it; and so it is after a move of ϑ.
+            self._point = self._point.held.at_noise(self._noise)
         return rounds
+
+    def _round(self, step_size: float, rng: np.random.Generator) -> Round:
+        latents = self._move_latents(step_size, rng)
+        # The density of z is in that of ϑ as well.
+        energy = latents.energy + self._point.log_density
+        hyperparameters = self._move_hyperparameters(rng)
+        latents.state = hyperparameters.state = None
+        return Round(latents, hyperparameters, energy + hyperparameters.energy)
 
     def _move_latents(self, step_size: float, rng: np.random.Generator) -> Transition[Any]:
         """A trajectory of z."""
@@ -139,9 +144,9 @@ class Alternation:
         _, length = self._length.draw(math.inf, rng)
         state = GaussianState(along.of(self._point), np.empty(0))
         outcome = transition(hamiltonian, self._flow, state, 1, length, rng)
-        if outcome.failure is Failure.ENERGY:
-            # Where the emulator is far off, not where the posterior is hard.
-            outcome.failure = Failure.NONE
+        if outcome.failure in (Failure.ENERGY, Failure.NON_FINITE):
+            # Where the emulator leads astray, not where the posterior is hard.
+            outcome.failure, outcome.energy_error = Failure.NONE, math.nan
         if outcome.accepted:
             self._point = outcome.state.point.point
         return outcome

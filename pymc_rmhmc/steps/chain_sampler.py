@@ -120,6 +120,8 @@ class ChainSampler(ABC):
         except PriorFailure as failure:
             self.values = values
             self.log_density = -math.inf
+            # What a refit has fitted stays fitted.
+            self.state.iteration += 1
             return Transition(None, failure=failure.failure)
         state = self.state
         if not (tuning or state.judged):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,7 @@ FALL = 10.0
 # that a chain has.
 SHARE_OF_JOINT = 1.0 / 12.0
 STRETCH = 1.4
+CORRECTION = 0.2
 # After so many turns the hyperparameters' mean acceptance must be this at least: below it joint trajectories
 # make more effective draws a second.
 TRIAL = 30
@@ -200,22 +202,28 @@ class JointSampler(ChainSampler):
     def _move(self, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
         if self._alternation is None:
             return super()._move(rng, tuning=tuning)
-        before = [self._move_jointly(rng)] if rng.random() < SHARE_OF_JOINT else []
+        before = [self._move_jointly(rng, tuning=tuning)] if rng.random() < SHARE_OF_JOINT else []
         rounds = self._alternation.draw(self.current_step_size(tuning=tuning), rng)
         self._keep(GaussianState(self._alternation.joint_point, np.empty(0)))
         if tuning:
             self._learn(rounds)
         return together(rounds, before)
 
-    def _move_jointly(self, rng: np.random.Generator) -> Transition[Any]:
+    def _move_jointly(self, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
         """A joint trajectory, of steps like those that were right before turns were taken."""
         adaptation = self.state.step_size
         assert adaptation is not None
         n_steps, step_size = self.plan.length.draw(min(STRETCH * adaptation.average, adaptation.maximum), rng)
         phase = self._hamiltonian.state(self._phase.position)
         outcome = transition(self._hamiltonian, self.plan.integrator, phase, n_steps, step_size, rng)
+        if tuning:
+            # They are too few for dual averaging.
+            adaptation.average *= math.exp(CORRECTION * (outcome.acceptance - self.plan.held_target_accept))
         if outcome.accepted:
-            self._alternation.stand(outcome.state.position)
+            try:
+                self._alternation.stand(outcome.state.position)
+            except PriorFailure as failure:  # it had a factor a moment ago, to the last digit
+                return Transition(None, failure=failure.failure, n_steps=outcome.n_steps)
         return outcome
 
     def _learn(self, rounds: Sequence[Round]) -> None:
@@ -228,7 +236,7 @@ class JointSampler(ChainSampler):
             state.trial = count + 1, mean + (turn.hyperparameters.acceptance - mean) / (count + 1)
         count, mean = state.trial
         if count >= TRIAL and mean < LEAST_ACCEPTED:
-            state.emulator = None
+            state.emulator = state.held_step_size = None
             self._build()
 
     def _emulate(self, thetas: Array, rng: np.random.Generator) -> None:

@@ -70,7 +70,7 @@ class RMHMC(BlockedStep):
         Given: fixed, with no adaptation. By default found by dual averaging.
     target_accept : float, optional
         The acceptance that the step size is adapted to, in (0, 1); by default 0.9 for the flat metric and
-        0.8 for the others.
+        0.8 for the others, and for latent values that move in turn with hyperparameters.
     path_length : float, optional
         The mean length of a trajectory in the Hamiltonian's time, in which a period is about 2π; 1.7 by
         default, a little over a quarter of a period.

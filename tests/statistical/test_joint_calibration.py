@@ -122,7 +122,7 @@ class StaleCentre(JointTarget):
         fixed = super().conditional(which, np.zeros(self.n_theta), sites)
         made.log_evidence += half_square_of_centre(fixed, made) - half_square_of_centre(made, made)
         for name in ("_linear", "_centre_dual", "_centre", "centre"):
-            if hasattr(centred(made), name):
+            if name in vars(centred(made)):
                 setattr(centred(made), name, getattr(centred(fixed), name))
         return made
 
