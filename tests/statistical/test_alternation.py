@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pymc_rmhmc import RMHMC, FlatMetric, compare
 from pymc_rmhmc.dynamics.trajectory import JitteredPath
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
@@ -21,6 +22,8 @@ from pymc_rmhmc.steps.alternation import ROUNDS, Alternation
 from tests.statistical.joint_cases import Grid, Problem, Process, Rows, Sum, absurd_sites
 from tests.statistical.test_joint import following, watched
 from tests.statistical.test_sbc import PLACES, p_value, rank
+from tests.steps.conftest import draw
+from tests.steps.test_joint_sampling import two_scales
 
 pytestmark = pytest.mark.slow
 
@@ -103,7 +106,6 @@ def calibrate(
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_ranks_of_the_truth_are_uniform_whatever_sites_and_emulator(name):
     p, failure_rate, latents, hyperparameters = calibrate(PROBLEMS[name])
-    print(f"\nSBC {name}: p={p:.3g} fail={failure_rate:.3g} acc z {latents:.3g} theta {hyperparameters:.3g}")
     assert p > LEVEL
     assert failure_rate < 0.05
     assert 0.5 < latents < 0.9999
@@ -202,12 +204,29 @@ def test_every_mutant_is_rejected(mutant):
     problem = replace(INFORMED, simulations=MUTANTS[mutant])
     sites = NARROW if mutant is WithoutEvidence else None
     p_values = [calibrate(problem, mutant, seed, sites)[0] for seed in range(2)]
-    print(f"\nMUTANT {mutant.__name__}: {p_values}")
     assert max(p_values) < LEVEL, p_values
 
 
 @pytest.mark.parametrize("sites", [None, NARROW], ids=["absurd", "narrow"])
 def test_the_kernel_passes_where_the_mutants_fail(sites):
-    p, *rest = calibrate(INFORMED, sites=sites)
-    print(f"\nINFORMED: p={p:.3g} {rest}")
+    p, failure_rate, latents, hyperparameters = calibrate(INFORMED, sites=sites)
     assert p > LEVEL
+    assert failure_rate < 0.05
+    assert 0.5 < latents < 0.9999
+    assert 0.1 < hyperparameters < 0.9
+
+
+def test_whole_runs_in_turns_and_of_joint_trajectories_agree():
+    model, runs = two_scales(), {}
+    for emulate in (True, False):
+        step = RMHMC(metric=FlatMetric(emulate=emulate), model=model)
+        runs[f"emulate={emulate}"] = draw(model, step, draws=2000, tune=300, chains=2, random_seed=3 + emulate)
+        assert (step.chains[0].emulator is not None) == emulate
+    names = ["ls", "eta", "f"]
+    frame = compare(runs, var_names=names)
+    assert frame["mean difference"].max() < 4.0
+    assert frame["R-hat max"].max() < 1.02
+    turns, joint = runs.values()
+    for name in names:  # widths as well as means
+        ratio = turns.posterior[name].std(("chain", "draw")) / joint.posterior[name].std(("chain", "draw"))
+        assert (abs(np.log(ratio)) < 0.15).all()
