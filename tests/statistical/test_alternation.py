@@ -87,11 +87,11 @@ def calibrate(
         problem.observe(y)
         target = JointTarget(joint, [following(joint.blocks[0], d, sites)], chart)
         start, before, others = target.enter(theta, [values], rng), int(rng.integers(PLACES)), []
-        for draw, length in ((backwards, before), (forwards, PLACES - 1 - before)):
+        for turn, length in ((backwards, before), (forwards, PLACES - 1 - before)):
             kernel = kernel_class(target, emulate(d), LENGTH)
             kernel.stand(start)
             for _ in range(length):
-                moves = draw(kernel, rng)
+                moves = turn(kernel, rng)
                 failures += sum(move.failure not in (Failure.NONE, Failure.ENERGY) for move in moves)
                 accepted += np.reshape([move.acceptance for move in moves], (-1, 2)).sum(axis=0)
                 count += len(moves)
@@ -196,7 +196,7 @@ class Following(Alternation):
 INFORMED = Problem(Process("centred", amplitude=0.0, level=0.0), "poisson_log")
 # Narrow ones, so that their evidence depends on the hyperparameters.
 NARROW = GaussianSites(np.full(INFORMED.latents.n, -1.0), np.full(INFORMED.latents.n, 3.0))
-MUTANTS = {JudgedByTheEmulator: 150, WithoutEvidence: 250, OfFreshNoise: 80, Following: 300}
+MUTANTS = {JudgedByTheEmulator: 120, WithoutEvidence: 200, OfFreshNoise: 80, Following: 300}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
