@@ -9,6 +9,7 @@ import pytest
 from scipy.special import gammaln
 from scipy.stats import norm
 
+from pymc_rmhmc import RMHMC
 from tests.steps.conftest import draw
 
 pytestmark = pytest.mark.slow
@@ -105,7 +106,10 @@ def test_means_spreads_and_tails_are_those_of_a_grid(name):
     build, inputs, conditional, tail_of = CASES[name]
     logs, weight, moments = grid(inputs, conditional)
     exact, features = [], []
-    idata = draw(build(), draws=4000, tune=500, chains=2)
+    model = build()
+    step = RMHMC(model=model)
+    idata = draw(model, step, draws=4000, tune=500, chains=2)
+    assert step.chains[0].emulator is not None  # latents and hyperparameters moved in turns
     assert float((idata.sample_stats["failure"] > 0).mean()) < 0.01
     f = idata.posterior["f"].values
     for values, log in zip(("lengthscale", "amplitude"), logs.T, strict=True):

@@ -1,0 +1,232 @@
+"""Latents and hyperparameters in turns: whatever the emulator is, it must never bias.
+
+Simulation-based calibration of the kernel with absurd frozen sites, a poor chart and an absurd emulator; kernels that
+are wrong on purpose, which the same test rejects; and whole runs against joint trajectories and against a grid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pymc_rmhmc import RMHMC, FlatMetric, compare
+from pymc_rmhmc.dynamics.trajectory import JitteredPath
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.geometry.emulator import Emulator
+from pymc_rmhmc.geometry.held import HeldNoise
+from pymc_rmhmc.geometry.joint import JointTarget
+from pymc_rmhmc.steps.alternation import ROUNDS, Alternation
+from tests.statistical.joint_cases import Grid, Problem, Process, Rows, Sum, absurd_sites
+from tests.statistical.test_joint import following, watched
+from tests.statistical.test_sbc import PLACES, p_value, rank
+from tests.steps.conftest import draw
+from tests.steps.test_joint_sampling import two_scales
+
+pytestmark = pytest.mark.slow
+
+LENGTH, STEP_SIZE = JitteredPath(1.7, 0.1, 100), 0.3
+PROBLEMS = {
+    "centred process, poisson_log": Problem(Process("centred"), "poisson_log", simulations=120),
+    "whitened process, bernoulli_logit": Problem(Process("whitened"), "bernoulli_logit", simulations=120),
+    "centred process, negativebinomial_log": Problem(Process("centred"), "negativebinomial_log", simulations=120),
+    "whitened process, normal_identity": Problem(Process("whitened"), "normal_identity", simulations=120),
+    "fixed process, studentt_identity": Problem(Process("fixed"), "studentt_identity", simulations=120),
+    "grid, poisson_log": Problem(Grid(), "poisson_log", simulations=120),
+    "rows, bernoulli_probit": Problem(Rows(), "bernoulli_probit", simulations=120),
+    "sum of two vectors, negativebinomial_log": Problem(Sum(), "negativebinomial_log", simulations=120),
+}
+# A dozen tests of correct samplers; see test_sbc.
+LEVEL = 1e-3 / 12 / 3
+
+
+def absurd_emulator(d: int, seed: int = 0) -> Emulator:
+    """Bumps of either sign at random places and a parabola at random: it has nothing to do with any density."""
+    rng = np.random.default_rng(seed)
+    square = 0.15 * rng.standard_normal((d, d))
+    return Emulator(
+        rng.standard_normal((12, d)), 0.7 * rng.standard_normal(12), 1.2, 5.0, 0.4 * rng.standard_normal(d),
+        square + square.T,
+    )  # fmt: skip
+
+
+def bent_chart(problem: Problem) -> MarginalChart:
+    """About the prior's centre, and poor otherwise: nothing leads a chain back whose chart is far off as well."""
+    d = len(problem.priors)
+    centre = problem.joint.theta.pack(problem.values(np.zeros(d))[1])
+    factor, bend = np.linalg.cholesky(0.25 * np.eye(d) + 0.05), np.linspace(-0.15, 0.15, d)
+    return MarginalChart(np.full(d, 0.1), factor, centre, np.ones(d), bend, 1.0 + bend[::-1])
+
+
+def backwards(kernel: Alternation, rng: np.random.Generator):
+    """A draw of the kernel's reversal: every move is its own, and their order is the other."""
+    moves = []
+    for _ in range(ROUNDS):
+        hyperparameters = kernel._move_hyperparameters(rng)
+        moves += [kernel._move_latents(STEP_SIZE, rng), hyperparameters]
+    return moves
+
+
+def forwards(kernel: Alternation, rng: np.random.Generator):
+    return [move for turn in kernel.draw(STEP_SIZE, rng) for move in (turn.latents, turn.hyperparameters)]
+
+
+def calibrate(
+    problem: Problem, kernel_class=Alternation, seed: int = 1, sites: GaussianSites | None = None,
+    emulate=absurd_emulator,
+):  # fmt: skip
+    """As `test_sbc.calibrate`, in one direction with the reversed order: p-value, failure rate, two acceptances."""
+    rng, joint, ranks = np.random.default_rng(seed), problem.joint, []
+    d, n = joint.theta.size, problem.latents.n
+    sites = absurd_sites(n) if sites is None else sites
+    chart, failures, accepted, count = bent_chart(problem), 0, np.zeros(2), 0
+    for _ in range(problem.simulations):
+        theta, values, y = problem.simulate(rng)
+        problem.observe(y)
+        target = JointTarget(joint, [following(joint.blocks[0], d, sites)], chart)
+        start, before, others = target.enter(theta, [values], rng), int(rng.integers(PLACES)), []
+        for turn, length in ((backwards, before), (forwards, PLACES - 1 - before)):
+            kernel = kernel_class(target, emulate(d), LENGTH)
+            kernel.stand(start)
+            for _ in range(length):
+                moves = turn(kernel, rng)
+                failures += sum(move.failure not in (Failure.NONE, Failure.ENERGY) for move in moves)
+                accepted += np.reshape([move.acceptance for move in moves], (-1, 2)).sum(axis=0)
+                count += len(moves)
+                # The last draw of `backwards` has not evaluated z anew.
+                kernel.stand(kernel.joint_point.position)
+                others.append(watched(target, kernel.joint_point))
+        kernel.stand(start)
+        ranks.append(rank(watched(target, kernel.joint_point), np.array(others), rng))
+    return p_value(np.array(ranks)), failures / count, *(accepted / (count / 2))
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_ranks_of_the_truth_are_uniform_whatever_sites_and_emulator(name):
+    p, failure_rate, latents, hyperparameters = calibrate(PROBLEMS[name])
+    assert p > LEVEL
+    assert failure_rate < 0.05
+    assert 0.5 < latents < 0.9999
+    assert 0.1 < hyperparameters < 0.9
+
+
+class JudgedByTheEmulator(Alternation):
+    """The proposal judged by the density whose flow it follows."""
+
+    def __init__(self, target, emulator, length) -> None:
+        super().__init__(target, emulator, length)
+        self._emulator = emulator
+
+    def _move_hyperparameters(self, rng):
+        outer, emulator = self, self._emulator
+
+        class Along(HeldNoise):
+            def at(self, standard):
+                return self.emulated(super().at(standard))
+
+            @staticmethod
+            def of(point):
+                return Along.emulated(HeldNoise.of(point))
+
+            @staticmethod
+            def emulated(point):
+                if not point.failure:
+                    point.log_density = emulator.evaluate(point.position)[0]
+                return point
+
+        return moved_along(outer, Along, rng)
+
+
+def moved_along(kernel: Alternation, kind, rng):
+    """The move of ϑ in a density of another kind."""
+    from pymc_rmhmc.steps import alternation
+
+    usual, alternation.HeldNoise = alternation.HeldNoise, kind
+    try:
+        return Alternation._move_hyperparameters(kernel, rng)
+    finally:
+        alternation.HeldNoise = usual
+
+
+class WithoutEvidence(Alternation):
+    """The evidence of the blocks, or what else a ϑ has beyond z's density, left out of the judgement."""
+
+    def _move_hyperparameters(self, rng):
+        class Along(HeldNoise):
+            def at(self, standard):
+                return without_evidence(super().at(standard))
+
+            @staticmethod
+            def of(point):
+                return without_evidence(HeldNoise.of(point))
+
+        return moved_along(self, Along, rng)
+
+
+def without_evidence(point):
+    if not point.failure:
+        point.log_density -= sum(c.log_evidence for c in point.point.held.conditionals)
+    return point
+
+
+class OfFreshNoise(Alternation):
+    """ϑ moved at a z that is drawn for it, and the z kept: the joint law of the two is lost."""
+
+    def _move_hyperparameters(self, rng):
+        kept = self._noise
+        self._noise = rng.standard_normal(kept.size)
+        self._point = self._point.held.at_noise(self._noise)
+        outcome = super()._move_hyperparameters(rng)
+        self._noise = kept
+        self._point = self._point.held.at_noise(kept)
+        return outcome
+
+
+class Following(Alternation):
+    """The emulator moves with the chain: a proposal's way back is along another."""
+
+    def _move_hyperparameters(self, rng):
+        here = self._point.held.standard
+        self._flow.surrogate = replace(self._flow.surrogate, linear=here.copy())
+        return super()._move_hyperparameters(rng)
+
+
+INFORMED = Problem(Process("centred", amplitude=0.0, level=0.0), "poisson_log")
+# Narrow ones, so that their evidence depends on the hyperparameters.
+NARROW = GaussianSites(np.full(INFORMED.latents.n, -1.0), np.full(INFORMED.latents.n, 3.0))
+MUTANTS = {JudgedByTheEmulator: 120, WithoutEvidence: 200, OfFreshNoise: 80, Following: 300}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_every_mutant_is_rejected(mutant):
+    problem = replace(INFORMED, simulations=MUTANTS[mutant])
+    sites = NARROW if mutant is WithoutEvidence else None
+    p_values = [calibrate(problem, mutant, seed, sites)[0] for seed in range(2)]
+    assert max(p_values) < LEVEL, p_values
+
+
+@pytest.mark.parametrize("sites", [None, NARROW], ids=["absurd", "narrow"])
+def test_the_kernel_passes_where_the_mutants_fail(sites):
+    p, failure_rate, latents, hyperparameters = calibrate(INFORMED, sites=sites)
+    assert p > LEVEL
+    assert failure_rate < 0.05
+    assert 0.5 < latents < 0.9999
+    assert 0.1 < hyperparameters < 0.9
+
+
+def test_whole_runs_in_turns_and_of_joint_trajectories_agree():
+    model, runs = two_scales(), {}
+    for emulate in (True, False):
+        step = RMHMC(metric=FlatMetric(emulate=emulate), model=model)
+        runs[f"emulate={emulate}"] = draw(model, step, draws=2000, tune=300, chains=2, random_seed=3 + emulate)
+        assert (step.chains[0].emulator is not None) == emulate
+    names = ["ls", "eta", "f"]
+    frame = compare(runs, var_names=names)
+    assert frame["mean difference"].max() < 4.0
+    assert frame["R-hat max"].max() < 1.02
+    turns, joint = runs.values()
+    for name in names:  # widths as well as means
+        ratio = turns.posterior[name].std(("chain", "draw")) / joint.posterior[name].std(("chain", "draw"))
+        assert (abs(np.log(ratio)) < 0.15).all()

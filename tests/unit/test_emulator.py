@@ -1,0 +1,421 @@
+"""The emulator of a marginal density: its flow, what it interpolates, and the flow as a proposal."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.linalg import expm
+from scipy.stats import multivariate_normal, norm
+
+from pymc_rmhmc.approximation import emulation
+from pymc_rmhmc.approximation.emulation import emulate_marginal, interpolate
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
+from pymc_rmhmc.dynamics.integrators import SurrogateFlow
+from pymc_rmhmc.dynamics.trajectory import transition
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.geometry.emulator import Emulator
+from pymc_rmhmc.geometry.held import HeldNoise, HeldTheta
+from pymc_rmhmc.geometry.joint import JointTarget
+from tests.unit.test_joint_chart import THETA, FixedBlock, ToyDensity, bent, differences, joint
+
+DIMENSIONS = [1, 2, 4]
+
+
+def emulator(d: int, *, strength: float = 1.0, seed: int = 0) -> Emulator:
+    """Of weights of either sign and a parabola that need not have a maximum."""
+    rng = np.random.default_rng(seed)
+    square = 0.2 * strength * rng.standard_normal((d, d))
+    return Emulator(
+        rng.standard_normal((7, d)), strength * rng.standard_normal(7), 1.3, 0.7, strength * rng.standard_normal(d),
+        square + square.T,
+    )  # fmt: skip
+
+
+def energy(surrogate: Emulator, position, momentum) -> float:
+    return 0.5 * position @ position + 0.5 * momentum @ momentum - surrogate.evaluate(position)[0]
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_its_value_is_what_it_says_and_its_gradient_matches_differences(d):
+    made, x = emulator(d), np.random.default_rng(1).standard_normal(d)
+    value, slope = made.evaluate(x)
+    bumps = np.exp(-0.5 * ((x - made.points) ** 2).sum(axis=1) / made.lengthscale**2)
+    exact = made.level + made.linear @ x + 0.5 * x @ made.quadratic @ x + made.weights @ bumps
+    assert value == pytest.approx(exact, rel=1e-12)
+    assert slope.shape == (d,)
+    np.testing.assert_allclose(slope, differences(lambda at: made.evaluate(at)[0], x), rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("time", [0.1, 0.25, 1.7, 6.0])
+@pytest.mark.parametrize("strength", [1.0, 8.0], ids=["mild", "absurd"])
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_its_flow_taken_back_leads_to_the_beginning(d, strength, time):
+    made, rng = emulator(d, strength=strength), np.random.default_rng(2)
+    position, momentum = rng.standard_normal((2, d))
+    kept = position.copy(), momentum.copy()
+    there, with_momentum = made.follow(position, momentum, time)
+    back, against = made.follow(there, -with_momentum, time)
+    assert np.abs(there - position).max() > 1e-3
+    # A flow that is driven outwards is followed to far away: rounding grows as it does.
+    scale = 1e-9 * max(1.0, np.abs(there).max(), np.abs(with_momentum).max()) ** 2
+    np.testing.assert_allclose(back, position, atol=scale)
+    np.testing.assert_allclose(-against, momentum, atol=scale)
+    np.testing.assert_array_equal(position, kept[0])
+    np.testing.assert_array_equal(momentum, kept[1])
+
+
+@pytest.mark.parametrize("time", [0.25, 1.7])
+@pytest.mark.parametrize("strength", [1.0, 3.0])
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_its_flow_preserves_volume(d, strength, time):
+    made = emulator(d, strength=strength)
+    at = np.random.default_rng(3).standard_normal(2 * d)
+    follow = lambda x: np.concatenate(made.follow(x[:d], x[d:], time))  # noqa: E731
+    jacobian = differences(follow, at).T
+    assert abs(np.linalg.det(jacobian)) == pytest.approx(1.0, rel=1e-5)
+    # Symplectic, and not only that.
+    form = np.block([[np.zeros((d, d)), np.eye(d)], [-np.eye(d), np.zeros((d, d))]])
+    np.testing.assert_allclose(jacobian.T @ form @ jacobian, form, atol=1e-6 * np.linalg.norm(jacobian) ** 2)
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_it_follows_the_exact_flow_of_a_parabola(d):
+    square = 0.1 * np.random.default_rng(4).standard_normal((d, d))
+    quadratic, linear = square + square.T - 0.3 * np.eye(d), np.linspace(-0.5, 0.5, d) + 0.2
+    made = Emulator(np.zeros((0, d)), np.zeros(0), 1.0, 0.0, linear, quadratic)
+    # ẋ = p, ṗ = -x + b + Qx
+    force = quadratic - np.eye(d)
+    centre = np.linalg.solve(force, -linear)
+    rate = np.block([[np.zeros((d, d)), np.eye(d)], [force, np.zeros((d, d))]])
+    position, momentum = np.random.default_rng(5).standard_normal((2, d))
+    errors = []
+    for time in (0.25, 1.7):
+        exact = expm(time * rate) @ np.concatenate((position - centre, momentum))
+        found = np.concatenate(made.follow(position, momentum, time))
+        errors.append(np.abs(found - exact - np.concatenate((centre, np.zeros(d)))).max())
+    assert max(errors) < 0.02
+    # A rotation is followed exactly where there is nothing to emulate.
+    nothing = Emulator(np.zeros((0, d)), np.zeros(0), 1.0, 3.0, np.zeros(d), np.zeros((d, d)))
+    turned = nothing.follow(position, momentum, 1.7)
+    np.testing.assert_allclose(turned[0], math.cos(1.7) * position + math.sin(1.7) * momentum, atol=1e-12)
+    np.testing.assert_allclose(turned[1], math.cos(1.7) * momentum - math.sin(1.7) * position, atol=1e-12)
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_its_flow_nearly_keeps_its_own_energy(d):
+    made, rng = emulator(d), np.random.default_rng(6)
+    for position, momentum in rng.standard_normal((10, 2, d)):
+        drift = energy(made, *made.follow(position, momentum, 1.7)) - energy(made, position, momentum)
+        assert abs(drift) < 0.15
+
+
+def parabola(d: int, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    square = rng.standard_normal((d, d))
+    linear, quadratic = rng.standard_normal(d), 0.5 * (square + square.T)
+    return linear, quadratic, lambda x: 2.0 + x @ linear + 0.5 * np.einsum("...i,ij,...j->...", x, quadratic, x)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_a_parabola_is_reproduced_everywhere(d):
+    linear, quadratic, function = parabola(d)
+    rng = np.random.default_rng(7)
+    points = 2.0 * rng.standard_normal((80, d))
+    found = interpolate(points, function(points))
+    assert np.abs(found.weights).max() < 1e-5
+    np.testing.assert_allclose(found.linear, linear, atol=1e-5)
+    np.testing.assert_allclose(found.quadratic, quadratic, atol=1e-5)
+    np.testing.assert_array_equal(found.quadratic, found.quadratic.T)
+    for x in 10.0 * rng.standard_normal((20, d)):
+        value, slope = found.evaluate(x)
+        assert value == pytest.approx(function(x), rel=1e-5, abs=1e-4)
+        np.testing.assert_allclose(slope, linear + quadratic @ x, rtol=1e-5, atol=1e-4)
+
+
+def wavy(x):
+    return np.sin(1.3 * x[..., 0]) + 0.3 * np.cos(x).sum(axis=-1) - 0.2 * (x**2).sum(axis=-1)
+
+
+@pytest.mark.parametrize(("d", "m", "within"), [(1, 40, 0.01), (2, 150, 0.03), (3, 300, 0.15)])
+def test_a_smooth_function_is_found_between_its_points(d, m, within):
+    rng = np.random.default_rng(8)
+    points = rng.uniform(-2.5, 2.5, (m, d))
+    found = interpolate(points, wavy(points))
+    between = rng.uniform(-2.0, 2.0, (100, d))
+    values = np.array([found.evaluate(x)[0] for x in between])
+    assert np.abs(values - wavy(between)).max() < within
+    assert np.std(wavy(between)) > 0.5
+
+
+def test_noise_on_the_values_is_smoothed():
+    rng = np.random.default_rng(9)
+    points = rng.uniform(-2.5, 2.5, (200, 1))
+    found = interpolate(points, wavy(points) + 0.05 * rng.standard_normal(200))
+    between = np.linspace(-2.0, 2.0, 50)[:, None]
+    errors = [found.evaluate(x)[0] - wavy(x) for x in between]
+    assert np.std(errors) < 0.03
+
+
+@pytest.mark.parametrize(("d", "fewest"), [(1, 10), (2, 20), (3, 34)])
+def test_few_points_have_a_level_and_no_parabola(d, fewest):
+    """Three tenths of the values are to be had for the trend."""
+    *_, function = parabola(d)
+    rng = np.random.default_rng(10)
+    for m, level_alone in ((fewest - 1, True), (fewest, False)):
+        points = rng.standard_normal((m, d))
+        found = interpolate(points, function(points))
+        assert (not found.linear.any() and not found.quadratic.any()) == level_alone
+        # It goes through its points nevertheless.
+        values = [found.evaluate(x)[0] for x in points]
+        np.testing.assert_allclose(values, function(points), atol=0.05 * np.ptp(function(points)))
+        assert found.linear.shape == (d,)
+        assert found.quadratic.shape == (d, d)
+
+
+def test_a_constant_function_has_no_slope():
+    points = np.random.default_rng(11).standard_normal((50, 2))
+    found = interpolate(points, np.full(50, 3.0))
+    value, slope = found.evaluate(np.array([5.0, -5.0]))
+    assert value == pytest.approx(3.0, abs=1e-6)
+    np.testing.assert_allclose(slope, 0.0, atol=1e-6)
+
+
+def test_points_that_coincide_do_no_harm():
+    rng = np.random.default_rng(12)
+    points = np.repeat(rng.standard_normal((30, 2)), 2, axis=0)
+    found = interpolate(points, wavy(points))
+    values = [found.evaluate(x)[0] for x in points]
+    np.testing.assert_allclose(values, wavy(points), atol=0.05)
+
+
+NEAR = bent(THETA, np.linalg.cholesky(0.1 * np.eye(4) + 0.05))
+
+
+def gaussian_target() -> tuple[JointTarget, float]:
+    """Normal data of known scale, with sites that have half of what they say: z is not standard normal given θ."""
+    sigma = 0.6
+    target = joint(sigma)
+    sites = [held.scaled(0.5) for held in target.sites]
+    return JointTarget(target.density, sites, NEAR), sigma
+
+
+def exact_marginal(target: JointTarget, standard: np.ndarray, sigma: float) -> float:
+    """What the marginal posterior of ϑ has beyond a standard normal."""
+    placed = target.chart.place(standard)
+    value = target.density.rest(placed.theta)[0] + placed.log_volume + 0.5 * standard @ standard
+    for block in target.density.blocks:
+        mean, prior, _ = block.prior(placed.theta)
+        value += multivariate_normal.logpdf(block.y, mean, prior + sigma**2 * np.eye(len(mean)))
+    return float(value)
+
+
+def thetas_of(target: JointTarget, m: int, seed: int = 0, width: float = 0.8) -> np.ndarray:
+    standard = width * np.random.default_rng(seed).standard_normal((m, target.n_theta))
+    return np.array([target.chart.place(x).theta for x in standard])
+
+
+def test_the_marginal_density_is_emulated_but_for_a_constant():
+    target, sigma = gaussian_target()
+    thetas = thetas_of(target, 200)
+    found = emulate_marginal(target, thetas, np.random.default_rng(1))
+    assert found is not None
+    assert len(found.points) <= emulation.MOST_POINTS
+    held = np.random.default_rng(2).standard_normal((60, target.n_theta))
+    exact = np.array([exact_marginal(target, x, sigma) for x in held])
+    errors = np.array([found.evaluate(x)[0] for x in held]) - exact
+    # Sixteen draws of z leave a level that is off, which is no matter, and little beside it.
+    assert np.std(errors) < 0.35
+    assert np.std(exact) > 3.0 * np.std(errors)
+    # Twice as far out, where no draw has been, it is not worse than its parabola.
+    far = 2.0 * held
+    exact = np.array([exact_marginal(target, x, sigma) for x in far])
+    errors = np.array([found.evaluate(x)[0] for x in far]) - exact
+    reach = exact - 0.5 * (far**2).sum(axis=1)
+    likely = reach > reach.max() - 15.0
+    assert likely.sum() > 20
+    assert np.abs(errors - np.median(errors))[likely].max() < 4.0
+
+
+def test_it_is_the_same_for_the_same_random_numbers_and_draws():
+    target, _ = gaussian_target()
+    first, second = (emulate_marginal(target, thetas_of(target, 60), np.random.default_rng(1)) for _ in range(2))
+    np.testing.assert_array_equal(first.weights, second.weights)
+    np.testing.assert_array_equal(first.points, second.points)
+
+
+def test_too_few_distinct_draws_are_not_emulated():
+    target, _ = gaussian_target()
+    enough = max(emulation.FEWEST_POINTS, emulation.FEWEST_FOR_EACH * target.n_theta)
+    for m, made in ((enough - 1, False), (enough, True)):
+        # A chain that stood still tells nothing by repeating itself.
+        thetas = np.repeat(thetas_of(target, m), 3, axis=0)
+        assert (emulate_marginal(target, thetas, np.random.default_rng(1)) is not None) == made
+
+
+def with_blocks(target: JointTarget, blocks) -> JointTarget:
+    return JointTarget(ToyDensity(tuple(blocks)), target.sites, target.chart)
+
+
+@pytest.mark.parametrize("kind", ["coefficients", "fixed covariance"])
+def test_cheap_hyperparameters_are_not_emulated(kind):
+    target, _ = gaussian_target()
+    blocks = [FixedBlock(b.y, b.centred, b.sigma, fixed_covariance=True) for b in target.density.blocks]
+    for block in blocks:
+        block.has_moving_sites = False
+        if kind == "coefficients":
+            block.fixed_covariance, block.design = False, np.eye(len(block.y))
+    assert emulate_marginal(with_blocks(target, blocks), thetas_of(target, 100), np.random.default_rng(1)) is None
+    # One dear block is enough.
+    if kind == "fixed covariance":
+        blocks[0] = target.density.blocks[0]
+        thetas = thetas_of(target, 100)
+        assert emulate_marginal(with_blocks(target, blocks), thetas, np.random.default_rng(1)) is not None
+
+
+def test_a_density_that_is_hardly_ever_finite_is_not_emulated(monkeypatch):
+    target, _ = gaussian_target()
+    usual = emulation._log_marginal
+    seen = []
+
+    def broken(target, point, noises):
+        seen.append(point)
+        return usual(target, point, noises) if len(seen) % 10 == 0 else -np.inf
+
+    monkeypatch.setattr(emulation, "_log_marginal", broken)
+    assert emulate_marginal(target, thetas_of(target, 100), np.random.default_rng(1)) is None
+
+
+def test_points_without_a_prior_or_out_of_reach_are_left_out():
+    """Of a wide chart some points are where no covariance has a factor, or where the density is nothing."""
+    target, _ = gaussian_target()
+    for block in target.density.blocks:
+        block.jitter = 0.0
+    wide = JointTarget(target.density, target.sites, MarginalChart.linear(THETA, np.diag([0.3, 1.5, 0.3, 0.3])))
+    with np.errstate(all="ignore"):
+        found = emulate_marginal(wide, thetas_of(wide, 100), np.random.default_rng(1))
+    assert found is not None
+    assert emulation.FEWEST_POINTS <= len(found.points) < emulation.MOST_POINTS
+    assert np.isfinite(found.weights).all()
+    assert np.isfinite(found.evaluate(np.zeros(4))[0])
+
+
+class Counted:
+    """A density that counts how often it is asked."""
+
+    def __init__(self, density) -> None:
+        self.density, self.count = density, 0
+
+    def at(self, position):
+        self.count += 1
+        return self.density.at(position)
+
+
+def test_its_flow_is_judged_by_one_value_of_the_true_density():
+    target = joint(moving=True)
+    noise = np.random.default_rng(13).standard_normal(target.size - 4)
+    density, flow = Counted(HeldNoise(target, noise)), SurrogateFlow(emulator(4, strength=0.3))
+    hamiltonian = GaussianHamiltonian(density)
+    start = hamiltonian.state(np.zeros(4))
+    density.count = 0
+    rng = np.random.default_rng(14)
+    for _ in range(10):
+        outcome = transition(hamiltonian, flow, start, 1, 1.7, rng)
+        end = outcome.state
+        assert outcome.failure in (Failure.NONE, Failure.ENERGY)
+        assert outcome.n_metric_evals == 1
+        # The error is that of the true energy, of the position to which the emulator leads.
+        assert outcome.acceptance == pytest.approx(math.exp(min(0.0, -outcome.energy_error)))
+        if outcome.accepted:
+            whole = target.at(np.concatenate((end.position, noise)))
+            exact = 0.5 * end.position @ end.position + 0.5 * end.momentum @ end.momentum - whole.log_density
+            assert outcome.energy == pytest.approx(exact, rel=1e-10)
+    assert density.count == 10
+
+
+def test_a_step_along_it_has_the_true_energy_error():
+    target, made = joint(moving=True), emulator(4, strength=0.3)
+    noise = np.random.default_rng(15).standard_normal(target.size - 4)
+    hamiltonian = GaussianHamiltonian(HeldNoise(target, noise))
+    start = hamiltonian.refresh(hamiltonian.state(np.full(4, 0.2)), np.random.default_rng(16))
+    step = SurrogateFlow(made).step(hamiltonian, start, 1.1)
+    position, momentum = made.follow(start.position, start.momentum, 1.1)
+    np.testing.assert_array_equal(step.state.position, position)
+    np.testing.assert_array_equal(step.state.momentum, momentum)
+    assert step.failure is Failure.NONE
+    densities = [target.at(np.concatenate((at, noise))).log_density for at in (start.position, position)]
+    kinetic = [0.5 * q @ q + 0.5 * p @ p for q, p in ((start.position, start.momentum), (position, momentum))]
+    exact = (kinetic[1] - densities[1]) - (kinetic[0] - densities[0])
+    assert hamiltonian.energy(step.state) - hamiltonian.energy(start) == pytest.approx(exact, abs=1e-8)
+    # It is not the emulator's, which is nearly nothing.
+    assert abs(exact) > 10.0 * abs(energy(made, position, momentum) - energy(made, start.position, start.momentum))
+
+
+def test_a_step_to_where_there_is_no_density_has_no_state():
+    target = joint()
+    for block in target.density.blocks:
+        block.jitter = 0.0
+    target = JointTarget(target.density, target.sites, MarginalChart.linear(THETA, np.diag([0.3, 30.0, 0.3, 0.3])))
+    hamiltonian = GaussianHamiltonian(HeldNoise(target, np.zeros(target.size - 4)))
+    away = Emulator(np.zeros((0, 4)), np.zeros(0), 1.0, 0.0, np.array([0.0, 5.0, 0.0, 0.0]), np.zeros((4, 4)))
+    start = hamiltonian.state(np.zeros(4))
+    with np.errstate(all="ignore"):
+        step = SurrogateFlow(away).step(hamiltonian, start, 1.5)
+        outcome = transition(hamiltonian, SurrogateFlow(away), start, 1, 1.5, np.random.default_rng(0))
+    assert step.state is None
+    assert step.failure is Failure.NOT_POSITIVE_DEFINITE
+    assert step.n_metric_evals == 1
+    assert not outcome.accepted
+    assert outcome.acceptance == 0.0
+    assert outcome.failure is Failure.NOT_POSITIVE_DEFINITE
+    np.testing.assert_array_equal(outcome.state.position, np.zeros(4))
+
+
+def test_one_hyperparameter_is_emulated_as_quadrature_has_it():
+    """One latent value of free scale, of which the site says something wrong."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    weights = weights / weights.sum()
+    y, mean, amplitude = 1.4, -0.9, 0.8
+
+    class One:
+        """Under a logit."""
+
+        n_sites, size, design, parts, rows = 1, 1, None, None, None
+        centred, fixed_covariance, has_moving_sites = True, False, False
+
+        def prior(self, theta):
+            return np.full(1, mean), np.full((1, 1), amplitude**2 * np.exp(2.0 * theta[0]), order="F"), np.zeros(1)
+
+        def likelihood(self, theta, eta):
+            return float(-np.logaddexp(0.0, -y * eta).sum()), y / (1.0 + np.exp(y * eta)), np.zeros(1)
+
+    class Density:
+        blocks = (One(),)
+
+        def rest(self, theta):
+            return float(norm.logpdf(theta, 0.3, 0.5).sum()), (0.3 - theta) / 0.25
+
+    sites = GaussianSites(np.array([0.4]), np.array([0.3]))
+    target = JointTarget(Density(), [sites], MarginalChart.linear(np.array([0.2]), np.array([[0.5]])))
+
+    def exact(standard: float) -> float:
+        theta = 0.2 + 0.5 * standard
+        f = mean + amplitude * math.exp(theta) * nodes
+        marginal = math.log(weights @ (1.0 / (1.0 + np.exp(-y * f))))
+        return marginal + float(norm.logpdf(theta, 0.3, 0.5)) + 0.5 * standard**2
+
+    thetas = 0.2 + 0.5 * np.random.default_rng(0).standard_normal((100, 1))
+    found = emulate_marginal(target, thetas, np.random.default_rng(1))
+    held = np.linspace(-2.0, 2.0, 21)
+    gaps = np.array([found.evaluate(np.array([x]))[0] - exact(x) for x in held])
+    assert np.ptp(gaps) < 0.3
+    assert np.ptp([exact(x) for x in held]) > 3.0 * np.ptp(gaps)
+    # With all of z in place of sixteen draws of it the value at a ϑ is exact.
+    noises = np.stack(np.meshgrid(nodes, nodes, indexing="ij"), -1).reshape(-1, 2)
+    both = np.outer(weights, weights).ravel()
+    for x in (-1.0, 0.5):
+        at = HeldTheta(target, np.array([x]))
+        values = np.array([at.at_noise(z).log_density for z in noises])
+        assert at.log_marginal + math.log(both @ np.exp(values)) == pytest.approx(exact(x), abs=1e-6)
