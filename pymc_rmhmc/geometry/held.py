@@ -114,7 +114,7 @@ class HeldTheta:
         """A block, its sites at θ, and its latents."""
         block = target.density.blocks[which]
         sites = sites_at(block, self.theta, target.sites[which])
-        return block, sites, target.conditional(which, self.theta, sites)
+        return block, sites, target.conditional(which, self.theta, sites, derivative=False)
 
     def at_noise(self, noise: Array) -> HeldPoint:
         """Evaluate at z; the model's variables are those of this z until the next."""

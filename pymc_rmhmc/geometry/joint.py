@@ -138,8 +138,12 @@ class JointTarget:
             point.conditionals.append(conditional)
         return total, theta_bar, noise_bars
 
-    def conditional(self, which: int, theta: Array, sites: GaussianSites) -> Conditional:
+    def conditional(
+        self, which: int, theta: Array, sites: GaussianSites, *, derivative: bool = True
+    ) -> Conditional:
         """A block at θ, times sites; what does not move with θ is made once.
+
+        Without a derivative to come, the block may let go of what that would need.
 
         Raises
         ------
@@ -148,7 +152,9 @@ class JointTarget:
         """
         block = self.density.blocks[which]
         moving = isinstance(self.sites[which], MovingSites)
-        made = conditional_of(block, theta, sites, self._made.get(which), same_sites=not moving)
+        made = conditional_of(
+            block, theta, sites, self._made.get(which), same_sites=not moving, derivative=derivative
+        )
         if block.design is not None or block.fixed_covariance:
             self._made.setdefault(which, made)
         return made

@@ -101,6 +101,9 @@ class JointBlock(Protocol):
         sites have beyond them. Of a sum: m, and of every part its K or D, location and scale; and the last again.
         """
 
+    def forget(self) -> None:
+        """Let go of what the derivative of the prior that was asked for last would need: there will be none."""
+
     def prior_pullback(self, theta: Array, mean_bar: Array, second_bar: Any) -> Array:
         """``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄`` or ``Σ ∂m/∂θ m̄ + Σ ∂D/∂θ D̄``, (d,).
 
@@ -190,9 +193,12 @@ def prior_of(block: JointBlock, theta: Array) -> tuple[Any, ...]:
 
 
 def conditional_of(
-    block: JointBlock, theta: Array, sites: GaussianSites, like: Any = None, *, same_sites: bool = True
-) -> Conditional:
+    block: JointBlock, theta: Array, sites: GaussianSites, like: Any = None, *, same_sites: bool = True,
+    derivative: bool = True,
+) -> Conditional:  # fmt: skip
     """A block at θ, times sites; `like` is one of the block's whose constant parts serve again.
+
+    Without a derivative to come the block lets go of what that would need, before factors are made.
 
     Raises
     ------
@@ -206,6 +212,8 @@ def conditional_of(
         mean, spread, location, scale, _ = prior_of(block, theta)
         return DiagonalConditional(block.design, mean, spread, location, scale, sites, like)
     mean, covariance, shift = prior_of(block, theta)
+    if not derivative:
+        block.forget()
     if isinstance(covariance, tuple):
         return KroneckerConditional(
             mean, covariance, sites, like, by_covariance=not block.fixed_covariance, same_sites=same_sites

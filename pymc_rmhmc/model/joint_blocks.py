@@ -75,6 +75,10 @@ class Block:
 
     def bind(self, point: Point) -> None:
         """Take what is not a graph from a point and from shared data."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of what the derivative of the prior that was asked for last would need."""
         self._prior.forget()
 
     @property

@@ -97,6 +97,10 @@ class Alternation:
         self._point = HeldTheta(self._target, position[:n_theta]).at_noise(position[n_theta:])
         self._noise = position[n_theta:]
 
+    def leave(self) -> None:
+        """Let go of the factors, for as long as something else moves the chain."""
+        self._point = None
+
     @property
     def joint_point(self) -> JointPoint:
         """Where the chain stands, or where the last draw has led it."""

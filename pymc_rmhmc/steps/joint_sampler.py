@@ -38,7 +38,7 @@ FALL = 10.0
 # Where the emulator falls short of the density a chain that takes turns stays too long, and goes too seldom. A joint
 # trajectory knows nothing of it: now and then one is made before a draw's turns, in longer steps than where it is all
 # that a chain has.
-SHARE_OF_JOINT = 1.0 / 12.0
+SHARE_OF_JOINT = 1.0 / 8.0
 STRETCH = 1.4
 CORRECTION = 0.2
 # After so many turns the hyperparameters' mean acceptance must be this at least: below it joint trajectories
@@ -203,6 +203,7 @@ class JointSampler(ChainSampler):
         if self._alternation is None:
             return super()._move(rng, tuning=tuning)
         before = [self._move_jointly(rng, tuning=tuning)] if rng.random() < SHARE_OF_JOINT else []
+        self._phase = None  # it holds the factors of where the draw began
         rounds = self._alternation.draw(self.current_step_size(tuning=tuning), rng)
         self._keep(GaussianState(self._alternation.joint_point, np.empty(0)))
         if tuning:
@@ -214,16 +215,21 @@ class JointSampler(ChainSampler):
         adaptation = self.state.step_size
         assert adaptation is not None
         n_steps, step_size = self.plan.length.draw(min(STRETCH * adaptation.average, adaptation.maximum), rng)
-        phase = self._hamiltonian.state(self._phase.position)
+        position = self._phase.position
+        self._phase = None
+        self._alternation.leave()
+        phase = self._hamiltonian.state(position)
         outcome = transition(self._hamiltonian, self.plan.integrator, phase, n_steps, step_size, rng)
         if tuning:
             # They are too few for dual averaging.
             adaptation.average *= math.exp(CORRECTION * (outcome.acceptance - self.plan.held_target_accept))
-        if outcome.accepted:
-            try:
-                self._alternation.stand(outcome.state.position)
-            except PriorFailure as failure:  # it had a factor a moment ago, to the last digit
-                return Transition(None, failure=failure.failure, n_steps=outcome.n_steps)
+        end, outcome.state = outcome.state.position, None
+        del phase
+        try:
+            self._alternation.stand(end)
+        except PriorFailure as failure:  # it had a factor a moment ago, to the last digit
+            self._alternation.stand(position)
+            return Transition(None, failure=failure.failure, n_steps=outcome.n_steps)
         return outcome
 
     def _learn(self, rounds: Sequence[Round]) -> None:

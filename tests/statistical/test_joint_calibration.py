@@ -117,9 +117,9 @@ def test_successive_conditional_draws_have_the_prior(name):
 class StaleCentre(JointTarget):
     """The sites' centre, ``c(θ)`` or its dual, as it is at one θ while the rest moves, in map and evidence."""
 
-    def conditional(self, which, theta, sites):
-        made = super().conditional(which, theta, sites)
-        fixed = super().conditional(which, np.zeros(self.n_theta), sites)
+    def conditional(self, which, theta, sites, **options):
+        made = super().conditional(which, theta, sites, **options)
+        fixed = super().conditional(which, np.zeros(self.n_theta), sites, **options)
         made.log_evidence += half_square_of_centre(fixed, made) - half_square_of_centre(made, made)
         for name in ("_linear", "_centre_dual", "_centre", "centre"):
             if name in vars(centred(made)):
@@ -142,8 +142,8 @@ def half_square_of_centre(centre, conditional) -> float:
 class WithoutDeterminant(JointTarget):
     """The evidence of the sites without ``½ log|I + sKs|`` or ``½ log|E|``."""
 
-    def conditional(self, which, theta, sites):
-        made = super().conditional(which, theta, sites)
+    def conditional(self, which, theta, sites, **options):
+        made = super().conditional(which, theta, sites, **options)
         if hasattr(made, "_centre_dual"):
             made.log_evidence += np.log(made._inner.diagonal()).sum()
         else:
@@ -154,8 +154,8 @@ class WithoutDeterminant(JointTarget):
 class WithoutSpreadsVolume(JointTarget):
     """A density of ``D y`` where one of y is wanted: off by ``log|D|``."""
 
-    def conditional(self, which, theta, sites):
-        made = super().conditional(which, theta, sites)
+    def conditional(self, which, theta, sites, **options):
+        made = super().conditional(which, theta, sites, **options)
         made.log_evidence -= np.log(np.abs(made._spread)).sum()
         return made
 
@@ -163,8 +163,8 @@ class WithoutSpreadsVolume(JointTarget):
 class WithoutTheSitesMoving(JointTarget):
     """The evidence of the sites as they were, while the map takes them along."""
 
-    def conditional(self, which, theta, sites):
-        made = super().conditional(which, theta, sites)
+    def conditional(self, which, theta, sites, **options):
+        made = super().conditional(which, theta, sites, **options)
         made.log_evidence = super().conditional(which, theta, self.sites[which].sites).log_evidence
         return made
 

@@ -155,6 +155,9 @@ class CountBlock:
     def prior(self, theta):
         return np.full(3, 0.5), self.covariance, np.zeros(3)
 
+    def forget(self):
+        pass
+
     def prior_pullback(self, theta, mean_bar, second_bar):
         return np.zeros(theta.size)
 

@@ -392,6 +392,9 @@ def test_one_hyperparameter_is_emulated_as_quadrature_has_it():
         n_sites, size, design, parts, rows = 1, 1, None, None, None
         centred, fixed_covariance, has_moving_sites = True, False, False
 
+        def forget(self):
+            pass
+
         def prior(self, theta):
             return np.full(1, mean), np.full((1, 1), amplitude**2 * np.exp(2.0 * theta[0]), order="F"), np.zeros(1)
 

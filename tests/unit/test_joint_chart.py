@@ -243,6 +243,9 @@ class ToyBlock:
         shift = theta[2] * self.inputs
         return shift, np.asfortranarray(smooth + self.jitter * np.eye(self.n_sites)), shift
 
+    def forget(self):
+        pass
+
     def prior_pullback(self, theta, mean_bar, covariance_bar):
         square = (self.inputs[:, None] - self.inputs) ** 2 * np.exp(-2.0 * theta[1])
         smooth = np.exp(2.0 * theta[0] - 0.5 * square) * covariance_bar
@@ -416,6 +419,9 @@ class FixedBlock(ToyBlock):
     def prior(self, theta):
         shift = theta[2] * self.inputs
         return shift, super().prior(THETA)[1], shift
+
+    def forget(self):
+        pass
 
     def prior_pullback(self, theta, mean_bar, covariance_bar):
         return np.array([0.0, 0.0, self.inputs @ mean_bar, 0.0])
