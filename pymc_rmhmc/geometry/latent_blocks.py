@@ -178,8 +178,10 @@ def sites_at(block: JointBlock, theta: Array, sites: Sites) -> GaussianSites:
     return sites.at(block.information(theta, sites.eta)) if isinstance(sites, MovingSites) else sites
 
 
-def prior_of(block: JointBlock, theta: Array) -> tuple[Any, ...]:
+def prior_of(block: JointBlock, theta: Array, *, derivative: bool = True) -> tuple[Any, ...]:
     """What a block's prior is at θ.
+
+    Without a derivative to come the block lets go of what that would need.
 
     Raises
     ------
@@ -187,9 +189,12 @@ def prior_of(block: JointBlock, theta: Array) -> tuple[Any, ...]:
         If it takes an inverse, as of a precision, that does not exist.
     """
     try:
-        return block.prior(theta)
+        prior = block.prior(theta)
     except np.linalg.LinAlgError:
         raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, 0) from None
+    if not derivative:
+        block.forget()
+    return prior
 
 
 def conditional_of(
@@ -198,7 +203,7 @@ def conditional_of(
 ) -> Conditional:  # fmt: skip
     """A block at θ, times sites; `like` is one of the block's whose constant parts serve again.
 
-    Without a derivative to come the block lets go of what that would need, before factors are made.
+    Without a derivative to come the block lets go, before factors are made, of what that would need.
 
     Raises
     ------
@@ -206,14 +211,12 @@ def conditional_of(
         If the prior cannot be used at θ.
     """
     if block.parts is not None:
-        mean, parts, _ = parts_of(block, theta)
+        mean, parts, _ = parts_of(block, theta, derivative=derivative)
         return SummedConditional(mean, parts, sites)
     if block.design is not None:
-        mean, spread, location, scale, _ = prior_of(block, theta)
+        mean, spread, location, scale, _ = prior_of(block, theta, derivative=derivative)
         return DiagonalConditional(block.design, mean, spread, location, scale, sites, like)
-    mean, covariance, shift = prior_of(block, theta)
-    if not derivative:
-        block.forget()
+    mean, covariance, shift = prior_of(block, theta, derivative=derivative)
     if isinstance(covariance, tuple):
         return KroneckerConditional(
             mean, covariance, sites, like, by_covariance=not block.fixed_covariance, same_sites=same_sites
@@ -232,15 +235,15 @@ def has_dear_hyperparameters(block: JointBlock) -> bool:
     return block.design is None and (not block.fixed_covariance or block.has_moving_sites)
 
 
-def parts_of(block: JointBlock, theta: Array) -> tuple[Array, list[Part], Array]:
-    """A sum's m, its parts at θ, and what the sites have beyond the model's latents.
+def parts_of(block: JointBlock, theta: Array, *, derivative: bool = True) -> tuple[Array, list[Part], Array]:
+    """A sum's m, its parts at θ, and what the sites have beyond the model's latents; see `prior_of`.
 
     Raises
     ------
     PriorFailure
         If one of the priors cannot be used at θ.
     """
-    mean, seconds, locations, scales, shift = prior_of(block, theta)
+    mean, seconds, locations, scales, shift = prior_of(block, theta, derivative=derivative)
     parts: list[Part] = []
     for form, second, location, scale in zip(block.parts or (), seconds, locations, scales, strict=True):
         if form.kind == "independent":

@@ -42,6 +42,18 @@ def advance(step, point, count: int):
     return point, np.array(points), np.array(stats)
 
 
+def goes_on_alike(steps, point, count: int):
+    """From the first step's state each of them makes the same draws."""
+    saved = cloudpickle.dumps(steps[0].sampling_state)
+    _, first, first_stats = advance(steps[0], point, count)
+    for again in steps:
+        again.sampling_state = cloudpickle.loads(saved)
+        _, second, second_stats = advance(again, point, count)
+        np.testing.assert_array_equal(first, second)
+        np.testing.assert_array_equal(first_stats, second_stats)
+    assert np.ptp(first, axis=0).min() > 0.0
+
+
 def test_hyperparameters_are_taken_in_and_the_log_says_so(caplog):
     model = two_scales()
     with model, caplog.at_level("INFO", logger="pymc"):
@@ -83,14 +95,7 @@ def test_a_restored_state_replays_exactly(during_tuning):
     point, _, _ = advance(step, model.initial_point(), 30)
     if not during_tuning:
         step.stop_tuning()
-    saved = cloudpickle.dumps(step.sampling_state)
-    _, first, first_stats = advance(step, point, 40)  # across a refit, in tuning
-    for again in (step, other):
-        again.sampling_state = cloudpickle.loads(saved)
-        _, second, second_stats = advance(again, point, 40)
-        np.testing.assert_array_equal(first, second)
-        np.testing.assert_array_equal(first_stats, second_stats)
-    assert np.ptp(first, axis=0).min() > 0.0
+    goes_on_alike((step, other), point, 40)  # across a refit, in tuning
 
 
 def test_a_pickled_step_goes_on_where_it_was():

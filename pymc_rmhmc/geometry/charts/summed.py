@@ -247,12 +247,14 @@ class SummedConditional(SitesOnCovariance):
         covariance_bar = np.zeros((spread.size, spread.size), order="F")
         self._add_covariance_bar(covariance_bar, spread)
         bars = [
-            part.pullback(covariance_bar, part.collect(spread), self._noise[where])
-            for part, where in zip(self._parts, self._slices, strict=True)
+            part.pullback(covariance_bar, collected, self._noise[where])
+            for part, collected, where in zip(self._parts, self._collected, self._slices, strict=True)
         ]
         return noise, spread + centre, bars
 
     def _pull_noise(self, spread: Array) -> Array:
         self._pushed = self._multiply(spread)
-        collected = (part.unscale_adjoint(part.collect(spread)) for part in self._parts)
-        return np.concatenate((*collected, self._root * self._pushed))
+        self._collected = [part.collect(spread) for part in self._parts]
+        held = zip(self._parts, self._collected, strict=True)
+        noises = [part.unscale_adjoint(collected) for part, collected in held]
+        return np.concatenate((*noises, self._root * self._pushed))
