@@ -8,16 +8,18 @@ The points are draws of a tuning window, pushed outwards by up to a factor of fo
 density itself, so that any emulator will do; but where it falls short of the density by a factor w, the chain stays for
 about w proposals. That is in tails which a short window has not seen. On logit regressions of a hundred points the
 worst of the hundred furthest of 10⁴ draws was off by e¹⁰ to e⁴⁰ with points and a level alone, and by e to e³ with
-such points and a parabola.
+such points and a parabola. What is still missing there a floor bounds.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
+from scipy import linalg, special
 
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.held import HeldTheta
@@ -25,7 +27,7 @@ from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.geometry.latent_blocks import has_dear_hyperparameters
 from pymc_rmhmc.geometry.prior import PriorFailure
 
-__all__ = ["emulate_marginal", "interpolate"]
+__all__ = ["emulate_marginal", "interpolate", "on_a_floor"]
 
 type Array = NDArray[np.float64]
 
@@ -44,6 +46,10 @@ OUT_OF_REACH = 40.0
 # In standard deviations of ϑ: the marginal likelihood chooses.
 LENGTHSCALES = (1.5, 2.0, 3.0, 4.5, 7.0, 10.0)
 NUGGETS = (1e-6, 1e-4, 1e-2)
+# Of what an emulator makes likely, a normal of this width, in standard deviations of ϑ, has this share everywhere. On
+# logit regressions the longest stay of ten chains of 4000 draws went from 30 draws to 13.
+SHARE_OF_FLOOR, WIDTH_OF_FLOOR = 0.02, 2.0
+N_INTEGRAL = 1000
 
 
 def emulate_marginal(target: JointTarget, thetas: Array, rng: np.random.Generator) -> Emulator | None:
@@ -77,7 +83,7 @@ def emulate_marginal(target: JointTarget, thetas: Array, rng: np.random.Generato
         kept &= reach > reach[kept].max() - OUT_OF_REACH
     if _n_coefficients(target.n_theta) > SHARE_OF_TREND * kept.sum():
         return None
-    return interpolate(points[kept], values[kept])
+    return on_a_floor(interpolate(points[kept], values[kept]), rng)
 
 
 def _design(target: JointTarget, thetas: Array, rng: np.random.Generator) -> Array | None:
@@ -123,6 +129,30 @@ def interpolate(points: Array, values: Array) -> Emulator:
     return Emulator(
         np.ascontiguousarray(points), weights, lengthscale, float(trend[0]), trend[1 : d + 1], _quadratic(trend, d)
     )
+
+
+def on_a_floor(emulator: Emulator, rng: np.random.Generator) -> Emulator:
+    """An emulator that nowhere falls below a share of a wide normal: what it leaves out in the tails is bounded.
+
+    A chain stays for about w proposals where a density is w times what an emulator makes of it, and the emulator is at
+    least the floor.
+
+    Parameters
+    ----------
+    emulator : Emulator
+        Without a floor.
+    rng : numpy.random.Generator
+        For its integral over a standard normal.
+
+    References
+    ----------
+    Hesterberg (1995), Weighted average importance sampling and defensive mixture distributions.
+    """
+    d = emulator.linear.size
+    values = np.array([emulator.evaluate(x)[0] for x in rng.standard_normal((N_INTEGRAL, d))])
+    log_integral = float(special.logsumexp(values)) - math.log(N_INTEGRAL)
+    floor = math.log(SHARE_OF_FLOOR) + log_integral - d * math.log(WIDTH_OF_FLOOR) - emulator.level
+    return replace(emulator, floor=floor, lift=1.0 - WIDTH_OF_FLOOR**-2)
 
 
 def _n_coefficients(d: int) -> int:

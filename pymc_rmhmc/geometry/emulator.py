@@ -27,9 +27,10 @@ LONGEST_STEP = 0.25
 
 @compiled
 def _value_and_slope(
-    x: Array, points: Array, weights: Array, lengthscale: float, linear: Array, quadratic: Array
-) -> tuple[float, Array]:  # pragma: no cover - compiled
-    """``bᵀx + ½ xᵀQx + Σ wᵢ exp(-½|x - xᵢ|²/ℓ²)`` and its gradient."""
+    x: Array, points: Array, weights: Array, lengthscale: float, linear: Array, quadratic: Array, floor: float,
+    lift: float,
+) -> tuple[float, Array]:  # pragma: no cover - compiled  # fmt: skip
+    """``bᵀx + ½ xᵀQx + Σ wᵢ exp(-½|x - xᵢ|²/ℓ²)``, on its floor, and its gradient."""
     d = x.size
     value, slope = 0.0, np.empty(d)
     for j in range(d):
@@ -47,29 +48,37 @@ def _value_and_slope(
         value += weight
         for j in range(d):
             slope[j] += weight * narrowness * (points[i, j] - x[j])
-    return value, slope
+    ground = floor
+    for j in range(d):
+        ground += 0.5 * lift * x[j] ** 2
+    # log(exp value + exp ground), whose slope is a mean of the two.
+    above = value - ground
+    share = 1.0 / (1.0 + np.exp(-above)) if above > -700.0 else 0.0
+    for j in range(d):
+        slope[j] = share * slope[j] + (1.0 - share) * lift * x[j]
+    return max(value, ground) + np.log1p(np.exp(-abs(above))), slope
 
 
 @compiled
 def _follow(
     position: Array, momentum: Array, time: float, n_steps: int, points: Array, weights: Array, lengthscale: float,
-    linear: Array, quadratic: Array,
+    linear: Array, quadratic: Array, floor: float, lift: float,
 ) -> tuple[Array, Array]:  # pragma: no cover - compiled  # fmt: skip
     """Half a kick, a rotation, half a kick, so many times."""
     step = time / n_steps
     cosine, sine = np.cos(step), np.sin(step)
-    slope = _value_and_slope(position, points, weights, lengthscale, linear, quadratic)[1]
+    slope = _value_and_slope(position, points, weights, lengthscale, linear, quadratic, floor, lift)[1]
     for _ in range(n_steps):
         kicked = momentum + 0.5 * step * slope
         position, momentum = cosine * position + sine * kicked, cosine * kicked - sine * position
-        slope = _value_and_slope(position, points, weights, lengthscale, linear, quadratic)[1]
+        slope = _value_and_slope(position, points, weights, lengthscale, linear, quadratic, floor, lift)[1]
         momentum = momentum + 0.5 * step * slope
     return position, momentum
 
 
 @dataclass(frozen=True, slots=True)
 class Emulator:
-    """``g(x) = c + bᵀx + ½ xᵀQx + Σ wᵢ exp(-½|x - xᵢ|²/ℓ²)``.
+    """``g(x) = c + log(exp(bᵀx + ½ xᵀQx + Σ wᵢ exp(-½|x - xᵢ|²/ℓ²)) + exp(φ + ½λ|x|²))``.
 
     Attributes
     ----------
@@ -85,6 +94,8 @@ class Emulator:
         b.
     quadratic : (d, d) array
         Q, symmetric.
+    floor, lift : float
+        φ and λ: a multiple of a normal with the variance ``1/(1-λ)``, where ``exp g`` is of a standard one.
     """
 
     points: Array
@@ -93,12 +104,15 @@ class Emulator:
     level: float
     linear: Array
     quadratic: Array
+    floor: float = -np.inf
+    lift: float = 0.0
 
     def evaluate(self, position: Array) -> tuple[float, Array]:
         """``g(x)``, and its gradient (d,)."""
         value, slope = _value_and_slope(
-            position, self.points, self.weights, self.lengthscale, self.linear, self.quadratic
-        )
+            position, self.points, self.weights, self.lengthscale, self.linear, self.quadratic, self.floor,
+            self.lift,
+        )  # fmt: skip
         return self.level + float(value), slope
 
     def follow(self, position: Array, momentum: Array, time: float) -> tuple[Array, Array]:
@@ -108,6 +122,7 @@ class Emulator:
         """
         n_steps = max(1, int(np.ceil(time / LONGEST_STEP)))
         position, momentum = _follow(
-            position, momentum, time, n_steps, self.points, self.weights, self.lengthscale, self.linear, self.quadratic
-        )
+            position, momentum, time, n_steps, self.points, self.weights, self.lengthscale, self.linear, self.quadratic,
+            self.floor, self.lift,
+        )  # fmt: skip
         return position, momentum

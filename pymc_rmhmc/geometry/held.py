@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts.moving_sites import MovingSites
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
 from pymc_rmhmc.geometry.latent_blocks import Conditional, JointBlock, sites_at
@@ -78,11 +80,15 @@ class HeldTheta:
         Of (ϑ, z).
     standard : (d,) array
         ϑ.
+    like : HeldTheta, optional
+        One at a θ with the same priors, whose factors serve again.
 
     Attributes
     ----------
     theta : (d,) array
         θ.
+    borrows : bool
+        Whether factors are another's: they may differ from this θ's own in their last digits.
     log_marginal : float
         What the target's log density has beyond that of z: of ``log π(θ) + Σ log E(θ)``, what a standard normal of ϑ
         leaves.
@@ -95,14 +101,14 @@ class HeldTheta:
         If a prior cannot be used at θ.
     """
 
-    def __init__(self, target: JointTarget, standard: Array) -> None:
+    def __init__(self, target: JointTarget, standard: Array, like: HeldTheta | None = None) -> None:
         placed = target.chart.place(standard)
-        self.theta, self.standard = placed.theta, standard
+        self.theta, self.standard, self.borrows = placed.theta, standard, like is not None
         if not np.isfinite(self.theta).all():
             raise PriorFailure(Failure.NON_FINITE, -1)
         try:
             self._log_rest, _ = target.density.rest(self.theta)
-            self._blocks = [self._block(target, which) for which in range(len(target.sites))]
+            self._blocks = [self._block(target, which, like) for which in range(len(target.sites))]
         except np.linalg.LinAlgError:
             raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, 0) from None
         self.conditionals = [conditional for _, _, conditional in self._blocks]
@@ -110,21 +116,33 @@ class HeldTheta:
         self.log_marginal += sum(conditional.log_evidence for conditional in self.conditionals)
         self.centre = _joined([conditional.centre for conditional in self.conditionals])
 
-    def _block(self, target: JointTarget, which: int) -> tuple[JointBlock, GaussianSites, Conditional]:
+    def _block(
+        self, target: JointTarget, which: int, like: HeldTheta | None
+    ) -> tuple[JointBlock, GaussianSites, Conditional]:
         """A block, its sites at θ, and its latents."""
         block = target.density.blocks[which]
+        if like is not None and not isinstance(target.sites[which], MovingSites):
+            return like._blocks[which]
         sites = sites_at(block, self.theta, target.sites[which])
+        if like is not None:
+            return block, sites, like.conditionals[which].with_sites(sites)
         return block, sites, target.conditional(which, self.theta, sites, derivative=False)
 
     def at_noise(self, noise: Array) -> HeldPoint:
         """Evaluate at z; the model's variables are those of this z until the next."""
-        return self._at(self._place(noise))
+        return self.at(self._place(noise))
+
+    def enter(self, latents: Sequence[Array], rng: np.random.Generator) -> Array:
+        """A draw of z among those that place the model's latent variables of all blocks at given values."""
+        held = zip(self.conditionals, latents, strict=True)
+        return _joined([each.enter(values, rng.standard_normal(each.n_noise)) for each, values in held])
 
     def at_sites(self, displacement: Array) -> HeldPoint:
         """Evaluate at sites displaced from the centre by ``T z`` (n,)."""
-        return self._at(self._by_block(self.centre + displacement))
+        return self.at(self._by_block(self.centre + displacement))
 
-    def _at(self, placed: list[Array]) -> HeldPoint:
+    def at(self, placed: list[Array]) -> HeldPoint:
+        """Evaluate at the sites (k,) of every block."""
         point, residuals = HeldPoint(self, eta=placed), []
         for (block, sites, _), eta in zip(self._blocks, placed, strict=True):
             log_likelihood, slope, _ = block.likelihood(self.theta, eta)

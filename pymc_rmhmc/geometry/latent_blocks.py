@@ -127,6 +127,9 @@ class Conditional(Protocol):
     def latents(self) -> Array:
         """The model's variables for the noise that was placed last."""
 
+    def with_sites(self, sites: GaussianSites) -> Conditional:
+        """The same prior times other sites, which with a design differ in their power alone."""
+
     def place(self, noise: Array) -> Array:
         """The sites of z, (n,)."""
 
@@ -168,6 +171,10 @@ class JointDensity(Protocol):
     @property
     def blocks(self) -> Sequence[JointBlock]:
         """Independent of one another given θ."""
+
+    @property
+    def of_likelihoods(self) -> NDArray[np.int64]:
+        """The coordinates of θ that likelihoods read and priors do not: the sites may stand still while they move."""
 
     def rest(self, theta: Array) -> tuple[float, Array]:
         """The log density beyond the blocks' priors and likelihoods, and its gradient (d,)."""

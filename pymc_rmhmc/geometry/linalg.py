@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
-from pymc_rmhmc.geometry.loops import running_sums
+from pymc_rmhmc.geometry.loops import identity_plus_scaled, running_sums
 
 __all__ = [
     "cholesky",
@@ -43,7 +45,7 @@ def cholesky(matrix: Array, *, overwrite: bool = False) -> Array | None:
     LAPACK would return one full of nan.
     """
     factor, info = lapack.dpotrf(matrix, lower=1, clean=1, overwrite_a=int(overwrite))
-    if info != 0 or not np.isfinite(factor[-1, :]).all():
+    if info != 0 or not math.isfinite(factor[-1, :] @ factor[-1, :]):
         return None
     return np.asarray(factor)
 
@@ -110,22 +112,6 @@ def cholesky_adjoint_of_product(factor: Array, left: Array, right: Array) -> Arr
     inverse = inverse_lower(factor)
     sums = running_sums(inverse, right, multiply_lower(factor, left, transpose=True))
     return np.asarray(blas.dtrmm(1.0, inverse, sums, lower=1, trans_a=1, overwrite_b=1))
-
-
-def identity_plus_scaled(gram: Array, root: Array) -> Array:
-    """``B = I + s Q s`` for a symmetric Q and a vector s, in Fortran order, ready to be overwritten by its factor.
-
-    Scaled in place: done carelessly this costs more than the Cholesky at n = 500.
-    """
-    matrix = np.multiply(gram, root[:, None], order="F")
-    matrix *= root
-    _diagonal(matrix)[:] += 1.0
-    return matrix
-
-
-def _diagonal(matrix: Array) -> Array:
-    """The diagonal of a Fortran-ordered matrix, as a view that can be written."""
-    return matrix.reshape(-1, order="F")[:: matrix.shape[0] + 1]
 
 
 def gram_lower(factor: Array) -> Array:

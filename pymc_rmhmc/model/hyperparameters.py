@@ -86,6 +86,18 @@ class Hyperparameters:
         return clone_replace(model.replace_rvs_by_values(list(expressions)), self._parts)
 
 
+    def read_by(self, expressions: Sequence[TensorVariable], held: Sequence[TensorVariable] = ()) -> NDArray[np.bool_]:
+        """Which of θ's coordinates (d,) expressions of the model's random variables read.
+
+        What is read through one of θ's own variables, or through one that is held, does not count.
+        """
+        found = set(ancestors(list(expressions), blockers=[*self.variables, *held]))
+        reads = np.zeros(self.size, dtype=bool)
+        for variable, part in zip(self.variables, self.slices, strict=True):
+            reads[part] = variable in found
+        return reads
+
+
 def hyperparameters_of(model: pm.Model, expressions: Iterable[TensorVariable]) -> list[TensorVariable]:
     """The continuous free variables that expressions depend on, hyperparameters of hyperparameters included.
 

@@ -59,10 +59,16 @@ class JointModel:
         What is sampled together with the blocks.
     blocks : tuple of JointBlock
         The blocks.
+    of_likelihoods : (k,) int array
+        The coordinates of θ that are parameters of likelihoods, and that latents and predictors know nothing of.
     """
 
-    def __init__(self, theta: Hyperparameters, blocks: Sequence[JointBlock], rest: GraphFunction) -> None:
+    def __init__(
+        self, theta: Hyperparameters, blocks: Sequence[JointBlock], rest: GraphFunction,
+        of_likelihoods: NDArray[np.int64],
+    ) -> None:  # fmt: skip
         self.theta, self.blocks, self._rest = theta, tuple(blocks), rest
+        self.of_likelihoods = of_likelihoods
         self._functions = [rest, *(f for block in blocks for f in block.functions)]
         self.inputs = tuple(dict.fromkeys(name for f in self._functions for name in f.value_names))
 
@@ -182,7 +188,17 @@ def _build(structure: ModelStructure, theta: Hyperparameters, point: Point) -> J
         if isinstance(made, str):
             return made
         blocks.append(made)
-    return JointModel(theta, blocks, _rest(structure, theta))
+    return JointModel(theta, blocks, _rest(structure, theta), _of_likelihoods(structure, theta))
+
+
+def _of_likelihoods(structure: ModelStructure, theta: Hyperparameters) -> NDArray[np.int64]:
+    """The coordinates of θ that parameters of likelihoods read, and neither a latent's prior nor a predictor."""
+    sources = [latent.source for block in structure.blocks for latent in block.latents]
+    priors = [e for block in structure.blocks for latent in block.latents for e in latent.expressions]
+    readings = [o.reading for block in structure.blocks for o in block.observations if o.reading is not None]
+    parameters = [value for reading in readings for value in reading.parameters.values()]
+    elsewhere = theta.read_by([*priors, *(reading.eta for reading in readings)], sources)
+    return np.flatnonzero(theta.read_by(parameters) & ~elsewhere)
 
 
 def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point) -> JointBlock | str:

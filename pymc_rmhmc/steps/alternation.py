@@ -18,11 +18,14 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState, SpannedHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting, SurrogateFlow
-from pymc_rmhmc.dynamics.trajectory import Length, Transition, transition
+from pymc_rmhmc.dynamics.trajectory import JitteredPath, Length, Transition, transition
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts import MarginalChart
 from pymc_rmhmc.geometry.emulator import Emulator
-from pymc_rmhmc.geometry.held import HeldNoise, HeldTheta
+from pymc_rmhmc.geometry.held import HeldNoise, HeldPoint, HeldTheta
+from pymc_rmhmc.geometry.held_sites import HeldSites
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
+from pymc_rmhmc.geometry.prior import PriorFailure
 
 __all__ = ["Alternation", "Round", "together"]
 
@@ -31,6 +34,9 @@ type Array = NDArray[np.float64]
 # Two are dearer than one by less than what they add to the tails' effective draws, beside what PyMC spends on a draw,
 # and still cost less than one joint trajectory.
 ROUNDS = 2
+# Of parameters of the likelihoods given the latent values: a quarter of a period, in steps that are good for four times
+# the precision that their chart was made for.
+PARAMETER_LENGTH, PARAMETER_STEP = JitteredPath(0.5 * math.pi, 0.4, 10), 0.9
 
 
 @dataclass(slots=True)
@@ -77,10 +83,14 @@ class Alternation:
         Of ϑ's marginal log density.
     length : Length
         The rule for a trajectory's length.
+    parameters : MarginalChart, optional
+        Of the likelihoods' own parameters given the latent values, for `move_parameters`.
     """
 
-    def __init__(self, target: JointTarget, emulator: Emulator, length: Length) -> None:
-        self._target, self._length = target, length
+    def __init__(
+        self, target: JointTarget, emulator: Emulator, length: Length, parameters: MarginalChart | None = None
+    ) -> None:
+        self._target, self._length, self._parameters = target, length, parameters
         self._flow, self._splitting = SurrogateFlow(emulator), RotationSplitting()
         self._noise: Array = np.empty(0)
         self._point: Any = None
@@ -106,6 +116,49 @@ class Alternation:
         """Where the chain stands, or where the last draw has led it."""
         return self._point.held.joint(self._noise, self._point)
 
+    @property
+    def moves_parameters(self) -> bool:
+        """Whether likelihoods have parameters of their own, whose chart is known."""
+        return self._parameters is not None
+
+    def move_parameters(self, rng: np.random.Generator) -> Transition[Any]:
+        """A trajectory of the likelihoods' own parameters, every latent value held; to be made before a draw's turns.
+
+        z is drawn anew among those that place the latent values where they are. A turn holds z in place of them: of two
+        ways to hold the latents a chain that goes both mixes at least as well as the better, and often better than
+        either.
+
+        References
+        ----------
+        Yu and Meng (2011), To center or not to center: that is not the question, section 2.3.
+        """
+        assert self._parameters is not None
+        here = self._point
+        density = HeldSites(self._target.density, here.held.theta, here.eta).within(self._parameters)
+        hamiltonian: Any = GaussianHamiltonian(density)
+        n_steps, size = PARAMETER_LENGTH.draw(PARAMETER_STEP, rng)
+        outcome: Transition[Any] = transition(
+            hamiltonian, self._splitting, hamiltonian.state(density.start), n_steps, size, rng
+        )
+        if outcome.accepted:
+            outcome.failure = self._hold_latents(outcome.state.point.theta, rng)
+            outcome.accepted = not outcome.failure
+        outcome.state = None
+        return outcome
+
+    def _hold_latents(self, theta: Array, rng: np.random.Generator) -> Failure:
+        """Go to a θ with all latent values; where that cannot be done, stay and say why."""
+        here: HeldPoint = self._point
+        latents = [conditional.latents for conditional in here.held.conditionals]
+        try:
+            held = HeldTheta(self._target, self._target.chart.recover(theta), here.held)
+        except PriorFailure as failure:
+            return failure.failure
+        point = held.at(here.eta)
+        if not point.failure:
+            self._point, self._noise = point, held.enter(latents, rng)
+        return point.failure
+
     def draw(self, step_size: float, rng: np.random.Generator) -> list[Round]:
         """Move the latents, then the hyperparameters, so many times.
 
@@ -118,9 +171,17 @@ class Alternation:
         """
         rounds = [self._round(step_size, rng) for _ in range(ROUNDS)]
         if not rounds[-1].hyperparameters.accepted:
-            # From z alone, as a chain that is restored here has it; and so it is after a move of ϑ.
-            self._point = self._point.held.at_noise(self._noise)
+            # From ϑ and z alone, as a chain that is restored here has it; and so it is after a move of ϑ.
+            held = self._point.held
+            self._point = (self._owning(held) if held.borrows else held).at_noise(self._noise)
         return rounds
+
+    def _owning(self, held: HeldTheta) -> HeldTheta:
+        """The same θ with factors of its own; what it has where it has none, by the last digit."""
+        try:
+            return HeldTheta(self._target, held.standard)
+        except PriorFailure:
+            return held
 
     def _round(self, step_size: float, rng: np.random.Generator) -> Round:
         latents = self._move_latents(step_size, rng)

@@ -15,12 +15,14 @@ from pymc_rmhmc.approximation import SiteRegression
 from pymc_rmhmc.approximation.emulation import emulate_marginal
 from pymc_rmhmc.approximation.joint import approximate_jointly, moving_sites
 from pymc_rmhmc.approximation.marginals import fit_marginals
+from pymc_rmhmc.approximation.parameters import fit_parameters
 from pymc_rmhmc.dynamics.adaptation import DualAveraging
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
 from pymc_rmhmc.dynamics.trajectory import JitteredPath, Transition, transition
 from pymc_rmhmc.errors import CovarianceError
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.geometry.emulator import Emulator
+from pymc_rmhmc.geometry.held_sites import HeldSites
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.alternation import Alternation, Round, together
@@ -35,10 +37,13 @@ type Sites = GaussianSites | MovingSites
 
 # How much lower than at its mode a density may be, beyond what its Laplace approximation says, for a chain to begin.
 FALL = 10.0
-# Where the emulator falls short of the density a chain that takes turns stays too long, and goes too seldom. A joint
-# trajectory knows nothing of it: now and then one is made before a draw's turns, in longer steps than where it is all
-# that a chain has.
-SHARE_OF_JOINT = 1.0 / 8.0
+# What is rejected of the hyperparameters' turns stands for how far the emulator, or z held, falls short: a chain then
+# stays too long where it should not, and goes there too seldom. Two remedies know nothing of either, and are taken at
+# random, the more often the more is rejected. One is a joint trajectory before a draw's turns, in longer steps than
+# where it is all that a chain has. The other moves the likelihoods' own parameters with the latent values held: below
+# the first figure it gains nothing, and at the second every draw is worth it.
+JOINT_BY_REJECTED = 0.3
+PARAMETERS_FROM, PARAMETERS_ALWAYS = 0.15, 0.25
 STRETCH = 1.4
 CORRECTION = 0.2
 # After so many turns the hyperparameters' mean acceptance must be this at least: below it joint trajectories
@@ -52,7 +57,8 @@ class JointState(ChainState):
     """The state of a joint chain: sites and θ's chart, what they will be refitted to, and how its draws are made.
 
     With an emulator latents and hyperparameters move in turns, and `held_step_size` is that of the latents; `trial`
-    counts the turns in tuning, and has the mean acceptance of their hyperparameters.
+    counts the turns in tuning, and has the mean acceptance of their hyperparameters. `scores` are the gradients, at
+    each of `thetas`, by the likelihoods' own parameters given the latents; from them comes `parameters`, their chart.
     """
 
     sites: tuple[Sites, ...] = ()
@@ -62,6 +68,8 @@ class JointState(ChainState):
     emulator: Emulator | None = None
     held_step_size: DualAveraging | None = None
     trial: tuple[int, float] = (0, 0.0)
+    scores: tuple[Array, ...] = ()
+    parameters: MarginalChart | None = None
 
 
 class JointSampler(ChainSampler):
@@ -127,7 +135,9 @@ class JointSampler(ChainSampler):
         self._target = JointTarget(self.model, state.sites, state.marginals)
         self._hamiltonian = GaussianHamiltonian(self._target)
         emulator, length = state.emulator, self.plan.length
-        self._alternation = None if emulator is None else Alternation(self._target, emulator, length)
+        self._alternation = (
+            None if emulator is None else Alternation(self._target, emulator, length, state.parameters)
+        )
         self._phase = None
 
     def _start(self, values: Array, rng: np.random.Generator) -> None:
@@ -202,8 +212,12 @@ class JointSampler(ChainSampler):
     def _move(self, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
         if self._alternation is None:
             return super()._move(rng, tuning=tuning)
-        before = [self._move_jointly(rng, tuning=tuning)] if rng.random() < SHARE_OF_JOINT else []
+        rejected = 1.0 - self.state.trial[1]
+        before = [self._move_jointly(rng, tuning=tuning)] if rng.random() < JOINT_BY_REJECTED * rejected else []
         self._phase = None  # it holds the factors of where the draw began
+        share = (rejected - PARAMETERS_FROM) / (PARAMETERS_ALWAYS - PARAMETERS_FROM)
+        if self._alternation.moves_parameters and rng.random() < share:
+            before.append(self._alternation.move_parameters(rng))
         rounds = self._alternation.draw(self.current_step_size(tuning=tuning), rng)
         self._keep(GaussianState(self._alternation.joint_point, np.empty(0)))
         if tuning:
@@ -242,16 +256,17 @@ class JointSampler(ChainSampler):
             state.trial = count + 1, mean + (turn.hyperparameters.acceptance - mean) / (count + 1)
         count, mean = state.trial
         if count >= TRIAL and mean < LEAST_ACCEPTED:
-            state.emulator = state.held_step_size = None
+            state.emulator = state.held_step_size = state.parameters = None
             self._build()
 
-    def _emulate(self, thetas: Array, rng: np.random.Generator) -> None:
+    def _emulate(self, thetas: Array, scores: Array, rng: np.random.Generator) -> None:
         """Take turns from now on, where an emulator can be fitted; a trajectory that the user has set stays."""
         state = self.state
         if state.step_size is None or not isinstance(self.plan.length, JitteredPath) or not self.plan.metric.emulate:
             return
         state.emulator = emulate_marginal(self._target, thetas, rng)
         if state.emulator is not None:
+            state.parameters = fit_parameters(thetas[:, self.model.of_likelihoods], scores) if scores.size else None
             longest = self.plan.max_step_size / self.fewest_steps
             state.held_step_size = DualAveraging(state.step_size.average, self.plan.held_target_accept, longest)
             self._build()
@@ -280,6 +295,8 @@ class JointSampler(ChainSampler):
         if not state.regressions:
             state.regressions = tuple(SiteRegression(eta.size) for eta in point.eta)
         state.thetas += (point.theta,)
+        if self.model.of_likelihoods.size:
+            state.scores += (HeldSites(self.model, point.theta, point.eta).score(point.theta)[1],)
         for regression, eta, slope in zip(state.regressions, point.eta, point.slope, strict=True):
             regression.add(eta, slope)
 
@@ -293,7 +310,7 @@ class JointSampler(ChainSampler):
         state = self.state
         if state.marginals is None or not state.thetas:
             return
-        thetas = np.array(state.thetas)
+        thetas, scores = np.array(state.thetas), np.array(state.scores)
         state.sites = tuple(
             self._refitted(block, held, regression, thetas.mean(axis=0))
             for block, held, regression in zip(self.model.blocks, state.sites, state.regressions, strict=True)
@@ -301,10 +318,10 @@ class JointSampler(ChainSampler):
         state.marginals = fit_marginals(thetas) or state.marginals
         # What came before the first refit is the way from the start, and is forgotten; later draws add up.
         if state.iteration == state.refits[0]:
-            state.thetas, state.regressions = (), ()
+            state.thetas, state.scores, state.regressions = (), (), ()
         state.coordinates = None
         self._build()
         if state.step_size is not None:
             state.step_size.restart(state.step_size.average)
         if state.iteration == state.refits[-1]:
-            self._emulate(thetas, rng)
+            self._emulate(thetas, scores, rng)

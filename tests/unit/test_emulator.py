@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from scipy.linalg import expm
 from scipy.stats import multivariate_normal, norm
 
 from pymc_rmhmc.approximation import emulation
-from pymc_rmhmc.approximation.emulation import emulate_marginal, interpolate
+from pymc_rmhmc.approximation.emulation import emulate_marginal, interpolate, on_a_floor
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import SurrogateFlow
 from pymc_rmhmc.dynamics.trajectory import transition
@@ -25,12 +26,12 @@ DIMENSIONS = [1, 2, 4]
 
 
 def emulator(d: int, *, strength: float = 1.0, seed: int = 0) -> Emulator:
-    """Of weights of either sign and a parabola that need not have a maximum."""
+    """Of weights of either sign and a parabola that need not have a maximum, on a floor that is not far below."""
     rng = np.random.default_rng(seed)
     square = 0.2 * strength * rng.standard_normal((d, d))
     return Emulator(
         rng.standard_normal((7, d)), strength * rng.standard_normal(7), 1.3, 0.7, strength * rng.standard_normal(d),
-        square + square.T,
+        square + square.T, -1.0, 0.6,
     )  # fmt: skip
 
 
@@ -43,8 +44,10 @@ def test_its_value_is_what_it_says_and_its_gradient_matches_differences(d):
     made, x = emulator(d), np.random.default_rng(1).standard_normal(d)
     value, slope = made.evaluate(x)
     bumps = np.exp(-0.5 * ((x - made.points) ** 2).sum(axis=1) / made.lengthscale**2)
-    exact = made.level + made.linear @ x + 0.5 * x @ made.quadratic @ x + made.weights @ bumps
+    bare = made.linear @ x + 0.5 * x @ made.quadratic @ x + made.weights @ bumps
+    exact = made.level + np.logaddexp(bare, made.floor + 0.5 * made.lift * x @ x)
     assert value == pytest.approx(exact, rel=1e-12)
+    assert replace(made, floor=-np.inf).evaluate(x)[0] == pytest.approx(made.level + bare, rel=1e-12)
     assert slope.shape == (d,)
     np.testing.assert_allclose(slope, differences(lambda at: made.evaluate(at)[0], x), rtol=1e-7, atol=1e-7)
 
@@ -110,6 +113,36 @@ def test_its_flow_nearly_keeps_its_own_energy(d):
     for position, momentum in rng.standard_normal((10, 2, d)):
         drift = energy(made, *made.follow(position, momentum, 1.7)) - energy(made, position, momentum)
         assert abs(drift) < 0.15
+
+
+@pytest.mark.parametrize("floor", [-np.inf, 0.0, 800.0, -800.0])
+def test_a_floor_far_above_or_below_is_finite_and_without_noise(floor):
+    made = replace(emulator(2), floor=floor)
+    for x in np.random.default_rng(8).standard_normal((5, 2)):
+        value, slope = made.evaluate(x)
+        assert np.isfinite(value)
+        np.testing.assert_allclose(slope, differences(lambda at: made.evaluate(at)[0], x), rtol=1e-6, atol=1e-6)
+    ground = made.level + floor + 0.5 * made.lift * x @ x
+    assert value == pytest.approx(ground) if floor == 800.0 else value > ground
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_a_floor_is_the_given_share_of_a_wide_normal(d):
+    # Of a narrow normal at 0.5, whose integral over a standard normal is known.
+    precision, centre = 4.0, np.full(d, 0.5)
+    linear, quadratic = (precision + 0.0) * centre, -precision * np.eye(d)
+    bare = Emulator(np.zeros((0, d)), np.zeros(0), 1.0, 0.3, linear, quadratic)
+    found = on_a_floor(bare, np.random.default_rng(9))
+    integral = 0.5 * d * (0.25 * precision**2 / (1.0 + precision) - math.log(1.0 + precision))
+    share, width = emulation.SHARE_OF_FLOOR, emulation.WIDTH_OF_FLOOR
+    # exp(g) times a standard normal, over the integral, is to be a density that has the share of the wide one.
+    for x in (np.zeros(d), np.full(d, 2.0)):
+        ground = math.exp(found.floor + 0.5 * found.lift * x @ x) * multivariate_normal.pdf(x, np.zeros(d), np.eye(d))
+        wide = multivariate_normal.pdf(x, np.zeros(d), width**2 * np.eye(d))
+        assert ground / math.exp(integral) == pytest.approx(share * wide, rel=0.35)
+    far = np.full(d, 6.0)
+    assert found.evaluate(far)[0] > bare.evaluate(far)[0] + 10.0
+    assert found.evaluate(centre)[0] == pytest.approx(bare.evaluate(centre)[0], abs=0.1)
 
 
 def parabola(d: int, seed: int = 0):
@@ -226,10 +259,10 @@ def test_the_marginal_density_is_emulated_but_for_a_constant():
     # Sixteen draws of z leave a level that is off, which is no matter, and little beside it.
     assert np.std(errors) < 0.35
     assert np.std(exact) > 3.0 * np.std(errors)
-    # Twice as far out, where no draw has been, it is not worse than its parabola.
-    far = 2.0 * held
+    # Twice as far out, where no draw has been, it is not worse than its parabola; but for the floor, which is higher.
+    far, bare = 2.0 * held, replace(found, floor=-np.inf)
     exact = np.array([exact_marginal(target, x, sigma) for x in far])
-    errors = np.array([found.evaluate(x)[0] for x in far]) - exact
+    errors = np.array([bare.evaluate(x)[0] for x in far]) - exact
     reach = exact - 0.5 * (far**2).sum(axis=1)
     likely = reach > reach.max() - 15.0
     assert likely.sum() > 20

@@ -22,8 +22,10 @@ of the Cholesky decomposition, for the adjoint; Rasmussen and Williams (2006), s
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +42,7 @@ from pymc_rmhmc.geometry.linalg import (
     multiply_symmetric,
     solve_lower,
 )
-from pymc_rmhmc.geometry.loops import add_covariance_terms
+from pymc_rmhmc.geometry.loops import add_covariance_terms, roots_of_sites, sum_of_logarithms
 from pymc_rmhmc.geometry.prior import PriorFailure
 
 __all__ = ["DenseConditional", "SitesOnCovariance", "factor_or_fail"]
@@ -69,18 +71,16 @@ class SitesOnCovariance(ABC):
     """
 
     def __init__(self, mean: Array, covariance: Array, sites: GaussianSites, inner: Array | None = None) -> None:
-        if not np.isfinite(mean).all():
+        if not math.isfinite(mean.sum()):
             raise PriorFailure(Failure.NON_FINITE, 0)
         self._mean, self._covariance = mean, covariance
         self._site_linear, self._precision = sites.linear, sites.precision
-        self._root = np.sqrt(sites.precision)
+        self._root, weak, self._inverse_root = roots_of_sites(sites.precision, covariance.diagonal())
+        # Sites that say more of their value than its prior does: see `_dual`.
+        self._weak = None if weak.all() else weak
         if inner is None:
             inner = factor_or_fail(identity_plus_scaled(covariance, self._root), overwrite=True)
         self._inner = inner
-        # Sites that say more of their value than its prior does: see `_dual`.
-        strong = sites.precision * covariance.diagonal() > 1.0
-        self._weak = np.where(strong, 0.0, 1.0) if strong.any() else None
-        self._inverse_root = np.divide(1.0, self._root, out=np.zeros_like(self._root), where=strong)
         self._inner_inverse: Array | None = None
         self._pushed = self._site_noise = self._placed_dual = np.zeros(0)
         self._linear = sites.gradient(mean)
@@ -90,13 +90,19 @@ class SitesOnCovariance(ABC):
         self.log_evidence = float(
             sites.log_density(mean)
             + 0.5 * self._linear @ moved
-            - np.log(self._inner.diagonal()).sum()
+            - sum_of_logarithms(self._inner.diagonal())
         )
 
     @property
     def n_noise(self) -> int:
         """The size of z: one normal number for a latent value, and one for its site."""
         return 2 * self._mean.size
+
+    def with_sites(self, sites: GaussianSites) -> Self:
+        """The same prior times other sites: a factor of B is all that is made anew."""
+        other = copy.copy(self)
+        SitesOnCovariance.__init__(other, self._mean, self._covariance, sites)
+        return other
 
     def marginals(self) -> tuple[Array, Array]:
         """Mean and variance (n,) of each site under the prior times the sites' factors."""

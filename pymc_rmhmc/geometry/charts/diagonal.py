@@ -94,6 +94,13 @@ class DiagonalConditional:
         """The size of z: a normal number for each coefficient, and for each column of F."""
         return self._spread.size + self._weighted.n_noise
 
+    def with_sites(self, sites: GaussianSites) -> DiagonalConditional:
+        """The same coefficients times the same sites, but for their power."""
+        power = self._root_power
+        return DiagonalConditional(
+            None, self._mean / power, self._spread / power, self._location, self._scale, sites, self
+        )
+
     def place(self, noise: Array) -> Array:
         """The predictor η (n,) of z."""
         predicted = self._inner.place(noise)

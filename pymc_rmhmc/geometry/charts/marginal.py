@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.geometry.compilation import compiled
+from pymc_rmhmc.geometry.linalg import solve_lower
 
 __all__ = ["MarginalChart", "PlacedHyperparameters", "sinh_arcsinh_inverse"]
 
@@ -113,4 +114,4 @@ class MarginalChart:
     def recover(self, theta: Array) -> Array:
         """ϑ of θ."""
         y = sinh_arcsinh_inverse((theta - self.location) / self.spread, self.skewness, self.tail)
-        return np.linalg.solve(self.factor, y - self.centre)
+        return solve_lower(self.factor, y - self.centre)

@@ -5,6 +5,7 @@ Given θ they are independent, each with sites of its own. K is factorised once 
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,16 @@ class RowsConditional:
                 )
             )
         self.log_evidence = sum(row.log_evidence for row in self._rows)
+
+    def with_sites(self, sites: GaussianSites) -> RowsConditional:
+        """The same prior times other sites."""
+        other = copy.copy(self)
+        other._rows = [
+            row.with_sites(GaussianSites(sites.linear[where], sites.precision[where]))
+            for row, where in zip(self._rows, self._where, strict=True)
+        ]
+        other.log_evidence = sum(row.log_evidence for row in other._rows)
+        return other
 
     @property
     def n_noise(self) -> int:
