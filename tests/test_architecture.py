@@ -18,7 +18,7 @@ OURS = "pymc_rmhmc."
 MAY_IMPORT = {
     "errors": {"numpy"},
     "dynamics": {"numpy", "scipy", "errors"},
-    "geometry": {"numpy", "scipy", "numba", "errors", "dynamics.hamiltonian"},
+    "geometry": {"numpy", "scipy", "numba", "llvmlite", "errors", "dynamics.hamiltonian"},
     "approximation": {"numpy", "scipy", "errors", "dynamics.hamiltonian", "geometry"},
     "model": {"numpy", "scipy", "pymc", "pytensor", "rich", "errors"},
     "diagnostics": {"numpy", "scipy", "pandas", "arviz", "xarray", "matplotlib", "errors"},

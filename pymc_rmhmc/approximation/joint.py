@@ -241,14 +241,24 @@ def _near(before: tuple[Array, Array], now: tuple[Array, Array]) -> bool:
 
 def _curvature(target: JointTarget, theta: Array, noises: Sequence[Array]) -> MarginalChart:
     """θ's chart from the curvature of the bound, by differences of its gradient."""
-    columns = []
-    for direction in np.eye(theta.size):
-        ahead = target.expectation(theta + DIFFERENCE * direction, noises)[1]
-        behind = target.expectation(theta - DIFFERENCE * direction, noises)[1]
-        columns.append((behind - ahead) / (2.0 * DIFFERENCE))
+    columns = [_curvature_along(target, theta, direction, noises) for direction in np.eye(theta.size)]
     hessian = np.array(columns)
     if not np.isfinite(hessian).all():
         raise PriorFailure(Failure.NON_FINITE, 0)
     values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
     covariance = (vectors / np.clip(values, LEAST_PRECISION, MOST_PRECISION)) @ vectors.T
     return MarginalChart.linear(theta, np.linalg.cholesky(0.5 * (covariance + covariance.T)))
+
+
+def _curvature_along(target: JointTarget, theta: Array, direction: Array, noises: Sequence[Array]) -> Array:
+    """A column of the curvature; from one side where a prior has no factor on the other, and the least where on none."""
+    found = []
+    for step in (-DIFFERENCE, 0.0, DIFFERENCE):
+        try:
+            found.append((step, target.expectation(theta + step * direction, noises)[1]))
+        except PriorFailure:
+            continue
+    if len(found) < 2:
+        return LEAST_PRECISION * direction
+    (first, behind), (last, ahead) = found[0], found[-1]
+    return np.asarray((behind - ahead) / (last - first))

@@ -146,12 +146,11 @@ class HeldTheta:
         point, residuals = HeldPoint(self, eta=placed), []
         for (block, sites, _), eta in zip(self._blocks, placed, strict=True):
             log_likelihood, slope, _ = block.likelihood(self.theta, eta)
-            # The sites' log density from their slope, which is wanted as well.
-            site_slope = sites.gradient(eta)
+            at_sites, residual = sites.residual(eta, slope)
             point.log_likelihood += log_likelihood
-            point.log_density += log_likelihood - 0.5 * float(sites.linear @ eta + site_slope @ eta)
+            point.log_density += log_likelihood - at_sites
             point.slope.append(slope)
-            residuals.append(slope - site_slope)
+            residuals.append(residual)
         point.residual = _joined(residuals)
         return point
 

@@ -125,9 +125,10 @@ class JointTarget:
             conditional = self.conditional(which, theta, sites)
             eta = conditional.place(point.position[part])
             log_likelihood, slope, by_parameters = block.likelihood(theta, eta)
-            noise_bar, *prior_bars = conditional.pullback(slope - sites.gradient(eta))
+            at_sites, residual = sites.residual(eta, slope)
+            noise_bar, *prior_bars = conditional.pullback(residual)
             point.log_given += log_likelihood
-            total += log_likelihood - sites.log_density(eta) + conditional.log_evidence
+            total += log_likelihood - at_sites + conditional.log_evidence
             theta_bar = theta_bar + by_parameters + block.prior_pullback(theta, *prior_bars)
             if isinstance(sites, RaisedSites):
                 information_bar = sites.pullback(conditional.sites_pullback(eta))

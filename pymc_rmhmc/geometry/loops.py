@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.geometry.compilation import compiled
 
-__all__ = ["add_covariance_terms", "identity_plus_scaled", "roots_of_sites", "running_sums", "sum_of_logarithms"]
+__all__ = ["add_covariance_terms", "identity_plus_scaled", "running_sums"]
 
 type Array = NDArray[np.float64]
 
@@ -61,27 +61,6 @@ def identity_plus_scaled(gram: Array, root: Array) -> Array:  # pragma: no cover
             matrix[i, j] = first * root[i] * gram[i, j]
         matrix[j, j] += 1.0
     return matrix
-
-
-@compiled
-def roots_of_sites(precision: Array, variance: Array) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled
-    """``s = √w̄``; 1 for a site with ``w̄ K_ii ≤ 1`` and 0 for a stronger one; and of these 1/s, elsewhere 0."""
-    n = precision.size
-    root, weak, inverse = np.empty(n), np.ones(n), np.zeros(n)
-    for i in range(n):
-        root[i] = np.sqrt(precision[i])
-        if precision[i] * variance[i] > 1.0:
-            weak[i], inverse[i] = 0.0, 1.0 / root[i]
-    return root, weak, inverse
-
-
-@compiled
-def sum_of_logarithms(values: Array) -> float:  # pragma: no cover - compiled
-    """``Σ log vᵢ``."""
-    total = 0.0
-    for value in values:
-        total += np.log(value)
-    return total
 
 
 @compiled

@@ -8,9 +8,10 @@ from scipy.optimize import minimize
 from scipy.stats import kurtosis, skew
 
 from pymc_rmhmc.approximation import SiteRegression, find_mode, laplace_sites
-from pymc_rmhmc.approximation.joint import approximate_jointly, variational_sites_at
+from pymc_rmhmc.approximation.joint import _curvature, approximate_jointly, variational_sites_at
 from pymc_rmhmc.approximation.marginals import _deviance, fit_marginals
-from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
+from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, SiteChart
+from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.geometry.prior import FactorizedPrior, Predictor
 from pymc_rmhmc.geometry.target import LatentTarget
 from tests.unit.toys import PRIORS, Logit, Poisson, ToyComponent, ToyPrior, kernel, problem
@@ -170,6 +171,33 @@ class CountDensity:
 
     def rest(self, theta):
         return -0.5 * float((theta - 1.0) @ (theta - 1.0)), 1.0 - theta
+
+
+class BoundedBlock(CountBlock):
+    """Its prior has no factor beyond a θ on either side."""
+
+    def __init__(self, least: float, most: float) -> None:
+        self.least, self.most = least, most
+
+    def prior(self, theta):
+        if not self.least <= theta[0] <= self.most:
+            raise np.linalg.LinAlgError
+        return super().prior(theta)
+
+
+@pytest.mark.parametrize(
+    ("least", "most"), [(-9.0, 9.0), (0.7, 9.0), (-9.0, 0.7), (0.7, 0.7)], ids=["inside", "below", "above", "between"]
+)
+def test_a_curvature_beside_a_wall_is_taken_from_the_other_side(least, most):
+    density = CountDensity()
+    density.blocks = (BoundedBlock(least, most),)
+    sites = [GaussianSites(CountBlock.y, np.full(3, 5.0))]
+    target = JointTarget(density, sites, MarginalChart.linear(np.zeros(2), np.eye(2)))
+    noise = np.random.default_rng(0).standard_normal(6)
+    # Of -½|θ - 1|², whose curvature is 1 everywhere, as the least precision is.
+    chart = _curvature(target, np.array([0.7, 0.2]), (noise, -noise))
+    np.testing.assert_allclose(chart.factor, np.eye(2), atol=1e-6)
+    np.testing.assert_allclose(chart.centre, [0.7, 0.2])
 
 
 def test_variational_sites_have_the_expected_slope_and_curvature():

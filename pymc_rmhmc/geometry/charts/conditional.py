@@ -32,17 +32,17 @@ from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts.dual import centre_of_sites, dual, factor_of_sites, gram, place, roots_of_sites
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.linalg import (
     cholesky,
     cholesky_adjoint_of_product,
-    identity_plus_scaled,
     inverse_of_product,
     multiply_lower,
     multiply_symmetric,
     solve_lower,
 )
-from pymc_rmhmc.geometry.loops import add_covariance_terms, roots_of_sites, sum_of_logarithms
+from pymc_rmhmc.geometry.loops import add_covariance_terms
 from pymc_rmhmc.geometry.prior import PriorFailure
 
 __all__ = ["DenseConditional", "SitesOnCovariance", "factor_or_fail"]
@@ -73,24 +73,18 @@ class SitesOnCovariance(ABC):
     def __init__(self, mean: Array, covariance: Array, sites: GaussianSites, inner: Array | None = None) -> None:
         if not math.isfinite(mean.sum()):
             raise PriorFailure(Failure.NON_FINITE, 0)
-        self._mean, self._covariance = mean, covariance
+        self._mean, self._covariance = mean, np.asfortranarray(covariance)
         self._site_linear, self._precision = sites.linear, sites.precision
-        self._root, weak, self._inverse_root = roots_of_sites(sites.precision, covariance.diagonal())
-        # Sites that say more of their value than its prior does: see `_dual`.
-        self._weak = None if weak.all() else weak
+        self._root, self._weak, self._inverse_root = roots_of_sites(sites.precision, covariance.diagonal())
         if inner is None:
-            inner = factor_or_fail(identity_plus_scaled(covariance, self._root), overwrite=True)
+            has_factor, inner = factor_of_sites(self._covariance, self._root)
+            if not has_factor:
+                raise without_factor(self._covariance)
         self._inner = inner
         self._inner_inverse: Array | None = None
         self._pushed = self._site_noise = self._placed_dual = np.zeros(0)
-        self._linear = sites.gradient(mean)
-        self._centre_dual = self._dual(self._linear)
-        moved = self._multiply(self._centre_dual)
-        self._centre = mean + moved
-        self.log_evidence = float(
-            sites.log_density(mean)
-            + 0.5 * self._linear @ moved
-            - sum_of_logarithms(self._inner.diagonal())
+        self._linear, self._centre_dual, self._centre, self.log_evidence = centre_of_sites(
+            *self._weighted, mean, sites.linear, sites.precision
         )
 
     @property
@@ -121,7 +115,7 @@ class SitesOnCovariance(ABC):
 
     def gram(self, sites: Array) -> Array:
         """``T Tᵀ v``, (n,): by the covariance of the sites under the prior times their factors."""
-        return self._multiply(self._dual(sites))
+        return gram(*self._weighted, sites)
 
     @abstractmethod
     def _pull_noise(self, spread: Array) -> Array:
@@ -142,8 +136,10 @@ class SitesOnCovariance(ABC):
     def _place_drawn(self, drawn: Array, site_noise: Array) -> Array:
         """The sites (n,) of a draw of the prior, about its mean, and of the sites' noise."""
         self._site_noise = site_noise
-        self._placed_dual = self._dual(self._linear - self._precision * drawn + self._root * site_noise)
-        return np.asarray(self._mean + drawn + self._multiply(self._placed_dual))
+        self._placed_dual, placed = place(
+            *self._weighted, self._mean, self._linear, self._precision, drawn, site_noise
+        )
+        return placed
 
     def _invert_inner(self, *, overwrite: bool = False) -> Array:
         """The lower triangle of B⁻¹, in place of B's factor if that is not needed any more."""
@@ -165,18 +161,13 @@ class SitesOnCovariance(ABC):
         return multiply_symmetric(self._covariance, vector)
 
     def _dual(self, vector: Array) -> Array:
-        """``(I + W̄Q)⁻¹ v``: ``s B⁻¹ s⁻¹ v`` for strong sites, and ``v - s B⁻¹ s Q v`` for weak ones.
+        """``(I + W̄Q)⁻¹ v``."""
+        return dual(*self._weighted, vector)
 
-        Each form loses what the other keeps: the first is nothing for a site without precision, and the second is
-        the difference of two numbers as large as w̄Q times what it comes to.
-        """
-        if self._weak is None:
-            weak, scaled = vector, -self._root * self._multiply(vector)
-        else:
-            weak = self._weak * vector
-            scaled = self._inverse_root * vector - self._root * self._multiply(weak)
-        inner = solve_lower(self._inner, solve_lower(self._inner, scaled), transpose=True)
-        return weak + self._root * inner
+    @property
+    def _weighted(self) -> tuple[Array, Array, Array, Array, Array]:
+        """Q, B's factor, and the roots, as what is compiled has them."""
+        return self._covariance, self._inner, self._root, self._weak, self._inverse_root
 
 
 class DenseConditional(SitesOnCovariance):
@@ -297,6 +288,11 @@ def factor_or_fail(matrix: Array, *, overwrite: bool = False) -> Array:
     """The lower Cholesky factor, or the failure to count."""
     factor = cholesky(matrix, overwrite=overwrite)
     if factor is None:
-        finite = bool(np.isfinite(matrix).all())
-        raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE if finite else Failure.NON_FINITE, 0)
+        raise without_factor(matrix)
     return factor
+
+
+def without_factor(matrix: Array) -> PriorFailure:
+    """Why a matrix, or what was made of it, has no factor."""
+    finite = bool(np.isfinite(matrix).all())
+    return PriorFailure(Failure.NOT_POSITIVE_DEFINITE if finite else Failure.NON_FINITE, 0)

@@ -28,12 +28,26 @@ from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.linalg import cogram_lower, multiply_lower, reverse_cholesky, solve_lower
 from pymc_rmhmc.geometry.prior import FactorizedPrior, Predictor, PriorFailure
 
 __all__ = ["GaussianSites", "SiteChart"]
 
 type Array = NDArray[np.float64]
+
+
+@compiled
+def _residual(
+    linear: Array, precision: Array, eta: Array, slope: Array
+) -> tuple[float, Array]:  # pragma: no cover - compiled
+    """``Σ bᵢηᵢ - ½ w̄ᵢηᵢ²``, and a slope less that of this."""
+    value, residual = 0.0, np.empty(eta.size)
+    for i in range(eta.size):
+        pull = linear[i] - precision[i] * eta[i]
+        value += 0.5 * (linear[i] + pull) * eta[i]
+        residual[i] = slope[i] - pull
+    return value, residual
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +72,11 @@ class GaussianSites:
     def gradient(self, eta: Array) -> Array:
         """``b - w̄ η``, (n,)."""
         return self.linear - self.precision * eta
+
+    def residual(self, eta: Array, slope: Array) -> tuple[float, Array]:
+        """`log_density`, and what is left of a slope (n,) beyond `gradient`, in one pass."""
+        value, residual = _residual(self.linear, self.precision, eta, slope)
+        return value, residual
 
     def scaled(self, factor: float | Array) -> GaussianSites:
         """The sites raised to a power: what tempering with inverse temperature ``1 - factor`` leaves."""
