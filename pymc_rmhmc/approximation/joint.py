@@ -251,7 +251,7 @@ def _curvature(target: JointTarget, theta: Array, noises: Sequence[Array]) -> Ma
 
 
 def _curvature_along(target: JointTarget, theta: Array, direction: Array, noises: Sequence[Array]) -> Array:
-    """A column of the curvature; from one side where a prior has no factor on the other, and the least where on none."""
+    """A column of the curvature; from one side where a prior has no factor on the other, the least where on none."""
     found = []
     for step in (-DIFFERENCE, 0.0, DIFFERENCE):
         try:

@@ -28,7 +28,7 @@ LONGEST_STEP = 0.25
 @compiled
 def _value_and_slope(
     x: Array, points: Array, weights: Array, lengthscale: float, linear: Array, quadratic: Array, floor: float,
-    lift: float,
+    power: float, reach: float,
 ) -> tuple[float, Array]:  # pragma: no cover - compiled  # fmt: skip
     """``bᵀx + ½ xᵀQx + Σ wᵢ exp(-½|x - xᵢ|²/ℓ²)``, on its floor, and its gradient."""
     d = x.size
@@ -48,9 +48,11 @@ def _value_and_slope(
         value += weight
         for j in range(d):
             slope[j] += weight * narrowness * (points[i, j] - x[j])
-    ground = floor
+    square = 0.0
     for j in range(d):
-        ground += 0.5 * lift * x[j] ** 2
+        square += x[j] ** 2
+    ground = floor + 0.5 * square - power * np.log1p(square / reach)
+    lift = 1.0 - 2.0 * power / (reach + square)
     # log(exp value + exp ground), whose slope is a mean of the two.
     above = value - ground
     share = 1.0 / (1.0 + np.exp(-above)) if above > -700.0 else 0.0
@@ -62,23 +64,24 @@ def _value_and_slope(
 @compiled
 def _follow(
     position: Array, momentum: Array, time: float, n_steps: int, points: Array, weights: Array, lengthscale: float,
-    linear: Array, quadratic: Array, floor: float, lift: float,
+    linear: Array, quadratic: Array, floor: float, power: float,
+    reach: float,
 ) -> tuple[Array, Array]:  # pragma: no cover - compiled  # fmt: skip
     """Half a kick, a rotation, half a kick, so many times."""
     step = time / n_steps
     cosine, sine = np.cos(step), np.sin(step)
-    slope = _value_and_slope(position, points, weights, lengthscale, linear, quadratic, floor, lift)[1]
+    slope = _value_and_slope(position, points, weights, lengthscale, linear, quadratic, floor, power, reach)[1]
     for _ in range(n_steps):
         kicked = momentum + 0.5 * step * slope
         position, momentum = cosine * position + sine * kicked, cosine * kicked - sine * position
-        slope = _value_and_slope(position, points, weights, lengthscale, linear, quadratic, floor, lift)[1]
+        slope = _value_and_slope(position, points, weights, lengthscale, linear, quadratic, floor, power, reach)[1]
         momentum = momentum + 0.5 * step * slope
     return position, momentum
 
 
 @dataclass(frozen=True, slots=True)
 class Emulator:
-    """``g(x) = c + log(exp(bᵀx + ½ xᵀQx + Σ wᵢ exp(-½|x - xᵢ|²/ℓ²)) + exp(φ + ½λ|x|²))``.
+    """``g(x) = c + log(exp(bᵀx + ½ xᵀQx + Σ wᵢ exp(-½|x - xᵢ|²/ℓ²)) + exp(φ + ½|x|² - κ log(1 + |x|²/τ)))``.
 
     Attributes
     ----------
@@ -94,8 +97,8 @@ class Emulator:
         b.
     quadratic : (d, d) array
         Q, symmetric.
-    floor, lift : float
-        φ and λ: a multiple of a normal with the variance ``1/(1-λ)``, where ``exp g`` is of a standard one.
+    floor, power, reach : float
+        φ, κ and τ: a multiple of a Student t's density, where ``exp g`` is multiplied by a standard normal's.
     """
 
     points: Array
@@ -105,13 +108,14 @@ class Emulator:
     linear: Array
     quadratic: Array
     floor: float = -np.inf
-    lift: float = 0.0
+    power: float = 1.0
+    reach: float = 1.0
 
     def evaluate(self, position: Array) -> tuple[float, Array]:
         """``g(x)``, and its gradient (d,)."""
         value, slope = _value_and_slope(
             position, self.points, self.weights, self.lengthscale, self.linear, self.quadratic, self.floor,
-            self.lift,
+            self.power, self.reach,
         )  # fmt: skip
         return self.level + float(value), slope
 
@@ -123,6 +127,6 @@ class Emulator:
         n_steps = max(1, int(np.ceil(time / LONGEST_STEP)))
         position, momentum = _follow(
             position, momentum, time, n_steps, self.points, self.weights, self.lengthscale, self.linear, self.quadratic,
-            self.floor, self.lift,
+            self.floor, self.power, self.reach,
         )  # fmt: skip
         return position, momentum

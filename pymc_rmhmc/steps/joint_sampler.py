@@ -42,7 +42,7 @@ FALL = 10.0
 # random, the more often the more is rejected. One is a joint trajectory before a draw's turns, in longer steps than
 # where it is all that a chain has. The other moves the likelihoods' own parameters with the latent values held: below
 # the first figure it gains nothing, and at the second every draw is worth it.
-JOINT_BY_REJECTED = 0.3
+JOINT_BY_REJECTED = 0.5
 PARAMETERS_FROM, PARAMETERS_ALWAYS = 0.15, 0.25
 STRETCH = 1.4
 CORRECTION = 0.2

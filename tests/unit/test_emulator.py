@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.linalg import expm
-from scipy.stats import multivariate_normal, norm
+from scipy.stats import multivariate_normal, multivariate_t, norm
 
 from pymc_rmhmc.approximation import emulation
 from pymc_rmhmc.approximation.emulation import emulate_marginal, interpolate, on_a_floor
@@ -31,8 +31,13 @@ def emulator(d: int, *, strength: float = 1.0, seed: int = 0) -> Emulator:
     square = 0.2 * strength * rng.standard_normal((d, d))
     return Emulator(
         rng.standard_normal((7, d)), strength * rng.standard_normal(7), 1.3, 0.7, strength * rng.standard_normal(d),
-        square + square.T, -1.0, 0.6,
+        square + square.T, -1.0, 2.0, 5.0,
     )  # fmt: skip
+
+
+def ground(made: Emulator, x: np.ndarray) -> float:
+    """The floor's logarithm."""
+    return made.floor + 0.5 * x @ x - made.power * math.log1p(x @ x / made.reach)
 
 
 def energy(surrogate: Emulator, position, momentum) -> float:
@@ -45,7 +50,7 @@ def test_its_value_is_what_it_says_and_its_gradient_matches_differences(d):
     value, slope = made.evaluate(x)
     bumps = np.exp(-0.5 * ((x - made.points) ** 2).sum(axis=1) / made.lengthscale**2)
     bare = made.linear @ x + 0.5 * x @ made.quadratic @ x + made.weights @ bumps
-    exact = made.level + np.logaddexp(bare, made.floor + 0.5 * made.lift * x @ x)
+    exact = made.level + np.logaddexp(bare, ground(made, x))
     assert value == pytest.approx(exact, rel=1e-12)
     assert replace(made, floor=-np.inf).evaluate(x)[0] == pytest.approx(made.level + bare, rel=1e-12)
     assert slope.shape == (d,)
@@ -122,25 +127,24 @@ def test_a_floor_far_above_or_below_is_finite_and_without_noise(floor):
         value, slope = made.evaluate(x)
         assert np.isfinite(value)
         np.testing.assert_allclose(slope, differences(lambda at: made.evaluate(at)[0], x), rtol=1e-6, atol=1e-6)
-    ground = made.level + floor + 0.5 * made.lift * x @ x
-    assert value == pytest.approx(ground) if floor == 800.0 else value > ground
+    least = made.level + ground(made, x)
+    assert value == pytest.approx(least) if floor == 800.0 else value > least
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)
-def test_a_floor_is_the_given_share_of_a_wide_normal(d):
-    # Of a narrow normal at 0.5, whose integral over a standard normal is known.
-    precision, centre = 4.0, np.full(d, 0.5)
-    linear, quadratic = (precision + 0.0) * centre, -precision * np.eye(d)
-    bare = Emulator(np.zeros((0, d)), np.zeros(0), 1.0, 0.3, linear, quadratic)
+def test_a_floor_is_the_given_share_of_a_wide_student_t(d):
+    # Of exp(bᵀx - ½p|x|²), whose integral over a standard normal is known.
+    precision, linear = 4.0, np.full(d, 1.5)
+    bare = Emulator(np.zeros((0, d)), np.zeros(0), 1.0, 0.3, linear, -precision * np.eye(d))
     found = on_a_floor(bare, np.random.default_rng(9))
-    integral = 0.5 * d * (0.25 * precision**2 / (1.0 + precision) - math.log(1.0 + precision))
-    share, width = emulation.SHARE_OF_FLOOR, emulation.WIDTH_OF_FLOOR
-    # exp(g) times a standard normal, over the integral, is to be a density that has the share of the wide one.
-    for x in (np.zeros(d), np.full(d, 2.0)):
-        ground = math.exp(found.floor + 0.5 * found.lift * x @ x) * multivariate_normal.pdf(x, np.zeros(d), np.eye(d))
-        wide = multivariate_normal.pdf(x, np.zeros(d), width**2 * np.eye(d))
-        assert ground / math.exp(integral) == pytest.approx(share * wide, rel=0.35)
-    far = np.full(d, 6.0)
+    log_integral = 0.5 * linear @ linear / (1.0 + precision) - 0.5 * d * math.log(1.0 + precision)
+    share, width, freedom = emulation.SHARE_OF_FLOOR, emulation.WIDTH_OF_FLOOR, emulation.FREEDOM_OF_FLOOR
+    for x in (np.zeros(d), np.full(d, 2.0), np.full(d, 9.0)):
+        # exp(g) times a standard normal, over its integral, has the share of the wide density.
+        density = ground(found, x) + norm.logpdf(x).sum() - log_integral
+        wide = multivariate_t.logpdf(x, np.zeros(d), width**2 * np.eye(d), freedom)
+        assert density == pytest.approx(math.log(share) + wide, abs=0.35)
+    far, centre = np.full(d, 6.0), linear / (1.0 + precision)
     assert found.evaluate(far)[0] > bare.evaluate(far)[0] + 10.0
     assert found.evaluate(centre)[0] == pytest.approx(bare.evaluate(centre)[0], abs=0.1)
 
