@@ -15,7 +15,7 @@ from pymc_rmhmc.geometry.held import HeldTheta
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps import alternation, joint_sampler
 from pymc_rmhmc.steps.alternation import Alternation
-from tests.steps.conftest import COUNTS, N, X
+from tests.steps.conftest import N, X
 from tests.steps.test_joint_sampling import advance, goes_on_alike, two_scales
 from tests.steps.test_turns import TUNE, absurd
 
