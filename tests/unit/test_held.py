@@ -237,16 +237,6 @@ def test_sites_may_be_changed_again_and_back(name):
     np.testing.assert_allclose(back.latents, first.latents, **near)
 
 
-@pytest.mark.parametrize("case", test_diagonal_chart.CASES, ids=", ".join)
-@pytest.mark.parametrize("power", [0.0, -1.0, np.inf, np.nan])
-def test_a_power_that_no_sites_have_is_a_failure(case, power):
-    build, sites, _ = of_coefficients(*case)
-    first = build(sites)
-    with pytest.raises(PriorFailure) as caught, np.errstate(all="ignore"):
-        first.with_sites(test_diagonal_chart.Stated(*case).raised(power))
-    assert caught.value.failure is Failure.NON_FINITE
-
-
 def target_of(name: str) -> JointTarget:
     """Two blocks, one of which is whitened."""
     if name in ("standing", "moving", "both"):

@@ -17,7 +17,8 @@ from pymc_rmhmc.geometry.held import HeldTheta
 from pymc_rmhmc.geometry.held_sites import HeldSites
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.geometry.prior import PriorFailure
-from tests.unit.test_held import TARGETS
+from tests.unit import test_diagonal_chart
+from tests.unit.test_held import TARGETS, of_coefficients
 from tests.unit.test_joint_chart import bent, differences, joint
 
 # Of five coordinates, log σ and log ν; what is between them must neither move nor be differentiated by.
@@ -234,6 +235,16 @@ def test_borrowed_factors_do_not_hide_a_failure():
             with pytest.raises(PriorFailure) as caught:
                 HeldTheta(linear, np.zeros(4), there)
             assert caught.value.failure is Failure.NON_FINITE
+
+
+@pytest.mark.parametrize("case", test_diagonal_chart.CASES, ids=", ".join)
+@pytest.mark.parametrize("power", [0.0, -1.0, np.inf, np.nan])
+def test_a_power_that_no_sites_have_is_a_failure(case, power):
+    build, sites, _ = of_coefficients(*case)
+    first = build(sites)
+    with pytest.raises(PriorFailure) as caught, np.errstate(all="ignore"):
+        first.with_sites(test_diagonal_chart.Stated(*case).raised(power))
+    assert caught.value.failure is Failure.NON_FINITE
 
 
 def test_entering_places_every_latent_value_where_it_was_and_the_sites_where_they_were(target):
