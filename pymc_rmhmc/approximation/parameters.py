@@ -34,9 +34,13 @@ def fit_parameters(values: Array, scores: Array) -> MarginalChart | None:
     Returns
     -------
     MarginalChart or None
-        None where the draws are too few or a score is not finite.
+        None where the draws are too few, or the scores not finite or too large for a factor.
     """
     if len(scores) < FEWEST_DRAWS or not np.isfinite(scores).all():
         return None
     precision = scores.T @ scores / len(scores) + LEAST_PRECISION * np.eye(scores.shape[1])
-    return MarginalChart.linear(values.mean(axis=0), np.linalg.cholesky(np.linalg.inv(precision)))
+    try:
+        factor = np.linalg.cholesky(np.linalg.inv(precision))
+    except np.linalg.LinAlgError:
+        return None
+    return MarginalChart.linear(values.mean(axis=0), factor) if np.isfinite(factor).all() else None

@@ -142,7 +142,8 @@ class Alternation:
         )
         if outcome.accepted:
             outcome.failure = self._hold_latents(outcome.state.point.theta, rng)
-            outcome.accepted = not outcome.failure
+            if outcome.failure:
+                outcome.accepted, outcome.acceptance, outcome.energy_error = False, 0.0, math.nan
         outcome.state = None
         return outcome
 

@@ -24,23 +24,36 @@ from tests.unit.toys import kernel
 EXTREME = np.array([1e8, 0.0, 0.3, 3e8, 1e-3, 50.0])
 
 
+def dense_at(sites: GaussianSites, *, centred: bool) -> DenseConditional:
+    mean, prior, _ = make()
+    return DenseConditional(mean, prior, sites, shift=0.3, centred=centred)
+
+
 def dense(precision: np.ndarray, *, centred: bool) -> DenseConditional:
-    mean, prior, sites = make()
-    return DenseConditional(mean, prior, GaussianSites(sites.linear, precision), shift=0.3, centred=centred)
+    return dense_at(GaussianSites(make()[2].linear, precision), centred=centred)
+
+
+def rows_at(sites: GaussianSites) -> RowsConditional:
+    """Rows whose sites are not neighbours."""
+    mean, prior, _ = make()
+    where, options = np.arange(2 * N).reshape(N, 2).T.copy(), {"centred": True, "by_covariance": True}
+    mean = np.concatenate((mean, -mean))
+    return RowsConditional(mean, prior, sites, where, shift=np.zeros(2 * N), same_sites=False, **options)
+
+
+def sites_of_rows() -> GaussianSites:
+    """One of the rows sees little."""
+    rng = np.random.default_rng(0)
+    precision = rng.exponential(1.0, 2 * N)
+    precision[1::2] *= 1e-3
+    return GaussianSites(rng.standard_normal(2 * N), precision)
 
 
 def rows() -> RowsConditional:
-    """Rows whose sites are not neighbours, one of which sees little."""
-    mean, prior, _ = make()
-    where, rng = np.arange(2 * N).reshape(N, 2).T.copy(), np.random.default_rng(0)
-    precision = rng.exponential(1.0, 2 * N)
-    precision[where[1]] *= 1e-3
-    sites = GaussianSites(rng.standard_normal(2 * N), precision)
-    options = {"centred": True, "by_covariance": True, "same_sites": False}
-    return RowsConditional(np.concatenate((mean, -mean)), prior, sites, where, shift=np.zeros(2 * N), **options)
+    return rows_at(sites_of_rows())
 
 
-def sum_with_a_grid() -> SummedConditional:
+def sum_with_a_grid_at(sites: GaussianSites) -> SummedConditional:
     rng, n = np.random.default_rng(1), 7
     gather = sparse.csr_array((np.ones(n), (np.arange(n), np.arange(n) % 6)), shape=(n, 6))
     parts = [
@@ -48,8 +61,12 @@ def sum_with_a_grid() -> SummedConditional:
         VectorPart(None, np.asfortranarray(kernel(n, jitter=1e-2)), np.zeros(n), centred=True),
         CoefficientsPart(rng.standard_normal((n, 2)), np.array([0.7, 0.0]), np.zeros(2), np.ones(2)),
     ]
-    sites = GaussianSites(rng.standard_normal(n), rng.exponential(1.0, n) * (np.arange(n) != 3))
     return SummedConditional(rng.standard_normal(n), parts, sites)
+
+
+def sum_with_a_grid() -> SummedConditional:
+    rng, n = np.random.default_rng(1), 7
+    return sum_with_a_grid_at(GaussianSites(rng.standard_normal(n), rng.exponential(1.0, n) * (np.arange(n) != 3)))
 
 
 CONDITIONALS = {
@@ -109,6 +126,115 @@ def test_centre_adjoint_and_gram_are_those_of_the_map_that_places(name):
         np.testing.assert_allclose(mine, other, **near)
 
 
+
+@pytest.mark.parametrize("name", CONDITIONALS)
+def test_noise_that_is_entered_has_the_law_of_all_that_leads_to_the_same_latents(name):
+    """The projection of any noise on what leads there: nothing of it in the rows of the map, all of it beside them."""
+    conditional, rng = CONDITIONALS[name](), np.random.default_rng(10)
+    size = conditional.n_noise
+
+    def latents(noise):
+        conditional.place(noise)
+        return conditional.latents.copy()
+
+    origin = latents(np.zeros(size))
+    part = np.column_stack([latents(e) - origin for e in np.eye(size)])
+    values = latents(rng.standard_normal(size))
+    start = conditional.enter(values, np.zeros(size))
+    spread = np.column_stack([conditional.enter(values, e) - start for e in np.eye(size)])
+    # Sites of every precision: what is of no size beside 1e8 has fewer digits.
+    near = 1e-3 if "extreme" in name else 1e-7
+    np.testing.assert_allclose(latents(start), values, atol=near)
+    np.testing.assert_allclose(part @ spread, 0.0, atol=near)
+    np.testing.assert_allclose(spread, spread.T, atol=near)
+    np.testing.assert_allclose(spread @ spread, spread, atol=near)
+    assert np.trace(spread) == pytest.approx(size - np.linalg.matrix_rank(part, tol=1e-6), abs=near)
+    # Of the noise that leads there the shortest.
+    np.testing.assert_allclose(spread @ start, 0.0, atol=near)
+
+
+def other_sites(sites: GaussianSites) -> GaussianSites:
+    """Some of them a hundred times as strong, some a hundred times as weak, and one of none."""
+    by = np.geomspace(0.01, 100.0, sites.linear.size)
+    by[1] = 0.0
+    return GaussianSites(by * sites.linear + 0.3, by * sites.precision)
+
+
+def summed_at(sites: GaussianSites) -> SummedConditional:
+    stated = test_summed_chart.Stated()
+    stated.sites = sites
+    return stated.conditional()
+
+
+def of_coefficients(shape: str, kind: str):
+    """Sites of coefficients differ in their power alone."""
+    stated = test_diagonal_chart.Stated(shape, kind)
+    return (lambda sites: stated.conditional(sites=sites)), stated.raised(0.3), stated.raised(7.0)
+
+
+def on_a_grid(grid: str):
+    mean, factors, sites = test_kronecker_chart.stated(grid)
+    return (lambda at: KroneckerConditional(mean, factors, at)), sites, other_sites(sites)
+
+
+# How each is made of sites, the sites that it has, and others.
+OF_SITES = {
+    **{
+        f"dense, {form}": lambda form=form: (
+            lambda sites: dense_at(sites, centred=form == "centred"), make()[2], other_sites(make()[2])
+        )
+        for form in ("centred", "whitened")
+    },
+    "rows": lambda: (rows_at, sites_of_rows(), other_sites(sites_of_rows())),
+    **{f"grid, {grid}": (lambda grid=grid: on_a_grid(grid)) for grid in test_kronecker_chart.GRIDS},
+    "sum": lambda: (summed_at, (sites := test_summed_chart.Stated().sites), other_sites(sites)),
+    "sum with a grid": lambda: (
+        sum_with_a_grid_at, (sites := GaussianSites(np.linspace(-1.0, 1.0, 7), np.geomspace(0.1, 4.0, 7))),
+        other_sites(sites),
+    ),
+    **{
+        f"coefficients, {shape}, {kind}": (lambda stated=(shape, kind): of_coefficients(*stated))
+        for shape, kind in test_diagonal_chart.CASES
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_SITES)
+def test_the_same_prior_with_other_sites_is_as_if_it_had_been_made_with_them(name):
+    build, sites, others = OF_SITES[name]()
+    first, fresh = build(sites), build(others)
+    first.place(np.ones(first.n_noise))
+    borrowed = first.with_sites(others)
+    rng, near = np.random.default_rng(11), {"rtol": 1e-8, "atol": 1e-8}
+    noise, residual = rng.standard_normal(fresh.n_noise), rng.standard_normal(fresh.centre.size)
+    kept = [first.latents.copy(), first.centre.copy(), first.log_evidence]
+    assert borrowed.n_noise == fresh.n_noise
+    assert borrowed.log_evidence == pytest.approx(fresh.log_evidence, rel=1e-10, abs=1e-9)
+    assert abs(borrowed.log_evidence - first.log_evidence) > 1e-2
+    np.testing.assert_allclose(borrowed.centre, fresh.centre, **near)
+    np.testing.assert_allclose(borrowed.place(noise), fresh.place(noise), **near)
+    np.testing.assert_allclose(borrowed.latents, fresh.latents, **near)
+    assert borrowed.log_prior() == pytest.approx(fresh.log_prior(), rel=1e-9)
+    np.testing.assert_allclose(borrowed.adjoint(residual), fresh.adjoint(residual), **near)
+    np.testing.assert_allclose(borrowed.gram(residual), fresh.gram(residual), **near)
+    for mine, other in zip(borrowed.marginals(), fresh.marginals(), strict=True):
+        np.testing.assert_allclose(mine, other, **near)
+    np.testing.assert_allclose(borrowed.enter(kept[0], noise), fresh.enter(kept[0], noise), **near)
+    # What it was made of is left as it stood, with the noise that was placed there.
+    np.testing.assert_array_equal(first.latents, kept[0])
+    np.testing.assert_array_equal(first.centre, kept[1])
+    assert first.log_evidence == kept[2]
+
+
+@pytest.mark.parametrize("name", OF_SITES)
+def test_sites_may_be_changed_again_and_back(name):
+    build, sites, others = OF_SITES[name]()
+    first, near = build(sites), {"rtol": 1e-8, "atol": 1e-8}
+    back = first.with_sites(others).with_sites(sites)
+    noise = np.random.default_rng(12).standard_normal(first.n_noise)
+    assert back.log_evidence == pytest.approx(first.log_evidence, rel=1e-10, abs=1e-9)
+    np.testing.assert_allclose(back.place(noise), first.place(noise), **near)
+    np.testing.assert_allclose(back.latents, first.latents, **near)
 
 
 def target_of(name: str) -> JointTarget:
