@@ -85,7 +85,6 @@ class Hyperparameters:
         """Expressions of the model's random variables as expressions of θ and of the other value variables."""
         return clone_replace(model.replace_rvs_by_values(list(expressions)), self._parts)
 
-
     def read_by(self, expressions: Sequence[TensorVariable], held: Sequence[TensorVariable] = ()) -> NDArray[np.bool_]:
         """Which of θ's coordinates (d,) expressions of the model's random variables read.
 

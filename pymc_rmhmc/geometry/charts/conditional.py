@@ -79,7 +79,7 @@ class SitesOnCovariance(ABC):
         if inner is None:
             has_factor, inner = factor_of_sites(self._covariance, self._root)
             if not has_factor:
-                raise without_factor(self._covariance)
+                raise without_factor(self._covariance if np.isfinite(self._root).all() else self._root)
         self._inner = inner
         self._inner_inverse: Array | None = None
         self._pushed = self._site_noise = self._placed_dual = np.zeros(0)
