@@ -73,5 +73,8 @@ def factorise_in_place(matrix: Array) -> bool:  # pragma: no cover - compiled
     numbers = np.array([matrix.shape[0], 0], dtype=np.int32)
     number = numbers.ctypes.data
     _dpotrf(letters.ctypes.data, number, matrix.ctypes.data, number, number + 4)
-    # A matrix with a value that is not finite has no factor either: LAPACK would return one full of nan.
-    return letters[0] == LOWER and numbers[1] == 0 and bool(np.isfinite(matrix[-1, :].sum()))
+    # A matrix with a value that is not finite has no factor either: LAPACK would return one with nan or infinity in it.
+    checked = 0.0
+    for i in range(matrix.shape[0]):
+        checked += matrix[i, i] + matrix[-1, i]
+    return letters[0] == LOWER and numbers[1] == 0 and bool(np.isfinite(checked))

@@ -148,7 +148,10 @@ class Alternation:
         return outcome
 
     def _hold_latents(self, theta: Array, rng: np.random.Generator) -> Failure:
-        """Go to a θ with all latent values; where that cannot be done, stay and say why."""
+        """Go to a θ with all latent values; where that cannot be done, stay and say why.
+
+        What is placed afterwards is another z: `draw` ends with one that is the chain's.
+        """
         here: HeldPoint = self._point
         latents = [conditional.latents for conditional in here.held.conditionals]
         try:

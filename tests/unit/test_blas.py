@@ -1,0 +1,129 @@
+"""BLAS in compiled code, and what sites do to a prior, against dense algebra."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy.linalg import cholesky, solve_triangular
+from scipy.stats import multivariate_normal
+
+from pymc_rmhmc.geometry.blas import factorise_in_place, solve_in_place, symmetric_product
+from pymc_rmhmc.geometry.charts.dual import centre_of_sites, dual, factor_of_sites, gram, place, roots_of_sites
+
+SIZES = [1, 2, 17, 130]
+
+
+def positive(n: int, seed: int = 0) -> np.ndarray:
+    root = np.random.default_rng(seed).standard_normal((n, n))
+    return np.asfortranarray(root @ root.T / n + 0.5 * np.eye(n))
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_triangles_are_solved_in_place_of_the_vector(n):
+    factor = np.asfortranarray(cholesky(positive(n), lower=True))
+    factor[np.triu_indices(n, 1)] = np.nan  # what is above is not read
+    vector = np.random.default_rng(1).standard_normal(n)
+    for transpose in (False, True):
+        solved = vector.copy()
+        solve_in_place(factor, solved, transpose)
+        exact = solve_triangular(np.tril(factor), vector, lower=True, trans=int(transpose))
+        np.testing.assert_allclose(solved, exact, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("n", SIZES)
+def test_a_symmetric_matrix_is_multiplied_in_either_order(n, order):
+    matrix, vector = np.array(positive(n), order=order), np.random.default_rng(2).standard_normal(n)
+    np.testing.assert_allclose(symmetric_product(matrix, vector), matrix @ vector, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_a_factor_takes_its_matrixs_place_and_leaves_what_is_above(n):
+    exact, matrix = positive(n), positive(n)
+    matrix[np.triu_indices(n, 1)] = 7.0
+    assert factorise_in_place(matrix)
+    np.testing.assert_allclose(np.tril(matrix), cholesky(exact, lower=True), rtol=1e-12, atol=1e-12)
+    assert (matrix[np.triu_indices(n, 1)] == 7.0).all()
+
+
+@pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
+@pytest.mark.parametrize("at", [0, 3, 5])
+def test_no_factor_is_said_and_not_raised(bad, at):
+    matrix = positive(6)
+    matrix[at, at] = bad
+    assert not factorise_in_place(matrix)
+
+
+def test_kept_code_finds_the_routines_in_another_process():
+    script = (
+        "import numpy as np; from pymc_rmhmc.geometry.blas import symmetric_product;"
+        "print(symmetric_product(np.asfortranarray(2.0 * np.eye(3)), np.ones(3)).sum())"
+    )
+    for _ in range(2):  # the second finds what the first has kept, if not this process already has
+        printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+        assert float(printed) == 6.0
+
+
+def weighted(n: int):
+    """A prior, and sites of which some say nothing, some little, and some much more than it."""
+    covariance = positive(n, 3)
+    precision = np.resize([0.0, 0.3, 40.0, 1e6], n)
+    root, weak, inverse = roots_of_sites(precision, covariance.diagonal())
+    has_factor, inner = factor_of_sites(covariance, root)
+    assert has_factor
+    return precision, (covariance, inner, root, weak, inverse)
+
+
+def test_sites_are_weak_or_strong_by_what_they_say_beside_the_prior():
+    root, weak, inverse = roots_of_sites(np.array([0.0, 0.5, 4.0]), np.array([3.0, 2.0, 0.5]))
+    np.testing.assert_array_equal(root, [0.0, np.sqrt(0.5), 2.0])
+    np.testing.assert_array_equal(weak, [1.0, 1.0, 0.0])
+    np.testing.assert_array_equal(inverse, [0.0, 0.0, 0.5])
+
+
+@pytest.mark.parametrize("n", [1, 4, 60])
+def test_the_dual_and_the_gram_are_those_of_the_dense_matrices(n):
+    precision, given = weighted(n)
+    covariance, vector = given[0], np.random.default_rng(4).standard_normal(n)
+    exact = np.linalg.solve(np.eye(n) + precision[:, None] * covariance, vector)
+    np.testing.assert_allclose(dual(*given, vector), exact, rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(gram(*given, vector), covariance @ exact, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_the_centre_and_the_evidence_are_those_of_a_gaussian(n):
+    covariance, rng = positive(n, 3), np.random.default_rng(5)
+    mean, precision = rng.standard_normal(n), np.resize([0.3, 2.0, 40.0], n)
+    linear = rng.standard_normal(n)
+    root, weak, inverse = roots_of_sites(precision, covariance.diagonal())
+    given = (covariance, factor_of_sites(covariance, root)[1], root, weak, inverse)
+    slope, centre_dual, centre, log_evidence = centre_of_sites(*given, mean, linear, precision)
+    np.testing.assert_allclose(slope, linear - precision * mean)
+    posterior = np.linalg.inv(np.linalg.inv(covariance) + np.diag(precision))
+    np.testing.assert_allclose(centre, posterior @ (np.linalg.solve(covariance, mean) + linear), rtol=1e-9)
+    np.testing.assert_allclose(covariance @ centre_dual, centre - mean, rtol=1e-9, atol=1e-12)
+    # exp(bη - ½w̄η²) is a normal of b/w̄ with variance 1/w̄, but for its constants.
+    data = multivariate_normal.logpdf(linear / precision, mean, covariance + np.diag(1.0 / precision))
+    constants = 0.5 * (linear**2 / precision - np.log(precision) + np.log(2.0 * np.pi)).sum()
+    assert log_evidence == pytest.approx(data + constants, rel=1e-9)
+
+
+def test_a_draw_of_the_prior_and_of_the_sites_noise_is_one_of_their_product():
+    n, rng = 4, np.random.default_rng(6)
+    covariance, precision = positive(n, 3), np.array([0.0, 0.3, 2.0, 40.0])
+    root, weak, inverse = roots_of_sites(precision, covariance.diagonal())
+    given = (covariance, factor_of_sites(covariance, root)[1], root, weak, inverse)
+    mean, linear = rng.standard_normal(n), rng.standard_normal(n)
+    slope, _, centre, _ = centre_of_sites(*given, mean, linear, precision)
+    factor = np.linalg.cholesky(covariance)
+    columns = []
+    for unit in np.eye(2 * n):
+        pulled, placed = place(*given, mean, slope, precision, factor @ unit[:n], unit[n:])
+        np.testing.assert_allclose(placed, mean + factor @ unit[:n] + covariance @ pulled, atol=1e-12)
+        columns.append(placed - centre)
+    whole = np.column_stack(columns)
+    posterior = np.linalg.inv(np.linalg.inv(covariance) + np.diag(precision))
+    np.testing.assert_allclose(whole @ whole.T, posterior, rtol=1e-8, atol=1e-10)
