@@ -18,6 +18,7 @@ from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.held import HeldNoise
 from pymc_rmhmc.geometry.joint import JointTarget
+from pymc_rmhmc.steps import alternation
 from pymc_rmhmc.steps.alternation import ROUNDS, Alternation
 from tests.statistical.joint_cases import Grid, Problem, Process, Rows, Sum, absurd_sites
 from tests.statistical.test_joint import following, watched
@@ -139,15 +140,19 @@ class JudgedByTheEmulator(Alternation):
         return moved_along(outer, Along, rng)
 
 
+def in_density(name: str, kind, move):
+    """A move, with a class of another kind in place of the density that it takes by that name."""
+    usual = getattr(alternation, name)
+    setattr(alternation, name, kind)
+    try:
+        return move()
+    finally:
+        setattr(alternation, name, usual)
+
+
 def moved_along(kernel: Alternation, kind, rng):
     """The move of ϑ in a density of another kind."""
-    from pymc_rmhmc.steps import alternation
-
-    usual, alternation.HeldNoise = alternation.HeldNoise, kind
-    try:
-        return Alternation._move_hyperparameters(kernel, rng)
-    finally:
-        alternation.HeldNoise = usual
+    return in_density("HeldNoise", kind, lambda: Alternation._move_hyperparameters(kernel, rng))
 
 
 class WithoutEvidence(Alternation):

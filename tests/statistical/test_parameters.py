@@ -19,10 +19,9 @@ from pymc_rmhmc.geometry.held import HeldTheta
 from pymc_rmhmc.geometry.held_sites import ChartedParameters, HeldSites
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model import JointModel
-from pymc_rmhmc.steps import alternation
 from pymc_rmhmc.steps.alternation import Alternation
 from tests.statistical.joint_cases import Grid, Problem, Process, Rows, Sum, absurd_sites
-from tests.statistical.test_alternation import LENGTH, absurd_emulator, backwards, bent_chart, forwards
+from tests.statistical.test_alternation import LENGTH, absurd_emulator, backwards, bent_chart, forwards, in_density
 from tests.statistical.test_joint import following, watched
 from tests.statistical.test_sbc import PLACES, p_value, rank
 
@@ -139,11 +138,7 @@ def test_ranks_of_the_truth_are_uniform_whatever_sites_emulator_and_chart(name):
 
 def moved_in(kernel: Alternation, kind, rng):
     """The move in a density of another kind."""
-    usual, alternation.HeldSites = alternation.HeldSites, kind
-    try:
-        return Alternation.move_parameters(kernel, rng)
-    finally:
-        alternation.HeldSites = usual
+    return in_density("HeldSites", kind, lambda: Alternation.move_parameters(kernel, rng))
 
 
 class KeepingTheNoise(Alternation):

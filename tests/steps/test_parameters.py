@@ -17,7 +17,7 @@ from pymc_rmhmc.steps import alternation, joint_sampler
 from pymc_rmhmc.steps.alternation import Alternation
 from tests.steps.conftest import N, X
 from tests.steps.test_joint_sampling import advance, goes_on_alike, two_scales
-from tests.steps.test_turns import TUNE, absurd
+from tests.steps.test_turns import TUNE, absurd, tuned
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
 
@@ -69,15 +69,6 @@ def latents_of(kernel: Alternation) -> list[np.ndarray]:
     return [conditional.latents for conditional in held.conditionals]
 
 
-def tuned(model: pm.Model, tune: int = LONG):
-    with model:
-        step = RMHMC()
-    step.setup_chain(np.random.default_rng(1), tune, 100)
-    point, _, _ = advance(step, model.initial_point(), tune)
-    step.stop_tuning()
-    return step, point
-
-
 @pytest.fixture(scope="module", params=[False, True], ids=["centred", "whitened"])
 def model(request) -> pm.Model:
     return robust(reparameterize=request.param)
@@ -86,7 +77,7 @@ def model(request) -> pm.Model:
 @pytest.fixture(scope="module")
 def kept(model) -> bytes:
     """Of one tuning, which takes longer than what is asked of it."""
-    return cloudpickle.dumps(tuned(model))
+    return cloudpickle.dumps(tuned(model, tune=LONG))
 
 
 @pytest.fixture
@@ -130,7 +121,7 @@ def test_a_noise_and_its_tails_move_with_the_latent_values_held(model, moving, m
 def test_counts_without_a_dispersion_have_nothing_to_move(monkeypatch):
     always(monkeypatch)
     spy = Spy().watch(monkeypatch)
-    step, point = tuned(two_scales(), TUNE)
+    step, point = tuned(two_scales(), tune=TUNE)
     assert step.chains[0].emulator is not None
     assert step.chains[0].parameters is None
     assert step.chains[0].scores == ()
@@ -194,7 +185,7 @@ def test_a_chart_that_cannot_be_fitted_means_no_such_moves(model, monkeypatch):
     always(monkeypatch)
     monkeypatch.setattr(joint_sampler, "fit_parameters", lambda values, scores: None)
     spy = Spy().watch(monkeypatch)
-    step, point = tuned(model)
+    step, point = tuned(model, tune=LONG)
     assert step.chains[0].emulator is not None
     assert step.chains[0].parameters is None
     exact = model.compile_logp()
