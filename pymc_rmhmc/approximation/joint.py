@@ -13,6 +13,7 @@ Opper and Archambeau (2009), The variational Gaussian approximation revisited, f
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -252,13 +253,13 @@ def _curvature(target: JointTarget, theta: Array, noises: Sequence[Array]) -> Ma
 
 def _curvature_along(target: JointTarget, theta: Array, direction: Array, noises: Sequence[Array]) -> Array:
     """A column of the curvature; from one side where a prior has no factor on the other, the least where on none."""
-    found = []
-    for step in (-DIFFERENCE, 0.0, DIFFERENCE):
-        try:
-            found.append((step, target.expectation(theta + step * direction, noises)[1]))
-        except PriorFailure:
-            continue
-    if len(found) < 2:
+    slopes: dict[float, Array] = {}
+    for step in (-DIFFERENCE, DIFFERENCE, 0.0):
+        if len(slopes) == 2:
+            break
+        with contextlib.suppress(PriorFailure):
+            slopes[step] = target.expectation(theta + step * direction, noises)[1]
+    if len(slopes) < 2:
         return LEAST_PRECISION * direction
-    (first, behind), (last, ahead) = found[0], found[-1]
+    (first, behind), (last, ahead) = slopes.items()
     return np.asarray((behind - ahead) / (last - first))

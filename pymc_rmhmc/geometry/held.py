@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.moving_sites import MovingSites
 from pymc_rmhmc.geometry.charts.site import GaussianSites
+from pymc_rmhmc.geometry.finite import failure_of
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
 from pymc_rmhmc.geometry.latent_blocks import Conditional, JointBlock, sites_at
 from pymc_rmhmc.geometry.prior import PriorFailure
@@ -62,8 +63,7 @@ class HeldPoint:
     @property
     def failure(self) -> Failure:
         """NON_FINITE where ψ or its slope is."""
-        finite = math.isfinite(self.log_density) and math.isfinite(float(self.residual @ self.residual))
-        return Failure.NONE if finite else Failure.NON_FINITE
+        return failure_of(self.log_density, self.residual)
 
     @property
     def displacement(self) -> Array:

@@ -8,7 +8,6 @@ z that placed them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.marginal import MarginalChart
+from pymc_rmhmc.geometry.finite import failure_of
 from pymc_rmhmc.geometry.latent_blocks import JointDensity
 
 __all__ = ["ChartedParameters", "HeldSites", "ParameterPoint"]
@@ -46,8 +46,7 @@ class ParameterPoint:
     @property
     def failure(self) -> Failure:
         """NON_FINITE where the density or its slope is."""
-        finite = math.isfinite(self.log_density) and math.isfinite(float(self.gradient @ self.gradient))
-        return Failure.NONE if finite else Failure.NON_FINITE
+        return failure_of(self.log_density, self.gradient)
 
 
 class HeldSites:

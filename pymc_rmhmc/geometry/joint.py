@@ -23,6 +23,7 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.marginal import MarginalChart
 from pymc_rmhmc.geometry.charts.moving_sites import MovingSites, RaisedSites
 from pymc_rmhmc.geometry.charts.site import GaussianSites
+from pymc_rmhmc.geometry.finite import failure_of
 from pymc_rmhmc.geometry.latent_blocks import Conditional, JointDensity, Sites, conditional_of, n_noise, sites_at
 from pymc_rmhmc.geometry.prior import PriorFailure
 
@@ -108,8 +109,7 @@ class JointTarget:
             return point
         point.log_density = total + placed.log_volume + 0.5 * float(standard @ standard)
         point.gradient = np.concatenate((self.chart.pullback(placed, theta_bar) + standard, *noise_bars))
-        finite = math.isfinite(point.log_density) and math.isfinite(float(point.gradient @ point.gradient))
-        point.failure = Failure.NONE if finite else Failure.NON_FINITE
+        point.failure = failure_of(point.log_density, point.gradient)
         return point
 
     def _evaluate(self, point: JointPoint) -> tuple[float, Array, list[Array]]:

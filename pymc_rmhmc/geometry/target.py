@@ -12,6 +12,7 @@ from scipy.linalg import blas
 
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
+from pymc_rmhmc.geometry.finite import failure_of
 from pymc_rmhmc.geometry.linalg import multiply_symmetric
 
 __all__ = ["LatentTarget", "Likelihood", "SiteTargetPoint", "TargetPoint", "Tempering"]
@@ -95,9 +96,7 @@ class TargetPoint:
     @property
     def failure(self) -> Failure:
         """NON_FINITE where φ or its gradient is."""
-        # One number tells whether all are finite: a sum of squares cannot cancel.
-        finite = math.isfinite(self.log_density) and math.isfinite(float(self.gradient @ self.gradient))
-        return Failure.NONE if finite else Failure.NON_FINITE
+        return failure_of(self.log_density, self.gradient)
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from pymc_rmhmc.steps import alternation, joint_sampler
 from pymc_rmhmc.steps.alternation import Alternation
 from tests.steps.conftest import N, X
 from tests.steps.test_joint_sampling import advance, goes_on_alike, two_scales
-from tests.steps.test_turns import TUNE, absurd, tuned
+from tests.steps.test_turns import TUNE, absurd, goes_on_alike_if_always_saved, tuned
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
 
@@ -151,15 +151,7 @@ def test_a_restored_state_replays_exactly(model, moving, monkeypatch):
 def test_a_state_that_is_saved_at_every_draw_changes_nothing(model, moving, monkeypatch):
     """What is rebuilt from the state is what was there: factors that were borrowed are made anew."""
     always(monkeypatch)
-    step, point = moving
-    with model:
-        other = RMHMC()
-    other.sampling_state = cloudpickle.loads(cloudpickle.dumps(step.sampling_state))
-    _, straight, _ = advance(step, point, 40)
-    for row in straight:
-        other.sampling_state = cloudpickle.loads(cloudpickle.dumps(other.sampling_state))
-        point, points, _ = advance(other, point, 1)
-        np.testing.assert_array_equal(points[0], row)
+    goes_on_alike_if_always_saved(model, *moving)
 
 
 def test_a_replay_in_tuning_fits_the_same_chart(model):

@@ -198,9 +198,8 @@ def test_a_restored_state_replays_exactly(model, when):
     assert step.chains[0].emulator is not None
 
 
-def test_a_state_that_is_saved_at_every_draw_changes_nothing(model, turning):
-    """What is rebuilt from the state is what was there, wherever between two draws."""
-    step, point = turning
+def goes_on_alike_if_always_saved(model: pm.Model, step: RMHMC, point: dict) -> None:
+    """Draws of a step, and of another that is given its own state anew before each of them."""
     with model:
         other = RMHMC()
     other.sampling_state = cloudpickle.loads(cloudpickle.dumps(step.sampling_state))
@@ -209,6 +208,11 @@ def test_a_state_that_is_saved_at_every_draw_changes_nothing(model, turning):
         other.sampling_state = cloudpickle.loads(cloudpickle.dumps(other.sampling_state))
         point, points, _ = advance(other, point, 1)
         np.testing.assert_array_equal(points[0], row)
+
+
+def test_a_state_that_is_saved_at_every_draw_changes_nothing(model, turning):
+    """What is rebuilt from the state is what was there, wherever between two draws."""
+    goes_on_alike_if_always_saved(model, *turning)
 
 
 def test_a_pickled_step_goes_on_where_it_was(model, turning):

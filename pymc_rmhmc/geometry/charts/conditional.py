@@ -284,9 +284,9 @@ class DenseConditional(SitesOnCovariance):
         return np.concatenate((multiply_lower(self._factor, spread, transpose=True), self._root * self._pushed))
 
 
-def factor_or_fail(matrix: Array, *, overwrite: bool = False) -> Array:
+def factor_or_fail(matrix: Array) -> Array:
     """The lower Cholesky factor, or the failure to count."""
-    factor = cholesky(matrix, overwrite=overwrite)
+    factor = cholesky(matrix)
     if factor is None:
         raise without_factor(matrix)
     return factor
