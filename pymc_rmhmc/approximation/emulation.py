@@ -127,7 +127,7 @@ def interpolate(points: Array, values: Array) -> Emulator:
     d = points.shape[1]
     _, lengthscale, trend, weights = max(_candidates(points, values), key=lambda candidate: candidate[0])
     return Emulator(
-        np.ascontiguousarray(points), weights, lengthscale, float(trend[0]), trend[1 : d + 1], _quadratic(trend, d)
+        np.ascontiguousarray(points.T), weights, lengthscale, float(trend[0]), trend[1 : d + 1], _quadratic(trend, d)
     )
 
 
@@ -192,7 +192,7 @@ def _candidates(points: Array, values: Array) -> Iterator[tuple[float, float, Ar
     basis = _basis(points)
     squares = ((points[:, None] - points) ** 2).sum(axis=-1)
     for lengthscale in LENGTHSCALES:
-        kernel = np.exp(-0.5 * squares / lengthscale**2)
+        kernel = Emulator.kernel(squares, lengthscale)
         for nugget in NUGGETS:
             try:
                 factor = linalg.cho_factor(kernel + nugget * np.eye(values.size), lower=True)

@@ -20,6 +20,8 @@ from pymc_rmhmc.dynamics.hamiltonian import (
     MetricPoint,
     RiemannianHamiltonian,
     RiemannianState,
+    SpannedHamiltonian,
+    SpannedState,
 )
 from pymc_rmhmc.dynamics.solvers import AndersonSolver, Solution
 from pymc_rmhmc.errors import Failure
@@ -49,6 +51,8 @@ class Step[State]:
         Evaluations of fixed-point maps, those of the check included.
     n_metric_evals : int
         Metrics that were factorised.
+    n_steps : int
+        How many were made at once.
     """
 
     state: State | None
@@ -56,6 +60,7 @@ class Step[State]:
     reversal_error: float = math.nan
     n_solver_iter: int = 0
     n_metric_evals: int = 0
+    n_steps: int = 1
 
 
 class Integrator[Flow, State](Protocol):
@@ -86,6 +91,25 @@ class RotationSplitting:
         if failure:
             return Step(None, failure, n_metric_evals=1)
         return Step(hamiltonian.kick(drifted, 0.5 * step_size), n_metric_evals=1)
+
+
+@dataclass(frozen=True, slots=True)
+class RotationPath:
+    """So many steps of `RotationSplitting` at once, where a density makes them by itself.
+
+    Attributes
+    ----------
+    n_steps : int
+        How many.
+    """
+
+    n_steps: int
+
+    def step(self, hamiltonian: SpannedHamiltonian, state: SpannedState, step_size: float) -> Step[SpannedState]:
+        """Advance by `n_steps` steps of `step_size`."""
+        n_steps, end = hamiltonian.follow(state, self.n_steps, step_size)
+        failure = hamiltonian.failure(end)
+        return Step(None if failure else end, failure, n_metric_evals=n_steps, n_steps=n_steps)
 
 
 class Surrogate(Protocol):

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pymc_rmhmc.dynamics.hamiltonian import Hamiltonian
-from pymc_rmhmc.dynamics.integrators import Integrator
+from pymc_rmhmc.dynamics.integrators import Integrator, Step
 from pymc_rmhmc.errors import ConfigurationError, Failure
 
 __all__ = ["FixedSteps", "JitteredPath", "Length", "Transition", "single_step_acceptance", "transition"]
@@ -117,14 +117,14 @@ class Transition[State]:
     n_metric_evals: int = 0
     reversal_error: float = math.nan
 
-    def count(self, reversal_error: float, n_solver_iter: int, n_metric_evals: int) -> None:
+    def count(self, step: Step[Any]) -> None:
         """Add what one step reported."""
-        self.n_steps += 1
-        self.n_solver_iter += n_solver_iter
-        self.n_metric_evals += n_metric_evals
+        self.n_steps += step.n_steps
+        self.n_solver_iter += step.n_solver_iter
+        self.n_metric_evals += step.n_metric_evals
         # Unchecked steps report nan, and do not hide a checked one.
-        if not math.isnan(reversal_error) and not self.reversal_error >= reversal_error:
-            self.reversal_error = reversal_error
+        if not math.isnan(step.reversal_error) and not self.reversal_error >= step.reversal_error:
+            self.reversal_error = step.reversal_error
 
 
 def transition[State](
@@ -167,7 +167,7 @@ def transition[State](
     proposal = start
     for _ in range(n_steps):
         step = integrator.step(hamiltonian, proposal, step_size)
-        outcome.count(step.reversal_error, step.n_solver_iter, step.n_metric_evals)
+        outcome.count(step)
         if step.state is None:
             outcome.failure = step.failure
             return outcome

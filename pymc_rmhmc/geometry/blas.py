@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.geometry.compilation import compiled
 
-__all__ = ["factorise_in_place", "solve_in_place", "symmetric_product"]
+__all__ = ["factorise", "factorise_in_place", "solve_in_place", "symmetric_product"]
 
 type Array = NDArray[np.float64]
 
@@ -78,3 +78,16 @@ def factorise_in_place(matrix: Array) -> bool:  # pragma: no cover - compiled
     for i in range(matrix.shape[0]):
         checked += matrix[i, i] + matrix[-1, i]
     return letters[0] == LOWER and numbers[1] == 0 and bool(np.isfinite(checked))
+
+
+@compiled
+def factorise(matrix: Array) -> tuple[bool, Array]:  # pragma: no cover - compiled
+    """Whether a matrix, of which the lower triangle is read, has a lower Cholesky factor; and it, in Fortran order."""
+    n = matrix.shape[0]
+    rows, held = np.zeros((n, n)), matrix.T
+    for j in range(n):
+        row, copied = rows[j, j:], held[j, j:]
+        for i in range(n - j):
+            row[i] = copied[i]
+    factor = rows.T
+    return factorise_in_place(factor), factor

@@ -18,12 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts.conditional import SitesOnCovariance
 from pymc_rmhmc.geometry.charts.moving_sites import MovingSites
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.finite import failure_of
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
 from pymc_rmhmc.geometry.latent_blocks import Conditional, JointBlock, sites_at
+from pymc_rmhmc.geometry.native import NativeLikelihood
 from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.geometry.rotation import evaluate_sites, follow_rotation
 
 __all__ = ["HeldNoise", "HeldPoint", "HeldTheta", "MarginalPoint"]
 
@@ -115,6 +118,13 @@ class HeldTheta:
         self.log_marginal = self._log_rest + placed.log_volume + 0.5 * float(standard @ standard)
         self.log_marginal += sum(conditional.log_evidence for conditional in self.conditionals)
         self.centre = _joined([conditional.centre for conditional in self.conditionals])
+        self._native = self._native_likelihood()
+
+    def _native_likelihood(self) -> NativeLikelihood | None:
+        """The likelihood as compiled code calls it, where there is one block and the sites see a covariance."""
+        if len(self._blocks) > 1 or not isinstance(self.conditionals[0], SitesOnCovariance):
+            return None
+        return self._blocks[0][0].native(self.theta, self.centre)
 
     def _block(
         self, target: JointTarget, which: int, like: HeldTheta | None
@@ -141,8 +151,34 @@ class HeldTheta:
         """Evaluate at sites displaced from the centre by ``T z`` (n,)."""
         return self.at(self._by_block(self.centre + displacement))
 
+    @property
+    def follows(self) -> bool:
+        """Whether `follow` can be asked for."""
+        return self._native is not None
+
+    def follow(
+        self, moved: Array, driven: Array, point: HeldPoint, n_steps: int, step_size: float
+    ) -> tuple[int, Array, Array, HeldPoint]:
+        """The steps that were made of a trajectory, and where it is then: `follow_rotation` for these sites."""
+        assert self._native is not None
+        (_, sites, conditional), native = self._blocks[0], self._native
+        n_steps, finite, moved, driven, eta, log_likelihood, log_density, slope, residual, force = follow_rotation(
+            native.address, self.theta, native.rest, sites.linear, sites.precision, self.centre, conditional.weighted,
+            moved, driven, point.force, n_steps, step_size,
+        )  # fmt: skip
+        end = HeldPoint(self, log_density, log_likelihood, residual, [eta], [slope])
+        if finite:
+            end.__dict__["force"] = force
+        return n_steps, moved, driven, end
+
     def at(self, placed: list[Array]) -> HeldPoint:
         """Evaluate at the sites (k,) of every block."""
+        if self._native is not None:
+            (_, sites, _), native = self._blocks[0], self._native
+            log_likelihood, log_density, slope, residual = evaluate_sites(
+                native.address, self.theta, native.rest, sites.linear, sites.precision, placed[0]
+            )
+            return HeldPoint(self, log_density, log_likelihood, residual, placed, [slope])
         point, residuals = HeldPoint(self, eta=placed), []
         for (block, sites, _), eta in zip(self._blocks, placed, strict=True):
             log_likelihood, slope, _ = block.likelihood(self.theta, eta)

@@ -16,6 +16,7 @@ from pymc_rmhmc.geometry.charts.moving_sites import MovingSites
 from pymc_rmhmc.geometry.charts.rows import RowsConditional
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.charts.summed import CoefficientsPart, Part, SummedConditional, VectorPart
+from pymc_rmhmc.geometry.native import NativeLikelihood
 from pymc_rmhmc.geometry.prior import PriorFailure
 
 __all__ = [
@@ -112,6 +113,9 @@ class JointBlock(Protocol):
 
     def likelihood(self, theta: Array, eta: Array) -> tuple[float, Array, Array]:
         """``Σ ℓ``, its slope by site (n,), and its gradient by θ (d,)."""
+
+    def native(self, theta: Array, eta: Array) -> NativeLikelihood | None:
+        """The same for compiled code; None where it has to be asked from Python."""
 
 
 class Conditional(Protocol):

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
+from pymc_rmhmc.geometry.blas import factorise
 from pymc_rmhmc.geometry.loops import identity_plus_scaled, running_sums
 
 __all__ = [
@@ -44,7 +45,10 @@ def cholesky(matrix: Array, *, overwrite: bool = False) -> Array | None:
     Only the lower triangle is read. A matrix with a value that is not finite has no factor either:
     LAPACK would return one full of nan.
     """
-    factor, info = lapack.dpotrf(matrix, lower=1, clean=1, overwrite_a=int(overwrite))
+    if not overwrite:
+        has_factor, factor = factorise(matrix)
+        return factor if has_factor else None
+    factor, info = lapack.dpotrf(matrix, lower=1, clean=1, overwrite_a=1)
     if info != 0 or not math.isfinite(factor[-1, :] @ factor[-1, :]):
         return None
     return np.asarray(factor)

@@ -54,13 +54,15 @@ def running_sums(matrix: Array, right: Array, left: Array) -> Array:  # pragma: 
 def identity_plus_scaled(gram: Array, root: Array) -> Array:  # pragma: no cover - compiled
     """The lower triangle of ``I + s Q s`` for a symmetric Q and a vector s, in Fortran order; 0 above it."""
     n = root.size
-    matrix = np.zeros((n, n)).T
+    matrix = np.zeros((n, n))
+    columns = gram.T
     for j in range(n):
-        first = root[j]
-        for i in range(j, n):
-            matrix[i, j] = first * root[i] * gram[i, j]
-        matrix[j, j] += 1.0
-    return matrix
+        # Of parts that begin at 0 the compiler takes several numbers at a time, of a loop that begins at j it does not.
+        made, held, after, first = matrix[j, j:], columns[j, j:], root[j:], root[j]
+        for i in range(n - j):
+            made[i] = first * after[i] * held[i]
+        made[0] += 1.0
+    return matrix.T
 
 
 @compiled
@@ -72,10 +74,13 @@ def add_covariance_terms(
     What is below the diagonal stands for what is above it too.
     """
     n = total.shape[0]
+    columns, inverses = total.T, inverse.T
     for j in range(n):
-        first, half = dual[j], 0.5 * centre[j]
-        for i in range(j):
-            total[i, j] += spread[i] * first + centre[i] * half
-        total[j, j] += spread[j] * first + centre[j] * half - 0.5 * root[j] * root[j] * inverse[j, j]
-        for i in range(j + 1, n):
-            total[i, j] += spread[i] * first + centre[i] * half - root[i] * root[j] * inverse[i, j]
+        first, half, scale = dual[j], 0.5 * centre[j], root[j]
+        column = columns[j]
+        for i in range(n):
+            column[i] += spread[i] * first + centre[i] * half
+        column, held, after = columns[j, j:], inverses[j, j:], root[j:]
+        column[0] += 0.5 * scale * scale * held[0]
+        for i in range(n - j):
+            column[i] -= scale * after[i] * held[i]

@@ -18,6 +18,7 @@ from pytensor.scalar.basic import Sqrt
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_rmhmc.geometry.native import NativeLikelihood
 from pymc_rmhmc.model.components import LatentRow
 from pymc_rmhmc.model.design import DesignReader, SameValues
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
@@ -72,6 +73,10 @@ class Block:
         """``Σ ℓ``, its slope by site (n,), and its gradient by θ (d,)."""
         total, slope, gradient = self._likelihood(theta, eta)
         return float(total), slope, gradient
+
+    def native(self, theta: Array, eta: Array) -> NativeLikelihood | None:
+        """`likelihood` for compiled code; None where it has to be asked from Python."""
+        return self._likelihood.native(theta, eta)
 
     def bind(self, point: Point) -> None:
         """Take what is not a graph from a point and from shared data."""

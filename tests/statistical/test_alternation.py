@@ -48,7 +48,7 @@ def absurd_emulator(d: int, seed: int = 0) -> Emulator:
     rng = np.random.default_rng(seed)
     square = 0.15 * rng.standard_normal((d, d))
     return Emulator(
-        rng.standard_normal((12, d)), 0.7 * rng.standard_normal(12), 1.2, 5.0, 0.4 * rng.standard_normal(d),
+        rng.standard_normal((d, 12)), 0.7 * rng.standard_normal(12), 1.2, 5.0, 0.4 * rng.standard_normal(d),
         square + square.T,
     )  # fmt: skip
 

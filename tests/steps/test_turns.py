@@ -141,7 +141,7 @@ def test_a_short_tuning_makes_no_emulator(model):
 def absurd(target, thetas, rng) -> Emulator:
     """It leads far away, where the posterior is not."""
     d = target.n_theta
-    return Emulator(np.zeros((0, d)), np.zeros(0), 1.0, 0.0, np.full(d, 8.0), np.zeros((d, d)))
+    return Emulator(np.zeros((d, 0)), np.zeros(0), 1.0, 0.0, np.full(d, 8.0), np.zeros((d, d)))
 
 
 def test_turns_are_given_up_where_hyperparameters_are_hardly_accepted(model, monkeypatch):

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,15 @@ class SiteDensity(Protocol):
 
     def adjoint(self, sites: Array) -> Array:
         """``Φᵀ sites``, (k,)."""
+
+
+class FlowingDensity(SiteDensity, Protocol):
+    """A `SiteDensity` that makes a trajectory's steps by itself."""
+
+    def follow(
+        self, moved: Array, driven: Array, point: Any, n_steps: int, step_size: float
+    ) -> tuple[int, Array, Array, SitePoint]:
+        """The steps that were made, and where they lead: `SpannedState.moved`, `driven` and `point`."""
 
 
 # Not frozen, though nobody writes to them: freezing would make the making of a state, several times a step,
@@ -183,6 +192,15 @@ class SpannedHamiltonian:
         moved, driven = blas.drot(state.moved, state.driven, math.cos(time), math.sin(time))
         point = self.residual.at_sites(moved[state.n_sites :])
         return SpannedState(self.residual, state.origin, state.angle + time, moved, driven, point)
+
+    def follow(self, state: SpannedState, n_steps: int, step_size: float) -> tuple[int, SpannedState]:
+        """So many steps of half a kick, a rotation and half a kick: those that were made, and where they end.
+
+        Of a density that follows its flow by itself; the steps end where ψ is not a number.
+        """
+        n_steps, moved, driven, point = self.residual.follow(state.moved, state.driven, state.point, n_steps, step_size)
+        angle = state.angle + n_steps * step_size
+        return n_steps, SpannedState(self.residual, state.origin, angle, moved, driven, point)
 
     def energy(self, state: SpannedState) -> float:
         """H, up to a constant, in O(n)."""

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts.dual import centre_of_sites, dual, factor_of_sites, gram, place, roots_of_sites
+from pymc_rmhmc.geometry.charts.dual import centre_of_sites, dual, gram, place, roots_of_sites, weigh
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.linalg import (
     cholesky,
@@ -75,17 +75,18 @@ class SitesOnCovariance(ABC):
             raise PriorFailure(Failure.NON_FINITE, 0)
         self._mean, self._covariance = mean, np.asfortranarray(covariance)
         self._site_linear, self._precision = sites.linear, sites.precision
-        self._root, self._weak, self._inverse_root = roots_of_sites(sites.precision, covariance.diagonal())
         if inner is None:
-            has_factor, inner = factor_of_sites(self._covariance, self._root)
+            has_factor, weights, found = weigh(self._covariance, mean, sites.linear, sites.precision)
+            self._inner, self._root, self._weak, self._inverse_root = weights
             if not has_factor:
                 raise without_factor(self._covariance if np.isfinite(self._root).all() else self._root)
-        self._inner = inner
+        else:
+            self._inner = inner
+            self._root, self._weak, self._inverse_root = roots_of_sites(sites.precision, covariance.diagonal())
+            found = centre_of_sites(*self.weighted, mean, sites.linear, sites.precision)
+        self._linear, self._centre_dual, self._centre, self.log_evidence = found
         self._inner_inverse: Array | None = None
         self._pushed = self._site_noise = self._placed_dual = np.zeros(0)
-        self._linear, self._centre_dual, self._centre, self.log_evidence = centre_of_sites(
-            *self._weighted, mean, sites.linear, sites.precision
-        )
 
     @property
     def n_noise(self) -> int:
@@ -115,7 +116,7 @@ class SitesOnCovariance(ABC):
 
     def gram(self, sites: Array) -> Array:
         """``T Tᵀ v``, (n,): by the covariance of the sites under the prior times their factors."""
-        return gram(*self._weighted, sites)
+        return gram(*self.weighted, sites)
 
     @abstractmethod
     def _pull_noise(self, spread: Array) -> Array:
@@ -137,7 +138,7 @@ class SitesOnCovariance(ABC):
         """The sites (n,) of a draw of the prior, about its mean, and of the sites' noise."""
         self._site_noise = site_noise
         self._placed_dual, placed = place(
-            *self._weighted, self._mean, self._linear, self._precision, drawn, site_noise
+            *self.weighted, self._mean, self._linear, self._precision, drawn, site_noise
         )
         return placed
 
@@ -162,10 +163,10 @@ class SitesOnCovariance(ABC):
 
     def _dual(self, vector: Array) -> Array:
         """``(I + W̄Q)⁻¹ v``."""
-        return dual(*self._weighted, vector)
+        return dual(*self.weighted, vector)
 
     @property
-    def _weighted(self) -> tuple[Array, Array, Array, Array, Array]:
+    def weighted(self) -> tuple[Array, Array, Array, Array, Array]:
         """Q, B's factor, and the roots, as what is compiled has them."""
         return self._covariance, self._inner, self._root, self._weak, self._inverse_root
 

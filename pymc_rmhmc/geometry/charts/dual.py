@@ -17,7 +17,7 @@ from pymc_rmhmc.geometry.blas import factorise_in_place, solve_in_place, symmetr
 from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.loops import identity_plus_scaled
 
-__all__ = ["centre_of_sites", "dual", "factor_of_sites", "gram", "place", "roots_of_sites"]
+__all__ = ["centre_of_sites", "dual", "factor_of_sites", "gram", "place", "roots_of_sites", "weigh"]
 
 type Array = NDArray[np.float64]
 
@@ -79,6 +79,22 @@ def centre_of_sites(
         log_evidence += 0.5 * (linear[i] + slope[i]) * mean[i] + 0.5 * slope[i] * centre[i] - np.log(inner[i, i])
         centre[i] += mean[i]
     return slope, centre_dual, centre, log_evidence
+
+
+@compiled
+def weigh(
+    covariance: Array, mean: Array, linear: Array, precision: Array
+) -> tuple[bool, tuple[Array, Array, Array, Array], tuple[Array, Array, Array, float]]:  # pragma: no cover - compiled
+    """Whether B has a factor; the factor and the roots; what `centre_of_sites` returns."""
+    n = mean.size
+    variance = np.empty(n)
+    for i in range(n):
+        variance[i] = covariance[i, i]
+    root, weak, inverse_root = roots_of_sites(precision, variance)
+    has_factor, inner = factor_of_sites(covariance, root)
+    # Without a factor what is solved is of no use, and is not used.
+    centre = centre_of_sites(covariance, inner, root, weak, inverse_root, mean, linear, precision)
+    return has_factor, (inner, root, weak, inverse_root), centre
 
 
 @compiled

@@ -19,10 +19,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.geometry.charts.site import GaussianSites
+from pymc_rmhmc.geometry.compilation import compiled
 
 __all__ = ["MovingSites", "RaisedSites"]
 
 type Array = NDArray[np.float64]
+
+
+@compiled
+def _raise(
+    information: Array, fitted: Array, linear: Array, precision: Array
+) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled
+    """b and w̄ to the power ``information / fitted``, 1 where that is 0 / 0, and the power."""
+    power = np.ones(information.size)
+    for i in range(information.size):
+        if fitted[i] > 0.0:
+            power[i] = information[i] / fitted[i]
+    return power * linear, power * precision, power
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +58,8 @@ class MovingSites:
 
     def at(self, information: Array) -> RaisedSites:
         """The sites at a θ where the information at η̂ is this."""
-        power = np.divide(information, self.information, out=np.ones_like(information), where=self.information > 0.0)
-        return RaisedSites(power * self.sites.linear, power * self.sites.precision, self, power)
+        linear, precision, power = _raise(information, self.information, self.sites.linear, self.sites.precision)
+        return RaisedSites(linear, precision, self, power)
 
 
 @dataclass(frozen=True, slots=True)
