@@ -7,8 +7,10 @@ trajectory that meets it is rejected.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +22,19 @@ from pymc_rmhmc.dynamics.hamiltonian import (
     MetricPoint,
     RiemannianHamiltonian,
     RiemannianState,
-    SpannedHamiltonian,
-    SpannedState,
 )
 from pymc_rmhmc.dynamics.solvers import AndersonSolver, Solution
 from pymc_rmhmc.errors import Failure
 
-__all__ = ["GeneralizedLeapfrog", "ImplicitMidpoint", "Integrator", "RotationSplitting", "Step", "SurrogateFlow"]
+__all__ = [
+    "GeneralizedLeapfrog",
+    "ImplicitMidpoint",
+    "Integrator",
+    "RotationSplitting",
+    "Step",
+    "StepByStep",
+    "SurrogateFlow",
+]
 
 type Array = NDArray[np.float64]
 
@@ -35,7 +43,8 @@ type Array = NDArray[np.float64]
 REVERSAL_TOLERANCE_FACTOR = 1e4
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, though nobody writes to them: freezing would make the making of one as dear as a short step.
+@dataclass(slots=True)
 class Step[State]:
     """The outcome of one step: a new state, or None and the reason.
 
@@ -69,8 +78,28 @@ class Integrator[Flow, State](Protocol):
     def step(self, hamiltonian: Flow, state: State, step_size: float) -> Step[State]:
         """Advance by `step_size`; the given state is not changed."""
 
+    def path(self, hamiltonian: Flow, state: State, n_steps: int, step_size: float) -> Iterator[Step[State]]:
+        """Advance so many times, one step after another or several at once; a step that failed is the last."""
 
-class RotationSplitting:
+
+class StepByStep[Flow, State](ABC):
+    """An integrator whose steps are made one by one."""
+
+    @abstractmethod
+    def step(self, hamiltonian: Flow, state: State, step_size: float) -> Step[State]:
+        """Advance by `step_size`; the given state is not changed."""
+
+    def path(self, hamiltonian: Flow, state: State, n_steps: int, step_size: float) -> Iterator[Step[State]]:
+        """Advance so many times; a step that failed is the last."""
+        for _ in range(n_steps):
+            step = self.step(hamiltonian, state, step_size)
+            yield step
+            if step.state is None:
+                return
+            state = step.state
+
+
+class RotationSplitting(StepByStep[Any, Any]):
     """Strang's splitting for `GaussianHamiltonian`: half a kick, a rotation, half a kick.
 
     ``Φ_ε = K_{ε/2} ∘ R_ε ∘ K_{ε/2}`` with ``K_t: p ← p + t ∇φ(z)`` and ``R_t: (z, p) ← (z cos t + p sin t,
@@ -92,24 +121,14 @@ class RotationSplitting:
             return Step(None, failure, n_metric_evals=1)
         return Step(hamiltonian.kick(drifted, 0.5 * step_size), n_metric_evals=1)
 
-
-@dataclass(frozen=True, slots=True)
-class RotationPath:
-    """So many steps of `RotationSplitting` at once, where a density makes them by itself.
-
-    Attributes
-    ----------
-    n_steps : int
-        How many.
-    """
-
-    n_steps: int
-
-    def step(self, hamiltonian: SpannedHamiltonian, state: SpannedState, step_size: float) -> Step[SpannedState]:
-        """Advance by `n_steps` steps of `step_size`."""
-        n_steps, end = hamiltonian.follow(state, self.n_steps, step_size)
+    def path(self, hamiltonian: Any, state: Any, n_steps: int, step_size: float) -> Iterator[Step[Any]]:
+        """Advance so many times: at once where the Hamiltonian makes such steps by itself."""
+        if not getattr(hamiltonian, "follows", False):
+            yield from super().path(hamiltonian, state, n_steps, step_size)
+            return
+        n_steps, end = hamiltonian.follow(state, n_steps, step_size)
         failure = hamiltonian.failure(end)
-        return Step(None if failure else end, failure, n_metric_evals=n_steps, n_steps=n_steps)
+        yield Step(None if failure else end, failure, n_metric_evals=n_steps, n_steps=n_steps)
 
 
 class Surrogate(Protocol):
@@ -119,7 +138,7 @@ class Surrogate(Protocol):
         """Where its flow leads in a time, by a map that is reversible and preserves volume."""
 
 
-class SurrogateFlow:
+class SurrogateFlow(StepByStep[GaussianHamiltonian, GaussianState]):
     """The flow of another Hamiltonian, near to the one that judges where it leads: one evaluation a step.
 
     Any map that is reversible and preserves volume leads to a valid proposal, and the energy error is the density's
@@ -147,7 +166,7 @@ class SurrogateFlow:
         return Step(None if failure else end, failure, n_metric_evals=1)
 
 
-class _ImplicitIntegrator:
+class _ImplicitIntegrator(StepByStep[Any, Any]):
     """What the implicit integrators share: the solver, the check, and the implicit half kick."""
 
     def __init__(self, solver: AndersonSolver | None = None, *, check_reversibility: bool = True) -> None:

@@ -165,8 +165,7 @@ def transition[State](
         outcome.failure = Failure.NON_FINITE
         return outcome
     proposal = start
-    for _ in range(n_steps):
-        step = integrator.step(hamiltonian, proposal, step_size)
+    for step in integrator.path(hamiltonian, start, n_steps, step_size):
         outcome.count(step)
         if step.state is None:
             outcome.failure = step.failure

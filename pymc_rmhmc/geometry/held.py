@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,13 +118,13 @@ class HeldTheta:
         self.log_marginal = self._log_rest + placed.log_volume + 0.5 * float(standard @ standard)
         self.log_marginal += sum(conditional.log_evidence for conditional in self.conditionals)
         self.centre = _joined([conditional.centre for conditional in self.conditionals])
-        self._native = self._native_likelihood()
+        self._native = self._native_likelihood(target)
 
-    def _native_likelihood(self) -> NativeLikelihood | None:
+    def _native_likelihood(self, target: JointTarget) -> NativeLikelihood | None:
         """The likelihood as compiled code calls it, where there is one block and the sites see a covariance."""
         if len(self._blocks) > 1 or not isinstance(self.conditionals[0], SitesOnCovariance):
             return None
-        return self._blocks[0][0].native(self.theta, self.centre)
+        return target.native(self.theta, self.centre)
 
     def _block(
         self, target: JointTarget, which: int, like: HeldTheta | None
@@ -161,12 +161,13 @@ class HeldTheta:
     ) -> tuple[int, Array, Array, HeldPoint]:
         """The steps that were made of a trajectory, and where it is then: `follow_rotation` for these sites."""
         assert self._native is not None
-        (_, sites, conditional), native = self._blocks[0], self._native
-        n_steps, finite, moved, driven, eta, log_likelihood, log_density, slope, residual, force = follow_rotation(
-            native.address, self.theta, native.rest, sites.linear, sites.precision, self.centre, conditional.weighted,
-            moved, driven, point.force, n_steps, step_size,
+        sites, native = self._blocks[0][1], self._native
+        conditional = cast("SitesOnCovariance", self.conditionals[0])
+        n_steps, finite, moved, driven, eta, log_likelihood, log_density, slope, force = follow_rotation(
+            native.address, self.theta, native.rest, native.shift, sites.linear, sites.precision, self.centre,
+            conditional.weighted, moved, driven, point.force, n_steps, step_size,
         )  # fmt: skip
-        end = HeldPoint(self, log_density, log_likelihood, residual, [eta], [slope])
+        end = HeldPoint(self, log_density, log_likelihood, force[: self.centre.size], [eta], [slope])
         if finite:
             end.__dict__["force"] = force
         return n_steps, moved, driven, end
@@ -174,9 +175,9 @@ class HeldTheta:
     def at(self, placed: list[Array]) -> HeldPoint:
         """Evaluate at the sites (k,) of every block."""
         if self._native is not None:
-            (_, sites, _), native = self._blocks[0], self._native
+            sites, native = self._blocks[0][1], self._native
             log_likelihood, log_density, slope, residual = evaluate_sites(
-                native.address, self.theta, native.rest, sites.linear, sites.precision, placed[0]
+                native.address, self.theta, native.rest, native.shift, sites.linear, sites.precision, placed[0]
             )
             return HeldPoint(self, log_density, log_likelihood, residual, placed, [slope])
         point, residuals = HeldPoint(self, eta=placed), []

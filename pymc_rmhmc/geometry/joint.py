@@ -25,6 +25,7 @@ from pymc_rmhmc.geometry.charts.moving_sites import MovingSites, RaisedSites
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.finite import failure_of
 from pymc_rmhmc.geometry.latent_blocks import Conditional, JointDensity, Sites, conditional_of, n_noise, sites_at
+from pymc_rmhmc.geometry.native import NativeLikelihood, native_likelihood
 from pymc_rmhmc.geometry.prior import PriorFailure
 
 __all__ = ["JointPoint", "JointTarget"]
@@ -94,6 +95,8 @@ class JointTarget:
         self._slices = [slice(int(a), int(b)) for a, b in itertools.pairwise(ends)]
         self.size = int(ends[-1])
         self._made: dict[int, Any] = {}
+        # Of the only block, once it has been looked for: with what it was bound to, which data may replace.
+        self._native: tuple[Any, NativeLikelihood | None] = (None, None)
         self.refused: Array | None = None
 
     def at(self, position: Array) -> JointPoint:
@@ -159,6 +162,13 @@ class JointTarget:
         if block.design is not None or block.fixed_covariance:
             self._made.setdefault(which, made)
         return made
+
+    def native(self, theta: Array, eta: Array) -> NativeLikelihood | None:
+        """The likelihood of the only block for compiled code; None where it has to be asked from Python."""
+        function, rest = self.density.blocks[0].compiled_likelihood()
+        if self._native[0] is not rest:
+            self._native = rest, native_likelihood(function, theta, eta, rest)
+        return self._native[1]
 
     def expectation(self, theta: Array, noises: Sequence[Array]) -> tuple[float, Array]:
         """The mean over some z of the log density at θ, a lower bound of log p(θ, y) where z are standard normal.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +16,6 @@ from pymc_rmhmc.geometry.charts.moving_sites import MovingSites
 from pymc_rmhmc.geometry.charts.rows import RowsConditional
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.charts.summed import CoefficientsPart, Part, SummedConditional, VectorPart
-from pymc_rmhmc.geometry.native import NativeLikelihood
 from pymc_rmhmc.geometry.prior import PriorFailure
 
 __all__ = [
@@ -114,8 +113,8 @@ class JointBlock(Protocol):
     def likelihood(self, theta: Array, eta: Array) -> tuple[float, Array, Array]:
         """``Σ ℓ``, its slope by site (n,), and its gradient by θ (d,)."""
 
-    def native(self, theta: Array, eta: Array) -> NativeLikelihood | None:
-        """The same for compiled code; None where it has to be asked from Python."""
+    def compiled_likelihood(self) -> tuple[Callable[..., Any], tuple[np.ndarray, ...]]:
+        """The function that `likelihood` calls, and what it takes after θ and η."""
 
 
 class Conditional(Protocol):

@@ -22,58 +22,75 @@ __all__ = ["NativeLikelihood", "call_likelihood", "native_likelihood"]
 
 type Array = NDArray[np.float64]
 
-_VECTOR = types.Array(types.float64, 1, "C")
-# Of a likelihood: its sum, its slope by site, and its gradient by θ.
-_RESULT = types.Tuple((types.Array(types.float64, 0, "C"), _VECTOR, _VECTOR))
+_SCALAR, _VECTOR = types.Array(types.float64, 0, "C"), types.Array(types.float64, 1, "C")
 
 
 @dataclass(frozen=True, slots=True)
 class NativeLikelihood:
-    """A compiled function ``(θ, η, *rest) -> (Σ ℓ, slope (n,), gradient (d,))``.
+    """A compiled function of the sites: ``(η, *rest) -> (Σ ℓ, slope (n,))``.
+
+    One that hyperparameters move as well is ``(θ, η, *rest) -> (Σ ℓ, slope, gradient by θ)``.
 
     Attributes
     ----------
     address : int
         Of its machine code, as Numba calls it.
     rest : tuple of arrays
-        What it takes after θ and η.
+        What it takes after η.
+    shift : (n,) array or None
+        Added to the sites before they are handed over.
     owner : object
         Keeps the machine code in memory.
     """
 
     address: int
     rest: tuple[np.ndarray, ...]
+    shift: Array | None
     owner: Any
 
 
 def native_likelihood(
-    function: Callable[..., Any], theta: Array, eta: Array, rest: Sequence[np.ndarray]
-) -> NativeLikelihood | None:
+    function: Callable[..., Any], theta: Array | None, eta: Array, rest: Sequence[np.ndarray],
+    shift: Array | None = None,
+) -> NativeLikelihood | None:  # fmt: skip
     """The compiled function as an address; None where it is not Numba's, or returns something else."""
     if not isinstance(function, numba.core.dispatcher.Dispatcher):
         return None
-    given = tuple(numba.typeof(a) for a in (theta, eta, *rest))
+    type_of: Any = numba.typeof
+    given = tuple(type_of(a) for a in (theta, eta, *rest) if a is not None)
     # As a call compiles it: a function may take its arguments as a tuple.
     _, _, signature, _ = function.get_call_template(given, {})
-    compiled = function.overloads[signature]
-    if compiled.signature.return_type != _RESULT:
+    compiled: Any = function.overloads[signature]
+    if compiled.signature.return_type != _result(theta is not None):
         return None
     address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
-    return NativeLikelihood(address, tuple(rest), function)
+    return NativeLikelihood(address, tuple(rest), shift, function)
 
 
-@intrinsic
-def call_likelihood(typing_context: Any, address: Any, arguments: Any) -> Any:
-    """``(Σ ℓ, slope, gradient)`` of the function at an address, for a tuple of its arguments."""
+def _result(moves: bool) -> Any:
+    """What a likelihood returns, which θ moves or does not."""
+    kind: Any = types.Tuple
+    return kind((_SCALAR, _VECTOR, _VECTOR) if moves else (_SCALAR, _VECTOR))
+
+
+def _call_likelihood(typing_context: Any, address: Any, theta: Any, eta: Any, rest: Any) -> Any:
+    """What the function at an address returns; θ may be None."""
+    moves = not isinstance(theta, types.NoneType)
+    result = _result(moves)
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        where, packed = given
         # A tuple's members are passed one by one, as arguments are: the two look alike to what is called.
-        kind = context.call_conv.get_function_type(_RESULT, [arguments])
-        pointer = builder.inttoptr(where, kind.as_pointer())
-        status, result = context.call_conv.call_function(builder, pointer, _RESULT, [arguments], [packed])
-        with cgutils.if_unlikely(builder, status.is_error):
+        first = 1 if moves else 2
+        kinds, values = signature.args[first:], given[first:]
+        kind = context.call_conv.get_function_type(result, kinds)
+        pointer = builder.inttoptr(given[0], kind.as_pointer())
+        status, returned = context.call_conv.call_function(builder, pointer, result, kinds, values)
+        unlikely: Any = cgutils.if_unlikely
+        with unlikely(builder, status.is_error):
             context.call_conv.return_status_propagate(builder, status)
-        return result
+        return returned
 
-    return _RESULT(types.int64, arguments), generate
+    return result(types.int64, theta, eta, rest), generate
+
+
+call_likelihood: Any = intrinsic(_call_likelihood)

@@ -8,26 +8,45 @@ takes longer than they do.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from numba.extending import overload
 from numpy.typing import NDArray
 
+from pymc_rmhmc.geometry.blas import symmetric_product
 from pymc_rmhmc.geometry.charts.dual import gram
 from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.native import call_likelihood
 
-__all__ = ["evaluate_sites", "follow_rotation"]
+__all__ = ["evaluate_sites", "follow_rotation", "gram_product"]
 
 type Array = NDArray[np.float64]
 
 
+def gram_product(spread: Any, vector: Array) -> Array:
+    """``S v`` for a map's ``S = T Tᵀ``: of the matrix itself, or as `pymc_rmhmc.geometry.charts.dual.gram` has it."""
+    if len(spread) == 1:
+        return symmetric_product(spread[0], vector)
+    return gram(spread[0], spread[1], spread[2], spread[3], spread[4], vector)
+
+
+@overload(gram_product, strict=False)
+def _compiled_gram_product(spread: Any, vector: Any) -> Any:
+    if spread.count == 1:
+        return lambda spread, vector: symmetric_product(spread[0], vector)
+    return lambda spread, vector: gram(spread[0], spread[1], spread[2], spread[3], spread[4], vector)
+
+
 @compiled
 def evaluate_sites(
-    address: int, theta: Array, rest: tuple[Array, ...], linear: Array, precision: Array, eta: Array
-) -> tuple[float, float, Array, Array]:  # pragma: no cover - compiled
+    address: int, theta: Array | None, rest: tuple[Array, ...], shift: Array | None, linear: Array, precision: Array,
+    eta: Array,
+) -> tuple[float, float, Array, Array]:  # pragma: no cover - compiled  # fmt: skip
     """``Σ ℓ``, ``ψ = Σ ℓ(η) - sites(η)``, ``∂ℓ/∂η`` and ``∂ψ/∂η``."""
-    total, slope, _ = call_likelihood(address, (theta, eta, *rest))
-    log_likelihood = total.item()
+    read = eta if shift is None else eta + shift
+    found = call_likelihood(address, theta, read, rest)
+    log_likelihood, slope = found[0].item(), found[1]
     log_density, residual = log_likelihood, np.empty(eta.size)
     for i in range(eta.size):
         pull = linear[i] - precision[i] * eta[i]
@@ -38,20 +57,20 @@ def evaluate_sites(
 
 @compiled
 def follow_rotation(
-    address: int, theta: Array, rest: tuple[Array, ...], linear: Array, precision: Array, centre: Array,
-    weighted: tuple[Array, Array, Array, Array, Array], moved: Array, driven: Array, force: Array, n_steps: int,
+    address: int, theta: Array | None, rest: tuple[Array, ...], shift: Array | None, linear: Array, precision: Array,
+    centre: Array, spread: tuple[Array, ...], moved: Array, driven: Array, force: Array, n_steps: int,
     step_size: float,
-) -> tuple[int, bool, Array, Array, Array, float, float, Array, Array, Array]:  # pragma: no cover - compiled  # fmt: skip
+) -> tuple[int, bool, Array, Array, Array, float, float, Array, Array]:  # pragma: no cover - compiled  # fmt: skip
     """Half a kick, then so many rotations with kicks between them, and half a kick.
 
     Parameters
     ----------
-    address, theta, rest
+    address, theta, rest, shift
         Of the likelihood.
     linear, precision, centre : (n,) array
         The sites, and where they are at z = 0.
-    weighted : tuple of arrays
-        For `pymc_rmhmc.geometry.charts.dual.gram`.
+    spread : tuple of arrays
+        For `gram_product`.
     moved, driven, force : (2 n,) array
         As in `pymc_rmhmc.dynamics.hamiltonian.SpannedState`, and the point's force.
     n_steps : int
@@ -64,26 +83,24 @@ def follow_rotation(
     int, bool
         Steps that were made, and whether ψ and its slope are numbers after the last.
     arrays and floats
-        moved and driven there; η, ``Σ ℓ``, ψ, ``∂ℓ/∂η``, ``∂ψ/∂η`` and the force.
+        moved and driven there; η, ``Σ ℓ``, ψ, ``∂ℓ/∂η`` and the force, of which the first half is ``∂ψ/∂η``.
     """
     n = centre.size
     cosine, sine = math.cos(step_size), math.sin(step_size)
     moved, driven, force = moved.copy(), driven + 0.5 * step_size * force, force.copy()
-    eta, log_likelihood, log_density, slope, residual = centre, 0.0, 0.0, centre, centre
+    eta, log_likelihood, log_density, slope = centre, 0.0, 0.0, centre
     for done in range(1, n_steps + 1):
         for i in range(2 * n):
             turned = cosine * moved[i] + sine * driven[i]
             driven[i] = cosine * driven[i] - sine * moved[i]
             moved[i] = turned
         eta = centre + moved[n:]
-        log_likelihood, log_density, slope, residual = evaluate_sites(address, theta, rest, linear, precision, eta)
-        square = 0.0
-        for i in range(n):
-            square += residual[i] * residual[i]
-        if not (math.isfinite(log_density) and math.isfinite(square)):
-            return done, False, moved, driven, eta, log_likelihood, log_density, slope, residual, force
-        force[:n], force[n:] = residual, gram(*weighted, residual)
-        time = step_size if done < n_steps else 0.5 * step_size
-        for i in range(2 * n):
-            driven[i] += time * force[i]
-    return n_steps, True, moved, driven, eta, log_likelihood, log_density, slope, residual, force
+        log_likelihood, log_density, slope, residual = evaluate_sites(
+            address, theta, rest, shift, linear, precision, eta
+        )
+        force[:n] = residual
+        if not (math.isfinite(log_density) and math.isfinite(np.dot(residual, residual))):
+            return done, False, moved, driven, eta, log_likelihood, log_density, slope, force
+        force[n:] = gram_product(spread, residual)
+        driven += (step_size if done < n_steps else 0.5 * step_size) * force
+    return n_steps, True, moved, driven, eta, log_likelihood, log_density, slope, force

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,8 @@ from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.finite import failure_of
 from pymc_rmhmc.geometry.linalg import multiply_symmetric
+from pymc_rmhmc.geometry.native import NativeLikelihood, native_likelihood
+from pymc_rmhmc.geometry.rotation import evaluate_sites, follow_rotation
 
 __all__ = ["LatentTarget", "Likelihood", "SiteTargetPoint", "TargetPoint", "Tempering"]
 
@@ -35,6 +39,13 @@ class Likelihood(Protocol):
 
     def weight(self, eta: Array, kind: str) -> Array:
         """The curvature w alone, (n,)."""
+
+    @property
+    def compiled_gradient(self) -> tuple[Callable[..., Any], Array | None, tuple[Array, ...]] | None:
+        """A compiled function for `gradient`, what is added to η if anything, and what it takes after that sum.
+
+        None where `gradient` has to be asked for.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +178,45 @@ class LatentTarget:
         """Evaluate φ and its slope at ``Φ z`` (n,): one product with ``ΦΦᵀ`` and one likelihood."""
         predictor = self.chart.predictor
         eta = predictor.offset + displacement
-        log_likelihood, value, slope = self._evaluate(eta)
+        if self._followed is None:
+            log_likelihood, value, slope = self._evaluate(eta)
+        else:
+            # As `follow` has it, to the last bit.
+            native, sites = self._followed
+            log_likelihood, value, _, slope = evaluate_sites(
+                native.address, None, native.rest, native.shift, sites.linear, sites.precision, eta
+            )
         n = slope.size
         force = np.empty(2 * n)
         force[:n], force[n:] = slope, multiply_symmetric(predictor.gram, slope)
         return SiteTargetPoint(eta, log_likelihood, value, force)
+
+    @cached_property
+    def _followed(self) -> tuple[NativeLikelihood, GaussianSites] | None:
+        """What `follow` needs: the likelihood for compiled code, and the sites that are taken off; None without."""
+        found = self.likelihood.compiled_gradient
+        if self.residual_sites is None or self.beta != 1.0 or found is None:
+            return None
+        function, shift, rest = found
+        native = native_likelihood(function, None, self.chart.predictor.offset, rest, shift)
+        return None if native is None else (native, self.residual_sites.scaled(-1.0))
+
+    @property
+    def follows(self) -> bool:
+        """Whether `follow` can be asked for."""
+        return self._followed is not None
+
+    def follow(
+        self, moved: Array, driven: Array, point: SiteTargetPoint, n_steps: int, step_size: float
+    ) -> tuple[int, Array, Array, SiteTargetPoint]:
+        """The steps that were made of a trajectory, and where it is then: `follow_rotation` in this chart."""
+        assert self._followed is not None
+        (native, sites), predictor = self._followed, self.chart.predictor
+        n_steps, _, moved, driven, eta, log_likelihood, value, _, force = follow_rotation(
+            native.address, None, native.rest, native.shift, sites.linear, sites.precision, predictor.offset,
+            (predictor.gram,), moved, driven, point.force, n_steps, step_size,
+        )  # fmt: skip
+        return n_steps, moved, driven, SiteTargetPoint(eta, log_likelihood, value, force)
 
     def apply(self, vector: Array) -> Array:
         """``Φ vector``, (n,)."""

@@ -15,7 +15,6 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.geometry.native import NativeLikelihood, native_likelihood
 from pymc_rmhmc.model.graphs import shared_inputs
 from pymc_rmhmc.model.likelihoods.kernel import compile_outputs
 
@@ -137,8 +136,6 @@ class GraphFunction:
         self._graph = (tuple(inputs), (*values, *lifted.values()), tuple(outputs))
         self._tail: tuple[np.ndarray, ...] = ()
         self._function: Callable[..., Sequence[Array]] | None = None
-        # What was found, once it has been looked for; it has the rest in it.
-        self._native: tuple[NativeLikelihood | None] | None = None
 
     def bind(self, point: Point) -> None:
         """Take what is not given at a call from a point, and shared data as they are now."""
@@ -147,11 +144,15 @@ class GraphFunction:
         # `ascontiguousarray` would make a vector of a scalar.
         self._tail = tuple(np.require(a, requirements="C") for a in (*values, *data, *self._constants))
 
-        self._native = None
+
+    @property
+    def bound(self) -> tuple[np.ndarray, ...]:
+        """What the function takes after what is given at each call."""
+        return self._tail
 
     @property
     def function(self) -> Callable[..., Sequence[Array]]:
-        """The compiled function, of what is given at each call and then of the rest."""
+        """The compiled function, of what is given at each call and then of what is bound."""
         if self._function is None:
             heads, rest, outputs = self._graph
             self._function = compile_outputs((*heads, *rest), outputs, exact=True)
@@ -161,14 +162,8 @@ class GraphFunction:
         """Evaluate; inputs must be contiguous."""
         return (self._function or self.function)(*inputs, *self._tail)
 
-    def native(self, theta: Array, eta: Array) -> NativeLikelihood | None:
-        """The same as compiled code calls it, of a likelihood; None where it cannot."""
-        if self._native is None:
-            self._native = (native_likelihood(self.function, theta, eta, self._tail),)
-        return self._native[0]
-
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_function": None, "_native": None}
+        return self.__dict__ | {"_function": None}
 
 
 def _is_long(constant: Constant) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ from pytensor.scalar.basic import Sqrt
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.geometry.native import NativeLikelihood
 from pymc_rmhmc.model.components import LatentRow
 from pymc_rmhmc.model.design import DesignReader, SameValues
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
@@ -74,9 +73,9 @@ class Block:
         total, slope, gradient = self._likelihood(theta, eta)
         return float(total), slope, gradient
 
-    def native(self, theta: Array, eta: Array) -> NativeLikelihood | None:
-        """`likelihood` for compiled code; None where it has to be asked from Python."""
-        return self._likelihood.native(theta, eta)
+    def compiled_likelihood(self) -> tuple[Callable[..., Any], tuple[np.ndarray, ...]]:
+        """The function that `likelihood` calls, and what it takes after θ and η."""
+        return self._likelihood.function, self._likelihood.bound
 
     def bind(self, point: Point) -> None:
         """Take what is not a graph from a point and from shared data."""

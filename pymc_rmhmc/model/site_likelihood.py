@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +85,16 @@ class SiteLikelihood:
             total += value
             slope += self._by_site(term, part)
         return total, slope
+
+    @property
+    def compiled_gradient(self) -> tuple[Callable[..., Any], Array | None, tuple[Array, ...]] | None:
+        """Where one variable reads every site in order, the function that `gradient` calls; else None.
+
+        With it come what is added to η (n_sites,), if anything, and what the function takes after that sum.
+        """
+        if self._only is None:
+            return None
+        return self._only.kernel.compiled_gradient, self._only.offset, self._only.arguments
 
     def curvature(self, eta: Array, kind: str) -> tuple[float, Array, Array, Array]:
         """``Σ_obs ℓ``, and by site the slope, the curvature w, and ``r = ∂ log w/∂η`` (0 where w is)."""

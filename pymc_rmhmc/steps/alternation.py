@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState, SpannedHamiltonian
-from pymc_rmhmc.dynamics.integrators import RotationPath, RotationSplitting, SurrogateFlow
+from pymc_rmhmc.dynamics.integrators import RotationSplitting, SurrogateFlow
 from pymc_rmhmc.dynamics.trajectory import JitteredPath, Length, Transition, transition
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import MarginalChart
@@ -200,10 +200,7 @@ class Alternation:
         hamiltonian: Any = SpannedHamiltonian(self._point.held)
         n_steps, size = self._length.draw(step_size, rng)
         state = hamiltonian.stand(self._noise, self._point.displacement, self._point)
-        if self._point.held.follows:
-            outcome = transition(hamiltonian, RotationPath(n_steps), state, 1, size, rng)
-        else:
-            outcome = transition(hamiltonian, self._splitting, state, n_steps, size, rng)
+        outcome = transition(hamiltonian, self._splitting, state, n_steps, size, rng)
         if outcome.accepted:
             self._noise, self._point = outcome.state.position, outcome.state.point
         return outcome

@@ -52,7 +52,7 @@ def test_a_process_with_free_scales_takes_turns_and_says_so_in_its_statistics(mo
     step, point = tuned(model, tune=300)
     state = step.chains[0]
     assert isinstance(state.emulator, Emulator)
-    assert state.emulator.points.shape[1] == 2
+    assert state.emulator.points.shape[0] == 2
     count, mean = state.trial
     assert count == 2 * (300 - state.refits[-1])
     assert joint_sampler.LEAST_ACCEPTED < mean <= 1.0

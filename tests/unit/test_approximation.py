@@ -162,8 +162,8 @@ class CountBlock:
     def prior_pullback(self, theta, mean_bar, second_bar):
         return np.zeros(theta.size)
 
-    def native(self, theta, eta):
-        return None
+    def compiled_likelihood(self):
+        return self.likelihood, ()
 
     def likelihood(self, theta, eta):
         return float(self.y @ eta - np.exp(eta).sum()), self.y - np.exp(eta), np.zeros(theta.size)

@@ -436,8 +436,8 @@ def test_one_hyperparameter_is_emulated_as_quadrature_has_it():
         def prior(self, theta):
             return np.full(1, mean), np.full((1, 1), amplitude**2 * np.exp(2.0 * theta[0]), order="F"), np.zeros(1)
 
-        def native(self, theta, eta):
-            return None
+        def compiled_likelihood(self):
+            return self.likelihood, ()
 
         def likelihood(self, theta, eta):
             return float(-np.logaddexp(0.0, -y * eta).sum()), y / (1.0 + np.exp(y * eta)), np.zeros(1)

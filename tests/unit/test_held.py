@@ -391,8 +391,8 @@ def test_nothing_is_noted_where_every_prior_has_a_factor():
 
 def test_a_density_that_is_not_finite_at_some_sites_is_a_failure_there_alone():
     class Bounded(ToyBlock):
-        def native(self, theta, eta):
-            return None
+        def compiled_likelihood(self):
+            return self.likelihood, ()
 
         def likelihood(self, theta, eta):
             value, slope, by_theta = super().likelihood(theta, eta)

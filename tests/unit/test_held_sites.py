@@ -37,8 +37,8 @@ class StudentBlock:
     def standard(self, theta: np.ndarray, eta: np.ndarray) -> np.ndarray:
         return (self.y - eta) / (self.scale * np.exp(theta[1]))
 
-    def native(self, theta, eta):
-        return None
+    def compiled_likelihood(self):
+        return self.likelihood, ()
 
     def likelihood(self, theta, eta):
         nu, d = np.exp(theta[3]), self.standard(theta, eta)
@@ -152,8 +152,8 @@ def test_it_starts_at_the_parameters_that_were_given(chart):
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_is_a_failure_that_a_trajectory_counts(where, bad):
     class Broken(StudentBlock):
-        def native(self, theta, eta):
-            return None
+        def compiled_likelihood(self):
+            return self.likelihood, ()
 
         def likelihood(self, theta, eta):
             value, slope, by_theta = super().likelihood(theta, eta)

@@ -158,6 +158,7 @@ def test_splitting_is_exact_where_the_density_is_normal(step_size, metric):
 
     class Gaussian:
         kinds = ("hessian",)
+        compiled_gradient = None
 
         def gradient(self, eta):
             return float(eta @ (0.4 - eta)), 0.4 - 2.0 * eta

@@ -251,8 +251,8 @@ class ToyBlock:
         smooth = np.exp(2.0 * theta[0] - 0.5 * square) * covariance_bar
         return np.array([2.0 * smooth.sum(), (square * smooth).sum(), self.inputs @ mean_bar, 0.0])
 
-    def native(self, theta, eta):
-        return None
+    def compiled_likelihood(self):
+        return self.likelihood, ()
 
     def likelihood(self, theta, eta):
         sigma = np.exp(theta[3]) if self.sigma is None else self.sigma

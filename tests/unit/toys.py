@@ -29,6 +29,7 @@ class ToyPrior:
 class Logit:
     """Bernoulli with y = ±1 and the logit link."""
 
+    compiled_gradient = None
     kinds = ("hessian", "fisher")
 
     def __init__(self, y: Array) -> None:
@@ -55,6 +56,7 @@ class Logit:
 class Poisson:
     """Counts with the log link."""
 
+    compiled_gradient = None
     kinds = ("hessian", "fisher")
 
     def __init__(self, y: Array) -> None:
@@ -80,6 +82,7 @@ class Poisson:
 class StudentT:
     """Robust regression with 4 degrees of freedom and unit scale: not log-concave, Fisher weight constant."""
 
+    compiled_gradient = None
     kinds = ("fisher",)
     nu = 4.0
 

@@ -63,14 +63,17 @@ class SiteDensity(Protocol):
     def adjoint(self, sites: Array) -> Array:
         """``Φᵀ sites``, (k,)."""
 
-
-class FlowingDensity(SiteDensity, Protocol):
-    """A `SiteDensity` that makes a trajectory's steps by itself."""
+    @property
+    def follows(self) -> bool:
+        """Whether it makes a trajectory's steps by itself."""
 
     def follow(
         self, moved: Array, driven: Array, point: Any, n_steps: int, step_size: float
     ) -> tuple[int, Array, Array, SitePoint]:
-        """The steps that were made, and where they lead: `SpannedState.moved`, `driven` and `point`."""
+        """Steps of half a kick, a rotation and half a kick: those that were made, and where they lead.
+
+        That is the `SpannedState.moved`, `driven` and `point` there. They end where ψ is not a number.
+        """
 
 
 # Not frozen, though nobody writes to them: freezing would make the making of a state, several times a step,
@@ -193,11 +196,13 @@ class SpannedHamiltonian:
         point = self.residual.at_sites(moved[state.n_sites :])
         return SpannedState(self.residual, state.origin, state.angle + time, moved, driven, point)
 
-    def follow(self, state: SpannedState, n_steps: int, step_size: float) -> tuple[int, SpannedState]:
-        """So many steps of half a kick, a rotation and half a kick: those that were made, and where they end.
+    @property
+    def follows(self) -> bool:
+        """Whether the density makes a trajectory's steps by itself, for `follow`."""
+        return self.residual.follows
 
-        Of a density that follows its flow by itself; the steps end where ψ is not a number.
-        """
+    def follow(self, state: SpannedState, n_steps: int, step_size: float) -> tuple[int, SpannedState]:
+        """So many steps, made by the density: how many they were, and where they end."""
         n_steps, moved, driven, point = self.residual.follow(state.moved, state.driven, state.point, n_steps, step_size)
         angle = state.angle + n_steps * step_size
         return n_steps, SpannedState(self.residual, state.origin, angle, moved, driven, point)

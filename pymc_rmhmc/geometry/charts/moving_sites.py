@@ -30,7 +30,7 @@ type Array = NDArray[np.float64]
 def _raise(
     information: Array, fitted: Array, linear: Array, precision: Array
 ) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled
-    """b and w̄ to the power ``information / fitted``, 1 where that is 0 / 0, and the power."""
+    """The sites' b and w̄ to the power ``information / fitted``, 1 where that is 0 / 0, and the power."""
     power = np.ones(information.size)
     for i in range(information.size):
         if fitted[i] > 0.0:

@@ -118,8 +118,13 @@ class FallbackKernel:
 
     def gradient(self, eta: Array, arguments: Arguments) -> tuple[float, Array]:
         """``Σ ℓ`` and g (n,)."""
-        total, slope = self._function("gradient")(eta, *arguments)
+        total, slope = self.compiled_gradient(eta, *arguments)
         return float(total), slope
+
+    @property
+    def compiled_gradient(self) -> Callable[..., Sequence[Array]]:
+        """The function that `gradient` calls, with η and then the arguments."""
+        return self._function("gradient")
 
     def curvature(self, eta: Array, arguments: Arguments, kind: str) -> tuple[float, Array, Array, Array]:
         """``Σ ℓ``, g, w and r, each (n,)."""

@@ -34,6 +34,10 @@ class Kernel(Protocol):
     def gradient(self, eta: Array, arguments: Arguments) -> tuple[float, Array]:
         """``Σ ℓ`` and g (n,)."""
 
+    @property
+    def compiled_gradient(self) -> Callable[..., Sequence[Array]]:
+        """The function that `gradient` calls, with η and then the arguments."""
+
     def curvature(self, eta: Array, arguments: Arguments, kind: str) -> tuple[float, Array, Array, Array]:
         """``Σ ℓ``, g, w and r, each (n,)."""
 
@@ -65,8 +69,13 @@ class LikelihoodKernel:
 
     def gradient(self, eta: Array, arguments: Arguments) -> tuple[float, Array]:
         """``Σ ℓ`` and g (n,)."""
-        total, slope = _compiled(self.name, "gradient", None)(eta, *arguments)
+        total, slope = self.compiled_gradient(eta, *arguments)
         return float(total), slope
+
+    @property
+    def compiled_gradient(self) -> Callable[..., Sequence[Array]]:
+        """The function that `gradient` calls, with η and then the arguments."""
+        return _compiled(self.name, "gradient", None)
 
     def curvature(self, eta: Array, arguments: Arguments, kind: str) -> tuple[float, Array, Array, Array]:
         """``Σ ℓ``, g, w and r, each (n,)."""
