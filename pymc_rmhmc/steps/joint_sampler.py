@@ -43,7 +43,7 @@ FALL = 10.0
 # where it is all that a chain has. The other moves the likelihoods' own parameters with the latent values held: below
 # the first figure it gains nothing, and at the second every draw is worth it.
 JOINT_BY_REJECTED = 0.5
-PARAMETERS_FROM, PARAMETERS_ALWAYS = 0.15, 0.25
+PARAMETERS_FROM, PARAMETERS_ALWAYS = 0.18, 0.24
 STRETCH = 1.4
 CORRECTION = 0.2
 # After so many turns the hyperparameters' mean acceptance must be this at least: below it joint trajectories
