@@ -61,10 +61,20 @@ def native_likelihood(
     # As a call compiles it: a function may take its arguments as a tuple.
     _, _, signature, _ = function.get_call_template(given, {})
     compiled: Any = function.overloads[signature]
-    if compiled.signature.return_type != _result(theta is not None):
+    if not _is_readable(compiled.signature.return_type, _result(theta is not None)):
         return None
     address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
     return NativeLikelihood(address, tuple(rest), shift, function)
+
+
+def _is_readable(returned: Any, expected: Any) -> bool:
+    """Whether what is returned lies in memory as is expected.
+
+    All arrays of so many dimensions lie there alike. Of the slope alone the layout is made use of.
+    """
+    members = tuple(getattr(returned, "types", ()))
+    kinds = [(member.dtype, member.ndim) for member in members if isinstance(member, types.Array)]
+    return kinds == [(wanted.dtype, wanted.ndim) for wanted in expected] and members[1].layout == "C"
 
 
 def _result(moves: bool) -> Any:

@@ -1,0 +1,185 @@
+"""A trajectory in one compiled call is the same, step by step, for every likelihood and every model that has one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pymc as pm
+import pytest
+
+from pymc_rmhmc.dynamics.hamiltonian import SpannedHamiltonian
+from pymc_rmhmc.dynamics.integrators import RotationSplitting, StepByStep
+from pymc_rmhmc.dynamics.trajectory import transition
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, SiteChart
+from pymc_rmhmc.geometry.held import HeldTheta
+from pymc_rmhmc.geometry.joint import JointTarget
+from pymc_rmhmc.geometry.prior import FactorizedPrior
+from pymc_rmhmc.geometry.target import LatentTarget, Tempering
+from pymc_rmhmc.model.joint import read_joint
+from pymc_rmhmc.model.likelihoods import FallbackKernel, LikelihoodKernel
+from pymc_rmhmc.model.site_likelihood import BoundTerm, SiteLikelihood
+from pymc_rmhmc.model.structure import read_structure
+from tests.model.test_likelihoods import ROWS
+from tests.statistical.joint_cases import Grid, Mixed, Problem, Process, Rows, Sum, absurd_sites
+from tests.statistical.test_joint import following
+from tests.unit.toys import centred_prior
+
+N, N_STEPS, STEP_SIZE = 12, 4, 0.4
+NEAR = {"rtol": 1e-9, "atol": 1e-10}
+SPLITTING = RotationSplitting()
+
+
+def likelihood_of(name: str, *, shift: bool = False) -> SiteLikelihood:
+    row = ROWS[name]
+    y = np.resize(row.ys, N).astype(float)
+    parameters = (np.full(N, value) for value in row.parameters)
+    offset = np.linspace(-0.2, 0.3, N) if shift else None
+    return SiteLikelihood(N, [BoundTerm(LikelihoodKernel(name), (y, *parameters), None, offset)])
+
+
+def target_of(likelihood, tempering: Tempering | None = None) -> LatentTarget:
+    rng = np.random.default_rng(0)
+    sites = GaussianSites(0.3 * rng.standard_normal(N), rng.uniform(0.2, 1.5, N))
+    return LatentTarget(SiteChart(FactorizedPrior(centred_prior(N)), sites, lasting=True), likelihood, tempering)
+
+
+def begin(density, k: int, seed: int = 1):
+    rng = np.random.default_rng(seed)
+    hamiltonian = SpannedHamiltonian(density)
+    return hamiltonian, hamiltonian.refresh(hamiltonian.state(rng.standard_normal(k)), rng)
+
+
+def compare_paths(density, k: int) -> None:
+    """At once, and one by one."""
+    hamiltonian, state = begin(density, k)
+    (whole,) = SPLITTING.path(hamiltonian, state, N_STEPS, STEP_SIZE)
+    steps = list(StepByStep.path(SPLITTING, hamiltonian, state, N_STEPS, STEP_SIZE))
+    assert (len(steps), whole.n_steps, whole.n_metric_evals) == (N_STEPS, N_STEPS, N_STEPS)
+    one, other = whole.state, steps[-1].state
+    assert one.angle == pytest.approx(other.angle)
+    for name in ("moved", "driven", "position", "momentum"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), **NEAR)
+    for name in ("log_density", "log_likelihood", "eta", "force"):
+        np.testing.assert_allclose(getattr(one.point, name), getattr(other.point, name), **NEAR)
+    assert hamiltonian.energy(one) == pytest.approx(hamiltonian.energy(other), rel=1e-11)
+    # What a chain that is restored evaluates anew is what the trajectory had, to the last bit.
+    again = density.at_sites(one.moved[one.n_sites :])
+    assert again.log_density == one.point.log_density
+    np.testing.assert_array_equal(again.force, one.point.force)
+
+
+@pytest.mark.parametrize("shift", [False, True], ids=["plain", "offset"])
+@pytest.mark.parametrize("name", ROWS)
+def test_a_registered_likelihoods_trajectory_is_compiled_and_the_same(name, shift):
+    target = target_of(likelihood_of(name, shift=shift))
+    assert target.follows
+    compare_paths(target, N)
+
+
+def test_so_is_that_of_a_likelihood_of_the_users_own():
+    eta, y = pm.math.pt.dvector("eta"), pm.math.pt.dvector("y")
+    kernel = FallbackKernel(eta, [y], -pm.math.log(pm.math.cosh(y - eta)))
+    target = target_of(SiteLikelihood(N, [BoundTerm(kernel, (np.linspace(-1.0, 1.0, N),))]))
+    assert target.follows
+    compare_paths(target, N)
+
+
+@pytest.mark.parametrize("case", ["gather", "two variables", "tempered", "without sites"])
+def test_others_go_step_by_step(case):
+    likelihood, tempering = likelihood_of("poisson_log"), None
+    (term,) = likelihood.terms
+    if case == "gather":
+        likelihood = SiteLikelihood(N, [BoundTerm(term.kernel, term.arguments, np.arange(N)[::-1])])
+    if case == "two variables":
+        likelihood = SiteLikelihood(N, [term, term])
+    if case == "tempered":
+        tempering = Tempering(0.5)
+    target = target_of(likelihood, tempering)
+    if case == "without sites":
+        target = LatentTarget(SiteChart(FactorizedPrior(centred_prior(N)), lasting=True), likelihood)
+    assert not target.follows
+    hamiltonian, state = begin(target, N)
+    steps = list(SPLITTING.path(hamiltonian, state, N_STEPS, STEP_SIZE))
+    assert [step.n_steps for step in steps] == [1] * N_STEPS
+
+
+JOINT = {
+    "centred process, poisson_log": (Problem(Process("centred"), "poisson_log"), True),
+    "whitened process, studentt_identity": (Problem(Process("whitened"), "studentt_identity"), True),
+    "fixed process, negativebinomial_log": (Problem(Process("fixed"), "negativebinomial_log"), True),
+    "grid, bernoulli_logit": (Problem(Grid(), "bernoulli_logit"), True),
+    "sum of two vectors, gamma_log": (Problem(Sum(), "gamma_log"), True),
+    "rows, poisson_log": (Problem(Rows(), "poisson_log"), False),
+    "mixed, poisson_log": (Problem(Mixed("centred"), "poisson_log"), False),
+}
+
+
+def held_of(problem: Problem, seed: int = 2) -> tuple[JointTarget, HeldTheta]:
+    rng, joint = np.random.default_rng(seed), problem.joint
+    theta, _, y = problem.simulate(rng)
+    problem.observe(y)
+    d = joint.theta.size
+    sites = following(joint.blocks[0], d, absurd_sites(problem.latents.n))
+    target = JointTarget(joint, [sites], MarginalChart.linear(theta, 0.3 * np.eye(d)))
+    return target, HeldTheta(target, 0.5 * rng.standard_normal(d))
+
+
+@pytest.mark.parametrize("name", JOINT)
+def test_with_hyperparameters_held_it_is_the_same(name):
+    problem, compiled = JOINT[name]
+    target, held = held_of(problem)
+    assert held.follows == compiled
+    if compiled:
+        compare_paths(held, target.size - target.n_theta)
+
+
+def test_two_blocks_go_step_by_step():
+    rng = np.random.default_rng(0)
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale", 1.0)
+        for name in "ab":
+            x = np.linspace(0.0, 1.0, 5)[:, None]
+            f = pm.gp.Latent(cov_func=scale**2 * pm.gp.cov.Matern32(1, 0.4)).prior(f"f_{name}", X=x)
+            pm.Poisson(f"y_{name}", mu=pm.math.exp(f), observed=rng.poisson(1.0, 5))
+    joint = read_joint(read_structure(model), model.initial_point())
+    joint.bind(model.initial_point())
+    sites = [GaussianSites(np.zeros(5), np.ones(5))] * 2
+    target = JointTarget(joint, sites, MarginalChart.linear(np.zeros(1), np.eye(1)))
+    assert not HeldTheta(target, np.zeros(1)).follows
+
+
+def test_new_data_are_seen():
+    problem = JOINT["centred process, poisson_log"][0]
+    target, held = held_of(problem)
+    noise = np.zeros(target.size - target.n_theta)
+    before = held.at_noise(noise)
+    _, _, y = problem.simulate(np.random.default_rng(7))
+    problem.observe(y + 3)
+    after = HeldTheta(target, held.standard).at_noise(noise)
+    exact = problem.joint.blocks[0].likelihood(held.theta, after.eta[0])[0]
+    assert after.log_likelihood == pytest.approx(exact, rel=1e-12)
+    assert abs(after.log_likelihood - before.log_likelihood) > 1.0
+
+
+def test_a_path_ends_where_the_density_is_not_a_number_and_counts_its_steps():
+    """e^η of a displacement of thousands."""
+    target = target_of(likelihood_of("poisson_log"))
+    hamiltonian, state = begin(target, N)
+    state.driven[N:] = 1e4
+    (whole,) = SPLITTING.path(hamiltonian, state, N_STEPS, STEP_SIZE)
+    steps = list(StepByStep.path(SPLITTING, hamiltonian, state, N_STEPS, STEP_SIZE))
+    assert whole.state is None
+    assert whole.failure is steps[-1].failure is Failure.NON_FINITE
+    assert whole.n_steps == len(steps) < N_STEPS
+
+
+def test_a_transition_reports_the_steps_that_were_made_at_once():
+    target = target_of(likelihood_of("bernoulli_logit"))
+    hamiltonian, state = begin(target, N)
+    outcome = transition(hamiltonian, SPLITTING, state, 5, 0.3, np.random.default_rng(3))
+    assert (outcome.n_steps, outcome.n_metric_evals) == (5, 5)
+    assert outcome.accepted
+    assert math.isfinite(outcome.energy_error)
+    np.testing.assert_array_equal(outcome.state.origin.position, state.position)
