@@ -48,7 +48,7 @@ def absurd_emulator(d: int, seed: int = 0) -> Emulator:
     rng = np.random.default_rng(seed)
     square = 0.15 * rng.standard_normal((d, d))
     return Emulator(
-        rng.standard_normal((d, 12)), 0.7 * rng.standard_normal(12), 1.2, 5.0, 0.4 * rng.standard_normal(d),
+        rng.standard_normal((12, d)).T.copy(), 0.7 * rng.standard_normal(12), 1.2, 5.0, 0.4 * rng.standard_normal(d),
         square + square.T,
     )  # fmt: skip
 
@@ -198,10 +198,29 @@ class Following(Alternation):
         return super()._move_hyperparameters(rng)
 
 
+class SitesCountedTwice(Alternation):
+    """The trajectory that is compiled does not take off what the chart has of the sites."""
+
+    def _move_latents(self, step_size, rng):
+        held = self._point.held
+        assert held.follows
+        usual = held.follow
+
+        def follow(*arguments):
+            n_steps, moved, driven, end = usual(*arguments)
+            end.log_density = end.log_likelihood
+            return n_steps, moved, driven, end
+
+        held.follow = follow
+        outcome = super()._move_latents(step_size, rng)
+        held.follow = usual
+        return outcome
+
+
 INFORMED = Problem(Process("centred", amplitude=0.0, level=0.0), "poisson_log")
 # Narrow ones, so that their evidence depends on the hyperparameters.
 NARROW = GaussianSites(np.full(INFORMED.latents.n, -1.0), np.full(INFORMED.latents.n, 3.0))
-MUTANTS = {JudgedByTheEmulator: 120, WithoutEvidence: 200, OfFreshNoise: 80, Following: 300}
+MUTANTS = {JudgedByTheEmulator: 120, WithoutEvidence: 200, OfFreshNoise: 80, Following: 300, SitesCountedTwice: 200}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
