@@ -19,7 +19,9 @@ STATISTICS = (
 
 def flat(problem: Problem | JointProblem, seed: int, deadline: Deadline = NEVER, draws: int = 1000) -> Outcome:
     """``RMHMC()`` as it comes."""
-    return _run(problem, seed, deadline, draws, None)
+    # What draws in turns need is compiled when tuning ends.
+    first_tune = None if isinstance(problem, JointProblem) else 2
+    return _run(problem, seed, deadline, draws, None, first_tune)
 
 
 def hessian(problem: Problem, seed: int, deadline: Deadline = NEVER, draws: int = 1000) -> Outcome:
@@ -37,11 +39,13 @@ def papers(problem: Problem, seed: int, deadline: Deadline = NEVER, draws: int =
     return _run(problem, seed, deadline, draws, 20, metric="hessian", step_size=0.1, n_steps=10)
 
 
-def _run(problem, seed: int, deadline: Deadline, draws: int, tune: int | None, **options) -> Outcome:
+def _run(
+    problem, seed: int, deadline: Deadline, draws: int, tune: int | None, first_tune: int | None = 2, **options
+) -> Outcome:
     with problem.centred():
         step = RMHMC(**options)
         names = [name for name in STATISTICS if name in step.stats_dtypes_shapes]
-        run = sample(step, problem.parameters, draws, tune, seed, deadline, names)
+        run = sample(step, problem.parameters, draws, tune, seed, deadline, names, first_tune=first_tune)
     stats = run.drawn
     spans = [sum(_span(end[i]) for end in run.ends) for i in range(2)]
     extra = {

@@ -66,10 +66,13 @@ class _Watch:
 
 def sample(
     step: Any, parameters: Sequence[str], draws: int, tune: int | None, seed: int, deadline: Deadline,
-    names: Sequence[str], start: dict[str, np.ndarray] | None = None,
+    names: Sequence[str], start: dict[str, np.ndarray] | None = None, first_tune: int | None = 2,
 ) -> PymcRun:  # fmt: skip
-    """Run, in the model in context; `names` are the statistics that are wanted."""
-    pm.sample(draws=2, tune=2, chains=1, step=step, random_seed=0, progressbar=False)  # compiles what there is
+    """Run, in the model in context; `names` are the statistics that are wanted.
+
+    What there is to compile is compiled in a run of `first_tune` tuning draws (None for the step's own number) before.
+    """
+    pm.sample(draws=2, tune=first_tune, chains=1, step=step, random_seed=0, progressbar=False)
     watch = _Watch(deadline)
     deadline.begin()
     started = time.perf_counter()
