@@ -44,7 +44,7 @@ def evaluate_sites(
     eta: Array,
 ) -> tuple[float, float, Array, Array]:  # pragma: no cover - compiled  # fmt: skip
     """``Σ ℓ``, ``ψ = Σ ℓ(η) - sites(η)``, ``∂ℓ/∂η`` and ``∂ψ/∂η``."""
-    read = eta if shift is None else eta + shift
+    read = eta if shift is None else np.add(eta, shift)
     found = call_likelihood(address, theta, read, rest)
     log_likelihood, slope = found[0].item(), found[1]
     log_density, residual = log_likelihood, np.empty(eta.size)
@@ -85,22 +85,34 @@ def follow_rotation(
     arrays and floats
         moved and driven there; η, ``Σ ℓ``, ψ, ``∂ℓ/∂η`` and the force, of which the first half is ``∂ψ/∂η``.
     """
+    # Loops where an expression of arrays would do: it takes the compiler longer, a fraction of a second each.
     n = centre.size
     cosine, sine = math.cos(step_size), math.sin(step_size)
-    moved, driven, force = moved.copy(), driven + 0.5 * step_size * force, force.copy()
+    moved, driven, force = moved.copy(), driven.copy(), force.copy()
+    for i in range(2 * n):
+        driven[i] += 0.5 * step_size * force[i]
     eta, log_likelihood, log_density, slope = centre, 0.0, 0.0, centre
     for done in range(1, n_steps + 1):
         for i in range(2 * n):
             turned = cosine * moved[i] + sine * driven[i]
             driven[i] = cosine * driven[i] - sine * moved[i]
             moved[i] = turned
-        eta = centre + moved[n:]
+        eta = np.empty(n)
+        for i in range(n):
+            eta[i] = centre[i] + moved[n + i]
         log_likelihood, log_density, slope, residual = evaluate_sites(
             address, theta, rest, shift, linear, precision, eta
         )
-        force[:n] = residual
-        if not (math.isfinite(log_density) and math.isfinite(np.dot(residual, residual))):
+        square = log_density
+        for i in range(n):
+            force[i] = residual[i]
+            square += residual[i] * residual[i]
+        if not math.isfinite(square):
             return done, False, moved, driven, eta, log_likelihood, log_density, slope, force
-        force[n:] = gram_product(spread, residual)
-        driven += (step_size if done < n_steps else 0.5 * step_size) * force
+        spanned = gram_product(spread, residual)
+        for i in range(n):
+            force[n + i] = spanned[i]
+        time = step_size if done < n_steps else 0.5 * step_size
+        for i in range(2 * n):
+            driven[i] += time * force[i]
     return n_steps, True, moved, driven, eta, log_likelihood, log_density, slope, force
