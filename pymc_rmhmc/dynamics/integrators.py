@@ -30,9 +30,9 @@ __all__ = [
     "GeneralizedLeapfrog",
     "ImplicitMidpoint",
     "Integrator",
+    "IntegratorBase",
     "RotationSplitting",
     "Step",
-    "StepByStep",
     "SurrogateFlow",
 ]
 
@@ -82,8 +82,8 @@ class Integrator[Flow, State](Protocol):
         """Advance so many times, one step after another or several at once; a step that failed is the last."""
 
 
-class StepByStep[Flow, State](ABC):
-    """An integrator whose steps are made one by one."""
+class IntegratorBase[Flow, State](ABC):
+    """What integrators share: a path is made step by step, where one knows no better."""
 
     @abstractmethod
     def step(self, hamiltonian: Flow, state: State, step_size: float) -> Step[State]:
@@ -99,7 +99,7 @@ class StepByStep[Flow, State](ABC):
             state = step.state
 
 
-class RotationSplitting(StepByStep[Any, Any]):
+class RotationSplitting(IntegratorBase[Any, Any]):
     """Strang's splitting for `GaussianHamiltonian`: half a kick, a rotation, half a kick.
 
     ``Φ_ε = K_{ε/2} ∘ R_ε ∘ K_{ε/2}`` with ``K_t: p ← p + t ∇φ(z)`` and ``R_t: (z, p) ← (z cos t + p sin t,
@@ -127,8 +127,8 @@ class RotationSplitting(StepByStep[Any, Any]):
             yield from super().path(hamiltonian, state, n_steps, step_size)
             return
         n_steps, end = hamiltonian.follow(state, n_steps, step_size)
-        failure = hamiltonian.failure(end)
-        yield Step(None if failure else end, failure, n_metric_evals=n_steps, n_steps=n_steps)
+        failure = Failure.NON_FINITE if end is None else Failure.NONE
+        yield Step(end, failure, n_metric_evals=n_steps, n_steps=n_steps)
 
 
 class Surrogate(Protocol):
@@ -138,7 +138,7 @@ class Surrogate(Protocol):
         """Where its flow leads in a time, by a map that is reversible and preserves volume."""
 
 
-class SurrogateFlow(StepByStep[GaussianHamiltonian, GaussianState]):
+class SurrogateFlow(IntegratorBase[GaussianHamiltonian, GaussianState]):
     """The flow of another Hamiltonian, near to the one that judges where it leads: one evaluation a step.
 
     Any map that is reversible and preserves volume leads to a valid proposal, and the energy error is the density's
@@ -166,7 +166,7 @@ class SurrogateFlow(StepByStep[GaussianHamiltonian, GaussianState]):
         return Step(None if failure else end, failure, n_metric_evals=1)
 
 
-class _ImplicitIntegrator(StepByStep[Any, Any]):
+class _ImplicitIntegrator(IntegratorBase[Any, Any]):
     """What the implicit integrators share: the solver, the check, and the implicit half kick."""
 
     def __init__(self, solver: AndersonSolver | None = None, *, check_reversibility: bool = True) -> None:

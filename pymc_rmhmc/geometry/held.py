@@ -120,6 +120,10 @@ class HeldTheta:
         self.centre = _joined([conditional.centre for conditional in self.conditionals])
         self._native = self._native_likelihood(target)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # An address is of this process alone; without it steps are made one by one.
+        return self.__dict__ | {"_native": None}
+
     def _native_likelihood(self, target: JointTarget) -> NativeLikelihood | None:
         """The likelihood as compiled code calls it, where there is one block and the sites see a covariance."""
         if len(self._blocks) > 1 or not isinstance(self.conditionals[0], SitesOnCovariance):
@@ -158,7 +162,7 @@ class HeldTheta:
 
     def follow(
         self, moved: Array, driven: Array, point: HeldPoint, n_steps: int, step_size: float
-    ) -> tuple[int, Array, Array, HeldPoint]:
+    ) -> tuple[int, bool, Array, Array, HeldPoint]:
         """The steps that were made of a trajectory, and where it is then: `follow_rotation` for these sites."""
         assert self._native is not None
         sites, native = self._blocks[0][1], self._native
@@ -170,7 +174,7 @@ class HeldTheta:
         end = HeldPoint(self, log_density, log_likelihood, force[: self.centre.size], [eta], [slope])
         if finite:
             end.__dict__["force"] = force
-        return n_steps, moved, driven, end
+        return n_steps, finite, moved, driven, end
 
     def at(self, placed: list[Array]) -> HeldPoint:
         """Evaluate at the sites (k,) of every block."""

@@ -99,6 +99,9 @@ class JointTarget:
         self._native: tuple[Any, NativeLikelihood | None] = (None, None)
         self.refused: Array | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_native": (None, None)}
+
     def at(self, position: Array) -> JointPoint:
         """Evaluate the log density and its gradient; a failure is a value."""
         standard = position[: self.n_theta]

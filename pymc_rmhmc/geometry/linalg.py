@@ -49,7 +49,7 @@ def cholesky(matrix: Array, *, overwrite: bool = False) -> Array | None:
         has_factor, factor = factorise(matrix)
         return factor if has_factor else None
     factor, info = lapack.dpotrf(matrix, lower=1, clean=1, overwrite_a=1)
-    if info != 0 or not math.isfinite(factor[-1, :] @ factor[-1, :]):
+    if info != 0 or not math.isfinite(factor.diagonal().sum() + factor[-1].sum()):
         return None
     return np.asarray(factor)
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numba
 import numpy as np
 from numba import types
 from numba.core import cgutils
+from numba.core.errors import TypingError
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -23,6 +25,11 @@ __all__ = ["NativeLikelihood", "call_likelihood", "native_likelihood"]
 type Array = NDArray[np.float64]
 
 _SCALAR, _VECTOR = types.Array(types.float64, 0, "C"), types.Array(types.float64, 1, "C")
+
+
+# What has been found of a function, by the kinds of its arguments: a chain beside another PyMC step binds the same one
+# anew at every draw.
+_found: WeakKeyDictionary[Any, dict[tuple[Any, ...], int | None]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +43,7 @@ class NativeLikelihood:
     address : int
         Of its machine code, as Numba calls it.
     rest : tuple of arrays
-        What it takes after η.
+        What it takes after η; of the types that it was compiled for.
     shift : (n,) array or None
         Added to the sites before they are handed over.
     owner : object
@@ -48,6 +55,9 @@ class NativeLikelihood:
     shift: Array | None
     owner: Any
 
+    def __reduce__(self) -> Any:
+        raise TypeError("The address of a compiled function is of no use in another process.")
+
 
 def native_likelihood(
     function: Callable[..., Any], theta: Array | None, eta: Array, rest: Sequence[np.ndarray],
@@ -56,15 +66,24 @@ def native_likelihood(
     """The compiled function as an address; None where it is not Numba's, or returns something else."""
     if not isinstance(function, numba.core.dispatcher.Dispatcher):
         return None
+    arguments = tuple(a for a in (theta, eta, *rest) if a is not None)
+    known = _found.setdefault(function, {})
+    kinds = (theta is None, *((a.dtype.str, a.ndim, a.flags.num) for a in arguments))
+    if kinds not in known:
+        known[kinds] = _address(function, arguments, _result(theta is not None))
+    address = known[kinds]
+    return None if address is None else NativeLikelihood(address, tuple(rest), shift, function)
+
+
+def _address(function: Any, arguments: Sequence[np.ndarray], result: Any) -> int | None:
+    """Of the machine code for such arguments; None if it returns something else."""
     type_of: Any = numba.typeof
-    given = tuple(type_of(a) for a in (theta, eta, *rest) if a is not None)
     # As a call compiles it: a function may take its arguments as a tuple.
-    _, _, signature, _ = function.get_call_template(given, {})
-    compiled: Any = function.overloads[signature]
-    if not _is_readable(compiled.signature.return_type, _result(theta is not None)):
+    _, _, signature, _ = function.get_call_template(tuple(type_of(a) for a in arguments), {})
+    compiled = function.overloads[signature]
+    if not _is_readable(compiled.signature.return_type, result):
         return None
-    address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
-    return NativeLikelihood(address, tuple(rest), shift, function)
+    return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))
 
 
 def _is_readable(returned: Any, expected: Any) -> bool:
@@ -73,8 +92,10 @@ def _is_readable(returned: Any, expected: Any) -> bool:
     All arrays of so many dimensions lie there alike. Of the slope alone the layout is made use of.
     """
     members = tuple(getattr(returned, "types", ()))
-    kinds = [(member.dtype, member.ndim) for member in members if isinstance(member, types.Array)]
-    return kinds == [(wanted.dtype, wanted.ndim) for wanted in expected] and members[1].layout == "C"
+    if len(members) != len(expected) or not all(isinstance(member, types.Array) for member in members):
+        return False
+    alike = all((a.dtype, a.ndim) == (b.dtype, b.ndim) for a, b in zip(members, expected, strict=True))
+    return alike and members[1].layout == "C"
 
 
 def _result(moves: bool) -> Any:
@@ -86,6 +107,10 @@ def _result(moves: bool) -> Any:
 def _call_likelihood(typing_context: Any, address: Any, theta: Any, eta: Any, rest: Any) -> Any:
     """What the function at an address returns; θ may be None."""
     moves = not isinstance(theta, types.NoneType)
+    for vector in (theta, eta) if moves else (eta,):
+        # What the function was compiled for is not asked again.
+        if (vector.dtype, vector.ndim, vector.layout) != (_VECTOR.dtype, 1, "C"):
+            raise TypingError(f"a likelihood takes contiguous vectors of doubles, got {vector}")
     result = _result(moves)
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.geometry.blas import symmetric_product
 from pymc_rmhmc.geometry.charts.dual import gram
+from pymc_rmhmc.geometry.charts.site import residual_of_sites
 from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.native import call_likelihood
 
@@ -25,10 +26,11 @@ type Array = NDArray[np.float64]
 
 
 def gram_product(spread: Any, vector: Array) -> Array:
-    """``S v`` for a map's ``S = T Tᵀ``: of the matrix itself, or as `pymc_rmhmc.geometry.charts.dual.gram` has it."""
-    if len(spread) == 1:
-        return symmetric_product(spread[0], vector)
-    return gram(spread[0], spread[1], spread[2], spread[3], spread[4], vector)
+    """``S v`` for a map's ``S = T Tᵀ``: of (S,) itself, or as `pymc_rmhmc.geometry.charts.dual.gram` has it.
+
+    For compiled code alone.
+    """
+    raise NotImplementedError
 
 
 @overload(gram_product, strict=False)
@@ -36,6 +38,21 @@ def _compiled_gram_product(spread: Any, vector: Any) -> Any:
     if spread.count == 1:
         return lambda spread, vector: symmetric_product(spread[0], vector)
     return lambda spread, vector: gram(spread[0], spread[1], spread[2], spread[3], spread[4], vector)
+
+
+@compiled
+def _rotate(moved: Array, driven: Array, angle: float) -> None:  # pragma: no cover - compiled
+    cosine, sine = math.cos(angle), math.sin(angle)
+    for i in range(moved.size):
+        turned = cosine * moved[i] + sine * driven[i]
+        driven[i] = cosine * driven[i] - sine * moved[i]
+        moved[i] = turned
+
+
+@compiled
+def _kick(driven: Array, force: Array, time: float) -> None:  # pragma: no cover - compiled
+    for i in range(driven.size):
+        driven[i] += time * force[i]
 
 
 @compiled
@@ -47,12 +64,8 @@ def evaluate_sites(
     read = eta if shift is None else np.add(eta, shift)
     found = call_likelihood(address, theta, read, rest)
     log_likelihood, slope = found[0].item(), found[1]
-    log_density, residual = log_likelihood, np.empty(eta.size)
-    for i in range(eta.size):
-        pull = linear[i] - precision[i] * eta[i]
-        log_density -= 0.5 * (linear[i] + pull) * eta[i]
-        residual[i] = slope[i] - pull
-    return log_likelihood, log_density, slope, residual
+    at_sites, residual = residual_of_sites(linear, precision, eta, slope)
+    return log_likelihood, log_likelihood - at_sites, slope, residual
 
 
 @compiled
@@ -87,32 +100,25 @@ def follow_rotation(
     """
     # Loops where an expression of arrays would do: it takes the compiler longer, a fraction of a second each.
     n = centre.size
-    cosine, sine = math.cos(step_size), math.sin(step_size)
     moved, driven, force = moved.copy(), driven.copy(), force.copy()
-    for i in range(2 * n):
-        driven[i] += 0.5 * step_size * force[i]
+    _kick(driven, force, 0.5 * step_size)
     eta, log_likelihood, log_density, slope = centre, 0.0, 0.0, centre
     for done in range(1, n_steps + 1):
-        for i in range(2 * n):
-            turned = cosine * moved[i] + sine * driven[i]
-            driven[i] = cosine * driven[i] - sine * moved[i]
-            moved[i] = turned
+        _rotate(moved, driven, step_size)
         eta = np.empty(n)
         for i in range(n):
             eta[i] = centre[i] + moved[n + i]
         log_likelihood, log_density, slope, residual = evaluate_sites(
             address, theta, rest, shift, linear, precision, eta
         )
-        square = log_density
+        square = 0.0
         for i in range(n):
             force[i] = residual[i]
             square += residual[i] * residual[i]
-        if not math.isfinite(square):
+        if not (math.isfinite(log_density) and math.isfinite(square)):
             return done, False, moved, driven, eta, log_likelihood, log_density, slope, force
         spanned = gram_product(spread, residual)
         for i in range(n):
             force[n + i] = spanned[i]
-        time = step_size if done < n_steps else 0.5 * step_size
-        for i in range(2 * n):
-            driven[i] += time * force[i]
+        _kick(driven, force, step_size if done < n_steps else 0.5 * step_size)
     return n_steps, True, moved, driven, eta, log_likelihood, log_density, slope, force

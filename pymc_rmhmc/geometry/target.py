@@ -208,15 +208,19 @@ class LatentTarget:
 
     def follow(
         self, moved: Array, driven: Array, point: SiteTargetPoint, n_steps: int, step_size: float
-    ) -> tuple[int, Array, Array, SiteTargetPoint]:
+    ) -> tuple[int, bool, Array, Array, SiteTargetPoint]:
         """The steps that were made of a trajectory, and where it is then: `follow_rotation` in this chart."""
         assert self._followed is not None
         (native, sites), predictor = self._followed, self.chart.predictor
-        n_steps, _, moved, driven, eta, log_likelihood, value, _, force = follow_rotation(
+        n_steps, finite, moved, driven, eta, log_likelihood, value, _, force = follow_rotation(
             native.address, None, native.rest, native.shift, sites.linear, sites.precision, predictor.offset,
             (predictor.gram,), moved, driven, point.force, n_steps, step_size,
         )  # fmt: skip
-        return n_steps, moved, driven, SiteTargetPoint(eta, log_likelihood, value, force)
+        return n_steps, finite, moved, driven, SiteTargetPoint(eta, log_likelihood, value, force)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # An address is of this process alone, and found again.
+        return {name: held for name, held in self.__dict__.items() if name != "_followed"}
 
     def apply(self, vector: Array) -> Array:
         """``Φ vector``, (n,)."""

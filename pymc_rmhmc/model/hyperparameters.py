@@ -144,7 +144,6 @@ class GraphFunction:
         # `ascontiguousarray` would make a vector of a scalar.
         self._tail = tuple(np.require(a, requirements="C") for a in (*values, *data, *self._constants))
 
-
     @property
     def bound(self) -> tuple[np.ndarray, ...]:
         """What the function takes after what is given at each call."""
@@ -160,7 +159,7 @@ class GraphFunction:
 
     def __call__(self, *inputs: Array) -> Sequence[Array]:
         """Evaluate; inputs must be contiguous."""
-        return (self._function or self.function)(*inputs, *self._tail)
+        return self.function(*inputs, *self._tail)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_function": None}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import cloudpickle
+import numba
 import numpy as np
 import pymc as pm
 import pytest
 
 from pymc_rmhmc.dynamics.hamiltonian import SpannedHamiltonian
-from pymc_rmhmc.dynamics.integrators import RotationSplitting, StepByStep
+from pymc_rmhmc.dynamics.integrators import IntegratorBase, RotationSplitting
 from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, SiteChart
@@ -55,7 +57,7 @@ def compare_paths(density, k: int) -> None:
     """At once, and one by one."""
     hamiltonian, state = begin(density, k)
     (whole,) = SPLITTING.path(hamiltonian, state, N_STEPS, STEP_SIZE)
-    steps = list(StepByStep.path(SPLITTING, hamiltonian, state, N_STEPS, STEP_SIZE))
+    steps = list(IntegratorBase.path(SPLITTING, hamiltonian, state, N_STEPS, STEP_SIZE))
     assert (len(steps), whole.n_steps, whole.n_metric_evals) == (N_STEPS, N_STEPS, N_STEPS)
     one, other = whole.state, steps[-1].state
     assert one.angle == pytest.approx(other.angle)
@@ -169,7 +171,7 @@ def test_a_path_ends_where_the_density_is_not_a_number_and_counts_its_steps():
     hamiltonian, state = begin(target, N)
     state.driven[N:] = 1e4
     (whole,) = SPLITTING.path(hamiltonian, state, N_STEPS, STEP_SIZE)
-    steps = list(StepByStep.path(SPLITTING, hamiltonian, state, N_STEPS, STEP_SIZE))
+    steps = list(IntegratorBase.path(SPLITTING, hamiltonian, state, N_STEPS, STEP_SIZE))
     assert whole.state is None
     assert whole.failure is steps[-1].failure is Failure.NON_FINITE
     assert whole.n_steps == len(steps) < N_STEPS
@@ -183,3 +185,53 @@ def test_a_transition_reports_the_steps_that_were_made_at_once():
     assert outcome.accepted
     assert math.isfinite(outcome.energy_error)
     np.testing.assert_array_equal(outcome.state.origin.position, state.position)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_one_latent_value_has_a_path_as_well(n):
+    term = BoundTerm(LikelihoodKernel("poisson_log"), (np.full(n, 2.0),))
+    sites = GaussianSites(np.full(n, 0.2), np.full(n, 0.7))
+    chart = SiteChart(FactorizedPrior(centred_prior(n)), sites, lasting=True)
+    compare_paths(LatentTarget(chart, SiteLikelihood(n, [term])), n)
+
+
+def test_a_shortened_path_is_never_a_proposal():
+    """Where ψ and its slope are numbers, but not the sum of their squares."""
+    target = target_of(likelihood_of("poisson_log"))
+    hamiltonian, state = begin(target, N)
+    follow = target.follow
+    target.follow = lambda *arguments: (1, False, *follow(*arguments)[2:])
+    (step,) = SPLITTING.path(hamiltonian, state, N_STEPS, STEP_SIZE)
+    assert (step.state, step.failure, step.n_steps) == (None, Failure.NON_FINITE, 1)
+
+
+def test_targets_travel_without_their_addresses():
+    """A compiled path in one process is one in another, or goes step by step there: never through a stale address."""
+    target = target_of(likelihood_of("poisson_log"))
+    assert target.follows
+    copied = cloudpickle.loads(cloudpickle.dumps(target))
+    assert "_followed" not in vars(copied)
+    compare_paths(copied, N)
+    joint, held = held_of(JOINT["centred process, poisson_log"][0])
+    assert held.follows
+    assert joint.__getstate__()["_native"] == (None, None)
+    assert held.__getstate__()["_native"] is None
+
+
+def test_an_exception_in_the_likelihood_leaves_a_path():
+    @numba.njit
+    def raising(eta, y):
+        if eta[0] > 1e3:
+            raise ValueError("too far")
+        return np.array(0.0), y - eta
+
+    likelihood = likelihood_of("poisson_log")
+
+    class Raising(SiteLikelihood):
+        compiled_gradient = (raising, None, (np.ones(N),))
+
+    target = target_of(Raising(N, likelihood.terms))
+    hamiltonian, state = begin(target, N)
+    state.driven[N:] = 1e6
+    with pytest.raises(ValueError, match="too far"):
+        next(SPLITTING.path(hamiltonian, state, N_STEPS, STEP_SIZE))

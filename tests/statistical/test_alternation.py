@@ -199,7 +199,7 @@ class Following(Alternation):
 
 
 class SitesCountedTwice(Alternation):
-    """The trajectory that is compiled does not take off what the chart has of the sites."""
+    """The end of a compiled trajectory is judged without taking off what the chart has of the sites."""
 
     def _move_latents(self, step_size, rng):
         held = self._point.held
@@ -207,9 +207,27 @@ class SitesCountedTwice(Alternation):
         usual = held.follow
 
         def follow(*arguments):
-            n_steps, moved, driven, end = usual(*arguments)
+            *path, end = usual(*arguments)
             end.log_density = end.log_likelihood
-            return n_steps, moved, driven, end
+            return *path, end
+
+        held.follow = follow
+        outcome = super()._move_latents(step_size, rng)
+        held.follow = usual
+        return outcome
+
+
+class OfUnevenLength(Alternation):
+    """How long a compiled trajectory is depends on where it begins: its way back is another."""
+
+    def _move_latents(self, step_size, rng):
+        held = self._point.held
+        assert held.follows
+        usual = held.follow
+
+        def follow(moved, driven, point, n_steps, step_size):
+            shorter = 1 if moved[moved.size // 2 :].sum() > 0.0 else n_steps
+            return usual(moved, driven, point, shorter, step_size)
 
         held.follow = follow
         outcome = super()._move_latents(step_size, rng)
@@ -220,7 +238,14 @@ class SitesCountedTwice(Alternation):
 INFORMED = Problem(Process("centred", amplitude=0.0, level=0.0), "poisson_log")
 # Narrow ones, so that their evidence depends on the hyperparameters.
 NARROW = GaussianSites(np.full(INFORMED.latents.n, -1.0), np.full(INFORMED.latents.n, 3.0))
-MUTANTS = {JudgedByTheEmulator: 120, WithoutEvidence: 200, OfFreshNoise: 80, Following: 300, SitesCountedTwice: 200}
+MUTANTS = {
+    JudgedByTheEmulator: 120,
+    WithoutEvidence: 200,
+    OfFreshNoise: 80,
+    Following: 300,
+    SitesCountedTwice: 200,
+    OfUnevenLength: 300,
+}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

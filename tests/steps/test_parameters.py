@@ -130,7 +130,7 @@ def test_counts_without_a_dispersion_have_nothing_to_move(monkeypatch):
     assert spy.outcomes == []
 
 
-@pytest.mark.parametrize(("rejected", "share"), [(0.1, 0.0), (0.18, 0.0), (0.21, 0.5), (0.25, 1.0), (0.6, 1.0)])
+@pytest.mark.parametrize(("rejected", "share"), [(0.1, 0.0), (0.18, 0.0), (0.21, 0.5), (0.24, 1.0), (0.6, 1.0)])
 def test_how_often_depends_on_what_was_rejected_in_tuning(moving, monkeypatch, rejected, share):
     spy, (step, point) = Spy().watch(monkeypatch), moving
     step.chains[0].trial = 100, 1.0 - rejected

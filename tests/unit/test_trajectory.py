@@ -9,7 +9,7 @@ import pytest
 
 from pymc_rmhmc.dynamics.adaptation import DualAveraging, search_step_size
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
-from pymc_rmhmc.dynamics.integrators import RotationSplitting, Step, StepByStep
+from pymc_rmhmc.dynamics.integrators import IntegratorBase, RotationSplitting, Step
 from pymc_rmhmc.dynamics.trajectory import FixedSteps, JitteredPath, single_step_acceptance, transition
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.charts import SiteChart
@@ -26,7 +26,7 @@ def flow():
     return GaussianHamiltonian(LatentTarget(SiteChart(FactorizedPrior(stated)), family))
 
 
-class Broken(StepByStep):
+class Broken(IntegratorBase):
     """An integrator that fails at a given step, for a given reason."""
 
     def __init__(self, at: int, failure: Failure):
@@ -79,7 +79,7 @@ def test_acceptance_has_the_metropolis_frequency(flow):
 
 
 def test_a_divergence_is_judged_at_the_end(flow):
-    class Climber(StepByStep):
+    class Climber(IntegratorBase):
         def step(self, hamiltonian, state, step_size):
             return Step(type(state)(state.point, state.momentum + 100.0))
 

@@ -69,10 +69,11 @@ class SiteDensity(Protocol):
 
     def follow(
         self, moved: Array, driven: Array, point: Any, n_steps: int, step_size: float
-    ) -> tuple[int, Array, Array, SitePoint]:
-        """Steps of half a kick, a rotation and half a kick: those that were made, and where they lead.
+    ) -> tuple[int, bool, Array, Array, SitePoint]:
+        """Steps of half a kick, a rotation and half a kick.
 
-        That is the `SpannedState.moved`, `driven` and `point` there. They end where ψ is not a number.
+        How many were made, and whether ψ and its slope are numbers after the last: it is the last where they are not.
+        Then `SpannedState.moved`, `driven` and `point` there.
         """
 
 
@@ -201,11 +202,13 @@ class SpannedHamiltonian:
         """Whether the density makes a trajectory's steps by itself, for `follow`."""
         return self.residual.follows
 
-    def follow(self, state: SpannedState, n_steps: int, step_size: float) -> tuple[int, SpannedState]:
-        """So many steps, made by the density: how many they were, and where they end."""
-        n_steps, moved, driven, point = self.residual.follow(state.moved, state.driven, state.point, n_steps, step_size)
+    def follow(self, state: SpannedState, n_steps: int, step_size: float) -> tuple[int, SpannedState | None]:
+        """So many steps, made by the density: how many they were, and where they end; None where ψ is not a number."""
+        n_steps, finite, moved, driven, point = self.residual.follow(
+            state.moved, state.driven, state.point, n_steps, step_size
+        )
         angle = state.angle + n_steps * step_size
-        return n_steps, SpannedState(self.residual, state.origin, angle, moved, driven, point)
+        return n_steps, SpannedState(self.residual, state.origin, angle, moved, driven, point) if finite else None
 
     def energy(self, state: SpannedState) -> float:
         """H, up to a constant, in O(n)."""

@@ -27,10 +27,10 @@ type Array = NDArray[np.float64]
 
 
 @compiled
-def _raise(
+def _to_power(
     information: Array, fitted: Array, linear: Array, precision: Array
 ) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled
-    """The sites' b and w̄ to the power ``information / fitted``, 1 where that is 0 / 0, and the power."""
+    """The sites' b and w̄ to the power ``information / fitted``, or 1 where fitted is 0, and the power."""
     power = np.ones(information.size)
     for i in range(information.size):
         if fitted[i] > 0.0:
@@ -58,7 +58,7 @@ class MovingSites:
 
     def at(self, information: Array) -> RaisedSites:
         """The sites at a θ where the information at η̂ is this."""
-        linear, precision, power = _raise(information, self.information, self.sites.linear, self.sites.precision)
+        linear, precision, power = _to_power(information, self.information, self.sites.linear, self.sites.precision)
         return RaisedSites(linear, precision, self, power)
 
 

@@ -32,13 +32,13 @@ from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.linalg import cogram_lower, multiply_lower, reverse_cholesky, solve_lower
 from pymc_rmhmc.geometry.prior import FactorizedPrior, Predictor, PriorFailure
 
-__all__ = ["GaussianSites", "SiteChart"]
+__all__ = ["GaussianSites", "SiteChart", "residual_of_sites"]
 
 type Array = NDArray[np.float64]
 
 
 @compiled
-def _residual(
+def residual_of_sites(
     linear: Array, precision: Array, eta: Array, slope: Array
 ) -> tuple[float, Array]:  # pragma: no cover - compiled
     """``Σ bᵢηᵢ - ½ w̄ᵢηᵢ²``, and a slope less that of this."""
@@ -75,7 +75,7 @@ class GaussianSites:
 
     def residual(self, eta: Array, slope: Array) -> tuple[float, Array]:
         """`log_density`, and what is left of a slope (n,) beyond `gradient`, in one pass."""
-        value, residual = _residual(self.linear, self.precision, eta, slope)
+        value, residual = residual_of_sites(self.linear, self.precision, eta, slope)
         return value, residual
 
     def scaled(self, factor: float | Array) -> GaussianSites:
