@@ -7,6 +7,7 @@ are wrong on purpose, which the same test rejects; and whole runs against joint 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -140,14 +141,19 @@ class JudgedByTheEmulator(Alternation):
         return moved_along(outer, Along, rng)
 
 
-def in_density(name: str, kind, move):
-    """A move, with a class of another kind in place of the density that it takes by that name."""
-    usual = getattr(alternation, name)
-    setattr(alternation, name, kind)
+def instead(owner, name: str, other, move):
+    """A move, with something else in place of what has that name."""
+    usual = getattr(owner, name)
+    setattr(owner, name, other)
     try:
         return move()
     finally:
-        setattr(alternation, name, usual)
+        setattr(owner, name, usual)
+
+
+def in_density(name: str, kind, move):
+    """A move, with a class of another kind in place of the density that it takes by that name."""
+    return instead(alternation, name, kind, move)
 
 
 def moved_along(kernel: Alternation, kind, rng):
@@ -198,41 +204,35 @@ class Following(Alternation):
         return super()._move_hyperparameters(rng)
 
 
+def along(kernel: Alternation, follow, step_size: float, rng):
+    """The move of z along another path than the compiled one, which `follow` has for its first argument."""
+    held = kernel._point.held
+    assert held.follows
+    other = partial(follow, held.follow)
+    return instead(held, "follow", other, lambda: Alternation._move_latents(kernel, step_size, rng))
+
+
 class SitesCountedTwice(Alternation):
     """The end of a compiled trajectory is judged without taking off what the chart has of the sites."""
 
     def _move_latents(self, step_size, rng):
-        held = self._point.held
-        assert held.follows
-        usual = held.follow
-
-        def follow(*arguments):
+        def follow(usual, *arguments):
             *path, end = usual(*arguments)
             end.log_density = end.log_likelihood
             return *path, end
 
-        held.follow = follow
-        outcome = super()._move_latents(step_size, rng)
-        held.follow = usual
-        return outcome
+        return along(self, follow, step_size, rng)
 
 
 class OfUnevenLength(Alternation):
     """How long a compiled trajectory is depends on where it begins: its way back is another."""
 
     def _move_latents(self, step_size, rng):
-        held = self._point.held
-        assert held.follows
-        usual = held.follow
-
-        def follow(moved, driven, point, n_steps, step_size):
+        def follow(usual, moved, driven, point, n_steps, step_size):
             shorter = 1 if moved[moved.size // 2 :].sum() > 0.0 else n_steps
             return usual(moved, driven, point, shorter, step_size)
 
-        held.follow = follow
-        outcome = super()._move_latents(step_size, rng)
-        held.follow = usual
-        return outcome
+        return along(self, follow, step_size, rng)
 
 
 INFORMED = Problem(Process("centred", amplitude=0.0, level=0.0), "poisson_log")
