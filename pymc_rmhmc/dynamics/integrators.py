@@ -123,7 +123,7 @@ class RotationSplitting(IntegratorBase[Any, Any]):
 
     def path(self, hamiltonian: Any, state: Any, n_steps: int, step_size: float) -> Iterator[Step[Any]]:
         """Advance so many times: at once where the Hamiltonian makes such steps by itself."""
-        if not getattr(hamiltonian, "follows", False):
+        if not hamiltonian.follows_from(state):
             yield from super().path(hamiltonian, state, n_steps, step_size)
             return
         n_steps, end = hamiltonian.follow(state, n_steps, step_size)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.geometry.compilation import compiled
 
-__all__ = ["factorise", "factorise_in_place", "solve_in_place", "symmetric_product"]
+__all__ = ["factorise", "factorise_in_place", "multiply_in_place", "solve_in_place", "symmetric_product"]
 
 type Array = NDArray[np.float64]
 
@@ -31,6 +31,7 @@ def _routine(library: str, name: str, n_arguments: int) -> Any:
 
 
 _dtrsv = _routine("blas", "dtrsv", 8)
+_dtrmv = _routine("blas", "dtrmv", 8)
 _dsymv = _routine("blas", "dsymv", 10)
 _dpotrf = _routine("lapack", "dpotrf", 5)
 
@@ -46,6 +47,18 @@ def solve_in_place(factor: Array, vector: Array, transpose: bool) -> None:  # pr
     letter, number = letters.ctypes.data, numbers.ctypes.data
     trans = letter + 2 if transpose else letter + 1
     _dtrsv(letter, trans, letter + 1, number, factor.ctypes.data, number, vector.ctypes.data, number + 4)
+    if letters[0] != LOWER or numbers[1] != 1:
+        vector[:] = np.nan
+
+
+@compiled
+def multiply_in_place(factor: Array, vector: Array, transpose: bool) -> None:  # pragma: no cover
+    """``L v`` or ``Lᵀ v`` in place of v, for a lower triangular, Fortran-ordered L; v is contiguous."""
+    letters = np.array([LOWER, PLAIN, TRANSPOSED], dtype=np.uint8)
+    numbers = np.array([vector.size, 1], dtype=np.int32)
+    letter, number = letters.ctypes.data, numbers.ctypes.data
+    trans = letter + 2 if transpose else letter + 1
+    _dtrmv(letter, trans, letter + 1, number, factor.ctypes.data, number, vector.ctypes.data, number + 4)
     if letters[0] != LOWER or numbers[1] != 1:
         vector[:] = np.nan
 

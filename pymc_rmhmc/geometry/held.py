@@ -12,11 +12,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.dynamics.hamiltonian import Followed, Origin, dot
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.conditional import SitesOnCovariance
 from pymc_rmhmc.geometry.charts.moving_sites import MovingSites
@@ -24,9 +25,8 @@ from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.finite import failure_of
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
 from pymc_rmhmc.geometry.latent_blocks import Conditional, JointBlock, sites_at
-from pymc_rmhmc.geometry.native import NativeLikelihood
 from pymc_rmhmc.geometry.prior import PriorFailure
-from pymc_rmhmc.geometry.rotation import evaluate_sites, follow_rotation
+from pymc_rmhmc.geometry.rotation import CompiledSites
 
 __all__ = ["HeldNoise", "HeldPoint", "HeldTheta", "MarginalPoint"]
 
@@ -63,7 +63,7 @@ class HeldPoint:
         """``(∂ψ/∂η, T Tᵀ ∂ψ/∂η)`` in one array, (2 n,)."""
         return np.concatenate((self.residual, self.held.gram(self.residual)))
 
-    @property
+    @cached_property
     def failure(self) -> Failure:
         """NON_FINITE where ψ or its slope is."""
         return failure_of(self.log_density, self.residual)
@@ -71,7 +71,7 @@ class HeldPoint:
     @property
     def displacement(self) -> Array:
         """``T z``, (n,)."""
-        return np.concatenate(self.eta) - self.held.centre
+        return _joined(self.eta) - self.held.centre
 
 
 class HeldTheta:
@@ -107,7 +107,7 @@ class HeldTheta:
     def __init__(self, target: JointTarget, standard: Array, like: HeldTheta | None = None) -> None:
         placed = target.chart.place(standard)
         self.theta, self.standard, self.borrows = placed.theta, standard, like is not None
-        if not np.isfinite(self.theta).all():
+        if not math.isfinite(self.theta.sum()):
             raise PriorFailure(Failure.NON_FINITE, -1)
         try:
             self._log_rest, _ = target.density.rest(self.theta)
@@ -115,20 +115,23 @@ class HeldTheta:
         except np.linalg.LinAlgError:
             raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, 0) from None
         self.conditionals = [conditional for _, _, conditional in self._blocks]
-        self.log_marginal = self._log_rest + placed.log_volume + 0.5 * float(standard @ standard)
-        self.log_marginal += sum(conditional.log_evidence for conditional in self.conditionals)
+        self.log_marginal = self._log_rest + placed.log_volume + 0.5 * dot(standard, standard)
+        for conditional in self.conditionals:
+            self.log_marginal += conditional.log_evidence
         self.centre = _joined([conditional.centre for conditional in self.conditionals])
-        self._native = self._native_likelihood(target)
+        self._compiled = self._compile(target)
 
     def __getstate__(self) -> dict[str, Any]:
         # An address is of this process alone; without it steps are made one by one.
-        return self.__dict__ | {"_native": None}
+        return self.__dict__ | {"_compiled": None}
 
-    def _native_likelihood(self, target: JointTarget) -> NativeLikelihood | None:
-        """The likelihood as compiled code calls it, where there is one block and the sites see a covariance."""
-        if len(self._blocks) > 1 or not isinstance(self.conditionals[0], SitesOnCovariance):
+    def _compile(self, target: JointTarget) -> CompiledSites | None:
+        """ψ for compiled code, where there is one block and the sites see a covariance."""
+        (_, sites, conditional), *others = self._blocks
+        if others or not isinstance(conditional, SitesOnCovariance):
             return None
-        return target.native(self.theta, self.centre)
+        native = target.native(self.theta, self.centre)
+        return None if native is None else CompiledSites(native, self.theta, sites, self.centre, conditional.weighted)
 
     def _block(
         self, target: JointTarget, which: int, like: HeldTheta | None
@@ -158,31 +161,23 @@ class HeldTheta:
     @property
     def follows(self) -> bool:
         """Whether `follow` can be asked for."""
-        return self._native is not None
+        return self._compiled is not None
 
-    def follow(
-        self, moved: Array, driven: Array, point: HeldPoint, n_steps: int, step_size: float
-    ) -> tuple[int, bool, Array, Array, HeldPoint]:
-        """The steps that were made of a trajectory, and where it is then: `follow_rotation` for these sites."""
-        assert self._native is not None
-        sites, native = self._blocks[0][1], self._native
-        conditional = cast("SitesOnCovariance", self.conditionals[0])
-        n_steps, finite, moved, driven, eta, log_likelihood, log_density, slope, force = follow_rotation(
-            native.address, self.theta, native.rest, native.shift, sites.linear, sites.precision, self.centre,
-            conditional.weighted, moved, driven, point.force, n_steps, step_size,
-        )  # fmt: skip
+    def follow(self, origin: Origin, point: HeldPoint, n_steps: int, step_size: float) -> Followed:
+        """The steps that were made of a trajectory, and where it is then."""
+        assert self._compiled is not None
+        n_steps, finite, moved, driven, gained, eta, log_likelihood, log_density, slope, force = self._compiled.follow(
+            origin, point.force, n_steps, step_size
+        )
         end = HeldPoint(self, log_density, log_likelihood, force[: self.centre.size], [eta], [slope])
         if finite:
             end.__dict__["force"] = force
-        return n_steps, finite, moved, driven, end
+        return Followed(n_steps, finite, moved, driven, gained, end)
 
     def at(self, placed: list[Array]) -> HeldPoint:
         """Evaluate at the sites (k,) of every block."""
-        if self._native is not None:
-            sites, native = self._blocks[0][1], self._native
-            log_likelihood, log_density, slope, residual = evaluate_sites(
-                native.address, self.theta, native.rest, native.shift, sites.linear, sites.precision, placed[0]
-            )
+        if self._compiled is not None:
+            log_likelihood, log_density, slope, residual = self._compiled.evaluate(placed[0])
             return HeldPoint(self, log_density, log_likelihood, residual, placed, [slope])
         point, residuals = HeldPoint(self, eta=placed), []
         for (block, sites, _), eta in zip(self._blocks, placed, strict=True):
@@ -197,12 +192,18 @@ class HeldTheta:
 
     def apply(self, noise: Array) -> Array:
         """``T z``, (n,)."""
-        return _joined(self._place(noise)) - self.centre
+        held = zip(self.conditionals, self._by_noise(noise), strict=True)
+        return _joined([conditional.apply(part) for conditional, part in held])
 
     def _place(self, noise: Array) -> list[Array]:
         """The sites of every block."""
-        parts = self._split(noise, [conditional.n_noise for conditional in self.conditionals])
-        return [conditional.place(part) for conditional, part in zip(self.conditionals, parts, strict=True)]
+        held = zip(self.conditionals, self._by_noise(noise), strict=True)
+        return [conditional.place(part) for conditional, part in held]
+
+    def _by_noise(self, noise: Array) -> list[Array]:
+        if len(self.conditionals) == 1:
+            return [noise]
+        return self._split(noise, [conditional.n_noise for conditional in self.conditionals])
 
     def adjoint(self, sites: Array) -> Array:
         """``Tᵀ v`` for a v (n,)."""
@@ -215,13 +216,13 @@ class HeldTheta:
         return _joined([conditional.gram(part) for conditional, part in parts])
 
     def _by_block(self, sites: Array) -> list[Array]:
+        if len(self._blocks) == 1:
+            return [sites]
         return self._split(sites, [block.n_sites for block, _, _ in self._blocks])
 
     @staticmethod
     def _split(whole: Array, sizes: list[int]) -> list[Array]:
         """The parts of an array, one for each block."""
-        if len(sizes) == 1:
-            return [whole]
         ends = list(itertools.accumulate(sizes, initial=0))
         return [whole[a:b] for a, b in itertools.pairwise(ends)]
 

@@ -155,8 +155,11 @@ class Conditional(Protocol):
     def centre(self) -> Array:
         """The sites where z is 0, (n,)."""
 
+    def apply(self, noise: Array) -> Array:
+        """``T z`` of the map ``η = centre + T z``, (n,); z may have been placed then."""
+
     def adjoint(self, sites: Array) -> Array:
-        """``Tᵀ v`` of the map ``η = centre + T z``, for a v (n,); more can be placed afterwards."""
+        """``Tᵀ v``, for a v (n,); more can be placed afterwards."""
 
     def gram(self, sites: Array) -> Array:
         """``T Tᵀ v``, (n,)."""

@@ -8,19 +8,21 @@ takes longer than they do.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numba.extending import overload
 from numpy.typing import NDArray
 
+from pymc_rmhmc.dynamics.hamiltonian import Origin
 from pymc_rmhmc.geometry.blas import symmetric_product
 from pymc_rmhmc.geometry.charts.dual import gram
-from pymc_rmhmc.geometry.charts.site import residual_of_sites
+from pymc_rmhmc.geometry.charts.site import GaussianSites, residual_of_sites
 from pymc_rmhmc.geometry.compilation import compiled
-from pymc_rmhmc.geometry.native import call_likelihood
+from pymc_rmhmc.geometry.native import NativeLikelihood, call_likelihood
 
-__all__ = ["evaluate_sites", "follow_rotation", "gram_product"]
+__all__ = ["CompiledSites", "gram_product"]
 
 type Array = NDArray[np.float64]
 
@@ -37,7 +39,7 @@ def gram_product(spread: Any, vector: Array) -> Array:
 def _compiled_gram_product(spread: Any, vector: Any) -> Any:
     if spread.count == 1:
         return lambda spread, vector: symmetric_product(spread[0], vector)
-    return lambda spread, vector: gram(spread[0], spread[1], spread[2], spread[3], spread[4], vector)
+    return lambda spread, vector: gram(spread[0], spread[1], spread[2], vector)
 
 
 @compiled
@@ -56,6 +58,18 @@ def _kick(driven: Array, force: Array, time: float) -> None:  # pragma: no cover
 
 
 @compiled
+def _gained(
+    moved: Array, driven: Array, displacement: Array, drive: Array, angle: float
+) -> float:  # pragma: no cover - compiled
+    """``½ zᵀz + ½ pᵀp`` less that of the origin: see `pymc_rmhmc.dynamics.hamiltonian.SpannedHamiltonian`."""
+    n, cosine, sine, gained = displacement.size, math.cos(angle), math.sin(angle), 0.0
+    for i in range(n):
+        gained += moved[i] * (cosine * displacement[i] + sine * drive[i] + moved[n + i])
+        gained += driven[i] * (cosine * drive[i] - sine * displacement[i] + driven[n + i])
+    return 0.5 * gained
+
+
+@compiled
 def evaluate_sites(
     address: int, theta: Array | None, rest: tuple[Array, ...], shift: Array | None, linear: Array, precision: Array,
     eta: Array,
@@ -71,9 +85,9 @@ def evaluate_sites(
 @compiled
 def follow_rotation(
     address: int, theta: Array | None, rest: tuple[Array, ...], shift: Array | None, linear: Array, precision: Array,
-    centre: Array, spread: tuple[Array, ...], moved: Array, driven: Array, force: Array, n_steps: int,
+    centre: Array, spread: tuple[Array, ...], displacement: Array, drive: Array, force: Array, n_steps: int,
     step_size: float,
-) -> tuple[int, bool, Array, Array, Array, float, float, Array, Array]:  # pragma: no cover - compiled  # fmt: skip
+) -> tuple[int, bool, Array, Array, float, Array, float, float, Array, Array]:  # pragma: no cover  # fmt: skip
     """Half a kick, then so many rotations with kicks between them, and half a kick.
 
     Parameters
@@ -84,8 +98,10 @@ def follow_rotation(
         The sites, and where they are at z = 0.
     spread : tuple of arrays
         For `gram_product`.
-    moved, driven, force : (2 n,) array
-        As in `pymc_rmhmc.dynamics.hamiltonian.SpannedState`, and the point's force.
+    displacement, drive : (n,) array
+        Of the trajectory's origin: ``T z₀`` and ``T p₀``.
+    force : (2 n,) array
+        There.
     n_steps : int
         Rotations.
     step_size : float
@@ -95,12 +111,16 @@ def follow_rotation(
     -------
     int, bool
         Steps that were made, and whether ψ and its slope are numbers after the last.
+    two arrays and a float
+        moved, driven and gained there, as in `pymc_rmhmc.dynamics.hamiltonian.Followed`.
     arrays and floats
-        moved and driven there; η, ``Σ ℓ``, ψ, ``∂ℓ/∂η`` and the force, of which the first half is ``∂ψ/∂η``.
+        η, ``Σ ℓ``, ψ, ``∂ℓ/∂η`` and the force, of which the first half is ``∂ψ/∂η``.
     """
     # Loops where an expression of arrays would do: it takes the compiler longer, a fraction of a second each.
     n = centre.size
-    moved, driven, force = moved.copy(), driven.copy(), force.copy()
+    moved, driven, force = np.zeros(2 * n), np.zeros(2 * n), force.copy()
+    for i in range(n):
+        moved[n + i], driven[n + i] = displacement[i], drive[i]
     _kick(driven, force, 0.5 * step_size)
     eta, log_likelihood, log_density, slope = centre, 0.0, 0.0, centre
     for done in range(1, n_steps + 1):
@@ -116,9 +136,51 @@ def follow_rotation(
             force[i] = residual[i]
             square += residual[i] * residual[i]
         if not (math.isfinite(log_density) and math.isfinite(square)):
-            return done, False, moved, driven, eta, log_likelihood, log_density, slope, force
+            return done, False, moved, driven, 0.0, eta, log_likelihood, log_density, slope, force
         spanned = gram_product(spread, residual)
         for i in range(n):
             force[n + i] = spanned[i]
         _kick(driven, force, step_size if done < n_steps else 0.5 * step_size)
-    return n_steps, True, moved, driven, eta, log_likelihood, log_density, slope, force
+    gained = _gained(moved, driven, displacement, drive, n_steps * step_size)
+    return n_steps, True, moved, driven, gained, eta, log_likelihood, log_density, slope, force
+
+
+@dataclass(slots=True)
+class CompiledSites:
+    """A likelihood less Gaussian sites, of sites ``centre + T z``, as compiled code has it.
+
+    Attributes
+    ----------
+    native : NativeLikelihood
+        The likelihood.
+    theta : (d,) array or None
+        What it reads besides.
+    sites : GaussianSites
+        What is taken off.
+    centre : (n,) array
+        The sites where z is 0.
+    spread : tuple of arrays
+        For `gram_product`.
+    """
+
+    native: NativeLikelihood
+    theta: Array | None
+    sites: GaussianSites
+    centre: Array
+    spread: tuple[Array, ...]
+
+    def evaluate(self, eta: Array) -> tuple[float, float, Array, Array]:
+        """`evaluate_sites`, at η (n,)."""
+        native, sites = self.native, self.sites
+        found: tuple[float, float, Array, Array] = evaluate_sites(
+            native.address, self.theta, native.rest, native.shift, sites.linear, sites.precision, eta
+        )
+        return found
+
+    def follow(self, origin: Origin, force: Array, n_steps: int, step_size: float) -> Any:
+        """`follow_rotation` from a trajectory's origin, where the force (2 n,) is known."""
+        native, sites = self.native, self.sites
+        return follow_rotation(
+            native.address, self.theta, native.rest, native.shift, sites.linear, sites.precision, self.centre,
+            self.spread, origin.displacement, origin.drive, force, n_steps, step_size,
+        )  # fmt: skip

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
+from pymc_rmhmc.dynamics.hamiltonian import Followed, Origin
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.finite import failure_of
 from pymc_rmhmc.geometry.linalg import multiply_symmetric
-from pymc_rmhmc.geometry.native import NativeLikelihood, native_likelihood
-from pymc_rmhmc.geometry.rotation import evaluate_sites, follow_rotation
+from pymc_rmhmc.geometry.native import native_likelihood
+from pymc_rmhmc.geometry.rotation import CompiledSites
 
 __all__ = ["LatentTarget", "Likelihood", "SiteTargetPoint", "TargetPoint", "Tempering"]
 
@@ -178,49 +179,43 @@ class LatentTarget:
         """Evaluate φ and its slope at ``Φ z`` (n,): one product with ``ΦΦᵀ`` and one likelihood."""
         predictor = self.chart.predictor
         eta = predictor.offset + displacement
-        if self._followed is None:
+        if self._compiled is None:
             log_likelihood, value, slope = self._evaluate(eta)
-        else:
-            # As `follow` has it, to the last bit.
-            native, sites = self._followed
-            log_likelihood, value, _, slope = evaluate_sites(
-                native.address, None, native.rest, native.shift, sites.linear, sites.precision, eta
-            )
+        else:  # as `follow` has it, to the last bit
+            log_likelihood, value, _, slope = self._compiled.evaluate(eta)
         n = slope.size
         force = np.empty(2 * n)
         force[:n], force[n:] = slope, multiply_symmetric(predictor.gram, slope)
         return SiteTargetPoint(eta, log_likelihood, value, force)
 
     @cached_property
-    def _followed(self) -> tuple[NativeLikelihood, GaussianSites] | None:
-        """What `follow` needs: the likelihood for compiled code, and the sites that are taken off; None without."""
+    def _compiled(self) -> CompiledSites | None:
+        """φ for compiled code; None where the likelihood is not, or where φ is not it less the chart's sites."""
         found = self.likelihood.compiled_gradient
         if self.residual_sites is None or self.beta != 1.0 or found is None:
             return None
-        function, shift, rest = found
-        native = native_likelihood(function, None, self.chart.predictor.offset, rest, shift)
-        return None if native is None else (native, self.residual_sites.scaled(-1.0))
+        (function, shift, rest), predictor = found, self.chart.predictor
+        native = native_likelihood(function, None, predictor.offset, rest, shift)
+        if native is None:
+            return None
+        return CompiledSites(native, None, self.residual_sites.scaled(-1.0), predictor.offset, (predictor.gram,))
 
     @property
     def follows(self) -> bool:
         """Whether `follow` can be asked for."""
-        return self._followed is not None
+        return self._compiled is not None
 
-    def follow(
-        self, moved: Array, driven: Array, point: SiteTargetPoint, n_steps: int, step_size: float
-    ) -> tuple[int, bool, Array, Array, SiteTargetPoint]:
-        """The steps that were made of a trajectory, and where it is then: `follow_rotation` in this chart."""
-        assert self._followed is not None
-        (native, sites), predictor = self._followed, self.chart.predictor
-        n_steps, finite, moved, driven, eta, log_likelihood, value, _, force = follow_rotation(
-            native.address, None, native.rest, native.shift, sites.linear, sites.precision, predictor.offset,
-            (predictor.gram,), moved, driven, point.force, n_steps, step_size,
-        )  # fmt: skip
-        return n_steps, finite, moved, driven, SiteTargetPoint(eta, log_likelihood, value, force)
+    def follow(self, origin: Origin, point: SiteTargetPoint, n_steps: int, step_size: float) -> Followed:
+        """The steps that were made of a trajectory, and where it is then."""
+        assert self._compiled is not None
+        n_steps, finite, moved, driven, gained, eta, log_likelihood, value, _, force = self._compiled.follow(
+            origin, point.force, n_steps, step_size
+        )
+        return Followed(n_steps, finite, moved, driven, gained, SiteTargetPoint(eta, log_likelihood, value, force))
 
     def __getstate__(self) -> dict[str, Any]:
         # An address is of this process alone, and found again.
-        return {name: held for name, held in self.__dict__.items() if name != "_followed"}
+        return {name: held for name, held in self.__dict__.items() if name != "_compiled"}
 
     def apply(self, vector: Array) -> Array:
         """``Φ vector``, (n,)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import cloudpickle
 import numba
@@ -169,7 +170,7 @@ def test_a_path_ends_where_the_density_is_not_a_number_and_counts_its_steps():
     """e^η of a displacement of thousands."""
     target = target_of(likelihood_of("poisson_log"))
     hamiltonian, state = begin(target, N)
-    state.driven[N:] = 1e4
+    state.origin.drive[:] = 1e4
     (whole,) = SPLITTING.path(hamiltonian, state, N_STEPS, STEP_SIZE)
     steps = list(IntegratorBase.path(SPLITTING, hamiltonian, state, N_STEPS, STEP_SIZE))
     assert whole.state is None
@@ -200,7 +201,7 @@ def test_a_shortened_path_is_never_a_proposal():
     target = target_of(likelihood_of("poisson_log"))
     hamiltonian, state = begin(target, N)
     follow = target.follow
-    target.follow = lambda *arguments: (1, False, *follow(*arguments)[2:])
+    target.follow = lambda *arguments: replace(follow(*arguments), n_steps=1, finite=False)
     (step,) = SPLITTING.path(hamiltonian, state, N_STEPS, STEP_SIZE)
     assert (step.state, step.failure, step.n_steps) == (None, Failure.NON_FINITE, 1)
 
@@ -210,12 +211,12 @@ def test_targets_travel_without_their_addresses():
     target = target_of(likelihood_of("poisson_log"))
     assert target.follows
     copied = cloudpickle.loads(cloudpickle.dumps(target))
-    assert "_followed" not in vars(copied)
+    assert "_compiled" not in vars(copied)
     compare_paths(copied, N)
     joint, held = held_of(JOINT["centred process, poisson_log"][0])
     assert held.follows
     assert joint.__getstate__()["_native"] == (None, None)
-    assert held.__getstate__()["_native"] is None
+    assert held.__getstate__()["_compiled"] is None
 
 
 def test_an_exception_in_the_likelihood_leaves_a_path():
@@ -232,6 +233,6 @@ def test_an_exception_in_the_likelihood_leaves_a_path():
 
     target = target_of(Raising(N, likelihood.terms))
     hamiltonian, state = begin(target, N)
-    state.driven[N:] = 1e6
+    state.origin.drive[:] = 1e6
     with pytest.raises(ValueError, match="too far"):
         next(SPLITTING.path(hamiltonian, state, N_STEPS, STEP_SIZE))

@@ -217,9 +217,9 @@ class SitesCountedTwice(Alternation):
 
     def _move_latents(self, step_size, rng):
         def follow(usual, *arguments):
-            *path, end = usual(*arguments)
-            end.log_density = end.log_likelihood
-            return *path, end
+            found = usual(*arguments)
+            found.point.log_density = found.point.log_likelihood
+            return found
 
         return along(self, follow, step_size, rng)
 
@@ -228,9 +228,19 @@ class OfUnevenLength(Alternation):
     """How long a compiled trajectory is depends on where it begins: its way back is another."""
 
     def _move_latents(self, step_size, rng):
-        def follow(usual, moved, driven, point, n_steps, step_size):
-            shorter = 1 if moved[moved.size // 2 :].sum() > 0.0 else n_steps
-            return usual(moved, driven, point, shorter, step_size)
+        def follow(usual, origin, point, n_steps, step_size):
+            shorter = 1 if origin.displacement.sum() > 0.0 else n_steps
+            return usual(origin, point, shorter, step_size)
+
+        return along(self, follow, step_size, rng)
+
+
+class WithoutWhatKicksAdd(Alternation):
+    """The end of a compiled trajectory is judged as if z and p were no longer than at its beginning."""
+
+    def _move_latents(self, step_size, rng):
+        def follow(usual, *arguments):
+            return replace(usual(*arguments), gained=0.0)
 
         return along(self, follow, step_size, rng)
 
@@ -245,6 +255,7 @@ MUTANTS = {
     Following: 300,
     SitesCountedTwice: 200,
     OfUnevenLength: 300,
+    WithoutWhatKicksAdd: 200,
 }
 
 

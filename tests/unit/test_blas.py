@@ -10,8 +10,18 @@ import pytest
 from scipy.linalg import cholesky, solve_triangular
 from scipy.stats import multivariate_normal
 
-from pymc_rmhmc.geometry.blas import factorise_in_place, solve_in_place, symmetric_product
-from pymc_rmhmc.geometry.charts.dual import centre_of_sites, dual, factor_of_sites, gram, place, roots_of_sites
+from pymc_rmhmc.geometry.blas import factorise_in_place, multiply_in_place, solve_in_place, symmetric_product
+from pymc_rmhmc.geometry.charts.dual import (
+    adjoint,
+    apply,
+    centre_of_sites,
+    dual,
+    factor_of_sites,
+    gram,
+    place,
+    place_noise,
+    roots_of_sites,
+)
 
 SIZES = [1, 2, 17, 130]
 
@@ -31,6 +41,17 @@ def test_triangles_are_solved_in_place_of_the_vector(n):
         solve_in_place(factor, solved, transpose)
         exact = solve_triangular(np.tril(factor), vector, lower=True, trans=int(transpose))
         np.testing.assert_allclose(solved, exact, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_triangles_multiply_in_place_of_the_vector(n):
+    factor = np.asfortranarray(cholesky(positive(n), lower=True))
+    factor[np.triu_indices(n, 1)] = np.nan  # what is above is not read
+    vector = np.random.default_rng(1).standard_normal(n)
+    for transpose in (False, True):
+        product, whole = vector.copy(), np.tril(factor)
+        multiply_in_place(factor, product, transpose)
+        np.testing.assert_allclose(product, (whole.T if transpose else whole) @ vector, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -71,10 +92,10 @@ def weighted(n: int):
     """A prior, and sites of which some say nothing, some little, and some much more than it."""
     covariance = positive(n, 3)
     precision = np.resize([0.0, 0.3, 40.0, 1e6], n)
-    root, weak, inverse = roots_of_sites(precision, covariance.diagonal())
-    has_factor, inner = factor_of_sites(covariance, root)
+    roots = roots_of_sites(precision, covariance.diagonal())
+    has_factor, inner = factor_of_sites(covariance, roots[0])
     assert has_factor
-    return precision, (covariance, inner, root, weak, inverse)
+    return precision, (covariance, inner, roots)
 
 
 def test_sites_are_weak_or_strong_by_what_they_say_beside_the_prior():
@@ -98,9 +119,9 @@ def test_the_centre_and_the_evidence_are_those_of_a_gaussian(n):
     covariance, rng = positive(n, 3), np.random.default_rng(5)
     mean, precision = rng.standard_normal(n), np.resize([0.3, 2.0, 40.0], n)
     linear = rng.standard_normal(n)
-    root, weak, inverse = roots_of_sites(precision, covariance.diagonal())
-    given = (covariance, factor_of_sites(covariance, root)[1], root, weak, inverse)
-    slope, centre_dual, centre, log_evidence = centre_of_sites(*given, mean, linear, precision)
+    roots = roots_of_sites(precision, covariance.diagonal())
+    given = (covariance, factor_of_sites(covariance, roots[0])[1], roots)
+    (slope, centre_dual, centre), log_evidence = centre_of_sites(*given, mean, linear, precision)
     np.testing.assert_allclose(slope, linear - precision * mean)
     posterior = np.linalg.inv(np.linalg.inv(covariance) + np.diag(precision))
     np.testing.assert_allclose(centre, posterior @ (np.linalg.solve(covariance, mean) + linear), rtol=1e-9)
@@ -114,16 +135,20 @@ def test_the_centre_and_the_evidence_are_those_of_a_gaussian(n):
 def test_a_draw_of_the_prior_and_of_the_sites_noise_is_one_of_their_product():
     n, rng = 4, np.random.default_rng(6)
     covariance, precision = positive(n, 3), np.array([0.0, 0.3, 2.0, 40.0])
-    root, weak, inverse = roots_of_sites(precision, covariance.diagonal())
-    given = (covariance, factor_of_sites(covariance, root)[1], root, weak, inverse)
+    roots = roots_of_sites(precision, covariance.diagonal())
+    given = (covariance, factor_of_sites(covariance, roots[0])[1], roots)
     mean, linear = rng.standard_normal(n), rng.standard_normal(n)
-    slope, _, centre, _ = centre_of_sites(*given, mean, linear, precision)
-    factor = np.linalg.cholesky(covariance)
+    slope, _, centre = centre_of_sites(*given, mean, linear, precision)[0]
+    factor = np.asfortranarray(np.linalg.cholesky(covariance))
     columns = []
     for unit in np.eye(2 * n):
         pulled, placed = place(*given, mean, slope, precision, factor @ unit[:n], unit[n:])
         np.testing.assert_allclose(placed, mean + factor @ unit[:n] + covariance @ pulled, atol=1e-12)
+        of_noise = place_noise(*given, mean, slope, precision, factor, unit)
+        np.testing.assert_allclose(of_noise, (pulled, placed), atol=1e-12)
+        np.testing.assert_allclose(apply(*given, precision, factor, unit), placed - centre, atol=1e-12)
         columns.append(placed - centre)
-    whole = np.column_stack(columns)
+    whole, vector = np.column_stack(columns), rng.standard_normal(n)
+    np.testing.assert_allclose(adjoint(*given, factor, vector), whole.T @ vector, atol=1e-12)
     posterior = np.linalg.inv(np.linalg.inv(covariance) + np.diag(precision))
     np.testing.assert_allclose(whole @ whole.T, posterior, rtol=1e-8, atol=1e-10)

@@ -1,6 +1,6 @@
 """Hamiltonians: what they ask of a metric or a density, and the three that there are."""
 
-from pymc_rmhmc.dynamics.hamiltonian.gaussian import GaussianHamiltonian, GaussianState
+from pymc_rmhmc.dynamics.hamiltonian.gaussian import GaussianHamiltonian, GaussianState, dot
 from pymc_rmhmc.dynamics.hamiltonian.protocols import (
     Density,
     DensityPoint,
@@ -11,11 +11,19 @@ from pymc_rmhmc.dynamics.hamiltonian.protocols import (
     NearbyPoint,
 )
 from pymc_rmhmc.dynamics.hamiltonian.riemannian import RiemannianHamiltonian, RiemannianState
-from pymc_rmhmc.dynamics.hamiltonian.spanned import SiteDensity, SitePoint, SpannedHamiltonian, SpannedState
+from pymc_rmhmc.dynamics.hamiltonian.spanned import (
+    Followed,
+    Origin,
+    SiteDensity,
+    SitePoint,
+    SpannedHamiltonian,
+    SpannedState,
+)
 
 __all__ = [
     "Density",
     "DensityPoint",
+    "Followed",
     "GaussianHamiltonian",
     "GaussianState",
     "Hamiltonian",
@@ -23,10 +31,12 @@ __all__ = [
     "Metric",
     "MetricPoint",
     "NearbyPoint",
+    "Origin",
     "RiemannianHamiltonian",
     "RiemannianState",
     "SiteDensity",
     "SitePoint",
     "SpannedHamiltonian",
     "SpannedState",
+    "dot",
 ]

@@ -16,7 +16,6 @@ step waits for. z itself is formed where somebody asks for it: once a trajectory
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -25,14 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
+from pymc_rmhmc.dynamics.hamiltonian.gaussian import dot
 from pymc_rmhmc.errors import Failure
 
-__all__ = ["SiteDensity", "SitePoint", "SpannedHamiltonian", "SpannedState"]
+__all__ = ["Followed", "Origin", "SiteDensity", "SitePoint", "SpannedHamiltonian", "SpannedState"]
 
 type Array = NDArray[np.float64]
-
-# At a hundred sites NumPy's own product of two vectors takes five times as long.
-dot: Callable[[Array, Array], float] = blas.ddot
 
 
 class SitePoint(Protocol):
@@ -67,14 +64,8 @@ class SiteDensity(Protocol):
     def follows(self) -> bool:
         """Whether it makes a trajectory's steps by itself."""
 
-    def follow(
-        self, moved: Array, driven: Array, point: Any, n_steps: int, step_size: float
-    ) -> tuple[int, bool, Array, Array, SitePoint]:
-        """Steps of half a kick, a rotation and half a kick.
-
-        How many were made, and whether ψ and its slope are numbers after the last: it is the last where they are not.
-        Then `SpannedState.moved`, `driven` and `point` there.
-        """
+    def follow(self, origin: Origin, point: Any, n_steps: int, step_size: float) -> Followed:
+        """Steps of half a kick, a rotation and half a kick, from a trajectory's origin, where ψ is `point`."""
 
 
 # Not frozen, though nobody writes to them: freezing would make the making of a state, several times a step,
@@ -90,6 +81,32 @@ class Origin:
     energy: float
 
 
+@dataclass(slots=True)
+class Followed:
+    """Steps that a density has made.
+
+    Attributes
+    ----------
+    n_steps : int
+        How many.
+    finite : bool
+        Whether ψ and its slope are numbers after the last: it is the last where they are not.
+    moved, driven : (2 n,) array
+        As in `SpannedState`.
+    gained : float
+        ``½ zᵀz + ½ pᵀp`` less that of the origin.
+    point : SitePoint
+        ψ at a.
+    """
+
+    n_steps: int
+    finite: bool
+    moved: Array
+    driven: Array
+    gained: float
+    point: SitePoint
+
+
 @dataclass
 class SpannedState:
     """A phase state by its displacement from a trajectory's origin.
@@ -100,22 +117,40 @@ class SpannedState:
         For Φᵀ.
     origin : Origin
         Where the trajectory began.
-    angle : float
-        How far the rotation has gone since.
-    moved : (2 n,) array
-        ``(u, a)``.
-    driven : (2 n,) array
-        ``(v, b)``.
     point : SitePoint
         ψ at a.
+    angle : float
+        How far the rotation has gone since.
+    along : two (2 n,) arrays, or None
+        ``(u, a)`` and ``(v, b)``; None at the origin itself.
+    gained : float or None
+        ``½ zᵀz + ½ pᵀp`` less that of the origin, where it is known.
     """
 
     density: SiteDensity
     origin: Origin
-    angle: float
-    moved: Array
-    driven: Array
     point: SitePoint
+    angle: float = 0.0
+    along: tuple[Array, Array] | None = None
+    gained: float | None = None
+
+    @cached_property
+    def _arrays(self) -> tuple[Array, Array]:
+        """`along`, formed at the origin where a single step asks for it."""
+        if self.along is not None:
+            return self.along
+        nothing = np.zeros(self.n_sites)
+        return np.concatenate((nothing, self.origin.displacement)), np.concatenate((nothing, self.origin.drive))
+
+    @property
+    def moved(self) -> Array:
+        """``(u, a)``, (2 n,)."""
+        return self._arrays[0]
+
+    @property
+    def driven(self) -> Array:
+        """``(v, b)``, (2 n,)."""
+        return self._arrays[1]
 
     @cached_property
     def position(self) -> Array:
@@ -134,11 +169,13 @@ class SpannedState:
     @property
     def n_sites(self) -> int:
         """The size of a."""
-        return self.moved.size // 2
+        return self.origin.displacement.size
 
     @property
     def coordinates(self) -> tuple[Array, Array]:
         """What `SpannedHamiltonian.state` needs to stand here again to the last bit: z and a."""
+        if self.along is None:
+            return self.origin.position, self.origin.displacement
         return self.position, self.moved[self.n_sites :]
 
 
@@ -167,9 +204,9 @@ class SpannedHamiltonian:
 
     def stand(self, position: Array, displacement: Array, point: SitePoint) -> SpannedState:
         """The same where ψ at ``Φ z`` is known."""
-        nothing = np.zeros_like(displacement)
-        origin = Origin(position, np.zeros_like(position), displacement, nothing, 0.5 * dot(position, position))
-        return self._at(origin, point)
+        momentum, drive = np.zeros(position.size), np.zeros(displacement.size)
+        origin = Origin(position, momentum, displacement, drive, 0.5 * dot(position, position))
+        return SpannedState(self.residual, origin, point, gained=0.0)
 
     def refresh(self, state: SpannedState, rng: np.random.Generator) -> SpannedState:
         """Draw ``p ~ N(0, I)``, and measure from here."""
@@ -177,53 +214,48 @@ class SpannedHamiltonian:
         momentum = rng.standard_normal(position.size)
         energy = 0.5 * (dot(position, position) + dot(momentum, momentum))
         origin = Origin(position, momentum, displacement, self.residual.apply(momentum), energy)
-        return self._at(origin, state.point)
-
-    def _at(self, origin: Origin, point: SitePoint) -> SpannedState:
-        """The state at an origin itself, where u = v = 0."""
-        n = origin.displacement.size
-        moved, driven = np.zeros(2 * n), np.zeros(2 * n)
-        moved[n:], driven[n:] = origin.displacement, origin.drive
-        return SpannedState(self.residual, origin, 0.0, moved, driven, point)
+        return SpannedState(self.residual, origin, state.point, gained=0.0)
 
     def kick(self, state: SpannedState, time: float) -> SpannedState:
         """The flow of -φ for a time: ``v += time ψ'``, ``b += time S ψ'``."""
         driven = blas.daxpy(state.point.force, state.driven.copy(), a=time)
-        return SpannedState(self.residual, state.origin, state.angle, state.moved, driven, state.point)
+        return SpannedState(self.residual, state.origin, state.point, state.angle, (state.moved, driven))
 
     def drift(self, state: SpannedState, time: float) -> SpannedState:
         """The flow of ``½ zᵀz + ½ pᵀp`` for a time: a rotation."""
         moved, driven = blas.drot(state.moved, state.driven, math.cos(time), math.sin(time))
         point = self.residual.at_sites(moved[state.n_sites :])
-        return SpannedState(self.residual, state.origin, state.angle + time, moved, driven, point)
+        return SpannedState(self.residual, state.origin, point, state.angle + time, (moved, driven))
 
-    @property
-    def follows(self) -> bool:
-        """Whether the density makes a trajectory's steps by itself, for `follow`."""
-        return self.residual.follows
+    def follows_from(self, state: SpannedState) -> bool:
+        """Whether the density makes the steps of a trajectory from here by itself, for `follow`."""
+        return state.along is None and self.residual.follows
 
     def follow(self, state: SpannedState, n_steps: int, step_size: float) -> tuple[int, SpannedState | None]:
-        """So many steps, made by the density: how many they were, and where they end; None where ψ is not a number."""
-        n_steps, finite, moved, driven, point = self.residual.follow(
-            state.moved, state.driven, state.point, n_steps, step_size
-        )
-        angle = state.angle + n_steps * step_size
-        return n_steps, SpannedState(self.residual, state.origin, angle, moved, driven, point) if finite else None
+        """Steps from a trajectory's origin, made by the density: how many, and the end; None where ψ is no number."""
+        found = self.residual.follow(state.origin, state.point, n_steps, step_size)
+        if not found.finite:
+            return found.n_steps, None
+        angle, along = found.n_steps * step_size, (found.moved, found.driven)
+        return found.n_steps, SpannedState(self.residual, state.origin, found.point, angle, along, found.gained)
 
     def energy(self, state: SpannedState) -> float:
         """H, up to a constant, in O(n)."""
+        gained = self._gained(state) if state.gained is None else state.gained
+        return state.origin.energy + gained - state.point.log_density
+
+    @staticmethod
+    def _gained(state: SpannedState) -> float:
+        """``½ zᵀz + ½ pᵀp`` less that of the origin."""
         origin, n = state.origin, state.n_sites
         u, v = state.moved[:n], state.driven[:n]
-        if state.angle == 0.0 and not v.any():
-            return origin.energy - state.point.log_density
         cosine, sine = math.cos(state.angle), math.sin(state.angle)
-        gained = (
+        return 0.5 * (
             cosine * (dot(u, origin.displacement) + dot(v, origin.drive))
             + sine * (dot(u, origin.drive) - dot(v, origin.displacement))
             + dot(u, state.moved[n:])
             + dot(v, state.driven[n:])
         )
-        return origin.energy + 0.5 * gained - state.point.log_density
 
     def failure(self, state: SpannedState) -> Failure:
         """NON_FINITE where ψ or its slope is."""

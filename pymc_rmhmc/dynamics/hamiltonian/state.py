@@ -14,7 +14,8 @@ __all__ = ["PhaseState"]
 type Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, though nobody writes to them: several are made for every trajectory, and freezing doubles what one takes.
+@dataclass(slots=True)
 class PhaseState[Point: DensityPoint]:
     """A position with what was evaluated there, and a momentum (n,)."""
 

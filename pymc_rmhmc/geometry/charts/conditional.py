@@ -32,7 +32,17 @@ from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts.dual import centre_of_sites, dual, gram, place, roots_of_sites, weigh
+from pymc_rmhmc.geometry.charts.dual import (
+    adjoint,
+    apply,
+    centre_of_sites,
+    dual,
+    gram,
+    place,
+    place_noise,
+    roots_of_sites,
+    weigh,
+)
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.linalg import (
     cholesky,
@@ -76,15 +86,17 @@ class SitesOnCovariance(ABC):
         self._mean, self._covariance = mean, np.asfortranarray(covariance)
         self._site_linear, self._precision = sites.linear, sites.precision
         if inner is None:
-            has_factor, weights, found = weigh(self._covariance, mean, sites.linear, sites.precision)
-            self._inner, self._root, self._weak, self._inverse_root = weights
+            has_factor, self._inner, self._roots, found, self.log_evidence = weigh(
+                self._covariance, mean, sites.linear, sites.precision
+            )
             if not has_factor:
-                raise without_factor(self._covariance if np.isfinite(self._root).all() else self._root)
+                raise without_factor(self._covariance if np.isfinite(self._roots).all() else self._roots)
         else:
-            self._inner = inner
-            self._root, self._weak, self._inverse_root = roots_of_sites(sites.precision, covariance.diagonal())
-            found = centre_of_sites(*self.weighted, mean, sites.linear, sites.precision)
-        self._linear, self._centre_dual, self._centre, self.log_evidence = found
+            self._inner, self._roots = inner, roots_of_sites(sites.precision, covariance.diagonal())
+            found, self.log_evidence = centre_of_sites(*self.weighted, mean, sites.linear, sites.precision)
+        self._linear: Array = found[0]
+        self._centre_dual: Array = found[1]
+        self._centre: Array = found[2]
         self._inner_inverse: Array | None = None
         self._pushed = self._site_noise = self._placed_dual = np.zeros(0)
 
@@ -110,8 +122,16 @@ class SitesOnCovariance(ABC):
         """The sites where z is 0, (n,)."""
         return self._centre
 
+    @abstractmethod
+    def place(self, noise: Array) -> Array:
+        """The sites η (n,) of z."""
+
+    def apply(self, noise: Array) -> Array:
+        """``T z`` of the map ``η = centre + T z``, (n,); z has then been placed."""
+        return self.place(noise) - self._centre
+
     def adjoint(self, sites: Array) -> Array:
-        """``Tᵀ v`` of the map ``η = centre + T z``, for a v (n,)."""
+        """``Tᵀ v``, for a v (n,)."""
         return self._pull_noise(self._dual(sites))
 
     def gram(self, sites: Array) -> Array:
@@ -166,9 +186,15 @@ class SitesOnCovariance(ABC):
         return dual(*self.weighted, vector)
 
     @property
-    def weighted(self) -> tuple[Array, Array, Array, Array, Array]:
+    def weighted(self) -> tuple[Array, Array, Array]:
         """Q, B's factor, and the roots, as what is compiled has them."""
-        return self._covariance, self._inner, self._root, self._weak, self._inverse_root
+        return self._covariance, self._inner, self._roots
+
+    @property
+    def _root(self) -> Array:
+        """s, (n,)."""
+        root: Array = self._roots[0]
+        return root
 
 
 class DenseConditional(SitesOnCovariance):
@@ -217,9 +243,21 @@ class DenseConditional(SitesOnCovariance):
     def place(self, noise: Array) -> Array:
         """The latent values η (n,) of z (2 n,)."""
         n = self._mean.size
-        self._prior_noise = noise[:n]
-        self._placed = self._place_drawn(multiply_lower(self._factor, noise[:n]), noise[n:])
+        self._prior_noise, self._site_noise = noise[:n], noise[n:]
+        self._placed_dual, self._placed = place_noise(
+            *self.weighted, self._mean, self._linear, self._precision, self._factor, noise
+        )
         return self._placed
+
+    def apply(self, noise: Array) -> Array:
+        """``T z`` of the map ``η = centre + T z``, (n,); what was placed stays."""
+        moved: Array = apply(*self.weighted, self._precision, self._factor, noise)
+        return moved
+
+    def adjoint(self, sites: Array) -> Array:
+        """``Tᵀ v``, for a v (n,)."""
+        noise: Array = adjoint(*self.weighted, self._factor, sites)
+        return noise
 
     def enter(self, values: Array, noise: Array) -> Array:
         """A draw of z given the model's variable (n,); `noise` is (2 n,) standard normal."""

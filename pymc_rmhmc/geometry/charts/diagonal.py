@@ -154,8 +154,12 @@ class DiagonalConditional:
         """The predictor where z is 0, (n,)."""
         return self._centre_mean / self._root_power
 
+    def apply(self, noise: Array) -> Array:
+        """``T z`` of the map ``η = centre + T z``, (n,); z has then been placed."""
+        return self.place(noise) - self.centre
+
     def adjoint(self, sites: Array) -> Array:
-        """``Tᵀ v`` of the map ``η = centre + T z``, for a v (n,)."""
+        """``Tᵀ v``, for a v (n,)."""
         return self._inner.adjoint(sites / self._root_power)
 
     def gram(self, sites: Array) -> Array:

@@ -52,7 +52,8 @@ def sinh_arcsinh_inverse(x: Array, skewness: Array, tail: Array) -> Array:
     return np.asarray(np.sinh(tail * np.arcsinh(x) - skewness))
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, though nobody writes to it: one is made for every θ, and freezing doubles what that takes.
+@dataclass(slots=True)
 class PlacedHyperparameters:
     """θ of a ϑ, with what a gradient needs.
 

@@ -115,8 +115,12 @@ class RowsConditional:
         """The sites where z is 0, (N,)."""
         return self._scattered(row.centre for row in self._rows)
 
+    def apply(self, noise: Array) -> Array:
+        """``T z`` of the map ``η = centre + T z``, (N,)."""
+        return self._scattered(row.apply(z) for row, z in zip(self._rows, self._split(noise), strict=True))
+
     def adjoint(self, sites: Array) -> Array:
-        """``Tᵀ v`` of the map ``η = centre + T z``."""
+        """``Tᵀ v``."""
         held = zip(self._rows, self._where, strict=True)
         return np.concatenate([row.adjoint(sites[where]) for row, where in held])
 
