@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
 from pymc_rmhmc.geometry.blas import factorise
-from pymc_rmhmc.geometry.loops import identity_plus_scaled, running_sums
+from pymc_rmhmc.geometry.loops import identity_plus_scaled, invert_triangle, running_sums
 
 __all__ = [
     "cholesky",
@@ -33,8 +33,11 @@ ADJOINT_BLOCK = 96
 FEW = 256
 # Up to this size L⁻¹ itself, at twice the flops, costs less than an adjoint by blocks.
 SMALL = 400
-# LAPACK inverts a triangle at a third of the speed of a product: halves of one are inverted, down to this size.
-TRIANGLE = 64
+# LAPACK inverts a triangle at a third of the speed of a product: halves of one are inverted, down to this size, and
+# these by loops.
+TRIANGLE = 128
+# Rows that are mirrored at once.
+MIRRORED = 64
 # Numbers that are moved at once, few enough for the cache.
 CHUNK = 32768
 
@@ -146,8 +149,8 @@ def _reverse(matrix: Array) -> Array:
 
 def _fill_upper(matrix: Array) -> Array:
     """Copy the lower triangle of a matrix into its upper one, in place."""
-    for start in range(0, matrix.shape[0], TRIANGLE):
-        rows = slice(start, start + TRIANGLE)
+    for start in range(0, matrix.shape[0], MIRRORED):
+        rows = slice(start, start + MIRRORED)
         corner = np.tril(matrix[rows, rows])
         matrix[rows, rows] = corner + np.tril(corner, -1).T
         matrix[:start, rows] = matrix[rows, :start].T
@@ -174,7 +177,10 @@ def reverse_cholesky(matrix: Array) -> Array | None:
 def inverse_lower(factor: Array, *, overwrite: bool = False) -> Array:
     """The inverse of a lower triangular, Fortran-ordered matrix, whose upper triangle is 0."""
     n = factor.shape[0]
-    if n <= TRIANGLE or n > SMALL:
+    if n <= TRIANGLE:
+        small: Array = invert_triangle(np.asfortranarray(factor))
+        return small
+    if n > SMALL:
         inverse, _ = lapack.dtrtri(factor, lower=1, overwrite_c=int(overwrite))
         return np.asarray(inverse)
     half = n // 2
@@ -188,7 +194,7 @@ def inverse_lower(factor: Array, *, overwrite: bool = False) -> Array:
 
 def inverse_of_product(factor: Array, *, overwrite: bool = False) -> Array:
     """The lower triangle of ``(L Lᵀ)⁻¹``; what is above it is not to be read."""
-    if TRIANGLE < factor.shape[0] <= SMALL:
+    if factor.shape[0] <= SMALL:
         product, _ = lapack.dlauum(inverse_lower(factor), lower=1, overwrite_c=1)
     else:
         product, _ = lapack.dpotri(factor, lower=1, overwrite_c=int(overwrite))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.geometry.compilation import compiled
 
-__all__ = ["add_covariance_terms", "identity_plus_scaled", "running_sums"]
+__all__ = ["add_covariance_terms", "identity_plus_scaled", "invert_triangle", "running_sums"]
 
 type Array = NDArray[np.float64]
 
@@ -63,6 +63,37 @@ def identity_plus_scaled(gram: Array, root: Array) -> Array:  # pragma: no cover
             made[i] = first * after[i] * held[i]
         made[0] += 1.0
     return matrix.T
+
+
+@compiled
+def invert_triangle(factor: Array) -> Array:  # pragma: no cover - compiled
+    """``L⁻¹`` of a lower triangular, Fortran-ordered L, in Fortran order; 0 above.
+
+    A column at a time by substitution, four of its numbers at once: what is below them is then read and written once.
+    """
+    n = factor.shape[0]
+    columns, inverse = factor.T, np.zeros((n, n))
+    for j in range(n):
+        x = inverse[j]
+        x[j], k = 1.0, j
+        while k + 4 <= n:
+            first, second, third, fourth = columns[k], columns[k + 1], columns[k + 2], columns[k + 3]
+            a = x[k] / first[k]
+            b = (x[k + 1] - a * first[k + 1]) / second[k + 1]
+            c = (x[k + 2] - a * first[k + 2] - b * second[k + 2]) / third[k + 2]
+            d = (x[k + 3] - a * first[k + 3] - b * second[k + 3] - c * third[k + 3]) / fourth[k + 3]
+            x[k], x[k + 1], x[k + 2], x[k + 3] = a, b, c, d
+            k += 4
+            # Of parts that begin at 0 the compiler takes several numbers at a time.
+            below, first, second, third, fourth = x[k:], first[k:], second[k:], third[k:], fourth[k:]
+            for i in range(n - k):
+                below[i] = below[i] - a * first[i] - b * second[i] - c * third[i] - d * fourth[i]
+        while k < n:
+            x[k] /= columns[k, k]
+            for i in range(k + 1, n):
+                x[i] -= x[k] * columns[k, i]
+            k += 1
+    return inverse.T
 
 
 @compiled
