@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 import numba
+from numba.core import caching
 
-__all__ = ["compiled"]
+__all__ = ["KeptCode", "compiled"]
 
 
 def compiled[F: Callable[..., Any]](function: F) -> F:
@@ -18,10 +21,46 @@ def compiled[F: Callable[..., Any]](function: F) -> F:
         made: Any = numba.njit(cache=True)(function)
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
         made = numba.njit(function)
-    kept: Any = getattr(getattr(made, "_cache", None), "_cache_file", None)
-    if hasattr(kept, "_source_stamp"):
-        kept._source_stamp = _stamp()
+    kept: Any = getattr(made, "_cache", None)
+    if hasattr(kept, "_cache_file"):
+        kept._cache_file = KeptCode(kept._cache_path, kept._impl.filename_base, _stamp())
     return cast("F", made)
+
+
+# Numba's own classes have no types.
+_Files: Any = caching.IndexDataCacheFile
+
+
+class KeptCode(_Files):  # type: ignore[misc]
+    """What Numba keeps of a function on disk, safe where several processes compile it at once.
+
+    Numba numbers the files, and notes one in its index before it is written. A process that reads between the two finds
+    what an older version of the code has left under that number; and two that compile for different arguments may take
+    the same one, of which the last to write serves both. Here a file's name says what is in it, and it is noted when it
+    is there. Two that note at once may forget one of the two, which is then compiled again.
+    """
+
+    def save(self, key: Any, data: Any) -> None:
+        """Keep what was compiled for a key."""
+        stem = self._index_name.removesuffix(".nbi")
+        version = f"{stem}.{self._digest(self._source_stamp)}"
+        name = f"{version}.{self._digest(key)}.nbc"
+        self._save_data(name, data)
+        overloads = self._load_index()
+        overloads[key] = name
+        self._save_index(overloads)
+        if len(overloads) == 1:
+            self._remove_older(stem, version)
+
+    def _digest(self, contents: Any) -> str:
+        return hashlib.sha256(self._dump(contents)).hexdigest()[:12]
+
+    def _remove_older(self, stem: str, version: str) -> None:
+        """Let go of what other versions of the code have left; a process that still runs one compiles it again."""
+        for path in Path(self._cache_path).glob(f"{stem}.*.nbc"):
+            if not path.name.startswith(f"{version}."):
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
 
 @cache
