@@ -40,27 +40,30 @@ _dpotrf = _routine("lapack", "dpotrf", 5)
 
 
 @compiled
-def solve_in_place(factor: Array, vector: Array, transpose: bool) -> None:  # pragma: no cover
-    """``L⁻¹ v`` or ``L⁻ᵀ v`` in place of v, for a lower triangular, Fortran-ordered L; v is contiguous."""
+def _triangle_in_place(factor: Array, vector: Array, transpose: bool, inverse: bool) -> None:  # pragma: no cover
+    """A lower triangular, Fortran-ordered L, transposed or not, or the inverse of that, times v in v's place."""
     letters = np.array([LOWER, PLAIN, TRANSPOSED], dtype=np.uint8)
     numbers = np.array([vector.size, 1], dtype=np.int32)
     letter, number = letters.ctypes.data, numbers.ctypes.data
     trans = letter + 2 if transpose else letter + 1
-    _dtrsv(letter, trans, letter + 1, number, factor.ctypes.data, number, vector.ctypes.data, number + 4)
+    if inverse:
+        _dtrsv(letter, trans, letter + 1, number, factor.ctypes.data, number, vector.ctypes.data, number + 4)
+    else:
+        _dtrmv(letter, trans, letter + 1, number, factor.ctypes.data, number, vector.ctypes.data, number + 4)
     if letters[0] != LOWER or numbers[1] != 1:
         vector[:] = np.nan
 
 
 @compiled
+def solve_in_place(factor: Array, vector: Array, transpose: bool) -> None:  # pragma: no cover
+    """``L⁻¹ v`` or ``L⁻ᵀ v`` in place of v, for a lower triangular, Fortran-ordered L; v is contiguous."""
+    _triangle_in_place(factor, vector, transpose, True)
+
+
+@compiled
 def multiply_in_place(factor: Array, vector: Array, transpose: bool) -> None:  # pragma: no cover
     """``L v`` or ``Lᵀ v`` in place of v, for a lower triangular, Fortran-ordered L; v is contiguous."""
-    letters = np.array([LOWER, PLAIN, TRANSPOSED], dtype=np.uint8)
-    numbers = np.array([vector.size, 1], dtype=np.int32)
-    letter, number = letters.ctypes.data, numbers.ctypes.data
-    trans = letter + 2 if transpose else letter + 1
-    _dtrmv(letter, trans, letter + 1, number, factor.ctypes.data, number, vector.ctypes.data, number + 4)
-    if letters[0] != LOWER or numbers[1] != 1:
-        vector[:] = np.nan
+    _triangle_in_place(factor, vector, transpose, False)
 
 
 @compiled

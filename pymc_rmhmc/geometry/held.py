@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -201,9 +201,7 @@ class HeldTheta:
         return [conditional.place(part) for conditional, part in held]
 
     def _by_noise(self, noise: Array) -> list[Array]:
-        if len(self.conditionals) == 1:
-            return [noise]
-        return self._split(noise, [conditional.n_noise for conditional in self.conditionals])
+        return self._split(noise, (conditional.n_noise for conditional in self.conditionals))
 
     def adjoint(self, sites: Array) -> Array:
         """``Tᵀ v`` for a v (n,)."""
@@ -216,13 +214,12 @@ class HeldTheta:
         return _joined([conditional.gram(part) for conditional, part in parts])
 
     def _by_block(self, sites: Array) -> list[Array]:
-        if len(self._blocks) == 1:
-            return [sites]
-        return self._split(sites, [block.n_sites for block, _, _ in self._blocks])
+        return self._split(sites, (block.n_sites for block, _, _ in self._blocks))
 
-    @staticmethod
-    def _split(whole: Array, sizes: list[int]) -> list[Array]:
-        """The parts of an array, one for each block."""
+    def _split(self, whole: Array, sizes: Iterable[int]) -> list[Array]:
+        """The parts of an array, one for each block; of one block the sizes are not asked for."""
+        if len(self._blocks) == 1:
+            return [whole]
         ends = list(itertools.accumulate(sizes, initial=0))
         return [whole[a:b] for a, b in itertools.pairwise(ends)]
 

@@ -31,27 +31,30 @@ def positive(n: int, seed: int = 0) -> np.ndarray:
     return np.asfortranarray(root @ root.T / n + 0.5 * np.eye(n))
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_triangles_are_solved_in_place_of_the_vector(n):
+def triangle(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """A lower factor, above which is nothing to be read, and a vector."""
     factor = np.asfortranarray(cholesky(positive(n), lower=True))
-    factor[np.triu_indices(n, 1)] = np.nan  # what is above is not read
-    vector = np.random.default_rng(1).standard_normal(n)
-    for transpose in (False, True):
-        solved = vector.copy()
-        solve_in_place(factor, solved, transpose)
-        exact = solve_triangular(np.tril(factor), vector, lower=True, trans=int(transpose))
-        np.testing.assert_allclose(solved, exact, rtol=1e-10, atol=1e-12)
+    factor[np.triu_indices(n, 1)] = np.nan
+    return factor, np.random.default_rng(1).standard_normal(n)
 
 
+@pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("n", SIZES)
-def test_triangles_multiply_in_place_of_the_vector(n):
-    factor = np.asfortranarray(cholesky(positive(n), lower=True))
-    factor[np.triu_indices(n, 1)] = np.nan  # what is above is not read
-    vector = np.random.default_rng(1).standard_normal(n)
-    for transpose in (False, True):
-        product, whole = vector.copy(), np.tril(factor)
-        multiply_in_place(factor, product, transpose)
-        np.testing.assert_allclose(product, (whole.T if transpose else whole) @ vector, rtol=1e-10, atol=1e-12)
+def test_triangles_are_solved_in_place_of_the_vector(n, transpose):
+    factor, vector = triangle(n)
+    solved = vector.copy()
+    solve_in_place(factor, solved, transpose)
+    exact = solve_triangular(np.tril(factor), vector, lower=True, trans=int(transpose))
+    np.testing.assert_allclose(solved, exact, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("n", SIZES)
+def test_triangles_multiply_in_place_of_the_vector(n, transpose):
+    factor, vector = triangle(n)
+    product, whole = vector.copy(), np.tril(factor)
+    multiply_in_place(factor, product, transpose)
+    np.testing.assert_allclose(product, (whole.T if transpose else whole) @ vector, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
