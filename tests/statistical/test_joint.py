@@ -371,17 +371,7 @@ def grid(rng, reparameterize):
     return ["lengthscales", "amplitude", "level", "f"]
 
 
-def rows(rng, reparameterize):
-    """Two processes with one covariance, of which the first is seen better."""
-    x = np.linspace(-1.0, 1.0, 12)[:, None]
-    kernel = pm.HalfNormal("amplitude", 1.0) ** 2 * pm.gp.cov.Matern52(1, ls=pm.InverseGamma("lengthscale", 5.0, 5.0))
-    f = pm.gp.Latent(cov_func=kernel).prior("f", X=x, n_outputs=2, reparameterize=reparameterize)
-    rate = np.array([[20.0], [1.0]]) * np.exp(np.sin(2.0 * x.T * np.array([[1.0], [-1.0]])))
-    pm.Poisson("y", mu=np.array([[20.0], [1.0]]) * pm.math.exp(f), observed=rng.poisson(rate))
-    return ["amplitude", "lengthscale", "f"]
-
-
-@pytest.mark.parametrize("family", [ard, additive, basis, mixed, grid, rows])
+@pytest.mark.parametrize("family", [ard, additive, basis, mixed, grid])
 def test_a_long_run_of_nuts_agrees(family):
     def build(reparameterize):
         with pm.Model() as model:
@@ -393,11 +383,12 @@ def test_a_long_run_of_nuts_agrees(family):
     assert not isinstance(step._samplers[0], BlockSampler)
     ours = draw(centred, step, draws=2000, tune=300, chains=2)
     with whitened:
-        nuts_step = pm.NUTS(target_accept=0.9)
+        # Longer steps diverge in the tails of a scale, and stay there or leave them out.
+        nuts_step = pm.NUTS(target_accept=0.98)
     nuts = draw(whitened, nuts_step, draws=2000, tune=1000, chains=2)
     frame = compare({"ours": ours, "NUTS": nuts}, var_names=names)
     assert frame.loc["ours", "mean difference"] < 4.0
-    assert frame.loc["ours", "R-hat max"] < 1.02
+    assert (frame["R-hat max"] < 1.02).all()
     for name in names:  # widths as well as means
         ratio = ours.posterior[name].std(("chain", "draw")) / nuts.posterior[name].std(("chain", "draw"))
         assert (abs(np.log(ratio)) < 0.15).all()
