@@ -33,7 +33,6 @@ __all__ = [
     "IntegratorBase",
     "RotationSplitting",
     "Step",
-    "SurrogateFlow",
 ]
 
 type Array = NDArray[np.float64]
@@ -129,41 +128,6 @@ class RotationSplitting(IntegratorBase[Any, Any]):
         n_steps, end = hamiltonian.follow(state, n_steps, step_size)
         failure = Failure.NON_FINITE if end is None else Failure.NONE
         yield Step(end, failure, n_metric_evals=n_steps, n_steps=n_steps)
-
-
-class Surrogate(Protocol):
-    """A log density near that of a `GaussianHamiltonian`, whose own flow is cheap."""
-
-    def follow(self, position: Array, momentum: Array, time: float) -> tuple[Array, Array]:
-        """Where its flow leads in a time, by a map that is reversible and preserves volume."""
-
-
-class SurrogateFlow(IntegratorBase[GaussianHamiltonian, GaussianState]):
-    """The flow of another Hamiltonian, near to the one that judges where it leads: one evaluation a step.
-
-    Any map that is reversible and preserves volume leads to a valid proposal, and the energy error is the density's
-    own: a surrogate that is far off costs acceptance, never exactness. The density's gradient is not asked for.
-
-    Parameters
-    ----------
-    surrogate : Surrogate
-        With the metric ``G = I``, and constant.
-
-    References
-    ----------
-    Neal (2011), MCMC using Hamiltonian dynamics, the section on using approximations to compute the trajectory.
-    """
-
-    def __init__(self, surrogate: Surrogate) -> None:
-        self.surrogate = surrogate
-
-    def step(
-        self, hamiltonian: GaussianHamiltonian, state: GaussianState, step_size: float
-    ) -> Step[GaussianState]:
-        """Advance by `step_size`, however long."""
-        end = hamiltonian.moved(*self.surrogate.follow(state.position, state.momentum, step_size))
-        failure = hamiltonian.failure(end)
-        return Step(None if failure else end, failure, n_metric_evals=1)
 
 
 class _ImplicitIntegrator(IntegratorBase[Any, Any]):

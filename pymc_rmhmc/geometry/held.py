@@ -2,7 +2,8 @@
 
 At one ϑ the sites are ``η = centre + T z`` with a constant T, and the density sees z through them alone: the form that
 `pymc_rmhmc.dynamics.hamiltonian.SpannedHamiltonian` follows, O(n²) a step. At one z a value of the density of ϑ takes
-the priors' factors, and its derivative, twice as dear, is not asked for.
+the priors' factors, and its derivative, twice as dear, is not asked for. Nor is it where both move: the derivative by z
+is had for a few products.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pymc_rmhmc.geometry.latent_blocks import Conditional, JointBlock, sites_at
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.geometry.rotation import CompiledSites
 
-__all__ = ["HeldNoise", "HeldPoint", "HeldTheta", "MarginalPoint"]
+__all__ = ["HeldNoise", "HeldPoint", "HeldTheta", "ThetaPoint", "WithoutThetaForce"]
 
 type Array = NDArray[np.float64]
 
@@ -49,6 +50,8 @@ class HeldPoint:
         ``∂ψ/∂η``, of all blocks.
     eta, slope : list of (k,) arrays
         As in `JointPoint`.
+    failure : Failure
+        NON_FINITE where ψ or its slope is.
     """
 
     held: HeldTheta
@@ -57,16 +60,12 @@ class HeldPoint:
     residual: Array = field(default_factory=lambda: np.zeros(0))
     eta: list[Array] = field(default_factory=list)
     slope: list[Array] = field(default_factory=list)
+    failure: Failure = Failure.NONE
 
     @cached_property
     def force(self) -> Array:
         """``(∂ψ/∂η, T Tᵀ ∂ψ/∂η)`` in one array, (2 n,)."""
         return np.concatenate((self.residual, self.held.gram(self.residual)))
-
-    @cached_property
-    def failure(self) -> Failure:
-        """NON_FINITE where ψ or its slope is."""
-        return failure_of(self.log_density, self.residual)
 
     @property
     def displacement(self) -> Array:
@@ -107,7 +106,7 @@ class HeldTheta:
     def __init__(self, target: JointTarget, standard: Array, like: HeldTheta | None = None) -> None:
         placed = target.chart.place(standard)
         self.theta, self.standard, self.borrows = placed.theta, standard, like is not None
-        if not math.isfinite(self.theta.sum()):
+        if not math.isfinite(dot(self.theta, self.theta)):
             raise PriorFailure(Failure.NON_FINITE, -1)
         try:
             self._log_rest, _ = target.density.rest(self.theta)
@@ -169,7 +168,8 @@ class HeldTheta:
         n_steps, finite, moved, driven, gained, eta, log_likelihood, log_density, slope, force = self._compiled.follow(
             origin, point.force, n_steps, step_size
         )
-        end = HeldPoint(self, log_density, log_likelihood, force[: self.centre.size], [eta], [slope])
+        failure = Failure.NONE if finite else Failure.NON_FINITE
+        end = HeldPoint(self, log_density, log_likelihood, force[: self.centre.size], [eta], [slope], failure)
         if finite:
             end.__dict__["force"] = force
         return Followed(n_steps, finite, moved, driven, gained, end)
@@ -177,8 +177,9 @@ class HeldTheta:
     def at(self, placed: list[Array]) -> HeldPoint:
         """Evaluate at the sites (k,) of every block."""
         if self._compiled is not None:
-            log_likelihood, log_density, slope, residual = self._compiled.evaluate(placed[0])
-            return HeldPoint(self, log_density, log_likelihood, residual, placed, [slope])
+            log_likelihood, log_density, finite, slope, residual = self._compiled.evaluate(placed[0])
+            failure = Failure.NONE if finite else Failure.NON_FINITE
+            return HeldPoint(self, log_density, log_likelihood, residual, placed, [slope], failure)
         point, residuals = HeldPoint(self, eta=placed), []
         for (block, sites, _), eta in zip(self._blocks, placed, strict=True):
             log_likelihood, slope, _ = block.likelihood(self.theta, eta)
@@ -188,6 +189,7 @@ class HeldTheta:
             point.slope.append(slope)
             residuals.append(residual)
         point.residual = _joined(residuals)
+        point.failure = failure_of(point.log_density, point.residual)
         return point
 
     def apply(self, noise: Array) -> Array:
@@ -242,17 +244,17 @@ def _joined(parts: list[Array]) -> Array:
 
 
 @dataclass(slots=True)
-class MarginalPoint:
-    """ϑ where z is held.
+class ThetaPoint:
+    """The joint target where it is not differentiated by ϑ.
 
     Attributes
     ----------
-    position : (d,) array
-        ϑ.
+    position : array
+        ϑ (d,) where z is held; (ϑ, z) where it is not.
     log_density : float
-        Of ``log π(ϑ, z)``, what a standard normal of ϑ leaves, but for a constant.
-    gradient : None
-        Not evaluated.
+        Of ``log π(ϑ, z)``, what a standard normal of ϑ leaves, and one of z if that moves; but for a constant.
+    gradient : array or None
+        Of z, after zeros for ϑ; None where z is held.
     failure : Failure
         Why the rest may not be used.
     point : HeldPoint or None
@@ -266,7 +268,36 @@ class MarginalPoint:
     point: HeldPoint | None = None
 
 
-class HeldNoise:
+class _ThetaDensity:
+    """A density of ϑ, whatever else moves.
+
+    Parameters
+    ----------
+    target : JointTarget
+        Of (ϑ, z).
+    """
+
+    def __init__(self, target: JointTarget) -> None:
+        self._target = target
+
+    def _hold(self, standard: Array) -> HeldTheta | Failure:
+        """The target at a ϑ, or why there is none; where a prior has no factor is noted."""
+        try:
+            return HeldTheta(self._target, standard)
+        except PriorFailure as failure:
+            if failure.failure is Failure.NOT_POSITIVE_DEFINITE:
+                self._target.refused = self._target.chart.place(standard).theta
+            return failure.failure
+
+    @staticmethod
+    def of(point: HeldPoint) -> ThetaPoint:
+        """The ϑ at which z has been evaluated."""
+        log_density = point.held.log_marginal + point.log_density
+        failure = point.failure if math.isfinite(log_density) else Failure.NON_FINITE
+        return ThetaPoint(point.held.standard, log_density, None, failure, point)
+
+
+class HeldNoise(_ThetaDensity):
     """The joint target where z is held: a density of ϑ. Latent values move with it.
 
     Parameters
@@ -278,21 +309,32 @@ class HeldNoise:
     """
 
     def __init__(self, target: JointTarget, noise: Array) -> None:
-        self._target, self._noise = target, noise
+        super().__init__(target)
+        self._noise = noise
 
-    def at(self, standard: Array) -> MarginalPoint:
+    def at(self, standard: Array) -> ThetaPoint:
         """Evaluate the density of ϑ; a failure is a value."""
-        try:
-            held = HeldTheta(self._target, standard)
-        except PriorFailure as failure:
-            if failure.failure is Failure.NOT_POSITIVE_DEFINITE:
-                self._target.refused = self._target.chart.place(standard).theta
-            return MarginalPoint(standard, failure=failure.failure)
+        held = self._hold(standard)
+        if isinstance(held, Failure):
+            return ThetaPoint(standard, failure=held)
         return self.of(held.at_noise(self._noise))
 
-    @staticmethod
-    def of(point: HeldPoint) -> MarginalPoint:
-        """The ϑ at which z has been evaluated."""
-        log_density = point.held.log_marginal + point.log_density
-        failure = point.failure if math.isfinite(log_density) else Failure.NON_FINITE
-        return MarginalPoint(point.held.standard, log_density, None, failure, point)
+
+class WithoutThetaForce(_ThetaDensity):
+    """The joint target of ϑ and z, differentiated by z alone: a third of what its whole gradient takes."""
+
+    def at(self, position: Array) -> ThetaPoint:
+        """Evaluate at (ϑ, z); a failure is a value."""
+        d = self._target.n_theta
+        held = self._hold(position[:d])
+        if isinstance(held, Failure):
+            return ThetaPoint(position, failure=held)
+        return self.standing(position[d:], held.at_noise(position[d:]))
+
+    def standing(self, noise: Array, point: HeldPoint) -> ThetaPoint:
+        """The point (ϑ, z) of a z that has been evaluated."""
+        held, found = point.held, self.of(point)
+        found.position = np.concatenate((held.standard, noise))
+        if not found.failure:
+            found.gradient = np.concatenate((np.zeros_like(held.standard), held.adjoint(point.residual)))
+        return found

@@ -73,13 +73,16 @@ def _gained(
 def evaluate_sites(
     address: int, theta: Array | None, rest: tuple[Array, ...], shift: Array | None, linear: Array, precision: Array,
     eta: Array,
-) -> tuple[float, float, Array, Array]:  # pragma: no cover - compiled  # fmt: skip
-    """``Σ ℓ``, ``ψ = Σ ℓ(η) - sites(η)``, ``∂ℓ/∂η`` and ``∂ψ/∂η``."""
+) -> tuple[float, float, bool, Array, Array]:  # pragma: no cover - compiled  # fmt: skip
+    """``Σ ℓ``, ``ψ = Σ ℓ(η) - sites(η)``, whether ψ and its slope are numbers, ``∂ℓ/∂η`` and ``∂ψ/∂η``."""
     read = eta if shift is None else np.add(eta, shift)
     found = call_likelihood(address, theta, read, rest)
     log_likelihood, slope = found[0].item(), found[1]
     at_sites, residual = residual_of_sites(linear, precision, eta, slope)
-    return log_likelihood, log_likelihood - at_sites, slope, residual
+    log_density, square = log_likelihood - at_sites, 0.0
+    for i in range(residual.size):
+        square += residual[i] * residual[i]
+    return log_likelihood, log_density, math.isfinite(log_density) and math.isfinite(square), slope, residual
 
 
 @compiled
@@ -128,14 +131,12 @@ def follow_rotation(
         eta = np.empty(n)
         for i in range(n):
             eta[i] = centre[i] + moved[n + i]
-        log_likelihood, log_density, slope, residual = evaluate_sites(
+        log_likelihood, log_density, finite, slope, residual = evaluate_sites(
             address, theta, rest, shift, linear, precision, eta
         )
-        square = 0.0
         for i in range(n):
             force[i] = residual[i]
-            square += residual[i] * residual[i]
-        if not (math.isfinite(log_density) and math.isfinite(square)):
+        if not finite:
             return done, False, moved, driven, 0.0, eta, log_likelihood, log_density, slope, force
         spanned = gram_product(spread, residual)
         for i in range(n):
@@ -169,10 +170,10 @@ class CompiledSites:
     centre: Array
     spread: tuple[Array, ...]
 
-    def evaluate(self, eta: Array) -> tuple[float, float, Array, Array]:
+    def evaluate(self, eta: Array) -> tuple[float, float, bool, Array, Array]:
         """`evaluate_sites`, at η (n,)."""
         native, sites = self.native, self.sites
-        found: tuple[float, float, Array, Array] = evaluate_sites(
+        found: tuple[float, float, bool, Array, Array] = evaluate_sites(
             native.address, self.theta, native.rest, native.shift, sites.linear, sites.precision, eta
         )
         return found

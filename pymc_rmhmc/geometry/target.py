@@ -182,7 +182,7 @@ class LatentTarget:
         if self._compiled is None:
             log_likelihood, value, slope = self._evaluate(eta)
         else:  # as `follow` has it, to the last bit
-            log_likelihood, value, _, slope = self._compiled.evaluate(eta)
+            log_likelihood, value, _, _, slope = self._compiled.evaluate(eta)
         n = slope.size
         force = np.empty(2 * n)
         force[:n], force[n:] = slope, multiply_symmetric(predictor.gram, slope)

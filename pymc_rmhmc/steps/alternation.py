@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState, SpannedHamiltonian
-from pymc_rmhmc.dynamics.integrators import RotationSplitting, SurrogateFlow
+from pymc_rmhmc.dynamics.integrators import RotationSplitting
+from pymc_rmhmc.dynamics.surrogates import SurrogateFlow, SurrogateSplitting
 from pymc_rmhmc.dynamics.trajectory import JitteredPath, Length, Transition, transition
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import MarginalChart
 from pymc_rmhmc.geometry.emulator import Emulator
-from pymc_rmhmc.geometry.held import HeldNoise, HeldPoint, HeldTheta
+from pymc_rmhmc.geometry.held import HeldNoise, HeldPoint, HeldTheta, WithoutThetaForce
 from pymc_rmhmc.geometry.held_sites import HeldSites
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
 from pymc_rmhmc.geometry.prior import PriorFailure
@@ -92,6 +93,7 @@ class Alternation:
     ) -> None:
         self._target, self._length, self._parameters = target, length, parameters
         self._flow, self._splitting = SurrogateFlow(emulator), RotationSplitting()
+        self._both = SurrogateSplitting(emulator, target.n_theta)
         self._noise: Array = np.empty(0)
         self._point: Any = None
 
@@ -115,6 +117,30 @@ class Alternation:
     def joint_point(self) -> JointPoint:
         """Where the chain stands, or where the last draw has led it."""
         return self._point.held.joint(self._noise, self._point)
+
+    def move_together(self, step_size: float, rng: np.random.Generator) -> Transition[Any]:
+        """A trajectory of ϑ and z together; to be made before a draw's turns.
+
+        ϑ follows the emulator and z its own force, which knows of every ϑ on the way. What a turn holds may be what
+        keeps the other half where it is: this holds neither.
+
+        Parameters
+        ----------
+        step_size : float
+            Of the latents' trajectory.
+        rng : numpy.random.Generator
+            For momenta and decision.
+        """
+        density = WithoutThetaForce(self._target)
+        hamiltonian: Any = GaussianHamiltonian(density)
+        n_steps, size = self._length.draw(step_size, rng)
+        state = GaussianState(density.standing(self._noise, self._point), np.empty(0))
+        outcome = _led(transition(hamiltonian, self._both, state, n_steps, size, rng))
+        if outcome.accepted:
+            there = outcome.state.point
+            self._noise, self._point = there.position[self._target.n_theta :], there.point
+        outcome.state = None
+        return outcome
 
     @property
     def moves_parameters(self) -> bool:
@@ -212,10 +238,14 @@ class Alternation:
         # The whole path is one step: the flow divides it as it needs.
         _, length = self._length.draw(math.inf, rng)
         state = GaussianState(along.of(self._point), np.empty(0))
-        outcome = transition(hamiltonian, self._flow, state, 1, length, rng)
-        if outcome.failure in (Failure.ENERGY, Failure.NON_FINITE):
-            # Where the emulator leads astray, not where the posterior is hard.
-            outcome.failure, outcome.energy_error = Failure.NONE, math.nan
+        outcome = _led(transition(hamiltonian, self._flow, state, 1, length, rng))
         if outcome.accepted:
             self._point = outcome.state.point.point
         return outcome
+
+
+def _led(outcome: Transition[Any]) -> Transition[Any]:
+    """A trajectory along the emulator: where that leads astray is not where the posterior is hard."""
+    if outcome.failure in (Failure.ENERGY, Failure.NON_FINITE):
+        outcome.failure, outcome.energy_error = Failure.NONE, math.nan
+    return outcome

@@ -17,7 +17,7 @@ from pymc_rmhmc.dynamics.trajectory import JitteredPath
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.geometry.emulator import Emulator
-from pymc_rmhmc.geometry.held import HeldNoise
+from pymc_rmhmc.geometry.held import HeldNoise, WithoutThetaForce
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.steps import alternation
 from pymc_rmhmc.steps.alternation import ROUNDS, Alternation
@@ -30,6 +30,7 @@ from tests.steps.test_joint_sampling import two_scales
 pytestmark = pytest.mark.slow
 
 LENGTH, STEP_SIZE = JitteredPath(1.7, 0.1, 100), 0.3
+TOGETHER_STEP_SIZE = 0.9
 PROBLEMS = {
     "centred process, poisson_log": Problem(Process("centred"), "poisson_log", simulations=120),
     "whitened process, bernoulli_logit": Problem(Process("whitened"), "bernoulli_logit", simulations=120),
@@ -40,8 +41,8 @@ PROBLEMS = {
     "rows, bernoulli_probit": Problem(Rows(), "bernoulli_probit", simulations=120),
     "sum of two vectors, negativebinomial_log": Problem(Sum(), "negativebinomial_log", simulations=120),
 }
-# A dozen tests of correct samplers; see test_sbc.
-LEVEL = 1e-3 / 12 / 3
+# Two dozen tests of correct samplers; see test_sbc.
+LEVEL = 1e-3 / 24 / 3
 
 
 def absurd_emulator(d: int, seed: int = 0) -> Emulator:
@@ -75,9 +76,14 @@ def forwards(kernel: Alternation, rng: np.random.Generator):
     return [move for turn in kernel.draw(STEP_SIZE, rng) for move in (turn.latents, turn.hyperparameters)]
 
 
+def at_once(kernel: Alternation, rng: np.random.Generator):
+    """Two trajectories of both halves, each its own reversal."""
+    return [kernel.move_together(TOGETHER_STEP_SIZE, rng) for _ in range(2)]
+
+
 def calibrate(
     problem: Problem, kernel_class=Alternation, seed: int = 1, sites: GaussianSites | None = None,
-    emulate=absurd_emulator,
+    emulate=absurd_emulator, turns=(backwards, forwards),
 ):  # fmt: skip
     """As `test_sbc.calibrate`, in one direction with the reversed order: p-value, failure rate, two acceptances."""
     rng, joint, ranks = np.random.default_rng(seed), problem.joint, []
@@ -89,7 +95,7 @@ def calibrate(
         problem.observe(y)
         target = JointTarget(joint, [following(joint.blocks[0], d, sites)], chart)
         start, before, others = target.enter(theta, [values], rng), int(rng.integers(PLACES)), []
-        for turn, length in ((backwards, before), (forwards, PLACES - 1 - before)):
+        for turn, length in zip(turns, (before, PLACES - 1 - before), strict=True):
             kernel = kernel_class(target, emulate(d), LENGTH)
             kernel.stand(start)
             for _ in range(length):
@@ -112,6 +118,14 @@ def test_ranks_of_the_truth_are_uniform_whatever_sites_and_emulator(name):
     assert failure_rate < 0.05
     assert 0.5 < latents < 0.9999
     assert 0.1 < hyperparameters < 0.9
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_ranks_are_uniform_where_both_move_at_once(name):
+    p, failure_rate, *acceptances = calibrate(PROBLEMS[name], turns=(at_once, at_once))
+    assert p > LEVEL
+    assert failure_rate < 0.05
+    assert 0.05 < np.mean(acceptances) < 0.95
 
 
 class JudgedByTheEmulator(Alternation):
@@ -245,6 +259,41 @@ class WithoutWhatKicksAdd(Alternation):
         return along(self, follow, step_size, rng)
 
 
+class AtOnce(Alternation):
+    """What moves of both halves that are wrong share."""
+
+    def judged(self, kind, step_size, rng):
+        """In a density of another kind."""
+        return in_density("WithoutThetaForce", kind, lambda: Alternation.move_together(self, step_size, rng))
+
+
+class AtOnceWithoutEvidence(AtOnce):
+    """What a ϑ has beyond z's density left out of the judgement."""
+
+    def move_together(self, step_size, rng):
+        class Both(WithoutThetaForce):
+            def standing(self, noise, point):
+                return without_evidence(super().standing(noise, point))
+
+        return self.judged(Both, step_size, rng)
+
+
+class AtOnceByOldForce(AtOnce):
+    """Every kick of z is by the force where the trajectory began: its way back is by another."""
+
+    def move_together(self, step_size, rng):
+        first = []
+
+        class Both(WithoutThetaForce):
+            def standing(self, noise, point):
+                found = super().standing(noise, point)
+                first.append(found.gradient)
+                found.gradient = first[0]
+                return found
+
+        return self.judged(Both, step_size, rng)
+
+
 INFORMED = Problem(Process("centred", amplitude=0.0, level=0.0), "poisson_log")
 # Narrow ones, so that their evidence depends on the hyperparameters.
 NARROW = GaussianSites(np.full(INFORMED.latents.n, -1.0), np.full(INFORMED.latents.n, 3.0))
@@ -257,6 +306,7 @@ MUTANTS = {
     OfUnevenLength: 300,
     WithoutWhatKicksAdd: 200,
 }
+AT_ONCE = {AtOnceWithoutEvidence: 200, AtOnceByOldForce: 600}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
@@ -267,6 +317,14 @@ def test_every_mutant_is_rejected(mutant):
     assert max(p_values) < LEVEL, p_values
 
 
+@pytest.mark.parametrize("mutant", AT_ONCE)
+def test_every_mutant_that_moves_both_at_once_is_rejected(mutant):
+    problem = replace(INFORMED, simulations=AT_ONCE[mutant])
+    sites = NARROW if mutant is AtOnceWithoutEvidence else None
+    p_values = [calibrate(problem, mutant, seed, sites, turns=(at_once, at_once))[0] for seed in range(2)]
+    assert max(p_values) < LEVEL, p_values
+
+
 @pytest.mark.parametrize("sites", [None, NARROW], ids=["absurd", "narrow"])
 def test_the_kernel_passes_where_the_mutants_fail(sites):
     p, failure_rate, latents, hyperparameters = calibrate(INFORMED, sites=sites)
@@ -274,6 +332,7 @@ def test_the_kernel_passes_where_the_mutants_fail(sites):
     assert failure_rate < 0.05
     assert 0.5 < latents < 0.9999
     assert 0.1 < hyperparameters < 0.9
+    assert calibrate(INFORMED, sites=sites, turns=(at_once, at_once))[0] > LEVEL
 
 
 def test_whole_runs_in_turns_and_of_joint_trajectories_agree():

@@ -172,7 +172,7 @@ def test_turns_are_given_up_where_hyperparameters_are_hardly_accepted(model, mon
 
 
 def test_an_absurd_emulator_that_stays_does_not_stop_the_chain(model, monkeypatch):
-    """With no trial the hyperparameters move in the joint trajectories alone, one draw in eight."""
+    """With no trial the hyperparameters move in the joint trajectories alone, one draw in four."""
     monkeypatch.setattr(joint_sampler, "emulate_marginal", absurd)
     monkeypatch.setattr(joint_sampler, "LEAST_ACCEPTED", 0.0)
     step, point = tuned(model)

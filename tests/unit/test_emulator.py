@@ -13,7 +13,7 @@ from scipy.stats import multivariate_normal, multivariate_t, norm
 from pymc_rmhmc.approximation import emulation
 from pymc_rmhmc.approximation.emulation import emulate_marginal, interpolate, on_a_floor
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
-from pymc_rmhmc.dynamics.integrators import SurrogateFlow
+from pymc_rmhmc.dynamics.surrogates import SurrogateFlow
 from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart

@@ -62,7 +62,8 @@ def evaluate(native, theta, linear, precision, eta):
 
 
 def check(found, total, slope, linear, precision, eta):
-    log_likelihood, log_density, returned, residual = found
+    log_likelihood, log_density, finite, returned, residual = found
+    assert finite
     assert log_likelihood == pytest.approx(total, rel=1e-13)
     assert log_density == pytest.approx(total - linear @ eta + 0.5 * precision @ eta**2, rel=1e-12)
     np.testing.assert_allclose(returned, slope, rtol=1e-13)
@@ -100,6 +101,17 @@ def test_what_is_not_compiled_or_returns_something_else_is_not_called(sites):
     assert native_likelihood(moved, None, THETA, (sites[2], y)) is None
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", ["a site", "a slope's datum"])
+def test_what_is_not_a_number_is_noticed(sites, bad, where):
+    linear, precision, eta = (each.copy() for each in sites)
+    y = np.linspace(-1.0, 1.0, N)
+    (eta if where == "a site" else y)[2] = bad
+    native = native_likelihood(fixed, None, eta, (y,))
+    with np.errstate(all="ignore"):
+        assert not evaluate(native, None, linear, precision, eta)[2]
+
+
 def test_what_it_raises_is_raised(sites):
     good, bad = np.zeros(N), np.full(N, 3.0)
     native = native_likelihood(raising, None, sites[2], (good,))
@@ -122,10 +134,10 @@ def test_nothing_is_kept_and_nothing_is_lost():
     y, nothing = np.arange(n) % 3, np.zeros(n)
     etas = [np.linspace(-1.0, 1.0, n), np.linspace(3.0, -2.0, n)]
     native = native_likelihood(fixed, None, etas[0], (y,))
-    results = [evaluate(native, None, nothing, nothing, eta)[2] for eta in etas]
+    results = [evaluate(native, None, nothing, nothing, eta)[3] for eta in etas]
     held, before = [sys.getrefcount(a) for a in (y, *etas)], resident()
     for i in range(300):
-        found = evaluate(native, None, nothing, nothing, etas[i % 2])[2]
+        found = evaluate(native, None, nothing, nothing, etas[i % 2])[3]
     assert [sys.getrefcount(a) for a in (y, *etas)] == held
     assert resident() - before < 50_000_000  # of 240
     np.testing.assert_array_equal(found, y - etas[1])

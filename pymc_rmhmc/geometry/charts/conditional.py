@@ -81,8 +81,6 @@ class SitesOnCovariance(ABC):
     """
 
     def __init__(self, mean: Array, covariance: Array, sites: GaussianSites, inner: Array | None = None) -> None:
-        if not math.isfinite(mean.sum()):
-            raise PriorFailure(Failure.NON_FINITE, 0)
         self._mean, self._covariance = mean, np.asfortranarray(covariance)
         self._site_linear, self._precision = sites.linear, sites.precision
         if inner is None:
@@ -94,6 +92,9 @@ class SitesOnCovariance(ABC):
         else:
             self._inner, self._roots = inner, roots_of_sites(sites.precision, covariance.diagonal())
             found, self.log_evidence = centre_of_sites(*self.weighted, mean, sites.linear, sites.precision)
+        # What is not finite in a mean leaves no number of what it makes.
+        if not (math.isfinite(self.log_evidence) or np.isfinite(mean).all()):
+            raise PriorFailure(Failure.NON_FINITE, 0)
         self._linear: Array = found[0]
         self._centre_dual: Array = found[1]
         self._centre: Array = found[2]
