@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian import Followed, Origin, dot
+from pymc_rmhmc.dynamics.hamiltonian import Followed, Origin, SpannedState, dot
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts.conditional import SitesOnCovariance
+from pymc_rmhmc.geometry.charts.conditional import DenseConditional, SitesOnCovariance
 from pymc_rmhmc.geometry.charts.moving_sites import MovingSites
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.finite import failure_of
@@ -173,6 +173,17 @@ class HeldTheta:
         if finite:
             end.__dict__["force"] = force
         return Followed(n_steps, finite, moved, driven, gained, end)
+
+    def noise_at(self, end: SpannedState) -> Array:
+        """A draw of z of those that are where a trajectory has led.
+
+        What the sites do not see of z is standard normal wherever they are, and nothing on the way depends on it: it
+        may as well be the momentum's, which is at hand. z itself would take a third longer to come by.
+        """
+        only = self.conditionals[0]
+        if len(self.conditionals) == 1 and isinstance(only, DenseConditional):
+            return only.shifted(end.origin.momentum, end.displacement - end.origin.drive)
+        return end.position
 
     def at(self, placed: list[Array]) -> HeldPoint:
         """Evaluate at the sites (k,) of every block."""

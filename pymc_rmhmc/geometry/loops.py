@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.geometry.compilation import compiled
 
-__all__ = ["add_covariance_terms", "identity_plus_scaled", "invert_triangle", "running_sums"]
+__all__ = ["add_covariance_terms", "identity_plus_scaled", "invert_triangle", "log_diagonal", "running_sums"]
 
 type Array = NDArray[np.float64]
 
@@ -63,6 +63,15 @@ def identity_plus_scaled(gram: Array, root: Array) -> Array:  # pragma: no cover
             made[i] = first * after[i] * held[i]
         made[0] += 1.0
     return matrix.T
+
+
+@compiled
+def log_diagonal(factor: Array) -> float:  # pragma: no cover - compiled
+    """``Σ log L_ii``."""
+    total = 0.0
+    for i in range(factor.shape[0]):
+        total += np.log(factor[i, i])
+    return total
 
 
 @compiled

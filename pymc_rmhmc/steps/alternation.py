@@ -228,7 +228,7 @@ class Alternation:
         state = hamiltonian.stand(self._noise, self._point.displacement, self._point)
         outcome = transition(hamiltonian, self._splitting, state, n_steps, size, rng)
         if outcome.accepted:
-            self._noise, self._point = outcome.state.position, outcome.state.point
+            self._noise, self._point = self._point.held.noise_at(outcome.state), outcome.state.point
         return outcome
 
     def _move_hyperparameters(self, rng: np.random.Generator) -> Transition[Any]:

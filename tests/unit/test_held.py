@@ -284,6 +284,31 @@ def test_either_half_held_is_the_whole(target):
         assert HeldNoise(target, noise).of(point).log_density == marginal.log_density
 
 
+def test_a_trajectorys_end_is_a_noise_that_leads_there_and_what_sites_do_not_see_of_it_is_normal(target):
+    """Over many momenta with one way along the sites, that part has the mean and the spread of a standard normal."""
+    rng, d = np.random.default_rng(7), target.n_theta
+    held = HeldTheta(target, 0.3 * rng.standard_normal(d))
+    hamiltonian, noise = SpannedHamiltonian(held), rng.standard_normal(target.size - d)
+    part = np.column_stack([held.apply(unit) for unit in np.eye(noise.size)])
+    hidden = np.eye(noise.size) - np.linalg.pinv(part) @ part
+    ends = []
+    for _ in range(40):
+        start = hamiltonian.refresh(hamiltonian.state(noise), rng)
+        for step in RotationSplitting().path(hamiltonian, start, 2, 0.4):
+            end = step.state
+        found = held.noise_at(end)
+        np.testing.assert_allclose(held.apply(found), end.displacement, rtol=1e-7, atol=1e-7)
+        seen = found - end.position
+        np.testing.assert_allclose(part @ seen, 0.0, atol=1e-6)
+        ends.append(hidden @ found)
+    if len(held.conditionals) > 1:  # there it is the trajectory's own
+        np.testing.assert_array_equal(found, end.position)
+        return
+    # Of as many normals: five standard errors.
+    count = 40 * np.trace(hidden)
+    assert np.square(ends).sum() == pytest.approx(count, abs=5.0 * np.sqrt(2.0 * count))
+
+
 def test_what_it_says_of_the_point_is_what_the_whole_says(target):
     rng, d = np.random.default_rng(4), target.n_theta
     first, second = rng.standard_normal((2, target.size))

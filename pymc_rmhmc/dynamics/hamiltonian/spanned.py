@@ -167,6 +167,11 @@ class SpannedState:
         return turned + self.density.adjoint(self.driven[: self.n_sites])
 
     @property
+    def displacement(self) -> Array:
+        """``a = Φ z``, (n,)."""
+        return self.origin.displacement if self.along is None else self.moved[self.n_sites :]
+
+    @property
     def n_sites(self) -> int:
         """The size of a."""
         return self.origin.displacement.size
@@ -174,9 +179,7 @@ class SpannedState:
     @property
     def coordinates(self) -> tuple[Array, Array]:
         """What `SpannedHamiltonian.state` needs to stand here again to the last bit: z and a."""
-        if self.along is None:
-            return self.origin.position, self.origin.displacement
-        return self.position, self.moved[self.n_sites :]
+        return self.position, self.displacement
 
 
 class SpannedHamiltonian:

@@ -41,6 +41,7 @@ from pymc_rmhmc.geometry.charts.dual import (
     place,
     place_noise,
     roots_of_sites,
+    shift_noise,
     weigh,
 )
 from pymc_rmhmc.geometry.charts.site import GaussianSites
@@ -52,7 +53,7 @@ from pymc_rmhmc.geometry.linalg import (
     multiply_symmetric,
     solve_lower,
 )
-from pymc_rmhmc.geometry.loops import add_covariance_terms
+from pymc_rmhmc.geometry.loops import add_covariance_terms, log_diagonal
 from pymc_rmhmc.geometry.prior import PriorFailure
 
 __all__ = ["DenseConditional", "SitesOnCovariance", "factor_or_fail"]
@@ -245,7 +246,7 @@ class DenseConditional(SitesOnCovariance):
         """The latent values η (n,) of z (2 n,)."""
         n = self._mean.size
         self._prior_noise, self._site_noise = noise[:n], noise[n:]
-        self._placed_dual, self._placed = place_noise(
+        self._placed_dual, self._placed, self._square = place_noise(
             *self.weighted, self._mean, self._linear, self._precision, self._factor, noise
         )
         return self._placed
@@ -275,9 +276,12 @@ class DenseConditional(SitesOnCovariance):
         With z' any noise and T the linear part of the map, ``z = z' + Tᵀ(TTᵀ)⁻¹ (η - place(z'))`` and
         ``(TTᵀ)⁻¹ = K⁻¹ + W̄``.
         """
-        missing = values - self.place(noise)
-        # Tᵀ(K⁻¹ + W̄) = (Lᵀ(I + W̄K)⁻¹, sK(I + W̄K)⁻¹)(K⁻¹ + W̄) = (L⁻¹, s).
-        return noise + np.concatenate((solve_lower(self._factor, missing), self._root * missing))
+        return self.shifted(noise, values - self.place(noise))
+
+    def shifted(self, noise: Array, missing: Array) -> Array:
+        """The z nearest to one (2 n,) whose η is this much (n,) further: what η does not see of it stays."""
+        shifted: Array = shift_noise(self._factor, self._root, noise, missing)
+        return shifted
 
     def whiten(self, values: Array) -> Array:
         """``L⁻¹(η - m)``, (n,)."""
@@ -289,9 +293,8 @@ class DenseConditional(SitesOnCovariance):
 
     def log_prior(self) -> float:
         """The log density of the model's variable for the noise that was placed last."""
-        nu = self.whiten(self._placed)
-        volume = float(np.log(self._factor.diagonal()).sum()) if self._centred else 0.0
-        return -0.5 * float(nu @ nu) - 0.5 * nu.size * math.log(2.0 * math.pi) - volume
+        volume = log_diagonal(self._factor) if self._centred else 0.0
+        return -0.5 * self._square - 0.5 * self._mean.size * math.log(2.0 * math.pi) - volume
 
     def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
         """The gradient of ``ψ(η) + log E`` by z, m and K, for the values that were placed last.

@@ -27,6 +27,7 @@ __all__ = [
     "place",
     "place_noise",
     "roots_of_sites",
+    "shift_noise",
     "weigh",
 ]
 
@@ -126,12 +127,20 @@ def place(
 def place_noise(
     covariance: Array, inner: Array, roots: Array, mean: Array, slope: Array, precision: Array, factor: Array,
     noise: Array,
-) -> tuple[Array, Array]:  # pragma: no cover - compiled  # fmt: skip
-    """`place`, of the prior's and the sites' noise (2 n,) and the prior's factor."""
+) -> tuple[Array, Array, float]:  # pragma: no cover - compiled  # fmt: skip
+    """`place`, of the prior's and the sites' noise (2 n,) and the prior's factor L; and ``|L⁻¹(η - m)|²``.
+
+    With a draw ``h = L z₁`` of the prior the last is ``z₁ᵀz₁ + aᵀ(2h + Q a)``, and nothing is solved for it.
+    """
     n = mean.size
     drawn = noise[:n].copy()
     multiply_in_place(factor, drawn, False)
-    return place(covariance, inner, roots, mean, slope, precision, drawn, noise[n:])
+    pulled = dual(covariance, inner, roots, slope - precision * drawn + roots[0] * noise[n:])
+    pushed, square = symmetric_product(covariance, pulled), 0.0
+    for i in range(n):
+        square += noise[i] ** 2 + pulled[i] * (2.0 * drawn[i] + pushed[i])
+        pushed[i] += mean[i] + drawn[i]
+    return pulled, pushed, square
 
 
 @compiled
@@ -141,6 +150,21 @@ def apply(
     """How far from its centre `place_noise` maps a noise (2 n,): ``T z``."""
     nothing = np.zeros(precision.size)
     return place_noise(covariance, inner, roots, nothing, nothing, precision, factor, noise)[1]
+
+
+@compiled
+def shift_noise(factor: Array, root: Array, noise: Array, missing: Array) -> Array:  # pragma: no cover - compiled
+    """The noise nearest to one (2 n,) that `place_noise` maps this much (n,) further: ``z + (L⁻¹, s) v``.
+
+    With T the linear part of the map, ``Tᵀ(TTᵀ)⁻¹ = (Lᵀ(I + W̄Q)⁻¹, sQ(I + W̄Q)⁻¹)(Q⁻¹ + W̄) = (L⁻¹, s)``.
+    """
+    n = missing.size
+    solved, shifted = missing.copy(), noise.copy()
+    solve_in_place(factor, solved, False)
+    for i in range(n):
+        shifted[i] += solved[i]
+        shifted[n + i] += root[i] * missing[i]
+    return shifted
 
 
 @compiled
