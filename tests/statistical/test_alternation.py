@@ -23,7 +23,7 @@ from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.steps import alternation
 from pymc_rmhmc.steps.alternation import ROUNDS, Alternation
 from tests.statistical.joint_cases import Grid, Problem, Process, Rows, Sum, absurd_sites
-from tests.statistical.test_joint import following, watched
+from tests.statistical.test_joint import following, watched, width
 from tests.statistical.test_sbc import PLACES, p_value, rank
 from tests.steps.conftest import draw
 from tests.steps.test_joint_sampling import two_scales
@@ -345,5 +345,5 @@ def test_whole_runs_in_turns_and_of_joint_trajectories_agree():
     assert frame["R-hat max"].max() < 1.02
     turns, joint = runs.values()
     for name in names:  # widths as well as means
-        ratio = turns.posterior[name].std(("chain", "draw")) / joint.posterior[name].std(("chain", "draw"))
+        ratio = width(turns.posterior[name]) / width(joint.posterior[name])
         assert (abs(np.log(ratio)) < 0.15).all()

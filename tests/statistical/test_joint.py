@@ -371,6 +371,12 @@ def grid(rng, reparameterize):
     return ["lengthscales", "amplitude", "level", "f"]
 
 
+def width(values):
+    """Of the middle four fifths: where tails are heavy a standard deviation is made of the few furthest draws."""
+    low, high = values.quantile([0.1, 0.9], ("chain", "draw"))
+    return high - low
+
+
 @pytest.mark.parametrize("family", [ard, additive, basis, mixed, grid])
 def test_a_long_run_of_nuts_agrees(family):
     def build(reparameterize):
@@ -390,7 +396,7 @@ def test_a_long_run_of_nuts_agrees(family):
     assert frame.loc["ours", "mean difference"] < 4.0
     assert (frame["R-hat max"] < 1.02).all()
     for name in names:  # widths as well as means
-        ratio = ours.posterior[name].std(("chain", "draw")) / nuts.posterior[name].std(("chain", "draw"))
+        ratio = width(ours.posterior[name]) / width(nuts.posterior[name])
         assert (abs(np.log(ratio)) < 0.15).all()
 
 
