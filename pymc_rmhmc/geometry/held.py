@@ -265,7 +265,7 @@ class ThetaPoint:
     log_density : float
         Of ``log π(ϑ, z)``, what a standard normal of ϑ leaves, and one of z if that moves; but for a constant.
     gradient : array or None
-        Of z, after zeros for ϑ; None where z is held.
+        By z, after zeros for ϑ; None where z is held, or a prior cannot be used.
     failure : Failure
         Why the rest may not be used.
     point : HeldPoint or None
@@ -346,6 +346,5 @@ class WithoutThetaForce(_ThetaDensity):
         """The point (ϑ, z) of a z that has been evaluated."""
         held, found = point.held, self.of(point)
         found.position = np.concatenate((held.standard, noise))
-        if not found.failure:
-            found.gradient = np.concatenate((np.zeros_like(held.standard), held.adjoint(point.residual)))
+        found.gradient = np.concatenate((np.zeros_like(held.standard), held.adjoint(point.residual)))
         return found

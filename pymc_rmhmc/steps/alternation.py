@@ -3,7 +3,8 @@
 Of what a step of the joint trajectory costs, most is θ's: a factor for every prior, and its derivative. With ϑ held
 the latents' Hamiltonian flow is followed at the price of a few products of matrix and vector. With z held, ϑ follows
 the flow of an emulated density, and the density itself is asked once, without its derivative: a third of a gradient in
-place of three or four. In the chart (ϑ, z) the two are nearly independent, so that taking turns costs little.
+place of three or four. In the chart (ϑ, z) the two are nearly independent, so that taking turns costs little. Where it
+does cost, both may move at once: still along the emulator, and with the derivative by z alone.
 """
 
 from __future__ import annotations

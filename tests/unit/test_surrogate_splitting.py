@@ -169,6 +169,18 @@ def test_a_path_to_where_there_is_no_density_ends_there():
     np.testing.assert_array_equal(outcome.state.position, state.position)
 
 
+def test_a_beginning_without_a_slope_is_left_by_no_path():
+    """Another step may have led there; what is not a number then is found where the first step ends."""
+    target = joint()
+    hamiltonian, state = start_of(target)
+    with np.errstate(all="ignore"):
+        state.point.gradient[D:] = np.nan
+        (step,) = SurrogateSplitting(NOTHING, D).path(hamiltonian, state, 3, 0.4)
+    assert step.state is None
+    assert step.failure is Failure.NON_FINITE
+    assert step.n_steps == 1
+
+
 def test_no_more_is_held_on_the_way_than_the_beginning_and_what_is_evaluated():
     """Each point holds three matrices as large as a covariance."""
     target, alive, most = joint(), [], []
