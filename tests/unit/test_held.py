@@ -386,10 +386,13 @@ def without_jitter(centre: np.ndarray) -> JointTarget:
     return JointTarget(target.density, target.sites, MarginalChart.linear(centre, np.eye(4)))
 
 
-@pytest.mark.parametrize(
+each_failure = pytest.mark.parametrize(
     ("index", "value", "cause"),
     [(0, 1e4, "NON_FINITE"), (1, 30.0, "NOT_POSITIVE_DEFINITE"), (3, -400.0, "NON_FINITE"), (2, np.nan, "NON_FINITE")],
 )
+
+
+@each_failure
 def test_a_failure_on_the_way_of_the_hyperparameters_is_a_value(index, value, cause):
     centre = THETA.copy()
     centre[index] = value

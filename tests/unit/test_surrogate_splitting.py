@@ -17,7 +17,7 @@ from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.held import HeldTheta, WithoutThetaForce
 from pymc_rmhmc.geometry.joint import JointTarget
 from tests.unit.test_emulator import emulator
-from tests.unit.test_held import TARGETS, without_jitter
+from tests.unit.test_held import TARGETS, each_failure, without_jitter
 from tests.unit.test_joint_chart import THETA, joint
 
 D = 4
@@ -134,10 +134,7 @@ def test_a_path_is_its_steps_and_the_error_is_that_of_the_density(target):
     assert error == pytest.approx(exact[1] - exact[0], rel=1e-9, abs=1e-8)
 
 
-@pytest.mark.parametrize(
-    ("index", "value", "cause"),
-    [(0, 1e4, "NON_FINITE"), (1, 30.0, "NOT_POSITIVE_DEFINITE"), (3, -400.0, "NON_FINITE"), (2, np.nan, "NON_FINITE")],
-)
+@each_failure
 def test_a_failure_is_a_value(index, value, cause):
     centre = THETA.copy()
     centre[index] = value

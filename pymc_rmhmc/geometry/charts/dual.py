@@ -135,12 +135,11 @@ def place_noise(
     n = mean.size
     drawn = noise[:n].copy()
     multiply_in_place(factor, drawn, False)
-    pulled = dual(covariance, inner, roots, slope - precision * drawn + roots[0] * noise[n:])
-    pushed, square = symmetric_product(covariance, pulled), 0.0
+    pulled, placed = place(covariance, inner, roots, mean, slope, precision, drawn, noise[n:])
+    square = 0.0
     for i in range(n):
-        square += noise[i] ** 2 + pulled[i] * (2.0 * drawn[i] + pushed[i])
-        pushed[i] += mean[i] + drawn[i]
-    return pulled, pushed, square
+        square += noise[i] ** 2 + pulled[i] * (drawn[i] + (placed[i] - mean[i]))
+    return pulled, placed, square
 
 
 @compiled
