@@ -122,7 +122,7 @@ def _anchored(
 ) -> list[GaussianSites | MovingSites]:
     """Sites of a θ, which follow the likelihood's parameters where it has some."""
     return [
-        moving_sites(block, theta, each, conditional_of(block, theta, each).marginals()[0])
+        moving_sites(block, theta, each, *conditional_of(block, theta, each).marginals())
         if block.has_moving_sites
         else each
         for block, each in zip(density.blocks, sites, strict=True)
@@ -130,10 +130,13 @@ def _anchored(
 
 
 def moving_sites(
-    block: JointBlock, theta: Array, sites: GaussianSites, eta: Array
+    block: JointBlock, theta: Array, sites: GaussianSites, centre: Array, variance: Array
 ) -> GaussianSites | MovingSites:
-    """Sites that were fitted at a θ, where the sites lie around η; as they are if the likelihood has no parameters."""
-    return MovingSites(sites, eta, block.information(theta, eta)) if block.has_moving_sites else sites
+    """Sites that were fitted at a θ, where η has this mean and variance (n,); they stand if nothing moves them."""
+    if not block.has_moving_sites:
+        return sites
+    eta = centre + np.array([[-1.0], [1.0]]) * np.sqrt(variance)
+    return MovingSites(sites, eta, block.information(theta, eta))
 
 
 def _negative_bound(target: JointTarget, theta: Array, noises: Sequence[Array]) -> tuple[float, Array]:

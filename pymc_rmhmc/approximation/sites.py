@@ -61,6 +61,11 @@ class SiteRegression:
         """The mean of the sites, (n,)."""
         return np.asarray(self._mean[0])
 
+    @property
+    def variance(self) -> Array:
+        """The variance of the sites, (n,)."""
+        return np.asarray(self._scatter[0] / max(self.count, 1))
+
     def fit(self, fallback: GaussianSites) -> GaussianSites | None:
         """The regression's sites, w̄ clipped at 0; None with fewer than `MIN_DRAWS` draws.
 

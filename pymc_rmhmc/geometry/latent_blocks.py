@@ -87,7 +87,10 @@ class JointBlock(Protocol):
         """Whether parameters of the likelihood move the information of the sites."""
 
     def information(self, theta: Array, eta: Array) -> Array:
-        """The Fisher information of each site at η, (n,), or with a design of all, (1,); needed where sites move."""
+        """The mean over two η (2, n) of each site's information, (n,), or with a design of all, (1,).
+
+        That is what the likelihood's slope at a site grows by with θ, and needed where sites move.
+        """
 
     def information_pullback(self, theta: Array, eta: Array, bar: Array) -> Array:
         """``Σ ∂I/∂θ Ī``, (d,)."""

@@ -91,7 +91,7 @@ class Block:
         return bool(self._informations)
 
     def information(self, theta: Array, eta: Array) -> Array:
-        """The Fisher information of each site at η, (n,), or of all together, (1,)."""
+        """The mean over two η (2, n) of the information of each site, (n,), or of all together, (1,)."""
         return self._informations[0](theta, eta)[0]
 
     def information_pullback(self, theta: Array, eta: Array, bar: Array) -> Array:
@@ -107,8 +107,8 @@ class Block:
         # One power for all sites fits those that ought to stand worse, by all that it fits the others better.
         if not (all(moving) if together else any(moving)):
             return
-        eta, bar = pt.dvector("eta", shape=(self.n_sites,)), pt.dvector("bar")
-        information = sum(o.information(eta, shift) for o in observed)
+        eta, bar = pt.dmatrix("eta", shape=(2, self.n_sites)), pt.dvector("bar")
+        information = 0.5 * sum(o.information(eta[node], shift) for o in observed for node in range(2))
         if together:
             information = information.sum(keepdims=True)
         gradient = gradient_by((information * bar).sum(), theta.symbol)

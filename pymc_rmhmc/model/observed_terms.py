@@ -90,10 +90,12 @@ class ObservedTerms:
         return self._theta.symbol in ancestors(self._values)
 
     def information(self, eta: TensorVariable, shift: TensorVariable) -> TensorVariable:
-        """The Fisher information (or the curvature that stands for it) by site at given sites."""
-        curvature = self._terms(self._predictor(eta, shift)).curvature
-        kind = "fisher" if "fisher" in curvature else "hessian"
-        return pt.inc_subtensor(pt.zeros_like(eta)[self.index], curvature[kind].weight)
+        """What the slope at given sites grows by with the parameters: the Fisher information, or what stands for it."""
+        terms = self._terms(self._predictor(eta, shift))
+        weight = terms.slope_weight
+        if weight is None:
+            weight = terms.curvature["fisher" if "fisher" in terms.curvature else "hessian"].weight
+        return pt.inc_subtensor(pt.zeros_like(eta)[self.index], weight)
 
     def _predictor(self, eta: TensorVariable, shift: TensorVariable) -> TensorVariable:
         return _read(eta - shift, self.index, eta.type.shape[0]) + self.added + self._offset

@@ -308,7 +308,7 @@ class JointSampler(ChainSampler):
     def _refitted(block: Any, held: Sites, regression: SiteRegression, theta: Array) -> Sites:
         """A block's sites from its draws; the old ones where these are too few."""
         fitted = regression.fit(held.sites if isinstance(held, MovingSites) else held)
-        return held if fitted is None else moving_sites(block, theta, fitted, regression.centre)
+        return held if fitted is None else moving_sites(block, theta, fitted, regression.centre, regression.variance)
 
     def _refit(self, rng: np.random.Generator) -> None:
         state = self.state

@@ -481,10 +481,12 @@ def test_the_parts_are_the_model_and_their_gradients_are_differences(name):
             np.testing.assert_allclose(pulled, differences(along, theta), **near)
         eta = rng.standard_normal(block.n_sites)
         if block.has_moving_sites:
+            eta = rng.standard_normal((2, block.n_sites))
             bar = rng.standard_normal(block.information(theta, eta).size)
             exact = differences(lambda at, block=block, eta=eta, bar=bar: block.information(at, eta) @ bar, theta)
             np.testing.assert_allclose(block.information_pullback(theta, eta, bar), exact, **near)
             assert (block.information(theta, eta) >= 0.0).all()
+            eta = eta[0]
         _, slope, by_theta = block.likelihood(theta, eta)
         by_eta = differences(lambda at, block=block: block.likelihood(theta, at)[0], eta)
         np.testing.assert_allclose(slope, by_eta, **near)
@@ -511,7 +513,7 @@ def test_sites_of_coefficients_follow_the_likelihood_and_the_gradient_is_differe
     (block,), d = joint.blocks, joint.theta.size
     theta, n = 0.3 * rng.standard_normal(d), block.n_sites
     fitted = GaussianSites(rng.standard_normal(n), rng.exponential(1.0, n))
-    sites = moving_sites(block, theta, fitted, rng.standard_normal(n))
+    sites = moving_sites(block, theta, fitted, rng.standard_normal(n), rng.exponential(0.3, n))
     target = JointTarget(joint, [sites], MarginalChart.linear(theta, np.eye(d)))
     target.at(np.zeros(target.size))  # what is made once is made at another θ
     position = 0.7 * rng.standard_normal(target.size)
@@ -544,7 +546,7 @@ def test_the_gradient_is_a_difference_and_values_are_found_again(name):
     joint.bind({})
     block, d = joint.blocks[0], joint.theta.size
     fitted = GaussianSites(rng.standard_normal(block.n_sites), rng.exponential(1.0, block.n_sites))
-    sites = moving_sites(block, np.full(d, -0.3), fitted, rng.standard_normal(block.n_sites))
+    sites = moving_sites(block, np.full(d, -0.3), fitted, *rng.exponential(0.5, (2, block.n_sites)))
     target = JointTarget(joint, [sites], MarginalChart.linear(np.full(d, -0.3), 0.3 * np.eye(d)))
     position = rng.standard_normal(target.size)
     exact = differences(lambda at: target.at(at).log_density, position)

@@ -236,7 +236,8 @@ def poor_target(joint: JointModel, theta: np.ndarray) -> JointTarget:
     rng, sites = np.random.default_rng(3), []
     for block in joint.blocks:
         n = block.n_sites
-        sites.append(moving_sites(block, theta, GaussianSites(rng.standard_normal(n), np.full(n, 0.7)), np.zeros(n)))
+        fitted = GaussianSites(rng.standard_normal(n), np.full(n, 0.7))
+        sites.append(moving_sites(block, theta, fitted, np.zeros(n), np.ones(n)))
     return JointTarget(joint, sites, MarginalChart.linear(theta, np.eye(theta.size)))
 
 

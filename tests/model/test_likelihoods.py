@@ -228,6 +228,22 @@ def test_fisher_information_is_the_variance_of_the_score(named, eta):
     assert w == pytest.approx(float(information(name, row, eta)), rel=1e-6)
 
 
+def test_what_sites_grow_by_is_positive_and_the_slope_grows_by_it():
+    """At a held η, as the noise and the freedom move; the information of all observations does not know outliers."""
+    terms = lookup("studentt_identity").terms
+    eta, y, nu, sigma = pt.dvectors("eta", "y", "nu", "sigma")
+    found = terms(eta, {"nu": nu, "sigma": sigma}, y)
+    function = pytensor.function([eta, y, nu, sigma], [found.slope_weight, found.gradient])
+    at, data = np.array([0.3, -1.0, 2.0, 40.0]), np.array([0.4, 2.0, 2.5, -7.0])
+    here = function(at, data, np.full(4, 15.0), np.full(4, 0.4))
+    there = function(at, data, np.full(4, 1.5), np.full(4, 0.1))
+    np.testing.assert_allclose(there[0] / here[0], there[1] / here[1], rtol=1e-12)
+    assert (here[0] > 0.0).all()
+    # Of an outlier the slope falls as the noise does, of the others it rises.
+    assert there[0][0] > 10.0 * here[0][0]
+    assert there[0][3] < here[0][3]
+
+
 def test_log_slope_of_the_information_is_its_derivative(named):
     _, row, kernel = named
     for eta in (-30.0, -4.0, -0.5, 0.0, 0.8, 3.0, 6.0):

@@ -124,7 +124,7 @@ def following(block, d: int, sites: GaussianSites):
     They are weaker there: at a noise of a tenth they are a hundred times as strong, and still at the wrong place.
     """
     weaker = sites.scaled(0.05) if block.has_moving_sites else sites
-    return moving_sites(block, np.zeros(d), weaker, np.linspace(-1.0, 1.0, block.n_sites))
+    return moving_sites(block, np.zeros(d), weaker, np.linspace(-1.0, 1.0, block.n_sites), np.full(block.n_sites, 0.2))
 
 
 def calibrate(

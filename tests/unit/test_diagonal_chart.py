@@ -46,7 +46,7 @@ class Stated:
         self.sites = self.standing if power is None else self.raised(power)
 
     def raised(self, power: float) -> RaisedSites:
-        return MovingSites(self.standing, np.zeros(self.n), np.array([2.0])).at(np.array([2.0 * power]))
+        return MovingSites(self.standing, np.zeros((2, self.n)), np.array([2.0])).at(np.array([2.0 * power]))
 
     def conditional(self, mean=None, spread=None, like=None, sites=None) -> DiagonalConditional:
         mean = self.mean if mean is None else mean

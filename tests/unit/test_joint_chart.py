@@ -241,7 +241,7 @@ class ToyBlock:
     has_moving_sites = True
 
     def information(self, theta, eta):
-        return np.exp(-2.0 * theta[3] + 0.0 * eta) * (1.0 + 0.1 * theta[0])
+        return np.exp(-2.0 * theta[3] + 0.0 * eta.mean(axis=0)) * (1.0 + 0.1 * theta[0])
 
     def information_pullback(self, theta, eta, bar):
         level = np.exp(-2.0 * theta[3]) * bar.sum()
@@ -300,7 +300,7 @@ def joint(sigma: float | None = None, *, moving: bool = False) -> JointTarget:
     factor = np.linalg.cholesky(0.1 * np.eye(4) + 0.05)
     sites = [GaussianSites(*pair) for pair in zip(linear, precision, strict=True)]
     if moving:
-        sites = [MovingSites(s, np.zeros(N), rng.exponential(1.0, N) * (np.arange(N) != 2)) for s in sites]
+        sites = [MovingSites(s, np.zeros((2, N)), rng.exponential(1.0, N) * (np.arange(N) != 2)) for s in sites]
     return JointTarget(ToyDensity(blocks), sites, bent(THETA, factor))
 
 
@@ -389,7 +389,7 @@ def test_sites_that_follow_a_noise_leave_nothing_at_any_noise():
     blocks = (PlainInformation(rng.standard_normal(N), True), PlainInformation(rng.standard_normal(N), False))
     at = np.exp(-2.0 * THETA[3])
     standing = [GaussianSites(block.y * at, np.full(N, at)) for block in blocks]
-    moving = [MovingSites(sites, np.zeros(N), np.full(N, at)) for sites in standing]
+    moving = [MovingSites(sites, np.zeros((2, N)), np.full(N, at)) for sites in standing]
     chart = bent(THETA, 0.3 * np.eye(4))
     position = np.concatenate(([0.2, -0.4, 0.3, 1.5], rng.standard_normal(4 * N)))
     residual = {}

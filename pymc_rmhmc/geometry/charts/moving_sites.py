@@ -4,11 +4,14 @@ A noise, a dispersion or degrees of freedom scale the likelihood's slope and cur
 would fit at one value of them: at another every latent value has the wrong spread, and the sum of what that leaves
 ties the parameter to the length of z. So the sites of such a likelihood are raised to the power
 
-    ρ_i(θ) = I_i(η̂_i; θ) / I_i(η̂_i; θ̂),
+    ρ_i(θ) = I_i(θ) / I_i(θ̂),
 
-the Fisher information of a site at a constant η̂, as a share of what it was at a constant θ̂. Sites of coefficients
-have one power for all, the share of their information together (`pymc_rmhmc.geometry.charts.diagonal`). Any function
-of θ is exact, as long as it is differentiated.
+a site's information as a share of what it was at a constant θ̂. It is what the likelihood's slope grows by: the Fisher
+information for most, and of a Student t the weight that tells outliers from the others, without which outliers would
+pull as hard as the others where the noise is small. I is the mean over two constant η, a standard deviation below and
+above where a site lay: at its mean alone, an observation that lies there would tell too much. Sites of coefficients
+have one power for all, the share of their information together (`pymc_rmhmc.geometry.charts.diagonal`). Any function of
+θ is exact, as long as it is differentiated.
 """
 
 from __future__ import annotations
@@ -46,10 +49,10 @@ class MovingSites:
     ----------
     sites : GaussianSites
         At θ̂.
-    eta : (n,) array
-        η̂.
+    eta : (2, n) array
+        Where the information is taken.
     information : (n,) array, or (1,) of all together
-        ``I(η̂; θ̂)``; where it is 0 the sites do not move.
+        ``I(θ̂)``; where it is 0 the sites do not move.
     """
 
     sites: GaussianSites
@@ -57,7 +60,7 @@ class MovingSites:
     information: Array
 
     def at(self, information: Array) -> RaisedSites:
-        """The sites at a θ where the information at η̂ is this."""
+        """The sites at a θ where the information is this."""
         linear, precision, power = _to_power(information, self.information, self.sites.linear, self.sites.precision)
         return RaisedSites(linear, precision, self, power)
 

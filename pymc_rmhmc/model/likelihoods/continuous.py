@@ -63,7 +63,8 @@ def normal_identity(eta: Tensor, parameters: Parameters, y: Tensor) -> Likelihoo
 def student_t_identity(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """``g = (ν+1)d / (σ(ν+d²))`` with ``d = (y-η)/σ``; Fisher ``w = (ν+1)/((ν+3)σ²)``, constant.
 
-    Not log-concave: beyond ``d² = ν`` the observed curvature is negative.
+    Not log-concave: beyond ``d² = ν`` the observed curvature is negative. The slope is ``(y-η)`` times the weight
+    ``(ν+1)/(σ²(ν+d²))`` of iteratively reweighted least squares, which tells outliers from the others.
     """
     nu, sigma = parameters["nu"], parameters["sigma"]
     d = (y - eta) / sigma
@@ -75,9 +76,9 @@ def student_t_identity(eta: Tensor, parameters: Parameters, y: Tensor) -> Likeli
         - 0.5 * (nu + 1.0) * pt.log1p(d**2 / nu)
     )
     weight = (nu + 1.0) / ((nu + 3.0) * sigma**2) + pt.zeros_like(eta)
-    return LikelihoodTerms(
-        logp, (nu + 1.0) * d / (sigma * (nu + d**2)), {"fisher": Curvature(weight, pt.zeros_like(eta))}
-    )
+    slope_weight = (nu + 1.0) / (sigma**2 * (nu + d**2))
+    curvature = {"fisher": Curvature(weight, pt.zeros_like(eta))}
+    return LikelihoodTerms(logp, slope_weight * (y - eta), curvature, slope_weight)
 
 
 def _read_exponential(scale: Tensor) -> Reading | None:

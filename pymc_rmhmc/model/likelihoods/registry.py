@@ -62,11 +62,16 @@ class LikelihoodTerms(NamedTuple):
         ``∂ℓ/∂η``.
     curvature : dict of str to Curvature
         By kind. "hessian" only where ℓ is log-concave in η for every y.
+    slope_weight : TensorVariable or None
+        Positive: as the parameters move, `gradient` at a held η moves nearly in proportion to it. Sites that were
+        fitted at other parameters are raised to the power by which it has grown. By default the Fisher information,
+        which is that of most; give it where the data say which observations it holds for, as outliers do.
     """
 
     logp: TensorVariable
     gradient: TensorVariable
     curvature: dict[str, Curvature]
+    slope_weight: TensorVariable | None = None
 
 
 class Reading(NamedTuple):
