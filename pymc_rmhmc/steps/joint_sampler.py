@@ -41,10 +41,12 @@ FALL = 10.0
 # stays too long where it should not, and goes there too seldom. Three remedies are taken at random before a draw's
 # turns, the more often the more is rejected. One holds neither half. One, four times as dear, is a joint trajectory in
 # longer steps than where it is all that a chain has, for it knows nothing of the emulator either: some of both make as
-# many effective draws as twice as many of the second. One moves the likelihoods' own parameters with the latent values
-# held: below the first figure it gains nothing, and at the second every draw is worth it.
+# many effective draws as twice as many of the second. Where less than so much is rejected, they are taken by the square
+# of that: there they gain less than they take. One moves the likelihoods' own parameters with the latent values held:
+# below the first figure it gains nothing, and at the second every draw is worth it.
 TOGETHER_BY_REJECTED = 0.35
 JOINT_BY_REJECTED = 0.25
+MUCH_REJECTED = 0.25
 PARAMETERS_FROM, PARAMETERS_ALWAYS = 0.18, 0.24
 STRETCH = 1.4
 CORRECTION = 0.2
@@ -215,9 +217,10 @@ class JointSampler(ChainSampler):
         if self._alternation is None:
             return super()._move(rng, tuning=tuning)
         rejected, step_size = 1.0 - self.state.trial[1], self.current_step_size(tuning=tuning)
-        before = [self._move_jointly(rng, tuning=tuning)] if rng.random() < JOINT_BY_REJECTED * rejected else []
+        need = rejected * min(1.0, rejected / MUCH_REJECTED)
+        before = [self._move_jointly(rng, tuning=tuning)] if rng.random() < JOINT_BY_REJECTED * need else []
         self._phase = None  # it holds the factors of where the draw began
-        if rng.random() < TOGETHER_BY_REJECTED * rejected:
+        if rng.random() < TOGETHER_BY_REJECTED * need:
             before.append(self._alternation.move_together(step_size, rng))
         share = (rejected - PARAMETERS_FROM) / (PARAMETERS_ALWAYS - PARAMETERS_FROM)
         if self._alternation.moves_parameters and rng.random() < share:
