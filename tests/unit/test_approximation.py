@@ -102,6 +102,7 @@ def test_regression_is_least_squares():
     negative_slope, intercept = np.polyfit(eta, g, 1)
     assert sites.precision[0] == pytest.approx(-negative_slope)
     assert sites.linear[0] == pytest.approx(intercept)
+    assert (regression.centre[0], regression.variance[0]) == pytest.approx((eta.mean(), eta.var()))
 
 
 def test_regression_never_gives_a_negative_precision_and_waits_for_enough_draws():
