@@ -57,11 +57,15 @@ class FailureSummary:
         In tuning, if those draws were kept.
     n_draws : int
         Draws a chain, after tuning.
+    n_astray : (n_chains,) int array
+        Moves after tuning along an emulated density that ended where the posterior's own is lower by more than
+        ``e^1000``, or not finite. They are rejected, and are no failures: it is the emulator that is wrong there.
     """
 
     counts: dict[Failure, np.ndarray]
     tuning_counts: dict[Failure, np.ndarray] | None
     n_draws: int
+    n_astray: np.ndarray
 
     @property
     def total(self) -> int:
@@ -85,6 +89,12 @@ class FailureSummary:
                     chains = ", ".join(str(int(c)) for c in count)
                     lines.append(f"  {cause.name}: {int(count.sum())} (by chain: {chains}): {meaning}.")
                     lines.append(f"      To do: {remedy}.")
+        if self.n_astray.sum():
+            chains = ", ".join(str(int(c)) for c in self.n_astray)
+            lines.append(
+                f"{int(self.n_astray.sum())} moves along the emulated density were led astray (by chain: {chains}) "
+                "and rejected: no harm while they are few."
+            )
         if self.tuning_counts is not None:
             tuned = {c.name: int(n.sum()) for c, n in self.tuning_counts.items() if n.sum()}
             lines.append("In tuning: " + (", ".join(f"{k} {v}" for k, v in tuned.items()) or "none") + ".")
@@ -121,14 +131,20 @@ def summarize_failures(idata: Any) -> FailureSummary:
     >>> summarize_failures(idata)  # doctest: +SKIP
     No trajectory failed after tuning.
     """
-    codes = _codes(idata, "sample_stats")
+    codes = _statistic(idata, "sample_stats", "failure")
     if codes is None:
         raise DataError(
             "The result has no `failure` statistic: only runs with an RMHMC step have one. For NUTS look at "
             "idata.sample_stats.diverging."
         )
-    tuning = _codes(idata, "warmup_sample_stats")
-    return FailureSummary(_count(codes), None if tuning is None else _count(tuning), codes.shape[1])
+    tuning = _statistic(idata, "warmup_sample_stats", "failure")
+    astray = _statistic(idata, "sample_stats", "n_astray")
+    return FailureSummary(
+        _count(codes),
+        None if tuning is None else _count(tuning),
+        codes.shape[1],
+        np.zeros(len(codes), dtype=int) if astray is None else astray.sum(axis=1),
+    )
 
 
 def failure_advice(counts: Mapping[Failure, int], n_draws: int) -> str | None:
@@ -152,14 +168,14 @@ def failure_advice(counts: Mapping[Failure, int], n_draws: int) -> str | None:
     )
 
 
-def _codes(idata: Any, group: str) -> np.ndarray | None:
-    """The failure codes (chain, draw) of a group, None if there are none."""
-    if group not in idata.children or "failure" not in idata[group].dataset:
+def _statistic(idata: Any, group: str, name: str) -> np.ndarray | None:
+    """A statistic of whole numbers (chain, draw) of a group, None if it is not there."""
+    if group not in idata.children or name not in idata[group].dataset:
         return None
-    codes = np.asarray(idata[group].dataset["failure"].values)
-    if codes.ndim == 3:  # a compound: samplers without the statistic are filled with nan or a blank
-        codes = np.nanmax(codes.astype(float), axis=-1)
-    return codes.astype(int)
+    values = np.asarray(idata[group].dataset[name].values)
+    if values.ndim == 3:  # a compound: samplers without the statistic are filled with nan or a blank
+        values = np.nanmax(values.astype(float), axis=-1)
+    return values.astype(int)
 
 
 def _count(codes: np.ndarray) -> dict[Failure, np.ndarray]:

@@ -104,6 +104,9 @@ class Transition[State]:
         Counted over the trajectory, failed steps included.
     reversal_error : float
         The largest over the steps that were checked; nan if none was.
+    n_astray : int
+        1 where a trajectory that follows another density than the posterior's was led to where that is not finite, or
+        lower by more than `MAX_ENERGY_ERROR`: a rejection, and no failure.
     """
 
     state: State
@@ -116,6 +119,7 @@ class Transition[State]:
     n_solver_iter: int = 0
     n_metric_evals: int = 0
     reversal_error: float = math.nan
+    n_astray: int = 0
 
     def count(self, step: Step[Any]) -> None:
         """Add what one step reported."""

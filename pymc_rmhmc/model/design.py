@@ -1,4 +1,4 @@
-"""The constant matrix by which a predictor reads its coefficients."""
+"""How predictors read latent values, the same at every θ: by a constant matrix, or one value each."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
+from pymc_rmhmc.errors import DataError
 from pymc_rmhmc.model.observations import RegisteredReader
 from pymc_rmhmc.model.structure import Observation
 
-__all__ = ["DesignReader", "SameValues"]
+__all__ = ["DesignReader", "PlainReading", "SameValues"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -50,9 +51,10 @@ class DesignReader:
         self._shapes = list(shapes)
         self.shared = [s for reader in self._readers for s in reader.shared]
 
-    def is_constant(self, point: Point) -> bool:
-        """Whether A is the same whatever the model's other variables are."""
-        return all(reader.keeps_form(point, self._shapes) for reader in self._readers)
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The value variables that A depends on: with any, it is not the same everywhere."""
+        return tuple(dict.fromkeys(name for reader in self._readers for name in reader.linear_inputs.values))
 
     def sizes(self, point: Point) -> list[int]:
         """The number of observations of each variable."""
@@ -97,3 +99,58 @@ class SameValues:
     def parts(self, point: Point, sizes: Sequence[int]) -> list[Any]:
         """None, for identities."""
         return [None] * self._n_vectors
+
+
+class PlainReading:
+    """Observations of which each reads one value of every vector, as it is, whatever the model's other variables are.
+
+    Parameters
+    ----------
+    readers : sequence of RegisteredReader
+        Of the observations.
+    shapes : sequence of tuple of int
+        Of the latent vectors.
+    point : dict
+        Where they are read.
+
+    Attributes
+    ----------
+    sites : list of (n_obs,) int array
+        Which value, for each reader.
+    """
+
+    def __init__(self, readers: Sequence[RegisteredReader], shapes: Sequence[tuple[int, ...]], point: Point) -> None:
+        self._shapes = list(shapes)
+        self.sites = [self._index(reader, point) for reader in readers]
+        # Only data can move what these read.
+        moving = [(r, sites) for r, sites in zip(readers, self.sites, strict=True) if r.linear_inputs.shared]
+        self._moving = moving
+        self._seen = self._data()
+
+    def check(self, point: Point) -> None:
+        """See that data that have been replaced still read the same values: sites are part of what is compiled.
+
+        Raises
+        ------
+        DataError
+            If they do not.
+        """
+        data = self._data()
+        if all(a is b for a, b in zip(data, self._seen, strict=True)):
+            return
+        for reader, sites in self._moving:
+            if not (reader.reads_values(point, self._shapes) and np.array_equal(self._index(reader, point), sites)):
+                names = ", ".join(str(s.name) for s in reader.linear_inputs.shared)
+                raise DataError(
+                    f"{names}: the latent values that {reader.name} reads have changed since the step was built. Build "
+                    "a new RMHMC."
+                )
+        self._seen = data
+
+    def _data(self) -> list[Any]:
+        return [s.get_value(borrow=True) for reader, _ in self._moving for s in reader.linear_inputs.shared]
+
+    def _index(self, reader: RegisteredReader, point: Point) -> NDArray[np.int64]:
+        index = reader.form(point, self._shapes).maps[0].index
+        assert index is not None
+        return index

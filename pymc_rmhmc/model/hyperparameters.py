@@ -15,7 +15,7 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import shared_inputs
+from pymc_rmhmc.model.graphs import shared_inputs, substitute
 from pymc_rmhmc.model.likelihoods.kernel import compile_outputs
 
 __all__ = ["GraphFunction", "Hyperparameters", "hyperparameters_of"]
@@ -85,15 +85,19 @@ class Hyperparameters:
         """Expressions of the model's random variables as expressions of θ and of the other value variables."""
         return clone_replace(model.replace_rvs_by_values(list(expressions)), self._parts)
 
-    def read_by(self, expressions: Sequence[TensorVariable], held: Sequence[TensorVariable] = ()) -> NDArray[np.bool_]:
+    def read_by(
+        self, expressions: Sequence[TensorVariable], model: pm.Model, held: Sequence[TensorVariable] = ()
+    ) -> NDArray[np.bool_]:
         """Which of θ's coordinates (d,) expressions of the model's random variables read.
 
-        What is read through one of θ's own variables, or through one that is held, does not count.
+        θ is on the unconstrained scale: a variable between bounds that other variables give is read with these. What
+        is read through one that is held does not count.
         """
-        found = set(ancestors(list(expressions), blockers=[*self.variables, *held]))
+        graphs = substitute(expressions, {variable: variable.type() for variable in held}, model)
+        found = set(ancestors(graphs))
         reads = np.zeros(self.size, dtype=bool)
-        for variable, part in zip(self.variables, self.slices, strict=True):
-            reads[part] = variable in found
+        for value, part in zip(self._parts, self.slices, strict=True):
+            reads[part] = value in found
         return reads
 
 

@@ -19,7 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.components import LatentReader
-from pymc_rmhmc.model.design import DesignReader, SameValues
+from pymc_rmhmc.model.design import DesignReader, PlainReading, SameValues
 from pymc_rmhmc.model.graphs import Evaluator
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, hyperparameters_of
 from pymc_rmhmc.model.joint_blocks import CovarianceBlock, DesignBlock, DesignSource, SumBlock
@@ -197,8 +197,9 @@ def _of_likelihoods(structure: ModelStructure, theta: Hyperparameters) -> NDArra
     priors = [e for block in structure.blocks for latent in block.latents for e in latent.expressions]
     readings = [o.reading for block in structure.blocks for o in block.observations if o.reading is not None]
     parameters = [value for reading in readings for value in reading.parameters.values()]
-    elsewhere = theta.read_by([*priors, *(reading.eta for reading in readings)], sources)
-    return np.flatnonzero(theta.read_by(parameters) & ~elsewhere)
+    model = structure.model
+    elsewhere = theta.read_by([*priors, *(reading.eta for reading in readings)], model, sources)
+    return np.flatnonzero(theta.read_by(parameters, model) & ~elsewhere)
 
 
 def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point) -> JointBlock | str:
@@ -209,34 +210,52 @@ def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: P
     block = _with_scales_first(model, block)
     readers = [LatentReader(model, latent) for latent in block.latents]
     shapes = [each.source_shape(point) for each in readers]
-    found = [ScaledSource(latent.source) for latent in block.latents]
-    reader: DesignReader | SameValues
-    sites = _plain_sites(model, block, shapes, point)
-    if sites is not None:
-        (first, *others), size = block.latents, math.prod(shapes[0])
-        if not others and first.form != "independent":
-            observed = _terms(model, block, {first.source: shapes[0]}, theta, sites)
-            if first.root == "kronecker":
-                return KroneckerBlock(model, block.name, first, theta, size, observed)
-            rows = readers[0].rows(0, point)
-            return CovarianceBlock(model, block.name, first, theta, rows, observed)
-        reader = SameValues(size, len(shapes))
-    elif block.latents[0].form != "independent" and block.latents[0].variable.ndim != 1:
-        return f"{block.name} has several rows, of which observations do not read single values"
+    plain = _plain_reading(model, block, shapes, point)
+    if plain is None:
+        return _read_by_a_matrix(model, block, shapes, theta, point)
+    (first, *others), size = block.latents, math.prod(shapes[0])
+    read = {latent.source: shape for latent, shape in zip(block.latents, shapes, strict=True)}
+    observed = _terms(model, block, read, theta, plain.sites)
+    made: JointBlock
+    if others or first.form == "independent":
+        found = [ScaledSource(latent.source) for latent in block.latents]
+        made = _linear_block(model, block, found, SameValues(size, len(shapes)), theta, observed, point)
+    elif first.root == "kronecker":
+        made = KroneckerBlock(model, block.name, first, theta, size, observed)
     else:
-        found = _sources(model, block, shapes, point)
-        reader = DesignReader(model, block.observations, [f.node for f in found], shapes)
-        if not reader.is_constant(point):
-            return f"the predictor multiplies {block.name} by a matrix that depends on other variables"
-        sizes = reader.sizes(point)
-        sites = [np.arange(end - size, end) for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
+        made = CovarianceBlock(model, block.name, first, theta, readers[0].rows(0, point), observed)
+    made.plain = plain
+    return made
+
+
+def _read_by_a_matrix(
+    model: pm.Model, block: LatentBlock, shapes: Sequence[tuple[int, ...]], theta: Hyperparameters, point: Point
+) -> JointBlock | str:
+    """A block whose sites are the observations, or the reason why it is none."""
+    if block.latents[0].form != "independent" and block.latents[0].variable.ndim != 1:
+        return f"{block.name} has several rows, of which observations do not read single values"
+    found = _sources(model, block, shapes, point)
+    reader = DesignReader(model, block.observations, [f.node for f in found], shapes)
+    if reader.inputs:
+        return f"how the predictor reads {block.name} depends on {_names(model, reader.inputs)}"
+    sizes = reader.sizes(point)
+    sites = [np.arange(end - size, end) for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
+    read = {f.node: shape for f, shape in zip(found, shapes, strict=True)}
+    observed = _terms(model, block, read, theta, sites)
+    return _linear_block(model, block, found, reader, theta, observed, point)
+
+
+def _linear_block(
+    model: pm.Model, block: LatentBlock, found: Sequence[ScaledSource], reader: DesignReader | SameValues,
+    theta: Hyperparameters, observed: Sequence[ObservedTerms], point: Point,
+) -> JointBlock:  # fmt: skip
+    """Coefficients alone, or a sum of vectors."""
     own = [np.shape(point[str(model.rvs_to_values[latent.variable].name)]) for latent in block.latents]
     sources = [
         DesignSource(latent, _scale(f), shape) for latent, f, shape in zip(block.latents, found, own, strict=True)
     ]
-    read = {f.node: shape for f, shape in zip(found, shapes, strict=True)}
     made = DesignBlock if all(latent.form == "independent" for latent in block.latents) else SumBlock
-    return made(model, block.name, sources, reader, theta, _terms(model, block, read, theta, sites), point)
+    return made(model, block.name, sources, reader, theta, observed, point)
 
 
 def _with_scales_first(model: pm.Model, block: LatentBlock) -> LatentBlock:
@@ -280,21 +299,26 @@ def _terms(
     return [ObservedTerms(model, observation, sources, theta, index) for observation, index in held]
 
 
-def _plain_sites(
+def _plain_reading(
     model: pm.Model, block: LatentBlock, shapes: Sequence[tuple[int, ...]], point: Point
-) -> list[Sites] | None:
-    """The latent value that each observation reads of every vector; None where one reads more, less or scaled."""
+) -> PlainReading | None:
+    """The latent value that each observation reads of every vector; None where one reads more, less or scaled.
+
+    Which one it is must be the same everywhere, for it is compiled.
+    """
     if len({int(np.prod(shape)) for shape in shapes}) != 1:
         return None
-    sources, found = [latent.source for latent in block.latents], []
-    for observation in block.observations:
-        reader = RegisteredReader(model, observation, sources)
-        if not reader.always_reads_values(point, shapes):
-            return None
-        index = reader.form(point, shapes).maps[0].index
-        assert index is not None
-        found.append(index)
-    return found
+    sources = [latent.source for latent in block.latents]
+    readers = [RegisteredReader(model, observation, sources) for observation in block.observations]
+    if all(not reader.linear_inputs.values and reader.reads_values(point, shapes) for reader in readers):
+        return PlainReading(readers, shapes, point)
+    return None
+
+
+def _names(model: pm.Model, value_names: Sequence[str]) -> str:
+    """The random variables of some value variables, for a sentence."""
+    names = {str(value.name): str(variable.name) for variable, value in model.rvs_to_values.items()}
+    return ", ".join(names[name] for name in value_names)
 
 
 def _scale(found: ScaledSource) -> TensorVariable:

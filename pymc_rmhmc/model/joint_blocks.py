@@ -19,7 +19,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.components import LatentRow
-from pymc_rmhmc.model.design import DesignReader, SameValues
+from pymc_rmhmc.model.design import DesignReader, PlainReading, SameValues
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
 from pymc_rmhmc.model.observed_terms import ObservedTerms, gradient_by, shift_of, summed
 from pymc_rmhmc.model.priors import LatentVariable
@@ -47,6 +47,8 @@ class Block:
         How many values each has.
     n_sites : int
         The number of sites.
+    plain : PlainReading or None
+        How observations read single latent values, where they do.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Block:
     sizes: tuple[int, ...]
     n_sites: int
     rows: NDArray[np.int64] | None = None
+    plain: PlainReading | None = None
     _prior: Differentiated
     _likelihood: GraphFunction
     _informations: tuple[GraphFunction, ...] = ()
@@ -78,8 +81,16 @@ class Block:
         return self._likelihood.function, self._likelihood.bound
 
     def bind(self, point: Point) -> None:
-        """Take what is not a graph from a point and from shared data."""
+        """Take what is not a graph from a point and from shared data.
+
+        Raises
+        ------
+        DataError
+            If observations read other latent values than they did.
+        """
         self.forget()
+        if self.plain is not None:
+            self.plain.check(point)
 
     def forget(self) -> None:
         """Let go of what the derivative of the prior that was asked for last would need."""

@@ -16,6 +16,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError, UnsupportedLikelihoodError, UnsupportedModelError
+from pymc_rmhmc.model.dependence import linear_inputs
 from pymc_rmhmc.model.graphs import LINEAR_OPERATIONS, PYTHON_MODE, Evaluator, nonlinear_step, shared_inputs, substitute
 from pymc_rmhmc.model.likelihoods import FallbackKernel, LikelihoodKernel, has_diagonal_hessian
 from pymc_rmhmc.model.linear_form import LinearForm, NotLinear, SourceMap, read_linear_form
@@ -66,6 +67,8 @@ class RegisteredReader:
         # One predictor may serve several observations: it is read once for each.
         eta = pt.second(pt.zeros_like(observation.value, dtype="float64"), reading.eta)
         self._predictor = Evaluator(model, [eta], self._holders)
+        (valued,) = substitute([eta], self._holders, model)
+        self.linear_inputs = linear_inputs(model, valued, list(self._holders.values()))
         offset = pt.zeros(()) if reading.offset is None else reading.offset
         parameters = [reading.parameters[name] for name in likelihood.parameters]
         self._data = Evaluator(model, [observation.value, offset, *parameters])
@@ -121,14 +124,11 @@ class RegisteredReader:
         return len(indices) == len(maps) and all(np.array_equal(i, indices[0]) for i in indices[1:])
 
     def always_reads_values(self, point: Point, shapes: Shapes) -> bool:
-        """Whether `reads_values` holds elsewhere too: a scale may be 1 at the initial point alone."""
-        return all(self.reads_values(where, shapes) for where in (_moved(point, self.predictor_inputs), point))
+        """Whether `reads_values` holds elsewhere too: a scale may be 1 at one point alone.
 
-    def keeps_form(self, point: Point, shapes: Shapes) -> bool:
-        """Whether the linear part is the same elsewhere, whatever the other variables are."""
-        here, there = (self.form(where, shapes) for where in (point, _moved(point, self.predictor_inputs)))
-        pairs = zip(here.maps, there.maps, shapes, strict=True)
-        return all(a is b or np.allclose(a.dense(int(np.prod(s))), b.dense(int(np.prod(s)))) for a, b, s in pairs)
+        Which value an observation reads may depend on other variables, as in ``f[z]``.
+        """
+        return not self.linear_inputs.beside_indices and self.reads_values(point, shapes)
 
     @property
     def predictor_inputs(self) -> tuple[str, ...]:
@@ -138,6 +138,12 @@ class RegisteredReader:
     def bind(self, point: Point, shapes: Shapes, site_of: SiteOf, n_sites: int) -> BoundTerm:
         """The likelihood term of the observations that read a block's sites; others are left out."""
         form = self.form(point, shapes)
+        if not all(m.is_plain for m in form.maps):
+            raise UnsupportedModelError(
+                f"{self.name}: its predictor multiplies latent values by something else than 1, which it did not where "
+                "the step was built. If data have changed, build a new RMHMC; if an index that moves looks up latent "
+                "values that are multiplied, multiply them after they are looked up."
+            )
         index = site_of(form.maps)
         chosen = None if (index >= 0).all() else np.flatnonzero(index >= 0)
         arguments, offset = self._checked(point, form)
@@ -313,16 +319,6 @@ def _what_is_wrong(name: str, wrong: NDArray[np.bool_], density: Array, data: Ar
         f"the data of {name} is out of its distribution's support for {n} observations, which hold values such as "
         f"{np.unique(held)[:3].tolist()}: their log density is not finite whatever the latent values."
     )
-
-
-def _moved(point: Point, names: Sequence[str]) -> Point:
-    """The point with some of its continuous values elsewhere."""
-    rng = np.random.default_rng(0)
-    return point | {
-        name: point[name] + 0.1 * rng.standard_normal(np.shape(point[name]))
-        for name in names
-        if np.issubdtype(np.asarray(point[name]).dtype, np.floating)
-    }
 
 
 def _first_line(error: Exception) -> str:

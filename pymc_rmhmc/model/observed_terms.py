@@ -57,15 +57,14 @@ class ObservedTerms:
         assert likelihood is not None
         assert reading is not None
         self._likelihood, self._theta, self.index = likelihood, theta, index
-        parameters = [reading.parameters[name] for name in likelihood.parameters]
         # By value variables first: a constant of the data's shape makes the predictor as long as the data.
         long = pt.zeros_like(observation.value, dtype="float64")
+        parameters = [_by_observation(reading.parameters[name], long) for name in likelihood.parameters]
         offset = pt.zeros(()) if reading.offset is None else reading.offset
         expressions = [pt.second(long, reading.eta), offset, pt.as_tensor_variable(observation.value), *parameters]
         nothing = {node: pt.specify_shape(pt.zeros(shape), node.type.shape) for node, shape in sources.items()}
         added, offset, y, *values = theta.substitute(substitute(expressions, nothing, model), model)
         self.added = added.ravel()
-        self._data_ndim = observation.value.ndim
         self._offset, self._y, self._values = pt.second(added, offset).ravel(), y, values
 
     def terms(
@@ -102,10 +101,18 @@ class ObservedTerms:
 
     def _terms(self, predictor: TensorVariable) -> LikelihoodTerms:
         vectors = {
-            name: pt.second(predictor, value.ravel() if value.ndim == self._data_ndim else value)
+            name: pt.second(predictor, value)
             for name, value in zip(self._likelihood.parameters, self._values, strict=True)
         }
         return self._likelihood.terms(predictor, vectors, pt.cast(self._y.ravel(), "float64"))
+
+
+def _by_observation(parameter: TensorVariable, like: TensorVariable) -> TensorVariable:
+    """A parameter by observation, raveled as they are; one number for all stays one."""
+    parameter = pt.as_tensor_variable(parameter)
+    if all(parameter.type.broadcastable):
+        return parameter.squeeze()
+    return pt.second(like, parameter).ravel()
 
 
 def _read(sites: TensorVariable, index: Sites, n_sites: int | None) -> TensorVariable:
@@ -133,7 +140,7 @@ def shift_of(observed: Sequence[ObservedTerms], theta: Hyperparameters, size: in
     """What θ adds to the latent values in the predictors that read them, (n,).
 
     Sites are anchored in the predictor: a level that is added there then moves the prior's mean under them, as one
-    in the prior's mean function does. Where several observations of a site add different things, the first counts.
+    in the prior's mean function does. Where several observations of a site add different things, one of them counts.
     """
     shift = pt.zeros(size)
     for each in observed:

@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pymc.step_methods.state import dataclass_state
 
-from pymc_rmhmc.approximation import SiteRegression, find_mode, laplace_sites
+from pymc_rmhmc.approximation import SiteFit, find_mode, laplace_sites
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.geometry.target import LatentTarget
-from pymc_rmhmc.steps.chain_sampler import ChainSampler, ChainState
+from pymc_rmhmc.steps.chain_sampler import ChainSampler, ChainState, in_words
 from pymc_rmhmc.steps.options import Plan
+from pymc_rmhmc.steps.site_fits import fitted_sites, new_fit
 
 __all__ = ["BlockSampler", "BlockState"]
 
@@ -26,7 +27,7 @@ class BlockState(ChainState):
     """The state of one block's chain: its sites, and what they will be refitted to."""
 
     sites: GaussianSites | None = None
-    regression: SiteRegression | None = None
+    fit: SiteFit | None = None
 
 
 class BlockSampler(ChainSampler):
@@ -56,6 +57,7 @@ class BlockSampler(ChainSampler):
         self._prior: Any = None
         self._likelihood: Any = None
         self._refused: PriorFailure | None = None
+        self._refused_at = ""
         self._chart: Any = None
         self._target: Any = None
 
@@ -75,9 +77,13 @@ class BlockSampler(ChainSampler):
             try:
                 self._prepare(point)
             except PriorFailure as failure:
-                self._refused = failure
+                self._refused, self._refused_at = failure, in_words(self._prior_key or {})
         if self._refused is not None:
             raise self._refused
+
+    def where_refused(self) -> str:
+        """The values from other steps at which the prior could last not be factorised."""
+        return self._refused_at
 
     def _let_go(self) -> None:
         """Drop a chart, and what is made of it, before there is another: each is as large as a covariance matrix."""
@@ -140,14 +146,14 @@ class BlockSampler(ChainSampler):
 
     def _observe(self) -> None:
         state, eta = self.state, self._phase.point.eta
-        if state.regression is None:
-            state.regression = SiteRegression(eta.size)
-        state.regression.add(eta, self._likelihood.gradient(eta)[1])
+        if state.fit is None:
+            state.fit = new_fit(self.plan.metric, eta.size)
+        state.fit.add(eta, self._likelihood.gradient(eta)[1])
 
     def _refit(self, rng: np.random.Generator) -> None:
         state = self.state
-        regression, state.regression = state.regression, None
-        sites = None if regression is None or state.sites is None else regression.fit(state.sites)
+        fit, state.fit = state.fit, None
+        sites = None if fit is None or state.sites is None else fitted_sites(fit, state.sites)
         if sites is None:
             return
         state.sites, state.coordinates = sites, None

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
+from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.model import CompiledModel, JointModel, ModelStructure, compile_model, read_structure, read_together
 from pymc_rmhmc.steps.block_sampler import BlockSampler
 from pymc_rmhmc.steps.chain_sampler import ChainSampler
@@ -99,5 +100,11 @@ def find_blocks(
         structure, joint = read_together(model, vars, point)
     else:
         structure, joint = read_structure(model, vars), f"the {plan.metric.name} metric takes latent values alone"
+    if compile_kwargs and not isinstance(joint, str):
+        raise ConfigurationError(
+            f"compile_kwargs={compile_kwargs!r} would change nothing: with hyperparameters taken in, all that is "
+            "compiled is called within trajectories, by code that Numba has compiled. Leave it out, or name the "
+            "latent variables alone in vars=[...]."
+        )
     compiled = compile_model(structure, point, compile_kwargs, with_rest=isinstance(joint, str))
     return FoundBlocks(structure, compiled, joint)

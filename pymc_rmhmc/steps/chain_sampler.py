@@ -22,7 +22,7 @@ from pymc_rmhmc.errors import ConfigurationError, SamplingError
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.options import Plan
 
-__all__ = ["ChainSampler", "ChainState", "refit_iterations"]
+__all__ = ["ChainSampler", "ChainState", "in_words", "refit_iterations"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, Array]
@@ -32,7 +32,7 @@ REFIT_FRACTIONS = (0.1, 0.3, 0.6)
 MIN_REFIT_WINDOW = 15
 # A step size is judged after so many tuning draws, and a chain is stopped that covers less than a tenth of its path.
 ENOUGH_TUNING = 50
-LEAST_OF_PATH = 10.0
+LEAST_OF_PATH = 0.1
 HOPELESS = "the metric does not fit the posterior. Reparametrise the model, or sample it with NUTS."
 HOPELESS_SITES = (
     "the constant Gaussian sites of the flat metric do not fit the likelihood, which has several modes in a latent "
@@ -50,6 +50,11 @@ def refit_iterations(tune: int) -> tuple[int, ...]:
             ends.append(end)
             last = end
     return tuple(ends)
+
+
+def in_words(values: Point) -> str:
+    """Values by name, for a message."""
+    return ", ".join(f"{name} = {np.round(value, 3).tolist()}" for name, value in values.items())
 
 
 @dataclass_state
@@ -167,20 +172,39 @@ class ChainSampler(ABC):
         SamplingError
             If the trajectories cover less than a tenth of their path.
         """
-        length, state, adaptation = self.plan.length, self.state, self._adaptation
-        if adaptation is None or state.iteration < ENOUGH_TUNING or not isinstance(length, JitteredPath):
-            return
-        reach = adaptation.average * length.max_steps
-        if reach * LEAST_OF_PATH < length.path_length:
+        if self.state.iteration >= ENOUGH_TUNING and self._part_of_path() < LEAST_OF_PATH:
             raise SamplingError(
-                f"{self.name}: after {state.iteration} tuning draws only steps of {adaptation.average:.2g} are "
-                f"accepted, and {length.max_steps} of them cover {reach:.2g} of a path of {length.path_length:.2g}: "
+                f"{self.name}: after {self.state.iteration} tuning draws {self._path_words()}: "
                 f"{HOPELESS_SITES if self.plan.metric.uses_sites else HOPELESS} If the chain is right and no more than "
                 "slow, raise max_steps or give a step_size."
             )
 
+    def cut_short(self) -> str:
+        """That `max_steps` ends trajectories before their path does, in words; empty where it does not."""
+        if self._part_of_path() >= 1.0:
+            return ""
+        return (
+            f"{self.name}: {self._path_words()}, so that it is cut short. The chain is right and slow: raise "
+            "max_steps, reparametrise the model, or try another metric."
+        )
+
+    def _part_of_path(self) -> float:
+        """What `max_steps` of the adapted steps cover of the path."""
+        length, adaptation = self.plan.length, self._adaptation
+        if adaptation is None or not isinstance(length, JitteredPath):
+            return 1.0
+        return adaptation.average * length.max_steps / length.path_length
+
+    def _path_words(self) -> str:
+        length, step_size = self.plan.length, self.average_step_size()
+        assert isinstance(length, JitteredPath)
+        return (
+            f"only steps of {step_size:.2g} are accepted, and {length.max_steps} of them cover "
+            f"{length.max_steps * step_size:.2g} of a path of {length.path_length:.2g}"
+        )
+
     def where_refused(self) -> str:
-        """Where in its trajectory the prior could last not be factorised, in words; empty if it always could."""
+        """Where the prior could last not be factorised, in words; empty if it always could."""
         return ""
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pymc.step_methods.state import dataclass_state
 
-from pymc_rmhmc.approximation import SiteRegression
+from pymc_rmhmc.approximation import SiteFit
 from pymc_rmhmc.approximation.emulation import emulate_marginal
 from pymc_rmhmc.approximation.joint import approximate_jointly, moving_sites
 from pymc_rmhmc.approximation.marginals import fit_marginals
@@ -26,8 +26,9 @@ from pymc_rmhmc.geometry.held_sites import HeldSites
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.alternation import Alternation, Round, together
-from pymc_rmhmc.steps.chain_sampler import ChainSampler, ChainState
+from pymc_rmhmc.steps.chain_sampler import ChainSampler, ChainState, in_words
 from pymc_rmhmc.steps.options import Plan
+from pymc_rmhmc.steps.site_fits import fitted_sites, new_fit
 
 __all__ = ["JointSampler", "JointState"]
 
@@ -67,7 +68,7 @@ class JointState(ChainState):
 
     sites: tuple[Sites, ...] = ()
     marginals: MarginalChart | None = None
-    regressions: tuple[SiteRegression, ...] = ()
+    fits: tuple[SiteFit, ...] = ()
     thetas: tuple[Array, ...] = ()
     emulator: Emulator | None = None
     held_step_size: DualAveraging | None = None
@@ -184,8 +185,7 @@ class JointSampler(ChainSampler):
         return "" if refused is None else self._words(refused)
 
     def _words(self, theta: Array) -> str:
-        held = self.model.theta.unpack(theta)
-        return ", ".join(f"{name} = {np.round(value, 3).tolist()}" for name, value in held.items())
+        return in_words(self.model.theta.unpack(theta))
 
     def _likelihoods(self, theta: Array) -> list[list[Any]]:
         """The blocks' likelihoods with the parameters that θ gives them, row by row."""
@@ -299,19 +299,19 @@ class JointSampler(ChainSampler):
 
     def _observe(self) -> None:
         state, point = self.state, self._phase.point
-        if not state.regressions:
-            state.regressions = tuple(SiteRegression(eta.size) for eta in point.eta)
+        if not state.fits:
+            state.fits = tuple(new_fit(self.plan.metric, eta.size) for eta in point.eta)
         state.thetas += (point.theta,)
         if self.model.of_likelihoods.size:
             state.scores += (HeldSites(self.model, point.theta, point.eta).score(point.theta)[1],)
-        for regression, eta, slope in zip(state.regressions, point.eta, point.slope, strict=True):
-            regression.add(eta, slope)
+        for fit, eta, slope in zip(state.fits, point.eta, point.slope, strict=True):
+            fit.add(eta, slope)
 
     @staticmethod
-    def _refitted(block: Any, held: Sites, regression: SiteRegression, theta: Array) -> Sites:
+    def _refitted(block: Any, held: Sites, fit: SiteFit, theta: Array) -> Sites:
         """A block's sites from its draws; the old ones where these are too few."""
-        fitted = regression.fit(held.sites if isinstance(held, MovingSites) else held)
-        return held if fitted is None else moving_sites(block, theta, fitted, regression.centre, regression.variance)
+        fitted = fitted_sites(fit, held.sites if isinstance(held, MovingSites) else held)
+        return held if fitted is None else moving_sites(block, theta, fitted, fit.centre, fit.variance)
 
     def _refit(self, rng: np.random.Generator) -> None:
         state = self.state
@@ -319,13 +319,13 @@ class JointSampler(ChainSampler):
             return
         thetas, scores = np.array(state.thetas), np.array(state.scores)
         state.sites = tuple(
-            self._refitted(block, held, regression, thetas.mean(axis=0))
-            for block, held, regression in zip(self.model.blocks, state.sites, state.regressions, strict=True)
+            self._refitted(block, held, fit, thetas.mean(axis=0))
+            for block, held, fit in zip(self.model.blocks, state.sites, state.fits, strict=True)
         )
         state.marginals = fit_marginals(thetas) or state.marginals
         # What came before the first refit is the way from the start, and is forgotten; later draws add up.
         if state.iteration == state.refits[0]:
-            state.thetas, state.scores, state.regressions = (), (), ()
+            state.thetas, state.scores, state.fits = (), (), ()
         state.coordinates = None
         self._build()
         if state.step_size is not None:

@@ -101,7 +101,8 @@ class RMHMC(BlockedStep):
     initial_point : dict, optional
         Where the model is first evaluated; the model's initial point by default.
     compile_kwargs : dict, optional
-        For the functions that PyTensor compiles.
+        For PyTensor's function of the log density beyond the blocks, where latent values alone are sampled and other
+        steps move something of it. What a trajectory calls is compiled with Numba, and takes none.
     blocked : bool, default True
         Must be true: a block is sampled together.
 
@@ -244,7 +245,8 @@ class RMHMC(BlockedStep):
     def step(self, point: Point) -> tuple[Point, list[dict[str, Any]]]:
         """One draw: read the point, move every block, write the values, report."""
         started = time.perf_counter()
-        point = {name: np.array(value) for name, value in point.items()}
+        # In C order: what is drawn is written through flat views.
+        point = {name: np.array(value, order="C") for name, value in point.items()}
         outcomes = []
         # What overflows inside a trajectory is found by its own checks, and counted: no warnings besides.
         with np.errstate(all="ignore"):
@@ -277,12 +279,14 @@ class RMHMC(BlockedStep):
         return {
             "diverging": self.failures.diverging(failure),
             "n_failures": self.failures.total,
-            "warning": self.failures.warning(self._where_refused()) if last else None,
+            "warning": self._summary() if last else None,
         }
 
-    def _where_refused(self) -> str:
-        """Hyperparameters at which a covariance had no factor."""
-        return next(filter(None, (sampler.where_refused() for sampler in self._samplers)), "")
+    def _summary(self) -> Any:
+        """What to say at the end of the chain."""
+        refused = next(filter(None, (sampler.where_refused() for sampler in self._samplers)), "")
+        cut_short = " ".join(filter(None, (sampler.cut_short() for sampler in self._samplers)))
+        return self.failures.warning(refused, cut_short)
 
     def _rest_log_density(self, point: Point) -> float:
         """What the model's log density has beyond the blocks; evaluated where its inputs have changed."""

@@ -33,6 +33,7 @@ STATISTICS: dict[str, tuple[Any, Any]] = {
     "reversal_error": (np.float64, []),
     "n_solver_iter": (np.int64, []),
     "n_metric_evals": (np.int64, []),
+    "n_astray": (np.int64, []),
     "accepted": (np.float64, []),  # as Metropolis has it
     "warning": (SamplerWarning, None),
 }
@@ -56,6 +57,7 @@ def block_statistics(outcomes: Sequence[Transition[Any]]) -> dict[str, Any]:
         "reversal_error": outcome.reversal_error,
         "n_solver_iter": outcome.n_solver_iter,
         "n_metric_evals": outcome.n_metric_evals,
+        "n_astray": outcome.n_astray,
         "accepted": float(outcome.accepted),
     }
 
@@ -106,9 +108,22 @@ class FailureCount:
             return True
         return self.n_draws >= ALARM_MIN_DRAWS and self.counts.get(failure, 0) > ALARM_RATE * self.n_draws
 
-    def warning(self, refused: str = "") -> SamplerWarning | None:
-        """What to say at the end of a chain, None if all went well; `refused` is where a covariance had no factor."""
+    def warning(self, refused: str = "", cut_short: str = "") -> SamplerWarning | None:
+        """What to say at the end of a chain, None if all went well.
+
+        Parameters
+        ----------
+        refused : str
+            Where a covariance had no factor the last time, in words.
+        cut_short : str
+            That trajectories end before their path does, in words.
+        """
         advice = failure_advice(self.counts, self.n_draws)
+        level = "info" if advice is None and not cut_short else "warn"
+        lost = self.counts.get(Failure.NOT_POSITIVE_DEFINITE, 0)
+        if advice is None and lost:
+            advice = f"RMHMC: {lost} of {self.n_draws} trajectories met a covariance without a factor: rejected."
         if advice is not None and refused:
             advice += f" The covariance had no factor at {refused}, the last time."
-        return None if advice is None else SamplerWarning(WarningType.BAD_PARAMS, advice, "warn")
+        said = " ".join(filter(None, (advice, cut_short)))
+        return SamplerWarning(WarningType.BAD_PARAMS, said, level) if said else None

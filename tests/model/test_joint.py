@@ -13,10 +13,12 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 from pymc_rmhmc.approximation.joint import moving_sites
+from pymc_rmhmc.errors import DataError, UnsupportedModelError
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.geometry.joint import JointTarget
-from pymc_rmhmc.model import JointModel, read_joint, read_structure, read_together
+from pymc_rmhmc.model import JointModel, compile_model, read_joint, read_structure, read_together
 from tests.model.conftest import BINARY, COUNTS, INDEX, INDEX_COUNTS, MODELS, N, X, covariance, gp_prior
+from tests.model.test_compile import log_density as conditional_density
 
 FORMS: dict[str, tuple[Callable[[], None], set[str]]] = {}
 
@@ -292,6 +294,26 @@ def rows_read_across() -> None:
     f = gp_prior("f", ls=pm.Gamma("ls", 2.0, 4.0), n_outputs=2)
     counts = np.stack([COUNTS, COUNTS[::-1]])
     pm.Normal("y", f * np.ones((2, N)) + pm.Normal("level"), pm.HalfNormal("sigma"), observed=counts)
+
+
+@form("ls_log__", "sigma_log__")
+def rows_with_a_noise_each() -> None:
+    f = gp_prior("f", ls=pm.Gamma("ls", 2.0, 4.0), n_outputs=2)
+    sigma = pm.HalfNormal("sigma", shape=2)
+    pm.Normal("y", f, sigma[:, None], observed=np.stack([COUNTS, COUNTS[::-1]]) / 3.0)
+
+
+@form("ls_log__", "nu_log__", "sigma_log__")
+def rows_with_a_noise_for_every_place() -> None:
+    f = gp_prior("f", ls=pm.Gamma("ls", 2.0, 4.0), n_outputs=2)
+    nu, sigma = pm.Gamma("nu", 4.0, 1.0), pm.HalfNormal("sigma", shape=N)
+    pm.StudentT("y", nu=nu, mu=f, sigma=sigma, observed=np.stack([COUNTS, COUNTS[::-1]]) / 3.0)
+
+
+@form("ls_log__")
+def trials_by_column() -> None:
+    f = gp_prior("f", ls=pm.Gamma("ls", 2.0, 4.0), n_outputs=2)
+    pm.Binomial("y", n=np.arange(4, 4 + N), logit_p=f, observed=np.stack([COUNTS, COUNTS[::-1]]))
 
 
 @form("ls_log__", "middle")
@@ -661,7 +683,7 @@ def test_a_design_that_hyperparameters_move_is_none():
         warp = pm.Normal("warp")
         poisson(pt.exp(warp * DESIGN) @ pm.Normal("slopes", shape=4))
     reason = read_joint(read_structure(model, ["slopes"]), model.initial_point())
-    assert reason == "the predictor multiplies slopes by a matrix that depends on other variables"
+    assert reason == "how the predictor reads slopes depends on warp"
 
 
 def test_coefficients_of_two_likelihoods_with_different_scales_have_no_one_matrix():
@@ -670,7 +692,105 @@ def test_coefficients_of_two_likelihoods_with_different_scales_have_no_one_matri
         poisson(pm.HalfNormal("spread") * raw[GROUP])
         pm.Bernoulli("z", logit_p=pm.HalfNormal("other") * raw[GROUP], observed=BINARY)
     _, reason = read_together(model, None, model.initial_point())
-    assert reason == "the predictor multiplies raw by a matrix that depends on other variables"
+    assert reason == "how the predictor reads raw depends on spread, other"
+
+
+TIMES = np.arange(N)
+
+
+def scaled_vector(size: int) -> pt.TensorVariable:
+    return pm.MvNormal("f", np.zeros(size), cov=pm.HalfNormal("scale") * (np.eye(size) + 0.4))
+
+
+def an_index_that_is_drawn() -> None:
+    poisson(scaled_vector(3)[pm.Categorical("z", p=np.ones(3) / 3.0, shape=N)])
+
+
+def a_level_before_a_switchpoint_and_one_after_it() -> None:
+    levels = pm.Normal("levels", 0.0, pm.HalfNormal("scale"), shape=2)
+    poisson(levels[(pm.DiscreteUniform("z", 1, N - 1) <= TIMES).astype("int64")])
+
+
+def a_step_from_a_switchpoint_on() -> None:
+    z, slopes = pm.DiscreteUniform("z", 1, N - 1), pm.Normal("slopes", 0.0, pm.HalfNormal("scale"), shape=2)
+    poisson(slopes[0] + slopes[1] * (z <= TIMES))
+
+
+def a_step_at_a_time_that_is_continuous() -> None:
+    z, slopes = pm.Uniform("z", 0.0, N, initval=3.5), pm.Normal("slopes", 0.0, pm.HalfNormal("scale"), shape=2)
+    poisson(slopes[0] + slopes[1] * (z < TIMES))
+
+
+def levels_at_a_time_that_is_continuous() -> None:
+    levels = pm.Normal("levels", 0.0, pm.HalfNormal("scale"), shape=2)
+    poisson(levels[(pm.Uniform("z", 0.0, N, initval=3.5) < TIMES).astype("int64")])
+
+
+def a_vector_that_is_in_or_out() -> None:
+    poisson(0.3 + pm.Bernoulli("z", 0.5) * scaled_vector(N))
+
+
+def one_vector_or_the_other() -> None:
+    z, f = pm.Bernoulli("z", 0.5), scaled_vector(N)
+    poisson(pm.math.switch(z, f, f[::-1]))
+
+
+READ_OTHERWISE = {
+    an_index_that_is_drawn: [{"z": np.arange(N) % 3}, {"z": np.arange(N) // 3}, {"z": np.full(N, 2)}],
+    a_level_before_a_switchpoint_and_one_after_it: [{"z": np.array(2)}, {"z": np.array(5)}],
+    a_step_from_a_switchpoint_on: [{"z": np.array(2)}, {"z": np.array(5)}],
+    a_step_at_a_time_that_is_continuous: [{"z_interval__": np.array(0.7)}, {"z_interval__": np.array(-1.0)}],
+    levels_at_a_time_that_is_continuous: [{"z_interval__": np.array(0.7)}, {"z_interval__": np.array(-1.0)}],
+    a_vector_that_is_in_or_out: [{"z": np.array(1)}, {"z": np.array(0)}],
+    one_vector_or_the_other: [{"z": np.array(1)}, {"z": np.array(0)}],
+}
+
+
+@pytest.mark.parametrize("make", READ_OTHERWISE, ids=lambda make: make.__name__)
+def test_latents_that_another_variable_makes_predictors_read_otherwise_are_sampled_given_it(make):
+    """No number of points shows it: what is discrete, or behind a comparison, is the same at nearly all of them."""
+    with pm.Model() as model:
+        make()
+    structure, reason = read_together(model, None, model.initial_point())
+    assert isinstance(reason, str)
+    assert reason.startswith("how the predictor reads")
+    assert reason.endswith("depends on z")
+    # The step is built where the model begins, and sees the rest of the points afterwards.
+    compiled, exact = compile_model(structure), model.compile_logp()
+    for there in READ_OTHERWISE[make]:
+        point = random_point(model, 1) | there
+        assert conditional_density(compiled, point) == pytest.approx(float(exact(point)), abs=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["process", "intercepts"])
+def test_an_index_of_shared_data_may_be_set_to_what_it_is_and_to_nothing_else(kind):
+    with pm.Model() as model:
+        where = pm.Data("where", GROUP)
+        spread = pm.HalfNormal("spread")
+        if kind == "process":
+            poisson(pm.MvNormal("f", np.zeros(5), cov=spread * (np.eye(5) + 0.4))[where])
+        else:
+            poisson(pm.Normal("f", 0.0, spread, shape=5)[where])
+    joint, point = joint_of(model), random_point(model, 1)
+    pm.set_data({"where": GROUP.copy()}, model=model)
+    joint.bind(point)
+    assert_is_the_model(joint, model)
+    pm.set_data({"where": (GROUP + 1) % 5}, model=model)
+    with pytest.raises(DataError, match=r"where: the latent values that y reads have changed.*new RMHMC"):
+        joint.bind(point)
+
+
+def test_a_factor_of_shared_data_may_not_be_changed():
+    with pm.Model() as model:
+        weight = pm.Data("weight", np.ones(N))
+        poisson(weight * gp_prior("f", ls=pm.Gamma("ls", 2.0, 4.0)))
+    joint, point = joint_of(model), random_point(model, 1)
+    (block,) = compile_model(read_structure(model)).blocks
+    pm.set_data({"weight": np.full(N, 2.0)}, model=model)
+    with pytest.raises(DataError, match=r"weight: the latent values that y reads have changed"):
+        joint.bind(point)
+    with pytest.raises(UnsupportedModelError, match="If data have changed, build a new RMHMC"):
+        block.likelihood(point)
 
 
 def test_normals_that_multiply_one_another_are_not_both_coefficients():

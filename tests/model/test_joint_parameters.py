@@ -126,6 +126,28 @@ def a_noise_on_which_an_amplitude_depends_by_its_prior() -> None:
     pm.Normal("y", pm.gp.Latent(cov_func=kernel).prior("f", X), sigma, observed=COUNTS / 3.0)
 
 
+@own()
+def a_noise_that_bounds_an_amplitude() -> None:
+    """On the unconstrained scale the amplitude moves with it."""
+    sigma = pm.HalfNormal("sigma")
+    kernel = pm.Uniform("eta", sigma, 10.0) ** 2 * pm.gp.cov.Matern32(1, ls=0.3)
+    pm.Normal("y", pm.gp.Latent(cov_func=kernel).prior("f", X), sigma, observed=COUNTS / 3.0)
+
+
+@own()
+def a_noise_that_bounds_a_level() -> None:
+    sigma = pm.HalfNormal("sigma")
+    pm.Normal("y", process() + pm.TruncatedNormal("level", lower=sigma), sigma, observed=COUNTS / 3.0)
+
+
+@own(sigma_interval__=1)
+def a_noise_that_an_amplitude_bounds() -> None:
+    eta = pm.HalfNormal("eta")
+    kernel = eta**2 * pm.gp.cov.Matern32(1, ls=0.3)
+    sigma = pm.Uniform("sigma", 0.0, eta)
+    pm.Normal("y", pm.gp.Latent(cov_func=kernel).prior("f", X), sigma, observed=COUNTS / 3.0)
+
+
 @own(first_log__=1, second_log__=1)
 def a_noise_of_two_factors() -> None:
     noise = pm.Deterministic("noise", pm.HalfNormal("first") * pm.HalfNormal("second"))
@@ -261,6 +283,7 @@ PROMISES = [
     "student_t", "negative_binomial", "rows", "on_a_grid", "a_sum", "a_covariance_that_stands_still",
     "groups_and_slopes", "slopes", "two_processes_of_which_one_has_a_noise", "a_shape_that_is_in_the_rate_as_well",
     "a_noise_on_which_an_amplitude_depends_by_its_prior", "a_dispersion_for_every_group",
+    "a_noise_that_an_amplitude_bounds",
 ]  # fmt: skip
 
 
@@ -341,7 +364,7 @@ def test_coordinates_that_expressions_read_stop_at_variables_and_at_what_is_held
     theta = Hyperparameters(model, [above, wide, below], model.initial_point())
 
     def read(*expressions, held=()):
-        return theta.read_by(list(expressions), held).tolist()
+        return theta.read_by(list(expressions), model, held).tolist()
 
     assert read() == [False] * 5
     assert read(above) == [True, False, False, False, False]

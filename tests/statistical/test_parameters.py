@@ -20,23 +20,26 @@ from pymc_rmhmc.geometry.held_sites import ChartedParameters, HeldSites
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model import JointModel
 from pymc_rmhmc.steps.alternation import Alternation
-from tests.statistical.joint_cases import Grid, Problem, Process, Rows, Sum, absurd_sites
+from tests.statistical.joint_cases import LIKELIHOODS, Grid, Problem, Process, Rows, Sum, absurd_sites
 from tests.statistical.test_alternation import LENGTH, absurd_emulator, backwards, bent_chart, forwards, in_density
 from tests.statistical.test_joint import following, watched
 from tests.statistical.test_sbc import PLACES, p_value, rank
 
 pytestmark = pytest.mark.slow
 
+FORMS = ("centred", "whitened", "fixed")
+# Every likelihood that has parameters.
 PROBLEMS = {
-    "centred process, negativebinomial_log": Problem(Process("centred"), "negativebinomial_log", simulations=120),
-    "whitened process, normal_identity": Problem(Process("whitened"), "normal_identity", simulations=120),
-    "fixed process, studentt_identity": Problem(Process("fixed"), "studentt_identity", simulations=120),
+    **{
+        f"{FORMS[i % 3]} process, {name}": Problem(Process(FORMS[i % 3]), name, simulations=120)
+        for i, name in enumerate(name for name, likelihood in LIKELIHOODS.items() if likelihood.parameters)
+    },
     "sum of two vectors, negativebinomial_log": Problem(Sum(), "negativebinomial_log", simulations=120),
     "rows, studentt_identity": Problem(Rows(), "studentt_identity", simulations=120),
     "grid, normal_identity": Problem(Grid(), "normal_identity", simulations=120),
 }
-# Ten tests of correct samplers; see test_sbc.
-LEVEL = 1e-3 / 10 / 3
+# Thirteen tests of correct samplers; see test_sbc.
+LEVEL = 1e-3 / 13 / 3
 
 
 def poor_chart(centre: np.ndarray) -> MarginalChart:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import cloudpickle
 import numpy as np
 import pymc as pm
@@ -161,6 +163,27 @@ def test_named_hyperparameters_are_sampled_and_the_rest_left(caplog):
     assert means[1] > 2.0 * means[0]
 
 
+def test_a_switchpoint_that_another_step_moves_is_seen_by_every_draw():
+    """What a predictor reads depends on it: hyperparameters are then left to other steps, and nothing stays compiled."""
+    with pm.Model() as model:
+        switch = pm.DiscreteUniform("switch", 1, N - 1)
+        levels = pm.Normal("levels", 0.0, pm.HalfNormal("scale"), shape=2)
+        pm.Poisson("y", mu=pm.math.exp(levels[(np.arange(N) >= switch).astype("int64")]), observed=COUNTS)
+        step = RMHMC()
+        assert [v.name for v in step.vars] == ["levels"]
+        exact, means = model.compile_logp(), []
+        step.setup_chain(np.random.default_rng(0), 20, 80)
+        for at in (2, N - 2):
+            point, kept = model.initial_point() | {"switch": np.array(at)}, []
+            for _ in range(50):
+                point, (statistics,) = step.step(point)
+                assert statistics["model_logp"] == pytest.approx(float(exact(point)), abs=1e-8)
+                kept.append(point["levels"])
+            means.append(np.mean(kept[10:], axis=0))
+        assert np.abs(means[0] - means[1]).max() > 0.1
+        draw(model, draws=20, tune=20)  # and beside the steps that PyMC gives the others
+
+
 @pytest.mark.parametrize("discrete", [pm.BinaryGibbsMetropolis, pm.Metropolis])
 def test_a_discrete_variable_beside_is_conditioned_on(discrete):
     with pm.Model() as model:
@@ -245,6 +268,21 @@ def test_a_chain_that_would_stand_still_is_stopped_at_the_end_of_tuning():
             draws=5, tune=60, chains=1, cores=1, step=RMHMC(max_steps=1, path_length=20.0), random_seed=1,
             progressbar=False,
         )  # fmt: skip
+
+
+def test_a_path_that_is_cut_short_is_said_at_the_end():
+    with two_scales() as model:
+        step = RMHMC(max_steps=2, path_length=4.0)
+    step.setup_chain(np.random.default_rng(0), 60, 5)
+    point, said = model.initial_point(), []
+    for i in range(65):
+        if i == 60:
+            step.stop_tuning()
+        point, (statistics,) = step.step(point)
+        said.append(statistics["warning"])
+    assert said[:-1] == [None] * 64
+    assert said[-1].level == "warn"
+    assert re.search(r"f: only steps of .*, and 2 of them cover .* of a path of 4, so that it is cut short.*max_steps", said[-1].message)
 
 
 def test_functions_of_a_basis_beyond_double_precision_do_no_harm():

@@ -7,7 +7,11 @@ be solved.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, SpannedHamiltonian
+from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.geometry.target import LatentTarget
 
 __all__ = ["FlatMetric"]
@@ -23,18 +27,27 @@ class FlatMetric:
     hyperparameters are fixed. Where they are sampled with the latent values and K moves, a step of both together
     costs about 2n³ flops and what the kernel's own derivative takes (`pymc_rmhmc.geometry.joint`), and a step of the
     latent values alone O(n²); the hyperparameters' mass matrix is constant, and refitted with the sites.
-    The sites begin as the Laplace approximation's; in tuning windows they are refitted to the draws (see
-    `pymc_rmhmc.approximation.SiteRegression`). Any sites give an exact sampler; poor ones cost acceptance.
+    The sites begin as the Laplace approximation's, and where hyperparameters are sampled as those of a variational
+    one; in tuning windows they are refitted to the draws. Any sites give an exact sampler; poor ones cost acceptance.
 
     Parameters
     ----------
     refit : bool
-        Refit the sites to warm-up draws. If not, the Laplace approximation's stay.
+        Refit the sites to warm-up draws. If not, those of the beginning stay, and so do hyperparameters' mass matrix
+        and the way they move: in joint trajectories, without an emulator.
+    site_fit : callable, optional
+        What refits them: a subclass of `pymc_rmhmc.approximation.SiteFit`, or another function of the number of sites
+        that makes such an object for each tuning window. The default is `pymc_rmhmc.approximation.SiteRegression`.
     emulate : bool
         Where hyperparameters are sampled with the latent values: emulate their marginal density in tuning, and let the
         two move in turns, the hyperparameters along the emulator (`pymc_rmhmc.approximation.emulation`). It is fitted
         where the sites are refitted for the last time. Where that is not done or tuning shows that it does not pay,
         for coefficients, and with `n_steps` or `step_size`, they move in joint trajectories.
+
+    Raises
+    ------
+    ConfigurationError
+        If `site_fit` is not callable, or is given although nothing is refitted.
 
     References
     ----------
@@ -52,11 +65,21 @@ class FlatMetric:
     needs_solver = False
     takes_hyperparameters = True
 
-    def __init__(self, *, refit: bool = True, emulate: bool = True) -> None:
-        self.refit, self.emulate = bool(refit), bool(emulate)
+    def __init__(
+        self, *, refit: bool = True, site_fit: Callable[[int], Any] | None = None, emulate: bool = True
+    ) -> None:
+        if site_fit is not None and not callable(site_fit):
+            raise ConfigurationError(
+                "site_fit must make a SiteFit from the number of sites, such as the class SiteRegression, got "
+                f"{site_fit!r}."
+            )
+        if site_fit is not None and not refit:
+            raise ConfigurationError("site_fit refits the sites, but refit=False keeps them: leave one of them out.")
+        self.refit, self.site_fit, self.emulate = bool(refit), site_fit, bool(emulate)
 
     def __repr__(self) -> str:
-        return f"FlatMetric(refit={self.refit}, emulate={self.emulate})"
+        fit = "" if self.site_fit is None else f"site_fit={getattr(self.site_fit, '__name__', self.site_fit)}, "
+        return f"FlatMetric(refit={self.refit}, {fit}emulate={self.emulate})"
 
     def hamiltonian(self, target: LatentTarget) -> GaussianHamiltonian | SpannedHamiltonian:
         """The Hamiltonian of a target in this metric, in the form whose steps are cheaper."""

@@ -1,0 +1,51 @@
+"""What refits a chain's sites: the metric's own choice or the default, and a look at what it gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pymc_rmhmc.approximation import SiteFit, SiteRegression
+from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.geometry.charts import GaussianSites
+
+__all__ = ["fitted_sites", "new_fit"]
+
+
+def new_fit(metric: Any, n_sites: int) -> SiteFit:
+    """What takes the draws of a window.
+
+    Raises
+    ------
+    ConfigurationError
+        If what the metric names makes something else.
+    """
+    made = SiteRegression(n_sites) if metric.site_fit is None else metric.site_fit(n_sites)
+    if not isinstance(made, SiteFit):
+        raise ConfigurationError(
+            f"site_fit made a {type(made).__name__} of {n_sites} sites, not a SiteFit: give a subclass of "
+            "pymc_rmhmc.approximation.SiteFit."
+        )
+    return made
+
+
+def fitted_sites(fit: SiteFit, held: GaussianSites) -> GaussianSites | None:
+    """The sites that a fit gives in place of those held; None where it keeps them.
+
+    Raises
+    ------
+    ConfigurationError
+        If they are not finite, or not as many as those held.
+    """
+    found = fit.fit(held)
+    if found is None:
+        return None
+    shape = held.linear.shape
+    for name, values in (("linear", found.linear), ("precision", found.precision)):
+        if np.shape(values) != shape or not np.isfinite(values).all():
+            raise ConfigurationError(
+                f"{type(fit).__name__}.fit gave sites whose {name} has the shape {np.shape(values)}, or is not finite: "
+                f"it must be an array {shape} of finite numbers. Return None to keep the sites as they are."
+            )
+    return found
