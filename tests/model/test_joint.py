@@ -54,6 +54,35 @@ def mean_function() -> None:
     poisson(gp.prior("f", X, reparameterize=False))
 
 
+@form("ls_log__", "alpha_log__", "centre", "offset_log__", "warp_log__", "slope", "period_log__", "noise_log__")
+def kernels_of_many_kinds() -> None:
+    ls, alpha, centre = pm.LogNormal("ls", -1.0, 0.3), pm.LogNormal("alpha"), pm.Normal("centre")
+    offset, warp, slope = pm.LogNormal("offset"), pm.LogNormal("warp"), pm.Normal("slope")
+    period, noise = pm.LogNormal("period"), pm.HalfNormal("noise")
+    kernel = (
+        pm.gp.cov.RatQuad(1, alpha=alpha, ls=ls)
+        + 0.3 * pm.gp.cov.Linear(1, c=centre) * pm.gp.cov.Exponential(1, ls=2.0 * ls)
+        + 0.1 * pm.gp.cov.Polynomial(1, c=centre, d=2, offset=offset)
+        + pm.gp.cov.Cosine(1, ls=ls) * pm.gp.cov.ExpQuad(1, ls=ls)
+        + pm.gp.cov.Periodic(1, period=period, ls=1.0)
+        + pm.gp.cov.Circular(1, period=2.0 + period, tau=5.0)
+        + pm.gp.cov.Gibbs(1, lambda x, by: 0.3 + by * x**2, args=(warp,))
+        + pm.gp.cov.WarpedInput(1, pm.gp.cov.Matern32(1, ls=ls), lambda x, by: x**by, args=(1.0 + warp,))
+        + pm.gp.cov.ScaledCov(1, pm.gp.cov.Matern12(1, ls=ls), lambda x, by: pt.exp(by * x), args=(slope,))
+        + pm.gp.cov.Constant(noise) + pm.gp.cov.WhiteNoise(noise)
+    )  # fmt: skip
+    poisson(pm.gp.Latent(cov_func=kernel).prior("f", X, reparameterize=False))
+
+
+@form("ls_log__", "weights", "kappa_log__")
+def coregion() -> None:
+    inputs = np.column_stack((X[:, 0], np.arange(N) % 2))
+    weights, kappa = pm.Normal("weights", shape=(2, 1)), pm.HalfNormal("kappa", shape=2)
+    outputs = pm.gp.cov.Coregion(2, W=weights, kappa=kappa, active_dims=[1])
+    kernel = pm.gp.cov.Matern52(2, ls=pm.LogNormal("ls", -1.0, 0.3), active_dims=[0]) * outputs
+    poisson(pm.gp.Latent(cov_func=kernel).prior("f", inputs, reparameterize=False, jitter=1e-4))
+
+
 @form("level")
 def mean_in_the_predictor_of_a_whitened_gp() -> None:
     gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(pm.Normal("level")), cov_func=pm.gp.cov.Matern32(1, ls=0.3))

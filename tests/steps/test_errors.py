@@ -15,6 +15,7 @@ from pymc_rmhmc.errors import (
     UnsupportedLikelihoodError,
     UnsupportedModelError,
 )
+from pymc_rmhmc.model.graphs import PYTHON_MODE
 from tests.steps.conftest import COUNTS, N, X, poisson_model
 
 BAD_OPTIONS = [
@@ -49,6 +50,14 @@ BAD_OPTIONS = [
 def test_options(options, says):
     with poisson_model(), pytest.raises(ConfigurationError, match=says):
         RMHMC(**options)
+
+
+def test_keywords_for_a_function_that_is_not_compiled():
+    with poisson_model(sampled=True):
+        with pytest.raises(ConfigurationError, match=r"compile_kwargs=.*would change nothing"):
+            RMHMC(compile_kwargs={"mode": PYTHON_MODE})
+        step = RMHMC(vars=["f"], compile_kwargs={"mode": PYTHON_MODE})
+    assert step._compiled.rest_log_density.function.maker.mode.provided_linker == PYTHON_MODE.provided_linker
 
 
 def test_a_curvature_that_the_likelihood_does_not_give():
@@ -108,8 +117,11 @@ def test_a_covariance_lost_on_the_way_is_a_counted_rejection():
     assert stats["failure"] == Failure.NOT_POSITIVE_DEFINITE
     assert stats["mean_tree_accept"] == 0.0
     np.testing.assert_array_equal(kept["f"], point["f"])
-    _, (stats,) = step.step({**kept, "ls_log__": point["ls_log__"]})
-    assert stats["failure"] == Failure.NONE
+    assert stats["warning"] is None
+    for _ in range(8):
+        _, (stats,) = step.step({**kept, "ls_log__": point["ls_log__"]})
+        assert stats["failure"] == Failure.NONE
+    assert stats["warning"].message.endswith("The covariance had no factor at ls_log__ = 40.0, the last time.")
 
 
 @pytest.mark.parametrize("where", ["mean", "exposure", "covariance"])

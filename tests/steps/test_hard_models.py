@@ -5,10 +5,12 @@ from __future__ import annotations
 import arviz as az
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 
-from pymc_rmhmc import RMHMC, summarize_failures
-from pymc_rmhmc.errors import CovarianceError, DataError, Failure, UnsupportedModelError
+from pymc_rmhmc import RMHMC, register_likelihood, summarize_failures
+from pymc_rmhmc.errors import CovarianceError, DataError, Failure, SamplingError, UnsupportedModelError
+from pymc_rmhmc.model.likelihoods import Curvature, LikelihoodTerms, Reading, registry
 from tests.steps.conftest import COUNTS, N, X, draw
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
@@ -218,6 +220,33 @@ def test_outliers_for_which_sites_fit_nowhere():
     idata = run(lambda: pm.StudentT("y", nu=4.0, mu=gp_of(X), sigma=pm.HalfNormal("sigma", 0.3), observed=y))
     assert went_well(idata)
     assert np.abs(mean_f(idata)).max() < 3.0
+
+
+@pytest.fixture
+def phases():
+    """Latent values of which thousands of turns are seen but for their whole number: a mode in every turn."""
+
+    @register_likelihood(
+        pm.Laplace, link="identity", kinds=["fisher"], parameters=["b"], read=lambda mu, b: Reading(mu, {"b": b}),
+        name="phases_of_the_tests",
+    )  # fmt: skip
+    def terms(eta, parameters, y):
+        turned = 3000.0 * (y - eta)
+        information = Curvature(1.0 / parameters["b"] ** 2 + 0.0 * eta, 0.0 * eta)
+        return LikelihoodTerms(2.0 * pt.cos(turned), 6000.0 * pt.sin(turned), {"fisher": information})
+
+    yield
+    del registry._REGISTRY["phases_of_the_tests"]
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["with hyperparameters", "latents alone"])
+def test_sites_that_are_hopeless_are_an_error_that_says_what_to_use(phases, fixed):
+    with pm.Model() as model:
+        f = pm.MvNormal("f", np.zeros(N), cov=np.eye(N)) if fixed else gp_of(X)
+        pm.Laplace("y", mu=f, b=1.0, observed=np.sin(6.0 * X[:, 0]))
+    says = r"f: after 100 tuning draws only steps of .* accepted.*several modes.*metric=\"fisher\" or .*NUTS"
+    with pytest.raises(SamplingError, match=says):
+        draw(model, tune=100)
 
 
 def test_counts_by_the_million():

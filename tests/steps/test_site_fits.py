@@ -1,0 +1,118 @@
+"""What refits the sites is the user's to choose; whatever it gives, draws stay exact."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pymc as pm
+import pytest
+
+from pymc_rmhmc import RMHMC, FlatMetric
+from pymc_rmhmc.approximation import SiteFit, SiteRegression, find_mode
+from pymc_rmhmc.approximation import joint as joint_approximation
+from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.geometry.charts import GaussianSites
+from pymc_rmhmc.steps import block_sampler
+from tests.steps.conftest import N, draw, poisson_model
+from tests.steps.test_joint_sampling import two_scales
+
+pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
+
+
+class Absurd(SiteFit):
+    """Sites that pull neighbours apart, whatever the draws are."""
+
+    def fit(self, held):
+        assert held.linear.shape == self.centre.shape == self.variance.shape
+        assert self.count > 0
+        return GaussianSites(1.5 * np.cos(np.pi * np.arange(N)), np.full(N, 0.7))
+
+
+class Broken(SiteFit):
+    def __init__(self, n_sites: int, sites: GaussianSites) -> None:
+        super().__init__(n_sites)
+        self.sites = sites
+
+    def fit(self, held):
+        return self.sites
+
+
+def run(model: pm.Model, **options):
+    return draw(model, RMHMC(metric=FlatMetric(**options), model=model), draws=1500, tune=200)
+
+
+@pytest.mark.parametrize("make", [poisson_model, two_scales], ids=["latents alone", "with hyperparameters"])
+def test_draws_with_the_sites_of_ones_own_fit_agree_and_are_less_effective(make):
+    model = make()
+    usual, absurd = run(model), run(model, site_fit=Absurd)
+    difference = usual.posterior["f"].mean(("chain", "draw")) - absurd.posterior["f"].mean(("chain", "draw"))
+    spread = usual.posterior["f"].std(("chain", "draw"))
+    assert float(abs(difference / spread).max()) < 0.3
+    sizes = [float(r.sample_stats["step_size_bar"].mean()) for r in (usual, absurd)]
+    assert sizes[1] < 0.8 * sizes[0]
+
+
+@pytest.mark.parametrize("make", [poisson_model, two_scales], ids=["latents alone", "with hyperparameters"])
+def test_the_fit_of_a_chain_is_the_one_named_and_its_sites_are_kept(make):
+    model = make()
+    step = RMHMC(metric=FlatMetric(site_fit=Absurd), model=model)
+    draw(model, step, draws=5, tune=60)
+    sites = step.chains[0].sites
+    (sites,) = sites if isinstance(sites, tuple) else (sites,)
+    np.testing.assert_array_equal(sites.precision, np.full(N, 0.7))
+
+
+def test_the_default_is_the_regression():
+    model = poisson_model()
+    runs = [draw(model, RMHMC(metric=metric, model=model)) for metric in ("flat", FlatMetric(site_fit=SiteRegression))]
+    np.testing.assert_array_equal(*(run.posterior["f"].values for run in runs))
+
+
+@pytest.mark.parametrize(
+    ("sites", "says"),
+    [
+        (GaussianSites(np.zeros(3), np.zeros(N)), r"Broken.fit gave sites whose linear has the shape \(3,\)"),
+        (GaussianSites(np.zeros(N), np.full(N, np.nan)), "precision .* or is not finite"),
+    ],
+)
+def test_sites_that_cannot_be_used_are_an_error(sites, says):
+    model = poisson_model()
+    step = RMHMC(metric=FlatMetric(site_fit=partial(Broken, sites=sites)), model=model)
+    with pytest.raises(ConfigurationError, match=says):
+        draw(model, step)
+
+
+def test_what_makes_no_fit_is_an_error():
+    with pytest.raises(ConfigurationError, match="must make a SiteFit from the number of sites"):
+        FlatMetric(site_fit="regression")
+    with pytest.raises(ConfigurationError, match="refit=False keeps them"):
+        FlatMetric(refit=False, site_fit=SiteRegression)
+    model = poisson_model()
+    with pytest.raises(ConfigurationError, match="made a list of 12 sites, not a SiteFit"):
+        draw(model, RMHMC(metric=FlatMetric(site_fit=lambda n: [0.0] * n), model=model))
+    assert repr(FlatMetric(site_fit=Absurd)) == "FlatMetric(refit=True, site_fit=Absurd, emulate=True)"
+
+
+@pytest.mark.parametrize("limit", ["SITE_ROUNDS", "MAX_ROUNDS", "ITERATIONS"])
+def test_an_approximation_that_has_not_converged_is_a_start_like_another(monkeypatch, limit):
+    """Sites and hyperparameters as they are after one round; tuning makes up for it."""
+    model = two_scales()
+    usual = run(model)
+    monkeypatch.setattr(joint_approximation, limit, 1)
+    stopped = run(model)
+    assert not stopped.sample_stats["failure"].any()
+    assert float(stopped.sample_stats["acceptance_rate"].mean()) > 0.7
+    for name in ("ls", "eta"):
+        ours, theirs = (np.log(r.posterior[name]) for r in (stopped, usual))
+        assert abs(float(ours.mean() - theirs.mean())) < 0.35 * float(theirs.std())
+
+
+def test_newton_that_has_not_converged_is_a_start_like_another(monkeypatch):
+    model = poisson_model()
+    usual = run(model)
+    monkeypatch.setattr(block_sampler, "find_mode", partial(find_mode, max_iter=1))
+    stopped = run(model)
+    difference = usual.posterior["f"].mean(("chain", "draw")) - stopped.posterior["f"].mean(("chain", "draw"))
+    assert float(abs(difference / usual.posterior["f"].std(("chain", "draw"))).max()) < 0.3
+    assert not stopped.sample_stats["failure"].any()
