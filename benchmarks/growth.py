@@ -1,4 +1,4 @@
-"""How time and memory grow with n: a step at fixed θ (n²), and the joint sampler's gradient (n³).
+"""How time and memory grow with n: a step at fixed θ (n²), the joint sampler's gradient (n³), and a chain of it.
 
 Time of a step at fixed θ: the time of a draw with 21 steps less that of a draw with one, over 20. Memory: the
 resident set's high-water mark (`VmHWM`, which Linux lets a process reset) less what was resident when the model
@@ -6,8 +6,10 @@ was built, in units of n² doubles. It sees LAPACK's and compiled code's arrays,
 small model runs first, and of the joint gradient one evaluation, so that libraries and compiled code are not
 counted; large arrays are given back to the system when they are freed, so that none is served from what an earlier
 one left. At fixed θ the building of the step method (reading and compiling the model) is told apart from its chain
-(the start and the draws), and both count from what was resident before the building. Each n is a process of its
-own. At 500 a unit is 2 MB, and the interpreter's own noise is a few. Run with ``python -m benchmarks.growth``.
+(the start and the draws), and both count from what was resident before the building. Of the joint sampler's chain, which
+is `RMHMC()` as it comes with a short tuning, the peaks of tuning (the start, refits and the emulator among it) and of
+the draws in turns are told apart, and the time is that of a draw. Each n is a process of its own. At 500 a unit is 2 MB,
+and the interpreter's own noise is a few. Run with ``python -m benchmarks.growth``; kinds may follow.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ from pathlib import Path
 
 import numpy as np
 
-SIZES = {"fixed": (500, 1000, 2000, 4000), "joint": (250, 500, 1000, 2000)}
-ASKED = {"fixed": (2.2, 4.0), "joint": (None, 6.0)}
+SIZES = {"fixed": (500, 1000, 2000, 4000), "joint": (250, 500, 1000, 2000), "chain": (500, 1000, 1500)}
+ASKED = {"fixed": (2.2, 4.0), "joint": (None, 6.0), "chain": (None, 6.0)}
 LONG, DRAWS = 21, 15
+# A tuning that ends in an emulator, and draws after it.
+TUNE, TURNS = 200, 12
 # Larger arrays than this have pages of their own, which go back to the system with them.
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
@@ -98,15 +102,47 @@ def _gradients(built, count: int) -> float:
     return float(np.median(times))
 
 
+def _chain(n: int) -> tuple[float, float, float]:
+    """Seconds a draw in turns, and bytes beyond the model's own at the peaks of tuning and of the draws."""
+    from benchmarks.joint_problems import regression
+    from pymc_rmhmc import RMHMC
+
+    for size in (60, n):
+        with regression("poisson", size).centred() as model:
+            step = RMHMC()
+        # One draw, so that what is compiled is not counted: a new chain begins with nothing of it.
+        step.setup_chain(np.random.default_rng(0), 1, 1)
+        step.step(model.initial_point())
+        step.setup_chain(np.random.default_rng(0), TUNE, TURNS)
+        before, point, peaks, times = _forget_peak(), model.initial_point(), [], []
+        for i in range(TUNE + TURNS):
+            if i == TUNE:
+                step.stop_tuning()
+            if i == TUNE + 1:
+                peaks.append(_resident("VmHWM") - before)
+                _forget_peak()
+            started = time.perf_counter()
+            point, _ = step.step(point)
+            times.append(time.perf_counter() - started)
+        peaks.append(_resident("VmHWM") - before)
+        assert step.chains[0].emulator is not None
+    return float(np.median(times[TUNE + 1 :])), peaks[0], peaks[1]
+
+
 def slope(sizes: np.ndarray, seconds: np.ndarray) -> float:
     """Of log seconds by log n, least squares."""
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
 
 
-def main() -> None:
+def main(kinds: list[str]) -> None:
     """Print a table and a slope for each."""
-    peaks = {"fixed": "peak of building | peak of the chain", "joint": "peak of gradients"}
-    for what, sizes in SIZES.items():
+    peaks = {
+        "fixed": "peak of building | peak of the chain",
+        "joint": "peak of gradients",
+        "chain": "peak of tuning | peak of draws in turns",
+    }
+    for what in kinds or SIZES:
+        sizes = SIZES[what]
         print(f"\n| {what}: n | ms | {peaks[what]} |\n| --- | --- |" + " --- |" * (peaks[what].count("|") + 1))
         seconds = []
         for n in sizes:
@@ -124,7 +160,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        print(json.dumps({"fixed": _fixed, "joint": _joint}[sys.argv[1]](int(sys.argv[2]))))
+    if len(sys.argv) == 3 and sys.argv[2].isdigit():
+        print(json.dumps({"fixed": _fixed, "joint": _joint, "chain": _chain}[sys.argv[1]](int(sys.argv[2]))))
     else:
-        main()
+        main(sys.argv[1:])

@@ -1,7 +1,11 @@
 """How long a flat-metric trajectory should be, and to which acceptance: the choice of the defaults.
 
-For each path length, jitter and target acceptance: the smaller of bulk and tail ESS over all latent
-values, a draw and a second. Run with ``python -m benchmarks.path_length``.
+For each path length, jitter and target acceptance: bulk and tail ESS, the smallest over all parameters, a draw, and the
+smaller of the two a second. Where the coordinates are standard normal, the rules that would choose a length for
+themselves have known answers: ChEES (Hoffman, Radul and Sountsov 2021), the variance of the change of ‖z‖², is largest
+at a quarter of a period, π/2, and its own jitter spreads lengths uniformly between 0 and twice that mean; a path turns
+back on itself (the U-turn rule) at half a period, π. Both are rows of ``rules``. Run with ``python -m
+benchmarks.path_length``, or ``python -m benchmarks.path_length grid``; problems may follow.
 """
 
 from __future__ import annotations
@@ -13,36 +17,63 @@ import sys
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import arviz as az
 import numpy as np
 import pymc as pm
 
-from benchmarks.measures import smallest_ess
+from benchmarks.joint_problems import JOINT_PROBLEMS
 from benchmarks.problems import PROBLEMS
 from pymc_rmhmc import RMHMC
 
+DRAWS = 2000
+RULES = {
+    "the default": {},
+    "shorter, 0.3 π": {"path_length": 0.3 * np.pi},
+    "ChEES' length, π/2": {"path_length": 0.5 * np.pi},
+    "ChEES' length and jitter": {"path_length": 0.5 * np.pi, "jitter": 0.999},
+    "longer, 0.75 π": {"path_length": 0.75 * np.pi},
+    "a U-turn, π": {"path_length": np.pi},
+    "a U-turn, spread": {"path_length": np.pi, "jitter": 0.5},
+}
+GRID = {
+    f"{path} π, jitter {jitter}, to {target}": {
+        "path_length": path * np.pi, "jitter": jitter, "target_accept": target,
+    }
+    for path, jitter, target in itertools.product((0.4, 0.5, 0.54, 0.6), (0.1, 0.2, 0.4), (0.8, 0.9, 0.95))
+}  # fmt: skip
 
-def main(names: list[str]) -> None:
-    """Print one line for each setting."""
+
+def measured(problem, options: dict) -> str:
+    """The cells of a line."""
+    with problem.centred():
+        idata = pm.sample(
+            draws=DRAWS, tune=300, chains=2, cores=1, step=RMHMC(**options), progressbar=False, random_seed=1,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+    values = np.concatenate(
+        [idata.posterior[name].values.reshape(2, DRAWS, -1) for name in problem.parameters], axis=-1
+    )
+    data = az.from_dict({"posterior": {"x": values}})
+    bulk, tail = (float(az.ess(data, method=method)["x"].min()) for method in ("bulk", "tail"))
+    stats = idata.sample_stats
+    seconds, total = float(stats["perf_counter_diff"].sum()), 2 * DRAWS
+    return (
+        f"{float(stats['n_steps'].mean()):.1f} | {float(stats['acceptance_rate'].mean()):.2f} | {bulk / total:.3f} | "
+        f"{tail / total:.3f} | {min(bulk, tail) / seconds:.0f}"
+    )
+
+
+def main(arguments: list[str]) -> None:
+    """Print one line for each problem and setting."""
     logging.getLogger("pymc").setLevel(logging.ERROR)
-    print("| problem | path/π | jitter | target | steps | acceptance | ESS/draw | ESS/s |\n| --- |" + " --- |" * 7)
-    for name in names:
-        model = PROBLEMS[name]().centred()
-        for path, jitter, target in itertools.product((0.4, 0.5, 0.54, 0.6), (0.1, 0.2, 0.4), (0.8, 0.9, 0.95)):
-            with model:
-                step = RMHMC(path_length=path * np.pi, jitter=jitter, target_accept=target)
-                idata = pm.sample(
-                    draws=1500, tune=300, chains=2, cores=1, step=step, progressbar=False, random_seed=1,
-                    compute_convergence_checks=False,
-                )  # fmt: skip
-            stats = idata.sample_stats
-            ess = smallest_ess(idata.posterior["f"].values)
-            seconds = float(stats["perf_counter_diff"].sum())
-            print(
-                f"| {name} | {path} | {jitter} | {target} | {float(stats['n_steps'].mean()):.2f} |"
-                f" {float(stats['acceptance_rate'].mean()):.3f} | {ess / 3000:.3f} | {ess / seconds:.0f} |",
-                flush=True,
-            )
+    settings = GRID if arguments[:1] == ["grid"] else RULES
+    names = [name for name in arguments if name != "grid"]
+    print("| problem | path | steps | acceptance | bulk/draw | tail/draw | ESS/s |\n| --- |" + " --- |" * 6)
+    for name in names or ["logit", "probit", "usps", "cox", "logit ARD 100", "poisson ARD 100"]:
+        problem = (PROBLEMS | JOINT_PROBLEMS)[name]()
+        for said, options in settings.items():
+            print(f"| {name} | {said} | {measured(problem, options)} |", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["logit", "probit", "usps", "cox"])
+    main(sys.argv[1:])

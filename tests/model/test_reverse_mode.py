@@ -1,4 +1,4 @@
-"""The joint chart's hand-written adjoints against PyTensor's reverse mode through the same formulas, written out plainly.
+"""The joint chart's adjoints against PyTensor's reverse mode through the same formulas, written out plainly.
 
 Differences say that a gradient is right to six digits; reverse mode says so to eight.
 """

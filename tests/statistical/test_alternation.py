@@ -131,7 +131,8 @@ def test_ranks_of_the_truth_are_uniform_whatever_sites_and_emulator(name):
     assert p > LEVEL
     assert failure_rate < 0.05
     assert 0.5 < latents < 0.9999
-    assert 0.1 < hyperparameters < 0.9
+    # Where data say much an absurd emulator is seldom right: a move in twenty is accepted under a Weibull.
+    assert 0.03 < hyperparameters < 0.9
 
 
 @pytest.mark.parametrize("name", MOVED_AT_ONCE)

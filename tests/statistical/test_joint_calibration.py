@@ -88,12 +88,13 @@ def test_successive_conditional_draws_have_the_prior(name):
     joint, d = problem.joint, problem.joint.theta.size
     sites, chart = [absurd_sites(problem.latents.n)], poor_chart(d)
     theta, values, y = problem.simulate(rng)
-    trace, failures = [], 0
+    # With absurd sites the powers of a Weibull are soon out of reach.
+    trace, failures, step_size = [], 0, 0.25 if "weibull" in name else 0.4
     for _ in range(n_draws):
         problem.observe(y)
         target = JointTarget(joint, [following(joint.blocks[0], d, sites[0])], chart)
         flow = GaussianHamiltonian(target)
-        outcome = transition(flow, INTEGRATOR, flow.state(target.enter(theta, [values], rng)), 4, 0.4, rng)
+        outcome = transition(flow, INTEGRATOR, flow.state(target.enter(theta, [values], rng)), 4, step_size, rng)
         failures += bool(outcome.failure)
         point = outcome.state.point
         theta, (values,) = point.theta, target.latents(point)

@@ -164,7 +164,7 @@ def test_named_hyperparameters_are_sampled_and_the_rest_left(caplog):
 
 
 def test_a_switchpoint_that_another_step_moves_is_seen_by_every_draw():
-    """What a predictor reads depends on it: hyperparameters are then left to other steps, and nothing stays compiled."""
+    """What a predictor reads depends on it: hyperparameters are left to other steps, and nothing stays compiled."""
     with pm.Model() as model:
         switch = pm.DiscreteUniform("switch", 1, N - 1)
         levels = pm.Normal("levels", 0.0, pm.HalfNormal("scale"), shape=2)
@@ -282,7 +282,8 @@ def test_a_path_that_is_cut_short_is_said_at_the_end():
         said.append(statistics["warning"])
     assert said[:-1] == [None] * 64
     assert said[-1].level == "warn"
-    assert re.search(r"f: only steps of .*, and 2 of them cover .* of a path of 4, so that it is cut short.*max_steps", said[-1].message)
+    says = r"f: only steps of .*, and 2 of them cover .* of a path of 4, so that it is cut short.*max_steps"
+    assert re.search(says, said[-1].message)
 
 
 def test_functions_of_a_basis_beyond_double_precision_do_no_harm():

@@ -6,6 +6,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
+from benchmarks import path_length
 from benchmarks.bars import BARS, interval, shortcomings, verdict
 from benchmarks.deadline import Deadline
 from benchmarks.growth import slope
@@ -20,6 +21,9 @@ from benchmarks.peers.laplace import joint_gaussian
 from benchmarks.peers.nuts import laplace_mass
 from benchmarks.peers.ours import flat
 from benchmarks.problems import cox, logit, probit, usps
+from benchmarks.site_fits import MomentMatching
+from pymc_rmhmc import RMHMC
+from pymc_rmhmc.geometry.charts import GaussianSites
 
 SMALL = {"logit": lambda: logit(12), "probit": lambda: probit(12), "cox": lambda: cox(4), "usps": lambda: usps(12)}
 
@@ -237,3 +241,25 @@ def test_the_joint_target_that_is_timed_can_be_evaluated():
     point = built.target.at(np.random.default_rng(0).standard_normal(built.target.size))
     assert not point.failure
     assert np.isfinite(point.gradient).all()
+
+
+def test_matched_moments_are_those_of_prior_times_sites():
+    problem, rng = logit(12), np.random.default_rng(0)
+    precision, linear = rng.exponential(1.0, 12), rng.standard_normal(12)
+    covariance = np.linalg.inv(np.linalg.inv(problem.covariance) + np.diag(precision))
+    mean, factor = covariance @ linear, np.linalg.cholesky(covariance)
+    fit = MomentMatching(12, problem.covariance)
+    draws = rng.standard_normal((4000, 12))
+    draws -= draws.mean(axis=0)
+    draws = draws @ np.linalg.inv(np.linalg.cholesky(draws.T @ draws / 4000)).T  # of exactly these two moments
+    for draw in draws @ factor.T + mean:
+        fit.add(draw, linear - precision * draw)
+    found = fit.fit(GaussianSites(np.zeros(12), np.full(12, 0.5)))
+    np.testing.assert_allclose(found.precision, precision, rtol=0.02)
+    np.testing.assert_allclose(found.linear, linear, atol=0.05)
+
+
+def test_the_paths_that_are_compared_are_options_of_the_step():
+    with logit(6).centred():
+        for options in (*path_length.RULES.values(), *path_length.GRID.values()):
+            RMHMC(**options)

@@ -252,12 +252,23 @@ def thetas_of(target: JointTarget, m: int, seed: int = 0, width: float = 0.8) ->
     return np.array([target.chart.place(x).theta for x in standard])
 
 
+def test_among_the_points_are_some_that_are_far_out_in_one_coordinate_alone():
+    target, _ = gaussian_target()
+    points = emulation._design(target, thetas_of(target, 200), np.random.default_rng(1))
+    # Twice the spread of the draws is far out already, for all coordinates but one.
+    for reach in emulation.REACHES:
+        for j in range(target.n_theta):
+            others = np.delete(np.abs(points), j, axis=1).max(axis=1)
+            for sign in (-1.0, 1.0):
+                assert others[points[:, j] == sign * reach].max() < 3.5
+
+
 def test_the_marginal_density_is_emulated_but_for_a_constant():
     target, sigma = gaussian_target()
     thetas = thetas_of(target, 200)
     found = emulate_marginal(target, thetas, np.random.default_rng(1))
     assert found is not None
-    assert found.weights.size <= emulation.MOST_POINTS
+    assert found.weights.size <= emulation.MOST_POINTS + 2 * len(emulation.REACHES) * target.n_theta
     held = np.random.default_rng(2).standard_normal((60, target.n_theta))
     exact = np.array([exact_marginal(target, x, sigma) for x in held])
     errors = np.array([found.evaluate(x)[0] for x in held]) - exact
