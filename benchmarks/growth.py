@@ -5,11 +5,11 @@ resident set's high-water mark (`VmHWM`, which Linux lets a process reset) less 
 was built, in units of n² doubles. It sees LAPACK's and compiled code's arrays, which `tracemalloc` does not. A
 small model runs first, and of the joint gradient one evaluation, so that libraries and compiled code are not
 counted; large arrays are given back to the system when they are freed, so that none is served from what an earlier
-one left. At fixed θ the building of the step method (reading and compiling the model) is told apart from its chain
-(the start and the draws), and both count from what was resident before the building. Of the joint sampler's chain, which
-is `RMHMC()` as it comes with a short tuning, the peaks of tuning (the start, refits and the emulator among it) and of
-the draws in turns are told apart, and the time is that of a draw. Each n is a process of its own. At 500 a unit is 2 MB,
-and the interpreter's own noise is a few. Run with ``python -m benchmarks.growth``; kinds may follow.
+one left. At fixed θ the building of the step method (reading and compiling the model) is told apart from its
+chain (the start and the draws), and both count from what was resident before the building. Of the joint sampler's
+chain, which is `RMHMC()` as it comes with a short tuning, the peaks of tuning (the start, refits and the emulator
+among it) and of the draws in turns are told apart, and the time is that of a draw. Each n is a process of its own. At
+500 a unit is 2 MB, and the interpreter's own noise is a few. Run with ``python -m benchmarks.growth``, or with kinds.
 """
 
 from __future__ import annotations

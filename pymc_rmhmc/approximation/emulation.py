@@ -39,8 +39,8 @@ MOST_POINTS = 300
 FEWEST_DRAWS = 40
 # By which the draws are pushed outwards, in turn.
 SCALES = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
-# A scale that may be next to nothing has a tail that on its unconstrained scale falls off no faster than an exponential.
-# No window of tuning has draws of it, and what is pushed outwards is seldom far out in one coordinate alone.
+# A scale that may be next to nothing has a tail that on its unconstrained scale falls off no faster than an
+# exponential. No window of tuning has draws of it, and what is pushed outwards is seldom far out in one coordinate.
 REACHES = (4.0, 8.0)
 # Of the values, that the coefficients of a parabola may be at most: it is one of up to eleven hyperparameters.
 SHARE_OF_TREND = 0.3

@@ -255,7 +255,7 @@ def test_matched_moments_are_those_of_prior_times_sites():
     for draw in draws @ factor.T + mean:
         fit.add(draw, linear - precision * draw)
     found = fit.fit(GaussianSites(np.zeros(12), np.full(12, 0.5)))
-    np.testing.assert_allclose(found.precision, precision, rtol=0.02)
+    np.testing.assert_allclose(found.precision, precision, atol=0.01)
     np.testing.assert_allclose(found.linear, linear, atol=0.05)
 
 
