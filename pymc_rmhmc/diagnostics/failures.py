@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,14 +131,14 @@ def summarize_failures(idata: Any) -> FailureSummary:
     >>> summarize_failures(idata)  # doctest: +SKIP
     No trajectory failed after tuning.
     """
-    codes = _statistic(idata, "sample_stats", "failure")
+    codes = _statistic(idata, "sample_stats", "failure", np.nanmax)
     if codes is None:
         raise DataError(
             "The result has no `failure` statistic: only runs with an RMHMC step have one. For NUTS look at "
             "idata.sample_stats.diverging."
         )
-    tuning = _statistic(idata, "warmup_sample_stats", "failure")
-    astray = _statistic(idata, "sample_stats", "n_astray")
+    tuning = _statistic(idata, "warmup_sample_stats", "failure", np.nanmax)
+    astray = _statistic(idata, "sample_stats", "n_astray", np.nansum)
     return FailureSummary(
         _count(codes),
         None if tuning is None else _count(tuning),
@@ -168,13 +168,13 @@ def failure_advice(counts: Mapping[Failure, int], n_draws: int) -> str | None:
     )
 
 
-def _statistic(idata: Any, group: str, name: str) -> np.ndarray | None:
+def _statistic(idata: Any, group: str, name: str, over_samplers: Callable[..., Any]) -> np.ndarray | None:
     """A statistic of whole numbers (chain, draw) of a group, None if it is not there."""
     if group not in idata.children or name not in idata[group].dataset:
         return None
     values = np.asarray(idata[group].dataset[name].values)
     if values.ndim == 3:  # a compound: samplers without the statistic are filled with nan or a blank
-        values = np.nanmax(values.astype(float), axis=-1)
+        values = over_samplers(values.astype(float), axis=-1)
     return values.astype(int)
 
 

@@ -111,7 +111,8 @@ class JointTarget:
             total, theta_bar, noise_bars = self._evaluate(point)
         except PriorFailure as failure:
             point.failure = failure.failure
-            self.refused = placed.theta
+            if failure.failure == Failure.NOT_POSITIVE_DEFINITE:
+                self.refused = placed.theta
             return point
         point.log_density = total + placed.log_volume + 0.5 * float(standard @ standard)
         point.gradient = np.concatenate((self.chart.pullback(placed, theta_bar) + standard, *noise_bars))

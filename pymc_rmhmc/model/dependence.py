@@ -15,14 +15,21 @@ import pytensor
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Variable
 from pytensor.scalar.basic import Second
-from pytensor.tensor.elemwise import Elemwise
-from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.basic import Alloc, ExtractDiag, Join, MakeVector, get_underlying_scalar_constant_value
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.extra_ops import CumOp
+from pytensor.tensor.math import Dot
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, IncSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.graphs import core_op, shared_inputs
 
 __all__ = ["LinearInputs", "linear_inputs"]
+
+# Operations whose output has a shape that the shapes of their inputs give. Of others the values may.
+SHAPED_BY_SHAPES = (Elemwise, DimShuffle, CAReduce, CumOp, Dot, ExtractDiag, Join, MakeVector, SpecifyShape)
 
 
 @dataclass(frozen=True)
@@ -68,30 +75,57 @@ def linear_inputs(model: pm.Model, predictor: TensorVariable, sources: Sequence[
 
 
 def _read_by_value(outputs: Iterable[Variable], *, through_indices: bool) -> set[Variable]:
-    """The variables whose values some graphs depend on: those of which they need the shape alone are none."""
-    found: set[Variable] = set()
-    waiting = list(outputs)
+    """The variables whose values some graphs depend on, be it that they set no more than a length."""
+    found: set[tuple[Variable, bool]] = set()
+    waiting = [(variable, False) for variable in outputs]
     while waiting:
-        variable = waiting.pop()
-        if variable in found:
+        node = waiting.pop()
+        if node in found:
             continue
-        found.add(variable)
+        found.add(node)
+        variable, of_shape = node
         if variable.owner is not None:
-            waiting += _inputs_by_value(variable, through_indices=through_indices)
-    return found
+            inputs = _inputs_of_shape(variable) if of_shape else _inputs(variable, through_indices=through_indices)
+            waiting += inputs
+    return {variable for variable, of_shape in found if not of_shape}
 
 
-def _inputs_by_value(variable: Variable, *, through_indices: bool) -> Sequence[Variable]:
-    """The inputs of a variable's operation that matter for more than their shape."""
+def _inputs(variable: Variable, *, through_indices: bool) -> list[tuple[Variable, bool]]:
+    """What the value of an operation's output depends on, and of which of it the shape is all that matters."""
     op, inputs = core_op(variable), variable.owner.inputs
     if isinstance(op, (Shape, Shape_i)):
-        return []
+        return [(inputs[0], True)]
     if isinstance(op, Elemwise) and isinstance(op.scalar_op, Second):
-        return inputs[1:]
-    if through_indices:
-        return inputs
-    if isinstance(op, (Subtensor, AdvancedSubtensor)):
-        return inputs[:1]
+        return [(inputs[0], True), (inputs[1], False)]
+    if not through_indices and isinstance(op, (IncSubtensor, AdvancedIncSubtensor)) and _is_zeros(inputs[0]):
+        # A slope put where a source was looked up. An index of anything else decides by what the source is multiplied.
+        inputs = inputs[:2]
+    return [(i, False) for i in inputs]
+
+
+def _inputs_of_shape(variable: Variable) -> list[tuple[Variable, bool]]:
+    """What the shape of an operation's output depends on."""
+    op, inputs = core_op(variable), variable.owner.inputs
+    if isinstance(op, Alloc):
+        return [(i, False) for i in inputs[1:]]
+    if isinstance(op, (Reshape, Subtensor)):
+        return [(inputs[0], True), *((i, False) for i in inputs[1:])]
+    if isinstance(op, AdvancedSubtensor):
+        # As many values as a mask is true for, or as an index has places.
+        return [(inputs[0], True), *((i, i.type.dtype != "bool") for i in inputs[1:])]
     if isinstance(op, (IncSubtensor, AdvancedIncSubtensor)):
-        return inputs[:2]
-    return inputs
+        return [(inputs[0], True)]
+    known = isinstance(variable.owner.op, (Blockwise, *SHAPED_BY_SHAPES))
+    return [(i, known) for i in inputs]
+
+
+def _is_zeros(variable: Variable) -> bool:
+    """Whether an array was made of zeros."""
+    op = core_op(variable)
+    if isinstance(op, Elemwise) and isinstance(op.scalar_op, Second):
+        filled = variable.owner.inputs[1]
+    elif isinstance(op, Alloc):
+        filled = variable.owner.inputs[0]
+    else:
+        filled = variable
+    return get_underlying_scalar_constant_value(filled, raise_not_constant=False) == 0

@@ -73,7 +73,13 @@ class JointModel:
         self.inputs = tuple(dict.fromkeys(name for f in self._functions for name in f.value_names))
 
     def bind(self, point: Point) -> None:
-        """Condition on everything that is not sampled, and take shared data as they are now."""
+        """Condition on everything that is not sampled, and take shared data as they are now.
+
+        Raises
+        ------
+        DataError
+            If observations read other latent values than they did when the model was read.
+        """
         for function in self._functions:
             function.bind(point)
         for block in self.blocks:

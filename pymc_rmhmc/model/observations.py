@@ -126,9 +126,11 @@ class RegisteredReader:
     def always_reads_values(self, point: Point, shapes: Shapes) -> bool:
         """Whether `reads_values` holds elsewhere too: a scale may be 1 at one point alone.
 
-        Which value an observation reads may depend on other variables, as in ``f[z]``.
+        Which value an observation reads may depend on other variables, as in ``f[z]``; of several sources it would have
+        to be the same one of all.
         """
-        return not self.linear_inputs.beside_indices and self.reads_values(point, shapes)
+        moving = self.linear_inputs.beside_indices if len(shapes) == 1 else self.linear_inputs.values
+        return not moving and self.reads_values(point, shapes)
 
     @property
     def predictor_inputs(self) -> tuple[str, ...]:
@@ -136,7 +138,15 @@ class RegisteredReader:
         return self._predictor.inputs
 
     def bind(self, point: Point, shapes: Shapes, site_of: SiteOf, n_sites: int) -> BoundTerm:
-        """The likelihood term of the observations that read a block's sites; others are left out."""
+        """The likelihood term of the observations that read a block's sites; others are left out.
+
+        Raises
+        ------
+        UnsupportedModelError
+            If latent values are not read as they are any more.
+        DataError
+            If data, parameters or offsets cannot be used.
+        """
         form = self.form(point, shapes)
         if not all(m.is_plain for m in form.maps):
             raise UnsupportedModelError(

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pymc.step_methods.state import dataclass_state
 
 from pymc_rmhmc.approximation import SiteFit, find_mode, laplace_sites
+from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.geometry.target import LatentTarget
@@ -77,7 +78,9 @@ class BlockSampler(ChainSampler):
             try:
                 self._prepare(point)
             except PriorFailure as failure:
-                self._refused, self._refused_at = failure, in_words(self._prior_key or {})
+                self._refused = failure
+                if failure.failure == Failure.NOT_POSITIVE_DEFINITE:
+                    self._refused_at = in_words(self._prior_key or {})
         if self._refused is not None:
             raise self._refused
 

@@ -33,6 +33,9 @@ MIN_REFIT_WINDOW = 15
 # A step size is judged after so many tuning draws, and a chain is stopped that covers less than a tenth of its path.
 ENOUGH_TUNING = 50
 LEAST_OF_PATH = 0.1
+# Of a path that is covered but for so much nothing is said.
+WHOLE_PATH = 0.9
+MOST_SAID = 10
 HOPELESS = "the metric does not fit the posterior. Reparametrise the model, or sample it with NUTS."
 HOPELESS_SITES = (
     "the constant Gaussian sites of the flat metric do not fit the likelihood, which has several modes in a latent "
@@ -53,8 +56,9 @@ def refit_iterations(tune: int) -> tuple[int, ...]:
 
 
 def in_words(values: Point) -> str:
-    """Values by name, for a message."""
-    return ", ".join(f"{name} = {np.round(value, 3).tolist()}" for name, value in values.items())
+    """Values by name, for a message; of long arrays only how many they are."""
+    said = [np.round(v, 3).tolist() if np.size(v) <= MOST_SAID else f"({np.size(v)} values)" for v in values.values()]
+    return ", ".join(f"{name} = {value}" for name, value in zip(values, said, strict=True))
 
 
 @dataclass_state
@@ -181,7 +185,7 @@ class ChainSampler(ABC):
 
     def cut_short(self) -> str:
         """That `max_steps` ends trajectories before their path does, in words; empty where it does not."""
-        if self._part_of_path() >= 1.0:
+        if self._part_of_path() >= WHOLE_PATH:
             return ""
         return (
             f"{self.name}: {self._path_words()}, so that it is cut short. The chain is right and slow: raise "

@@ -36,11 +36,16 @@ def fitted_sites(fit: SiteFit, held: GaussianSites) -> GaussianSites | None:
     Raises
     ------
     ConfigurationError
-        If they are not finite, or not as many as those held.
+        If they are not finite, not as many as those held, or have a negative precision.
     """
     found = fit.fit(held)
     if found is None:
         return None
+    if not isinstance(found, GaussianSites):
+        raise ConfigurationError(
+            f"{type(fit).__name__}.fit gave a {type(found).__name__}: it must give GaussianSites, or None to keep the "
+            "sites as they are."
+        )
     shape = held.linear.shape
     for name, values in (("linear", found.linear), ("precision", found.precision)):
         if np.shape(values) != shape or not np.isfinite(values).all():
@@ -48,4 +53,9 @@ def fitted_sites(fit: SiteFit, held: GaussianSites) -> GaussianSites | None:
                 f"{type(fit).__name__}.fit gave sites whose {name} has the shape {np.shape(values)}, or is not finite: "
                 f"it must be an array {shape} of finite numbers. Return None to keep the sites as they are."
             )
+    if (found.precision < 0.0).any():
+        raise ConfigurationError(
+            f"{type(fit).__name__}.fit gave sites with negative precisions, which with the prior need not make a "
+            "Gaussian: clip them at 0."
+        )
     return found

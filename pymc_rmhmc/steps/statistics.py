@@ -122,8 +122,8 @@ class FailureCount:
         level = "info" if advice is None and not cut_short else "warn"
         lost = self.counts.get(Failure.NOT_POSITIVE_DEFINITE, 0)
         if advice is None and lost:
-            advice = f"RMHMC: {lost} of {self.n_draws} trajectories met a covariance without a factor: rejected."
-        if advice is not None and refused:
+            advice = f"RMHMC: {lost} of {self.n_draws} trajectories met a covariance or metric without a factor."
+        if advice is not None and refused and lost:
             advice += f" The covariance had no factor at {refused}, the last time."
         said = " ".join(filter(None, (advice, cut_short)))
         return SamplerWarning(WarningType.BAD_PARAMS, said, level) if said else None

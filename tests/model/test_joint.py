@@ -17,6 +17,8 @@ from pymc_rmhmc.errors import DataError, UnsupportedModelError
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model import JointModel, compile_model, read_joint, read_structure, read_together
+from pymc_rmhmc.model.dependence import linear_inputs
+from pymc_rmhmc.model.graphs import substitute
 from tests.model.conftest import BINARY, COUNTS, INDEX, INDEX_COUNTS, MODELS, N, X, covariance, gp_prior
 from tests.model.test_compile import log_density as conditional_density
 
@@ -764,7 +766,32 @@ def one_vector_or_the_other() -> None:
     poisson(pm.math.switch(z, f, f[::-1]))
 
 
+def levels_as_long_as_a_switchpoint_says() -> None:
+    z, levels = pm.DiscreteUniform("z", 1, N - 1), pm.Normal("levels", 0.0, pm.HalfNormal("scale"), shape=2)
+    poisson(pt.concatenate([pt.full((z,), levels[0]), pt.full((N - z,), levels[1])]))
+
+
+def a_level_as_far_as_a_switchpoint() -> None:
+    z, levels = pm.DiscreteUniform("z", 1, N - 1), pm.Normal("levels", 0.0, pm.HalfNormal("scale"), shape=2)
+    poisson(pt.concatenate([levels[0] + pt.zeros(z), levels[1] + pt.zeros(N)[z:]]))
+
+
+def two_vectors_each_with_an_index() -> None:
+    f, g = scaled_vector(3), pm.MvNormal("g", np.zeros(3), cov=np.eye(3))
+    u, z = (pm.Categorical(name, p=np.ones(3) / 3.0, shape=N) for name in "uz")
+    poisson(f[u] + g[z])
+
+
+def values_and_weights_of_an_index() -> None:
+    z = pm.Categorical("z", p=np.ones(3) / 3.0, shape=N)
+    poisson(pt.as_tensor(np.array([1.0, 2.0, 3.0]))[z] * scaled_vector(3)[z])
+
+
 READ_OTHERWISE = {
+    levels_as_long_as_a_switchpoint_says: [{"z": np.array(2)}, {"z": np.array(5)}],
+    a_level_as_far_as_a_switchpoint: [{"z": np.array(2)}, {"z": np.array(5)}],
+    two_vectors_each_with_an_index: [{"z": np.arange(N) % 3}, {"z": np.arange(N) // 3, "u": np.arange(N)[::-1] // 3}],
+    values_and_weights_of_an_index: [{"z": np.arange(N) % 3}, {"z": np.full(N, 2)}],
     an_index_that_is_drawn: [{"z": np.arange(N) % 3}, {"z": np.arange(N) // 3}, {"z": np.full(N, 2)}],
     a_level_before_a_switchpoint_and_one_after_it: [{"z": np.array(2)}, {"z": np.array(5)}],
     a_step_from_a_switchpoint_on: [{"z": np.array(2)}, {"z": np.array(5)}],
@@ -783,7 +810,7 @@ def test_latents_that_another_variable_makes_predictors_read_otherwise_are_sampl
     structure, reason = read_together(model, None, model.initial_point())
     assert isinstance(reason, str)
     assert reason.startswith("how the predictor reads")
-    assert reason.endswith("depends on z")
+    assert reason.endswith(" z")
     # The step is built where the model begins, and sees the rest of the points afterwards.
     compiled, exact = compile_model(structure), model.compile_logp()
     for there in READ_OTHERWISE[make]:
@@ -820,6 +847,36 @@ def test_a_factor_of_shared_data_may_not_be_changed():
         joint.bind(point)
     with pytest.raises(UnsupportedModelError, match="If data have changed, build a new RMHMC"):
         block.likelihood(point)
+
+
+def mean_and_vectors() -> tuple[pm.Model, pt.TensorVariable, pt.TensorVariable, pt.TensorVariable]:
+    with pm.Model() as model:
+        level, wide, f = pm.Normal("level"), pm.Normal("wide", shape=N), pm.MvNormal("f", np.zeros(N), cov=np.eye(N))
+    return model, level, wide, f
+
+
+ADDED = {
+    "beside it": lambda level, wide, f: level + f,
+    "before a look-up": lambda level, wide, f: (level + f)[INDEX],
+    "before a slice": lambda level, wide, f: (wide + f)[1:],
+    "before a matrix": lambda level, wide, f: DESIGN.T @ (wide + f),
+    "before a sum over time": lambda level, wide, f: pt.cumsum(wide + f),
+    "in a list": lambda level, wide, f: pt.concatenate([(level + f)[:3], wide[3:]]),
+    "in a place": lambda level, wide, f: pt.set_subtensor(wide[1:], (level + f)[1:]),
+    "where values are as long": lambda level, wide, f: f * pt.ones_like(wide * level),
+    "in columns": lambda level, wide, f: pt.stack([level + f, wide]).reshape((N, 2)),
+    "about its mean": lambda level, wide, f: f - f.mean() + level,
+}
+
+
+@pytest.mark.parametrize("how", ADDED)
+def test_what_is_added_to_latents_does_not_say_how_they_are_read(how):
+    model, level, wide, f = mean_and_vectors()
+    values = pt.dvector("values", shape=(N,))
+    (plain,) = substitute([ADDED[how](level, wide, f)], {f: values}, model)
+    assert linear_inputs(model, plain, [values]).values == ()
+    (scaled,) = substitute([ADDED[how](level, wide, pt.exp(level) * f)], {f: values}, model)
+    assert linear_inputs(model, scaled, [values]).values == ("level",)
 
 
 def test_normals_that_multiply_one_another_are_not_both_coefficients():

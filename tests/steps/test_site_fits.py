@@ -74,6 +74,8 @@ def test_the_default_is_the_regression():
     [
         (GaussianSites(np.zeros(3), np.zeros(N)), r"Broken.fit gave sites whose linear has the shape \(3,\)"),
         (GaussianSites(np.zeros(N), np.full(N, np.nan)), "precision .* or is not finite"),
+        (GaussianSites(np.zeros(N), np.full(N, -0.1)), "negative precisions.*clip them at 0"),
+        (np.zeros(N), "Broken.fit gave a ndarray: it must give GaussianSites"),
     ],
 )
 def test_sites_that_cannot_be_used_are_an_error(sites, says):
