@@ -15,21 +15,17 @@ import pytensor
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Variable
 from pytensor.scalar.basic import Second
-from pytensor.tensor.basic import Alloc, ExtractDiag, Join, MakeVector, get_underlying_scalar_constant_value
-from pytensor.tensor.blockwise import Blockwise
-from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
-from pytensor.tensor.extra_ops import CumOp
-from pytensor.tensor.math import Dot
-from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
-from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, IncSubtensor, Subtensor
+from pytensor.tensor.basic import Alloc, get_underlying_scalar_constant_value
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.exceptions import ShapeError
+from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.subtensor import AdvancedIncSubtensor, IncSubtensor
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.graphs import core_op, shared_inputs
 
 __all__ = ["LinearInputs", "linear_inputs"]
-
-# Operations whose output has a shape that the shapes of their inputs give. Of others the values may.
-SHAPED_BY_SHAPES = (Elemwise, DimShuffle, CAReduce, CumOp, Dot, ExtractDiag, Join, MakeVector, SpecifyShape)
 
 
 @dataclass(frozen=True)
@@ -104,19 +100,19 @@ def _inputs(variable: Variable, *, through_indices: bool) -> list[tuple[Variable
 
 
 def _inputs_of_shape(variable: Variable) -> list[tuple[Variable, bool]]:
-    """What the shape of an operation's output depends on."""
-    op, inputs = core_op(variable), variable.owner.inputs
-    if isinstance(op, Alloc):
-        return [(i, False) for i in inputs[1:]]
-    if isinstance(op, (Reshape, Subtensor)):
-        return [(inputs[0], True), *((i, False) for i in inputs[1:])]
-    if isinstance(op, AdvancedSubtensor):
-        # As many values as a mask is true for, or as an index has places.
-        return [(inputs[0], True), *((i, i.type.dtype != "bool") for i in inputs[1:])]
-    if isinstance(op, (IncSubtensor, AdvancedIncSubtensor)):
-        return [(inputs[0], True)]
-    known = isinstance(variable.owner.op, (Blockwise, *SHAPED_BY_SHAPES))
-    return [(i, known) for i in inputs]
+    """What the shape of an operation's output depends on: as the operation infers it, or all that it has."""
+    node = variable.owner
+    shapes = [
+        tuple(Shape_i(axis)(i) for axis in range(i.type.ndim)) if isinstance(i.type, TensorType) else None
+        for i in node.inputs
+    ]
+    try:
+        inferred = node.op.infer_shape(node, shapes)[node.outputs.index(variable)]
+    except (AttributeError, TypeError, NotImplementedError, ShapeError):
+        inferred = None
+    if inferred is None:
+        return [(i, False) for i in node.inputs]
+    return [(length, False) for length in inferred if isinstance(length, Variable)]
 
 
 def _is_zeros(variable: Variable) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from pytensor.compile.ops import view_op
 from scipy.stats import multivariate_normal, norm
 
 from pymc_rmhmc.approximation.joint import moving_sites
@@ -865,6 +866,7 @@ ADDED = {
     "in a place": lambda level, wide, f: pt.set_subtensor(wide[1:], (level + f)[1:]),
     "where values are as long": lambda level, wide, f: f * pt.ones_like(wide * level),
     "in columns": lambda level, wide, f: pt.stack([level + f, wide]).reshape((N, 2)),
+    "as long as something named": lambda level, wide, f: f * pt.ones_like(view_op(wide * level)),
     "about its mean": lambda level, wide, f: f - f.mean() + level,
 }
 
