@@ -11,6 +11,12 @@ from benchmarks.outcome import Outcome
 FEWEST = 100
 
 
+def all_values(idata, names) -> np.ndarray:
+    """The draws of some variables side by side, (chain, draw, n)."""
+    held = (idata.posterior[name].values for name in names)
+    return np.concatenate([values.reshape(*values.shape[:2], -1) for values in held], axis=-1)
+
+
 def smallest_ess(draws: np.ndarray) -> float:
     """The smallest effective sample size over parameters of (chain, draw, n) values, bulk and tail."""
     data = az.from_dict({"posterior": {"f": draws}})

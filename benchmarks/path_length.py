@@ -4,7 +4,7 @@ For each path length, jitter and target acceptance: bulk and tail ESS, the small
 smaller of the two a second. Where the coordinates are standard normal, the rules that would choose a length for
 themselves have known answers: ChEES (Hoffman, Radul and Sountsov 2021), the variance of the change of ‖z‖², is largest
 at a quarter of a period, π/2, and its own jitter spreads lengths uniformly between 0 and twice that mean; a path turns
-back on itself (the U-turn rule) at half a period, π. Both are rows of ``rules``. Run with ``python -m
+back on itself (the U-turn rule) at half a period, π. Both are among the `RULES`. Run with ``python -m
 benchmarks.path_length``, or ``python -m benchmarks.path_length grid``; problems may follow.
 """
 
@@ -22,6 +22,7 @@ import numpy as np
 import pymc as pm
 
 from benchmarks.joint_problems import JOINT_PROBLEMS
+from benchmarks.measures import all_values
 from benchmarks.problems import PROBLEMS
 from pymc_rmhmc import RMHMC
 
@@ -50,10 +51,7 @@ def measured(problem, options: dict) -> str:
             draws=DRAWS, tune=300, chains=2, cores=1, step=RMHMC(**options), progressbar=False, random_seed=1,
             compute_convergence_checks=False,
         )  # fmt: skip
-    values = np.concatenate(
-        [idata.posterior[name].values.reshape(2, DRAWS, -1) for name in problem.parameters], axis=-1
-    )
-    data = az.from_dict({"posterior": {"x": values}})
+    data = az.from_dict({"posterior": {"x": all_values(idata, problem.parameters)}})
     bulk, tail = (float(az.ess(data, method=method)["x"].min()) for method in ("bulk", "tail"))
     stats = idata.sample_stats
     seconds, total = float(stats["perf_counter_diff"].sum()), 2 * DRAWS

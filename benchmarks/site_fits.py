@@ -21,7 +21,7 @@ import pymc as pm
 from scipy.linalg import blas, cholesky
 
 from benchmarks.joint_problems import JOINT_PROBLEMS
-from benchmarks.measures import smallest_ess
+from benchmarks.measures import all_values, smallest_ess
 from benchmarks.problems import PROBLEMS
 from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.approximation import SiteFit, SiteRegression
@@ -82,8 +82,7 @@ def measured(problem, fit, seed: int) -> tuple[float, float, float]:
             draws=DRAWS, chains=2, cores=1, step=step, progressbar=False, random_seed=seed,
             compute_convergence_checks=False,
         )  # fmt: skip
-    values = [idata.posterior[name].values.reshape(2, DRAWS, -1) for name in problem.parameters]
-    ess = smallest_ess(np.concatenate(values, axis=-1))
+    ess = smallest_ess(all_values(idata, problem.parameters))
     seconds = float(idata.sample_stats["perf_counter_diff"].sum())
     return float(idata.sample_stats["step_size"].mean()), ess / (2 * DRAWS), ess / seconds
 

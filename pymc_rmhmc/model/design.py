@@ -123,8 +123,7 @@ class PlainReading:
         self._shapes = list(shapes)
         self.sites = [self._index(reader, point) for reader in readers]
         # Only data can move what these read.
-        moving = [(r, sites) for r, sites in zip(readers, self.sites, strict=True) if r.linear_inputs.shared]
-        self._moving = moving
+        self._moving = [(r, sites) for r, sites in zip(readers, self.sites, strict=True) if r.linear_inputs.shared]
         self._seen = self._data()
 
     def check(self, point: Point) -> None:
