@@ -265,9 +265,10 @@ def parts_of(block: JointBlock, theta: Array, *, derivative: bool = True) -> tup
         if form.kind == "independent":
             parts.append(CoefficientsPart(form.design, second, location, scale))
         elif form.kind == "kronecker":
-            parts.append(KroneckerPart(form.design, second))
+            parts.append(KroneckerPart(form.design, second, np.sign(scale)))
         else:
-            parts.append(VectorPart(form.design, second, location, centred=form.kind == "centred"))
+            centred = form.kind == "centred"
+            parts.append(VectorPart(form.design, second, location, centred=centred, multiplier=scale))
     return mean, parts, shift
 
 

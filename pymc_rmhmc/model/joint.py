@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
@@ -28,7 +27,7 @@ from pymc_rmhmc.model.linear_normals import ScaledSource, linear_normals, scaled
 from pymc_rmhmc.model.observations import RegisteredReader
 from pymc_rmhmc.model.observed_terms import ObservedTerms, gradient_by
 from pymc_rmhmc.model.priors import gaussian_candidates
-from pymc_rmhmc.model.scales import scales_first
+from pymc_rmhmc.model.scales import is_smooth_scale, scales_first
 from pymc_rmhmc.model.structure import (
     LatentBlock,
     ModelStructure,
@@ -216,15 +215,15 @@ def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: P
     block = _with_scales_first(model, block)
     readers = [LatentReader(model, latent) for latent in block.latents]
     shapes = [each.source_shape(point) for each in readers]
-    plain = _plain_reading(model, block, shapes, point)
+    found = _vector_sources(model, block, shapes, point)
+    plain = _plain_reading(model, block, [f.node for f in found], shapes, point)
     if plain is None:
-        return _read_by_a_matrix(model, block, shapes, theta, point)
+        return _read_by_a_matrix(model, block, found, shapes, theta, point)
     (first, *others), size = block.latents, math.prod(shapes[0])
-    read = {latent.source: shape for latent, shape in zip(block.latents, shapes, strict=True)}
+    read = {f.node: shape for f, shape in zip(found, shapes, strict=True)}
     observed = _terms(model, block, read, theta, plain.sites)
     made: JointBlock
-    if others or first.form == "independent":
-        found = [ScaledSource(latent.source) for latent in block.latents]
+    if others or first.form == "independent" or found[0].is_scaled:
         made = _linear_block(model, block, found, SameValues(size, len(shapes)), theta, observed, point)
     elif first.root == "kronecker":
         made = KroneckerBlock(model, block.name, first, theta, size, observed)
@@ -235,12 +234,13 @@ def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: P
 
 
 def _read_by_a_matrix(
-    model: pm.Model, block: LatentBlock, shapes: Sequence[tuple[int, ...]], theta: Hyperparameters, point: Point
-) -> JointBlock | str:
+    model: pm.Model, block: LatentBlock, vectors: Sequence[ScaledSource], shapes: Sequence[tuple[int, ...]],
+    theta: Hyperparameters, point: Point,
+) -> JointBlock | str:  # fmt: skip
     """A block whose sites are the observations, or the reason why it is none."""
     if block.latents[0].form != "independent" and block.latents[0].variable.ndim != 1:
         return f"{block.name} has several rows, of which observations do not read single values"
-    found = _sources(model, block, shapes, point)
+    found = _with_coefficients(model, block, vectors, shapes, point)
     reader = DesignReader(model, block.observations, [f.node for f in found], shapes)
     if reader.inputs:
         return f"how the predictor reads {block.name} depends on {_names(model, reader.inputs)}"
@@ -258,17 +258,16 @@ def _linear_block(
     """Coefficients alone, or a sum of vectors."""
     own = [np.shape(point[str(model.rvs_to_values[latent.variable].name)]) for latent in block.latents]
     sources = [
-        DesignSource(latent, _scale(f), shape) for latent, f, shape in zip(block.latents, found, own, strict=True)
+        DesignSource(latent, f, shape) for latent, f, shape in zip(block.latents, found, own, strict=True)
     ]
     made = DesignBlock if all(latent.form == "independent" for latent in block.latents) else SumBlock
     return made(model, block.name, sources, reader, theta, observed, point)
 
 
 def _with_scales_first(model: pm.Model, block: LatentBlock) -> LatentBlock:
-    """A block whose coefficients are multiplied by their scales before any matrix is."""
-    coefficients = [latent.variable for latent in block.latents if latent.form == "independent"]
+    """A block whose latent vectors are multiplied by their scales before any matrix is."""
     readings = [o.reading for o in block.observations if o.reading is not None]
-    etas = scales_first(model, [reading.eta for reading in readings], coefficients)
+    etas = scales_first(model, [reading.eta for reading in readings], [latent.source for latent in block.latents])
     observations = [
         replace(o, reading=reading._replace(eta=eta))
         for o, reading, eta in zip(block.observations, readings, etas, strict=True)
@@ -276,22 +275,46 @@ def _with_scales_first(model: pm.Model, block: LatentBlock) -> LatentBlock:
     return replace(block, observations=tuple(observations))
 
 
-def _sources(
+def _vector_sources(
     model: pm.Model, block: LatentBlock, shapes: Sequence[tuple[int, ...]], point: Point
 ) -> list[ScaledSource]:
-    """Where each vector is read; coefficients behind the scale that multiplies them."""
-    etas = [o.reading.eta for o in block.observations if o.reading is not None]
-    variables = [latent.variable for latent in block.latents]
+    """Where each vector is read: with a covariance behind a number that multiplies all of it, if there is one."""
+    etas, variables = _etas(block), [latent.variable for latent in block.latents]
     found = []
     for latent, shape in zip(block.latents, shapes, strict=True):
+        plain = ScaledSource(latent.source)
+        # Coefficients are their own sources; and rows have one covariance, which no number of each may multiply.
+        if latent.form == "independent" or latent.variable.ndim != 1:
+            found.append(plain)
+            continue
+        scaled = scaled_source(latent.source, etas, variables, lambda factor: is_smooth_scale(model, factor))
+        read, scale = Evaluator(model, [scaled.node, scaled.scale])(point)
+        fits = read.shape == shape and scale.size in ((1,) if latent.root == "kronecker" else (1, math.prod(shape)))
+        found.append(scaled if fits and np.isfinite(scale).all() and scale.all() else plain)
+    return found
+
+
+def _with_coefficients(
+    model: pm.Model, block: LatentBlock, vectors: Sequence[ScaledSource], shapes: Sequence[tuple[int, ...]],
+    point: Point,
+) -> list[ScaledSource]:  # fmt: skip
+    """Where each vector is read; coefficients too behind the scale that multiplies them."""
+    etas, variables = _etas(block), [latent.variable for latent in block.latents]
+    found = []
+    for latent, vector, shape in zip(block.latents, vectors, shapes, strict=True):
         if latent.form != "independent":
-            found.append(ScaledSource(latent.source))
+            found.append(vector)
             continue
         scaled = scaled_source(latent.variable, etas, variables)
         # A product with more values than the variable is no scale of it.
         same = np.shape(Evaluator(model, [scaled.node])(point)[0]) == shape
-        found.append(scaled if same else ScaledSource(latent.variable))
+        found.append(scaled if same else vector)
     return found
+
+
+def _etas(block: LatentBlock) -> list[TensorVariable]:
+    """The predictors."""
+    return [o.reading.eta for o in block.observations if o.reading is not None]
 
 
 def _terms(
@@ -306,15 +329,15 @@ def _terms(
 
 
 def _plain_reading(
-    model: pm.Model, block: LatentBlock, shapes: Sequence[tuple[int, ...]], point: Point
-) -> PlainReading | None:
-    """The latent value that each observation reads of every vector; None where one reads more, less or scaled.
+    model: pm.Model, block: LatentBlock, sources: Sequence[TensorVariable], shapes: Sequence[tuple[int, ...]],
+    point: Point,
+) -> PlainReading | None:  # fmt: skip
+    """The value that each observation reads of every vector's source; None where one reads more, less or scaled.
 
     Which one it is must be the same everywhere, for it is compiled.
     """
     if len({int(np.prod(shape)) for shape in shapes}) != 1:
         return None
-    sources = [latent.source for latent in block.latents]
     readers = [RegisteredReader(model, observation, sources) for observation in block.observations]
     if all(not reader.linear_inputs.values and reader.reads_values(point, shapes) for reader in readers):
         return PlainReading(readers, shapes, point)
@@ -325,16 +348,6 @@ def _names(model: pm.Model, value_names: Sequence[str]) -> str:
     """The random variables of some value variables, for a sentence."""
     names = {str(value.name): str(variable.name) for variable, value in model.rvs_to_values.items()}
     return ", ".join(names[name] for name in value_names)
-
-
-def _scale(found: ScaledSource) -> TensorVariable:
-    """The product of the factors."""
-    scale = pt.ones(())
-    for factor in found.scales:
-        scale = scale * factor
-    for divisor in found.divisors:
-        scale = scale / divisor
-    return scale
 
 
 def _rest(structure: ModelStructure, theta: Hyperparameters) -> GraphFunction:

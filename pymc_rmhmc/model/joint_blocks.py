@@ -21,6 +21,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.model.components import LatentRow
 from pymc_rmhmc.model.design import DesignReader, PlainReading, SameValues
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
+from pymc_rmhmc.model.linear_normals import ScaledSource
 from pymc_rmhmc.model.observed_terms import ObservedTerms, gradient_by, shift_of, summed
 from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.pullback import Differentiated
@@ -189,20 +190,20 @@ class CovarianceBlock(Block):
 
 @dataclass(frozen=True, eq=False)
 class DesignSource:
-    """Coefficients of a predictor.
+    """A vector of a predictor.
 
     Attributes
     ----------
     latent : LatentVariable
-        Independent Normals.
-    scale : TensorVariable
-        What predictors multiply them by, value by value, before a constant matrix.
+        Its prior.
+    read : ScaledSource
+        What predictors multiply it by, value by value, before a constant matrix.
     shape : tuple of int
         Of the variable.
     """
 
     latent: LatentVariable
-    scale: TensorVariable
+    read: ScaledSource
     shape: tuple[int, ...]
 
 
@@ -339,8 +340,12 @@ class SumBlock(_LinearBlock):
             return [scale * deviation], scale * location, location, deviation
         size = math.prod(source.shape)
         mean = pt.zeros(size) if latent.mean is None else pt.broadcast_to(latent.mean, source.shape).ravel()
-        seconds = latent.matrices if latent.root == "kronecker" else [_covariance(latent)]
-        return seconds, mean, mean, pt.ones(size)
+        first, *others = latent.matrices if latent.root == "kronecker" else [_covariance(latent)]
+        if not source.read.is_scaled:
+            return [first, *others], mean, mean, pt.ones(1)
+        scale = source.read.scale.ravel()
+        # Of a Kronecker product one factor takes the number.
+        return [scale[:, None] * first * scale[None, :], *others], scale * mean, mean, scale
 
     def _read_matrices(self, point: Point) -> None:
         designs = self._reader.parts(point, self.sizes)
@@ -381,7 +386,7 @@ def _stated(source: DesignSource) -> tuple[TensorVariable, TensorVariable, Tenso
     assert latent.mean is not None
     # A mean or a scale may be one number for all.
     mean, deviation, scale = (
-        pt.broadcast_to(part, source.shape).ravel() for part in (latent.mean, latent.matrix, source.scale)
+        pt.broadcast_to(part, source.shape).ravel() for part in (latent.mean, latent.matrix, source.read.scale)
     )
     return mean, deviation, scale
 

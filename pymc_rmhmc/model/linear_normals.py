@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pymc as pm
+import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.extra_ops import CumOp
@@ -15,7 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.model.graphs import LINEAR_OPERATIONS, core_op, reaches
 from pymc_rmhmc.model.likelihoods import read_likelihood
 
-__all__ = ["ScaledSource", "linear_normals", "passed_on", "scaled_source"]
+__all__ = ["SHAPING", "ScaledSource", "linear_normals", "passed_on", "scaled_source"]
 
 # Operations through which a sum of inputs goes as the sum of what they make of each, beside `LINEAR_OPERATIONS`.
 SHAPING = {
@@ -120,13 +121,40 @@ class ScaledSource:
     scales: tuple[TensorVariable, ...] = ()
     divisors: tuple[TensorVariable, ...] = ()
 
+    @property
+    def is_scaled(self) -> bool:
+        """Whether anything multiplies the variable."""
+        return bool(self.scales or self.divisors)
+
+    @property
+    def scale(self) -> TensorVariable:
+        """The product of all factors."""
+        scale = pt.ones(())
+        for factor in self.scales:
+            scale = scale * factor
+        for divisor in self.divisors:
+            scale = scale / divisor
+        return scale
+
 
 def scaled_source(
-    variable: TensorVariable, etas: Sequence[TensorVariable], latents: Sequence[TensorVariable]
-) -> ScaledSource:
+    variable: TensorVariable, etas: Sequence[TensorVariable], latents: Sequence[TensorVariable],
+    may_scale: Callable[[TensorVariable], bool] = lambda factor: True,
+) -> ScaledSource:  # fmt: skip
     """The last node on the way from a variable to the predictors that all of them read it through, scaled at most.
 
     In ``Φ @ (beta * sqrt_psd)`` or ``(sigma * u)[group]`` it is the product: what comes after is a constant matrix.
+
+    Parameters
+    ----------
+    variable : TensorVariable
+        A latent variable, or what predictors read of it.
+    etas : sequence of TensorVariable
+        The predictors.
+    latents : sequence of TensorVariable
+        What no scale depends on.
+    may_scale : callable
+        Whether a factor or divisor may be among the scales; at one that may not be the way ends.
     """
     readers: dict[Variable, list[Apply]] = {}
     for node in {v.owner for v in ancestors(list(etas)) if v.owner is not None}:
@@ -136,7 +164,7 @@ def scaled_source(
     while found.node not in etas and len(readers.get(found.node, [])) == 1:
         (node,) = readers[found.node]
         further = _scaled(found, node, latents)
-        if further is None:
+        if further is None or not all(may_scale(f) for f in (*further.scales, *further.divisors)):
             break
         found = further
     return found

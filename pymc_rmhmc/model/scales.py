@@ -1,7 +1,7 @@
-"""Scales moved to where coefficients are: ``sigma * z[group]`` read as ``(sigma * z)[group]``.
+"""Scales moved to where latent vectors are: ``sigma * z[group]`` read as ``(sigma * z)[group]``.
 
-A chart knows a predictor as a constant matrix times scaled coefficients. A number that multiplies what such a matrix
-makes of them may as well multiply the coefficients: the two are the same predictor.
+A chart knows a predictor as a constant matrix times scaled vectors. A number that multiplies what such a matrix makes
+of a vector may as well multiply the vector: the two are the same predictor.
 """
 
 from __future__ import annotations
@@ -13,19 +13,53 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable, equal_computations
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import Evaluator, reaches
-from pymc_rmhmc.model.linear_normals import passed_on
+from pymc_rmhmc.model.graphs import Evaluator, core_op, reaches
+from pymc_rmhmc.model.linear_normals import SHAPING, passed_on
 
-__all__ = ["scales_first"]
+__all__ = ["is_smooth_scale", "scales_first"]
+
+# With no other operations on the way from variables, an expression is analytic where it is finite.
+ANALYTIC = {
+    "Add", "Sub", "Neg", "Mul", "TrueDiv", "Reciprocal", "Identity", "Cast", "Second", "Exp", "Exp2", "Expm1", "Log",
+    "Log1p", "Log2", "Log10", "Sqrt", "Sqr", "Pow", "Abs", "Sigmoid", "Softplus", "Tanh", "Sinh", "Cosh", "Sin", "Cos",
+    "Erf", "Erfc", "Gamma", "GammaLn",
+}  # fmt: skip
+
+
+def is_smooth_scale(model: pm.Model, scale: TensorVariable) -> bool:
+    """Whether a scale is analytic in continuous variables, and depends on some.
+
+    Then it is 0 nowhere but by chance, if it is not 0 everywhere. A latent vector with a covariance may be read times
+    such a scale: where that is 0, nothing of the vector can be read back from its sites.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    scale : TensorVariable
+        What multiplies a vector.
+    """
+    free = [v for v in model.free_RVs if reaches(scale, [v], model.basic_RVs)]
+    if not free or any(v.dtype.startswith(("int", "uint", "bool")) for v in free):
+        return False
+    between = {v.owner for v in ancestors([scale], blockers=free) if v.owner is not None and v not in free}
+    return all(_is_analytic(node) for node in between if any(reaches(i, free) for i in node.inputs))
+
+
+def _is_analytic(node: Apply) -> bool:
+    op = core_op(node.outputs[0])
+    name, kind = type(getattr(op, "scalar_op", op)).__name__, type(op).__name__
+    return name in ANALYTIC or kind in SHAPING or kind in ("Dot", "BatchedDot", "Matmul")
 
 
 def scales_first(
-    model: pm.Model, etas: Sequence[TensorVariable], coefficients: Iterable[TensorVariable]
+    model: pm.Model, etas: Sequence[TensorVariable], sources: Iterable[TensorVariable]
 ) -> list[TensorVariable]:
-    """Predictors in which no number that moves multiplies anything between some coefficients and the predictor.
+    """Predictors in which no number that moves multiplies anything between some sources and the predictor.
 
     Parameters
     ----------
@@ -33,15 +67,15 @@ def scales_first(
         The model.
     etas : sequence of TensorVariable
         Predictors.
-    coefficients : iterable of TensorVariable
-        Random variables.
+    sources : iterable of TensorVariable
+        Coefficients, or what is read of latent vectors with a covariance.
 
     Returns
     -------
     list of TensorVariable
         The same where nothing was found, or where it could not be moved.
     """
-    mover = _Mover(model, coefficients)
+    mover = _Mover(model, sources)
     found = [mover.rebuilt(eta) for eta in etas]
     return found if _are_equal(model, etas, found) else list(etas)
 
@@ -60,12 +94,12 @@ def _are_equal(model: pm.Model, etas: Sequence[TensorVariable], others: Sequence
 
 
 class _Mover:
-    """Rebuilds graphs; a coefficient times a number is one node however often it is met."""
+    """Rebuilds graphs; a source times a number is one node however often it is met."""
 
-    def __init__(self, model: pm.Model, coefficients: Iterable[TensorVariable]) -> None:
-        self._coefficients, self._variables = set(coefficients), model.basic_RVs
+    def __init__(self, model: pm.Model, sources: Iterable[TensorVariable]) -> None:
+        self._sources, self._variables = set(sources), model.basic_RVs
         # A constant number is part of the matrix.
-        self._moving = set(model.free_RVs) - self._coefficients
+        self._moving = set(model.free_RVs) - self._sources
         self._moved: dict[tuple[TensorVariable, TensorVariable], TensorVariable | None] = {}
         self._products: list[tuple[TensorVariable, TensorVariable, TensorVariable]] = []
         self._depends: dict[Variable, bool] = {}
@@ -73,7 +107,7 @@ class _Mover:
 
     def rebuilt(self, variable: TensorVariable) -> TensorVariable:
         """A variable with every scale in it moved."""
-        if variable in self._coefficients or not self._reads(variable):
+        if variable in self._sources or not self._reads(variable):
             return variable
         if variable not in self._rebuilt:
             self._rebuilt[variable] = self._rebuild(variable)
@@ -89,25 +123,53 @@ class _Mover:
         return variable if moved is None else moved
 
     def _scalar_product(self, node: Apply) -> tuple[TensorVariable, TensorVariable] | None:
-        """A number that moves, and what reads coefficients, of a node that is their product or quotient."""
+        """A number that moves, and what it multiplies, of a node that is a product or quotient with sources in it."""
         name = type(getattr(node.op, "scalar_op", None)).__name__
         read = [i for i in node.inputs if self._reads(i)]
         if name not in ("Mul", "TrueDiv") or len(read) != 1 or (name == "TrueDiv" and node.inputs[0] is not read[0]):
             return None
-        numbers = [_number(i) for i in node.inputs if i is not read[0]]
-        if any(n is None for n in numbers) or not any(reaches(n, self._moving) for n in numbers if n is not None):
+        numbers, others = [], []
+        for factor in node.inputs:
+            if factor is not read[0]:
+                moving, other = self._split(factor)
+                numbers += moving
+                others += [other] if other is not None else []
+        if not numbers:
             return None
         scale: Any = numbers[0] if len(numbers) == 1 else pt.mul(*numbers)
-        return (1.0 / scale if name == "TrueDiv" else scale), read[0]
+        if name == "TrueDiv":
+            return 1.0 / scale, read[0] / others[0] if others else read[0]
+        return scale, pt.mul(read[0], *others) if others else read[0]
+
+    def _split(self, factor: TensorVariable) -> tuple[list[TensorVariable], TensorVariable | None]:
+        """The numbers that move in a factor, and what else there is in it, None if that is nothing."""
+        number = _number(factor)
+        if number is not None:
+            return ([number], None) if reaches(number, self._moving) else ([], factor)
+        name = type(getattr(getattr(factor.owner, "op", None), "scalar_op", None)).__name__
+        if name not in ("Mul", "TrueDiv"):
+            return [], factor
+        first, *rest = factor.owner.inputs
+        above = [self._split(i) for i in ((first, *rest) if name == "Mul" else (first,))]
+        below = [self._split(i) for i in (rest if name == "TrueDiv" else ())]
+        numbers = [n for moving, _ in above for n in moving] + [1.0 / n for moving, _ in below for n in moving]
+        if not numbers:
+            return [], factor
+        others = [other for _, other in above if other is not None]
+        other: Any = pt.mul(*others) if len(others) > 1 else others[0] if others else None
+        for _, divisor in below:
+            if divisor is not None:
+                other = 1.0 / divisor if other is None else other / divisor
+        return numbers, other
 
     def _times(self, scale: TensorVariable, variable: TensorVariable) -> TensorVariable | None:
-        """A number times a variable, with the number at the coefficients; None if it cannot be moved there."""
+        """A number times a variable, with the number at the sources; None if it cannot be moved there."""
         if (scale, variable) not in self._moved:
             self._moved[scale, variable] = self._move(scale, variable)
         return self._moved[scale, variable]
 
     def _move(self, scale: TensorVariable, variable: TensorVariable) -> TensorVariable | None:
-        if variable in self._coefficients:
+        if variable in self._sources:
             return self._product(scale, variable)
         if not self._reads(variable):
             return scale * variable
@@ -122,18 +184,18 @@ class _Mover:
             inputs[i] = moved
         return _with_inputs(variable, inputs)
 
-    def _product(self, scale: TensorVariable, coefficient: TensorVariable) -> TensorVariable:
-        """A number times a coefficient, the same node for the same number."""
+    def _product(self, scale: TensorVariable, source: TensorVariable) -> TensorVariable:
+        """A number times a source, the same node for the same number."""
         for known, of, product in self._products:
-            if of is coefficient and equal_computations([known], [scale]):
+            if of is source and equal_computations([known], [scale]):
                 return product
-        product = scale * coefficient
-        self._products.append((scale, coefficient, product))
+        product = scale * source
+        self._products.append((scale, source, product))
         return product
 
     def _reads(self, variable: Variable) -> bool:
         if variable not in self._depends:
-            self._depends[variable] = reaches(variable, self._coefficients, self._variables)
+            self._depends[variable] = reaches(variable, self._sources, self._variables)
         return self._depends[variable]
 
 

@@ -283,6 +283,14 @@ def scaled_in_turn_and_in_two_likelihoods() -> None:
     pm.Bernoulli("z", logit_p=0.3 - spread * pt.exp(-other) * raw[GROUP[::-1]], observed=BINARY)
 
 
+@form("spread_log__", "other_log__")
+def scaled_by_a_vector_with_numbers_in_it() -> None:
+    """A slope that varies by group, written from left to right."""
+    spread, other = pm.HalfNormal("spread"), pm.HalfNormal("other")
+    slopes = (DESIGN[:, 0] * spread / (1.0 + other)) * pm.Normal("raw", shape=5)[GROUP]
+    poisson(slopes + pm.Normal("level") - pm.Normal("within", shape=5)[GROUP] / (2.0 * DESIGN[:, 1] * other))
+
+
 @form("spread_log__")
 def scaled_after_being_joined() -> None:
     spread = pm.HalfNormal("spread")
@@ -304,6 +312,50 @@ def exponents_of_exponents() -> None:
 def local_level() -> None:
     """A random walk as the sum of its steps."""
     poisson(pt.cumsum(pm.HalfNormal("spread") * pm.Normal("steps", shape=N)) + pm.Normal("start"))
+
+
+@form("ls_log__", "eta_log__")
+def scaled_process() -> None:
+    gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(0.7), cov_func=pm.gp.cov.Matern52(1, ls=pm.HalfNormal("ls")))
+    pm.Poisson("y", mu=pm.math.exp(0.2 + pm.HalfNormal("eta") * gp.prior("f", X)[INDEX]), observed=INDEX_COUNTS)
+
+
+@form("ls_log__", "weight", "level", "alpha_log__")
+def process_times_a_number_of_any_sign() -> None:
+    """Negative at one of two random points."""
+    kernel = pm.gp.cov.ExpQuad(1, ls=pm.HalfNormal("ls"))
+    gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(pm.Normal("level")), cov_func=kernel)
+    f = 5.0 * pm.Normal("weight", 0.3) * gp.prior("f", X, reparameterize=False, jitter=0.1)
+    f = pm.Deterministic("scaled", f - 0.3)
+    pm.NegativeBinomial("y", mu=pm.math.exp(f), alpha=pm.Exponential("alpha", 1.0), observed=COUNTS)
+
+
+@form("weight", "level")
+def whitened_process_of_any_sign() -> None:
+    """Its covariance stands still."""
+    gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(pm.Normal("level")), cov_func=pm.gp.cov.Matern32(1, ls=0.3))
+    poisson(gp.prior("f", X) * pt.sinh(pm.Normal("weight", -0.3)))
+
+
+@form("ls_log__", "eta_log__", "tau_log__", "slope")
+def scaled_processes_of_a_sum() -> None:
+    """A coefficient that varies, one as in a sum of trends, and one process as it is."""
+    x, eta, tau = np.linspace(-1.0, 1.0, N), pm.HalfNormal("eta"), pm.HalfNormal("tau")
+    x[2] = 0.0
+    f, g = gp_prior("f", ls=pm.HalfNormal("ls"), mean=0.3, reparameterize=False), gp_prior("g", ls=0.1)
+    poisson(eta * f + x * tau * g / eta + gp_prior("h", ls=0.6) + x * pm.Normal("slope"))
+
+
+@form("growth", "eta_log__")
+def process_with_a_number_for_every_value() -> None:
+    f = gp_prior("f", mean=0.3, reparameterize=False)
+    poisson(pm.HalfNormal("eta") * f * pt.exp(pm.Normal("growth") * X[:, 0]))
+
+
+@form("ls_log__", "weight")
+def scaled_on_a_grid() -> None:
+    f = grid(ls=pm.LogNormal("ls", -0.5, 0.4), mean=0.4)
+    poisson(pm.Normal("weight", 0.2) * f[PLACES])
 
 
 @form("ls_log__", "level")
@@ -449,16 +501,17 @@ def log_density(joint: JointModel, point: dict[str, np.ndarray]) -> float:
             for i, part in enumerate(block.parts):
                 values, second = x[ends[i] : ends[i + 1]], seconds[i]
                 if part.kind == "kronecker":
-                    moved = reduce(np.kron, [np.linalg.cholesky(k) for k in second]) @ values
+                    moved = reduce(np.kron, [np.linalg.cholesky(k) for k in second]) @ (np.sign(scales[i]) * values)
                     total += norm.logpdf(values).sum()
                 elif part.kind == "independent":
                     moved = second * (values - locations[i]) / scales[i]
                     total += norm.logpdf(values, locations[i], scales[i]).sum()
                 elif part.kind == "centred":
-                    moved = values - locations[i]
+                    moved = scales[i] * (values - locations[i])
                     total += multivariate_normal.logpdf(moved, np.zeros(values.size), second)
+                    total += np.log(np.abs(np.broadcast_to(scales[i], values.shape))).sum()
                 else:
-                    moved = np.linalg.cholesky(second) @ values
+                    moved = np.linalg.cholesky(second) @ (np.sign(scales[i]) * values)
                     total += norm.logpdf(values).sum()
                 eta += moved if part.design is None else part.design @ moved
             total += block.likelihood(theta, eta)[0]
@@ -588,14 +641,17 @@ def test_sites_of_coefficients_stand_still_where_not_all_likelihoods_have_parame
 
 TARGETS = [
     "on_a_grid", "on_a_grid_of_three_axes_read_as_an_array", "averages_over_a_grid", "rows_read_across",
-    "centred_rows_of_two_means", "rows_that_stand_still", "exponents_of_exponents",
+    "centred_rows_of_two_means", "rows_that_stand_still", "exponents_of_exponents", "scaled_process",
+    "process_times_a_number_of_any_sign", "whitened_process_of_any_sign", "scaled_processes_of_a_sum",
+    "process_with_a_number_for_every_value", "scaled_on_a_grid",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_gradient_is_a_difference_and_values_are_found_again(name):
     """From the chart's coordinates through covariances to the model's hyperparameters."""
-    joint, rng = joint_of(build(name)), np.random.default_rng(5)
+    model, rng = build(name), np.random.default_rng(5)
+    joint = joint_of(model)
     joint.bind({})
     block, d = joint.blocks[0], joint.theta.size
     fitted = GaussianSites(rng.standard_normal(block.n_sites), rng.exponential(1.0, block.n_sites))
@@ -605,9 +661,14 @@ def test_the_gradient_is_a_difference_and_values_are_found_again(name):
     exact = differences(lambda at: target.at(at).log_density, position)
     np.testing.assert_allclose(target.at(position).gradient, exact, rtol=1e-6, atol=1e-6)
     theta, values = 0.3 * rng.standard_normal(d), rng.standard_normal(block.size)
-    point = target.at(target.enter(theta, [values], rng))
-    np.testing.assert_allclose(point.theta, theta, atol=1e-9)
-    np.testing.assert_allclose(target.latents(point)[0], values, atol=1e-7)
+    initial, parts = model.initial_point(), np.split(values, np.cumsum(block.sizes)[:-1])
+    named = {n: v.reshape(initial[n].shape) for n, v in zip(block.value_names, parts, strict=True)}
+    for there in (theta, -theta):  # a number that multiplies a process has either sign
+        point = target.at(target.enter(there, [values], rng))
+        np.testing.assert_allclose(point.theta, there, atol=1e-9)
+        np.testing.assert_allclose(target.latents(point)[0], values, atol=1e-7)
+        exact = float(model.compile_logp()(initial | joint.theta.unpack(there) | named))
+        assert target.model_log_density(point) == pytest.approx(exact, abs=1e-6)
 
 
 def test_a_site_that_nothing_observes_has_no_slope():
@@ -725,6 +786,37 @@ def test_coefficients_of_two_likelihoods_with_different_scales_have_no_one_matri
         pm.Bernoulli("z", logit_p=pm.HalfNormal("other") * raw[GROUP], observed=BINARY)
     _, reason = read_together(model, None, model.initial_point())
     assert reason == "how the predictor reads raw depends on spread, other"
+
+
+def of_two_likelihoods(f: pt.TensorVariable) -> None:
+    poisson(f)
+    pm.Bernoulli("z", logit_p=pm.HalfNormal("weight") * f, observed=BINARY)
+
+
+def cut_off(f: pt.TensorVariable) -> None:
+    poisson(pt.maximum(pm.Normal("weight", 0.5), 0.0) * f)
+
+
+def nothing_to_begin_with(f: pt.TensorVariable) -> None:
+    poisson(pm.Normal("weight") * f)
+
+
+def nothing_at_one_place(f: pt.TensorVariable) -> None:
+    poisson((pm.HalfNormal("weight") * X[:, 0] ** pm.HalfNormal("power")) * f)
+
+
+@pytest.mark.parametrize("read", [of_two_likelihoods, cut_off, nothing_to_begin_with, nothing_at_one_place])
+def test_a_process_times_what_may_be_nothing_is_sampled_given_that(read):
+    """Where the multiplier is 0 the process cannot be told from its sites: a chain would never go there."""
+    with pm.Model() as model:
+        read(pm.MvNormal("f", np.zeros(N), cov=pm.HalfNormal("scale") * (np.eye(N) + 0.4)))
+    structure, reason = read_together(model, None, model.initial_point())
+    assert isinstance(reason, str)
+    assert reason.startswith("how the predictor reads f depends on weight")
+    compiled, exact = compile_model(structure), model.compile_logp()
+    for seed in (1, 2):
+        point = random_point(model, seed)
+        assert conditional_density(compiled, point) == pytest.approx(float(exact(point)), abs=1e-8)
 
 
 TIMES = np.arange(N)

@@ -221,6 +221,32 @@ class Sum(Latents):
         return np.concatenate((self._process.noise(held, drawn), second))
 
 
+class Scaled(Latents):
+    """A centred and a whitened process, which the predictor reads times numbers: one may have either sign."""
+
+    n = len(X)
+    priors = (("lengthscale", "log", -1.0, 0.5), ("weight", "", -0.5, 0.6), ("tau", "", 0.6, 0.5))
+
+    def build(self, held):
+        kernel, other = pm.gp.cov.Matern32(1, ls=held["lengthscale"]), 0.5 * pm.gp.cov.Matern32(1, ls=0.3)
+        gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(0.4), cov_func=kernel)
+        f = gp.prior("f", X, reparameterize=False, jitter=1e-4)
+        return held["weight"] * f + held["tau"] * pm.gp.Latent(cov_func=other).prior("g", X, jitter=1e-4)
+
+    def _root(self, lengthscale: float, variance: float):
+        scaled = np.sqrt(3.0) * np.abs(X - X.T) / lengthscale
+        return np.linalg.cholesky(variance * (1.0 + scaled) * np.exp(-scaled) + 1e-4 * np.eye(self.n))
+
+    def draw(self, held, rng):
+        f = 0.4 + self._root(held["lengthscale"], 1.0) @ rng.standard_normal(self.n)
+        noise = rng.standard_normal(self.n)
+        return {"f": f, "g_rotated_": noise}, held["weight"] * f + held["tau"] * self._root(0.3, 0.5) @ noise
+
+    def noise(self, held, drawn):
+        first = np.linalg.solve(self._root(held["lengthscale"], 1.0), drawn["f"] - 0.4)
+        return np.concatenate((first, drawn["g_rotated_"]))
+
+
 class Grid(Latents):
     """A process on a grid of two by three, with a lengthscale along each axis."""
 

@@ -18,7 +18,18 @@ from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model.likelihoods import registered_likelihoods
-from tests.statistical.joint_cases import LIKELIHOODS, Grid, Mixed, Problem, Process, Rows, Shrunk, Sum, absurd_sites
+from tests.statistical.joint_cases import (
+    LIKELIHOODS,
+    Grid,
+    Mixed,
+    Problem,
+    Process,
+    Rows,
+    Scaled,
+    Shrunk,
+    Sum,
+    absurd_sites,
+)
 from tests.statistical.test_joint import calibrate, following, poor_chart
 from tests.statistical.test_sbc import PLACES, p_value
 
@@ -34,11 +45,12 @@ PROBLEMS = {
     "groups, normal_identity": Problem(Mixed("non-centred"), "normal_identity"),
     "more coefficients than data, studentt_identity": Problem(Shrunk(), "studentt_identity"),
     "sum of two vectors, negativebinomial_log": Problem(Sum(), "negativebinomial_log"),
+    "scaled processes, normal_identity": Problem(Scaled(), "normal_identity"),
     "grid, poisson_log": Problem(Grid(), "poisson_log"),
     "rows, normal_identity": Problem(Rows(), "normal_identity"),
 }
-# Twenty-nine tests of correct samplers by ranks; see test_sbc.
-LEVEL = 1e-3 / 29 / 3
+# Thirty tests of correct samplers by ranks; see test_sbc.
+LEVEL = 1e-3 / 30 / 3
 
 
 def calibrate_absurdly(problem: Problem, target_class=JointTarget, seed: int = 1):
@@ -53,7 +65,7 @@ def test_every_registered_likelihood_is_calibrated():
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_ranks_of_the_truth_are_uniform_whatever_the_sites(name):
     problem = PROBLEMS[name]
-    assert (problem.joint.blocks[0].design is None) == isinstance(problem.latents, Process | Sum | Grid | Rows)
+    assert (problem.joint.blocks[0].design is None) == isinstance(problem.latents, Process | Sum | Scaled | Grid | Rows)
     p, failure_rate, acceptance = calibrate_absurdly(problem)
     assert p > LEVEL
     assert failure_rate < 0.05

@@ -196,11 +196,15 @@ class KroneckerConditional(SitesOnCovariance):
 
 
 class KroneckerPart(Part):
-    """A vector on a grid as one of a sum; the model's variable is the whitened y."""
+    """A vector on a grid as one of a sum; the model's variable is the whitened y.
 
-    def __init__(self, design: Any, covariances: Sequence[Array]) -> None:
+    Where the predictor reads the vector times a number, the covariances are those of what it reads, and the model's
+    variable is y times the number's sign.
+    """
+
+    def __init__(self, design: Any, covariances: Sequence[Array], sign: Array | float = 1.0) -> None:
         super().__init__(design)
-        self._product = KroneckerProduct(covariances)
+        self._product, self._sign = KroneckerProduct(covariances), sign
         self.size = self._product.size
 
     def scale(self, whitened: Array) -> Array:
@@ -218,11 +222,11 @@ class KroneckerPart(Part):
 
     def to_model(self, whitened: Array) -> Array:
         """The model's variable for a y."""
-        return whitened
+        return np.asarray(self._sign * whitened)
 
     def from_model(self, values: Array) -> Array:
         """The y of the model's variable."""
-        return values
+        return np.asarray(self._sign * values)
 
     def log_volume(self) -> float:
         """``log |∂ variable / ∂y|``."""

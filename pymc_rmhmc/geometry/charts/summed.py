@@ -85,13 +85,30 @@ class Part(ABC):
 
 
 class VectorPart(Part):
-    """A vector with a covariance matrix K; the model's variable is ``location + L y``, or y if it is not centred."""
+    """A vector x with a covariance matrix, which the predictor reads times d: ``d x = d m + L y``.
 
-    def __init__(self, design: Any, covariance: Array, location: Array, *, centred: bool) -> None:
+    Parameters
+    ----------
+    design : (n, k) array or sparse array, or None
+        A; None for the identity.
+    covariance : (k, k) array
+        Of ``d x``, in Fortran order.
+    location : (k,) array
+        m, the mean of x.
+    centred : bool
+        Whether the model's variable is x itself. If not it is the whitened vector ``sign(d) y``, which is the same
+        whatever d is.
+    multiplier : (k,) array or float
+        d, of any sign.
+    """
+
+    def __init__(
+        self, design: Any, covariance: Array, location: Array, *, centred: bool, multiplier: Array | float = 1.0
+    ) -> None:
         super().__init__(design)
         self.size = covariance.shape[0]
         self._covariance, self._factor = covariance, factor_or_fail(covariance)
-        self._location, self._centred = location, centred
+        self._location, self._centred, self._multiplier = location, centred, np.asarray(multiplier)
 
     def scale(self, whitened: Array) -> Array:
         """``L y``."""
@@ -109,18 +126,24 @@ class VectorPart(Part):
 
     def to_model(self, whitened: Array) -> Array:
         """The model's variable for a y."""
-        return self._location + self.scale(whitened) if self._centred else whitened
+        if not self._centred:
+            return np.asarray(np.sign(self._multiplier) * whitened)
+        return self._location + self.scale(whitened) / self._multiplier
 
     def from_model(self, values: Array) -> Array:
         """The y of the model's variable."""
-        return solve_lower(self._factor, values - self._location) if self._centred else values
+        if not self._centred:
+            return np.asarray(np.sign(self._multiplier) * values)
+        return solve_lower(self._factor, self._multiplier * (values - self._location))
 
     def log_volume(self) -> float:
         """``log |∂ variable / ∂y|``."""
-        return float(np.log(self._factor.diagonal()).sum()) if self._centred else 0.0
+        if not self._centred:
+            return 0.0
+        return float((np.log(self._factor.diagonal()) - np.log(np.abs(self._multiplier))).sum())
 
     def pullback(self, covariance_bar: Array, collected: Array, noise: Array) -> Array:
-        """The derivative by K, which is let go of."""
+        """The derivative by the covariance, which is let go of."""
         del self._covariance
         return self.between(covariance_bar) + cholesky_adjoint_of_product(self._factor, collected, noise)
 
