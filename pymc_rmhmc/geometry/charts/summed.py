@@ -128,7 +128,7 @@ class VectorPart(Part):
         """The model's variable for a y."""
         if not self._centred:
             return np.asarray(np.sign(self._multiplier) * whitened)
-        return self._location + self.scale(whitened) / self._multiplier
+        return np.asarray(self._location + self.scale(whitened) / self._multiplier)
 
     def from_model(self, values: Array) -> Array:
         """The y of the model's variable."""
