@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor
+from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
+from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
 
 __all__ = [
@@ -20,8 +23,10 @@ __all__ = [
     "Evaluator",
     "bad_constants",
     "core_op",
+    "inlined",
     "nonlinear_step",
     "reaches",
+    "reaches_by_value",
     "shared_inputs",
     "substitute",
 ]
@@ -50,6 +55,51 @@ def reaches(variable: Variable, targets: Iterable[Variable], blockers: Iterable[
     wanted = set(targets)
     stop = [*wanted, *(b for b in blockers if b is not variable)]
     return any(v in wanted for v in ancestors([variable], blockers=stop))
+
+
+def reaches_by_value(
+    variable: Variable, targets: Iterable[Variable], known: dict[Variable, bool], blockers: Iterable[Variable] = ()
+) -> bool:
+    """Whether an expression depends on the values of targets, not on their shapes alone, and not through a blocker.
+
+    `known` is what has been found for other expressions, the same targets and blockers; it is added to.
+    """
+    wanted, ends, waiting = set(targets), set(blockers), [variable]
+    while waiting:
+        at = waiting[-1]
+        is_end = at.owner is None or at in wanted or at in ends or isinstance(core_op(at), (Shape, Shape_i))
+        inputs = [] if is_end else at.owner.inputs
+        missing = [i for i in inputs if i not in known]
+        if missing:
+            waiting += missing
+        else:
+            known[waiting.pop()] = at in wanted or any(known[i] for i in inputs)
+    return known[variable]
+
+
+def inlined(expressions: Sequence[TensorVariable], until: Iterable[Variable]) -> list[TensorVariable]:
+    """Expressions with the graphs of compound operations (`einsum`, `pad`, ...) in place of these.
+
+    Parameters
+    ----------
+    expressions : sequence of TensorVariable
+        To rewrite.
+    until : iterable of Variable
+        What stays as it is, with all that it depends on.
+    """
+    kept = set(until)
+    rewritten: dict[Variable, Variable] = {}
+    for node in toposort(list(expressions), blockers=kept):
+        if any(output in kept for output in node.outputs):
+            continue
+        inputs = [rewritten.get(i, i) for i in node.inputs]
+        is_compound = isinstance(node.op, OpFromGraph)
+        if not is_compound and all(new is old for new, old in zip(inputs, node.inputs, strict=True)):
+            continue
+        made = node.clone_with_new_inputs(inputs, strict=False)
+        outputs = inlined(inline_ofg_node(made), inputs) if is_compound else made.outputs
+        rewritten |= dict(zip(node.outputs, outputs, strict=True))
+    return [rewritten.get(e, e) for e in expressions]
 
 
 def substitute(
@@ -110,7 +160,8 @@ class Evaluator:
         placeholders: dict[TensorVariable, TensorVariable] | None = None,
     ) -> None:
         placeholders = placeholders or {}
-        graphs = substitute(expressions, placeholders, model)
+        # Compound operations would be compiled for themselves, whatever the linker.
+        graphs = inlined(substitute(expressions, placeholders, model), ())
         held = set(ancestors(graphs))
         values = [value for value in model.value_vars if value in held]
         self.inputs = tuple(value.name for value in values)

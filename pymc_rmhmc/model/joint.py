@@ -19,7 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.components import LatentReader
 from pymc_rmhmc.model.design import DesignReader, PlainReading, SameValues
-from pymc_rmhmc.model.graphs import Evaluator
+from pymc_rmhmc.model.graphs import Evaluator, inlined
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, hyperparameters_of
 from pymc_rmhmc.model.joint_blocks import CovarianceBlock, DesignBlock, DesignSource, SumBlock
 from pymc_rmhmc.model.kronecker_block import KroneckerBlock
@@ -267,7 +267,8 @@ def _linear_block(
 def _with_scales_first(model: pm.Model, block: LatentBlock) -> LatentBlock:
     """A block whose latent vectors are multiplied by their scales before any matrix is."""
     readings = [o.reading for o in block.observations if o.reading is not None]
-    etas = scales_first(model, [reading.eta for reading in readings], [latent.source for latent in block.latents])
+    sources = [latent.source for latent in block.latents]
+    etas = scales_first(model, inlined([reading.eta for reading in readings], [*sources, *model.basic_RVs]), sources)
     observations = [
         replace(o, reading=reading._replace(eta=eta))
         for o, reading, eta in zip(block.observations, readings, etas, strict=True)

@@ -11,9 +11,10 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import LINEAR_OPERATIONS, core_op, reaches
+from pymc_rmhmc.model.graphs import LINEAR_OPERATIONS, core_op, inlined, reaches, reaches_by_value
 from pymc_rmhmc.model.likelihoods import read_likelihood
 
 __all__ = ["SHAPING", "ScaledSource", "linear_normals", "passed_on", "scaled_source"]
@@ -62,16 +63,14 @@ def _is_read(model: pm.Model, variable: TensorVariable, readings: dict) -> bool:
 
 def _is_linear(expression: TensorVariable, variables: Sequence[TensorVariable]) -> bool:
     """Whether no operation between some variables and an expression is anything but affine in all of them."""
-    held = set(variables)
-    between = {v.owner for v in ancestors([expression], blockers=variables) if v.owner is not None and v not in held}
+    (expression,), held = inlined([expression], variables), set(variables)
     moving: dict[Variable, bool] = {}
-
-    def depends(variable: Variable) -> bool:
-        if variable not in moving:
-            moving[variable] = reaches(variable, variables)
-        return moving[variable]
-
-    return all(_is_affine(node, [depends(i) for i in node.inputs]) for node in between)
+    between = {
+        v.owner
+        for v in ancestors([expression], blockers=variables)
+        if v.owner is not None and v not in held and reaches_by_value(v, held, moving)
+    }
+    return all(_is_affine(node, [reaches_by_value(i, held, moving) for i in node.inputs]) for node in between)
 
 
 def _is_affine(node: Apply, moves: Sequence[bool]) -> bool:
@@ -93,6 +92,8 @@ def passed_on(node: Apply, moves: Sequence[bool]) -> list[int] | None:
     everything = list(range(len(moves)))
     if kind in ("Join", "MakeVector"):  # an axis, where it is an input, has no dimensions
         return [i for i in everything if kind == "MakeVector" or node.inputs[i].ndim]
+    if kind in ("IncSubtensor", "AdvancedIncSubtensor", "AdvancedIncSubtensor1"):  # of a part, another value
+        return None if any(moves[2:]) else [0, 1]
     if kind in SHAPING or (isinstance(op, CumOp) and op.mode == "add"):  # a random walk is the sum of its steps
         # An index or a shape that moves is no number that is passed on.
         return None if any(moves[1:]) else [0]
@@ -157,7 +158,10 @@ def scaled_source(
         Whether a factor or divisor may be among the scales; at one that may not be the way ends.
     """
     readers: dict[Variable, list[Apply]] = {}
-    for node in {v.owner for v in ancestors(list(etas)) if v.owner is not None}:
+    # What reads no more than a shape is no reader.
+    shapes = {v for v in ancestors(list(etas)) if isinstance(core_op(v), (Shape, Shape_i))}
+    reached = ancestors(list(etas), blockers=shapes)
+    for node in {v.owner for v in reached if v.owner is not None and v not in shapes}:
         for variable_read in dict.fromkeys(node.inputs):
             readers.setdefault(variable_read, []).append(node)
     found = ScaledSource(variable)

@@ -17,7 +17,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import Evaluator, core_op, reaches
+from pymc_rmhmc.model.graphs import Evaluator, core_op, reaches, reaches_by_value
 from pymc_rmhmc.model.linear_normals import SHAPING, passed_on
 
 __all__ = ["is_smooth_scale", "scales_first"]
@@ -194,9 +194,7 @@ class _Mover:
         return product
 
     def _reads(self, variable: Variable) -> bool:
-        if variable not in self._depends:
-            self._depends[variable] = reaches(variable, self._sources, self._variables)
-        return self._depends[variable]
+        return reaches_by_value(variable, self._sources, self._depends, self._variables)
 
 
 def _number(variable: TensorVariable) -> TensorVariable | None:

@@ -314,6 +314,16 @@ def local_level() -> None:
     poisson(pt.cumsum(pm.HalfNormal("spread") * pm.Normal("steps", shape=N)) + pm.Normal("start"))
 
 
+@form("spread_log__")
+def written_with_compound_operations() -> None:
+    """Of a reference level, of deviations from a mean, and of a product by its indices."""
+    spread, levels = pm.HalfNormal("spread"), pm.Normal("levels", shape=5)
+    padded = spread * pt.pad(pm.Normal("padded", shape=4), (1, 0))
+    set_there = pt.set_subtensor(pt.full(5, 0.3)[2:], pm.Normal("set", shape=3))
+    slopes = pt.einsum("ij,j->i", DESIGN, spread * pm.Normal("slopes", shape=4))
+    poisson((spread * (levels - levels.mean()) + padded + set_there)[GROUP] + slopes)
+
+
 @form("ls_log__", "eta_log__")
 def scaled_process() -> None:
     gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(0.7), cov_func=pm.gp.cov.Matern52(1, ls=pm.HalfNormal("ls")))
@@ -859,6 +869,11 @@ def one_vector_or_the_other() -> None:
     poisson(pm.math.switch(z, f, f[::-1]))
 
 
+def slopes_of_a_design_that_is_switched_on() -> None:
+    z, slopes = pm.DiscreteUniform("z", 1, N - 1), pm.Normal("slopes", 0.0, pm.HalfNormal("scale"), shape=4)
+    poisson(pt.einsum("ij,j->i", DESIGN * (z <= TIMES)[:, None], slopes))
+
+
 def levels_as_long_as_a_switchpoint_says() -> None:
     z, levels = pm.DiscreteUniform("z", 1, N - 1), pm.Normal("levels", 0.0, pm.HalfNormal("scale"), shape=2)
     poisson(pt.concatenate([pt.full((z,), levels[0]), pt.full((N - z,), levels[1])]))
@@ -881,6 +896,7 @@ def values_and_weights_of_an_index() -> None:
 
 
 READ_OTHERWISE = {
+    slopes_of_a_design_that_is_switched_on: [{"z": np.array(2)}, {"z": np.array(5)}],
     levels_as_long_as_a_switchpoint_says: [{"z": np.array(2)}, {"z": np.array(5)}],
     a_level_as_far_as_a_switchpoint: [{"z": np.array(2)}, {"z": np.array(5)}],
     two_vectors_each_with_an_index: [{"z": np.arange(N) % 3}, {"z": np.arange(N) // 3, "u": np.arange(N)[::-1] // 3}],

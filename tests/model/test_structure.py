@@ -203,8 +203,8 @@ def test_values_that_are_not_standard_normal_are_none_of_a_grid(law):
         law = {name: pm.HalfNormal("s") if value == "free" else value for name, value in law.items()}
         f = pm.math.kron_dot([factor(3), factor(3)], pm.Normal("f_rotated_", **law, shape=9)).flatten()
         pm.Poisson("y", mu=pm.math.exp(f), observed=np.arange(9))
-    with pytest.raises(UnsupportedModelError, match=r"f_rotated_: read as .* Kronecker product"):
-        read_structure(model)
+    (latent,) = read_structure(model).blocks[0].latents
+    assert (latent.form, latent.root) == ("independent", "scale")
 
 
 def test_initial_values_of_the_users_are_seen():

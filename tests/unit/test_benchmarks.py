@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pymc as pm
 import pytest
+from scipy.stats import multivariate_normal
 
 from benchmarks import path_length
 from benchmarks.bars import BARS, interval, shortcomings, verdict
@@ -22,6 +23,7 @@ from benchmarks.peers.nuts import laplace_mass
 from benchmarks.peers.ours import flat
 from benchmarks.problems import cox, logit, probit, usps
 from benchmarks.site_fits import MomentMatching
+from benchmarks.square_chart import SquareChart
 from pymc_rmhmc import RMHMC
 from pymc_rmhmc.geometry.charts import GaussianSites
 
@@ -241,6 +243,34 @@ def test_the_joint_target_that_is_timed_can_be_evaluated():
     point = built.target.at(np.random.default_rng(0).standard_normal(built.target.size))
     assert not point.failure
     assert np.isfinite(point.gradient).all()
+
+
+def test_the_square_chart_that_is_timed_is_the_posterior_and_its_gradient_a_difference():
+    """Its density by z less the Jacobian is the model's, for a θ and for the evidence's change with it."""
+    built, rng = build_joint_target(12), np.random.default_rng(1)
+    sites = GaussianSites(rng.standard_normal(12), rng.exponential(0.5, 12))
+    chart, (block,) = SquareChart(built.model, sites), built.model.blocks
+    d, h = built.theta.size, 1e-5
+
+    def value(position):
+        return chart.at(position[:d], position[d:])[0]
+
+    def expected(position):
+        theta, z = position[:d], position[d:]
+        mean, covariance, _ = block.prior(theta)
+        factor = np.linalg.cholesky(covariance)
+        root = np.linalg.cholesky(np.eye(12) + factor.T @ np.diag(sites.precision) @ factor)
+        f = factor @ np.linalg.solve(root.T, np.linalg.solve(root, factor.T @ sites.linear) + z)
+        jacobian = np.log(np.diag(factor)).sum() - np.log(np.diag(root)).sum()
+        prior = multivariate_normal.logpdf(f, np.zeros(12), covariance)
+        total = built.model.rest(theta)[0] + block.likelihood(theta, mean + f)[0] + prior + jacobian
+        return total + 0.5 * z @ z  # what a standard normal leaves
+
+    there, here = (np.concatenate((built.theta, np.zeros(12))) + 0.3 * rng.standard_normal(d + 12) for _ in range(2))
+    assert value(there) - value(here) == pytest.approx(expected(there) - expected(here), abs=1e-8)
+    _, by_theta, by_z = chart.at(there[:d], there[d:])
+    differences = [(value(there + h * e) - value(there - h * e)) / (2.0 * h) for e in np.eye(d + 12)]
+    np.testing.assert_allclose(np.concatenate((by_theta, by_z)), differences, rtol=1e-6, atol=1e-6)
 
 
 def test_matched_moments_are_those_of_prior_times_sites():
