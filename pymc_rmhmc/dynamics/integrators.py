@@ -89,13 +89,22 @@ class IntegratorBase[Flow, State](ABC):
         """Advance by `step_size`; the given state is not changed."""
 
     def path(self, hamiltonian: Flow, state: State, n_steps: int, step_size: float) -> Iterator[Step[State]]:
-        """Advance so many times; a step that failed is the last."""
-        for _ in range(n_steps):
+        """Advance so many times; a step that failed is the last.
+
+        A state that was yielded is whole until the next is asked for.
+        """
+        for i in range(n_steps):
+            if i:
+                self._leave(hamiltonian, state)
             step = self.step(hamiltonian, state, step_size)
             yield step
             if step.state is None:
                 return
             state = step.state
+
+    def _leave(self, hamiltonian: Flow, state: State) -> None:
+        """Go on from a state that a path only passes through: what is large in it may be let go of."""
+        del hamiltonian, state
 
 
 class RotationSplitting(IntegratorBase[Any, Any]):
@@ -128,6 +137,9 @@ class RotationSplitting(IntegratorBase[Any, Any]):
         n_steps, end = hamiltonian.follow(state, n_steps, step_size)
         failure = Failure.NON_FINITE if end is None else Failure.NONE
         yield Step(end, failure, n_metric_evals=n_steps, n_steps=n_steps)
+
+    def _leave(self, hamiltonian: Any, state: Any) -> None:
+        hamiltonian.leave(state)
 
 
 class _ImplicitIntegrator(IntegratorBase[Any, Any]):

@@ -119,6 +119,11 @@ class JointTarget:
         point.failure = failure_of(point.log_density, point.gradient)
         return point
 
+    @staticmethod
+    def leave(point: JointPoint) -> None:
+        """Let go of a point's factors, as large as its covariances: nothing but value and gradient will be asked."""
+        point.conditionals.clear()
+
     def _evaluate(self, point: JointPoint) -> tuple[float, Array, list[Array]]:
         """The log density, its gradient by θ, and by each block's z."""
         theta = point.theta

@@ -138,7 +138,7 @@ class JointSampler(ChainSampler):
         state = self.state
         assert state.marginals is not None
         self._target = JointTarget(self.model, state.sites, state.marginals)
-        self._hamiltonian = GaussianHamiltonian(self._target)
+        self._hamiltonian = GaussianHamiltonian(self._target, self._target.leave)
         emulator, length = state.emulator, self.plan.length
         self._alternation = (
             None if emulator is None else Alternation(self._target, emulator, length, state.parameters)

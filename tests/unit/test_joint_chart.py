@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal, norm
 
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
+from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
@@ -469,3 +471,18 @@ def test_a_failure_in_a_trajectory_is_a_value(index, value, cause):
     target = JointTarget(target.density, target.sites, MarginalChart.linear(centre, np.eye(4)))
     with np.errstate(all="ignore"):
         assert target.at(np.zeros(target.size)).failure is Failure[cause]
+
+
+def test_a_path_lets_go_of_the_factors_where_it_passes_and_not_at_its_ends():
+    target, ends = joint(), []
+    for leave in (None, target.leave):
+        flow = GaussianHamiltonian(target, leave)
+        start = flow.state(np.full(target.size, 0.2))
+        start.momentum[:] = np.linspace(-1.0, 1.0, target.size)
+        states = [start, *(step.state for step in RotationSplitting().path(flow, start, 3, 0.3))]
+        kept = [len(state.point.conditionals) for state in states]
+        assert kept == ([2, 2, 2, 2] if leave is None else [2, 0, 0, 2])
+        ends.append(states[-1])
+    np.testing.assert_array_equal(ends[0].position, ends[1].position)
+    np.testing.assert_array_equal(ends[0].momentum, ends[1].momentum)
+    assert target.model_log_density(ends[1].point) == target.model_log_density(ends[0].point)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,14 +38,21 @@ class GaussianHamiltonian:
     ----------
     residual : Density
         φ and its gradient.
+    leave : callable, optional
+        What lets go of all that a point has beyond its value and gradient, where a trajectory only passes through it.
 
     References
     ----------
     Shahbaba, Lan, Johnson and Neal (2014), Split Hamiltonian Monte Carlo, section 3.
     """
 
-    def __init__(self, residual: Density) -> None:
-        self.residual = residual
+    def __init__(self, residual: Density, leave: Callable[[Any], None] | None = None) -> None:
+        self.residual, self._leave = residual, leave
+
+    def leave(self, state: GaussianState) -> None:
+        """Go on from a state that is neither a trajectory's first nor its last: it can be kicked, and no more."""
+        if self._leave is not None:
+            self._leave(state.point)
 
     def state(self, position: Array) -> GaussianState:
         """Evaluate φ; the momentum is zero until `refresh`."""

@@ -230,6 +230,9 @@ class SpannedHamiltonian:
         point = self.residual.at_sites(moved[state.n_sites :])
         return SpannedState(self.residual, state.origin, point, state.angle + time, (moved, driven))
 
+    def leave(self, state: SpannedState) -> None:
+        """Go on from a state that is neither a trajectory's first nor its last: it keeps nothing large."""
+
     def follows_from(self, state: SpannedState) -> bool:
         """Whether the density makes the steps of a trajectory from here by itself, for `follow`."""
         return state.along is None and self.residual.follows
