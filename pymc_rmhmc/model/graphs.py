@@ -25,6 +25,7 @@ __all__ = [
     "core_op",
     "inlined",
     "nonlinear_step",
+    "operation_name",
     "reaches",
     "reaches_by_value",
     "shared_inputs",
@@ -48,6 +49,12 @@ def core_op(variable: Variable) -> Any:
     if variable.owner is None:
         return None
     return getattr(variable.owner.op, "core_op", variable.owner.op)
+
+
+def operation_name(variable: Variable) -> str:
+    """Of the operation that makes a variable; of an elementwise one the scalar operation's; "" for an input."""
+    op = core_op(variable)
+    return "" if op is None else type(op.scalar_op if isinstance(op, Elemwise) else op).__name__
 
 
 def reaches(variable: Variable, targets: Iterable[Variable], blockers: Iterable[Variable] = ()) -> bool:

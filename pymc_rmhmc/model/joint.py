@@ -24,10 +24,11 @@ from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, hyp
 from pymc_rmhmc.model.joint_blocks import CovarianceBlock, DesignBlock, DesignSource, SumBlock
 from pymc_rmhmc.model.kronecker_block import KroneckerBlock
 from pymc_rmhmc.model.linear_normals import ScaledSource, linear_normals, scaled_source
+from pymc_rmhmc.model.multipliers import is_never_zero
 from pymc_rmhmc.model.observations import RegisteredReader
 from pymc_rmhmc.model.observed_terms import ObservedTerms, gradient_by
 from pymc_rmhmc.model.priors import gaussian_candidates
-from pymc_rmhmc.model.scales import is_smooth_scale, scales_first
+from pymc_rmhmc.model.scales import scales_first
 from pymc_rmhmc.model.structure import (
     LatentBlock,
     ModelStructure,
@@ -69,7 +70,9 @@ class JointModel:
         self.theta, self.blocks, self._rest = theta, tuple(blocks), rest
         self.of_likelihoods = of_likelihoods
         self._functions = [rest, *(f for block in blocks for f in block.functions)]
-        self.inputs = tuple(dict.fromkeys(name for f in self._functions for name in f.value_names))
+        # Of the latents' own values no more than shapes can be left in the functions.
+        own = {name for block in self.blocks for name in block.value_names}
+        self.inputs = tuple(dict.fromkeys(n for f in self._functions for n in f.value_names if n not in own))
 
     def bind(self, point: Point) -> None:
         """Condition on everything that is not sampled, and take shared data as they are now.
@@ -288,7 +291,7 @@ def _vector_sources(
         if latent.form == "independent" or latent.variable.ndim != 1:
             found.append(plain)
             continue
-        scaled = scaled_source(latent.source, etas, variables, lambda factor: is_smooth_scale(model, factor))
+        scaled = scaled_source(latent.source, etas, variables, lambda factor: is_never_zero(model, factor))
         read, scale = Evaluator(model, [scaled.node, scaled.scale])(point)
         fits = read.shape == shape and scale.size in ((1,) if latent.root == "kronecker" else (1, math.prod(shape)))
         found.append(scaled if fits and np.isfinite(scale).all() and scale.all() else plain)

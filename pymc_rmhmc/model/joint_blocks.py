@@ -402,7 +402,11 @@ def _guard_roots(expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
         if isinstance(v, TensorVariable) and v.owner is not None and isinstance(v.owner.op, Elemwise)
         and isinstance(v.owner.op.scalar_op, Sqrt)
     ]  # fmt: skip
-    guarded = {root: pt.sqrt(pt.maximum(root.owner.inputs[0], SMALLEST)) for root in roots}
+    guarded = {}
+    for root in roots:
+        of = root.owner.inputs[0]
+        # What is negative has no root here either.
+        guarded[root] = pt.sqrt(pt.switch(pt.lt(of, 0.0), of, pt.maximum(of, SMALLEST)))
     return clone_replace(list(expressions), guarded) if guarded else list(expressions)
 
 

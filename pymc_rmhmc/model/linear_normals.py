@@ -14,10 +14,10 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import LINEAR_OPERATIONS, core_op, inlined, reaches, reaches_by_value
+from pymc_rmhmc.model.graphs import LINEAR_OPERATIONS, core_op, inlined, operation_name, reaches, reaches_by_value
 from pymc_rmhmc.model.likelihoods import read_likelihood
 
-__all__ = ["SHAPING", "ScaledSource", "linear_normals", "passed_on", "scaled_source"]
+__all__ = ["ScaledSource", "linear_normals", "passed_on", "scaled_source"]
 
 # Operations through which a sum of inputs goes as the sum of what they make of each, beside `LINEAR_OPERATIONS`.
 SHAPING = {
@@ -88,7 +88,7 @@ def passed_on(node: Apply, moves: Sequence[bool]) -> list[int] | None:
         Which of its inputs move.
     """
     op = core_op(node.outputs[0])
-    name, kind = type(getattr(op, "scalar_op", op)).__name__, type(op).__name__
+    name, kind = operation_name(node.outputs[0]), type(op).__name__
     everything = list(range(len(moves)))
     if kind in ("Join", "MakeVector"):  # an axis, where it is an input, has no dimensions
         return [i for i in everything if kind == "MakeVector" or node.inputs[i].ndim]
@@ -176,13 +176,12 @@ def scaled_source(
 
 def _scaled(found: ScaledSource, node: Apply, latents: Sequence[TensorVariable]) -> ScaledSource | None:
     """The output of a node that scales what was found, value by value; None for any other node."""
-    op = core_op(node.outputs[0])
-    name = type(getattr(op, "scalar_op", op)).__name__
+    name = operation_name(node.outputs[0])
     others = [i for i in node.inputs if i is not found.node]
     if len(others) != len(node.inputs) - 1 or any(reaches(i, latents) for i in others):
         return None
     output = node.outputs[0]
-    if name == "Mul" and getattr(op, "scalar_op", None) is not None:
+    if name == "Mul":
         return ScaledSource(output, (*found.scales, *others), found.divisors)
     if name == "TrueDiv" and node.inputs[0] is found.node:
         return ScaledSource(output, found.scales, (*found.divisors, *others))

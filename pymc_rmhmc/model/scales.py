@@ -13,47 +13,13 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable, equal_computations
-from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import Evaluator, core_op, reaches, reaches_by_value
-from pymc_rmhmc.model.linear_normals import SHAPING, passed_on
+from pymc_rmhmc.model.graphs import Evaluator, operation_name, reaches, reaches_by_value
+from pymc_rmhmc.model.linear_normals import passed_on
 
-__all__ = ["is_smooth_scale", "scales_first"]
-
-# With no other operations on the way from variables, an expression is analytic where it is finite.
-ANALYTIC = {
-    "Add", "Sub", "Neg", "Mul", "TrueDiv", "Reciprocal", "Identity", "Cast", "Second", "Exp", "Exp2", "Expm1", "Log",
-    "Log1p", "Log2", "Log10", "Sqrt", "Sqr", "Pow", "Abs", "Sigmoid", "Softplus", "Tanh", "Sinh", "Cosh", "Sin", "Cos",
-    "Erf", "Erfc", "Gamma", "GammaLn",
-}  # fmt: skip
-
-
-def is_smooth_scale(model: pm.Model, scale: TensorVariable) -> bool:
-    """Whether a scale is analytic in continuous variables, and depends on some.
-
-    Then it is 0 nowhere but by chance, if it is not 0 everywhere. A latent vector with a covariance may be read times
-    such a scale: where that is 0, nothing of the vector can be read back from its sites.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    scale : TensorVariable
-        What multiplies a vector.
-    """
-    free = [v for v in model.free_RVs if reaches(scale, [v], model.basic_RVs)]
-    if not free or any(v.dtype.startswith(("int", "uint", "bool")) for v in free):
-        return False
-    between = {v.owner for v in ancestors([scale], blockers=free) if v.owner is not None and v not in free}
-    return all(_is_analytic(node) for node in between if any(reaches(i, free) for i in node.inputs))
-
-
-def _is_analytic(node: Apply) -> bool:
-    op = core_op(node.outputs[0])
-    name, kind = type(getattr(op, "scalar_op", op)).__name__, type(op).__name__
-    return name in ANALYTIC or kind in SHAPING or kind in ("Dot", "BatchedDot", "Matmul")
+__all__ = ["scales_first"]
 
 
 def scales_first(
@@ -88,7 +54,7 @@ def _are_equal(model: pm.Model, etas: Sequence[TensorVariable], others: Sequence
     point = {name: v + rng.uniform(0.1, 0.5, v.shape) if v.dtype.kind == "f" else v for name, v in point.items()}
     evaluated = Evaluator(model, [*etas, *others])(point)
     return all(
-        a.shape == b.shape and np.allclose(a, b, rtol=1e-8, atol=1e-8)
+        a.shape == b.shape and np.allclose(a, b, rtol=1e-8, atol=1e-8, equal_nan=True)
         for a, b in zip(evaluated[: len(etas)], evaluated[len(etas) :], strict=True)
     )
 
@@ -124,7 +90,7 @@ class _Mover:
 
     def _scalar_product(self, node: Apply) -> tuple[TensorVariable, TensorVariable] | None:
         """A number that moves, and what it multiplies, of a node that is a product or quotient with sources in it."""
-        name = type(getattr(node.op, "scalar_op", None)).__name__
+        name = operation_name(node.outputs[0])
         read = [i for i in node.inputs if self._reads(i)]
         if name not in ("Mul", "TrueDiv") or len(read) != 1 or (name == "TrueDiv" and node.inputs[0] is not read[0]):
             return None
@@ -146,7 +112,7 @@ class _Mover:
         number = _number(factor)
         if number is not None:
             return ([number], None) if reaches(number, self._moving) else ([], factor)
-        name = type(getattr(getattr(factor.owner, "op", None), "scalar_op", None)).__name__
+        name = operation_name(factor)
         if name not in ("Mul", "TrueDiv"):
             return [], factor
         first, *rest = factor.owner.inputs

@@ -20,6 +20,7 @@ from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model import JointModel, compile_model, read_joint, read_structure, read_together
 from pymc_rmhmc.model.dependence import linear_inputs
 from pymc_rmhmc.model.graphs import substitute
+from pymc_rmhmc.model.multipliers import is_never_zero
 from tests.model.conftest import BINARY, COUNTS, INDEX, INDEX_COUNTS, MODELS, N, X, covariance, gp_prior
 from tests.model.test_compile import log_density as conditional_density
 
@@ -807,6 +808,20 @@ def cut_off(f: pt.TensorVariable) -> None:
     poisson(pt.maximum(pm.Normal("weight", 0.5), 0.0) * f)
 
 
+def nothing_in_half_of_its_range(f: pt.TensorVariable) -> None:
+    weight = pm.Normal("weight", 0.5)
+    poisson((weight + abs(weight)) * f)
+
+
+def rounded(f: pt.TensorVariable) -> None:
+    poisson(pt.cast(pm.Normal("weight", 1.7), "int64") * f)
+
+
+def a_product_over_an_axis(f: pt.TensorVariable) -> None:
+    """No product of its factors, one by one."""
+    poisson(pt.prod(pm.HalfNormal("weight") * DESIGN - 0.2, axis=1) * pt.ones(3).prod() * f)
+
+
 def nothing_to_begin_with(f: pt.TensorVariable) -> None:
     poisson(pm.Normal("weight") * f)
 
@@ -815,7 +830,13 @@ def nothing_at_one_place(f: pt.TensorVariable) -> None:
     poisson((pm.HalfNormal("weight") * X[:, 0] ** pm.HalfNormal("power")) * f)
 
 
-@pytest.mark.parametrize("read", [of_two_likelihoods, cut_off, nothing_to_begin_with, nothing_at_one_place])
+NOT_WITH_IT = [
+    of_two_likelihoods, cut_off, nothing_in_half_of_its_range, rounded, a_product_over_an_axis, nothing_to_begin_with,
+    nothing_at_one_place,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("read", NOT_WITH_IT)
 def test_a_process_times_what_may_be_nothing_is_sampled_given_that(read):
     """Where the multiplier is 0 the process cannot be told from its sites: a chain would never go there."""
     with pm.Model() as model:
@@ -827,6 +848,52 @@ def test_a_process_times_what_may_be_nothing_is_sampled_given_that(read):
     for seed in (1, 2):
         point = random_point(model, seed)
         assert conditional_density(compiled, point) == pytest.approx(float(exact(point)), abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        (lambda w: w, True),
+        (lambda w: abs(w), True),
+        (lambda w: pt.sqrt(w**2 + 1.0) * 3.0 / w, True),
+        (lambda w: pt.exp(pt.maximum(w, 0.0)), True),
+        (lambda w: (1.0 + w) ** 2 - pt.stack([w, 2.0 * w])[1], True),
+        (lambda w: pt.tanh(w) ** 1.5, True),
+        (lambda w: w + pt.exp(abs(w)), False),
+        (lambda w: w - pt.sqrt(w**2), False),
+        (lambda w: pt.maximum(w, 0.0), False),
+        (lambda w: pt.floor(w), False),
+        (lambda w: pt.constant(2.0), False),
+        (lambda w: pm.Poisson("k", 1.0) * w, False),
+        (lambda w: pt.as_tensor([0.0, 1.0])[pt.cast(w > 0.0, "int64")], False),
+    ],
+)
+def test_a_multiplier_that_vanishes_in_no_region(expression, expected):
+    with pm.Model() as model:
+        multiplier = expression(pm.Normal("w"))
+        assert is_never_zero(model, multiplier) == expected
+
+
+def test_a_root_of_what_is_negative_is_no_number():
+    """For coefficients, and for a process: only a 0 is raised to what has a slope."""
+    with pm.Model() as model:
+        weight = pm.Normal("weight", 0.5)
+        f, b = pm.MvNormal("f", np.zeros(N), cov=np.eye(N)), pm.Normal("b", shape=5)
+        poisson(pt.sqrt(weight) * f + (pt.sqrt(weight) * b)[GROUP])
+    joint = joint_of(model, ["f", "b", "weight"])
+    joint.bind({})
+    for weight, is_known in ((0.5, True), (0.0, True), (-0.5, False)):
+        _, seconds, _, (multiplier, _), _ = joint.blocks[0].prior(np.array([weight]))
+        for array in (multiplier, *seconds):
+            assert np.isfinite(array).all() == is_known
+
+
+def test_the_shape_of_a_latent_that_is_left_in_a_graph_is_no_input():
+    """A chain that took its own last draw for another step's would begin anew at every draw."""
+    with pm.Model() as model:
+        f = pm.MvNormal("f", np.zeros(N), cov=np.eye(N))
+        poisson(pm.HalfNormal("weight") * (f - f.mean()))
+    assert joint_of(model).inputs == ()
 
 
 TIMES = np.arange(N)
