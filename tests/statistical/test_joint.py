@@ -373,11 +373,11 @@ def grid(rng, reparameterize):
 
 def classes(rng, reparameterize):
     """Binary data over the plane, with a lengthscale for each axis."""
-    x = rng.uniform(-2.0, 2.0, (40, 2))
+    x = rng.uniform(-2.0, 2.0, (28, 2))
     lengthscales, amplitude = pm.InverseGamma("lengthscales", 5.0, 5.0, shape=2), pm.HalfNormal("amplitude", 2.0)
     gp = pm.gp.Latent(cov_func=amplitude**2 * pm.gp.cov.Matern52(2, ls=lengthscales))
     f = gp.prior("f", X=x, reparameterize=reparameterize)
-    y = rng.random(40) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(2.0 * x[:, 0])))
+    y = rng.random(28) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(2.0 * x[:, 0])))
     pm.Bernoulli("y", logit_p=f, observed=y.astype(int))
     return ["lengthscales", "amplitude", "f"]
 
