@@ -71,6 +71,8 @@ def reaches_by_value(
 
     `known` is what has been found for other expressions, the same targets and blockers; it is added to.
     """
+    if variable in known:
+        return known[variable]
     wanted, ends, waiting = set(targets), set(blockers), [variable]
     while waiting:
         at = waiting[-1]

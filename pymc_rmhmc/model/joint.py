@@ -27,7 +27,7 @@ from pymc_rmhmc.model.linear_normals import ScaledSource, linear_normals, scaled
 from pymc_rmhmc.model.multipliers import is_never_zero
 from pymc_rmhmc.model.observations import RegisteredReader
 from pymc_rmhmc.model.observed_terms import ObservedTerms, gradient_by
-from pymc_rmhmc.model.priors import gaussian_candidates
+from pymc_rmhmc.model.priors import LatentVariable, gaussian_candidates
 from pymc_rmhmc.model.scales import scales_first
 from pymc_rmhmc.model.structure import (
     LatentBlock,
@@ -271,7 +271,7 @@ def _with_scales_first(model: pm.Model, block: LatentBlock) -> LatentBlock:
     """A block whose latent vectors are multiplied by their scales before any matrix is."""
     readings = [o.reading for o in block.observations if o.reading is not None]
     sources = [latent.source for latent in block.latents]
-    etas = scales_first(model, inlined([reading.eta for reading in readings], [*sources, *model.basic_RVs]), sources)
+    etas = scales_first(model, inlined(_etas(block), [*sources, *model.basic_RVs]), sources)
     observations = [
         replace(o, reading=reading._replace(eta=eta))
         for o, reading, eta in zip(block.observations, readings, etas, strict=True)
@@ -292,10 +292,18 @@ def _vector_sources(
             found.append(plain)
             continue
         scaled = scaled_source(latent.source, etas, variables, lambda factor: is_never_zero(model, factor))
-        read, scale = Evaluator(model, [scaled.node, scaled.scale])(point)
-        fits = read.shape == shape and scale.size in ((1,) if latent.root == "kronecker" else (1, math.prod(shape)))
-        found.append(scaled if fits and np.isfinite(scale).all() and scale.all() else plain)
+        found.append(scaled if scaled.is_scaled and _fits(model, latent, scaled, shape, point) else plain)
     return found
+
+
+def _fits(
+    model: pm.Model, latent: LatentVariable, scaled: ScaledSource, shape: tuple[int, ...], point: Point
+) -> bool:
+    """Whether a multiplier has a number for each value of a vector, or one for all, and is not 0 at a point."""
+    (scale,) = Evaluator(model, [scaled.scale])(point)
+    if np.broadcast_shapes(scale.shape, shape) != shape or (latent.root == "kronecker" and scale.size != 1):
+        return False
+    return bool(np.isfinite(scale).all() and scale.all())
 
 
 def _with_coefficients(

@@ -819,7 +819,7 @@ def rounded(f: pt.TensorVariable) -> None:
 
 def a_product_over_an_axis(f: pt.TensorVariable) -> None:
     """No product of its factors, one by one."""
-    poisson(pt.prod(pm.HalfNormal("weight") * DESIGN - 0.2, axis=1) * pt.ones(3).prod() * f)
+    poisson(pt.prod(pm.HalfNormal("weight") * DESIGN, axis=1) * f)
 
 
 def nothing_to_begin_with(f: pt.TensorVariable) -> None:

@@ -106,6 +106,12 @@ class Latents:
         raise NotImplementedError
 
 
+def matern_root(inputs: np.ndarray, lengthscale: float, variance: float = 1.0) -> np.ndarray:
+    """The lower factor of PyMC's Matern32 with the jitter that the models here have."""
+    scaled = np.sqrt(3.0) * np.abs(inputs - inputs.T) / lengthscale
+    return np.linalg.cholesky(variance * (1.0 + scaled) * np.exp(-scaled) + 1e-4 * np.eye(len(inputs)))
+
+
 class Process(Latents):
     """A Gaussian process; "centred" has the level as its mean function, "whitened" beside it, "fixed" no scale."""
 
@@ -129,9 +135,7 @@ class Process(Latents):
     def _root(self, held):
         if self.form == "fixed":
             return np.linalg.cholesky(CORRELATION)
-        scaled = np.sqrt(3.0) * np.abs(X - X.T) / held["lengthscale"]
-        covariance = held["amplitude"] ** 2 * (1.0 + scaled) * np.exp(-scaled)
-        return np.linalg.cholesky(covariance + 1e-4 * np.eye(self.n))
+        return matern_root(X, held["lengthscale"], held["amplitude"] ** 2)
 
     def draw(self, held, rng):
         noise = rng.standard_normal(self.n)
@@ -233,17 +237,13 @@ class Scaled(Latents):
         f = gp.prior("f", X, reparameterize=False, jitter=1e-4)
         return held["weight"] * f + held["tau"] * pm.gp.Latent(cov_func=other).prior("g", X, jitter=1e-4)
 
-    def _root(self, lengthscale: float, variance: float):
-        scaled = np.sqrt(3.0) * np.abs(X - X.T) / lengthscale
-        return np.linalg.cholesky(variance * (1.0 + scaled) * np.exp(-scaled) + 1e-4 * np.eye(self.n))
-
     def draw(self, held, rng):
-        f = 0.4 + self._root(held["lengthscale"], 1.0) @ rng.standard_normal(self.n)
+        f = 0.4 + matern_root(X, held["lengthscale"]) @ rng.standard_normal(self.n)
         noise = rng.standard_normal(self.n)
-        return {"f": f, "g_rotated_": noise}, held["weight"] * f + held["tau"] * self._root(0.3, 0.5) @ noise
+        return {"f": f, "g_rotated_": noise}, held["weight"] * f + held["tau"] * matern_root(X, 0.3, 0.5) @ noise
 
     def noise(self, held, drawn):
-        first = np.linalg.solve(self._root(held["lengthscale"], 1.0), drawn["f"] - 0.4)
+        first = np.linalg.solve(matern_root(X, held["lengthscale"]), drawn["f"] - 0.4)
         return np.concatenate((first, drawn["g_rotated_"]))
 
 
@@ -260,11 +260,8 @@ class Grid(Latents):
         return gp.prior("f", Xs=list(self.inputs), jitter=1e-4)
 
     def _root(self, held):
-        roots = []
-        for x, name, scale in zip(self.inputs, ("first", "second"), (0.6, 1.0), strict=True):
-            scaled = np.sqrt(3.0) * np.abs(x - x.T) / held[name]
-            roots.append(np.linalg.cholesky(scale * (1.0 + scaled) * np.exp(-scaled) + 1e-4 * np.eye(len(x))))
-        return np.kron(*roots)
+        first, second = self.inputs
+        return np.kron(matern_root(first, held["first"], 0.6), matern_root(second, held["second"]))
 
     def draw(self, held, rng):
         noise = rng.standard_normal(self.n)
@@ -287,8 +284,7 @@ class Rows(Latents):
         return gp.prior("f", X=self.inputs, n_outputs=2, jitter=1e-4, reparameterize=False).ravel()
 
     def _root(self, held):
-        scaled = np.sqrt(3.0) * np.abs(self.inputs - self.inputs.T) / held["ls"]
-        return np.linalg.cholesky(held["amplitude"] ** 2 * (1.0 + scaled) * np.exp(-scaled) + 1e-4 * np.eye(3))
+        return matern_root(self.inputs, held["ls"], held["amplitude"] ** 2)
 
     def draw(self, held, rng):
         f = held["level"] + (rng.standard_normal((2, 3)) @ self._root(held).T).ravel()
