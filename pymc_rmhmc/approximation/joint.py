@@ -174,19 +174,19 @@ def _predictors(block: JointBlock, theta: Array) -> tuple[list[tuple[Any, Predic
     """Of every row its sites, and the map from whitened latents to them without their shift; and the shift."""
     whole = slice(None)
     # Newton's method works on a covariance alone: its predictor's matrix is never used.
-    if block.parts is not None:
+    if block.kinds is not None:
         mean, parts, shift = parts_of(block, theta)
         total = np.asfortranarray(sum(part.covariance() for part in parts), dtype=np.float64)
         return [(whole, Predictor(mean - shift, total, triangular=True, gram=total))], shift
-    if block.design is None:
+    if block.design_shape is None:
         mean, covariance, shift = prior_of(block, theta)
         if isinstance(covariance, tuple):
             covariance = KroneckerProduct(covariance).dense()
         rows = [whole] if block.rows is None else block.rows
         offset = mean - shift
         return [(row, Predictor(offset[row], covariance, triangular=True, gram=covariance)) for row in rows], shift
-    mean, spread, _, _, shift = prior_of(block, theta)
-    return [(whole, Coefficients(mean - shift, block.design, spread))], shift
+    design, mean, spread, _, _, shift = prior_of(block, theta)
+    return [(whole, Coefficients(mean - shift, design, spread))], shift
 
 
 def variational_sites_at(

@@ -168,7 +168,8 @@ class JointTarget:
         made = conditional_of(
             block, theta, sites, self._made.get(which), same_sites=not moving, derivative=derivative
         )
-        if block.design is not None or block.fixed_covariance:
+        stands = block.fixed_covariance if block.design_shape is None else not block.has_moving_design
+        if stands:
             self._made.setdefault(which, made)
         return made
 

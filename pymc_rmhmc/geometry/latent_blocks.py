@@ -12,6 +12,7 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
 from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional
 from pymc_rmhmc.geometry.charts.kronecker import KroneckerConditional, KroneckerPart
+from pymc_rmhmc.geometry.charts.moving_design import MovingDesignConditional
 from pymc_rmhmc.geometry.charts.moving_sites import MovingSites
 from pymc_rmhmc.geometry.charts.rows import RowsConditional
 from pymc_rmhmc.geometry.charts.site import GaussianSites
@@ -19,7 +20,6 @@ from pymc_rmhmc.geometry.charts.summed import CoefficientsPart, Part, SummedCond
 from pymc_rmhmc.geometry.prior import PriorFailure
 
 __all__ = [
-    "BlockPart",
     "Conditional",
     "JointBlock",
     "JointDensity",
@@ -36,27 +36,16 @@ type Array = NDArray[np.float64]
 type Sites = GaussianSites | MovingSites
 
 
-class BlockPart(Protocol):
-    """One vector of a sum."""
-
-    @property
-    def design(self) -> Any:
-        """A (n, k); None for the identity."""
-
-    @property
-    def kind(self) -> str:
-        """"centred" or "whitened" for a vector with a covariance matrix, "independent" for coefficients.
-
-        "kronecker" is a whitened one whose covariance is a Kronecker product.
-        """
-
-
 class JointBlock(Protocol):
     """Latent Gaussian variables that are read together, as functions of θ."""
 
     @property
-    def design(self) -> Any:
-        """A (n, k) of ``η = m + A D y``; None for one vector with a covariance matrix, whose values are sites."""
+    def design_shape(self) -> tuple[int, int] | None:
+        """Of A in ``η = m + A D y``, (n, k); None for one vector with a covariance matrix, whose values are sites."""
+
+    @property
+    def has_moving_design(self) -> bool:
+        """Whether A, of coefficients or of the vectors of a sum, moves with θ."""
 
     @property
     def n_sites(self) -> int:
@@ -79,8 +68,12 @@ class JointBlock(Protocol):
         """Of several vectors with one covariance, the sites of each (r, n); None for one vector."""
 
     @property
-    def parts(self) -> Sequence[BlockPart] | None:
-        """The vectors of a sum; None for one vector, or for coefficients alone."""
+    def kinds(self) -> Sequence[str] | None:
+        """Of the vectors of a sum; None for one vector, or for coefficients alone.
+
+        "centred" or "whitened" for a vector with a covariance matrix, "kronecker" for a whitened one whose covariance
+        is a Kronecker product, "independent" for coefficients.
+        """
 
     @property
     def has_moving_sites(self) -> bool:
@@ -100,8 +93,9 @@ class JointBlock(Protocol):
 
         With a covariance: mean and covariance of the sites, and what they have beyond the model's latents, (n,). Of
         a vector on a grid, in place of the covariance, a tuple of those of which it is the Kronecker product.
-        With a design: m (n,), D (k,), location and scale (k,) of the model's variables, and again what the
-        sites have beyond them. Of a sum: m, and of every part its K or D, location and scale; and the last again.
+        With a design: A, m (n,), D (k,), location and scale (k,) of the model's variables, and again what the
+        sites have beyond them. Of a sum, of every part: A, or None for the identity; then m; of every part its K or D,
+        location and scale; and the last again.
         """
 
     def forget(self) -> None:
@@ -110,7 +104,8 @@ class JointBlock(Protocol):
     def prior_pullback(self, theta: Array, mean_bar: Array, second_bar: Any) -> Array:
         """``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄`` or ``Σ ∂m/∂θ m̄ + Σ ∂D/∂θ D̄``, (d,).
 
-        A Kronecker product has a K̄ for each factor, and a sum a K̄, D̄ or list of K̄ for each part.
+        A Kronecker product has a K̄ for each factor, and a sum a K̄, D̄ or list of K̄ for each part. Where A moves this
+        is a pair, with Ā at the end: an array like A, of a sparse one that of its entries, and of a sum a list.
         """
 
     def likelihood(self, theta: Array, eta: Array) -> tuple[float, Array, Array]:
@@ -226,12 +221,13 @@ def conditional_of(
     PriorFailure
         If the prior cannot be used at θ.
     """
-    if block.parts is not None:
+    if block.kinds is not None:
         mean, parts, _ = parts_of(block, theta, derivative=derivative)
-        return SummedConditional(mean, parts, sites)
-    if block.design is not None:
-        mean, spread, location, scale, _ = prior_of(block, theta, derivative=derivative)
-        return DiagonalConditional(block.design, mean, spread, location, scale, sites, like)
+        return SummedConditional(mean, parts, sites, by_design=block.has_moving_design)
+    if block.design_shape is not None:
+        design, mean, spread, location, scale, _ = prior_of(block, theta, derivative=derivative)
+        form = MovingDesignConditional if block.has_moving_design else DiagonalConditional
+        return form(design, mean, spread, location, scale, sites, like)
     mean, covariance, shift = prior_of(block, theta, derivative=derivative)
     if isinstance(covariance, tuple):
         return KroneckerConditional(
@@ -248,7 +244,7 @@ def has_dear_hyperparameters(block: JointBlock) -> bool:
 
     Coefficients are not dear: what is factorised there is had with its derivative.
     """
-    return block.design is None and (not block.fixed_covariance or block.has_moving_sites)
+    return block.design_shape is None and (not block.fixed_covariance or block.has_moving_sites)
 
 
 def parts_of(block: JointBlock, theta: Array, *, derivative: bool = True) -> tuple[Array, list[Part], Array]:
@@ -259,24 +255,23 @@ def parts_of(block: JointBlock, theta: Array, *, derivative: bool = True) -> tup
     PriorFailure
         If one of the priors cannot be used at θ.
     """
-    mean, seconds, locations, scales, shift = prior_of(block, theta, derivative=derivative)
+    designs, mean, *stated, shift = prior_of(block, theta, derivative=derivative)
     parts: list[Part] = []
-    for form, second, location, scale in zip(block.parts or (), seconds, locations, scales, strict=True):
-        if form.kind == "independent":
-            parts.append(CoefficientsPart(form.design, second, location, scale))
-        elif form.kind == "kronecker":
-            parts.append(KroneckerPart(form.design, second, np.sign(scale)))
+    for kind, design, second, location, scale in zip(block.kinds or (), designs, *stated, strict=True):
+        if kind == "independent":
+            parts.append(CoefficientsPart(design, second, location, scale))
+        elif kind == "kronecker":
+            parts.append(KroneckerPart(design, second, np.sign(scale)))
         else:
-            centred = form.kind == "centred"
-            parts.append(VectorPart(form.design, second, location, centred=centred, multiplier=scale))
+            parts.append(VectorPart(design, second, location, centred=kind == "centred", multiplier=scale))
     return mean, parts, shift
 
 
 def n_noise(block: JointBlock) -> int:
     """The size of a block's z."""
-    if block.parts is not None:
+    if block.kinds is not None:
         return block.size + block.n_sites
-    if block.design is None:
+    if block.design_shape is None:
         return 2 * block.n_sites
-    n, k = block.design.shape
-    return int(k + min(n, k))
+    n, k = block.design_shape
+    return k + (n if block.has_moving_design else min(n, k))

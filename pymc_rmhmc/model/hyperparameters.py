@@ -83,7 +83,11 @@ class Hyperparameters:
 
     def substitute(self, expressions: Sequence[TensorVariable], model: pm.Model) -> list[TensorVariable]:
         """Expressions of the model's random variables as expressions of θ and of the other value variables."""
-        return clone_replace(model.replace_rvs_by_values(list(expressions)), self._parts)
+        return self.place(model.replace_rvs_by_values(list(expressions)))
+
+    def place(self, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
+        """Expressions of value variables as expressions of θ and of the other value variables."""
+        return clone_replace(list(expressions), self._parts)
 
     def read_by(
         self, expressions: Sequence[TensorVariable], model: pm.Model, held: Sequence[TensorVariable] = ()

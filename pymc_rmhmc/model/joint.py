@@ -21,9 +21,11 @@ from pymc_rmhmc.model.components import LatentReader
 from pymc_rmhmc.model.design import DesignReader, PlainReading, SameValues
 from pymc_rmhmc.model.graphs import Evaluator, inlined
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, hyperparameters_of
-from pymc_rmhmc.model.joint_blocks import CovarianceBlock, DesignBlock, DesignSource, SumBlock
+from pymc_rmhmc.model.joint_blocks import CovarianceBlock
 from pymc_rmhmc.model.kronecker_block import KroneckerBlock
+from pymc_rmhmc.model.linear_blocks import DesignBlock, DesignSource, Reader, SumBlock
 from pymc_rmhmc.model.linear_normals import ScaledSource, linear_normals, scaled_source
+from pymc_rmhmc.model.moving_design import MovingDesign
 from pymc_rmhmc.model.multipliers import is_never_zero
 from pymc_rmhmc.model.observations import RegisteredReader
 from pymc_rmhmc.model.observed_terms import ObservedTerms, gradient_by
@@ -245,18 +247,33 @@ def _read_by_a_matrix(
         return f"{block.name} has several rows, of which observations do not read single values"
     found = _with_coefficients(model, block, vectors, shapes, point)
     reader = DesignReader(model, block.observations, [f.node for f in found], shapes)
-    if reader.inputs:
-        return f"how the predictor reads {block.name} depends on {_names(model, reader.inputs)}"
+    moving = _moving_design(model, block, [f.node for f in found], shapes, reader.inputs, theta, point)
+    if isinstance(moving, str):
+        return moving
     sizes = reader.sizes(point)
     sites = [np.arange(end - size, end) for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
     read = {f.node: shape for f, shape in zip(found, shapes, strict=True)}
     observed = _terms(model, block, read, theta, sites)
-    return _linear_block(model, block, found, reader, theta, observed, point)
+    return _linear_block(model, block, found, moving or reader, theta, observed, point)
+
+
+def _moving_design(
+    model: pm.Model, block: LatentBlock, nodes: Sequence[TensorVariable], shapes: Sequence[tuple[int, ...]],
+    inputs: Sequence[str], theta: Hyperparameters, point: Point,
+) -> MovingDesign | str | None:  # fmt: skip
+    """A matrix as a function of θ, or the reason why it is none; None where no value variable moves it."""
+    if not inputs:
+        return None
+    reason = f"how the predictor reads {block.name} depends on {_names(model, inputs)}"
+    if not set(inputs) <= set(theta.names):
+        return reason
+    moving = MovingDesign(model, block.observations, nodes, shapes, theta, point)
+    return f"{reason} through {moving.reason}" if moving.reason else moving
 
 
 def _linear_block(
-    model: pm.Model, block: LatentBlock, found: Sequence[ScaledSource], reader: DesignReader | SameValues,
-    theta: Hyperparameters, observed: Sequence[ObservedTerms], point: Point,
+    model: pm.Model, block: LatentBlock, found: Sequence[ScaledSource], reader: Reader, theta: Hyperparameters,
+    observed: Sequence[ObservedTerms], point: Point,
 ) -> JointBlock:  # fmt: skip
     """Coefficients alone, or a sum of vectors."""
     own = [np.shape(point[str(model.rvs_to_values[latent.variable].name)]) for latent in block.latents]

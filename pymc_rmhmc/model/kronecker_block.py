@@ -28,7 +28,7 @@ class KroneckerBlock(Block):
 
     Attributes
     ----------
-    design, parts : None
+    design_shape, kinds : None
         There are none.
     centred : bool
         False: the value variable is v.
@@ -36,8 +36,8 @@ class KroneckerBlock(Block):
         Whether every K_i is the same at every θ.
     """
 
-    design = None
-    parts = None
+    design_shape = None
+    kinds = None
     centred = False
 
     def __init__(

@@ -17,7 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.model.graphs import LINEAR_OPERATIONS, core_op, inlined, operation_name, reaches, reaches_by_value
 from pymc_rmhmc.model.likelihoods import read_likelihood
 
-__all__ = ["ScaledSource", "linear_normals", "passed_on", "scaled_source"]
+__all__ = ["PRODUCTS", "SHAPING", "ScaledSource", "linear_normals", "passed_on", "scaled_source"]
 
 # Operations through which a sum of inputs goes as the sum of what they make of each, beside `LINEAR_OPERATIONS`.
 SHAPING = {

@@ -23,7 +23,7 @@ from pymc_rmhmc.model.linear_form import LinearForm, NotLinear, SourceMap, read_
 from pymc_rmhmc.model.site_likelihood import BoundTerm
 from pymc_rmhmc.model.structure import Observation
 
-__all__ = ["ObservationReader", "RegisteredReader", "UnregisteredReader", "make_reader"]
+__all__ = ["ObservationReader", "RegisteredReader", "UnregisteredReader", "make_reader", "predictor_of"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -64,10 +64,8 @@ class RegisteredReader:
         self.kernel = LikelihoodKernel(likelihood.name)
         self._likelihood = likelihood
         self._holders = {source: _placeholder(source) for source in sources}
-        # One predictor may serve several observations: it is read once for each.
-        eta = pt.second(pt.zeros_like(observation.value, dtype="float64"), reading.eta)
-        self._predictor = Evaluator(model, [eta], self._holders)
-        (valued,) = substitute([eta], self._holders, model)
+        self._predictor = Evaluator(model, [_by_observation(observation)], self._holders)
+        valued = predictor_of(model, observation, self._holders)
         self.linear_inputs = linear_inputs(model, valued, list(self._holders.values()))
         offset = pt.zeros(()) if reading.offset is None else reading.offset
         parameters = [reading.parameters[name] for name in likelihood.parameters]
@@ -192,6 +190,19 @@ class RegisteredReader:
         if ((total == -np.inf) & (vectors[0] > 0)).any():
             raise DataError(f"{self.name} has counts above 0 where its exposure is 0.")
         return tuple(vectors), total
+
+
+def predictor_of(
+    model: pm.Model, observation: Observation, holders: dict[TensorVariable, TensorVariable]
+) -> TensorVariable:
+    """The predictor of an observed variable as a graph of value variables, with holders in place of some nodes."""
+    return substitute([_by_observation(observation)], holders, model)[0]
+
+
+def _by_observation(observation: Observation) -> TensorVariable:
+    """The predictor in the shape of what is observed: one may serve several observations, and is read for each."""
+    assert observation.reading is not None
+    return pt.second(pt.zeros_like(observation.value, dtype="float64"), observation.reading.eta)
 
 
 class UnregisteredReader:

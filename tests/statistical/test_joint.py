@@ -112,7 +112,7 @@ def poor_chart(d: int, most: float = 0.4) -> MarginalChart:
 def watched(target: JointTarget, point) -> np.ndarray:
     """θ and the sites; of coefficients, which the sites need not determine, also themselves."""
     held = quantities(point.theta, point.eta[0])
-    if target.density.blocks[0].design is None and target.density.blocks[0].parts is None:
+    if target.density.blocks[0].design_shape is None and target.density.blocks[0].kinds is None:
         return held
     (latents,) = target.latents(point)
     return np.array([*held, latents[0], latents @ latents])

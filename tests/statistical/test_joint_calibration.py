@@ -65,7 +65,8 @@ def test_every_registered_likelihood_is_calibrated():
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_ranks_of_the_truth_are_uniform_whatever_the_sites(name):
     problem = PROBLEMS[name]
-    assert (problem.joint.blocks[0].design is None) == isinstance(problem.latents, Process | Sum | Scaled | Grid | Rows)
+    has_vectors = isinstance(problem.latents, Process | Sum | Scaled | Grid | Rows)
+    assert (problem.joint.blocks[0].design_shape is None) == has_vectors
     p, failure_rate, acceptance = calibrate_absurdly(problem)
     assert p > LEVEL
     assert failure_rate < 0.05

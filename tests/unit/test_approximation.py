@@ -150,7 +150,8 @@ def test_few_draws_and_draws_that_do_not_move_are_not_trusted():
 class CountBlock:
     """Poisson counts of a vector with a covariance: the sites' fixed point is known by quadrature."""
 
-    design, parts, rows, centred, fixed_covariance, n_sites, has_moving_sites = None, None, None, True, False, 3, False
+    design_shape, kinds, rows, centred, fixed_covariance = None, None, None, True, False
+    n_sites, has_moving_sites = 3, False
     y = np.array([0.0, 3.0, 9.0])
     covariance = np.asfortranarray(np.eye(3) + 0.5)
 

@@ -10,6 +10,7 @@ from scipy.stats import multivariate_normal, norm
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, MovingSites
 from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional
+from pymc_rmhmc.geometry.charts.moving_design import MovingDesignConditional
 from pymc_rmhmc.geometry.charts.moving_sites import RaisedSites
 from pymc_rmhmc.geometry.prior import PriorFailure
 
@@ -19,7 +20,7 @@ SHAPES = {
 }  # fmt: skip
 CASES = [(shape, kind) for shape in SHAPES for kind in ("dense", "sparse")]
 FORMS = {
-    "many observations": "_ManyObservations", "many coefficients": "_ManyCoefficients", "groups": "Arrow",
+    "many observations": "ManyObservations", "many coefficients": "ManyCoefficients", "groups": "Arrow",
     "groups alone": "Arrow",
 }  # fmt: skip
 
@@ -27,8 +28,10 @@ FORMS = {
 class Stated:
     """A design, prior and sites, with some precisions and one spread at 0; sites stand, or are raised to a power."""
 
-    def __init__(self, shape: str, kind: str, power: float | None = None) -> None:
-        rng = np.random.default_rng(0)
+    def __init__(
+        self, shape: str, kind: str, power: float | None = None, form: type[DiagonalConditional] = DiagonalConditional
+    ) -> None:
+        rng, self.form = np.random.default_rng(0), form
         n, k = self.n, self.k = SHAPES[shape]
         self.matrix = rng.standard_normal((n, k)) * (rng.random((n, k)) < (0.4 if kind == "sparse" else 1.0))
         if shape.startswith("groups"):  # one of them without an observation, and an observation without one
@@ -48,11 +51,12 @@ class Stated:
     def raised(self, power: float) -> RaisedSites:
         return MovingSites(self.standing, np.zeros((2, self.n)), np.array([2.0])).at(np.array([2.0 * power]))
 
-    def conditional(self, mean=None, spread=None, like=None, sites=None) -> DiagonalConditional:
+    def conditional(self, mean=None, spread=None, like=None, sites=None, design=None) -> DiagonalConditional:
         mean = self.mean if mean is None else mean
         spread = self.spread if spread is None else spread
         sites = self.sites if sites is None else sites
-        return DiagonalConditional(self.design, mean, spread, self.location, self.scale, sites, like)
+        design = self.design if design is None else design
+        return self.form(design, mean, spread, self.location, self.scale, sites, like)
 
     def dense(self):
         """Mean and covariance of y under the prior times the sites."""
@@ -66,11 +70,46 @@ def differences(function, at: np.ndarray, h: float = 1e-5) -> np.ndarray:
 
 
 @pytest.fixture(
-    params=[(*case, power) for case in CASES for power in (None, 0.3)],
-    ids=lambda case: f"{case[0]}, {case[1]}, {'standing' if case[2] is None else 'raised'}",
+    params=[
+        (*case, power, moves)
+        for case in CASES
+        for power in (None, 0.3)
+        for moves in (DiagonalConditional, MovingDesignConditional)
+    ],
+    ids=lambda case: f"{case[0]}, {case[1]}, {'standing' if case[2] is None else 'raised'}, {case[3].__name__}",
 )
 def stated(request) -> Stated:
     return Stated(*request.param)
+
+
+@pytest.mark.parametrize("power", [None, 0.3])
+@pytest.mark.parametrize(("shape", "kind"), CASES)
+def test_the_pullback_by_a_moving_design_matches_differences(shape, kind, power):
+    stated, rng = Stated(shape, kind, power, MovingDesignConditional), np.random.default_rng(7)
+    conditional = stated.conditional()
+    z, weights = rng.standard_normal(conditional.n_noise), rng.standard_normal(stated.n)
+
+    def value(entries):
+        design = stated.design.copy()
+        if kind == "sparse":
+            design.data[:] = entries
+        else:
+            design[:] = entries.reshape(design.shape)
+        moved = stated.conditional(design=design)
+        return weights @ np.sin(moved.place(z)) + moved.log_evidence
+
+    *_, (_, bar) = conditional.pullback(weights * np.cos(conditional.place(z)))
+    entries = stated.design.data if kind == "sparse" else stated.design.ravel()
+    np.testing.assert_allclose(bar.ravel(), differences(value, entries), rtol=1e-6, atol=1e-6)
+
+
+def test_a_design_that_is_not_finite_is_a_failure():
+    for shape, kind in CASES:
+        stated = Stated(shape, kind, form=MovingDesignConditional)
+        (stated.design.data if kind == "sparse" else stated.design).flat[0] = np.inf
+        with pytest.raises(PriorFailure) as caught:
+            stated.conditional()
+        assert caught.value.failure is Failure.NON_FINITE
 
 
 @pytest.mark.parametrize(("shape", "form"), FORMS.items())
@@ -118,6 +157,7 @@ def test_pullbacks_match_differences(stated):
 
     conditional = stated.conditional(like=first)
     by_z, by_mean, by_spread = conditional.pullback(weights * np.cos(conditional.place(z)))
+    by_spread = by_spread[0] if stated.form is MovingDesignConditional else by_spread
     mean, spread, near = stated.mean, stated.spread, {"rtol": 1e-6, "atol": 1e-6}
     np.testing.assert_allclose(by_z, differences(lambda at: value(at, mean, spread), z), **near)
     np.testing.assert_allclose(by_mean, differences(lambda at: value(z, at, spread), mean), **near)

@@ -438,7 +438,7 @@ def test_one_hyperparameter_is_emulated_as_quadrature_has_it():
     class One:
         """Under a logit."""
 
-        n_sites, size, design, parts, rows = 1, 1, None, None, None
+        n_sites, size, design_shape, kinds, rows = 1, 1, None, None, None
         centred, fixed_covariance, has_moving_sites = True, False, False
 
         def forget(self):

@@ -237,8 +237,8 @@ class ToyBlock:
     inputs: np.ndarray = field(default_factory=lambda: np.linspace(0.0, 1.0, N))
     jitter: float = 1e-3
     fixed_covariance: bool = False
-    design = None
-    parts = None
+    design_shape = None
+    kinds = None
     rows = None
     has_moving_sites = True
 

@@ -34,15 +34,16 @@ class Stated:
         precision[3] = 0.0
         self.sites = GaussianSites(rng.standard_normal(N), precision)
 
-    def conditional(self, mean=None, seconds=None) -> SummedConditional:
+    def conditional(self, mean=None, seconds=None, designs=None) -> SummedConditional:
         seconds = self.seconds if seconds is None else seconds
+        by_design, designs = designs is not None, self.designs if designs is None else designs
         first, second = (np.asfortranarray(s) for s in seconds[:2])
         parts = [
-            VectorPart(self.designs[0], first, self.locations[0], centred=True),
-            VectorPart(self.designs[1], second, self.locations[1], centred=False),
-            CoefficientsPart(self.designs[2], seconds[2], self.locations[2], self.deviation),
+            VectorPart(designs[0], first, self.locations[0], centred=True),
+            VectorPart(designs[1], second, self.locations[1], centred=False),
+            CoefficientsPart(designs[2], seconds[2], self.locations[2], self.deviation),
         ]
-        return SummedConditional(self.mean if mean is None else mean, parts, self.sites)
+        return SummedConditional(self.mean if mean is None else mean, parts, self.sites, by_design=by_design)
 
     @property
     def roots(self) -> list[np.ndarray]:
@@ -112,6 +113,26 @@ def test_pullbacks_match_differences():
             return value(z, mean, changed)
 
         assert (bars[which] * along).sum() == pytest.approx((moved(1.0) - moved(-1.0)) / 2.0, rel=1e-4)
+
+
+def test_the_pullback_by_moving_designs_matches_differences():
+    stated, rng = Stated(), np.random.default_rng(6)
+    designs = [rng.standard_normal((N, N)), stated.designs[1], stated.designs[2]]
+    conditional = stated.conditional(designs=designs)
+    z, weights = rng.standard_normal(conditional.n_noise), rng.standard_normal(N)
+    _, _, (bars, design_bars) = conditional.pullback(weights * np.cos(conditional.place(z)))
+    assert len(bars) == 3
+
+    for which, found in enumerate(design_bars):
+
+        def value(entries, which=which, shape=found.shape):
+            moved = [*designs[:which], entries.reshape(shape), *designs[which + 1 :]]
+            held = stated.conditional(designs=moved)
+            return weights @ np.sin(held.place(z)) + held.log_evidence
+
+        dense = designs[which].toarray() if sparse.issparse(designs[which]) else designs[which]
+        exact = differences(value, dense.ravel())
+        np.testing.assert_allclose(found.ravel(), exact, rtol=1e-5, atol=1e-5)
 
 
 def test_the_pullback_by_the_powers_of_the_sites_matches_differences():

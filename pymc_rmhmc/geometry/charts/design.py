@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.linalg import blas
+from scipy.linalg import blas, lapack
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.arrow import Arrow
@@ -28,7 +28,15 @@ from pymc_rmhmc.geometry.linalg import (
 )
 from pymc_rmhmc.geometry.prior import PriorFailure
 
-__all__ = ["Inner", "WeightedDesign", "weighted_design"]
+__all__ = [
+    "Inner",
+    "ManyCoefficients",
+    "ManyCoefficientsInner",
+    "ManyObservations",
+    "ManyObservationsInner",
+    "WeightedDesign",
+    "weighted_design",
+]
 
 type Array = NDArray[np.float64]
 
@@ -101,7 +109,7 @@ def weighted_design(design: Any, precision: Array) -> WeightedDesign:
     apart = _columns_apart(design)
     if 2 * apart.size >= k and k <= n:
         return Arrow(design, precision, apart)
-    return _ManyObservations(design, precision) if k <= n else _ManyCoefficients(design, precision)
+    return ManyObservations(design, precision) if k <= n else ManyCoefficients(design, precision)
 
 
 def _columns_apart(design: Any) -> NDArray[np.int64]:
@@ -135,12 +143,16 @@ class _Products(ABC):
 
     def __init__(self, design: Any) -> None:
         # A sparse array would be transposed anew for every product.
-        self._design, self._transposed = design, design.T.tocsr() if sparse.issparse(design) else design.T
-        self.dense = np.asarray(design.toarray() if sparse.issparse(design) else design)
+        self.design, self._transposed = design, design.T.tocsr() if sparse.issparse(design) else design.T
+
+    @cached_property
+    def dense(self) -> Array:
+        """A with its zeros."""
+        return np.asarray(self.design.toarray() if sparse.issparse(self.design) else self.design)
 
     def predict(self, coefficients: Array) -> Array:
         """``A x``, (n,)."""
-        return np.asarray(self._design @ coefficients)
+        return np.asarray(self.design @ coefficients)
 
     def collect(self, sites: Array) -> Array:
         """``Aᵀ v``, (k,)."""
@@ -165,7 +177,7 @@ class _Inner(ABC):
     log_determinant: float
 
     def __init__(self, whole: _Products, spread: Array, slope: Array) -> None:
-        self._whole, self._spread = whole, spread
+        self._whole, self.spread = whole, spread
         self._factorise()
         self._linear = whole.collect(slope)
         self.centre = self._solve(spread * self._linear)
@@ -174,14 +186,14 @@ class _Inner(ABC):
 
     def place(self, noise: Array) -> Array:
         """``A D y`` (n,)."""
-        k = self._spread.size
+        k = self.spread.size
         self._pulled = self._linear + self._whole.root(noise[k:])
-        self.placed = self._solve(self._spread * self._pulled + noise[:k])
-        return self._whole.predict(self._spread * self.placed)
+        self.placed = self._solve(self.spread * self._pulled + noise[:k])
+        return self._whole.predict(self.spread * self.placed)
 
     def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
         """By z, ``A D E⁻¹ D Aᵀ residual``, and by D."""
-        spread, placed, centre, whole = self._spread, self.placed, self.centre, self._whole
+        spread, placed, centre, whole = self.spread, self.placed, self.centre, self._whole
         collected = whole.collect(residual)
         moved = self._solve(spread * collected)
         noise = self._pull_noise(moved)
@@ -200,14 +212,14 @@ class _Inner(ABC):
 
     def gram(self, sites: Array) -> Array:
         """``A D E⁻¹ D Aᵀ sites``, (n,)."""
-        return self._whole.predict(self._spread * self._moved(sites))
+        return self._whole.predict(self.spread * self._moved(sites))
 
     def _moved(self, sites: Array) -> Array:
         """``E⁻¹ D Aᵀ sites``."""
-        return self._solve(self._spread * self._whole.collect(sites))
+        return self._solve(self.spread * self._whole.collect(sites))
 
     def _pull_noise(self, moved: Array) -> Array:
-        return np.concatenate((moved, self._whole.root_adjoint(self._spread * moved)))
+        return np.concatenate((moved, self._whole.root_adjoint(self.spread * moved)))
 
     @abstractmethod
     def _factorise(self) -> None:
@@ -222,26 +234,31 @@ class _Inner(ABC):
         """``½ ∂ log|E| / ∂D``, the diagonal of ``G D E⁻¹``, (k,)."""
 
 
-class _ManyObservations(_Products):
+class ManyObservations(_Products):
     """The (k, k) form."""
 
     def __init__(self, design: Any, precision: Array) -> None:
         super().__init__(design)
-        gram = self._transposed @ (precision[:, None] * self.dense)
+        gram = self._transposed @ (precision[:, None] * design)
+        gram = gram.toarray() if sparse.issparse(gram) else gram
         self.gram = np.asfortranarray(0.5 * (gram + gram.T))
-        self.n_noise = self.dense.shape[1]
+        self.n_noise = design.shape[1]
 
     def root(self, noise: Array) -> Array:
+        """``F z₂``."""
         return np.asarray(self._root @ noise)
 
     def root_adjoint(self, vector: Array) -> Array:
+        """``Fᵀ v``."""
         return np.asarray(self._root.T @ vector)
 
     def multiply(self, vector: Array) -> Array:
+        """``G v``."""
         return multiply_symmetric(self.gram, vector)
 
     def inner(self, spread: Array, slope: Array) -> Inner:
-        return _ManyObservationsInner(self, spread, slope)
+        """Coefficients at a D (k,) and a slope (n,); a `PriorFailure` where E has no factor."""
+        return ManyObservationsInner(self, spread, slope)
 
     @cached_property
     def _root(self) -> Array:
@@ -250,55 +267,69 @@ class _ManyObservations(_Products):
         return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
 
 
-class _ManyObservationsInner(_Inner):
-    _whole: _ManyObservations
+class ManyObservationsInner(_Inner):
+    """The coefficients at one D by the (k, k) form."""
+
+    _whole: ManyObservations
 
     def _factorise(self) -> None:
-        self._factor = _factor(identity_plus_scaled(self._whole.gram, self._spread))
+        self._factor = _factor(identity_plus_scaled(self._whole.gram, self.spread))
         self.log_determinant = 2.0 * float(np.log(self._factor.diagonal()).sum())
 
     def _solve(self, vector: Array) -> Array:
         return solve_lower(self._factor, solve_lower(self._factor, vector), transpose=True)
 
+    def inverse(self) -> Array:
+        """E⁻¹, (k, k)."""
+        half = inverse_lower(self._factor)
+        return np.asarray(half.T @ half)
+
     def variances(self) -> Array:
-        half = blas.dtrsm(1.0, self._factor, np.asfortranarray((self._whole.dense * self._spread).T), lower=1)
+        """The diagonal of ``A D E⁻¹ D Aᵀ``, (n,)."""
+        half = blas.dtrsm(1.0, self._factor, np.asfortranarray((self._whole.dense * self.spread).T), lower=1)
         return np.asarray(np.einsum("ij,ij->j", half, half))
 
     def _half_log_determinant_slope(self) -> Array:
         # D G D E⁻¹ = I - E⁻¹ has it, times D.
-        inverse, spread = inverse_lower(self._factor), self._spread
+        inverse, spread = inverse_lower(self._factor), self.spread
         explained = 1.0 - np.einsum("ij,ij->j", inverse, inverse)
         first_order = spread * self._whole.gram.diagonal()
         lost = np.abs(spread * first_order) < LOST
         return np.asarray(np.where(lost, first_order, explained / np.where(lost, 1.0, spread)))
 
 
-class _ManyCoefficients(_Products):
+class ManyCoefficients(_Products):
     """The (n, n) form."""
 
     def __init__(self, design: Any, precision: Array) -> None:
         super().__init__(design)
         self.rooted = np.asfortranarray(np.sqrt(precision)[:, None] * self.dense)
-        self.n_noise = self.dense.shape[0]
+        self.n_noise = design.shape[0]
 
     def root(self, noise: Array) -> Array:
+        """``F z₂``."""
         return np.asarray(noise @ self.rooted)
 
     def root_adjoint(self, vector: Array) -> Array:
+        """``Fᵀ v``."""
         return np.asarray(self.rooted @ vector)
 
     def multiply(self, vector: Array) -> Array:
+        """``G v``."""
         return np.asarray((self.rooted @ vector) @ self.rooted)
 
     def inner(self, spread: Array, slope: Array) -> Inner:
-        return _ManyCoefficientsInner(self, spread, slope)
+        """Coefficients at a D (k,) and a slope (n,); a `PriorFailure` where E has no factor."""
+        return ManyCoefficientsInner(self, spread, slope)
 
 
-class _ManyCoefficientsInner(_Inner):
-    _whole: _ManyCoefficients
+class ManyCoefficientsInner(_Inner):
+    """The coefficients at one D by the (n, n) form."""
+
+    _whole: ManyCoefficients
 
     def _factorise(self) -> None:
-        self._scaled = self._whole.rooted * self._spread
+        self._scaled = self._whole.rooted * self.spread
         matrix = np.asfortranarray(self._scaled @ self._scaled.T)
         matrix.flat[:: matrix.shape[0] + 1] += 1.0
         self._factor = _factor(matrix)
@@ -308,15 +339,21 @@ class _ManyCoefficientsInner(_Inner):
         half = solve_lower(self._factor, self._scaled @ vector)
         return np.asarray(vector - solve_lower(self._factor, half, transpose=True) @ self._scaled)
 
+    def scaled_by_inverse(self) -> Array:
+        """``s A D E⁻¹``, (n, k)."""
+        scaled, _ = lapack.dpotrs(self._factor, self._scaled, lower=1)
+        return np.asarray(scaled)
+
     def variances(self) -> Array:
-        moved = self._whole.dense * self._spread
+        """The diagonal of ``A D E⁻¹ D Aᵀ``, (n,)."""
+        moved = self._whole.dense * self.spread
         half = blas.dtrsm(1.0, self._factor, np.asfortranarray(self._scaled @ moved.T), lower=1)
         variance = np.einsum("ij,ij->i", moved, moved) - np.einsum("ij,ij->j", half, half)
         return np.asarray(np.maximum(variance, 0.0))
 
     def _half_log_determinant_slope(self) -> Array:
         half = blas.dtrsm(1.0, self._factor, self._whole.rooted, lower=1)
-        return np.asarray(self._spread * np.einsum("ij,ij->j", half, half))
+        return np.asarray(self.spread * np.einsum("ij,ij->j", half, half))
 
 
 def _factor(matrix: Array) -> Array:

@@ -81,13 +81,16 @@ class DiagonalConditional:
             raise PriorFailure(Failure.NON_FINITE, 0)
         self._sites, self._mean, self._spread = sites, mean, spread
         self._location, self._scale, self._precision = location, scale, sites.precision
-        self._weighted: WeightedDesign = (
-            weighted_design(design, sites.precision) if like is None else like._weighted
-        )
+        self._weighted: WeightedDesign = self._weigh(design, sites.precision) if like is None else like._weighted
         slope = sites.gradient(mean)
         inner = self._inner = self._weighted.inner(spread, slope)
         self._centre_slope, self._centre_mean = slope - self._precision * inner.explained, mean + inner.explained
         self.log_evidence = sites.log_density(mean) + 0.5 * (inner.gained - inner.log_determinant)
+
+    @staticmethod
+    def _weigh(design: Any, precision: Array) -> WeightedDesign:
+        """G, F and what goes with them."""
+        return weighted_design(design, precision)
 
     @property
     def n_noise(self) -> int:
@@ -97,9 +100,7 @@ class DiagonalConditional:
     def with_sites(self, sites: GaussianSites) -> DiagonalConditional:
         """The same coefficients times the same sites, but for their power."""
         power = self._root_power
-        return DiagonalConditional(
-            None, self._mean / power, self._spread / power, self._location, self._scale, sites, self
-        )
+        return type(self)(None, self._mean / power, self._spread / power, self._location, self._scale, sites, self)
 
     def place(self, noise: Array) -> Array:
         """The predictor η (n,) of z."""
@@ -132,7 +133,7 @@ class DiagonalConditional:
         """Mean and variance (n,) of each predictor under the prior times the sites."""
         return self._centre_mean / self._root_power, self._inner.variances() / self._root_power**2
 
-    def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
+    def pullback(self, residual: Array) -> tuple[Array, Array, Any]:
         """The gradient of ``ψ(η) + log E`` by z, m and D, for the noise that was placed last.
 
         Nothing can be placed afterwards.

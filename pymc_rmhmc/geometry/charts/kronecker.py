@@ -211,6 +211,10 @@ class KroneckerPart(Part):
         """``L y``."""
         return self._product.multiply(whitened)
 
+    def times_covariance(self, matrix: Array) -> Array:
+        """``M L Lᵀ`` for an M (n, k)."""
+        return np.asarray(matrix @ self._product.dense())
+
     def unscale_adjoint(self, values: Array) -> Array:
         """``Lᵀ v``."""
         return self._product.multiply(values, transpose=True)

@@ -1,10 +1,12 @@
 """Several latent vectors that are read as a sum, as a function of (θ, z).
 
-Additive processes, a process beside coefficients: ``η = m + Σ_s A_s L_s y_s`` with constant maps A_s and
+Additive processes, a process beside coefficients: ``η = m + Σ_s A_s L_s y_s`` with maps A_s and
 ``y_s ~ N(0, I)`` a priori, where ``L_s L_sᵀ`` is a vector's covariance matrix, or L_s diagonal. The map of z is that
 of one vector (`pymc_rmhmc.geometry.charts.conditional`), with ``Q = Σ A_s L_s L_sᵀ A_sᵀ`` in place of K:
 
     a = (I + W̄Q)⁻¹ (b - W̄(m + Σ A_s L_s z_s) + s z₂),     y_s = z_s + L_sᵀ A_sᵀ a,      s = sqrt(w̄).
+
+Where A_s moves with θ its derivative is ``(Q̄ + Q̄ᵀ) A_s L_s L_sᵀ + v (L_s z_s)ᵀ``, with v that by the draw of the prior.
 """
 
 from __future__ import annotations
@@ -55,9 +57,18 @@ class Part(ABC):
         """``Aᵀ S A`` of a symmetric S, (k, k)."""
         return matrix if self.design is None else np.asarray(self.design.T @ (self.design.T @ matrix).T)
 
+    def design_bar(self, covariance_bar: Array, spread: Array, noise: Array) -> Array:
+        """The derivative by A (n, k), from that by Q and from that by ``A L z``, which is `spread`."""
+        both_ways = np.asarray((covariance_bar + covariance_bar.T) @ self.design)
+        return self.times_covariance(both_ways) + np.outer(spread, self.scale(noise))
+
     @abstractmethod
     def scale(self, whitened: Array) -> Array:
         """``L y``."""
+
+    @abstractmethod
+    def times_covariance(self, matrix: Array) -> Array:
+        """``M L Lᵀ`` for an M (n, k)."""
 
     @abstractmethod
     def unscale_adjoint(self, values: Array) -> Array:
@@ -114,6 +125,10 @@ class VectorPart(Part):
         """``L y``."""
         return multiply_lower(self._factor, whitened)
 
+    def times_covariance(self, matrix: Array) -> Array:
+        """``M L Lᵀ`` for an M (n, k)."""
+        return np.asarray(matrix @ self._covariance)
+
     def unscale_adjoint(self, values: Array) -> Array:
         """``Lᵀ v``."""
         return multiply_lower(self._factor, values, transpose=True)
@@ -162,6 +177,10 @@ class CoefficientsPart(Part):
         """``L y``."""
         return self._spread * whitened
 
+    def times_covariance(self, matrix: Array) -> Array:
+        """``M D²`` for an M (n, k)."""
+        return np.asarray(matrix * self._spread**2)
+
     def unscale_adjoint(self, values: Array) -> Array:
         """``Lᵀ v``."""
         return self._spread * values
@@ -201,6 +220,8 @@ class SummedConditional(SitesOnCovariance):
         The vectors.
     sites : GaussianSites
         With w̄ ≥ 0.
+    by_design : bool
+        Whether the derivative by every A is wanted.
 
     Raises
     ------
@@ -208,8 +229,10 @@ class SummedConditional(SitesOnCovariance):
         If something is not finite, or B not positive definite.
     """
 
-    def __init__(self, mean: Array, parts: Sequence[Part], sites: GaussianSites) -> None:
-        self._parts = tuple(parts)
+    def __init__(
+        self, mean: Array, parts: Sequence[Part], sites: GaussianSites, *, by_design: bool = False
+    ) -> None:
+        self._parts, self._by_design = tuple(parts), by_design
         total = np.asfortranarray(sum(part.covariance() for part in self._parts), dtype=np.float64)
         super().__init__(mean, total, sites)
         ends = np.cumsum([0, *(part.size for part in self._parts)])
@@ -254,8 +277,8 @@ class SummedConditional(SitesOnCovariance):
         volume = sum(part.log_volume() for part in self._parts)
         return -0.5 * square - 0.5 * self._n_latent * math.log(2.0 * math.pi) - volume
 
-    def pullback(self, residual: Array) -> tuple[Array, Array, list[Any]]:
-        """The gradient of ``ψ(η) + log E`` by z, by m, and by every part's K, K_i or D.
+    def pullback(self, residual: Array) -> tuple[Array, Array, Any]:
+        """The gradient of ``ψ(η) + log E`` by z, by m, and by every part's K, K_i or D, and with it by every A.
 
         Nothing can be placed afterwards.
 
@@ -269,11 +292,10 @@ class SummedConditional(SitesOnCovariance):
         del self._covariance
         covariance_bar = np.zeros((spread.size, spread.size), order="F")
         self._add_covariance_bar(covariance_bar, spread)
-        bars = [
-            part.pullback(covariance_bar, collected, self._noise[where])
-            for part, collected, where in zip(self._parts, self._collected, self._slices, strict=True)
-        ]
-        return noise, spread + centre, bars
+        held = list(zip(self._parts, self._collected, [self._noise[where] for where in self._slices], strict=True))
+        design_bars = [part.design_bar(covariance_bar, spread, z) for part, _, z in held] if self._by_design else None
+        bars = [part.pullback(covariance_bar, collected, z) for part, collected, z in held]
+        return noise, spread + centre, bars if design_bars is None else (bars, design_bars)
 
     def _pull_noise(self, spread: Array) -> Array:
         self._pushed = self._multiply(spread)

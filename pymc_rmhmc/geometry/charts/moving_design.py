@@ -1,0 +1,150 @@
+"""Coefficients of a linear predictor whose design A moves with θ, as a function of (θ, z).
+
+As with a constant design (`pymc_rmhmc.geometry.charts.diagonal`), ``η = m + A D y``, but G = AᵀW̄A is made at every θ,
+and there is a derivative by A. The root of G is ``F = Aᵀ s`` with ``s = sqrt(w̄)``, which has one too, with a z₂ for
+every site:
+
+    y = E⁻¹ (D Aᵀ(b - W̄m + s z₂) + z₁),      E = I + D G D.
+
+With ``Φ = A D``, the gradient r by the predictor, ``p = E⁻¹Φᵀr``, ``g = b - W̄m`` and the mean ``c = E⁻¹Φᵀg`` of y,
+
+    Φ̄ = (r - W̄Φp) yᵀ + (g + s z₂ - W̄Φy) pᵀ + (g - W̄Φc) cᵀ - W̄ΦE⁻¹,      Ā = Φ̄ D,
+
+of which a sparse A wants no more than its own entries.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts.design import (
+    ManyCoefficients,
+    ManyCoefficientsInner,
+    ManyObservations,
+    ManyObservationsInner,
+    WeightedDesign,
+)
+from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional
+from pymc_rmhmc.geometry.compilation import compiled
+from pymc_rmhmc.geometry.prior import PriorFailure
+
+__all__ = ["MovingDesignConditional"]
+
+type Array = NDArray[np.float64]
+
+
+class MovingDesignConditional(DiagonalConditional):
+    """Independent coefficients times Gaussian sites on their predictor, at one θ that has a design of its own.
+
+    Parameters and attributes are those of `DiagonalConditional`.
+
+    Raises
+    ------
+    PriorFailure
+        If something is not finite, or E has no factor.
+    """
+
+    _inner: Any
+
+    @staticmethod
+    def _weigh(design: Any, precision: Array) -> WeightedDesign:
+        entries = design.data if sparse.issparse(design) else design
+        if not np.isfinite(entries).all():
+            raise PriorFailure(Failure.NON_FINITE, 0)
+        n, k = design.shape
+        return _MovingObservations(design, precision) if k <= n else _MovingCoefficients(design, precision)
+
+    def place(self, noise: Array) -> Array:
+        """The predictor η (n,) of z."""
+        self._site_noise = noise[self._spread.size :]
+        return super().place(noise)
+
+    def pullback(self, residual: Array) -> tuple[Array, Array, Any]:
+        """The gradient of ``ψ(η) + log E`` by z, by m, and by D and A, for the noise that was placed last.
+
+        Nothing can be placed afterwards. The derivative by a sparse A is one of its entries, (nnz,).
+
+        Parameters
+        ----------
+        residual : (n,) array
+            ``∂ψ/∂η``.
+        """
+        inner, weighted = self._inner, cast("_MovingObservations | _MovingCoefficients", self._weighted)
+        noise, mean_bar, spread_bar = super().pullback(residual)
+        scaled_residual, pushed, *_ = self._pulled_back
+        spread, precision = self._spread, self._precision
+        predicted = weighted.predict(spread * inner.placed)
+        slope = self._sites.gradient(self._mean)
+        left = np.stack((
+            scaled_residual - precision * pushed,
+            slope + np.sqrt(precision) * self._site_noise - precision * predicted,
+            self._centre_slope,
+        ))  # fmt: skip
+        right = np.stack((inner.placed, noise[: spread.size], inner.centre))
+        return noise, mean_bar, (spread_bar, weighted.design_bar(inner, left, right * spread))
+
+
+class _MovingObservations(ManyObservations):
+    """The (k, k) form, with the root of G that has a derivative."""
+
+    def __init__(self, design: Any, precision: Array) -> None:
+        super().__init__(design, precision)
+        self.precision, self._site_root = precision, np.sqrt(precision)
+        self.n_noise = design.shape[0]
+
+    def root(self, noise: Array) -> Array:
+        return self.collect(self._site_root * noise)
+
+    def root_adjoint(self, vector: Array) -> Array:
+        return np.asarray(self._site_root * self.predict(vector))
+
+    def design_bar(self, inner: ManyObservationsInner, left: Array, right: Array) -> Array:
+        """Ā, or that of a sparse A's entries, from the pairs of which it is the sum and what the determinant adds."""
+        spread = inner.spread
+        inverse = spread[:, None] * inner.inverse() * spread
+        if sparse.issparse(self.design):
+            starts, columns = self.design.indptr, self.design.indices
+            bar: Array = _by_entry(starts, columns, self.design.data, self.precision, inverse, left, right)
+            return bar
+        return np.asarray(left.T @ right - self.precision[:, None] * (self.design @ inverse))
+
+
+class _MovingCoefficients(ManyCoefficients):
+    """The (n, n) form, whose root of G has a derivative as it is."""
+
+    def __init__(self, design: Any, precision: Array) -> None:
+        super().__init__(design, precision)
+        self._site_root = np.sqrt(precision)
+
+    def design_bar(self, inner: ManyCoefficientsInner, left: Array, right: Array) -> Array:
+        """Ā, or that of a sparse A's entries, from the pairs of which it is the sum and what the determinant adds."""
+        whole = left.T @ right - self._site_root[:, None] * inner.scaled_by_inverse() * inner.spread
+        return np.asarray(whole[_where(self.design)] if sparse.issparse(self.design) else whole)
+
+
+def _where(design: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows and columns of a sparse array's entries, in their order."""
+    return np.repeat(np.arange(design.shape[0]), np.diff(design.indptr)), design.indices
+
+
+@compiled
+def _by_entry(
+    starts: NDArray[np.int64], columns: NDArray[np.int64], entries: Array, precision: Array, inverse: Array,
+    left: Array, right: Array,
+) -> Array:  # pragma: no cover - compiled  # fmt: skip
+    """``Σ leftᵀ right - W̄ A (D E⁻¹ D)`` at the entries of a sparse A."""
+    bar = np.empty(entries.size)
+    for i in range(precision.size):
+        for at in range(starts[i], starts[i + 1]):
+            total = 0.0
+            for other in range(starts[i], starts[i + 1]):
+                total += entries[other] * inverse[columns[other], columns[at]]
+            bar[at] = -precision[i] * total
+            for pair in range(left.shape[0]):
+                bar[at] += left[pair, i] * right[pair, columns[at]]
+    return bar

@@ -1,0 +1,308 @@
+"""Vectors that predictors read through matrices, as functions of (θ, η): coefficients, and sums of vectors."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Sqrt
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.model.design import DesignReader, SameValues
+from pymc_rmhmc.model.hyperparameters import Hyperparameters
+from pymc_rmhmc.model.joint_blocks import Block, covariance_of
+from pymc_rmhmc.model.linear_normals import ScaledSource
+from pymc_rmhmc.model.moving_design import MovingDesign
+from pymc_rmhmc.model.observed_terms import ObservedTerms, shift_of
+from pymc_rmhmc.model.priors import LatentVariable
+from pymc_rmhmc.model.pullback import Differentiated
+
+__all__ = ["DesignBlock", "DesignSource", "Reader", "SumBlock"]
+
+type Array = NDArray[np.float64]
+type Point = dict[str, np.ndarray]
+type Reader = DesignReader | SameValues | MovingDesign
+
+# Its square root has a derivative that is finite, and is nothing beside any other scale.
+SMALLEST = 1e-200
+
+
+@dataclass(frozen=True, eq=False)
+class DesignSource:
+    """A vector of a predictor.
+
+    Attributes
+    ----------
+    latent : LatentVariable
+        Its prior.
+    read : ScaledSource
+        What predictors multiply it by, value by value, before a constant matrix.
+    shape : tuple of int
+        Of the variable.
+    """
+
+    latent: LatentVariable
+    read: ScaledSource
+    shape: tuple[int, ...]
+
+
+class _LinearBlock(Block, ABC):
+    """Vectors that predictors read through matrices, which are read again where shared data have been replaced.
+
+    Attributes
+    ----------
+    has_moving_design : bool
+        Whether the matrices are functions of θ.
+    """
+
+    centred = True
+    fixed_covariance = False
+
+    def __init__(
+        self, model: pm.Model, name: str, sources: Sequence[DesignSource], reader: Reader, point: Point
+    ) -> None:
+        self.name, self._reader = name, reader
+        self._moving = reader if isinstance(reader, MovingDesign) else None
+        self.has_moving_design = self._moving is not None
+        self.value_names = tuple(str(model.rvs_to_values[s.latent.variable].name) for s in sources)
+        self.sizes = tuple(math.prod(s.shape) for s in sources)
+        # Of the last θ: A and what it multiplies in the mean, for the derivative.
+        self._last: tuple[bytes, Any, Array] = (b"", None, np.zeros(0))
+        self._read: list[Any] | None = None
+        self._read_again(point)
+
+    def bind(self, point: Point) -> None:
+        """Take what is not a graph from a point and from shared data, the matrices among them.
+
+        Raises
+        ------
+        DataError
+            If observations read other latent values than they did.
+        """
+        super().bind(point)
+        self._read_again(point)
+
+    def forget(self) -> None:
+        """Let go of what the derivative of the prior that was asked for last would need."""
+        super().forget()
+        self._last = (b"", None, np.zeros(0))
+
+    def _read_again(self, point: Point) -> None:
+        """Read the matrices, unless the data that they were read of are still there."""
+        data = [s.get_value(borrow=True) for s in self._reader.shared]
+        if self._read is not None and all(a is b for a, b in zip(self._read, data, strict=True)):
+            return
+        if self._moving is None:
+            self._read_matrices(point)
+        elif self._read is not None:
+            self._moving.check(point)
+        self._read = data
+
+    @abstractmethod
+    def _read_matrices(self, point: Point) -> None:
+        """Take constant matrices from the reader."""
+
+    @property
+    def _directions(self) -> list[TensorVariable]:
+        """What of the matrices depends on θ, as an expression of it."""
+        return [] if self._moving is None else [self._moving.directions]
+
+    def _design_bars(self, theta: Array, mean_bar: Array, bar: Array) -> list[Array]:
+        """The derivative by the directions, from that by A and by the mean, in which A is as well."""
+        assert self._moving is not None
+        self._last_design(theta)
+        return [self._moving.pullback(bar, mean_bar, self._last[2])]
+
+    def _last_design(self, theta: Array) -> Any:
+        """A at θ, which is at hand for the θ of the last prior."""
+        if self._last[0] != theta.tobytes():
+            self.prior(theta)
+        return self._last[1]
+
+    @abstractmethod
+    def prior(self, theta: Array) -> tuple[Any, ...]:
+        """See `pymc_rmhmc.geometry.latent_blocks.JointBlock`."""
+
+
+class DesignBlock(_LinearBlock):
+    """Coefficients that a predictor is linear in: ``η = m + A D y`` with ``y ~ N(0, I)``.
+
+    Attributes
+    ----------
+    design_shape : tuple of int
+        Of A, (n, k).
+    """
+
+    kinds = None
+
+    def __init__(
+        self, model: pm.Model, name: str, sources: Sequence[DesignSource], reader: Reader, theta: Hyperparameters,
+        observed: Sequence[ObservedTerms], point: Point,
+    ) -> None:  # fmt: skip
+        super().__init__(model, name, sources, reader, point)
+        self.design_shape = self._design.shape if self._moving is None else self._moving.shape
+        self.n_sites = self.design_shape[0]
+        stated = [_stated(s) for s in sources]
+        location, deviation, scale = (pt.concatenate([s[i] for s in stated]) for i in range(3))
+        location, deviation, scale = _guard_roots(theta.substitute([location, deviation, scale], model))
+        shift = shift_of(observed, theta, self.n_sites)
+        spread, centre = scale * deviation, scale * location
+        self._centre_moves = theta.symbol in ancestors([centre])
+        stated = [centre, spread, location, deviation, shift, *self._directions]
+        self._prior = Differentiated(model, theta.symbol, stated, [centre, spread, shift, *self._directions])
+        self._compile_likelihood(model, theta, observed, shift)
+        # A power for each site would move AᵀW̄A, which is made once where A stands still.
+        self._compile_information(model, theta, observed, shift, together=True)
+
+    def _read_matrices(self, point: Point) -> None:
+        assert not isinstance(self._reader, MovingDesign)
+        self._design = self._reader(point)
+
+    def prior(self, theta: Array) -> tuple[Any, ...]:
+        """A (n, k), mean (n,), D (k,), location and scale (k,) of the model's variables, and sites less these (n,)."""
+        centre, spread, location, deviation, shift, *directions = self._prior(theta)
+        design = self._design if self._moving is None else self._moving.matrix(*directions)
+        self._last = theta.tobytes(), design, centre
+        mean = shift + design @ centre if centre.any() else shift
+        return design, mean, spread, location, deviation, shift
+
+    def prior_pullback(self, theta: Array, mean_bar: Array, second_bar: Any) -> Array:
+        """``Σ ∂m/∂θ m̄ + Σ ∂D/∂θ D̄ + Σ ∂A/∂θ Ā``, (d,)."""
+        spread_bar, *bars = second_bar if self._moving else (second_bar,)
+        bars = self._design_bars(theta, mean_bar, *bars) if bars else []
+        # Coefficients with a mean of their own are rare: a product with the design is spared without them.
+        centre_bar = np.asarray(self._last_design(theta).T @ mean_bar) if self._centre_moves else np.zeros(self.size)
+        return self._prior.pullback(theta, centre_bar, spread_bar, mean_bar, *bars)
+
+
+class SumBlock(_LinearBlock):
+    """Several vectors that are read as a sum: ``η = m + Σ A_s x_s``.
+
+    Attributes
+    ----------
+    kinds : tuple of str
+        Of the vectors: "centred", "whitened", "kronecker" (whitened, with a Kronecker product for a covariance) or
+        "independent".
+    """
+
+    design_shape = None
+
+    def __init__(
+        self, model: pm.Model, name: str, sources: Sequence[DesignSource], reader: Reader, theta: Hyperparameters,
+        observed: Sequence[ObservedTerms], point: Point,
+    ) -> None:  # fmt: skip
+        self.kinds = tuple("kronecker" if s.latent.root == "kronecker" else s.latent.form for s in sources)
+        super().__init__(model, name, sources, reader, point)
+        self.n_sites = self._n_rows if self._moving is None else self._moving.shape[0]
+        stated = [self._stated_part(s) for s in sources]
+        self._counts = tuple(len(part[0]) for part in stated)
+        flat = [second for part in stated for second in part[0]] + [part[i] for i in (1, 2, 3) for part in stated]
+        guarded = _guard_roots(theta.substitute(flat, model))
+        shift, n_seconds = shift_of(observed, theta, self.n_sites), sum(self._counts)
+        seconds, centres = guarded[:n_seconds], guarded[n_seconds : n_seconds + len(sources)]
+        weighted = [shift, *self._directions, *seconds, *centres]
+        self._prior = Differentiated(model, theta.symbol, [shift, *self._directions, *guarded], weighted)
+        self._compile_likelihood(model, theta, observed, shift)
+        self._compile_information(model, theta, observed, shift)
+
+    @staticmethod
+    def _stated_part(source: DesignSource) -> tuple[Any, ...]:
+        """K, all K_i or D; what the sites read where y is 0; location and scale of the model's variable."""
+        latent = source.latent
+        if latent.form == "independent":
+            location, deviation, scale = _stated(source)
+            return [scale * deviation], scale * location, location, deviation
+        size = math.prod(source.shape)
+        mean = pt.zeros(size) if latent.mean is None else pt.broadcast_to(latent.mean, source.shape).ravel()
+        first, *others = latent.matrices if latent.root == "kronecker" else [covariance_of(latent)]
+        if not source.read.is_scaled:
+            return [first, *others], mean, mean, pt.ones(1)
+        scale = source.read.scale.ravel()
+        # Of a Kronecker product one factor takes the number.
+        return [scale[:, None] * first * scale[None, :], *others], scale * mean, mean, scale
+
+    def _read_matrices(self, point: Point) -> None:
+        assert not isinstance(self._reader, MovingDesign)
+        self._designs = self._reader.parts(point, self.sizes)
+        self._n_rows = next((d.shape[0] for d in self._designs if d is not None), self.sizes[0])
+
+    def prior(self, theta: Array) -> tuple[Any, ...]:
+        """Lists with an entry for each part and arrays of sites (n,).
+
+        Every A; the mean; every K, all K_i or D; every location; every scale; and the sites less the latents.
+        """
+        shift, *stated = self._prior(theta)
+        designs = self._designs if self._moving is None else self._cut(self._moving.matrix(stated.pop(0)))
+        n_seconds, n = sum(self._counts), len(self.kinds)
+        centres = stated[n_seconds : n_seconds + n]
+        mean = shift.copy()
+        for design, centre in zip(designs, centres, strict=True):
+            if centre.any():
+                mean += centre if design is None else design @ centre
+        self._last = theta.tobytes(), designs, np.concatenate(centres) if self._moving else mean
+        given = iter(
+            second if second.ndim == 1 else second.T if second.flags.c_contiguous else np.asfortranarray(second)
+            for second in stated[:n_seconds]
+        )
+        seconds = [
+            tuple(next(given) for _ in range(count)) if kind == "kronecker" else next(given)
+            for kind, count in zip(self.kinds, self._counts, strict=True)
+        ]
+        return designs, mean, seconds, stated[n_seconds + n : n_seconds + 2 * n], stated[n_seconds + 2 * n :], shift
+
+    def _cut(self, whole: Any) -> list[Any]:
+        """A of every part."""
+        return [whole[:, a:b] for a, b in itertools.pairwise(np.cumsum([0, *self.sizes]))]
+
+    def prior_pullback(self, theta: Array, mean_bar: Array, second_bar: Any) -> Array:
+        """``Σ ∂m/∂θ m̄ + Σ_s ∂K_s/∂θ K̄_s + Σ_s ∂A_s/∂θ Ā_s``, (d,).
+
+        With D in place of K for coefficients, and a list for all K_i.
+        """
+        second_bar, *bars = second_bar if self._moving else (second_bar,)
+        bars = self._design_bars(theta, mean_bar, np.hstack(*bars)) if bars else []
+        centre_bars = [mean_bar if d is None else np.asarray(d.T @ mean_bar) for d in self._last_design(theta)]
+        flat = [one for bar in second_bar for one in (bar if isinstance(bar, list) else [bar])]
+        seconds = [np.ascontiguousarray(bar) for bar in flat]
+        return self._prior.pullback(theta, np.asarray(mean_bar), *bars, *seconds, *centre_bars)
+
+
+def _stated(source: DesignSource) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
+    """Mean, standard deviation and scale of every coefficient, (k,) each."""
+    latent = source.latent
+    assert latent.mean is not None
+    # A mean or a scale may be one number for all.
+    mean, deviation, scale = (
+        pt.broadcast_to(part, source.shape).ravel() for part in (latent.mean, latent.matrix, source.read.scale)
+    )
+    return mean, deviation, scale
+
+
+def _guard_roots(expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Square roots kept above 0, at which they have no derivative.
+
+    The power spectral density of a smooth kernel is 0 in double precision for the higher functions of a basis.
+    """
+    roots = [
+        v
+        for v in ancestors(list(expressions))
+        if isinstance(v, TensorVariable) and v.owner is not None and isinstance(v.owner.op, Elemwise)
+        and isinstance(v.owner.op.scalar_op, Sqrt)
+    ]  # fmt: skip
+    guarded = {}
+    for root in roots:
+        of = root.owner.inputs[0]
+        # What is negative has no root here either.
+        guarded[root] = pt.sqrt(pt.switch(pt.lt(of, 0.0), of, pt.maximum(of, SMALLEST)))
+    return clone_replace(list(expressions), guarded) if guarded else list(expressions)
