@@ -13,6 +13,7 @@ Curtis, Powell and Reid (1974), On the estimation of sparse Jacobian matrices, f
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -96,10 +97,10 @@ class MovingDesign:
         where = self._where(point)
         self.shape = where.shape
         self._rows, self._columns = np.nonzero(where)
-        self._starts = np.concatenate(([0], np.cumsum(where.sum(axis=1))))
         colours = _colours(where)
         self._at, self._n_directions = (colours[self._columns], self._rows), int(colours.max(initial=0)) + 1
-        self._is_sparse = self._rows.size < SPARSE_SHARE * where.size
+        # Of a sparse array scipy looks at every index when it is made: one is made, and copies have other entries.
+        self._sparse = sparse.csr_array(where, dtype=np.float64) if where.mean() < SPARSE_SHARE else None
         seeds = (colours == np.arange(self._n_directions)[:, None]).astype(np.float64)
         self.directions = self._along(seeds, theta)
 
@@ -130,8 +131,10 @@ class MovingDesign:
     def matrix(self, directions: Array) -> Any:
         """A (n, k) of what η gains along the directions, sparse where most of it is always 0."""
         entries = directions[self._at]
-        if self._is_sparse:
-            return sparse.csr_array((entries, self._columns, self._starts), shape=self.shape)
+        if self._sparse is not None:
+            made = copy(self._sparse)
+            made.data = entries
+            return made
         matrix = np.zeros(self.shape)
         matrix[self._rows, self._columns] = entries
         return matrix

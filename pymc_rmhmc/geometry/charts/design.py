@@ -279,10 +279,14 @@ class ManyObservationsInner(_Inner):
     def _solve(self, vector: Array) -> Array:
         return solve_lower(self._factor, solve_lower(self._factor, vector), transpose=True)
 
+    @cached_property
+    def _half_inverse(self) -> Array:
+        """The inverse of E's factor."""
+        return inverse_lower(self._factor)
+
     def inverse(self) -> Array:
         """E⁻¹, (k, k)."""
-        half = inverse_lower(self._factor)
-        return np.asarray(half.T @ half)
+        return np.asarray(self._half_inverse.T @ self._half_inverse)
 
     def variances(self) -> Array:
         """The diagonal of ``A D E⁻¹ D Aᵀ``, (n,)."""
@@ -291,8 +295,8 @@ class ManyObservationsInner(_Inner):
 
     def _half_log_determinant_slope(self) -> Array:
         # D G D E⁻¹ = I - E⁻¹ has it, times D.
-        inverse, spread = inverse_lower(self._factor), self.spread
-        explained = 1.0 - np.einsum("ij,ij->j", inverse, inverse)
+        half, spread = self._half_inverse, self.spread
+        explained = 1.0 - np.einsum("ij,ij->j", half, half)
         first_order = spread * self._whole.gram.diagonal()
         lost = np.abs(spread * first_order) < LOST
         return np.asarray(np.where(lost, first_order, explained / np.where(lost, 1.0, spread)))

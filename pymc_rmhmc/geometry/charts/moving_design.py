@@ -36,6 +36,7 @@ from pymc_rmhmc.geometry.prior import PriorFailure
 __all__ = ["MovingDesignConditional"]
 
 type Array = NDArray[np.float64]
+type Index = NDArray[np.int64]
 
 
 class MovingDesignConditional(DiagonalConditional):
@@ -57,7 +58,9 @@ class MovingDesignConditional(DiagonalConditional):
         if not np.isfinite(entries).all():
             raise PriorFailure(Failure.NON_FINITE, 0)
         n, k = design.shape
-        return _MovingObservations(design, precision) if k <= n else _MovingCoefficients(design, precision)
+        if k > n:
+            return _MovingCoefficients(design, precision)
+        return (_MovingSparse if sparse.issparse(design) else _MovingObservations)(design, precision)
 
     def place(self, noise: Array) -> Array:
         """The predictor η (n,) of z."""
@@ -98,20 +101,44 @@ class _MovingObservations(ManyObservations):
         self.n_noise = design.shape[0]
 
     def root(self, noise: Array) -> Array:
+        """``F z₂``."""
         return self.collect(self._site_root * noise)
 
     def root_adjoint(self, vector: Array) -> Array:
+        """``Fᵀ v``."""
         return np.asarray(self._site_root * self.predict(vector))
 
     def design_bar(self, inner: ManyObservationsInner, left: Array, right: Array) -> Array:
-        """Ā, or that of a sparse A's entries, from the pairs of which it is the sum and what the determinant adds."""
-        spread = inner.spread
-        inverse = spread[:, None] * inner.inverse() * spread
-        if sparse.issparse(self.design):
-            starts, columns = self.design.indptr, self.design.indices
-            bar: Array = _by_entry(starts, columns, self.design.data, self.precision, inverse, left, right)
-            return bar
+        """Ā from the pairs of which it is the sum, (3, n) and (3, k), and what the determinant adds."""
+        inverse = inner.spread[:, None] * inner.inverse() * inner.spread
         return np.asarray(left.T @ right - self.precision[:, None] * (self.design @ inverse))
+
+
+class _MovingSparse(_MovingObservations):
+    """The same of a sparse A, whose products are compiled: SciPy takes longer to look at a few thousand entries."""
+
+    def __init__(self, design: Any, precision: Array) -> None:
+        # As `_MovingObservations`, but for G.
+        self.design, self.precision, self._site_root = design, precision, np.sqrt(precision)
+        self._entries = design.indptr, design.indices, design.data
+        self.n_noise, self._n_coefficients = design.shape
+        self.gram = _gram(*self._entries, precision, self._n_coefficients).T
+
+    def predict(self, coefficients: Array) -> Array:
+        """``A x``, (n,)."""
+        predicted: Array = _predict(*self._entries, coefficients)
+        return predicted
+
+    def collect(self, sites: Array) -> Array:
+        """``Aᵀ v``, (k,)."""
+        collected: Array = _collect(*self._entries, sites, self._n_coefficients)
+        return collected
+
+    def design_bar(self, inner: ManyObservationsInner, left: Array, right: Array) -> Array:
+        """The derivative by A's entries, as that by A of a dense one."""
+        inverse = inner.spread[:, None] * inner.inverse() * inner.spread
+        bar: Array = _by_entry(*self._entries, self.precision, inverse, left, right)
+        return bar
 
 
 class _MovingCoefficients(ManyCoefficients):
@@ -133,10 +160,45 @@ def _where(design: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 @compiled
+def _predict(starts: Index, columns: Index, entries: Array, x: Array) -> Array:  # pragma: no cover - compiled
+    """``A x``."""
+    predicted = np.zeros(starts.size - 1)
+    for i in range(predicted.size):
+        for at in range(starts[i], starts[i + 1]):
+            predicted[i] += entries[at] * x[columns[at]]
+    return predicted
+
+
+@compiled
+def _collect(
+    starts: Index, columns: Index, entries: Array, sites: Array, k: int
+) -> Array:  # pragma: no cover - compiled
+    """``Aᵀ v``."""
+    collected = np.zeros(k)
+    for i in range(sites.size):
+        for at in range(starts[i], starts[i + 1]):
+            collected[columns[at]] += entries[at] * sites[i]
+    return collected
+
+
+@compiled
+def _gram(
+    starts: Index, columns: Index, entries: Array, precision: Array, k: int
+) -> Array:  # pragma: no cover - compiled
+    """``AᵀW̄A``."""
+    gram = np.zeros((k, k))
+    for i in range(precision.size):
+        for at in range(starts[i], starts[i + 1]):
+            weighted = precision[i] * entries[at]
+            for other in range(starts[i], starts[i + 1]):
+                gram[columns[at], columns[other]] += weighted * entries[other]
+    return gram
+
+
+@compiled
 def _by_entry(
-    starts: NDArray[np.int64], columns: NDArray[np.int64], entries: Array, precision: Array, inverse: Array,
-    left: Array, right: Array,
-) -> Array:  # pragma: no cover - compiled  # fmt: skip
+    starts: Index, columns: Index, entries: Array, precision: Array, inverse: Array, left: Array, right: Array
+) -> Array:  # pragma: no cover - compiled
     """``Σ leftᵀ right - W̄ A (D E⁻¹ D)`` at the entries of a sparse A."""
     bar = np.empty(entries.size)
     for i in range(precision.size):
