@@ -173,20 +173,30 @@ def laplace_sites_at(density: JointDensity, likelihoods: Likelihoods, theta: Arr
 def _predictors(block: JointBlock, theta: Array) -> tuple[list[tuple[Any, Predictor | Coefficients]], Array]:
     """Of every row its sites, and the map from whitened latents to them without their shift; and the shift."""
     whole = slice(None)
-    # Newton's method works on a covariance alone: its predictor's matrix is never used.
-    if block.kinds is not None:
-        mean, parts, shift = parts_of(block, theta)
-        total = np.asfortranarray(sum(part.covariance() for part in parts), dtype=np.float64)
-        return [(whole, Predictor(mean - shift, total, triangular=True, gram=total))], shift
     if block.design_shape is None:
-        mean, covariance, shift = prior_of(block, theta)
-        if isinstance(covariance, tuple):
-            covariance = KroneckerProduct(covariance).dense()
-        rows = [whole] if block.rows is None else block.rows
-        offset = mean - shift
-        return [(row, Predictor(offset[row], covariance, triangular=True, gram=covariance)) for row in rows], shift
+        mean, covariance, shift = _dense_prior(block, theta)
+        rows = [whole] if block.rows is None else list(block.rows)
+        made = [_of_row(row, mean - shift, covariance) for row in rows]
+        return list(zip(rows, made, strict=True)), shift
     design, mean, spread, _, _, shift = prior_of(block, theta)
     return [(whole, Coefficients(mean - shift, design, spread))], shift
+
+
+def _of_row(row: Any, offset: Array, covariance: Array) -> Predictor:
+    """Of a row's sites, of which the covariance is one of all sites, or the same for every row."""
+    if len(covariance) == offset.size:
+        covariance = covariance[row][:, row]
+    # Newton's method works on a covariance alone: its predictor's matrix is never used.
+    return Predictor(offset[row], covariance, triangular=True, gram=covariance)
+
+
+def _dense_prior(block: JointBlock, theta: Array) -> tuple[Array, Array, Array]:
+    """Mean and covariance of the sites, or of each row where one covariance serves for all; and their shift."""
+    if block.kinds is not None:
+        mean, parts, shift = parts_of(block, theta)
+        return mean, np.asfortranarray(sum(part.covariance() for part in parts), dtype=np.float64), shift
+    mean, covariance, shift = prior_of(block, theta)
+    return mean, KroneckerProduct(covariance).dense() if isinstance(covariance, tuple) else covariance, shift
 
 
 def variational_sites_at(

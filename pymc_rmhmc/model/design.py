@@ -16,7 +16,7 @@ from pymc_rmhmc.errors import DataError
 from pymc_rmhmc.model.observations import RegisteredReader
 from pymc_rmhmc.model.structure import Observation
 
-__all__ = ["DesignReader", "PlainReading", "SameValues"]
+__all__ = ["DesignReader", "PlainReading", "RowByRow", "SameValues"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -38,17 +38,16 @@ class DesignReader:
         What the predictors read.
     shapes : sequence of tuple of int
         Of the nodes.
+    positions : sequence of (k,) int array
+        Where the values of each node's variable are in the node, raveled.
     """
 
     def __init__(
-        self,
-        model: pm.Model,
-        observations: Sequence[Observation],
-        nodes: Sequence[TensorVariable],
-        shapes: Sequence[tuple[int, ...]],
-    ) -> None:
+        self, model: pm.Model, observations: Sequence[Observation], nodes: Sequence[TensorVariable],
+        shapes: Sequence[tuple[int, ...]], positions: Sequence[NDArray[np.int64]],
+    ) -> None:  # fmt: skip
         self._readers = [RegisteredReader(model, observation, nodes) for observation in observations]
-        self._shapes = list(shapes)
+        self._shapes, self._positions = list(shapes), list(positions)
         self.shared = [s for reader in self._readers for s in reader.shared]
 
     @property
@@ -71,7 +70,7 @@ class DesignReader:
         rows = []
         for reader in self._readers:
             maps = reader.form(point, self._shapes).maps
-            parts = [m.dense(int(np.prod(shape))) for m, shape in zip(maps, self._shapes, strict=True)]
+            parts = [m.dense(where.size)[:, where] for m, where in zip(maps, self._positions, strict=True)]
             rows.append(np.hstack(parts))
         return _kept(np.vstack(rows))
 
@@ -81,6 +80,23 @@ def _kept(matrix: Any) -> Any:
     dense = matrix.toarray() if sparse.issparse(matrix) else matrix
     share = np.count_nonzero(dense) / max(dense.size, 1)
     return sparse.csr_array(dense) if share < SPARSE_SHARE else np.ascontiguousarray(dense)
+
+
+class RowByRow:
+    """A where each site is one value of one variable, whose rows are not in the sites' order."""
+
+    shared: Sequence[Any] = ()
+
+    def __init__(self, positions: NDArray[np.int64]) -> None:
+        self._matrix = sparse.eye_array(positions.size, format="csc")[:, positions].tocsr()
+
+    def __call__(self, point: Point) -> Any:
+        """A permutation."""
+        return self._matrix
+
+    def parts(self, point: Point, sizes: Sequence[int]) -> list[Any]:
+        """The same."""
+        return [self._matrix]
 
 
 class SameValues:

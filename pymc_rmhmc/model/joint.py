@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError
-from pymc_rmhmc.model.components import LatentReader
-from pymc_rmhmc.model.design import DesignReader, PlainReading, SameValues
+from pymc_rmhmc.model.components import LatentReader, LatentRow
+from pymc_rmhmc.model.design import DesignReader, PlainReading, RowByRow, SameValues
 from pymc_rmhmc.model.graphs import Evaluator, inlined
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, hyperparameters_of
 from pymc_rmhmc.model.joint_blocks import CovarianceBlock
@@ -180,13 +180,6 @@ def _why_not(block: LatentBlock) -> str:
         return f"nothing is observed of {block.name}"
     if any(o.reading is None for o in block.observations):
         return f"the likelihood of {block.name} is not registered"
-    if all(latent.form == "independent" for latent in block.latents):
-        return ""
-    vectors = [latent for latent in block.latents if latent.form != "independent"]
-    if any(latent.matrices[0].ndim != 2 for latent in vectors):
-        return f"{block.name} has several rows, each with a covariance matrix of its own"
-    if len(block.latents) > 1 and any(latent.variable.ndim != 1 for latent in vectors):
-        return f"{block.name} is a sum, and one of its vectors has several rows"
     return ""
 
 
@@ -220,11 +213,12 @@ def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: P
     block = _with_scales_first(model, block)
     readers = [LatentReader(model, latent) for latent in block.latents]
     shapes = [each.source_shape(point) for each in readers]
+    rows = [each.rows(i, point) for i, each in enumerate(readers)]
     found = _vector_sources(model, block, shapes, point)
     plain = _plain_reading(model, block, [f.node for f in found], shapes, point)
-    if plain is None:
-        return _read_by_a_matrix(model, block, found, shapes, theta, point)
     (first, *others), size = block.latents, math.prod(shapes[0])
+    if plain is None or (others and any(len(r) > 1 for r in rows)):
+        return _read_by_a_matrix(model, block, found, shapes, rows, theta, point)
     read = {f.node: shape for f, shape in zip(found, shapes, strict=True)}
     observed = _terms(model, block, read, theta, plain.sites)
     made: JointBlock
@@ -232,22 +226,29 @@ def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: P
         made = _linear_block(model, block, found, SameValues(size, len(shapes)), theta, observed, point)
     elif first.root == "kronecker":
         made = KroneckerBlock(model, block.name, first, theta, size, observed)
+    elif first.matrix.ndim > 2:
+        made = _linear_block(model, block, found, RowByRow(_positions(rows[0])), theta, observed, point)
+        made.rows = np.array([row.positions for row in rows[0]])
     else:
-        made = CovarianceBlock(model, block.name, first, theta, readers[0].rows(0, point), observed)
+        made = CovarianceBlock(model, block.name, first, theta, rows[0], observed)
     made.plain = plain
     return made
 
 
+def _positions(rows: Sequence[LatentRow]) -> NDArray[np.int64]:
+    """Where a variable's values, row by row, are in what is read of it."""
+    return np.concatenate([row.positions for row in rows])
+
+
 def _read_by_a_matrix(
     model: pm.Model, block: LatentBlock, vectors: Sequence[ScaledSource], shapes: Sequence[tuple[int, ...]],
-    theta: Hyperparameters, point: Point,
+    rows: Sequence[Sequence[LatentRow]], theta: Hyperparameters, point: Point,
 ) -> JointBlock | str:  # fmt: skip
     """A block whose sites are the observations, or the reason why it is none."""
-    if block.latents[0].form != "independent" and block.latents[0].variable.ndim != 1:
-        return f"{block.name} has several rows, of which observations do not read single values"
     found = _with_coefficients(model, block, vectors, shapes, point)
-    reader = DesignReader(model, block.observations, [f.node for f in found], shapes)
-    moving = _moving_design(model, block, [f.node for f in found], shapes, reader.inputs, theta, point)
+    nodes, positions = [f.node for f in found], [_positions(r) for r in rows]
+    reader = DesignReader(model, block.observations, nodes, shapes, positions)
+    moving = _moving_design(model, block, nodes, shapes, positions, reader.inputs, theta, point)
     if isinstance(moving, str):
         return moving
     sizes = reader.sizes(point)
@@ -259,7 +260,7 @@ def _read_by_a_matrix(
 
 def _moving_design(
     model: pm.Model, block: LatentBlock, nodes: Sequence[TensorVariable], shapes: Sequence[tuple[int, ...]],
-    inputs: Sequence[str], theta: Hyperparameters, point: Point,
+    positions: Sequence[NDArray[np.int64]], inputs: Sequence[str], theta: Hyperparameters, point: Point,
 ) -> MovingDesign | str | None:  # fmt: skip
     """A matrix as a function of θ, or the reason why it is none; None where no value variable moves it."""
     if not inputs:
@@ -267,7 +268,7 @@ def _moving_design(
     reason = f"how the predictor reads {block.name} depends on {_names(model, inputs)}"
     if not set(inputs) <= set(theta.names):
         return reason
-    moving = MovingDesign(model, block.observations, nodes, shapes, theta, point)
+    moving = MovingDesign(model, block.observations, nodes, shapes, positions, theta, point)
     return f"{reason} through {moving.reason}" if moving.reason else moving
 
 

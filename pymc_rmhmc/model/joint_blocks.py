@@ -181,8 +181,8 @@ class CovarianceBlock(Block):
 
 
 def covariance_of(latent: LatentVariable) -> TensorVariable:
-    """K as an expression, from whichever matrix the model gives."""
+    """K as an expression, or that of every row, from whichever matrix the model gives."""
     matrix, root = latent.matrix, latent.root
     if root == "covariance":
         return matrix
-    return matrix @ matrix.T if root == "cholesky" else pt.linalg.inv(matrix)
+    return matrix @ matrix.mT if root == "cholesky" else pt.linalg.inv(matrix)

@@ -19,7 +19,7 @@ from pytensor.scalar.basic import Sqrt
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.design import DesignReader, SameValues
+from pymc_rmhmc.model.design import DesignReader, RowByRow, SameValues
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.joint_blocks import Block, covariance_of
 from pymc_rmhmc.model.linear_normals import ScaledSource
@@ -32,7 +32,7 @@ __all__ = ["DesignBlock", "DesignSource", "Reader", "SumBlock"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
-type Reader = DesignReader | SameValues | MovingDesign
+type Reader = DesignReader | SameValues | RowByRow | MovingDesign
 
 # Its square root has a derivative that is finite, and is nothing beside any other scale.
 SMALLEST = 1e-200
@@ -225,7 +225,7 @@ class SumBlock(_LinearBlock):
             return [scale * deviation], scale * location, location, deviation
         size = math.prod(source.shape)
         mean = pt.zeros(size) if latent.mean is None else pt.broadcast_to(latent.mean, source.shape).ravel()
-        first, *others = latent.matrices if latent.root == "kronecker" else [covariance_of(latent)]
+        first, *others = latent.matrices if latent.root == "kronecker" else [_of_all_rows(latent, source.shape)]
         if not source.read.is_scaled:
             return [first, *others], mean, mean, pt.ones(1)
         scale = source.read.scale.ravel()
@@ -287,6 +287,16 @@ def _stated(source: DesignSource) -> tuple[TensorVariable, TensorVariable, Tenso
         pt.broadcast_to(part, source.shape).ravel() for part in (latent.mean, latent.matrix, source.read.scale)
     )
     return mean, deviation, scale
+
+
+def _of_all_rows(latent: LatentVariable, shape: tuple[int, ...]) -> TensorVariable:
+    """The covariance of all values of a variable, whose rows are independent."""
+    covariance = covariance_of(latent)
+    if len(shape) == 1:
+        return covariance
+    n, n_rows = shape[-1], math.prod(shape[:-1])
+    rows = pt.broadcast_to(covariance, (*shape, n)).reshape((n_rows, n, n))
+    return (pt.eye(n_rows)[:, None, :, None] * rows[:, :, None, :]).reshape((n_rows * n, n_rows * n))
 
 
 def _guard_roots(expressions: Sequence[TensorVariable]) -> list[TensorVariable]:

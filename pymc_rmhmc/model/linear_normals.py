@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -30,16 +31,24 @@ PRODUCTS = {"Mul", "Dot", "Matmul", "BatchedDot", "Dot22"}
 def linear_normals(model: pm.Model) -> list[TensorVariable]:
     """Free Normals, in any shape, that every likelihood that depends on them reads linearly and together.
 
-    None of them is in another's prior, and where two are multiplied only those of more than one value count.
+    None of them is in another's prior, and where two are multiplied the one of more values counts.
     """
     free = [v for v in model.free_RVs if isinstance(v.owner.op, NormalRV) and model.rvs_to_transforms.get(v) is None]
     readings = {v: read_likelihood(v) for v in model.observed_RVs}
-    for candidates in (free, [v for v in free if v.type.broadcastable != (True,) * v.ndim]):
-        chosen = [v for v in candidates if _is_read(model, v, readings)]
-        etas = [found[1].eta for found in readings.values() if found is not None]
-        if chosen and all(_is_linear(eta, chosen) for eta in etas):
-            return chosen
-    return []
+    etas = [found[1].eta for found in readings.values() if found is not None]
+    candidates = [v for v in free if _is_read(model, v, readings)]
+    if all(_is_linear(eta, candidates) for eta in etas):
+        return candidates
+    chosen: list[TensorVariable] = []
+    for variable in sorted(candidates, key=_size, reverse=True):
+        if all(_is_linear(eta, [*chosen, variable]) for eta in etas):
+            chosen.append(variable)
+    return [v for v in candidates if v in chosen]
+
+
+def _size(variable: TensorVariable) -> float:
+    """How many values a variable has; infinite where that may change."""
+    return math.prod(math.inf if length is None else length for length in variable.type.shape)
 
 
 def _is_read(model: pm.Model, variable: TensorVariable, readings: dict) -> bool:

@@ -64,6 +64,8 @@ class MovingDesign:
         What the predictors read.
     shapes : sequence of tuple of int
         Of the nodes.
+    positions : sequence of (k,) int array
+        Where the values of each node's variable are in the node, raveled.
     theta : Hyperparameters
         Everything that moves A.
     point : dict
@@ -83,7 +85,7 @@ class MovingDesign:
 
     def __init__(
         self, model: pm.Model, observations: Sequence[Observation], nodes: Sequence[TensorVariable], shapes: Shapes,
-        theta: Hyperparameters, point: Point,
+        positions: Sequence[NDArray[np.int64]], theta: Hyperparameters, point: Point,
     ) -> None:  # fmt: skip
         holders = {node: node.type() for node in nodes}
         moving = [value for value in model.value_vars if value.name in theta.names]
@@ -92,7 +94,7 @@ class MovingDesign:
         self.reason = next((p.reason for p in patterns if p.reason), "")
         if self.reason:
             return
-        self._patterns, self._shapes = patterns, list(shapes)
+        self._patterns, self._shapes, self._positions = patterns, list(shapes), list(positions)
         self.shared = [s for p in patterns for s in p.shared]
         where = self._where(point)
         self.shape = where.shape
@@ -110,16 +112,21 @@ class MovingDesign:
 
     def _where(self, point: Point) -> NDArray[np.bool_]:
         """Where A may be other than 0, (n, k)."""
-        return np.vstack([pattern(point, self._shapes) for pattern in self._patterns])
+        read = [pattern(point, self._shapes) for pattern in self._patterns]
+        return np.vstack([
+            np.hstack([part[:, where] for part, where in zip(parts, self._positions, strict=True)]) for parts in read
+        ])  # fmt: skip
 
     def _along(self, seeds: Array, theta: Hyperparameters) -> TensorVariable:
         """What η gains along some directions (c, k), as an expression of θ, (c, n)."""
-        ends = np.cumsum([0, *(int(np.prod(shape)) for shape in self._shapes)])
+        cuts = np.cumsum([where.size for where in self._positions])[:-1]
+        parts = zip(np.split(seeds, cuts, axis=1), self._positions, strict=True)
+        read = [part[:, np.argsort(where)] for part, where in parts]
         gained = []
         for pattern in self._patterns:
             batches, origin = {}, {}
-            for holder, shape, start, end in zip(pattern.holders, self._shapes, ends[:-1], ends[1:], strict=True):
-                batches[holder] = pt.as_tensor(seeds[:, start:end].reshape(-1, *shape))
+            for holder, shape, part in zip(pattern.holders, self._shapes, read, strict=True):
+                batches[holder] = pt.as_tensor(part.reshape(-1, *shape))
                 origin[holder] = pt.specify_shape(pt.zeros(shape), holder.type.shape)
             (predictor,) = theta.place([pattern.predictor])
             base = clone_replace([predictor], origin)[0].ravel()
@@ -206,12 +213,12 @@ class _Pattern:
         self._at_point = pytensor.function(values, [f.shape for f in factors], **options)
         self._free = pytensor.function([*holders, *stand_ins, *values], free, **options)
 
-    def __call__(self, point: Point, shapes: Shapes) -> NDArray[np.bool_]:
-        """Where it may be other than 0, (n_obs, k)."""
+    def __call__(self, point: Point, shapes: Shapes) -> list[NDArray[np.bool_]]:
+        """Where it may be other than 0, (n_obs, k) for each holder."""
         rng, values = np.random.default_rng(0), [point[name] for name in self.names]
         random = [rng.uniform(0.5, 1.5, tuple(shape)) for shape in self._at_point(*values)]
         form = read_linear_form(lambda sources: self._free(*sources, *random, *values), shapes)
-        return np.hstack([m.dense(int(np.prod(s))) != 0.0 for m, s in zip(form.maps, shapes, strict=True)])
+        return [m.dense(int(np.prod(s))) != 0.0 for m, s in zip(form.maps, shapes, strict=True)]
 
 
 def _factors(

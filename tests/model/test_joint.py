@@ -410,6 +410,14 @@ def sparse_item_response() -> None:
     poisson(slope[np.arange(N) % 3] * ability[::-1])
 
 
+@form("load", "sigma_log__")
+def factor_model() -> None:
+    """Linear in loads and in factors, though not in both: the many are latent, and what is added beside them."""
+    load, factor, level = pm.Normal("load", 1.0, shape=2), pm.Normal("factor", shape=N), pm.Normal("level")
+    mean = level + load * factor[:, None]
+    pm.Normal("y", mean, pm.HalfNormal("sigma"), observed=np.stack([COUNTS, COUNTS[::-1]], axis=1) / 3.0)
+
+
 @form("period_log__", "ls_log__", "eta_log__")
 def periodic_hsgp() -> None:
     """Its basis functions move with the period."""
@@ -518,6 +526,42 @@ def centred_rows_of_two_means() -> None:
 def rows_that_stand_still() -> None:
     f = pm.MvNormal("f", np.zeros(N), cov=np.eye(N) + 0.4, shape=(2, N))
     pm.Poisson("y", mu=pm.math.exp(f + pm.Normal("middle", shape=(2, 1))), observed=np.stack([COUNTS, COUNTS[::-1]]))
+
+
+@form("scale_log__", "level", "sigma_log__")
+def rows_of_two_covariances() -> None:
+    covariances = pm.HalfNormal("scale") * np.stack([np.eye(N) + 0.4, 2.0 * np.eye(N)])
+    f = pm.MvNormal("f", pm.Normal("level") * np.ones(N), cov=covariances)
+    pm.Normal("y", f, pm.HalfNormal("sigma", shape=2)[:, None], observed=np.stack([COUNTS, COUNTS[::-1]]) / 3.0)
+
+
+@form("scale_log__")
+def factors_of_two_rows_of_which_each_observation_reads_one_value() -> None:
+    factors = np.stack([np.linalg.cholesky(np.eye(N) + 0.4), np.eye(N) * 1.5])
+    f = pm.MvNormal("f", np.zeros(N), chol=pm.HalfNormal("scale") * factors)
+    poisson(f.T[INDEX % N, np.arange(len(INDEX)) % 2][:N])
+
+
+@form("ls_log__", "level")
+def averaged_rows() -> None:
+    f = gp_prior("f", ls=pm.HalfNormal("ls"), n_outputs=2)
+    poisson(np.array([0.5, -0.3]) @ f + pm.Normal("level"))
+
+
+@form("ls_log__", "alpha_log__")
+def centred_rows_beside_a_vector() -> None:
+    covariance = pm.gp.cov.Matern32(1, ls=pm.HalfNormal("ls"))(X) + 0.1 * np.eye(N)
+    f = pm.MvNormal("f", np.linspace(0.0, 1.0, N), cov=covariance, shape=(2, N))
+    mu = pm.math.exp(f[0] + f[1][::-1] + gp_prior("g"))
+    pm.NegativeBinomial("y", mu=mu, alpha=pm.Exponential("alpha", 1.0), observed=COUNTS)
+
+
+@form("ls_log__", "eta_log__", "level")
+def scaled_rows() -> None:
+    """A number for each, and whitened: the variable is (rows, places), and its source (places, rows)."""
+    f = gp_prior("f", ls=pm.HalfNormal("ls"), n_outputs=2)
+    eta = pm.Normal("level") + pm.HalfNormal("eta", shape=2)[:, None] * f
+    pm.Poisson("y", mu=pm.math.exp(eta), observed=np.stack([COUNTS, COUNTS[::-1]]))
 
 
 @form("scale_log__")
@@ -760,12 +804,13 @@ def test_sites_of_coefficients_stand_still_where_not_all_likelihoods_have_parame
 
 TARGETS = [
     "on_a_grid", "on_a_grid_of_three_axes_read_as_an_array", "averages_over_a_grid", "rows_read_across",
-    "centred_rows_of_two_means", "rows_that_stand_still", "exponents_of_exponents", "scaled_process",
-    "process_times_a_number_of_any_sign", "whitened_process_of_any_sign", "scaled_processes_of_a_sum",
-    "process_with_a_number_for_every_value", "scaled_on_a_grid", "coefficients_of_warped_inputs",
-    "more_coefficients_of_warped_inputs_than_data", "decay", "item_response", "sparse_item_response", "periodic_hsgp",
-    "process_of_two_likelihoods_that_read_it_apart", "process_and_coefficients_of_warped_inputs",
-    "grid_times_what_may_be_nothing",
+    "centred_rows_of_two_means", "rows_of_two_covariances", "averaged_rows", "centred_rows_beside_a_vector",
+    "scaled_rows", "factors_of_two_rows_of_which_each_observation_reads_one_value", "rows_that_stand_still",
+    "exponents_of_exponents", "scaled_process", "process_times_a_number_of_any_sign",
+    "whitened_process_of_any_sign", "scaled_processes_of_a_sum", "process_with_a_number_for_every_value",
+    "scaled_on_a_grid", "coefficients_of_warped_inputs", "more_coefficients_of_warped_inputs_than_data", "decay",
+    "item_response", "sparse_item_response", "factor_model", "periodic_hsgp", "process_of_two_likelihoods_that_read_it_apart",
+    "process_and_coefficients_of_warped_inputs", "grid_times_what_may_be_nothing",
 ]  # fmt: skip
 
 
@@ -860,27 +905,8 @@ def unregistered() -> None:
     pm.Logistic("y", mu=gp_prior("f", ls=pm.HalfNormal("ls")), s=1.0, observed=COUNTS / 2.0)
 
 
-def averaged_rows() -> None:
-    f = gp_prior("f", ls=pm.HalfNormal("ls"), n_outputs=2)
-    pm.Poisson("y", mu=pm.math.exp(f.sum(axis=0)), observed=COUNTS)
-
-
-def rows_of_two_covariances() -> None:
-    covariances = pm.HalfNormal("scale") * np.stack([np.eye(N) + 0.4, 2.0 * np.eye(N)])
-    f = pm.MvNormal("f", np.zeros(N), cov=covariances)
-    pm.Poisson("y", mu=pm.math.exp(f), observed=np.stack([COUNTS, COUNTS[::-1]]))
-
-
-def rows_beside_a_vector() -> None:
-    f = gp_prior("f", ls=pm.HalfNormal("ls"), n_outputs=2, reparameterize=False)
-    poisson(f[0] + f[1] + gp_prior("g"))
-
-
 REASONS = [
     (unregistered, "the likelihood of f is not registered"),
-    (averaged_rows, "f has several rows, of which observations do not read single values"),
-    (rows_of_two_covariances, "f has several rows, each with a covariance matrix of its own"),
-    (rows_beside_a_vector, "f + g is a sum, and one of its vectors has several rows"),
     (MODELS["centred"], "no block depends on continuous hyperparameters"),
 ]
 

@@ -247,6 +247,53 @@ class Scaled(Latents):
         return np.concatenate((first, drawn["g_rotated_"]))
 
 
+class Warped(Latents):
+    """Coefficients of inputs that a hyperparameter warps, and of groups that one multiplies, row by row."""
+
+    n = len(GROUP)
+    powers = np.array([1.0, 0.5, 1.0, 1.0, 1.0, 0.0])
+    priors = (("warp", "", 0.2, 0.4), ("load", "log", -0.3, 0.5), ("tau", "log", -0.3, 0.4), ("level", "", 0.3, 0.5))
+
+    def build(self, held):
+        slopes = pm.Normal("slopes", 0.2, 0.3, shape=2)
+        groups = pm.Normal("groups", held["level"], held["tau"], shape=3)
+        return 0.1 + pt.exp(held["warp"] * DESIGN) @ slopes + held["load"] ** self.powers * groups[GROUP]
+
+    def draw(self, held, rng):
+        slopes, groups = rng.normal(0.2, 0.3, 2), held["level"] + held["tau"] * rng.standard_normal(3)
+        eta = 0.1 + np.exp(held["warp"] * DESIGN) @ slopes + held["load"] ** self.powers * groups[GROUP]
+        return {"slopes": slopes, "groups": groups}, eta
+
+    def noise(self, held, drawn):
+        return np.concatenate(((drawn["slopes"] - 0.2) / 0.3, (drawn["groups"] - held["level"]) / held["tau"]))
+
+
+class Loaded(Latents):
+    """A process that most sites read times what may be nothing, and a whitened one times a power of the input."""
+
+    n = len(X)
+    priors = (("lengthscale", "log", -1.0, 0.5), ("weight", "", 0.4, 0.8), ("warp", "", 0.2, 0.5))
+
+    def build(self, held):
+        kernel = pm.gp.cov.Matern32(1, ls=held["lengthscale"])
+        gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(0.4), cov_func=kernel)
+        f = gp.prior("f", X, reparameterize=False, jitter=1e-4)
+        loads = pt.concatenate([np.ones(1), pt.maximum(held["weight"], 0.0) * np.ones(4)])
+        g = pm.gp.Latent(cov_func=0.5 * pm.gp.cov.Matern32(1, ls=0.3)).prior("g", X, jitter=1e-4)
+        return loads * f + X[:, 0] ** pt.exp(held["warp"]) * g
+
+    def draw(self, held, rng):
+        f = 0.4 + matern_root(X, held["lengthscale"]) @ rng.standard_normal(self.n)
+        noise = rng.standard_normal(self.n)
+        loads = np.where(np.arange(self.n) < 1, 1.0, max(held["weight"], 0.0))
+        eta = loads * f + X[:, 0] ** np.exp(held["warp"]) * (matern_root(X, 0.3, 0.5) @ noise)
+        return {"f": f, "g_rotated_": noise}, eta
+
+    def noise(self, held, drawn):
+        first = np.linalg.solve(matern_root(X, held["lengthscale"]), drawn["f"] - 0.4)
+        return np.concatenate((first, drawn["g_rotated_"]))
+
+
 class Grid(Latents):
     """A process on a grid of two by three, with a lengthscale along each axis."""
 

@@ -22,7 +22,17 @@ from pymc_rmhmc.geometry.held import HeldNoise, WithoutThetaForce
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.steps import alternation
 from pymc_rmhmc.steps.alternation import ROUNDS, Alternation
-from tests.statistical.joint_cases import LIKELIHOODS, Grid, Problem, Process, Rows, Scaled, Sum, absurd_sites
+from tests.statistical.joint_cases import (
+    LIKELIHOODS,
+    Grid,
+    Loaded,
+    Problem,
+    Process,
+    Rows,
+    Scaled,
+    Sum,
+    absurd_sites,
+)
 from tests.statistical.test_joint import following, watched, width
 from tests.statistical.test_sbc import PLACES, p_value, rank
 from tests.steps.conftest import draw
@@ -44,6 +54,7 @@ PROBLEMS = {
     "rows, bernoulli_probit": Problem(Rows(), "bernoulli_probit", simulations=120),
     "sum of two vectors, negativebinomial_log": Problem(Sum(), "negativebinomial_log", simulations=120),
     "scaled processes, normal_identity": Problem(Scaled(), "normal_identity", simulations=120),
+    "processes times functions, poisson_log": Problem(Loaded(), "poisson_log", simulations=120),
 }
 # Every form of the latents, with parameters of the likelihood and without: that move asks likelihoods for nothing new.
 MOVED_AT_ONCE = [
@@ -53,8 +64,8 @@ MOVED_AT_ONCE = [
     "whitened process, normal_identity",
     *list(PROBLEMS)[len(LIKELIHOODS) :],
 ]
-# Forty-two tests of correct samplers; see test_sbc.
-LEVEL = 1e-3 / 42 / 3
+# Forty-four tests of correct samplers; see test_sbc.
+LEVEL = 1e-3 / 44 / 3
 
 
 def absurd_emulator(d: int, seed: int = 0) -> Emulator:

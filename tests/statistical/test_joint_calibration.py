@@ -6,6 +6,8 @@ that are wrong on purpose, which the same tests reject.
 
 from __future__ import annotations
 
+from unittest import mock
+
 import arviz as az
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from pymc_rmhmc.model.likelihoods import registered_likelihoods
 from tests.statistical.joint_cases import (
     LIKELIHOODS,
     Grid,
+    Loaded,
     Mixed,
     Problem,
     Process,
@@ -28,6 +31,7 @@ from tests.statistical.joint_cases import (
     Scaled,
     Shrunk,
     Sum,
+    Warped,
     absurd_sites,
 )
 from tests.statistical.test_joint import calibrate, following, poor_chart
@@ -46,11 +50,14 @@ PROBLEMS = {
     "more coefficients than data, studentt_identity": Problem(Shrunk(), "studentt_identity"),
     "sum of two vectors, negativebinomial_log": Problem(Sum(), "negativebinomial_log"),
     "scaled processes, normal_identity": Problem(Scaled(), "normal_identity"),
+    "coefficients of warped inputs, poisson_log": Problem(Warped(), "poisson_log"),
+    "coefficients of warped inputs, negativebinomial_log": Problem(Warped(), "negativebinomial_log"),
+    "processes times functions, normal_identity": Problem(Loaded(), "normal_identity"),
     "grid, poisson_log": Problem(Grid(), "poisson_log"),
     "rows, normal_identity": Problem(Rows(), "normal_identity"),
 }
-# Thirty tests of correct samplers by ranks; see test_sbc.
-LEVEL = 1e-3 / 30 / 3
+# Some forty tests of correct samplers by ranks; see test_sbc.
+LEVEL = 1e-3 / 40 / 3
 
 
 def calibrate_absurdly(problem: Problem, target_class=JointTarget, seed: int = 1):
@@ -65,7 +72,7 @@ def test_every_registered_likelihood_is_calibrated():
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_ranks_of_the_truth_are_uniform_whatever_the_sites(name):
     problem = PROBLEMS[name]
-    has_vectors = isinstance(problem.latents, Process | Sum | Scaled | Grid | Rows)
+    has_vectors = isinstance(problem.latents, Process | Sum | Scaled | Loaded | Grid | Rows)
     assert (problem.joint.blocks[0].design_shape is None) == has_vectors
     p, failure_rate, acceptance = calibrate_absurdly(problem)
     assert p > LEVEL
@@ -171,6 +178,17 @@ class WithoutSpreadsVolume(JointTarget):
         return made
 
 
+class StaleDesign(JointTarget):
+    """The evidence of a design as it is at one θ, while the map takes it along."""
+
+    def conditional(self, which, theta, sites, **options):
+        made, block = super().conditional(which, theta, sites, **options), self.density.blocks[which]
+        (fixed, *_), (_, *rest) = block.prior(np.zeros(self.n_theta)), block.prior(theta)
+        with mock.patch.object(block, "prior", return_value=(fixed, *rest)):
+            made.log_evidence = super().conditional(which, theta, sites, **options).log_evidence
+        return made
+
+
 class WithoutTheSitesMoving(JointTarget):
     """The evidence of the sites as they were, while the map takes them along."""
 
@@ -183,6 +201,8 @@ class WithoutTheSitesMoving(JointTarget):
 DENSE = Problem(Process("centred", amplitude=0.0, level=0.0), "poisson_log", simulations=250)
 DIAGONAL = Problem(Mixed("centred"), "poisson_log", simulations=250)
 NOISE = Problem(Mixed("non-centred"), "normal_identity", simulations=500)
+WARPED = Problem(Warped(), "poisson_log", simulations=450)
+LOADED = Problem(Loaded(), "poisson_log", simulations=350)
 MUTANTS = {
     "stale centre, covariance": (DENSE, StaleCentre),
     "stale centre, coefficients": (DIAGONAL, StaleCentre),
@@ -194,14 +214,17 @@ MUTANTS = {
     ),
     "sites of coefficients that move, evidence that does not": (NOISE, WithoutTheSitesMoving),
     "no volume of the spreads": (DIAGONAL, WithoutSpreadsVolume),
+    "stale design, coefficients": (WARPED, StaleDesign),
+    "stale design, sum": (LOADED, StaleDesign),
 }
 
 
 def calibrate_in_cell(problem: Problem, target_class=JointTarget, seed: int = 1):
     """With sites that are narrow, so that their evidence depends on the hyperparameters."""
     n = problem.latents.n
-    # `following` makes sites that move weaker.
-    strength = 40.0 if problem.joint.blocks[0].has_moving_sites else 1.0
+    # `following` makes sites that move weaker; and a design moves the evidence of strong ones alone.
+    block = problem.joint.blocks[0]
+    strength = 40.0 if block.has_moving_sites else 10.0 if block.has_moving_design else 1.0
     return calibrate(problem, target_class, seed, GaussianSites(np.full(n, -strength), np.full(n, 3.0 * strength)))
 
 
@@ -213,7 +236,9 @@ def test_every_mutant_is_rejected(name):
 
 
 @pytest.mark.parametrize(
-    "problem", [DENSE, DIAGONAL, NOISE], ids=["covariance", "coefficients", "coefficients under a noise"]
+    "problem",
+    [DENSE, DIAGONAL, NOISE, WARPED, LOADED],
+    ids=["covariance", "coefficients", "coefficients under a noise", "coefficients, moving", "sum, moving"],
 )
 def test_the_correct_target_passes_where_the_mutants_fail(problem):
     p, failure_rate, acceptance = calibrate_in_cell(problem)

@@ -7,6 +7,7 @@ import re
 import cloudpickle
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 
 from pymc_rmhmc import RMHMC
@@ -76,6 +77,50 @@ def test_the_reported_log_density_is_the_models_at_every_draw(reparameterize):
     exact = model.compile_logp()
     logp = [float(exact(point)) for point in value_points(model, idata)]
     np.testing.assert_allclose(idata.sample_stats["lp"].values[0], logp, atol=1e-6)
+
+
+def item_response() -> None:
+    """Discriminations multiply what is linear: A is sparse, and moves."""
+    person, item = np.divmod(np.arange(45), 3)
+    slope, ability = pm.LogNormal("slope", 0.0, 0.5, shape=3), pm.Normal("ability", shape=15)
+    easiness = pm.Normal("easiness", 0.0, pm.HalfNormal("spread"), shape=3)
+    observed = (np.random.default_rng(0).random(45) < 0.6).astype(int)
+    pm.Bernoulli("y", logit_p=slope[item] * (ability[person] + easiness[item]), observed=observed)
+
+
+def decay() -> None:
+    rate, t = pm.LogNormal("rate", 0.0, 0.5), np.linspace(0.0, 3.0, N)
+    start, floor = pm.Normal("start", 1.0, 2.0), pm.Normal("floor")
+    observed = 0.5 + 2.0 * np.exp(-t) + 0.1 * np.random.default_rng(1).standard_normal(N)
+    pm.Normal("y", floor + start * pt.exp(-rate * t), pm.HalfNormal("sigma"), observed=observed)
+
+
+def loaded_process() -> None:
+    """From the place where nothing is read of it on."""
+    f = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=pm.LogNormal("ls", -1.0, 0.3))).prior("f", X)
+    pm.Poisson("y", mu=pm.math.exp(pm.Normal("load") * f), observed=COUNTS)
+
+
+def rows_of_two_covariances() -> None:
+    covariances = [pm.gp.cov.Matern52(1, ls=pm.LogNormal(name, -1.0, 0.3))(X) + 0.01 * np.eye(N) for name in "ab"]
+    f = pm.MvNormal("f", np.zeros(N), cov=pt.stack(covariances))
+    pm.Poisson("y", mu=pm.math.exp(f), observed=np.stack([COUNTS, COUNTS[::-1]]))
+
+
+@pytest.mark.parametrize("form", [item_response, decay, loaded_process, rows_of_two_covariances])
+def test_whatever_predictors_read_by_is_sampled_with_it(form):
+    with pm.Model() as model:
+        form()
+        step = RMHMC()
+    assert {v.name for v in step.vars} == {v.name for v in model.value_vars}
+    idata = draw(model, step, draws=60, tune=60)
+    assert (idata.sample_stats["failure"] != Failure.NONE).sum() <= 1
+    assert idata.sample_stats["acceptance_rate"].mean() > 0.5
+    exact = model.compile_logp()
+    logp = [float(exact(point)) for point in value_points(model, idata)]
+    np.testing.assert_allclose(idata.sample_stats["lp"].values[0], logp, atol=1e-6)
+    copy = cloudpickle.loads(cloudpickle.dumps(step))
+    np.testing.assert_array_equal(*(advance(s, model.initial_point(), 3)[1] for s in (step, copy)))
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
