@@ -320,7 +320,7 @@ def test_cheap_hyperparameters_are_not_emulated(kind):
     target, _ = gaussian_target()
     blocks = [FixedBlock(b.y, b.centred, b.sigma, fixed_covariance=True) for b in target.density.blocks]
     for block in blocks:
-        block.has_moving_sites = False
+        block.has_moving_sites = block.has_moving_design = False
         if kind == "coefficients":
             block.fixed_covariance, block.design_shape = False, (len(block.y), len(block.y))
     assert emulate_marginal(with_blocks(target, blocks), thetas_of(target, 100), np.random.default_rng(1)) is None
