@@ -810,7 +810,8 @@ TARGETS = [
     "whitened_process_of_any_sign", "scaled_processes_of_a_sum", "process_with_a_number_for_every_value",
     "scaled_on_a_grid", "coefficients_of_warped_inputs", "more_coefficients_of_warped_inputs_than_data", "decay",
     "item_response", "sparse_item_response", "factor_model", "periodic_hsgp",
-    "process_of_two_likelihoods_that_read_it_apart", "process_and_coefficients_of_warped_inputs", "grid_times_what_may_be_nothing",
+    "process_of_two_likelihoods_that_read_it_apart", "process_and_coefficients_of_warped_inputs",
+    "grid_times_what_may_be_nothing",
 ]  # fmt: skip
 
 
