@@ -10,6 +10,7 @@ from scipy.stats import t
 
 from benchmarks.joint_problems import JOINT_PROBLEMS
 from benchmarks.linear_problems import LINEAR_PROBLEMS
+from benchmarks.moving_problems import MOVING_PROBLEMS
 
 __all__ = ["BARS", "LARGEST_RHAT", "SMALLEST_ESS", "Verdict", "interval", "shortcomings", "verdict"]
 
@@ -23,6 +24,7 @@ BARS: dict[str, float] = {
     **dict.fromkeys(JOINT_PROBLEMS, 20.0),
     **{name: 4.0 for name in JOINT_PROBLEMS if name.startswith(("logit", "cox"))},
     **dict.fromkeys(LINEAR_PROBLEMS, 1.5),
+    **dict.fromkeys(MOVING_PROBLEMS, 1.0),
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from benchmarks.joint_problems import JOINT_PROBLEMS
 from benchmarks.linear_problems import LINEAR_PROBLEMS
+from benchmarks.moving_problems import MOVING_PROBLEMS
 
 RESULTS = Path(__file__).resolve().parent / "results" / "runs.jsonl"
 ONE_THREAD = {
@@ -51,6 +52,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "cox 64": FIXED,
     **dict.fromkeys(JOINT_PROBLEMS, ("flat", "nutpie", "laplace NUTS", "MCLMC")),
     **dict.fromkeys(LINEAR_PROBLEMS, ("flat", "nutpie", "nutpie centred", "laplace NUTS", "MCLMC")),
+    **dict.fromkeys(MOVING_PROBLEMS, ("flat", "nutpie", "laplace NUTS", "MCLMC")),
 }
 # Draws a chain where a sampler's default does not reach 200 effective ones; the same for every seed.
 DRAWS: dict[tuple[str, str], int] = {

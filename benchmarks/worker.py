@@ -11,6 +11,7 @@ from benchmarks.deadline import Deadline
 from benchmarks.joint_problems import JOINT_PROBLEMS
 from benchmarks.linear_problems import LINEAR_PROBLEMS
 from benchmarks.measures import measured
+from benchmarks.moving_problems import MOVING_PROBLEMS
 from benchmarks.outcome import CannotRunError
 from benchmarks.problems import PROBLEMS
 
@@ -20,10 +21,10 @@ def main(problem: str, target: str, seed: str, seconds: str, draws: str = "") ->
     logging.getLogger("pymc").setLevel(logging.ERROR)
     module, function = target.split(":")
     options = {"draws": int(draws)} if draws else {}
+    problems = PROBLEMS | JOINT_PROBLEMS | LINEAR_PROBLEMS | MOVING_PROBLEMS
     try:
-        outcome = getattr(import_module(module), function)(
-            (PROBLEMS | JOINT_PROBLEMS | LINEAR_PROBLEMS)[problem](), int(seed), Deadline(float(seconds)), **options
-        )
+        sampler = getattr(import_module(module), function)
+        outcome = sampler(problems[problem](), int(seed), Deadline(float(seconds)), **options)
     except CannotRunError as reason:
         record = {"error": str(reason)}
     else:

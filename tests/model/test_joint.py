@@ -22,7 +22,18 @@ from pymc_rmhmc.model import JointModel, compile_model, read_joint, read_structu
 from pymc_rmhmc.model.dependence import linear_inputs
 from pymc_rmhmc.model.graphs import substitute
 from pymc_rmhmc.model.multipliers import is_never_zero
-from tests.model.conftest import BINARY, COUNTS, INDEX, INDEX_COUNTS, MODELS, N, X, covariance, gp_prior
+from tests.model.conftest import (
+    BINARY,
+    COUNTS,
+    INDEX,
+    INDEX_COUNTS,
+    MODELS,
+    N,
+    X,
+    covariance,
+    exact_log_density,
+    gp_prior,
+)
 from tests.model.test_compile import log_density as conditional_density
 
 FORMS: dict[str, tuple[Callable[[], None], set[str]]] = {}
@@ -689,7 +700,7 @@ def differences(function, at: np.ndarray, h: float = 1e-5) -> np.ndarray:
 
 
 def assert_is_the_model(joint: JointModel, model: pm.Model, seeds=(1, 2)) -> None:
-    exact = model.compile_logp()
+    exact = exact_log_density(model)
     for seed in seeds:
         point = random_point(model, seed)
         joint.bind(point)
@@ -835,7 +846,7 @@ def test_the_gradient_is_a_difference_and_values_are_found_again(name):
         point = target.at(target.enter(there, [values], rng))
         np.testing.assert_allclose(point.theta, there, atol=1e-9)
         np.testing.assert_allclose(target.latents(point)[0], values, atol=1e-7)
-        exact = float(model.compile_logp()(initial | joint.theta.unpack(there) | named))
+        exact = float(exact_log_density(model)(initial | joint.theta.unpack(there) | named))
         assert target.model_log_density(point) == pytest.approx(exact, abs=1e-6)
 
 
@@ -926,7 +937,7 @@ def test_a_process_times_a_whole_number_that_moves_is_sampled_given_that():
         poisson(pt.cast(pm.Normal("weight", 1.7), "int64") * f)
     structure, reason = read_together(model, None, model.initial_point())
     assert reason == "how the predictor reads f depends on weight through an index, a comparison or a whole number"
-    compiled, exact = compile_model(structure), model.compile_logp()
+    compiled, exact = compile_model(structure), exact_log_density(model)
     for seed in (1, 2):
         point = random_point(model, seed)
         assert conditional_density(compiled, point) == pytest.approx(float(exact(point)), abs=1e-8)
@@ -1133,7 +1144,7 @@ def test_latents_that_another_variable_makes_predictors_read_otherwise_are_sampl
     assert reason.startswith("how the predictor reads")
     assert reason.removesuffix(" through an index, a comparison or a whole number").endswith(" z")
     # The step is built where the model begins, and sees the rest of the points afterwards.
-    compiled, exact = compile_model(structure), model.compile_logp()
+    compiled, exact = compile_model(structure), exact_log_density(model)
     for there in READ_OTHERWISE[make]:
         point = random_point(model, 1) | there
         assert conditional_density(compiled, point) == pytest.approx(float(exact(point)), abs=1e-8)
@@ -1247,7 +1258,7 @@ def test_a_discrete_variable_is_conditioned_on():
     joint = joint_of(model)
     assert joint.theta.names == ("ls_log__",)
     assert "k" in joint.inputs
-    exact, totals = model.compile_logp(), []
+    exact, totals = exact_log_density(model), []
     for k in (0, 1):
         point = random_point(model, 8) | {"k": np.array(k)}
         joint.bind(point)

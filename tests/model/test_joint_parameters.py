@@ -18,7 +18,7 @@ from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model import JointModel
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from tests.model import test_joint
-from tests.model.conftest import BINARY, COUNTS, INDEX, INDEX_COUNTS, N, X, gp_prior
+from tests.model.conftest import BINARY, COUNTS, INDEX, INDEX_COUNTS, N, X, exact_log_density, gp_prior
 from tests.model.test_joint import GROUP, differences, dispersed, grid, joint_of, normal, random_point
 
 CASES: dict[str, tuple[Callable[[], None], dict[str, int]]] = {}
@@ -313,7 +313,7 @@ def test_wherever_they_are_priors_stay_and_the_score_and_borrowed_factors_are_ri
 
 def assert_is_the_model(held: HeldSites, model: pm.Model, joint: JointModel, thetas, latents) -> None:
     """Between two places the density is that of the model with every latent variable held, where sites say so."""
-    exact, logp = model.compile_logp(), []
+    exact, logp = exact_log_density(model), []
     for theta in thetas:
         point = joint.theta.unpack(theta)
         for block, packed in zip(joint.blocks, latents, strict=True):

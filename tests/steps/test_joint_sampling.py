@@ -12,6 +12,7 @@ import pytest
 
 from pymc_rmhmc import RMHMC
 from pymc_rmhmc.errors import CovarianceError, Failure, SamplingError
+from tests.model.conftest import exact_log_density
 from tests.steps.conftest import COUNTS, N, X, draw
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
@@ -74,7 +75,7 @@ def test_the_reported_log_density_is_the_models_at_every_draw(reparameterize):
     assert idata.posterior["ls"].std() > 0.01
     assert idata.posterior["eta"].std() > 0.01
     assert (idata.sample_stats["failure"] == Failure.NONE).all()
-    exact = model.compile_logp()
+    exact = exact_log_density(model)
     logp = [float(exact(point)) for point in value_points(model, idata)]
     np.testing.assert_allclose(idata.sample_stats["lp"].values[0], logp, atol=1e-6)
 
@@ -116,7 +117,7 @@ def test_whatever_predictors_read_by_is_sampled_with_it(form):
     idata = draw(model, step, draws=60, tune=60)
     assert (idata.sample_stats["failure"] != Failure.NONE).sum() <= 1
     assert idata.sample_stats["acceptance_rate"].mean() > 0.5
-    exact = model.compile_logp()
+    exact = exact_log_density(model)
     logp = [float(exact(point)) for point in value_points(model, idata)]
     np.testing.assert_allclose(idata.sample_stats["lp"].values[0], logp, atol=1e-6)
     copy = cloudpickle.loads(cloudpickle.dumps(step))
@@ -196,7 +197,7 @@ def test_named_hyperparameters_are_sampled_and_the_rest_left(caplog):
     assert {v.name for v in step.vars} == {"f", "ls_log__"}
     assert "together with ls; left to other steps: eta" in caplog.text
     step.setup_chain(np.random.default_rng(0), 20, 40)
-    exact, means = model.compile_logp(), []
+    exact, means = exact_log_density(model), []
     for eta in (-2.0, 1.0):
         point, kept = model.initial_point() | {"eta_log__": np.array(eta)}, []
         for _ in range(30):
@@ -216,7 +217,7 @@ def test_a_switchpoint_that_another_step_moves_is_seen_by_every_draw():
         pm.Poisson("y", mu=pm.math.exp(levels[(np.arange(N) >= switch).astype("int64")]), observed=COUNTS)
         step = RMHMC()
         assert [v.name for v in step.vars] == ["levels"]
-        exact, means = model.compile_logp(), []
+        exact, means = exact_log_density(model), []
         step.setup_chain(np.random.default_rng(0), 20, 80)
         for at in (2, N - 2):
             point, kept = model.initial_point() | {"switch": np.array(at)}, []
@@ -240,7 +241,7 @@ def test_a_discrete_variable_beside_is_conditioned_on(discrete):
         idata = draw(model, [step, discrete([k])])
     assert {v.name for v in step.vars} == {"f_rotated_", "ls_log__"}
     assert np.unique(idata.posterior["k"]).size > 1
-    exact = model.compile_logp()
+    exact = exact_log_density(model)
     step.setup_chain(np.random.default_rng(0), 10, 20)
     point = model.initial_point()
     for i in range(20):
@@ -381,7 +382,7 @@ def test_a_grid_is_sampled_with_its_hyperparameters_and_predicted_from():
     assert {v.name for v in step.vars} == {"f_rotated_", "ls_log__", "eta_log__"}
     idata = draw(model, step)
     assert not idata.sample_stats["failure"].any()
-    density = model.compile_logp()
+    density = exact_log_density(model)
     exact = [density(point) for point in value_points(model, idata)]
     np.testing.assert_allclose(idata.sample_stats["lp"].values[0], exact, atol=1e-6)
     with model:

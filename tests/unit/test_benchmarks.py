@@ -17,6 +17,7 @@ from benchmarks.joint_problems import regression
 from benchmarks.joint_target import build as build_joint_target
 from benchmarks.linear_problems import hsgp, mixed
 from benchmarks.measures import largest_rhat, measured, smallest_ess
+from benchmarks.moving_problems import item_response, loaded_counts
 from benchmarks.outcome import CannotRunError, Outcome, merged
 from benchmarks.peers.laplace import joint_gaussian
 from benchmarks.peers.nuts import laplace_mass
@@ -47,7 +48,10 @@ def test_centred_and_whitened_are_one_posterior(name):
 
 @pytest.mark.parametrize(
     "problem",
-    [*(regression(name, 12) for name in ("logit", "poisson", "negative binomial", "student t")), free_cox(4)],
+    [
+        *(regression(name, 12) for name in ("logit", "poisson", "negative binomial", "student t")), free_cox(4),
+        loaded_counts(12),
+    ],  # fmt: skip
     ids=lambda problem: problem.name,
 )
 def test_joint_problems_are_one_posterior_in_both_forms(problem):
@@ -69,12 +73,12 @@ def test_joint_problems_are_one_posterior_in_both_forms(problem):
 
 @pytest.mark.parametrize(
     "problem",
-    [hsgp((8,), 20), hsgp((3, 4), 20), mixed("poisson", 6, 3), mixed("bernoulli", 6, 3)],
+    [hsgp((8,), 20), hsgp((3, 4), 20), mixed("poisson", 6, 3), mixed("bernoulli", 6, 3), item_response(6, 3)],
     ids=lambda problem: problem.name,
 )
 def test_linear_problems_are_one_posterior_in_both_forms(problem):
     centred, whitened = problem.centred(), problem.whitened()
-    name = "weights" if "weights" in problem.parameters else "u"
+    (name,) = {"weights", "u", "difficulty"} & set(problem.parameters)
     scale = whitened[name].owner.inputs[0]  # the deterministic is a named copy of z times its scale
     (factor,) = [part for part in scale.owner.inputs if part is not whitened["z"]]
     deviation = whitened.compile_fn(
