@@ -9,6 +9,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from scipy import sparse
 
 from pymc_rmhmc.approximation.joint import moving_sites
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
@@ -267,6 +268,8 @@ def flattened(parts) -> np.ndarray:
     """All that a prior states, in one array."""
     if isinstance(parts, np.ndarray | float):
         return np.ravel(parts)
+    if parts is None or sparse.issparse(parts):  # an identity, or another matrix
+        return np.empty(0) if parts is None else np.ravel(parts.toarray())
     return np.concatenate([flattened(part) for part in parts] or [np.empty(0)])
 
 

@@ -285,8 +285,9 @@ class ManyObservationsInner(_Inner):
         return inverse_lower(self._factor)
 
     def inverse(self) -> Array:
-        """E⁻¹, (k, k)."""
-        return np.asarray(self._half_inverse.T @ self._half_inverse)
+        """The lower triangle of E⁻¹, (k, k); what is above it is not to be read."""
+        product, _ = lapack.dlauum(self._half_inverse, lower=1)
+        return np.asarray(product)
 
     def variances(self) -> Array:
         """The diagonal of ``A D E⁻¹ D Aᵀ``, (n,)."""

@@ -20,6 +20,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.linalg import blas
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.design import (
@@ -110,8 +111,9 @@ class _MovingObservations(ManyObservations):
 
     def design_bar(self, inner: ManyObservationsInner, left: Array, right: Array) -> Array:
         """Ā from the pairs of which it is the sum, (3, n) and (3, k), and what the determinant adds."""
-        inverse = inner.spread[:, None] * inner.inverse() * inner.spread
-        return np.asarray(left.T @ right - self.precision[:, None] * (self.design @ inverse))
+        scaled = np.asfortranarray((self.design * inner.spread).T)
+        solved = blas.dsymm(1.0, inner.inverse(), scaled, lower=1).T * inner.spread
+        return np.asarray(left.T @ right - self.precision[:, None] * solved)
 
 
 class _MovingSparse(_MovingObservations):
@@ -136,8 +138,7 @@ class _MovingSparse(_MovingObservations):
 
     def design_bar(self, inner: ManyObservationsInner, left: Array, right: Array) -> Array:
         """The derivative by A's entries, as that by A of a dense one."""
-        inverse = inner.spread[:, None] * inner.inverse() * inner.spread
-        bar: Array = _by_entry(*self._entries, self.precision, inverse, left, right)
+        bar: Array = _by_entry(*self._entries, self.precision, inner.inverse().T, inner.spread, left, right)
         return bar
 
 
@@ -197,16 +198,18 @@ def _gram(
 
 @compiled
 def _by_entry(
-    starts: Index, columns: Index, entries: Array, precision: Array, inverse: Array, left: Array, right: Array
-) -> Array:  # pragma: no cover - compiled
-    """``Σ leftᵀ right - W̄ A (D E⁻¹ D)`` at the entries of a sparse A."""
+    starts: Index, columns: Index, entries: Array, precision: Array, inverse: Array, spread: Array, left: Array,
+    right: Array,
+) -> Array:  # pragma: no cover - compiled  # fmt: skip
+    """``Σ leftᵀ right - W̄ A (D E⁻¹ D)`` at the entries of a sparse A, given the upper triangle of E⁻¹."""
     bar = np.empty(entries.size)
     for i in range(precision.size):
         for at in range(starts[i], starts[i + 1]):
-            total = 0.0
+            total, column = 0.0, columns[at]
             for other in range(starts[i], starts[i + 1]):
-                total += entries[other] * inverse[columns[other], columns[at]]
-            bar[at] = -precision[i] * total
+                first, last = min(columns[other], column), max(columns[other], column)
+                total += entries[other] * spread[columns[other]] * inverse[first, last]
+            bar[at] = -precision[i] * total * spread[column]
             for pair in range(left.shape[0]):
-                bar[at] += left[pair, i] * right[pair, columns[at]]
+                bar[at] += left[pair, i] * right[pair, column]
     return bar
