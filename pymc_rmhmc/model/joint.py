@@ -47,6 +47,8 @@ type Sites = NDArray[np.int64]
 
 # θ has a dense mass matrix, and its curvature at the mode costs two gradients a dimension.
 MOST_HYPERPARAMETERS = 100
+# Rows that are one vector cost the square of their number times what rows by themselves would.
+MOST_ROWS_IN_ONE = 8
 
 
 type JointBlock = CovarianceBlock | DesignBlock | KroneckerBlock | SumBlock
@@ -217,6 +219,9 @@ def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: P
     found = _vector_sources(model, block, shapes, point)
     plain = _plain_reading(model, block, [f.node for f in found], shapes, point)
     (first, *others), size = block.latents, math.prod(shapes[0])
+    by_themselves = plain is not None and not others and first.matrices[0].ndim == 2
+    if not by_themselves and max(len(r) for r in rows) > MOST_ROWS_IN_ONE:
+        return f"{block.name} has more than {MOST_ROWS_IN_ONE} rows, which would be one vector"
     if plain is None or (others and any(len(r) > 1 for r in rows)):
         return _read_by_a_matrix(model, block, found, shapes, rows, theta, point)
     read = {f.node: shape for f, shape in zip(found, shapes, strict=True)}

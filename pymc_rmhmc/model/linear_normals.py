@@ -40,15 +40,11 @@ def linear_normals(model: pm.Model) -> list[TensorVariable]:
     if all(_is_linear(eta, candidates) for eta in etas):
         return candidates
     chosen: list[TensorVariable] = []
-    for variable in sorted(candidates, key=_size, reverse=True):
+    shapes = model.eval_rv_shapes()
+    for variable in sorted(candidates, key=lambda v: math.prod(shapes[v.name]), reverse=True):
         if all(_is_linear(eta, [*chosen, variable]) for eta in etas):
             chosen.append(variable)
     return [v for v in candidates if v in chosen]
-
-
-def _size(variable: TensorVariable) -> float:
-    """How many values a variable has; infinite where that may change."""
-    return math.prod(math.inf if length is None else length for length in variable.type.shape)
 
 
 def _is_read(model: pm.Model, variable: TensorVariable, readings: dict) -> bool:

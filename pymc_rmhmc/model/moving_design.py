@@ -3,7 +3,8 @@
 A is the derivative of η by x, and a column of it what η gains along a unit vector. Columns that have no row in common
 are had from one direction together: the discriminations of a test's items take one, a varying intercept beside a slope
 two, a full matrix one for each column. Where A is 0 whatever θ is, is read off the predictor with random numbers in
-place of θ, and of whatever is more than a sum of products of it: no number of θ could show it.
+place of θ, and of whatever is more than a sum of products of it: no number of θ could show it. Where latent values and
+θ go through an operation together that is none (a scan, a solution of equations), A is taken to be 0 nowhere.
 
 References
 ----------
@@ -36,7 +37,6 @@ from pymc_rmhmc.model.graphs import (
     shared_inputs,
 )
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
-from pymc_rmhmc.model.linear_form import read_linear_form
 from pymc_rmhmc.model.linear_normals import PRODUCTS, SHAPING
 from pymc_rmhmc.model.observations import predictor_of
 from pymc_rmhmc.model.structure import Observation
@@ -48,7 +48,10 @@ type Point = dict[str, np.ndarray]
 type Shapes = Sequence[tuple[int, ...]]
 
 # What makes 0 of numbers that have nothing to do with one another only where it always does.
-SUMS_OF_PRODUCTS = {*LINEAR_OPERATIONS, *SHAPING, *PRODUCTS, "TrueDiv"}
+SUMS_OF_PRODUCTS = {
+    *LINEAR_OPERATIONS, *SHAPING, *PRODUCTS, "TrueDiv", "CumOp", "IncSubtensor", "AdvancedIncSubtensor",
+    "AdvancedIncSubtensor1",
+}  # fmt: skip
 
 
 class MovingDesign:
@@ -201,7 +204,7 @@ class _Pattern:
         moving: Sequence[TensorVariable],
     ) -> None:  # fmt: skip
         self.predictor, self.holders = predictor, list(holders)
-        factors, has_whole = _factors(predictor, holders, moving)
+        factors, has_whole, self._is_full = _factors(predictor, holders, moving)
         self.reason = "an index, a comparison or a whole number" if has_whole else ""
         stand_ins = [f.type() for f in factors]
         (free,) = clone_replace([predictor], dict(zip(factors, stand_ins, strict=True)))
@@ -210,24 +213,42 @@ class _Pattern:
         values = [v for v in model.value_vars if v in held]
         self.names, self.shared = [str(v.name) for v in values], shared_inputs(graphs)
         options = {"mode": PYTHON_MODE, "on_unused_input": "ignore", "allow_input_downcast": True}
-        self._at_point = pytensor.function(values, [f.shape for f in factors], **options)
+        # A factor may be as long as the latent values are.
+        self._lengths = pytensor.function([*holders, *values], [f.shape for f in factors], **options)
         self._free = pytensor.function([*holders, *stand_ins, *values], free, **options)
 
     def __call__(self, point: Point, shapes: Shapes) -> list[NDArray[np.bool_]]:
         """Where it may be other than 0, (n_obs, k) for each holder."""
-        rng, values = np.random.default_rng(0), [point[name] for name in self.names]
-        random = [rng.uniform(0.5, 1.5, tuple(shape)) for shape in self._at_point(*values)]
-        form = read_linear_form(lambda sources: self._free(*sources, *random, *values), shapes)
-        return [m.dense(int(np.prod(s))) != 0.0 for m, s in zip(form.maps, shapes, strict=True)]
+        rng, zeros = np.random.default_rng(0), [np.zeros(shape) for shape in shapes]
+        values = [point[name] for name in self.names]
+        random = [rng.uniform(0.5, 1.5, tuple(shape)) for shape in self._lengths(*zeros, *values)]
+        with np.errstate(all="ignore"):
+            origin = self._free(*zeros, *random, *values)
+            if self._is_full:
+                return [np.ones((origin.size, zero.size), dtype=bool) for zero in zeros]
+            return [self._read(which, zeros, [*random, *values], origin) for which in range(len(zeros))]
+
+    def _read(
+        self, which: int, zeros: Sequence[Array], given: Sequence[np.ndarray], origin: Array
+    ) -> NDArray[np.bool_]:
+        """What each value of one holder moves, (n_obs, k); what is no number is not 0."""
+        columns, inputs = [], list(zeros)
+        for unit in np.eye(zeros[which].size):
+            inputs[which] = unit.reshape(zeros[which].shape)
+            columns.append(np.ravel(self._free(*inputs, *given) - origin != 0.0))
+        return np.column_stack(columns)
 
 
 def _factors(
     predictor: TensorVariable, holders: Sequence[TensorVariable], moving: Sequence[TensorVariable]
-) -> tuple[list[TensorVariable], bool]:
-    """What moves of that of which a predictor is a sum of products, and whether whole numbers are among it."""
+) -> tuple[list[TensorVariable], bool, bool]:
+    """What moves of that of which a predictor is a sum of products.
+
+    And whether whole numbers are among it; and whether the predictor is more than such a sum in latent values.
+    """
     of_latents: dict[Any, bool] = {}
     of_moving: dict[Any, bool] = {}
-    found, has_whole = [], False
+    found, has_whole, is_more = [], False, False
     waiting, seen = [predictor], {predictor}
     while waiting:
         variable = waiting.pop()
@@ -241,15 +262,18 @@ def _factors(
         if is_factor and (is_whole or not is_sum):
             found.append(variable)
             continue
-        # On the way from latent values everything is affine in them.
+        # On the way from latent values everything is affine in them, though not in what moves.
+        is_more |= not is_factor and bool(moved) and not is_sum
         further = [i for i in inputs if i in moved or reaches_by_value(i, holders, of_latents)]
         waiting += [i for i in dict.fromkeys(further) if i not in seen]
         seen.update(further)
-    return found, has_whole
+    return found, has_whole, is_more
 
 
 def _colours(where: NDArray[np.bool_]) -> NDArray[np.int64]:
     """A number for every column (k,), the same for columns that have no row in common; greedily."""
+    if where.sum(axis=1).max(initial=0) == where.shape[1]:
+        return np.arange(where.shape[1])
     colours = np.empty(where.shape[1], dtype=np.int64)
     taken: list[NDArray[np.bool_]] = []
     for j, column in enumerate(where.T):

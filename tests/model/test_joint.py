@@ -8,6 +8,7 @@ from functools import reduce
 import cloudpickle
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.compile.ops import view_op
@@ -438,6 +439,25 @@ def periodic_hsgp() -> None:
     poisson(cosines @ (psd * beta[:4]) + sines[:, 1:] @ (psd[1:] * beta[4:]))
 
 
+@form("spread_log__", "weight")
+def filtered_by_a_scan() -> None:
+    """What is inside of one operation may be 0 at some θ alone, as here at a positive weight."""
+    steps, weight = pm.MvNormal("steps", np.zeros(N), cov=pm.HalfNormal("spread") * np.eye(N)), pm.Normal("weight", 0.2)
+    poisson(
+        pytensor.scan(
+            lambda step, level, weight: pt.maximum(-weight, 0.0) * level + step, sequences=[steps],
+            outputs_info=[pt.zeros(())], non_sequences=[weight], return_updates=False,
+        )
+    )  # fmt: skip
+
+
+@form("warp", "spread_log__")
+def factors_as_long_as_the_coefficients() -> None:
+    """And some of them next to nothing beside the others."""
+    slopes, sizes = pm.Normal("slopes", 0.0, pm.HalfNormal("spread"), shape=4), np.array([1.0, 1e-12, 1e-10, 1.0])
+    poisson(DESIGN @ (slopes * pt.exp(pm.Normal("warp", 0.2) * pt.arange(slopes.shape[0]))) + (DESIGN * sizes) @ slopes)
+
+
 @form("ls_log__", "weight_log__")
 def process_of_two_likelihoods_that_read_it_apart() -> None:
     f = gp_prior("f", ls=pm.HalfNormal("ls"), mean=0.3, reparameterize=False)
@@ -822,7 +842,7 @@ TARGETS = [
     "scaled_on_a_grid", "coefficients_of_warped_inputs", "more_coefficients_of_warped_inputs_than_data", "decay",
     "item_response", "sparse_item_response", "factor_model", "periodic_hsgp",
     "process_of_two_likelihoods_that_read_it_apart", "process_and_coefficients_of_warped_inputs",
-    "grid_times_what_may_be_nothing",
+    "grid_times_what_may_be_nothing", "filtered_by_a_scan", "factors_as_long_as_the_coefficients",
 ]  # fmt: skip
 
 
@@ -917,7 +937,13 @@ def unregistered() -> None:
     pm.Logistic("y", mu=gp_prior("f", ls=pm.HalfNormal("ls")), s=1.0, observed=COUNTS / 2.0)
 
 
+def many_rows() -> None:
+    covariances = pm.HalfNormal("scale") * np.stack([np.eye(2) + 0.1 * i for i in range(9)])
+    pm.Poisson("y", mu=pm.math.exp(pm.MvNormal("f", np.zeros(2), cov=covariances)), observed=np.ones((9, 2)))
+
+
 REASONS = [
+    (many_rows, "f has more than 8 rows, which would be one vector"),
     (unregistered, "the likelihood of f is not registered"),
     (MODELS["centred"], "no block depends on continuous hyperparameters"),
 ]
@@ -951,6 +977,26 @@ def test_a_design_that_a_variable_left_to_others_moves_is_none():
     assert isinstance(reason, JointModel)
     with pytest.raises(UnsupportedModelError, match="how the predictor reads slopes depends on warp"):
         read_together(model, ["slopes", "spread"], model.initial_point())
+
+
+def test_of_normals_that_are_multiplied_the_larger_are_latent():
+    """However their lengths are written."""
+    with pm.Model(coords={"item": range(2), "person": range(4)}) as model:
+        slope, ability = pm.Normal("slope", 1.0, dims="item"), pm.Normal("ability", dims="person")
+        pm.Bernoulli("y", logit_p=slope * ability[:, None], observed=np.arange(8).reshape(4, 2) % 2)
+    joint = joint_of(model)
+    assert (joint.theta.names, joint.blocks[0].value_names) == (("slope",), ("ability",))
+
+
+def test_a_small_number_is_none_of_the_zeros_of_a_design():
+    """Beside a large one it would look like nothing, and grow with θ all the same."""
+    with pm.Model() as model:
+        grown = np.array([[1.0, 1e-10]] * N) * pt.exp(pm.Normal("warp", shape=2))
+        poisson(grown @ pm.Normal("slopes", shape=2))
+    joint = joint_of(model)
+    joint.bind({})
+    found = joint.blocks[0].prior(np.array([0.0, 20.0]))[0]
+    np.testing.assert_allclose(found, np.array([[1.0, 1e-10 * np.exp(20.0)]] * N), rtol=1e-9)
 
 
 def test_directions_are_as_few_as_the_zeros_of_a_design_allow():
