@@ -341,6 +341,26 @@ class Rows(Latents):
         return np.linalg.solve(self._root(held), (drawn["f"] - held["level"]).reshape(2, 3).T).T.ravel()
 
 
+class OwnRows(Rows):
+    """Two processes with a covariance each."""
+
+    def build(self, held):
+        same = [pm.gp.cov.Matern32(1, ls=held["ls"])(self.inputs) * share for share in (1.0, 0.4)]
+        covariances = [held["amplitude"] ** 2 * k + 1e-4 * np.eye(3) for k in same]
+        return pm.MvNormal("f", held["level"] * np.ones(3), cov=pt.stack(covariances)).ravel()
+
+    def _roots(self, held):
+        return [matern_root(self.inputs, held["ls"], held["amplitude"] ** 2 * share) for share in (1.0, 0.4)]
+
+    def draw(self, held, rng):
+        f = held["level"] + np.concatenate([root @ rng.standard_normal(3) for root in self._roots(held)])
+        return {"f": f}, f
+
+    def noise(self, held, drawn):
+        rows = zip(self._roots(held), np.split(drawn["f"] - held["level"], 2), strict=True)
+        return np.concatenate([np.linalg.solve(root, row) for root, row in rows])
+
+
 VARIABLES = {
     "": lambda name, mean, sd: pm.Normal(name, mean, sd),
     "log": lambda name, mean, sd: pm.LogNormal(name, mean, sd),

@@ -25,6 +25,7 @@ from tests.statistical.joint_cases import (
     Grid,
     Loaded,
     Mixed,
+    OwnRows,
     Problem,
     Process,
     Rows,
@@ -55,6 +56,7 @@ PROBLEMS = {
     "processes times functions, normal_identity": Problem(Loaded(), "normal_identity"),
     "grid, poisson_log": Problem(Grid(), "poisson_log"),
     "rows, normal_identity": Problem(Rows(), "normal_identity"),
+    "rows of two covariances, normal_identity": Problem(OwnRows(), "normal_identity"),
 }
 # Some forty tests of correct samplers by ranks; see test_sbc.
 LEVEL = 1e-3 / 40 / 3
