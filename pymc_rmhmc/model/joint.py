@@ -49,6 +49,8 @@ type Sites = NDArray[np.int64]
 MOST_HYPERPARAMETERS = 100
 # Rows that are one vector cost the square of their number times what rows by themselves would.
 MOST_ROWS_IN_ONE = 8
+# Observations that read a sum or by a matrix are factorised at every θ, however few latent values they read.
+MANY_OBSERVATIONS = 2000
 
 
 type JointBlock = CovarianceBlock | DesignBlock | KroneckerBlock | SumBlock
@@ -257,6 +259,9 @@ def _read_by_a_matrix(
     if isinstance(moving, str):
         return moving
     sizes = reader.sizes(point)
+    n, n_latent = sum(sizes), sum(where.size for where in positions)
+    if n > max(MANY_OBSERVATIONS, 2 * n_latent) and any(latent.form != "independent" for latent in block.latents):
+        return f"{n} observations read {block.name} by a matrix, which would be factorised with as many rows at every θ"
     sites = [np.arange(end - size, end) for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
     read = {f.node: shape for f, shape in zip(found, shapes, strict=True)}
     observed = _terms(model, block, read, theta, sites)

@@ -979,6 +979,17 @@ def test_a_design_that_a_variable_left_to_others_moves_is_none():
         read_together(model, ["slopes", "spread"], model.initial_point())
 
 
+@pytest.mark.parametrize(("n", "is_one"), [(20, True), (21, False)])
+def test_few_latent_values_that_many_observations_read_are_left_apart(n, is_one, monkeypatch):
+    monkeypatch.setattr("pymc_rmhmc.model.joint.MANY_OBSERVATIONS", 20)
+    with pm.Model() as model:
+        f, load = pm.MvNormal("f", np.zeros(5), cov=pm.HalfNormal("scale") * (np.eye(5) + 0.4)), pm.Normal("load")
+        pm.Poisson("y", mu=pm.math.exp(load * f[np.arange(n) % 5]), observed=np.ones(n))
+    _, joint = read_together(model, None, model.initial_point())
+    expected = "21 observations read f by a matrix, which would be factorised with as many rows at every θ"
+    assert isinstance(joint, JointModel) if is_one else joint == expected
+
+
 def test_of_normals_that_are_multiplied_the_larger_are_latent():
     """However their lengths are written."""
     with pm.Model(coords={"item": range(2), "person": range(4)}) as model:
