@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import cache, reduce
 
 import cloudpickle
 import numpy as np
@@ -758,10 +758,16 @@ def contracted(second, bars) -> float:
     return sum(contracted(one, bar) for one, bar in zip(second, bars, strict=True))
 
 
+@cache
+def made(name: str) -> tuple[pm.Model, JointModel]:
+    """A form's model and what is compiled of it, once for all tests of it."""
+    model = build(name)
+    return model, joint_of(model)
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_the_parts_are_the_model_and_their_gradients_are_differences(name):
-    model = build(name)
-    joint = joint_of(model)
+    model, joint = made(name)
     assert set(joint.theta.names) == FORMS[name][1]
     assert_is_the_model(joint, model)
     rng = np.random.default_rng(3)
@@ -807,8 +813,7 @@ MOVING = {
 
 @pytest.mark.parametrize("name", MOVING)
 def test_sites_of_coefficients_follow_the_likelihood_and_the_gradient_is_differences(name):
-    model, rng = build(name), np.random.default_rng(5)
-    joint = joint_of(model)
+    (model, joint), rng = made(name), np.random.default_rng(5)
     joint.bind(model.initial_point())
     (block,), d = joint.blocks, joint.theta.size
     theta, n = 0.3 * rng.standard_normal(d), block.n_sites
@@ -849,8 +854,7 @@ TARGETS = [
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_gradient_is_a_difference_and_values_are_found_again(name):
     """From the chart's coordinates through covariances to the model's hyperparameters."""
-    model, rng = build(name), np.random.default_rng(5)
-    joint = joint_of(model)
+    (model, joint), rng = made(name), np.random.default_rng(5)
     joint.bind({})
     block, d = joint.blocks[0], joint.theta.size
     fitted = GaussianSites(rng.standard_normal(block.n_sites), rng.exponential(1.0, block.n_sites))
@@ -1012,8 +1016,7 @@ def test_a_small_number_is_none_of_the_zeros_of_a_design():
 
 def test_directions_are_as_few_as_the_zeros_of_a_design_allow():
     for name, directions in (("sparse_item_response", 1), ("item_response", 2), ("coefficients_of_warped_inputs", 4)):
-        model = build(name)
-        joint = joint_of(model)
+        _, joint = made(name)
         at = {joint.theta.symbol: np.ones(joint.theta.size)}
         assert joint.blocks[0]._moving.directions.eval(at).shape[0] == directions
 
