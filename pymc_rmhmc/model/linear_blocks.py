@@ -68,6 +68,7 @@ class _LinearBlock(Block, ABC):
 
     centred = True
     fixed_covariance = False
+    _constant: Any
 
     def __init__(
         self, model: pm.Model, name: str, sources: Sequence[DesignSource], reader: Reader, point: Point
@@ -77,7 +78,7 @@ class _LinearBlock(Block, ABC):
         self.has_moving_design = self._moving is not None
         self.value_names = tuple(str(model.rvs_to_values[s.latent.variable].name) for s in sources)
         self.sizes = tuple(math.prod(s.shape) for s in sources)
-        # Of the last θ: A and what it multiplies in the mean, for the derivative.
+        # Of an A that moves, at the last θ: itself and what it multiplies in the mean, for the derivative.
         self._last: tuple[bytes, Any, Array] = (b"", None, np.zeros(0))
         self._read: list[Any] | None = None
         self._read_again(point)
@@ -121,11 +122,13 @@ class _LinearBlock(Block, ABC):
     def _design_bars(self, theta: Array, mean_bar: Array, bar: Array) -> list[Array]:
         """The derivative by the directions, from that by A and by the mean, in which A is as well."""
         assert self._moving is not None
-        self._last_design(theta)
+        self._design_at(theta)
         return [self._moving.pullback(bar, mean_bar, self._last[2])]
 
-    def _last_design(self, theta: Array) -> Any:
-        """A at θ, which is at hand for the θ of the last prior."""
+    def _design_at(self, theta: Array) -> Any:
+        """A at θ; one that moves is at hand for the θ of the last prior."""
+        if self._moving is None:
+            return self._constant
         if self._last[0] != theta.tobytes():
             self.prior(theta)
         return self._last[1]
@@ -151,7 +154,7 @@ class DesignBlock(_LinearBlock):
         observed: Sequence[ObservedTerms], point: Point,
     ) -> None:  # fmt: skip
         super().__init__(model, name, sources, reader, point)
-        self.design_shape = self._design.shape if self._moving is None else self._moving.shape
+        self.design_shape = self._constant.shape if self._moving is None else self._moving.shape
         self.n_sites = self.design_shape[0]
         stated = [_stated(s) for s in sources]
         location, deviation, scale = (pt.concatenate([s[i] for s in stated]) for i in range(3))
@@ -167,13 +170,14 @@ class DesignBlock(_LinearBlock):
 
     def _read_matrices(self, point: Point) -> None:
         assert not isinstance(self._reader, MovingDesign)
-        self._design = self._reader(point)
+        self._constant = self._reader(point)
 
     def prior(self, theta: Array) -> tuple[Any, ...]:
         """A (n, k), mean (n,), D (k,), location and scale (k,) of the model's variables, and sites less these (n,)."""
         centre, spread, location, deviation, shift, *directions = self._prior(theta)
-        design = self._design if self._moving is None else self._moving.matrix(*directions)
-        self._last = theta.tobytes(), design, centre
+        design = self._constant if self._moving is None else self._moving.matrix(*directions)
+        if self._moving is not None:
+            self._last = theta.tobytes(), design, centre
         mean = shift + design @ centre if centre.any() else shift
         return design, mean, spread, location, deviation, shift
 
@@ -182,7 +186,7 @@ class DesignBlock(_LinearBlock):
         spread_bar, *bars = second_bar if self._moving else (second_bar,)
         bars = self._design_bars(theta, mean_bar, *bars) if bars else []
         # Coefficients with a mean of their own are rare: a product with the design is spared without them.
-        centre_bar = np.asarray(self._last_design(theta).T @ mean_bar) if self._centre_moves else np.zeros(self.size)
+        centre_bar = np.asarray(self._design_at(theta).T @ mean_bar) if self._centre_moves else np.zeros(self.size)
         return self._prior.pullback(theta, centre_bar, spread_bar, mean_bar, *bars)
 
 
@@ -234,8 +238,8 @@ class SumBlock(_LinearBlock):
 
     def _read_matrices(self, point: Point) -> None:
         assert not isinstance(self._reader, MovingDesign)
-        self._designs = self._reader.parts(point, self.sizes)
-        self._n_rows = next((d.shape[0] for d in self._designs if d is not None), self.sizes[0])
+        self._constant = self._reader.parts(point, self.sizes)
+        self._n_rows = next((d.shape[0] for d in self._constant if d is not None), self.sizes[0])
 
     def prior(self, theta: Array) -> tuple[Any, ...]:
         """Lists with an entry for each part and arrays of sites (n,).
@@ -243,14 +247,15 @@ class SumBlock(_LinearBlock):
         Every A; the mean; every K, all K_i or D; every location; every scale; and the sites less the latents.
         """
         shift, *stated = self._prior(theta)
-        designs = self._designs if self._moving is None else self._cut(self._moving.matrix(stated.pop(0)))
+        designs = self._constant if self._moving is None else self._cut(self._moving.matrix(stated.pop(0)))
         n_seconds, n = sum(self._counts), len(self.kinds)
         centres = stated[n_seconds : n_seconds + n]
         mean = shift.copy()
         for design, centre in zip(designs, centres, strict=True):
             if centre.any():
                 mean += centre if design is None else design @ centre
-        self._last = theta.tobytes(), designs, np.concatenate(centres) if self._moving else mean
+        if self._moving is not None:
+            self._last = theta.tobytes(), designs, np.concatenate(centres)
         given = iter(
             second if second.ndim == 1 else second.T if second.flags.c_contiguous else np.asfortranarray(second)
             for second in stated[:n_seconds]
@@ -272,7 +277,7 @@ class SumBlock(_LinearBlock):
         """
         second_bar, *bars = second_bar if self._moving else (second_bar,)
         bars = self._design_bars(theta, mean_bar, np.hstack(*bars)) if bars else []
-        centre_bars = [mean_bar if d is None else np.asarray(d.T @ mean_bar) for d in self._last_design(theta)]
+        centre_bars = [mean_bar if d is None else np.asarray(d.T @ mean_bar) for d in self._design_at(theta)]
         flat = [one for bar in second_bar for one in (bar if isinstance(bar, list) else [bar])]
         seconds = [np.ascontiguousarray(bar) for bar in flat]
         return self._prior.pullback(theta, np.asarray(mean_bar), *bars, *seconds, *centre_bars)

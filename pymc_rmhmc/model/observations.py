@@ -23,7 +23,14 @@ from pymc_rmhmc.model.linear_form import LinearForm, NotLinear, SourceMap, read_
 from pymc_rmhmc.model.site_likelihood import BoundTerm
 from pymc_rmhmc.model.structure import Observation
 
-__all__ = ["ObservationReader", "RegisteredReader", "UnregisteredReader", "make_reader", "predictor_of"]
+__all__ = [
+    "ObservationReader",
+    "RegisteredReader",
+    "UnregisteredReader",
+    "make_reader",
+    "predictor_of",
+    "predictor_of_data",
+]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -64,7 +71,7 @@ class RegisteredReader:
         self.kernel = LikelihoodKernel(likelihood.name)
         self._likelihood = likelihood
         self._holders = {source: _placeholder(source) for source in sources}
-        self._predictor = Evaluator(model, [_by_observation(observation)], self._holders)
+        self._predictor = Evaluator(model, [predictor_of_data(observation)], self._holders)
         valued = predictor_of(model, observation, self._holders)
         self.linear_inputs = linear_inputs(model, valued, list(self._holders.values()))
         offset = pt.zeros(()) if reading.offset is None else reading.offset
@@ -196,10 +203,10 @@ def predictor_of(
     model: pm.Model, observation: Observation, holders: dict[TensorVariable, TensorVariable]
 ) -> TensorVariable:
     """The predictor of an observed variable as a graph of value variables, with holders in place of some nodes."""
-    return substitute([_by_observation(observation)], holders, model)[0]
+    return substitute([predictor_of_data(observation)], holders, model)[0]
 
 
-def _by_observation(observation: Observation) -> TensorVariable:
+def predictor_of_data(observation: Observation) -> TensorVariable:
     """The predictor in the shape of what is observed: one may serve several observations, and is read for each."""
     assert observation.reading is not None
     return pt.second(pt.zeros_like(observation.value, dtype="float64"), observation.reading.eta)
@@ -364,9 +371,7 @@ def _vector(values: Any, shape: tuple[int, ...]) -> Array:
 def _reason(name: str, eta: TensorVariable, sources: Sequence[TensorVariable]) -> str:
     """Why a predictor is not affine, for the error that may be needed."""
     held = set(ancestors([eta]))
-    step = next(
-        (nonlinear_step(eta, s, _is_linear) for s in sources if s in held), "unknown"
-    )
+    step = next((nonlinear_step(eta, s, _is_linear) for s in sources if s in held), "unknown")
     names = ", ".join(str(s.name).removesuffix("_rotated_") for s in sources if s in held)
     return (
         f"{name}: its predictor depends on {names} through a non-linear map `{step}`. RMHMC needs a predictor that is "

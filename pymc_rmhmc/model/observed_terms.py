@@ -16,6 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.model.graphs import substitute
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.likelihoods import LikelihoodTerms
+from pymc_rmhmc.model.observations import predictor_of_data
 from pymc_rmhmc.model.structure import Observation
 
 __all__ = ["ObservedTerms", "gradient_by", "shift_of", "summed"]
@@ -61,7 +62,7 @@ class ObservedTerms:
         long = pt.zeros_like(observation.value, dtype="float64")
         parameters = [_by_observation(reading.parameters[name], long) for name in likelihood.parameters]
         offset = pt.zeros(()) if reading.offset is None else reading.offset
-        expressions = [pt.second(long, reading.eta), offset, pt.as_tensor_variable(observation.value), *parameters]
+        expressions = [predictor_of_data(observation), offset, pt.as_tensor_variable(observation.value), *parameters]
         nothing = {node: pt.specify_shape(pt.zeros(shape), node.type.shape) for node, shape in sources.items()}
         added, offset, y, *values = theta.substitute(substitute(expressions, nothing, model), model)
         self.added = added.ravel()
