@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from pymc_rmhmc.approximation.newton import Coefficients, find_mode
+from pymc_rmhmc.approximation.newton import Coefficients, Joined, Placed, find_mode
 from pymc_rmhmc.approximation.sites import laplace_sites
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.kronecker import KroneckerProduct
@@ -170,7 +170,7 @@ def laplace_sites_at(density: JointDensity, likelihoods: Likelihoods, theta: Arr
     return found
 
 
-def _predictors(block: JointBlock, theta: Array) -> tuple[list[tuple[Any, Predictor | Coefficients]], Array]:
+def _predictors(block: JointBlock, theta: Array) -> tuple[list[tuple[Any, Placed]], Array]:
     """Of every row its sites, and the map from whitened latents to them without their shift; and the shift."""
     whole = slice(None)
     if block.design_shape is None:
@@ -178,6 +178,9 @@ def _predictors(block: JointBlock, theta: Array) -> tuple[list[tuple[Any, Predic
         rows = [whole] if block.rows is None else list(block.rows)
         made = [_of_row(row, mean - shift, covariance) for row in rows]
         return list(zip(rows, made, strict=True)), shift
+    if block.kinds is not None:
+        design, mean, parts, shift = parts_of(block, theta)
+        return [(whole, Joined(mean - shift, design, parts))], shift
     design, mean, spread, _, _, shift = prior_of(block, theta)
     return [(whole, Coefficients(mean - shift, design, spread))], shift
 
@@ -193,7 +196,7 @@ def _of_row(row: Any, offset: Array, covariance: Array) -> Predictor:
 def _dense_prior(block: JointBlock, theta: Array) -> tuple[Array, Array, Array]:
     """Mean and covariance of the sites, or of each row where one covariance serves for all; and their shift."""
     if block.kinds is not None:
-        mean, parts, shift = parts_of(block, theta)
+        _, mean, parts, shift = parts_of(block, theta)
         return mean, np.asfortranarray(sum(part.covariance() for part in parts), dtype=np.float64), shift
     mean, covariance, shift = prior_of(block, theta)
     return mean, KroneckerProduct(covariance).dense() if isinstance(covariance, tuple) else covariance, shift

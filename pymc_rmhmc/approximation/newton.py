@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,11 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.geometry.charts.design import weighted_design
+from pymc_rmhmc.geometry.charts.joined import JoinedConditional
+from pymc_rmhmc.geometry.charts.parts import Part
+from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.linalg import cholesky, identity_plus_scaled, solve_lower
 from pymc_rmhmc.geometry.prior import Predictor, PriorFailure
 from pymc_rmhmc.geometry.target import Likelihood
 
-__all__ = ["Coefficients", "Mode", "find_mode"]
+__all__ = ["Coefficients", "Joined", "Mode", "Placed", "find_mode"]
 
 type Array = NDArray[np.float64]
 
@@ -69,8 +73,30 @@ class Coefficients:
     spread: Array
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """``η = η₀ + A L y`` with y standard normal a priori, of several vectors with fewer values than there are sites.
+
+    Attributes
+    ----------
+    offset : (n,) array
+        η₀.
+    design : (n, k) array or sparse array
+        A.
+    parts : sequence of Part
+        The vectors.
+    """
+
+    offset: Array
+    design: Any
+    parts: Sequence[Part]
+
+
+type Placed = Predictor | Coefficients | Joined
+
+
 def find_mode(
-    predictor: Predictor | Coefficients, likelihood: Likelihood, kind: str | None = None, max_iter: int = 100
+    predictor: Placed, likelihood: Likelihood, kind: str | None = None, max_iter: int = 100
 ) -> Mode:
     """Maximise ``Σ ℓ(η) - ½ |ν|²`` with ``η = η₀ + Φν`` and ν standard normal a priori.
 
@@ -81,7 +107,7 @@ def find_mode(
 
     Parameters
     ----------
-    predictor : Predictor or Coefficients
+    predictor : Predictor, Coefficients or Joined
         The map from whitened coordinates to the sites.
     likelihood : Likelihood
         Over the sites.
@@ -122,8 +148,10 @@ def find_mode(
     return Mode(eta, gradient, weight, objective, converged=False, n_iter=n_iter)
 
 
-def _coordinates(predictor: Predictor | Coefficients) -> _Coordinates:
+def _coordinates(predictor: Placed) -> _Coordinates:
     """Those in which a step costs least."""
+    if isinstance(predictor, Joined):
+        return _Vectors(predictor)
     if isinstance(predictor, Coefficients):
         return _Structured(predictor)
     return _Primal(predictor) if predictor.n_latent < predictor.n_sites else _Dual(predictor)
@@ -218,6 +246,30 @@ class _Structured:
         except (PriorFailure, np.linalg.LinAlgError):
             return None
         return end if np.isfinite(end).all() else None
+
+
+class _Vectors:
+    """The coordinates y of several vectors: (k, k) matrices."""
+
+    def __init__(self, joined: Joined) -> None:
+        nothing = GaussianSites(np.zeros_like(joined.offset), np.zeros_like(joined.offset))
+        self._prior = JoinedConditional(joined.design, nothing.linear, joined.parts, nothing)
+        self.size = sum(part.size for part in joined.parts)
+
+    def height(self, at: Array) -> Array:
+        """``η - η₀``."""
+        return self._prior.predict(at)
+
+    def norm(self, at: Array, height: Array) -> float:
+        """``|ν|²``."""
+        return float(at @ at)
+
+    def newton(self, height: Array, gradient: Array, weight: Array) -> Array | None:
+        """The end of a full Newton step, None if it cannot be computed."""
+        try:
+            return self._prior.with_sites(GaussianSites(weight * height + gradient, weight)).centre_whitened
+        except PriorFailure:
+            return None
 
 
 def _line_search(

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
 from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional
+from pymc_rmhmc.geometry.charts.joined import JoinedConditional
 from pymc_rmhmc.geometry.charts.kronecker import KroneckerConditional, KroneckerPart
 from pymc_rmhmc.geometry.charts.moving_design import MovingDesignConditional
 from pymc_rmhmc.geometry.charts.moving_sites import MovingSites
+from pymc_rmhmc.geometry.charts.parts import CoefficientsPart, Part, VectorPart
 from pymc_rmhmc.geometry.charts.rows import RowsConditional
 from pymc_rmhmc.geometry.charts.site import GaussianSites
-from pymc_rmhmc.geometry.charts.summed import CoefficientsPart, Part, SummedConditional, VectorPart
+from pymc_rmhmc.geometry.charts.summed import SummedConditional
 from pymc_rmhmc.geometry.prior import PriorFailure
 
 __all__ = [
@@ -41,7 +43,11 @@ class JointBlock(Protocol):
 
     @property
     def design_shape(self) -> tuple[int, int] | None:
-        """Of A in ``η = m + A D y``, (n, k); None for one vector with a covariance matrix, whose values are sites."""
+        """Of the A by which all latent values are read, (n, k).
+
+        None for one vector with a covariance matrix, whose values are sites, and for a sum whose vectors have a matrix
+        each.
+        """
 
     @property
     def has_moving_design(self) -> bool:
@@ -94,8 +100,8 @@ class JointBlock(Protocol):
         With a covariance: mean and covariance of the sites, and what they have beyond the model's latents, (n,). Of
         a vector on a grid, in place of the covariance, a tuple of those of which it is the Kronecker product.
         With a design: A, m (n,), D (k,), location and scale (k,) of the model's variables, and again what the
-        sites have beyond them. Of a sum, of every part: A, or None for the identity; then m; of every part its K or D,
-        location and scale; and the last again.
+        sites have beyond them. Of a sum, of every part: A, or None for the identity, or the A of all; then m; of every
+        part its K or D, location and scale; and the last again.
         """
 
     def forget(self) -> None:
@@ -105,7 +111,7 @@ class JointBlock(Protocol):
         """``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄`` or ``Σ ∂m/∂θ m̄ + Σ ∂D/∂θ D̄``, (d,).
 
         A Kronecker product has a K̄ for each factor, and a sum a K̄, D̄ or list of K̄ for each part. Where A moves this
-        is a pair, with Ā at the end: an array like A, of a sparse one that of its entries, and of a sum a list.
+        is a pair, with Ā at the end: an array like A, of a sparse one that of its entries, or a list as A is one.
         """
 
     def likelihood(self, theta: Array, eta: Array) -> tuple[float, Array, Array]:
@@ -222,8 +228,12 @@ def conditional_of(
         If the prior cannot be used at θ.
     """
     if block.kinds is not None:
-        mean, parts, _ = parts_of(block, theta, derivative=derivative)
-        return SummedConditional(mean, parts, sites, by_design=block.has_moving_design)
+        design, mean, parts, _ = parts_of(block, theta, derivative=derivative)
+        if block.design_shape is None:
+            return SummedConditional(mean, parts, sites, by_design=block.has_moving_design)
+        return JoinedConditional(
+            design, mean, parts, sites, like, same_sites=same_sites, by_design=block.has_moving_design
+        )
     if block.design_shape is not None:
         design, mean, spread, location, scale, _ = prior_of(block, theta, derivative=derivative)
         form = MovingDesignConditional if block.has_moving_design else DiagonalConditional
@@ -244,27 +254,31 @@ def has_dear_hyperparameters(block: JointBlock) -> bool:
 
     Coefficients are not dear: what is factorised there is had with its derivative.
     """
-    return block.design_shape is None and (not block.fixed_covariance or block.has_moving_sites)
+    has_factor = block.kinds is not None or block.design_shape is None
+    return has_factor and (not block.fixed_covariance or block.has_moving_sites)
 
 
-def parts_of(block: JointBlock, theta: Array, *, derivative: bool = True) -> tuple[Array, list[Part], Array]:
-    """A sum's m, its parts at θ, and what the sites have beyond the model's latents; see `prior_of`.
+def parts_of(block: JointBlock, theta: Array, *, derivative: bool = True) -> tuple[Any, Array, list[Part], Array]:
+    """A sum's A, m, its parts at θ, and what the sites have beyond the model's latents; see `prior_of`.
+
+    Parts know of their own A where the vectors have one each, and A is None then.
 
     Raises
     ------
     PriorFailure
         If one of the priors cannot be used at θ.
     """
-    designs, mean, *stated, shift = prior_of(block, theta, derivative=derivative)
-    parts: list[Part] = []
-    for kind, design, second, location, scale in zip(block.kinds or (), designs, *stated, strict=True):
+    given, mean, *stated, shift = prior_of(block, theta, derivative=derivative)
+    kinds, parts = block.kinds or (), list[Part]()
+    whole, designs = (None, given) if block.design_shape is None else (given, [None] * len(kinds))
+    for kind, design, second, location, scale in zip(kinds, designs, *stated, strict=True):
         if kind == "independent":
             parts.append(CoefficientsPart(design, second, location, scale))
         elif kind == "kronecker":
             parts.append(KroneckerPart(design, second, np.sign(scale)))
         else:
             parts.append(VectorPart(design, second, location, centred=kind == "centred", multiplier=scale))
-    return mean, parts, shift
+    return whole, mean, parts, shift
 
 
 def n_noise(block: JointBlock) -> int:

@@ -201,9 +201,11 @@ def inverse_of_product(factor: Array, *, overwrite: bool = False) -> Array:
     return np.asarray(product)
 
 
-def multiply_lower(factor: Array, vector: Array, *, transpose: bool = False) -> Array:
-    """``L v`` or ``Lᵀ v`` for a lower triangular, Fortran-ordered L."""
-    return np.asarray(blas.dtrmv(factor, vector, lower=1, trans=int(transpose)))
+def multiply_lower(factor: Array, values: Array, *, transpose: bool = False) -> Array:
+    """``L v`` or ``Lᵀ v`` for a lower triangular, Fortran-ordered L and a vector or matrix."""
+    if values.ndim == 2:
+        return np.asarray(blas.dtrmm(1.0, factor, values, lower=1, trans_a=int(transpose)))
+    return np.asarray(blas.dtrmv(factor, values, lower=1, trans=int(transpose)))
 
 
 def solve_lower(factor: Array, vector: Array, *, transpose: bool = False) -> Array:

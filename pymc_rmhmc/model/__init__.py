@@ -1,8 +1,9 @@
 """Reading a PyMC model: which parts are latent Gaussian, and how to evaluate them."""
 
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
-from pymc_rmhmc.model.joint import JointModel, read_joint, read_together
+from pymc_rmhmc.model.joint import JointModel, read_joint
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, Observation, read_structure
+from pymc_rmhmc.model.together import read_together
 
 __all__ = [
     "CompiledBlock",

@@ -14,9 +14,10 @@ from rich.table import Table
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.compile import CompiledBlock, compile_model
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
-from pymc_rmhmc.model.joint import read_joint
+from pymc_rmhmc.model.joint import JointModel
 from pymc_rmhmc.model.priors import LatentVariable
-from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, read_structure
+from pymc_rmhmc.model.structure import LatentBlock
+from pymc_rmhmc.model.together import read_together
 
 __all__ = ["BlockDescription", "ModelDescription", "describe"]
 
@@ -144,7 +145,7 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
     """
     model = pm.modelcontext(model)
     try:
-        structure = read_structure(model)
+        structure, joint = read_together(model, None, model.initial_point())
     except UnsupportedModelError as error:
         left = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs])
         reason = "no latent Gaussian block was found"
@@ -155,7 +156,7 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
         by_name: dict[str, LatentBlock] = {block.name: block for block in structure.blocks}
         names = {str(value.name): str(rv.name) for rv, value in model.rvs_to_values.items()}
         described = tuple(_describe(block, by_name, point, names) for block in compiled.blocks)
-        taken, alone = _hyperparameters(structure, point)
+        taken, alone = _hyperparameters(joint)
         left = _steps_of_pymc(model, [name for name in structure.left_over if name not in taken])
         reasons = {name: reason for name, reason in structure.reasons.items() if name in left}
         description = ModelDescription(described, "flat", taken, alone, left, reasons)
@@ -163,9 +164,8 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
     return description
 
 
-def _hyperparameters(structure: ModelStructure, point: dict[str, Any]) -> tuple[tuple[str, ...], str]:
+def _hyperparameters(joint: JointModel | str) -> tuple[tuple[str, ...], str]:
     """The variables that are sampled together with the blocks, or why there are none."""
-    joint = read_joint(structure, point)
     if isinstance(joint, str):
         return (), joint
     return tuple(str(variable.name) for variable in joint.theta.variables), ""

@@ -59,6 +59,10 @@ class DesignReader:
         """The number of observations of each variable."""
         return [reader.form(point, self._shapes).offset.size for reader in self._readers]
 
+    def n_rows(self, point: Point) -> int:
+        """The number of rows of A."""
+        return sum(self.sizes(point))
+
     def parts(self, point: Point, sizes: Sequence[int]) -> list[Any]:
         """A of every node, (n, k) each."""
         columns = np.cumsum([0, *sizes])
@@ -90,6 +94,10 @@ class RowByRow:
     def __init__(self, positions: NDArray[np.int64]) -> None:
         self._matrix = sparse.eye_array(positions.size, format="csc")[:, positions].tocsr()
 
+    def n_rows(self, point: Point) -> int:
+        """The number of values."""
+        return int(self._matrix.shape[0])
+
     def __call__(self, point: Point) -> Any:
         """A permutation."""
         return self._matrix
@@ -107,6 +115,10 @@ class SameValues:
     def __init__(self, size: int, n_vectors: int) -> None:
         self._n_vectors = n_vectors
         self._matrix = sparse.hstack([sparse.eye_array(size)] * n_vectors, format="csr")
+
+    def n_rows(self, point: Point) -> int:
+        """The number of values of one vector."""
+        return int(self._matrix.shape[0])
 
     def __call__(self, point: Point) -> Any:
         """Identities side by side."""

@@ -9,14 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.components import LatentReader, LatentRow
 from pymc_rmhmc.model.design import DesignReader, PlainReading, RowByRow, SameValues
 from pymc_rmhmc.model.graphs import Evaluator, inlined
@@ -24,33 +22,26 @@ from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, hyp
 from pymc_rmhmc.model.joint_blocks import CovarianceBlock
 from pymc_rmhmc.model.kronecker_block import KroneckerBlock
 from pymc_rmhmc.model.linear_blocks import DesignBlock, DesignSource, Reader, SumBlock
-from pymc_rmhmc.model.linear_normals import ScaledSource, linear_normals, scaled_source
+from pymc_rmhmc.model.linear_normals import ScaledSource, scaled_source
 from pymc_rmhmc.model.moving_design import MovingDesign
 from pymc_rmhmc.model.multipliers import is_never_zero
 from pymc_rmhmc.model.observations import RegisteredReader
 from pymc_rmhmc.model.observed_terms import ObservedTerms, gradient_by
 from pymc_rmhmc.model.priors import LatentVariable, gaussian_candidates
 from pymc_rmhmc.model.scales import scales_first
-from pymc_rmhmc.model.structure import (
-    LatentBlock,
-    ModelStructure,
-    Observation,
-    read_structure,
-    resolve_variables,
-)
+from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, Observation
 
-__all__ = ["JointBlock", "JointModel", "read_joint", "read_together"]
+__all__ = ["NO_HYPERPARAMETERS", "JointBlock", "JointModel", "read_joint"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
 type Sites = NDArray[np.int64]
 
+NO_HYPERPARAMETERS = "no block depends on continuous hyperparameters"
 # θ has a dense mass matrix, and its curvature at the mode costs two gradients a dimension.
 MOST_HYPERPARAMETERS = 100
 # Rows that are one vector cost the square of their number times what rows by themselves would.
 MOST_ROWS_IN_ONE = 8
-# Observations that read a sum or by a matrix are factorised at every θ, however few latent values they read.
-MANY_OBSERVATIONS = 2000
 
 
 type JointBlock = CovarianceBlock | DesignBlock | KroneckerBlock | SumBlock
@@ -99,47 +90,6 @@ class JointModel:
         return float(total), gradient
 
 
-def read_together(model: pm.Model, vars: Any, point: Point) -> tuple[ModelStructure, JointModel | str]:  # noqa: A002
-    """A model's structure, and its blocks with their hyperparameters.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    vars : list of variables or names, or None
-        Latent variables, and the hyperparameters that are to be sampled with them; by default all.
-    point : dict
-        Where shapes are taken.
-
-    Returns
-    -------
-    ModelStructure, JointModel or str
-        In place of the second, the reason why hyperparameters are not sampled together with the latents.
-
-    Raises
-    ------
-    UnsupportedModelError, UnsupportedLikelihoodError, ConfigurationError
-        As `read_structure`.
-    """
-    if vars is None:
-        structure = read_structure(model)
-        return structure, read_joint(structure, point)
-    named, latents = resolve_variables(model, vars), {*gaussian_candidates(model), *linear_normals(model)}
-    chosen = [v for v in named if v in latents]
-    others = [v for v in named if v not in latents]
-    if not (chosen and others):
-        return read_structure(model, vars), "vars names latent variables alone"
-    structure = read_structure(model, chosen)
-    joint = read_joint(structure, point, others)
-    if not isinstance(joint, str):
-        return structure, joint
-    try:  # vectors of Normals may be latents themselves
-        return read_structure(model, vars), joint
-    except UnsupportedModelError as error:
-        names = ", ".join(str(v.name) for v in others)
-        raise UnsupportedModelError(f"{names} cannot be sampled together with the latents: {joint} ({error})") from None
-
-
 def read_joint(
     structure: ModelStructure, point: Point, named: Sequence[TensorVariable] | None = None
 ) -> JointModel | str:
@@ -164,7 +114,7 @@ def read_joint(
             return f"no block depends on {', '.join(strange)}"
         variables = [v for v in variables if v in named]
     if not variables:
-        return "no block depends on continuous hyperparameters"
+        return NO_HYPERPARAMETERS
     candidates = gaussian_candidates(model)
     vectors = [str(v.name) for v in variables if v in candidates and (named is None or v not in named)]
     if vectors:
@@ -259,9 +209,6 @@ def _read_by_a_matrix(
     if isinstance(moving, str):
         return moving
     sizes = reader.sizes(point)
-    n, n_latent = sum(sizes), sum(where.size for where in positions)
-    if n > max(MANY_OBSERVATIONS, 2 * n_latent) and any(latent.form != "independent" for latent in block.latents):
-        return f"{n} observations read {block.name} by a matrix, which would be factorised with as many rows at every θ"
     sites = [np.arange(end - size, end) for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
     read = {f.node: shape for f, shape in zip(found, shapes, strict=True)}
     observed = _terms(model, block, read, theta, sites)

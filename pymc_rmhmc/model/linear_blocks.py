@@ -36,6 +36,9 @@ type Reader = DesignReader | SameValues | RowByRow | MovingDesign
 
 # Its square root has a derivative that is finite, and is nothing beside any other scale.
 SMALLEST = 1e-200
+# With so many observations to a latent value the matrices of a sum are made in the size of the latent values: theirs
+# take twice the products that those in the size of the observations do.
+MORE_OBSERVATIONS = 1.3
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,20 +198,22 @@ class SumBlock(_LinearBlock):
 
     Attributes
     ----------
+    design_shape : tuple of int or None
+        Of the matrix by which all are read together, (n, k), where latent values are fewer than observations.
     kinds : tuple of str
         Of the vectors: "centred", "whitened", "kronecker" (whitened, with a Kronecker product for a covariance) or
         "independent".
     """
-
-    design_shape = None
 
     def __init__(
         self, model: pm.Model, name: str, sources: Sequence[DesignSource], reader: Reader, theta: Hyperparameters,
         observed: Sequence[ObservedTerms], point: Point,
     ) -> None:  # fmt: skip
         self.kinds = tuple("kronecker" if s.latent.root == "kronecker" else s.latent.form for s in sources)
+        self.n_sites = reader.n_rows(point)
+        n_latent = sum(math.prod(s.shape) for s in sources)
+        self.design_shape = (self.n_sites, n_latent) if self.n_sites >= MORE_OBSERVATIONS * n_latent else None
         super().__init__(model, name, sources, reader, point)
-        self.n_sites = self._n_rows if self._moving is None else self._moving.shape[0]
         stated = [self._stated_part(s) for s in sources]
         self._counts = tuple(len(part[0]) for part in stated)
         flat = [second for part in stated for second in part[0]] + [part[i] for i in (1, 2, 3) for part in stated]
@@ -238,24 +243,21 @@ class SumBlock(_LinearBlock):
 
     def _read_matrices(self, point: Point) -> None:
         assert not isinstance(self._reader, MovingDesign)
-        self._constant = self._reader.parts(point, self.sizes)
-        self._n_rows = next((d.shape[0] for d in self._constant if d is not None), self.sizes[0])
+        self._constant = self._reader.parts(point, self.sizes) if self.design_shape is None else self._reader(point)
 
     def prior(self, theta: Array) -> tuple[Any, ...]:
         """Lists with an entry for each part and arrays of sites (n,).
 
-        Every A; the mean; every K, all K_i or D; every location; every scale; and the sites less the latents.
+        Every A, or where latent values are fewer than observations the matrix that reads them all; the mean; every K,
+        all K_i or D; every location; every scale; and the sites less the latents.
         """
         shift, *stated = self._prior(theta)
-        designs = self._constant if self._moving is None else self._cut(self._moving.matrix(stated.pop(0)))
+        design = self._constant if self._moving is None else self._cut(self._moving.matrix(stated.pop(0)))
         n_seconds, n = sum(self._counts), len(self.kinds)
         centres = stated[n_seconds : n_seconds + n]
-        mean = shift.copy()
-        for design, centre in zip(designs, centres, strict=True):
-            if centre.any():
-                mean += centre if design is None else design @ centre
+        mean = shift + self._read_centres(design, centres)
         if self._moving is not None:
-            self._last = theta.tobytes(), designs, np.concatenate(centres)
+            self._last = theta.tobytes(), design, np.concatenate(centres)
         given = iter(
             second if second.ndim == 1 else second.T if second.flags.c_contiguous else np.asfortranarray(second)
             for second in stated[:n_seconds]
@@ -264,11 +266,27 @@ class SumBlock(_LinearBlock):
             tuple(next(given) for _ in range(count)) if kind == "kronecker" else next(given)
             for kind, count in zip(self.kinds, self._counts, strict=True)
         ]
-        return designs, mean, seconds, stated[n_seconds + n : n_seconds + 2 * n], stated[n_seconds + 2 * n :], shift
+        return design, mean, seconds, stated[n_seconds + n : n_seconds + 2 * n], stated[n_seconds + 2 * n :], shift
 
-    def _cut(self, whole: Any) -> list[Any]:
-        """A of every part."""
+    def _cut(self, whole: Any) -> Any:
+        """A of every part, or the whole where that is what is wanted."""
+        if self.design_shape is not None:
+            return whole
         return [whole[:, a:b] for a, b in itertools.pairwise(np.cumsum([0, *self.sizes]))]
+
+    def _read_centres(self, design: Any, centres: Sequence[Array]) -> Any:
+        """What the sites read of the vectors where y is 0; most vectors are about 0 there."""
+        if not any(centre.any() for centre in centres):
+            return 0.0
+        if self.design_shape is not None:
+            return design @ np.concatenate(centres)
+        return sum(c if d is None else d @ c for d, c in zip(design, centres, strict=True) if c.any())
+
+    def _collect(self, design: Any, sites: Array) -> list[Array]:
+        """``A_sᵀ v`` of every part."""
+        if self.design_shape is not None:
+            return np.split(np.asarray(design.T @ sites), np.cumsum(self.sizes)[:-1])
+        return [sites if d is None else np.asarray(d.T @ sites) for d in design]
 
     def prior_pullback(self, theta: Array, mean_bar: Array, second_bar: Any) -> Array:
         """``Σ ∂m/∂θ m̄ + Σ_s ∂K_s/∂θ K̄_s + Σ_s ∂A_s/∂θ Ā_s``, (d,).
@@ -276,8 +294,10 @@ class SumBlock(_LinearBlock):
         With D in place of K for coefficients, and a list for all K_i.
         """
         second_bar, *bars = second_bar if self._moving else (second_bar,)
-        bars = self._design_bars(theta, mean_bar, np.hstack(*bars)) if bars else []
-        centre_bars = [mean_bar if d is None else np.asarray(d.T @ mean_bar) for d in self._design_at(theta)]
+        if bars:
+            whole = np.hstack(*bars) if self.design_shape is None else bars[0]
+            bars = self._design_bars(theta, mean_bar, whole)
+        centre_bars = self._collect(self._design_at(theta), mean_bar)
         flat = [one for bar in second_bar for one in (bar if isinstance(bar, list) else [bar])]
         seconds = [np.ascontiguousarray(bar) for bar in flat]
         return self._prior.pullback(theta, np.asarray(mean_bar), *bars, *seconds, *centre_bars)

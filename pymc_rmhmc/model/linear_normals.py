@@ -28,21 +28,22 @@ SHAPING = {
 PRODUCTS = {"Mul", "Dot", "Matmul", "BatchedDot", "Dot22"}
 
 
-def linear_normals(model: pm.Model) -> list[TensorVariable]:
+def linear_normals(model: pm.Model, beside: Sequence[TensorVariable] = ()) -> list[TensorVariable]:
     """Free Normals, in any shape, that every likelihood that depends on them reads linearly and together.
 
-    None of them is in another's prior, and where two are multiplied the one of more values counts.
+    None of them is in another's prior, and where two are multiplied the one of more values counts; one that is
+    multiplied by a variable `beside` them is none.
     """
     free = [v for v in model.free_RVs if isinstance(v.owner.op, NormalRV) and model.rvs_to_transforms.get(v) is None]
     readings = {v: read_likelihood(v) for v in model.observed_RVs}
     etas = [found[1].eta for found in readings.values() if found is not None]
     candidates = [v for v in free if _is_read(model, v, readings)]
-    if all(_is_linear(eta, candidates) for eta in etas):
+    if all(_is_linear(eta, [*beside, *candidates]) for eta in etas):
         return candidates
     chosen: list[TensorVariable] = []
     shapes = model.eval_rv_shapes()
     for variable in sorted(candidates, key=lambda v: math.prod(shapes[v.name]), reverse=True):
-        if all(_is_linear(eta, [*chosen, variable]) for eta in etas):
+        if all(_is_linear(eta, [*beside, *chosen, variable]) for eta in etas):
             chosen.append(variable)
     return [v for v in candidates if v in chosen]
 

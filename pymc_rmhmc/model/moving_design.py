@@ -113,6 +113,10 @@ class MovingDesign:
         # A worker has compiled functions of the directions; where they are is asked again of data that may be replaced.
         return self.__dict__ | {"directions": None} | ({} if self.shared else {"_patterns": []})
 
+    def n_rows(self, point: Point) -> int:
+        """The number of rows of A."""
+        return self.shape[0]
+
     def _where(self, point: Point) -> NDArray[np.bool_]:
         """Where A may be other than 0, (n, k)."""
         read = [pattern(point, self._shapes) for pattern in self._patterns]

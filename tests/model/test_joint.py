@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import cache, reduce
 
@@ -149,7 +150,7 @@ def binomial() -> None:
 
 @form("shift", "exposure_log__", "ls_log__")
 def poisson_with_an_offset() -> None:
-    shift, exposure = pm.Normal("shift", shape=N), pm.HalfNormal("exposure")
+    shift, exposure = pm.Logistic("shift", 0.0, 0.5, shape=N), pm.HalfNormal("exposure")
     f = gp_prior("f", ls=pm.Gamma("ls", 2.0, 4.0))
     pm.Poisson("y", mu=exposure * pm.math.exp(f + shift), observed=COUNTS)
 
@@ -556,7 +557,7 @@ def centred_rows_of_two_means() -> None:
 @form("middle")
 def rows_that_stand_still() -> None:
     f = pm.MvNormal("f", np.zeros(N), cov=np.eye(N) + 0.4, shape=(2, N))
-    pm.Poisson("y", mu=pm.math.exp(f + pm.Normal("middle", shape=(2, 1))), observed=np.stack([COUNTS, COUNTS[::-1]]))
+    pm.Poisson("y", mu=pm.math.exp(f + pm.Logistic("middle", shape=(2, 1))), observed=np.stack([COUNTS, COUNTS[::-1]]))
 
 
 @form("scale_log__", "level", "sigma_log__")
@@ -669,6 +670,32 @@ def joint_of(model: pm.Model, vars=None) -> JointModel:  # noqa: A002
     return joint
 
 
+def log_density_of_a_sum(block, theta: np.ndarray, x: np.ndarray) -> float:
+    """Priors and likelihood."""
+    designs, mean, seconds, locations, scales, _ = block.prior(theta)
+    total = 0.0
+    eta, ends = mean.copy(), np.cumsum([0, *block.sizes])
+    if block.design_shape is not None:
+        designs = [designs[:, a:b] for a, b in itertools.pairwise(ends)]
+    for i, kind in enumerate(block.kinds):
+        values, second = x[ends[i] : ends[i + 1]], seconds[i]
+        if kind == "kronecker":
+            moved = reduce(np.kron, [np.linalg.cholesky(k) for k in second]) @ (np.sign(scales[i]) * values)
+            total += norm.logpdf(values).sum()
+        elif kind == "independent":
+            moved = second * (values - locations[i]) / scales[i]
+            total += norm.logpdf(values, locations[i], scales[i]).sum()
+        elif kind == "centred":
+            moved = scales[i] * (values - locations[i])
+            total += multivariate_normal.logpdf(moved, np.zeros(values.size), second)
+            total += np.log(np.abs(np.broadcast_to(scales[i], values.shape))).sum()
+        else:
+            moved = np.linalg.cholesky(second) @ (np.sign(scales[i]) * values)
+            total += norm.logpdf(values).sum()
+        eta += moved if designs[i] is None else designs[i] @ moved
+    return total + block.likelihood(theta, eta)[0]
+
+
 def log_density(joint: JointModel, point: dict[str, np.ndarray]) -> float:
     """Rest, likelihoods and dense priors."""
     theta = joint.theta.pack(point)
@@ -676,25 +703,7 @@ def log_density(joint: JointModel, point: dict[str, np.ndarray]) -> float:
     for block in joint.blocks:
         x = np.concatenate([np.ravel(point[name]) for name in block.value_names])
         if block.kinds is not None:
-            designs, mean, seconds, locations, scales, _ = block.prior(theta)
-            eta, ends = mean.copy(), np.cumsum([0, *block.sizes])
-            for i, kind in enumerate(block.kinds):
-                values, second = x[ends[i] : ends[i + 1]], seconds[i]
-                if kind == "kronecker":
-                    moved = reduce(np.kron, [np.linalg.cholesky(k) for k in second]) @ (np.sign(scales[i]) * values)
-                    total += norm.logpdf(values).sum()
-                elif kind == "independent":
-                    moved = second * (values - locations[i]) / scales[i]
-                    total += norm.logpdf(values, locations[i], scales[i]).sum()
-                elif kind == "centred":
-                    moved = scales[i] * (values - locations[i])
-                    total += multivariate_normal.logpdf(moved, np.zeros(values.size), second)
-                    total += np.log(np.abs(np.broadcast_to(scales[i], values.shape))).sum()
-                else:
-                    moved = np.linalg.cholesky(second) @ (np.sign(scales[i]) * values)
-                    total += norm.logpdf(values).sum()
-                eta += moved if designs[i] is None else designs[i] @ moved
-            total += block.likelihood(theta, eta)[0]
+            total += log_density_of_a_sum(block, theta, x)
             continue
         if block.design_shape is not None:
             design, mean, spread, location, deviation, _ = block.prior(theta)
@@ -732,7 +741,10 @@ def differentiated(block, theta: np.ndarray):
     prior = block.prior(theta)
     if block.kinds is not None:
         designs, mean, second, *_ = prior
-        designs = [d.toarray() if sparse.issparse(d) else d for d in designs] if block.has_moving_design else None
+        if block.design_shape is not None:
+            designs = designs.data if sparse.issparse(designs) else designs
+        elif block.has_moving_design:
+            designs = [d.toarray() if sparse.issparse(d) else d for d in designs]
     elif block.design_shape is not None:
         designs, mean, second, *_ = prior
         designs = designs.data if sparse.issparse(designs) else designs
@@ -765,10 +777,36 @@ def made(name: str) -> tuple[pm.Model, JointModel]:
     return model, joint_of(model)
 
 
+def made_by_values(name: str) -> tuple[pm.Model, JointModel]:
+    """The same with the matrices of sums in the size of the latent values, however few the observations are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pymc_rmhmc.model.linear_blocks.MORE_OBSERVATIONS", 0.0)
+        return made.__wrapped__(name)
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_the_parts_are_the_model_and_their_gradients_are_differences(name):
     model, joint = made(name)
     assert set(joint.theta.names) == FORMS[name][1]
+    assert_parts_are_the_model(model, joint)
+
+
+# Of every kind of vector, by a constant matrix and by one that moves, with sites that stand still and that move.
+BY_VALUES = [
+    "scaled_processes_of_a_sum", "process_and_coefficients_of_warped_inputs", "grid_times_what_may_be_nothing",
+    "on_a_grid_beside_another", "centred_rows_beside_a_vector", "process_times_nothing_at_one_place",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY_VALUES)
+def test_sums_in_the_size_of_their_values_are_the_model(name):
+    model, joint = made_by_values(name)
+    assert all(block.design_shape == (block.n_sites, block.size) for block in joint.blocks)
+    assert_parts_are_the_model(model, joint)
+    assert_gradient_is_a_difference_and_values_are_found_again(model, joint)
+
+
+def assert_parts_are_the_model(model: pm.Model, joint: JointModel) -> None:
     assert_is_the_model(joint, model)
     rng = np.random.default_rng(3)
     theta = joint.theta.pack(random_point(model, 4))
@@ -854,7 +892,11 @@ TARGETS = [
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_gradient_is_a_difference_and_values_are_found_again(name):
     """From the chart's coordinates through covariances to the model's hyperparameters."""
-    (model, joint), rng = made(name), np.random.default_rng(5)
+    assert_gradient_is_a_difference_and_values_are_found_again(*made(name))
+
+
+def assert_gradient_is_a_difference_and_values_are_found_again(model: pm.Model, joint: JointModel) -> None:
+    rng = np.random.default_rng(5)
     joint.bind({})
     block, d = joint.blocks[0], joint.theta.size
     fitted = GaussianSites(rng.standard_normal(block.n_sites), rng.exponential(1.0, block.n_sites))
@@ -983,15 +1025,14 @@ def test_a_design_that_a_variable_left_to_others_moves_is_none():
         read_together(model, ["slopes", "spread"], model.initial_point())
 
 
-@pytest.mark.parametrize(("n", "is_one"), [(20, True), (21, False)])
-def test_few_latent_values_that_many_observations_read_are_left_apart(n, is_one, monkeypatch):
-    monkeypatch.setattr("pymc_rmhmc.model.joint.MANY_OBSERVATIONS", 20)
+@pytest.mark.parametrize(("n", "shape"), [(6, None), (7, (7, 5)), (5000, (5000, 5))])
+def test_a_vector_that_more_observations_read_has_its_matrices_in_its_own_size(n, shape):
     with pm.Model() as model:
         f, load = pm.MvNormal("f", np.zeros(5), cov=pm.HalfNormal("scale") * (np.eye(5) + 0.4)), pm.Normal("load")
         pm.Poisson("y", mu=pm.math.exp(load * f[np.arange(n) % 5]), observed=np.ones(n))
-    _, joint = read_together(model, None, model.initial_point())
-    expected = "21 observations read f by a matrix, which would be factorised with as many rows at every θ"
-    assert isinstance(joint, JointModel) if is_one else joint == expected
+    joint = joint_of(model)
+    (block,) = joint.blocks
+    assert block.design_shape == shape
 
 
 def test_of_normals_that_are_multiplied_the_larger_are_latent():
@@ -1327,13 +1368,60 @@ def test_a_discrete_variable_is_conditioned_on():
     assert totals[0] != pytest.approx(totals[1], abs=1e-3)
 
 
-def test_coefficients_beside_a_process_are_latents_where_they_are_named():
+def test_vectors_of_coefficients_beside_a_process_are_latents():
     with pm.Model() as model:
         slopes = pm.Normal("slopes", 0.0, pm.HalfNormal("spread"), shape=4)
-        poisson(gp_prior("f", ls=pm.HalfNormal("ls")) + pm.math.dot(DESIGN, slopes))
-    joint = joint_of(model)
-    assert set(joint.theta.names) == {"slopes", "spread_log__", "ls_log__"}
-    joint = read_joint(read_structure(model, ["f", "slopes"]), model.initial_point())
+        poisson(pm.Normal("level") + gp_prior("f", ls=pm.HalfNormal("ls")) + pm.math.dot(DESIGN, slopes))
+    structure, joint = read_together(model, None, model.initial_point())
     assert set(joint.theta.names) == {"spread_log__", "ls_log__"}
-    assert joint.blocks[0].kinds == ("whitened", "independent")
+    assert set(structure.left_over) == {"spread", "ls"}
+    assert sorted(joint.blocks[0].kinds) == ["independent", "independent", "whitened"]
     assert_is_the_model(joint, model)
+    named = joint_of(model, ["f", "level", "slopes", "spread", "ls"])
+    assert set(named.theta.names) == set(joint.theta.names)
+    assert set(named.blocks[0].value_names) == set(joint.blocks[0].value_names)
+
+
+# What is there beside a process, and whether it is latent as well.
+BESIDE = {
+    "a number alone": (lambda f: f + pm.Normal("b"), False),
+    "slopes": (lambda f: f + DESIGN @ pm.Normal("b", shape=4), True),
+    "a vector of one": (lambda f: f + pm.Normal("b", shape=1), False),
+    "one that multiplies it": (lambda f: f * pm.Normal("b", shape=N), False),
+    "one that is not read linearly": (lambda f: f + pt.exp(pm.Normal("b", shape=N)), False),
+    "another prior": (lambda f: f + DESIGN @ pm.Laplace("b", 0.0, 1.0, shape=4), False),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_is_no_vector_of_coefficients_is_a_hyperparameter(name):
+    write, is_latent = BESIDE[name]
+    with pm.Model() as model:
+        poisson(write(gp_prior("f", ls=pm.HalfNormal("ls"))))
+    joint = joint_of(model)
+    assert set(joint.theta.names) == ({"ls_log__"} if is_latent else {"ls_log__", "b"})
+    assert_is_the_model(joint, model)
+
+
+def test_coefficients_in_the_mean_of_a_process_are_hyperparameters_of_it():
+    """As the mean of the process they are in its prior, and not independent of it."""
+    with pm.Model() as model:
+        slopes = pm.Normal("slopes", shape=4)
+        f = pm.MvNormal("f", pt.dot(DESIGN, slopes), cov=pm.HalfNormal("scale") * (np.eye(N) + 0.4))
+        poisson(f)
+    assert set(joint_of(model).theta.names) == {"slopes", "scale_log__"}
+
+
+def test_a_process_with_nothing_but_coefficients_beside_it_has_no_hyperparameters():
+    with pm.Model() as model:
+        poisson(pm.MvNormal("f", np.zeros(N), cov=np.eye(N) + 0.4) + DESIGN @ pm.Normal("slopes", shape=4))
+    structure, joint = read_together(model, None, model.initial_point())
+    assert [str(v.name) for v in structure.variables] == ["f", "slopes"]
+    assert joint == "no block depends on continuous hyperparameters"
+
+
+def test_more_coefficients_than_a_dense_matrix_is_made_of_are_left_apart(monkeypatch):
+    monkeypatch.setattr("pymc_rmhmc.model.together.MOST_LATENT_VALUES", N + 3)
+    with pm.Model() as model:
+        poisson(gp_prior("f", ls=pm.HalfNormal("ls")) + DESIGN @ pm.Normal("slopes", shape=4))
+    assert set(joint_of(model).theta.names) == {"slopes", "ls_log__"}

@@ -11,7 +11,7 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from pymc_rmhmc.geometry.charts import GaussianSites
-from pymc_rmhmc.model import JointModel, read_joint, read_structure
+from pymc_rmhmc.model import JointModel, read_together
 from tests.statistical.test_geweke import SIMULATORS
 
 TRIALS = SIMULATORS["binomial_logit"][1][0]
@@ -294,6 +294,43 @@ class Loaded(Latents):
         return np.concatenate((first, drawn["g_rotated_"]))
 
 
+class Beside(Latents):
+    """A process at three places and slopes of one scale, which more observations read than they have values."""
+
+    where = np.arange(8) % 3
+    inputs = X[[0, 2, 4]]
+    design = 0.6 * np.random.default_rng(2).standard_normal((8, 2))
+    n = len(where)
+    priors = (("lengthscale", "log", -1.0, 0.5), ("tau", "log", -0.5, 0.5))
+
+    def _design(self, held):
+        return self.design
+
+    def build(self, held):
+        kernel = 0.7 * pm.gp.cov.Matern32(1, ls=held["lengthscale"])
+        f = pm.gp.Latent(cov_func=kernel).prior("f", self.inputs, jitter=1e-4)
+        slopes = pm.Normal("slopes", 0.2, held["tau"], shape=2)
+        return 0.1 + f[self.where] + pt.dot(self._design(held), slopes)
+
+    def draw(self, held, rng):
+        noise, slopes = rng.standard_normal(3), 0.2 + held["tau"] * rng.standard_normal(2)
+        f = matern_root(self.inputs, held["lengthscale"], 0.7) @ noise
+        return {"f_rotated_": noise, "slopes": slopes}, 0.1 + f[self.where] + self._design(held) @ slopes
+
+    def noise(self, held, drawn):
+        return np.concatenate((drawn["f_rotated_"], (drawn["slopes"] - 0.2) / held["tau"]))
+
+
+class BesideWarped(Beside):
+    """The same with slopes of inputs that a hyperparameter warps."""
+
+    priors = (*Beside.priors, ("warp", "", 0.2, 0.4))
+
+    def _design(self, held):
+        exponential = np.exp if isinstance(held["warp"], float) else pt.exp
+        return self.design * exponential(held["warp"] * self.design)
+
+
 class Grid(Latents):
     """A process on a grid of two by three, with a lengthscale along each axis."""
 
@@ -394,7 +431,7 @@ class Problem:
 
     @cached_property
     def joint(self) -> JointModel:
-        joint = read_joint(read_structure(self.model), self.start)
+        _, joint = read_together(self.model, None, self.start)
         assert isinstance(joint, JointModel), joint
         assert len(joint.theta.names) == len(self.priors)
         return joint

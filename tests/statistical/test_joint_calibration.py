@@ -22,6 +22,8 @@ from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model.likelihoods import registered_likelihoods
 from tests.statistical.joint_cases import (
     LIKELIHOODS,
+    Beside,
+    BesideWarped,
     Grid,
     Loaded,
     Mixed,
@@ -54,6 +56,8 @@ PROBLEMS = {
     "coefficients of warped inputs, poisson_log": Problem(Warped(), "poisson_log"),
     "coefficients of warped inputs, negativebinomial_log": Problem(Warped(), "negativebinomial_log"),
     "processes times functions, normal_identity": Problem(Loaded(), "normal_identity"),
+    "process beside slopes, poisson_log": Problem(Beside(), "poisson_log"),
+    "process beside warped slopes, normal_identity": Problem(BesideWarped(), "normal_identity"),
     "grid, poisson_log": Problem(Grid(), "poisson_log"),
     "rows, normal_identity": Problem(Rows(), "normal_identity"),
     "rows of two covariances, normal_identity": Problem(OwnRows(), "normal_identity"),
@@ -74,8 +78,8 @@ def test_every_registered_likelihood_is_calibrated():
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_ranks_of_the_truth_are_uniform_whatever_the_sites(name):
     problem = PROBLEMS[name]
-    has_vectors = isinstance(problem.latents, Process | Sum | Scaled | Loaded | Grid | Rows)
-    assert (problem.joint.blocks[0].design_shape is None) == has_vectors
+    by_values = isinstance(problem.latents, Mixed | Shrunk | Warped | Beside)
+    assert (problem.joint.blocks[0].design_shape is not None) == by_values
     p, failure_rate, acceptance = calibrate_absurdly(problem)
     assert p > LEVEL
     assert failure_rate < 0.05
@@ -164,7 +168,9 @@ class WithoutDeterminant(JointTarget):
 
     def conditional(self, which, theta, sites, **options):
         made = super().conditional(which, theta, sites, **options)
-        if hasattr(made, "_centre_dual"):
+        if hasattr(made, "_factor") and not hasattr(made, "_inner"):
+            made.log_evidence += np.log(made._factor.diagonal()).sum()
+        elif hasattr(made, "_centre_dual"):
             made.log_evidence += np.log(made._inner.diagonal()).sum()
         else:
             made.log_evidence += 0.5 * made._inner.log_determinant
@@ -205,6 +211,8 @@ DIAGONAL = Problem(Mixed("centred"), "poisson_log", simulations=250)
 NOISE = Problem(Mixed("non-centred"), "normal_identity", simulations=500)
 WARPED = Problem(Warped(), "poisson_log", simulations=450)
 LOADED = Problem(Loaded(), "poisson_log", simulations=350)
+BESIDE = Problem(Beside(), "poisson_log", simulations=250)
+BESIDE_NOISE = Problem(Beside(), "normal_identity", simulations=120)
 MUTANTS = {
     "stale centre, covariance": (DENSE, StaleCentre),
     "stale centre, coefficients": (DIAGONAL, StaleCentre),
@@ -218,6 +226,8 @@ MUTANTS = {
     "no volume of the spreads": (DIAGONAL, WithoutSpreadsVolume),
     "stale design, coefficients": (WARPED, StaleDesign),
     "stale design, sum": (LOADED, StaleDesign),
+    "no determinant, process beside slopes": (BESIDE, WithoutDeterminant),
+    "sites of a process beside slopes that move, evidence that does not": (BESIDE_NOISE, WithoutTheSitesMoving),
 }
 
 
@@ -227,7 +237,10 @@ def calibrate_in_cell(problem: Problem, target_class=JointTarget, seed: int = 1)
     # `following` makes sites that move weaker; and a design moves the evidence of strong ones alone.
     block = problem.joint.blocks[0]
     strength = 40.0 if block.has_moving_sites else 10.0 if block.has_moving_design else 1.0
-    return calibrate(problem, target_class, seed, GaussianSites(np.full(n, -strength), np.full(n, 3.0 * strength)))
+    sites = GaussianSites(np.full(n, -strength), np.full(n, 3.0 * strength))
+    # More sites than values are narrower yet.
+    step_size = 0.2 if isinstance(problem.latents, Beside) else 0.35
+    return calibrate(problem, target_class, seed, sites, step_size=step_size)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -239,9 +252,12 @@ def test_every_mutant_is_rejected(name):
 
 @pytest.mark.parametrize(
     "problem",
-    [DENSE, DIAGONAL, NOISE, WARPED, LOADED],
-    ids=["covariance", "coefficients", "coefficients under a noise", "coefficients, moving", "sum, moving"],
-)
+    [DENSE, DIAGONAL, NOISE, WARPED, LOADED, BESIDE, BESIDE_NOISE],
+    ids=[
+        "covariance", "coefficients", "coefficients under a noise", "coefficients, moving", "sum, moving",
+        "process beside slopes", "process beside slopes under a noise",
+    ],
+)  # fmt: skip
 def test_the_correct_target_passes_where_the_mutants_fail(problem):
     p, failure_rate, acceptance = calibrate_in_cell(problem)
     assert p > LEVEL

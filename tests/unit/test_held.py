@@ -12,8 +12,9 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
 from pymc_rmhmc.geometry.charts.kronecker import KroneckerConditional, KroneckerPart
+from pymc_rmhmc.geometry.charts.parts import CoefficientsPart, VectorPart
 from pymc_rmhmc.geometry.charts.rows import RowsConditional
-from pymc_rmhmc.geometry.charts.summed import CoefficientsPart, SummedConditional, VectorPart
+from pymc_rmhmc.geometry.charts.summed import SummedConditional
 from pymc_rmhmc.geometry.held import HeldNoise, HeldTheta
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.geometry.prior import PriorFailure

@@ -13,7 +13,8 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
 from pymc_rmhmc.geometry.charts.kronecker import KroneckerConditional, KroneckerPart, KroneckerProduct
-from pymc_rmhmc.geometry.charts.summed import CoefficientsPart, SummedConditional
+from pymc_rmhmc.geometry.charts.parts import CoefficientsPart
+from pymc_rmhmc.geometry.charts.summed import SummedConditional
 from pymc_rmhmc.geometry.prior import PriorFailure
 from tests.unit.test_joint_chart import differences, symmetric
 from tests.unit.toys import kernel

@@ -1,4 +1,7 @@
-"""Several vectors that are read as a sum, placed by noise: against dense Gaussian algebra and differences."""
+"""Several vectors that are read as a sum, placed by noise: against dense Gaussian algebra and differences.
+
+In both forms: one in the size of the sites, the other in that of the latent values, with A dense or sparse.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,27 @@ from scipy.stats import multivariate_normal, norm
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
-from pymc_rmhmc.geometry.charts.summed import CoefficientsPart, SummedConditional, VectorPart
+from pymc_rmhmc.geometry.charts.joined import JoinedConditional
+from pymc_rmhmc.geometry.charts.parts import CoefficientsPart, VectorPart
+from pymc_rmhmc.geometry.charts.summed import SummedConditional
 from pymc_rmhmc.geometry.prior import PriorFailure
 from tests.unit.test_diagonal_chart import differences
 from tests.unit.toys import kernel
 
 N = 7
+FORMS = ("summed", "joined", "joined by entries")
+
+
+@pytest.fixture(params=FORMS)
+def stated(request) -> Stated:
+    return Stated(request.param)
 
 
 class Stated:
     """A vector in the model's own values, a whitened one behind a gather, and coefficients."""
 
-    def __init__(self) -> None:
+    def __init__(self, form: str = "summed") -> None:
+        self.form = form
         rng = np.random.default_rng(0)
         gather = np.zeros((N, 4))
         gather[np.arange(N), np.arange(N) % 4] = 1.0
@@ -34,16 +46,33 @@ class Stated:
         precision[3] = 0.0
         self.sites = GaussianSites(rng.standard_normal(N), precision)
 
-    def conditional(self, mean=None, seconds=None, designs=None) -> SummedConditional:
+    def conditional(self, mean=None, seconds=None, designs=None) -> SummedConditional | JoinedConditional:
         seconds = self.seconds if seconds is None else seconds
         by_design, designs = designs is not None, self.designs if designs is None else designs
+        apart = [None] * 3 if self.form != "summed" else designs
         first, second = (np.asfortranarray(s) for s in seconds[:2])
         parts = [
-            VectorPart(designs[0], first, self.locations[0], centred=True),
-            VectorPart(designs[1], second, self.locations[1], centred=False),
-            CoefficientsPart(designs[2], seconds[2], self.locations[2], self.deviation),
+            VectorPart(apart[0], first, self.locations[0], centred=True),
+            VectorPart(apart[1], second, self.locations[1], centred=False),
+            CoefficientsPart(apart[2], seconds[2], self.locations[2], self.deviation),
         ]
-        return SummedConditional(self.mean if mean is None else mean, parts, self.sites, by_design=by_design)
+        mean = self.mean if mean is None else mean
+        if self.form == "summed":
+            return SummedConditional(mean, parts, self.sites, by_design=by_design)
+        whole = np.hstack([np.eye(N) if d is None else dense(d) for d in designs])
+        kept = sparse.csr_array(whole) if self.form == "joined by entries" else whole
+        return JoinedConditional(kept, mean, parts, self.sites, by_design=by_design)
+
+    def design_bars(self, bar, designs) -> list[np.ndarray]:
+        """Those of the parts."""
+        if self.form == "summed":
+            return [np.asarray(b) for b in bar]
+        whole = np.hstack([dense(d) for d in designs])
+        if self.form == "joined by entries":
+            kept = np.full(whole.shape, np.nan)
+            kept[whole != 0.0] = bar
+            bar = kept
+        return np.split(bar, np.cumsum([dense(d).shape[1] for d in designs])[:-1], axis=1)
 
     @property
     def roots(self) -> list[np.ndarray]:
@@ -60,8 +89,11 @@ class Stated:
         return np.concatenate((first, latents[N : N + 4], (latents[N + 4 :] - self.locations[2]) / self.deviation))
 
 
-def test_noise_is_placed_as_the_prior_times_the_sites():
-    stated = Stated()
+def dense(design) -> np.ndarray:
+    return design.toarray() if sparse.issparse(design) else np.asarray(design)
+
+
+def test_noise_is_placed_as_the_prior_times_the_sites(stated):
     conditional = stated.conditional()
     scaled, centre, spread = stated.dense()
 
@@ -79,8 +111,7 @@ def test_noise_is_placed_as_the_prior_times_the_sites():
     np.testing.assert_allclose(variance, np.diag(scaled @ spread @ scaled.T), atol=1e-9)
 
 
-def test_the_evidence_is_what_normalises_prior_times_sites():
-    stated = Stated()
+def test_the_evidence_is_what_normalises_prior_times_sites(stated):
     scaled, centre, spread = stated.dense()
     y = np.random.default_rng(1).standard_normal(N + 7)
     exact = norm.logpdf(y).sum() + stated.sites.log_density(stated.mean + scaled @ y)
@@ -88,8 +119,8 @@ def test_the_evidence_is_what_normalises_prior_times_sites():
     assert stated.conditional().log_evidence == pytest.approx(exact, abs=1e-9)
 
 
-def test_pullbacks_match_differences():
-    stated, rng = Stated(), np.random.default_rng(2)
+def test_pullbacks_match_differences(stated):
+    rng = np.random.default_rng(2)
     conditional = stated.conditional()
     z, weights = rng.standard_normal(conditional.n_noise), rng.standard_normal(N)
 
@@ -115,28 +146,30 @@ def test_pullbacks_match_differences():
         assert (bars[which] * along).sum() == pytest.approx((moved(1.0) - moved(-1.0)) / 2.0, rel=1e-4)
 
 
-def test_the_pullback_by_moving_designs_matches_differences():
-    stated, rng = Stated(), np.random.default_rng(6)
+def test_the_pullback_by_moving_designs_matches_differences(stated):
+    rng = np.random.default_rng(6)
     designs = [rng.standard_normal((N, N)), stated.designs[1], stated.designs[2]]
     conditional = stated.conditional(designs=designs)
     z, weights = rng.standard_normal(conditional.n_noise), rng.standard_normal(N)
-    _, _, (bars, design_bars) = conditional.pullback(weights * np.cos(conditional.place(z)))
+    _, _, (bars, design_bar) = conditional.pullback(weights * np.cos(conditional.place(z)))
     assert len(bars) == 3
 
-    for which, found in enumerate(design_bars):
+    for which, found in enumerate(stated.design_bars(design_bar, designs)):
 
         def value(entries, which=which, shape=found.shape):
             moved = [*designs[:which], entries.reshape(shape), *designs[which + 1 :]]
             held = stated.conditional(designs=moved)
             return weights @ np.sin(held.place(z)) + held.log_evidence
 
-        dense = designs[which].toarray() if sparse.issparse(designs[which]) else designs[which]
-        exact = differences(value, dense.ravel())
-        np.testing.assert_allclose(found.ravel(), exact, rtol=1e-5, atol=1e-5)
+        exact, by_entry = differences(value, dense(designs[which]).ravel()), found.ravel()
+        known = np.isfinite(by_entry)
+        # Of a sparse A nothing is said of what is always 0.
+        assert known.sum() == (np.count_nonzero(dense(designs[which])) if "entries" in stated.form else known.size)
+        np.testing.assert_allclose(by_entry[known], exact[known], rtol=1e-5, atol=1e-5)
 
 
-def test_the_pullback_by_the_powers_of_the_sites_matches_differences():
-    stated, rng = Stated(), np.random.default_rng(5)
+def test_the_pullback_by_the_powers_of_the_sites_matches_differences(stated):
+    rng = np.random.default_rng(5)
     first = stated.conditional()
     z, weights = rng.standard_normal(first.n_noise), rng.standard_normal(N)
     held = stated.sites
@@ -153,8 +186,8 @@ def test_the_pullback_by_the_powers_of_the_sites_matches_differences():
     np.testing.assert_allclose(first.sites_pullback(eta), exact, rtol=1e-5, atol=1e-5)
 
 
-def test_entered_values_are_placed_and_the_noise_has_its_conditional_law():
-    stated, rng = Stated(), np.random.default_rng(3)
+def test_entered_values_are_placed_and_the_noise_has_its_conditional_law(stated):
+    rng = np.random.default_rng(3)
     conditional = stated.conditional()
     values, noise = rng.standard_normal(N + 7), rng.standard_normal(conditional.n_noise)
     conditional.place(conditional.enter(values, noise))
@@ -189,8 +222,7 @@ def test_a_sum_of_one_vector_is_that_vector():
         np.testing.assert_allclose(one, other, atol=1e-10)
 
 
-def test_parts_that_cannot_be_used_are_failures():
-    stated = Stated()
+def test_parts_that_cannot_be_used_are_failures(stated):
     bad = [np.full((N, N), np.nan), np.zeros((4, 4)), np.array([np.inf, 0.0, 0.0])]
     causes = [Failure.NON_FINITE, Failure.NOT_POSITIVE_DEFINITE, Failure.NON_FINITE]
     for which, cause in enumerate(causes):
@@ -199,3 +231,41 @@ def test_parts_that_cannot_be_used_are_failures():
         with np.errstate(all="ignore"), pytest.raises(PriorFailure) as caught:
             stated.conditional(seconds=seconds)
         assert caught.value.failure is cause
+
+
+def test_other_sites_and_what_serves_again_give_what_is_made_anew(stated):
+    rng = np.random.default_rng(7)
+    first, sites = stated.conditional(), stated.sites
+    stated.sites = GaussianSites(rng.standard_normal(N), rng.exponential(1.0, N))
+    noise, other, anew = rng.standard_normal(first.n_noise), first.with_sites(stated.sites), stated.conditional()
+    np.testing.assert_allclose(other.marginals(), anew.marginals(), atol=1e-9)
+    np.testing.assert_allclose(other.place(noise), anew.place(noise), atol=1e-9)
+    assert other.log_evidence == pytest.approx(anew.log_evidence, abs=1e-9)
+    if stated.form == "summed":
+        return
+    parts, design = first._parts, None
+    for same_sites, held in ((True, sites), (False, stated.sites)):
+        again = JoinedConditional(design, stated.mean, parts, held, first, same_sites=same_sites)
+        expected = first if same_sites else anew
+        np.testing.assert_allclose(again.place(noise), expected.place(noise), atol=1e-9)
+
+
+def test_the_map_is_affine_and_its_adjoint_and_gram_are_its_own(stated):
+    rng = np.random.default_rng(8)
+    conditional = stated.conditional()
+    columns = np.column_stack([conditional.apply(e) for e in np.eye(conditional.n_noise)])
+    sites, noise = rng.standard_normal(N), rng.standard_normal(conditional.n_noise)
+    np.testing.assert_allclose(conditional.centre + columns @ noise, conditional.place(noise), atol=1e-9)
+    np.testing.assert_allclose(conditional.adjoint(sites), columns.T @ sites, atol=1e-9)
+    np.testing.assert_allclose(conditional.gram(sites), columns @ columns.T @ sites, atol=1e-9)
+
+
+def test_both_forms_agree_where_the_data_say_very_much():
+    exact, other, rng = Stated("summed"), Stated("joined"), np.random.default_rng(9)
+    exact.sites = other.sites = GaussianSites(1e6 * rng.standard_normal(N), np.full(N, 1e6))
+    first, second = exact.conditional(), other.conditional()
+    noise, residual = rng.standard_normal(first.n_noise), rng.standard_normal(N)
+    np.testing.assert_allclose(second.place(noise), first.place(noise), rtol=1e-7)
+    for one, by_values in zip(first.pullback(residual)[2], second.pullback(residual)[2], strict=True):
+        symmetric, other_way = (b + b.T if b.ndim == 2 else b for b in (one, by_values))
+        np.testing.assert_allclose(other_way, symmetric, rtol=1e-6, atol=1e-6 * np.abs(symmetric).max())

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.geometry.charts.conditional import SitesOnCovariance, factor_or_fail
+from pymc_rmhmc.geometry.charts.parts import Part
 from pymc_rmhmc.geometry.charts.site import GaussianSites
-from pymc_rmhmc.geometry.charts.summed import Part
 from pymc_rmhmc.geometry.linalg import cholesky_adjoint
 
 __all__ = ["KroneckerConditional", "KroneckerPart", "KroneckerProduct"]
@@ -56,17 +56,19 @@ class KroneckerProduct:
         # It is symmetric: its transpose is itself.
         return np.asfortranarray(_product(self._covariances).T)
 
-    def multiply(self, vector: Array, *, transpose: bool = False) -> Array:
-        """``L v`` or ``Lᵀ v``, (n,)."""
-        return self._along_axes([f.T if transpose else f for f in self._factors], vector)
+    def multiply(self, values: Array, *, transpose: bool = False) -> Array:
+        """``L v`` or ``Lᵀ v`` for a vector (n,), or for a matrix (n, m)."""
+        return self._along_axes([f.T if transpose else f for f in self._factors], values)
 
-    def _along_axes(self, matrices: Sequence[Array | None], vector: Array) -> Array:
-        """A vector on the grid times a matrix along each axis, None for the identity."""
+    def _along_axes(self, matrices: Sequence[Array | None], values: Array) -> Array:
+        """Values on the grid, of one vector or of several, times a matrix along each axis, None for the identity."""
+        moved = values
         for matrix, size in zip(matrices, self._sizes, strict=True):
-            # The first axis is multiplied and goes to the end: after all of them the order is the old one.
-            table = vector.reshape(size, -1)
-            vector = (table if matrix is None else matrix @ table).T
-        return vector.ravel()
+            # The first axis is multiplied and goes to the end: after all of them the order is the old one, behind
+            # that of the vectors.
+            table = moved.reshape(size, -1)
+            moved = (table if matrix is None else matrix @ table).T
+        return moved.ravel() if values.ndim == 1 else moved.reshape(-1, self.size).T
 
     def pullback(self, bar: Array) -> list[Array]:
         """The derivatives by every K_i of what has the derivative `bar` (n, n) by K."""
@@ -239,4 +241,4 @@ class KroneckerPart(Part):
     def pullback(self, covariance_bar: Array, collected: Array, noise: Array) -> list[Array]:
         """The derivatives by the K_i."""
         by_factor = self._product.adjoint_of_product(collected, noise)
-        return [a + b for a, b in zip(self._product.pullback(self.between(covariance_bar)), by_factor, strict=True)]
+        return [a + b for a, b in zip(self._product.pullback(covariance_bar), by_factor, strict=True)]

@@ -20,7 +20,6 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.linalg import blas
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.design import (
@@ -31,13 +30,12 @@ from pymc_rmhmc.geometry.charts.design import (
     WeightedDesign,
 )
 from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional
-from pymc_rmhmc.geometry.compilation import compiled
+from pymc_rmhmc.geometry.charts.products import products_of
 from pymc_rmhmc.geometry.prior import PriorFailure
 
 __all__ = ["MovingDesignConditional"]
 
 type Array = NDArray[np.float64]
-type Index = NDArray[np.int64]
 
 
 class MovingDesignConditional(DiagonalConditional):
@@ -61,7 +59,7 @@ class MovingDesignConditional(DiagonalConditional):
         n, k = design.shape
         if k > n:
             return _MovingCoefficients(design, precision)
-        return (_MovingSparse if sparse.issparse(design) else _MovingObservations)(design, precision)
+        return _MovingObservations(design, precision)
 
     def place(self, noise: Array) -> Array:
         """The predictor η (n,) of z."""
@@ -97,9 +95,19 @@ class _MovingObservations(ManyObservations):
     """The (k, k) form, with the root of G that has a derivative."""
 
     def __init__(self, design: Any, precision: Array) -> None:
-        super().__init__(design, precision)
+        # As `ManyObservations`, but for the products.
+        self.design, self._products = design, products_of(design)
         self.precision, self._site_root = precision, np.sqrt(precision)
+        self.gram = self._products.gram(precision)
         self.n_noise = design.shape[0]
+
+    def predict(self, coefficients: Array) -> Array:
+        """``A x``, (n,)."""
+        return self._products.predict(coefficients)
+
+    def collect(self, sites: Array) -> Array:
+        """``Aᵀ v``, (k,)."""
+        return self._products.collect(sites)
 
     def root(self, noise: Array) -> Array:
         """``F z₂``."""
@@ -110,36 +118,9 @@ class _MovingObservations(ManyObservations):
         return np.asarray(self._site_root * self.predict(vector))
 
     def design_bar(self, inner: ManyObservationsInner, left: Array, right: Array) -> Array:
-        """Ā from the pairs of which it is the sum, (3, n) and (3, k), and what the determinant adds."""
-        scaled = np.asfortranarray((self.design * inner.spread).T)
-        solved = blas.dsymm(1.0, inner.inverse(), scaled, lower=1).T * inner.spread
-        return np.asarray(left.T @ right - self.precision[:, None] * solved)
-
-
-class _MovingSparse(_MovingObservations):
-    """The same of a sparse A, whose products are compiled: SciPy takes longer to look at a few thousand entries."""
-
-    def __init__(self, design: Any, precision: Array) -> None:
-        # As `_MovingObservations`, but for G.
-        self.design, self.precision, self._site_root = design, precision, np.sqrt(precision)
-        self._entries = design.indptr, design.indices, design.data
-        self.n_noise, self._n_coefficients = design.shape
-        self.gram = _gram(*self._entries, precision, self._n_coefficients).T
-
-    def predict(self, coefficients: Array) -> Array:
-        """``A x``, (n,)."""
-        predicted: Array = _predict(*self._entries, coefficients)
-        return predicted
-
-    def collect(self, sites: Array) -> Array:
-        """``Aᵀ v``, (k,)."""
-        collected: Array = _collect(*self._entries, sites, self._n_coefficients)
-        return collected
-
-    def design_bar(self, inner: ManyObservationsInner, left: Array, right: Array) -> Array:
-        """The derivative by A's entries, as that by A of a dense one."""
-        bar: Array = _by_entry(*self._entries, self.precision, inner.inverse().T, inner.spread, left, right)
-        return bar
+        """Ā, of a sparse A by its entries, from the pairs of which it is the sum and what the determinant adds."""
+        covariance = inner.inverse() * np.outer(inner.spread, inner.spread)
+        return self._products.bar(left, right, self.precision, covariance)
 
 
 class _MovingCoefficients(ManyCoefficients):
@@ -158,58 +139,3 @@ class _MovingCoefficients(ManyCoefficients):
 def _where(design: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows and columns of a sparse array's entries, in their order."""
     return np.repeat(np.arange(design.shape[0]), np.diff(design.indptr)), design.indices
-
-
-@compiled
-def _predict(starts: Index, columns: Index, entries: Array, x: Array) -> Array:  # pragma: no cover - compiled
-    """``A x``."""
-    predicted = np.zeros(starts.size - 1)
-    for i in range(predicted.size):
-        for at in range(starts[i], starts[i + 1]):
-            predicted[i] += entries[at] * x[columns[at]]
-    return predicted
-
-
-@compiled
-def _collect(
-    starts: Index, columns: Index, entries: Array, sites: Array, k: int
-) -> Array:  # pragma: no cover - compiled
-    """``Aᵀ v``."""
-    collected = np.zeros(k)
-    for i in range(sites.size):
-        for at in range(starts[i], starts[i + 1]):
-            collected[columns[at]] += entries[at] * sites[i]
-    return collected
-
-
-@compiled
-def _gram(
-    starts: Index, columns: Index, entries: Array, precision: Array, k: int
-) -> Array:  # pragma: no cover - compiled
-    """``AᵀW̄A``."""
-    gram = np.zeros((k, k))
-    for i in range(precision.size):
-        for at in range(starts[i], starts[i + 1]):
-            weighted = precision[i] * entries[at]
-            for other in range(starts[i], starts[i + 1]):
-                gram[columns[at], columns[other]] += weighted * entries[other]
-    return gram
-
-
-@compiled
-def _by_entry(
-    starts: Index, columns: Index, entries: Array, precision: Array, inverse: Array, spread: Array, left: Array,
-    right: Array,
-) -> Array:  # pragma: no cover - compiled  # fmt: skip
-    """``Σ leftᵀ right - W̄ A (D E⁻¹ D)`` at the entries of a sparse A, given the upper triangle of E⁻¹."""
-    bar = np.empty(entries.size)
-    for i in range(precision.size):
-        for at in range(starts[i], starts[i + 1]):
-            total, column = 0.0, columns[at]
-            for other in range(starts[i], starts[i + 1]):
-                first, last = min(columns[other], column), max(columns[other], column)
-                total += entries[other] * spread[columns[other]] * inverse[first, last]
-            bar[at] = -precision[i] * total * spread[column]
-            for pair in range(left.shape[0]):
-                bar[at] += left[pair, i] * right[pair, column]
-    return bar

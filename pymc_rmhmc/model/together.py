@@ -1,0 +1,93 @@
+"""Which of a model's variables are latent, and which are hyperparameters that are sampled with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pymc as pm
+
+from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.model.joint import NO_HYPERPARAMETERS, JointModel, read_joint
+from pymc_rmhmc.model.linear_normals import linear_normals
+from pymc_rmhmc.model.priors import gaussian_candidates
+from pymc_rmhmc.model.structure import ModelStructure, read_structure, resolve_variables
+
+__all__ = ["read_together"]
+
+type Point = dict[str, np.ndarray]
+
+# Latent values of a block with coefficients among them: their matrices are dense.
+MOST_LATENT_VALUES = 1000
+
+
+def read_together(model: pm.Model, vars: Any, point: Point) -> tuple[ModelStructure, JointModel | str]:  # noqa: A002
+    """A model's structure, and its blocks with their hyperparameters.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    vars : list of variables or names, or None
+        Latent variables, and the hyperparameters that are to be sampled with them; by default all.
+    point : dict
+        Where shapes are taken.
+
+    Returns
+    -------
+    ModelStructure, JointModel or str
+        In place of the second, the reason why hyperparameters are not sampled together with the latents.
+
+    Raises
+    ------
+    UnsupportedModelError, UnsupportedLikelihoodError, ConfigurationError
+        As `read_structure`.
+    """
+    if vars is None:
+        return _read_all(model, point)
+    named, vectors = resolve_variables(model, vars), gaussian_candidates(model)
+    latents = {*vectors, *linear_normals(model, [v for v in named if v in vectors])}
+    chosen = [v for v in named if v in latents]
+    others = [v for v in named if v not in latents]
+    if not (chosen and others):
+        return read_structure(model, vars), "vars names latent variables alone"
+    structure = read_structure(model, chosen)
+    joint = read_joint(structure, point, others)
+    if not isinstance(joint, str):
+        return structure, joint
+    try:  # vectors of Normals may be latents themselves
+        return read_structure(model, vars), joint
+    except UnsupportedModelError as error:
+        names = ", ".join(str(v.name) for v in others)
+        raise UnsupportedModelError(f"{names} cannot be sampled together with the latents: {joint} ({error})") from None
+
+
+def _read_all(model: pm.Model, point: Point) -> tuple[ModelStructure, JointModel | str]:
+    """Everything that can be sampled, with vectors of coefficients among the latents wherever they can be.
+
+    As hyperparameters they would have a dimension of θ each; and a scale, if they have one, would be a funnel.
+    """
+    structure = read_structure(model)
+    wider = _with_coefficients(structure, point)
+    if wider is not None:
+        joint = read_joint(wider, point)
+        if isinstance(joint, JointModel) or joint == NO_HYPERPARAMETERS:
+            return wider, joint
+    return structure, read_joint(structure, point)
+
+
+def _with_coefficients(structure: ModelStructure, point: Point) -> ModelStructure | None:
+    """A structure with the Normals that predictors read linearly beside its latents; None without a vector of them."""
+    model, variables = structure.model, structure.variables
+    found = [v for v in linear_normals(model, variables) if v not in variables]
+    values = {v: point[str(model.rvs_to_values[v].name)].size for v in (*variables, *found)}
+    # A number alone, an intercept, is one hyperparameter more: that is cheaper than a sum of vectors.
+    if all(values[v] == 1 for v in found) or sum(values.values()) > MOST_LATENT_VALUES:
+        return None
+    try:
+        wider = read_structure(model, [*variables, *found])
+    except UnsupportedModelError:
+        return None
+    reasons = {name: why for name, why in structure.reasons.items() if name in wider.left_over}
+    return replace(wider, reasons=reasons)
