@@ -1,4 +1,4 @@
-"""Problems whose latent Gaussian is a vector of coefficients: HSGPs and mixed models, hyperparameters sampled."""
+"""Problems that are linear in coefficients: HSGPs, mixed models, a process beside groups, hyperparameters sampled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scipy.special import expit
 
 from benchmarks.joint_problems import JointProblem
 
-__all__ = ["LINEAR_PROBLEMS", "hsgp", "mixed"]
+__all__ = ["LINEAR_PROBLEMS", "hsgp", "mixed", "weeks_and_stores"]
 
 
 def hsgp(basis: tuple[int, ...] = (100,), n: int = 500, seed: int = 0) -> JointProblem:
@@ -71,6 +71,29 @@ def mixed(likelihood: str = "poisson", groups: int = 100, per_group: int = 5, se
     return JointProblem(f"mixed {likelihood}, {groups} groups", build, ("intercept", "beta", "sigma", "u"))
 
 
+def weeks_and_stores(weeks: int = 100, stores: int = 50, n: int = 2000, seed: int = 0) -> JointProblem:
+    """Sales, of which each has a week and a store: a process over the weeks beside an effect of every store."""
+    rng = np.random.default_rng(seed)
+    time, week, store = np.linspace(0.0, 10.0, weeks), rng.integers(0, weeks, n), rng.integers(0, stores, n)
+    y = rng.poisson(np.exp(0.5 + np.sin(time)[week] + 0.5 * rng.standard_normal(stores)[store]))
+
+    def build(whitened: bool) -> pm.Model:
+        with pm.Model() as model:
+            lengthscale, amplitude = pm.InverseGamma("lengthscale", 5.0, 5.0), pm.HalfNormal("amplitude", 1.0)
+            level, spread = pm.Normal("level", 0.0, 1.0), pm.HalfNormal("spread", 1.0)
+            gp = pm.gp.Latent(cov_func=amplitude**2 * pm.gp.cov.Matern52(1, ls=lengthscale))
+            trend = gp.prior("trend", time[:, None])
+            if whitened:
+                effect = pm.Deterministic("effect", spread * pm.Normal("z", shape=stores))
+            else:
+                effect = pm.Normal("effect", 0.0, spread, shape=stores)
+            pm.Poisson("y", mu=pm.math.exp(level + trend[week] + effect[store]), observed=y)
+        return model
+
+    names = ("lengthscale", "amplitude", "level", "spread", "trend", "effect")
+    return JointProblem(f"{n} sales in {weeks} weeks and {stores} stores", build, names)
+
+
 LINEAR_PROBLEMS: dict[str, Callable[[], JointProblem]] = {
     "hsgp 100": hsgp,
     "hsgp 20x20": lambda: hsgp((20, 20), 1000),
@@ -79,4 +102,5 @@ LINEAR_PROBLEMS: dict[str, Callable[[], JointProblem]] = {
         for likelihood in ("poisson", "bernoulli")
         for groups in (100, 400)
     },
+    "weeks and stores 2000": weeks_and_stores,
 }

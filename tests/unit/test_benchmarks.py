@@ -15,7 +15,7 @@ from benchmarks.harness import DRAWS, SAMPLERS, TABLE
 from benchmarks.joint_problems import cox as free_cox
 from benchmarks.joint_problems import regression
 from benchmarks.joint_target import build as build_joint_target
-from benchmarks.linear_problems import hsgp, mixed
+from benchmarks.linear_problems import hsgp, mixed, weeks_and_stores
 from benchmarks.measures import largest_rhat, measured, smallest_ess
 from benchmarks.moving_problems import item_response, loaded_counts
 from benchmarks.outcome import CannotRunError, Outcome, merged
@@ -73,12 +73,15 @@ def test_joint_problems_are_one_posterior_in_both_forms(problem):
 
 @pytest.mark.parametrize(
     "problem",
-    [hsgp((8,), 20), hsgp((3, 4), 20), mixed("poisson", 6, 3), mixed("bernoulli", 6, 3), item_response(6, 3)],
+    [
+        hsgp((8,), 20), hsgp((3, 4), 20), mixed("poisson", 6, 3), mixed("bernoulli", 6, 3), item_response(6, 3),
+        weeks_and_stores(5, 4, 30),
+    ],
     ids=lambda problem: problem.name,
-)
+)  # fmt: skip
 def test_linear_problems_are_one_posterior_in_both_forms(problem):
     centred, whitened = problem.centred(), problem.whitened()
-    (name,) = {"weights", "u", "difficulty"} & set(problem.parameters)
+    (name,) = {"weights", "u", "difficulty", "effect"} & set(problem.parameters)
     scale = whitened[name].owner.inputs[0]  # the deterministic is a named copy of z times its scale
     (factor,) = [part for part in scale.owner.inputs if part is not whitened["z"]]
     deviation = whitened.compile_fn(
