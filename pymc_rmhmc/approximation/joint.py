@@ -122,7 +122,7 @@ def _anchored(
 ) -> list[GaussianSites | MovingSites]:
     """Sites of a θ, which follow the likelihood's parameters where it has some."""
     return [
-        moving_sites(block, theta, each, *conditional_of(block, theta, each).marginals())
+        moving_sites(block, theta, each, *conditional_of(block, theta, each, derivative=False).marginals())
         if block.has_moving_sites
         else each
         for block, each in zip(density.blocks, sites, strict=True)
@@ -179,9 +179,9 @@ def _predictors(block: JointBlock, theta: Array) -> tuple[list[tuple[Any, Placed
         made = [_of_row(row, mean - shift, covariance) for row in rows]
         return list(zip(rows, made, strict=True)), shift
     if block.kinds is not None:
-        design, mean, parts, shift = parts_of(block, theta)
+        design, mean, parts, shift = parts_of(block, theta, derivative=False)
         return [(whole, Joined(mean - shift, design, parts))], shift
-    design, mean, spread, _, _, shift = prior_of(block, theta)
+    design, mean, spread, _, _, shift = prior_of(block, theta, derivative=False)
     return [(whole, Coefficients(mean - shift, design, spread))], shift
 
 
@@ -196,9 +196,9 @@ def _of_row(row: Any, offset: Array, covariance: Array) -> Predictor:
 def _dense_prior(block: JointBlock, theta: Array) -> tuple[Array, Array, Array]:
     """Mean and covariance of the sites, or of each row where one covariance serves for all; and their shift."""
     if block.kinds is not None:
-        _, mean, parts, shift = parts_of(block, theta)
+        _, mean, parts, shift = parts_of(block, theta, derivative=False)
         return mean, np.asfortranarray(sum(part.covariance() for part in parts), dtype=np.float64), shift
-    mean, covariance, shift = prior_of(block, theta)
+    mean, covariance, shift = prior_of(block, theta, derivative=False)
     return mean, KroneckerProduct(covariance).dense() if isinstance(covariance, tuple) else covariance, shift
 
 
@@ -221,7 +221,7 @@ def _variational_sites(block: JointBlock, theta: Array, sites: GaussianSites) ->
     last: tuple[Array, Array] | None = None
     for _ in range(SITE_ROUNDS):
         try:
-            centre, variance = conditional_of(block, theta, sites).marginals()
+            centre, variance = conditional_of(block, theta, sites, derivative=False).marginals()
         except PriorFailure:
             if last is None:
                 raise

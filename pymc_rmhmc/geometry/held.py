@@ -25,13 +25,17 @@ from pymc_rmhmc.geometry.charts.moving_sites import MovingSites
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.finite import failure_of
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
-from pymc_rmhmc.geometry.latent_blocks import Conditional, JointBlock, sites_at
+from pymc_rmhmc.geometry.latent_blocks import Conditional, JointBlock, prior_of, sites_at
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.geometry.rotation import CompiledSites
 
 __all__ = ["HeldNoise", "HeldPoint", "HeldTheta", "ThetaPoint", "WithoutThetaForce"]
 
 type Array = NDArray[np.float64]
+
+# From this size on two of one θ's three matrices are kept while another θ is tried: the third is had again for a
+# fraction of what the factors cost.
+LARGE = 500
 
 
 @dataclass
@@ -143,6 +147,29 @@ class HeldTheta:
         if like is not None:
             return block, sites, like.conditionals[which].with_sites(sites)
         return block, sites, target.conditional(which, self.theta, sites, derivative=False)
+
+    def lend(self) -> None:
+        """Let go of large covariances while another θ is tried: nothing can be evaluated until they are regained."""
+        for _, conditional in self._large:
+            conditional.lend()
+            if self._compiled is not None:
+                self._compiled.spread = ()
+
+    def regain(self) -> None:
+        """Take them again, from θ."""
+        for block, conditional in self._large:
+            conditional.regain(prior_of(block, self.theta, derivative=False)[1])
+            if self._compiled is not None:
+                self._compiled.spread = conditional.weighted
+
+    @property
+    def _large(self) -> list[tuple[JointBlock, DenseConditional]]:
+        """What has a large covariance that is of this θ alone."""
+        return [
+            (block, conditional)
+            for block, _, conditional in self._blocks
+            if isinstance(conditional, DenseConditional) and block.n_sites >= LARGE and not block.fixed_covariance
+        ]
 
     def at_noise(self, noise: Array) -> HeldPoint:
         """Evaluate at z; the model's variables are those of this z until the next."""

@@ -137,7 +137,7 @@ class Alternation:
         hamiltonian: Any = GaussianHamiltonian(density)
         n_steps, size = self._length.draw(step_size, rng)
         state = GaussianState(density.standing(self._noise, self._point), np.empty(0))
-        outcome = _led(transition(hamiltonian, self._both, state, n_steps, size, rng))
+        outcome = self._try(hamiltonian, self._both, state, n_steps, size, rng)
         if outcome.accepted:
             there = outcome.state.point
             self._noise, self._point = there.position[self._target.n_theta :], there.point
@@ -240,9 +240,21 @@ class Alternation:
         # The whole path is one step: the flow divides it as it needs.
         _, length = self._length.draw(math.inf, rng)
         state = GaussianState(along.of(self._point), np.empty(0))
-        outcome = _led(transition(hamiltonian, self._flow, state, 1, length, rng))
+        outcome = self._try(hamiltonian, self._flow, state, 1, length, rng)
         if outcome.accepted:
             self._point = outcome.state.point.point
+        return outcome
+
+    def _try(
+        self, hamiltonian: Any, integrator: Any, state: GaussianState, n_steps: int, size: float,
+        rng: np.random.Generator,
+    ) -> Transition[Any]:  # fmt: skip
+        """A trajectory to another ϑ, on which the chain keeps no more of where it stands than it must."""
+        held: HeldTheta = self._point.held
+        held.lend()
+        outcome = _led(transition(hamiltonian, integrator, state, n_steps, size, rng))
+        if not outcome.accepted:
+            held.regain()
         return outcome
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts.conditional import DenseConditional
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.steps import joint_sampler
 from tests.steps.conftest import N, draw
@@ -242,6 +243,26 @@ def test_a_pickled_step_goes_on_where_it_was(model, turning):
     copy = cloudpickle.loads(cloudpickle.dumps(step))
     assert copy.chains[0].emulator is not None
     np.testing.assert_array_equal(advance(step, point, 15)[1], advance(copy, point, 15)[1])
+
+
+def test_covariances_that_are_lent_on_the_way_change_nothing(turning, kept, monkeypatch):
+    """Large ones are let go of while another θ is tried, and made again where it is not accepted."""
+    counted = {"lend": 0, "regain": 0}
+    for name in counted:
+
+        def counting(held, *args, name=name, method=getattr(DenseConditional, name)):
+            counted[name] += 1
+            method(held, *args)
+
+        monkeypatch.setattr(DenseConditional, name, counting)
+    straight = advance(*turning, 60)
+    assert not any(counted.values())
+    monkeypatch.setattr("pymc_rmhmc.geometry.held.LARGE", 1)
+    lending = advance(*cloudpickle.loads(kept), 60)
+    np.testing.assert_array_equal(lending[1], straight[1])
+    np.testing.assert_array_equal(lending[2], straight[2])
+    assert counted["lend"] >= 120
+    assert 0 < counted["regain"] < counted["lend"]
 
 
 def test_one_and_two_cores_give_the_same_draws(model):

@@ -88,7 +88,7 @@ CONDITIONALS = {
         for shape, kind in test_diagonal_chart.CASES
         for power in (None, 0.3)
     },
-    "sum": lambda: test_summed_chart.Stated().conditional(),
+    **{form: (lambda form=form: test_summed_chart.Stated(form).conditional()) for form in test_summed_chart.FORMS},
     "sum with a grid": sum_with_a_grid,
 }
 
@@ -161,10 +161,16 @@ def other_sites(sites: GaussianSites) -> GaussianSites:
     return GaussianSites(by * sites.linear + 0.3, by * sites.precision)
 
 
-def summed_at(sites: GaussianSites) -> SummedConditional:
-    stated = test_summed_chart.Stated()
-    stated.sites = sites
-    return stated.conditional()
+def summed(form: str):
+    """In either form of a sum."""
+
+    def build(sites: GaussianSites):
+        stated = test_summed_chart.Stated(form)
+        stated.sites = sites
+        return stated.conditional()
+
+    sites = test_summed_chart.Stated().sites
+    return build, sites, other_sites(sites)
 
 
 def of_coefficients(shape: str, kind: str):
@@ -188,7 +194,7 @@ OF_SITES = {
     },
     "rows": lambda: (rows_at, sites_of_rows(), other_sites(sites_of_rows())),
     **{f"grid, {grid}": (lambda grid=grid: on_a_grid(grid)) for grid in test_kronecker_chart.GRIDS},
-    "sum": lambda: (summed_at, (sites := test_summed_chart.Stated().sites), other_sites(sites)),
+    **{form: (lambda form=form: summed(form)) for form in test_summed_chart.FORMS},
     "sum with a grid": lambda: (
         sum_with_a_grid_at, (sites := GaussianSites(np.linspace(-1.0, 1.0, 7), np.geomspace(0.1, 4.0, 7))),
         other_sites(sites),

@@ -291,6 +291,14 @@ class DenseConditional(SitesOnCovariance):
         """``m + Lν``, (n,)."""
         return self._mean + multiply_lower(self._factor, whitened)
 
+    def lend(self) -> None:
+        """Let go of K, which is as large as its factor: nothing can be placed until it is given back."""
+        del self._covariance
+
+    def regain(self, covariance: Array) -> None:
+        """Take the same K again, (n, n) in Fortran order."""
+        self._covariance = np.asfortranarray(covariance)
+
     def log_prior(self) -> float:
         """The log density of the model's variable for the noise that was placed last."""
         volume = log_diagonal(self._factor) if self._centred else 0.0
