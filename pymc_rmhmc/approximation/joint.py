@@ -176,7 +176,9 @@ def _predictors(block: JointBlock, theta: Array) -> tuple[list[tuple[Any, Placed
     if block.design_shape is None:
         mean, covariance, shift = _dense_prior(block, theta)
         rows = [whole] if block.rows is None else list(block.rows)
-        made = [_of_row(row, mean - shift, covariance) for row in rows]
+        # Rows may have a covariance each.
+        own = list(covariance) if covariance.ndim > 2 else [covariance] * len(rows)
+        made = [_of_row(row, mean - shift, each) for row, each in zip(rows, own, strict=True)]
         return list(zip(rows, made, strict=True)), shift
     if block.kinds is not None:
         design, mean, parts, shift = parts_of(block, theta, derivative=False)
@@ -194,7 +196,7 @@ def _of_row(row: Any, offset: Array, covariance: Array) -> Predictor:
 
 
 def _dense_prior(block: JointBlock, theta: Array) -> tuple[Array, Array, Array]:
-    """Mean and covariance of the sites, or of each row where one covariance serves for all; and their shift."""
+    """Mean and covariance of the sites, or of each row, one for all or one each; and their shift."""
     if block.kinds is not None:
         _, mean, parts, shift = parts_of(block, theta, derivative=False)
         return mean, np.asfortranarray(sum(part.covariance() for part in parts), dtype=np.float64), shift

@@ -71,7 +71,7 @@ class JointBlock(Protocol):
 
     @property
     def rows(self) -> NDArray[np.int64] | None:
-        """Of several vectors with one covariance, the sites of each (r, n); None for one vector."""
+        """Of several vectors that are independent given θ, the sites of each (r, n); None for one vector."""
 
     @property
     def kinds(self) -> Sequence[str] | None:
@@ -97,7 +97,8 @@ class JointBlock(Protocol):
     def prior(self, theta: Array) -> tuple[Any, ...]:
         """What the latents' prior is at θ.
 
-        With a covariance: mean and covariance of the sites, and what they have beyond the model's latents, (n,). Of
+        With a covariance: mean and covariance of the sites, and what they have beyond the model's latents, (n,). Rows
+        may have a covariance each, (r, n, n). Of
         a vector on a grid, in place of the covariance, a tuple of those of which it is the Kronecker product.
         With a design: A, m (n,), D (k,), location and scale (k,) of the model's variables, and again what the
         sites have beyond them. Of a sum, of every part: A, or None for the identity, or the A of all; then m; of every

@@ -16,7 +16,7 @@ from pymc_rmhmc.errors import DataError
 from pymc_rmhmc.model.observations import RegisteredReader
 from pymc_rmhmc.model.structure import Observation
 
-__all__ = ["DesignReader", "PlainReading", "RowByRow", "SameValues"]
+__all__ = ["DesignReader", "PlainReading", "SameValues"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -84,27 +84,6 @@ def _kept(matrix: Any) -> Any:
     dense = matrix.toarray() if sparse.issparse(matrix) else matrix
     share = np.count_nonzero(dense) / max(dense.size, 1)
     return sparse.csr_array(dense) if share < SPARSE_SHARE else np.ascontiguousarray(dense)
-
-
-class RowByRow:
-    """A where each site is one value of one variable, whose rows are not in the sites' order."""
-
-    shared: Sequence[Any] = ()
-
-    def __init__(self, positions: NDArray[np.int64]) -> None:
-        self._matrix = sparse.eye_array(positions.size, format="csc")[:, positions].tocsr()
-
-    def n_rows(self, point: Point) -> int:
-        """The number of values."""
-        return int(self._matrix.shape[0])
-
-    def __call__(self, point: Point) -> Any:
-        """A permutation."""
-        return self._matrix
-
-    def parts(self, point: Point, sizes: Sequence[int]) -> list[Any]:
-        """The same."""
-        return [self._matrix]
 
 
 class SameValues:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.components import LatentReader, LatentRow
-from pymc_rmhmc.model.design import DesignReader, PlainReading, RowByRow, SameValues
+from pymc_rmhmc.model.design import DesignReader, PlainReading, SameValues
 from pymc_rmhmc.model.graphs import Evaluator, inlined
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, hyperparameters_of
 from pymc_rmhmc.model.joint_blocks import CovarianceBlock
@@ -171,7 +171,7 @@ def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: P
     found = _vector_sources(model, block, shapes, point)
     plain = _plain_reading(model, block, [f.node for f in found], shapes, point)
     (first, *others), size = block.latents, math.prod(shapes[0])
-    by_themselves = plain is not None and not others and first.matrices[0].ndim == 2
+    by_themselves = plain is not None and not others
     if not by_themselves and max(len(r) for r in rows) > MOST_ROWS_IN_ONE:
         return f"{block.name} has more than {MOST_ROWS_IN_ONE} rows, which would be one vector"
     if plain is None or (others and any(len(r) > 1 for r in rows)):
@@ -183,11 +183,8 @@ def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: P
         made = _linear_block(model, block, found, SameValues(size, len(shapes)), theta, observed, point)
     elif first.root == "kronecker":
         made = KroneckerBlock(model, block.name, first, theta, size, observed)
-    elif first.matrix.ndim > 2:
-        made = _linear_block(model, block, found, RowByRow(_positions(rows[0])), theta, observed, point)
-        made.rows = np.array([row.positions for row in rows[0]])
     else:
-        made = CovarianceBlock(model, block.name, first, theta, rows[0], observed)
+        made = CovarianceBlock(model, block.name, first, theta, rows[0], shapes[0], observed)
     made.plain = plain
     return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from pymc_rmhmc.model.observed_terms import ObservedTerms, gradient_by, shift_of
 from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.pullback import Differentiated
 
-__all__ = ["Block", "CovarianceBlock", "covariance_of"]
+__all__ = ["Block", "CovarianceBlock", "covariance_of", "covariances_of_rows"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -129,7 +130,7 @@ class Block:
 
 
 class CovarianceBlock(Block):
-    """One latent Gaussian vector, or several with one covariance matrix: prior and likelihood as functions of θ.
+    """One latent Gaussian vector, or the rows of a variable: prior and likelihood as functions of θ.
 
     A site is a latent value and whatever part of its predictor θ adds to it.
 
@@ -150,7 +151,7 @@ class CovarianceBlock(Block):
 
     def __init__(
         self, model: pm.Model, name: str, latent: LatentVariable, theta: Hyperparameters, rows: Sequence[LatentRow],
-        observed: Sequence[ObservedTerms],
+        shape: tuple[int, ...], observed: Sequence[ObservedTerms],
     ) -> None:  # fmt: skip
         self.name, self.value_names = name, (str(model.rvs_to_values[latent.variable].name),)
         where = np.array([row.positions for row in rows])
@@ -159,8 +160,10 @@ class CovarianceBlock(Block):
         self.sizes, self.n_sites, self.centred = (size,), size, latent.form == "centred"
         shift = shift_of(observed, theta, size)
         # A mean is the variable's own, whose values are in the rows' order; one row's may serve for all.
-        mean = pt.zeros(size) if latent.mean is None else pt.broadcast_to(latent.mean, where.shape).ravel()
-        mean, covariance = theta.substitute([mean, covariance_of(latent)], model)
+        of_mean = where.shape if latent.mean is None or latent.mean.ndim < 3 else shape
+        mean = pt.zeros(size) if latent.mean is None else pt.broadcast_to(latent.mean, of_mean).ravel()
+        stated = covariance_of(latent) if latent.matrix.ndim == 2 else covariances_of_rows(latent, shape)
+        mean, covariance = theta.substitute([mean, stated], model)
         mean = mean + shift
         self.fixed_covariance = theta.symbol not in ancestors([covariance])
         self._prior = Differentiated(model, theta.symbol, [mean, covariance, shift], [mean, covariance])
@@ -168,16 +171,28 @@ class CovarianceBlock(Block):
         self._compile_information(model, theta, observed, shift)
 
     def prior(self, theta: Array) -> tuple[Array, ...]:
-        """Mean (n,) and covariance (n, n) of the sites, in Fortran order, and the sites less the latents (n,)."""
+        """Mean (n,) and covariance (n, n) of the sites, in Fortran order, and the sites less the latents (n,).
+
+        Of rows one covariance for all, or if they have one each all of them (r, n, n), each in C order.
+        """
         mean, covariance, shift = self._prior(theta)
+        if covariance.ndim > 2:
+            return mean, np.ascontiguousarray(covariance), shift
         # A covariance is symmetric: its transpose is itself in Fortran order, at no cost.
         return mean, covariance.T if covariance.flags.c_contiguous else np.asfortranarray(covariance), shift
 
     def prior_pullback(self, theta: Array, mean_bar: Array, second_bar: Array) -> Array:
         """``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄``, (d,)."""
         # K̄ is multiplied by a symmetric derivative: it may as well be transposed.
-        matrix = second_bar.T if second_bar.flags.f_contiguous else np.ascontiguousarray(second_bar)
+        is_reversed = second_bar.ndim == 2 and second_bar.flags.f_contiguous
+        matrix = second_bar.T if is_reversed else np.ascontiguousarray(second_bar)
         return self._prior.pullback(theta, mean_bar, matrix)
+
+
+def covariances_of_rows(latent: LatentVariable, shape: tuple[int, ...]) -> TensorVariable:
+    """K of every row, (r, n, n), of a variable of this shape."""
+    n = shape[-1]
+    return pt.broadcast_to(covariance_of(latent), (*shape, n)).reshape((math.prod(shape[:-1]), n, n))
 
 
 def covariance_of(latent: LatentVariable) -> TensorVariable:

@@ -19,9 +19,9 @@ from pytensor.scalar.basic import Sqrt
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.design import DesignReader, RowByRow, SameValues
+from pymc_rmhmc.model.design import DesignReader, SameValues
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
-from pymc_rmhmc.model.joint_blocks import Block, covariance_of
+from pymc_rmhmc.model.joint_blocks import Block, covariance_of, covariances_of_rows
 from pymc_rmhmc.model.linear_normals import ScaledSource
 from pymc_rmhmc.model.moving_design import MovingDesign
 from pymc_rmhmc.model.observed_terms import ObservedTerms, shift_of
@@ -32,7 +32,7 @@ __all__ = ["DesignBlock", "DesignSource", "Reader", "SumBlock"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
-type Reader = DesignReader | SameValues | RowByRow | MovingDesign
+type Reader = DesignReader | SameValues | MovingDesign
 
 # Its square root has a derivative that is finite, and is nothing beside any other scale.
 SMALLEST = 1e-200
@@ -316,11 +316,9 @@ def _stated(source: DesignSource) -> tuple[TensorVariable, TensorVariable, Tenso
 
 def _of_all_rows(latent: LatentVariable, shape: tuple[int, ...]) -> TensorVariable:
     """The covariance of all values of a variable, whose rows are independent."""
-    covariance = covariance_of(latent)
     if len(shape) == 1:
-        return covariance
-    n, n_rows = shape[-1], math.prod(shape[:-1])
-    rows = pt.broadcast_to(covariance, (*shape, n)).reshape((n_rows, n, n))
+        return covariance_of(latent)
+    rows, (n_rows, n) = covariances_of_rows(latent, shape), (math.prod(shape[:-1]), shape[-1])
     return (pt.eye(n_rows)[:, None, :, None] * rows[:, :, None, :]).reshape((n_rows * n, n_rows * n))
 
 

@@ -248,13 +248,16 @@ def test_a_pickled_step_goes_on_where_it_was(model, turning):
 def test_covariances_that_are_lent_on_the_way_change_nothing(turning, kept, monkeypatch):
     """Large ones are let go of while another θ is tried, and made again where it is not accepted."""
     counted = {"lend": 0, "regain": 0}
-    for name in counted:
 
-        def counting(held, *args, name=name, method=getattr(DenseConditional, name)):
+    def count(name: str, method) -> None:
+        def counting(held, *args):
             counted[name] += 1
             method(held, *args)
 
         monkeypatch.setattr(DenseConditional, name, counting)
+
+    count("lend", DenseConditional.lend)
+    count("regain", DenseConditional.regain)
     straight = advance(*turning, 60)
     assert not any(counted.values())
     monkeypatch.setattr("pymc_rmhmc.geometry.held.LARGE", 1)

@@ -1,11 +1,13 @@
-"""Several latent vectors with one covariance matrix, as a function of (θ, z): the rows of ``n_outputs``.
+"""Several latent vectors, independent given θ, as a function of (θ, z): rows of one variable.
 
-Given θ they are independent, each with sites of its own. K is factorised once for all.
+Each has sites of its own. A K that they share, as those of ``n_outputs`` do, is factorised once for all.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
+import operator
 from typing import Any
 
 import numpy as np
@@ -26,14 +28,14 @@ class RowsConditional:
     ----------
     mean : (N,) array
         m, of all sites.
-    covariance : (n, n) array
-        K, in Fortran order.
+    covariance : (n, n) array or (r, n, n) array
+        K in Fortran order, or that of every row, each in C order.
     sites : GaussianSites
         With w̄ ≥ 0, (N,).
     rows : (r, n) int array
         The sites of every row; N = r n.
     like : RowsConditional, optional
-        One with the same K, whose factor serves again.
+        One with the same K, whose factors serve again.
     shift : (N,) array
         What the sites have beyond the model's latent values.
     **options
@@ -49,13 +51,15 @@ class RowsConditional:
         self, mean: Array, covariance: Array, sites: GaussianSites, rows: NDArray[np.int64],
         like: RowsConditional | None = None, *, shift: Array, same_sites: bool, **options: Any,
     ) -> None:  # fmt: skip
-        self._where = rows
+        self._where, self._is_shared = rows, covariance.ndim == 2
         self._rows: list[DenseConditional] = []
         for i, where in enumerate(rows):
-            known = like._rows[i] if like is not None else self._rows[0] if self._rows else None
+            known = like._rows[i] if like is not None else self._rows[0] if self._rows and self._is_shared else None
+            # A covariance is symmetric: its transpose is itself in Fortran order.
+            own = covariance if self._is_shared else covariance[i].T
             self._rows.append(
                 DenseConditional(
-                    mean[where], covariance, GaussianSites(sites.linear[where], sites.precision[where]), known,
+                    mean[where], own, GaussianSites(sites.linear[where], sites.precision[where]), known,
                     shift=shift[where], same_sites=same_sites and like is not None, **options,
                 )
             )
@@ -100,14 +104,13 @@ class RowsConditional:
         return self._scattered(means), self._scattered(variances)
 
     def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
-        """The gradient of ``ψ(η) + log E`` by z, m and K, for the values that were placed last.
+        """The gradient of ``ψ(η) + log E`` by z, m and K, or every row's K, for the values that were placed last.
 
         Where K moves this lets go of what another placing would need.
         """
         pulled = [row.pullback(residual[where]) for row, where in zip(self._rows, self._where, strict=True)]
-        total = pulled[0][2]
-        for _, _, bar in pulled[1:]:
-            total += bar
+        bars = [bar for _, _, bar in pulled]
+        total = functools.reduce(operator.iadd, bars) if self._is_shared else np.stack(bars)
         return np.concatenate([noise for noise, _, _ in pulled]), self._scattered(m for _, m, _ in pulled), total
 
     @property
