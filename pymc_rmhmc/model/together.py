@@ -18,8 +18,8 @@ __all__ = ["read_together"]
 
 type Point = dict[str, np.ndarray]
 
-# Latent values of a block with coefficients among them: their matrices are dense.
-MOST_LATENT_VALUES = 1000
+# Of coefficients beside a process: the matrices in which both are are dense.
+MOST_COEFFICIENTS = 1000
 
 
 def read_together(model: pm.Model, vars: Any, point: Point) -> tuple[ModelStructure, JointModel | str]:  # noqa: A002
@@ -80,10 +80,13 @@ def _read_all(model: pm.Model, point: Point) -> tuple[ModelStructure, JointModel
 def _with_coefficients(structure: ModelStructure, point: Point) -> ModelStructure | None:
     """A structure with the Normals that predictors read linearly beside its latents; None without a vector of them."""
     model, variables = structure.model, structure.variables
+    # Rows are factorised one by one, but with something beside them as one vector.
+    if any(v.ndim > 1 and v in gaussian_candidates(model) for v in variables):
+        return None
     found = [v for v in linear_normals(model, variables) if v not in variables]
-    values = {v: point[str(model.rvs_to_values[v].name)].size for v in (*variables, *found)}
+    sizes = [point[str(model.rvs_to_values[v].name)].size for v in found]
     # A number alone, an intercept, is one hyperparameter more: that is cheaper than a sum of vectors.
-    if all(values[v] == 1 for v in found) or sum(values.values()) > MOST_LATENT_VALUES:
+    if all(size == 1 for size in sizes) or sum(sizes) > MOST_COEFFICIENTS:
         return None
     try:
         wider = read_structure(model, [*variables, *found])

@@ -1430,8 +1430,19 @@ def test_a_process_with_nothing_but_coefficients_beside_it_has_no_hyperparameter
     assert joint == "no block depends on continuous hyperparameters"
 
 
+def test_coefficients_beside_rows_are_hyperparameters():
+    """With them the rows would be one vector, and its matrices as large as all of them."""
+    with pm.Model() as model:
+        slopes = pm.Normal("slopes", shape=4)
+        f = pm.MvNormal("f", np.zeros(N), cov=pm.HalfNormal("scale") * (np.eye(N) + 0.4), shape=(2, N))
+        pm.Poisson("y", mu=pm.math.exp(f + DESIGN @ slopes), observed=np.stack([COUNTS, COUNTS[::-1]]))
+    joint = joint_of(model)
+    assert set(joint.theta.names) == {"slopes", "scale_log__"}
+    assert joint.blocks[0].rows.shape == (2, N)
+
+
 def test_more_coefficients_than_a_dense_matrix_is_made_of_are_left_apart(monkeypatch):
-    monkeypatch.setattr("pymc_rmhmc.model.together.MOST_LATENT_VALUES", N + 3)
+    monkeypatch.setattr("pymc_rmhmc.model.together.MOST_COEFFICIENTS", 3)
     with pm.Model() as model:
         poisson(gp_prior("f", ls=pm.HalfNormal("ls")) + DESIGN @ pm.Normal("slopes", shape=4))
     assert set(joint_of(model).theta.names) == {"slopes", "ls_log__"}
