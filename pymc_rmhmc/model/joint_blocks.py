@@ -163,6 +163,8 @@ class CovarianceBlock(Block):
         of_mean = where.shape if latent.mean is None or latent.mean.ndim < 3 else shape
         mean = pt.zeros(size) if latent.mean is None else pt.broadcast_to(latent.mean, of_mean).ravel()
         stated = covariance_of(latent) if latent.matrix.ndim == 2 else covariances_of_rows(latent, shape)
+        # A stack of one is one vector.
+        stated = stated[0] if stated.ndim > 2 and len(rows) == 1 else stated
         mean, covariance = theta.substitute([mean, stated], model)
         mean = mean + shift
         self.fixed_covariance = theta.symbol not in ancestors([covariance])

@@ -9,6 +9,7 @@ import numpy as np
 import pymc as pm
 
 from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.model.graphs import Evaluator
 from pymc_rmhmc.model.joint import NO_HYPERPARAMETERS, JointModel, read_joint
 from pymc_rmhmc.model.linear_normals import linear_normals
 from pymc_rmhmc.model.priors import gaussian_candidates
@@ -20,6 +21,8 @@ type Point = dict[str, np.ndarray]
 
 # Of coefficients beside a process: the matrices in which both are are dense.
 MOST_COEFFICIENTS = 1000
+# Of the matrix by which observations read them, while it is read off the predictor.
+MOST_ENTRIES = 10**8
 
 
 def read_together(model: pm.Model, vars: Any, point: Point) -> tuple[ModelStructure, JointModel | str]:  # noqa: A002
@@ -88,9 +91,19 @@ def _with_coefficients(structure: ModelStructure, point: Point) -> ModelStructur
     # A number alone, an intercept, is one hyperparameter more: that is cheaper than a sum of vectors.
     if all(size == 1 for size in sizes) or sum(sizes) > MOST_COEFFICIENTS:
         return None
+    n_values = sum(sizes) + sum(point[str(value.name)].size for value in structure.value_vars)
+    if not 0 < _n_observed(structure, point) * n_values <= MOST_ENTRIES:
+        return None
     try:
         wider = read_structure(model, [*variables, *found])
     except UnsupportedModelError:
         return None
     reasons = {name: why for name, why in structure.reasons.items() if name in wider.left_over}
     return replace(wider, reasons=reasons)
+
+
+def _n_observed(structure: ModelStructure, point: Point) -> int:
+    """The number of observations whose likelihoods are registered."""
+    readings = [o.reading for block in structure.blocks for o in block.observations]
+    etas = [reading.eta for reading in readings if reading is not None]
+    return sum(np.size(eta) for eta in Evaluator(structure.model, etas)(point))

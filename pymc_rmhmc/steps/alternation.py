@@ -251,10 +251,14 @@ class Alternation:
     ) -> Transition[Any]:  # fmt: skip
         """A trajectory to another ϑ, on which the chain keeps no more of where it stands than it must."""
         held: HeldTheta = self._point.held
+        has_left = False
         held.lend()
-        outcome = _led(transition(hamiltonian, integrator, state, n_steps, size, rng))
-        if not outcome.accepted:
-            held.regain()
+        try:
+            outcome = _led(transition(hamiltonian, integrator, state, n_steps, size, rng))
+            has_left = outcome.accepted
+        finally:  # an interrupted chain may go on
+            if not has_left:
+                held.regain()
         return outcome
 
 

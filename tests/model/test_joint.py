@@ -560,6 +560,12 @@ def rows_that_stand_still() -> None:
     pm.Poisson("y", mu=pm.math.exp(f + pm.Logistic("middle", shape=(2, 1))), observed=np.stack([COUNTS, COUNTS[::-1]]))
 
 
+@form("scale_log__")
+def stack_of_one_covariance() -> None:
+    f = pm.MvNormal("f", np.zeros(N), cov=pm.HalfNormal("scale") * np.stack([np.eye(N) + 0.4]))
+    pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS[None])
+
+
 @form("scale_log__", "level", "sigma_log__")
 def table_of_rows_with_covariances() -> None:
     covariances = pm.HalfNormal("scale") * (np.eye(4) + 0.3) * np.array([1.0, 2.0])[:, None, None, None]
@@ -888,7 +894,7 @@ def test_sites_of_coefficients_stand_still_where_not_all_likelihoods_have_parame
 TARGETS = [
     "on_a_grid", "on_a_grid_of_three_axes_read_as_an_array", "averages_over_a_grid", "rows_read_across",
     "centred_rows_of_two_means", "rows_of_two_covariances", "averaged_rows",
-    "table_of_rows_with_covariances", "centred_rows_beside_a_vector",
+    "table_of_rows_with_covariances", "stack_of_one_covariance", "centred_rows_beside_a_vector",
     "scaled_rows", "factors_of_two_rows_of_which_each_observation_reads_one_value", "rows_that_stand_still",
     "exponents_of_exponents", "scaled_process", "process_times_a_number_of_any_sign",
     "whitened_process_of_any_sign", "scaled_processes_of_a_sum", "process_with_a_number_for_every_value",
@@ -1428,6 +1434,15 @@ def test_a_process_with_nothing_but_coefficients_beside_it_has_no_hyperparameter
     structure, joint = read_together(model, None, model.initial_point())
     assert [str(v.name) for v in structure.variables] == ["f", "slopes"]
     assert joint == "no block depends on continuous hyperparameters"
+
+
+@pytest.mark.parametrize("n", [0, N])
+def test_coefficients_that_too_many_or_no_observations_read_are_hyperparameters(n, monkeypatch):
+    monkeypatch.setattr("pymc_rmhmc.model.together.MOST_ENTRIES", N * (N + 4) - 1)
+    with pm.Model() as model:
+        eta = gp_prior("f", ls=pm.HalfNormal("ls"))[np.arange(n)] + DESIGN[:n] @ pm.Normal("slopes", shape=4)
+        pm.Poisson("y", mu=pm.math.exp(eta), observed=COUNTS[:n])
+    assert set(joint_of(model).theta.names) == {"slopes", "ls_log__"}
 
 
 def test_coefficients_beside_rows_are_hyperparameters():
