@@ -19,6 +19,11 @@ def check_block(block: Any, point: Point, plan: Any) -> None:
     likelihood = block.likelihood(point)
     if block.n_latent == 0:
         raise DataError(f"{block.name} has no latent values: its inputs are empty.")
+    if block.n_sites == 0:
+        raise DataError(
+            f"{block.name} has no observations: the data are empty. Give data, or draw from the prior with "
+            "pm.sample_prior_predictive()."
+        )
     wanted = plan.metric.name
     if plan.metric.needs_solver and wanted not in likelihood.kinds:
         raise ConfigurationError(

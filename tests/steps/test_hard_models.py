@@ -88,6 +88,16 @@ def test_no_data_leave_the_prior(build):
     assert has_mean(idata.posterior["f"][..., 3], 0.0)
 
 
+@pytest.mark.parametrize("vars", [None, ["f", "g"]])
+def test_a_sum_without_data_is_refused(vars):  # noqa: A002
+    none = np.array([], dtype=int)
+    with pm.Model():
+        total = gp_of(X)[none] + pm.MvNormal("g", np.zeros(3), cov=np.eye(3) + 0.4)[none]
+        pm.Poisson("y", mu=pm.math.exp(total), observed=none)
+        with pytest.raises(DataError, match=r"f \+ g has no observations: the data are empty"):
+            RMHMC(vars)
+
+
 def test_a_process_that_nothing_observes_is_refused_by_name():
     with pm.Model():
         gp_of(X)
