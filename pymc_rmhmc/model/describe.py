@@ -117,7 +117,9 @@ class ModelDescription:
 
 
 def describe(model: pm.Model | None = None) -> ModelDescription:
-    """Print what RMHMC finds in a model, and return it.
+    """Print what `RMHMC()` finds in a model, and return it.
+
+    A position-dependent metric takes the latent values that have a covariance; coefficients beside them are left.
 
     Parameters
     ----------
