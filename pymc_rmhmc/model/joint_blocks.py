@@ -160,12 +160,14 @@ class CovarianceBlock(Block):
         self.sizes, self.n_sites, self.centred = (size,), size, latent.form == "centred"
         shift = shift_of(observed, theta, size)
         # A mean is the variable's own, whose values are in the rows' order; one row's may serve for all.
-        of_mean = where.shape if latent.mean is None or latent.mean.ndim < 3 else shape
-        mean = pt.zeros(size) if latent.mean is None else pt.broadcast_to(latent.mean, of_mean).ravel()
-        stated = covariance_of(latent) if latent.matrix.ndim == 2 else covariances_of_rows(latent, shape)
-        # A stack of one is one vector.
-        stated = stated[0] if stated.ndim > 2 and len(rows) == 1 else stated
-        mean, covariance = theta.substitute([mean, stated], model)
+        mean = pt.zeros(size)
+        if latent.mean is not None:
+            mean = pt.broadcast_to(latent.mean, shape if latent.mean.ndim > 2 else where.shape).ravel()
+        covariance = covariance_of(latent)
+        if covariance.ndim > 2:
+            covariance = covariances_of_rows(latent, shape)
+            covariance = covariance[0] if len(rows) == 1 else covariance
+        mean, covariance = theta.substitute([mean, covariance], model)
         mean = mean + shift
         self.fixed_covariance = theta.symbol not in ancestors([covariance])
         self._prior = Differentiated(model, theta.symbol, [mean, covariance, shift], [mean, covariance])

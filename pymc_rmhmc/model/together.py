@@ -83,8 +83,11 @@ def _read_all(model: pm.Model, point: Point) -> tuple[ModelStructure, JointModel
 def _with_coefficients(structure: ModelStructure, point: Point) -> ModelStructure | None:
     """A structure with the Normals that predictors read linearly beside its latents; None without a vector of them."""
     model, variables = structure.model, structure.variables
-    # Rows are factorised one by one, but with something beside them as one vector.
-    if any(v.ndim > 1 and v in gaussian_candidates(model) for v in variables):
+    candidates = gaussian_candidates(model)
+    processes = [v for v in variables if v in candidates]
+    # Without any, coefficients are latent already. Rows are factorised one by one, but with something beside them as
+    # one vector.
+    if not processes or any(v.ndim > 1 for v in processes):
         return None
     found = [v for v in linear_normals(model, variables) if v not in variables]
     sizes = [point[str(model.rvs_to_values[v].name)].size for v in found]

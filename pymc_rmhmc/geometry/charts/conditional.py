@@ -44,6 +44,7 @@ from pymc_rmhmc.geometry.charts.dual import (
     shift_noise,
     weigh,
 )
+from pymc_rmhmc.geometry.charts.moving_sites import slope_by_powers
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.linalg import (
     cholesky,
@@ -56,7 +57,7 @@ from pymc_rmhmc.geometry.linalg import (
 from pymc_rmhmc.geometry.loops import add_covariance_terms, log_diagonal
 from pymc_rmhmc.geometry.prior import PriorFailure
 
-__all__ = ["DenseConditional", "SitesOnCovariance", "factor_or_fail"]
+__all__ = ["DenseConditional", "SitesOnCovariance", "factor_in_place", "factor_or_fail"]
 
 type Array = NDArray[np.float64]
 
@@ -149,12 +150,11 @@ class SitesOnCovariance(ABC):
         if self._inner_inverse is None:
             self._invert_inner()
         assert self._inner_inverse is not None
-        centre, pushed = self._centre, self._pushed
-        linear, precision = self._site_linear, self._precision
-        # With w̄ S_ii = 1 - (B⁻¹)_ii for the covariance S of prior times sites. The last term is ψ's own sites.
-        evidence = linear * centre - 0.5 * (precision * centre**2 + 1.0 - self._inner_inverse)
-        placed = pushed * (linear + 0.5 * self._root * self._site_noise - precision * eta)
-        return np.asarray(evidence + placed - eta * (linear - 0.5 * precision * eta))
+        # w̄ S_ii = 1 - (B⁻¹)_ii for the covariance S of prior times sites.
+        return slope_by_powers(
+            self._site_linear, self._precision, self._centre, 1.0 - self._inner_inverse, self._pushed,
+            self._site_noise, eta,
+        )  # fmt: skip
 
     def _place_drawn(self, drawn: Array, site_noise: Array) -> Array:
         """The sites (n,) of a draw of the prior, about its mean, and of the sites' noise."""
@@ -340,6 +340,16 @@ def factor_or_fail(matrix: Array) -> Array:
     factor = cholesky(matrix)
     if factor is None:
         raise without_factor(matrix)
+    return factor
+
+
+def factor_in_place(matrix: Array) -> Array:
+    """The same of a matrix that may be overwritten."""
+    # What is not finite is not to be seen any more afterwards.
+    finite = bool(np.isfinite(matrix).all())
+    factor = cholesky(matrix, overwrite=True) if finite else None
+    if factor is None:
+        raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE if finite else Failure.NON_FINITE, 0)
     return factor
 
 

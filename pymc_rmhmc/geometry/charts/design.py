@@ -16,17 +16,15 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.linalg import blas, lapack
 
-from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.arrow import Arrow
+from pymc_rmhmc.geometry.charts.conditional import factor_in_place
 from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.linalg import (
-    cholesky,
     identity_plus_scaled,
     inverse_lower,
     multiply_symmetric,
     solve_lower,
 )
-from pymc_rmhmc.geometry.prior import PriorFailure
 
 __all__ = [
     "Inner",
@@ -273,7 +271,7 @@ class ManyObservationsInner(_Inner):
     _whole: ManyObservations
 
     def _factorise(self) -> None:
-        self._factor = _factor(identity_plus_scaled(self._whole.gram, self.spread))
+        self._factor = factor_in_place(identity_plus_scaled(self._whole.gram, self.spread))
         self.log_determinant = 2.0 * float(np.log(self._factor.diagonal()).sum())
 
     def _solve(self, vector: Array) -> Array:
@@ -337,7 +335,7 @@ class ManyCoefficientsInner(_Inner):
         self._scaled = self._whole.rooted * self.spread
         matrix = np.asfortranarray(self._scaled @ self._scaled.T)
         matrix.flat[:: matrix.shape[0] + 1] += 1.0
-        self._factor = _factor(matrix)
+        self._factor = factor_in_place(matrix)
         self.log_determinant = 2.0 * float(np.log(self._factor.diagonal()).sum())
 
     def _solve(self, vector: Array) -> Array:
@@ -359,12 +357,3 @@ class ManyCoefficientsInner(_Inner):
     def _half_log_determinant_slope(self) -> Array:
         half = blas.dtrsm(1.0, self._factor, self._whole.rooted, lower=1)
         return np.asarray(self.spread * np.einsum("ij,ij->j", half, half))
-
-
-def _factor(matrix: Array) -> Array:
-    """The lower Cholesky factor of a matrix that may be overwritten, or the failure to count."""
-    finite = bool(np.isfinite(matrix).all())
-    factor = cholesky(matrix, overwrite=True) if finite else None
-    if factor is None:
-        raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE if finite else Failure.NON_FINITE, 0)
-    return factor

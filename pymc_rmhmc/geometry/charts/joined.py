@@ -28,10 +28,12 @@ from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts.conditional import factor_in_place
+from pymc_rmhmc.geometry.charts.moving_sites import slope_by_powers
 from pymc_rmhmc.geometry.charts.parts import Part
-from pymc_rmhmc.geometry.charts.products import Products, products_of
+from pymc_rmhmc.geometry.charts.products import Products, is_finite, products_of
 from pymc_rmhmc.geometry.charts.site import GaussianSites
-from pymc_rmhmc.geometry.linalg import cholesky, inverse_lower, solve_lower
+from pymc_rmhmc.geometry.linalg import inverse_lower, solve_lower
 from pymc_rmhmc.geometry.prior import PriorFailure
 
 __all__ = ["JoinedConditional"]
@@ -74,9 +76,9 @@ class JoinedConditional:
         self, design: Any, mean: Array, parts: Sequence[Part], sites: GaussianSites,
         like: JoinedConditional | None = None, *, same_sites: bool = True, by_design: bool = False,
     ) -> None:  # fmt: skip
-        self._products: Products = products_of(design) if like is None else like._products
-        if not (self._products.is_finite and np.isfinite(mean).all()):
+        if not (np.isfinite(mean).all() and (like is not None or is_finite(design))):
             raise PriorFailure(Failure.NON_FINITE, 0)
+        self._products: Products = products_of(design) if like is None else like._products
         self._parts, self._mean, self._by_design = tuple(parts), mean, by_design
         ends = np.cumsum([0, *(part.size for part in self._parts)])
         self._slices = [slice(int(a), int(b)) for a, b in itertools.pairwise(ends)]
@@ -90,11 +92,7 @@ class JoinedConditional:
         self._rooted = self._unscale_adjoint(self._gram)
         inner = self._unscale_adjoint(self._rooted.T)
         inner.flat[:: self._n_latent + 1] += 1.0
-        finite = bool(np.isfinite(inner).all())
-        factor = cholesky(inner, overwrite=True) if finite else None
-        if factor is None:
-            raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE if finite else Failure.NON_FINITE, 0)
-        self._factor = factor
+        factor = self._factor = factor_in_place(inner)
         slope = sites.gradient(self._mean)
         self._linear = self._products.collect(slope)
         linear = self._unscale_adjoint(self._linear)
@@ -217,11 +215,10 @@ class JoinedConditional:
 
     def sites_pullback(self, eta: Array) -> Array:
         """The gradient of ``ψ(η) + log E`` by the logarithm of each site's power, of the last pullback and its η."""
-        linear, precision, centre = self._sites.linear, self._precision, self._centre
-        evidence = linear * centre - 0.5 * precision * (centre**2 + self.marginals()[1])
-        placed = self._pushed * (linear + 0.5 * self._root * self._site_noise - precision * eta)
-        # The last term is ψ's own sites.
-        return np.asarray(evidence + placed - eta * (linear - 0.5 * precision * eta))
+        centre, variance = self.marginals()
+        return slope_by_powers(
+            self._sites.linear, self._precision, centre, self._precision * variance, self._pushed, self._site_noise, eta
+        )
 
     @cached_property
     def _scaled_root(self) -> Array:

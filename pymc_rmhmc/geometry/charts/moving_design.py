@@ -30,7 +30,7 @@ from pymc_rmhmc.geometry.charts.design import (
     WeightedDesign,
 )
 from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional
-from pymc_rmhmc.geometry.charts.products import products_of
+from pymc_rmhmc.geometry.charts.products import is_finite, products_of
 from pymc_rmhmc.geometry.prior import PriorFailure
 
 __all__ = ["MovingDesignConditional"]
@@ -53,8 +53,7 @@ class MovingDesignConditional(DiagonalConditional):
 
     @staticmethod
     def _weigh(design: Any, precision: Array) -> WeightedDesign:
-        entries = design.data if sparse.issparse(design) else design
-        if not np.isfinite(entries).all():
+        if not is_finite(design):
             raise PriorFailure(Failure.NON_FINITE, 0)
         n, k = design.shape
         if k > n:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.compilation import compiled
 
-__all__ = ["MovingSites", "RaisedSites"]
+__all__ = ["MovingSites", "RaisedSites", "slope_by_powers"]
 
 type Array = NDArray[np.float64]
 
@@ -84,3 +84,25 @@ class RaisedSites(GaussianSites):
         """The derivative by the information of a function of ρ, from its derivative by log ρ."""
         information = self.power * self.held.information
         return np.divide(power_bar, information, out=np.zeros_like(power_bar), where=information > 0.0)
+
+
+def slope_by_powers(
+    linear: Array, precision: Array, centre: Array, explained: Array, pushed: Array, site_noise: Array, eta: Array
+) -> Array:
+    """The gradient of ``ψ(η) + log E`` by the logarithm of each site's power, (n,).
+
+    Parameters
+    ----------
+    linear, precision : (n,) array
+        Of the sites.
+    centre, explained : (n,) array
+        Under the prior times the sites η's mean, and its variance times w̄.
+    pushed : (n,) array
+        That variance, as a matrix, times ``∂ψ/∂η``.
+    site_noise, eta : (n,) array
+        z₂, and where it was placed.
+    """
+    evidence = linear * centre - 0.5 * (precision * centre**2 + explained)
+    placed = pushed * (linear + 0.5 * np.sqrt(precision) * site_noise - precision * eta)
+    # The last term is ψ's own sites.
+    return np.asarray(evidence + placed - eta * (linear - 0.5 * precision * eta))

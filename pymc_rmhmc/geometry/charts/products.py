@@ -14,25 +14,14 @@ from scipy.linalg import blas
 
 from pymc_rmhmc.geometry.compilation import compiled
 
-__all__ = ["Products", "products_of"]
+__all__ = ["Products", "is_finite", "products_of"]
 
 type Array = NDArray[np.float64]
 type Index = NDArray[np.int64]
 
 
 class Products(Protocol):
-    """What charts ask of A, (n, k).
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Of A.
-    is_finite : bool
-        Whether all of its entries are.
-    """
-
-    shape: tuple[int, int]
-    is_finite: bool
+    """What charts ask of A, (n, k)."""
 
     def predict(self, values: Array) -> Array:
         """``A x``, (n,)."""
@@ -58,12 +47,16 @@ def products_of(design: Any) -> Products:
     return _Sparse(design) if sparse.issparse(design) else _Dense(design)
 
 
+def is_finite(design: Any) -> bool:
+    """Whether all entries of an array or a sparse array are numbers."""
+    return bool(np.isfinite(design.data if sparse.issparse(design) else design).all())
+
+
 class _Dense:
     """A with its zeros."""
 
     def __init__(self, design: Array) -> None:
-        self._design, self.shape = design, design.shape
-        self.is_finite = bool(np.isfinite(design).all())
+        self._design = design
 
     def predict(self, values: Array) -> Array:
         """``A x``, (n,)."""
@@ -94,8 +87,7 @@ class _Sparse:
     """A by its entries, row by row."""
 
     def __init__(self, design: Any) -> None:
-        self._entries, self.shape = (design.indptr, design.indices, design.data), design.shape
-        self.is_finite = bool(np.isfinite(design.data).all())
+        self._entries, self._n_columns = (design.indptr, design.indices, design.data), design.shape[1]
 
     def predict(self, values: Array) -> Array:
         """``A x``, (n,)."""
@@ -104,12 +96,12 @@ class _Sparse:
 
     def collect(self, sites: Array) -> Array:
         """``Aᵀ v``, (k,)."""
-        collected: Array = _collect(*self._entries, sites, self.shape[1])
+        collected: Array = _collect(*self._entries, sites, self._n_columns)
         return collected
 
     def gram(self, precision: Array) -> Array:
         """``AᵀW̄A``, (k, k), in Fortran order."""
-        return np.asarray(_gram(*self._entries, precision, self.shape[1]).T)
+        return np.asarray(_gram(*self._entries, precision, self._n_columns).T)
 
     def variances(self, root: Array) -> Array:
         """The diagonal of ``A R Rᵀ Aᵀ`` (n,), for an R (k, k)."""
