@@ -1,4 +1,4 @@
-"""BLAS and LAPACK for compiled code: SciPy's own routines, called without Python between them.
+"""BLAS for compiled code: SciPy's own routines, called without Python between them.
 
 Between two calls from Python NumPy takes as long as BLAS does for a product of a hundred numbers. The routines are
 found by name when compiled code is loaded, so that Numba can keep it on disk.
@@ -16,24 +16,34 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.geometry.compilation import compiled
 
-__all__ = ["factorise", "factorise_in_place", "multiply_in_place", "solve_in_place", "symmetric_product"]
+__all__ = [
+    "multiply_by_triangle",
+    "multiply_in_place",
+    "solve_in_place",
+    "subtract_product",
+    "subtract_symmetric_product",
+    "symmetric_product",
+]
 
 type Array = NDArray[np.float64]
 
 LOWER, UPPER, PLAIN, TRANSPOSED = (ord(letter) for letter in "LUNT")
+LEFT, RIGHT = (ord(letter) for letter in "LR")
 
 
-def _routine(library: str, name: str, n_arguments: int) -> Any:
-    """A routine of SciPy's BLAS or LAPACK that takes so many addresses, as Fortran has it."""
+def _routine(name: str, n_arguments: int) -> Any:
+    """A routine of SciPy's BLAS that takes so many addresses, as Fortran has it."""
     symbol = f"pymc_rmhmc_{name}"
-    binding.add_symbol(symbol, get_cython_function_address(f"scipy.linalg.cython_{library}", name))
+    binding.add_symbol(symbol, get_cython_function_address("scipy.linalg.cython_blas", name))
     return types.ExternalFunction(symbol, types.void(*([types.uintp] * n_arguments)))
 
 
-_dtrsv = _routine("blas", "dtrsv", 8)
-_dtrmv = _routine("blas", "dtrmv", 8)
-_dsymv = _routine("blas", "dsymv", 10)
-_dpotrf = _routine("lapack", "dpotrf", 5)
+_dtrsv = _routine("dtrsv", 8)
+_dtrmv = _routine("dtrmv", 8)
+_dsymv = _routine("dsymv", 10)
+_dgemm = _routine("dgemm", 13)
+_dsymm = _routine("dsymm", 12)
+_dtrmm = _routine("dtrmm", 11)
 
 
 # In what follows arrays whose addresses are taken are read once more afterwards: until then they are not let go of.
@@ -82,28 +92,57 @@ def symmetric_product(matrix: Array, vector: Array) -> Array:  # pragma: no cove
     return product
 
 
-@compiled
-def factorise_in_place(matrix: Array) -> bool:  # pragma: no cover - compiled
-    """The lower Cholesky factor in place of a Fortran-ordered matrix's lower triangle; False if there is none."""
-    letters = np.array([LOWER], dtype=np.uint8)
-    numbers = np.array([matrix.shape[0], 0], dtype=np.int32)
-    number = numbers.ctypes.data
-    _dpotrf(letters.ctypes.data, number, matrix.ctypes.data, number, number + 4)
-    # A matrix with a value that is not finite has no factor either: LAPACK would return one with nan or infinity in it.
-    checked = 0.0
-    for i in range(matrix.shape[0]):
-        checked += matrix[i, i] + matrix[-1, i]
-    return letters[0] == LOWER and numbers[1] == 0 and bool(np.isfinite(checked))
+# Parts of a matrix, given as such: what lies between two of their columns is the whole matrix's.
 
 
 @compiled
-def factorise(matrix: Array) -> tuple[bool, Array]:  # pragma: no cover - compiled
-    """Whether a matrix, of which the lower triangle is read, has a lower Cholesky factor; and it, in Fortran order."""
-    n = matrix.shape[0]
-    rows, held = np.zeros((n, n)), matrix.T
-    for j in range(n):
-        row, copied = rows[j, j:], held[j, j:]
-        for i in range(n - j):
-            row[i] = copied[i]
-    factor = rows.T
-    return factorise_in_place(factor), factor
+def subtract_product(
+    total: Array, left: Array, right: Array, by_left: bool, by_right: bool
+) -> None:  # pragma: no cover - compiled
+    """Take A B from a part of a matrix; A and B are parts of Fortran-ordered ones, either or both transposed."""
+    letters = np.array([PLAIN, TRANSPOSED], dtype=np.uint8)
+    summed = left.shape[0] if by_left else left.shape[1]
+    numbers = np.array([total.shape[0], total.shape[1], summed, 0, 0, 0], dtype=np.int32)
+    numbers[3], numbers[4], numbers[5] = left.strides[1] // 8, right.strides[1] // 8, total.strides[1] // 8
+    factors = np.array([-1.0, 1.0])
+    letter, number, factor = letters.ctypes.data, numbers.ctypes.data, factors.ctypes.data
+    _dgemm(
+        letter + by_left, letter + by_right, number, number + 4, number + 8, factor, left.ctypes.data, number + 12,
+        right.ctypes.data, number + 16, factor + 8, total.ctypes.data, number + 20,
+    )  # fmt: skip
+    if letters[0] != PLAIN or numbers[2] != summed or factors[0] != -1.0:
+        total[:] = np.nan
+
+
+@compiled
+def subtract_symmetric_product(total: Array, symmetric: Array, right: Array) -> None:  # pragma: no cover - compiled
+    """Take S B from a part of a matrix; S and B are parts of Fortran-ordered ones, and S's lower triangle is read."""
+    letters = np.array([LOWER, LEFT], dtype=np.uint8)
+    numbers = np.array([total.shape[0], total.shape[1], 0, 0, 0], dtype=np.int32)
+    numbers[2], numbers[3], numbers[4] = symmetric.strides[1] // 8, right.strides[1] // 8, total.strides[1] // 8
+    factors = np.array([-1.0, 1.0])
+    letter, number, factor = letters.ctypes.data, numbers.ctypes.data, factors.ctypes.data
+    _dsymm(
+        letter + 1, letter, number, number + 4, factor, symmetric.ctypes.data, number + 8, right.ctypes.data,
+        number + 12, factor + 8, total.ctypes.data, number + 16,
+    )  # fmt: skip
+    if letters[0] != LOWER or numbers[0] != total.shape[0] or factors[0] != -1.0:
+        total[:] = np.nan
+
+
+@compiled
+def multiply_by_triangle(
+    values: Array, triangle: Array, from_right: bool, by: float
+) -> None:  # pragma: no cover - compiled
+    """``by L V`` or ``by V L`` in place of V, for parts of Fortran-ordered matrices and a lower triangular L."""
+    letters = np.array([LEFT, RIGHT, LOWER, PLAIN], dtype=np.uint8)
+    numbers = np.array([values.shape[0], values.shape[1], 0, 0], dtype=np.int32)
+    numbers[2], numbers[3] = triangle.strides[1] // 8, values.strides[1] // 8
+    factors = np.array([by])
+    letter, number = letters.ctypes.data, numbers.ctypes.data
+    _dtrmm(
+        letter + from_right, letter + 2, letter + 3, letter + 3, number, number + 4, factors.ctypes.data,
+        triangle.ctypes.data, number + 8, values.ctypes.data, number + 12,
+    )  # fmt: skip
+    if letters[0] != LEFT or numbers[0] != values.shape[0] or factors[0] != by:
+        values[:] = np.nan

@@ -10,44 +10,9 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.geometry.compilation import compiled
 
-__all__ = ["add_covariance_terms", "identity_plus_scaled", "invert_triangle", "log_diagonal", "running_sums"]
+__all__ = ["add_covariance_terms", "identity_plus_scaled", "log_diagonal", "outer_lower"]
 
 type Array = NDArray[np.float64]
-
-
-@compiled
-def running_sums(matrix: Array, right: Array, left: Array) -> Array:  # pragma: no cover - compiled
-    """``left_i (Σ_{k<i} right_k M_kj + ½ right_i M_ij)`` of a lower triangular M, in Fortran order like M.
-
-    With Φ that takes the lower triangle and half of the diagonal, this is ``Φ(left rightᵀ) M``.
-    """
-    n = matrix.shape[0]
-    sums = np.zeros((n, n)).T
-    whole = n - n % 4
-    # A sum waits for its last term: four columns at once do not wait for one another.
-    for j in range(0, whole, 4):
-        a = b = c = d = 0.0
-        for i in range(j, n):
-            by, times = right[i], left[i]
-            term = by * matrix[i, j]
-            sums[i, j] = times * (a + 0.5 * term)
-            a += term
-            term = by * matrix[i, j + 1]
-            sums[i, j + 1] = times * (b + 0.5 * term)
-            b += term
-            term = by * matrix[i, j + 2]
-            sums[i, j + 2] = times * (c + 0.5 * term)
-            c += term
-            term = by * matrix[i, j + 3]
-            sums[i, j + 3] = times * (d + 0.5 * term)
-            d += term
-    for j in range(whole, n):
-        a = 0.0
-        for i in range(j, n):
-            term = right[i] * matrix[i, j]
-            sums[i, j] = left[i] * (a + 0.5 * term)
-            a += term
-    return sums
 
 
 @compiled
@@ -66,43 +31,24 @@ def identity_plus_scaled(gram: Array, root: Array) -> Array:  # pragma: no cover
 
 
 @compiled
+def outer_lower(left: Array, right: Array) -> Array:  # pragma: no cover - compiled
+    """The lower triangle of ``left rightᵀ``, in Fortran order; what is above it is not to be read."""
+    n = left.size
+    columns = np.empty((n, n))
+    for j in range(n):
+        made, given, by = columns[j, j:], left[j:], right[j]
+        for i in range(n - j):
+            made[i] = by * given[i]
+    return columns.T
+
+
+@compiled
 def log_diagonal(factor: Array) -> float:  # pragma: no cover - compiled
     """``Σ log L_ii``."""
     total = 0.0
     for i in range(factor.shape[0]):
         total += np.log(factor[i, i])
     return total
-
-
-@compiled
-def invert_triangle(factor: Array) -> Array:  # pragma: no cover - compiled
-    """``L⁻¹`` of a lower triangular, Fortran-ordered L, in Fortran order; 0 above.
-
-    A column at a time by substitution, four of its numbers at once: what is below them is then read and written once.
-    """
-    n = factor.shape[0]
-    columns, inverse = factor.T, np.zeros((n, n))
-    for j in range(n):
-        x = inverse[j]
-        x[j], k = 1.0, j
-        while k + 4 <= n:
-            first, second, third, fourth = columns[k], columns[k + 1], columns[k + 2], columns[k + 3]
-            a = x[k] / first[k]
-            b = (x[k + 1] - a * first[k + 1]) / second[k + 1]
-            c = (x[k + 2] - a * first[k + 2] - b * second[k + 2]) / third[k + 2]
-            d = (x[k + 3] - a * first[k + 3] - b * second[k + 3] - c * third[k + 3]) / fourth[k + 3]
-            x[k], x[k + 1], x[k + 2], x[k + 3] = a, b, c, d
-            k += 4
-            # Of parts that begin at 0 the compiler takes several numbers at a time.
-            below, first, second, third, fourth = x[k:], first[k:], second[k:], third[k:], fourth[k:]
-            for i in range(n - k):
-                below[i] = below[i] - a * first[i] - b * second[i] - c * third[i] - d * fourth[i]
-        while k < n:
-            x[k] /= columns[k, k]
-            for i in range(k + 1, n):
-                x[i] -= x[k] * columns[k, i]
-            k += 1
-    return inverse.T
 
 
 @compiled

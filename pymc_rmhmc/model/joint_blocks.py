@@ -20,7 +20,7 @@ from pymc_rmhmc.model.observed_terms import ObservedTerms, gradient_by, shift_of
 from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.pullback import Differentiated
 
-__all__ = ["Block", "CovarianceBlock", "covariance_of", "covariances_of_rows"]
+__all__ = ["Block", "CovarianceBlock", "by_rows", "covariance_of", "covariances_of_rows"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -187,10 +187,13 @@ class CovarianceBlock(Block):
 
     def prior_pullback(self, theta: Array, mean_bar: Array, second_bar: Array) -> Array:
         """``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄``, (d,)."""
-        # K̄ is multiplied by a symmetric derivative: it may as well be transposed.
-        is_reversed = second_bar.ndim == 2 and second_bar.flags.f_contiguous
-        matrix = second_bar.T if is_reversed else np.ascontiguousarray(second_bar)
-        return self._prior.pullback(theta, mean_bar, matrix)
+        return self._prior.pullback(theta, mean_bar, by_rows(second_bar))
+
+
+def by_rows(bar: Array) -> Array:
+    """A derivative by a variance or a covariance, or by several, as compiled functions take it: in C order."""
+    # K̄ is multiplied by a symmetric derivative: it may as well be transposed, at no cost.
+    return bar.T if bar.ndim == 2 and bar.flags.f_contiguous else np.ascontiguousarray(bar)
 
 
 def covariances_of_rows(latent: LatentVariable, shape: tuple[int, ...]) -> TensorVariable:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pytensor.graph.traversal import ancestors
 
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
-from pymc_rmhmc.model.joint_blocks import Block
+from pymc_rmhmc.model.joint_blocks import Block, by_rows
 from pymc_rmhmc.model.observed_terms import ObservedTerms, shift_of
 from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.pullback import Differentiated
@@ -61,4 +61,4 @@ class KroneckerBlock(Block):
 
     def prior_pullback(self, theta: Array, mean_bar: Array, second_bars: Sequence[Array]) -> Array:
         """``Σ ∂m/∂θ m̄ + Σ_i ∂K_i/∂θ K̄_i``, (d,)."""
-        return self._prior.pullback(theta, mean_bar, *(np.ascontiguousarray(bar) for bar in second_bars))
+        return self._prior.pullback(theta, mean_bar, *map(by_rows, second_bars))

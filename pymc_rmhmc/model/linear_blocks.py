@@ -21,7 +21,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.design import DesignReader, SameValues
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
-from pymc_rmhmc.model.joint_blocks import Block, covariance_of, covariances_of_rows
+from pymc_rmhmc.model.joint_blocks import Block, by_rows, covariance_of, covariances_of_rows
 from pymc_rmhmc.model.linear_normals import ScaledSource
 from pymc_rmhmc.model.moving_design import MovingDesign
 from pymc_rmhmc.model.observed_terms import ObservedTerms, shift_of
@@ -299,7 +299,7 @@ class SumBlock(_LinearBlock):
             bars = self._design_bars(theta, mean_bar, whole)
         centre_bars = self._collect(self._design_at(theta), mean_bar)
         flat = [one for bar in second_bar for one in (bar if isinstance(bar, list) else [bar])]
-        seconds = [np.ascontiguousarray(bar) for bar in flat]
+        seconds = [by_rows(bar) for bar in flat]
         return self._prior.pullback(theta, np.asarray(mean_bar), *bars, *seconds, *centre_bars)
 
 

@@ -10,7 +10,14 @@ import pytest
 from scipy.linalg import cholesky, solve_triangular
 from scipy.stats import multivariate_normal
 
-from pymc_rmhmc.geometry.blas import factorise_in_place, multiply_in_place, solve_in_place, symmetric_product
+from pymc_rmhmc.geometry.blas import (
+    multiply_by_triangle,
+    multiply_in_place,
+    solve_in_place,
+    subtract_product,
+    subtract_symmetric_product,
+    symmetric_product,
+)
 from pymc_rmhmc.geometry.charts.dual import (
     adjoint,
     apply,
@@ -65,21 +72,41 @@ def test_a_symmetric_matrix_is_multiplied_in_either_order(n, order):
     np.testing.assert_allclose(symmetric_product(matrix, vector), matrix @ vector, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_a_factor_takes_its_matrixs_place_and_leaves_what_is_above(n):
-    exact, matrix = positive(n), positive(n)
-    matrix[np.triu_indices(n, 1)] = 7.0
-    assert factorise_in_place(matrix)
-    np.testing.assert_allclose(np.tril(matrix), cholesky(exact, lower=True), rtol=1e-12, atol=1e-12)
-    assert (matrix[np.triu_indices(n, 1)] == 7.0).all()
+def parts(*shapes: tuple[int, int]) -> list[np.ndarray]:
+    """Parts of Fortran-ordered matrices that have a row before them, and two after."""
+    rng = np.random.default_rng(7)
+    return [np.asfortranarray(rng.standard_normal((m + 3, n + 1)))[1 : m + 1, 1:] for m, n in shapes]
 
 
-@pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
-@pytest.mark.parametrize("at", [0, 3, 5])
-def test_no_factor_is_said_and_not_raised(bad, at):
-    matrix = positive(6)
-    matrix[at, at] = bad
-    assert not factorise_in_place(matrix)
+@pytest.mark.parametrize("by_right", [False, True])
+@pytest.mark.parametrize("by_left", [False, True])
+def test_a_product_of_parts_is_taken_from_a_part(by_left, by_right):
+    total, left, right = parts((5, 4), (3, 5) if by_left else (5, 3), (4, 3) if by_right else (3, 4))
+    exact = total - (left.T if by_left else left) @ (right.T if by_right else right)
+    around = total.base.copy()
+    subtract_product(total, left, right, by_left, by_right)
+    np.testing.assert_allclose(total, exact, rtol=1e-13, atol=1e-13)
+    around[1:6, 1:] = total
+    np.testing.assert_array_equal(total.base, around)
+
+
+def test_a_symmetric_product_reads_the_lower_triangle():
+    total, symmetric, right = parts((5, 4), (5, 5), (5, 4))
+    lower = np.tril(symmetric)
+    exact = total - (lower + np.tril(lower, -1).T) @ right
+    symmetric[np.triu_indices(5, 1)] = np.nan
+    subtract_symmetric_product(total, symmetric, right)
+    np.testing.assert_allclose(total, exact, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("from_right", [False, True])
+def test_a_part_is_multiplied_by_a_triangle_in_its_place(from_right):
+    values, triangular = parts((5, 4), (4, 4) if from_right else (5, 5))
+    lower = np.tril(triangular)
+    exact = -2.0 * (values @ lower if from_right else lower @ values)
+    triangular[np.triu_indices(lower.shape[0], 1)] = np.nan
+    multiply_by_triangle(values, triangular, from_right, -2.0)
+    np.testing.assert_allclose(values, exact, rtol=1e-13, atol=1e-13)
 
 
 def test_kept_code_finds_the_routines_in_another_process():

@@ -14,7 +14,6 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
 from pymc_rmhmc.geometry.joint import JointTarget
-from pymc_rmhmc.geometry.linalg import cholesky_adjoint, inverse_lower, inverse_of_product
 from pymc_rmhmc.geometry.prior import PriorFailure
 from tests.unit.toys import kernel
 
@@ -54,36 +53,6 @@ def linear_part(conditional: DenseConditional) -> np.ndarray:
 
 def differences(function, at: np.ndarray, h: float = 1e-5) -> np.ndarray:
     return np.array([(function(at + h * e) - function(at - h * e)) / (2 * h) for e in np.eye(at.size)])
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("n", [1, 5, 64, 65, 97, 200, 300])
-def test_the_adjoint_of_a_cholesky_matches_differences_and_is_lower(n, order):
-    rng = np.random.default_rng(n)
-    matrix = rng.standard_normal((n, 2 * n)) / np.sqrt(n)
-    matrix = matrix @ matrix.T + np.eye(n)
-    seed, h = rng.standard_normal((n, n)), 1e-5
-    factor = np.asfortranarray(np.linalg.cholesky(matrix))
-    adjoint = cholesky_adjoint(factor, seed.copy(order=order))
-    np.testing.assert_array_equal(np.triu(adjoint, 1), 0.0)
-    for _ in range(3):
-        along = symmetric(rng, n) / np.sqrt(n)
-        ahead, behind = (np.linalg.cholesky(matrix + s * along) for s in (h, -h))
-        change = (np.tril(seed) * (ahead - behind)).sum() / (2 * h)
-        assert (adjoint * along).sum() == pytest.approx(change, rel=1e-6, abs=1e-6)
-
-
-@pytest.mark.parametrize("n", [1, 3, 4, 6, 127, 128, 129, 262, 401])
-def test_triangles_are_inverted(n):
-    rng = np.random.default_rng(n)
-    factor = np.asfortranarray(np.tril(rng.standard_normal((n, n)) / n) + np.diag(rng.uniform(0.5, 2.0, n)))
-    given = factor.copy()
-    inverse = inverse_lower(factor)
-    np.testing.assert_array_equal(factor, given)
-    np.testing.assert_array_equal(np.triu(inverse, 1), 0.0)
-    np.testing.assert_allclose(inverse @ factor, np.eye(n), atol=1e-12)
-    product = inverse_of_product(factor)
-    np.testing.assert_allclose(np.tril(product), np.tril(inverse.T @ inverse), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

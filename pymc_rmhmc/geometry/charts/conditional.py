@@ -29,7 +29,6 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.dual import (
@@ -52,6 +51,7 @@ from pymc_rmhmc.geometry.linalg import (
     inverse_of_product,
     multiply_lower,
     multiply_symmetric,
+    solve_columns,
     solve_lower,
 )
 from pymc_rmhmc.geometry.loops import add_covariance_terms, log_diagonal
@@ -116,7 +116,7 @@ class SitesOnCovariance(ABC):
 
     def marginals(self) -> tuple[Array, Array]:
         """Mean and variance (n,) of each site under the prior times the sites' factors."""
-        half = blas.dtrsm(1.0, self._inner, self._root[:, None] * self._covariance, lower=1)
+        half = solve_columns(self._inner, np.asfortranarray(self._root[:, None] * self._covariance))
         variance = self._covariance.diagonal() - np.einsum("ij,ij->j", half, half)
         return self._centre, np.maximum(variance, 0.0)
 

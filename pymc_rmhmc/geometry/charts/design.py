@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.linalg import blas, lapack
+from scipy.linalg import lapack
 
 from pymc_rmhmc.geometry.charts.arrow import Arrow
 from pymc_rmhmc.geometry.charts.conditional import factor_in_place
@@ -22,7 +22,9 @@ from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.linalg import (
     identity_plus_scaled,
     inverse_lower,
+    multiply_lower,
     multiply_symmetric,
+    solve_columns,
     solve_lower,
 )
 
@@ -289,7 +291,7 @@ class ManyObservationsInner(_Inner):
 
     def variances(self) -> Array:
         """The diagonal of ``A D E⁻¹ D Aᵀ``, (n,)."""
-        half = blas.dtrsm(1.0, self._factor, np.asfortranarray((self._whole.dense * self.spread).T), lower=1)
+        half = solve_columns(self._factor, np.asfortranarray((self._whole.dense * self.spread).T))
         return np.asarray(np.einsum("ij,ij->j", half, half))
 
     def _half_log_determinant_slope(self) -> Array:
@@ -344,16 +346,16 @@ class ManyCoefficientsInner(_Inner):
 
     def scaled_by_inverse(self) -> Array:
         """``s A D E⁻¹``, (n, k)."""
-        scaled, _ = lapack.dpotrs(self._factor, self._scaled, lower=1)
-        return np.asarray(scaled)
+        inverse = inverse_lower(self._factor)
+        return multiply_lower(inverse, multiply_lower(inverse, self._scaled), transpose=True)
 
     def variances(self) -> Array:
         """The diagonal of ``A D E⁻¹ D Aᵀ``, (n,)."""
         moved = self._whole.dense * self.spread
-        half = blas.dtrsm(1.0, self._factor, np.asfortranarray(self._scaled @ moved.T), lower=1)
+        half = solve_columns(self._factor, np.asfortranarray(self._scaled @ moved.T))
         variance = np.einsum("ij,ij->i", moved, moved) - np.einsum("ij,ij->j", half, half)
         return np.asarray(np.maximum(variance, 0.0))
 
     def _half_log_determinant_slope(self) -> Array:
-        half = blas.dtrsm(1.0, self._factor, self._whole.rooted, lower=1)
+        half = solve_columns(self._factor, self._whole.rooted.copy(order="F"))
         return np.asarray(self.spread * np.einsum("ij,ij->j", half, half))

@@ -13,9 +13,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.geometry.blas import factorise_in_place, multiply_in_place, solve_in_place, symmetric_product
+from pymc_rmhmc.geometry.blas import multiply_in_place, solve_in_place, symmetric_product
 from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.loops import identity_plus_scaled
+from pymc_rmhmc.geometry.triangles import factorise_in_place
 
 __all__ = [
     "adjoint",

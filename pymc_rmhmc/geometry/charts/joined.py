@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.conditional import factor_in_place
@@ -33,7 +32,7 @@ from pymc_rmhmc.geometry.charts.moving_sites import slope_by_powers
 from pymc_rmhmc.geometry.charts.parts import Part
 from pymc_rmhmc.geometry.charts.products import Products, is_finite, products_of
 from pymc_rmhmc.geometry.charts.site import GaussianSites
-from pymc_rmhmc.geometry.linalg import inverse_lower, solve_lower
+from pymc_rmhmc.geometry.linalg import inverse_lower, solve_columns, solve_lower
 from pymc_rmhmc.geometry.prior import PriorFailure
 
 __all__ = ["JoinedConditional"]
@@ -202,7 +201,7 @@ class JoinedConditional:
 
     def _covariance_bars(self, spread: Array, dual: Array, centre: Array) -> list[Any]:
         """What every part makes of its own derivative by K; `spread`, `dual` and `centre` are v, a and d, collected."""
-        half = blas.dtrsm(1.0, self._factor, self._rooted, lower=1)
+        half = solve_columns(self._factor, self._rooted)
         del self._rooted
         bars = []
         for part, where in zip(self._parts, self._slices, strict=True):
