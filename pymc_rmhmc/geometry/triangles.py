@@ -148,13 +148,13 @@ def pull_back_in_place(factor: Array, seed: Array) -> None:  # pragma: no cover 
     end = n
     while end > 0:
         start = max(0, end - PANEL)
-        if end < n:
-            subtract_symmetric_product(seed[end:, start:end], seed[end:, end:], factor[end:, start:end])
+        for later in range(end, n, PANEL):
+            _subtract_columns(factor, seed, start, end, later, min(later + PANEL, n))
         last = end
         while last > start:
             first = max(start, last - NARROW)
             if last < end:
-                _pull_back_panel(factor, seed, first, last, end)
+                _subtract_columns(factor, seed, first, last, last, end)
             _divide_columns(columns, factors, first, last)
             if last < n:
                 made, below = seed[last:, first:last], factor[last:, first:last]
@@ -168,16 +168,16 @@ def pull_back_in_place(factor: Array, seed: Array) -> None:  # pragma: no cover 
 
 
 @compiled
-def _pull_back_panel(
-    factor: Array, seed: Array, first: int, last: int, end: int
+def _subtract_columns(
+    factor: Array, seed: Array, first: int, last: int, start: int, end: int
 ) -> None:  # pragma: no cover - compiled
-    """Take from columns what the panel's later columns, from `last` to `end`, have in M."""
-    made, within = seed[last:end, first:last], factor[last:end, first:last]
+    """Take from the columns from `first` to `last` what the later ones from `start` to `end` have in ``M L``."""
+    made, within = seed[start:end, first:last], factor[start:end, first:last]
     if end < factor.shape[0]:
-        below = seed[end:, last:end]
+        below = seed[end:, start:end]
         subtract_product(seed[end:, first:last], below, within, False, False)
         subtract_product(made, below, factor[end:, first:last], True, False)
-    subtract_symmetric_product(made, seed[last:end, last:end], within)
+    subtract_symmetric_product(made, seed[start:end, start:end], within)
 
 
 @compiled
