@@ -38,8 +38,8 @@ type Point = dict[str, np.ndarray]
 type Sites = NDArray[np.int64]
 
 NO_HYPERPARAMETERS = "no block depends on continuous hyperparameters"
-# θ has a dense mass matrix, and its curvature at the mode costs two gradients a dimension.
-MOST_HYPERPARAMETERS = 100
+# θ has a dense mass matrix, learned from as many draws, and its curvature at the mode costs two gradients a dimension.
+MOST_HYPERPARAMETERS = 1000
 # Rows that are one vector cost the square of their number times what rows by themselves would.
 MOST_ROWS_IN_ONE = 8
 

@@ -191,8 +191,9 @@ class RMHMC(BlockedStep):
         self._initial_point, self._plan = point, plan
         self._samplers = found.samplers(point, plan)
         if not isinstance(found.joint, str):
-            # θ's chart takes longer to learn than sites do: half as many leave the steps shorter for good.
-            self.default_tune_steps = 300
+            # θ's chart takes longer to learn than sites do: half as many leave the steps shorter for good, and so does
+            # a dense mass matrix of more dimensions than a hundred.
+            self.default_tune_steps = max(300, 3 * found.joint.theta.size)
         self._threads = BlasThreads(options.blas_threads)
         self._shapes = [block.shapes() for block in self._compiled.blocks]
         self._rest_key: Point | None = None

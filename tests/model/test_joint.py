@@ -949,6 +949,16 @@ def test_a_theta_is_packed_and_unpacked():
         np.testing.assert_array_equal(value, point[name])
 
 
+def test_many_lengthscales_are_sampled_with_the_process():
+    with pm.Model() as model:
+        inputs = np.random.default_rng(0).standard_normal((N, 150))
+        kernel = pm.gp.cov.ExpQuad(150, ls=10.0 + pm.HalfNormal("ls", shape=150))
+        poisson(pm.gp.Latent(cov_func=kernel).prior("f", inputs, reparameterize=False))
+    joint = joint_of(model)
+    assert joint.theta.size == 150
+    assert_is_the_model(joint, model)
+
+
 def test_data_that_change_are_seen_at_the_next_bind():
     with pm.Model() as model:
         inputs, counts, exposure = pm.Data("x", X), pm.Data("counts", COUNTS), pm.Data("exposure", np.ones(N))
@@ -1004,7 +1014,14 @@ def many_rows() -> None:
     pm.Poisson("y", mu=pm.math.exp(pm.MvNormal("f", np.zeros(2), cov=covariances).sum(axis=0)), observed=np.ones(2))
 
 
+def more_lengthscales_than_any() -> None:
+    inputs = np.random.default_rng(0).standard_normal((N, 1001))
+    kernel = pm.gp.cov.ExpQuad(1001, ls=pm.HalfNormal("ls", shape=1001))
+    poisson(pm.gp.Latent(cov_func=kernel).prior("f", inputs))
+
+
 REASONS = [
+    (more_lengthscales_than_any, "there are 1001 hyperparameters, more than 1000"),
     (many_rows, "f has more than 8 rows, which would be one vector"),
     (unregistered, "the likelihood of f is not registered"),
     (MODELS["centred"], "no block depends on continuous hyperparameters"),

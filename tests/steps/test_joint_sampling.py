@@ -401,3 +401,14 @@ def test_a_factor_that_is_not_positive_definite_is_an_error_with_its_eigenvalue(
         pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
         with pytest.raises(CovarianceError, match=r"f: .* not positive definite: its smallest eigenvalue is -0.000324"):
             RMHMC()
+
+
+@pytest.mark.parametrize(("n_inputs", "steps"), [(2, 300), (120, 363)])
+def test_tuning_is_as_long_as_the_mass_matrix_takes(n_inputs, steps):
+    inputs = np.random.default_rng(0).standard_normal((N, n_inputs))
+    with pm.Model():
+        ls, eta = pm.HalfNormal("ls", 10.0, shape=n_inputs), pm.HalfNormal("eta", 2.0)
+        gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.Matern52(n_inputs, ls=1.0 + ls))
+        pm.Poisson("y", mu=pm.math.exp(gp.prior("f", X=inputs)), observed=COUNTS)
+        step = RMHMC()
+    assert step.default_tune_steps == steps
