@@ -26,10 +26,11 @@ from pymc_rmhmc.model.linear_normals import ScaledSource, scaled_source
 from pymc_rmhmc.model.moving_design import MovingDesign
 from pymc_rmhmc.model.multipliers import is_never_zero
 from pymc_rmhmc.model.observations import RegisteredReader
-from pymc_rmhmc.model.observed_terms import ObservedTerms, gradient_by
+from pymc_rmhmc.model.observed_terms import ObservedTerms, Terms, gradient_by
 from pymc_rmhmc.model.priors import LatentVariable, gaussian_candidates
 from pymc_rmhmc.model.scales import scales_first
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, Observation
+from pymc_rmhmc.model.unregistered_terms import UnregisteredTerms
 
 __all__ = ["NO_HYPERPARAMETERS", "JointBlock", "JointModel", "read_joint"]
 
@@ -100,9 +101,8 @@ def read_joint(
     model = structure.model
     expressions: list[TensorVariable] = []
     for block in structure.blocks:
-        reason = _why_not(block)
-        if reason:
-            return reason
+        if not block.observations:
+            return f"nothing is observed of {block.name}"
         for latent in block.latents:
             expressions += latent.expressions
         expressions += [e for o in block.observations for e in _expressions(o)]
@@ -128,15 +128,6 @@ def read_joint(
         return f"PyTensor cannot differentiate the model by its hyperparameters ({str(error).splitlines()[0]})"
 
 
-def _why_not(block: LatentBlock) -> str:
-    """Why a block is none that is sampled with its hyperparameters; empty if it is one."""
-    if not block.observations:
-        return f"nothing is observed of {block.name}"
-    if any(o.reading is None for o in block.observations):
-        return f"the likelihood of {block.name} is not registered"
-    return ""
-
-
 def _build(structure: ModelStructure, theta: Hyperparameters, point: Point) -> JointModel | str:
     """The functions of a model, or the reason why the sites are not what they must be."""
     blocks: list[JointBlock] = []
@@ -152,11 +143,14 @@ def _of_likelihoods(structure: ModelStructure, theta: Hyperparameters) -> NDArra
     """The coordinates of θ that parameters of likelihoods read, and neither a latent's prior nor a predictor."""
     sources = [latent.source for block in structure.blocks for latent in block.latents]
     priors = [e for block in structure.blocks for latent in block.latents for e in latent.expressions]
-    readings = [o.reading for block in structure.blocks for o in block.observations if o.reading is not None]
+    observations = [o for block in structure.blocks for o in block.observations]
+    readings = [o.reading for o in observations if o.reading is not None]
     parameters = [value for reading in readings for value in reading.parameters.values()]
+    # With the latents held all of a likelihood that is not registered is such.
+    parameters += [e for o in observations if o.reading is None for e in _expressions(o)]
     model = structure.model
     elsewhere = theta.read_by([*priors, *(reading.eta for reading in readings)], model, sources)
-    return np.flatnonzero(theta.read_by(parameters, model) & ~elsewhere)
+    return np.flatnonzero(theta.read_by(parameters, model, sources) & ~elsewhere)
 
 
 def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point) -> JointBlock | str:
@@ -164,6 +158,8 @@ def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: P
 
     The sites are the observations, or the latents where each observation reads one value of each vector.
     """
+    if any(o.reading is None for o in block.observations):
+        return _with_unregistered(model, block, theta, point)
     block = _with_scales_first(model, block)
     readers = [LatentReader(model, latent) for latent in block.latents]
     shapes = [each.source_shape(point) for each in readers]
@@ -178,15 +174,48 @@ def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: P
         return _read_by_a_matrix(model, block, found, shapes, rows, theta, point)
     read = {f.node: shape for f, shape in zip(found, shapes, strict=True)}
     observed = _terms(model, block, read, theta, plain.sites)
-    made: JointBlock
     if others or first.form == "independent" or found[0].is_scaled:
         made = _linear_block(model, block, found, SameValues(size, len(shapes)), theta, observed, point)
-    elif first.root == "kronecker":
-        made = KroneckerBlock(model, block.name, first, theta, size, observed)
     else:
-        made = CovarianceBlock(model, block.name, first, theta, rows[0], shapes[0], observed)
+        made = _vector_block(model, block, theta, observed, point)
     made.plain = plain
     return made
+
+
+def _with_unregistered(
+    model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point
+) -> JointBlock | str:
+    """A block with likelihoods that are not registered, whose sites are the values of its vector; or why it is none."""
+    (latent, *others), reason = block.latents, f"the likelihood of {block.name} is not registered"
+    if others or latent.form == "independent":
+        return f"{reason}, and reads something else than one vector with a covariance"
+    reader = LatentReader(model, latent)
+    if len(reader.rows(0, point)) > 1:
+        return f"{reason}, and {block.name} has rows"
+    sources, shapes = [latent.source], [reader.source_shape(point)]
+    registered = tuple(o for o in block.observations if o.reading is not None)
+    plain = _plain_reading(model, replace(block, observations=registered), sources, shapes, point)
+    if plain is None:
+        return f"{reason}, and another reads more than single values"
+    observed: list[Terms] = [
+        UnregisteredTerms(model, o, latent.source, shapes[0], theta) for o in block.observations if o.reading is None
+    ]
+    observed += _terms(model, replace(block, observations=registered), {latent.source: shapes[0]}, theta, plain.sites)
+    made = _vector_block(model, block, theta, observed, point)
+    made.plain = plain
+    return made
+
+
+def _vector_block(
+    model: pm.Model, block: LatentBlock, theta: Hyperparameters, observed: Sequence[Terms], point: Point
+) -> JointBlock:
+    """A vector with a covariance, or its rows, whose values are the sites."""
+    (latent,) = block.latents
+    reader = LatentReader(model, latent)
+    shape = reader.source_shape(point)
+    if latent.root == "kronecker":
+        return KroneckerBlock(model, block.name, latent, theta, math.prod(shape), observed)
+    return CovarianceBlock(model, block.name, latent, theta, reader.rows(0, point), shape, observed)
 
 
 def _positions(rows: Sequence[LatentRow]) -> NDArray[np.int64]:
@@ -228,7 +257,7 @@ def _moving_design(
 
 def _linear_block(
     model: pm.Model, block: LatentBlock, found: Sequence[ScaledSource], reader: Reader, theta: Hyperparameters,
-    observed: Sequence[ObservedTerms], point: Point,
+    observed: Sequence[Terms], point: Point,
 ) -> JointBlock:  # fmt: skip
     """Coefficients alone, or a sum of vectors."""
     own = [np.shape(point[str(model.rvs_to_values[latent.variable].name)]) for latent in block.latents]
@@ -344,5 +373,6 @@ def _rest(structure: ModelStructure, theta: Hyperparameters) -> GraphFunction:
 def _expressions(observation: Observation) -> list[TensorVariable]:
     """What an observation's likelihood is made of."""
     reading = observation.reading
-    assert reading is not None
+    if reading is None:
+        return [e for e in observation.variable.owner.inputs if isinstance(e, TensorVariable)]
     return [reading.eta, *reading.others]

@@ -16,7 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.model.components import LatentRow
 from pymc_rmhmc.model.design import PlainReading
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
-from pymc_rmhmc.model.observed_terms import ObservedTerms, gradient_by, shift_of, summed
+from pymc_rmhmc.model.observed_terms import Terms, gradient_by, shift_of, summed
 from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.pullback import Differentiated
 
@@ -104,7 +104,7 @@ class Block:
         return self._informations[1](theta, eta, bar)[0]
 
     def _compile_information(
-        self, model: pm.Model, theta: Hyperparameters, observed: Sequence[ObservedTerms], shift: TensorVariable, *,
+        self, model: pm.Model, theta: Hyperparameters, observed: Sequence[Terms], shift: TensorVariable, *,
         together: bool = False,
     ) -> None:  # fmt: skip
         """What moving sites need, where a parameter of a likelihood moves."""
@@ -123,7 +123,7 @@ class Block:
         )
 
     def _compile_likelihood(
-        self, model: pm.Model, theta: Hyperparameters, observed: Sequence[ObservedTerms], shift: TensorVariable
+        self, model: pm.Model, theta: Hyperparameters, observed: Sequence[Terms], shift: TensorVariable
     ) -> None:
         eta = pt.dvector("eta", shape=(self.n_sites,))
         self._likelihood = GraphFunction(model, [theta.symbol, eta], summed(observed, eta, shift))
@@ -151,7 +151,7 @@ class CovarianceBlock(Block):
 
     def __init__(
         self, model: pm.Model, name: str, latent: LatentVariable, theta: Hyperparameters, rows: Sequence[LatentRow],
-        shape: tuple[int, ...], observed: Sequence[ObservedTerms],
+        shape: tuple[int, ...], observed: Sequence[Terms],
     ) -> None:  # fmt: skip
         self.name, self.value_names = name, (str(model.rvs_to_values[latent.variable].name),)
         where = np.array([row.positions for row in rows])

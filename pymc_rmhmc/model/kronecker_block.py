@@ -11,7 +11,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.joint_blocks import Block, by_rows
-from pymc_rmhmc.model.observed_terms import ObservedTerms, shift_of
+from pymc_rmhmc.model.observed_terms import Terms, shift_of
 from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.pullback import Differentiated
 
@@ -42,7 +42,7 @@ class KroneckerBlock(Block):
 
     def __init__(
         self, model: pm.Model, name: str, latent: LatentVariable, theta: Hyperparameters, size: int,
-        observed: Sequence[ObservedTerms],
+        observed: Sequence[Terms],
     ) -> None:  # fmt: skip
         self.name, self.value_names = name, (str(model.rvs_to_values[latent.variable].name),)
         self.sizes, self.n_sites = (size,), size

@@ -24,7 +24,7 @@ from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.joint_blocks import Block, by_rows, covariance_of, covariances_of_rows
 from pymc_rmhmc.model.linear_normals import ScaledSource
 from pymc_rmhmc.model.moving_design import MovingDesign
-from pymc_rmhmc.model.observed_terms import ObservedTerms, shift_of
+from pymc_rmhmc.model.observed_terms import Terms, shift_of
 from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.pullback import Differentiated
 
@@ -154,7 +154,7 @@ class DesignBlock(_LinearBlock):
 
     def __init__(
         self, model: pm.Model, name: str, sources: Sequence[DesignSource], reader: Reader, theta: Hyperparameters,
-        observed: Sequence[ObservedTerms], point: Point,
+        observed: Sequence[Terms], point: Point,
     ) -> None:  # fmt: skip
         super().__init__(model, name, sources, reader, point)
         self.design_shape = self._constant.shape if self._moving is None else self._moving.shape
@@ -207,7 +207,7 @@ class SumBlock(_LinearBlock):
 
     def __init__(
         self, model: pm.Model, name: str, sources: Sequence[DesignSource], reader: Reader, theta: Hyperparameters,
-        observed: Sequence[ObservedTerms], point: Point,
+        observed: Sequence[Terms], point: Point,
     ) -> None:  # fmt: skip
         self.kinds = tuple("kronecker" if s.latent.root == "kronecker" else s.latent.form for s in sources)
         self.n_sites = reader.n_rows(point)

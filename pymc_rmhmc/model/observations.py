@@ -27,6 +27,7 @@ __all__ = [
     "ObservationReader",
     "RegisteredReader",
     "UnregisteredReader",
+    "log_density_given",
     "make_reader",
     "predictor_of",
     "predictor_of_data",
@@ -229,7 +230,7 @@ class UnregisteredReader:
         flat = pt.dvector("eta")
         # The shape is a number: as an expression it would bring the source itself into the graph.
         whole = flat.reshape(shapes[self._source]) if source.ndim != 1 else flat
-        log_density = _log_density(model, observation, source, _typed(whole, source))
+        log_density = log_density_given(model, observation, source, whole)
         held = set(ancestors([log_density]))
         values = [v for v in model.value_vars if v in held]
         self.inputs = tuple(str(v.name) for v in values)
@@ -315,11 +316,12 @@ class UnregisteredReader:
 type ObservationReader = RegisteredReader | UnregisteredReader
 
 
-def _log_density(
+def log_density_given(
     model: pm.Model, observation: Observation, source: TensorVariable, values: TensorVariable
 ) -> TensorVariable:
-    """The log density by observation as a graph of a source's values."""
+    """The log density by observation as a graph of a source's values, in the source's shape."""
     variable = observation.variable
+    values = _typed(values, source)
     # Replaced before PyMC derives the density: it copies the graphs of distributions that are made of
     # others, in which the source could not be found again.
     inputs = list(variable.owner.inputs)

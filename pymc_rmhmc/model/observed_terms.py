@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import pymc as pm
@@ -19,13 +20,32 @@ from pymc_rmhmc.model.likelihoods import LikelihoodTerms
 from pymc_rmhmc.model.observations import predictor_of_data
 from pymc_rmhmc.model.structure import Observation
 
-__all__ = ["ObservedTerms", "gradient_by", "shift_of", "summed"]
+__all__ = ["ObservedTerms", "Terms", "gradient_by", "shift_of", "summed"]
 
 type Sites = NDArray[np.int64]
 
 
+class Terms(Protocol):
+    """What one observed variable says of the sites, as graphs; see `ObservedTerms`."""
+
+    index: Sites
+    added: TensorVariable
+
+    def terms(
+        self, eta: TensorVariable, shift: TensorVariable
+    ) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
+        """``Σ ℓ``, its slope by site, and its gradient by θ."""
+
+    @property
+    def has_moving_parameters(self) -> bool:
+        """Whether θ moves a parameter of the likelihood that sites are to follow."""
+
+    def information(self, eta: TensorVariable, shift: TensorVariable) -> TensorVariable:
+        """What the slope at given sites grows by with the parameters."""
+
+
 class ObservedTerms:
-    """One observed variable.
+    """One observed variable with a registered likelihood.
 
     Parameters
     ----------
@@ -83,7 +103,6 @@ class ObservedTerms:
         along = (slope * read).sum()
         return total, pytensor.grad(along, eta), gradient_by(total + along, self._theta.symbol)
 
-
     @property
     def has_moving_parameters(self) -> bool:
         """Whether θ moves a parameter of the likelihood."""
@@ -130,14 +149,14 @@ def gradient_by(total: TensorVariable, theta: TensorVariable) -> TensorVariable:
 
 
 def summed(
-    observed: Sequence[ObservedTerms], eta: TensorVariable, shift: TensorVariable
+    observed: Sequence[Terms], eta: TensorVariable, shift: TensorVariable
 ) -> list[TensorVariable]:
     """``Σ ℓ``, its slope by site and its gradient by θ of several observed variables."""
     terms = [o.terms(eta, shift) for o in observed]
     return [sum(t[i] for t in terms) for i in range(3)]
 
 
-def shift_of(observed: Sequence[ObservedTerms], theta: Hyperparameters, size: int) -> TensorVariable:
+def shift_of(observed: Sequence[Terms], theta: Hyperparameters, size: int) -> TensorVariable:
     """What θ adds to the latent values in the predictors that read them, (n,).
 
     Sites are anchored in the predictor: a level that is added there then moves the prior's mean under them, as one

@@ -49,10 +49,10 @@ class RMHMC(BlockedStep):
     Samples the latent values of Gaussian-process classification, log-Gaussian Cox processes, count and
     robust regression and the like, and in the flat metric the continuous hyperparameters together with them,
     in one chain. Latent vectors are GPs (on a grid too), MvNormals, random walks, autoregressions and areal models,
-    sums of them, and coefficients of linear predictors. Hyperparameters are taken in where every likelihood is
-    registered and no predictor reads latent values through a matrix that other variables move. Otherwise the
-    latent values are sampled given everything else, and the log says why. What is not sampled here is
-    left to PyMC's other steps.
+    sums of them, and coefficients of linear predictors. Hyperparameters are taken in where no variable that is
+    left to others decides how latent values are read, and, for sums and coefficients, where the likelihood is
+    registered. Otherwise the latent values are sampled given everything else, and the log says why. What is not
+    sampled here is left to PyMC's other steps.
 
     Parameters
     ----------

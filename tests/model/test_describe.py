@@ -69,6 +69,10 @@ def _unregistered():
     pm.Laplace("y", mu=_gp("f"), b=pm.HalfNormal("b"), observed=np.zeros(N))
 
 
+def _unregistered_rows():
+    pm.Laplace("y", mu=_gp("f", n_outputs=2), b=pm.HalfNormal("b"), observed=np.zeros((2, N)))
+
+
 def _combined():
     averages = np.full((3, N), 1.0 / N) @ _gp("f")
     pm.Poisson("y", mu=pm.math.exp(pm.Normal("level") + averages), observed=[1, 2, 3])
@@ -81,7 +85,8 @@ def _combined():
         (_nothing_free, (), "no block depends on continuous hyperparameters"),
         (_additive, ("level",), ""),
         (_rows, ("level",), ""),
-        (_unregistered, (), "the likelihood of f is not registered"),
+        (_unregistered, ("b",), ""),
+        (_unregistered_rows, (), "the likelihood of f is not registered, and f has rows"),
         (_combined, ("level",), ""),
     ],
 )

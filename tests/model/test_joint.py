@@ -949,6 +949,65 @@ def test_a_theta_is_packed_and_unpacked():
         np.testing.assert_array_equal(value, point[name])
 
 
+def logistic_with_a_scale() -> tuple[str, ...]:
+    f = gp_prior("f", ls=pm.HalfNormal("ls"), mean=0.4, reparameterize=False)
+    pm.Logistic("y", mu=f[INDEX] + pm.Normal("level"), s=pm.HalfNormal("s"), observed=INDEX_COUNTS / 2.0)
+    return "level", "s_log__"
+
+
+def laplace_of_a_scaled_process() -> tuple[str, ...]:
+    f = pm.HalfNormal("amplitude") * gp_prior("f", ls=pm.HalfNormal("ls"))
+    pm.Laplace("y", mu=f, b=pm.HalfNormal("b"), observed=COUNTS / 2.0)
+    return "amplitude_log__", "b_log__"
+
+
+def beta_of_a_link() -> tuple[str, ...]:
+    mean, size = pm.math.invlogit(gp_prior("f", ls=pm.HalfNormal("ls"))), pm.HalfNormal("size", 5.0)
+    pm.Beta("y", mean * size, (1.0 - mean) * size, observed=np.clip(COUNTS / 10.0, 0.1, 0.9))
+    return ("size_log__",)
+
+
+def censored_with_a_noise() -> tuple[str, ...]:
+    noise = pm.Normal.dist(gp_prior("f", ls=pm.HalfNormal("ls")), pm.HalfNormal("noise"))
+    pm.Censored("y", noise, lower=None, upper=2.0, observed=np.minimum(COUNTS, 2.0))
+    return ("noise_log__",)
+
+
+def registered_and_not_of_the_same_values() -> tuple[str, ...]:
+    f = gp_prior("f", ls=pm.HalfNormal("ls"), reparameterize=False)
+    pm.Logistic("y", mu=f[INDEX], s=pm.HalfNormal("s"), observed=INDEX_COUNTS / 2.0)
+    pm.NegativeBinomial("z", mu=pm.math.exp(f + pm.Normal("level")), alpha=pm.HalfNormal("alpha"), observed=COUNTS)
+    return "s_log__", "alpha_log__"
+
+
+UNREGISTERED = [
+    logistic_with_a_scale, laplace_of_a_scaled_process, beta_of_a_link, censored_with_a_noise,
+    registered_and_not_of_the_same_values,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", UNREGISTERED, ids=lambda m: m.__name__)
+def test_hyperparameters_of_likelihoods_that_are_not_registered_are_taken_in(make):
+    with pm.Model() as model:
+        alone = make()
+    joint = joint_of(model)
+    assert set(joint.theta.names) == {name for name in model.initial_point() if not name.startswith("f")}
+    assert {joint.theta.names[i] for i in joint.of_likelihoods} == set(alone)
+    assert_is_the_model(joint, model)
+    # The slope by site and the gradient by θ, of a density that has kinks at no point that is drawn.
+    (block,), rng = joint.blocks, np.random.default_rng(0)
+    theta, eta = 0.3 * rng.standard_normal(joint.theta.size), 0.3 * rng.standard_normal(joint.blocks[0].n_sites)
+    _, slope, gradient = block.likelihood(theta, eta)
+    for along, found in ((0, gradient), (1, slope)):
+        for i in range(found.size):
+            ends = []
+            for step in (-1e-6, 1e-6):
+                moved = [theta.copy(), eta.copy()]
+                moved[along][i] += step
+                ends.append(block.likelihood(*moved)[0])
+            assert found[i] == pytest.approx((ends[1] - ends[0]) / 2e-6, rel=1e-5, abs=1e-5)
+
+
 def test_many_lengthscales_are_sampled_with_the_process():
     with pm.Model() as model:
         inputs = np.random.default_rng(0).standard_normal((N, 150))
@@ -1005,8 +1064,22 @@ def test_a_pickled_joint_model_goes_on():
     assert log_density(copy, point) == log_density(joint, point)
 
 
-def unregistered() -> None:
-    pm.Logistic("y", mu=gp_prior("f", ls=pm.HalfNormal("ls")), s=1.0, observed=COUNTS / 2.0)
+def unregistered_beside_a_sum() -> None:
+    f, g = gp_prior("f", ls=pm.HalfNormal("ls")), gp_prior("g")
+    pm.Logistic("y", mu=f, s=1.0, observed=COUNTS / 2.0)
+    pm.Poisson("z", mu=pm.math.exp(f + g), observed=COUNTS)
+
+
+def outputs_of_which_one_is_unregistered() -> None:
+    f = gp_prior("f", ls=pm.HalfNormal("ls"), n_outputs=2)
+    pm.Logistic("y", mu=f[0], s=pm.HalfNormal("s"), observed=COUNTS / 2.0)
+    pm.Poisson("z", mu=pm.math.exp(f[1] + pm.Normal("level")), observed=COUNTS)
+
+
+def unregistered_beside_averages() -> None:
+    f = gp_prior("f", ls=pm.HalfNormal("ls"))
+    pm.Logistic("y", mu=f, s=1.0, observed=COUNTS / 2.0)
+    pm.Poisson("z", mu=pm.math.exp(f.mean()), observed=3)
 
 
 def many_rows() -> None:
@@ -1023,7 +1096,12 @@ def more_lengthscales_than_any() -> None:
 REASONS = [
     (more_lengthscales_than_any, "there are 1001 hyperparameters, more than 1000"),
     (many_rows, "f has more than 8 rows, which would be one vector"),
-    (unregistered, "the likelihood of f is not registered"),
+    (
+        unregistered_beside_a_sum,
+        "the likelihood of f + g is not registered, and reads something else than one vector with a covariance",
+    ),
+    (outputs_of_which_one_is_unregistered, "the likelihood of f is not registered, and f has rows"),
+    (unregistered_beside_averages, "the likelihood of f is not registered, and another reads more than single values"),
     (MODELS["centred"], "no block depends on continuous hyperparameters"),
 ]
 

@@ -1,4 +1,4 @@
-"""Small models with hyperparameters under any registered likelihood, and their simulation without PyMC."""
+"""Small models with hyperparameters under any registered likelihood and one that is not, simulated without PyMC."""
 
 from __future__ import annotations
 
@@ -77,6 +77,14 @@ LIKELIHOODS = {
         lambda e, y, alpha: pm.Weibull("y", alpha=alpha, beta=pt.exp(e), observed=y), (ALPHA,), True
     ),
 }
+
+# One that nobody has registered: PyTensor differentiates what PyMC says of it.
+LOGISTIC = "logistic, not registered"
+BY_DERIVATIVES = {
+    LOGISTIC: Likelihood(lambda e, y, s: pm.Logistic("y", e, s, observed=y), (("s", "log", -0.3, 0.4),), True)
+}
+EVERY_LIKELIHOOD = LIKELIHOODS | BY_DERIVATIVES
+EVERY_SIMULATOR = SIMULATORS | {LOGISTIC: (lambda eta, rng, s: rng.logistic(eta, s), ())}
 
 
 class Latents:
@@ -417,11 +425,11 @@ class Problem:
 
     @property
     def priors(self) -> tuple[tuple[str, str, float, float], ...]:
-        return self.latents.priors + LIKELIHOODS[self.likelihood].parameters
+        return self.latents.priors + EVERY_LIKELIHOOD[self.likelihood].parameters
 
     @cached_property
     def model(self) -> pm.Model:
-        likelihood = LIKELIHOODS[self.likelihood]
+        likelihood = EVERY_LIKELIHOOD[self.likelihood]
         with pm.Model() as model:
             data = pm.Data("data", np.ones(self.latents.n, dtype=float if likelihood.continuous else int))
             held = {name: VARIABLES[link](name, mean, sd) for name, link, mean, sd in self.priors}
@@ -443,8 +451,8 @@ class Problem:
         return held, {VALUE_NAMES[link].format(name): value[name] for name, link, *_ in self.priors}
 
     def observations(self, held: dict, eta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        draw, constants = SIMULATORS[self.likelihood]
-        named = [held[name] for name, *_ in LIKELIHOODS[self.likelihood].parameters]
+        draw, constants = EVERY_SIMULATOR[self.likelihood]
+        named = [held[name] for name, *_ in EVERY_LIKELIHOOD[self.likelihood].parameters]
         y = draw(eta, rng, *(np.full(eta.size, c) for c in named or constants))
         return np.maximum(y, 1e-300) if self.likelihood in ("gamma_log", "weibull_log") else y
 

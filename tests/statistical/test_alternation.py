@@ -24,6 +24,7 @@ from pymc_rmhmc.steps import alternation
 from pymc_rmhmc.steps.alternation import ROUNDS, Alternation
 from tests.statistical.joint_cases import (
     LIKELIHOODS,
+    LOGISTIC,
     Grid,
     Loaded,
     Problem,
@@ -55,6 +56,7 @@ PROBLEMS = {
     "sum of two vectors, negativebinomial_log": Problem(Sum(), "negativebinomial_log", simulations=120),
     "scaled processes, normal_identity": Problem(Scaled(), "normal_identity", simulations=120),
     "processes times functions, poisson_log": Problem(Loaded(), "poisson_log", simulations=120),
+    f"whitened process, {LOGISTIC}": Problem(Process("whitened"), LOGISTIC, simulations=120),
 }
 # Every form of the latents, with parameters of the likelihood and without: that move asks likelihoods for nothing new.
 MOVED_AT_ONCE = [
@@ -64,8 +66,8 @@ MOVED_AT_ONCE = [
     "whitened process, normal_identity",
     *list(PROBLEMS)[len(LIKELIHOODS) :],
 ]
-# Forty-four tests of correct samplers; see test_sbc.
-LEVEL = 1e-3 / 44 / 3
+# Forty-six tests of correct samplers; see test_sbc.
+LEVEL = 1e-3 / 46 / 3
 
 
 def absurd_emulator(d: int, seed: int = 0) -> Emulator:

@@ -20,7 +20,7 @@ from pymc_rmhmc.geometry.held_sites import ChartedParameters, HeldSites
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model import JointModel
 from pymc_rmhmc.steps.alternation import Alternation
-from tests.statistical.joint_cases import LIKELIHOODS, Grid, Problem, Process, Rows, Sum, absurd_sites
+from tests.statistical.joint_cases import LIKELIHOODS, LOGISTIC, Grid, Problem, Process, Rows, Sum, absurd_sites
 from tests.statistical.test_alternation import LENGTH, absurd_emulator, backwards, bent_chart, forwards, in_density
 from tests.statistical.test_joint import following, watched
 from tests.statistical.test_sbc import PLACES, p_value, rank
@@ -37,9 +37,10 @@ PROBLEMS = {
     "sum of two vectors, negativebinomial_log": Problem(Sum(), "negativebinomial_log", simulations=120),
     "rows, studentt_identity": Problem(Rows(), "studentt_identity", simulations=120),
     "grid, normal_identity": Problem(Grid(), "normal_identity", simulations=120),
+    f"fixed process, {LOGISTIC}": Problem(Process("fixed"), LOGISTIC, simulations=120),
 }
-# Thirteen tests of correct samplers; see test_sbc.
-LEVEL = 1e-3 / 13 / 3
+# Fourteen tests of correct samplers; see test_sbc.
+LEVEL = 1e-3 / 14 / 3
 
 
 def poor_chart(centre: np.ndarray) -> MarginalChart:

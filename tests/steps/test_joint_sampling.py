@@ -80,6 +80,38 @@ def test_the_reported_log_density_is_the_models_at_every_draw(reparameterize):
     np.testing.assert_allclose(idata.sample_stats["lp"].values[0], logp, atol=1e-6)
 
 
+def noises_of_another_kind(form: str) -> pm.Model:
+    """Distributions that nobody has registered, with a parameter of their own."""
+    with pm.Model() as model:
+        ls, eta = pm.LogNormal("ls", -1.0, 0.3), pm.HalfNormal("eta", 2.0)
+        kernel, width = eta**2 * pm.gp.cov.Matern52(1, ls=ls), pm.HalfNormal("width")
+        if form == "grid":
+            gp = pm.gp.LatentKron(cov_funcs=[kernel, pm.gp.cov.Matern52(1, ls=0.5)])
+            f = gp.prior("f", Xs=[X[:4], X[:3]])
+        elif form == "random walk":
+            f = pm.GaussianRandomWalk("f", sigma=eta * ls, init_dist=pm.Normal.dist(0.0, 2.0), shape=N)
+        else:
+            f = pm.gp.Latent(cov_func=kernel).prior("f", X=X, reparameterize=form == "whitened")
+        pm.Logistic("y", mu=f, s=width, observed=pm.Data("data", COUNTS / 2.0))
+    return model
+
+
+@pytest.mark.parametrize("form", ["centred", "whitened", "grid", "random walk"])
+def test_hyperparameters_of_a_likelihood_that_is_not_registered_are_in_the_chain(form):
+    model = noises_of_another_kind(form)
+    with model:
+        step = RMHMC()
+    assert len(step.vars) == 4
+    exact, point = exact_log_density(model), model.initial_point()
+    step.setup_chain(np.random.default_rng(1), 60, 40)
+    for i in range(100):
+        if i == 60:
+            step.stop_tuning()
+        point, (stats,) = step.step(point)
+        assert stats["model_logp"] == pytest.approx(float(exact(point)), abs=1e-6)
+    goes_on_alike((step, cloudpickle.loads(cloudpickle.dumps(step))), point, 10)
+
+
 def item_response() -> None:
     """Discriminations multiply what is linear: A is sparse, and moves."""
     person, item = np.divmod(np.arange(45), 3)
