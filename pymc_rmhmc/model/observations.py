@@ -283,8 +283,15 @@ class UnregisteredReader:
         return BoundTerm(self.kernel, arguments, index)
 
     def _check_diagonal(self, arguments: tuple[Array, ...], size: int) -> None:
-        """Every observation may depend on one latent value."""
+        """Every observation may depend on one latent value, and must have a slope there."""
         rng = np.random.default_rng(0)
+        slope = self.kernel.gradient(0.5 * np.random.default_rng(1).standard_normal(size), arguments)[1]
+        lost = np.count_nonzero(np.isnan(slope))
+        if lost:
+            raise UnsupportedLikelihoodError(
+                f"the derivative of the log density of {self.name}, as PyTensor finds it, is not a number for {lost} "
+                f"of {size} latent values near 0: register it with a slope of its own (register_likelihood)."
+            )
         if not has_diagonal_hessian(lambda eta: self.kernel.gradient(eta, arguments)[1], np.zeros(size), rng):
             raise UnsupportedLikelihoodError(
                 f"the likelihood of {self.name} does not factorise over the latent values: an observation depends "

@@ -331,6 +331,14 @@ def test_vars_that_hold_something_else():
         read_structure(MODELS["centred"](), ["f", 3])
 
 
+def test_an_unregistered_likelihood_whose_derivative_is_not_a_number():
+    with pm.Model() as model:
+        f = pm.MvNormal("f", np.zeros(9), cov=np.eye(9))
+        pm.Truncated("y", pm.Normal.dist(f, 1.0), lower=0.0, observed=np.ones(9))
+    with pytest.raises(UnsupportedLikelihoodError, match="the derivative of the log density of y.* is not a number"):
+        compile_model(read_structure(model))
+
+
 def test_an_unregistered_likelihood_that_mixes_outputs():
     with pm.Model() as model:
         f = gp_prior("f", n_outputs=3)
