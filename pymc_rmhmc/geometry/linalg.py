@@ -138,8 +138,7 @@ def inverse_lower(factor: Array, *, overwrite: bool = False) -> Array:
 
 def inverse_of_product(factor: Array, *, overwrite: bool = False) -> Array:
     """The lower triangle of ``(L Lᵀ)⁻¹``; what is above it is not to be read."""
-    product, _ = lapack.dlauum(inverse_lower(factor, overwrite=overwrite), lower=1, overwrite_c=1)
-    return np.asarray(product)
+    return cogram_lower(inverse_lower(factor, overwrite=overwrite))
 
 
 def multiply_lower(factor: Array, values: Array, *, transpose: bool = False) -> Array:

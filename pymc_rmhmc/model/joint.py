@@ -177,7 +177,7 @@ def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: P
     if others or first.form == "independent" or found[0].is_scaled:
         made = _linear_block(model, block, found, SameValues(size, len(shapes)), theta, observed, point)
     else:
-        made = _vector_block(model, block, theta, observed, point)
+        made = _vector_block(model, block, theta, observed, rows[0], shapes[0])
     made.plain = plain
     return made
 
@@ -190,7 +190,8 @@ def _with_unregistered(
     if others or latent.form == "independent":
         return f"{reason}, and reads something else than one vector with a covariance"
     reader = LatentReader(model, latent)
-    if len(reader.rows(0, point)) > 1:
+    rows = reader.rows(0, point)
+    if len(rows) > 1:
         return f"{reason}, and {block.name} has rows"
     sources, shapes = [latent.source], [reader.source_shape(point)]
     registered = tuple(o for o in block.observations if o.reading is not None)
@@ -201,21 +202,20 @@ def _with_unregistered(
         UnregisteredTerms(model, o, latent.source, shapes[0], theta) for o in block.observations if o.reading is None
     ]
     observed += _terms(model, replace(block, observations=registered), {latent.source: shapes[0]}, theta, plain.sites)
-    made = _vector_block(model, block, theta, observed, point)
+    made = _vector_block(model, block, theta, observed, rows, shapes[0])
     made.plain = plain
     return made
 
 
 def _vector_block(
-    model: pm.Model, block: LatentBlock, theta: Hyperparameters, observed: Sequence[Terms], point: Point
-) -> JointBlock:
+    model: pm.Model, block: LatentBlock, theta: Hyperparameters, observed: Sequence[Terms],
+    rows: Sequence[LatentRow], shape: tuple[int, ...],
+) -> JointBlock:  # fmt: skip
     """A vector with a covariance, or its rows, whose values are the sites."""
     (latent,) = block.latents
-    reader = LatentReader(model, latent)
-    shape = reader.source_shape(point)
     if latent.root == "kronecker":
         return KroneckerBlock(model, block.name, latent, theta, math.prod(shape), observed)
-    return CovarianceBlock(model, block.name, latent, theta, reader.rows(0, point), shape, observed)
+    return CovarianceBlock(model, block.name, latent, theta, rows, shape, observed)
 
 
 def _positions(rows: Sequence[LatentRow]) -> NDArray[np.int64]:
