@@ -15,7 +15,7 @@ from pymc_rmhmc.geometry.latent_blocks import conditional_of
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.model.graphs import Evaluator
 from pymc_rmhmc.model.priors import read_latent
-from tests.model.test_joint import differences, joint_of, random_point
+from tests.model.joint_checks import differences, joint_of, random_point
 
 N = 6
 COUNTS = np.array([2, 0, 3, 1, 1, 4])

@@ -18,9 +18,10 @@ from pymc_rmhmc.geometry.held_sites import HeldSites
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model import JointModel
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
-from tests.model import test_joint
+from tests.model import joint_forms
 from tests.model.conftest import BINARY, COUNTS, INDEX, INDEX_COUNTS, N, X, exact_log_density, gp_prior
-from tests.model.test_joint import GROUP, differences, dispersed, grid, joint_of, normal, random_point
+from tests.model.joint_checks import differences, joint_of, random_point
+from tests.model.joint_forms import GROUP, dispersed, grid, normal
 
 CASES: dict[str, tuple[Callable[[], None], dict[str, int]]] = {}
 
@@ -214,12 +215,12 @@ def a_dispersion_for_every_group() -> None:
 
 @own(sigma_log__=1)
 def groups_and_slopes() -> None:
-    test_joint.noise_of_a_mixed_model()
+    joint_forms.noise_of_a_mixed_model()
 
 
 @own(sigma_log__=1)
 def slopes() -> None:
-    test_joint.noise_of_a_regression()
+    joint_forms.noise_of_a_regression()
 
 
 @own(alpha_log__=1)

@@ -15,7 +15,7 @@ from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model.graphs import PYTHON_MODE
 from tests.model.conftest import BINARY, COUNTS, N, X
-from tests.model.test_joint import joint_of
+from tests.model.joint_checks import joint_of
 
 JITTER = 1e-3
 
