@@ -91,6 +91,7 @@ def run_one(problem: str, sampler: str, seed: int, limit: float) -> None:
     record = {"problem": problem, "sampler": sampler, "seed": seed, "limit": limit}
     record |= _result(command, limit + GRACE)
     record["wall"] = time.perf_counter() - started
+    record["commit"] = _commit()
     record["versions"] = {name: metadata.version(name) for name in VERSIONS if _installed(name)}
     record["machine"] = platform.processor() or platform.machine()
     RESULTS.parent.mkdir(exist_ok=True)
@@ -114,6 +115,16 @@ def _result(command: list[str], seconds: float) -> dict:
     if finished.returncode < 0:
         return {"error": f"ended by {signal.Signals(-finished.returncode).name}, as where memory runs out"}
     return {"error": finished.stderr.strip().splitlines()[-1] if finished.stderr else "no result"}
+
+
+def _commit() -> str:
+    """Of this package, with a plus if files have changed since; nothing outside a clone."""
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    try:
+        found = subprocess.run(command, cwd=RESULTS.parents[2], capture_output=True, text=True, check=False)
+    except OSError:  # no git
+        return ""
+    return found.stdout.strip()
 
 
 def load() -> list[dict]:

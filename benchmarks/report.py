@@ -29,6 +29,7 @@ def print_report() -> None:
             print(f"not counted: {where}: {record['error']}")
     _print_runs(runs)
     _print_ratios(runs)
+    _print_commits(runs)
     hours = sum(record["wall"] for record in records) / 3600.0
     print(f"\nAll {len(records)} runs together took {hours:.2f} h.")
 
@@ -52,6 +53,14 @@ def _cells(held: list[dict]) -> list[str]:
         cells[:2] = [f"≤ {cell}" for cell in cells[:2]]
     diverged = [r["extra"]["divergences"] for r in held if "divergences" in r["extra"]]
     return [*cells, _spread([100 * share for share in diverged]) + " %" if diverged else "", str(len(held))]
+
+
+def _print_commits(runs: Runs) -> None:
+    """Where ours were measured at several commits: such a row is of no one version."""
+    for (problem, sampler), held in runs.items():
+        commits = sorted({record.get("commit", "") or "unknown" for record in held})
+        if sampler in CHALLENGES and len(commits) > 1:
+            print(f"\n{problem} / {sampler} was measured at several commits: {', '.join(commits)}.")
 
 
 def _spread(values: list[float]) -> str:

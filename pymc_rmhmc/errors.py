@@ -1,8 +1,8 @@
 """What can go wrong, in two kinds.
 
-A *mistake of the user's* is an exception of this module, raised when the object is built, that says
-what was found and what to do instead. A *failure inside a trajectory* is a value, `Failure`: the
-proposal is rejected, the cause is counted, and the chain goes on.
+A *mistake of the user's* is an exception of this module that says what was found and what to do instead. It is raised
+when the object is built, or, where it cannot be known before, when a chain begins or its tuning ends. A *failure inside
+a trajectory* is a value, `Failure`: the proposal is rejected, the cause is counted, and the chain goes on.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class DataError(RMHMCError, ValueError):
 
 
 class CovarianceError(RMHMCError, np.linalg.LinAlgError):
-    """A covariance that does not change during sampling is not positive definite."""
+    """A covariance that stays as it is, or one at a chain's starting point, is not positive definite."""
 
 
 class Failure(IntEnum):

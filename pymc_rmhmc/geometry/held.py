@@ -112,11 +112,8 @@ class HeldTheta:
         self.theta, self.standard, self.borrows = placed.theta, standard, like is not None
         if not math.isfinite(dot(self.theta, self.theta)):
             raise PriorFailure(Failure.NON_FINITE, -1)
-        try:
-            self._log_rest, _ = target.density.rest(self.theta)
-            self._blocks = [self._block(target, which, like) for which in range(len(target.sites))]
-        except np.linalg.LinAlgError:
-            raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, 0) from None
+        self._log_rest, _ = target.rest(self.theta)
+        self._blocks = [self._block(target, which, like) for which in range(len(target.sites))]
         self.conditionals = [conditional for _, _, conditional in self._blocks]
         self.log_marginal = self._log_rest + placed.log_volume + 0.5 * dot(standard, standard)
         for conditional in self.conditionals:
@@ -319,12 +316,10 @@ class _ThetaDensity:
         self._target = target
 
     def _hold(self, standard: Array) -> HeldTheta | Failure:
-        """The target at a ϑ, or why there is none; where a prior has no factor is noted."""
+        """The target at a ϑ, or why there is none."""
         try:
             return HeldTheta(self._target, standard)
         except PriorFailure as failure:
-            if failure.failure is Failure.NOT_POSITIVE_DEFINITE:
-                self._target.refused = self._target.chart.place(standard).theta
             return failure.failure
 
     @staticmethod

@@ -111,8 +111,6 @@ class JointTarget:
             total, theta_bar, noise_bars = self._evaluate(point)
         except PriorFailure as failure:
             point.failure = failure.failure
-            if failure.failure == Failure.NOT_POSITIVE_DEFINITE:
-                self.refused = placed.theta
             return point
         point.log_density = total + placed.log_volume + 0.5 * float(standard @ standard)
         point.gradient = np.concatenate((self.chart.pullback(placed, theta_bar) + standard, *noise_bars))
@@ -129,7 +127,7 @@ class JointTarget:
         theta = point.theta
         if not np.isfinite(theta).all():
             raise PriorFailure(Failure.NON_FINITE, -1)
-        total, theta_bar = self.density.rest(theta)
+        total, theta_bar = self.rest(theta)
         point.log_given = total
         noise_bars = []
         for which, (block, held, part) in enumerate(zip(self.density.blocks, self.sites, self._slices, strict=True)):
@@ -151,6 +149,20 @@ class JointTarget:
             point.conditionals.append(conditional)
         return total, theta_bar, noise_bars
 
+    def rest(self, theta: Array) -> tuple[float, Array]:
+        """The log density beyond the blocks at a θ, and its gradient (d,).
+
+        Raises
+        ------
+        PriorFailure
+            If a covariance that is part of it has no factor there; which θ that was is noted.
+        """
+        try:
+            return self.density.rest(theta)
+        except np.linalg.LinAlgError:
+            self.refused = theta
+            raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, 0) from None
+
     def conditional(
         self, which: int, theta: Array, sites: GaussianSites, *, derivative: bool = True
     ) -> Conditional:
@@ -161,13 +173,18 @@ class JointTarget:
         Raises
         ------
         PriorFailure
-            If its prior cannot be used there.
+            If its prior cannot be used there; where it has no factor, which θ that was is noted.
         """
         block = self.density.blocks[which]
         moving = isinstance(self.sites[which], MovingSites)
-        made = conditional_of(
-            block, theta, sites, self._made.get(which), same_sites=not moving, derivative=derivative
-        )
+        try:
+            made = conditional_of(
+                block, theta, sites, self._made.get(which), same_sites=not moving, derivative=derivative
+            )
+        except PriorFailure as failure:
+            if failure.failure is Failure.NOT_POSITIVE_DEFINITE:
+                self.refused = theta
+            raise
         stands = block.fixed_covariance if block.design_shape is None else not block.has_moving_design
         if stands:
             self._made.setdefault(which, made)

@@ -136,6 +136,9 @@ class BlockSampler(ChainSampler):
         self._phase = self._hamiltonian.state(*coordinates)
         self._remember(values)
 
+    def _curvatures(self) -> set[str]:
+        return set(self._likelihood.kinds)
+
     def _keep(self, phase: Any) -> None:
         self._phase = phase
         self._remember(self._chart.to_model(phase.position, phase.point.eta))

@@ -48,8 +48,11 @@ class FoundBlocks:
         values = self.structure.model.rvs_to_values
         return [*(values[variable] for variable in self.joint.theta.variables), *held]
 
-    def samplers(self, point: Point, plan: Plan) -> list[ChainSampler]:
-        """A sampler for each block, or one for all of them with their hyperparameters."""
+    def samplers(self, point: Point, plan: Plan, initial: Point) -> list[ChainSampler]:
+        """A sampler for each block, or one for all of them with their hyperparameters.
+
+        The model is evaluated at the point; a chain that begins at the model's initial one has a start nobody chose.
+        """
         blocks = self.compiled.blocks
         for block in blocks:
             check_block(block, point, plan)
@@ -62,7 +65,7 @@ class FoundBlocks:
             own = any(self.compiled.own_initval) or self._own_initval(self.joint)
             made = [JointSampler(self.joint, blocks, plan, np.empty(0), own)]
         for sampler in made:
-            sampler.initial_values = sampler.read(point)
+            sampler.initial_values = sampler.read(initial)
         return made
 
     def _own_initval(self, joint: JointModel) -> bool:
@@ -107,4 +110,9 @@ def find_blocks(
             "latent variables alone in vars=[...]."
         )
     compiled = compile_model(structure, point, compile_kwargs, with_rest=isinstance(joint, str))
+    if compile_kwargs and not compiled.rest_inputs:
+        raise ConfigurationError(
+            f"compile_kwargs={compile_kwargs!r} would change nothing: no other step moves anything of the log density "
+            "beyond the latent values and their likelihood, which is what would be compiled. Leave it out."
+        )
     return FoundBlocks(structure, compiled, joint)

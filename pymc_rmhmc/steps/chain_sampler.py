@@ -39,9 +39,10 @@ MOST_SAID = 10
 HOPELESS = "the metric does not fit the posterior. Reparametrise the model, or sample it with NUTS."
 HOPELESS_SITES = (
     "the constant Gaussian sites of the flat metric do not fit the likelihood, which has several modes in a latent "
-    'value, or is far from log-concave. Sample the latent values with metric="fisher" or "softabs" (and '
-    "hyperparameters with PyMC's own steps beside it), or all of it with NUTS."
+    "value, or is far from log-concave. "
 )
+# Of the curvatures that a likelihood may give, those that are positive where it has several modes.
+ALWAYS_POSITIVE = ("fisher", "softabs")
 
 
 def refit_iterations(tune: int) -> tuple[int, ...]:
@@ -178,10 +179,21 @@ class ChainSampler(ABC):
         """
         if self.state.iteration >= ENOUGH_TUNING and self._part_of_path() < LEAST_OF_PATH:
             raise SamplingError(
-                f"{self.name}: after {self.state.iteration} tuning draws {self._path_words()}: "
-                f"{HOPELESS_SITES if self.plan.metric.uses_sites else HOPELESS} If the chain is right and no more than "
-                "slow, raise max_steps or give a step_size."
+                f"{self.name}: after {self.state.iteration} tuning draws {self._path_words()}: {self._advice()} If the "
+                "chain is right and no more than slow, raise max_steps or give a step_size."
             )
+
+    def _advice(self) -> str:
+        """What to sample with in place of a hopeless metric: one for which the likelihood has a curvature, or NUTS."""
+        if not self.plan.metric.uses_sites:
+            return HOPELESS
+        metrics = [kind for kind in ALWAYS_POSITIVE if kind in self._curvatures()]
+        if not metrics:
+            return f"{HOPELESS_SITES}Sample it with NUTS."
+        return (
+            f'{HOPELESS_SITES}Sample the latent values with metric="{metrics[0]}" (and hyperparameters with '
+            "PyMC's own steps beside it), or all of it with NUTS."
+        )
 
     def cut_short(self) -> str:
         """That `max_steps` ends trajectories before their path does, in words; empty where it does not."""
@@ -295,6 +307,10 @@ class ChainSampler(ABC):
     @abstractmethod
     def _enter(self, values: Array, rng: np.random.Generator) -> None:
         """Stand at given values."""
+
+    @abstractmethod
+    def _curvatures(self) -> set[str]:
+        """The kinds of curvature that every likelihood gives."""
 
     @abstractmethod
     def _keep(self, phase: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from pymc_rmhmc.errors import ConfigurationError, CovarianceError, DataError, Failure
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
 
-__all__ = ["check_block", "check_shapes"]
+__all__ = ["check_block", "check_point", "check_shapes"]
 
 type Point = dict[str, np.ndarray]
 
@@ -61,6 +61,22 @@ def _covariance_error(block: Any, point: Point, failure: PriorFailure) -> Except
         f"{eigenvalues[0]:.3g}, its largest {eigenvalues[-1]:.3g}. Add jitter to its diagonal, "
         f"{jitter:.1g} or more (gp.prior(..., jitter={jitter:.1g})), or remove duplicated inputs."
     )
+
+
+def check_point(given: Point, initial: Point) -> Point:
+    """Values by value variable, of the shapes that the model has."""
+    unknown = [name for name in given if name not in initial]
+    if unknown:
+        raise ConfigurationError(
+            f"initial_point: {', '.join(unknown)} is no value variable of the model. These are {', '.join(initial)}."
+        )
+    point = {name: np.asarray(value, dtype=initial[name].dtype) for name, value in given.items()}
+    for name, value in point.items():
+        if value.shape != initial[name].shape:
+            raise ConfigurationError(
+                f"initial_point: {name} has the shape {value.shape}, and in the model {initial[name].shape}."
+            )
+    return point
 
 
 def check_shapes(block: Any, known: dict[str, tuple[int, ...]]) -> None:

@@ -120,11 +120,13 @@ class JointSampler(ChainSampler):
         self._point: Point = {}
         self._target: Any = None
         self._alternation: Any = None
+        self._refused_at = ""
 
     def _condition(self, point: Point) -> None:
         """Bind what other steps have moved; the sites stay as they are."""
         names = self.model.inputs
         if self._key is None or any(not np.array_equal(self._key[name], point[name]) for name in names):
+            self._note_refused()
             self._key = {name: np.array(point[name]) for name in names}
             self._take_given(self._key)
             self._point = point
@@ -137,6 +139,7 @@ class JointSampler(ChainSampler):
         """The target in the present charts."""
         state = self.state
         assert state.marginals is not None
+        self._note_refused()
         self._target = JointTarget(self.model, state.sites, state.marginals)
         self._hamiltonian = GaussianHamiltonian(self._target, self._target.leave)
         emulator, length = state.emulator, self.plan.length
@@ -180,9 +183,16 @@ class JointSampler(ChainSampler):
         return values
 
     def where_refused(self) -> str:
-        """The unconstrained hyperparameters at which a trajectory last met a prior without a factor."""
+        """Where a prior last had no factor: the unconstrained hyperparameters, and what other steps had given."""
+        self._note_refused()
+        return self._refused_at
+
+    def _note_refused(self) -> None:
+        """Take from the target where it met no factor: it is replaced where other steps move what it depends on."""
         refused = None if self._target is None else self._target.refused
-        return "" if refused is None else self._words(refused)
+        if refused is not None:
+            self._refused_at = in_words(self.model.theta.unpack(refused) | (self._key or {}))
+            self._target.refused = None
 
     def _words(self, theta: Array) -> str:
         return in_words(self.model.theta.unpack(theta))
@@ -193,6 +203,11 @@ class JointSampler(ChainSampler):
         bound = iter([block.likelihood(point) for block in self.blocks])
         n_rows = [1 if block.rows is None else len(block.rows) for block in self.model.blocks]
         return [list(itertools.islice(bound, n)) for n in n_rows]
+
+    def _curvatures(self) -> set[str]:
+        theta, _ = self._split(self.state.values)
+        rows = itertools.chain.from_iterable(self._likelihoods(theta))
+        return set.intersection(*(set(likelihood.kinds) for likelihood in rows))
 
     def _enter(self, values: Array, rng: np.random.Generator) -> None:
         """Stand at given values: from memory where they are the ones that were kept."""

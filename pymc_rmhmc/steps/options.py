@@ -113,6 +113,11 @@ def settle(options: Options, auto_metric: str) -> Plan:
         _check_step_size(options)
     length = _length(options)
     longest = length.path_length * (1.0 + length.jitter) if isinstance(length, JitteredPath) else math.inf
+    if options.step_size is not None and options.step_size > longest:
+        raise ConfigurationError(
+            f"step_size={options.step_size:g} is longer than a path of {longest:.3g}, which would be one shorter step: "
+            "give a longer path_length, or n_steps."
+        )
     return Plan(
         metric=metric,
         integrator=integrator,

@@ -18,7 +18,7 @@ from rich.table import Column
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.steps.blocks import find_blocks
 from pymc_rmhmc.steps.chain_sampler import ChainState
-from pymc_rmhmc.steps.checks import check_block, check_shapes
+from pymc_rmhmc.steps.checks import check_block, check_point, check_shapes
 from pymc_rmhmc.steps.options import Options, settle
 from pymc_rmhmc.steps.statistics import STATISTICS, FailureCount, block_statistics
 from pymc_rmhmc.steps.threads import BlasThreads
@@ -67,13 +67,15 @@ class RMHMC(BlockedStep):
     integrator : {"generalized_leapfrog", "implicit_midpoint"} or integrator, optional
         For the position-dependent metrics; the generalised leapfrog by default.
     step_size : float, optional
-        Given: fixed, with no adaptation. By default found by dual averaging.
+        Given: fixed, with no adaptation, and at most as long as a path; with `path_length` each path is divided into
+        equal steps of at most this, with `n_steps` it is exactly this. By default found by dual averaging.
     target_accept : float, optional
         The acceptance that the step size is adapted to, in (0, 1); by default 0.9 for the flat metric and
         0.8 for the others, and for latent values that move in turn with hyperparameters.
     path_length : float, optional
         The mean length of a trajectory in the Hamiltonian's time, in which a period is about 2π; 1.7 by
-        default, a little over a quarter of a period.
+        default, a little over a quarter of a period. Moves of a likelihood's own parameters with the latent values
+        held have a length of their own.
     n_steps : int, optional
         Exactly so many steps a trajectory, with no jitter; in place of `path_length`.
     jitter : float, optional
@@ -99,7 +101,7 @@ class RMHMC(BlockedStep):
     rng : int or numpy.random.Generator, optional
         PyMC gives each chain its own.
     initial_point : dict, optional
-        Where the model is first evaluated; the model's initial point by default.
+        Where the model is first evaluated, by value variable; those not given are as in the model's initial point.
     compile_kwargs : dict, optional
         For PyTensor's function of the log density beyond the blocks, where latent values alone are sampled and other
         steps move something of it. What a trajectory calls is compiled with Numba, and takes none.
@@ -113,9 +115,12 @@ class RMHMC(BlockedStep):
     UnsupportedModelError, UnsupportedLikelihoodError
         The variables are not a latent Gaussian block, or their likelihood cannot be read.
     CovarianceError
-        A covariance that does not depend on other variables is not positive definite.
+        A covariance that does not depend on other variables is not positive definite; or, in `pm.sample`, one that
+        depends on hyperparameters is not at a chain's starting point.
     DataError
         Inputs are not finite or data are out of their distribution's support.
+    SamplingError
+        In `pm.sample`: tuning has ended, and with the steps that are accepted a chain would hardly move.
 
     References
     ----------
@@ -181,7 +186,8 @@ class RMHMC(BlockedStep):
         )  # fmt: skip
         plan = settle(options, auto_metric="flat")
         model = pm.modelcontext(model)
-        point = model.initial_point() if initial_point is None else initial_point
+        initial = model.initial_point()
+        point = initial | check_point(initial_point or {}, initial)
         found = find_blocks(model, vars, point, plan, compile_kwargs)
         self._compiled = found.compiled
         self.vars = found.value_vars
@@ -189,7 +195,7 @@ class RMHMC(BlockedStep):
         self.rng = get_random_generator(rng)
         self.tune = True
         self._initial_point, self._plan = point, plan
-        self._samplers = found.samplers(point, plan)
+        self._samplers = found.samplers(point, plan, initial)
         if not isinstance(found.joint, str):
             # θ's chart takes longer to learn than sites do: half as many leave the steps shorter for good, and so does
             # a dense mass matrix of more dimensions than a hundred.

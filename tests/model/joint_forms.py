@@ -96,6 +96,16 @@ def ard() -> None:
     poisson(pm.gp.Latent(cov_func=kernel).prior("f", inputs))
 
 
+@form("ls_log__", "level", "slope")
+def powers_of_kernels_and_products_of_means() -> None:
+    inputs, ls = np.column_stack((X, np.cos(9.0 * X))), pm.LogNormal("ls", -0.5, 0.4)
+    by_axes = pm.gp.cov.Kron([pm.gp.cov.Matern52(1, ls=ls), pm.gp.cov.ExpQuad(1, ls=0.5)])
+    kernel = pm.gp.cov.Matern32(2, ls=ls) ** 2 + by_axes
+    line = pm.gp.mean.Linear(coeffs=pm.Normal("slope", shape=2), intercept=0.5)
+    mean = line * pm.gp.mean.Constant(pm.Normal("level")) + pm.gp.mean.Constant(0.2)
+    poisson(pm.gp.Latent(mean_func=mean, cov_func=kernel).prior("f", inputs, reparameterize=False))
+
+
 @form("ls_log__", "period_interval__", "eta_log__")
 def sums_and_products() -> None:
     period = pm.Uniform("period", 0.2, 0.9)

@@ -25,6 +25,7 @@ from pymc_rmhmc.model.likelihoods import (
     read_likelihood,
     register_likelihood,
     registered_likelihoods,
+    registry,
 )
 
 mp.mp.dps = 60
@@ -417,6 +418,30 @@ def test_a_users_own_likelihood_is_read_and_compiled():
     value, g = LikelihoodKernel(likelihood.name).gradient(np.zeros(1), [np.ones(1), np.full(1, 2.0)])
     assert value == pytest.approx(-0.5 - np.log(4.0))
     assert g[0] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "gives", "says"),
+    [
+        ({"kinds": ["fisher", "hessian"]}, {"b"}, "kinds names hessian, but the function gives fisher"),
+        ({"kinds": ["fisher"], "parameters": ["b", "c"]}, {"b"}, "parameters names c, but `read` gives b"),
+        ({"kinds": ["fisher"]}, None, "must return LikelihoodTerms, not tuple"),
+    ],
+)
+def test_a_registration_that_does_not_give_what_it_says_is_an_error_where_a_model_is_read(options, gives, says):
+    def terms(eta, parameters, y):
+        fisher = {"fisher": Curvature(1.0 + 0.0 * eta, 0.0 * eta)}
+        found = (-pt.abs(y - eta), pt.sign(y - eta), fisher)
+        return found if gives is None else LikelihoodTerms(*found)
+
+    read = lambda mu, b: Reading(mu, {"b": b})  # noqa: E731
+    options = {"parameters": ["b"], "link": "identity", "read": read, "name": "amiss", **options}
+    register_likelihood(pm.Laplace, **options)(terms)
+    try:
+        with pytest.raises(ConfigurationError, match=says):
+            read_likelihood(pm.Laplace.dist(mu=pt.dvector("f"), b=2.0))
+    finally:
+        del registry._REGISTRY["amiss"]
 
 
 def student_kernel():

@@ -1,9 +1,13 @@
 """The joint chart's adjoints against PyTensor's reverse mode through the same formulas, written out plainly.
 
-Differences say that a gradient is right to six digits; reverse mode says so to eight.
+Differences say that a gradient is right to six digits; reverse mode says so to eight. Whatever form a chart takes, its
+map is that of ``η = m + R y`` with ``y ~ N(0, I)``, for a matrix R that the hyperparameters move.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
@@ -11,85 +15,246 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
+from pymc_rmhmc.approximation.joint import moving_sites
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.geometry.charts.design import weighted_design
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model.graphs import PYTHON_MODE
 from tests.model.conftest import BINARY, COUNTS, N, X
 from tests.model.joint_checks import joint_of
+from tests.model.joint_forms import DESIGN, GROUP, WIDE_DESIGN
 
 JITTER = 1e-3
+# With a slope, without which observations of one group would be one site.
+GROUPS = np.column_stack((GROUP[:, None] == np.arange(5), DESIGN[:, 0])).astype(float)
+AXES = X[:4], X[:2]
+COUNTS_ON_GRID = np.arange(8)
+# Of the noise, where the sites were fitted.
+FITTED_NOISE = 0.3
 
 
-def kernel(ls, eta):
-    return (eta**2 * pm.gp.cov.Matern52(1, ls=ls))(X) + JITTER * pt.eye(N)
+def kernel(ls, eta, x=X):
+    return (eta**2 * pm.gp.cov.ExpQuad(1, ls=ls))(x) + JITTER * pt.eye(len(x))
 
 
-def counts(eta):
+def counts(eta, theta):
     return (COUNTS * eta - pt.exp(eta)).sum()
 
 
-def classes(eta):
+def counts_on_a_grid(eta, theta):
+    return (COUNTS_ON_GRID * eta - pt.exp(eta)).sum()
+
+
+def classes(eta, theta):
     return (BINARY * eta - pt.softplus(eta)).sum()
 
 
-def build(likelihood, reparameterize: bool) -> pm.Model:
-    with pm.Model() as model:
-        ls, eta, level = pm.LogNormal("ls", -1.0, 0.5), pm.HalfNormal("eta", 1.0), pm.Normal("level")
-        gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(level), cov_func=eta**2 * pm.gp.cov.Matern52(1, ls=ls))
-        f = gp.prior("f", X, reparameterize=reparameterize, jitter=JITTER)
-        if likelihood is counts:
-            pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
-        else:
-            pm.Bernoulli("y", logit_p=f, observed=BINARY)
-    return model
+def measurements(eta, theta):
+    sigma = pt.exp(theta["sigma_log__"])
+    return (-0.5 * ((COUNTS / 3.0 - eta) / sigma) ** 2 - pt.log(sigma)).sum()
 
 
-def plain_density(likelihood, position, sites: GaussianSites):
+def poisson(eta) -> None:
+    pm.Poisson("y", mu=pm.math.exp(eta), observed=COUNTS)
+
+
+def normal(eta) -> None:
+    pm.Normal("y", eta, pm.HalfNormal("sigma", 1.0), observed=COUNTS / 3.0)
+
+
+# The log densities of hyperparameters on the unconstrained scale.
+HALF_NORMAL = lambda t: -0.5 * pt.exp(2.0 * t) + t  # noqa: E731
+NORMAL = lambda t: -0.5 * t**2  # noqa: E731
+LENGTHSCALE = lambda t: -0.5 * ((t + 1.0) / 0.5) ** 2  # noqa: E731
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and the same written out: priors of θ, the likelihood, m and R."""
+
+    build: Callable[[], None]
+    priors: dict[str, Callable]
+    log_likelihood: Callable
+    prior: Callable
+    # Of coefficients, fewer than data: the chart takes its second noise through a root of this design's precision.
+    design: np.ndarray | None = None
+    # Whether matrices are to be in the size of the latent values.
+    by_values: bool = False
+    bent: bool = False
+
+
+def level_and_scales():
+    return pm.LogNormal("ls", -1.0, 0.5), pm.HalfNormal("eta", 1.0), pm.Normal("level")
+
+
+PROCESS = {"ls_log__": LENGTHSCALE, "eta_log__": HALF_NORMAL, "level": NORMAL}
+SPREAD = {"spread_log__": HALF_NORMAL}
+NOISE = {"sigma_log__": HALF_NORMAL}
+
+
+def process(observe, *, reparameterize: bool):
+    def build():
+        ls, eta, level = level_and_scales()
+        gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(level), cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=ls))
+        observe(gp.prior("f", X, reparameterize=reparameterize, jitter=JITTER))
+
+    return build
+
+
+def of_process(theta):
+    covariance = kernel(pt.exp(theta["ls_log__"]), pt.exp(theta["eta_log__"]))
+    return theta["level"] * pt.ones(N), pt.linalg.cholesky(covariance)
+
+
+def on_a_grid() -> None:
+    ls, eta, level = level_and_scales()
+    kernels = [eta**2 * pm.gp.cov.ExpQuad(1, ls=ls), pm.gp.cov.ExpQuad(1, ls=2.0 * ls)]
+    gp = pm.gp.LatentKron(mean_func=pm.gp.mean.Constant(level), cov_funcs=kernels)
+    f = gp.prior("f", Xs=list(AXES), jitter=JITTER)
+    pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS_ON_GRID)
+
+
+def of_a_grid(theta):
+    ls, eta = pt.exp(theta["ls_log__"]), pt.exp(theta["eta_log__"])
+    first, second = (pt.linalg.cholesky(k) for k in (kernel(ls, eta, AXES[0]), kernel(2.0 * ls, 1.0, AXES[1])))
+    return theta["level"] * pt.ones(8), pt.linalg.kron(first, second)
+
+
+def coefficients(design: np.ndarray, observe):
+    def build():
+        effects = pm.Normal("effects", 0.0, pm.HalfNormal("spread", 1.0), shape=design.shape[1])
+        observe(design @ effects)
+
+    return build
+
+
+def of_coefficients(design: np.ndarray):
+    return lambda theta: (pt.zeros(N), pt.exp(theta["spread_log__"]) * pt.as_tensor(design))
+
+
+def warped() -> None:
+    effects = pm.Normal("effects", 0.0, pm.HalfNormal("spread", 1.0), shape=4)
+    poisson(pt.exp(pm.Normal("warp") * DESIGN) @ effects)
+
+
+def of_warped(theta):
+    return pt.zeros(N), pt.exp(theta["spread_log__"]) * pt.exp(theta["warp"] * DESIGN)
+
+
+def process_and_slopes(observe):
+    def build():
+        ls, eta, level = level_and_scales()
+        gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=ls))
+        f = gp.prior("f", X, reparameterize=False, jitter=JITTER)
+        slopes = pm.Normal("slopes", 0.0, pm.HalfNormal("spread", 1.0), shape=4)
+        observe(0.5 * level**2 + level + f + DESIGN @ slopes)
+
+    return build
+
+
+def of_process_and_slopes(theta):
+    covariance = kernel(pt.exp(theta["ls_log__"]), pt.exp(theta["eta_log__"]))
+    slopes = pt.exp(theta["spread_log__"]) * pt.as_tensor(DESIGN)
+    mean = (0.5 * theta["level"] ** 2 + theta["level"]) * pt.ones(N)
+    return mean, pt.concatenate([pt.linalg.cholesky(covariance), slopes], axis=1)
+
+
+BOTH = PROCESS | SPREAD
+CASES = {
+    "centred process": Case(process(poisson, reparameterize=False), PROCESS, counts, of_process),
+    "whitened process": Case(process(poisson, reparameterize=True), PROCESS, counts, of_process),
+    "classes": Case(
+        process(lambda f: pm.Bernoulli("y", logit_p=f, observed=BINARY), reparameterize=False), PROCESS, classes,
+        of_process,
+    ),
+    "bent chart": Case(process(poisson, reparameterize=False), PROCESS, counts, of_process, bent=True),
+    "process under a noise": Case(
+        process(normal, reparameterize=False), PROCESS | NOISE, measurements, of_process
+    ),
+    "grid": Case(on_a_grid, PROCESS, counts_on_a_grid, of_a_grid),
+    "coefficients": Case(coefficients(DESIGN, poisson), SPREAD, counts, of_coefficients(DESIGN), DESIGN),
+    "groups": Case(coefficients(GROUPS, poisson), SPREAD, counts, of_coefficients(GROUPS), GROUPS),
+    "groups under a noise": Case(
+        coefficients(GROUPS, normal), SPREAD | NOISE, measurements, of_coefficients(GROUPS), GROUPS
+    ),
+    "more coefficients than data": Case(
+        coefficients(WIDE_DESIGN, poisson), SPREAD, counts, of_coefficients(WIDE_DESIGN)
+    ),
+    "coefficients of warped inputs": Case(warped, SPREAD | {"warp": NORMAL}, counts, of_warped),
+    "sum": Case(process_and_slopes(poisson), BOTH, counts, of_process_and_slopes),
+    "sum under a noise": Case(process_and_slopes(normal), BOTH | NOISE, measurements, of_process_and_slopes),
+    "sum by values": Case(process_and_slopes(poisson), BOTH, counts, of_process_and_slopes, by_values=True),
+    "sum by values under a noise": Case(
+        process_and_slopes(normal), BOTH | NOISE, measurements, of_process_and_slopes, by_values=True
+    ),
+}  # fmt: skip
+
+
+def place(chart: MarginalChart, standard):
+    """θ, and the logarithm of the volume."""
+    y = chart.centre + chart.factor @ standard
+    angle = (pt.arcsinh(y) + chart.skewness) / chart.tail
+    volume = (pt.log(pt.cosh(angle)) - pt.log(chart.tail * pt.sqrt(1.0 + y**2))).sum()
+    return chart.location + chart.spread * pt.sinh(angle), volume
+
+
+def plain_density(case: Case, joint, position, fitted: GaussianSites, chart: MarginalChart):
     """The log density beyond a standard normal as the chart's formulas have it, but for a constant."""
-    theta, first, second = position[:3], position[3 : 3 + N], position[3 + N :]
-    ls, eta, level = pt.exp(theta[0]), pt.exp(theta[1]), theta[2]
-    prior = -0.5 * ((theta[0] + 1.0) / 0.5) ** 2 - 0.5 * eta**2 + theta[1] - 0.5 * level**2
-    b, w, root = sites.linear, sites.precision, np.sqrt(sites.precision)
-    mean, covariance = level * pt.ones(N), kernel(ls, eta)
-    h = pt.linalg.cholesky(covariance) @ first
-    weighted = pt.eye(N) + root[:, None] * covariance * root
-
-    def conditional(right):
-        """``(I + W̄ K)⁻¹`` times a vector."""
-        return root * pt.linalg.solve(weighted, right / root)
-
-    predictor = mean + h + covariance @ conditional(b - w * (mean + h) + root * second)
-    beyond = b - w * mean
+    d = joint.theta.size
+    at, volume = place(chart, position[:d])
+    theta = {name: at[part.start] for name, part in zip(joint.theta.names, joint.theta.slices, strict=True)}
+    power = pt.exp(2.0 * (FITTED_NOISE - theta["sigma_log__"])) if "sigma_log__" in theta else 1.0
+    b, w = power * fitted.linear, power * fitted.precision
+    mean, root = case.prior(theta)
+    k = root.eval({at: np.zeros(d)}).shape[1]
+    first, second = position[d : d + k], position[d + k :]
+    linear = root.T @ (b - w * mean)
+    if case.design is None:
+        pushed = root.T @ (pt.sqrt(w) * second)
+    else:
+        weighted = weighted_design(case.design, fitted.precision)
+        of_precision = np.stack([weighted.root_adjoint(unit) for unit in np.eye(k)])
+        pushed = pt.sqrt(power) * pt.exp(theta["spread_log__"]) * (of_precision @ second)
+    inner = pt.eye(k) + root.T @ (w[:, None] * root)
+    eta = mean + root @ pt.linalg.solve(inner, linear + pushed + first)
     evidence = (
-        (b * mean - 0.5 * w * mean**2).sum() + 0.5 * beyond @ (covariance @ conditional(beyond))
-        - pt.log(pt.diag(pt.linalg.cholesky(weighted))).sum()
+        (b * mean - 0.5 * w * mean**2).sum() + 0.5 * linear @ pt.linalg.solve(inner, linear)
+        - pt.log(pt.diag(pt.linalg.cholesky(inner))).sum()
     )  # fmt: skip
-    of_sites = (b * predictor - 0.5 * w * predictor**2).sum()
-    return prior + 0.5 * (theta**2).sum() + likelihood(predictor) - of_sites + evidence
+    prior = sum(log_density(theta[name]) for name, log_density in case.priors.items())
+    beyond = prior + volume + 0.5 * (position[:d] ** 2).sum()
+    return beyond + case.log_likelihood(eta, theta) - (b * eta - 0.5 * w * eta**2).sum() + evidence
 
 
-@pytest.mark.parametrize("likelihood", [counts, classes])
-@pytest.mark.parametrize("reparameterize", [False, True], ids=["centred", "whitened"])
-def test_the_joint_gradient_is_that_of_reverse_mode(likelihood, reparameterize):
-    rng = np.random.default_rng(4)
-    sites = GaussianSites(rng.standard_normal(N), rng.exponential(1.0, N))
-    joint = joint_of(build(likelihood, reparameterize))
+@pytest.mark.parametrize("name", CASES)
+def test_the_joint_gradient_is_that_of_reverse_mode(name, monkeypatch):
+    case, rng = CASES[name], np.random.default_rng(4)
+    if case.by_values:
+        monkeypatch.setattr("pymc_rmhmc.model.linear_blocks.MORE_OBSERVATIONS", 0.0)
+    with pm.Model() as model:
+        case.build()
+    joint = joint_of(model)
     joint.bind({})
-    order = [joint.theta.names.index(name) for name in ("ls_log__", "eta_log__", "level")]
-    target = JointTarget(joint, [sites], MarginalChart.linear(np.zeros(3), np.eye(3)))
-    position = pt.dvector("position", shape=(3 + 2 * N,))
-    density = plain_density(likelihood, position, sites)
+    (block,), d = joint.blocks, joint.theta.size
+    assert set(joint.theta.names) == set(case.priors)
+    assert (block.design_shape is not None) == (case.by_values or "effects" in block.value_names)
+    n = block.n_sites
+    fitted = GaussianSites(rng.standard_normal(n), rng.exponential(1.0, n))
+    sites = moving_sites(block, np.full(d, FITTED_NOISE), fitted, rng.standard_normal(n), rng.exponential(0.3, n))
+    chart = MarginalChart.linear(np.zeros(d), np.eye(d))
+    if case.bent:
+        lower = np.eye(d) + 0.2 * np.tri(d, k=-1)
+        chart = MarginalChart(*rng.normal(0.0, 0.3, (1, d)), lower, *rng.uniform(0.5, 1.5, (4, d)))
+    target = JointTarget(joint, [sites], chart)
+    position = pt.dvector("position", shape=(target.size,))
+    density = plain_density(case, joint, position, fitted, chart)
     reverse = pytensor.function([position], [density, pytensor.grad(density, position)], mode=PYTHON_MODE)
     values = []
     for _ in range(4):
         at = rng.standard_normal(target.size)
-        at[:3] = 0.5 * at[:3] - 0.5
-        plainly = at.copy()
-        plainly[:3] = at[order]
-        total, exact = reverse(plainly)
-        by_theta = np.empty(3)
-        by_theta[order] = exact[:3]
+        at[:d] = 0.5 * at[:d] - 0.5
+        total, exact = reverse(at)
         point = target.at(at)
-        np.testing.assert_allclose(point.gradient, np.concatenate((by_theta, exact[3:])), rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(point.gradient, exact, rtol=1e-8, atol=1e-8)
         values.append(point.log_density - total)
     np.testing.assert_allclose(values, values[0], rtol=0.0, atol=1e-9)

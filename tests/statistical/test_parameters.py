@@ -94,12 +94,12 @@ def move_parameters(kernel: Alternation, rng: np.random.Generator):
 
 
 def seen(target: JointTarget, kernel: Alternation) -> np.ndarray:
-    """What is ranked: of the data and of the latents' prior as well, or parameters that ignore either were uniform.
+    """What is ranked: of the latents' prior as well, or parameters that ignore it were uniform.
 
     All that a move holds comes back but for its last digits, which must not decide between values that are one.
     """
     point = kernel.joint_point
-    return np.round([*watched(target, point), point.log_given, target.model_log_density(point)], 8)
+    return np.round([*watched(target, point), target.model_log_density(point)], 8)
 
 
 def calibrate(

@@ -11,6 +11,7 @@ from pymc_rmhmc import RMHMC, compare, plot_compare, summarize_failures
 from pymc_rmhmc.diagnostics.failures import ADVICE, failure_advice
 from pymc_rmhmc.diagnostics.statistics import statistic
 from pymc_rmhmc.errors import ConfigurationError, DataError, Failure
+from pymc_rmhmc.steps.statistics import FailureCount
 from tests.steps.conftest import draw, poisson_model
 
 
@@ -365,3 +366,17 @@ def test_advice_is_given_for_what_matters_alone():
     assert "12 of 100" in text
     assert "jitter" in text
     assert set(ADVICE) == set(Failure) - {Failure.NONE}
+
+
+def test_a_covariance_that_was_lost_once_is_told_without_alarm():
+    count = FailureCount()
+    for i in range(1000):
+        count.add(Failure.NOT_POSITIVE_DEFINITE if i == 7 else Failure.NONE, 1.0)
+    told = count.warning("ls_log__ = 3.0")
+    assert told.level == "info"
+    assert told.message == (
+        "RMHMC: 1 of 1000 trajectories met a covariance or metric without a factor. "
+        "The covariance had no factor at ls_log__ = 3.0, the last time."
+    )
+    assert count.warning("", "It is cut short.").level == "warn"
+    assert FailureCount().warning() is None

@@ -43,6 +43,11 @@ BAD_OPTIONS = [
     ({"init": "random"}, "init must be one of"),
     ({"blas_threads": 0}, "blas_threads"),
     ({"blocked": False}, "blocked=False"),
+    ({"step_size": 3.0}, r"step_size=3 is longer than a path of 1\.87"),
+    ({"step_size": 0.6, "path_length": 0.5, "jitter": 0.0}, r"longer than a path of 0\.5"),
+    ({"initial_point": {"ls": 0.0}}, "initial_point: ls is no value variable of the model. These are f"),
+    ({"initial_point": {"f": np.zeros(3)}}, r"initial_point: f has the shape \(3,\), and in the model \(12,\)"),
+    ({"compile_kwargs": {"mode": PYTHON_MODE}}, "compile_kwargs=.*would change nothing"),
 ]
 
 

@@ -319,6 +319,40 @@ def test_log_likelihood_and_predictions_work_after_a_run():
     assert np.abs(gap).mean() < 0.1
 
 
+def basis() -> tuple[pm.Model, list]:
+    with pm.Model() as model:
+        gp = pm.gp.HSGP(m=[8], c=1.5, cov_func=pm.gp.cov.Matern52(1, ls=pm.LogNormal("ls", -1.0, 0.3)))
+        pm.Poisson("y", mu=pm.math.exp(gp.prior("f", X=X)), observed=COUNTS)
+    return model, [gp]
+
+
+def trend_and_season() -> tuple[pm.Model, list]:
+    with pm.Model() as model:
+        trend = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=pm.LogNormal("ls", -1.0, 0.3)))
+        season = pm.gp.Latent(cov_func=pm.HalfNormal("eta") ** 2 * pm.gp.cov.Periodic(1, period=0.3, ls=1.0))
+        total = trend.prior("f", X=X) + season.prior("g", X=X)
+        pm.Poisson("y", mu=pm.math.exp(total), observed=COUNTS)
+    return model, [trend, season]
+
+
+@pytest.mark.parametrize("make", [basis, trend_and_season])
+def test_a_basis_and_a_sum_are_predicted_from(make):
+    """Latent values next to where they were sampled are theirs, and new data are like the data."""
+    model, processes = make()
+    with model:
+        step = RMHMC()
+    assert {v.name for v in step.vars} == set(model.initial_point())  # hyperparameters too
+    idata = draw(model, step, draws=100)
+    with model:
+        new = [gp.conditional(f"{name}_new", Xnew=X + 0.001) for gp, name in zip(processes, "fg", strict=False)]
+        names = [variable.name for variable in new]
+        predicted = pm.sample_posterior_predictive(idata, var_names=[*names, "y"], progressbar=False, random_seed=1)
+    predicted = predicted.posterior_predictive
+    for name in names:
+        assert np.abs(predicted[name].values - idata.posterior[name.removesuffix("_new")].values).mean() < 0.1
+    assert np.abs(predicted["y"].values.mean(axis=(0, 1)) - COUNTS).max() < 2.5
+
+
 def test_a_covariance_that_another_step_makes_singular_is_a_counted_rejection():
     with pm.Model() as model:
         ls, level = pm.LogNormal("ls", -1.0, 0.3), pm.Normal("level", 0.0, 1.0)
@@ -395,6 +429,27 @@ def test_the_warning_says_where_a_covariance_had_no_factor():
         assert point["ls_log__"] < 3.0
     assert statistics["n_failures"] > 5
     assert "had no factor at ls_log__ = " in statistics["warning"].message
+
+
+def test_where_a_covariance_had_no_factor_is_kept_when_another_step_goes_on():
+    """What another step has moved is part of where it was; it has moved on when the chain says so."""
+    with pm.Model() as model:
+        ridge, eta = pm.LogNormal("ridge", 0.0, 1.0), pm.LogNormal("eta", 0.0, 0.3)
+        covariance = eta * (np.ones((N, N)) - 0.1 * np.eye(N)) + ridge * np.eye(N)
+        pm.Poisson("y", mu=pm.math.exp(pm.MvNormal("f", np.zeros(N), cov=covariance)), observed=COUNTS)
+        step = RMHMC(vars=["f", "eta"])
+    step.setup_chain(np.random.default_rng(1), 0, 12)
+    point, _ = step.step(model.initial_point())
+    kept, (statistics,) = step.step(point | {"ridge_log__": np.array(-60.0)})
+    assert statistics["failure"] == Failure.NOT_POSITIVE_DEFINITE
+    np.testing.assert_array_equal(kept["f"], point["f"])
+    there = float(kept["eta_log__"])
+    point = kept | {"ridge_log__": np.array(0.0)}
+    for _ in range(10):
+        point, (statistics,) = step.step(point | {"ridge_log__": point["ridge_log__"] + 0.1})
+        assert statistics["failure"] == Failure.NONE
+    said = statistics["warning"].message
+    assert f"had no factor at eta_log__ = {np.round(there, 3)}, ridge_log__ = -60.0, the last time" in said
 
 
 def grid() -> tuple[pm.Model, pm.gp.LatentKron]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytensor.tensor as pt
 from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
@@ -175,7 +177,8 @@ def register_likelihood(
     Raises
     ------
     ConfigurationError
-        If the name is taken, or a kind is unknown.
+        If the name is taken, or a kind is unknown; and, where a model with the likelihood is read, if the function or
+        `read` does not give what was said.
 
     Examples
     --------
@@ -252,8 +255,37 @@ def read_likelihood(variable: TensorVariable) -> tuple[Likelihood, Reading] | No
             continue
         reading = likelihood.read(*parameters)
         if reading is not None:
+            _check_terms(likelihood)
+            _check_reading(likelihood, reading)
             return likelihood, reading
     return None
+
+
+@cache
+def _check_terms(likelihood: Likelihood) -> None:
+    """That the function gives its closed forms, with every curvature that was said; once for each registration."""
+    vectors = {name: pt.dvector(name) for name in likelihood.parameters}
+    found = likelihood.terms(pt.dvector("eta"), vectors, pt.dvector("y"))
+    if not isinstance(found, LikelihoodTerms):
+        raise ConfigurationError(
+            f"{likelihood.name}: the registered function must return LikelihoodTerms, not {type(found).__name__}."
+        )
+    missing = [kind for kind in likelihood.kinds if kind not in found.curvature]
+    if missing:
+        raise ConfigurationError(
+            f"{likelihood.name}: kinds names {', '.join(missing)}, but the function gives "
+            f"{', '.join(found.curvature) or 'no curvature'}. Name in kinds what it gives."
+        )
+
+
+def _check_reading(likelihood: Likelihood, reading: Reading) -> None:
+    """That the reading has every parameter that was said."""
+    missing = [name for name in likelihood.parameters if name not in reading.parameters]
+    if missing:
+        raise ConfigurationError(
+            f"{likelihood.name}: parameters names {', '.join(missing)}, but `read` gives "
+            f"{', '.join(reading.parameters) or 'none'}. Give each of them in the Reading."
+        )
 
 
 def positive_parameters(*names: str, data: Check | None = None) -> Check:

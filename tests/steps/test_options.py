@@ -1,0 +1,77 @@
+"""Every option reaches what it is for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+from pymc_rmhmc import RMHMC
+from pymc_rmhmc.steps.options import Options, settle
+from tests.steps.conftest import poisson_model
+
+
+def begun(**options):
+    """A step whose chain has begun, and its first point."""
+    with poisson_model() as model:
+        step = RMHMC(**options)
+    step.setup_chain(np.random.default_rng(1), 0, 10)
+    return step, model.initial_point()
+
+
+def test_the_solver_and_the_path():
+    plan = settle(Options(metric="hessian", solver_tol=1e-6, solver_max_iter=7, jitter=0.3, path_length=2.0), "flat")
+    assert (plan.integrator.solver.tolerance, plan.integrator.solver.max_iter) == (1e-6, 7)
+    assert (plan.length.path_length, plan.length.jitter) == (2.0, 0.3)
+
+
+@pytest.mark.parametrize(("jitter", "lengths"), [(0.0, 1), (0.5, 50)])
+def test_paths_are_as_long_as_jitter_lets_them_be(jitter, lengths):
+    length = settle(Options(jitter=jitter, path_length=1.0), "flat").length
+    rng = np.random.default_rng(0)
+    made = [np.prod(length.draw(0.3, rng)) for _ in range(50)]
+    assert np.unique(np.round(made, 12)).size == lengths
+    assert 1.0 - jitter <= min(made) <= max(made) <= 1.0 + jitter
+
+
+def test_a_path_is_divided_into_steps_no_longer_than_the_one_that_is_given():
+    n_steps, size = settle(Options(step_size=0.4, path_length=1.0, jitter=0.0), "flat").length.draw(
+        0.4, np.random.default_rng(0)
+    )
+    assert (n_steps, size) == (3, pytest.approx(1.0 / 3.0))
+
+
+@pytest.mark.parametrize(("threads", "held"), [(1, 1), (None, None)])
+def test_blas_threads_are_held_or_left_alone(threads, held):
+    def limits():
+        return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+    with poisson_model() as model:
+        step = RMHMC(blas_threads=threads)
+    before = limits()
+    step.setup_chain(np.random.default_rng(1), 0, 1)
+    try:
+        assert limits() == (before if held is None else [held] * len(before))
+    finally:
+        step.step(model.initial_point())  # the last draw lets go
+    assert limits() == before
+
+
+def test_random_numbers_are_those_that_are_given():
+    def first(rng):
+        with poisson_model() as model:
+            step = RMHMC(rng=rng)
+        return step.step(model.initial_point())[0]["f"]
+
+    np.testing.assert_array_equal(first(3), first(3))
+    assert not np.array_equal(first(3), first(4))
+
+
+def test_where_the_model_is_first_evaluated_is_not_where_a_chain_is_expected_to_begin():
+    """The model's own initial point is nobody's choice: a chain from there begins at the Laplace approximation."""
+    elsewhere = {"f": np.full(12, 0.7)}
+    (step, point), (other, _) = begun(), begun(initial_point=elsewhere)
+    assert other._initial_point["f"][0] == 0.7
+    np.testing.assert_array_equal(step.step(point)[0]["f"], other.step(point)[0]["f"])
+    kept, _ = begun(initial_point=elsewhere, step_size=1e-9, n_steps=1)
+    np.testing.assert_allclose(kept.step(elsewhere)[0]["f"], elsewhere["f"], atol=1e-7)
