@@ -7,8 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
+
+from pymc_rmhmc.model.graphs import PYTHON_MODE
 
 N = 7
 X = np.linspace(0.0, 1.0, N)[:, None]
@@ -20,15 +23,27 @@ INDEX_COUNTS = np.array([1, 0, 2, 3, 1, 2, 0, 4])
 MODELS: dict[str, Callable[[], pm.Model]] = {}
 
 
+@pytest.fixture
+def without_a_compiler(monkeypatch):
+    """Graphs of hyperparameters evaluated by Python: what a graph says does not depend on who evaluates it.
 
-def exact_log_density(model: pm.Model):
+    A compiler takes seconds for each; the tests of targets, of chains and of statistics use it for all kinds of them.
+    """
+
+    def compile_outputs(inputs, outputs, *, exact=False):
+        return pytensor.function(inputs, outputs, mode=PYTHON_MODE, trust_input=True, on_unused_input="ignore")
+
+    monkeypatch.setattr("pymc_rmhmc.model.hyperparameters.compile_outputs", compile_outputs)
+
+
+def exact_log_density(model: pm.Model, **options):
     """PyMC's own log density, evaluated without a compiler: a few evaluations take less than it would.
 
     Compound operations are compiled all the same, without a BLAS, of which PyTensor warns.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PyTensor could not link to a BLAS")
-        return model.compile_logp(mode="FAST_COMPILE")
+        return model.compile_logp(mode="FAST_COMPILE", **options)
 
 
 def form(build: Callable[[], None]) -> Callable[[], pm.Model]:

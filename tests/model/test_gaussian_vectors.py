@@ -15,7 +15,10 @@ from pymc_rmhmc.geometry.latent_blocks import conditional_of
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.model.graphs import Evaluator
 from pymc_rmhmc.model.priors import read_latent
+from tests.model.conftest import exact_log_density
 from tests.model.joint_checks import differences, joint_of, random_point
+
+pytestmark = pytest.mark.usefixtures("without_a_compiler")
 
 N = 6
 COUNTS = np.array([2, 0, 3, 1, 1, 4])
@@ -67,7 +70,7 @@ def test_the_density_is_pymcs(make):
     latent = read_latent(model, model["x"])
     assert not isinstance(latent, str)
     stated = Evaluator(model, latent.expressions)
-    exact = model.compile_logp(vars=[model["x"]])
+    exact = exact_log_density(model, vars=[model["x"]])
 
     def density(point):
         matrix, mean = stated(point)

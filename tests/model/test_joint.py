@@ -7,10 +7,12 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from scipy import sparse
 
 from pymc_rmhmc.approximation.joint import moving_sites
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.geometry.joint import JointTarget
+from pymc_rmhmc.model.likelihoods.kernel import compile_outputs
 from tests.model.conftest import (
     COUNTS,
     INDEX,
@@ -21,14 +23,19 @@ from tests.model.joint_checks import (
     assert_gradient_is_a_difference_and_values_are_found_again,
     assert_is_the_model,
     assert_parts_are_the_model,
+    bars_of,
     differences,
+    differentiated,
     joint_of,
     log_density,
     made,
     made_by_values,
+    ordered,
     random_point,
 )
 from tests.model.joint_forms import FORMS, build, poisson
+
+pytestmark = pytest.mark.usefixtures("without_a_compiler")
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -36,6 +43,46 @@ def test_the_parts_are_the_model_and_their_gradients_are_differences(name):
     model, joint = made(name)
     assert set(joint.theta.names) == FORMS[name][1]
     assert_parts_are_the_model(model, joint)
+
+
+# Graphs of many operations, and arrays of each kind that a prior states.
+COMPILED = [
+    "kernels_of_many_kinds", "written_with_compound_operations", "filtered_by_a_scan", "exponents_of_exponents",
+    "student_t", "decay", "scaled_rows", "on_a_grid_of_three_axes_read_as_an_array", "sparse_item_response",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_what_a_compiler_makes_of_the_graphs_is_what_they_say(name):
+    """Against Python, by which these are evaluated in the other tests of this file."""
+    plain = made(name)[1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pymc_rmhmc.model.hyperparameters.compile_outputs", compile_outputs)
+        compiled, rng, d = cloudpickle.loads(cloudpickle.dumps(plain)), np.random.default_rng(8), plain.theta.size
+        theta = 0.3 * rng.standard_normal(d)
+        found = [compiled.rest(theta), *(values_of(block, theta) for block in compiled.blocks)]
+    assert_alike(found, [plain.rest(theta), *(values_of(block, theta) for block in plain.blocks)])
+
+
+def values_of(block, theta: np.ndarray) -> list:
+    """All that a block says at a θ."""
+    rng, prior = np.random.default_rng(9), block.prior(theta)
+    bars = ordered(bars_of(differentiated(block, theta)[1], rng), "F")
+    values = [prior, block.prior_pullback(theta, rng.standard_normal(block.n_sites), bars)]
+    values.append(block.likelihood(theta, 0.3 * rng.standard_normal(block.n_sites)))
+    if block.has_moving_sites:
+        values.append(block.information(theta, rng.standard_normal((2, block.n_sites))))
+    return values
+
+
+def assert_alike(found, expected) -> None:
+    if isinstance(expected, (list, tuple)):
+        for one, other in zip(found, expected, strict=True):
+            assert_alike(one, other)
+    elif sparse.issparse(expected):
+        assert_alike(found.toarray(), expected.toarray())
+    elif expected is not None:
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
 # Of every kind of vector, by a constant matrix and by one that moves, with sites that stand still and that move.

@@ -23,6 +23,8 @@ from tests.model.joint_checks import assert_is_the_model, joint_of, log_density,
 from tests.model.joint_forms import DESIGN, GROUP, poisson
 from tests.model.test_compile import log_density as conditional_density
 
+pytestmark = pytest.mark.usefixtures("without_a_compiler")
+
 
 def test_a_process_times_a_whole_number_that_moves_is_sampled_given_that():
     with pm.Model() as model:

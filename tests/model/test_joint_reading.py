@@ -20,6 +20,8 @@ from tests.model.conftest import (
 from tests.model.joint_checks import assert_is_the_model, joint_of, log_density, random_point
 from tests.model.joint_forms import DESIGN, build, poisson
 
+pytestmark = pytest.mark.usefixtures("without_a_compiler")
+
 
 def test_named_hyperparameters_are_sampled_and_the_rest_conditioned_on():
     model = build("ard")

@@ -15,6 +15,7 @@ from pymc_rmhmc.geometry.held import HeldTheta
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps import alternation, joint_sampler
 from pymc_rmhmc.steps.alternation import Alternation
+from tests.model.conftest import exact_log_density
 from tests.steps.conftest import N, X
 from tests.steps.test_joint_sampling import advance, goes_on_alike, two_scales
 from tests.steps.test_turns import TUNE, absurd, goes_on_alike_if_always_saved, tuned
@@ -94,7 +95,7 @@ def own(step: RMHMC) -> np.ndarray:
 
 def test_a_noise_and_its_tails_move_with_the_latent_values_held(model, moving, monkeypatch):
     always(monkeypatch)
-    spy, (step, point), exact = Spy().watch(monkeypatch), moving, model.compile_logp()
+    spy, (step, point), exact = Spy().watch(monkeypatch), moving, exact_log_density(model)
     state = step.chains[0]
     assert state.parameters.centre.size == own(step).size == 2
     assert len(state.scores) == len(state.thetas)
@@ -180,7 +181,7 @@ def test_a_chart_that_cannot_be_fitted_means_no_such_moves(model, monkeypatch):
     step, point = tuned(model, tune=LONG)
     assert step.chains[0].emulator is not None
     assert step.chains[0].parameters is None
-    exact = model.compile_logp()
+    exact = exact_log_density(model)
     for _ in range(5):
         point, (s,) = step.step(point)
         assert s["model_logp"] == pytest.approx(float(exact(point)), abs=1e-6)
@@ -190,7 +191,7 @@ def test_a_chart_that_cannot_be_fitted_means_no_such_moves(model, monkeypatch):
 @pytest.mark.parametrize("cause", ["NOT_POSITIVE_DEFINITE", "NON_FINITE"])
 def test_parameters_that_cannot_be_gone_to_are_a_rejection_with_its_cause(model, moving, monkeypatch, cause):
     always(monkeypatch)
-    (step, point), spy, exact = moving, Spy().watch(monkeypatch), model.compile_logp()
+    (step, point), spy, exact = moving, Spy().watch(monkeypatch), exact_log_density(model)
 
     class Refusing(HeldTheta):
         def __init__(self, target, standard, like=None):
@@ -225,7 +226,7 @@ def test_parameters_that_cannot_be_gone_to_are_a_rejection_with_its_cause(model,
 def test_turns_that_are_given_up_forget_the_chart(model, monkeypatch):
     always(monkeypatch)
     monkeypatch.setattr(joint_sampler, "emulate_marginal", absurd)
-    spy, exact = Spy().watch(monkeypatch), model.compile_logp()
+    spy, exact = Spy().watch(monkeypatch), exact_log_density(model)
     with model:
         step = RMHMC()
     step.setup_chain(np.random.default_rng(1), LONG, 20)

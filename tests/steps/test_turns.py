@@ -12,6 +12,7 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.steps import joint_sampler
+from tests.model.conftest import exact_log_density
 from tests.steps.conftest import N, draw
 from tests.steps.test_joint_sampling import advance, goes_on_alike, two_scales, value_points
 
@@ -57,7 +58,7 @@ def test_a_process_with_free_scales_takes_turns_and_says_so_in_its_statistics(mo
     count, mean = state.trial
     assert count == 2 * (300 - state.refits[-1])
     assert joint_sampler.LEAST_ACCEPTED < mean <= 1.0
-    exact, kept, positions = model.compile_logp(), [], []
+    exact, kept, positions = exact_log_density(model), [], []
     for _ in range(100):
         point, (s,) = step.step(point)
         kept.append(s)
@@ -106,7 +107,7 @@ def test_joint_trajectories_stay_where_they_are_asked_for(model, options):
     assert step.chains[0].emulator is None
     assert step.chains[0].held_step_size is None
     assert step._samplers[0]._alternation is None
-    exact = model.compile_logp()
+    exact = exact_log_density(model)
     for _ in range(3):
         point, (s,) = step.step(point)
         assert s["model_logp"] == pytest.approx(float(exact(point)), abs=1e-6)
@@ -151,7 +152,7 @@ def test_turns_are_given_up_where_hyperparameters_are_hardly_accepted(model, mon
         step = RMHMC()
     step.setup_chain(np.random.default_rng(1), TUNE, 100)
     point, seen = model.initial_point(), []
-    exact = model.compile_logp()
+    exact = exact_log_density(model)
     for i in range(TUNE + 100):
         if i == TUNE:
             step.stop_tuning()
@@ -284,7 +285,7 @@ def test_the_trace_holds_what_the_log_density_is_of():
     step = RMHMC(model=whitened)
     idata = draw(whitened, step, tune=TUNE)
     assert step.chains[0].emulator is not None
-    exact = whitened.compile_logp()
+    exact = exact_log_density(whitened)
     logp = [float(exact(point)) for point in value_points(whitened, idata)]
     np.testing.assert_allclose(idata.sample_stats["lp"].values[0], logp, atol=1e-6)
 
@@ -302,7 +303,7 @@ def test_a_new_chain_begins_without_the_emulator_of_the_last(model, turning):
 def test_values_that_another_step_moves_are_entered(model, turning):
     """A point that is not the chain's own is stood at, and its values are kept where nothing moves."""
     step, point = turning
-    exact = model.compile_logp()
+    exact = exact_log_density(model)
     for _ in range(10):
         point = {name: value + 0.01 for name, value in point.items()}
         point, (s,) = step.step(point)
