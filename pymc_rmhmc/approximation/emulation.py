@@ -41,7 +41,8 @@ FEWEST_DRAWS = 40
 SCALES = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 # A scale that may be next to nothing has a tail that on its unconstrained scale falls off no faster than an
 # exponential. No window of tuning has draws of it, and what is pushed outwards is seldom far out in one coordinate.
-REACHES = (4.0, 8.0)
+# In ϑ, whose map to θ was fitted to the draws, such a tail is long: a chain may go there as far as the last of these.
+REACHES = (4.0, 6.0, 9.0, 13.5, 20.0)
 # Of the values, that the coefficients of a parabola may be at most: it is one of up to eleven hyperparameters.
 SHARE_OF_TREND = 0.3
 # Along its flow an emulator that curves upwards faster than a standard normal downwards would run away.

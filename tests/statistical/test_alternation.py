@@ -321,14 +321,14 @@ INFORMED = Problem(Process("centred", amplitude=0.0, level=0.0), "poisson_log")
 NARROW = GaussianSites(np.full(INFORMED.latents.n, -1.0), np.full(INFORMED.latents.n, 3.0))
 MUTANTS = {
     JudgedByTheEmulator: 120,
-    WithoutEvidence: 200,
-    OfFreshNoise: 80,
+    WithoutEvidence: 450,
+    OfFreshNoise: 160,
     Following: 600,
-    SitesCountedTwice: 200,
+    SitesCountedTwice: 450,
     OfUnevenLength: 1000,
     WithoutWhatKicksAdd: 200,
 }
-AT_ONCE = {AtOnceWithoutEvidence: 200, AtOnceAndNotBack: 800}
+AT_ONCE = {AtOnceWithoutEvidence: 300, AtOnceAndNotBack: 800}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

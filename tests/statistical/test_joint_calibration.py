@@ -261,8 +261,9 @@ def calibrate_in_cell(problem: Problem, target_class=JointTarget, seed: int = 1)
     block = problem.joint.blocks[0]
     strength = 40.0 if block.has_moving_sites else 10.0 if block.has_moving_design else 1.0
     sites = GaussianSites(np.full(n, -strength), np.full(n, 3.0 * strength))
-    # More sites than values are narrower yet.
-    step_size = 0.2 if isinstance(problem.latents, Beside) else 0.35
+    # More sites than values are narrower yet, and one power for all sites of coefficients moves them together.
+    moves_together = block.has_moving_sites and block.design_shape is not None
+    step_size = 0.2 if isinstance(problem.latents, Beside) else 0.25 if moves_together else 0.35
     return calibrate(problem, target_class, seed, sites, step_size=step_size)
 
 
