@@ -65,7 +65,7 @@ def plot_compare(
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigurationError('plot_compare needs Matplotlib: pip install matplotlib.') from error
+        raise ConfigurationError("plot_compare needs Matplotlib: pip install matplotlib.") from error
     names = common_variables(posteriors, var_names)
     flat = {name: _flatten(dataset, names) for name, dataset in posteriors.items()}
     worst = _worst_parameters(parameter_tables({name: d[names] for name, d in posteriors.items()}), n_parameters)
