@@ -55,10 +55,14 @@ TABLE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(MOVING_PROBLEMS, ("flat", "nutpie", "laplace NUTS", "MCLMC")),
 }
 # Draws a chain where a sampler's default does not reach 200 effective ones; the same for every seed.
+WITH_HYPERPARAMETERS = {"flat": 4000, "nutpie": 4000, "nutpie centred": 4000, "laplace NUTS": 2000, "MCLMC": 20000}
 DRAWS: dict[tuple[str, str], int] = {
-    **{(problem, sampler): 4000 for problem in JOINT_PROBLEMS for sampler in ("flat", "nutpie")},
-    **{(problem, "laplace NUTS"): 2000 for problem in JOINT_PROBLEMS},
-    **{(problem, "MCLMC"): 20000 for problem in JOINT_PROBLEMS},
+    **{
+        (problem, sampler): draws
+        for problem in (*JOINT_PROBLEMS, *LINEAR_PROBLEMS, *MOVING_PROBLEMS)
+        for sampler, draws in WITH_HYPERPARAMETERS.items()
+        if sampler in TABLE[problem]
+    },
     ("usps", "nutpie"): 2000,
 }
 # A worker stops its sampler after the limit of the sampler's own seconds. What it needs besides (to compile, to
