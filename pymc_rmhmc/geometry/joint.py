@@ -185,8 +185,11 @@ class JointTarget:
             if failure.failure is Failure.NOT_POSITIVE_DEFINITE:
                 self.refused = theta
             raise
-        stands = block.fixed_covariance if block.design_shape is None else not block.has_moving_design
-        if stands:
+        if block.design_shape is None:
+            serves_again = block.fixed_covariance
+        else:  # of a design that moves no more than where it is not 0, and by that alone the form is chosen
+            serves_again = block.kinds is None or not block.has_moving_design
+        if serves_again:
             self._made.setdefault(which, made)
         return made
 

@@ -103,7 +103,8 @@ class MovingDesign:
         self.shape = where.shape
         self._rows, self._columns = np.nonzero(where)
         colours = _colours(where)
-        self._at, self._n_directions = (colours[self._columns], self._rows), int(colours.max(initial=0)) + 1
+        self._n_directions = int(colours.max(initial=0)) + 1
+        self._at = colours[self._columns] * self.shape[0] + self._rows
         # Of a sparse array scipy looks at every index when it is made: one is made, and copies have other entries.
         self._sparse = sparse.csr_array(where, dtype=np.float64) if where.mean() < SPARSE_SHARE else None
         seeds = (colours == np.arange(self._n_directions)[:, None]).astype(np.float64)
@@ -144,7 +145,7 @@ class MovingDesign:
 
     def matrix(self, directions: Array) -> Any:
         """A (n, k) of what η gains along the directions, sparse where most of it is always 0."""
-        entries = directions[self._at]
+        entries = directions.ravel()[self._at]
         if self._sparse is not None:
             made = copy(self._sparse)
             made.data = entries
@@ -167,7 +168,9 @@ class MovingDesign:
         """
         directions = np.zeros((self._n_directions, self.shape[0]))
         entries = bar[self._rows, self._columns] if bar.ndim == 2 else bar
-        directions[self._at] = entries + mean_bar[self._rows] * centre[self._columns]
+        if centre.any():
+            entries = entries + mean_bar[self._rows] * centre[self._columns]
+        directions.ravel()[self._at] = entries
         return directions
 
     def check(self, point: Point) -> None:

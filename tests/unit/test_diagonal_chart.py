@@ -16,12 +16,18 @@ from pymc_rmhmc.geometry.prior import PriorFailure
 
 SHAPES = {
     "many observations": (9, 4), "as many": (5, 5), "many coefficients": (4, 9), "groups": (12, 7),
-    "groups alone": (6, 4),
+    "groups alone": (6, 4), "crossed groups": (33, 17),
 }  # fmt: skip
 CASES = [(shape, kind) for shape in SHAPES for kind in ("dense", "sparse")]
 FORMS = {
     "many observations": "ManyObservations", "many coefficients": "ManyCoefficients", "groups": "Arrow",
-    "groups alone": "Arrow",
+    "groups alone": "Arrow", "crossed groups": "Arrow",
+}  # fmt: skip
+MOVING_FORMS = {
+    ("many observations", "sparse"): "_MovingObservations", ("many coefficients", "sparse"): "_MovingCoefficients",
+    ("groups", "sparse"): "MovingArrow", ("crossed groups", "sparse"): "MovingArrow",
+    # Another θ may have other zeros.
+    ("groups", "dense"): "_MovingObservations",
 }  # fmt: skip
 
 
@@ -34,10 +40,12 @@ class Stated:
         rng, self.form = np.random.default_rng(0), form
         n, k = self.n, self.k = SHAPES[shape]
         self.matrix = rng.standard_normal((n, k)) * (rng.random((n, k)) < (0.4 if kind == "sparse" else 1.0))
-        if shape.startswith("groups"):  # one of them without an observation, and an observation without one
-            indicator = np.zeros((n, 5 if shape == "groups" else k))
-            indicator[np.arange(n - 1), np.arange(n - 1) % (indicator.shape[1] - 1)] = rng.uniform(0.5, 2.0, n - 1)
-            self.matrix[:, : indicator.shape[1]] = indicator
+        if "groups" in shape:  # one of them without an observation, and an observation without one
+            indicators = [indicator(n, {"groups": 5, "groups alone": k, "crossed groups": 11}[shape], rng)]
+            if shape == "crossed groups":  # and a column that all observations have
+                indicators.append(indicator(n, 6, rng)[rng.permutation(n), :5])
+            groups = np.hstack(indicators)
+            self.matrix[:, : groups.shape[1]] = groups
             self.matrix = self.matrix[:, rng.permutation(k)]
         self.design = sparse.csr_array(self.matrix) if kind == "sparse" else self.matrix
         self.mean, self.spread = rng.standard_normal(n), rng.standard_normal(k)
@@ -63,6 +71,13 @@ class Stated:
         scaled = self.matrix * self.spread
         spread = np.linalg.inv(np.eye(self.k) + scaled.T @ (self.sites.precision[:, None] * scaled))
         return spread @ (scaled.T @ self.sites.gradient(self.mean)), spread, scaled
+
+
+def indicator(n: int, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Columns without a row in common: the last one and the last row are empty."""
+    columns = np.zeros((n, size))
+    columns[np.arange(n - 1), np.arange(n - 1) % (size - 1)] = rng.uniform(0.5, 2.0, n - 1)
+    return columns
 
 
 def differences(function, at: np.ndarray, h: float = 1e-5) -> np.ndarray:
@@ -115,6 +130,19 @@ def test_a_design_that_is_not_finite_is_a_failure():
 @pytest.mark.parametrize(("shape", "form"), FORMS.items())
 def test_the_form_is_the_cheapest(shape, form):
     assert type(Stated(shape, "dense").conditional()._weighted).__name__ == form
+
+
+@pytest.mark.parametrize(("case", "form"), MOVING_FORMS.items())
+def test_the_form_of_a_moving_design_is_the_cheapest_that_holds_at_every_theta(case, form):
+    stated = Stated(*case, form=MovingDesignConditional)
+    first = stated.conditional()
+    again = stated.conditional(like=first, design=2.0 * stated.design)
+    assert type(first._weighted).__name__ == type(again._weighted).__name__ == form
+
+
+def test_narrow_columns_of_an_arrow_are_kept_by_their_entries():
+    rows = Stated("crossed groups", "dense").conditional()._weighted.rows
+    assert (rows.wide.shape[0], np.unique(rows.others).size) == (1, 5)
 
 
 def y_of(stated: Stated, conditional: DiagonalConditional) -> np.ndarray:

@@ -17,8 +17,8 @@ from scipy import sparse
 from scipy.linalg import lapack
 
 from pymc_rmhmc.geometry.charts.arrow import Arrow
+from pymc_rmhmc.geometry.charts.arrow_pattern import arrow_pattern
 from pymc_rmhmc.geometry.charts.conditional import factor_in_place
-from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.linalg import (
     identity_plus_scaled,
     inverse_lower,
@@ -53,8 +53,6 @@ class Inner(Protocol):
         Of E.
     gained : float
         ``(D l)ᵀ E⁻¹ D l``.
-    centre : (k,) array
-        Their mean.
     explained : (n,) array
         ``A D`` times it.
     placed : (k,) array
@@ -63,9 +61,12 @@ class Inner(Protocol):
 
     log_determinant: float
     gained: float
-    centre: Array
     explained: Array
     placed: Array
+
+    @property
+    def centre(self) -> Array:
+        """Their mean, (k,)."""
 
     def place(self, noise: Array) -> Array:
         """``A D y`` (n,) of ``y = E⁻¹ (D (l + F z₂) + z₁)``."""
@@ -105,35 +106,13 @@ def weighted_design(design: Any, precision: Array) -> WeightedDesign:
     precision : (n,) array
         w̄ ≥ 0.
     """
+    rows = sparse.csr_array(design, copy=True)
+    rows.eliminate_zeros()
+    pattern = arrow_pattern(rows)
+    if pattern is not None:
+        return Arrow(pattern, rows.data, precision)
     n, k = design.shape
-    apart = _columns_apart(design)
-    if 2 * apart.size >= k and k <= n:
-        return Arrow(design, precision, apart)
     return ManyObservations(design, precision) if k <= n else ManyCoefficients(design, precision)
-
-
-def _columns_apart(design: Any) -> NDArray[np.int64]:
-    """Columns that have no row in common, taken greedily from those with the fewest entries."""
-    columns = sparse.csc_array(design, copy=True)
-    columns.eliminate_zeros()
-    starts, rows = columns.indptr, columns.indices
-    order = np.argsort(np.diff(starts), kind="stable")
-    taken = _apart(starts.astype(np.int64), rows.astype(np.int64), order, np.zeros(design.shape[0], dtype=np.bool_))
-    return np.flatnonzero(taken)
-
-
-@compiled
-def _apart(
-    starts: NDArray[np.int64], rows: NDArray[np.int64], order: NDArray[np.int64], held: NDArray[np.bool_]
-) -> NDArray[np.bool_]:  # pragma: no cover - compiled
-    """Whether each column is taken, in the order given; rows that are held already are marked."""
-    taken = np.zeros(order.size, dtype=np.bool_)
-    for j in order:
-        inside = rows[starts[j] : starts[j + 1]]
-        if not held[inside].any():
-            held[inside] = True
-            taken[j] = True
-    return taken
 
 
 class _Products(ABC):

@@ -81,16 +81,16 @@ class DiagonalConditional:
             raise PriorFailure(Failure.NON_FINITE, 0)
         self._sites, self._mean, self._spread = sites, mean, spread
         self._location, self._scale, self._precision = location, scale, sites.precision
-        self._weighted: WeightedDesign = self._weigh(design, sites.precision) if like is None else like._weighted
+        self._weighted: WeightedDesign = self._weigh(design, sites.precision, like)
         slope = sites.gradient(mean)
         inner = self._inner = self._weighted.inner(spread, slope)
         self._centre_slope, self._centre_mean = slope - self._precision * inner.explained, mean + inner.explained
         self.log_evidence = sites.log_density(mean) + 0.5 * (inner.gained - inner.log_determinant)
 
     @staticmethod
-    def _weigh(design: Any, precision: Array) -> WeightedDesign:
+    def _weigh(design: Any, precision: Array, like: DiagonalConditional | None) -> WeightedDesign:
         """G, F and what goes with them."""
-        return weighted_design(design, precision)
+        return weighted_design(design, precision) if like is None else like._weighted
 
     @property
     def n_noise(self) -> int:

@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts.arrow import MovingArrow
+from pymc_rmhmc.geometry.charts.arrow_pattern import ArrowPattern, arrow_pattern
 from pymc_rmhmc.geometry.charts.design import (
     ManyCoefficients,
     ManyCoefficientsInner,
@@ -52,13 +54,18 @@ class MovingDesignConditional(DiagonalConditional):
     _inner: Any
 
     @staticmethod
-    def _weigh(design: Any, precision: Array) -> WeightedDesign:
+    def _weigh(design: Any, precision: Array, like: DiagonalConditional | None) -> WeightedDesign:
+        """As for a constant design; of another θ's no more than where A may be other than 0 serves again."""
+        if design is None:
+            assert like is not None
+            return like._weighted
         if not is_finite(design):
             raise PriorFailure(Failure.NON_FINITE, 0)
+        pattern = _pattern(design) if like is None else getattr(like._weighted, "pattern", None)
+        if pattern is not None:
+            return MovingArrow(pattern, design.data, precision)
         n, k = design.shape
-        if k > n:
-            return _MovingCoefficients(design, precision)
-        return _MovingObservations(design, precision)
+        return _MovingCoefficients(design, precision) if k > n else _MovingObservations(design, precision)
 
     def place(self, noise: Array) -> Array:
         """The predictor η (n,) of z."""
@@ -75,7 +82,7 @@ class MovingDesignConditional(DiagonalConditional):
         residual : (n,) array
             ``∂ψ/∂η``.
         """
-        inner, weighted = self._inner, cast("_MovingObservations | _MovingCoefficients", self._weighted)
+        inner, weighted = self._inner, cast("_MovingObservations | _MovingCoefficients | MovingArrow", self._weighted)
         noise, mean_bar, spread_bar = super().pullback(residual)
         scaled_residual, pushed, *_ = self._pulled_back
         spread, precision = self._spread, self._precision
@@ -88,6 +95,11 @@ class MovingDesignConditional(DiagonalConditional):
         ))  # fmt: skip
         right = np.stack((inner.placed, noise[: spread.size], inner.centre))
         return noise, mean_bar, (spread_bar, weighted.design_bar(inner, left, right * spread))
+
+
+def _pattern(design: Any) -> ArrowPattern | None:
+    """That of an arrow; an array may be 0 at one θ alone, and has none."""
+    return arrow_pattern(design) if sparse.issparse(design) else None
 
 
 class _MovingObservations(ManyObservations):

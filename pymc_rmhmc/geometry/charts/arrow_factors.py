@@ -1,0 +1,146 @@
+"""E of an arrow, ``I + D G D``, by elimination of the columns apart; compiled.
+
+See `pymc_rmhmc.geometry.charts.arrow`. Vectors of coefficients are in the arrow's order.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.geometry.compilation import compiled
+from pymc_rmhmc.geometry.triangles import factorise_in_place, invert_in_place
+
+__all__ = ["Factors", "Gram", "covariance", "factorised", "half_log_determinant_slope", "multiply", "solve"]
+
+type Array = NDArray[np.float64]
+
+
+class Gram(NamedTuple):
+    """Δ (p,), H (p, q) and C (q, q)."""
+
+    diagonal: Array
+    cross: Array
+    corner: Array
+
+
+class Factors(NamedTuple):
+    """E at one D.
+
+    Attributes
+    ----------
+    spread : (k,) array
+        D, in the arrow's order.
+    pivots : (p,) array
+        ``E₁₁``.
+    cross, reduced : (p, q) array
+        ``E₁₂``, and ``E₁₁⁻¹ E₁₂``.
+    inverse : (q, q) array
+        R⁻¹ of ``S = R Rᵀ``, in Fortran order.
+    """
+
+    spread: Array
+    pivots: Array
+    cross: Array
+    reduced: Array
+    inverse: Array
+
+
+@compiled
+def multiply(gram: Gram, x: Array) -> Array:  # pragma: no cover - compiled
+    """``G x``."""
+    p = gram.diagonal.size
+    first, second = x[:p], x[p:]
+    product = np.empty(x.size)
+    product[:p] = gram.diagonal * first + np.dot(gram.cross, second)
+    product[p:] = np.dot(first, gram.cross) + np.dot(gram.corner, second)
+    return product
+
+
+@compiled
+def factorised(gram: Gram, spread: Array) -> tuple[Factors, float]:  # pragma: no cover - compiled
+    """E at a D, and its log determinant, which is nan where there is no factor."""
+    p, q = gram.cross.shape
+    pivots, cross, reduced = np.empty(p), np.empty((p, q)), np.empty((p, q))
+    log_determinant = 0.0
+    for i in range(p):
+        pivots[i] = 1.0 + spread[i] ** 2 * gram.diagonal[i]
+        log_determinant += np.log(pivots[i])
+        for j in range(q):
+            cross[i, j] = spread[i] * gram.cross[i, j] * spread[p + j]
+            reduced[i, j] = cross[i, j] / pivots[i]
+    remainder = -np.dot(cross.T, reduced)
+    for i in range(q):
+        for j in range(q):
+            remainder[i, j] += spread[p + i] * gram.corner[i, j] * spread[p + j]
+        remainder[i, i] += 1.0
+    # It is symmetric, and its order any.
+    inverse = remainder.T
+    if factorise_in_place(inverse):
+        for i in range(q):
+            log_determinant += 2.0 * np.log(inverse[i, i])
+        invert_in_place(inverse)
+    else:
+        log_determinant = np.nan
+    return Factors(spread, pivots, cross, reduced, inverse), log_determinant
+
+
+@compiled
+def solve(factors: Factors, x: Array) -> Array:  # pragma: no cover - compiled
+    """``E⁻¹ x``."""
+    p = factors.pivots.size
+    first, second = x[:p], x[p:]
+    solution = np.empty(x.size)
+    lower = np.dot(np.dot(factors.inverse, second - np.dot(first, factors.reduced)), factors.inverse)
+    solution[:p] = (first - np.dot(factors.cross, lower)) / factors.pivots
+    solution[p:] = lower
+    return solution
+
+
+@compiled
+def half_log_determinant_slope(gram: Gram, factors: Factors) -> Array:  # pragma: no cover - compiled
+    """The diagonal of ``G D E⁻¹``, without a difference that D near 0 would lose."""
+    p, q = gram.cross.shape
+    spread = factors.spread
+    slope = np.empty(p + q)
+    # E⁻¹₁₁ is E₁₁⁻¹ + reduced S⁻¹ reducedᵀ, and 1 - E₁₁⁻¹ = D² Δ / E₁₁.
+    half = np.dot(gram.cross * spread[p:], factors.inverse.T)
+    for i in range(p):
+        total = 0.0
+        for j in range(q):
+            total += half[i, j] ** 2
+        slope[i] = spread[i] * (gram.diagonal[i] - total / factors.pivots[i]) / factors.pivots[i]
+    # G D E⁻¹ below is Hᵀ D₁ E⁻¹₁₂ + C D₂ S⁻¹, and E⁻¹₁₂ = -reduced S⁻¹; H without D₂ keeps what D₂ near 0 would lose.
+    scaled = np.empty((p, q))
+    for i in range(p):
+        for j in range(q):
+            scaled[i, j] = gram.cross[i, j] * spread[i]
+    alone = gram.corner * spread[p:] - np.dot(scaled.T, factors.reduced)
+    precision_inverse = np.dot(factors.inverse.T, factors.inverse)
+    for i in range(q):
+        total = 0.0
+        for j in range(q):
+            total += alone[i, j] * precision_inverse[i, j]
+        slope[p + i] = total
+    return slope
+
+
+@compiled
+def covariance(factors: Factors) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled
+    """Of ``D E⁻¹ D``: the diagonal above (p,), what is beside it (p, q), and below (q, q)."""
+    p, q = factors.cross.shape
+    spread = factors.spread
+    corner = np.dot(factors.inverse.T, factors.inverse)
+    cross, diagonal = np.dot(factors.reduced, corner), np.empty(p)
+    for i in range(p):
+        total = 1.0 / factors.pivots[i]
+        for j in range(q):
+            total += factors.reduced[i, j] * cross[i, j]
+            cross[i, j] *= -spread[i] * spread[p + j]
+        diagonal[i] = spread[i] ** 2 * total
+    for i in range(q):
+        for j in range(q):
+            corner[i, j] *= spread[p + i] * spread[p + j]
+    return diagonal, cross, corner

@@ -1,0 +1,312 @@
+"""Coefficients that a design with columns apart reads, by passes over its entries; compiled.
+
+See `pymc_rmhmc.geometry.charts.arrow`. Vectors of coefficients are in the arrow's order, but for D, z₁, y and their
+derivatives where these come from a chart or go to one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.geometry.charts.arrow_factors import (
+    Factors,
+    Gram,
+    covariance,
+    factorised,
+    half_log_determinant_slope,
+    multiply,
+    solve,
+)
+from pymc_rmhmc.geometry.charts.arrow_pattern import ArrowPattern, Index
+from pymc_rmhmc.geometry.compilation import compiled
+
+__all__ = [
+    "Root",
+    "Rows",
+    "adjoint_by_root",
+    "adjoint_by_sites",
+    "begin",
+    "covariance_times",
+    "entry_bars",
+    "place_by_root",
+    "place_by_sites",
+    "predict",
+    "pullback_by_root",
+    "pullback_by_sites",
+    "root_adjoint",
+    "scattered",
+    "variances",
+    "weighted",
+]
+
+type Array = NDArray[np.float64]
+
+
+class Rows(NamedTuple):
+    """A by its rows; see `ArrowPattern`.
+
+    Attributes
+    ----------
+    entry : (n,) array
+        In 1.
+    entries : (m,) array
+        In 2.
+    wide_at : (w,) int array
+        The places of columns that `others` has not.
+    wide : (w, n) array
+        These.
+    """
+
+    order: Index
+    column: Index
+    entry: Array
+    starts: Index
+    others: Index
+    entries: Array
+    wide_at: Index
+    wide: Array
+
+
+class Root(NamedTuple):
+    """``F = [[sqrt Δ, 0], [belowᵀ, corner]]``; (p,), (p, q), (q, q)."""
+
+    diagonal: Array
+    below: Array
+    corner: Array
+
+
+@compiled
+def _gathered(order: Index, x: Array) -> Array:  # pragma: no cover - compiled
+    """Coefficients in the arrow's order."""
+    gathered = np.empty(order.size)
+    for i in range(order.size):
+        gathered[i] = x[order[i]]
+    return gathered
+
+
+@compiled
+def scattered(order: Index, x: Array) -> Array:  # pragma: no cover - compiled
+    """Coefficients in the model's order."""
+    scattered = np.empty(order.size)
+    for i in range(order.size):
+        scattered[order[i]] = x[i]
+    return scattered
+
+
+@compiled
+def weighted(
+    pattern: ArrowPattern, entries: Array, precision: Array
+) -> tuple[Array, Array, Array, Array, Array]:  # pragma: no cover - compiled
+    """A's entries in 1 and in 2, and ``AᵀW̄A``: Δ, H and C."""
+    p, q = np.uint64(pattern.n_apart), pattern.order.size - pattern.n_apart
+    first, others = np.zeros(precision.size), np.empty(pattern.others.size)
+    diagonal, cross, corner = np.zeros(pattern.n_apart), np.zeros((pattern.n_apart, q)), np.zeros((q, q))
+    for j in range(others.size):
+        others[j] = entries[pattern.others_at[j]]
+    for i in range(precision.size):
+        column, begin, end = pattern.column[i], pattern.starts[i], pattern.starts[i + 1]
+        if pattern.at[i] < entries.size:
+            first[i] = entries[pattern.at[i]]
+        weighted = precision[i] * first[i]
+        diagonal[column] += weighted * first[i]
+        for j in range(begin, end):
+            one = pattern.others[j] - p
+            cross[column, one] += weighted * others[j]
+            each = precision[i] * others[j]
+            for other in range(begin, end):
+                corner[one, pattern.others[other] - p] += each * others[other]
+    return first, others, diagonal, cross, corner
+
+
+@compiled
+def predict(rows: Rows, x: Array) -> Array:  # pragma: no cover - compiled
+    """``A x``."""
+    predicted = np.empty(rows.entry.size)
+    for i in range(predicted.size):
+        total = rows.entry[i] * x[rows.column[i]]
+        for j in range(rows.starts[i], rows.starts[i + 1]):
+            total += rows.entries[j] * x[rows.others[j]]
+        predicted[i] = total
+    for j in range(rows.wide_at.size):
+        scale = x[rows.wide_at[j]]
+        for i in range(predicted.size):
+            predicted[i] += scale * rows.wide[j, i]
+    return predicted
+
+
+@compiled
+def _collect(rows: Rows, sites: Array) -> Array:  # pragma: no cover - compiled
+    """``Aᵀ v``."""
+    collected = np.zeros(rows.order.size)
+    for i in range(sites.size):
+        collected[rows.column[i]] += rows.entry[i] * sites[i]
+        for j in range(rows.starts[i], rows.starts[i + 1]):
+            collected[rows.others[j]] += rows.entries[j] * sites[i]
+    for j in range(rows.wide_at.size):
+        collected[rows.wide_at[j]] = np.dot(rows.wide[j], sites)
+    return collected
+
+
+@compiled
+def begin(
+    rows: Rows, gram: Gram, spread: Array, slope: Array
+) -> tuple[Factors, float, Array, Array, float, Array]:  # pragma: no cover - compiled
+    """E and ``log|E|``, ``l = Aᵀ slope``, the mean, ``(D l)ᵀ`` mean, and ``A D`` mean."""
+    factors, log_determinant = factorised(gram, _gathered(rows.order, spread))
+    linear = _collect(rows, slope)
+    scaled = factors.spread * linear
+    mean = solve(factors, scaled)
+    return factors, log_determinant, linear, mean, np.dot(scaled, mean), predict(rows, factors.spread * mean)
+
+
+@compiled
+def _place(
+    rows: Rows, factors: Factors, pulled: Array, noise: Array
+) -> tuple[Array, Array, Array, Array]:  # pragma: no cover - compiled
+    """``l + F z₂`` as it is given, y, y in the model's order, and ``A D y``."""
+    standard = solve(factors, factors.spread * pulled + _gathered(rows.order, noise))
+    return pulled, standard, scattered(rows.order, standard), predict(rows, factors.spread * standard)
+
+
+@compiled
+def place_by_root(
+    rows: Rows, root: Root, factors: Factors, linear: Array, noise: Array
+) -> tuple[Array, Array, Array, Array]:  # pragma: no cover - compiled
+    """As `_place`, with ``F z₂`` of the noise."""
+    k, p = rows.order.size, root.diagonal.size
+    first, second = noise[k : k + p], noise[k + p :]
+    pulled = linear.copy()
+    pulled[:p] += root.diagonal * first
+    pulled[p:] += np.dot(first, root.below) + np.dot(root.corner, second)
+    return _place(rows, factors, pulled, noise)
+
+
+@compiled
+def place_by_sites(
+    rows: Rows, site_root: Array, factors: Factors, linear: Array, noise: Array
+) -> tuple[Array, Array, Array, Array]:  # pragma: no cover - compiled
+    """As `_place`, with ``F z₂`` of the noise."""
+    return _place(rows, factors, linear + _collect(rows, site_root * noise[rows.order.size :]), noise)
+
+
+@compiled
+def root_adjoint(root: Root, x: Array) -> Array:  # pragma: no cover - compiled
+    """``Fᵀ x``."""
+    p = root.diagonal.size
+    first, second = x[:p], x[p:]
+    noise = np.empty(x.size)
+    noise[:p] = root.diagonal * first + np.dot(root.below, second)
+    noise[p:] = np.dot(second, root.corner)
+    return noise
+
+
+@compiled
+def covariance_times(rows: Rows, factors: Factors, sites: Array) -> Array:  # pragma: no cover - compiled
+    """``A D E⁻¹ D Aᵀ sites``."""
+    return predict(rows, factors.spread * solve(factors, factors.spread * _collect(rows, sites)))
+
+
+@compiled
+def adjoint_by_root(
+    rows: Rows, root: Root, factors: Factors, sites: Array
+) -> Array:  # pragma: no cover - compiled
+    """The derivative by z of ``sitesᵀ A D y``."""
+    moved = solve(factors, factors.spread * _collect(rows, sites))
+    return np.concatenate((scattered(rows.order, moved), root_adjoint(root, factors.spread * moved)))
+
+
+@compiled
+def adjoint_by_sites(
+    rows: Rows, site_root: Array, factors: Factors, sites: Array
+) -> Array:  # pragma: no cover - compiled
+    """The derivative by z of ``sitesᵀ A D y``."""
+    moved = solve(factors, factors.spread * _collect(rows, sites))
+    return np.concatenate((scattered(rows.order, moved), site_root * predict(rows, factors.spread * moved)))
+
+
+@compiled
+def _pullback(
+    rows: Rows, gram: Gram, factors: Factors, residual: Array, placed: tuple[Array, Array, Array, Array]
+) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled
+    """``E⁻¹ D Aᵀ residual``, ``A D`` times it, and the derivative by D; of ``l + F z₂``, y, l and y's mean."""
+    pulled, standard, linear, mean = placed
+    spread, collected = factors.spread, _collect(rows, residual)
+    moved = solve(factors, spread * collected)
+    spread_bar = (
+        collected * standard
+        + moved * (pulled - multiply(gram, spread * standard))
+        - standard * multiply(gram, spread * moved)
+        + mean * (linear - multiply(gram, spread * mean))
+        - half_log_determinant_slope(gram, factors)
+    )
+    return moved, predict(rows, spread * moved), scattered(rows.order, spread_bar)
+
+
+@compiled
+def pullback_by_root(
+    rows: Rows, gram: Gram, root: Root, factors: Factors, residual: Array,
+    placed: tuple[Array, Array, Array, Array],
+) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled  # fmt: skip
+    """By z, ``A D E⁻¹ D Aᵀ residual``, and by D."""
+    moved, predicted, spread_bar = _pullback(rows, gram, factors, residual, placed)
+    noise = np.concatenate((scattered(rows.order, moved), root_adjoint(root, factors.spread * moved)))
+    return noise, predicted, spread_bar
+
+
+@compiled
+def pullback_by_sites(
+    rows: Rows, gram: Gram, site_root: Array, factors: Factors, residual: Array,
+    placed: tuple[Array, Array, Array, Array],
+) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled  # fmt: skip
+    """By z, ``A D E⁻¹ D Aᵀ residual``, and by D."""
+    moved, predicted, spread_bar = _pullback(rows, gram, factors, residual, placed)
+    return np.concatenate((scattered(rows.order, moved), site_root * predicted)), predicted, spread_bar
+
+
+@compiled
+def variances(rows: Rows, factors: Factors) -> Array:  # pragma: no cover - compiled
+    """The diagonal of ``A D E⁻¹ D Aᵀ``."""
+    diagonal, cross, corner = covariance(factors)
+    p = np.uint64(diagonal.size)
+    variances = np.empty(rows.entry.size)
+    for i in range(variances.size):
+        entry, column, begin, end = rows.entry[i], rows.column[i], rows.starts[i], rows.starts[i + 1]
+        total = entry * entry * diagonal[column]
+        for j in range(begin, end):
+            total += 2.0 * entry * rows.entries[j] * cross[column, rows.others[j] - p]
+            for other in range(begin, end):
+                total += rows.entries[j] * rows.entries[other] * corner[rows.others[j] - p, rows.others[other] - p]
+        variances[i] = max(total, 0.0)
+    return variances
+
+
+@compiled
+def entry_bars(
+    pattern: ArrowPattern, rows: Rows, factors: Factors, precision: Array, left: Array, right: Array
+) -> Array:  # pragma: no cover - compiled
+    """``Σ leftᵀ right - W̄ A D E⁻¹ D`` at A's entries; of pairs (c, n) and (c, k)."""
+    diagonal, cross, corner = covariance(factors)
+    p, n = np.uint64(diagonal.size), precision.size
+    bars = np.empty(rows.entries.size + n)
+    for i in range(n):
+        column, begin, end = rows.column[i], rows.starts[i], rows.starts[i + 1]
+        total = rows.entry[i] * diagonal[column]
+        for j in range(begin, end):
+            one = rows.others[j] - p
+            total += rows.entries[j] * cross[column, one]
+            below = rows.entry[i] * cross[column, one]
+            for other in range(begin, end):
+                below += rows.entries[other] * corner[rows.others[other] - p, one]
+            bar = -precision[i] * below
+            for pair in range(left.shape[0]):
+                bar += left[pair, i] * right[pair, rows.order[rows.others[j]]]
+            bars[pattern.others_at[j]] = bar
+        bar = -precision[i] * total
+        for pair in range(left.shape[0]):
+            bar += left[pair, i] * right[pair, rows.order[column]]
+        # What is said of no entry stays behind the last.
+        bars[pattern.at[i]] = bar
+    return bars[: pattern.n_entries]
