@@ -63,6 +63,8 @@ DRAWS: dict[tuple[str, str], int] = {
         for sampler, draws in WITH_HYPERPARAMETERS.items()
         if sampler in TABLE[problem]
     },
+    ("hsgp 100", "nutpie"): 20000,
+    ("hsgp 100", "nutpie centred"): 20000,
     ("usps", "nutpie"): 2000,
 }
 # A worker stops its sampler after the limit of the sampler's own seconds. What it needs besides (to compile, to
