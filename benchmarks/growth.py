@@ -1,15 +1,16 @@
 """How time and memory grow with n: a step at fixed θ (n²), the joint sampler's gradient (n³), and a chain of it.
 
-Time of a step at fixed θ: the time of a draw with 21 steps less that of a draw with one, over 20. Memory: the
-resident set's high-water mark (`VmHWM`, which Linux lets a process reset) less what was resident when the model
-was built, in units of n² doubles. It sees LAPACK's and compiled code's arrays, which `tracemalloc` does not. A
-small model runs first, and of the joint gradient one evaluation, so that libraries and compiled code are not
-counted; large arrays are given back to the system when they are freed, so that none is served from what an earlier
-one left. At fixed θ the building of the step method (reading and compiling the model) is told apart from its
-chain (the start and the draws), and both count from what was resident before the building. Of the joint sampler's
-chain, which is `RMHMC()` as it comes with a short tuning, the peaks of tuning (the start, refits and the emulator
-among it) and of the draws in turns are told apart, and the time is that of a draw. Each n is a process of its own. At
-500 a unit is 2 MB, and the interpreter's own noise is a few. Run with ``python -m benchmarks.growth``, or with kinds.
+Time of a step at fixed θ: the time of a draw with 21 steps less that of a draw with one, over 20. Memory: the resident
+set's high-water mark (`VmHWM`, which Linux lets a process reset) less what was resident when the model was built, in
+units of n² doubles. It sees LAPACK's and compiled code's arrays, which `tracemalloc` does not. A small model runs
+first, at fixed θ one of the same size as well, and of the joint gradient one evaluation, so that libraries, compiled
+code and the interpreter's small objects are not counted; large arrays are given back to the system when they are
+freed, so that none is served from what an earlier one left. At fixed θ the building of the step method (reading and
+compiling the model) is told apart from its chain (the start and the draws), and both count from what was resident
+before the building. Of the joint sampler's chain, which is `RMHMC()` as it comes with a short tuning, the peaks of
+tuning (the start, refits and the emulator among it) and of the draws in turns are told apart, and the time is that of
+a draw. Each n is a process of its own. At 500 a unit is 2 MB, and the interpreter's own noise may be one. Run with
+``python -m benchmarks.growth``, or with kinds.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def _fixed(n: int) -> tuple[float, float, float]:
     from benchmarks.problems import logit
     from pymc_rmhmc import RMHMC
 
-    for size in (60, n):
+    for size in (60, n, n):
         model = logit(size).centred()
         before = _forget_peak()
         with model:
