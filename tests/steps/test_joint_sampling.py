@@ -499,3 +499,11 @@ def test_tuning_is_as_long_as_the_mass_matrix_takes(n_inputs, steps):
         pm.Poisson("y", mu=pm.math.exp(gp.prior("f", X=inputs)), observed=COUNTS)
         step = RMHMC()
     assert step.default_tune_steps == steps
+
+
+def test_tuning_is_twice_as_long_where_draws_are_cheap_and_no_emulator_follows():
+    with pm.Model():
+        effects = pm.Normal("effects", 0.0, pm.HalfNormal("scale", 1.0), shape=3)
+        pm.Poisson("y", mu=pm.math.exp(effects[np.arange(N) % 3]), observed=COUNTS)
+        step = RMHMC()
+    assert step.default_tune_steps == 600
