@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import arrow_loops as loops
-from pymc_rmhmc.geometry.charts.arrow_factors import Gram
 from pymc_rmhmc.geometry.charts.arrow_pattern import ArrowPattern, places_of, row_starts
 from pymc_rmhmc.geometry.prior import PriorFailure
 
@@ -43,8 +42,16 @@ def _widened(rows: loops.Rows) -> loops.Rows:
     )  # fmt: skip
 
 
-class _ArrowDesign:
-    """A with columns apart, and its weights.
+def _rows(pattern: ArrowPattern, entries: Array) -> loops.Rows:
+    """A by its rows, of the list of its entries."""
+    entry, others = loops.entries_of(pattern, entries)
+    order, column, starts = pattern.order, pattern.column, pattern.starts
+    nothing_wide = np.zeros(0, dtype=np.uint64), np.zeros((0, entry.size))
+    return loops.Rows(order, column, entry, starts, pattern.others, others, *nothing_wide)
+
+
+class Arrow:
+    """A constant A with columns apart, and its weights.
 
     Parameters
     ----------
@@ -57,25 +64,8 @@ class _ArrowDesign:
     """
 
     def __init__(self, pattern: ArrowPattern, entries: Array, precision: Array) -> None:
-        self.pattern = pattern
-        entry, others, *gram = loops.weighted(pattern, entries, precision)
-        order, column, starts, nothing = pattern.order, pattern.column, pattern.starts, np.zeros((0, precision.size))
-        # As it is multiplied, and by entries alone.
-        self.rows = self.by_entries = loops.Rows(
-            order, column, entry, starts, pattern.others, others, np.zeros(0, dtype=np.uint64), nothing
-        )
-        self.gram = Gram(*gram)
-
-
-class Arrow(_ArrowDesign):
-    """One that stands still, with a root of G as small as G.
-
-    Parameters are those of `_ArrowDesign`.
-    """
-
-    def __init__(self, pattern: ArrowPattern, entries: Array, precision: Array) -> None:
-        super().__init__(pattern, entries, precision)
-        self.rows = _widened(self.by_entries)
+        self.pattern, self.rows = pattern, _widened(_rows(pattern, entries))
+        self.gram = loops.gram_of(self.rows, precision, pattern.n_apart)
         roots = np.sqrt(self.gram.diagonal)
         below = self.gram.cross / np.where(roots > 0.0, roots, 1.0)[:, None]
         values, vectors = np.linalg.eigh(self.gram.corner - below.T @ below)
@@ -91,14 +81,15 @@ class Arrow(_ArrowDesign):
         return _StandingInner(self, spread, slope)
 
 
-class MovingArrow(_ArrowDesign):
+class MovingArrow:
     """One that is made anew at every θ, with ``F = Aᵀ s``, ``s = sqrt(w̄)``, for a root of G.
 
-    Parameters are those of `_ArrowDesign`.
+    Parameters are those of `Arrow`.
     """
 
     def __init__(self, pattern: ArrowPattern, entries: Array, precision: Array) -> None:
-        super().__init__(pattern, entries, precision)
+        self.pattern, self.rows = pattern, _rows(pattern, entries)
+        self.gram = loops.gram_of(self.rows, precision, pattern.n_apart)
         self.precision, self.site_root = precision, np.sqrt(precision)
         self.n_noise = precision.size
 
@@ -166,7 +157,7 @@ class ArrowInner(ABC):
 
     def variances(self) -> Array:
         """The diagonal of ``A D E⁻¹ D Aᵀ``, (n,)."""
-        return np.asarray(loops.variances(self._whole.by_entries, self.factors))
+        return np.asarray(loops.variances(self._whole.rows, self.factors))
 
 
 class _StandingInner(ArrowInner):

@@ -30,7 +30,9 @@ __all__ = [
     "adjoint_by_sites",
     "begin",
     "covariance_times",
+    "entries_of",
     "entry_bars",
+    "gram_of",
     "place_by_root",
     "place_by_sites",
     "predict",
@@ -39,7 +41,6 @@ __all__ = [
     "root_adjoint",
     "scattered",
     "variances",
-    "weighted",
 ]
 
 type Array = NDArray[np.float64]
@@ -97,28 +98,35 @@ def scattered(order: Index, x: Array) -> Array:  # pragma: no cover - compiled
 
 
 @compiled
-def weighted(
-    pattern: ArrowPattern, entries: Array, precision: Array
-) -> tuple[Array, Array, Array, Array, Array]:  # pragma: no cover - compiled
-    """A's entries in 1 and in 2, and ``AᵀW̄A``: Δ, H and C."""
-    p, q = np.uint64(pattern.n_apart), pattern.order.size - pattern.n_apart
-    first, others = np.zeros(precision.size), np.empty(pattern.others.size)
-    diagonal, cross, corner = np.zeros(pattern.n_apart), np.zeros((pattern.n_apart, q)), np.zeros((q, q))
-    for j in range(others.size):
-        others[j] = entries[pattern.others_at[j]]
-    for i in range(precision.size):
-        column, begin, end = pattern.column[i], pattern.starts[i], pattern.starts[i + 1]
+def entries_of(pattern: ArrowPattern, entries: Array) -> tuple[Array, Array]:  # pragma: no cover - compiled
+    """A's entries in 1 and in 2, of the list of all."""
+    first, others = np.zeros(pattern.at.size), np.empty(pattern.others.size)
+    for i in range(first.size):
         if pattern.at[i] < entries.size:
             first[i] = entries[pattern.at[i]]
-        weighted = precision[i] * first[i]
-        diagonal[column] += weighted * first[i]
-        for j in range(begin, end):
-            one = pattern.others[j] - p
-            cross[column, one] += weighted * others[j]
-            each = precision[i] * others[j]
-            for other in range(begin, end):
-                corner[one, pattern.others[other] - p] += each * others[other]
-    return first, others, diagonal, cross, corner
+    for j in range(others.size):
+        others[j] = entries[pattern.others_at[j]]
+    return first, others
+
+
+@compiled
+def gram_of(rows: Rows, precision: Array, n_apart: int) -> Gram:  # pragma: no cover - compiled
+    """``AᵀW̄A``."""
+    p, q = np.uint64(n_apart), rows.order.size - n_apart
+    diagonal, cross, corner = np.zeros(n_apart), np.zeros((n_apart, q)), np.zeros((q, q))
+    for i in range(precision.size):
+        column, weighted = rows.column[i], precision[i] * rows.entry[i]
+        diagonal[column] += weighted * rows.entry[i]
+        for j in range(rows.starts[i], rows.starts[i + 1]):
+            one, each = rows.others[j] - p, precision[i] * rows.entries[j]
+            cross[column, one] += weighted * rows.entries[j]
+            for other in range(rows.starts[i], rows.starts[i + 1]):
+                corner[one, rows.others[other] - p] += each * rows.entries[other]
+    for j in range(rows.wide_at.size):
+        one, products = rows.wide_at[j] - p, _collect(rows, precision * rows.wide[j])
+        cross[:, one] = products[:n_apart]
+        corner[one], corner[:, one] = products[n_apart:], products[n_apart:]
+    return Gram(diagonal, cross, corner)
 
 
 @compiled
@@ -279,8 +287,15 @@ def variances(rows: Rows, factors: Factors) -> Array:  # pragma: no cover - comp
             total += 2.0 * entry * rows.entries[j] * cross[column, rows.others[j] - p]
             for other in range(begin, end):
                 total += rows.entries[j] * rows.entries[other] * corner[rows.others[j] - p, rows.others[other] - p]
-        variances[i] = max(total, 0.0)
-    return variances
+        variances[i] = total
+    for j in range(rows.wide_at.size):
+        column = np.concatenate((cross[:, rows.wide_at[j] - p], corner[:, rows.wide_at[j] - p]))
+        variances += rows.wide[j] * predict(rows, column)
+        for other in range(rows.wide_at.size):
+            column[rows.wide_at[other]] = 0.0
+        # With those that are not wide from either side.
+        variances += rows.wide[j] * predict(rows, column)
+    return np.maximum(variances, 0.0)
 
 
 @compiled
