@@ -40,11 +40,11 @@ demo: $(VENV)/.demo
 	$(BIN)/python examples/usps_classification.py
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-report=
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" --cov --cov-report=
 
 # The gate on coverage is here: the two suites are counted together.
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m slow --cov --cov-append --cov-report=term --cov-fail-under=0
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --cov --cov-append --cov-report=term --cov-fail-under=0
 	$(BIN)/python -m coverage report
 
 lint: $(VENV)/.dev

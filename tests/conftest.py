@@ -2,9 +2,36 @@
 
 import gc
 
+import pytensor
+import pytest
+
+from pymc_rmhmc.model.graphs import PYTHON_MODE
+
 
 def pytest_collection_finish() -> None:
     """Look for garbage seldom: among PyTensor's graphs that takes a quarter of the tests' time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 10, 20)
+
+
+@pytest.fixture(scope="module")
+def pymc_by_python():
+    """In all tests of a file PyMC's own functions are evaluated by Python: a compiler takes seconds for each."""
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        yield
+
+
+@pytest.fixture
+def without_a_compiler(monkeypatch):
+    """Graphs of hyperparameters are evaluated by Python too: what a graph says does not depend on by whom.
+
+    What is compiled is compared with these graphs in tests of its own.
+    """
+
+    def compile_outputs(inputs, outputs, *, exact=False):
+        return pytensor.function(inputs, outputs, mode=PYTHON_MODE, trust_input=True, on_unused_input="ignore")
+
+    monkeypatch.setattr("pymc_rmhmc.model.hyperparameters.compile_outputs", compile_outputs)
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        yield

@@ -7,11 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 import pytest
-
-from pymc_rmhmc.model.graphs import PYTHON_MODE
 
 N = 7
 X = np.linspace(0.0, 1.0, N)[:, None]
@@ -21,19 +18,6 @@ INDEX = np.array([2, 0, 2, 5, 5, 5, 3, 1])
 INDEX_COUNTS = np.array([1, 0, 2, 3, 1, 2, 0, 4])
 
 MODELS: dict[str, Callable[[], pm.Model]] = {}
-
-
-@pytest.fixture
-def without_a_compiler(monkeypatch):
-    """Graphs of hyperparameters evaluated by Python: what a graph says does not depend on who evaluates it.
-
-    A compiler takes seconds for each; the tests of targets, of chains and of statistics use it for all kinds of them.
-    """
-
-    def compile_outputs(inputs, outputs, *, exact=False):
-        return pytensor.function(inputs, outputs, mode=PYTHON_MODE, trust_input=True, on_unused_input="ignore")
-
-    monkeypatch.setattr("pymc_rmhmc.model.hyperparameters.compile_outputs", compile_outputs)
 
 
 def exact_log_density(model: pm.Model, **options):

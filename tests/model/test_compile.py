@@ -30,7 +30,10 @@ from tests.model.conftest import (
 )
 
 # Scan, in the prior of an LKJ factor, asks PyTensor for a BLAS of its own.
-pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS"),
+    pytest.mark.usefixtures("pymc_by_python"),
+]
 
 FREE_OF_HESSIAN = {
     "heteroscedastic_noise",
@@ -90,7 +93,7 @@ def log_density(compiled, point) -> float:
 
 
 @pytest.fixture(scope="module", params=list(MODELS))
-def case(request):
+def case(request, pymc_by_python):
     """A model of the table, compiled once for all tests of this file."""
     model = MODELS[request.param]()
     return request.param, model, compile_model(read_structure(model))

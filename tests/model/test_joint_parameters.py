@@ -23,6 +23,8 @@ from tests.model.conftest import BINARY, COUNTS, INDEX, INDEX_COUNTS, N, X, exac
 from tests.model.joint_checks import differences, joint_of, random_point
 from tests.model.joint_forms import GROUP, dispersed, grid, normal
 
+pytestmark = pytest.mark.usefixtures("without_a_compiler")
+
 CASES: dict[str, tuple[Callable[[], None], dict[str, int]]] = {}
 
 

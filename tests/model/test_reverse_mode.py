@@ -24,6 +24,8 @@ from tests.model.conftest import BINARY, COUNTS, N, X
 from tests.model.joint_checks import joint_of
 from tests.model.joint_forms import DESIGN, GROUP, WIDE_DESIGN
 
+pytestmark = pytest.mark.usefixtures("without_a_compiler")
+
 JITTER = 1e-3
 # With a slope, without which observations of one group would be one site.
 GROUPS = np.column_stack((GROUP[:, None] == np.arange(5), DESIGN[:, 0])).astype(float)

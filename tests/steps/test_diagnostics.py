@@ -284,7 +284,7 @@ def test_failures_of_a_compound_are_those_of_all_its_samplers():
 
 
 @pytest.fixture(scope="module")
-def runs():
+def runs(pymc_by_python):
     model = poisson_model(sampled=True)
     with model:
         compound = draw(

@@ -20,6 +20,9 @@ from tests.steps.conftest import COUNTS, N, X, draw
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
 
+# What these are models of is not hard for a compiler, which takes longer than the draws.
+evaluated_by_python = pytest.mark.usefixtures("without_a_compiler")
+
 # Seconds after which a model hangs: each takes less than ten.
 TOO_LONG = 150.0
 LS = (-1.0, 0.5)  # of log ls, a priori
@@ -91,6 +94,7 @@ def test_one_latent_value():
     assert has_mean(np.log(idata.posterior["ls"]), LS[0])  # one value knows nothing of a lengthscale
 
 
+@evaluated_by_python
 def test_one_coefficient():
     def build():
         pm.Bernoulli("y", logit_p=pm.HalfNormal("tau", 1.0) * pm.Normal("u", shape=1), observed=np.array([1]))
@@ -110,7 +114,7 @@ def everything_missing() -> None:
     pm.Normal("y", gp_of(X), 2.0, observed=np.full(N, np.nan))
 
 
-@pytest.mark.parametrize("build", [nothing_read, everything_missing])
+@pytest.mark.parametrize("build", [pytest.param(nothing_read, marks=evaluated_by_python), everything_missing])
 def test_no_data_leave_the_prior(build):
     # What is missing is moved by another step, and what an emulator was fitted to with it.
     idata = run(build, draws=400, tune=100 if build is everything_missing else 200)
@@ -157,6 +161,7 @@ def test_values_that_nothing_observes_follow_from_the_others():
     assert mean_f(idata)[4] > 2.0
 
 
+@evaluated_by_python
 def test_groups_that_nothing_observes_have_the_prior():
     def build():
         u = pm.Normal("u", 0.0, pm.LogNormal("tau", 0.0, 0.3), shape=3)
@@ -204,7 +209,9 @@ def separable_by_probit() -> None:
     pm.Bernoulli("y", p=pm.math.invprobit(gp_of(X)), observed=(X[:, 0] > 0.5).astype(int))
 
 
-@pytest.mark.parametrize("build", [separable_values, separable_coefficients, separable_by_probit])
+@pytest.mark.parametrize(
+    "build", [separable_values, pytest.param(separable_coefficients, marks=evaluated_by_python), separable_by_probit]
+)
 def test_separable_classes(build):
     idata = run(build)
     assert went_well(idata)

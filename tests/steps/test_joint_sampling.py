@@ -17,6 +17,9 @@ from tests.steps.conftest import COUNTS, N, X, draw
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
 
+# Where a model is sampled once, and for a short time.
+evaluated_by_python = pytest.mark.usefixtures("without_a_compiler")
+
 
 def two_scales(*, reparameterize: bool = False) -> pm.Model:
     """Counts on a line with an amplitude and a lengthscale."""
@@ -96,6 +99,7 @@ def noises_of_another_kind(form: str) -> pm.Model:
     return model
 
 
+@evaluated_by_python
 @pytest.mark.parametrize("form", ["centred", "whitened", "grid", "random walk"])
 def test_hyperparameters_of_a_likelihood_that_is_not_registered_are_in_the_chain(form):
     model = noises_of_another_kind(form)
@@ -140,6 +144,7 @@ def rows_of_two_covariances() -> None:
     pm.Poisson("y", mu=pm.math.exp(f), observed=np.stack([COUNTS, COUNTS[::-1]]))
 
 
+@evaluated_by_python
 @pytest.mark.parametrize("form", [item_response, decay, loaded_process, rows_of_two_covariances])
 def test_whatever_predictors_read_by_is_sampled_with_it(form):
     with pm.Model() as model:
@@ -212,6 +217,7 @@ def test_centred_and_whitened_forms_give_the_same_chain():
         np.testing.assert_allclose(*(run.posterior[name].values for run in runs), rtol=1e-5, atol=1e-5)
 
 
+@evaluated_by_python
 def test_latents_alone_leave_hyperparameters_to_other_steps(caplog):
     model = two_scales()
     with model, caplog.at_level("INFO", logger="pymc"):
@@ -262,6 +268,7 @@ def test_a_switchpoint_that_another_step_moves_is_seen_by_every_draw():
         draw(model, draws=20, tune=20)  # and beside the steps that PyMC gives the others
 
 
+@evaluated_by_python
 @pytest.mark.parametrize("discrete", [pm.BinaryGibbsMetropolis, pm.Metropolis])
 def test_a_discrete_variable_beside_is_conditioned_on(discrete):
     with pm.Model() as model:
@@ -304,6 +311,7 @@ def test_a_covariance_that_cannot_be_factorised_at_the_start():
         draw(model)
 
 
+@evaluated_by_python
 def test_log_likelihood_and_predictions_work_after_a_run():
     with pm.Model() as model:
         gp = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=pm.LogNormal("ls", -1.0, 0.3)))
@@ -335,6 +343,7 @@ def trend_and_season() -> tuple[pm.Model, list]:
     return model, [trend, season]
 
 
+@evaluated_by_python
 @pytest.mark.parametrize("make", [basis, trend_and_season])
 def test_a_basis_and_a_sum_are_predicted_from(make):
     """Latent values next to where they were sampled are theirs, and new data are like the data."""
@@ -353,6 +362,7 @@ def test_a_basis_and_a_sum_are_predicted_from(make):
     assert np.abs(predicted["y"].values.mean(axis=(0, 1)) - COUNTS).max() < 2.5
 
 
+@evaluated_by_python
 def test_a_covariance_that_another_step_makes_singular_is_a_counted_rejection():
     with pm.Model() as model:
         ls, level = pm.LogNormal("ls", -1.0, 0.3), pm.Normal("level", 0.0, 1.0)
@@ -398,6 +408,7 @@ def test_a_path_that_is_cut_short_is_said_at_the_end():
     assert re.search(says, said[-1].message)
 
 
+@evaluated_by_python
 def test_functions_of_a_basis_beyond_double_precision_do_no_harm():
     """The square root of a spectral density that is 0 has no derivative."""
     rng = np.random.default_rng(2)
@@ -415,6 +426,7 @@ def test_functions_of_a_basis_beyond_double_precision_do_no_harm():
     assert idata.sample_stats["acceptance_rate"].mean() > 0.6
 
 
+@evaluated_by_python
 def test_the_warning_says_where_a_covariance_had_no_factor():
     """Without jitter, long lengthscales leave the kernel indefinite in double precision."""
     with pm.Model() as model:
@@ -431,6 +443,7 @@ def test_the_warning_says_where_a_covariance_had_no_factor():
     assert "had no factor at ls_log__ = " in statistics["warning"].message
 
 
+@evaluated_by_python
 def test_where_a_covariance_had_no_factor_is_kept_when_another_step_goes_on():
     """What another step has moved is part of where it was; it has moved on when the chain says so."""
     with pm.Model() as model:
@@ -462,6 +475,7 @@ def grid() -> tuple[pm.Model, pm.gp.LatentKron]:
     return model, gp
 
 
+@evaluated_by_python
 def test_a_grid_is_sampled_with_its_hyperparameters_and_predicted_from():
     model, gp = grid()
     with model:
