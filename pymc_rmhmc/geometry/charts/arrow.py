@@ -9,9 +9,6 @@ are in the arrow's order between the first and the last of them.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -70,7 +67,7 @@ class Arrow:
         below = self.gram.cross / np.where(roots > 0.0, roots, 1.0)[:, None]
         values, vectors = np.linalg.eigh(self.gram.corner - below.T @ below)
         self.root = loops.Root(roots, below, np.ascontiguousarray(vectors * np.sqrt(np.maximum(values, 0.0))))
-        self.n_noise = pattern.order.size
+        self.passes, self.n_noise = loops.BY_ROOT, pattern.order.size
 
     def root_adjoint(self, vector: Array) -> Array:
         """``Fᵀ v``, (k,)."""
@@ -78,7 +75,7 @@ class Arrow:
 
     def inner(self, spread: Array, slope: Array) -> ArrowInner:
         """Coefficients at a D (k,) and a slope (n,)."""
-        return _StandingInner(self, spread, slope)
+        return ArrowInner(self, spread, slope)
 
 
 class MovingArrow:
@@ -90,8 +87,8 @@ class MovingArrow:
     def __init__(self, pattern: ArrowPattern, entries: Array, precision: Array) -> None:
         self.pattern, self.rows = pattern, _rows(pattern, entries)
         self.gram = loops.gram_of(self.rows, precision, pattern.n_apart)
-        self.precision, self.site_root = precision, np.sqrt(precision)
-        self.n_noise = precision.size
+        self.precision, self.root = precision, np.sqrt(precision)
+        self.passes, self.n_noise = loops.BY_SITES, precision.size
 
     def predict(self, coefficients: Array) -> Array:
         """``A x``, (n,)."""
@@ -99,18 +96,18 @@ class MovingArrow:
 
     def root_adjoint(self, vector: Array) -> Array:
         """``Fᵀ v``, (n,)."""
-        return np.asarray(self.site_root * self.predict(vector))
+        return np.asarray(self.root * self.predict(vector))
 
     def inner(self, spread: Array, slope: Array) -> ArrowInner:
         """Coefficients at a D (k,) and a slope (n,)."""
-        return _MovingInner(self, spread, slope)
+        return ArrowInner(self, spread, slope)
 
     def design_bar(self, inner: ArrowInner, left: Array, right: Array) -> Array:
         """Ā at A's entries (nnz,), from the pairs of which it is the sum and what the determinant adds."""
         return np.asarray(loops.entry_bars(self.pattern, self.rows, inner.factors, self.precision, left, right))
 
 
-class ArrowInner(ABC):
+class ArrowInner:
     """The coefficients at one D; see `pymc_rmhmc.geometry.charts.design.Inner`.
 
     Raises
@@ -119,12 +116,9 @@ class ArrowInner(ABC):
         If E is not finite, or not positive definite.
     """
 
-    log_determinant: float
-    gained: float
-    explained: Array
     placed: Array
 
-    def __init__(self, whole: Any, spread: Array, slope: Array) -> None:
+    def __init__(self, whole: Arrow | MovingArrow, spread: Array, slope: Array) -> None:
         self._whole, gram = whole, whole.gram
         self.factors, self.log_determinant, self._linear, self._mean, self.gained, self.explained = loops.begin(
             whole.rows, gram, spread, slope
@@ -139,17 +133,22 @@ class ArrowInner(ABC):
         """The mean of y, (k,)."""
         return np.asarray(loops.scattered(self._whole.pattern.order, self._mean))
 
-    @abstractmethod
     def place(self, noise: Array) -> Array:
         """``A D y`` (n,)."""
+        whole = self._whole
+        self._pulled, self._standard, self.placed, predicted = whole.passes.place(
+            whole.rows, whole.root, self.factors, self._linear, noise
+        )
+        return predicted
 
-    @abstractmethod
     def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
         """By z, ``A D E⁻¹ D Aᵀ residual``, and by D."""
+        whole, placed = self._whole, (self._pulled, self._standard, self._linear, self._mean)
+        return whole.passes.pullback(whole.rows, whole.gram, whole.root, self.factors, residual, placed)
 
-    @abstractmethod
     def adjoint(self, sites: Array) -> Array:
         """The derivative by z of ``sitesᵀ A D y``."""
+        return self._whole.passes.adjoint(self._whole.rows, self._whole.root, self.factors, sites)
 
     def gram(self, sites: Array) -> Array:
         """``A D E⁻¹ D Aᵀ sites``, (n,)."""
@@ -158,51 +157,3 @@ class ArrowInner(ABC):
     def variances(self) -> Array:
         """The diagonal of ``A D E⁻¹ D Aᵀ``, (n,)."""
         return np.asarray(loops.variances(self._whole.rows, self.factors))
-
-
-class _StandingInner(ArrowInner):
-    """With a root of G as small as G."""
-
-    def place(self, noise: Array) -> Array:
-        """``A D y`` (n,)."""
-        self._pulled, self._standard, self.placed, predicted = loops.place_by_root(
-            self._whole.rows, self._whole.root, self.factors, self._linear, noise
-        )
-        return np.asarray(predicted)
-
-    def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
-        """By z, ``A D E⁻¹ D Aᵀ residual``, and by D."""
-        whole = self._whole
-        noise, predicted, spread_bar = loops.pullback_by_root(
-            whole.rows, whole.gram, whole.root, self.factors, residual,
-            (self._pulled, self._standard, self._linear, self._mean),
-        )  # fmt: skip
-        return noise, predicted, spread_bar
-
-    def adjoint(self, sites: Array) -> Array:
-        """The derivative by z of ``sitesᵀ A D y``."""
-        return np.asarray(loops.adjoint_by_root(self._whole.rows, self._whole.root, self.factors, sites))
-
-
-class _MovingInner(ArrowInner):
-    """With a root of G that has a derivative, and a noise for every site."""
-
-    def place(self, noise: Array) -> Array:
-        """``A D y`` (n,)."""
-        self._pulled, self._standard, self.placed, predicted = loops.place_by_sites(
-            self._whole.rows, self._whole.site_root, self.factors, self._linear, noise
-        )
-        return np.asarray(predicted)
-
-    def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
-        """By z, ``A D E⁻¹ D Aᵀ residual``, and by D."""
-        whole = self._whole
-        noise, predicted, spread_bar = loops.pullback_by_sites(
-            whole.rows, whole.gram, whole.site_root, self.factors, residual,
-            (self._pulled, self._standard, self._linear, self._mean),
-        )  # fmt: skip
-        return noise, predicted, spread_bar
-
-    def adjoint(self, sites: Array) -> Array:
-        """The derivative by z of ``sitesᵀ A D y``."""
-        return np.asarray(loops.adjoint_by_sites(self._whole.rows, self._whole.site_root, self.factors, sites))

@@ -6,6 +6,7 @@ derivatives where these come from a chart or go to one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -24,20 +25,17 @@ from pymc_rmhmc.geometry.charts.arrow_pattern import ArrowPattern, Index
 from pymc_rmhmc.geometry.compilation import compiled
 
 __all__ = [
+    "BY_ROOT",
+    "BY_SITES",
+    "Passes",
     "Root",
     "Rows",
-    "adjoint_by_root",
-    "adjoint_by_sites",
     "begin",
     "covariance_times",
     "entries_of",
     "entry_bars",
     "gram_of",
-    "place_by_root",
-    "place_by_sites",
     "predict",
-    "pullback_by_root",
-    "pullback_by_sites",
     "root_adjoint",
     "scattered",
     "variances",
@@ -173,31 +171,32 @@ def begin(
 @compiled
 def _place(
     rows: Rows, factors: Factors, pulled: Array, noise: Array
-) -> tuple[Array, Array, Array, Array]:  # pragma: no cover - compiled
-    """``l + F z₂`` as it is given, y, y in the model's order, and ``A D y``."""
+) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled
+    """y, y in the model's order, and ``A D y``, of ``l + F z₂``."""
     standard = solve(factors, factors.spread * pulled + _gathered(rows.order, noise))
-    return pulled, standard, scattered(rows.order, standard), predict(rows, factors.spread * standard)
+    return standard, scattered(rows.order, standard), predict(rows, factors.spread * standard)
 
 
 @compiled
-def place_by_root(
+def _place_by_root(
     rows: Rows, root: Root, factors: Factors, linear: Array, noise: Array
 ) -> tuple[Array, Array, Array, Array]:  # pragma: no cover - compiled
-    """As `_place`, with ``F z₂`` of the noise."""
+    """``l + F z₂``, and what `_place` makes of it."""
     k, p = rows.order.size, root.diagonal.size
     first, second = noise[k : k + p], noise[k + p :]
     pulled = linear.copy()
     pulled[:p] += root.diagonal * first
     pulled[p:] += np.dot(first, root.below) + np.dot(root.corner, second)
-    return _place(rows, factors, pulled, noise)
+    return pulled, *_place(rows, factors, pulled, noise)
 
 
 @compiled
-def place_by_sites(
+def _place_by_sites(
     rows: Rows, site_root: Array, factors: Factors, linear: Array, noise: Array
 ) -> tuple[Array, Array, Array, Array]:  # pragma: no cover - compiled
-    """As `_place`, with ``F z₂`` of the noise."""
-    return _place(rows, factors, linear + _collect(rows, site_root * noise[rows.order.size :]), noise)
+    """``l + F z₂``, and what `_place` makes of it."""
+    pulled = linear + _collect(rows, site_root * noise[rows.order.size :])
+    return pulled, *_place(rows, factors, pulled, noise)
 
 
 @compiled
@@ -212,26 +211,32 @@ def root_adjoint(root: Root, x: Array) -> Array:  # pragma: no cover - compiled
 
 
 @compiled
-def covariance_times(rows: Rows, factors: Factors, sites: Array) -> Array:  # pragma: no cover - compiled
-    """``A D E⁻¹ D Aᵀ sites``."""
-    return predict(rows, factors.spread * solve(factors, factors.spread * _collect(rows, sites)))
+def _moved(rows: Rows, factors: Factors, sites: Array) -> Array:  # pragma: no cover - compiled
+    """``E⁻¹ D Aᵀ sites``."""
+    return solve(factors, factors.spread * _collect(rows, sites))
 
 
 @compiled
-def adjoint_by_root(
+def covariance_times(rows: Rows, factors: Factors, sites: Array) -> Array:  # pragma: no cover - compiled
+    """``A D E⁻¹ D Aᵀ sites``."""
+    return predict(rows, factors.spread * _moved(rows, factors, sites))
+
+
+@compiled
+def _adjoint_by_root(
     rows: Rows, root: Root, factors: Factors, sites: Array
 ) -> Array:  # pragma: no cover - compiled
     """The derivative by z of ``sitesᵀ A D y``."""
-    moved = solve(factors, factors.spread * _collect(rows, sites))
+    moved = _moved(rows, factors, sites)
     return np.concatenate((scattered(rows.order, moved), root_adjoint(root, factors.spread * moved)))
 
 
 @compiled
-def adjoint_by_sites(
+def _adjoint_by_sites(
     rows: Rows, site_root: Array, factors: Factors, sites: Array
 ) -> Array:  # pragma: no cover - compiled
     """The derivative by z of ``sitesᵀ A D y``."""
-    moved = solve(factors, factors.spread * _collect(rows, sites))
+    moved = _moved(rows, factors, sites)
     return np.concatenate((scattered(rows.order, moved), site_root * predict(rows, factors.spread * moved)))
 
 
@@ -254,7 +259,7 @@ def _pullback(
 
 
 @compiled
-def pullback_by_root(
+def _pullback_by_root(
     rows: Rows, gram: Gram, root: Root, factors: Factors, residual: Array,
     placed: tuple[Array, Array, Array, Array],
 ) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled  # fmt: skip
@@ -265,13 +270,25 @@ def pullback_by_root(
 
 
 @compiled
-def pullback_by_sites(
+def _pullback_by_sites(
     rows: Rows, gram: Gram, site_root: Array, factors: Factors, residual: Array,
     placed: tuple[Array, Array, Array, Array],
 ) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled  # fmt: skip
     """By z, ``A D E⁻¹ D Aᵀ residual``, and by D."""
     moved, predicted, spread_bar = _pullback(rows, gram, factors, residual, placed)
     return np.concatenate((scattered(rows.order, moved), site_root * predicted)), predicted, spread_bar
+
+
+class Passes(NamedTuple):
+    """What is done with z₂, a noise of which a root F of G makes what is added to ``l``."""
+
+    place: Callable[..., tuple[Array, Array, Array, Array]]
+    pullback: Callable[..., tuple[Array, Array, Array]]
+    adjoint: Callable[..., Array]
+
+
+BY_ROOT = Passes(_place_by_root, _pullback_by_root, _adjoint_by_root)
+BY_SITES = Passes(_place_by_sites, _pullback_by_sites, _adjoint_by_sites)
 
 
 @compiled
