@@ -134,8 +134,7 @@ class RotationSplitting(IntegratorBase[Any, Any]):
         if not hamiltonian.follows_from(state):
             yield from super().path(hamiltonian, state, n_steps, step_size)
             return
-        n_steps, end = hamiltonian.follow(state, n_steps, step_size)
-        failure = Failure.NON_FINITE if end is None else Failure.NONE
+        n_steps, end, failure = hamiltonian.follow(state, n_steps, step_size)
         yield Step(end, failure, n_metric_evals=n_steps, n_steps=n_steps)
 
     def _leave(self, hamiltonian: Any, state: Any) -> None:

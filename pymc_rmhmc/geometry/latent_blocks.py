@@ -22,6 +22,7 @@ from pymc_rmhmc.geometry.charts.summed import SummedConditional
 from pymc_rmhmc.geometry.prior import PriorFailure
 
 __all__ = [
+    "Bound",
     "Conditional",
     "JointBlock",
     "JointDensity",
@@ -36,6 +37,8 @@ __all__ = [
 
 type Array = NDArray[np.float64]
 type Sites = GaussianSites | MovingSites
+# A function that may be compiled, and what it takes after what it is given.
+type Bound = tuple[Callable[..., Any], tuple[np.ndarray, ...]]
 
 
 class JointBlock(Protocol):
@@ -118,8 +121,16 @@ class JointBlock(Protocol):
     def likelihood(self, theta: Array, eta: Array) -> tuple[float, Array, Array]:
         """``Σ ℓ``, its slope by site (n,), and its gradient by θ (d,)."""
 
-    def compiled_likelihood(self) -> tuple[Callable[..., Any], tuple[np.ndarray, ...]]:
+    def compiled_likelihood(self) -> Bound:
         """The function that `likelihood` calls, and what it takes after θ and η."""
+
+    def compiled_prior(self) -> tuple[Bound, Bound, bool] | None:
+        """Of coefficients that are read by a constant A, what makes their prior; None of everything else.
+
+        A function of θ, for what the sites read where y is 0 but for A (k,), D (k,), location and scale (k,), and what
+        the sites have beyond the latents (n,). Then one of θ and of weights of the first, the second and the last, for
+        the gradient of the weighted sum (d,). Then whether θ moves the first.
+        """
 
 
 class Conditional(Protocol):
@@ -189,6 +200,9 @@ class JointDensity(Protocol):
 
     def rest(self, theta: Array) -> tuple[float, Array]:
         """The log density beyond the blocks' priors and likelihoods, and its gradient (d,)."""
+
+    def compiled_rest(self) -> Bound:
+        """The function that `rest` calls, and what it takes after θ."""
 
 
 def sites_at(block: JointBlock, theta: Array, sites: Sites) -> GaussianSites:

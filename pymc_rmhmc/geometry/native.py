@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numba
@@ -20,16 +20,36 @@ from numba.core.errors import TypingError
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-__all__ = ["NativeLikelihood", "call_likelihood", "native_likelihood"]
+__all__ = [
+    "NativeFunction",
+    "NativeLikelihood",
+    "call_for_five_vectors",
+    "call_for_value_and_slope",
+    "call_for_vector",
+    "call_likelihood",
+    "native_function",
+    "native_likelihood",
+]
 
 type Array = NDArray[np.float64]
 
 _SCALAR, _VECTOR = types.Array(types.float64, 0, "C"), types.Array(types.float64, 1, "C")
+# Of whatever layout, of which nothing is made use.
+_NUMBERS = types.Array(types.float64, 1, "A")
+_Tuple: Any = types.Tuple
+_VALUE_AND_SLOPE, _FIVE_VECTORS, _ONE_VECTOR = (_Tuple(k) for k in ((_SCALAR, _NUMBERS), (_NUMBERS,) * 5, (_NUMBERS,)))
 
 
 # What has been found of a function, by the kinds of its arguments: a chain beside another PyMC step binds the same one
 # anew at every draw.
 _found: WeakKeyDictionary[Any, dict[tuple[Any, ...], int | None]] = WeakKeyDictionary()
+
+
+class NativeFunction(NamedTuple):
+    """A compiled function for compiled code: its address, and what it takes after what it is given."""
+
+    address: int
+    rest: tuple[np.ndarray, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +87,30 @@ def native_likelihood(
     if not isinstance(function, numba.core.dispatcher.Dispatcher):
         return None
     arguments = tuple(a for a in (theta, eta, *rest) if a is not None)
-    known = _found.setdefault(function, {})
-    kinds = (theta is None, *((a.dtype.str, a.ndim, a.flags.num) for a in arguments))
-    if kinds not in known:
-        known[kinds] = _address(function, arguments, _result(theta is not None))
-    address = known[kinds]
+    address = _find(function, arguments, _result(theta is not None))
     return None if address is None else NativeLikelihood(address, tuple(rest), shift, function)
+
+
+def native_function(
+    function: Callable[..., Any], given: Sequence[Array], rest: Sequence[np.ndarray], call: Any
+) -> NativeFunction | None:
+    """The compiled function for one of the callers below; None where it is not Numba's, or returns something else.
+
+    Whoever holds the address must hold the function as well.
+    """
+    if not isinstance(function, numba.core.dispatcher.Dispatcher):
+        return None
+    address = _find(function, (*given, *rest), _RESULTS[call])
+    return None if address is None else NativeFunction(address, tuple(rest))
+
+
+def _find(function: Any, arguments: Sequence[np.ndarray], result: Any) -> int | None:
+    """Where the machine code for such arguments is; looked for once."""
+    known = _found.setdefault(function, {})
+    kinds = (result, *((a.dtype.str, a.ndim, a.flags.num) for a in arguments))
+    if kinds not in known:
+        known[kinds] = _address(function, arguments, result)
+    return known[kinds]
 
 
 def _address(function: Any, arguments: Sequence[np.ndarray], result: Any) -> int | None:
@@ -89,19 +127,19 @@ def _address(function: Any, arguments: Sequence[np.ndarray], result: Any) -> int
 def _is_readable(returned: Any, expected: Any) -> bool:
     """Whether what is returned lies in memory as is expected.
 
-    All arrays of so many dimensions lie there alike. Of the slope alone the layout is made use of.
+    All arrays of so many dimensions lie there alike; the layout of a vector may be made use of.
     """
     members = tuple(getattr(returned, "types", ()))
     if len(members) != len(expected) or not all(isinstance(member, types.Array) for member in members):
         return False
-    alike = all((a.dtype, a.ndim) == (b.dtype, b.ndim) for a, b in zip(members, expected, strict=True))
-    return alike and members[1].layout == "C"
+    pairs = list(zip(members, expected, strict=True))
+    alike = all((a.dtype, a.ndim) == (b.dtype, b.ndim) for a, b in pairs)
+    return alike and all(b.ndim == 0 or b.layout in ("A", a.layout) for a, b in pairs)
 
 
 def _result(moves: bool) -> Any:
     """What a likelihood returns, which θ moves or does not."""
-    kind: Any = types.Tuple
-    return kind((_SCALAR, _VECTOR, _VECTOR) if moves else (_SCALAR, _VECTOR))
+    return _Tuple((_SCALAR, _VECTOR, _NUMBERS) if moves else (_SCALAR, _VECTOR))
 
 
 def _call_likelihood(typing_context: Any, address: Any, theta: Any, eta: Any, rest: Any) -> Any:
@@ -112,10 +150,14 @@ def _call_likelihood(typing_context: Any, address: Any, theta: Any, eta: Any, re
         if (vector.dtype, vector.ndim, vector.layout) != (_VECTOR.dtype, 1, "C"):
             raise TypingError(f"a likelihood takes contiguous vectors of doubles, got {vector}")
     result = _result(moves)
+    return result(types.int64, theta, eta, rest), _generator(result, 1 if moves else 2)
+
+
+def _generator(result: Any, first: int) -> Any:
+    """What makes the code of a call, of the arguments from the first on."""
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         # A tuple's members are passed one by one, as arguments are: the two look alike to what is called.
-        first = 1 if moves else 2
         kinds, values = signature.args[first:], given[first:]
         kind = context.call_conv.get_function_type(result, kinds)
         pointer = builder.inttoptr(given[0], kind.as_pointer())
@@ -125,7 +167,24 @@ def _call_likelihood(typing_context: Any, address: Any, theta: Any, eta: Any, re
             context.call_conv.return_status_propagate(builder, status)
         return returned
 
-    return result(types.int64, theta, eta, rest), generate
+    return generate
 
 
+def _caller(result: Any) -> Any:
+    """What calls the function at an address with a tuple of vectors and whatever it takes besides."""
+
+    def call(typing_context: Any, address: Any, given: Any, rest: Any) -> Any:
+        if any((vector.dtype, vector.ndim, vector.layout) != (_VECTOR.dtype, 1, "C") for vector in given):
+            raise TypingError(f"what is called takes contiguous vectors of doubles, got {given}")
+        return result(types.int64, given, rest), _generator(result, 1)
+
+    return intrinsic(call)
+
+
+call_for_value_and_slope, call_for_five_vectors, call_for_vector = (
+    _caller(result) for result in (_VALUE_AND_SLOPE, _FIVE_VECTORS, _ONE_VECTOR)
+)
+_RESULTS: dict[Any, Any] = {
+    call_for_value_and_slope: _VALUE_AND_SLOPE, call_for_five_vectors: _FIVE_VECTORS, call_for_vector: _ONE_VECTOR,
+}  # fmt: skip
 call_likelihood: Any = intrinsic(_call_likelihood)

@@ -7,8 +7,9 @@ density. Factorisations stay outside: `pymc_rmhmc.geometry.joint` has their deri
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -89,6 +90,10 @@ class JointModel:
         """The log density of everything but the blocks' priors and likelihoods, and its gradient (d,)."""
         total, gradient = self._rest(theta)
         return float(total), gradient
+
+    def compiled_rest(self) -> tuple[Callable[..., Any], tuple[np.ndarray, ...]]:
+        """The function that `rest` calls, and what it takes after θ."""
+        return self._rest.function, self._rest.bound
 
 
 def read_joint(

@@ -74,6 +74,10 @@ class Block:
         """The function that `likelihood` calls, and what it takes after θ and η."""
         return self._likelihood.function, self._likelihood.bound
 
+    def compiled_prior(self) -> Any:
+        """None: see `pymc_rmhmc.geometry.latent_blocks.JointBlock`."""
+        return None
+
     def bind(self, point: Point) -> None:
         """Take what is not a graph from a point and from shared data.
 

@@ -165,6 +165,10 @@ class DesignBlock(_LinearBlock):
         shift = shift_of(observed, theta, self.n_sites)
         spread, centre = scale * deviation, scale * location
         self._centre_moves = theta.symbol in ancestors([centre])
+        # Constants may be of a type that holds them in fewer bytes.
+        centre, spread, location, deviation, shift = (
+            each.astype("float64") for each in (centre, spread, location, deviation, shift)
+        )
         stated = [centre, spread, location, deviation, shift, *self._directions]
         self._prior = Differentiated(model, theta.symbol, stated, [centre, spread, shift, *self._directions])
         self._compile_likelihood(model, theta, observed, shift)
@@ -174,6 +178,13 @@ class DesignBlock(_LinearBlock):
     def _read_matrices(self, point: Point) -> None:
         assert not isinstance(self._reader, MovingDesign)
         self._constant = self._reader(point)
+
+    def compiled_prior(self) -> Any:
+        """See `pymc_rmhmc.geometry.latent_blocks.JointBlock`."""
+        if self._moving is not None:
+            return None
+        bound = self._prior.bound
+        return None if bound is None else (*bound, self._centre_moves)
 
     def prior(self, theta: Array) -> tuple[Any, ...]:
         """A (n, k), mean (n,), D (k,), location and scale (k,) of the model's variables, and sites less these (n,)."""

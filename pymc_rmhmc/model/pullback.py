@@ -83,6 +83,14 @@ class Differentiated:
         first = (self._exponents,) if self._exponents else ()
         return *first, self._values, self._gradient
 
+    @property
+    def bound(self) -> tuple[Any, Any] | None:
+        """The functions of θ, and of θ and the weights, each with what it takes besides; None if NumPy has a part."""
+        if self._exponents is not None:
+            return None
+        values, gradient = self._values, self._gradient
+        return (values.function, values.bound), (gradient.function, gradient.bound)
+
     def __call__(self, theta: Array) -> Sequence[Array]:
         """The expressions at θ."""
         self._kept = (theta.tobytes(), self._exponentials(theta))

@@ -21,6 +21,7 @@ from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
 from pymc_rmhmc.dynamics.trajectory import JitteredPath, Transition, transition
 from pymc_rmhmc.errors import CovarianceError
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites
+from pymc_rmhmc.geometry.coefficients import compiled_coefficients
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.held_sites import HeldSites
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
@@ -141,7 +142,12 @@ class JointSampler(ChainSampler):
         assert state.marginals is not None
         self._note_refused()
         self._target = JointTarget(self.model, state.sites, state.marginals)
-        self._hamiltonian = GaussianHamiltonian(self._target, self._target.leave)
+        compiled: Any = compiled_coefficients(self._target)
+        self._hamiltonian = (
+            GaussianHamiltonian(self._target, self._target.leave)
+            if compiled is None
+            else GaussianHamiltonian(compiled, follow=compiled.follow)
+        )
         emulator, length = state.emulator, self.plan.length
         self._alternation = (
             None if emulator is None else Alternation(self._target, emulator, length, state.parameters)

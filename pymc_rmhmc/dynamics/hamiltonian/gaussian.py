@@ -40,14 +40,19 @@ class GaussianHamiltonian:
         φ and its gradient.
     leave : callable, optional
         What lets go of all that a point has beyond its value and gradient, where a trajectory only passes through it.
+    follow : callable, optional
+        What makes a trajectory's steps at once: from a point, a momentum, the number of steps and their size it gives
+        the number that was made, and the point and momentum at the end, or None and why.
 
     References
     ----------
     Shahbaba, Lan, Johnson and Neal (2014), Split Hamiltonian Monte Carlo, section 3.
     """
 
-    def __init__(self, residual: Density, leave: Callable[[Any], None] | None = None) -> None:
-        self.residual, self._leave = residual, leave
+    def __init__(
+        self, residual: Density, leave: Callable[[Any], None] | None = None, follow: Callable[..., Any] | None = None
+    ) -> None:
+        self.residual, self._leave, self._follow = residual, leave, follow
 
     def leave(self, state: GaussianState) -> None:
         """Go on from a state that is neither a trajectory's first nor its last: it can be kicked, and no more."""
@@ -75,8 +80,16 @@ class GaussianHamiltonian:
         return GaussianState(self.residual.at(position), momentum)
 
     def follows_from(self, state: GaussianState) -> bool:
-        """Whether the density makes a trajectory's steps by itself: it knows of none."""
-        return False
+        """Whether the density makes the steps of a trajectory from here by itself, for `follow`."""
+        return self._follow is not None
+
+    def follow(
+        self, state: GaussianState, n_steps: int, step_size: float
+    ) -> tuple[int, GaussianState | None, Failure]:
+        """Steps that the density has made: how many, and the end, or None and why."""
+        assert self._follow is not None
+        n_steps, end, failure = self._follow(state.point, state.momentum, n_steps, step_size)
+        return n_steps, None if end is None else GaussianState(*end), failure
 
     def energy(self, state: GaussianState) -> float:
         """H, up to a constant."""

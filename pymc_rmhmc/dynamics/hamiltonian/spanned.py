@@ -237,13 +237,14 @@ class SpannedHamiltonian:
         """Whether the density makes the steps of a trajectory from here by itself, for `follow`."""
         return state.along is None and self.residual.follows
 
-    def follow(self, state: SpannedState, n_steps: int, step_size: float) -> tuple[int, SpannedState | None]:
+    def follow(self, state: SpannedState, n_steps: int, step_size: float) -> tuple[int, SpannedState | None, Failure]:
         """Steps from a trajectory's origin, made by the density: how many, and the end; None where ψ is no number."""
         found = self.residual.follow(state.origin, state.point, n_steps, step_size)
         if not found.finite:
-            return found.n_steps, None
+            return found.n_steps, None, Failure.NON_FINITE
         angle, along = found.n_steps * step_size, (found.moved, found.driven)
-        return found.n_steps, SpannedState(self.residual, state.origin, found.point, angle, along, found.gained)
+        end = SpannedState(self.residual, state.origin, found.point, angle, along, found.gained)
+        return found.n_steps, end, Failure.NONE
 
     def energy(self, state: SpannedState) -> float:
         """H, up to a constant, in O(n)."""

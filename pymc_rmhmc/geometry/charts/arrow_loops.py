@@ -31,11 +31,14 @@ __all__ = [
     "Root",
     "Rows",
     "begin",
+    "collect",
     "covariance_times",
     "entries_of",
     "entry_bars",
     "gram_of",
+    "place_by_root",
     "predict",
+    "pullback_by_root",
     "root_adjoint",
     "scattered",
     "variances",
@@ -121,7 +124,7 @@ def gram_of(rows: Rows, precision: Array, n_apart: int) -> Gram:  # pragma: no c
             for other in range(rows.starts[i], rows.starts[i + 1]):
                 corner[one, rows.others[other] - p] += each * rows.entries[other]
     for j in range(rows.wide_at.size):
-        one, products = rows.wide_at[j] - p, _collect(rows, precision * rows.wide[j])
+        one, products = rows.wide_at[j] - p, collect(rows, precision * rows.wide[j])
         cross[:, one] = products[:n_apart]
         corner[one], corner[:, one] = products[n_apart:], products[n_apart:]
     return Gram(diagonal, cross, corner)
@@ -144,7 +147,7 @@ def predict(rows: Rows, x: Array) -> Array:  # pragma: no cover - compiled
 
 
 @compiled
-def _collect(rows: Rows, sites: Array) -> Array:  # pragma: no cover - compiled
+def collect(rows: Rows, sites: Array) -> Array:  # pragma: no cover - compiled
     """``Aᵀ v``."""
     collected = np.zeros(rows.order.size)
     for i in range(sites.size):
@@ -162,7 +165,7 @@ def begin(
 ) -> tuple[Factors, float, Array, Array, float, Array]:  # pragma: no cover - compiled
     """E and ``log|E|``, ``l = Aᵀ slope``, the mean, ``(D l)ᵀ`` mean, and ``A D`` mean."""
     factors, log_determinant = factorised(gram, _gathered(rows.order, spread))
-    linear = _collect(rows, slope)
+    linear = collect(rows, slope)
     scaled = factors.spread * linear
     mean = solve(factors, scaled)
     return factors, log_determinant, linear, mean, np.dot(scaled, mean), predict(rows, factors.spread * mean)
@@ -178,7 +181,7 @@ def _place(
 
 
 @compiled
-def _place_by_root(
+def place_by_root(
     rows: Rows, root: Root, factors: Factors, linear: Array, noise: Array
 ) -> tuple[Array, Array, Array, Array]:  # pragma: no cover - compiled
     """``l + F z₂``, and what `_place` makes of it."""
@@ -195,7 +198,7 @@ def _place_by_sites(
     rows: Rows, site_root: Array, factors: Factors, linear: Array, noise: Array
 ) -> tuple[Array, Array, Array, Array]:  # pragma: no cover - compiled
     """``l + F z₂``, and what `_place` makes of it."""
-    pulled = linear + _collect(rows, site_root * noise[rows.order.size :])
+    pulled = linear + collect(rows, site_root * noise[rows.order.size :])
     return pulled, *_place(rows, factors, pulled, noise)
 
 
@@ -213,7 +216,7 @@ def root_adjoint(root: Root, x: Array) -> Array:  # pragma: no cover - compiled
 @compiled
 def _moved(rows: Rows, factors: Factors, sites: Array) -> Array:  # pragma: no cover - compiled
     """``E⁻¹ D Aᵀ sites``."""
-    return solve(factors, factors.spread * _collect(rows, sites))
+    return solve(factors, factors.spread * collect(rows, sites))
 
 
 @compiled
@@ -246,7 +249,7 @@ def _pullback(
 ) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled
     """``E⁻¹ D Aᵀ residual``, ``A D`` times it, and the derivative by D; of ``l + F z₂``, y, l and y's mean."""
     pulled, standard, linear, mean = placed
-    spread, collected = factors.spread, _collect(rows, residual)
+    spread, collected = factors.spread, collect(rows, residual)
     moved = solve(factors, spread * collected)
     spread_bar = (
         collected * standard
@@ -259,7 +262,7 @@ def _pullback(
 
 
 @compiled
-def _pullback_by_root(
+def pullback_by_root(
     rows: Rows, gram: Gram, root: Root, factors: Factors, residual: Array,
     placed: tuple[Array, Array, Array, Array],
 ) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled  # fmt: skip
@@ -287,7 +290,7 @@ class Passes(NamedTuple):
     adjoint: Callable[..., Array]
 
 
-BY_ROOT = Passes(_place_by_root, _pullback_by_root, _adjoint_by_root)
+BY_ROOT = Passes(place_by_root, pullback_by_root, _adjoint_by_root)
 BY_SITES = Passes(_place_by_sites, _pullback_by_sites, _adjoint_by_sites)
 
 

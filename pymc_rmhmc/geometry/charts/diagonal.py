@@ -93,6 +93,11 @@ class DiagonalConditional:
         return weighted_design(design, precision) if like is None else like._weighted
 
     @property
+    def weighted(self) -> WeightedDesign:
+        """G and F, and what goes with them."""
+        return self._weighted
+
+    @property
     def n_noise(self) -> int:
         """The size of z: a normal number for each coefficient, and for each column of F."""
         return self._spread.size + self._weighted.n_noise

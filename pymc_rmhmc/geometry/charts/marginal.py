@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.linalg import solve_lower
 
-__all__ = ["MarginalChart", "PlacedHyperparameters", "sinh_arcsinh_inverse"]
+__all__ = ["MarginalChart", "PlacedHyperparameters", "place_hyperparameters", "sinh_arcsinh_inverse"]
 
 type Array = NDArray[np.float64]
 
 
 @compiled
-def _place(
+def place_hyperparameters(
     standard: Array, centre: Array, factor: Array, location: Array, spread: Array, skewness: Array, tail: Array
 ) -> tuple[Array, Array, float, Array]:  # pragma: no cover - compiled
     """θ, ``∂θ_j/∂y_j``, ``Σ log ∂θ_j/∂y_j`` and its derivative by y: a dozen calls of NumPy."""
@@ -104,9 +104,8 @@ class MarginalChart:
 
     def place(self, standard: Array) -> PlacedHyperparameters:
         """θ of ϑ."""
-        return PlacedHyperparameters(
-            *_place(standard, self.centre, self.factor, self.location, self.spread, self.skewness, self.tail)
-        )
+        shape = self.location, self.spread, self.skewness, self.tail
+        return PlacedHyperparameters(*place_hyperparameters(standard, self.centre, self.factor, *shape))
 
     def pullback(self, placed: PlacedHyperparameters, theta_bar: Array) -> Array:
         """The gradient by ϑ of a function of θ plus the log volume, given the function's gradient by θ."""

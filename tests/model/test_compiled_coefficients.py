@@ -1,0 +1,222 @@
+"""The joint target of coefficients in compiled calls: the same as in Python, at a point and along a trajectory."""
+
+from __future__ import annotations
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+from pymc_rmhmc import RMHMC
+from pymc_rmhmc.approximation.joint import moving_sites
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
+from pymc_rmhmc.dynamics.integrators import RotationSplitting
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.geometry.coefficients import CoefficientsTarget, compiled_coefficients
+from pymc_rmhmc.geometry.joint import JointTarget
+from tests.model.conftest import exact_log_density
+from tests.model.joint_checks import joint_of
+
+N = 40
+RNG = np.random.default_rng(0)
+GROUP, OTHER, INPUT = np.arange(N) % 12, np.arange(N) // 8, RNG.standard_normal(N)
+SEEN, COUNTS = RNG.integers(0, 2, N), RNG.poisson(2.0, N)
+N_STEPS, STEP_SIZE = 3, 0.4
+NEAR = {"rtol": 1e-9, "atol": 1e-10}
+
+
+def scale(name: str) -> pt.TensorVariable:
+    return pm.HalfNormal(f"scale_of_{name}", 1.0)
+
+
+def groups() -> None:
+    pm.Bernoulli("y", logit_p=pm.Normal("u", 0.0, scale("u"), shape=12)[GROUP], observed=SEEN)
+
+
+def groups_and_slopes() -> None:
+    slopes = pm.Normal("slopes", 0.0, 2.0, shape=2)
+    eta = slopes[0] + slopes[1] * INPUT + pm.Normal("u", 0.0, scale("u"), shape=12)[GROUP]
+    pm.Poisson("y", mu=pm.math.exp(eta), observed=COUNTS)
+
+
+def crossed_groups_about_levels() -> None:
+    """The model's variables have means that hyperparameters move, and the predictor has one besides."""
+    level, offset = pm.Normal("level"), pm.StudentT("offset", nu=4.0)
+    u = pm.Normal("u", level, scale("u"), shape=12)
+    v = pm.Normal("v", -0.5, scale("v"), shape=5)
+    pm.Poisson("y", mu=pm.math.exp(offset * INPUT + u[GROUP] + v[OTHER]), observed=COUNTS)
+
+
+def whitened_groups() -> None:
+    eta = 0.3 + scale("u") * pm.Normal("u", shape=12)[GROUP]
+    pm.Binomial("y", n=4, logit_p=eta, observed=np.minimum(COUNTS, 4))
+
+
+def data_that_may_be_replaced() -> None:
+    eta = pm.Normal("u", 0.0, scale("u"), shape=12)[GROUP]
+    pm.Poisson("y", mu=pm.Data("exposure", 1.0 + INPUT**2) * pm.math.exp(eta), observed=COUNTS)
+
+
+FORMS = [groups, groups_and_slopes, crossed_groups_about_levels, whitened_groups, data_that_may_be_replaced]
+
+
+def target_of(build) -> JointTarget:
+    with pm.Model() as model:
+        build()
+    joint, rng = joint_of(model), np.random.default_rng(1)
+    joint.bind(model.initial_point())
+    d, n = joint.theta.size, joint.blocks[0].n_sites
+    sites = GaussianSites(rng.standard_normal(n), rng.exponential(1.0, n))
+    shape = rng.normal(0.0, 0.2, (2, d)), rng.uniform(0.7, 1.3, (2, d))
+    centre, location, spread, skewness, tail = shape[0][0], shape[0][1], shape[1][0], shape[0][0], shape[1][1]
+    chart = MarginalChart(centre, 0.3 * np.eye(d) + 0.1 * np.tri(d, k=-1), location, spread, skewness, tail)
+    return JointTarget(joint, [sites], chart)
+
+
+@pytest.fixture(scope="module", params=FORMS, ids=[form.__name__ for form in FORMS])
+def target(request) -> JointTarget:
+    return target_of(request.param)
+
+
+def compiled(target: JointTarget) -> CoefficientsTarget:
+    found = compiled_coefficients(target)
+    assert found is not None
+    return found
+
+
+def assert_alike(target: JointTarget, one, other) -> None:
+    for name in ("position", "theta", "log_density", "log_given", "gradient"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), err_msg=name, **NEAR)
+    for name in ("eta", "slope"):
+        np.testing.assert_allclose(*(getattr(point, name)[0] for point in (one, other)), **NEAR)
+    np.testing.assert_allclose(target.latents(one)[0], target.latents(other)[0], **NEAR)
+    assert target.model_log_density(one) == pytest.approx(target.model_log_density(other), rel=1e-11)
+    assert one.failure is other.failure is Failure.NONE
+
+
+def test_value_and_gradient_are_those_of_python(target):
+    fast, rng = compiled(target), np.random.default_rng(2)
+    for _ in range(4):
+        position = rng.standard_normal(target.size)
+        assert_alike(target, fast.at(position), target.at(position))
+
+
+def begin(density, position: np.ndarray):
+    hamiltonian = GaussianHamiltonian(density, follow=getattr(density, "follow", None))
+    return hamiltonian, hamiltonian.refresh(hamiltonian.state(position), np.random.default_rng(3))
+
+
+def test_a_trajectory_is_that_of_single_steps_and_its_end_is_evaluated_alike(target):
+    position = np.random.default_rng(4).standard_normal(target.size)
+    ends = []
+    for density in (compiled(target), target):
+        hamiltonian, state = begin(density, position)
+        steps = list(RotationSplitting().path(hamiltonian, state, N_STEPS, STEP_SIZE))
+        assert sum(step.n_steps for step in steps) == sum(step.n_metric_evals for step in steps) == N_STEPS
+        ends.append((steps[-1].state, hamiltonian.energy(steps[-1].state)))
+        assert len(steps) == (1 if density is not target else N_STEPS)
+    (one, energy), (other, expected) = ends
+    assert_alike(target, one.point, other.point)
+    np.testing.assert_allclose(one.momentum, other.momentum, **NEAR)
+    assert energy == pytest.approx(expected, rel=1e-10)
+    # A chain that is restored stands where the trajectory ended, to the last bit.
+    again = compiled(target).at(one.position)
+    assert again.log_density == one.point.log_density
+    np.testing.assert_array_equal(again.gradient, one.point.gradient)
+
+
+def test_a_trajectory_goes_back_where_it_came_from(target):
+    hamiltonian, start = begin(compiled(target), np.random.default_rng(5).standard_normal(target.size))
+    (there,) = RotationSplitting().path(hamiltonian, start, N_STEPS, STEP_SIZE)
+    state = there.state
+    state.momentum = -state.momentum
+    (back,) = RotationSplitting().path(hamiltonian, state, N_STEPS, STEP_SIZE)
+    np.testing.assert_allclose(back.state.position, start.position, atol=1e-9)
+    np.testing.assert_allclose(back.state.momentum, -start.momentum, atol=1e-9)
+
+
+@pytest.mark.parametrize("far", [1e3, np.nan])
+def test_where_it_cannot_be_evaluated_the_cause_is_that_of_python(target, far):
+    position = np.zeros(target.size)
+    position[0] = far
+    fast = compiled(target)
+    assert fast.at(position).failure is target.at(position).failure is not Failure.NONE
+    # One step of a quarter turn, to where the momentum is.
+    hamiltonian, state = begin(fast, np.zeros(target.size))
+    state.point.gradient[:], state.momentum[:] = 0.0, position
+    (step,) = RotationSplitting().path(hamiltonian, state, 2, 0.5 * np.pi)
+    assert (step.state, step.n_steps) == (None, 1)
+    assert step.failure is not Failure.NONE
+
+
+def with_a_noise() -> None:
+    """Its sites follow the noise."""
+    pm.Normal("y", pm.Normal("u", 0.0, scale("u"), shape=12)[GROUP], scale("y"), observed=INPUT)
+
+
+def few_coefficients() -> None:
+    coefficients = pm.Normal("b", 0.0, scale("b"), shape=3)
+    pm.Poisson("y", mu=pm.math.exp(INPUT[:, None] ** np.arange(3) @ coefficients), observed=COUNTS)
+
+
+def a_process() -> None:
+    x = np.linspace(0.0, 1.0, N)[:, None]
+    f = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=scale("ls"))).prior("f", X=x)
+    pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+
+
+@pytest.mark.parametrize("build", [with_a_noise, few_coefficients, a_process, groups])
+def test_other_forms_are_evaluated_by_python(build, without_a_compiler):
+    with pm.Model() as model:
+        build()
+    joint = joint_of(model)
+    joint.bind(model.initial_point())
+    (block,), d, rng = joint.blocks, joint.theta.size, np.random.default_rng(0)
+    n = block.n_sites
+    sites = moving_sites(block, np.zeros(d), GaussianSites(np.zeros(n), np.ones(n)), *rng.exponential(0.3, (2, n)))
+    target = JointTarget(joint, [sites], MarginalChart.linear(np.zeros(d), np.eye(d)))
+    # Groups have no compiled functions here.
+    assert compiled_coefficients(target) is None
+
+
+def test_a_chain_of_groups_is_compiled_writes_what_its_density_is_of_and_replays():
+    with pm.Model() as model:
+        groups_and_slopes()
+        step = RMHMC()
+    exact, point = exact_log_density(model), model.initial_point()
+    step.setup_chain(np.random.default_rng(1), 100, 50)
+    for i in range(130):
+        if i == 100:
+            step.stop_tuning()
+        point, (stats,) = step.step(point)
+        assert stats["model_logp"] == pytest.approx(float(exact(point)), abs=1e-8)
+    assert isinstance(step._samplers[0]._hamiltonian.residual, CoefficientsTarget)
+    copy, ends = cloudpickle.loads(cloudpickle.dumps(step)), []
+    for each in (step, copy):
+        at, kept = point, []
+        for _ in range(10):
+            at, _ = each.step(at)
+            kept.append(np.concatenate([np.ravel(value) for value in at.values()]))
+        ends.append(kept)
+    np.testing.assert_array_equal(*ends)
+    assert np.ptp(ends[0], axis=0).min() > 0.0
+
+
+def test_data_that_are_replaced_are_seen():
+    with pm.Model() as model:
+        data_that_may_be_replaced()
+    joint = joint_of(model)
+    joint.bind(model.initial_point())
+    n = joint.blocks[0].n_sites
+    sites, chart = GaussianSites(np.zeros(n), np.ones(n)), MarginalChart.linear(np.zeros(1), np.eye(1))
+    position = np.random.default_rng(0).standard_normal(JointTarget(joint, [sites], chart).size)
+    before = compiled(JointTarget(joint, [sites], chart)).at(position)
+    with model:
+        pm.set_data({"exposure": 2.0 + INPUT**2})
+    joint.bind(model.initial_point())
+    target = JointTarget(joint, [sites], chart)
+    after = compiled(target).at(position)
+    assert_alike(target, after, target.at(position))
+    assert abs(after.log_density - before.log_density) > 1.0
