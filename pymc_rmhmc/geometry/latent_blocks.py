@@ -125,12 +125,17 @@ class JointBlock(Protocol):
         """The function that `likelihood` calls, and what it takes after θ and η."""
 
     def compiled_prior(self) -> tuple[Bound, Bound, bool] | None:
-        """Of coefficients that are read by a constant A, what makes their prior; None of everything else.
+        """Of coefficients, what makes their prior; None of everything else.
 
-        A function of θ, for what the sites read where y is 0 but for A (k,), D (k,), location and scale (k,), and what
-        the sites have beyond the latents (n,). Then one of θ and of weights of the first, the second and the last, for
-        the gradient of the weighted sum (d,). Then whether θ moves the first.
+        A function of θ, for what A reads where y is 0 (k,), D (k,), location and scale (k,), what the sites have beyond
+        the latents (n,), and if A moves its directions (c, n): see `places`. Then one of θ and of weights of the first,
+        the second and what follows the scale, for the gradient of the weighted sum (d,). Then whether θ moves the
+        first.
         """
+
+    @property
+    def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None:
+        """Of a sparse A that moves, by rows, each entry's place in the directions (c, n), and its column."""
 
 
 class Conditional(Protocol):

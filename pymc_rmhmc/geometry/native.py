@@ -24,6 +24,7 @@ __all__ = [
     "NativeFunction",
     "NativeLikelihood",
     "call_for_five_vectors",
+    "call_for_five_vectors_and_matrix",
     "call_for_value_and_slope",
     "call_for_vector",
     "call_likelihood",
@@ -35,9 +36,8 @@ type Array = NDArray[np.float64]
 
 _SCALAR, _VECTOR = types.Array(types.float64, 0, "C"), types.Array(types.float64, 1, "C")
 # Of whatever layout, of which nothing is made use.
-_NUMBERS = types.Array(types.float64, 1, "A")
+_NUMBERS, _MATRIX = (types.Array(types.float64, n_dims, "A") for n_dims in (1, 2))
 _Tuple: Any = types.Tuple
-_VALUE_AND_SLOPE, _FIVE_VECTORS, _ONE_VECTOR = (_Tuple(k) for k in ((_SCALAR, _NUMBERS), (_NUMBERS,) * 5, (_NUMBERS,)))
 
 
 # What has been found of a function, by the kinds of its arguments: a chain beside another PyMC step binds the same one
@@ -171,20 +171,20 @@ def _generator(result: Any, first: int) -> Any:
 
 
 def _caller(result: Any) -> Any:
-    """What calls the function at an address with a tuple of vectors and whatever it takes besides."""
+    """What calls the function at an address with a tuple of arrays and whatever it takes besides."""
 
     def call(typing_context: Any, address: Any, given: Any, rest: Any) -> Any:
-        if any((vector.dtype, vector.ndim, vector.layout) != (_VECTOR.dtype, 1, "C") for vector in given):
-            raise TypingError(f"what is called takes contiguous vectors of doubles, got {given}")
+        if any((array.dtype, array.layout) != (_VECTOR.dtype, "C") for array in given):
+            raise TypingError(f"what is called takes contiguous arrays of doubles, got {given}")
         return result(types.int64, given, rest), _generator(result, 1)
 
     return intrinsic(call)
 
 
-call_for_value_and_slope, call_for_five_vectors, call_for_vector = (
-    _caller(result) for result in (_VALUE_AND_SLOPE, _FIVE_VECTORS, _ONE_VECTOR)
-)
-_RESULTS: dict[Any, Any] = {
-    call_for_value_and_slope: _VALUE_AND_SLOPE, call_for_five_vectors: _FIVE_VECTORS, call_for_vector: _ONE_VECTOR,
-}  # fmt: skip
+_RETURNED = (
+    _Tuple((_SCALAR, _NUMBERS)), _Tuple((_NUMBERS,) * 5), _Tuple((*(_NUMBERS,) * 5, _MATRIX)), _Tuple((_NUMBERS,)),
+)  # fmt: skip
+_CALLERS = tuple(_caller(result) for result in _RETURNED)
+call_for_value_and_slope, call_for_five_vectors, call_for_five_vectors_and_matrix, call_for_vector = _CALLERS
+_RESULTS: dict[Any, Any] = dict(zip(_CALLERS, _RETURNED, strict=True))
 call_likelihood: Any = intrinsic(_call_likelihood)

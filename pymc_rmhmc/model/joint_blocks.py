@@ -78,6 +78,11 @@ class Block:
         """None: see `pymc_rmhmc.geometry.latent_blocks.JointBlock`."""
         return None
 
+    @property
+    def places(self) -> Any:
+        """None: see `pymc_rmhmc.geometry.latent_blocks.JointBlock`."""
+        return None
+
     def bind(self, point: Point) -> None:
         """Take what is not a graph from a point and from shared data.
 

@@ -181,10 +181,13 @@ class DesignBlock(_LinearBlock):
 
     def compiled_prior(self) -> Any:
         """See `pymc_rmhmc.geometry.latent_blocks.JointBlock`."""
-        if self._moving is not None:
-            return None
         bound = self._prior.bound
         return None if bound is None else (*bound, self._centre_moves)
+
+    @property
+    def places(self) -> Any:
+        """See `pymc_rmhmc.geometry.latent_blocks.JointBlock`."""
+        return None if self._moving is None else self._moving.places
 
     def prior(self, theta: Array) -> tuple[Any, ...]:
         """A (n, k), mean (n,), D (k,), location and scale (k,) of the model's variables, and sites less these (n,)."""

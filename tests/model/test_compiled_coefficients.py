@@ -59,7 +59,25 @@ def data_that_may_be_replaced() -> None:
     pm.Poisson("y", mu=pm.Data("exposure", 1.0 + INPUT**2) * pm.math.exp(eta), observed=COUNTS)
 
 
-FORMS = [groups, groups_and_slopes, crossed_groups_about_levels, whitened_groups, data_that_may_be_replaced]
+def item_response() -> None:
+    """Discriminations move the matrix, by which coefficients about means of their own are read."""
+    person, item = np.divmod(np.arange(80), 4)
+    slope = pm.LogNormal("slope", 0.0, 0.5, shape=4)
+    ability = pm.Normal("ability", pm.Normal("level"), 1.0, shape=20)
+    eta = slope[item] * (ability[person] + pm.Normal("easiness", 0.2, scale("easiness"), shape=4)[item])
+    pm.Bernoulli("y", logit_p=eta, observed=np.random.default_rng(0).integers(0, 2, 80))
+
+
+def graded_groups() -> None:
+    """A matrix that moves, of groups alone."""
+    eta = pt.exp(pm.Normal("power") * INPUT) * pm.Normal("u", 0.0, scale("u"), shape=12)[GROUP]
+    pm.Poisson("y", mu=pm.math.exp(eta), observed=COUNTS)
+
+
+FORMS = [
+    groups, groups_and_slopes, crossed_groups_about_levels, whitened_groups, data_that_may_be_replaced, item_response,
+    graded_groups,
+]  # fmt: skip
 
 
 def target_of(build) -> JointTarget:
@@ -181,9 +199,10 @@ def test_other_forms_are_evaluated_by_python(build, without_a_compiler):
     assert compiled_coefficients(target) is None
 
 
-def test_a_chain_of_groups_is_compiled_writes_what_its_density_is_of_and_replays():
+@pytest.mark.parametrize("build", [groups_and_slopes, item_response])
+def test_a_chain_is_compiled_writes_what_its_density_is_of_and_replays(build):
     with pm.Model() as model:
-        groups_and_slopes()
+        build()
         step = RMHMC()
     exact, point = exact_log_density(model), model.initial_point()
     step.setup_chain(np.random.default_rng(1), 100, 50)

@@ -35,10 +35,13 @@ __all__ = [
     "covariance_times",
     "entries_of",
     "entry_bars",
+    "gathered",
     "gram_of",
     "place_by_root",
+    "place_by_sites",
     "predict",
     "pullback_by_root",
+    "pullback_by_sites",
     "root_adjoint",
     "scattered",
     "variances",
@@ -81,21 +84,21 @@ class Root(NamedTuple):
 
 
 @compiled
-def _gathered(order: Index, x: Array) -> Array:  # pragma: no cover - compiled
+def gathered(order: Index, x: Array) -> Array:  # pragma: no cover - compiled
     """Coefficients in the arrow's order."""
-    gathered = np.empty(order.size)
+    there = np.empty(order.size)
     for i in range(order.size):
-        gathered[i] = x[order[i]]
-    return gathered
+        there[i] = x[order[i]]
+    return there
 
 
 @compiled
 def scattered(order: Index, x: Array) -> Array:  # pragma: no cover - compiled
     """Coefficients in the model's order."""
-    scattered = np.empty(order.size)
+    there = np.empty(order.size)
     for i in range(order.size):
-        scattered[order[i]] = x[i]
-    return scattered
+        there[order[i]] = x[i]
+    return there
 
 
 @compiled
@@ -164,7 +167,7 @@ def begin(
     rows: Rows, gram: Gram, spread: Array, slope: Array
 ) -> tuple[Factors, float, Array, Array, float, Array]:  # pragma: no cover - compiled
     """E and ``log|E|``, ``l = Aᵀ slope``, the mean, ``(D l)ᵀ`` mean, and ``A D`` mean."""
-    factors, log_determinant = factorised(gram, _gathered(rows.order, spread))
+    factors, log_determinant = factorised(gram, gathered(rows.order, spread))
     linear = collect(rows, slope)
     scaled = factors.spread * linear
     mean = solve(factors, scaled)
@@ -176,7 +179,7 @@ def _place(
     rows: Rows, factors: Factors, pulled: Array, noise: Array
 ) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled
     """y, y in the model's order, and ``A D y``, of ``l + F z₂``."""
-    standard = solve(factors, factors.spread * pulled + _gathered(rows.order, noise))
+    standard = solve(factors, factors.spread * pulled + gathered(rows.order, noise))
     return standard, scattered(rows.order, standard), predict(rows, factors.spread * standard)
 
 
@@ -194,7 +197,7 @@ def place_by_root(
 
 
 @compiled
-def _place_by_sites(
+def place_by_sites(
     rows: Rows, site_root: Array, factors: Factors, linear: Array, noise: Array
 ) -> tuple[Array, Array, Array, Array]:  # pragma: no cover - compiled
     """``l + F z₂``, and what `_place` makes of it."""
@@ -273,7 +276,7 @@ def pullback_by_root(
 
 
 @compiled
-def _pullback_by_sites(
+def pullback_by_sites(
     rows: Rows, gram: Gram, site_root: Array, factors: Factors, residual: Array,
     placed: tuple[Array, Array, Array, Array],
 ) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled  # fmt: skip
@@ -291,7 +294,7 @@ class Passes(NamedTuple):
 
 
 BY_ROOT = Passes(place_by_root, pullback_by_root, _adjoint_by_root)
-BY_SITES = Passes(_place_by_sites, _pullback_by_sites, _adjoint_by_sites)
+BY_SITES = Passes(place_by_sites, pullback_by_sites, _adjoint_by_sites)
 
 
 @compiled
