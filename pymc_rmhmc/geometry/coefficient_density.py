@@ -21,6 +21,7 @@ from pymc_rmhmc.geometry.charts.site import residual_of_sites
 from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.native import (
     NativeFunction,
+    call_apart,
     call_for_five_vectors,
     call_for_five_vectors_and_matrix,
     call_for_value_and_slope,
@@ -28,7 +29,7 @@ from pymc_rmhmc.geometry.native import (
     call_likelihood,
 )
 
-__all__ = ["Evaluated", "Functions", "MovingForm", "StandingForm", "evaluate"]
+__all__ = ["Evaluated", "Functions", "MovingForm", "Passes", "StandingForm", "evaluate"]
 
 type Array = NDArray[np.float64]
 type Index = NDArray[np.int64]
@@ -45,9 +46,20 @@ class Functions(NamedTuple):
     centre_moves: bool
 
 
+class Passes(NamedTuple):
+    """Where the passes over A's entries are, which make the most of the code: see `pymc_rmhmc.geometry.native`."""
+
+    begin: int
+    place: int
+    pullback: int
+    gram: int = 0
+    entry_bars: int = 0
+
+
 class StandingForm(NamedTuple):
     """What stands still: A, ``AᵀW̄A`` and its root, the sites' b and w̄, and θ's chart."""
 
+    passes: Passes
     rows: loops.Rows
     gram: Gram
     root: loops.Root
@@ -59,6 +71,7 @@ class StandingForm(NamedTuple):
 class MovingForm(NamedTuple):
     """What stands still of an A that moves: where its entries are, in it and in its directions."""
 
+    passes: Passes
     pattern: ArrowPattern
     direction: Index
     row: Index
@@ -166,14 +179,19 @@ def _evaluate_standing(
     )
     mean, spread = _mean(rows, centre, shift), given.copy()
     site_slope = form.linear - form.precision * mean
-    factors, log_determinant, linear, centred, gained, explained = loops.begin(rows, form.gram, spread, site_slope)
-    pulled, moved, placed, predicted = loops.place_by_root(rows, form.root, factors, linear, noise)
+    factors, log_determinant, linear, centred, gained, explained = call_apart(
+        form.passes.begin, loops.begin, (rows, form.gram, spread, site_slope)
+    )
+    pulled, moved, placed, predicted = call_apart(
+        form.passes.place, loops.place_by_root, (rows, form.root, factors, linear, noise)
+    )
     eta = mean + predicted
     found, slope, by_theta = call_likelihood(functions.likelihood.address, at.theta, eta, functions.likelihood.rest)
     at_sites, residual = residual_of_sites(form.linear, form.precision, eta, slope)
-    noise_bar, pushed, spread_bar = loops.pullback_by_root(
-        rows, form.gram, form.root, factors, residual, (pulled, moved, linear, centred)
-    )
+    noise_bar, pushed, spread_bar = call_apart(
+        form.passes.pullback, loops.pullback_by_root,
+        (rows, form.gram, form.root, factors, residual, (pulled, moved, linear, centred)),
+    )  # fmt: skip
     mean_bar = residual - form.precision * pushed + site_slope - form.precision * explained
     gradient = functions.prior_gradient
     (by_prior,) = call_for_vector(
@@ -219,17 +237,22 @@ def _evaluate_moving(
         functions.prior.address, (at.theta,), functions.prior.rest
     )
     rows = _rows_of(form, directions)
-    gram = loops.gram_of(rows, precision, form.pattern.n_apart)
+    gram = call_apart(form.passes.gram, loops.gram_of, (rows, precision, form.pattern.n_apart))
     mean, spread = _mean(rows, centre, shift), given.copy()
     site_slope = form.linear - precision * mean
-    factors, log_determinant, linear, centred, gained, explained = loops.begin(rows, gram, spread, site_slope)
-    pulled, moved, placed, predicted = loops.place_by_sites(rows, form.root, factors, linear, noise)
+    factors, log_determinant, linear, centred, gained, explained = call_apart(
+        form.passes.begin, loops.begin, (rows, gram, spread, site_slope)
+    )
+    pulled, moved, placed, predicted = call_apart(
+        form.passes.place, loops.place_by_sites, (rows, form.root, factors, linear, noise)
+    )
     eta = mean + predicted
     found, slope, by_theta = call_likelihood(functions.likelihood.address, at.theta, eta, functions.likelihood.rest)
     at_sites, residual = residual_of_sites(form.linear, precision, eta, slope)
-    noise_bar, pushed, spread_bar = loops.pullback_by_sites(
-        rows, gram, form.root, factors, residual, (pulled, moved, linear, centred)
-    )
+    noise_bar, pushed, spread_bar = call_apart(
+        form.passes.pullback, loops.pullback_by_sites,
+        (rows, gram, form.root, factors, residual, (pulled, moved, linear, centred)),
+    )  # fmt: skip
     k, centre_slope = spread.size, site_slope - precision * explained
     mean_bar = residual - precision * pushed + centre_slope
     # See `pymc_rmhmc.geometry.charts.moving_design`.
@@ -239,7 +262,9 @@ def _evaluate_moving(
     left[2] = centre_slope
     right[0], right[1] = placed * spread, noise_bar[:k] * spread
     right[2] = loops.scattered(rows.order, centred) * spread
-    bars = loops.entry_bars(form.pattern, rows, factors, precision, left, right)
+    bars = call_apart(
+        form.passes.entry_bars, loops.entry_bars, (form.pattern, rows, factors, precision, left, right)
+    )
     directions_bar, gradient = _directions_bar(form, directions.shape, bars, mean_bar, centre), functions.prior_gradient
     (by_prior,) = call_for_vector(
         gradient.address,

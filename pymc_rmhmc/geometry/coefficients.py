@@ -11,14 +11,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numba
 import numpy as np
+from numba import types
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts import arrow_loops as loops
 from pymc_rmhmc.geometry.charts.arrow import Arrow, MovingArrow
 from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional
 from pymc_rmhmc.geometry.charts.site import GaussianSites
-from pymc_rmhmc.geometry.coefficient_density import Evaluated, Functions, MovingForm, StandingForm, evaluate
+from pymc_rmhmc.geometry.coefficient_density import Evaluated, Functions, MovingForm, Passes, StandingForm, evaluate
 from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
 from pymc_rmhmc.geometry.latent_blocks import JointBlock
@@ -30,6 +33,7 @@ from pymc_rmhmc.geometry.native import (
     call_for_vector,
     native_function,
     native_likelihood,
+    resolved,
 )
 from pymc_rmhmc.geometry.prior import PriorFailure
 
@@ -158,11 +162,28 @@ def _form(target: JointTarget, sites: GaussianSites, conditional: Any) -> Form |
         chart.centre, chart.factor, chart.location, chart.spread, chart.skewness, chart.tail,
     )  # fmt: skip
     if isinstance(weighted, Arrow):
-        return StandingForm(weighted.rows, weighted.gram, weighted.root, *given)
+        return StandingForm(_passes(weighted), weighted.rows, weighted.gram, weighted.root, *given)
     places = target.density.blocks[0].places
     if isinstance(weighted, MovingArrow) and places is not None:
-        return MovingForm(weighted.pattern, *places, weighted.root, *given)
+        return MovingForm(_passes(weighted), weighted.pattern, *places, weighted.root, *given)
     return None
+
+
+def _passes(weighted: Arrow | MovingArrow) -> Passes:
+    """Where the passes are that the density of such a form calls, for arguments of the types that it gives them."""
+    type_of: Any = numba.typeof
+    rows, gram, root, vector = (type_of(a) for a in (weighted.rows, weighted.gram, weighted.root, np.zeros(1)))
+    begin, (factors, _, linear, mean, *_) = resolved(loops.begin, (rows, gram, vector, vector))
+    place, (pulled, standard, *_) = resolved(weighted.passes.place, (rows, root, factors, linear, vector))
+    tuple_of: Any = types.Tuple
+    placed = tuple_of((pulled, standard, linear, mean))
+    pullback, _ = resolved(weighted.passes.pullback, (rows, gram, root, factors, vector, placed))
+    if isinstance(weighted, Arrow):
+        return Passes(begin, place, pullback)
+    by_rows, _ = resolved(loops.gram_of, (rows, vector, types.int64))
+    pairs = type_of(np.zeros((3, 1)))
+    bars, _ = resolved(loops.entry_bars, (type_of(weighted.pattern), rows, factors, vector, pairs, pairs))
+    return Passes(begin, place, pullback, by_rows, bars)
 
 
 def _functions(target: JointTarget, prior: Any, theta: Array, block: JointBlock) -> Functions | None:

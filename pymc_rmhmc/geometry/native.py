@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 __all__ = [
     "NativeFunction",
     "NativeLikelihood",
+    "call_apart",
     "call_for_five_vectors",
     "call_for_five_vectors_and_matrix",
     "call_for_value_and_slope",
@@ -30,6 +31,7 @@ __all__ = [
     "call_likelihood",
     "native_function",
     "native_likelihood",
+    "resolved",
 ]
 
 type Array = NDArray[np.float64]
@@ -116,12 +118,20 @@ def _find(function: Any, arguments: Sequence[np.ndarray], result: Any) -> int | 
 def _address(function: Any, arguments: Sequence[np.ndarray], result: Any) -> int | None:
     """Of the machine code for such arguments; None if it returns something else."""
     type_of: Any = numba.typeof
-    # As a call compiles it: a function may take its arguments as a tuple.
-    _, _, signature, _ = function.get_call_template(tuple(type_of(a) for a in arguments), {})
-    compiled = function.overloads[signature]
-    if not _is_readable(compiled.signature.return_type, result):
-        return None
-    return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))
+    address, returned = resolved(function, tuple(type_of(a) for a in arguments))
+    return address if _is_readable(returned, result) else None
+
+
+def resolved(function: Any, kinds: tuple[Any, ...]) -> tuple[int, Any]:
+    """Where a compiled function's machine code for arguments of some types is, and the type of what it returns."""
+    compiled = _compiled(function, kinds)
+    return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)), compiled.signature.return_type
+
+
+def _compiled(function: Any, kinds: tuple[Any, ...]) -> Any:
+    """As a call compiles it: a function may take its arguments as a tuple."""
+    _, _, signature, _ = function.get_call_template(kinds, {})
+    return function.overloads[signature]
 
 
 def _is_readable(returned: Any, expected: Any) -> bool:
@@ -158,16 +168,20 @@ def _generator(result: Any, first: int) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         # A tuple's members are passed one by one, as arguments are: the two look alike to what is called.
-        kinds, values = signature.args[first:], given[first:]
-        kind = context.call_conv.get_function_type(result, kinds)
-        pointer = builder.inttoptr(given[0], kind.as_pointer())
-        status, returned = context.call_conv.call_function(builder, pointer, result, kinds, values)
-        unlikely: Any = cgutils.if_unlikely
-        with unlikely(builder, status.is_error):
-            context.call_conv.return_status_propagate(builder, status)
-        return returned
+        return _call(context, builder, given[0], result, signature.args[first:], given[first:])
 
     return generate
+
+
+def _call(context: Any, builder: Any, address: Any, result: Any, kinds: Any, values: Any) -> Any:
+    """The code of a call; what it raises is raised."""
+    kind = context.call_conv.get_function_type(result, kinds)
+    pointer = builder.inttoptr(address, kind.as_pointer())
+    status, returned = context.call_conv.call_function(builder, pointer, result, kinds, values)
+    unlikely: Any = cgutils.if_unlikely
+    with unlikely(builder, status.is_error):
+        context.call_conv.return_status_propagate(builder, status)
+    return returned
 
 
 def _caller(result: Any) -> Any:
@@ -188,3 +202,21 @@ _CALLERS = tuple(_caller(result) for result in _RETURNED)
 call_for_value_and_slope, call_for_five_vectors, call_for_five_vectors_and_matrix, call_for_vector = _CALLERS
 _RESULTS: dict[Any, Any] = dict(zip(_CALLERS, _RETURNED, strict=True))
 call_likelihood: Any = intrinsic(_call_likelihood)
+
+
+def _call_apart(typing_context: Any, address: Any, function: Any, arguments: Any) -> Any:
+    """A compiled function of this package by its address for such arguments, which is that of `resolved`.
+
+    The code of one that is called as usual is taken in, and compiled once more with what calls it.
+    """
+    result = _compiled(function.dispatcher, tuple(arguments)).signature.return_type
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        unpack: Any = cgutils.unpack_tuple
+        values = unpack(builder, given[2], len(signature.args[2]))
+        return _call(context, builder, given[0], result, tuple(signature.args[2]), values)
+
+    return result(types.int64, function, arguments), generate
+
+
+call_apart: Any = intrinsic(_call_apart)
