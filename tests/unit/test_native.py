@@ -13,7 +13,14 @@ import numba
 import numpy as np
 import pytest
 
-from pymc_rmhmc.geometry.native import native_likelihood
+from pymc_rmhmc.geometry.native import (
+    call_apart,
+    call_for_value_and_slope,
+    call_for_vector,
+    native_function,
+    native_likelihood,
+    resolved,
+)
 from pymc_rmhmc.geometry.rotation import evaluate_sites
 
 N, THETA = 5, np.array([0.7, -0.2])
@@ -204,3 +211,65 @@ def test_machine_code_lives_as_long_as_its_address(sites):
 def test_an_address_does_not_travel(sites):
     with pytest.raises(TypeError, match="another process"):
         pickle.dumps(native_likelihood(fixed, None, sites[2], (np.arange(N),)))
+
+
+@numba.njit
+def called(pair, x):
+    if x.size == 0:
+        raise ValueError("nothing to add to")
+    return (pair[0] + x, x.sum()), pair[1]
+
+
+@numba.njit
+def caller(address, pair, x):
+    (moved, total), number = call_apart(address, called, (pair, x))
+    return moved, total, number
+
+
+def test_a_function_of_our_own_is_called_apart_with_tuples_in_and_out():
+    pair, x = (np.linspace(0.0, 1.0, N), 7), np.arange(1.0 * N)
+    address, returned = resolved(called, (numba.typeof(pair), numba.typeof(x)))
+    assert len(returned) == 2
+    moved, total, number = caller(address, pair, x)
+    np.testing.assert_array_equal(moved, pair[0] + x)
+    assert (total, number) == (x.sum(), 7)
+    # Called as usual it would be taken in.
+    assert "nothing to add to" not in next(iter(caller.inspect_llvm().values()))
+    with pytest.raises(ValueError, match="nothing to add to"):
+        caller(address, pair, np.zeros(0))
+
+
+def test_what_is_called_apart_keeps_nothing():
+    n = 100_000
+    pair, x = (np.zeros(n), 1), np.ones(n)
+    address, _ = resolved(called, (numba.typeof(pair), numba.typeof(x)))
+    held, before = [sys.getrefcount(a) for a in (pair[0], x)], resident()
+    for _ in range(300):
+        moved, *_ = caller(address, pair, x)
+    assert [sys.getrefcount(a) for a in (pair[0], x)] == held
+    assert resident() - before < 50_000_000  # of 240
+    np.testing.assert_array_equal(moved, x)
+
+
+@numba.njit
+def rest(theta, scale):
+    return np.array(scale[0] * theta.sum()), np.broadcast_to(scale, theta.shape)
+
+
+@numba.njit
+def value_of(address, theta, given):
+    total, gradient = call_for_value_and_slope(address, (theta,), given)
+    return total.item(), gradient.copy()
+
+
+def test_a_gradient_may_lie_in_memory_as_it_will():
+    scale = np.array([3.0])
+    native = native_function(rest, (THETA,), (scale,), call_for_value_and_slope)
+    total, gradient = value_of(native.address, THETA, native.rest)
+    assert total == pytest.approx(1.5)
+    np.testing.assert_array_equal(gradient, [3.0, 3.0])
+
+
+def test_a_function_that_returns_something_else_or_is_not_compiled_is_not_found():
+    assert native_function(rest, (THETA,), (np.array([3.0]),), call_for_vector) is None
+    assert native_function(rest.py_func, (THETA,), (np.array([3.0]),), call_for_value_and_slope) is None
