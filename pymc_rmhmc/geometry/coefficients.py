@@ -124,10 +124,25 @@ class CoefficientsTarget:
                 self._functions, self._form, point.position, momentum, point.gradient, n_steps, step_size
             )
         except np.linalg.LinAlgError:
-            return 0, None, Failure.NOT_POSITIVE_DEFINITE
+            return self._retrace(point, momentum, n_steps, step_size)
         if found.usable:
             return done, (self._point(position, found), momentum), Failure.NONE
         return done, None, self._target.at(position).failure or Failure.NON_FINITE
+
+    def _retrace(
+        self, point: JointPoint, momentum: Array, n_steps: int, step_size: float
+    ) -> tuple[int, None, Failure]:
+        """A trajectory on which a covariance has no factor, by the target, which notes where: the step, and why."""
+        there, kick = point, 0.5 * step_size
+        for done in range(1, n_steps + 1):
+            assert there.gradient is not None
+            momentum = momentum + kick * there.gradient
+            cosine, sine, kick = math.cos(step_size), math.sin(step_size), step_size
+            position, momentum = cosine * there.position + sine * momentum, cosine * momentum - sine * there.position
+            there = self._target.at(position)
+            if there.failure:
+                return done, None, there.failure
+        return n_steps, None, Failure.NOT_POSITIVE_DEFINITE
 
     @staticmethod
     def _point(position: Array, found: Evaluated) -> JointPoint:

@@ -169,6 +169,30 @@ def test_where_it_cannot_be_evaluated_the_cause_is_that_of_python(target, far):
     assert step.failure is not Failure.NONE
 
 
+def test_where_a_covariance_of_the_hyperparameters_has_no_factor_is_found_again(monkeypatch):
+    """As where a prior of them has a determinant: compiled code raises, and does not say at which step."""
+    target, lost = target_of(groups), []
+    fast, rest = compiled(target), target.density.rest
+
+    def no_follower(*arguments):
+        raise np.linalg.LinAlgError
+
+    def rest_that_is_lost(theta):
+        lost.append(theta)
+        if len(lost) == 2:
+            raise np.linalg.LinAlgError
+        return rest(theta)
+
+    hamiltonian, state = begin(fast, np.zeros(target.size))
+    (whole,) = RotationSplitting().path(hamiltonian, state, 2, STEP_SIZE)
+    monkeypatch.setattr("pymc_rmhmc.geometry.coefficients._follow", no_follower)
+    monkeypatch.setattr(target.density, "rest", rest_that_is_lost)
+    (step,) = RotationSplitting().path(hamiltonian, state, 3, STEP_SIZE)
+    assert (step.state, step.n_steps, step.failure) == (None, 2, Failure.NOT_POSITIVE_DEFINITE)
+    np.testing.assert_allclose(target.refused, whole.state.point.theta, rtol=1e-9)
+    assert fast.at(state.position).failure is Failure.NONE
+
+
 def with_a_noise() -> None:
     """Its sites follow the noise."""
     pm.Normal("y", pm.Normal("u", 0.0, scale("u"), shape=12)[GROUP], scale("y"), observed=INPUT)
