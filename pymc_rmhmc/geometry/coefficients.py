@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import arrow_loops as loops
 from pymc_rmhmc.geometry.charts.arrow import Arrow, MovingArrow
-from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional
+from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional, log_prior_of
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.coefficient_density import Evaluated, Functions, MovingForm, Passes, StandingForm, evaluate
 from pymc_rmhmc.geometry.compilation import compiled
@@ -88,8 +88,7 @@ class _Placed:
 
     def log_prior(self) -> float:
         """Their log density."""
-        y = self._standard
-        return -0.5 * float(y @ y) - 0.5 * y.size * math.log(2.0 * math.pi) - float(np.log(np.abs(self._scale)).sum())
+        return log_prior_of(self._standard, self._scale)
 
 
 class CoefficientsTarget:

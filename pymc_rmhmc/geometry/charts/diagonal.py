@@ -32,7 +32,7 @@ from pymc_rmhmc.geometry.charts.moving_sites import RaisedSites
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.prior import PriorFailure
 
-__all__ = ["DiagonalConditional"]
+__all__ = ["DiagonalConditional", "log_prior_of"]
 
 type Array = NDArray[np.float64]
 
@@ -131,8 +131,7 @@ class DiagonalConditional:
 
     def log_prior(self) -> float:
         """Their log density."""
-        y = self._placed
-        return -0.5 * float(y @ y) - 0.5 * y.size * math.log(2.0 * math.pi) - float(np.log(np.abs(self._scale)).sum())
+        return log_prior_of(self._placed, self._scale)
 
     def marginals(self) -> tuple[Array, Array]:
         """Mean and variance (n,) of each predictor under the prior times the sites."""
@@ -181,3 +180,9 @@ class DiagonalConditional:
         placed, linear_bar = self._root_power * eta, self._centre_mean + pushed
         by_unit = self._sites.linear @ linear_bar + self._mean @ mean_bar + self._spread @ spread_bar
         return np.array([0.5 * (by_unit - residual @ placed) - self._sites.log_density(placed)])
+
+
+def log_prior_of(standard: Array, scale: Array) -> float:
+    """The log density of variables that are a multiple of y away from their means."""
+    square = float(standard @ standard)
+    return -0.5 * square - 0.5 * standard.size * math.log(2.0 * math.pi) - float(np.log(np.abs(scale)).sum())
