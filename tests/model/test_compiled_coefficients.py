@@ -93,7 +93,14 @@ def target_of(build) -> JointTarget:
     return JointTarget(joint, [sites], chart)
 
 
-@pytest.fixture(scope="module", params=FORMS, ids=[form.__name__ for form in FORMS])
+# What they take besides is of other types than of the others, for which all is compiled once more.
+FOR_LONG = {crossed_groups_about_levels, graded_groups}
+
+
+@pytest.fixture(
+    scope="module", ids=lambda form: form.__name__,
+    params=[pytest.param(form, marks=pytest.mark.slow if form in FOR_LONG else ()) for form in FORMS],
+)
 def target(request) -> JointTarget:
     return target_of(request.param)
 

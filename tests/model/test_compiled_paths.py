@@ -127,7 +127,13 @@ def held_of(problem: Problem, seed: int = 2) -> tuple[JointTarget, HeldTheta]:
     return target, HeldTheta(target, 0.5 * rng.standard_normal(d))
 
 
-@pytest.mark.parametrize("name", JOINT)
+# Of each a model is compiled.
+FOR_LONG = {"fixed process, negativebinomial_log", "grid, bernoulli_logit", "sum of two vectors, gamma_log"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in FOR_LONG else ()) for name in JOINT]
+)
 def test_with_hyperparameters_held_it_is_the_same(name):
     target, held = held_of(JOINT[name])
     assert held.follows

@@ -20,6 +20,9 @@ from tests.steps.conftest import COUNTS, N, X, draw
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
 
+# Of the statistical suite.
+long_run = pytest.mark.slow
+
 # What these are models of is not hard for a compiler, which takes longer than the draws.
 evaluated_by_python = pytest.mark.usefixtures("without_a_compiler")
 
@@ -94,6 +97,7 @@ def test_one_latent_value():
     assert has_mean(np.log(idata.posterior["ls"]), LS[0])  # one value knows nothing of a lengthscale
 
 
+@long_run
 @evaluated_by_python
 def test_one_coefficient():
     def build():
@@ -114,6 +118,7 @@ def everything_missing() -> None:
     pm.Normal("y", gp_of(X), 2.0, observed=np.full(N, np.nan))
 
 
+@long_run
 @pytest.mark.parametrize("build", [nothing_read, everything_missing])
 def test_no_data_leave_the_prior(build, request):
     if build is nothing_read:
@@ -144,6 +149,7 @@ def test_a_process_that_nothing_observes_is_refused_by_name():
             RMHMC()
 
 
+@long_run
 def test_a_process_that_nothing_observes_beside_one_that_is():
     def build():
         pm.Poisson("y", mu=pm.math.exp(gp_of(X)), observed=COUNTS)
@@ -155,6 +161,7 @@ def test_a_process_that_nothing_observes_beside_one_that_is():
     assert has_mean(np.log(idata.posterior["unread"]), LS[0])
 
 
+@long_run
 def test_values_that_nothing_observes_follow_from_the_others():
     idata = run(lambda: pm.Poisson("y", mu=pm.math.exp(gp_of(X)[:4]), observed=np.full(4, 40)))
     assert went_well(idata)
@@ -163,6 +170,7 @@ def test_values_that_nothing_observes_follow_from_the_others():
     assert mean_f(idata)[4] > 2.0
 
 
+@long_run
 @evaluated_by_python
 def test_groups_that_nothing_observes_have_the_prior():
     def build():
@@ -190,6 +198,7 @@ ALL_ZERO = {
 }
 
 
+@long_run
 @pytest.mark.parametrize("name", ALL_ZERO)
 def test_counts_that_are_all_zero(name):
     idata = run(lambda: ALL_ZERO[name](gp_of(X)))
@@ -211,6 +220,7 @@ def separable_by_probit() -> None:
     pm.Bernoulli("y", p=pm.math.invprobit(gp_of(X)), observed=(X[:, 0] > 0.5).astype(int))
 
 
+@long_run
 @pytest.mark.parametrize("build", [separable_values, separable_coefficients, separable_by_probit])
 def test_separable_classes(build):
     idata = run(build)
@@ -220,6 +230,7 @@ def test_separable_classes(build):
     assert float(np.abs(idata.posterior["f"]).max()) < 1e3  # the prior holds what the data do not
 
 
+@long_run
 def test_duplicated_inputs_with_jitter_have_equal_values():
     idata = run(lambda: pm.Poisson("y", mu=pm.math.exp(gp_of(TWICE, jitter=1e-6)), observed=COUNTS))
     assert went_well(idata)
@@ -236,6 +247,7 @@ def test_duplicated_inputs_without_jitter_are_refused(reparameterize):
         draw(model)
 
 
+@long_run
 def test_hyperparameters_at_their_boundaries():
     """The data want a lengthscale above its bound, no amplitude, and no inflation by zeros."""
 
@@ -285,6 +297,7 @@ def test_a_covariance_that_is_lost_at_some_hyperparameters_is_a_counted_rejectio
     assert int(stats["n_failures"][0, -1]) == summary.total
 
 
+@long_run
 def test_outliers_for_which_sites_fit_nowhere():
     """Far out the likelihood is not concave: no Gaussian site stands for it."""
     y = np.sin(6.0 * X[:, 0]) + 0.3 * np.random.default_rng(0).standard_normal(N)
@@ -328,6 +341,7 @@ def test_sites_that_are_hopeless_are_an_error_that_says_what_to_use(phases, fixe
         RMHMC(vars=["f"], metric=metric)
 
 
+@long_run
 def test_counts_by_the_million():
     counts = 10**6 * np.array([0, 1, 3, 2, 5, 4, 6, 3, 1, 0, 2, 1])
     idata = run(lambda: pm.Poisson("y", mu=pm.math.exp(gp_of(np.linspace(0, 1, 12)[:, None])), observed=counts))

@@ -100,7 +100,9 @@ def noises_of_another_kind(form: str) -> pm.Model:
 
 
 @evaluated_by_python
-@pytest.mark.parametrize("form", ["centred", "whitened", "grid", "random walk"])
+@pytest.mark.parametrize(
+    "form", ["centred", *(pytest.param(form, marks=pytest.mark.slow) for form in ("whitened", "grid", "random walk"))]
+)
 def test_hyperparameters_of_a_likelihood_that_is_not_registered_are_in_the_chain(form):
     model = noises_of_another_kind(form)
     with model:

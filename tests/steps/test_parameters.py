@@ -70,7 +70,9 @@ def latents_of(kernel: Alternation) -> list[np.ndarray]:
     return [conditional.latents for conditional in held.conditionals]
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["centred", "whitened"])
+@pytest.fixture(
+    scope="module", params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["centred", "whitened"]
+)
 def model(request) -> pm.Model:
     return robust(reparameterize=request.param)
 

@@ -42,6 +42,7 @@ def run(model: pm.Model, **options):
     return draw(model, RMHMC(metric=FlatMetric(**options), model=model), draws=1500, tune=200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [poisson_model, two_scales], ids=["latents alone", "with hyperparameters"])
 def test_draws_with_the_sites_of_ones_own_fit_agree_and_are_less_effective(make):
     model = make()
