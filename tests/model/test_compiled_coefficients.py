@@ -93,8 +93,8 @@ def target_of(build) -> JointTarget:
     return JointTarget(joint, [sites], chart)
 
 
-# What they take besides is of other types than of the others, for which all is compiled once more.
-FOR_LONG = {crossed_groups_about_levels, graded_groups}
+# What its functions take is of other types than of the others, for which all is compiled once more.
+FOR_LONG = {graded_groups}
 
 
 @pytest.fixture(
