@@ -92,7 +92,14 @@ def log_density(compiled, point) -> float:
     return total
 
 
-@pytest.fixture(scope="module", params=list(MODELS))
+# A scan is compiled for it.
+FOR_LONG = {"mvnormal_lkj"}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.slow if name in FOR_LONG else ()) for name in MODELS],
+)
 def case(request, pymc_by_python):
     """A model of the table, compiled once for all tests of this file."""
     model = MODELS[request.param]()

@@ -339,6 +339,7 @@ def test_an_unregistered_likelihood_whose_derivative_is_not_a_number():
         compile_model(read_structure(model))
 
 
+@pytest.mark.slow
 def test_an_unregistered_likelihood_that_mixes_outputs():
     with pm.Model() as model:
         f = gp_prior("f", n_outputs=3)

@@ -90,6 +90,7 @@ def mean_f(idata) -> np.ndarray:
     return idata.posterior["f"].mean(("chain", "draw")).values
 
 
+@long_run
 def test_one_latent_value():
     idata = run(lambda: pm.Poisson("y", mu=pm.math.exp(gp_of(X[:1])), observed=np.array([3])))
     assert went_well(idata)

@@ -163,7 +163,7 @@ def test_whatever_predictors_read_by_is_sampled_with_it(form):
     np.testing.assert_array_equal(*(advance(s, model.initial_point(), 3)[1] for s in (step, copy)))
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_one_and_two_cores_give_the_same_draws(context):
     model = two_scales()
     here = draw(model, RMHMC(model=model), chains=2)

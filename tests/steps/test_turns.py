@@ -269,6 +269,7 @@ def test_covariances_that_are_lent_on_the_way_change_nothing(turning, kept, monk
     assert 0 < counted["regain"] < counted["lend"]
 
 
+@pytest.mark.slow
 def test_one_and_two_cores_give_the_same_draws(model):
     options = {"tune": TUNE, "draws": 25, "chains": 2}
     step = RMHMC(model=model)
