@@ -45,12 +45,19 @@ def hsgp(basis: tuple[int, ...] = (100,), n: int = 500, seed: int = 0) -> JointP
 
 
 def mixed(likelihood: str = "poisson", groups: int = 100, per_group: int = 5, seed: int = 0) -> JointProblem:
-    """``η = intercept + Xβ + u[group]`` with a free scale of u; non-centred for NUTS, centred for RMHMC."""
+    """``η = intercept + Xβ + u[group]`` with a free scale of u; non-centred for NUTS, centred for RMHMC.
+
+    A negative binomial's dispersion is free too.
+    """
     rng = np.random.default_rng(seed)
     group = np.repeat(np.arange(groups), per_group)
     x = rng.standard_normal((group.size, 3))
     eta = 0.5 + x @ np.array([0.5, -0.3, 0.2]) + 0.7 * rng.standard_normal(groups)[group]
-    y = rng.poisson(np.exp(eta)) if likelihood == "poisson" else (rng.random(eta.size) < expit(eta)).astype(int)
+    if likelihood == "bernoulli":
+        y = (rng.random(eta.size) < expit(eta)).astype(int)
+    else:
+        y = rng.poisson(np.exp(eta) * (1.0 if likelihood == "poisson" else rng.gamma(3.0, 1.0 / 3.0, eta.size)))
+    own = ("alpha",) if likelihood == "negative binomial" else ()
 
     def build(whitened: bool) -> pm.Model:
         with pm.Model() as model:
@@ -64,11 +71,13 @@ def mixed(likelihood: str = "poisson", groups: int = 100, per_group: int = 5, se
             predictor = intercept + pm.math.dot(x, beta) + u[group]
             if likelihood == "poisson":
                 pm.Poisson("y", mu=pm.math.exp(predictor), observed=y)
+            elif likelihood == "negative binomial":
+                pm.NegativeBinomial("y", mu=pm.math.exp(predictor), alpha=pm.Exponential("alpha", 0.2), observed=y)
             else:
                 pm.Bernoulli("y", logit_p=predictor, observed=y)
         return model
 
-    return JointProblem(f"mixed {likelihood}, {groups} groups", build, ("intercept", "beta", "sigma", "u"))
+    return JointProblem(f"mixed {likelihood}, {groups} groups", build, ("intercept", "beta", "sigma", "u", *own))
 
 
 def weeks_and_stores(weeks: int = 100, stores: int = 50, n: int = 2000, seed: int = 0) -> JointProblem:
@@ -99,7 +108,7 @@ LINEAR_PROBLEMS: dict[str, Callable[[], JointProblem]] = {
     "hsgp 20x20": lambda: hsgp((20, 20), 1000),
     **{
         f"mixed {likelihood} {groups}": lambda likelihood=likelihood, groups=groups: mixed(likelihood, groups)
-        for likelihood in ("poisson", "bernoulli")
+        for likelihood in ("poisson", "negative binomial", "bernoulli")
         for groups in (100, 400)
     },
     "weeks and stores 2000": weeks_and_stores,

@@ -1,7 +1,8 @@
 """The joint density of coefficients in groups at one (ϑ, z), compiled from end to end.
 
 The formulas are those of `pymc_rmhmc.geometry.joint.JointTarget` with an arrow (`pymc_rmhmc.geometry.charts.arrow`),
-constant or moved by θ. The model's own functions are called by their addresses.
+constant or moved by θ. The model's own functions are called by their addresses. Sites that follow the likelihood's
+parameters have a power ρ, and predictors are in units of ``1/√ρ`` (`pymc_rmhmc.geometry.charts.diagonal`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import types
 from numba.extending import overload
 from numpy.typing import NDArray
 
@@ -29,21 +31,34 @@ from pymc_rmhmc.geometry.native import (
     call_likelihood,
 )
 
-__all__ = ["Evaluated", "Functions", "MovingForm", "Passes", "StandingForm", "evaluate"]
+__all__ = ["Evaluated", "Functions", "MovingForm", "Passes", "Powers", "StandingForm", "evaluate"]
 
 type Array = NDArray[np.float64]
 type Index = NDArray[np.int64]
 type Chart = tuple[Array, Array, Array, Array, Array, Array]
 
 
+class Powers(NamedTuple):
+    """What sites are raised by: see `pymc_rmhmc.geometry.charts.moving_sites.MovingSites`."""
+
+    information: NativeFunction
+    information_gradient: NativeFunction
+    eta: Array
+    fitted: Array
+
+
 class Functions(NamedTuple):
-    """The model: see `pymc_rmhmc.geometry.latent_blocks.JointDensity` and its blocks."""
+    """The model: see `pymc_rmhmc.geometry.latent_blocks.JointDensity` and its blocks.
+
+    Of sites that stand still `powers` is None.
+    """
 
     rest: NativeFunction
     prior: NativeFunction
     prior_gradient: NativeFunction
     likelihood: NativeFunction
     centre_moves: bool
+    powers: Powers | None
 
 
 class Passes(NamedTuple):
@@ -98,7 +113,7 @@ class Evaluated(NamedTuple):
 
 
 class _Theta(NamedTuple):
-    """θ, what a gradient by ϑ needs, and what of the density and of its gradient is of θ alone."""
+    """θ, what a gradient by ϑ needs, what of the density and of its gradient is of θ alone, and √ρ."""
 
     standard: Array
     theta: Array
@@ -107,6 +122,54 @@ class _Theta(NamedTuple):
     bar: Array
     log_rest: float
     log_volume: float
+    root_power: float
+
+
+class _Observed(NamedTuple):
+    """η and the likelihood's slope there; then in units of ``1/√ρ`` what of a slope the sites leave."""
+
+    eta: Array
+    slope: Array
+    residual: Array
+    value: float
+    at_sites: float
+    by_theta: Array
+
+
+def _power(powers: Powers | None, theta: Array) -> float:
+    """ρ; for compiled code alone."""
+    raise NotImplementedError
+
+
+def _information_share(powers: Powers, theta: Array) -> Any:  # pragma: no cover - compiled
+    information = powers.information
+    (found,) = call_for_vector(information.address, (theta, powers.eta), information.rest)
+    fitted = powers.fitted[0]
+    return found[0] / fitted if fitted > 0.0 else 1.0
+
+
+@overload(_power, strict=False)
+def _any_power(powers: Any, theta: Any) -> Any:
+    return (lambda powers, theta: 1.0) if isinstance(powers, types.NoneType) else _information_share
+
+
+def _power_pullback(powers: Powers | None, at: _Theta, power_bar: float) -> Array:
+    """The derivative by θ of a function of ρ, from its derivative by log ρ; for compiled code alone."""
+    raise NotImplementedError
+
+
+def _information_pullback(powers: Powers, at: _Theta, power_bar: float) -> Any:  # pragma: no cover - compiled
+    gradient, information = powers.information_gradient, at.root_power**2 * powers.fitted[0]
+    bar = np.array([power_bar / information if information > 0.0 else 0.0])
+    (by_theta,) = call_for_vector(gradient.address, (at.theta, powers.eta, bar), gradient.rest)
+    return by_theta.copy()
+
+
+@overload(_power_pullback, strict=False)
+def _any_power_pullback(powers: Any, at: Any, power_bar: Any) -> Any:
+    if isinstance(powers, types.NoneType):
+        return lambda powers, at, power_bar: np.zeros(at.theta.size)
+    return _information_pullback
 
 
 @compiled
@@ -114,8 +177,19 @@ def _place(functions: Functions, chart: Chart, position: Array) -> _Theta:  # pr
     standard = position[: chart[0].size].copy()
     theta, stretch, log_volume, log_stretch = place_hyperparameters(standard, *chart)
     value, given = call_for_value_and_slope(functions.rest.address, (theta,), functions.rest.rest)
-    bar = given.copy()
-    return _Theta(standard, theta, stretch, log_stretch, bar, value.item(), log_volume)
+    bar, root_power = given.copy(), math.sqrt(_power(functions.powers, theta))
+    return _Theta(standard, theta, stretch, log_stretch, bar, value.item(), log_volume, root_power)
+
+
+@compiled
+def _observe(
+    functions: Functions, at: _Theta, sites: tuple[Array, Array], predictor: Array
+) -> _Observed:  # pragma: no cover - compiled
+    """The likelihood of a predictor, and what the sites' b and w̄ leave of it."""
+    eta, (linear, precision) = predictor / at.root_power, sites
+    value, slope, by_theta = call_likelihood(functions.likelihood.address, at.theta, eta, functions.likelihood.rest)
+    at_sites, residual = residual_of_sites(linear, precision, predictor, slope / at.root_power)
+    return _Observed(eta, slope, residual, value.item(), at_sites, by_theta.copy())
 
 
 @compiled
@@ -138,19 +212,34 @@ def _centre_bar(functions: Functions, rows: loops.Rows, mean_bar: Array) -> Arra
 
 
 @compiled
+def _by_likelihood(
+    functions: Functions, at: _Theta, seen: _Observed, predictor: Array, pairs: tuple[tuple[Array, Array], ...]
+) -> Array:  # pragma: no cover - compiled
+    """The gradient by θ of the likelihood, and of its sites' power.
+
+    The pairs are the sites' b, m and D, with what is the derivative by each in units of ``1/√ρ``: see
+    `pymc_rmhmc.geometry.charts.diagonal.DiagonalConditional.sites_pullback`.
+    """
+    by_unit = -np.dot(seen.residual, predictor)
+    for value, bar in pairs:
+        by_unit += np.dot(value, bar)
+    return seen.by_theta + _power_pullback(functions.powers, at, 0.5 * by_unit - seen.at_sites)
+
+
+@compiled
 def _conclude(
-    at: _Theta, chart: Chart, gaussians: tuple[Array, Array, Array], evidence: float, residual: float, value: float,
-    noise_bar: Array, arrays: tuple[Array, Array, Array, Array, Array], scales: tuple[Array, Array],
+    at: _Theta, chart: Chart, gaussians: tuple[Array, Array, Array], evidence: float, seen: _Observed,
+    arrays: tuple[Array, Array, Array, Array], scales: tuple[Array, Array],
 ) -> Evaluated:  # pragma: no cover - compiled  # fmt: skip
     """Value and gradient, of all parts.
 
-    Of the sites' b and their slope at the mean, and the mean; what the arrow adds to the evidence; ψ; ``Σ ℓ``; the
-    gradient by z; η, the likelihood's slope, y, D, all derivatives by θ; location and scale.
+    Of the sites' b and their slope at the mean, and the mean; what the arrow adds to the evidence; the likelihood; the
+    gradient by z, y, D, all derivatives by θ; location and scale.
     """
     linear, site_slope, mean = gaussians
-    eta, slope, standard, spread, by_theta = arrays
+    noise_bar, standard, spread, by_theta = arrays
     d = at.standard.size
-    log_density = at.log_rest + residual + at.log_volume + evidence
+    log_density = at.log_rest + seen.value - seen.at_sites + at.log_volume + evidence
     for i in range(mean.size):
         log_density += 0.5 * (linear[i] + site_slope[i]) * mean[i]
     gradient, total = np.empty(d + noise_bar.size), np.dot(mean, mean) + np.dot(spread, spread)
@@ -166,8 +255,9 @@ def _conclude(
     # What is not a number anywhere is none in one of these.
     usable = math.isfinite(total + log_density + np.dot(gradient, gradient))
     return Evaluated(
-        usable, at.theta, eta, slope, standard, scales[0], scales[1], at.log_rest + value, log_density, gradient
-    )
+        usable, at.theta, seen.eta, seen.slope, standard, scales[0], scales[1], at.log_rest + seen.value, log_density,
+        gradient,
+    )  # fmt: skip
 
 
 def _evaluate_standing(
@@ -177,30 +267,32 @@ def _evaluate_standing(
     centre, given, location, scale, shift = call_for_five_vectors(
         functions.prior.address, (at.theta,), functions.prior.rest
     )
-    mean, spread = _mean(rows, centre, shift), given.copy()
-    site_slope = form.linear - form.precision * mean
-    factors, log_determinant, linear, centred, gained, explained = call_apart(
+    # From here to the derivatives that the model's functions take, in units of 1/√ρ.
+    root = at.root_power
+    mean, spread, linear = root * _mean(rows, centre, shift), root * given, root * form.linear
+    site_slope = linear - form.precision * mean
+    factors, log_determinant, pull, centred, gained, explained = call_apart(
         form.passes.begin, loops.begin, (rows, form.gram, spread, site_slope)
     )
     pulled, moved, placed, predicted = call_apart(
-        form.passes.place, loops.place_by_root, (rows, form.root, factors, linear, noise)
+        form.passes.place, loops.place_by_root, (rows, form.root, factors, pull, noise)
     )
-    eta = mean + predicted
-    found, slope, by_theta = call_likelihood(functions.likelihood.address, at.theta, eta, functions.likelihood.rest)
-    at_sites, residual = residual_of_sites(form.linear, form.precision, eta, slope)
+    predictor = mean + predicted
+    seen = _observe(functions, at, (linear, form.precision), predictor)
     noise_bar, pushed, spread_bar = call_apart(
         form.passes.pullback, loops.pullback_by_root,
-        (rows, form.gram, form.root, factors, residual, (pulled, moved, linear, centred)),
+        (rows, form.gram, form.root, factors, seen.residual, (pulled, moved, pull, centred)),
     )  # fmt: skip
-    mean_bar = residual - form.precision * pushed + site_slope - form.precision * explained
+    mean_bar = seen.residual - form.precision * pushed + site_slope - form.precision * explained
+    pairs = (linear, mean + explained + pushed), (mean, mean_bar), (spread, spread_bar)
+    by_theta, weights = _by_likelihood(functions, at, seen, predictor, pairs), root * mean_bar
     gradient = functions.prior_gradient
     (by_prior,) = call_for_vector(
-        gradient.address, (at.theta, _centre_bar(functions, rows, mean_bar), spread_bar, mean_bar), gradient.rest
+        gradient.address, (at.theta, _centre_bar(functions, rows, weights), root * spread_bar, weights), gradient.rest
     )
-    value = found.item()
     return _conclude(
-        at, form.chart, (form.linear, site_slope, mean), 0.5 * (gained - log_determinant), value - at_sites, value,
-        noise_bar, (eta, slope, placed, spread, by_theta + by_prior), (location, scale),
+        at, form.chart, (linear, site_slope, mean), 0.5 * (gained - log_determinant), seen,
+        (noise_bar, placed, spread, by_theta + by_prior), (location, scale),
     )  # fmt: skip
 
 
@@ -238,26 +330,27 @@ def _evaluate_moving(
     )
     rows = _rows_of(form, directions)
     gram = call_apart(form.passes.gram, loops.gram_of, (rows, precision, form.pattern.n_apart))
-    mean, spread = _mean(rows, centre, shift), given.copy()
-    site_slope = form.linear - precision * mean
-    factors, log_determinant, linear, centred, gained, explained = call_apart(
+    # From here to the derivatives that the model's functions take, in units of 1/√ρ.
+    root = at.root_power
+    mean, spread, linear = root * _mean(rows, centre, shift), root * given, root * form.linear
+    site_slope = linear - precision * mean
+    factors, log_determinant, pull, centred, gained, explained = call_apart(
         form.passes.begin, loops.begin, (rows, gram, spread, site_slope)
     )
     pulled, moved, placed, predicted = call_apart(
-        form.passes.place, loops.place_by_sites, (rows, form.root, factors, linear, noise)
+        form.passes.place, loops.place_by_sites, (rows, form.root, factors, pull, noise)
     )
-    eta = mean + predicted
-    found, slope, by_theta = call_likelihood(functions.likelihood.address, at.theta, eta, functions.likelihood.rest)
-    at_sites, residual = residual_of_sites(form.linear, precision, eta, slope)
+    predictor = mean + predicted
+    seen = _observe(functions, at, (linear, precision), predictor)
     noise_bar, pushed, spread_bar = call_apart(
         form.passes.pullback, loops.pullback_by_sites,
-        (rows, gram, form.root, factors, residual, (pulled, moved, linear, centred)),
+        (rows, gram, form.root, factors, seen.residual, (pulled, moved, pull, centred)),
     )  # fmt: skip
     k, centre_slope = spread.size, site_slope - precision * explained
-    mean_bar = residual - precision * pushed + centre_slope
+    mean_bar = seen.residual - precision * pushed + centre_slope
     # See `pymc_rmhmc.geometry.charts.moving_design`.
     left, right = np.empty((3, mean.size)), np.empty((3, k))
-    left[0] = residual - precision * pushed
+    left[0] = seen.residual - precision * pushed
     left[1] = site_slope + form.root * noise[k:] - precision * predicted
     left[2] = centre_slope
     right[0], right[1] = placed * spread, noise_bar[:k] * spread
@@ -265,15 +358,16 @@ def _evaluate_moving(
     bars = call_apart(
         form.passes.entry_bars, loops.entry_bars, (form.pattern, rows, factors, precision, left, right)
     )
-    directions_bar, gradient = _directions_bar(form, directions.shape, bars, mean_bar, centre), functions.prior_gradient
+    pairs = (linear, mean + explained + pushed), (mean, mean_bar), (spread, spread_bar)
+    by_theta, weights = _by_likelihood(functions, at, seen, predictor, pairs), root * mean_bar
+    directions_bar, gradient = _directions_bar(form, directions.shape, bars, weights, centre), functions.prior_gradient
     (by_prior,) = call_for_vector(
         gradient.address,
-        (at.theta, _centre_bar(functions, rows, mean_bar), spread_bar, mean_bar, directions_bar), gradient.rest,
+        (at.theta, _centre_bar(functions, rows, weights), root * spread_bar, weights, directions_bar), gradient.rest,
     )  # fmt: skip
-    value = found.item()
     return _conclude(
-        at, form.chart, (form.linear, site_slope, mean), 0.5 * (gained - log_determinant), value - at_sites, value,
-        noise_bar, (eta, slope, placed, spread, by_theta + by_prior), (location, scale),
+        at, form.chart, (linear, site_slope, mean), 0.5 * (gained - log_determinant), seen,
+        (noise_bar, placed, spread, by_theta + by_prior), (location, scale),
     )  # fmt: skip
 
 

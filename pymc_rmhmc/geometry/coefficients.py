@@ -2,8 +2,7 @@
 
 With a few observations a group the arithmetic of an evaluation takes a third of what Python takes to lead through it.
 So `pymc_rmhmc.geometry.coefficient_density` evaluates the commonest form in one call: one block of coefficients that an
-arrow reads, sites that stand still, and a model that PyTensor has compiled. What this cannot evaluate, the target does,
-and says why.
+arrow reads, in a model that PyTensor has compiled. What this cannot evaluate, the target does, and says why.
 """
 
 from __future__ import annotations
@@ -20,11 +19,20 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import arrow_loops as loops
 from pymc_rmhmc.geometry.charts.arrow import Arrow, MovingArrow
 from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional, log_prior_of
+from pymc_rmhmc.geometry.charts.moving_sites import MovingSites
 from pymc_rmhmc.geometry.charts.site import GaussianSites
-from pymc_rmhmc.geometry.coefficient_density import Evaluated, Functions, MovingForm, Passes, StandingForm, evaluate
+from pymc_rmhmc.geometry.coefficient_density import (
+    Evaluated,
+    Functions,
+    MovingForm,
+    Passes,
+    Powers,
+    StandingForm,
+    evaluate,
+)
 from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
-from pymc_rmhmc.geometry.latent_blocks import JointBlock
+from pymc_rmhmc.geometry.latent_blocks import JointBlock, Sites, sites_at
 from pymc_rmhmc.geometry.native import (
     NativeFunction,
     call_for_five_vectors,
@@ -156,15 +164,15 @@ def compiled_coefficients(target: JointTarget) -> CoefficientsTarget | None:
     """A target's density in compiled calls; None where it has another form, or a part that is not compiled."""
     (block, *others), (sites, *_) = target.density.blocks, target.sites
     prior = None if others else block.compiled_prior()
-    if prior is None or not isinstance(sites, GaussianSites):
+    if prior is None:
         return None
     theta = target.chart.place(np.zeros(target.n_theta)).theta
     try:
-        conditional = target.conditional(0, theta, sites)
+        conditional = target.conditional(0, theta, sites_at(block, theta, sites))
     except PriorFailure:
         return None
-    form = _form(target, sites, conditional)
-    functions = None if form is None else _functions(target, prior, theta, block)
+    form = _form(target, sites.sites if isinstance(sites, MovingSites) else sites, conditional)
+    functions = None if form is None else _functions(target, prior, theta, block, sites)
     return None if form is None or functions is None else CoefficientsTarget(target, functions, form)
 
 
@@ -200,7 +208,9 @@ def _passes(weighted: Arrow | MovingArrow) -> Passes:
     return Passes(begin, place, pullback, by_rows, bars)
 
 
-def _functions(target: JointTarget, prior: Any, theta: Array, block: JointBlock) -> Functions | None:
+def _functions(
+    target: JointTarget, prior: Any, theta: Array, block: JointBlock, sites: Sites
+) -> Functions | None:
     """The model's functions by their addresses; None if one has none."""
     (values, values_rest), (gradient, gradient_rest), centre_moves = prior
     rest, rest_rest = target.density.compiled_rest()
@@ -214,6 +224,19 @@ def _functions(target: JointTarget, prior: Any, theta: Array, block: JointBlock)
         native_function(values, (theta,), values_rest, call),
         native_function(gradient, (theta, k, k, n, *moves), gradient_rest, call_for_vector),
     )
-    if found is None or any(each is None for each in others):
+    powers = _powers(block, theta, sites) if isinstance(sites, MovingSites) else None
+    missing = isinstance(sites, MovingSites) and powers is None
+    if found is None or missing or any(each is None for each in others):
         return None
-    return Functions(*others, NativeFunction(found.address, found.rest), bool(centre_moves))  # type: ignore[arg-type]
+    likelihood_here = NativeFunction(found.address, found.rest)
+    return Functions(*others, likelihood_here, bool(centre_moves), powers)  # type: ignore[arg-type]
+
+
+def _powers(block: JointBlock, theta: Array, sites: MovingSites) -> Powers | None:
+    """What sites follow; None if that is not compiled."""
+    (information, rest), (gradient, gradient_rest) = block.compiled_information()
+    one, other = (
+        native_function(information, (theta, sites.eta), rest, call_for_vector),
+        native_function(gradient, (theta, sites.eta, sites.information), gradient_rest, call_for_vector),
+    )
+    return None if one is None or other is None else Powers(one, other, sites.eta, sites.information)

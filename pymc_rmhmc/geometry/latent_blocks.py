@@ -97,6 +97,9 @@ class JointBlock(Protocol):
     def information_pullback(self, theta: Array, eta: Array, bar: Array) -> Array:
         """``Σ ∂I/∂θ Ī``, (d,)."""
 
+    def compiled_information(self) -> tuple[Bound, Bound]:
+        """The functions that the two call, where sites move, and what they take after what is given there."""
+
     def prior(self, theta: Array) -> tuple[Any, ...]:
         """What the latents' prior is at θ.
 

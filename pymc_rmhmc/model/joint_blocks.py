@@ -112,6 +112,10 @@ class Block:
         """``Σ ∂I/∂θ Ī``, (d,)."""
         return self._informations[1](theta, eta, bar)[0]
 
+    def compiled_information(self) -> Any:
+        """The functions that the two call, and what they take after what is given there."""
+        return tuple((each.function, each.bound) for each in self._informations)
+
     def _compile_information(
         self, model: pm.Model, theta: Hyperparameters, observed: Sequence[Terms], shift: TensorVariable, *,
         together: bool = False,
