@@ -14,6 +14,7 @@ from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.metrics import LatentMetric
 from pymc_rmhmc.geometry.prior import FactorizedPrior
 from pymc_rmhmc.geometry.target import LatentTarget, Tempering
+from tests.statistical.ranks import Looks
 from tests.unit.toys import LIKELIHOODS, PRIORS, ToyPrior, wide_prior
 
 N = 3
@@ -107,26 +108,31 @@ class Outcome:
     moved: float
 
 
+def changed(changes: np.ndarray) -> float:
+    """p-value of means of changes that are 0 (z-tests, Bonferroni)."""
+    z = changes.mean(axis=0) / (changes.std(axis=0) / np.sqrt(len(changes)))
+    return min(1.0, 2.0 * float(norm.sf(np.abs(z)).min()) * z.size)
+
+
 def stationarity(
     target: LatentTarget, flow, integrator, cell: Cell, count: int, seed: int, transitions: int = 2,
-    move: Callable = transition,
+    move: Callable = transition, until: float | None = None,
 ) -> Outcome:  # fmt: skip
-    """Move exact draws and test that no feature's mean has changed (paired z-tests, Bonferroni)."""
+    """Move exact draws and test that no feature's mean has changed."""
     rng = np.random.default_rng(seed)
-    before, after, failures, accepted = [], [], 0, 0.0
-    for start in exact_draws(target, count, rng):
-        state = flow.state(start)
+    changes, distances, failures, accepted, looks = [], [], 0, 0.0, Looks(count, until, changed)
+    starts = exact_draws(target, count, rng)
+    like = np.array([features(target, start) for start in starts])
+    while not looks.decided(changes):
+        before = like[len(changes)]
+        state = flow.state(starts[len(changes)])
         for _ in range(transitions):
             outcome = move(flow, integrator, state, cell.n_steps, cell.step_size, rng)
             failures += bool(outcome.failure)
             accepted += outcome.acceptance
             state = outcome.state
-        before.append(features(target, start))
-        after.append(features(target, state.position))
-    before, after = np.array(before), np.array(after)
-    changes = squash(after, before) - squash(before, before)
-    z = changes.mean(axis=0) / (changes.std(axis=0) / np.sqrt(count))
-    p = min(1.0, 2.0 * norm.sf(np.abs(z)).min() * z.size)
-    total = count * transitions
-    return Outcome(float(p), failures / total, accepted / total, float(np.abs(after - before)[:, 0].mean()))
-
+        after = features(target, state.position)
+        changes.append(squash(after, like) - squash(before, like))
+        distances.append(abs(after[0] - before[0]))
+    total = len(changes) * transitions
+    return Outcome(looks.p_value(changes), failures / total, accepted / total, float(np.mean(distances)))

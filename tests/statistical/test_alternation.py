@@ -34,8 +34,8 @@ from tests.statistical.joint_cases import (
     Sum,
     absurd_sites,
 )
+from tests.statistical.ranks import PLACES, Looks, rank
 from tests.statistical.test_joint import following, watched, width
-from tests.statistical.test_sbc import PLACES, p_value, rank
 from tests.steps.conftest import draw
 from tests.steps.test_joint_sampling import two_scales
 
@@ -111,14 +111,14 @@ BOTH = {"turns": (at_once, at_once), "length": SHORT}
 
 def calibrate(
     problem: Problem, kernel_class=Alternation, seed: int = 1, sites: GaussianSites | None = None,
-    emulate=absurd_emulator, turns=(backwards, forwards), length=LENGTH,
+    emulate=absurd_emulator, turns=(backwards, forwards), length=LENGTH, until: float | None = None,
 ):  # fmt: skip
     """As `test_sbc.calibrate`, in one direction with the reversed order: p-value, failure rate, two acceptances."""
-    rng, joint, ranks = np.random.default_rng(seed), problem.joint, []
+    rng, joint, ranks, looks = np.random.default_rng(seed), problem.joint, [], Looks(problem.simulations, until)
     d, n = joint.theta.size, problem.latents.n
     sites = absurd_sites(n) if sites is None else sites
     chart, failures, accepted, count = bent_chart(problem), 0, np.zeros(2), 0
-    for _ in range(problem.simulations):
+    while not looks.decided(ranks):
         theta, values, y = problem.simulate(rng)
         problem.observe(y)
         target = JointTarget(joint, [following(joint.blocks[0], d, sites)], chart)
@@ -136,7 +136,7 @@ def calibrate(
                 others.append(watched(target, kernel.joint_point))
         kernel.stand(start)
         ranks.append(rank(watched(target, kernel.joint_point), np.array(others), rng))
-    return p_value(np.array(ranks)), failures / count, *(accepted / (count / 2))
+    return looks.p_value(ranks), failures / count, *(accepted / (count / 2))
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -335,7 +335,7 @@ AT_ONCE = {AtOnceWithoutEvidence: 300, AtOnceAndNotBack: 800}
 def test_every_mutant_is_rejected(mutant):
     problem = replace(INFORMED, simulations=MUTANTS[mutant])
     sites = NARROW if mutant is WithoutEvidence else None
-    p_values = [calibrate(problem, mutant, seed, sites)[0] for seed in range(2)]
+    p_values = [calibrate(problem, mutant, seed, sites, until=LEVEL)[0] for seed in range(2)]
     assert max(p_values) < LEVEL, p_values
 
 
@@ -343,7 +343,7 @@ def test_every_mutant_is_rejected(mutant):
 def test_every_mutant_that_moves_both_at_once_is_rejected(mutant):
     problem = replace(INFORMED, simulations=AT_ONCE[mutant])
     sites = NARROW if mutant is AtOnceWithoutEvidence else None
-    p_values = [calibrate(problem, mutant, seed, sites, **BOTH)[0] for seed in range(2)]
+    p_values = [calibrate(problem, mutant, seed, sites, until=LEVEL, **BOTH)[0] for seed in range(2)]
     assert max(p_values) < LEVEL, p_values
 
 

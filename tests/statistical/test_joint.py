@@ -19,7 +19,7 @@ from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model import read_joint, read_structure
 from pymc_rmhmc.steps.block_sampler import BlockSampler
-from tests.statistical.test_sbc import PLACES, p_value, rank
+from tests.statistical.ranks import PLACES, Looks, p_value, rank
 from tests.steps.conftest import draw
 
 pytestmark = pytest.mark.slow
@@ -133,16 +133,16 @@ def following(block, d: int, sites: GaussianSites):
 
 def calibrate(
     case, target_class=JointTarget, seed: int = 1, sites=None, n_steps: int = 4, step_size: float = 0.35,
-    chart: MarginalChart | None = None,
+    chart: MarginalChart | None = None, until: float | None = None,
 ):  # fmt: skip
     """As `test_sbc.calibrate`: p-value, failure rate and acceptance."""
-    rng, joint, ranks = np.random.default_rng(seed), case.joint, []
+    rng, joint, ranks, looks = np.random.default_rng(seed), case.joint, [], Looks(case.simulations, until)
     failures, accepted, integrator = 0, 0.0, RotationSplitting()
     if sites is None:  # as little to do with the data as the chart
         n = joint.blocks[0].n_sites
         sites = GaussianSites(np.full(n, 0.3), np.full(n, 0.6))
     chart, block, d = chart or poor_chart(joint.theta.size), joint.blocks[0], joint.theta.size
-    for _ in range(case.simulations):
+    while not looks.decided(ranks):
         theta, values, y = case.simulate(rng)
         case.observe(y)
         target = target_class(joint, [following(block, d, sites)], chart)
@@ -157,8 +157,8 @@ def calibrate(
                 accepted += outcome.acceptance
                 others.append(watched(target, state.point))
         ranks.append(rank(watched(target, start.point), np.array(others), rng))
-    moves = case.simulations * (PLACES - 1)
-    return p_value(np.array(ranks)), failures / moves, accepted / moves
+    moves = len(ranks) * (PLACES - 1)
+    return looks.p_value(ranks), failures / moves, accepted / moves
 
 
 CASES = {
@@ -226,7 +226,7 @@ class WithoutData(JointTarget):
 
 @pytest.mark.parametrize("mutant", [WithoutEvidence, WithoutSites, WithoutScale, WithoutData])
 def test_every_mutant_is_rejected(mutant):
-    p_values = [calibrate(CASES["poisson"], mutant, seed)[0] for seed in range(3)]
+    p_values = [calibrate(CASES["poisson"], mutant, seed, until=LEVEL)[0] for seed in range(3)]
     assert max(p_values) < LEVEL, p_values
 
 
@@ -243,7 +243,7 @@ def test_the_volume_of_a_bent_chart_is_needed():
     assert p > LEVEL
     assert failure_rate < 0.05
     assert 0.5 < acceptance < 0.9999
-    p_values = [calibrate(case, WithoutVolume, seed, chart=BENT)[0] for seed in range(3)]
+    p_values = [calibrate(case, WithoutVolume, seed, chart=BENT, until=LEVEL)[0] for seed in range(3)]
     assert max(p_values) < LEVEL, p_values
 
 

@@ -40,8 +40,8 @@ from tests.statistical.joint_cases import (
     Warped,
     absurd_sites,
 )
+from tests.statistical.ranks import PLACES, Looks
 from tests.statistical.test_joint import WithoutData, calibrate, following, poor_chart
-from tests.statistical.test_sbc import PLACES, p_value
 
 pytestmark = pytest.mark.slow
 
@@ -254,7 +254,7 @@ MUTANTS = {
 }
 
 
-def calibrate_in_cell(problem: Problem, target_class=JointTarget, seed: int = 1):
+def calibrate_in_cell(problem: Problem, target_class=JointTarget, seed: int = 1, until: float | None = None):
     """With sites that are narrow, so that their evidence depends on the hyperparameters."""
     n = problem.latents.n
     # `following` makes sites that move weaker; and a design moves the evidence of strong ones alone.
@@ -264,13 +264,13 @@ def calibrate_in_cell(problem: Problem, target_class=JointTarget, seed: int = 1)
     # More sites than values are narrower yet, and one power for all sites of coefficients moves them together.
     moves_together = block.has_moving_sites and block.design_shape is not None
     step_size = 0.2 if isinstance(problem.latents, Beside) else 0.25 if moves_together else 0.35
-    return calibrate(problem, target_class, seed, sites, step_size=step_size)
+    return calibrate(problem, target_class, seed, sites, step_size=step_size, until=until)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_every_mutant_is_rejected(name):
     problem, mutant = MUTANTS[name]
-    p_values = [calibrate_in_cell(problem, mutant, seed)[0] for seed in range(3)]
+    p_values = [calibrate_in_cell(problem, mutant, seed, LEVEL)[0] for seed in range(3)]
     assert max(p_values) < LEVEL, p_values
 
 
@@ -317,14 +317,14 @@ def regression_on(draws, sites: GaussianSites) -> GaussianSites:
     return found
 
 
-def stationarity(problem: Problem, window: int, seed: int) -> tuple[float, float]:
+def stationarity(problem: Problem, window: int, seed: int, until: float | None = None) -> tuple[float, float]:
     """Truths moved for a while given their data have the prior still: p-value, and how many trajectories failed.
 
     With a `window` the sites are refitted before each trajectory to as many of the last draws.
     """
     rng, joint, ranks, failures, n_moves = np.random.default_rng(seed), problem.joint, [], 0, 30
-    chart, n = poor_chart(joint.theta.size), problem.latents.n
-    for _ in range(problem.simulations):
+    chart, n, looks = poor_chart(joint.theta.size), problem.latents.n, Looks(problem.simulations, until)
+    while not looks.decided(ranks):
         theta, values, y = problem.simulate(rng)
         problem.observe(y)
         sites, draws = GaussianSites(np.full(n, -0.2), np.full(n, 1.0)), []
@@ -347,11 +347,11 @@ def stationarity(problem: Problem, window: int, seed: int) -> tuple[float, float
             draws.append(state.point)
         uniform = norm.cdf(problem.standardised(theta, values))
         ranks.append(np.minimum((PLACES * uniform).astype(int), PLACES - 1))
-    return p_value(np.array(ranks)), failures / (n_moves * problem.simulations)
+    return looks.p_value(ranks), failures / (n_moves * len(ranks))
 
 
 def test_sites_that_change_during_the_draws_are_rejected():
-    p_values = [stationarity(SCARCE, 4, seed)[0] for seed in range(2)]
+    p_values = [stationarity(SCARCE, 4, seed, LEVEL)[0] for seed in range(2)]
     assert max(p_values) < LEVEL, p_values
 
 

@@ -21,9 +21,9 @@ from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model import JointModel
 from pymc_rmhmc.steps.alternation import Alternation
 from tests.statistical.joint_cases import LIKELIHOODS, LOGISTIC, Grid, Problem, Process, Rows, Sum, absurd_sites
+from tests.statistical.ranks import PLACES, Looks, rank
 from tests.statistical.test_alternation import LENGTH, absurd_emulator, backwards, bent_chart, forwards, in_density
 from tests.statistical.test_joint import following, watched
-from tests.statistical.test_sbc import PLACES, p_value, rank
 
 pytestmark = pytest.mark.slow
 
@@ -104,14 +104,14 @@ def seen(target: JointTarget, kernel: Alternation) -> np.ndarray:
 
 def calibrate(
     problem: Problem, kernel_class=Alternation, seed: int = 1, *, joint: JointModel | None = None, count: int = 1,
-    sites: GaussianSites | None = None, turns: bool = True,
+    sites: GaussianSites | None = None, turns: bool = True, until: float | None = None,
 ):  # fmt: skip
     """As `test_alternation.calibrate`, of a kernel that moves the parameters `count` times before its turns."""
     rng, joint, ranks = np.random.default_rng(seed), problem.joint if joint is None else joint, []
     d, sites, chart = joint.theta.size, sites or absurd_sites(problem.latents.n), bent_chart(problem)
     poor = poor_chart(chart.location[joint.of_likelihoods])
-    failures, before, turned = 0, [], []
-    for _ in range(problem.simulations):
+    failures, before, turned, looks = 0, [], [], Looks(problem.simulations, until)
+    while not looks.decided(ranks):
         theta, values, y = problem.simulate(rng)
         problem.observe(y)
         target = JointTarget(joint, [following(joint.blocks[0], d, sites)], chart)
@@ -130,7 +130,7 @@ def calibrate(
         kernel.stand(start)
         ranks.append(rank(seen(target, kernel), np.array(others), rng))
     rates = np.reshape(turned, (-1, 2)).mean(axis=0) if turns else (np.nan, np.nan)
-    return Calibration(p_value(np.array(ranks)), failures / (len(before) + len(turned)), np.mean(before), *rates)
+    return Calibration(looks.p_value(ranks), failures / (len(before) + len(turned)), np.mean(before), *rates)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -250,7 +250,7 @@ def test_every_mutant_is_rejected(mutant):
     cell, simulations = MUTANTS[mutant]
     problem, options = CELLS[cell]
     problem = replace(problem, simulations=simulations)
-    p_values = [calibrate(problem, mutant, seed, **options).p_value for seed in range(2)]
+    p_values = [calibrate(problem, mutant, seed, until=LEVEL, **options).p_value for seed in range(2)]
     assert max(p_values) < LEVEL, p_values
 
 
@@ -266,7 +266,7 @@ def test_a_parameter_that_the_latents_know_of_is_rejected():
     problem, options = CELLS["amplitude"]
     problem = replace(problem, simulations=80)
     wrong = with_the_amplitude(problem)
-    p_values = [calibrate(problem, seed=seed, joint=wrong, **options).p_value for seed in range(2)]
+    p_values = [calibrate(problem, seed=seed, joint=wrong, until=LEVEL, **options).p_value for seed in range(2)]
     assert max(p_values) < LEVEL, p_values
 
 
