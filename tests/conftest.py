@@ -1,6 +1,11 @@
 """What all tests share."""
 
 import gc
+import os
+
+# Two threads that wait for each other take a thousand times as long over a small matrix as one.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytensor
 import pytest
