@@ -65,6 +65,7 @@ DRAWS: dict[tuple[str, str], int] = {
     },
     ("hsgp 100", "nutpie"): 20000,
     ("hsgp 100", "nutpie centred"): 20000,
+    ("hsgp 20x20", "nutpie centred"): 30000,
     ("usps", "nutpie"): 2000,
 }
 # A worker stops its sampler after the limit of the sampler's own seconds. What it needs besides (to compile, to
