@@ -28,7 +28,7 @@ class RMHMCError(Exception):
 
 
 class ConfigurationError(RMHMCError, ValueError):
-    """An option of a sampler, metric or integrator is unknown, out of range or contradicts another."""
+    """An option is unknown, out of range, without effect or contradicts another, or a start has no finite density."""
 
 
 class SamplingError(RMHMCError, RuntimeError):
@@ -44,7 +44,7 @@ class UnsupportedLikelihoodError(UnsupportedModelError):
 
 
 class DataError(RMHMCError, ValueError):
-    """Data are not finite, are out of the distribution's support, or have changed their shape."""
+    """Data or a result are missing, not finite, out of the distribution's support, or have changed their shape."""
 
 
 class CovarianceError(RMHMCError, np.linalg.LinAlgError):

@@ -52,7 +52,9 @@ def compare(
         own time for the whole run, which adds tuning, starting the processes and the storing of draws (but
         not compiling before it). ``ESS/s`` is the smallest ESS, bulk or tail, over all parameters, divided
         by the seconds with tuning; ``ESS/s (sampling)`` leaves tuning out. A parameter that never moved
-        has ESS 0, unless it moved in no result: it is then a constant, and left out. ``failures`` are
+        has ESS 0, unless it moved in no result: it is then a constant, and left out. ``ESS bulk min`` to ``ESS tail
+        median`` are the smallest and the median over parameters, ``R-hat max`` the largest, ``E-BFMI min`` the
+        smallest over chains (below about 0.3 is a bad sign). ``failures`` are
         RMHMC's failed trajectories after tuning, or divergences where none are recorded.
         ``mean difference`` is the largest difference of posterior means from the reference, in Monte Carlo
         standard errors of the difference. What could not be known is nan, and ``df.attrs["notes"]`` says

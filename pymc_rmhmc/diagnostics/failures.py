@@ -118,7 +118,7 @@ def summarize_failures(idata: Any) -> FailureSummary:
     Returns
     -------
     FailureSummary
-        Its string is a table with what to do.
+        Its string says how many failed, why, and what to do.
 
     Raises
     ------

@@ -31,7 +31,23 @@ ON_A_GRID = "whitened Gaussian process on a grid (Kronecker product)"
 
 @dataclass(frozen=True)
 class BlockDescription:
-    """One latent Gaussian block in words."""
+    """One latent Gaussian block in words.
+
+    Attributes
+    ----------
+    name : str
+        The latent functions.
+    n_latent, n_sites : int
+        How many latent values, and how many numbers the likelihood reads.
+    prior : str
+        Of the latent values.
+    likelihoods : tuple of str
+        With their links.
+    kinds : tuple of str
+        The curvatures that they give, which are position-dependent metrics.
+    depends_on : tuple of str
+        The hyperparameters that enter.
+    """
 
     name: str
     n_latent: int

@@ -64,9 +64,9 @@ class RMHMC(BlockedStep):
     robust regression and the like, and in the flat metric the continuous hyperparameters together with them,
     in one chain. Latent vectors are GPs (on a grid too), MvNormals, random walks, autoregressions and areal models,
     sums of them, and coefficients of linear predictors. Hyperparameters are taken in where no variable that is
-    left to others decides how latent values are read, and, for sums and coefficients, where the likelihood is
-    registered. Otherwise the latent values are sampled given everything else, and the log says why. What is not
-    sampled here is left to PyMC's other steps.
+    left to others decides how latent values are read, and, for sums, coefficients and rows, where the likelihood is
+    registered; at most 1000 of them. Otherwise the latent values are sampled given everything else, and the log says
+    why. What is not sampled here is left to PyMC's other steps.
 
     Parameters
     ----------
@@ -97,7 +97,8 @@ class RMHMC(BlockedStep):
     max_steps : int, optional
         The most steps in a trajectory; 100 by default.
     init : {"auto", "laplace", "keep"}
-        "laplace" starts from a draw of the Laplace approximation, "keep" from the given point. "auto" is
+        "laplace" starts from a draw of the Gaussian approximation that the chain begins with (Laplace's, with
+        hyperparameters a variational one), "keep" from the given point. "auto" is
         "laplace" if the chain's first point is the model's own initial point and no variable that is
         sampled here has an `initval`. A step cannot know whether `initvals` were given: a start that equals the
         default needs "keep".
