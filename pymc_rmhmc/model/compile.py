@@ -18,14 +18,16 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.model.components import GaussianComponent, LatentReader, LatentRow
 from pymc_rmhmc.model.graphs import PYTHON_MODE
-from pymc_rmhmc.model.observations import ObservationReader, RegisteredReader, make_reader
+from pymc_rmhmc.model.observations import AffineReader, RegisteredReader
 from pymc_rmhmc.model.site_likelihood import BoundTerm, SiteLikelihood
-from pymc_rmhmc.model.structure import LatentBlock, ModelStructure
+from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, Observation
+from pymc_rmhmc.model.unregistered_readers import PredictedReader, UnregisteredReader
 
 __all__ = ["CompiledBlock", "CompiledModel", "GaussianComponent", "GaussianPrior", "compile_model"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
+type ObservationReader = RegisteredReader | PredictedReader | UnregisteredReader
 
 
 class GaussianPrior(NamedTuple):
@@ -73,8 +75,8 @@ class CompiledBlock:
             self.n_sites = rows[0].size
         else:
             self.n_sites = sum(o.form(point, self._shapes).offset.size for o in observations)
-        registered = [o for o in self._observations if isinstance(o, RegisteredReader)]
-        predictors = [] if self.sites_are_latents else [i for o in registered for i in o.predictor_inputs]
+        affine = [o for o in self._observations if isinstance(o, AffineReader)]
+        predictors = [] if self.sites_are_latents else [i for o in affine for i in o.predictor_inputs]
         self.prior_inputs = _unique([i for r in self._readers for i in r.inputs] + predictors)
         self.likelihood_inputs = _unique([i for o in self._observations for i in o.inputs])
         self.likelihood(point)  # data that cannot be used are found here
@@ -138,8 +140,8 @@ class CompiledBlock:
         """Whether the sites can be the latent values: one value a reading, the same of every latent."""
         if not self._observations:
             return len(self._rows) == 1
-        registered = [o for o in self._observations if isinstance(o, RegisteredReader)]
-        if not all(o.always_reads_values(point, self._shapes) for o in registered):
+        affine = [o for o in self._observations if isinstance(o, AffineReader)]
+        if not all(o.always_reads_values(point, self._shapes) for o in affine):
             return False
         one_row_each = len({row.latent for row in self._rows}) == len(self._rows)
         return one_row_each and len({row.size for row in self._rows}) == 1
@@ -217,15 +219,27 @@ def compile_model(
     return CompiledModel(tuple(blocks), tuple(own_initval), inputs, rest)
 
 
+def _make_reader(
+    model: pm.Model, observation: Observation, sources: Sequence[Any], shapes: Sequence[tuple[int, ...]],
+    point: Point,
+) -> ObservationReader:
+    """The reader that fits an observation of sources with the given shapes."""
+    if observation.likelihood is not None:
+        return RegisteredReader(model, observation, sources)
+    if observation.reading is not None:
+        return PredictedReader(model, observation, sources, point)
+    return UnregisteredReader(model, observation, sources, shapes)
+
+
 def _compile_block(model: pm.Model, block: LatentBlock, point: Point) -> list[CompiledBlock]:
     """One block, or one for each row of a variable whose rows are read apart."""
     readers = [LatentReader(model, latent) for latent in block.latents]
     shapes = [reader.source_shape(point) for reader in readers]
     sources = [latent.source for latent in block.latents]
-    observations = [make_reader(model, o, sources, shapes) for o in block.observations]
+    observations = [_make_reader(model, o, sources, shapes, point) for o in block.observations]
     rows = [row for i, reader in enumerate(readers) for row in reader.rows(i, point)]
     apart = len(readers) == 1 and len(rows) > 1 and all(
-        isinstance(o, RegisteredReader) and o.always_reads_values(point, shapes) for o in observations
+        isinstance(o, AffineReader) and o.always_reads_values(point, shapes) for o in observations
     )
     if not apart:
         return [CompiledBlock(block.name, readers, rows, observations, point)]

@@ -13,7 +13,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
 from pymc_rmhmc.errors import DataError
-from pymc_rmhmc.model.observations import RegisteredReader
+from pymc_rmhmc.model.observations import AffineReader
 from pymc_rmhmc.model.structure import Observation
 
 __all__ = ["DesignReader", "PlainReading", "SameValues"]
@@ -33,7 +33,7 @@ class DesignReader:
     model : pymc.Model
         The model.
     observations : sequence of Observation
-        With registered likelihoods.
+        With linear predictors.
     nodes : sequence of TensorVariable
         What the predictors read.
     shapes : sequence of tuple of int
@@ -46,7 +46,7 @@ class DesignReader:
         self, model: pm.Model, observations: Sequence[Observation], nodes: Sequence[TensorVariable],
         shapes: Sequence[tuple[int, ...]], positions: Sequence[NDArray[np.int64]],
     ) -> None:  # fmt: skip
-        self._readers = [RegisteredReader(model, observation, nodes) for observation in observations]
+        self._readers = [AffineReader(model, observation, nodes) for observation in observations]
         self._shapes, self._positions = list(shapes), list(positions)
         self.shared = [s for reader in self._readers for s in reader.shared]
 
@@ -113,7 +113,7 @@ class PlainReading:
 
     Parameters
     ----------
-    readers : sequence of RegisteredReader
+    readers : sequence of AffineReader
         Of the observations.
     shapes : sequence of tuple of int
         Of the latent vectors.
@@ -126,7 +126,7 @@ class PlainReading:
         Which value, for each reader.
     """
 
-    def __init__(self, readers: Sequence[RegisteredReader], shapes: Sequence[tuple[int, ...]], point: Point) -> None:
+    def __init__(self, readers: Sequence[AffineReader], shapes: Sequence[tuple[int, ...]], point: Point) -> None:
         self._shapes = list(shapes)
         self.sites = [self._index(reader, point) for reader in readers]
         # Only data can move what these read.
@@ -156,7 +156,7 @@ class PlainReading:
     def _data(self) -> list[Any]:
         return [s.get_value(borrow=True) for reader, _ in self._moving for s in reader.linear_inputs.shared]
 
-    def _index(self, reader: RegisteredReader, point: Point) -> NDArray[np.int64]:
+    def _index(self, reader: AffineReader, point: Point) -> NDArray[np.int64]:
         index = reader.form(point, self._shapes).maps[0].index
         assert index is not None
         return index

@@ -26,12 +26,12 @@ from pymc_rmhmc.model.linear_blocks import DesignBlock, DesignSource, Reader, Su
 from pymc_rmhmc.model.linear_normals import ScaledSource, scaled_source
 from pymc_rmhmc.model.moving_design import MovingDesign
 from pymc_rmhmc.model.multipliers import is_never_zero
-from pymc_rmhmc.model.observations import RegisteredReader
+from pymc_rmhmc.model.observations import AffineReader
 from pymc_rmhmc.model.observed_terms import ObservedTerms, Terms, gradient_by
 from pymc_rmhmc.model.priors import LatentVariable, gaussian_candidates
 from pymc_rmhmc.model.scales import scales_first
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, Observation
-from pymc_rmhmc.model.unregistered_terms import UnregisteredTerms
+from pymc_rmhmc.model.unregistered_terms import PredictedTerms, UnregisteredTerms
 
 __all__ = ["NO_HYPERPARAMETERS", "JointBlock", "JointModel", "read_joint"]
 
@@ -152,7 +152,7 @@ def _of_likelihoods(structure: ModelStructure, theta: Hyperparameters) -> NDArra
     readings = [o.reading for o in observations if o.reading is not None]
     parameters = [value for reading in readings for value in reading.parameters.values()]
     # With the latents held all of a likelihood that is not registered is such.
-    parameters += [e for o in observations if o.reading is None for e in _expressions(o)]
+    parameters += [e for o in observations if o.likelihood is None for e in _expressions(o)]
     model = structure.model
     elsewhere = theta.read_by([*priors, *(reading.eta for reading in readings)], model, sources)
     return np.flatnonzero(theta.read_by(parameters, model, sources) & ~elsewhere)
@@ -178,7 +178,7 @@ def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: P
     if plain is None or (others and any(len(r) > 1 for r in rows)):
         return _read_by_a_matrix(model, block, found, shapes, rows, theta, point)
     read = {f.node: shape for f, shape in zip(found, shapes, strict=True)}
-    observed = _terms(model, block, read, theta, plain.sites)
+    observed = _terms(model, block, read, theta, plain.sites, point)
     if others or first.form == "independent" or found[0].is_scaled:
         made = _linear_block(model, block, found, SameValues(size, len(shapes)), theta, observed, point)
     else:
@@ -206,7 +206,8 @@ def _with_unregistered(
     observed: list[Terms] = [
         UnregisteredTerms(model, o, latent.source, shapes[0], theta) for o in block.observations if o.reading is None
     ]
-    observed += _terms(model, replace(block, observations=registered), {latent.source: shapes[0]}, theta, plain.sites)
+    read = {latent.source: shapes[0]}
+    observed += _terms(model, replace(block, observations=registered), read, theta, plain.sites, point)
     made = _vector_block(model, block, theta, observed, rows, shapes[0])
     made.plain = plain
     return made
@@ -242,7 +243,7 @@ def _read_by_a_matrix(
     sizes = reader.sizes(point)
     sites = [np.arange(end - size, end) for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
     read = {f.node: shape for f, shape in zip(found, shapes, strict=True)}
-    observed = _terms(model, block, read, theta, sites)
+    observed = _terms(model, block, read, theta, sites, point)
     return _linear_block(model, block, found, moving or reader, theta, observed, point)
 
 
@@ -341,9 +342,14 @@ def _terms(
     sources: dict[TensorVariable, tuple[int, ...]],
     theta: Hyperparameters,
     sites: Sequence[Sites],
-) -> list[ObservedTerms]:
+    point: Point,
+) -> list[Terms]:
     held = zip(block.observations, sites, strict=True)
-    return [ObservedTerms(model, observation, sources, theta, index) for observation, index in held]
+    return [
+        ObservedTerms(model, observation, sources, theta, index) if observation.likelihood is not None
+        else PredictedTerms(model, observation, sources, theta, index, point)
+        for observation, index in held
+    ]  # fmt: skip
 
 
 def _plain_reading(
@@ -356,7 +362,7 @@ def _plain_reading(
     """
     if len({int(np.prod(shape)) for shape in shapes}) != 1:
         return None
-    readers = [RegisteredReader(model, observation, sources) for observation in block.observations]
+    readers = [AffineReader(model, observation, sources) for observation in block.observations]
     if all(not reader.linear_inputs.values and reader.reads_values(point, shapes) for reader in readers):
         return PlainReading(readers, shapes, point)
     return None
@@ -378,6 +384,6 @@ def _rest(structure: ModelStructure, theta: Hyperparameters) -> GraphFunction:
 def _expressions(observation: Observation) -> list[TensorVariable]:
     """What an observation's likelihood is made of."""
     reading = observation.reading
-    if reading is None:
+    if reading is None or observation.likelihood is None:
         return [e for e in observation.variable.owner.inputs if isinstance(e, TensorVariable)]
     return [reading.eta, *reading.others]

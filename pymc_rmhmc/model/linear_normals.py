@@ -5,28 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import LINEAR_OPERATIONS, core_op, inlined, operation_name, reaches, reaches_by_value
+from pymc_rmhmc.model.affine import is_linear, predictor_node
+from pymc_rmhmc.model.graphs import core_op, operation_name, reaches
 from pymc_rmhmc.model.likelihoods import read_likelihood
 
-__all__ = ["PRODUCTS", "SHAPING", "ScaledSource", "linear_normals", "passed_on", "scaled_source"]
-
-# Operations through which a sum of inputs goes as the sum of what they make of each, beside `LINEAR_OPERATIONS`.
-SHAPING = {
-    "DimShuffle", "Reshape", "Subtensor", "AdvancedSubtensor", "AdvancedSubtensor1", "Join", "Sum", "SpecifyShape",
-    "MakeVector", "Alloc", "ViewOp", "Split", "ExtractDiag", "TensorFromScalar", "ScalarFromTensor",
-}  # fmt: skip
-PRODUCTS = {"Mul", "Dot", "Matmul", "BatchedDot", "Dot22"}
-
+__all__ = ["ScaledSource", "linear_normals", "scaled_source"]
 
 def linear_normals(model: pm.Model, beside: Sequence[TensorVariable] = ()) -> list[TensorVariable]:
     """Free Normals, in any shape, that every likelihood that depends on them reads linearly and together.
@@ -35,79 +28,58 @@ def linear_normals(model: pm.Model, beside: Sequence[TensorVariable] = ()) -> li
     multiplied by a variable `beside` them is none.
     """
     free = [v for v in model.free_RVs if isinstance(v.owner.op, NormalRV) and model.rvs_to_transforms.get(v) is None]
-    readings = {v: read_likelihood(v) for v in model.observed_RVs}
-    etas = [found[1].eta for found in readings.values() if found is not None]
+    shapes = model.eval_rv_shapes()
+    largest = sorted(free, key=lambda v: math.prod(shapes[v.name]), reverse=True)
+    readings = {v: _reading(model, v, largest) for v in model.observed_RVs}
+    etas = [reading.eta for reading in readings.values() if reading is not None]
     candidates = [v for v in free if _is_read(model, v, readings)]
-    if all(_is_linear(eta, [*beside, *candidates]) for eta in etas):
+    if all(is_linear(eta, [*beside, *candidates]) for eta in etas):
         return candidates
     chosen: list[TensorVariable] = []
-    shapes = model.eval_rv_shapes()
-    for variable in sorted(candidates, key=lambda v: math.prod(shapes[v.name]), reverse=True):
-        if all(_is_linear(eta, [*beside, *chosen, variable]) for eta in etas):
+    for variable in [v for v in largest if v in candidates]:
+        if all(is_linear(eta, [*beside, *chosen, variable]) for eta in etas):
             chosen.append(variable)
     return [v for v in candidates if v in chosen]
 
 
-def _is_read(model: pm.Model, variable: TensorVariable, readings: dict) -> bool:
-    """Whether some registered likelihood reads a variable in its predictor, and nothing else in the model does."""
+class _Reading(NamedTuple):
+    """An observed variable's predictor, and what else of it may depend on no coefficient."""
+
+    eta: TensorVariable
+    others: Sequence[TensorVariable]
+
+
+def _reading(model: pm.Model, observed: TensorVariable, largest: Sequence[TensorVariable]) -> _Reading | None:
+    """What a likelihood reads; of one that is not registered, where the largest Normal enters linearly."""
+    found = read_likelihood(observed)
+    if found is not None:
+        return _Reading(found[1].eta, found[1].others)
+    entering = next((v for v in largest if reaches(observed, [v], model.basic_RVs)), None)
+    if entering is None or getattr(observed.owner.op, "ndim_supp", 0) > 0:
+        return None
+    eta = predictor_node(observed, [entering])
+    if eta is None:
+        return None
+    besides = [v for v in largest if reaches(observed, [v], [*model.basic_RVs, eta])]
+    return _Reading(eta, besides)
+
+
+def _is_read(model: pm.Model, variable: TensorVariable, readings: dict[TensorVariable, _Reading | None]) -> bool:
+    """Whether some likelihood reads a variable in its predictor, and nothing else in the model does."""
     others = [*model.potentials, *(v for v in model.free_RVs if v is not variable)]
     if any(reaches(other, [variable], model.basic_RVs) for other in others):
         return False
     read = False
-    for observed, found in readings.items():
+    for observed, reading in readings.items():
         if not reaches(observed, [variable], model.basic_RVs):
             continue
-        if found is None:
+        if reading is None:
             return False
-        _, reading = found
         besides = any(reaches(other, [variable], model.basic_RVs) for other in reading.others)
-        if besides or not _is_linear(reading.eta, [variable]):
+        if besides or not is_linear(reading.eta, [variable]):
             return False
         read = True
     return read
-
-
-def _is_linear(expression: TensorVariable, variables: Sequence[TensorVariable]) -> bool:
-    """Whether no operation between some variables and an expression is anything but affine in all of them."""
-    (expression,), held = inlined([expression], variables), set(variables)
-    moving: dict[Variable, bool] = {}
-    between = {
-        v.owner
-        for v in ancestors([expression], blockers=variables)
-        if v.owner is not None and v not in held and reaches_by_value(v, held, moving)
-    }
-    return all(_is_affine(node, [reaches_by_value(i, held, moving) for i in node.inputs]) for node in between)
-
-
-def _is_affine(node: Apply, moves: Sequence[bool]) -> bool:
-    return not any(moves) or passed_on(node, moves) is not None
-
-
-def passed_on(node: Apply, moves: Sequence[bool]) -> list[int] | None:
-    """The inputs that are multiplied by a number if the output is; None if the output is not affine in what moves.
-
-    Parameters
-    ----------
-    node : Apply
-        An operation.
-    moves : sequence of bool
-        Which of its inputs move.
-    """
-    op = core_op(node.outputs[0])
-    name, kind = operation_name(node.outputs[0]), type(op).__name__
-    everything = list(range(len(moves)))
-    if kind in ("Join", "MakeVector"):  # an axis, where it is an input, has no dimensions
-        return [i for i in everything if kind == "MakeVector" or node.inputs[i].ndim]
-    if kind in ("IncSubtensor", "AdvancedIncSubtensor", "AdvancedIncSubtensor1"):  # of a part, another value
-        return None if any(moves[2:]) else [0, 1]
-    if kind in SHAPING or (isinstance(op, CumOp) and op.mode == "add"):  # a random walk is the sum of its steps
-        # An index or a shape that moves is no number that is passed on.
-        return None if any(moves[1:]) else [0]
-    if name in LINEAR_OPERATIONS:
-        return [1] if name == "Second" else everything
-    if name in PRODUCTS:
-        return [moves.index(True)] if sum(moves) == 1 else None
-    return [0] if name == "TrueDiv" and not moves[1] else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,6 +28,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
 from pymc_rmhmc.errors import DataError
+from pymc_rmhmc.model.affine import PRODUCTS, SHAPING
 from pymc_rmhmc.model.design import SPARSE_SHARE
 from pymc_rmhmc.model.graphs import (
     LINEAR_OPERATIONS,
@@ -37,7 +38,6 @@ from pymc_rmhmc.model.graphs import (
     shared_inputs,
 )
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
-from pymc_rmhmc.model.linear_normals import PRODUCTS, SHAPING
 from pymc_rmhmc.model.observations import predictor_of
 from pymc_rmhmc.model.structure import Observation
 
@@ -62,7 +62,7 @@ class MovingDesign:
     model : pymc.Model
         The model.
     observations : sequence of Observation
-        With registered likelihoods.
+        With linear predictors.
     nodes : sequence of TensorVariable
         What the predictors read.
     shapes : sequence of tuple of int

@@ -7,52 +7,28 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pymc.logprob.utils import ParameterValueError
-from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import DataError, UnsupportedLikelihoodError, UnsupportedModelError
+from pymc_rmhmc.errors import DataError, UnsupportedModelError
 from pymc_rmhmc.model.dependence import linear_inputs
-from pymc_rmhmc.model.graphs import LINEAR_OPERATIONS, PYTHON_MODE, Evaluator, nonlinear_step, shared_inputs, substitute
-from pymc_rmhmc.model.likelihoods import FallbackKernel, LikelihoodKernel, has_diagonal_hessian
+from pymc_rmhmc.model.graphs import LINEAR_OPERATIONS, Evaluator, nonlinear_step, substitute
+from pymc_rmhmc.model.likelihoods import LikelihoodKernel
 from pymc_rmhmc.model.linear_form import LinearForm, NotLinear, SourceMap, read_linear_form
 from pymc_rmhmc.model.site_likelihood import BoundTerm
 from pymc_rmhmc.model.structure import Observation
 
-__all__ = [
-    "ObservationReader",
-    "RegisteredReader",
-    "UnregisteredReader",
-    "log_density_given",
-    "make_reader",
-    "predictor_of",
-    "predictor_of_data",
-]
+__all__ = ["AffineReader", "RegisteredReader", "first_line", "predictor_of", "predictor_of_data"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
 type SiteOf = Callable[[Sequence[SourceMap]], NDArray[np.int64]]
 type Shapes = Sequence[tuple[int, ...]]
 
-# Latent values at which an unregistered likelihood is tried, beside the model's own initial ones.
-TRIED = (0.0, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0, 30.0, -30.0)
-
-
-def make_reader(
-    model: pm.Model, observation: Observation, sources: Sequence[TensorVariable], shapes: Shapes
-) -> ObservationReader:
-    """The reader that fits an observation of sources with the given shapes."""
-    if observation.likelihood is None:
-        return UnregisteredReader(model, observation, sources, shapes)
-    return RegisteredReader(model, observation, sources)
-
-
-class RegisteredReader:
-    """An observed variable with a registered likelihood.
+class AffineReader:
+    """The linear predictor of an observed variable, affine in a block's latent variables.
 
     Parameters
     ----------
@@ -65,22 +41,14 @@ class RegisteredReader:
     """
 
     def __init__(self, model: pm.Model, observation: Observation, sources: Sequence[TensorVariable]) -> None:
-        likelihood, reading = observation.likelihood, observation.reading
-        assert likelihood is not None
-        assert reading is not None
+        assert observation.reading is not None
         self.name = str(observation.variable.name)
-        self.kernel = LikelihoodKernel(likelihood.name)
-        self._likelihood = likelihood
         self._holders = {source: _placeholder(source) for source in sources}
         self._predictor = Evaluator(model, [predictor_of_data(observation)], self._holders)
         valued = predictor_of(model, observation, self._holders)
         self.linear_inputs = linear_inputs(model, valued, list(self._holders.values()))
-        offset = pt.zeros(()) if reading.offset is None else reading.offset
-        parameters = [reading.parameters[name] for name in likelihood.parameters]
-        self._data = Evaluator(model, [observation.value, offset, *parameters])
-        self.inputs = tuple(dict.fromkeys((*self._predictor.inputs, *self._data.inputs)))
-        self.shared = [*self._predictor.shared, *self._data.shared]
-        self._why_not_linear = _reason(self.name, reading.eta, sources)
+        self.shared = list(self._predictor.shared)
+        self._why_not_linear = _reason(self.name, observation.reading.eta, sources)
         self._form: LinearForm | None = None
 
     def form(self, point: Point, shapes: Shapes) -> LinearForm:
@@ -99,7 +67,7 @@ class RegisteredReader:
             try:
                 return self._predictor(point, *sources)[0]
             except IndexError as error:
-                raise DataError(_first_line(error)) from None
+                raise DataError(first_line(error)) from None
 
         try:
             self._form = self._same_form(predictor, shapes) or read_linear_form(predictor, shapes)
@@ -142,6 +110,23 @@ class RegisteredReader:
     def predictor_inputs(self) -> tuple[str, ...]:
         """The value variables that the linear predictor depends on, the latent ones aside."""
         return self._predictor.inputs
+
+
+class RegisteredReader(AffineReader):
+    """An observed variable with a registered likelihood; parameters as `AffineReader`."""
+
+    def __init__(self, model: pm.Model, observation: Observation, sources: Sequence[TensorVariable]) -> None:
+        super().__init__(model, observation, sources)
+        likelihood, reading = observation.likelihood, observation.reading
+        assert likelihood is not None
+        assert reading is not None
+        self.kernel = LikelihoodKernel(likelihood.name)
+        self._likelihood = likelihood
+        offset = pt.zeros(()) if reading.offset is None else reading.offset
+        parameters = [reading.parameters[name] for name in likelihood.parameters]
+        self._data = Evaluator(model, [observation.value, offset, *parameters])
+        self.inputs = tuple(dict.fromkeys((*self._predictor.inputs, *self._data.inputs)))
+        self.shared = [*self._predictor.shared, *self._data.shared]
 
     def bind(self, point: Point, shapes: Shapes, site_of: SiteOf, n_sites: int) -> BoundTerm:
         """The likelihood term of the observations that read a block's sites; others are left out.
@@ -208,168 +193,23 @@ def predictor_of(
 
 
 def predictor_of_data(observation: Observation) -> TensorVariable:
-    """The predictor in the shape of what is observed: one may serve several observations, and is read for each."""
+    """The predictor in the shape of what is observed: one may serve several observations, and is read for each.
+
+    What a likelihood that is not registered makes of its predictor is its own matter.
+    """
     assert observation.reading is not None
+    if observation.likelihood is None:
+        return observation.reading.eta
     return pt.second(pt.zeros_like(observation.value, dtype="float64"), observation.reading.eta)
 
 
-class UnregisteredReader:
-    """An observed variable with any other likelihood that factorises over one latent variable's values.
-
-    Its kernel works on the latent values themselves, repeats and unobserved ones included: the Hessian of
-    the summed log density is diagonal in them, or it is an error.
-    """
-
-    def __init__(
-        self, model: pm.Model, observation: Observation, sources: Sequence[TensorVariable], shapes: Shapes
-    ) -> None:
-        self.name = str(observation.variable.name)
-        held = set(ancestors([observation.variable]))
-        (self._source,) = (i for i, source in enumerate(sources) if source in held)
-        source = sources[self._source]
-        flat = pt.dvector("eta")
-        # The shape is a number: as an expression it would bring the source itself into the graph.
-        whole = flat.reshape(shapes[self._source]) if source.ndim != 1 else flat
-        log_density = log_density_given(model, observation, source, whole)
-        held = set(ancestors([log_density]))
-        values = [v for v in model.value_vars if v in held]
-        self.inputs = tuple(str(v.name) for v in values)
-        # Shared data are arguments like any other: a kernel holds nothing that `pm.set_data` could change.
-        data = pt.as_tensor_variable(observation.value)
-        self.shared = shared_inputs([log_density, data])
-        held_data = {s: s.type(name=s.name) for s in self.shared}
-        log_density, data = clone_replace([log_density, data], held_data)
-        self.kernel = FallbackKernel(flat, (*values, *held_data.values()), log_density)
-        # The value that the latent variable has itself, where it has one: somewhere to evaluate.
-        own = model.rvs_to_values.get(source)
-        self._own_value = None if own is None else str(own.name)
-        self._by_observation = pytensor.function(
-            [flat, *values, *held_data.values()], [log_density, data], mode=PYTHON_MODE, on_unused_input="ignore"
-        )
-        self._checked: tuple[Any, ...] | None = None
-
-    def form(self, point: Point, shapes: Shapes) -> LinearForm:
-        """Every latent value is a site of its own."""
-        size = int(np.prod(shapes[self._source]))
-        maps = tuple(
-            SourceMap(np.arange(size), np.ones(size), None) if i == self._source
-            else SourceMap(np.full(size, -1), np.zeros(size), None)
-            for i in range(len(shapes))
-        )  # fmt: skip
-        return LinearForm(np.zeros(size), maps)
-
-    def bind(self, point: Point, shapes: Shapes, site_of: SiteOf, n_sites: int) -> BoundTerm:
-        """The term on all latent values.
-
-        Raises
-        ------
-        UnsupportedLikelihoodError
-            If an observation depends on several latent values.
-        DataError
-            If observations have no finite log density whatever the latent values are.
-        """
-        return self.bind_whole(point, shapes, None)
-
-    def bind_whole(self, point: Point, shapes: Shapes, index: NDArray[np.int64] | None) -> BoundTerm:
-        """The same, where the latent values are some of the sites."""
-        data = tuple(s.get_value(borrow=True) for s in self.shared)
-        arguments = tuple(np.asarray(a) for a in (*(point[name] for name in self.inputs), *data))
-        # Data that are replaced are other arrays: what was checked need not be checked for every draw.
-        if self._checked is None or any(a is not b for a, b in zip(self._checked, data, strict=True)):
-            size = int(np.prod(shapes[self._source]))
-            self._check_data(point, arguments, size)
-            self._check_diagonal(arguments, size)
-            self._checked = data
-        return BoundTerm(self.kernel, arguments, index)
-
-    def _check_diagonal(self, arguments: tuple[Array, ...], size: int) -> None:
-        """Every observation may depend on one latent value, and must have a slope there."""
-        rng = np.random.default_rng(0)
-        slope = self.kernel.gradient(0.5 * np.random.default_rng(1).standard_normal(size), arguments)[1]
-        lost = np.count_nonzero(np.isnan(slope))
-        if lost:
-            raise UnsupportedLikelihoodError(
-                f"the derivative of the log density of {self.name}, as PyTensor finds it, is not a number for {lost} "
-                f"of {size} latent values near 0: register it with a slope of its own (register_likelihood)."
-            )
-        if not has_diagonal_hessian(lambda eta: self.kernel.gradient(eta, arguments)[1], np.zeros(size), rng):
-            raise UnsupportedLikelihoodError(
-                f"the likelihood of {self.name} does not factorise over the latent values: an observation depends "
-                "on several of them through a map that is not linear. Sample this model with NUTS."
-            )
-
-    def _check_data(self, point: Point, arguments: tuple[Array, ...], size: int) -> None:
-        """Every observation must have a finite log density at some latent value out of a wide range."""
-        own = np.zeros(size) if self._own_value is None else np.ravel(point[self._own_value])
-        wrong: Any = True
-        tried, refused = None, ""
-        for eta in (own, *(np.full(size, value) for value in TRIED)):
-            try:
-                tried = self._by_observation(eta, *arguments)
-            except ParameterValueError as error:
-                refused = _first_line(error)
-                continue
-            except IndexError as error:
-                raise DataError(f"The predictor of {self.name}: {_first_line(error)}. Check its inputs.") from None
-            # Each observation by itself: what is impossible at one latent value may be likely at another.
-            wrong = wrong & ~np.isfinite(tried[0])
-            if not wrong.any():
-                return
-        if tried is None:
-            raise DataError(f"a parameter of {self.name} is out of its range, whatever the latent values: {refused}.")
-        raise DataError(_what_is_wrong(self.name, wrong, *tried))
-
-
-type ObservationReader = RegisteredReader | UnregisteredReader
-
-
-def log_density_given(
-    model: pm.Model, observation: Observation, source: TensorVariable, values: TensorVariable
-) -> TensorVariable:
-    """The log density by observation as a graph of a source's values, in the source's shape."""
-    variable = observation.variable
-    values = _typed(values, source)
-    # Replaced before PyMC derives the density: it copies the graphs of distributions that are made of
-    # others, in which the source could not be found again.
-    inputs = list(variable.owner.inputs)
-    places = [i for i, value in enumerate(inputs) if isinstance(value, TensorVariable)]
-    replaced = substitute([inputs[i] for i in places], {source: values}, model)
-    for i, value in zip(places, replaced, strict=True):
-        inputs[i] = value
-    node = variable.owner.clone_with_new_inputs(inputs)
-    return pm.logp(node.outputs[variable.owner.outputs.index(variable)], observation.value)
-
-
-def _what_is_wrong(name: str, wrong: NDArray[np.bool_], density: Array, data: Array) -> str:
-    """Observations without a finite log density, in words."""
-    n = np.count_nonzero(wrong)
-    held = np.broadcast_to(data, wrong.shape)[wrong]
-    lost = np.count_nonzero(~np.isfinite(held))
-    if lost:
-        return f"the data of {name} has {lost} values that are not finite: remove them, or mask them to impute them."
-    if np.isnan(density[wrong]).any():
-        return (
-            f"the log density of {name} is not a number for {n} observations, whatever the latent values: "
-            "check its parameters and the inputs of its predictor."
-        )
-    return (
-        f"the data of {name} is out of its distribution's support for {n} observations, which hold values such as "
-        f"{np.unique(held)[:3].tolist()}: their log density is not finite whatever the latent values."
-    )
-
-
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """What an error says, without PyTensor's account of the graph."""
     return str(error).split("\n")[0]
 
 
 def _placeholder(source: TensorVariable) -> TensorVariable:
     return source.type(name=f"{source.name or 'source'}_values")
-
-
-def _typed(variable: TensorVariable, like: TensorVariable) -> TensorVariable:
-    """A variable with another's static shape, so that it can take its place."""
-    return pt.specify_shape(variable, like.type.shape)
 
 
 def _vector(values: Any, shape: tuple[int, ...]) -> Array:

@@ -20,7 +20,7 @@ from pymc_rmhmc.model.likelihoods import LikelihoodTerms
 from pymc_rmhmc.model.observations import predictor_of_data
 from pymc_rmhmc.model.structure import Observation
 
-__all__ = ["ObservedTerms", "Terms", "gradient_by", "shift_of", "summed"]
+__all__ = ["ObservedTerms", "Sites", "Terms", "added_to", "gradient_by", "read_sites", "shift_of", "summed"]
 
 type Sites = NDArray[np.int64]
 
@@ -82,11 +82,9 @@ class ObservedTerms:
         long = pt.zeros_like(observation.value, dtype="float64")
         parameters = [_by_observation(reading.parameters[name], long) for name in likelihood.parameters]
         offset = pt.zeros(()) if reading.offset is None else reading.offset
-        expressions = [predictor_of_data(observation), offset, pt.as_tensor_variable(observation.value), *parameters]
-        nothing = {node: pt.specify_shape(pt.zeros(shape), node.type.shape) for node, shape in sources.items()}
-        added, offset, y, *values = theta.substitute(substitute(expressions, nothing, model), model)
-        self.added = added.ravel()
-        self._offset, self._y, self._values = pt.second(added, offset).ravel(), y, values
+        others = [offset, pt.as_tensor_variable(observation.value), *parameters]
+        self.added, offset, y, *values = added_to(model, observation, sources, theta, others)
+        self._offset, self._y, self._values = pt.second(self.added, offset.ravel()), y, values
 
     def terms(
         self, eta: TensorVariable, shift: TensorVariable
@@ -117,7 +115,7 @@ class ObservedTerms:
         return pt.inc_subtensor(pt.zeros_like(eta)[self.index], weight)
 
     def _predictor(self, eta: TensorVariable, shift: TensorVariable) -> TensorVariable:
-        return _read(eta - shift, self.index, eta.type.shape[0]) + self.added + self._offset
+        return read_sites(eta - shift, self.index, eta.type.shape[0]) + self.added + self._offset
 
     def _terms(self, predictor: TensorVariable) -> LikelihoodTerms:
         vectors = {
@@ -125,6 +123,17 @@ class ObservedTerms:
             for name, value in zip(self._likelihood.parameters, self._values, strict=True)
         }
         return self._likelihood.terms(predictor, vectors, pt.cast(self._y.ravel(), "float64"))
+
+
+def added_to(
+    model: pm.Model, observation: Observation, sources: dict[TensorVariable, tuple[int, ...]], theta: Hyperparameters,
+    others: Sequence[TensorVariable] = (),
+) -> list[TensorVariable]:  # fmt: skip
+    """The predictor where the latent values are 0, (n_obs,), and other expressions, as expressions of θ."""
+    nothing = {node: pt.specify_shape(pt.zeros(shape), node.type.shape) for node, shape in sources.items()}
+    expressions = [predictor_of_data(observation), *others]
+    added, *rest = theta.substitute(substitute(expressions, nothing, model), model)
+    return [added.ravel(), *rest]
 
 
 def _by_observation(parameter: TensorVariable, like: TensorVariable) -> TensorVariable:
@@ -135,7 +144,7 @@ def _by_observation(parameter: TensorVariable, like: TensorVariable) -> TensorVa
     return pt.second(like, parameter).ravel()
 
 
-def _read(sites: TensorVariable, index: Sites, n_sites: int | None) -> TensorVariable:
+def read_sites(sites: TensorVariable, index: Sites, n_sites: int | None) -> TensorVariable:
     """The sites of some observations, by a slice where they lie together."""
     start = int(index[0]) if index.size else 0
     if not np.array_equal(index, np.arange(start, start + index.size)):

@@ -16,8 +16,8 @@ from pytensor.graph.basic import Apply, Variable, equal_computations
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_rmhmc.model.affine import passed_on
 from pymc_rmhmc.model.graphs import Evaluator, operation_name, reaches, reaches_by_value
-from pymc_rmhmc.model.linear_normals import passed_on
 
 __all__ = ["scales_first"]
 

@@ -7,7 +7,7 @@ into functions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pymc as pm
@@ -19,6 +19,7 @@ from pytensor.scan.op import Scan
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedLikelihoodError, UnsupportedModelError
+from pymc_rmhmc.model.affine import predictor_node
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.graphs import reaches
 from pymc_rmhmc.model.likelihoods import Likelihood, Reading, read_likelihood
@@ -45,13 +46,17 @@ class Observation:
     likelihood : Likelihood or None
         The registered likelihood, None for the fallback.
     reading : Reading or None
-        What the likelihood made of the variable's parameters.
+        What the likelihood made of the variable's parameters; of one that is not registered its linear predictor alone,
+        or None where it reads one latent vector in any other way.
+    node : TensorVariable or None
+        Of a likelihood that is not registered, the linear predictor in the graph of the variable.
     """
 
     variable: TensorVariable
     value: Any
     likelihood: Likelihood | None
     reading: Reading | None
+    node: TensorVariable | None = None
 
     @property
     def label(self) -> str:
@@ -244,8 +249,8 @@ def _nothing_found(reasons: dict[str, str]) -> str:
     return (
         "The model has no latent Gaussian block that RMHMC could sample"
         + (f" ({listed})" if listed else "")
-        + f". It samples {GAUSSIAN} and CAR variables with a likelihood, and Normals that a registered likelihood's "
-        "predictor is linear in."
+        + f". It samples {GAUSSIAN} and CAR variables with a likelihood, and Normals that a likelihood's predictor is "
+        "linear in."
     )
 
 
@@ -331,8 +336,10 @@ def _observation(
         )
     found = read_likelihood(variable)
     if found is None:
-        _check_unregistered(variable, sources)
-        return Observation(variable, value, None, None)
+        read = [source for source in sources if reaches(variable, [source])]
+        node = predictor_node(variable, read) if read else None
+        _check_unregistered(variable, read, node)
+        return Observation(variable, value, None, None if node is None else Reading(node, {}), node)
     likelihood, reading = found
     if any(reaches(other, latents, model.basic_RVs) for other in reading.others):
         raise UnsupportedLikelihoodError(
@@ -341,19 +348,19 @@ def _observation(
     return Observation(variable, value, likelihood, reading)
 
 
-def _check_unregistered(variable: TensorVariable, sources: list[TensorVariable]) -> None:
+def _check_unregistered(variable: TensorVariable, read: list[TensorVariable], node: TensorVariable | None) -> None:
     """What can be known of an unregistered likelihood before it is evaluated."""
     name = _distribution(variable)
     if getattr(variable.owner.op, "ndim_supp", 0) > 0:
         raise UnsupportedLikelihoodError(
             f"the likelihood {name} of {variable.name} does not factorise over its observations: sample with NUTS"
         )
-    if sum(reaches(variable, [source]) for source in sources) > 1:
+    if node is None and len(read) > 1:
         raise UnsupportedLikelihoodError(
-            f"the likelihood {name} of {variable.name} is not registered and reads several latent variables: if it "
-            "reads one linear combination of them, register it with register_likelihood; if not, sample with NUTS"
+            f"the likelihood {name} of {variable.name} is not registered and reads several latent variables otherwise "
+            "than through one linear combination of them: sample with NUTS"
         )
-    between = ancestors([variable], blockers=sources)
+    between = ancestors([variable], blockers=read if len(read) == 1 or node is None else [node])
     if any(v.owner is not None and isinstance(v.owner.op, Scan) for v in between):
         raise UnsupportedLikelihoodError(f"the likelihood {name} of {variable.name} contains a Scan: sample with NUTS")
 
@@ -371,7 +378,18 @@ def _connect(latents: Sequence[LatentVariable], observations: Sequence[Observati
             merged[1].extend(other[1])
             groups.remove(other)
         merged[1].append(observation)
-    return [LatentBlock(tuple(members), tuple(observed)) for members, observed in groups]
+    return [LatentBlock(tuple(members), tuple(_as_read(members, o) for o in observed)) for members, observed in groups]
+
+
+def _as_read(latents: Sequence[LatentVariable], observation: Observation) -> Observation:
+    """An observation of a block; where this is one vector with a covariance, its values may serve as they are.
+
+    They are the sites then, whatever a likelihood that is not registered makes of each.
+    """
+    (first, *others), registered = latents, observation.likelihood is not None
+    if registered or others or first.form == "independent":
+        return observation
+    return replace(observation, reading=None)
 
 
 def _names(variables: Iterable[TensorVariable]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.graphs import Evaluator
@@ -106,7 +107,7 @@ def _with_coefficients(structure: ModelStructure, point: Point) -> ModelStructur
 
 
 def _n_observed(structure: ModelStructure, point: Point) -> int:
-    """The number of observations whose likelihoods are registered."""
-    readings = [o.reading for block in structure.blocks for o in block.observations]
-    etas = [reading.eta for reading in readings if reading is not None]
-    return sum(np.size(eta) for eta in Evaluator(structure.model, etas)(point))
+    """The number of observations."""
+    observations = [o for block in structure.blocks for o in block.observations]
+    read = [pt.as_tensor(o.value) if o.reading is None else o.reading.eta for o in observations]
+    return sum(np.size(each) for each in Evaluator(structure.model, read)(point))

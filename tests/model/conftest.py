@@ -314,3 +314,21 @@ def unregistered_censored() -> None:
 def unregistered() -> None:
     f = gp_prior("f", reparameterize=False)
     pm.Logistic("y", mu=f[INDEX], s=0.7, observed=INDEX_COUNTS / 2.0)
+
+
+@form
+def unregistered_sum() -> None:
+    f, g = gp_prior("f", mean=0.2), gp_prior("g", ls=0.1, reparameterize=False)
+    pm.Logistic("y", mu=0.3 + f + g, s=0.7, observed=COUNTS / 2.0)
+
+
+@form
+def unregistered_coefficients() -> None:
+    f = pm.Normal("f", 0.1, 0.8, shape=3)
+    pm.Beta("y", mu=pm.math.invlogit(0.2 + f[np.arange(N) % 3]), nu=pm.HalfNormal("nu"), observed=X[:, 0] / 2.0 + 0.2)
+
+
+@form
+def unregistered_design() -> None:
+    f = pm.Normal("f", 0.1, 0.8, shape=3)
+    pm.Gumbel("y", mu=X ** np.arange(3) @ f, beta=1.5, observed=COUNTS / 2.0)

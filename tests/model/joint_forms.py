@@ -647,6 +647,61 @@ def averages_over_a_grid() -> None:
     poisson(np.random.default_rng(4).dirichlet(np.ones(12), N) @ grid(amplitude=pm.HalfNormal("eta")))
 
 
+SHARES = np.linspace(0.1, 0.9, N)
+
+
+@form("tau_log__", "nu_log__", "level")
+def groups_under_a_beta() -> None:
+    """Not registered: its predictor is found behind a link."""
+    groups = pm.Normal("groups", pm.Normal("level"), pm.HalfNormal("tau"), shape=3)
+    p = pm.math.invlogit(0.3 + DESIGN @ pm.Normal("slopes", shape=4) + groups[np.arange(N) % 3])
+    pm.Beta("y", mu=p, nu=pm.Exponential("nu", 0.1), observed=SHARES)
+
+
+@form("tau_log__", "cuts_ordered__")
+def groups_under_cutpoints() -> None:
+    """Not registered: the likelihood lays the predictor out along another axis."""
+    order = pm.distributions.transforms.ordered
+    cuts = pm.Normal("cuts", [-1.0, 1.0], 1.0, transform=order, initval=[-1.0, 1.0])
+    groups = pm.HalfNormal("tau") * pm.Normal("groups", shape=3)
+    eta = X[:, 0] * pm.Normal("slope", shape=1) + groups[np.arange(N) % 3]
+    pm.OrderedLogistic("y", eta=eta, cutpoints=cuts, observed=COUNTS % 3, compute_p=False)
+
+
+@form("ls_log__", "eta_log__", "sigma_log__")
+def basis_under_a_lognormal() -> None:
+    kernel = pm.HalfNormal("eta") ** 2 * pm.gp.cov.Matern52(1, ls=pm.LogNormal("ls", -0.5, 0.4))
+    f = pm.gp.HSGP(m=[5], c=1.5, cov_func=kernel).prior("f", X=X)
+    pm.LogNormal("y", mu=f, sigma=pm.HalfNormal("sigma"), observed=SHARES)
+
+
+@form("ls_log__", "b_log__", "level")
+def a_sum_under_a_laplace() -> None:
+    f = gp_prior("f", ls=pm.HalfNormal("ls")) + gp_prior("g", reparameterize=False) + pm.Normal("level")
+    pm.Laplace("y", mu=f, b=pm.HalfNormal("b"), observed=COUNTS / 2.0)
+
+
+@form("rate", "tau_log__", "s_log__")
+def a_moving_design_under_a_logistic() -> None:
+    slope = pt.exp(pm.Normal("rate") * X[:, 0])
+    groups = pm.Normal("groups", 0.0, pm.HalfNormal("tau"), shape=3)[np.arange(N) % 3]
+    pm.Logistic("y", mu=slope * groups, s=pm.HalfNormal("s"), observed=COUNTS / 2.0)
+
+
+@form("ls_log__", "spread_log__", "beta_log__")
+def a_process_beside_slopes_under_a_gumbel() -> None:
+    slopes = pm.Normal("slopes", 0.0, pm.HalfNormal("spread"), shape=4)
+    eta = gp_prior("f", ls=pm.HalfNormal("ls")) + DESIGN @ slopes
+    pm.Gumbel("y", mu=eta, beta=pm.HalfNormal("beta"), observed=COUNTS / 2.0)
+
+
+@form("ls_log__", "s_log__")
+def a_sum_of_which_a_part_is_read_alone_by_a_logistic() -> None:
+    f = gp_prior("f", ls=pm.HalfNormal("ls"))
+    pm.Logistic("z", mu=f, s=pm.HalfNormal("s"), observed=COUNTS / 2.0)
+    poisson(f + gp_prior("g"))
+
+
 @form("ls_log__")
 def beside_others() -> None:
     ls = pm.Gamma("ls", 2.0, 4.0)

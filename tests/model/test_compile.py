@@ -41,6 +41,9 @@ FREE_OF_HESSIAN = {
     "unregistered_two_outputs",
     "unregistered_matrix",
     "unregistered_censored",
+    "unregistered_sum",
+    "unregistered_coefficients",
+    "unregistered_design",
 }
 
 

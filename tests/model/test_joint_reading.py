@@ -125,12 +125,6 @@ def test_hyperparameters_of_likelihoods_that_are_not_registered_are_taken_in(mak
             assert found[i] == pytest.approx((ends[1] - ends[0]) / 2e-6, rel=1e-5, abs=1e-5)
 
 
-def unregistered_beside_a_sum() -> None:
-    f, g = gp_prior("f", ls=pm.HalfNormal("ls")), gp_prior("g")
-    pm.Logistic("y", mu=f, s=1.0, observed=COUNTS / 2.0)
-    pm.Poisson("z", mu=pm.math.exp(f + g), observed=COUNTS)
-
-
 def outputs_of_which_one_is_unregistered() -> None:
     f = gp_prior("f", ls=pm.HalfNormal("ls"), n_outputs=2)
     pm.Logistic("y", mu=f[0], s=pm.HalfNormal("s"), observed=COUNTS / 2.0)
@@ -157,10 +151,6 @@ def more_lengthscales_than_any() -> None:
 REASONS = [
     (more_lengthscales_than_any, "there are 1001 hyperparameters, more than 1000"),
     (many_rows, "f has more than 8 rows, which would be one vector"),
-    (
-        unregistered_beside_a_sum,
-        "the likelihood of f + g is not registered, and reads something else than one vector with a covariance",
-    ),
     (outputs_of_which_one_is_unregistered, "the likelihood of f is not registered, and f has rows"),
     (unregistered_beside_averages, "the likelihood of f is not registered, and another reads more than single values"),
     (MODELS["centred"], "no block depends on continuous hyperparameters"),

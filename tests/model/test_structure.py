@@ -26,6 +26,8 @@ FOUND = {
     "additive_and_alone": [(["f_rotated_", "g_rotated_"], ["y", "z"])],
     "missing_observations": [(["f"], ["y_unobserved", "y_observed"])],
     "unregistered": [(["f"], ["y"])],
+    "unregistered_sum": [(["f_rotated_", "g"], ["y"])],
+    "unregistered_coefficients": [(["f"], ["y"])],
 }
 
 

@@ -1,0 +1,250 @@
+"""Observed variables whose likelihoods are not registered, as functions of a point."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pymc.logprob.utils import ParameterValueError
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.errors import DataError, UnsupportedLikelihoodError
+from pymc_rmhmc.model.graphs import PYTHON_MODE, Evaluator, shared_inputs, substitute
+from pymc_rmhmc.model.likelihoods import FallbackKernel, has_diagonal_hessian
+from pymc_rmhmc.model.linear_form import LinearForm, SourceMap
+from pymc_rmhmc.model.observations import AffineReader, Array, Point, Shapes, SiteOf, first_line
+from pymc_rmhmc.model.site_likelihood import BoundTerm
+from pymc_rmhmc.model.structure import Observation
+
+__all__ = ["PredictedReader", "UnregisteredReader", "log_density_given"]
+
+# Latent values at which an unregistered likelihood is tried, beside the model's own initial ones.
+TRIED = (0.0, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0, 30.0, -30.0)
+
+
+class GraphLikelihood:
+    """A likelihood that is not registered as a kernel of the values of one node of its graph.
+
+    The Hessian of the summed log density must be diagonal in these values, or it is an error.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    observation : Observation
+        As it was read.
+    node : TensorVariable
+        A latent vector that is read, or a linear predictor.
+    shape : tuple of int
+        Of the node.
+    """
+
+    def __init__(
+        self, model: pm.Model, observation: Observation, node: TensorVariable, shape: tuple[int, ...]
+    ) -> None:
+        self.name = str(observation.variable.name)
+        self.size = math.prod(shape)
+        flat = pt.dvector("eta")
+        # The shape is a number: as an expression it would bring the node itself into the graph.
+        log_density = log_density_given(model, observation, node, flat if node.ndim == 1 else flat.reshape(shape))
+        held = set(ancestors([log_density]))
+        values = [v for v in model.value_vars if v in held]
+        self.inputs = tuple(str(v.name) for v in values)
+        # Shared data are arguments like any other: a kernel holds nothing that `pm.set_data` could change.
+        data = pt.as_tensor_variable(observation.value)
+        self.shared = shared_inputs([log_density, data])
+        held_data = {s: s.type(name=s.name) for s in self.shared}
+        log_density, data = clone_replace([log_density, data], held_data)
+        self.kernel = FallbackKernel(flat, (*values, *held_data.values()), log_density)
+        self._by_observation = pytensor.function(
+            [flat, *values, *held_data.values()], [log_density, data], mode=PYTHON_MODE, on_unused_input="ignore"
+        )
+        self._checked: tuple[Any, ...] | None = None
+
+    def arguments(self, point: Point, own: Array) -> tuple[Array, ...]:
+        """What the kernel takes after the node's values, checked where data are new.
+
+        Parameters
+        ----------
+        point : dict
+            The model's value variables.
+        own : array
+            Values of the node, to begin with where its log density must be finite.
+
+        Raises
+        ------
+        UnsupportedLikelihoodError
+            If an observation depends on several of the values.
+        DataError
+            If observations have no finite log density whatever the values are.
+        """
+        data = tuple(s.get_value(borrow=True) for s in self.shared)
+        arguments = tuple(np.asarray(a) for a in (*(point[name] for name in self.inputs), *data))
+        # Data that are replaced are other arrays: what was checked need not be checked for every draw.
+        if self._checked is None or any(a is not b for a, b in zip(self._checked, data, strict=True)):
+            self._check_data(np.ravel(own), arguments)
+            self._check_diagonal(arguments)
+            self._checked = data
+        return arguments
+
+    def _check_diagonal(self, arguments: tuple[Array, ...]) -> None:
+        """Every observation may depend on one latent value, and must have a slope there."""
+        size = self.size
+        rng = np.random.default_rng(0)
+        slope = self.kernel.gradient(0.5 * np.random.default_rng(1).standard_normal(size), arguments)[1]
+        lost = np.count_nonzero(np.isnan(slope))
+        if lost:
+            raise UnsupportedLikelihoodError(
+                f"the derivative of the log density of {self.name}, as PyTensor finds it, is not a number for {lost} "
+                f"of {size} latent values near 0: register it with a slope of its own (register_likelihood)."
+            )
+        if not has_diagonal_hessian(lambda eta: self.kernel.gradient(eta, arguments)[1], np.zeros(size), rng):
+            raise UnsupportedLikelihoodError(
+                f"the likelihood of {self.name} does not factorise over the latent values: an observation depends "
+                "on several of them through a map that is not linear. Sample this model with NUTS."
+            )
+
+    def _check_data(self, own: Array, arguments: tuple[Array, ...]) -> None:
+        """Every observation must have a finite log density at some latent value out of a wide range."""
+        wrong: Any = True
+        tried, refused = None, ""
+        for eta in (own, *(np.full(self.size, value) for value in TRIED)):
+            try:
+                tried = self._by_observation(eta, *arguments)
+            except ParameterValueError as error:
+                refused = first_line(error)
+                continue
+            except IndexError as error:
+                raise DataError(f"The predictor of {self.name}: {first_line(error)}. Check its inputs.") from None
+            # Each observation by itself: what is impossible at one latent value may be likely at another.
+            wrong = wrong & ~np.isfinite(tried[0])
+            if not wrong.any():
+                return
+        if tried is None:
+            raise DataError(f"a parameter of {self.name} is out of its range, whatever the latent values: {refused}.")
+        raise DataError(_what_is_wrong(self.name, wrong, *tried))
+
+
+class UnregisteredReader:
+    """An observed variable with any other likelihood that factorises over one latent variable's values.
+
+    Its kernel works on the latent values themselves, repeats and unobserved ones included.
+    """
+
+    def __init__(
+        self, model: pm.Model, observation: Observation, sources: Sequence[TensorVariable], shapes: Shapes
+    ) -> None:
+        held = set(ancestors([observation.variable]))
+        (self._source,) = (i for i, source in enumerate(sources) if source in held)
+        source = sources[self._source]
+        self._likelihood = GraphLikelihood(model, observation, source, shapes[self._source])
+        self.name, self.kernel = self._likelihood.name, self._likelihood.kernel
+        self.inputs, self.shared = self._likelihood.inputs, self._likelihood.shared
+        # The value that the latent variable has itself, where it has one: somewhere to evaluate.
+        own = model.rvs_to_values.get(source)
+        self._own_value = None if own is None else str(own.name)
+
+    def form(self, point: Point, shapes: Shapes) -> LinearForm:
+        """Every latent value is a site of its own."""
+        size = int(np.prod(shapes[self._source]))
+        maps = tuple(
+            SourceMap(np.arange(size), np.ones(size), None) if i == self._source
+            else SourceMap(np.full(size, -1), np.zeros(size), None)
+            for i in range(len(shapes))
+        )  # fmt: skip
+        return LinearForm(np.zeros(size), maps)
+
+    def bind(self, point: Point, shapes: Shapes, site_of: SiteOf, n_sites: int) -> BoundTerm:
+        """The term on all latent values.
+
+        Raises
+        ------
+        UnsupportedLikelihoodError
+            If an observation depends on several latent values.
+        DataError
+            If observations have no finite log density whatever the latent values are.
+        """
+        return self.bind_whole(point, shapes, None)
+
+    def bind_whole(self, point: Point, shapes: Shapes, index: NDArray[np.int64] | None) -> BoundTerm:
+        """The same, where the latent values are some of the sites."""
+        own = np.zeros(self._likelihood.size) if self._own_value is None else point[self._own_value]
+        return BoundTerm(self.kernel, self._likelihood.arguments(point, own), index)
+
+
+class PredictedReader(AffineReader):
+    """An observed variable with a likelihood that is not registered, and a linear predictor; as `AffineReader`."""
+
+    def __init__(
+        self, model: pm.Model, observation: Observation, sources: Sequence[TensorVariable], point: Point
+    ) -> None:
+        super().__init__(model, observation, sources)
+        assert observation.node is not None
+        (value,) = Evaluator(model, [observation.node])(point)
+        self._likelihood = GraphLikelihood(model, observation, observation.node, np.shape(value))
+        self.kernel = self._likelihood.kernel
+        self.inputs = tuple(dict.fromkeys((*self._predictor.inputs, *self._likelihood.inputs)))
+        self.shared = list(dict.fromkeys((*self._predictor.shared, *self._likelihood.shared)))
+
+    def bind(self, point: Point, shapes: Shapes, site_of: SiteOf, n_sites: int) -> BoundTerm:
+        """The term where each observation reads one value of every latent vector; as `RegisteredReader.bind`."""
+        return self.bind_whole(point, shapes, site_of(self.form(point, shapes).maps))
+
+    def bind_whole(self, point: Point, shapes: Shapes, index: NDArray[np.int64] | None) -> BoundTerm:
+        """The term of all values of the predictor, each of which is a site of its own."""
+        offset = self.form(point, shapes).offset
+        if not np.isfinite(offset).all():
+            raise DataError(
+                f"the linear predictor of {self.name} is not finite for {np.count_nonzero(~np.isfinite(offset))} "
+                "observations: check its inputs."
+            )
+        arguments = self._likelihood.arguments(point, offset)
+        return BoundTerm(self.kernel, arguments, index, offset if offset.any() else None)
+
+
+def log_density_given(
+    model: pm.Model, observation: Observation, source: TensorVariable, values: TensorVariable
+) -> TensorVariable:
+    """The log density by observation as a graph of a source's values, in the source's shape."""
+    variable = observation.variable
+    values = _typed(values, source)
+    # Replaced before PyMC derives the density: it copies the graphs of distributions that are made of
+    # others, in which the source could not be found again.
+    inputs = list(variable.owner.inputs)
+    places = [i for i, value in enumerate(inputs) if isinstance(value, TensorVariable)]
+    replaced = substitute([inputs[i] for i in places], {source: values}, model)
+    for i, value in zip(places, replaced, strict=True):
+        inputs[i] = value
+    node = variable.owner.clone_with_new_inputs(inputs)
+    return pm.logp(node.outputs[variable.owner.outputs.index(variable)], observation.value)
+
+
+def _what_is_wrong(name: str, wrong: NDArray[np.bool_], density: Array, data: Array) -> str:
+    """Observations without a finite log density, in words."""
+    n = np.count_nonzero(wrong)
+    held = np.broadcast_to(data, wrong.shape)[wrong]
+    lost = np.count_nonzero(~np.isfinite(held))
+    if lost:
+        return f"the data of {name} has {lost} values that are not finite: remove them, or mask them to impute them."
+    if np.isnan(density[wrong]).any():
+        return (
+            f"the log density of {name} is not a number for {n} observations, whatever the latent values: "
+            "check its parameters and the inputs of its predictor."
+        )
+    return (
+        f"the data of {name} is out of its distribution's support for {n} observations, which hold values such as "
+        f"{np.unique(held)[:3].tolist()}: their log density is not finite whatever the latent values."
+    )
+
+
+def _typed(variable: TensorVariable, like: TensorVariable) -> TensorVariable:
+    """A variable with another's static shape, so that it can take its place."""
+    return pt.specify_shape(variable, like.type.shape)
