@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.variable import TensorVariable
 
@@ -77,17 +78,26 @@ def predictor_node(variable: TensorVariable, sources: Sequence[TensorVariable]) 
     sources : sequence of TensorVariable
         Every one of them reaches the variable.
     """
-    found: TensorVariable | None = None
-    for node in reversed(list(toposort([variable], blockers=list(sources)))):
+    between = list(toposort([variable], blockers=list(sources)))
+    # Alone, a source may be read as it is.
+    found = sources[0] if len(sources) == 1 and _value_by_value(between, variable, sources) else None
+    for node in between:
         for output in node.outputs:
             if output is variable or not isinstance(output, TensorVariable) or not output.dtype.startswith("float"):
                 continue
-            if found is not None and _axes(output) >= _axes(found):
+            if found is not None and _axes(output) > _axes(found):
                 continue
             leads = all(reaches(output, [source]) for source in sources)
             if leads and not reaches(variable, sources, blockers=[output]) and is_linear(output, sources):
                 found = output
     return found
+
+
+def _value_by_value(nodes: Sequence[Apply], variable: TensorVariable, sources: Sequence[TensorVariable]) -> bool:
+    """Whether sources go elementwise through nodes into a variable."""
+    known: dict[Variable, bool] = {}
+    on_the_way = [n for n in nodes if n is not variable.owner and reaches_by_value(n.outputs[0], sources, known)]
+    return all(isinstance(n.op, Elemwise | DimShuffle) for n in on_the_way)
 
 
 def _axes(expression: TensorVariable) -> int:

@@ -60,7 +60,7 @@ def _reading(model: pm.Model, observed: TensorVariable, largest: Sequence[Tensor
     eta = predictor_node(observed, [entering])
     if eta is None:
         return None
-    besides = [v for v in largest if reaches(observed, [v], [*model.basic_RVs, eta])]
+    besides = [v for v in largest if v is not eta and reaches(observed, [v], [*model.basic_RVs, eta])]
     return _Reading(eta, besides)
 
 

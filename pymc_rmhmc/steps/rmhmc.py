@@ -64,8 +64,8 @@ class RMHMC(BlockedStep):
     robust regression and the like, and in the flat metric the continuous hyperparameters together with them,
     in one chain. Latent vectors are GPs (on a grid too), MvNormals, random walks, autoregressions and areal models,
     sums of them, and coefficients of linear predictors. Hyperparameters are taken in where no variable that is
-    left to others decides how latent values are read, and, for sums, coefficients and rows, where the likelihood is
-    registered; at most 1000 of them. Otherwise the latent values are sampled given everything else, and the log says
+    left to others decides how latent values are read, and, for rows, where the likelihood is registered; at most 1000
+    of them. Otherwise the latent values are sampled given everything else, and the log says
     why. What is not sampled here is left to PyMC's other steps.
 
     Parameters

@@ -57,6 +57,7 @@ PROBLEMS = {
     "scaled processes, normal_identity": Problem(Scaled(), "normal_identity", simulations=120),
     "processes times functions, poisson_log": Problem(Loaded(), "poisson_log", simulations=120),
     f"whitened process, {LOGISTIC}": Problem(Process("whitened"), LOGISTIC, simulations=120),
+    f"sum of two vectors, {LOGISTIC}": Problem(Sum(), LOGISTIC, simulations=120),
 }
 # Every form of the latents, with parameters of the likelihood and without: that move asks likelihoods for nothing new.
 MOVED_AT_ONCE = [
@@ -66,8 +67,8 @@ MOVED_AT_ONCE = [
     "whitened process, normal_identity",
     *list(PROBLEMS)[len(LIKELIHOODS) :],
 ]
-# Forty-six tests of correct samplers; see test_sbc.
-LEVEL = 1e-3 / 46 / 3
+# Forty-eight tests of correct samplers; see test_sbc.
+LEVEL = 1e-3 / 48 / 3
 
 
 def absurd_emulator(d: int, seed: int = 0) -> Emulator:

@@ -66,6 +66,9 @@ PROBLEMS = {
     "rows of two covariances, normal_identity": Problem(OwnRows(), "normal_identity"),
     f"centred process, {LOGISTIC}": Problem(Process("centred"), LOGISTIC),
     f"whitened process, {LOGISTIC}": Problem(Process("whitened"), LOGISTIC),
+    f"groups, {LOGISTIC}": Problem(Mixed("non-centred"), LOGISTIC),
+    f"coefficients of warped inputs, {LOGISTIC}": Problem(Warped(), LOGISTIC),
+    f"process beside slopes, {LOGISTIC}": Problem(Beside(), LOGISTIC),
 }
 # Some forty tests of correct samplers by ranks; see test_sbc.
 LEVEL = 1e-3 / 40 / 3

@@ -38,9 +38,10 @@ PROBLEMS = {
     "rows, studentt_identity": Problem(Rows(), "studentt_identity", simulations=120),
     "grid, normal_identity": Problem(Grid(), "normal_identity", simulations=120),
     f"fixed process, {LOGISTIC}": Problem(Process("fixed"), LOGISTIC, simulations=120),
+    f"sum of two vectors, {LOGISTIC}": Problem(Sum(), LOGISTIC, simulations=120),
 }
-# Fourteen tests of correct samplers; see test_sbc.
-LEVEL = 1e-3 / 14 / 3
+# Fifteen tests of correct samplers; see test_sbc.
+LEVEL = 1e-3 / 15 / 3
 
 
 def poor_chart(centre: np.ndarray) -> MarginalChart:

@@ -93,6 +93,8 @@ def noises_of_another_kind(form: str) -> pm.Model:
             f = gp.prior("f", Xs=[X[:4], X[:3]])
         elif form == "random walk":
             f = pm.GaussianRandomWalk("f", sigma=eta * ls, init_dist=pm.Normal.dist(0.0, 2.0), shape=N)
+        elif form == "groups":
+            f = 0.5 + pm.Normal("f", ls, eta, shape=4)[np.arange(N) % 4]
         else:
             f = pm.gp.Latent(cov_func=kernel).prior("f", X=X, reparameterize=form == "whitened")
         pm.Logistic("y", mu=f, s=width, observed=pm.Data("data", COUNTS / 2.0))
@@ -101,7 +103,8 @@ def noises_of_another_kind(form: str) -> pm.Model:
 
 @evaluated_by_python
 @pytest.mark.parametrize(
-    "form", ["centred", *(pytest.param(form, marks=pytest.mark.slow) for form in ("whitened", "grid", "random walk"))]
+    "form",
+    ["centred", "groups", *(pytest.param(f, marks=pytest.mark.slow) for f in ("whitened", "grid", "random walk"))],
 )
 def test_hyperparameters_of_a_likelihood_that_is_not_registered_are_in_the_chain(form):
     model = noises_of_another_kind(form)
