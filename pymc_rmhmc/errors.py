@@ -36,7 +36,17 @@ class SamplingError(RMHMCError, RuntimeError):
 
 
 class UnsupportedModelError(RMHMCError, TypeError):
-    """The variables to be sampled do not form a latent Gaussian block that can be read."""
+    """The variables to be sampled do not form a latent Gaussian block that can be read.
+
+    Attributes
+    ----------
+    reasons : dict of str to str
+        Where a model has no block at all, why each of its variables forms none.
+    """
+
+    def __init__(self, message: str = "", reasons: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.reasons = reasons or {}
 
 
 class UnsupportedLikelihoodError(UnsupportedModelError):

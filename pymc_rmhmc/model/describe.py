@@ -167,7 +167,7 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
     except UnsupportedModelError as error:
         left = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs])
         reason = "no latent Gaussian block was found"
-        description = ModelDescription((), "", (), reason, left, {name: str(error) for name in left})
+        description = ModelDescription((), "", (), reason, left, {n: error.reasons.get(n, str(error)) for n in left})
     else:
         point = model.initial_point()
         compiled = compile_model(structure, point, with_rest=False)

@@ -164,7 +164,7 @@ def read_structure(model: pm.Model, vars: Any = None) -> ModelStructure:  # noqa
         latents = [_named_latent(model, variable) for variable in resolve_variables(model, vars)]
         _check_apart(model, latents)
     if not latents:
-        raise UnsupportedModelError(_nothing_found(reasons))
+        raise UnsupportedModelError(_nothing_found(reasons), reasons)
     observations = _observations(model, latents)
     blocks = _connect(latents, observations)
     sampled = {latent.variable for block in blocks for latent in block.latents}
@@ -178,8 +178,10 @@ def _find_latents(model: pm.Model, reasons: dict[str, str]) -> list[LatentVariab
     candidates = gaussian_candidates(model)
     for variable in model.free_RVs:
         if variable not in candidates and type(variable.owner.op) not in GAUSSIAN_VECTORS:
-            named = " unless it is named in vars" if _distribution(variable) == "Normal" else ""
-            reasons[str(variable.name)] = f"a {_distribution(variable)} is not a latent Gaussian variable{named}"
+            kind = _distribution(variable)
+            named = " unless it is named in vars" if kind == "Normal" else ""
+            article = "an" if kind.startswith(tuple("AEIOU")) else "a"
+            reasons[str(variable.name)] = f"{article} {kind} is not a latent Gaussian variable{named}"
             continue
         latent = read_latent(model, variable)
         if isinstance(latent, str) or latent.form == "independent":
