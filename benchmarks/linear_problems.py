@@ -47,7 +47,7 @@ def hsgp(basis: tuple[int, ...] = (100,), n: int = 500, seed: int = 0) -> JointP
 def mixed(likelihood: str = "poisson", groups: int = 100, per_group: int = 5, seed: int = 0) -> JointProblem:
     """``η = intercept + Xβ + u[group]`` with a free scale of u; non-centred for NUTS, centred for RMHMC.
 
-    A negative binomial's dispersion is free too.
+    A negative binomial's dispersion is free too, and a beta's precision, which is not registered.
     """
     rng = np.random.default_rng(seed)
     group = np.repeat(np.arange(groups), per_group)
@@ -55,9 +55,11 @@ def mixed(likelihood: str = "poisson", groups: int = 100, per_group: int = 5, se
     eta = 0.5 + x @ np.array([0.5, -0.3, 0.2]) + 0.7 * rng.standard_normal(groups)[group]
     if likelihood == "bernoulli":
         y = (rng.random(eta.size) < expit(eta)).astype(int)
+    elif likelihood == "beta":
+        y = rng.beta(10.0 * expit(eta), 10.0 * expit(-eta))
     else:
         y = rng.poisson(np.exp(eta) * (1.0 if likelihood == "poisson" else rng.gamma(3.0, 1.0 / 3.0, eta.size)))
-    own = ("alpha",) if likelihood == "negative binomial" else ()
+    own = {"negative binomial": ("alpha",), "beta": ("nu",)}.get(likelihood, ())
 
     def build(whitened: bool) -> pm.Model:
         with pm.Model() as model:
@@ -73,6 +75,8 @@ def mixed(likelihood: str = "poisson", groups: int = 100, per_group: int = 5, se
                 pm.Poisson("y", mu=pm.math.exp(predictor), observed=y)
             elif likelihood == "negative binomial":
                 pm.NegativeBinomial("y", mu=pm.math.exp(predictor), alpha=pm.Exponential("alpha", 0.2), observed=y)
+            elif likelihood == "beta":
+                pm.Beta("y", mu=pm.math.invlogit(predictor), nu=pm.Gamma("nu", 2.0, 0.2), observed=y)
             else:
                 pm.Bernoulli("y", logit_p=predictor, observed=y)
         return model
@@ -108,7 +112,7 @@ LINEAR_PROBLEMS: dict[str, Callable[[], JointProblem]] = {
     "hsgp 20x20": lambda: hsgp((20, 20), 1000),
     **{
         f"mixed {likelihood} {groups}": lambda likelihood=likelihood, groups=groups: mixed(likelihood, groups)
-        for likelihood in ("poisson", "negative binomial", "bernoulli")
+        for likelihood in ("poisson", "negative binomial", "bernoulli", "beta")
         for groups in (100, 400)
     },
     "weeks and stores 2000": weeks_and_stores,

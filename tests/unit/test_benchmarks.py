@@ -78,7 +78,7 @@ def test_joint_problems_are_one_posterior_in_both_forms(problem):
     "problem",
     [
         hsgp((8,), 20), hsgp((3, 4), 20), mixed("poisson", 6, 3), mixed("negative binomial", 6, 3),
-        mixed("bernoulli", 6, 3), item_response(6, 3), weeks_and_stores(5, 4, 30),
+        mixed("bernoulli", 6, 3), mixed("beta", 6, 3), item_response(6, 3), weeks_and_stores(5, 4, 30),
     ],
     ids=lambda problem: problem.name,
 )  # fmt: skip
