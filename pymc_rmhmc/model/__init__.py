@@ -3,7 +3,7 @@
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
 from pymc_rmhmc.model.joint import JointModel, read_joint
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, Observation, read_structure
-from pymc_rmhmc.model.together import read_together
+from pymc_rmhmc.model.together import read_together, with_predictors_or_without
 
 __all__ = [
     "CompiledBlock",
@@ -16,4 +16,5 @@ __all__ = [
     "read_joint",
     "read_structure",
     "read_together",
+    "with_predictors_or_without",
 ]

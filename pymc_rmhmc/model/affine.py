@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, toposort
@@ -22,13 +22,19 @@ SHAPING = {
 PRODUCTS = {"Mul", "Dot", "Matmul", "BatchedDot", "Dot22"}
 
 
-def is_linear(expression: TensorVariable, variables: Sequence[TensorVariable]) -> bool:
-    """Whether no operation between some variables and an expression is anything but affine in all of them."""
-    (expression,), held = inlined([expression], variables), set(variables)
-    moving: dict[Variable, bool] = {}
+def is_linear(
+    expression: TensorVariable, variables: Sequence[TensorVariable], ends: Iterable[TensorVariable] = ()
+) -> bool:
+    """Whether no operation between some variables and an expression is anything but affine in all of them.
+
+    What is reached through one of the ends, other random variables, does not count.
+    """
+    stops = [end for end in ends if end not in variables]
+    (expression,), held = inlined([expression], [*variables, *stops]), set(variables)
+    moving: dict[Variable, bool] = dict.fromkeys(stops, False)
     between = {
         v.owner
-        for v in ancestors([expression], blockers=variables)
+        for v in ancestors([expression], blockers=[*variables, *stops])
         if v.owner is not None and v not in held and reaches_by_value(v, held, moving)
     }
     return all(_is_affine(node, [reaches_by_value(i, held, moving) for i in node.inputs]) for node in between)
@@ -65,7 +71,9 @@ def passed_on(node: Apply, moves: Sequence[bool]) -> list[int] | None:
     return [0] if name == "TrueDiv" and not moves[1] else None
 
 
-def predictor_node(variable: TensorVariable, sources: Sequence[TensorVariable]) -> TensorVariable | None:
+def predictor_node(
+    variable: TensorVariable, sources: Sequence[TensorVariable], ends: Iterable[TensorVariable] = ()
+) -> TensorVariable | None:
     """The expression that is affine in sources and alone leads from them to a variable; None if there is none.
 
     Of several the one with the fewest axes: a likelihood may lay a predictor out along another, as with cutpoints, and
@@ -77,8 +85,11 @@ def predictor_node(variable: TensorVariable, sources: Sequence[TensorVariable]) 
         A random variable, whatever its distribution.
     sources : sequence of TensorVariable
         Every one of them reaches the variable.
+    ends : iterable of TensorVariable
+        Other random variables: what is reached through one does not count.
     """
-    between = list(toposort([variable], blockers=list(sources)))
+    stops = [end for end in ends if end is not variable and end not in sources]
+    between = list(toposort([variable], blockers=[*sources, *stops]))
     # Alone, a source may be read as it is.
     found = sources[0] if len(sources) == 1 and _value_by_value(between, variable, sources) else None
     for node in between:
@@ -87,8 +98,8 @@ def predictor_node(variable: TensorVariable, sources: Sequence[TensorVariable]) 
                 continue
             if found is not None and _axes(output) > _axes(found):
                 continue
-            leads = all(reaches(output, [source]) for source in sources)
-            if leads and not reaches(variable, sources, blockers=[output]) and is_linear(output, sources):
+            leads = all(reaches(output, [source], stops) for source in sources)
+            if leads and not reaches(variable, sources, [*stops, output]) and is_linear(output, sources, stops):
                 found = output
     return found
 

@@ -143,6 +143,9 @@ class CompiledBlock:
         affine = [o for o in self._observations if isinstance(o, AffineReader)]
         if not all(o.always_reads_values(point, self._shapes) for o in affine):
             return False
+        # What is not registered may read one of the latents and not their sum.
+        if len(self._rows) > 1 and any(isinstance(o, UnregisteredReader) for o in self._observations):
+            return False
         one_row_each = len({row.latent for row in self._rows}) == len(self._rows)
         return one_row_each and len({row.size for row in self._rows}) == 1
 

@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from pymc_rmhmc.errors import UnsupportedModelError
-from pymc_rmhmc.model.compile import CompiledBlock, compile_model
+from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.joint import JointModel
 from pymc_rmhmc.model.priors import LatentVariable
-from pymc_rmhmc.model.structure import LatentBlock
-from pymc_rmhmc.model.together import read_together
+from pymc_rmhmc.model.structure import LatentBlock, ModelStructure
+from pymc_rmhmc.model.together import read_together, with_predictors_or_without
 
 __all__ = ["BlockDescription", "ModelDescription", "describe"]
 
@@ -162,15 +162,19 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
     3
     """
     model = pm.modelcontext(model)
+    point = model.initial_point()
+
+    def read(predictors: bool) -> tuple[ModelStructure, JointModel | str, CompiledModel]:
+        structure, joint = read_together(model, None, point, predictors=predictors)
+        return structure, joint, compile_model(structure, point, with_rest=False)
+
     try:
-        structure, joint = read_together(model, None, model.initial_point())
+        structure, joint, compiled = with_predictors_or_without(read)
     except UnsupportedModelError as error:
         left = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs])
         reason = "no latent Gaussian block was found"
         description = ModelDescription((), "", (), reason, left, {n: error.reasons.get(n, str(error)) for n in left})
     else:
-        point = model.initial_point()
-        compiled = compile_model(structure, point, with_rest=False)
         by_name: dict[str, LatentBlock] = {block.name: block for block in structure.blocks}
         names = {str(value.name): str(rv.name) for rv, value in model.rvs_to_values.items()}
         described = tuple(_describe(block, by_name, point, names) for block in compiled.blocks)

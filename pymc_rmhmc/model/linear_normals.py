@@ -21,23 +21,25 @@ from pymc_rmhmc.model.likelihoods import read_likelihood
 
 __all__ = ["ScaledSource", "linear_normals", "scaled_source"]
 
-def linear_normals(model: pm.Model, beside: Sequence[TensorVariable] = ()) -> list[TensorVariable]:
+def linear_normals(
+    model: pm.Model, beside: Sequence[TensorVariable] = (), *, predictors: bool = True
+) -> list[TensorVariable]:
     """Free Normals, in any shape, that every likelihood that depends on them reads linearly and together.
 
     None of them is in another's prior, and where two are multiplied the one of more values counts; one that is
-    multiplied by a variable `beside` them is none.
+    multiplied by a variable `beside` them is none. Without `predictors` those of registered likelihoods alone.
     """
     free = [v for v in model.free_RVs if isinstance(v.owner.op, NormalRV) and model.rvs_to_transforms.get(v) is None]
     shapes = model.eval_rv_shapes()
     largest = sorted(free, key=lambda v: math.prod(shapes[v.name]), reverse=True)
-    readings = {v: _reading(model, v, largest) for v in model.observed_RVs}
+    readings = {v: _reading(model, v, largest if predictors else [], beside) for v in model.observed_RVs}
     etas = [reading.eta for reading in readings.values() if reading is not None]
     candidates = [v for v in free if _is_read(model, v, readings)]
-    if all(is_linear(eta, [*beside, *candidates]) for eta in etas):
+    if all(is_linear(eta, [*beside, *candidates], model.basic_RVs) for eta in etas):
         return candidates
     chosen: list[TensorVariable] = []
     for variable in [v for v in largest if v in candidates]:
-        if all(is_linear(eta, [*beside, *chosen, variable]) for eta in etas):
+        if all(is_linear(eta, [*beside, *chosen, variable], model.basic_RVs) for eta in etas):
             chosen.append(variable)
     return [v for v in candidates if v in chosen]
 
@@ -49,19 +51,26 @@ class _Reading(NamedTuple):
     others: Sequence[TensorVariable]
 
 
-def _reading(model: pm.Model, observed: TensorVariable, largest: Sequence[TensorVariable]) -> _Reading | None:
-    """What a likelihood reads; of one that is not registered, where the largest Normal enters linearly."""
+def _reading(
+    model: pm.Model, observed: TensorVariable, largest: Sequence[TensorVariable], beside: Sequence[TensorVariable]
+) -> _Reading | None:
+    """What a likelihood reads; of one that is not registered, the predictor of as many Normals as have one together."""
     found = read_likelihood(observed)
     if found is not None:
         return _Reading(found[1].eta, found[1].others)
-    entering = next((v for v in largest if reaches(observed, [v], model.basic_RVs)), None)
-    if entering is None or getattr(observed.owner.op, "ndim_supp", 0) > 0:
+    if getattr(observed.owner.op, "ndim_supp", 0) > 0:
         return None
-    eta = predictor_node(observed, [entering])
+    others = model.basic_RVs
+    together = [v for v in beside if reaches(observed, [v], others)]
+    entering = [v for v in largest if v not in together and reaches(observed, [v], others)]
+    eta = None
+    for variable in entering:
+        node = predictor_node(observed, [*together, variable], others)
+        if node is not None:
+            eta, together = node, [*together, variable]
     if eta is None:
         return None
-    besides = [v for v in largest if v is not eta and reaches(observed, [v], [*model.basic_RVs, eta])]
-    return _Reading(eta, besides)
+    return _Reading(eta, [v for v in entering if v not in together])
 
 
 def _is_read(model: pm.Model, variable: TensorVariable, readings: dict[TensorVariable, _Reading | None]) -> bool:
@@ -76,7 +85,7 @@ def _is_read(model: pm.Model, variable: TensorVariable, readings: dict[TensorVar
         if reading is None:
             return False
         besides = any(reaches(other, [variable], model.basic_RVs) for other in reading.others)
-        if besides or not is_linear(reading.eta, [variable]):
+        if besides or not is_linear(reading.eta, [variable], model.basic_RVs):
             return False
         read = True
     return read

@@ -127,7 +127,9 @@ class ModelStructure:
         return any(initial.get(latent.variable) is not None for latent in block.latents)
 
 
-def read_structure(model: pm.Model, vars: Any = None) -> ModelStructure:  # noqa: A002 - PyMC's name
+def read_structure(
+    model: pm.Model, vars: Any = None, *, predictors: bool = True  # noqa: A002 - PyMC's name
+) -> ModelStructure:
     """Find the latent Gaussian blocks of a model.
 
     Parameters
@@ -138,6 +140,8 @@ def read_structure(model: pm.Model, vars: Any = None) -> ModelStructure:  # noqa
         The latent variables to sample; a whitened GP may be named by itself or by its rotated values. By
         default every vector with a covariance (an MvNormal, a walk, an autoregression, a map) and every whitened
         GP that has a likelihood; in their absence the Normals that predictors are linear in.
+    predictors : bool
+        Whether these may be the predictors of likelihoods that are not registered.
 
     Returns
     -------
@@ -159,7 +163,7 @@ def read_structure(model: pm.Model, vars: Any = None) -> ModelStructure:  # noqa
         )
     reasons: dict[str, str] = {}
     if vars is None:
-        latents = _find_latents(model, reasons) or _find_coefficients(model, reasons)
+        latents = _find_latents(model, reasons) or _find_coefficients(model, reasons, predictors)
     else:
         latents = [_named_latent(model, variable) for variable in resolve_variables(model, vars)]
         _check_apart(model, latents)
@@ -206,10 +210,10 @@ def _find_latents(model: pm.Model, reasons: dict[str, str]) -> list[LatentVariab
     return found
 
 
-def _find_coefficients(model: pm.Model, reasons: dict[str, str]) -> list[LatentVariable]:
+def _find_coefficients(model: pm.Model, reasons: dict[str, str], predictors: bool) -> list[LatentVariable]:
     """Where there is no latent vector with a covariance: the Normals that predictors are linear in."""
     found = []
-    for variable in linear_normals(model):
+    for variable in linear_normals(model, predictors=predictors):
         latent = read_latent(model, variable)
         if not isinstance(latent, str):
             found.append(latent)
@@ -338,8 +342,8 @@ def _observation(
         )
     found = read_likelihood(variable)
     if found is None:
-        read = [source for source in sources if reaches(variable, [source])]
-        node = predictor_node(variable, read) if read else None
+        read = [source for source in sources if reaches(variable, [source], model.basic_RVs)]
+        node = predictor_node(variable, read, model.basic_RVs) if read else None
         _check_unregistered(variable, read, node)
         return Observation(variable, value, None, None if node is None else Reading(node, {}), node)
     likelihood, reading = found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,14 +10,14 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.errors import UnsupportedLikelihoodError, UnsupportedModelError
 from pymc_rmhmc.model.graphs import Evaluator
 from pymc_rmhmc.model.joint import NO_HYPERPARAMETERS, JointModel, read_joint
 from pymc_rmhmc.model.linear_normals import linear_normals
 from pymc_rmhmc.model.priors import gaussian_candidates
 from pymc_rmhmc.model.structure import ModelStructure, read_structure, resolve_variables
 
-__all__ = ["read_together"]
+__all__ = ["read_together", "with_predictors_or_without"]
 
 type Point = dict[str, np.ndarray]
 
@@ -26,7 +27,9 @@ MOST_COEFFICIENTS = 1000
 MOST_ENTRIES = 10**8
 
 
-def read_together(model: pm.Model, vars: Any, point: Point) -> tuple[ModelStructure, JointModel | str]:  # noqa: A002
+def read_together(
+    model: pm.Model, vars: Any, point: Point, *, predictors: bool = True  # noqa: A002
+) -> tuple[ModelStructure, JointModel | str]:
     """A model's structure, and its blocks with their hyperparameters.
 
     Parameters
@@ -37,6 +40,8 @@ def read_together(model: pm.Model, vars: Any, point: Point) -> tuple[ModelStruct
         Latent variables, and the hyperparameters that are to be sampled with them; by default all.
     point : dict
         Where shapes are taken.
+    predictors : bool
+        As in `read_structure`.
 
     Returns
     -------
@@ -49,7 +54,7 @@ def read_together(model: pm.Model, vars: Any, point: Point) -> tuple[ModelStruct
         As `read_structure`.
     """
     if vars is None:
-        return _read_all(model, point)
+        return _read_all(model, point, predictors)
     named, vectors = resolve_variables(model, vars), gaussian_candidates(model)
     latents = {*vectors, *linear_normals(model, [v for v in named if v in vectors])}
     chosen = [v for v in named if v in latents]
@@ -67,13 +72,25 @@ def read_together(model: pm.Model, vars: Any, point: Point) -> tuple[ModelStruct
         raise UnsupportedModelError(f"{names} cannot be sampled together with the latents: {joint} ({error})") from None
 
 
-def _read_all(model: pm.Model, point: Point) -> tuple[ModelStructure, JointModel | str]:
+def with_predictors_or_without[T](read: Callable[[bool], T]) -> T:
+    """What is read of a model with the predictors of likelihoods that are not registered, or if one fails, without.
+
+    That a likelihood does not factorise over its predictor is seen where it is evaluated: the rest of a model can then
+    be sampled as it could if nobody had looked for that predictor.
+    """
+    try:
+        return read(True)
+    except UnsupportedLikelihoodError:
+        return read(False)
+
+
+def _read_all(model: pm.Model, point: Point, predictors: bool) -> tuple[ModelStructure, JointModel | str]:
     """Everything that can be sampled, with vectors of coefficients among the latents wherever they can be.
 
     As hyperparameters they would have a dimension of θ each; and a scale, if they have one, would be a funnel.
     """
-    structure = read_structure(model)
-    wider = _with_coefficients(structure, point)
+    structure = read_structure(model, predictors=predictors)
+    wider = _with_coefficients(structure, point, predictors)
     if wider is not None:
         joint = read_joint(wider, point)
         if isinstance(joint, JointModel) or joint == NO_HYPERPARAMETERS:
@@ -81,7 +98,7 @@ def _read_all(model: pm.Model, point: Point) -> tuple[ModelStructure, JointModel
     return structure, read_joint(structure, point)
 
 
-def _with_coefficients(structure: ModelStructure, point: Point) -> ModelStructure | None:
+def _with_coefficients(structure: ModelStructure, point: Point, predictors: bool) -> ModelStructure | None:
     """A structure with the Normals that predictors read linearly beside its latents; None without a vector of them."""
     model, variables = structure.model, structure.variables
     candidates = gaussian_candidates(model)
@@ -90,7 +107,7 @@ def _with_coefficients(structure: ModelStructure, point: Point) -> ModelStructur
     # one vector.
     if not processes or any(v.ndim > 1 for v in processes):
         return None
-    found = [v for v in linear_normals(model, variables) if v not in variables]
+    found = [v for v in linear_normals(model, variables, predictors=predictors) if v not in variables]
     sizes = [point[str(model.rvs_to_values[v].name)].size for v in found]
     # A number alone, an intercept, is one hyperparameter more: that is cheaper than a sum of vectors.
     if all(size == 1 for size in sizes) or sum(sizes) > MOST_COEFFICIENTS:

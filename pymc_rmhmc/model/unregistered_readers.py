@@ -12,11 +12,12 @@ import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.logprob.utils import ParameterValueError
+from pytensor.gradient import NullTypeGradError
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import DataError, UnsupportedLikelihoodError
+from pymc_rmhmc.errors import DataError, UnsupportedLikelihoodError, UnsupportedModelError
 from pymc_rmhmc.model.graphs import PYTHON_MODE, Evaluator, shared_inputs, substitute
 from pymc_rmhmc.model.likelihoods import FallbackKernel, has_diagonal_hessian
 from pymc_rmhmc.model.linear_form import LinearForm, SourceMap
@@ -27,7 +28,7 @@ from pymc_rmhmc.model.structure import Observation
 __all__ = ["PredictedReader", "UnregisteredReader", "log_density_given"]
 
 # Latent values at which an unregistered likelihood is tried, beside the model's own initial ones.
-TRIED = (0.0, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0, 30.0, -30.0)
+TRIED = (0.0, 0.5, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0, 30.0, -30.0)
 
 
 class GraphLikelihood:
@@ -91,7 +92,13 @@ class GraphLikelihood:
         # Data that are replaced are other arrays: what was checked need not be checked for every draw.
         if self._checked is None or any(a is not b for a, b in zip(self._checked, data, strict=True)):
             self._check_data(np.ravel(own), arguments)
-            self._check_diagonal(arguments)
+            try:
+                self._check_diagonal(arguments)
+            except (NotImplementedError, NullTypeGradError) as error:
+                raise UnsupportedLikelihoodError(
+                    f"PyTensor cannot differentiate the log density of {self.name} ({first_line(error)}): sample with "
+                    "NUTS, or register it with a slope of its own (register_likelihood)."
+                ) from None
             self._checked = data
         return arguments
 
@@ -188,15 +195,23 @@ class PredictedReader(AffineReader):
     ) -> None:
         super().__init__(model, observation, sources)
         assert observation.node is not None
-        (value,) = Evaluator(model, [observation.node])(point)
-        self._likelihood = GraphLikelihood(model, observation, observation.node, np.shape(value))
+        # Somewhere to begin with where the log density must be finite.
+        (self._value,) = Evaluator(model, [observation.node])(point)
+        self._likelihood = GraphLikelihood(model, observation, observation.node, np.shape(self._value))
         self.kernel = self._likelihood.kernel
         self.inputs = tuple(dict.fromkeys((*self._predictor.inputs, *self._likelihood.inputs)))
         self.shared = list(dict.fromkeys((*self._predictor.shared, *self._likelihood.shared)))
 
     def bind(self, point: Point, shapes: Shapes, site_of: SiteOf, n_sites: int) -> BoundTerm:
         """The term where each observation reads one value of every latent vector; as `RegisteredReader.bind`."""
-        return self.bind_whole(point, shapes, site_of(self.form(point, shapes).maps))
+        maps = self.form(point, shapes).maps
+        index = site_of(maps) if all(m.is_plain for m in maps) else np.full(1, -1)
+        if (index < 0).any():
+            raise UnsupportedModelError(
+                f"{self.name}: its predictor multiplies latent values by something else than 1, or reads none, which "
+                "it did not where the step was built. If data have changed, build a new RMHMC."
+            )
+        return self.bind_whole(point, shapes, index)
 
     def bind_whole(self, point: Point, shapes: Shapes, index: NDArray[np.int64] | None) -> BoundTerm:
         """The term of all values of the predictor, each of which is a site of its own."""
@@ -206,7 +221,7 @@ class PredictedReader(AffineReader):
                 f"the linear predictor of {self.name} is not finite for {np.count_nonzero(~np.isfinite(offset))} "
                 "observations: check its inputs."
             )
-        arguments = self._likelihood.arguments(point, offset)
+        arguments = self._likelihood.arguments(point, self._value)
         return BoundTerm(self.kernel, arguments, index, offset if offset.any() else None)
 
 

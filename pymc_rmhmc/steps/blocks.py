@@ -9,7 +9,15 @@ import numpy as np
 import pymc as pm
 
 from pymc_rmhmc.errors import ConfigurationError
-from pymc_rmhmc.model import CompiledModel, JointModel, ModelStructure, compile_model, read_structure, read_together
+from pymc_rmhmc.model import (
+    CompiledModel,
+    JointModel,
+    ModelStructure,
+    compile_model,
+    read_structure,
+    read_together,
+    with_predictors_or_without,
+)
 from pymc_rmhmc.steps.block_sampler import BlockSampler
 from pymc_rmhmc.steps.chain_sampler import ChainSampler
 from pymc_rmhmc.steps.checks import check_block
@@ -98,11 +106,20 @@ def find_blocks(
     UnsupportedModelError, UnsupportedLikelihoodError, ConfigurationError, CovarianceError, DataError
         As `RMHMC`.
     """
+    return with_predictors_or_without(lambda predictors: _find(model, vars, point, plan, compile_kwargs, predictors))
+
+
+def _find(
+    model: pm.Model, vars: Any, point: Point, plan: Plan, compile_kwargs: dict[str, Any] | None,  # noqa: A002
+    predictors: bool,
+) -> FoundBlocks:  # fmt: skip
+    """The same, with predictors of likelihoods that are not registered or without."""
     joint: JointModel | str
     if plan.metric.takes_hyperparameters:
-        structure, joint = read_together(model, vars, point)
+        structure, joint = read_together(model, vars, point, predictors=predictors)
     else:
-        structure, joint = read_structure(model, vars), f"the {plan.metric.name} metric takes latent values alone"
+        structure = read_structure(model, vars, predictors=predictors)
+        joint = f"the {plan.metric.name} metric takes latent values alone"
     if compile_kwargs and not isinstance(joint, str):
         raise ConfigurationError(
             f"compile_kwargs={compile_kwargs!r} would change nothing: with hyperparameters taken in, all that is "

@@ -9,9 +9,6 @@ import pytest
 
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model import read_structure
-from pymc_rmhmc.model.affine import predictor_node
-from pymc_rmhmc.model.graphs import Evaluator
-from pymc_rmhmc.model.linear_normals import linear_normals
 from tests.model.conftest import BINARY, COUNTS, MODELS, N, covariance, gp_prior
 
 # Names of the blocks' latent variables, and of the observations of each.
@@ -102,36 +99,6 @@ def test_the_likelihood_and_its_curvatures_are_named():
     (block,) = read_structure(MODELS["unregistered"]()).blocks
     assert block.observations[0].likelihood is None
     assert block.observations[0].kinds == ("softabs",)
-
-
-PREDICTORS = {
-    "as it is": lambda u: pm.Laplace("y", u, 1.0, observed=np.zeros(3)),
-    "by two parameters": lambda u: pm.Laplace("y", u, pm.math.exp(u), observed=np.zeros(3)),
-    "behind a link": lambda u: pm.Beta(
-        "y", mu=pm.math.invlogit(u[[0, 1, 2, 2]] + 1.0), nu=9.0, observed=np.full(4, 0.5)
-    ),
-    "before cutpoints": lambda u: pm.OrderedLogistic(
-        "y", eta=2.0 * u, cutpoints=[-1.0, 1.0], observed=[0, 1, 2], compute_p=False
-    ),
-    "in no way that is affine": lambda u: pm.Laplace("y", u[0] * u, 1.0, observed=np.zeros(3)),
-}
-
-
-@pytest.mark.parametrize("name", PREDICTORS)
-def test_the_predictor_of_a_likelihood_that_is_not_registered(name):
-    with pm.Model() as model:
-        u = pm.Normal("u", shape=3)
-        variable = PREDICTORS[name](u)
-    found = predictor_node(variable, [u])
-    if name == "in no way that is affine":
-        assert found is None
-        assert linear_normals(model) == []
-        return
-    assert linear_normals(model) == [u]
-    assert (found is u) == (name in ("as it is", "by two parameters"))
-    (value,) = Evaluator(model, [found], {u: u.type()})({}, np.array([0.5, 1.0, 2.0]))
-    expected = {"behind a link": [1.5, 2.0, 3.0, 3.0], "before cutpoints": [1.0, 2.0, 4.0]}
-    np.testing.assert_allclose(value.ravel(), expected.get(name, [0.5, 1.0, 2.0]))
 
 
 def test_independent_normals_must_be_named():
