@@ -83,8 +83,9 @@ class ObservedTerms:
         parameters = [_by_observation(reading.parameters[name], long) for name in likelihood.parameters]
         offset = pt.zeros(()) if reading.offset is None else reading.offset
         others = [offset, pt.as_tensor_variable(observation.value), *parameters]
-        self.added, offset, y, *values = added_to(model, observation, sources, theta, others)
-        self._offset, self._y, self._values = pt.second(self.added, offset.ravel()), y, values
+        added, offset, y, *values = added_to(model, observation, sources, theta, others)
+        self.added = added.ravel()
+        self._offset, self._y, self._values = pt.second(added, offset).ravel(), y, values
 
     def terms(
         self, eta: TensorVariable, shift: TensorVariable
@@ -129,11 +130,10 @@ def added_to(
     model: pm.Model, observation: Observation, sources: dict[TensorVariable, tuple[int, ...]], theta: Hyperparameters,
     others: Sequence[TensorVariable] = (),
 ) -> list[TensorVariable]:  # fmt: skip
-    """The predictor where the latent values are 0, (n_obs,), and other expressions, as expressions of θ."""
+    """The predictor where the latent values are 0, and other expressions, as expressions of θ."""
     nothing = {node: pt.specify_shape(pt.zeros(shape), node.type.shape) for node, shape in sources.items()}
     expressions = [predictor_of_data(observation), *others]
-    added, *rest = theta.substitute(substitute(expressions, nothing, model), model)
-    return [added.ravel(), *rest]
+    return theta.substitute(substitute(expressions, nothing, model), model)
 
 
 def _by_observation(parameter: TensorVariable, like: TensorVariable) -> TensorVariable:

@@ -109,7 +109,7 @@ class PredictedTerms:
         self._node = observation.node
         (value,) = Evaluator(model, [self._node])(point)
         self._shape = np.shape(value)
-        (self.added,) = added_to(model, observation, sources, theta)
+        self.added = added_to(model, observation, sources, theta)[0].ravel()
 
     def terms(
         self, eta: TensorVariable, shift: TensorVariable

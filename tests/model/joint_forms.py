@@ -581,6 +581,13 @@ def factors_of_two_rows_of_which_each_observation_reads_one_value() -> None:
 
 
 @form("ls_log__", "level")
+def rows_with_an_exposure_each() -> None:
+    f = gp_prior("f", ls=pm.HalfNormal("ls"), n_outputs=2)
+    rate = np.array([[5.0], [1.0]]) * pm.math.exp(f + pm.Normal("level"))
+    pm.Poisson("y", mu=rate, observed=np.stack([COUNTS, COUNTS[::-1]]))
+
+
+@form("ls_log__", "level")
 def averaged_rows() -> None:
     f = gp_prior("f", ls=pm.HalfNormal("ls"), n_outputs=2)
     poisson(np.array([0.5, -0.3]) @ f + pm.Normal("level"))
