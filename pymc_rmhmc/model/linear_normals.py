@@ -30,18 +30,25 @@ def linear_normals(
     multiplied by a variable `beside` them is none. Without `predictors` those of registered likelihoods alone.
     """
     free = [v for v in model.free_RVs if isinstance(v.owner.op, NormalRV) and model.rvs_to_transforms.get(v) is None]
-    shapes = model.eval_rv_shapes()
-    largest = sorted(free, key=lambda v: math.prod(shapes[v.name]), reverse=True)
-    readings = {v: _reading(model, v, largest if predictors else [], beside) for v in model.observed_RVs}
-    etas = [reading.eta for reading in readings.values() if reading is not None]
+    registered = {v: read_likelihood(v) for v in model.observed_RVs}
+    readings = {v: _Reading(found[1].eta, found[1].others) for v, found in registered.items() if found is not None}
+    others = [v for v in registered if v not in readings and predictors and free]
+    largest = _largest_first(model, free) if others else []
+    readings |= {v: reading for v in others if (reading := _unregistered_reading(model, v, largest, beside))}
+    etas = [reading.eta for reading in readings.values()]
     candidates = [v for v in free if _is_read(model, v, readings)]
     if all(is_linear(eta, [*beside, *candidates], model.basic_RVs) for eta in etas):
         return candidates
     chosen: list[TensorVariable] = []
-    for variable in [v for v in largest if v in candidates]:
+    for variable in _largest_first(model, candidates):
         if all(is_linear(eta, [*beside, *chosen, variable], model.basic_RVs) for eta in etas):
             chosen.append(variable)
     return [v for v in candidates if v in chosen]
+
+
+def _largest_first(model: pm.Model, variables: Sequence[TensorVariable]) -> list[TensorVariable]:
+    shapes = model.eval_rv_shapes()
+    return sorted(variables, key=lambda v: math.prod(shapes[v.name]), reverse=True)
 
 
 class _Reading(NamedTuple):
@@ -51,13 +58,10 @@ class _Reading(NamedTuple):
     others: Sequence[TensorVariable]
 
 
-def _reading(
+def _unregistered_reading(
     model: pm.Model, observed: TensorVariable, largest: Sequence[TensorVariable], beside: Sequence[TensorVariable]
 ) -> _Reading | None:
-    """What a likelihood reads; of one that is not registered, the predictor of as many Normals as have one together."""
-    found = read_likelihood(observed)
-    if found is not None:
-        return _Reading(found[1].eta, found[1].others)
+    """What a likelihood that is not registered reads: the predictor of as many Normals as have one together."""
     if getattr(observed.owner.op, "ndim_supp", 0) > 0:
         return None
     others = model.basic_RVs
@@ -73,15 +77,16 @@ def _reading(
     return _Reading(eta, [v for v in entering if v not in together])
 
 
-def _is_read(model: pm.Model, variable: TensorVariable, readings: dict[TensorVariable, _Reading | None]) -> bool:
+def _is_read(model: pm.Model, variable: TensorVariable, readings: dict[TensorVariable, _Reading]) -> bool:
     """Whether some likelihood reads a variable in its predictor, and nothing else in the model does."""
     others = [*model.potentials, *(v for v in model.free_RVs if v is not variable)]
     if any(reaches(other, [variable], model.basic_RVs) for other in others):
         return False
     read = False
-    for observed, reading in readings.items():
+    for observed in model.observed_RVs:
         if not reaches(observed, [variable], model.basic_RVs):
             continue
+        reading = readings.get(observed)
         if reading is None:
             return False
         besides = any(reaches(other, [variable], model.basic_RVs) for other in reading.others)

@@ -53,7 +53,7 @@ class UnregisteredTerms:
         theta: Hyperparameters,
     ) -> None:  # fmt: skip
         self._model, self._observation, self._theta = model, observation, theta
-        self._source, self._shape = source, shape
+        self._node, self._shape = source, shape
         size = math.prod(shape)
         self.index, self.added = np.arange(size), pt.zeros(size)
 
@@ -61,8 +61,8 @@ class UnregisteredTerms:
         self, eta: TensorVariable, shift: TensorVariable
     ) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
         """``Σ ℓ``, its slope by site, and its gradient by θ at given sites, of which `shift` is not the latents'."""
-        values = (eta - shift).reshape(self._shape)
-        (density,) = self._theta.place([log_density_given(self._model, self._observation, self._source, values)])
+        values = (read_sites(eta - shift, self.index, eta.type.shape[0]) + self.added).reshape(self._shape)
+        (density,) = self._theta.place([log_density_given(self._model, self._observation, self._node, values)])
         total = density.sum()
         return total, pytensor.grad(total, eta), gradient_by(total, self._theta.symbol)
 
@@ -71,7 +71,7 @@ class UnregisteredTerms:
         return pt.zeros_like(eta)
 
 
-class PredictedTerms:
+class PredictedTerms(UnregisteredTerms):
     """One observed variable with a linear predictor, and a log density of it that PyTensor differentiates.
 
     Sites are anchored in the predictor, as under a registered likelihood. They do not follow the likelihood's
@@ -98,8 +98,6 @@ class PredictedTerms:
         The predictor where the latent values are 0, (n,).
     """
 
-    has_moving_parameters = False
-
     def __init__(
         self, model: pm.Model, observation: Observation, sources: dict[TensorVariable, tuple[int, ...]],
         theta: Hyperparameters, index: Sites, point: dict[str, np.ndarray],
@@ -110,17 +108,3 @@ class PredictedTerms:
         (value,) = Evaluator(model, [self._node])(point)
         self._shape = np.shape(value)
         self.added = added_to(model, observation, sources, theta)[0].ravel()
-
-    def terms(
-        self, eta: TensorVariable, shift: TensorVariable
-    ) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
-        """``Σ ℓ``, its slope by site, and its gradient by θ at given sites, of which `shift` is not the latents'."""
-        read = read_sites(eta - shift, self.index, eta.type.shape[0]) + self.added
-        values = read.reshape(self._shape)
-        (density,) = self._theta.place([log_density_given(self._model, self._observation, self._node, values)])
-        total = density.sum()
-        return total, pytensor.grad(total, eta), gradient_by(total, self._theta.symbol)
-
-    def information(self, eta: TensorVariable, shift: TensorVariable) -> TensorVariable:
-        """Nothing that parameters move, (n,)."""
-        return pt.zeros_like(eta)
