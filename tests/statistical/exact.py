@@ -120,19 +120,18 @@ def stationarity(
 ) -> Outcome:  # fmt: skip
     """Move exact draws and test that no feature's mean has changed."""
     rng = np.random.default_rng(seed)
-    changes, distances, failures, accepted, looks = [], [], 0, 0.0, Looks(count, until, changed)
     starts = exact_draws(target, count, rng)
-    like = np.array([features(target, start) for start in starts])
-    while not looks.decided(changes):
-        before = like[len(changes)]
-        state = flow.state(starts[len(changes)])
+    before = np.array([features(target, start) for start in starts])
+    squashed = squash(before, before)
+    looks = Looks(count, until, lambda moved: changed(squash(moved, before) - squashed[: len(moved)]))
+    after, failures, accepted = [], 0, 0.0
+    while not looks.decided(after):
+        state = flow.state(starts[len(after)])
         for _ in range(transitions):
             outcome = move(flow, integrator, state, cell.n_steps, cell.step_size, rng)
             failures += bool(outcome.failure)
             accepted += outcome.acceptance
             state = outcome.state
-        after = features(target, state.position)
-        changes.append(squash(after, like) - squash(before, like))
-        distances.append(abs(after[0] - before[0]))
-    total = len(changes) * transitions
-    return Outcome(looks.p_value(changes), failures / total, accepted / total, float(np.mean(distances)))
+        after.append(features(target, state.position))
+    total, moved = len(after) * transitions, np.abs(np.array(after) - before[: len(after)])[:, 0].mean()
+    return Outcome(looks.p_value(after), failures / total, accepted / total, float(moved))
