@@ -12,15 +12,28 @@ from typing import Any, cast
 import numba
 from numba.core import caching
 
-__all__ = ["KeptCode", "compiled"]
+__all__ = ["KeptCode", "compiled", "compiled_in_any_order"]
+
+
+# Sums in any order, a product and a sum in one rounding; NaN and infinities are what they are.
+ANY_ORDER = {"reassoc", "contract", "nsz"}
 
 
 def compiled[F: Callable[..., Any]](function: F) -> F:
     """A function compiled by Numba at its first call, and kept on disk for the next process."""
+    return _kept(function, fastmath=False)
+
+
+def compiled_in_any_order[F: Callable[..., Any]](function: F) -> F:
+    """`compiled`, and the compiler may sum in the order that it likes, so that it takes several numbers at a time."""
+    return _kept(function, fastmath=ANY_ORDER)
+
+
+def _kept[F: Callable[..., Any]](function: F, fastmath: bool | set[str]) -> F:
     try:
-        made: Any = numba.njit(cache=True)(function)
+        made: Any = numba.njit(cache=True, fastmath=fastmath)(function)
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
-        made = numba.njit(function)
+        made = numba.njit(fastmath=fastmath)(function)
     kept: Any = getattr(made, "_cache", None)
     if hasattr(kept, "_cache_file"):
         kept._cache_file = KeptCode(kept._cache_path, kept._impl.filename_base, _stamp())

@@ -19,7 +19,6 @@ __all__ = [
     "inverse_lower",
     "inverse_of_product",
     "multiply_lower",
-    "multiply_symmetric",
     "reverse_cholesky",
     "solve_columns",
     "solve_lower",
@@ -110,11 +109,6 @@ def _fill_upper(matrix: Array) -> Array:
         matrix[rows, rows] = corner + np.tril(corner, -1).T
         matrix[:start, rows] = matrix[rows, :start].T
     return matrix
-
-
-def multiply_symmetric(matrix: Array, vector: Array) -> Array:
-    """``S v`` for a symmetric, Fortran-ordered S, of which the upper triangle is read."""
-    return np.asarray(blas.dsymv(1.0, matrix, vector, lower=0))
 
 
 def reverse_cholesky(matrix: Array) -> Array | None:

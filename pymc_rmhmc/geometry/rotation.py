@@ -16,11 +16,11 @@ from numba.extending import overload
 from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import Origin
-from pymc_rmhmc.geometry.blas import symmetric_product
 from pymc_rmhmc.geometry.charts.dual import gram
 from pymc_rmhmc.geometry.charts.site import GaussianSites, residual_of_sites
 from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.native import NativeLikelihood, call_likelihood
+from pymc_rmhmc.geometry.symmetric import multiply_symmetric
 
 __all__ = ["CompiledSites", "gram_product"]
 
@@ -38,7 +38,7 @@ def gram_product(spread: Any, vector: Array) -> Array:
 @overload(gram_product, strict=False)
 def _compiled_gram_product(spread: Any, vector: Any) -> Any:
     if spread.count == 1:
-        return lambda spread, vector: symmetric_product(spread[0], vector)
+        return lambda spread, vector: multiply_symmetric(spread[0], vector)
     return lambda spread, vector: gram(spread[0], spread[1], spread[2], vector)
 
 

@@ -16,9 +16,9 @@ from pymc_rmhmc.dynamics.hamiltonian import Followed, Origin
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.finite import failure_of
-from pymc_rmhmc.geometry.linalg import multiply_symmetric
 from pymc_rmhmc.geometry.native import native_likelihood
 from pymc_rmhmc.geometry.rotation import CompiledSites
+from pymc_rmhmc.geometry.symmetric import multiply_symmetric
 
 __all__ = ["LatentTarget", "Likelihood", "SiteTargetPoint", "TargetPoint", "Tempering"]
 

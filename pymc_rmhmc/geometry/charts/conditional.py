@@ -50,12 +50,12 @@ from pymc_rmhmc.geometry.linalg import (
     cholesky_adjoint_of_product,
     inverse_of_product,
     multiply_lower,
-    multiply_symmetric,
     solve_columns,
     solve_lower,
 )
 from pymc_rmhmc.geometry.loops import add_covariance_terms, log_diagonal
 from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.geometry.symmetric import multiply_symmetric
 
 __all__ = ["DenseConditional", "SitesOnCovariance", "factor_in_place", "factor_or_fail"]
 

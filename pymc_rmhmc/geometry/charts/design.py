@@ -23,10 +23,10 @@ from pymc_rmhmc.geometry.linalg import (
     identity_plus_scaled,
     inverse_lower,
     multiply_lower,
-    multiply_symmetric,
     solve_columns,
     solve_lower,
 )
+from pymc_rmhmc.geometry.symmetric import multiply_symmetric
 
 __all__ = [
     "Inner",

@@ -13,9 +13,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.geometry.blas import multiply_in_place, solve_in_place, symmetric_product
+from pymc_rmhmc.geometry.blas import multiply_in_place, solve_in_place
 from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.loops import identity_plus_scaled
+from pymc_rmhmc.geometry.symmetric import multiply_symmetric
 from pymc_rmhmc.geometry.triangles import factorise_in_place
 
 __all__ = [
@@ -64,7 +65,7 @@ def dual(covariance: Array, inner: Array, roots: Array, vector: Array) -> Array:
     """``(I + W̄Q)⁻¹ v``, (n,)."""
     root, inverse_root = roots[0], roots[2]
     kept = roots[1] * vector
-    solved = symmetric_product(covariance, kept)
+    solved = multiply_symmetric(covariance, kept)
     for i in range(kept.size):
         solved[i] = inverse_root[i] * vector[i] - root[i] * solved[i]
     solve_in_place(inner, solved, False)
@@ -77,7 +78,7 @@ def dual(covariance: Array, inner: Array, roots: Array, vector: Array) -> Array:
 @compiled
 def gram(covariance: Array, inner: Array, roots: Array, vector: Array) -> Array:  # pragma: no cover - compiled
     """``(Q⁻¹ + W̄)⁻¹ v = Q (I + W̄Q)⁻¹ v``, (n,)."""
-    return symmetric_product(covariance, dual(covariance, inner, roots, vector))
+    return multiply_symmetric(covariance, dual(covariance, inner, roots, vector))
 
 
 @compiled
@@ -90,7 +91,7 @@ def centre_of_sites(
     """
     slope = linear - precision * mean
     centre_dual = dual(covariance, inner, roots, slope)
-    centre = symmetric_product(covariance, centre_dual)
+    centre = multiply_symmetric(covariance, centre_dual)
     log_evidence, found = 0.0, np.empty((3, mean.size))
     for i in range(mean.size):
         log_evidence += 0.5 * (linear[i] + slope[i]) * mean[i] + 0.5 * slope[i] * centre[i] - np.log(inner[i, i])
@@ -121,7 +122,7 @@ def place(
 ) -> tuple[Array, Array]:  # pragma: no cover - compiled  # fmt: skip
     """In the dual, and itself, what a draw of the prior about its mean and of the sites' noise is mapped to."""
     pulled = dual(covariance, inner, roots, slope - precision * drawn + roots[0] * site_noise)
-    return pulled, mean + drawn + symmetric_product(covariance, pulled)
+    return pulled, mean + drawn + multiply_symmetric(covariance, pulled)
 
 
 @compiled
@@ -174,7 +175,7 @@ def adjoint(
     """``Tᵀ v``, (2 n,), for a v (n,)."""
     n, root = vector.size, roots[0]
     spread = dual(covariance, inner, roots, vector)
-    pushed = symmetric_product(covariance, spread)
+    pushed = multiply_symmetric(covariance, spread)
     multiply_in_place(factor, spread, True)
     noise = np.empty(2 * n)
     for i in range(n):

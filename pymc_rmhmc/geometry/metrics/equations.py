@@ -17,8 +17,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.geometry.linalg import multiply_symmetric
 from pymc_rmhmc.geometry.prior import Predictor
+from pymc_rmhmc.geometry.symmetric import multiply_symmetric
 
 __all__ = ["DriftEquation", "KickEquation"]
 

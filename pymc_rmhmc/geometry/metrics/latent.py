@@ -32,10 +32,10 @@ from pymc_rmhmc.geometry.linalg import (
     identity_plus_scaled,
     inverse_lower,
     multiply_lower,
-    multiply_symmetric,
 )
 from pymc_rmhmc.geometry.metrics.equations import DriftEquation, KickEquation
 from pymc_rmhmc.geometry.prior import Predictor
+from pymc_rmhmc.geometry.symmetric import multiply_symmetric
 from pymc_rmhmc.geometry.target import LatentTarget
 
 __all__ = ["FisherMetric", "HessianMetric", "LatentMetric", "LatentPoint", "SoftAbsCurvatureMetric"]
