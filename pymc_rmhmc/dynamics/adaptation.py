@@ -35,6 +35,7 @@ class DualAveraging:
     SHRINKAGE = 0.05  # γ, t₀ and κ of the paper's section 3.2.1
     DELAY = 10.0
     DECAY = 0.75
+    SMALLEST = 1e-12  # where thousands of trajectories fail one after another, still a number to divide by
 
     def __init__(self, initial: float, target: float, maximum: float = math.inf) -> None:
         if not 0.0 < target < 1.0:
@@ -59,7 +60,7 @@ class DualAveraging:
         weight = 1.0 / (self._count + self.DELAY)
         self._shortfall += weight * (self.target - acceptance - self._shortfall)
         log_step = self._centre - math.sqrt(self._count) / self.SHRINKAGE * self._shortfall
-        log_step = min(log_step, math.log(self.maximum))
+        log_step = min(max(log_step, math.log(self.SMALLEST)), math.log(self.maximum))
         self.current = math.exp(log_step)
         weight = self._count**-self.DECAY
         log_average = weight * log_step + (1.0 - weight) * math.log(self.average)

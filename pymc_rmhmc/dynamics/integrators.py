@@ -350,15 +350,18 @@ class _Midpoint:
             self._failure = midpoint.failure
             return nowhere
         solution = self._solve_from(midpoint, velocity)
+        implied = solution.value
         if not solution.converged:
-            # The metric changes too much for the factor at q̄: move q̄ by a half kick there, in smaller moves.
-            momentum, _, solution = self.integrator._half_kick(midpoint, self.state.momentum, self.step_size)
+            # The metric changes too much for the factor at q̄: move q̄ by a half kick there, in smaller moves. The
+            # unknown of its equation is not the velocity.
+            self._momentum, implied, solution = self.integrator._half_kick(
+                midpoint, self.state.momentum, self.step_size
+            )
             self.n_solver_iter += solution.n_iter
-            self._momentum = momentum
         if not solution.converged:
             self._failure = Failure.SOLVER
             return nowhere
-        return solution.value
+        return implied
 
     def _solve_from(self, midpoint: MetricPoint, velocity: Array) -> Solution:
         """Solve for the midpoint with the factor and the trace term at a position near it.

@@ -8,6 +8,7 @@ z that placed them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,8 +68,11 @@ class HeldSites:
         self._which = density.of_likelihoods
 
     def score(self, theta: Array) -> tuple[float, Array]:
-        """The log density at a θ, up to a constant, and its gradient by the parameters (k,)."""
-        total, gradient = self._density.rest(theta)
+        """The log density at a θ, up to a constant, and its gradient by the parameters (k,); nan where it has none."""
+        try:
+            total, gradient = self._density.rest(theta)
+        except np.linalg.LinAlgError:  # of a matrix that is part of the rest
+            return math.nan, np.zeros(self._which.size)
         for block, eta in zip(self._density.blocks, self._eta, strict=True):
             log_likelihood, _, by_theta = block.likelihood(theta, eta)
             total, gradient = total + log_likelihood, gradient + by_theta

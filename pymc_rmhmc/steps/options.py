@@ -112,7 +112,7 @@ def settle(options: Options, auto_metric: str) -> Plan:
     if options.step_size is not None:
         _check_step_size(options)
     length = _length(options)
-    longest = length.path_length * (1.0 + length.jitter) if isinstance(length, JitteredPath) else math.inf
+    longest = _longest_step(length, options, metric)
     if options.step_size is not None and options.step_size > longest:
         raise ConfigurationError(
             f"step_size={options.step_size:g} is longer than a path of {longest:.3g}, which would be one shorter step: "
@@ -129,6 +129,17 @@ def settle(options: Options, auto_metric: str) -> Plan:
         held_target_accept=DEFAULT_HELD_TARGET_ACCEPT if options.target_accept is None else options.target_accept,
         init=options.init,
     )
+
+
+def _longest_step(length: Length, options: Options, metric: Any) -> float:
+    """The largest step size that may be found or given."""
+    if isinstance(length, JitteredPath):
+        return length.path_length * (1.0 + length.jitter)
+    # An explicit flow is a rotation, which is accepted whatever its angle where the sites fit: past a quarter of a
+    # turn acceptance would tune it to none at all.
+    if isinstance(length, FixedSteps) and options.step_size is None and not metric.needs_solver:
+        return DEFAULT_PATH_LENGTH / length.n_steps
+    return math.inf
 
 
 def _check_step_size(options: Options) -> None:

@@ -19,6 +19,7 @@ from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, SiteChart
 from pymc_rmhmc.geometry.held import HeldTheta
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.geometry.prior import FactorizedPrior
+from pymc_rmhmc.geometry.symmetric import LARGE
 from pymc_rmhmc.geometry.target import LatentTarget, Tempering
 from pymc_rmhmc.model.joint import read_joint
 from pymc_rmhmc.model.likelihoods import FallbackKernel, LikelihoodKernel
@@ -34,18 +35,18 @@ NEAR = {"rtol": 1e-9, "atol": 1e-10}
 SPLITTING = RotationSplitting()
 
 
-def likelihood_of(name: str, *, shift: bool = False) -> SiteLikelihood:
+def likelihood_of(name: str, *, shift: bool = False, n: int = N) -> SiteLikelihood:
     row = ROWS[name]
-    y = np.resize(row.ys, N).astype(float)
-    parameters = (np.full(N, value) for value in row.parameters)
-    offset = np.linspace(-0.2, 0.3, N) if shift else None
-    return SiteLikelihood(N, [BoundTerm(LikelihoodKernel(name), (y, *parameters), None, offset)])
+    y = np.resize(row.ys, n).astype(float)
+    parameters = (np.full(n, value) for value in row.parameters)
+    offset = np.linspace(-0.2, 0.3, n) if shift else None
+    return SiteLikelihood(n, [BoundTerm(LikelihoodKernel(name), (y, *parameters), None, offset)])
 
 
 def target_of(likelihood, tempering: Tempering | None = None) -> LatentTarget:
-    rng = np.random.default_rng(0)
-    sites = GaussianSites(0.3 * rng.standard_normal(N), rng.uniform(0.2, 1.5, N))
-    return LatentTarget(SiteChart(FactorizedPrior(centred_prior(N)), sites, lasting=True), likelihood, tempering)
+    rng, n = np.random.default_rng(0), likelihood.n_sites
+    sites = GaussianSites(0.3 * rng.standard_normal(n), rng.uniform(0.2, 1.5, n))
+    return LatentTarget(SiteChart(FactorizedPrior(centred_prior(n)), sites, lasting=True), likelihood, tempering)
 
 
 def begin(density, k: int, seed: int = 1):
@@ -79,6 +80,14 @@ def test_a_registered_likelihoods_trajectory_is_compiled_and_the_same(name, shif
     target = target_of(likelihood_of(name, shift=shift))
     assert target.follows
     compare_paths(target, N)
+
+
+def test_so_is_one_whose_matrix_is_read_from_memory():
+    """Its product is compiled into the trajectory, and called from Python where a chain is restored."""
+    n = LARGE + 4
+    target = target_of(likelihood_of("poisson_log", n=n))
+    assert target.follows
+    compare_paths(target, n)
 
 
 def test_so_is_that_of_a_likelihood_of_the_users_own():

@@ -41,6 +41,20 @@ def test_a_path_is_divided_into_steps_no_longer_than_the_one_that_is_given():
     assert (n_steps, size) == (3, pytest.approx(1.0 / 3.0))
 
 
+@pytest.mark.parametrize(
+    ("options", "longest"),
+    [
+        ({"n_steps": 4}, 1.7 / 4),
+        ({"n_steps": 4, "step_size": 1.0}, np.inf),
+        ({"n_steps": 4, "metric": "hessian"}, np.inf),
+        ({"path_length": 3.0, "jitter": 0.5}, 4.5),
+    ],
+)
+def test_no_step_is_tuned_past_the_path(options, longest):
+    """A rotation is accepted whatever its angle: a whole turn would leave a chain where it is."""
+    assert settle(Options(**options), "flat").max_step_size == pytest.approx(longest)
+
+
 @pytest.mark.parametrize(("threads", "held"), [(1, 1), (None, None)])
 def test_blas_threads_are_held_or_left_alone(threads, held):
     def limits():

@@ -119,10 +119,10 @@ def test_kept_code_finds_the_routines_in_another_process():
         assert float(printed) == 6.0
 
 
-def weighted(n: int):
-    """A prior, and sites of which some say nothing, some little, and some much more than it."""
+def weighted(n: int, precision: list[float]):
+    """A prior, and sites with these precisions: of nothing, of little, of much more than it says."""
     covariance = positive(n, 3)
-    precision = np.resize([0.0, 0.3, 40.0, 1e6], n)
+    precision = np.resize(precision, n)
     roots = roots_of_sites(precision, covariance.diagonal())
     has_factor, inner = factor_of_sites(covariance, roots[0])
     assert has_factor
@@ -136,9 +136,10 @@ def test_sites_are_weak_or_strong_by_what_they_say_beside_the_prior():
     np.testing.assert_array_equal(inverse, [0.0, 0.0, 0.5])
 
 
+@pytest.mark.parametrize("precision", [[0.0, 0.3, 40.0, 1e6], [0.0, 0.1], [40.0, 1e6]], ids=["any", "weak", "strong"])
 @pytest.mark.parametrize("n", [1, 4, 60])
-def test_the_dual_and_the_gram_are_those_of_the_dense_matrices(n):
-    precision, given = weighted(n)
+def test_the_dual_and_the_gram_are_those_of_the_dense_matrices(n, precision):
+    precision, given = weighted(n, precision)
     covariance, vector = given[0], np.random.default_rng(4).standard_normal(n)
     exact = np.linalg.solve(np.eye(n) + precision[:, None] * covariance, vector)
     np.testing.assert_allclose(dual(*given, vector), exact, rtol=1e-6, atol=1e-12)

@@ -104,6 +104,18 @@ def test_the_score_is_the_slope_of_the_density_by_the_parameters_alone(n_blocks)
     assert held.score(elsewhere)[0] - value == pytest.approx(change, rel=1e-10)
 
 
+def test_where_the_rest_of_the_model_has_no_value_a_trajectory_ends(monkeypatch):
+    held, theta, _, _ = student()
+
+    def singular(self, theta):
+        raise np.linalg.LinAlgError("singular")
+
+    chart = held.within(LINEAR)
+    monkeypatch.setattr(StudentDensity, "rest", singular)
+    assert np.isnan(held.score(theta)[0])
+    assert chart.at(chart.start).failure is Failure.NON_FINITE
+
+
 def test_the_score_of_several_blocks_is_the_sum_of_what_each_adds():
     together, theta, blocks, eta = student(3)
     value, score = together.score(theta)

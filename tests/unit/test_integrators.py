@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from pymc_rmhmc.dynamics import integrators as integrators_module
 from pymc_rmhmc.dynamics.hamiltonian import (
     GaussianHamiltonian,
     GaussianState,
@@ -266,6 +268,23 @@ def test_a_solver_that_does_not_converge_is_a_failure_without_a_state(kind):
     assert step.failure is Failure.SOLVER
     assert step.state is None
     assert step.n_solver_iter > 0
+
+
+@pytest.mark.parametrize("prior", ["centred", "rotated", "additive"])
+def test_a_midpoint_found_by_half_kicks_is_the_same(prior, monkeypatch):
+    """Where the factor at one position does not serve for the next; with more latent values than sites, or as many."""
+    system = System(integrators()["midpoint"], "hessian", prior, "logit")
+    q, p = system.start()
+    exact = system.advance(q, p, 0.3, 1)
+    solve = integrators_module._Midpoint._solve_from
+
+    def unsolved(self, midpoint, velocity):
+        return replace(solve(self, midpoint, velocity), value=np.full_like(velocity, np.nan), converged=False)
+
+    monkeypatch.setattr(integrators_module._Midpoint, "_solve_from", unsolved)
+    found = system.advance(q, p, 0.3, 1)
+    np.testing.assert_allclose(found.position, exact.position, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(found.momentum, exact.momentum, rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize("kind", [GeneralizedLeapfrog, ImplicitMidpoint])

@@ -166,6 +166,15 @@ def test_dual_averaging_keeps_within_its_bound_and_can_restart():
     assert adaptation.current == adaptation.average == 0.3
 
 
+def test_dual_averaging_ends_in_a_number_where_nothing_is_ever_accepted():
+    adaptation, path = DualAveraging(1.0, 0.9, maximum=1.7), JitteredPath(1.7, 0.1, 50)
+    for _ in range(20000):
+        adaptation.update(0.0)
+    assert 0.0 < adaptation.current <= adaptation.average < 1e-6
+    assert path.draw(adaptation.current, np.random.default_rng(0)) == (50, adaptation.current)
+    adaptation.restart(adaptation.average)
+
+
 @pytest.mark.parametrize(("initial", "expected"), [(0.01, 0.64), (10.0, 0.625), (1.0, 0.5)])
 def test_search_crosses_the_threshold(initial, expected):
     found = search_step_size(lambda size: float(size < 0.7), initial, math.inf)

@@ -65,7 +65,8 @@ def dual(covariance: Array, inner: Array, roots: Array, vector: Array) -> Array:
     """``(I + W̄Q)⁻¹ v``, (n,)."""
     root, inverse_root = roots[0], roots[2]
     kept = roots[1] * vector
-    solved = multiply_symmetric(covariance, kept)
+    # Where the data say much, no site is weak.
+    solved = multiply_symmetric(covariance, kept) if roots[1].any() else np.zeros(kept.size)
     for i in range(kept.size):
         solved[i] = inverse_root[i] * vector[i] - root[i] * solved[i]
     solve_in_place(inner, solved, False)

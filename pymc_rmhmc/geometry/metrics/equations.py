@@ -50,7 +50,9 @@ class _SiteEquation:
     def __init__(self, point: FactorizedPoint) -> None:
         self._point = point
         self._gram = point.predictor.gram
-        self._unit = 1.0 / np.sqrt(point.weight + 1.0 / self._gram.diagonal())
+        variance = self._gram.diagonal()
+        # What reads no latent value moves with none: any unit will do.
+        self._unit = 1.0 / np.sqrt(point.weight + 1.0 / np.where(variance > 0.0, variance, 1.0))
 
     def _spread(self, sites: Array) -> Array:
         """``M sites`` in units of the unknown."""
