@@ -7,6 +7,7 @@ values, however often each is read; else the sites are the observations.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import pytensor
 from numpy.typing import NDArray
 
 from pymc_rmhmc.model.components import GaussianComponent, LatentReader, LatentRow
+from pymc_rmhmc.model.design import PlainReading
 from pymc_rmhmc.model.graphs import PYTHON_MODE
 from pymc_rmhmc.model.observations import AffineReader, RegisteredReader
 from pymc_rmhmc.model.site_likelihood import BoundTerm, SiteLikelihood
@@ -93,14 +95,26 @@ class CompiledBlock:
             components = [c._replace(predictor=a) for c, a in zip(components, predictors, strict=True)]
         return GaussianPrior(tuple(components), np.zeros(self.n_sites))
 
-    def likelihood(self, point: Point) -> SiteLikelihood:
+    def likelihood(self, point: Point, plain: PlainReading | None = None) -> SiteLikelihood:
         """The likelihood at a point, bound to the data as they are now.
+
+        Parameters
+        ----------
+        point : dict
+            The model's value variables.
+        plain : PlainReading, optional
+            Which values observations read once a scale has been taken for a part of the latents: the sites of this
+            likelihood are then these, where by themselves they would be observations.
 
         Raises
         ------
         DataError
             If data, parameters or offsets cannot be used.
         """
+        if plain is not None and not self.sites_are_latents:
+            held = zip(self._observations, plain.sites, strict=True)
+            read = [observation.bind_whole(point, self._shapes, sites) for observation, sites in held]
+            return SiteLikelihood(math.prod(self._shapes[0]), read)
         terms: list[BoundTerm] = []
         start = 0
         for observation in self._observations:

@@ -17,7 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.graphs import Evaluator, core_op
 
-__all__ = ["kronecker_product"]
+__all__ = ["is_standard_normal", "kronecker_product"]
 
 # Of two sums of a few hundred numbers near 1 that differ in order alone.
 ROUNDING = 1e-9
@@ -59,6 +59,14 @@ def kronecker_product(
     return source, tuple(factor.owner.inputs[0] for factor in factors)
 
 
+def is_standard_normal(model: pm.Model, variable: TensorVariable) -> bool:
+    """Whether a Normal's mean is 0 and its standard deviation 1, whatever else happens in the model."""
+    law = Evaluator(model, variable.owner.op.dist_params(variable.owner))
+    if law.inputs or law.shared:
+        return False
+    return all((value == at).all() for value, at in zip(law({}), (0.0, 1.0), strict=True))
+
+
 def _chain(variable: TensorVariable, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
     """What is made of a variable one after another, as long as each step has one reader, and it is one of the chain."""
     readers: dict[Variable, list[Apply]] = {}
@@ -91,8 +99,7 @@ def _is_product(
     model: pm.Model, variable: TensorVariable, source: TensorVariable, factors: Sequence[TensorVariable]
 ) -> bool:
     """Whether v is standard normal, and the source ``(L₁ ⊗ L₂ ⊗ ...) v``, for random lower L_i and a random v."""
-    law = Evaluator(model, variable.owner.op.dist_params(variable.owner))
-    if law.inputs or law.shared or any((value != at).any() for value, at in zip(law({}), (0.0, 1.0), strict=True)):
+    if not is_standard_normal(model, variable):
         return False
     point, rng = model.initial_point(), np.random.default_rng(0)
     covariances = Evaluator(model, [factor.owner.inputs[0] for factor in factors])(point)

@@ -321,9 +321,11 @@ def _stated(source: DesignSource) -> tuple[TensorVariable, TensorVariable, Tenso
     """Mean, standard deviation and scale of every coefficient, (k,) each."""
     latent = source.latent
     assert latent.mean is not None
+    # As in PyMC a standard deviation below 0 is none; a scale that multiplies may have either sign.
+    deviation = pt.switch(latent.matrix > 0.0, latent.matrix, np.nan)
     # A mean or a scale may be one number for all.
     mean, deviation, scale = (
-        pt.broadcast_to(part, source.shape).ravel() for part in (latent.mean, latent.matrix, source.read.scale)
+        pt.broadcast_to(part, source.shape).ravel() for part in (latent.mean, deviation, source.read.scale)
     )
     return mean, deviation, scale
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pymc as pm
 import pytensor.tensor as pt
+from pymc.distributions.distribution import PartialObservedRV
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.basic import NormalRV
@@ -21,6 +22,7 @@ from pymc_rmhmc.model.likelihoods import read_likelihood
 
 __all__ = ["ScaledSource", "linear_normals", "scaled_source"]
 
+
 def linear_normals(
     model: pm.Model, beside: Sequence[TensorVariable] = (), *, predictors: bool = True
 ) -> list[TensorVariable]:
@@ -29,14 +31,18 @@ def linear_normals(
     None of them is in another's prior, and where two are multiplied the one of more values counts; one that is
     multiplied by a variable `beside` them is none. Without `predictors` those of registered likelihoods alone.
     """
-    free = [v for v in model.free_RVs if isinstance(v.owner.op, NormalRV) and model.rvs_to_transforms.get(v) is None]
-    registered = {v: read_likelihood(v) for v in model.observed_RVs}
+    seen = [*model.observed_RVs, *_imputed(model)]
+    free = [
+        v for v in model.free_RVs
+        if isinstance(v.owner.op, NormalRV) and model.rvs_to_transforms.get(v) is None and v not in seen
+    ]  # fmt: skip
+    registered = {v: read_likelihood(v) for v in seen}
     readings = {v: _Reading(found[1].eta, found[1].others) for v, found in registered.items() if found is not None}
     others = [v for v in registered if v not in readings and predictors and free]
     largest = _largest_first(model, free) if others else []
     readings |= {v: reading for v in others if (reading := _unregistered_reading(model, v, largest, beside))}
     etas = [reading.eta for reading in readings.values()]
-    candidates = [v for v in free if _is_read(model, v, readings)]
+    candidates = [v for v in free if _is_read(model, v, seen, readings)]
     if all(is_linear(eta, [*beside, *candidates], model.basic_RVs) for eta in etas):
         return candidates
     chosen: list[TensorVariable] = []
@@ -44,6 +50,16 @@ def linear_normals(
         if all(is_linear(eta, [*beside, *chosen, variable], model.basic_RVs) for eta in etas):
             chosen.append(variable)
     return [v for v in candidates if v in chosen]
+
+
+def _imputed(model: pm.Model) -> list[TensorVariable]:
+    """What stands for missing observations, whose likelihood it has."""
+    observed = {str(v.name) for v in model.observed_RVs}
+    return [
+        v for v in model.free_RVs
+        if str(v.name).endswith("_unobserved") and model.rvs_to_transforms.get(v) is None
+        and f"{str(v.name).removesuffix('_unobserved')}_observed" in observed
+    ]  # fmt: skip
 
 
 def _largest_first(model: pm.Model, variables: Sequence[TensorVariable]) -> list[TensorVariable]:
@@ -62,7 +78,7 @@ def _unregistered_reading(
     model: pm.Model, observed: TensorVariable, largest: Sequence[TensorVariable], beside: Sequence[TensorVariable]
 ) -> _Reading | None:
     """What a likelihood that is not registered reads: the predictor of as many Normals as have one together."""
-    if getattr(observed.owner.op, "ndim_supp", 0) > 0:
+    if isinstance(observed.owner.op, PartialObservedRV) or getattr(observed.owner.op, "ndim_supp", 0) > 0:
         return None
     others = model.basic_RVs
     together = [v for v in beside if reaches(observed, [v], others)]
@@ -77,13 +93,16 @@ def _unregistered_reading(
     return _Reading(eta, [v for v in entering if v not in together])
 
 
-def _is_read(model: pm.Model, variable: TensorVariable, readings: dict[TensorVariable, _Reading]) -> bool:
-    """Whether some likelihood reads a variable in its predictor, and nothing else in the model does."""
-    others = [*model.potentials, *(v for v in model.free_RVs if v is not variable)]
+def _is_read(
+    model: pm.Model, variable: TensorVariable, seen: Sequence[TensorVariable],
+    readings: dict[TensorVariable, _Reading],
+) -> bool:  # fmt: skip
+    """Whether some likelihood of what is seen reads a variable in its predictor, and nothing else in the model does."""
+    others = [*model.potentials, *(v for v in model.free_RVs if v is not variable and v not in seen)]
     if any(reaches(other, [variable], model.basic_RVs) for other in others):
         return False
     read = False
-    for observed in model.observed_RVs:
+    for observed in seen:
         if not reaches(observed, [variable], model.basic_RVs):
             continue
         reading = readings.get(observed)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pymc as pm
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
@@ -15,8 +17,8 @@ from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS, gaussian_vector
-from pymc_rmhmc.model.graphs import core_op, reaches
-from pymc_rmhmc.model.kronecker import kronecker_product
+from pymc_rmhmc.model.graphs import Evaluator, core_op, reaches
+from pymc_rmhmc.model.kronecker import is_standard_normal, kronecker_product
 from pymc_rmhmc.model.likelihoods import read_likelihood
 from pymc_rmhmc.model.likelihoods.links import strip
 
@@ -139,7 +141,11 @@ def _is_transpose(variable: TensorVariable) -> bool:
 def _without_batch(matrix: TensorVariable) -> TensorVariable:
     """A matrix without leading dimensions of length 1, which stand for independent rows."""
     while matrix.ndim > 2 and matrix.owner is not None and isinstance(matrix.owner.op, DimShuffle):
-        matrix = matrix.owner.inputs[0]
+        inner = matrix.owner.inputs[0]
+        added = matrix.ndim - inner.ndim
+        if tuple(matrix.owner.op.new_order) != ("x",) * added + tuple(range(inner.ndim)):
+            break
+        matrix = inner
     return matrix
 
 
@@ -159,7 +165,7 @@ def _is_latent(model: pm.Model, variable: TensorVariable) -> bool:
 
 
 def _whitened_product(model: pm.Model, variable: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
-    """The node ``cholesky(K) @ v`` and K, if the variable is read through one alone."""
+    """The node ``cholesky(K) @ v`` and K, if v is standard normal and read through one alone."""
     densities = _densities(model)
     for node in {v.owner for v in ancestors([*densities, *model.deterministics]) if v.owner is not None}:
         if not isinstance(getattr(node.op, "core_op", node.op), Dot):
@@ -170,9 +176,22 @@ def _whitened_product(model: pm.Model, variable: TensorVariable) -> tuple[Tensor
             continue
         source = node.outputs[0]
         # What reads v besides would take it for a constant.
-        if left.ndim == 2 and not any(reaches(d, [variable], [source]) for d in densities):
+        if left.ndim != 2 or any(reaches(d, [variable], [source]) for d in densities):
+            continue
+        if is_standard_normal(model, variable) and _multiplies_last_axis(model, variable, right):
             return source, left.owner.inputs[0]
     return None
+
+
+def _multiplies_last_axis(model: pm.Model, variable: TensorVariable, right: TensorVariable) -> bool:
+    """Whether the right side of a product is a vector itself, or the transpose of its rows."""
+    if right.ndim > 2:
+        return False
+    shape = np.shape(model.initial_point()[str(model.rvs_to_values[variable].name)])
+    values = np.arange(1.0, 1.0 + math.prod(shape)).reshape(shape)
+    (moved,) = Evaluator(model, [right], {variable: variable.type()})({}, values)
+    exact = values if right.ndim == 1 else values.reshape(-1, shape[-1]).T
+    return moved.shape == exact.shape and bool((moved == exact).all())
 
 
 def _whitened_grid(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pymc as pm
 import pytensor
+from pymc.distributions.distribution import PartialObservedRV
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
@@ -31,6 +32,7 @@ __all__ = ["LatentBlock", "ModelStructure", "Observation", "read_structure", "re
 
 # For the words of errors.
 GAUSSIAN = "gp.Latent, gp.LatentKron, MvNormal, GaussianRandomWalk, AR"
+LEAVE_OUT = "leave them out of the data, and give the latent values of the others alone (f[seen])"
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,7 +332,14 @@ def _observation(
     """How one variable depends on the latents, or the error that says why that cannot be sampled."""
     value = model.rvs_to_values[variable]
     free = variable in model.free_RVs
+    if isinstance(variable.owner.op, PartialObservedRV):
+        raise UnsupportedLikelihoodError(f"{variable.name} is of one distribution with missing values: {LEAVE_OUT}")
     if free and model.rvs_to_transforms.get(variable) is not None:
+        if str(variable.name).endswith("_unobserved"):
+            raise UnsupportedLikelihoodError(
+                f"{variable.name} stands for missing values of a bounded distribution, which are transformed: "
+                f"{LEAVE_OUT}"
+            )
         raise UnsupportedLikelihoodError(
             f"the free variable {variable.name} depends on {_names(latents)} and is transformed; only observed "
             "variables and imputed observations can be its likelihood"

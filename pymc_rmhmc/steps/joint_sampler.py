@@ -206,9 +206,11 @@ class JointSampler(ChainSampler):
     def _likelihoods(self, theta: Array) -> list[list[Any]]:
         """The blocks' likelihoods with the parameters that θ gives them, row by row."""
         point = self._point | self.model.theta.unpack(theta)
-        bound = iter([block.likelihood(point) for block in self.blocks])
-        n_rows = [1 if block.rows is None else len(block.rows) for block in self.model.blocks]
-        return [list(itertools.islice(bound, n)) for n in n_rows]
+        blocks, found = iter(self.blocks), []
+        for joint in self.model.blocks:
+            n_rows = 1 if joint.rows is None else len(joint.rows)
+            found.append([block.likelihood(point, joint.plain) for block in itertools.islice(blocks, n_rows)])
+        return found
 
     def _curvatures(self) -> set[str]:
         theta, _ = self._split(self.state.values)

@@ -11,14 +11,15 @@ import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.distribution import DiracDeltaRV
 from pymc.distributions.mixture import MixtureRV
+from pytensor.graph.basic import Constant, equal_computations
 from pytensor.scalar import basic as ps
 from pytensor.scalar import math as psm
-from pytensor.tensor.basic import MakeVector
+from pytensor.tensor.basic import Alloc, MakeVector
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.basic import PoissonRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.likelihoods.links import strip, undo_log
+from pymc_rmhmc.model.likelihoods.links import GATHERS, equals, strip, undo_log
 from pymc_rmhmc.model.likelihoods.registry import (
     Curvature,
     LikelihoodTerms,
@@ -57,12 +58,19 @@ def _read_zero_inflated(weights: Tensor, *components: Tensor) -> Reading | None:
     if len(components) != 2:
         return None
     zero, poisson = components
-    is_zero = isinstance(zero.owner and zero.owner.op, DiracDeltaRV)
-    if not is_zero or not isinstance(poisson.owner and poisson.owner.op, PoissonRV):
+    if not isinstance(zero.owner and zero.owner.op, DiracDeltaRV) or not equals(_parameter(zero), 0.0):
+        return None
+    if not isinstance(poisson.owner and poisson.owner.op, PoissonRV):
         return None
     psi = _last_weight(weights)
-    found = undo_log(poisson.owner.op.dist_params(poisson.owner)[0])
+    found = undo_log(_parameter(poisson))
     return None if found is None else Reading(found[0], {"psi": psi}, found[1])
+
+
+def _parameter(variable: Tensor) -> Tensor:
+    """A distribution's first parameter."""
+    parameter: Tensor = variable.owner.op.dist_params(variable.owner)[0]
+    return parameter
 
 
 def _last_weight(weights: Tensor) -> Tensor:
@@ -121,20 +129,22 @@ def _read_negative_binomial(n: Tensor, p: Tensor) -> Reading | None:
 
 
 def _mean_of_odds(p: Tensor, alpha: Tensor) -> Tensor | None:
-    """μ of ``sigmoid(log α - log μ)`` or ``α / (μ + α)``; any other p is ``α/(μ + α)`` of ``μ = α(1-p)/p``."""
+    """μ of ``sigmoid(log α - log μ)`` or ``α / (μ + α)``; None of any other p."""
     p = strip(p)
     if _is(p, psm.Sigmoid):
         odds = strip(p.owner.inputs[0])
         if _is(odds, ps.Sub):
-            log_mean = strip(odds.owner.inputs[1])
+            log_alpha, log_mean = _number(strip(odds.owner.inputs[0])), strip(odds.owner.inputs[1])
+            if not _is(log_alpha, ps.Log) or not _same(log_alpha.owner.inputs[0], alpha):
+                return None
             if _is(log_mean, ps.Log):
                 return log_mean.owner.inputs[0]
             return pt.exp(log_mean)
-    if _is(p, ps.TrueDiv):
+    if _is(p, ps.TrueDiv) and _same(p.owner.inputs[0], alpha):
         total = strip(p.owner.inputs[1])
         if _is(total, ps.Add) and len(total.owner.inputs) == 2:
             for mean, other in (total.owner.inputs, total.owner.inputs[::-1]):
-                if _same(other, p.owner.inputs[0]) or _same(other, alpha):
+                if _same(other, alpha):
                     return mean
     return None
 
@@ -145,12 +155,23 @@ def _is(value: Tensor, scalar_op: type) -> bool:
 
 
 def _same(left: Tensor, right: Tensor) -> bool:
-    """Whether two expressions are one variable, up to broadcast dimensions."""
-    while isinstance(left.owner and left.owner.op, DimShuffle):
-        left = left.owner.inputs[0]
-    while isinstance(right.owner and right.owner.op, DimShuffle):
-        right = right.owner.inputs[0]
-    return left is right or (hasattr(left, "data") and hasattr(right, "data") and np.array_equal(left.data, right.data))
+    """Whether two expressions are one, up to broadcast dimensions, and of a single number to gathers of it."""
+    left, right = _number(left), _number(right)
+    if isinstance(left, Constant) and isinstance(right, Constant):
+        return np.array_equal(left.data, right.data)
+    return equal_computations([left], [right])
+
+
+def _number(value: Tensor) -> Tensor:
+    """The single number that is broadcast and gathered, as PyMC does beside missing observations, or the value."""
+    inner = value
+    while inner.owner is not None and isinstance(inner.owner.op, (*GATHERS, Alloc)):
+        inner = inner.owner.inputs[0]
+    if inner.ndim == 0:
+        return inner
+    while value.owner is not None and isinstance(value.owner.op, DimShuffle):
+        value = value.owner.inputs[0]
+    return value
 
 
 @register_likelihood(

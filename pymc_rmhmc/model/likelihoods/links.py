@@ -24,7 +24,7 @@ from pytensor.tensor.variable import TensorVariable
 # Operations that only move elements of their first input.
 GATHERS = (Subtensor, AdvancedSubtensor, DimShuffle, Reshape)
 
-__all__ = ["undo_cloglog", "undo_log", "undo_logit", "undo_probit"]
+__all__ = ["GATHERS", "equals", "strip", "undo_cloglog", "undo_log", "undo_logit", "undo_probit"]
 
 
 def undo_logit(p: TensorVariable) -> TensorVariable | None:
@@ -58,7 +58,7 @@ def undo_cloglog(p: TensorVariable) -> TensorVariable | None:
     negative_rate = None if inner is None else _argument(inner, ps.Expm1)
     if negative_rate is None:
         operands = _operands(p, ps.Sub)
-        if operands is None or not _equals(operands[0], 1.0):
+        if operands is None or not equals(operands[0], 1.0):
             return None
         negative_rate = _argument(operands[1], ps.Exp)
     rate = None if negative_rate is None else _argument(negative_rate, ps.Neg)
@@ -106,7 +106,7 @@ def _log_factors(value: TensorVariable, sign: int) -> tuple[list[Any], list[Any]
     inverse = _argument(value, ps.Reciprocal)
     if inverse is not None:
         return _log_factors(inverse, -sign)
-    if _equals(value, 1.0):
+    if equals(value, 1.0):
         return [], []
     # A literal is single precision in PyTensor's graphs; its logarithm should not be.
     logarithm = pt.log(value.astype("float64"))
@@ -168,19 +168,19 @@ def _operands(value: TensorVariable, scalar_op: type) -> list[TensorVariable] | 
     return list(node.inputs)
 
 
-def _equals(value: TensorVariable, number: float) -> bool:
+def equals(value: TensorVariable, number: float) -> bool:
     """Whether it is a constant, all of whose elements are (nearly) a number."""
     value = strip(value)
     if isinstance(value, Constant):
         return bool(np.allclose(value.data, number, rtol=1e-7, atol=0.0))
     if value.owner is not None and isinstance(value.owner.op, DimShuffle):
-        return _equals(value.owner.inputs[0], number)
+        return equals(value.owner.inputs[0], number)
     try:
         return math.isclose(float(get_underlying_scalar_constant_value(value)), number, rel_tol=1e-7)
     except NotScalarConstantError:
         pass
     root = _argument(value, ps.Sqrt)
-    return root is not None and _equals(root, number**2)
+    return root is not None and equals(root, number**2)
 
 
 def _reciprocal(value: TensorVariable) -> TensorVariable | None:
@@ -189,7 +189,7 @@ def _reciprocal(value: TensorVariable) -> TensorVariable | None:
     if inverse is not None:
         return inverse
     operands = _operands(value, ps.TrueDiv)
-    return operands[1] if operands is not None and _equals(operands[0], 1.0) else None
+    return operands[1] if operands is not None and equals(operands[0], 1.0) else None
 
 
 def _terms_of_one_plus(value: TensorVariable) -> TensorVariable | None:
@@ -198,7 +198,7 @@ def _terms_of_one_plus(value: TensorVariable) -> TensorVariable | None:
     if operands is None or len(operands) != 2:
         return None
     for one, other in (operands, operands[::-1]):
-        if _equals(one, 1.0):
+        if equals(one, 1.0):
             return other
     return None
 
@@ -208,10 +208,10 @@ def _scaled_by_half(value: TensorVariable) -> TensorVariable | None:
     operands = _operands(value, ps.Mul)
     if operands is not None and len(operands) == 2:
         for half, other in (operands, operands[::-1]):
-            if _equals(half, 0.5):
+            if equals(half, 0.5):
                 return other
     operands = _operands(value, ps.TrueDiv)
-    if operands is not None and _equals(operands[1], 2.0):
+    if operands is not None and equals(operands[1], 2.0):
         return operands[0]
     return None
 
@@ -219,12 +219,12 @@ def _scaled_by_half(value: TensorVariable) -> TensorVariable | None:
 def _over_root_two(value: TensorVariable) -> TensorVariable | None:
     """X of ``x / √2`` or ``x √½``."""
     operands = _operands(value, ps.TrueDiv)
-    if operands is not None and _equals(operands[1], math.sqrt(2.0)):
+    if operands is not None and equals(operands[1], math.sqrt(2.0)):
         return operands[0]
     operands = _operands(value, ps.Mul)
     if operands is not None and len(operands) == 2:
         for root, other in (operands, operands[::-1]):
-            if _equals(root, math.sqrt(0.5)):
+            if equals(root, math.sqrt(0.5)):
                 return other
     inner = _argument(value, ps.Neg)
     argument = None if inner is None else _over_root_two(inner)

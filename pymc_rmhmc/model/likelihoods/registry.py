@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
+from pymc.distributions.distribution import PartialObservedRV
 from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
@@ -247,7 +248,7 @@ def read_likelihood(variable: TensorVariable) -> tuple[Likelihood, Reading] | No
     The latest registration that can read the variable wins, so that a user's own takes precedence.
     """
     node = variable.owner
-    if node is None or not hasattr(node.op, "dist_params"):
+    if node is None or isinstance(node.op, PartialObservedRV) or not hasattr(node.op, "dist_params"):
         return None
     parameters = node.op.dist_params(node)
     for likelihood in reversed(_REGISTRY.values()):
