@@ -183,8 +183,14 @@ def _ebfmi(energy: np.ndarray | None) -> float:
 
 
 def _failures(idata: Any, sampler: int | None) -> float:
-    """Failed trajectories, or divergences of samplers that do not count failures."""
-    for name in ("failure", "diverging"):
+    """Failed trajectories, or divergences of samplers that do not count failures.
+
+    Of a sampler that is chosen its divergences, where failures are those of one alone and nothing says which.
+    """
+    names = ["failure", "diverging"]
+    if sampler is not None and sampler_unknown(idata, "diverging"):
+        names.reverse()
+    for name in names:
         values = _stacked(idata, name) if sampler is None else statistic(idata, name, sampler)
         if values is not None:
             return int((np.nan_to_num(values.astype(float)) > 0).sum())

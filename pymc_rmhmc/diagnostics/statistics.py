@@ -45,7 +45,7 @@ def statistic(idata: Any, name: str, sampler: int | None = None, group: str = "s
     sampler : int, optional
         In a compound PyMC stacks a statistic that several samplers record along a last dimension, in the
         order of those samplers: which to take. By default the one that reports `failure`, if that is
-        stacked too; else the first. (A `failure` that only one sampler records has lost that dimension,
+        stacked of as many; else the first. (A `failure` that only one sampler records has lost that dimension,
         and with it which sampler it was: see `sampler_unknown`.)
     group : str
         "sample_stats" or "warmup_sample_stats".
@@ -68,16 +68,17 @@ def sampler_unknown(idata: Any, name: str) -> bool:
     dataset = idata["sample_stats"].dataset
     if name not in dataset or dataset[name].ndim < 3:
         return False
-    return "failure" not in dataset or dataset["failure"].ndim < 3
+    return "failure" not in dataset or dataset["failure"].shape[2:] != dataset[name].shape[2:]
 
 
 def _sampler_index(idata: Any, n_samplers: int, group: str) -> int:
     """The sampler of a compound that reports failures; the first if none does."""
     dataset = idata[group].dataset
-    if "failure" not in dataset or dataset["failure"].ndim < 3:
+    # PyMC stacks what several samplers record, and these alone: of other numbers of them the places differ.
+    if "failure" not in dataset or dataset["failure"].shape[2:] != (n_samplers,):
         return 0
     failures = dataset["failure"].values.astype(float)
-    held = [i for i in range(min(n_samplers, failures.shape[-1])) if not np.isnan(failures[..., i]).all()]
+    held = [i for i in range(n_samplers) if not np.isnan(failures[..., i]).all()]
     return held[0] if held else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -83,7 +84,7 @@ class AndersonSolver:
                 f"solver_tol must lie in (0, 1e-2), got {tolerance}. An implicit step that is solved less "
                 "accurately is neither reversible nor volume preserving; 1e-9 is the default."
             )
-        if max_iter < 1 or int(max_iter) != max_iter:
+        if not math.isfinite(max_iter) or max_iter < 1 or int(max_iter) != max_iter:
             raise ConfigurationError(f"solver_max_iter must be a positive integer, got {max_iter}.")
         if depth < 0:
             raise ConfigurationError(f"The solver's depth must be at least 0, got {depth}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,11 +13,32 @@ from pymc_rmhmc.dynamics.hamiltonian import Hamiltonian
 from pymc_rmhmc.dynamics.integrators import Integrator, Step
 from pymc_rmhmc.errors import ConfigurationError, Failure
 
-__all__ = ["FixedSteps", "JitteredPath", "Length", "Transition", "single_step_acceptance", "transition"]
+__all__ = [
+    "FixedSteps",
+    "JitteredPath",
+    "Length",
+    "Transition",
+    "single_step_acceptance",
+    "transition",
+    "whole_number",
+]
 
 # An energy error above this is called a divergence. It is judged at the trajectory's end alone:
 # stopping on a running energy check would not be time-reversible.
 MAX_ENERGY_ERROR = 1000.0
+
+
+def whole_number(name: str, value: Any) -> int:
+    """An option that counts something, given as an integer or as a number that is one.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is none, or not positive.
+    """
+    if not (isinstance(value, numbers.Real) and math.isfinite(value) and value >= 1 and int(value) == value):
+        raise ConfigurationError(f"{name} must be a positive integer, got {value}.")
+    return int(value)
 
 
 class Length(Protocol):
@@ -33,8 +55,7 @@ class FixedSteps:
     n_steps: int
 
     def __post_init__(self) -> None:
-        if self.n_steps < 1 or int(self.n_steps) != self.n_steps:
-            raise ConfigurationError(f"n_steps must be a positive integer, got {self.n_steps}.")
+        object.__setattr__(self, "n_steps", whole_number("n_steps", self.n_steps))
 
     def draw(self, step_size: float, rng: np.random.Generator) -> tuple[int, float]:
         """The fixed number, whatever the step size."""
@@ -68,8 +89,7 @@ class JitteredPath:
             raise ConfigurationError(f"path_length must be positive and finite, got {self.path_length}.")
         if not 0.0 <= self.jitter < 1.0:
             raise ConfigurationError(f"jitter must lie in [0, 1), got {self.jitter}.")
-        if self.max_steps < 1 or int(self.max_steps) != self.max_steps:
-            raise ConfigurationError(f"max_steps must be a positive integer, got {self.max_steps}.")
+        object.__setattr__(self, "max_steps", whole_number("max_steps", self.max_steps))
 
     def draw(self, step_size: float, rng: np.random.Generator) -> tuple[int, float]:
         """Draw a length and divide it."""

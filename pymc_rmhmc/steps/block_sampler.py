@@ -13,7 +13,7 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.geometry.target import LatentTarget
-from pymc_rmhmc.steps.chain_sampler import ChainSampler, ChainState, in_words
+from pymc_rmhmc.steps.chain_sampler import NEARNESS, ChainSampler, ChainState, in_words
 from pymc_rmhmc.steps.options import Plan
 from pymc_rmhmc.steps.site_fits import fitted_sites, new_fit
 
@@ -121,12 +121,21 @@ class BlockSampler(ChainSampler):
         self._phase = None
 
     def _start(self, values: Array, rng: np.random.Generator) -> None:
-        if self._starts_from_laplace(values):
-            chart = self._chart
-            if not self.plan.metric.uses_sites:
-                chart = SiteChart(self._prior, self._laplace_sites())
-            values = chart.to_model(rng.standard_normal(values.size))
-        self._begin(values, rng)
+        approximated = self._starts_from_laplace(values)
+        self._begin(self._draw_start(values, rng) if approximated else values, rng, approximated=approximated)
+
+    def _draw_start(self, values: Array, rng: np.random.Generator) -> Array:
+        """A draw of the Laplace approximation, nearer its mode where there is no density; at last the given values."""
+        chart = self._chart
+        if not self.plan.metric.uses_sites:
+            chart = SiteChart(self._prior, self._laplace_sites())
+        noise = rng.standard_normal(values.size)
+        for nearness in NEARNESS:
+            drawn = chart.to_model(nearness * noise)
+            self._enter(drawn, rng)
+            if not self._hamiltonian.failure(self._phase):
+                return drawn
+        return values
 
     def _enter(self, values: Array, rng: np.random.Generator) -> None:
         """Stand at given values: from memory where they are the ones that were kept."""

@@ -22,7 +22,7 @@ from pymc_rmhmc.errors import ConfigurationError, SamplingError
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.options import Plan
 
-__all__ = ["ChainSampler", "ChainState", "in_words", "refit_iterations"]
+__all__ = ["NEARNESS", "ChainSampler", "ChainState", "in_words", "refit_iterations"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, Array]
@@ -36,6 +36,8 @@ LEAST_OF_PATH = 0.1
 # Of a path that is covered but for so much nothing is said.
 WHOLE_PATH = 0.9
 MOST_SAID = 10
+# A draw of an approximation that has no density, or next to none, is tried again so much nearer its centre.
+NEARNESS = (1.0, 0.5, 0.25, 0.0)
 HOPELESS = "the metric does not fit the posterior. Reparametrise the model, or sample it with NUTS."
 HOPELESS_SITES = (
     "the constant Gaussian sites of the flat metric do not fit the likelihood, which has several modes in a latent "
@@ -130,8 +132,9 @@ class ChainSampler(ABC):
         except PriorFailure as failure:
             self.values = values
             self.log_density = -math.inf
-            # What a refit has fitted stays fitted.
-            self.state.iteration += 1
+            # A refit waits for a draw that has a factor.
+            if not (tuning and self.state.iteration in self.state.refits):
+                self.state.iteration += 1
             return Transition(None, failure=failure.failure)
         state = self.state
         if not (tuning or state.judged):
@@ -324,13 +327,20 @@ class ChainSampler(ABC):
     def _refit(self, rng: np.random.Generator) -> None:
         """Refit sites and scales to the window's draws, and stand at the same values in the new chart."""
 
-    def _begin(self, values: Array, rng: np.random.Generator) -> None:
-        """Stand at the chain's first values, which must have a density, and choose a step size there."""
+    def _begin(self, values: Array, rng: np.random.Generator, *, approximated: bool) -> None:
+        """Stand at the chain's first values, which must have a density, and choose a step size there.
+
+        Whether they come of an approximation is for the words of the error.
+        """
         self._enter(values, rng)
         if self._hamiltonian.failure(self._phase):
+            instead = (
+                "It is not at draws of an approximation either." if approximated
+                else 'Or let the chain start from the Laplace approximation with init="laplace".'
+            )  # fmt: skip
             raise ConfigurationError(
                 f"{self.name}: the log density or its gradient is not finite at the chain's starting point. "
-                'Give another `initvals`, or let the chain start from the Laplace approximation with init="laplace".'
+                f"Give another `initvals`. {instead}"
             )
         self._choose_step_size(rng)
         self.state.started = True
@@ -341,13 +351,19 @@ class ChainSampler(ABC):
             return self.plan.init == "laplace"
         return not self.own_initval and np.array_equal(values, self.initial_values)
 
+    @property
+    def _longest_step(self) -> float:
+        """The largest step size that is adapted to; where the number of steps is given it is for so many already."""
+        few = self.fewest_steps if isinstance(self.plan.length, JitteredPath) else 1
+        return self.plan.max_step_size / few
+
     def _choose_step_size(self, rng: np.random.Generator) -> None:
         """The fixed step size, or one from the search, to be adapted."""
         plan, state = self.plan, self.state
         if plan.step_size is not None:
             state.fixed_step_size = plan.step_size
             return
-        longest = plan.max_step_size / self.fewest_steps
+        longest = self._longest_step
         first = search_step_size(
             lambda size: single_step_acceptance(self._hamiltonian, plan.integrator, self._phase, size, rng),
             min(plan.initial_step_size, longest),

@@ -27,7 +27,7 @@ from pymc_rmhmc.geometry.held_sites import HeldSites
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.alternation import Alternation, Round, together
-from pymc_rmhmc.steps.chain_sampler import ChainSampler, ChainState, in_words
+from pymc_rmhmc.steps.chain_sampler import NEARNESS, ChainSampler, ChainState, in_words
 from pymc_rmhmc.steps.options import Plan
 from pymc_rmhmc.steps.site_fits import fitted_sites, new_fit
 
@@ -158,9 +158,10 @@ class JointSampler(ChainSampler):
         theta = values[: self.model.theta.size]
         try:
             self._fit(theta, rng)
-            if self._starts_from_laplace(values):
+            approximated = self._starts_from_laplace(values)
+            if approximated:
                 values = self._draw_start(rng, values)
-            self._begin(values, rng)
+            self._begin(values, rng, approximated=approximated)
         except PriorFailure as failure:
             raise CovarianceError(
                 f"{self.name}: the prior cannot be factorised at the chain's starting point "
@@ -179,7 +180,7 @@ class JointSampler(ChainSampler):
         target = self._target
         position = rng.standard_normal(target.size)
         lowest = target.at(np.zeros(target.size)).log_density - FALL - target.n_theta
-        for nearness in (1.0, 0.5, 0.25, 0.0):
+        for nearness in NEARNESS:
             tried = position.copy()
             tried[: target.n_theta] *= nearness
             point = target.at(tried)
@@ -297,7 +298,7 @@ class JointSampler(ChainSampler):
         state.emulator = emulate_marginal(self._target, thetas, rng)
         if state.emulator is not None:
             state.parameters = fit_parameters(thetas[:, self.model.of_likelihoods], scores) if scores.size else None
-            longest = self.plan.max_step_size / self.fewest_steps
+            longest = self._longest_step
             state.held_step_size = DualAveraging(state.step_size.average, self.plan.held_target_accept, longest)
             self._build()
 

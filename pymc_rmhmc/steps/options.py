@@ -8,7 +8,7 @@ from typing import Any
 
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint, RotationSplitting
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
-from pymc_rmhmc.dynamics.trajectory import FixedSteps, JitteredPath, Length
+from pymc_rmhmc.dynamics.trajectory import FixedSteps, JitteredPath, Length, whole_number
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.geometry.metrics import METRICS, FlatMetric
 
@@ -106,13 +106,14 @@ def settle(options: Options, auto_metric: str) -> Plan:
     integrator = _integrator(options, metric)
     if options.init not in INITS:
         raise ConfigurationError(f'init must be one of {", ".join(INITS)}, got "{options.init}".')
-    threads = options.blas_threads
-    if threads is not None and (int(threads) != threads or threads < 1):
-        raise ConfigurationError(f"blas_threads must be a positive integer or None, got {threads}.")
+    if options.blas_threads is not None:
+        whole_number("blas_threads", options.blas_threads)
     if options.step_size is not None:
         _check_step_size(options)
     length = _length(options)
     longest = _longest_step(length, options, metric)
+    if options.step_size is not None:
+        _check_reach(options.step_size, length)
     if options.step_size is not None and options.step_size > longest:
         raise ConfigurationError(
             f"step_size={options.step_size:g} is longer than a path of {longest:.3g}, which would be one shorter step: "
@@ -129,6 +130,19 @@ def settle(options: Options, auto_metric: str) -> Plan:
         held_target_accept=DEFAULT_HELD_TARGET_ACCEPT if options.target_accept is None else options.target_accept,
         init=options.init,
     )
+
+
+def _check_reach(step_size: float, length: Length) -> None:
+    """Steps of a given size must be able to walk the path: cut short, all paths would be one, without jitter."""
+    if not isinstance(length, JitteredPath):
+        return
+    needed = math.ceil(length.path_length * (1.0 + length.jitter) / step_size)
+    if needed > length.max_steps:
+        raise ConfigurationError(
+            f"step_size={step_size:g} needs {needed} steps for a path of up to "
+            f"{length.path_length * (1.0 + length.jitter):.3g}, and max_steps is {length.max_steps}: give a larger "
+            "max_steps, a shorter path_length, or n_steps."
+        )
 
 
 def _longest_step(length: Length, options: Options, metric: Any) -> float:

@@ -213,7 +213,7 @@ class RMHMC(BlockedStep):
         self._samplers = found.samplers(point, plan, initial)
         if not isinstance(found.joint, str):
             self.default_tune_steps = _draws_to_tune(found.joint)
-        self._threads = BlasThreads(options.blas_threads)
+        self._threads = BlasThreads(None if options.blas_threads is None else int(options.blas_threads))
         self._shapes = [block.shapes() for block in self._compiled.blocks]
         self._rest_key: Point | None = None
         self._rest = 0.0
@@ -253,7 +253,6 @@ class RMHMC(BlockedStep):
         for block, shapes in zip(self._compiled.blocks, self._shapes, strict=True):
             check_shapes(block, shapes)
             check_block(block, self._initial_point, self._plan)
-        self._threads.hold()
         self._rest_key = None
         self.iteration, self.n_tune, self.n_draws = 0, tune, draws
         self.failures = FailureCount()
@@ -261,9 +260,17 @@ class RMHMC(BlockedStep):
         self._process_time = self._clock()
         for sampler in self._samplers:
             sampler.setup(tune)
+        self._threads.hold()
 
     def step(self, point: Point) -> tuple[Point, list[dict[str, Any]]]:
         """One draw: read the point, move every block, write the values, report."""
+        try:
+            return self._draw(point)
+        except BaseException:  # the chain is over, and what is sampled in its place shall have all threads
+            self._threads.release()
+            raise
+
+    def _draw(self, point: Point) -> tuple[Point, list[dict[str, Any]]]:
         started = time.perf_counter()
         # In C order: what is drawn is written through flat views.
         point = {name: np.array(value, order="C") for name, value in point.items()}
@@ -277,7 +284,7 @@ class RMHMC(BlockedStep):
         statistics["model_logp"] = sum(s.log_density for s in self._samplers) + self._rest_log_density(point)
         statistics["step_size"] = min(s.current_step_size(tuning=self.tune) for s in self._samplers)
         statistics["step_size_bar"] = min(s.average_step_size() for s in self._samplers)
-        statistics.update(self._count(Failure(statistics["failure"]), statistics["mean_tree_accept"]))
+        statistics.update(self._count(Failure(statistics["failure"])))
         statistics["perf_counter_start"] = started
         statistics["perf_counter_diff"] = time.perf_counter() - started
         statistics["process_time_diff"] = self._processor_seconds()
@@ -288,11 +295,11 @@ class RMHMC(BlockedStep):
         before, self._process_time = self._process_time, self._clock()
         return max(0.0, self._process_time - before)
 
-    def _count(self, failure: Failure, acceptance: float) -> dict[str, Any]:
+    def _count(self, failure: Failure) -> dict[str, Any]:
         """Count the draw; on the last of the chain, sum up and let BLAS go."""
         self.iteration += 1
         if not self.tune:
-            self.failures.add(failure, acceptance)
+            self.failures.add(failure)
         last = self.iteration == self.n_tune + self.n_draws
         if last:
             self._threads.release()

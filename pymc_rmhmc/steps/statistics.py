@@ -86,17 +86,15 @@ class FailureCount:
     def __init__(self) -> None:
         self.n_draws = 0
         self.counts: dict[Failure, int] = {}
-        self.acceptance = 0.0
 
     @property
     def total(self) -> int:
         """Draws after tuning whose trajectory failed."""
         return sum(self.counts.values())
 
-    def add(self, failure: Failure, acceptance: float) -> None:
+    def add(self, failure: Failure) -> None:
         """Count one draw after tuning."""
         self.n_draws += 1
-        self.acceptance += (acceptance - self.acceptance) / self.n_draws
         if failure:
             self.counts[failure] = self.counts.get(failure, 0) + 1
 

@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
+from typing import Any
 
 from threadpoolctl import threadpool_limits
 
 __all__ = ["BlasThreads"]
+
+
+class _Process:
+    """What all chains of a process hold: the first notes how many threads there were, the last gives them back.
+
+    Two steps of a compound begin and end one after the other, and the second would take the first one's limit for
+    what was there before.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._holders, self._before = threading.Lock(), 0, None
+
+    def hold(self, n_threads: int) -> None:
+        """Set a limit."""
+        with self._lock:
+            limits: Any = threadpool_limits(limits=n_threads, user_api="blas")
+            self._before = self._before if self._holders else limits
+            self._holders += 1
+
+    def release(self) -> None:
+        """Lift one; there is none left when the last is lifted."""
+        with self._lock:
+            self._holders -= 1
+            if not self._holders and self._before is not None:
+                self._before.restore_original_limits()
+
+
+_process = _Process()
 
 
 class BlasThreads:
@@ -30,11 +60,11 @@ class BlasThreads:
         """Set the limit in this process; holding twice is holding once."""
         if self.n_threads is None or (self._finalizer is not None and self._finalizer.alive):
             return
-        limits = threadpool_limits(limits=self.n_threads, user_api="blas")
-        self._finalizer = weakref.finalize(self, limits.restore_original_limits)
+        _process.hold(self.n_threads)
+        self._finalizer = weakref.finalize(self, _process.release)
 
     def release(self) -> None:
-        """Give back what was there before."""
+        """Give back what was there before, unless another holds it."""
         if self._finalizer is not None:
             self._finalizer()
             self._finalizer = None

@@ -283,6 +283,24 @@ def test_failures_of_a_compound_are_those_of_all_its_samplers():
     assert frame.attrs["notes"] == []
 
 
+def test_places_among_other_numbers_of_samplers_are_not_taken_for_the_same():
+    """PyMC stacks what several record: of [NUTS, RMHMC, RMHMC] failures of two, and energies of three."""
+    failure, energy = np.zeros((2, 400, 2)), np.random.default_rng(0).standard_normal((2, 400, 3))
+    failure[0, :4, 0] = Failure.SOLVER
+    result = made_up(stats={"failure": failure, "energy": energy})
+    (note,) = compare({"x": result}).attrs["notes"]
+    assert note.startswith("x: E-BFMI is of the first sampler")
+
+
+def test_divergences_are_those_of_the_sampler_that_is_chosen():
+    """Beside NUTS `failure` is RMHMC's alone, and PyMC has dropped that it is."""
+    failure, diverging = np.zeros((2, 400)), np.zeros((2, 400, 2))
+    failure[0, :4], diverging[1, :3, 1] = Failure.SOLVER, 1.0
+    result = made_up(stats={"failure": failure, "diverging": diverging})
+    assert compare({"x": result}).loc["x", "failures"] == 4
+    assert compare({"x": result}, sampler=1).loc["x", "failures"] == 3
+
+
 @pytest.fixture(scope="module")
 def runs(pymc_by_python):
     model = poisson_model(sampled=True)
@@ -371,7 +389,7 @@ def test_advice_is_given_for_what_matters_alone():
 def test_a_covariance_that_was_lost_once_is_told_without_alarm():
     count = FailureCount()
     for i in range(1000):
-        count.add(Failure.NOT_POSITIVE_DEFINITE if i == 7 else Failure.NONE, 1.0)
+        count.add(Failure.NOT_POSITIVE_DEFINITE if i == 7 else Failure.NONE)
     told = count.warning("ls_log__ = 3.0")
     assert told.level == "info"
     assert told.message == (

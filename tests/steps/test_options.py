@@ -55,6 +55,22 @@ def test_no_step_is_tuned_past_the_path(options, longest):
     assert settle(Options(**options), "flat").max_step_size == pytest.approx(longest)
 
 
+@pytest.mark.parametrize("options", [{"n_steps": 3.0}, {"max_steps": np.float64(2.0), "step_size": 1.0}])
+def test_a_number_that_is_an_integer_is_taken_for_one(options):
+    step, point = begun(blas_threads=np.int64(1), **options)
+    _, (statistics,) = step.step(point)
+    assert statistics["tree_size"] == next(iter(options.values()))
+
+
+def test_a_given_number_of_steps_walks_a_whole_path_with_hyperparameters_too():
+    """The joint chain's own bound, half a path, is for paths that are divided."""
+    with poisson_model(sampled=True) as model:
+        step = RMHMC(n_steps=4)
+    step.setup_chain(np.random.default_rng(1), 40, 1)
+    step.step(model.initial_point())
+    assert step.chains[0].step_size.maximum == pytest.approx(1.7 / 4)
+
+
 @pytest.mark.parametrize(("threads", "held"), [(1, 1), (None, None)])
 def test_blas_threads_are_held_or_left_alone(threads, held):
     def limits():

@@ -6,10 +6,10 @@ import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from pymc_rmhmc import RMHMC, GeneralizedLeapfrog, ImplicitMidpoint
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, SamplingError
 from tests.model.conftest import exact_log_density
 from tests.steps.conftest import COUNTS, N, X, draw, poisson_model
 
@@ -263,6 +263,42 @@ def test_blas_is_held_while_a_chain_runs_and_given_back(model):
         draw(model, RMHMC(blas_threads=1), callback=lambda trace, draw: during.append(threads()))
     assert set().union(*during[:-1]) == {1}
     assert threads() == before
+
+
+def blas_threads() -> list[int]:
+    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+
+def test_two_steps_of_a_compound_give_blas_back_together():
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        with poisson_model():
+            steps = [RMHMC(), RMHMC()]
+        point = steps[0]._initial_point
+        for step in steps:
+            step.setup_chain(np.random.default_rng(1), 0, 1)
+        assert blas_threads() == [1] * len(before)
+        steps[0].step(point)
+        assert blas_threads() == [1] * len(before)  # the other has not ended
+        steps[1].step(point)
+        assert blas_threads() == before
+
+
+def test_an_error_that_ends_a_chain_gives_blas_back(monkeypatch):
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        with poisson_model() as model:
+            step = RMHMC()
+        step.setup_chain(np.random.default_rng(1), 0, 10)
+        assert blas_threads() != before
+
+        def stop(*args, **options):
+            raise SamplingError("stand still")
+
+        monkeypatch.setattr(type(step._samplers[0]), "draw", stop)
+        with pytest.raises(SamplingError):
+            step.step(model.initial_point())
+        assert blas_threads() == before
 
 
 def test_a_progress_bar_shows_steps_acceptance_and_failures(model, capsys):

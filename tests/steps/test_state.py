@@ -8,6 +8,8 @@ import pymc as pm
 import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.chain_sampler import refit_iterations
 from tests.steps.conftest import COUNTS, N, poisson_model
 
@@ -130,6 +132,52 @@ def test_sites_are_refitted_in_tuning_and_frozen_for_the_draws():
     assert tuple(changes) == refit_iterations(200)
     assert max(changes) < 200
     assert all(s.precision.min() >= 0.0 for s in seen)
+
+
+def test_a_refit_waits_for_a_draw_whose_prior_has_a_factor(monkeypatch):
+    model = poisson_model()
+    with model:
+        step = RMHMC()
+    step.setup_chain(np.random.default_rng(1), 200, 50)
+    (sampler,), (first, *_) = step._samplers, refit_iterations(200)
+    point, real, refitted = model.initial_point(), sampler._condition, []
+
+    def condition(point):
+        if first <= len(refitted) < first + 3:
+            raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, 0)
+        real(point)
+
+    monkeypatch.setattr(sampler, "_condition", condition)
+    for _ in range(first + 4):
+        before = step.chains[0].sites
+        point, _ = step.step(point)
+        refitted.append(step.chains[0].sites is not before)
+    assert np.flatnonzero(refitted[1:]).tolist() == [first + 2]
+
+
+@pytest.mark.parametrize("impossible", [1, 3])
+def test_a_start_without_a_density_is_tried_nearer_the_mode(impossible, monkeypatch):
+    """And the error for want of any does not advise what has been tried."""
+    with poisson_model():
+        step = RMHMC(init="laplace")
+    step.setup_chain(np.random.default_rng(1), 10, 10)
+    (sampler,), seen = step._samplers, []
+    draw = type(sampler)._draw_start
+
+    def start(self, values, rng):
+        real = self._hamiltonian.failure
+
+        def failure(phase):
+            seen.append(phase)
+            return Failure.NON_FINITE if len(seen) <= impossible else real(phase)
+
+        monkeypatch.setattr(self._hamiltonian, "failure", failure)
+        return draw(self, values, rng)
+
+    monkeypatch.setattr(type(sampler), "_draw_start", start)
+    step.step(step._initial_point)
+    noise = [np.linalg.norm(phase.position) for phase in seen[: impossible + 1]]
+    np.testing.assert_allclose(noise, noise[0] * np.array([1.0, 0.5, 0.25, 0.0])[: impossible + 1], atol=1e-6)
 
 
 def test_refitting_can_be_switched_off():
