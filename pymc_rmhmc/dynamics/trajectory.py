@@ -36,9 +36,10 @@ def whole_number(name: str, value: Any) -> int:
     ConfigurationError
         If it is none, or not positive.
     """
-    if not (isinstance(value, numbers.Real) and math.isfinite(value) and value >= 1 and int(value) == value):
+    number = float(value) if isinstance(value, numbers.Real) else math.nan
+    if not (number >= 1.0 and number.is_integer()):
         raise ConfigurationError(f"{name} must be a positive integer, got {value}.")
-    return int(value)
+    return int(number)
 
 
 class Length(Protocol):

@@ -38,6 +38,7 @@ def linear_normals(
     ]  # fmt: skip
     registered = {v: read_likelihood(v) for v in seen}
     readings = {v: _Reading(found[1].eta, found[1].others) for v, found in registered.items() if found is not None}
+    readings = {v: reading for v, reading in readings.items() if not _by_other_parameters(model, reading, free)}
     others = [v for v in registered if v not in readings and predictors and free]
     largest = _largest_first(model, free) if others else []
     readings |= {v: reading for v in others if (reading := _unregistered_reading(model, v, largest, beside))}
@@ -50,6 +51,13 @@ def linear_normals(
         if all(is_linear(eta, [*beside, *chosen, variable], model.basic_RVs) for eta in etas):
             chosen.append(variable)
     return [v for v in candidates if v in chosen]
+
+
+def _by_other_parameters(model: pm.Model, reading: _Reading, free: Sequence[TensorVariable]) -> bool:
+    """Whether Normals enter by other parameters than the predictor, which is of the same ones, or of none."""
+    entering = [v for v in free if any(reaches(other, [v], model.basic_RVs) for other in reading.others)]
+    of_predictor = [v for v in free if reaches(reading.eta, [v], model.basic_RVs)]
+    return bool(entering) and (not of_predictor or any(v in of_predictor for v in entering))
 
 
 def _imputed(model: pm.Model) -> list[TensorVariable]:

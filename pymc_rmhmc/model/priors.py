@@ -25,6 +25,9 @@ from pymc_rmhmc.model.likelihoods.links import strip
 __all__ = ["LatentVariable", "gaussian_candidates", "read_latent"]
 
 
+LATENT = (MvNormalRV, NormalRV, *GAUSSIAN_VECTORS)
+
+
 @dataclass(frozen=True, eq=False)
 class LatentVariable:
     """A random variable with a Gaussian prior, and the node of the model at which it is read.
@@ -88,7 +91,7 @@ def read_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable | s
         What was recognised, or the reason why nothing was.
     """
     op: Any = variable.owner.op
-    if not issubclass(type(op), (MvNormalRV, NormalRV, *GAUSSIAN_VECTORS)):
+    if not issubclass(type(op), LATENT):
         name = type(op).__name__.removesuffix("RV")
         return f"its prior is {name}, not Gaussian in a form that is read"
     transform = model.rvs_to_transforms.get(variable)
@@ -152,7 +155,7 @@ def _without_batch(matrix: TensorVariable) -> TensorVariable:
 def _is_latent(model: pm.Model, variable: TensorVariable) -> bool:
     """Whether a vector can be read, and the predictor of some likelihood depends on it.
 
-    Of a likelihood that is not registered anything is its predictor.
+    Of a likelihood that is not registered anything is its predictor, and so it is where none has latent values in it.
     """
     if isinstance(read_latent(model, variable), str):
         return False
@@ -160,6 +163,10 @@ def _is_latent(model: pm.Model, variable: TensorVariable) -> bool:
         if reaches(observed, [variable], model.basic_RVs):
             found = read_likelihood(observed)
             if found is None or reaches(found[1].eta, [variable], model.basic_RVs):
+                return True
+            # In another parameter, such as a log scale, it may be where the predictor is of nothing latent.
+            vectors = [v for v in model.free_RVs if v is not variable and v.ndim and isinstance(v.owner.op, LATENT)]
+            if not reaches(found[1].eta, vectors, model.basic_RVs):
                 return True
     return False
 

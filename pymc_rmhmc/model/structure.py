@@ -350,17 +350,18 @@ def _observation(
             "total_size out, and give all of the data"
         )
     found = read_likelihood(variable)
-    if found is None:
-        read = [source for source in sources if reaches(variable, [source], model.basic_RVs)]
-        node = predictor_node(variable, read, model.basic_RVs) if read else None
-        _check_unregistered(variable, read, node)
-        return Observation(variable, value, None, None if node is None else Reading(node, {}), node)
-    likelihood, reading = found
-    if any(reaches(other, latents, model.basic_RVs) for other in reading.others):
+    if found is not None and not any(reaches(other, latents, model.basic_RVs) for other in found[1].others):
+        return Observation(variable, value, *found)
+    # Where another parameter reads latent values too, or it alone, the closed forms are of no use.
+    read = [source for source in sources if reaches(variable, [source], model.basic_RVs)]
+    node = predictor_node(variable, read, model.basic_RVs) if read else None
+    if found is not None and node is None and len(read) > 1:
         raise UnsupportedLikelihoodError(
-            f"a parameter of {variable.name} other than its linear predictor depends on {_names(latents)} as well"
+            f"{_names(latents)} enter {variable.name} by several of its parameters: sample with NUTS, or name in vars "
+            "those that enter by one"
         )
-    return Observation(variable, value, likelihood, reading)
+    _check_unregistered(variable, read, node)
+    return Observation(variable, value, None, None if node is None else Reading(node, {}), node)
 
 
 def _check_unregistered(variable: TensorVariable, read: list[TensorVariable], node: TensorVariable | None) -> None:

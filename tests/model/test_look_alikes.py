@@ -74,10 +74,37 @@ def inflated_at_one() -> None:
     pm.Mixture("y", w=[0.3, 0.7], comp_dists=parts, observed=COUNTS)
 
 
+def volatility() -> None:
+    vol = pm.GaussianRandomWalk("vol", sigma=pm.HalfNormal("step"), init_dist=pm.Normal.dist(), shape=N)
+    pm.StudentT("y", nu=pm.Gamma("nu", 2.0, 0.1), mu=0.2, sigma=pm.math.exp(vol), observed=COUNTS - 1.5)
+
+
+def another_link_beside_an_exponential() -> None:
+    vol = gp_prior("vol", ls=pm.HalfNormal("ls"))
+    pm.Poisson("y", mu=pm.math.exp(pm.Normal("level")) * pt.softplus(vol), observed=COUNTS)
+
+
+def location_and_scale_of_one_process() -> None:
+    f = gp_prior("f", ls=pm.HalfNormal("ls"), reparameterize=False)
+    pm.Normal("y", f, pm.math.exp(0.3 * f), observed=COUNTS / 3.0)
+
+
+def gamma_by_its_deviation() -> None:
+    slopes = pm.Normal("slopes", 0.0, pm.HalfNormal("spread"), shape=4)
+    pm.Gamma("y", mu=pm.math.exp(DESIGN @ slopes), sigma=pm.HalfNormal("deviation"), observed=COUNTS + 0.5)
+
+
+def coefficients_of_a_scale() -> None:
+    slopes = pm.Normal("slopes", 0.0, pm.HalfNormal("spread"), shape=4)
+    pm.Normal("y", pm.Normal("level"), pm.math.exp(0.1 + DESIGN @ slopes), observed=COUNTS / 3.0)
+
+
 FORMS = [
     rotated_with_a_scale_of_its_own, rotated_with_a_mean, rotated_with_numbers_of_its_own, columns_that_are_rotated,
     fewer_columns_that_are_rotated, covariances_stacked_at_the_end, odds_of_something_else_than_the_shape,
-    share_of_something_else_than_the_shape, inflated_at_one,
+    share_of_something_else_than_the_shape, inflated_at_one, volatility, another_link_beside_an_exponential,
+    location_and_scale_of_one_process,
+    gamma_by_its_deviation, coefficients_of_a_scale,
 ]  # fmt: skip
 
 

@@ -93,12 +93,13 @@ def test_a_product_of_two_latents():
         compiled(model)
 
 
-def test_a_parameter_beside_the_predictor():
+def test_two_processes_in_two_parameters():
     with pm.Model() as model:
-        f = gp_prior("f", reparameterize=False)
-        pm.Normal("y", f, pm.math.exp(f), observed=COUNTS)
-    with pytest.raises(UnsupportedLikelihoodError, match="parameter of y other than its linear predictor.*f"):
-        read_structure(model, ["f"])
+        f, g = gp_prior("f", reparameterize=False), gp_prior("g", reparameterize=False)
+        pm.Normal("y", f, pm.math.exp(g), observed=COUNTS)
+    with pytest.raises(UnsupportedLikelihoodError, match="f, g enter y by several of its parameters: .*name in vars"):
+        read_structure(model, ["f", "g"])
+    assert [v.name for v in read_structure(model, ["g"]).variables] == ["g"]
 
 
 def test_a_likelihood_that_does_not_factorise():
