@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -113,6 +114,11 @@ class Predictor:
             dense = not self.triangular
             self._gram = np.asfortranarray(self.matrix @ self.matrix.T) if dense else gram_lower(self.matrix)
         return self._gram
+
+    @cached_property
+    def variance(self) -> Array:
+        """The diagonal of ``Φ Φᵀ``, (n,)."""
+        return np.asarray(np.einsum("ij,ij->i", self.matrix, self.matrix))
 
     def forget_gram(self) -> None:
         """Let go of ``Φ Φᵀ``, which is computed again for who asks."""

@@ -91,7 +91,7 @@ PRODUCT = [
     for integrator, metric, prior, likelihood in itertools.product(
         ("leapfrog", "midpoint", "splitting"),
         ("hessian", "fisher", "flat", "spanned"),
-        ("centred", "rotated", "additive"),
+        ("centred", "rotated", "additive", "narrow"),
         ("logit", "poisson", "student_t"),
     )
     if (integrator == "splitting") == (metric in ("flat", "spanned"))
@@ -175,7 +175,7 @@ def test_splitting_is_exact_where_the_density_is_normal(step_size, metric):
     np.testing.assert_allclose(end.momentum, p * np.cos(step_size) - z * np.sin(step_size), atol=1e-12)
 
 
-@pytest.mark.parametrize("prior", ["centred", "rotated", "additive"])
+@pytest.mark.parametrize("prior", ["centred", "rotated", "additive", "narrow"])
 def test_both_representations_of_the_flat_metric_walk_the_same_chain(prior):
     stated, family = problem(prior, "poisson", N, seed=1)
     rng = np.random.default_rng(0)
@@ -270,7 +270,7 @@ def test_a_solver_that_does_not_converge_is_a_failure_without_a_state(kind):
     assert step.n_solver_iter > 0
 
 
-@pytest.mark.parametrize("prior", ["centred", "rotated", "additive"])
+@pytest.mark.parametrize("prior", ["centred", "rotated", "additive", "narrow"])
 def test_a_midpoint_found_by_half_kicks_is_the_same(prior, monkeypatch):
     """Where the factor at one position does not serve for the next; with more latent values than sites, or as many."""
     system = System(integrators()["midpoint"], "hessian", prior, "logit")

@@ -144,7 +144,17 @@ def wide_prior(n: int) -> ToyPrior:
     return ToyPrior((ToyComponent(covariance=kernel(n, lengthscale=0.25, amplitude=2.5)),), np.zeros(n))
 
 
-PRIORS = {"centred": centred_prior, "rotated": rotated_prior, "additive": additive_prior}
+def narrow_prior(n: int) -> ToyPrior:
+    """A linear predictor alone, of fewer coefficients than sites; the first site reads none of them."""
+    design = np.column_stack((np.ones(n), np.linspace(-1.0, 1.0, n)))
+    design[0] = 0.0
+    component = ToyComponent(mean=np.array([0.1, -0.2]), cholesky=np.array([[0.9, 0.0], [0.4, 1.1]]), predictor=design)
+    return ToyPrior((component,), np.linspace(-0.5, 0.5, n))
+
+
+PRIORS = {
+    "centred": centred_prior, "rotated": rotated_prior, "additive": additive_prior, "narrow": narrow_prior,
+}  # fmt: skip
 
 
 def dense_log_posterior(prior: ToyPrior, likelihood: Logit | Poisson | StudentT, x: Array) -> float:

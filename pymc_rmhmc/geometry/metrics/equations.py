@@ -5,9 +5,10 @@ The velocity enters both through its image ``s = Φu`` at the sites alone. With 
     kick    s = Φ G⁻¹ e + ε/4 M (c ∘ s²),             p' = e + ε/4 Φᵀ(c ∘ s²)
     drift   s' = s - M [(w(η') - w) ∘ s'],            η' = η + ε/2 (s + s'),  u' = u - G⁻¹Φᵀ[(w(η') - w) ∘ s']
 
-``M v = Q d`` with ``Q = ΦΦᵀ`` and ``d = (I + WQ)⁻¹v``, so that an iteration is two products with a symmetric matrix
-and two with a triangle: half of what the same equation costs when it is written for the velocity. The
-unknown is s in units of about one posterior standard deviation, ``(w + 1/Qᵢᵢ)^(-1/2)``.
+Where there are as many latent values as sites ``M v = Q d`` with ``Q = ΦΦᵀ`` and ``d = (I + WQ)⁻¹v``, so that an
+iteration is two products with a symmetric matrix and two with a triangle: half of what the same equation costs when it
+is written for the velocity. The unknown is s in units of about one posterior standard deviation,
+``(w + 1/Qᵢᵢ)^(-1/2)``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.geometry.prior import Predictor
-from pymc_rmhmc.geometry.symmetric import multiply_symmetric
 
 __all__ = ["DriftEquation", "KickEquation"]
 
@@ -37,8 +37,11 @@ class FactorizedPoint(Protocol):
     def solve(self, vector: Array) -> Array:
         """``G⁻¹ vector``, (k,)."""
 
-    def dual(self, sites: Array) -> Array:
-        """``(I + W Q)⁻¹ sites``, (n,)."""
+    def pull(self, sites: Array) -> Array:
+        """``G⁻¹ Φᵀ sites``, (k,)."""
+
+    def spread(self, sites: Array) -> Array:
+        """``M sites``, (n,)."""
 
     def weight_at(self, eta: Array) -> Array:
         """W at other sites, (n,)."""
@@ -49,14 +52,13 @@ class _SiteEquation:
 
     def __init__(self, point: FactorizedPoint) -> None:
         self._point = point
-        self._gram = point.predictor.gram
-        variance = self._gram.diagonal()
+        variance = point.predictor.variance
         # What reads no latent value moves with none: any unit will do.
         self._unit = 1.0 / np.sqrt(point.weight + 1.0 / np.where(variance > 0.0, variance, 1.0))
 
     def _spread(self, sites: Array) -> Array:
         """``M sites`` in units of the unknown."""
-        return multiply_symmetric(self._gram, self._point.dual(sites)) / self._unit
+        return self._point.spread(sites) / self._unit
 
 
 class KickEquation(_SiteEquation):
@@ -113,7 +115,7 @@ class DriftEquation(_SiteEquation):
     def conclude(self, x: Array) -> tuple[Array, Array]:
         """Q' and u'."""
         point = self._point
-        velocity = self._velocity - point.predictor.adjoint(point.dual(self._changed(x)))
+        velocity = self._velocity - point.pull(self._changed(x))
         return point.position + self._time * (self._velocity + velocity), velocity
 
     def _changed(self, x: Array) -> Array:

@@ -4,12 +4,10 @@ In the model's own coordinates f it is the papers' ``W(f) + K⁻¹``: a metric i
 z with ``η = η₁ + Φz`` are linear in f, and every integrator here commutes with linear maps, so that the
 sampler is the same. The coordinates z keep K⁻¹, with its condition of 10¹⁰, out of the arithmetic.
 
-With ``s = sqrt(w)`` and ``Q = ΦΦᵀ``:
+G is factorised in the size of the sites or of the latent values: see `pymc_rmhmc.geometry.metrics.factors`. With
+``s = sqrt(w)`` and the leverage ``h_i = w_i (Φ G⁻¹ Φᵀ)_ii``:
 
-    B = I + s Q s = C Cᵀ                 one Cholesky, n³/3
-    G⁻¹ v = v - Φᵀ s B⁻¹ s Φ v           never forms G or its inverse
-    log|G| = 2 Σ log Cᵢᵢ
-    ½ tr(G⁻¹ ∂G) = ½ Φᵀ [r ∘ (1 - diag B⁻¹)],   B⁻¹ = C⁻ᵀ C⁻¹, n³/3
+    ½ tr(G⁻¹ ∂G) = ½ Φᵀ [r ∘ h]
     p = Φᵀ(s ∘ z₁) + z₂ ~ N(0, G)
 
 References
@@ -27,15 +25,9 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import RiemannianHamiltonian
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.geometry.linalg import (
-    cholesky,
-    identity_plus_scaled,
-    inverse_lower,
-    multiply_lower,
-)
 from pymc_rmhmc.geometry.metrics.equations import DriftEquation, KickEquation
+from pymc_rmhmc.geometry.metrics.factors import factorise
 from pymc_rmhmc.geometry.prior import Predictor
-from pymc_rmhmc.geometry.symmetric import multiply_symmetric
 from pymc_rmhmc.geometry.target import LatentTarget
 
 __all__ = ["FisherMetric", "HessianMetric", "LatentMetric", "LatentPoint", "SoftAbsCurvatureMetric"]
@@ -193,26 +185,21 @@ class LatentPoint:
         return Failure.NOT_POSITIVE_DEFINITE if (self.weight < 0.0).any() else Failure.NONE
 
     def _factorize(self, log_slope: Array) -> None:
-        """C⁻¹, ``½ log|G|`` and the trace term."""
-        self._root = np.sqrt(self.weight)
-        factor = cholesky(identity_plus_scaled(self.predictor.gram, self._root), overwrite=True)
+        """The factor, ``½ log|G|`` and the trace term."""
+        factor = factorise(self.predictor, self.weight)
         if factor is None:
             self.failure = Failure.NOT_POSITIVE_DEFINITE
             return
-        self.half_log_det = float(np.log(factor.diagonal()).sum())
-        self._inverse_factor = inverse_lower(factor, overwrite=True)
-        leverage = 1.0 - np.einsum("ij,ij->j", self._inverse_factor, self._inverse_factor)
-        self.trace_term = 0.5 * self.predictor.adjoint(log_slope * leverage)
+        self._factor, self.half_log_det = factor, factor.half_log_det
+        self.trace_term = 0.5 * self.predictor.adjoint(log_slope * factor.leverage)
 
     def solve(self, vector: Array) -> Array:
-        """``G⁻¹ vector``, O(n²)."""
-        scaled = self._root * self.predictor.linear(vector)
-        inner = multiply_lower(self._inverse_factor, multiply_lower(self._inverse_factor, scaled), transpose=True)
-        return vector - self.predictor.adjoint(self._root * inner)
+        """``G⁻¹ vector``, (k,)."""
+        return self._factor.solve(vector)
 
     def sample_momentum(self, rng: np.random.Generator) -> Array:
         """``Φᵀ(s ∘ z₁) + z₂``, whose covariance is G: no factor of G is needed."""
-        sites = self._root * rng.standard_normal(self._root.size)
+        sites = np.sqrt(self.weight) * rng.standard_normal(self.weight.size)
         return self.predictor.adjoint(sites) + rng.standard_normal(self.position.size)
 
     def quadratic_term(self, velocity: Array) -> Array:
@@ -227,11 +214,13 @@ class LatentPoint:
         """See `pymc_rmhmc.geometry.metrics.equations`."""
         return DriftEquation(self, velocity, time)
 
-    def dual(self, sites: Array) -> Array:
-        """``(I + W Q)⁻¹ sites``, (n,), with ``G⁻¹Φᵀ = Φᵀ (I + W Q)⁻¹``."""
-        scaled = self._root * multiply_symmetric(self.predictor.gram, sites)
-        inner = multiply_lower(self._inverse_factor, multiply_lower(self._inverse_factor, scaled), transpose=True)
-        return sites - self._root * inner
+    def pull(self, sites: Array) -> Array:
+        """``G⁻¹ Φᵀ sites``, (k,)."""
+        return self._factor.pull(sites)
+
+    def spread(self, sites: Array) -> Array:
+        """``Φ G⁻¹ Φᵀ sites``, (n,)."""
+        return self._factor.spread(sites)
 
     def weight_at(self, eta: Array) -> Array:
         """The (tempered) curvature w at other sites, (n,)."""
