@@ -82,7 +82,8 @@ class RMHMC(BlockedStep):
         For the position-dependent metrics; the generalised leapfrog by default.
     step_size : float, optional
         Given: fixed, with no adaptation, and at most as long as a path; with `path_length` each path is divided into
-        equal steps of at most this, with `n_steps` it is exactly this. By default found by dual averaging.
+        equal steps of at most this, of which `max_steps` must be able to walk it; with `n_steps` it is exactly this. By
+        default found by dual averaging, in the flat metric up to a path of 1.7.
     target_accept : float, optional
         The acceptance that the step size is adapted to, in (0, 1); by default 0.9 for the flat metric and
         0.8 for the others, and for latent values that move in turn with hyperparameters.
