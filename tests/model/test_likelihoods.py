@@ -481,3 +481,7 @@ def test_the_probe_tells_a_diagonal_hessian_from_another():
     rng, eta = np.random.default_rng(0), np.linspace(-1, 1, 6)
     assert has_diagonal_hessian(lambda e: -np.exp(e), eta, rng)
     assert not has_diagonal_hessian(lambda e: -np.exp(e) - np.roll(e, 1), eta, rng)
+    far = np.full(40, -1.0)
+    assert not has_diagonal_hessian(lambda e: -e - np.where(np.abs(e) > 4.0, np.roll(e, 1), 0.0), far, rng)
+    with np.errstate(invalid="ignore"):
+        assert has_diagonal_hessian(lambda e: np.where(e > -4.0, -e, np.inf - np.inf), far, rng)
