@@ -2,7 +2,8 @@
 
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
 from pymc_rmhmc.model.joint import JointModel, read_joint
-from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, Observation, read_structure
+from pymc_rmhmc.model.observation import Observation
+from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, read_structure
 from pymc_rmhmc.model.together import read_together, with_predictors_or_without
 
 __all__ = [

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from pymc_rmhmc.model.components import GaussianComponent, LatentReader, LatentRow
 from pymc_rmhmc.model.design import PlainReading
 from pymc_rmhmc.model.graphs import PYTHON_MODE
+from pymc_rmhmc.model.observation import Observation
 from pymc_rmhmc.model.observations import AffineReader, RegisteredReader
 from pymc_rmhmc.model.site_likelihood import BoundTerm, SiteLikelihood
-from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, Observation
+from pymc_rmhmc.model.structure import LatentBlock, ModelStructure
 from pymc_rmhmc.model.unregistered_readers import PredictedReader, UnregisteredReader
 
 __all__ = ["CompiledBlock", "CompiledModel", "GaussianComponent", "GaussianPrior", "compile_model"]

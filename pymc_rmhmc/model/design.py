@@ -13,8 +13,8 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
 from pymc_rmhmc.errors import DataError
+from pymc_rmhmc.model.observation import Observation
 from pymc_rmhmc.model.observations import AffineReader
-from pymc_rmhmc.model.structure import Observation
 
 __all__ = ["DesignReader", "PlainReading", "SameValues"]
 

@@ -24,6 +24,7 @@ __all__ = [
     "bad_constants",
     "core_op",
     "inlined",
+    "is_standard_normal",
     "nonlinear_step",
     "operation_name",
     "reaches",
@@ -198,3 +199,15 @@ def nonlinear_step(expression: TensorVariable, source: TensorVariable, is_linear
             name = op.scalar_op if isinstance(op, Elemwise) else op
             return str(getattr(name, "name", None) or type(name).__name__).lower()
     return "unknown"
+
+
+def is_standard_normal(model: pm.Model, variable: TensorVariable) -> bool:
+    """Whether a Normal's mean is 0 and its standard deviation 1, whatever else happens in the model and to its data."""
+    parameters = variable.owner.op.dist_params(variable.owner)
+    law = Evaluator(model, parameters)
+    known: dict[Variable, bool] = {}
+    moving = [*model.basic_RVs, *law.shared]
+    if any(reaches_by_value(parameter, moving, known) for parameter in parameters):
+        return False
+    found = law(model.initial_point() if law.inputs else {})
+    return all(bool((value == at).all()) for value, at in zip(found, (0.0, 1.0), strict=True))

@@ -26,11 +26,12 @@ from pymc_rmhmc.model.linear_blocks import DesignBlock, DesignSource, Reader, Su
 from pymc_rmhmc.model.linear_normals import ScaledSource, scaled_source
 from pymc_rmhmc.model.moving_design import MovingDesign
 from pymc_rmhmc.model.multipliers import is_never_zero
+from pymc_rmhmc.model.observation import Observation
 from pymc_rmhmc.model.observations import AffineReader
 from pymc_rmhmc.model.observed_terms import ObservedTerms, Terms, gradient_by
 from pymc_rmhmc.model.priors import LatentVariable, gaussian_candidates
 from pymc_rmhmc.model.scales import scales_first
-from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, Observation
+from pymc_rmhmc.model.structure import LatentBlock, ModelStructure
 from pymc_rmhmc.model.unregistered_terms import PredictedTerms, UnregisteredTerms
 
 __all__ = ["NO_HYPERPARAMETERS", "JointBlock", "JointModel", "read_joint"]
@@ -191,7 +192,7 @@ def _with_unregistered(
     model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point
 ) -> JointBlock | str:
     """A block with likelihoods that are not registered, whose sites are the values of its vector; or why it is none."""
-    (latent, *others), reason = block.latents, f"the likelihood of {block.name} is not registered"
+    (latent, *others), reason = block.latents, f"the likelihood of {block.name} has no closed form here"
     if others or latent.form == "independent":
         return f"{reason}, and reads something else than one vector with a covariance"
     reader = LatentReader(model, latent)

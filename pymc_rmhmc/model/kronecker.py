@@ -15,9 +15,9 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.shape import Reshape, Shape, SpecifyShape
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import Evaluator, core_op
+from pymc_rmhmc.model.graphs import Evaluator, core_op, is_standard_normal
 
-__all__ = ["is_standard_normal", "kronecker_product"]
+__all__ = ["kronecker_product"]
 
 # Of two sums of a few hundred numbers near 1 that differ in order alone.
 ROUNDING = 1e-9
@@ -57,14 +57,6 @@ def kronecker_product(
     if source is None or not _is_product(model, variable, source, factors):
         return None
     return source, tuple(factor.owner.inputs[0] for factor in factors)
-
-
-def is_standard_normal(model: pm.Model, variable: TensorVariable) -> bool:
-    """Whether a Normal's mean is 0 and its standard deviation 1, whatever else happens in the model."""
-    law = Evaluator(model, variable.owner.op.dist_params(variable.owner))
-    if law.inputs or law.shared:
-        return False
-    return all((value == at).all() for value, at in zip(law({}), (0.0, 1.0), strict=True))
 
 
 def _chain(variable: TensorVariable, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:

@@ -38,7 +38,7 @@ def linear_normals(
     ]  # fmt: skip
     registered = {v: read_likelihood(v) for v in seen}
     readings = {v: _Reading(found[1].eta, found[1].others) for v, found in registered.items() if found is not None}
-    readings = {v: reading for v, reading in readings.items() if not _by_other_parameters(model, reading, free)}
+    readings = {v: r for v, r in readings.items() if not _by_other_parameters(model, r, free, beside)}
     others = [v for v in registered if v not in readings and predictors and free]
     largest = _largest_first(model, free) if others else []
     readings |= {v: reading for v in others if (reading := _unregistered_reading(model, v, largest, beside))}
@@ -53,21 +53,27 @@ def linear_normals(
     return [v for v in candidates if v in chosen]
 
 
-def _by_other_parameters(model: pm.Model, reading: _Reading, free: Sequence[TensorVariable]) -> bool:
-    """Whether Normals enter by other parameters than the predictor, which is of the same ones, or of none."""
-    entering = [v for v in free if any(reaches(other, [v], model.basic_RVs) for other in reading.others)]
+def _by_other_parameters(
+    model: pm.Model, reading: _Reading, free: Sequence[TensorVariable], beside: Sequence[TensorVariable]
+) -> bool:
+    """Whether what Normals are beside enters by another parameter than the predictor, or they, in both or in it alone."""
+    entering = [v for v in (*free, *beside) if any(reaches(o, [v], model.basic_RVs) for o in reading.others)]
     of_predictor = [v for v in free if reaches(reading.eta, [v], model.basic_RVs)]
+    if any(v in beside for v in entering):
+        return True
     return bool(entering) and (not of_predictor or any(v in of_predictor for v in entering))
 
 
 def _imputed(model: pm.Model) -> list[TensorVariable]:
-    """What stands for missing observations, whose likelihood it has."""
+    """What stands for missing observations, whose likelihood it has, and is read by nothing else."""
     observed = {str(v.name) for v in model.observed_RVs}
-    return [
+    found = [
         v for v in model.free_RVs
         if str(v.name).endswith("_unobserved") and model.rvs_to_transforms.get(v) is None
         and f"{str(v.name).removesuffix('_unobserved')}_observed" in observed
     ]  # fmt: skip
+    others = [*model.basic_RVs, *model.potentials]
+    return [v for v in found if not any(reaches(o, [v], model.basic_RVs) for o in others if o is not v)]
 
 
 def _largest_first(model: pm.Model, variables: Sequence[TensorVariable]) -> list[TensorVariable]:

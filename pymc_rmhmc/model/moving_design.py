@@ -38,8 +38,8 @@ from pymc_rmhmc.model.graphs import (
     shared_inputs,
 )
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
+from pymc_rmhmc.model.observation import Observation
 from pymc_rmhmc.model.observations import predictor_of
-from pymc_rmhmc.model.structure import Observation
 
 __all__ = ["MovingDesign"]
 

@@ -17,8 +17,8 @@ from pymc_rmhmc.model.dependence import linear_inputs
 from pymc_rmhmc.model.graphs import LINEAR_OPERATIONS, Evaluator, nonlinear_step, substitute
 from pymc_rmhmc.model.likelihoods import LikelihoodKernel
 from pymc_rmhmc.model.linear_form import LinearForm, NotLinear, SourceMap, read_linear_form
+from pymc_rmhmc.model.observation import Observation
 from pymc_rmhmc.model.site_likelihood import BoundTerm
-from pymc_rmhmc.model.structure import Observation
 
 __all__ = ["AffineReader", "RegisteredReader", "first_line", "predictor_of", "predictor_of_data"]
 

@@ -17,8 +17,8 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.model.graphs import substitute
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.likelihoods import LikelihoodTerms
+from pymc_rmhmc.model.observation import Observation
 from pymc_rmhmc.model.observations import predictor_of_data
-from pymc_rmhmc.model.structure import Observation
 
 __all__ = ["ObservedTerms", "Sites", "Terms", "added_to", "gradient_by", "read_sites", "shift_of", "summed"]
 

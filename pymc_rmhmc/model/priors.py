@@ -17,8 +17,8 @@ from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS, gaussian_vector
-from pymc_rmhmc.model.graphs import Evaluator, core_op, reaches
-from pymc_rmhmc.model.kronecker import is_standard_normal, kronecker_product
+from pymc_rmhmc.model.graphs import Evaluator, core_op, is_standard_normal, reaches
+from pymc_rmhmc.model.kronecker import kronecker_product
 from pymc_rmhmc.model.likelihoods import read_likelihood
 from pymc_rmhmc.model.likelihoods.links import strip
 
@@ -155,7 +155,7 @@ def _without_batch(matrix: TensorVariable) -> TensorVariable:
 def _is_latent(model: pm.Model, variable: TensorVariable) -> bool:
     """Whether a vector can be read, and the predictor of some likelihood depends on it.
 
-    Of a likelihood that is not registered anything is its predictor, and so it is where none has latent values in it.
+    Of a likelihood that is not registered anything is its predictor, and so it is where none has longer vectors in it.
     """
     if isinstance(read_latent(model, variable), str):
         return False
@@ -164,9 +164,16 @@ def _is_latent(model: pm.Model, variable: TensorVariable) -> bool:
             found = read_likelihood(observed)
             if found is None or reaches(found[1].eta, [variable], model.basic_RVs):
                 return True
-            # In another parameter, such as a log scale, it may be where the predictor is of nothing latent.
-            vectors = [v for v in model.free_RVs if v is not variable and v.ndim and isinstance(v.owner.op, LATENT)]
-            if not reaches(found[1].eta, vectors, model.basic_RVs):
+            # In another parameter, such as a log scale, it may be where the predictor is of nothing latent that is as
+            # long.
+            shapes = model.eval_rv_shapes()
+            size = math.prod(shapes[str(variable.name)])
+            larger = [
+                v for v in model.free_RVs
+                if v is not variable and isinstance(v.owner.op, LATENT)
+                and (not isinstance(v.owner.op, NormalRV) or math.prod(shapes[str(v.name)]) >= size)
+            ]  # fmt: skip
+            if not reaches(found[1].eta, larger, model.basic_RVs):
                 return True
     return False
 
@@ -194,10 +201,12 @@ def _multiplies_last_axis(model: pm.Model, variable: TensorVariable, right: Tens
     """Whether the right side of a product is a vector itself, or the transpose of its rows."""
     if right.ndim > 2:
         return False
-    shape = np.shape(model.initial_point()[str(model.rvs_to_values[variable].name)])
+    shape = variable.type.shape
+    if None in shape:
+        shape = np.shape(model.initial_point()[str(model.rvs_to_values[variable].name)])
     values = np.arange(1.0, 1.0 + math.prod(shape)).reshape(shape)
     (moved,) = Evaluator(model, [right], {variable: variable.type()})({}, values)
-    exact = values if right.ndim == 1 else values.reshape(-1, shape[-1]).T
+    exact = values if right.ndim == 1 else values.reshape(math.prod(shape[:-1]), shape[-1]).T
     return moved.shape == exact.shape and bool((moved == exact).all())
 
 

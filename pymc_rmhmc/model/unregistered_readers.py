@@ -21,9 +21,9 @@ from pymc_rmhmc.errors import DataError, UnsupportedLikelihoodError, Unsupported
 from pymc_rmhmc.model.graphs import PYTHON_MODE, Evaluator, shared_inputs, substitute
 from pymc_rmhmc.model.likelihoods import FallbackKernel, has_diagonal_hessian
 from pymc_rmhmc.model.linear_form import LinearForm, SourceMap
+from pymc_rmhmc.model.observation import Observation
 from pymc_rmhmc.model.observations import AffineReader, Array, Point, Shapes, SiteOf, first_line
 from pymc_rmhmc.model.site_likelihood import BoundTerm
-from pymc_rmhmc.model.structure import Observation
 
 __all__ = ["PredictedReader", "UnregisteredReader", "log_density_given"]
 

@@ -12,8 +12,8 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.graphs import Evaluator
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
+from pymc_rmhmc.model.observation import Observation
 from pymc_rmhmc.model.observed_terms import Sites, added_to, gradient_by, read_sites
-from pymc_rmhmc.model.structure import Observation
 from pymc_rmhmc.model.unregistered_readers import log_density_given
 
 __all__ = ["PredictedTerms", "UnregisteredTerms"]

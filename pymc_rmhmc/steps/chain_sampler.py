@@ -335,7 +335,7 @@ class ChainSampler(ABC):
         self._enter(values, rng)
         if self._hamiltonian.failure(self._phase):
             instead = (
-                "It is not at draws of an approximation either." if approximated
+                "Nor was a draw of the approximation of use." if approximated
                 else 'Or let the chain start from the Laplace approximation with init="laplace".'
             )  # fmt: skip
             raise ConfigurationError(

@@ -92,7 +92,8 @@ class RMHMC(BlockedStep):
         default, a little over a quarter of a period. Moves of a likelihood's own parameters with the latent values
         held have a length of their own.
     n_steps : int, optional
-        Exactly so many steps a trajectory, with no jitter; in place of `path_length`.
+        Exactly so many steps a trajectory, with no jitter; in place of `path_length`. In the flat metric more of them
+        are shorter ones, where they are tuned: see `step_size`.
     jitter : float, optional
         Path lengths are uniform in ``path_length (1 ± jitter)``; 0.1 by default.
     max_steps : int, optional

@@ -19,7 +19,8 @@ class _Process:
     """
 
     def __init__(self) -> None:
-        self._lock, self._holders, self._before = threading.Lock(), 0, None
+        # What is collected while a limit is made may release another, in the same thread.
+        self._lock, self._holders, self._before = threading.RLock(), 0, None
 
     def hold(self, n_threads: int) -> None:
         """Set a limit."""

@@ -86,7 +86,7 @@ def _combined():
         (_additive, ("level",), ""),
         (_rows, ("level",), ""),
         (_unregistered, ("b",), ""),
-        (_unregistered_rows, (), "the likelihood of f is not registered, and f has rows"),
+        (_unregistered_rows, (), "the likelihood of f has no closed form here, and f has rows"),
         (_combined, ("level",), ""),
     ],
 )

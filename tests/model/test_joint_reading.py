@@ -151,8 +151,11 @@ def more_lengthscales_than_any() -> None:
 REASONS = [
     (more_lengthscales_than_any, "there are 1001 hyperparameters, more than 1000"),
     (many_rows, "f has more than 8 rows, which would be one vector"),
-    (outputs_of_which_one_is_unregistered, "the likelihood of f is not registered, and f has rows"),
-    (unregistered_beside_averages, "the likelihood of f is not registered, and another reads more than single values"),
+    (outputs_of_which_one_is_unregistered, "the likelihood of f has no closed form here, and f has rows"),
+    (
+        unregistered_beside_averages,
+        "the likelihood of f has no closed form here, and another reads more than single values",
+    ),
     (MODELS["centred"], "no block depends on continuous hyperparameters"),
 ]
 

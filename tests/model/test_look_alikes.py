@@ -8,9 +8,10 @@ import pytensor.tensor as pt
 import pytest
 
 from pymc_rmhmc.approximation.joint import _predictors, laplace_sites_at
-from pymc_rmhmc.errors import UnsupportedLikelihoodError
+from pymc_rmhmc.errors import UnsupportedLikelihoodError, UnsupportedModelError
 from pymc_rmhmc.model import read_structure
 from pymc_rmhmc.model.compile import compile_model
+from pymc_rmhmc.model.likelihoods import read_likelihood
 from tests.model.conftest import COUNTS, INDEX, INDEX_COUNTS, N, X, covariance, exact_log_density, gp_prior
 from tests.model.joint_checks import assert_is_the_model, joint_of, random_point
 from tests.model.joint_forms import DESIGN, GROUP, poisson
@@ -99,11 +100,30 @@ def coefficients_of_a_scale() -> None:
     pm.Normal("y", pm.Normal("level"), pm.math.exp(0.1 + DESIGN @ slopes), observed=COUNTS / 3.0)
 
 
+def rotated_in_the_shape_of_data() -> None:
+    """No value of the data matters to what is rotated."""
+    data = pm.Data("data", X)
+    z = pm.Normal("f_rotated_", mu=pt.zeros(data.shape[0]), sigma=1.0, shape=N)
+    poisson(pt.linalg.cholesky(moving_covariance()) @ z)
+
+
+def odds_of_the_shapes_logarithm() -> None:
+    log_shape, f = pm.Normal("log_shape"), gp_prior("f", ls=pm.HalfNormal("ls"))
+    pm.NegativeBinomial("y", n=pm.math.exp(log_shape), p=pm.math.sigmoid(log_shape - f), observed=COUNTS)
+    pm.NegativeBinomial("z", n=5, p=pm.math.sigmoid(np.log(5.0) - f), observed=COUNTS)
+
+
+def volatility_beside_a_few_slopes() -> None:
+    vol = pm.GaussianRandomWalk("vol", sigma=pm.HalfNormal("step"), init_dist=pm.Normal.dist(), shape=N)
+    pm.Normal("y", DESIGN @ pm.Normal("slopes", shape=4), pm.math.exp(vol), observed=COUNTS - 1.5)
+
+
 FORMS = [
     rotated_with_a_scale_of_its_own, rotated_with_a_mean, rotated_with_numbers_of_its_own, columns_that_are_rotated,
     fewer_columns_that_are_rotated, covariances_stacked_at_the_end, odds_of_something_else_than_the_shape,
     share_of_something_else_than_the_shape, inflated_at_one, volatility, another_link_beside_an_exponential,
-    location_and_scale_of_one_process,
+    location_and_scale_of_one_process, rotated_in_the_shape_of_data, odds_of_the_shapes_logarithm,
+    volatility_beside_a_few_slopes,
     gamma_by_its_deviation, coefficients_of_a_scale,
 ]  # fmt: skip
 
@@ -129,6 +149,51 @@ def test_a_standard_deviation_below_zero_is_none():
         assert possible == np.isfinite(spread).all() == (tau > 0.0)
 
 
+@pytest.mark.parametrize(
+    ("odds", "closed"), [("log", True), ("exp", True), ("numbers", True), ("others", False)]
+)
+def test_odds_are_those_of_the_shape_however_it_is_written(odds, closed):
+    with pm.Model():
+        log_shape, f = pm.Normal("log_shape"), gp_prior("f")
+        n, p = {
+            "log": (log_shape**2, pm.math.sigmoid(pt.log(log_shape**2) - f)),
+            "exp": (pt.exp(log_shape), pm.math.sigmoid(log_shape - f)),
+            "numbers": (5, pm.math.sigmoid(np.log(5.0) - f)),
+            "others": (5, pm.math.sigmoid(np.log(4.0) - f)),
+        }[odds]
+        y = pm.NegativeBinomial("y", n=n, p=p, observed=COUNTS)
+    found = read_likelihood(y)
+    assert (found is not None and found[0].name == "negativebinomial_log") == closed
+
+
+def mean_and_noise() -> str:
+    f, g = gp_prior("f", reparameterize=False), gp_prior("g", reparameterize=False)
+    pm.Normal("y", f, pm.math.exp(g), observed=COUNTS)
+    return "f"
+
+
+def mean_and_dispersion() -> str:
+    f, g = gp_prior("f"), gp_prior("g")
+    pm.NegativeBinomial("y", mu=pm.math.exp(f), alpha=pm.math.exp(g), observed=COUNTS)
+    return "f_rotated_"
+
+
+def sum_of_which_one_is_in_the_noise() -> str:
+    f, g = gp_prior("f", reparameterize=False), gp_prior("g", reparameterize=False)
+    pm.Normal("y", f + g, pm.math.exp(0.3 * f), observed=COUNTS)
+    return "g"
+
+
+@pytest.mark.parametrize("form", [mean_and_noise, mean_and_dispersion, sum_of_which_one_is_in_the_noise])
+def test_of_processes_in_several_parameters_those_of_the_predictor_are_sampled(form):
+    with pm.Model() as model:
+        name = form()
+    structure = read_structure(model)
+    assert [v.name for v in structure.variables] == [name]
+    (reason,) = (r for v, r in structure.reasons.items() if v != name)
+    assert "enters y by another parameter than other latent values" in reason
+
+
 def masked() -> np.ma.MaskedArray:
     return np.ma.masked_array(COUNTS.astype(float), mask=[0, 1, 0, 0, 1, 0, 0])
 
@@ -152,6 +217,26 @@ def test_missing_values_that_cannot_be_imputed_are_to_be_left_out(likelihood, sa
         likelihood(gp_prior("f"))
     with pytest.raises(UnsupportedLikelihoodError, match=says):
         read_structure(model, ["f"])
+
+
+@pytest.mark.filterwarnings("ignore:.*missing values")
+@pytest.mark.parametrize("likelihood", [zero_inflated_counts, durations])
+def test_so_it_is_said_of_a_regression_that_nobody_named(likelihood):
+    with pm.Model() as model:
+        likelihood(DESIGN @ pm.Normal("slopes", shape=4))
+    with pytest.raises(UnsupportedModelError, match="slopes: .*leave them out of the data"):
+        read_structure(model)
+
+
+@pytest.mark.filterwarnings("ignore:.*missing values")
+def test_missing_covariates_are_latent():
+    """They are read, and may be more than the coefficients that they are multiplied by."""
+    with pm.Model() as model:
+        given = np.ma.masked_array(np.linspace(-1.0, 1.0, N), masked().mask)
+        x = pm.Normal("x", pm.Normal("level"), 1.3, observed=given)
+        pm.Normal("y", pm.Normal("a") + pm.Normal("b") * x, pm.HalfNormal("noise"), observed=COUNTS / 3.0)
+    assert "x_unobserved" in [v.name for v in read_structure(model).variables]
+    assert_is_the_model(joint_of(model), model)
 
 
 @pytest.mark.filterwarnings("ignore:.*missing values")

@@ -8,7 +8,8 @@ import pymc as pm
 import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.dynamics.hamiltonian import SpannedHamiltonian
+from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.chain_sampler import refit_iterations
 from tests.steps.conftest import COUNTS, N, poisson_model
@@ -155,9 +156,20 @@ def test_a_refit_waits_for_a_draw_whose_prior_has_a_factor(monkeypatch):
     assert np.flatnonzero(refitted[1:]).tolist() == [first + 2]
 
 
+@pytest.mark.parametrize(
+    ("init", "says"), [("laplace", "Nor was a draw of the approximation"), ("keep", 'start .* with init="laplace"')]
+)
+def test_a_start_without_a_density_is_not_advised_what_has_been_tried(init, says, monkeypatch):
+    with poisson_model():
+        step = RMHMC(init=init)
+    step.setup_chain(np.random.default_rng(1), 10, 10)
+    monkeypatch.setattr(SpannedHamiltonian, "failure", lambda self, state: Failure.NON_FINITE)
+    with pytest.raises(ConfigurationError, match=says):
+        step.step(step._initial_point)
+
+
 @pytest.mark.parametrize("impossible", [1, 3])
 def test_a_start_without_a_density_is_tried_nearer_the_mode(impossible, monkeypatch):
-    """And the error for want of any does not advise what has been tried."""
     with poisson_model():
         step = RMHMC(init="laplace")
     step.setup_chain(np.random.default_rng(1), 10, 10)

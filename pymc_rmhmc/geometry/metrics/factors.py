@@ -50,7 +50,7 @@ class SiteFactor:
     @property
     def leverage(self) -> Array:
         """``w_i (Φ G⁻¹ Φᵀ)_ii``, (n,)."""
-        return 1.0 - np.einsum("ij,ij->j", self._inverse, self._inverse)
+        return np.asarray(1.0 - np.einsum("ij,ij->j", self._inverse, self._inverse))
 
     def solve(self, vector: Array) -> Array:
         """``G⁻¹ v``, (k,), O(n²)."""

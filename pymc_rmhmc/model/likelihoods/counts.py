@@ -135,7 +135,7 @@ def _mean_of_odds(p: Tensor, alpha: Tensor) -> Tensor | None:
         odds = strip(p.owner.inputs[0])
         if _is(odds, ps.Sub):
             log_alpha, log_mean = _number(strip(odds.owner.inputs[0])), strip(odds.owner.inputs[1])
-            if not _is(log_alpha, ps.Log) or not _same(log_alpha.owner.inputs[0], alpha):
+            if not _is_logarithm(log_alpha, alpha):
                 return None
             if _is(log_mean, ps.Log):
                 return log_mean.owner.inputs[0]
@@ -147,6 +147,17 @@ def _mean_of_odds(p: Tensor, alpha: Tensor) -> Tensor | None:
                 if _same(other, alpha):
                     return mean
     return None
+
+
+def _is_logarithm(value: Tensor, of: Tensor) -> bool:
+    """Whether a value is written as another's logarithm, or the other as its exponential."""
+    if _is(value, ps.Log):
+        return _same(value.owner.inputs[0], of)
+    other = _number(strip(of))
+    if isinstance(value, Constant) and isinstance(other, Constant):
+        numbers = np.asarray(other.data, dtype=np.float64)
+        return bool((numbers > 0.0).all() and np.allclose(value.data, np.log(numbers), rtol=1e-6))
+    return _is(other, ps.Exp) and _same(other.owner.inputs[0], value)
 
 
 def _is(value: Tensor, scalar_op: type) -> bool:

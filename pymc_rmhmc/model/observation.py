@@ -1,0 +1,149 @@
+"""A variable whose distribution depends on latent values: how it reads them, or why that cannot be sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pymc as pm
+from pymc.distributions.distribution import PartialObservedRV
+from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pytensor.graph.traversal import ancestors
+from pytensor.scan.op import Scan
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.errors import UnsupportedLikelihoodError, UnsupportedModelError
+from pymc_rmhmc.model.affine import predictor_node
+from pymc_rmhmc.model.graphs import reaches
+from pymc_rmhmc.model.likelihoods import Likelihood, Reading, read_likelihood
+from pymc_rmhmc.model.priors import LatentVariable
+
+__all__ = ["LEAVE_OUT", "Observation", "distribution_of", "names_of", "observations_of"]
+
+# For the words of errors.
+LEAVE_OUT = "leave them out of the data, and give the latent values of the others alone (f[seen])"
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """A variable whose distribution depends on a block: observed, or imputed by PyMC.
+
+    Attributes
+    ----------
+    variable : TensorVariable
+        The random variable.
+    value : Variable
+        Its data, a constant or shared variable, or its value variable if it is imputed.
+    likelihood : Likelihood or None
+        The registered likelihood; None for the fallback, of a distribution that is not registered or in which
+        latent values enter by other parameters than the one that is registered.
+    reading : Reading or None
+        What the likelihood made of the variable's parameters; of one that is not registered its linear predictor alone,
+        or None where it reads one latent vector in any other way.
+    node : TensorVariable or None
+        Of a likelihood that is not registered, the linear predictor in the graph of the variable.
+    """
+
+    variable: TensorVariable
+    value: Any
+    likelihood: Likelihood | None
+    reading: Reading | None
+    node: TensorVariable | None = None
+
+    @property
+    def label(self) -> str:
+        """The likelihood and link in words."""
+        if self.likelihood is None:
+            return f"{distribution_of(self.variable)} (by its graph)"
+        return f"{self.likelihood.name.split('_')[0]} ({self.likelihood.link} link)"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The curvatures that it gives."""
+        return ("softabs",) if self.likelihood is None else self.likelihood.kinds
+
+
+def observations_of(model: pm.Model, latents: Sequence[LatentVariable]) -> list[Observation]:
+    """Every random variable whose distribution depends on the latents directly."""
+    sources = [latent.source for latent in latents]
+    variables = [latent.variable for latent in latents]
+    for potential in model.potentials:
+        if reaches(potential, variables, model.basic_RVs):
+            raise UnsupportedModelError(
+                f"the Potential {potential.name} depends on {names_of(variables)}; write it as an observed variable, "
+                "or sample with NUTS"
+            )
+    found = []
+    for variable in model.basic_RVs:
+        if variable in variables:
+            continue
+        if not reaches(variable, variables, model.basic_RVs):
+            continue
+        found.append(_observation(model, variable, sources, variables))
+    return found
+
+
+def _observation(
+    model: pm.Model, variable: TensorVariable, sources: list[TensorVariable], latents: list[TensorVariable]
+) -> Observation:
+    """How one variable depends on the latents, or the error that says why that cannot be sampled."""
+    value = model.rvs_to_values[variable]
+    free = variable in model.free_RVs
+    if isinstance(variable.owner.op, PartialObservedRV):
+        raise UnsupportedLikelihoodError(f"{variable.name} is of one distribution with missing values: {LEAVE_OUT}")
+    if free and model.rvs_to_transforms.get(variable) is not None:
+        if str(variable.name).endswith("_unobserved"):
+            raise UnsupportedLikelihoodError(
+                f"{variable.name} stands for missing values of a bounded distribution, which are transformed: "
+                f"{LEAVE_OUT}"
+            )
+        raise UnsupportedLikelihoodError(
+            f"the free variable {variable.name} depends on {names_of(latents)} and is transformed; only observed "
+            "variables and imputed observations can be its likelihood"
+        )
+    if isinstance(variable.owner.op, MinibatchRandomVariable):
+        raise UnsupportedLikelihoodError(
+            f"{variable.name} has a total_size, which scales its log density and is for variational inference: leave "
+            "total_size out, and give all of the data"
+        )
+    found = read_likelihood(variable)
+    if found is not None and not any(reaches(other, latents, model.basic_RVs) for other in found[1].others):
+        return Observation(variable, value, *found)
+    # Where another parameter reads latent values too, or it alone, the closed forms are of no use.
+    read = [source for source in sources if reaches(variable, [source], model.basic_RVs)]
+    node = predictor_node(variable, read, model.basic_RVs) if read else None
+    if found is not None and node is None and len(read) > 1:
+        raise UnsupportedLikelihoodError(
+            f"{names_of(latents)} enter {variable.name} by several of its parameters: sample with NUTS, or name in "
+            "vars those that enter by one"
+        )
+    _check_unregistered(variable, read, node)
+    return Observation(variable, value, None, None if node is None else Reading(node, {}), node)
+
+
+def _check_unregistered(variable: TensorVariable, read: list[TensorVariable], node: TensorVariable | None) -> None:
+    """What can be known of an unregistered likelihood before it is evaluated."""
+    name = distribution_of(variable)
+    if getattr(variable.owner.op, "ndim_supp", 0) > 0:
+        raise UnsupportedLikelihoodError(
+            f"the likelihood {name} of {variable.name} does not factorise over its observations: sample with NUTS"
+        )
+    if node is None and len(read) > 1:
+        raise UnsupportedLikelihoodError(
+            f"the likelihood {name} of {variable.name} is not registered and reads several latent variables otherwise "
+            "than through one linear combination of them: sample with NUTS"
+        )
+    between = ancestors([variable], blockers=read if len(read) == 1 or node is None else [node])
+    if any(v.owner is not None and isinstance(v.owner.op, Scan) for v in between):
+        raise UnsupportedLikelihoodError(f"the likelihood {name} of {variable.name} contains a Scan: sample with NUTS")
+
+
+def distribution_of(variable: TensorVariable) -> str:
+    """The name of a random variable's distribution."""
+    return type(variable.owner.op).__name__.removesuffix("RV")
+
+
+def names_of(variables: Iterable[TensorVariable]) -> str:
+    """Variables by the names that their user gave them, for a sentence."""
+    return ", ".join(str(v.name).removesuffix("_rotated_") for v in variables)
