@@ -56,7 +56,10 @@ def linear_normals(
 def _by_other_parameters(
     model: pm.Model, reading: _Reading, free: Sequence[TensorVariable], beside: Sequence[TensorVariable]
 ) -> bool:
-    """Whether what Normals are beside enters by another parameter than the predictor, or they, in both or in it alone."""
+    """Whether another parameter than the predictor has what Normals are beside, or them, where the predictor has these.
+
+    Or where the predictor has none.
+    """
     entering = [v for v in (*free, *beside) if any(reaches(o, [v], model.basic_RVs) for o in reading.others)]
     of_predictor = [v for v in free if reaches(reading.eta, [v], model.basic_RVs)]
     if any(v in beside for v in entering):
