@@ -132,18 +132,25 @@ def test_there_is_no_prior_where_pymc_has_no_density(make, outside):
         conditional_of(block, joint.theta.pack(point), GaussianSites(np.zeros(N), np.ones(N)))
 
 
-def test_a_walk_that_is_no_latent_leaves_the_coefficients_their_chart():
-    def rest(scale):
-        coefficients = pm.Normal("z", 0.0, pm.HalfNormal("s"), shape=3)
-        pm.Normal("y", coefficients[np.arange(N) % 3], pm.math.exp(scale), observed=COUNTS / 2.0)
+def coefficients_of_a_mean(scale, size: int) -> None:
+    coefficients = pm.Normal("z", 0.0, pm.HalfNormal("s"), shape=size)
+    pm.Normal("y", coefficients[np.arange(N) % size], pm.math.exp(scale), observed=COUNTS / 2.0)
 
+
+def test_a_walk_that_is_no_latent_leaves_the_coefficients_their_chart():
     with pm.Model() as model:
-        rest(pm.GaussianRandomWalk("w", init_dist=pm.Normal.dist(), shape=N))
+        coefficients_of_a_mean(pm.GaussianRandomWalk("w", init_dist=pm.Normal.dist(), shape=N), N)
     assert set(joint_of(model).theta.names) == {"s_log__", "w"}
     assert joint_of(model, ["z", "s"]).theta.names == ("s_log__",)
     with pm.Model() as model:
-        rest(pm.GaussianRandomWalk("w", init_dist=pm.Normal.dist(), shape=(2, N))[0])
+        coefficients_of_a_mean(pm.GaussianRandomWalk("w", init_dist=pm.Normal.dist(), shape=(2, N))[0], 3)
     assert set(joint_of(model).theta.names) == {"s_log__", "w"}
+
+
+def test_of_a_walk_and_of_fewer_coefficients_in_another_parameter_the_walk_is_latent():
+    with pm.Model() as model:
+        coefficients_of_a_mean(pm.GaussianRandomWalk("w", init_dist=pm.Normal.dist(), shape=N), 3)
+    assert set(joint_of(model).theta.names) == {"s_log__", "z"}
 
 
 def test_a_walk_is_sampled_beside_a_step_of_its_own():
