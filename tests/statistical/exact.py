@@ -15,9 +15,11 @@ from pymc_rmhmc.geometry.metrics import LatentMetric
 from pymc_rmhmc.geometry.prior import FactorizedPrior
 from pymc_rmhmc.geometry.target import LatentTarget, Tempering
 from tests.statistical.ranks import Looks
-from tests.unit.toys import LIKELIHOODS, PRIORS, ToyPrior, wide_prior
+from tests.unit.toys import LIKELIHOODS, PRIORS, ToyPrior, wide_narrow_prior, wide_prior
 
 N = 3
+# Of twice as many sites: their metrics vary much over the posterior.
+WIDE = {"wide": wide_prior, "wide narrow": wide_narrow_prior}
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,9 @@ class Cell:
 
 def make_problem(cell: Cell):
     """A prior and a likelihood with fixed data that pull at each other."""
-    stated: ToyPrior = wide_prior(2 * N) if cell.prior == "wide" else PRIORS[cell.prior](N)
+    stated: ToyPrior = WIDE[cell.prior](2 * N) if cell.prior in WIDE else PRIORS[cell.prior](N)
     data = {"logit": [1.0, -1.0, 1.0], "poisson": [0.0, 5.0, 2.0], "student_t": [-2.0, 4.0, 0.5]}[cell.likelihood]
-    if cell.prior == "wide":
+    if cell.prior in WIDE:
         data = [0.0, 0.0, 1.0] * 2  # few counts: the rate, and with it the metric, ranges over decades
     return stated, LIKELIHOODS[cell.likelihood](np.array(data))
 

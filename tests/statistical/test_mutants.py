@@ -79,6 +79,7 @@ def always_accept(*args):
 
 
 STRONG = Cell("hessian", "poisson", "wide", step_size=0.3, n_steps=5)
+STRONG_NARROW = replace(STRONG, prior="wide narrow")
 # The mutants here are not the solver's: without the check their runs take half the time.
 UNCHECKED = GeneralizedLeapfrog(check_reversibility=False)
 FLAT = Cell("flat", "poisson", "centred", step_size=0.3, n_steps=4)
@@ -119,6 +120,9 @@ def span_forgotten(target):
 
 MUTANTS = {
     "log-det dropped": (STRONG, riemannian(log_det_times(0.0)), UNCHECKED, transition),
+    "log-det dropped, of fewer coefficients than sites": (
+        STRONG_NARROW, riemannian(log_det_times(0.0)), UNCHECKED, transition,
+    ),
     "log-det doubled": (STRONG, riemannian(log_det_times(2.0)), UNCHECKED, transition),
     "momentum from the inverse": (STRONG, riemannian(momentum_of_the_inverse), UNCHECKED, transition),
     "one unchecked sweep": (
@@ -153,8 +157,9 @@ def test_every_mutant_is_rejected_in_all_of_twenty_runs(name):
 
 
 @pytest.mark.parametrize(
-    ("cell", "integrator"), [(STRONG, UNCHECKED), (FLAT, RotationSplitting())], ids=["leapfrog", "splitting"]
-)
+    ("cell", "integrator"), [(STRONG, UNCHECKED), (STRONG_NARROW, UNCHECKED), (FLAT, RotationSplitting())],
+    ids=["leapfrog", "leapfrog of coefficients", "splitting"],
+)  # fmt: skip
 def test_the_correct_sampler_passes_where_the_mutants_fail(cell, integrator):
     target = make_target(cell)
     p_values = [

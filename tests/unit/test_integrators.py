@@ -24,7 +24,7 @@ from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.metrics import LatentMetric
 from pymc_rmhmc.geometry.prior import FactorizedPrior
 from pymc_rmhmc.geometry.target import LatentTarget
-from tests.unit.toys import problem
+from tests.unit.toys import Logit, ToyPrior, narrow_prior, problem
 
 N = 4
 
@@ -285,6 +285,26 @@ def test_a_midpoint_found_by_half_kicks_is_the_same(prior, monkeypatch):
     found = system.advance(q, p, 0.3, 1)
     np.testing.assert_allclose(found.position, exact.position, rtol=0, atol=1e-8)
     np.testing.assert_allclose(found.momentum, exact.momentum, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["leapfrog", "midpoint"])
+@pytest.mark.parametrize("n", [2, 6], ids=["sites", "coefficients"])
+def test_a_site_that_reads_no_latent_value_changes_nothing(n, name):
+    """It has no variance to measure its velocity in; whether the metric has the sites' size or the coefficients'."""
+    integrator, family, ends = integrators()[name], Logit(np.resize([1.0, -1.0], n)), []
+    prior = FactorizedPrior(narrow_prior(n, n_blind=1))
+    whole = LatentMetric(LatentTarget(SiteChart(prior), family), "hessian")
+    (component,) = narrow_prior(n).components
+    component.predictor = component.predictor[1:]
+    rest = FactorizedPrior(ToyPrior((component,), narrow_prior(n).offset[1:]))
+    part = LatentMetric(LatentTarget(SiteChart(rest), Logit(family.y[1:])), "hessian")
+    q, p = np.random.default_rng(3).standard_normal((2, prior.n_latent))
+    for metric in (whole, part):
+        step = integrator.step(RiemannianHamiltonian(metric), RiemannianState(metric.at(q), p), 0.4)
+        assert step.failure is Failure.NONE
+        ends.append(step.state)
+    np.testing.assert_allclose(ends[0].position, ends[1].position, atol=1e-9)
+    np.testing.assert_allclose(ends[0].momentum, ends[1].momentum, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", [GeneralizedLeapfrog, ImplicitMidpoint])

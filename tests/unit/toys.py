@@ -144,12 +144,18 @@ def wide_prior(n: int) -> ToyPrior:
     return ToyPrior((ToyComponent(covariance=kernel(n, lengthscale=0.25, amplitude=2.5)),), np.zeros(n))
 
 
-def narrow_prior(n: int) -> ToyPrior:
-    """A linear predictor alone, of fewer coefficients than sites; the first site reads none of them."""
+def narrow_prior(n: int, n_blind: int = 0) -> ToyPrior:
+    """A linear predictor alone, of fewer coefficients than sites, of which the first read none of them."""
     design = np.column_stack((np.ones(n), np.linspace(-1.0, 1.0, n)))
-    design[0] = 0.0
+    design[:n_blind] = 0.0
     component = ToyComponent(mean=np.array([0.1, -0.2]), cholesky=np.array([[0.9, 0.0], [0.4, 1.1]]), predictor=design)
     return ToyPrior((component,), np.linspace(-0.5, 0.5, n))
+
+
+def wide_narrow_prior(n: int) -> ToyPrior:
+    """The first five columns of that process's factor, each with a standard normal coefficient."""
+    design = np.linalg.cholesky(kernel(n, lengthscale=0.25, amplitude=2.5))[:, :5]
+    return ToyPrior((ToyComponent(mean=np.zeros(5), cholesky=np.eye(5), predictor=design),), np.zeros(n))
 
 
 PRIORS = {
