@@ -1,8 +1,8 @@
 """The product of a symmetric matrix and a vector, of which a step at fixed hyperparameters is made.
 
 BLAS's dsymv is the fastest while the matrix is in the processor's cache. A larger one takes as long as memory takes to
-be read, and several streams come faster than one: with eight columns at once a product of 4000 takes 0.7 to 0.8 of dsymv's
-time, and one of 2000 0.8.
+be read, and several streams come faster than one: with eight columns at once a product of 2000 or 4000 takes 0.7 to 0.8
+of dsymv's time.
 """
 
 from __future__ import annotations
