@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
+from pymc_rmhmc.dynamics.whole_numbers import whole_number
 from pymc_rmhmc.errors import ConfigurationError
 
 __all__ = ["AndersonSolver", "Solution"]
@@ -84,12 +84,10 @@ class AndersonSolver:
                 f"solver_tol must lie in (0, 1e-2), got {tolerance}. An implicit step that is solved less "
                 "accurately is neither reversible nor volume preserving; 1e-9 is the default."
             )
-        if not math.isfinite(max_iter) or max_iter < 1 or int(max_iter) != max_iter:
-            raise ConfigurationError(f"solver_max_iter must be a positive integer, got {max_iter}.")
         if depth < 0:
             raise ConfigurationError(f"The solver's depth must be at least 0, got {depth}.")
         self.tolerance = float(tolerance)
-        self.max_iter = int(max_iter)
+        self.max_iter = whole_number("solver_max_iter", max_iter)
         self.depth = int(depth)
 
     def solve(self, function: Callable[[Array], Array], start: Array) -> Solution:

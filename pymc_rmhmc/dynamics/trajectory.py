@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,35 +10,14 @@ import numpy as np
 
 from pymc_rmhmc.dynamics.hamiltonian import Hamiltonian
 from pymc_rmhmc.dynamics.integrators import Integrator, Step
+from pymc_rmhmc.dynamics.whole_numbers import whole_number
 from pymc_rmhmc.errors import ConfigurationError, Failure
 
-__all__ = [
-    "FixedSteps",
-    "JitteredPath",
-    "Length",
-    "Transition",
-    "single_step_acceptance",
-    "transition",
-    "whole_number",
-]
+__all__ = ["FixedSteps", "JitteredPath", "Length", "Transition", "single_step_acceptance", "transition"]
 
 # An energy error above this is called a divergence. It is judged at the trajectory's end alone:
 # stopping on a running energy check would not be time-reversible.
 MAX_ENERGY_ERROR = 1000.0
-
-
-def whole_number(name: str, value: Any) -> int:
-    """An option that counts something, given as an integer or as a number that is one.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is none, or not positive.
-    """
-    number = float(value) if isinstance(value, numbers.Real) else math.nan
-    if not (number >= 1.0 and number.is_integer()):
-        raise ConfigurationError(f"{name} must be a positive integer, got {value}.")
-    return int(number)
 
 
 class Length(Protocol):

@@ -84,14 +84,22 @@ def find_coefficients(model: pm.Model, reasons: dict[str, str], predictors: bool
         if not isinstance(latent, str):
             found.append(latent)
             reasons.pop(str(variable.name), None)
-    for variable in [] if found else model.free_RVs:
+    if not found:
+        _note_missing(model, reasons)
+    return found
+
+
+def _note_missing(model: pm.Model, reasons: dict[str, str]) -> None:
+    """Where nothing is found, which variables have a likelihood with missing values that are in the way."""
+    for variable in model.free_RVs:
         latent = read_latent(model, variable)
+        if isinstance(latent, str):
+            continue
         try:
-            observations_of(model, [] if isinstance(latent, str) else [latent])
+            observations_of(model, [latent])
         except UnsupportedModelError as error:
             if LEAVE_OUT in str(error):
                 reasons[str(variable.name)] = str(error)
-    return found
 
 
 def nested(model: pm.Model, latents: Sequence[LatentVariable]) -> list[tuple[LatentVariable, str]]:

@@ -56,9 +56,10 @@ def linear_normals(
 def _by_other_parameters(
     model: pm.Model, reading: _Reading, free: Sequence[TensorVariable], beside: Sequence[TensorVariable]
 ) -> bool:
-    """Whether another parameter than the predictor has what Normals are beside, or them, where the predictor has these.
+    """Whether another parameter than the predictor is read by what would be latent, so that closed forms do not serve.
 
-    Or where the predictor has none.
+    That is so of anything that the Normals are beside, of a Normal that the predictor reads too, and of any Normal if
+    the predictor reads none. One that enters by another parameter alone is left to be a hyperparameter.
     """
     entering = [v for v in (*free, *beside) if any(reaches(o, [v], model.basic_RVs) for o in reading.others)]
     of_predictor = [v for v in free if reaches(reading.eta, [v], model.basic_RVs)]

@@ -8,7 +8,8 @@ from typing import Any
 
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint, RotationSplitting
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
-from pymc_rmhmc.dynamics.trajectory import FixedSteps, JitteredPath, Length, whole_number
+from pymc_rmhmc.dynamics.trajectory import FixedSteps, JitteredPath, Length
+from pymc_rmhmc.dynamics.whole_numbers import whole_number
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.geometry.metrics import METRICS, FlatMetric
 

@@ -115,17 +115,18 @@ class LatentFactor:
 def factorise(predictor: Predictor, weight: Array) -> SiteFactor | LatentFactor | None:
     """G at a W (n,), or None where it has no factor."""
     root = np.sqrt(weight)
-    if predictor.n_latent >= predictor.n_sites:
-        factor = cholesky(identity_plus_scaled(predictor.gram, root), overwrite=True)
-        if factor is None:
-            return None
-        half_log_det = float(np.log(factor.diagonal()).sum())
-        return SiteFactor(predictor, root, inverse_lower(factor, overwrite=True), half_log_det)
-    scaled = np.asfortranarray(root[:, None] * predictor.matrix)
-    metric = blas.dsyrk(1.0, scaled, trans=1, lower=1)
-    metric[np.diag_indices_from(metric)] += 1.0
-    factor = cholesky(metric, overwrite=True)
+    of_sites = predictor.n_latent >= predictor.n_sites
+    if of_sites:
+        matrix = identity_plus_scaled(predictor.gram, root)
+    else:
+        scaled = np.asfortranarray(root[:, None] * predictor.matrix)
+        matrix = blas.dsyrk(1.0, scaled, trans=1, lower=1)
+        matrix[np.diag_indices_from(matrix)] += 1.0
+    factor = cholesky(matrix, overwrite=True)
     if factor is None:
         return None
     half_log_det = float(np.log(factor.diagonal()).sum())
-    return LatentFactor(predictor, scaled, inverse_lower(factor, overwrite=True), half_log_det)
+    inverse = inverse_lower(factor, overwrite=True)
+    if of_sites:
+        return SiteFactor(predictor, root, inverse, half_log_det)
+    return LatentFactor(predictor, scaled, inverse, half_log_det)
