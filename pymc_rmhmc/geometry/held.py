@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian import Followed, Origin, SpannedState, dot
+from pymc_rmhmc.dynamics.hamiltonian import Followed, Placed, SpannedState, dot
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional, SitesOnCovariance
 from pymc_rmhmc.geometry.charts.moving_sites import MovingSites
@@ -131,7 +131,7 @@ class HeldTheta:
         if others or not isinstance(conditional, SitesOnCovariance):
             return None
         native = target.native(self.theta, self.centre)
-        return None if native is None else CompiledSites(native, self.theta, sites, self.centre, conditional.weighted)
+        return None if native is None else CompiledSites(native, self.theta, sites, self.centre)
 
     def _block(
         self, target: JointTarget, which: int, like: HeldTheta | None
@@ -149,15 +149,11 @@ class HeldTheta:
         """Let go of large covariances while another θ is tried: nothing can be evaluated until they are regained."""
         for _, conditional in self._large:
             conditional.lend()
-            if self._compiled is not None:
-                self._compiled.spread = ()
 
     def regain(self) -> None:
         """Take them again, from θ."""
         for block, conditional in self._large:
             conditional.regain(prior_of(block, self.theta, derivative=False)[1])
-            if self._compiled is not None:
-                self._compiled.spread = conditional.weighted
 
     @property
     def _large(self) -> list[tuple[JointBlock, DenseConditional]]:
@@ -186,11 +182,13 @@ class HeldTheta:
         """Whether `follow` can be asked for."""
         return self._compiled is not None
 
-    def follow(self, origin: Origin, point: HeldPoint, n_steps: int, step_size: float) -> Followed:
+    def follow(self, origin: Placed, point: HeldPoint, n_steps: int, step_size: float) -> Followed:
         """The steps that were made of a trajectory, and where it is then."""
+        (conditional,) = self.conditionals
         assert self._compiled is not None
+        assert isinstance(conditional, SitesOnCovariance)
         n_steps, finite, moved, driven, gained, eta, log_likelihood, log_density, slope, force = self._compiled.follow(
-            origin, point.force, n_steps, step_size
+            conditional.weighted, origin, point.force, n_steps, step_size
         )
         failure = Failure.NONE if finite else Failure.NON_FINITE
         end = HeldPoint(self, log_density, log_likelihood, force[: self.centre.size], [eta], [slope], failure)

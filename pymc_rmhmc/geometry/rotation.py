@@ -1,8 +1,8 @@
 """The latents' trajectory where ϑ is held, compiled from end to end.
 
 The same splitting as `pymc_rmhmc.dynamics.integrators.RotationSplitting` makes of a
-`pymc_rmhmc.dynamics.hamiltonian.SpannedHamiltonian`, with nothing of Python between its steps: at a hundred sites that
-takes longer than they do.
+`pymc_rmhmc.dynamics.hamiltonian.SpannedHamiltonian` or a `pymc_rmhmc.dynamics.hamiltonian.SiteHamiltonian`, with
+nothing of Python between its steps: at a hundred sites that takes longer than they do.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numba import types
 from numba.extending import overload
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian import Origin
+from pymc_rmhmc.dynamics.hamiltonian import Placed
 from pymc_rmhmc.geometry.charts.dual import gram
 from pymc_rmhmc.geometry.charts.site import GaussianSites, residual_of_sites
 from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.native import NativeLikelihood, call_likelihood
-from pymc_rmhmc.geometry.symmetric import multiply_symmetric
+from pymc_rmhmc.geometry.symmetric import multiply_in_streams, multiply_symmetric
 
 __all__ = ["CompiledSites", "gram_product"]
 
@@ -30,13 +31,15 @@ type Array = NDArray[np.float64]
 def gram_product(spread: Any, vector: Array) -> Array:
     """``S v`` for a map's ``S = T Tᵀ``: of (S,) itself, or as `pymc_rmhmc.geometry.charts.dual.gram` has it.
 
-    For compiled code alone.
+    S may be in single precision. For compiled code alone.
     """
     raise NotImplementedError
 
 
 @overload(gram_product, strict=False)
 def _compiled_gram_product(spread: Any, vector: Any) -> Any:
+    if spread.count == 1 and spread[0].dtype == types.float32:
+        return lambda spread, vector: multiply_in_streams(spread[0], vector)
     if spread.count == 1:
         return lambda spread, vector: multiply_symmetric(spread[0], vector)
     return lambda spread, vector: gram(spread[0], spread[1], spread[2], vector)
@@ -61,8 +64,13 @@ def _kick(driven: Array, force: Array, time: float) -> None:  # pragma: no cover
 def _gained(
     moved: Array, driven: Array, displacement: Array, drive: Array, angle: float
 ) -> float:  # pragma: no cover - compiled
-    """``½ zᵀz + ½ pᵀp`` less that of the origin: see `pymc_rmhmc.dynamics.hamiltonian.SpannedHamiltonian`."""
+    """``½ zᵀz + ½ pᵀp`` less that of the origin: see `pymc_rmhmc.dynamics.hamiltonian.SpannedHamiltonian`.
+
+    0 where a and b alone are followed.
+    """
     n, cosine, sine, gained = displacement.size, math.cos(angle), math.sin(angle), 0.0
+    if moved.size == n:
+        return gained
     for i in range(n):
         gained += moved[i] * (cosine * displacement[i] + sine * drive[i] + moved[n + i])
         gained += driven[i] * (cosine * drive[i] - sine * displacement[i] + driven[n + i])
@@ -103,8 +111,8 @@ def follow_rotation(
         For `gram_product`.
     displacement, drive : (n,) array
         Of the trajectory's origin: ``T z₀`` and ``T p₀``.
-    force : (2 n,) array
-        There.
+    force : (2 n,) or (n,) array
+        There: ``(∂ψ/∂η, S ∂ψ/∂η)``, or the second of these alone.
     n_steps : int
         Rotations.
     step_size : float
@@ -115,32 +123,34 @@ def follow_rotation(
     int, bool
         Steps that were made, and whether ψ and its slope are numbers after the last.
     two arrays and a float
-        moved, driven and gained there, as in `pymc_rmhmc.dynamics.hamiltonian.Followed`.
+        moved, driven and gained there, as in `pymc_rmhmc.dynamics.hamiltonian.Followed`; of the force's size.
     arrays and floats
-        η, ``Σ ℓ``, ψ, ``∂ℓ/∂η`` and the force, of which the first half is ``∂ψ/∂η``.
+        η, ``Σ ℓ``, ψ, ``∂ℓ/∂η`` and the force.
     """
     # Loops where an expression of arrays would do: it takes the compiler longer, a fraction of a second each.
-    n = centre.size
-    moved, driven, force = np.zeros(2 * n), np.zeros(2 * n), force.copy()
+    n, force = centre.size, force.copy()
+    # Where a and b stand: after what says how far z and p are from a rotation, where that is followed too.
+    first = force.size - n
+    moved, driven = np.zeros(force.size), np.zeros(force.size)
     for i in range(n):
-        moved[n + i], driven[n + i] = displacement[i], drive[i]
+        moved[first + i], driven[first + i] = displacement[i], drive[i]
     _kick(driven, force, 0.5 * step_size)
     eta, log_likelihood, log_density, slope = centre, 0.0, 0.0, centre
     for done in range(1, n_steps + 1):
         _rotate(moved, driven, step_size)
         eta = np.empty(n)
         for i in range(n):
-            eta[i] = centre[i] + moved[n + i]
+            eta[i] = centre[i] + moved[first + i]
         log_likelihood, log_density, finite, slope, residual = evaluate_sites(
             address, theta, rest, shift, linear, precision, eta
         )
-        for i in range(n):
+        for i in range(first):
             force[i] = residual[i]
         if not finite:
             return done, False, moved, driven, 0.0, eta, log_likelihood, log_density, slope, force
         spanned = gram_product(spread, residual)
         for i in range(n):
-            force[n + i] = spanned[i]
+            force[first + i] = spanned[i]
         _kick(driven, force, step_size if done < n_steps else 0.5 * step_size)
     gained = _gained(moved, driven, displacement, drive, n_steps * step_size)
     return n_steps, True, moved, driven, gained, eta, log_likelihood, log_density, slope, force
@@ -160,15 +170,12 @@ class CompiledSites:
         What is taken off.
     centre : (n,) array
         The sites where z is 0.
-    spread : tuple of arrays
-        For `gram_product`.
     """
 
     native: NativeLikelihood
     theta: Array | None
     sites: GaussianSites
     centre: Array
-    spread: tuple[Array, ...]
 
     def evaluate(self, eta: Array) -> tuple[float, float, bool, Array, Array]:
         """`evaluate_sites`, at η (n,)."""
@@ -178,10 +185,10 @@ class CompiledSites:
         )
         return found
 
-    def follow(self, origin: Origin, force: Array, n_steps: int, step_size: float) -> Any:
-        """`follow_rotation` from a trajectory's origin, where the force (2 n,) is known."""
+    def follow(self, spread: tuple[Any, ...], origin: Placed, force: Array, n_steps: int, step_size: float) -> Any:
+        """`follow_rotation` from where a trajectory begins and the force is known; of the map for `gram_product`."""
         native, sites = self.native, self.sites
         return follow_rotation(
             native.address, self.theta, native.rest, native.shift, sites.linear, sites.precision, self.centre,
-            self.spread, origin.displacement, origin.drive, force, n_steps, step_size,
+            spread, origin.displacement, origin.drive, force, n_steps, step_size,
         )  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
-from pymc_rmhmc.dynamics.hamiltonian import Followed, Origin
+from pymc_rmhmc.dynamics.hamiltonian import Followed, Placed
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.finite import failure_of
@@ -123,8 +123,8 @@ class SiteTargetPoint:
         ``Σ ℓ(η)``, not tempered.
     log_density : float
         φ.
-    force : (2 n,) array
-        ``s = ∂φ/∂η``, then ``ΦΦᵀ s``.
+    force : array
+        What a kick adds: (2 n,), ``s = ∂φ/∂η``, then ``ΦΦᵀ s``; or as `pymc_rmhmc.geometry.rounded` has it, (n,).
     """
 
     eta: Array
@@ -179,10 +179,7 @@ class LatentTarget:
         """Evaluate φ and its slope at ``Φ z`` (n,): one product with ``ΦΦᵀ`` and one likelihood."""
         predictor = self.chart.predictor
         eta = predictor.offset + displacement
-        if self._compiled is None:
-            log_likelihood, value, slope = self._evaluate(eta)
-        else:  # as `follow` has it, to the last bit
-            log_likelihood, value, _, _, slope = self._compiled.evaluate(eta)
+        log_likelihood, value, slope = self.evaluate(eta)
         n = slope.size
         force = np.empty(2 * n)
         force[:n], force[n:] = slope, multiply_symmetric(predictor.gram, slope)
@@ -198,18 +195,24 @@ class LatentTarget:
         native = native_likelihood(function, None, predictor.offset, rest, shift)
         if native is None:
             return None
-        return CompiledSites(native, None, self.residual_sites.scaled(-1.0), predictor.offset, (predictor.gram,))
+        return CompiledSites(native, None, self.residual_sites.scaled(-1.0), predictor.offset)
 
     @property
     def follows(self) -> bool:
         """Whether `follow` can be asked for."""
         return self._compiled is not None
 
-    def follow(self, origin: Origin, point: SiteTargetPoint, n_steps: int, step_size: float) -> Followed:
+    def follow(self, origin: Placed, point: SiteTargetPoint, n_steps: int, step_size: float) -> Followed:
         """The steps that were made of a trajectory, and where it is then."""
+        return self.follow_spread((self.chart.predictor.gram,), origin, point, n_steps, step_size)
+
+    def follow_spread(
+        self, spread: tuple[Any, ...], origin: Placed, point: SiteTargetPoint, n_steps: int, step_size: float
+    ) -> Followed:
+        """`follow` with what multiplies the slope in place of ``ΦΦᵀ``."""
         assert self._compiled is not None
         n_steps, finite, moved, driven, gained, eta, log_likelihood, value, _, force = self._compiled.follow(
-            origin, point.force, n_steps, step_size
+            spread, origin, point.force, n_steps, step_size
         )
         return Followed(n_steps, finite, moved, driven, gained, SiteTargetPoint(eta, log_likelihood, value, force))
 
@@ -225,8 +228,15 @@ class LatentTarget:
         """``Φᵀ sites``, (k,)."""
         return self.chart.predictor.adjoint(sites)
 
+    def evaluate(self, eta: Array) -> tuple[float, float, Array]:
+        """``Σ ℓ``, φ and ``∂φ/∂η``, where a trajectory can be followed as it has them, to the last bit."""
+        if self._compiled is None:
+            return self._evaluate(eta)
+        log_likelihood, value, _, _, slope = self._compiled.evaluate(eta)
+        return log_likelihood, value, slope
+
     def _evaluate(self, eta: Array) -> tuple[float, float, Array]:
-        """``Σ ℓ``, φ and ``∂φ/∂η``."""
+        """The same by NumPy."""
         log_likelihood, gradient = self.likelihood.gradient(eta)
         value = self.beta * log_likelihood
         if self.beta != 1.0:

@@ -11,7 +11,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
-from pymc_rmhmc.dynamics.hamiltonian import SpannedHamiltonian
+from pymc_rmhmc.dynamics.hamiltonian import SiteHamiltonian, SpannedHamiltonian
 from pymc_rmhmc.dynamics.integrators import IntegratorBase, RotationSplitting
 from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.errors import Failure
@@ -19,6 +19,7 @@ from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, SiteChart
 from pymc_rmhmc.geometry.held import HeldTheta
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.geometry.prior import FactorizedPrior
+from pymc_rmhmc.geometry.rounded import RoundedTarget, rounded
 from pymc_rmhmc.geometry.symmetric import LARGE
 from pymc_rmhmc.geometry.target import LatentTarget, Tempering
 from pymc_rmhmc.model.joint import read_joint
@@ -88,6 +89,34 @@ def test_so_is_one_whose_matrix_is_read_from_memory():
     target = target_of(likelihood_of("poisson_log", n=n))
     assert target.follows
     compare_paths(target, n)
+
+
+@pytest.mark.parametrize("n", [N, LARGE + 4])
+def test_so_is_one_with_rounded_kicks(n):
+    target = target_of(likelihood_of("poisson_log", n=n, shift=True))
+    density = rounded(target) or RoundedTarget(target, target.chart.predictor.gram.astype(np.float32))
+    hamiltonian, rng = SiteHamiltonian(density), np.random.default_rng(1)
+    state = hamiltonian.refresh(hamiltonian.state(rng.standard_normal(n)), rng)
+    (whole,) = SPLITTING.path(hamiltonian, state, N_STEPS, STEP_SIZE)
+    *_, last = IntegratorBase.path(SPLITTING, hamiltonian, state, N_STEPS, STEP_SIZE)
+    one, other = whole.state, last.state
+    for name in ("displacement", "drive", "position", "momentum"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), **NEAR)
+    for name in ("log_density", "log_likelihood", "eta", "force"):
+        np.testing.assert_allclose(getattr(one.point, name), getattr(other.point, name), **NEAR)
+    assert hamiltonian.energy(one) == pytest.approx(hamiltonian.energy(other), rel=1e-11)
+    np.testing.assert_array_equal(density.at_sites(one.displacement).force, one.point.force)
+    resumed = hamiltonian.state(*cloudpickle.loads(cloudpickle.dumps(one)).coordinates)
+    np.testing.assert_array_equal(resumed.position, one.position)
+
+
+def test_rounded_kicks_that_leave_the_numbers_are_a_failure():
+    target = target_of(likelihood_of("poisson_log"))
+    hamiltonian = SiteHamiltonian(RoundedTarget(target, target.chart.predictor.gram.astype(np.float32)))
+    rng = np.random.default_rng(1)
+    state = hamiltonian.refresh(hamiltonian.state(np.zeros(N)), rng)
+    outcome = hamiltonian.follow(replace(state, drive=np.full(N, 1e4)), 3, 1.0)
+    assert outcome == (1, None, Failure.NON_FINITE)
 
 
 def test_so_is_that_of_a_likelihood_of_the_users_own():

@@ -8,14 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm
 
-from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, RiemannianHamiltonian, SpannedHamiltonian
+from pymc_rmhmc.dynamics.hamiltonian import (
+    GaussianHamiltonian,
+    RiemannianHamiltonian,
+    SiteHamiltonian,
+    SpannedHamiltonian,
+)
 from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.metrics import LatentMetric
 from pymc_rmhmc.geometry.prior import FactorizedPrior
+from pymc_rmhmc.geometry.rounded import RoundedTarget
 from pymc_rmhmc.geometry.target import LatentTarget, Tempering
 from tests.statistical.ranks import Looks
-from tests.unit.toys import LIKELIHOODS, PRIORS, ToyPrior, wide_narrow_prior, wide_prior
+from tests.unit.toys import LIKELIHOODS, PRIORS, ToyPrior, coarse_gram, wide_narrow_prior, wide_prior
 
 N = 3
 # Of twice as many sites: their metrics vary much over the posterior.
@@ -54,7 +60,7 @@ def make_target(cell: Cell) -> LatentTarget:
     q = GaussianSites(0.5 * rng.standard_normal(n), rng.exponential(0.5, n))
     tempering = Tempering(cell.beta, q)
     sites = tempering.gaussian_part
-    if cell.metric in ("flat", "spanned") and cell.sites == "absurd":
+    if cell.metric in ("flat", "spanned", "rounded") and cell.sites == "absurd":
         sites = GaussianSites(rng.standard_normal(n), rng.exponential(1.0, n))
     return LatentTarget(SiteChart(FactorizedPrior(stated), sites), family, tempering)
 
@@ -77,11 +83,16 @@ def exact_draws(target: LatentTarget, count: int, rng: np.random.Generator) -> n
 
 
 def hamiltonian_of(target: LatentTarget, metric: str):
-    """The Hamiltonian of a metric by name; "spanned" is the flat one by its other representation."""
+    """The Hamiltonian of a metric by name.
+
+    "spanned" and "rounded" are the flat one by its other representations, the second with coarse kicks.
+    """
     if metric == "flat":
         return GaussianHamiltonian(target)
     if metric == "spanned":
         return SpannedHamiltonian(target)
+    if metric == "rounded":
+        return SiteHamiltonian(RoundedTarget(target, coarse_gram(target)))
     return RiemannianHamiltonian(LatentMetric(target, metric))
 
 

@@ -17,6 +17,7 @@ from pymc_rmhmc.dynamics.solvers import AndersonSolver, Solution
 from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.geometry.metrics import LatentMetric, LatentPoint
 from tests.statistical.exact import Cell, hamiltonian_of, make_target, stationarity
+from tests.unit.toys import coarse_gram
 
 pytestmark = pytest.mark.slow
 
@@ -83,6 +84,7 @@ STRONG_NARROW = replace(STRONG, prior="wide narrow")
 # The mutants here are not the solver's: without the check their runs take half the time.
 UNCHECKED = GeneralizedLeapfrog(check_reversibility=False)
 FLAT = Cell("flat", "poisson", "centred", step_size=0.3, n_steps=4)
+ROUNDED = replace(FLAT, metric="rounded")
 
 
 def riemannian(spoil):
@@ -118,6 +120,21 @@ def span_forgotten(target):
     return Flow(target)
 
 
+def rounded_kicks_called_exact(target):
+    """A coarse S̃ where the energy is followed as if it were S."""
+    gram = coarse_gram(target)
+
+    class Density:
+        follows, apply, adjoint = False, staticmethod(target.apply), staticmethod(target.adjoint)
+
+        def at_sites(self, displacement):
+            point = target.at_sites(displacement)
+            slope = point.force[: displacement.size]
+            return replace(point, force=np.concatenate((slope, gram @ slope)))
+
+    return SpannedHamiltonian(Density())
+
+
 MUTANTS = {
     "log-det dropped": (STRONG, riemannian(log_det_times(0.0)), UNCHECKED, transition),
     "log-det dropped, of fewer coefficients than sites": (
@@ -136,6 +153,7 @@ MUTANTS = {
     "energy without the span's part": (
         replace(FLAT, metric="spanned"), span_forgotten, RotationSplitting(), transition,
     ),
+    "rounded kicks called exact": (ROUNDED, rounded_kicks_called_exact, RotationSplitting(), transition),
     "no rejection": (
         replace(FLAT, step_size=1.0),
         lambda target: hamiltonian_of(target, "flat"),
@@ -157,9 +175,10 @@ def test_every_mutant_is_rejected_in_all_of_twenty_runs(name):
 
 
 @pytest.mark.parametrize(
-    ("cell", "integrator"), [(STRONG, UNCHECKED), (STRONG_NARROW, UNCHECKED), (FLAT, RotationSplitting())],
-    ids=["leapfrog", "leapfrog of coefficients", "splitting"],
-)  # fmt: skip
+    ("cell", "integrator"),
+    [(STRONG, UNCHECKED), (STRONG_NARROW, UNCHECKED), (FLAT, RotationSplitting()), (ROUNDED, RotationSplitting())],
+    ids=["leapfrog", "leapfrog of coefficients", "splitting", "rounded splitting"],
+)
 def test_the_correct_sampler_passes_where_the_mutants_fail(cell, integrator):
     target = make_target(cell)
     p_values = [

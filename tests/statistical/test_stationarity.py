@@ -33,6 +33,9 @@ CELLS = [
     (Cell("spanned", "poisson", "centred", 1.0, step_size=0.4), SPLITTING),
     (Cell("spanned", "logit", "additive", 0.5, step_size=0.7), SPLITTING),
     (Cell("spanned", "student_t", "rotated", 1.0, step_size=0.7), SPLITTING),
+    (Cell("rounded", "poisson", "centred", 1.0, step_size=0.3), SPLITTING),
+    (Cell("rounded", "logit", "centred", 0.5, step_size=0.7), SPLITTING),
+    (Cell("rounded", "student_t", "centred", 1.0, step_size=0.5), SPLITTING),
 ]
 
 

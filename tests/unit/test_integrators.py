@@ -14,6 +14,7 @@ from pymc_rmhmc.dynamics.hamiltonian import (
     GaussianState,
     RiemannianHamiltonian,
     RiemannianState,
+    SiteHamiltonian,
     SpannedHamiltonian,
 )
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint, RotationSplitting
@@ -23,8 +24,9 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.metrics import LatentMetric
 from pymc_rmhmc.geometry.prior import FactorizedPrior
+from pymc_rmhmc.geometry.rounded import RoundedTarget
 from pymc_rmhmc.geometry.target import LatentTarget
-from tests.unit.toys import Logit, ToyPrior, narrow_prior, problem
+from tests.unit.toys import Logit, ToyPrior, coarse_gram, narrow_prior, problem
 
 N = 4
 
@@ -40,6 +42,14 @@ class Drawn:
         return self.momentum
 
 
+def in_single_precision(target: LatentTarget) -> SiteHamiltonian:
+    return SiteHamiltonian(RoundedTarget(target, target.chart.predictor.gram.astype(np.float32)))
+
+
+# Representations of the flat metric: all follow the same trajectories.
+FLAT = {"flat": GaussianHamiltonian, "spanned": SpannedHamiltonian, "rounded": in_single_precision}
+
+
 class System:
     """A Hamiltonian with an integrator, and states made of a position and a momentum."""
 
@@ -47,11 +57,10 @@ class System:
         stated, family = problem(prior, likelihood, N, seed=1)
         base = FactorizedPrior(stated)
         self.integrator = integrator
-        if metric in ("flat", "spanned"):
+        if metric in FLAT:
             rng = np.random.default_rng(0)
             sites = GaussianSites(rng.standard_normal(N), rng.exponential(0.5, N))
-            kind = GaussianHamiltonian if metric == "flat" else SpannedHamiltonian
-            self.flow = kind(LatentTarget(SiteChart(base, sites), family))
+            self.flow = FLAT[metric](LatentTarget(SiteChart(base, sites), family))
         else:
             self.flow = RiemannianHamiltonian(LatentMetric(LatentTarget(SiteChart(base), family), metric))
         self.size = base.n_latent
@@ -59,7 +68,7 @@ class System:
     def state(self, q, p):
         if isinstance(self.flow, GaussianHamiltonian):
             return GaussianState(self.flow.residual.at(q), p)
-        if isinstance(self.flow, SpannedHamiltonian):
+        if isinstance(self.flow, SpannedHamiltonian | SiteHamiltonian):
             return self.flow.refresh(self.flow.state(q), Drawn(p))
         return RiemannianState(self.flow.metric.at(q), p)
 
@@ -90,11 +99,12 @@ PRODUCT = [
     (integrator, metric, prior, likelihood)
     for integrator, metric, prior, likelihood in itertools.product(
         ("leapfrog", "midpoint", "splitting"),
-        ("hessian", "fisher", "flat", "spanned"),
+        ("hessian", "fisher", *FLAT),
         ("centred", "rotated", "additive", "narrow"),
         ("logit", "poisson", "student_t"),
     )
-    if (integrator == "splitting") == (metric in ("flat", "spanned"))
+    if (integrator == "splitting") == (metric in FLAT)
+    and (metric != "rounded" or prior == "centred")  # of a triangle alone
     and not (metric == "hessian" and likelihood == "student_t")
 ]
 
@@ -152,7 +162,7 @@ def test_the_input_is_not_changed(system):
     np.testing.assert_array_equal(state.momentum, p_before)
 
 
-@pytest.mark.parametrize("metric", ["flat", "spanned"])
+@pytest.mark.parametrize("metric", FLAT)
 @pytest.mark.parametrize("step_size", [0.1, 0.7, 2.0])
 def test_splitting_is_exact_where_the_density_is_normal(step_size, metric):
     """Sites equal to the likelihood's: φ is constant, and the step is the orbit itself."""
@@ -167,12 +177,56 @@ def test_splitting_is_exact_where_the_density_is_normal(step_size, metric):
 
     sites = GaussianSites(np.full(N, 0.4), np.full(N, 2.0))
     system = System(RotationSplitting(), metric, "centred", "logit")
-    system.flow = type(system.flow)(LatentTarget(SiteChart(FactorizedPrior(stated), sites), Gaussian()))
+    system.flow = FLAT[metric](LatentTarget(SiteChart(FactorizedPrior(stated), sites), Gaussian()))
     rng = np.random.default_rng(0)
     z, p = rng.standard_normal(N), rng.standard_normal(N)
     end = system.advance(z, p, step_size, 1)
     np.testing.assert_allclose(end.position, z * np.cos(step_size) + p * np.sin(step_size), atol=1e-12)
     np.testing.assert_allclose(end.momentum, p * np.cos(step_size) - z * np.sin(step_size), atol=1e-12)
+
+
+def test_kicks_of_any_matrix_can_be_undone_and_preserve_volume():
+    """With a third of its values changed a step is no longer symplectic, but as exact."""
+    system = System(RotationSplitting(), "rounded", "centred", "poisson")
+    target = system.flow.residual._target
+    system.flow = SiteHamiltonian(RoundedTarget(target, coarse_gram(target)))
+    q, p = system.start()
+    end = system.advance(q, p, 0.2, 5)
+    back = system.advance(end.position, -end.momentum, 0.2, 5)
+    np.testing.assert_allclose(back.position, q, atol=1e-9)
+    np.testing.assert_allclose(back.momentum, -p, atol=1e-9)
+
+    def flat_step(x):
+        end = system.advance(x[:N], x[N:], 0.2, 1)
+        return np.concatenate((end.position, end.momentum))
+
+    x, h = np.concatenate((q, p)), 1e-5
+    jacobian = np.array([(flat_step(x + e) - flat_step(x - e)) / (2 * h) for e in h * np.eye(2 * N)]).T
+    assert np.linalg.det(jacobian) == pytest.approx(1.0, abs=1e-7)
+    omega = np.block([[np.zeros((N, N)), np.eye(N)], [-np.eye(N), np.zeros((N, N))]])
+    assert np.abs(jacobian.T @ omega @ jacobian - omega).max() > 1e-3
+
+
+def test_rounded_kicks_walk_the_same_chain_but_for_rounding():
+    stated, family = problem("centred", "poisson", N, seed=1)
+    rng = np.random.default_rng(0)
+    sites = GaussianSites(rng.standard_normal(N), rng.exponential(0.5, N))
+    target = LatentTarget(SiteChart(FactorizedPrior(stated), sites), family)
+    start, chains = 0.3 * rng.standard_normal(N), []
+    for flow in (SpannedHamiltonian(target), in_single_precision(target)):
+        state, draws, chain = flow.state(start), np.random.default_rng(1), []
+        for _ in range(60):
+            outcome = transition(flow, RotationSplitting(), state, 4, 0.4, draws)
+            state = outcome.state
+            chain.append([*state.position, outcome.energy, outcome.energy_error, outcome.accepted])
+            np.testing.assert_allclose(target.apply(state.position) + target.chart.predictor.offset, state.point.eta)
+        again = flow.state(*state.coordinates)
+        np.testing.assert_array_equal(again.position, state.position)
+        np.testing.assert_array_equal(again.point.force, state.point.force)
+        chains.append(np.array(chain))
+    assert 0.2 < chains[0][:, -1].mean() < 1.0  # both decisions were met
+    np.testing.assert_allclose(chains[1], chains[0], rtol=1e-4, atol=1e-4)
+    assert np.abs(chains[1] - chains[0]).max() > 1e-9  # and it was rounded
 
 
 @pytest.mark.parametrize("prior", ["centred", "rotated", "additive", "narrow"])

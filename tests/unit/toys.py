@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, gammaln
 
+from pymc_rmhmc.geometry.target import LatentTarget
+
 type Array = NDArray[np.float64]
 
 
@@ -184,6 +186,13 @@ def dense_log_posterior(prior: ToyPrior, likelihood: Logit | Poisson | StudentT,
             value = root @ part
         eta = eta + (value if component.predictor is None else component.predictor @ value)
     return float(total) + likelihood.log_density(eta)
+
+
+def coarse_gram(target: LatentTarget, change: float = 0.3) -> NDArray[np.float32]:
+    """A chart's ``ΦΦᵀ`` in single precision, of which every value is changed by so much, up or down."""
+    gram = target.chart.predictor.gram
+    signs = np.tril(np.sign(np.random.default_rng(4).standard_normal(gram.shape)))
+    return np.asfortranarray(gram * (1.0 + change * (signs + np.tril(signs, -1).T)), dtype=np.float32)
 
 
 def problem(prior: str = "centred", likelihood: str = "logit", n: int = 6, seed: int = 3):

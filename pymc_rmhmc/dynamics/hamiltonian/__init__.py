@@ -1,24 +1,21 @@
-"""Hamiltonians: what they ask of a metric or a density, and the three that there are."""
+"""Hamiltonians: what they ask of a metric or a density, and the four that there are."""
 
 from pymc_rmhmc.dynamics.hamiltonian.gaussian import GaussianHamiltonian, GaussianState, dot
 from pymc_rmhmc.dynamics.hamiltonian.protocols import (
     Density,
     DensityPoint,
+    Followed,
     Hamiltonian,
     ImplicitEquation,
     Metric,
     MetricPoint,
     NearbyPoint,
+    Placed,
+    SitePoint,
 )
 from pymc_rmhmc.dynamics.hamiltonian.riemannian import RiemannianHamiltonian, RiemannianState
-from pymc_rmhmc.dynamics.hamiltonian.spanned import (
-    Followed,
-    Origin,
-    SiteDensity,
-    SitePoint,
-    SpannedHamiltonian,
-    SpannedState,
-)
+from pymc_rmhmc.dynamics.hamiltonian.sites import InvertibleSiteDensity, SiteHamiltonian, SiteState
+from pymc_rmhmc.dynamics.hamiltonian.spanned import Origin, SiteDensity, SpannedHamiltonian, SpannedState
 
 __all__ = [
     "Density",
@@ -28,14 +25,18 @@ __all__ = [
     "GaussianState",
     "Hamiltonian",
     "ImplicitEquation",
+    "InvertibleSiteDensity",
     "Metric",
     "MetricPoint",
     "NearbyPoint",
     "Origin",
+    "Placed",
     "RiemannianHamiltonian",
     "RiemannianState",
     "SiteDensity",
+    "SiteHamiltonian",
     "SitePoint",
+    "SiteState",
     "SpannedHamiltonian",
     "SpannedState",
     "dot",

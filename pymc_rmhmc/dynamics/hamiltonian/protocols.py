@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -9,7 +10,18 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
 
-__all__ = ["Density", "DensityPoint", "Hamiltonian", "ImplicitEquation", "Metric", "MetricPoint", "NearbyPoint"]
+__all__ = [
+    "Density",
+    "DensityPoint",
+    "Followed",
+    "Hamiltonian",
+    "ImplicitEquation",
+    "Metric",
+    "MetricPoint",
+    "NearbyPoint",
+    "Placed",
+    "SitePoint",
+]
 
 type Array = NDArray[np.float64]
 
@@ -107,6 +119,60 @@ class Density(Protocol):
 
     def at(self, position: Array) -> DensityPoint:
         """Evaluate at a position (n,)."""
+
+
+class Placed(Protocol):
+    """Where a trajectory of the sites begins."""
+
+    @property
+    def displacement(self) -> Array:
+        """``a = Φ z``, (n,)."""
+
+    @property
+    def drive(self) -> Array:
+        """``b = Φ p``, (n,)."""
+
+
+class SitePoint(Protocol):
+    """ψ evaluated at one a."""
+
+    @property
+    def log_density(self) -> float:
+        """ψ(a), up to a constant."""
+
+    @property
+    def force(self) -> Array:
+        """What a kick adds: ``(ψ'(a), S ψ'(a))`` in one array, (2 n,), or the second alone, (n,)."""
+
+    @property
+    def failure(self) -> Failure:
+        """Why the evaluation cannot be used, `Failure.NONE` if it can."""
+
+
+@dataclass(slots=True)
+class Followed:
+    """Steps that a density has made.
+
+    Attributes
+    ----------
+    n_steps : int
+        How many.
+    finite : bool
+        Whether ψ and its slope are numbers after the last: it is the last where they are not.
+    moved, driven : (2 n,) or (n,) array
+        As in `SpannedState`; of a `SiteState`, a and b.
+    gained : float
+        ``½ zᵀz + ½ pᵀp`` less that of the origin; of a `SiteState`, 0.
+    point : SitePoint
+        ψ at a.
+    """
+
+    n_steps: int
+    finite: bool
+    moved: Array
+    driven: Array
+    gained: float
+    point: SitePoint
 
 
 class Hamiltonian[State](Protocol):

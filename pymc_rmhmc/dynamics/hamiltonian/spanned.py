@@ -25,27 +25,12 @@ from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from pymc_rmhmc.dynamics.hamiltonian.gaussian import dot
+from pymc_rmhmc.dynamics.hamiltonian.protocols import Followed, Placed, SitePoint
 from pymc_rmhmc.errors import Failure
 
-__all__ = ["Followed", "Origin", "SiteDensity", "SitePoint", "SpannedHamiltonian", "SpannedState"]
+__all__ = ["Origin", "SiteDensity", "SpannedHamiltonian", "SpannedState"]
 
 type Array = NDArray[np.float64]
-
-
-class SitePoint(Protocol):
-    """ψ evaluated at one a."""
-
-    @property
-    def log_density(self) -> float:
-        """ψ(a), up to a constant."""
-
-    @property
-    def force(self) -> Array:
-        """``(ψ'(a), S ψ'(a))`` in one array, (2 n,)."""
-
-    @property
-    def failure(self) -> Failure:
-        """Why the evaluation cannot be used, `Failure.NONE` if it can."""
 
 
 class SiteDensity(Protocol):
@@ -64,7 +49,7 @@ class SiteDensity(Protocol):
     def follows(self) -> bool:
         """Whether it makes a trajectory's steps by itself."""
 
-    def follow(self, origin: Origin, point: Any, n_steps: int, step_size: float) -> Followed:
+    def follow(self, origin: Placed, point: Any, n_steps: int, step_size: float) -> Followed:
         """Steps of half a kick, a rotation and half a kick, from a trajectory's origin, where ψ is `point`."""
 
 
@@ -79,32 +64,6 @@ class Origin:
     displacement: Array
     drive: Array
     energy: float
-
-
-@dataclass(slots=True)
-class Followed:
-    """Steps that a density has made.
-
-    Attributes
-    ----------
-    n_steps : int
-        How many.
-    finite : bool
-        Whether ψ and its slope are numbers after the last: it is the last where they are not.
-    moved, driven : (2 n,) array
-        As in `SpannedState`.
-    gained : float
-        ``½ zᵀz + ½ pᵀp`` less that of the origin.
-    point : SitePoint
-        ψ at a.
-    """
-
-    n_steps: int
-    finite: bool
-    moved: Array
-    driven: Array
-    gained: float
-    point: SitePoint
 
 
 @dataclass

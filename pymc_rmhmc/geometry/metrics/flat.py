@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, SpannedHamiltonian
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, SiteHamiltonian, SpannedHamiltonian
 from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.geometry.rounded import rounded
 from pymc_rmhmc.geometry.target import LatentTarget
 
 __all__ = ["FlatMetric"]
@@ -81,10 +82,11 @@ class FlatMetric:
         fit = "" if self.site_fit is None else f"site_fit={getattr(self.site_fit, '__name__', self.site_fit)}, "
         return f"FlatMetric(refit={self.refit}, {fit}emulate={self.emulate})"
 
-    def hamiltonian(self, target: LatentTarget) -> GaussianHamiltonian | SpannedHamiltonian:
-        """The Hamiltonian of a target in this metric, in the form whose steps are cheaper."""
+    def hamiltonian(self, target: LatentTarget) -> GaussianHamiltonian | SpannedHamiltonian | SiteHamiltonian:
+        """The Hamiltonian of a target in this metric, in the form whose steps are cheapest."""
         predictor = target.chart.predictor
         # ΦΦᵀ costs O(n³) once; a step then reads n²/2 numbers, where Φ and Φᵀ are 2nk (n² if triangular).
-        if target.chart.lasting and predictor.n_sites <= MOST_SITES * predictor.n_latent:
-            return SpannedHamiltonian(target)
-        return GaussianHamiltonian(target)
+        if not target.chart.lasting or predictor.n_sites > MOST_SITES * predictor.n_latent:
+            return GaussianHamiltonian(target)
+        in_single = rounded(target)
+        return SpannedHamiltonian(target) if in_single is None else SiteHamiltonian(in_single)
