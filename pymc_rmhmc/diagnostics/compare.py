@@ -9,12 +9,21 @@ import arviz as az
 import numpy as np
 import pandas as pd
 
-from pymc_rmhmc.diagnostics.statistics import common_variables, posteriors_of, sampler_unknown, statistic
+from pymc_rmhmc.diagnostics.statistics import (
+    common_variables,
+    posteriors_of,
+    sampler_unknown,
+    statistic,
+    statistics_held,
+)
 from pymc_rmhmc.errors import ConfigurationError, DataError
 
 __all__ = ["compare", "parameter_tables"]
 
 type Timing = float | Sequence[float]
+
+# Draws a chain, of which ArviZ makes an ESS or an R-hat.
+FEWEST_DRAWS = 4
 
 
 def compare(
@@ -38,7 +47,7 @@ def compare(
         The variables to judge by; by default all that every result has.
     sampler : int, optional
         Which sampler of a compound to read E-BFMI and failures from. PyMC stacks a statistic that several
-        samplers record along a last dimension, in the order of those samplers. By default the one whose
+        samplers record along a last dimension, in the order of those samplers. By default those whose
         `failure` is not missing, or the first where `failure` is not stacked (a note says so); failures
         are then those of all samplers.
     reference : str, optional
@@ -54,7 +63,7 @@ def compare(
         by the seconds with tuning; ``ESS/s (sampling)`` leaves tuning out. A parameter that never moved
         has ESS 0, unless it moved in no result: it is then a constant, and left out. ``ESS bulk min`` to ``ESS tail
         median`` are the smallest and the median over parameters, ``R-hat max`` the largest, ``E-BFMI min`` the
-        smallest over chains (below about 0.3 is a bad sign). ``failures`` are
+        smallest over chains and samplers (below about 0.3 is a bad sign). ``failures`` are
         RMHMC's failed trajectories after tuning, or divergences where none are recorded.
         ``mean difference`` is the largest difference of posterior means from the reference, in Monte Carlo
         standard errors of the difference. What could not be known is nan, and ``df.attrs["notes"]`` says
@@ -95,6 +104,7 @@ def compare(
         if sampler is None and sampler_unknown(idata, "energy"):
             notes.append(f"{name}: E-BFMI is of the first sampler that records energy; sampler= takes another.")
         rows[name] = _row(idata, tables[name], tables[reference], tuning, sampling, sampler)
+        _note_unknown(name, rows[name], notes)
         if name == reference:
             rows[name]["mean difference"] = np.nan
     frame = pd.DataFrame.from_dict(rows, orient="index")
@@ -127,7 +137,7 @@ def _parameter_table(dataset: Any) -> pd.DataFrame:
         }
         flat = {key: np.ravel(value[name].values) for key, value in columns.items()}
         values = one[name].values
-        flat["moved"] = np.ravel((values != values[:1, :1]).any(axis=(0, 1)))
+        flat["moved"] = np.ravel((values != values[:, :1]).any(axis=(0, 1)))
         # ArviZ calls draws that never moved independent: they say nothing.
         flat.update({key: np.where(flat["moved"], flat[key], 0.0) for key in ("bulk", "tail")})
         labels = [f"{name}{list(map(int, i)) if i else ''}" for i in np.ndindex(one[name].shape[2:])]
@@ -142,6 +152,19 @@ def _note_draws(name: str, table: pd.DataFrame, notes: list[str]) -> None:
         notes.append(f"{name}: {len(stuck)} parameters never moved ({stuck[0]} first): their ESS is 0.")
     if len(broken):
         notes.append(f"{name}: {len(broken)} parameters have draws that are not finite ({broken[0]} first).")
+
+
+def _note_unknown(name: str, row: dict[str, Any], notes: list[str]) -> None:
+    """Say why a figure is not known that no draw, and no time, is to blame for."""
+    draws = row["draws"]
+    if draws < FEWEST_DRAWS:
+        notes.append(f"{name}: ESS, R-hat and errors take {FEWEST_DRAWS} draws a chain, of which it has {draws}.")
+    elif row["chains"] == 1:
+        notes.append(f"{name}: R-hat takes two chains, of which it has one.")
+    if np.isnan(row["E-BFMI min"]):
+        notes.append(f"{name}: E-BFMI takes energies of two draws in every chain, which it has not recorded.")
+    if np.isnan(row["failures"]):
+        notes.append(f"{name}: it has recorded neither failures nor divergences.")
 
 
 def _row(
@@ -168,18 +191,31 @@ def _row(
         "ESS/s": smallest / total,
         "ESS/s (sampling)": smallest / sampling,
         "R-hat max": float(table["rhat"].max(skipna=False)),
-        "E-BFMI min": _ebfmi(statistic(idata, "energy", sampler)),
+        "E-BFMI min": _ebfmi(_energies(idata, sampler)),
         "failures": _failures(idata, sampler),
         "mean difference": float(difference.max(skipna=False)),
     }
 
 
-def _ebfmi(energy: np.ndarray | None) -> float:
-    """The smallest energy Bayesian fraction of missing information over chains."""
-    if energy is None or energy.shape[1] < 2:
+def _energies(idata: Any, sampler: int | None) -> list[np.ndarray]:
+    """Of the sampler that is chosen, or of all that are RMHMC's, (chain, draw)."""
+    if sampler is None:
+        return statistics_held(idata, "energy")
+    chosen = statistic(idata, "energy", sampler)
+    return [] if chosen is None else [chosen]
+
+
+def _ebfmi(energies: Sequence[np.ndarray]) -> float:
+    """The smallest energy Bayesian fraction of missing information over chains and samplers.
+
+    A draw that another step has made impossible has no energy, and is left out.
+    """
+    if not energies or energies[0].shape[1] < 2:
         return float("nan")
-    energy = energy.astype(float)
-    return float((np.square(np.diff(energy, axis=1)).mean(axis=1) / energy.var(axis=1)).min())
+    energy = np.concatenate(energies).astype(float)
+    changes = np.diff(np.ma.masked_invalid(energy), axis=1)
+    fractions = np.square(changes).mean(axis=1) / np.ma.masked_invalid(energy).var(axis=1)
+    return float(np.ma.filled(fractions, np.nan).min())
 
 
 def _failures(idata: Any, sampler: int | None) -> float:

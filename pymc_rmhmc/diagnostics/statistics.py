@@ -10,15 +10,17 @@ import xarray as xr
 
 from pymc_rmhmc.errors import ConfigurationError, DataError
 
-__all__ = ["common_variables", "posterior_of", "posteriors_of", "sampler_unknown", "statistic"]
+__all__ = ["common_variables", "posterior_of", "posteriors_of", "sampler_unknown", "statistic", "statistics_held"]
 
 
 def posterior_of(name: str, idata: Any) -> Any:
-    """The posterior's dataset of a result, or the error that says what is missing."""
+    """The posterior's dataset of a result, truths as 0 and 1, or the error that says what is missing."""
     children = getattr(idata, "children", {})
     if "posterior" not in children:
         raise DataError(f"{name} has no posterior group; it must be a DataTree such as pm.sample returns.")
-    return idata["posterior"].dataset
+    dataset = idata["posterior"].dataset
+    truths = [variable for variable in dataset.data_vars if dataset[variable].dtype == bool]
+    return dataset.assign({variable: dataset[variable].astype(float) for variable in truths})
 
 
 def posteriors_of(results: Any) -> dict[str, Any]:
@@ -55,10 +57,21 @@ def statistic(idata: Any, name: str, sampler: int | None = None, group: str = "s
     values = np.asarray(idata[group].dataset[name].values)
     if values.ndim == 2:
         return values
-    index = _sampler_index(idata, values.shape[-1], group) if sampler is None else sampler
+    index = _samplers_held(idata, values.shape[-1], group)[0] if sampler is None else sampler
     if not 0 <= index < values.shape[-1]:
         raise ConfigurationError(f"sampler={sampler}: the result has the samplers 0 to {values.shape[-1] - 1}.")
     return values[..., index]
+
+
+def statistics_held(idata: Any, name: str) -> list[np.ndarray]:
+    """One statistic (chain, draw) of every sampler that reports `failure`, or of the first if that is not known."""
+    first = statistic(idata, name)
+    if first is None:
+        return []
+    values = np.asarray(idata["sample_stats"].dataset[name].values)
+    if values.ndim == 2:
+        return [first]
+    return [values[..., i] for i in _samplers_held(idata, values.shape[-1], "sample_stats")]
 
 
 def sampler_unknown(idata: Any, name: str) -> bool:
@@ -71,15 +84,14 @@ def sampler_unknown(idata: Any, name: str) -> bool:
     return "failure" not in dataset or dataset["failure"].shape[2:] != dataset[name].shape[2:]
 
 
-def _sampler_index(idata: Any, n_samplers: int, group: str) -> int:
-    """The sampler of a compound that reports failures; the first if none does."""
+def _samplers_held(idata: Any, n_samplers: int, group: str) -> list[int]:
+    """The samplers of a compound that report failures; the first if none does."""
     dataset = idata[group].dataset
     # PyMC stacks what several samplers record, and these alone: of other numbers of them the places differ.
     if "failure" not in dataset or dataset["failure"].shape[2:] != (n_samplers,):
-        return 0
+        return [0]
     failures = dataset["failure"].values.astype(float)
-    held = [i for i in range(n_samplers) if not np.isnan(failures[..., i]).all()]
-    return held[0] if held else 0
+    return [i for i in range(n_samplers) if not np.isnan(failures[..., i]).all()] or [0]
 
 
 def common_variables(posteriors: dict[str, Any], var_names: list[str] | str | None) -> list[str]:

@@ -183,7 +183,7 @@ class ChainSampler(ABC):
         if self.state.iteration >= ENOUGH_TUNING and self._part_of_path() < LEAST_OF_PATH:
             raise SamplingError(
                 f"{self.name}: after {self.state.iteration} tuning draws {self._path_words()}: {self._advice()} If the "
-                "chain is right and no more than slow, raise max_steps or give a step_size."
+                "chain is right and no more than slow, raise max_steps or give n_steps."
             )
 
     def _advice(self) -> str:

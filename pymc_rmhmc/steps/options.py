@@ -112,7 +112,7 @@ def settle(options: Options, auto_metric: str) -> Plan:
     if options.step_size is not None:
         _check_step_size(options)
     length = _length(options)
-    longest = _longest_step(length, options, metric)
+    longest = _longest_step(length, options.step_size, metric=metric, integrator=integrator)
     if options.step_size is not None:
         _check_reach(options.step_size, length)
     if options.step_size is not None and options.step_size > longest:
@@ -146,13 +146,19 @@ def _check_reach(step_size: float, length: Length) -> None:
         )
 
 
-def _longest_step(length: Length, options: Options, metric: Any) -> float:
-    """The largest step size that may be found or given."""
+def _longest_step(length: Length, step_size: float | None, *, metric: Any, integrator: Any) -> float:
+    """The largest step size that may be found or given.
+
+    Where the density is normal the flat metric's flow is a rotation, and a step ε of the implicit midpoint one by
+    ``2 atan(ε/2)``: both are accepted whatever the angle. Past a quarter of a turn acceptance would tune the first to
+    none at all, and the second to half a turn, there and back, with equations that grow harder.
+    """
+    tuned = step_size is None
+    midpoint = isinstance(integrator, ImplicitMidpoint)
     if isinstance(length, JitteredPath):
-        return length.path_length * (1.0 + length.jitter)
-    # An explicit flow is a rotation, which is accepted whatever its angle where the sites fit: past a quarter of a
-    # turn acceptance would tune it to none at all.
-    if isinstance(length, FixedSteps) and options.step_size is None and not metric.needs_solver:
+        whole = length.path_length * (1.0 + length.jitter)
+        return min(whole, DEFAULT_PATH_LENGTH) if tuned and midpoint else whole
+    if isinstance(length, FixedSteps) and tuned and (midpoint or not metric.needs_solver):
         return DEFAULT_PATH_LENGTH / length.n_steps
     return math.inf
 

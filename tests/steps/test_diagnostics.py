@@ -140,7 +140,8 @@ def test_pairs_of_seconds_may_be_any_sequence(given):
 
 
 def test_seconds_that_pymc_recorded_are_named_where_the_draws_have_none():
-    (note,) = compare({"x": nutpie_like()}).attrs["notes"]
+    note, energies = compare({"x": nutpie_like()}).attrs["notes"]
+    assert "E-BFMI" in energies
     assert "PyMC recorded 5 s" in note
 
 
@@ -163,7 +164,11 @@ def test_a_parameter_that_never_moved_has_no_effective_samples():
     assert titles[0].startswith("f[1]")
     # Chains that stayed in different places are stuck, and no constant.
     results["stuck"]["posterior"]["f"].values[1, :, 1] = -0.7
-    assert compare(results).loc["stuck", "ESS bulk min"] < 10
+    frame = compare(results)
+    assert frame.loc["stuck", "ESS bulk min"] == 0.0
+    assert frame.attrs["notes"] == [note]
+    alone = compare({"stuck": results["stuck"], "same": results["stuck"]}, var_names="f")
+    assert alone.loc["stuck", "ESS bulk min"] > 0.0  # with nothing that moved to hold it against, f[1] is a constant
 
 
 def test_constants_of_all_results_are_left_out():
@@ -192,6 +197,50 @@ def test_samplers_stuck_at_different_values_differ():
     frame = compare({"here": stuck(0), "there": stuck(1, value=-0.7)})
     assert frame.loc["here", "ESS bulk min"] == 0.0
     assert not frame.loc["here", "mean difference"] < 10.0
+
+
+@pytest.mark.parametrize("function", [compare, plot_compare])
+def test_truths_are_compared_as_zeros_and_ones(function):
+    results = {"a": made_up(0), "b": made_up(1)}
+    for result in results.values():
+        result["posterior"]["above"] = result["posterior"]["a"] > 0.5
+    function(results)
+    assert results["a"]["posterior"]["above"].dtype == bool  # the result stays as it is
+    assert compare(results, var_names="above").loc["a", "ESS bulk min"] > 400
+
+
+def test_what_is_not_known_has_a_note():
+    def notes(**kwargs):
+        return compare({"x": made_up(**kwargs)}).attrs["notes"]
+
+    assert notes(shape=(1, 400)) == ["x: R-hat takes two chains, of which it has one."]
+    assert notes(shape=(2, 3)) == ["x: ESS, R-hat and errors take 4 draws a chain, of which it has 3."]
+    assert notes(stats={"energy": np.full((2, 400), np.nan)}) == [
+        "x: E-BFMI takes energies of two draws in every chain, which it has not recorded."
+    ]
+    bare = made_up()
+    del bare["sample_stats"].dataset["failure"]
+    bare["sample_stats"] = bare["sample_stats"].to_dataset().drop_vars(["failure", "energy"])
+    assert compare({"x": bare}).attrs["notes"] == [
+        "x: E-BFMI takes energies of two draws in every chain, which it has not recorded.",
+        "x: it has recorded neither failures nor divergences.",
+    ]
+
+
+def test_a_draw_without_an_energy_is_left_out_of_ebfmi():
+    energy = np.random.default_rng(0).standard_normal((2, 400))
+    whole = compare({"x": made_up(stats={"energy": energy.copy()})}).loc["x", "E-BFMI min"]
+    energy[1, 7] = np.nan
+    assert compare({"x": made_up(stats={"energy": energy})}).loc["x", "E-BFMI min"] == pytest.approx(whole, rel=0.02)
+
+
+def test_the_worst_of_two_steps_is_told():
+    energy = np.random.default_rng(0).standard_normal((2, 400, 2))
+    energy[..., 1] = np.cumsum(energy[..., 1], axis=1)
+    result = made_up(stats={"energy": energy, "failure": np.zeros((2, 400, 2))})
+    frame = compare({"x": result})
+    assert frame.loc["x", "E-BFMI min"] < 0.2 < 1.5 < compare({"x": result}, sampler=0).loc["x", "E-BFMI min"]
+    assert frame.attrs["notes"] == []
 
 
 def with_draw(value):

@@ -7,6 +7,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from pymc_rmhmc import RMHMC
+from pymc_rmhmc.dynamics.integrators import ImplicitMidpoint
 from pymc_rmhmc.steps.options import Options, settle
 from tests.steps.conftest import poisson_model
 
@@ -41,6 +42,9 @@ def test_a_path_is_divided_into_steps_no_longer_than_the_one_that_is_given():
     assert (n_steps, size) == (3, pytest.approx(1.0 / 3.0))
 
 
+MIDPOINT = {"metric": "hessian", "integrator": "implicit_midpoint"}
+
+
 @pytest.mark.parametrize(
     ("options", "longest"),
     [
@@ -48,10 +52,20 @@ def test_a_path_is_divided_into_steps_no_longer_than_the_one_that_is_given():
         ({"n_steps": 4, "step_size": 1.0}, np.inf),
         ({"n_steps": 4, "metric": "hessian"}, np.inf),
         ({"path_length": 3.0, "jitter": 0.5}, 4.5),
+        ({"path_length": 20.0, "jitter": 0.0, "metric": "hessian"}, 20.0),
+        ({"path_length": 20.0, **MIDPOINT}, 1.7),
+        ({"path_length": 1.0, "jitter": 0.1, **MIDPOINT}, 1.1),
+        ({"n_steps": 2, **MIDPOINT}, 0.85),
+        ({"n_steps": 2, "step_size": 3.0, **MIDPOINT}, np.inf),
+        ({"path_length": 20.0, "jitter": 0.0, "step_size": 3.0, **MIDPOINT, "integrator": ImplicitMidpoint()}, 20.0),
     ],
 )
 def test_no_step_is_tuned_past_the_path(options, longest):
-    """A rotation is accepted whatever its angle: a whole turn would leave a chain where it is."""
+    """A rotation is accepted whatever its angle: a whole turn would leave a chain where it is.
+
+    So is a step of the implicit midpoint where the density is normal, which turns by no more than half a turn however
+    long it is.
+    """
     assert settle(Options(**options), "flat").max_step_size == pytest.approx(longest)
 
 
