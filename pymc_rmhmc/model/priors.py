@@ -94,6 +94,8 @@ def read_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable | s
     if not issubclass(type(op), LATENT):
         name = type(op).__name__.removesuffix("RV")
         return f"its prior is {name}, not Gaussian in a form that is read"
+    if 0 in variable.type.shape:
+        return "it has no values"
     transform = model.rvs_to_transforms.get(variable)
     if transform is not None:
         name = type(transform).__name__

@@ -285,6 +285,14 @@ def test_log_density_is_pymcs_where_pymcs_is_accurate(named):
         np.testing.assert_allclose(ours, theirs, atol=tolerance, rtol=tolerance)
 
 
+def test_a_waiting_time_of_zero_says_as_much_at_any_rate():
+    """Of a lowest η the rate overflows; ``0 e^{-η}`` is 0 all the same."""
+    eta, y = np.array([-1000.0, -710.0, 0.0, 1000.0]), np.zeros(4)
+    value, g, w, r = LikelihoodKernel("exponential_log").curvature(eta, (y,), "hessian")
+    assert value == pytest.approx(-eta.sum())
+    np.testing.assert_array_equal((g, w, r), ([-1.0] * 4, [0.0] * 4, [-1.0] * 4))
+
+
 def test_an_exposure_of_zero_leaves_nothing_undefined():
     for name in ("poisson_log", "negativebinomial_log"):
         row, kernel = ROWS[name], LikelihoodKernel(name)

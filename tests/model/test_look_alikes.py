@@ -298,3 +298,15 @@ def test_a_scaled_process_has_the_same_sites_when_a_chain_starts(likelihood):
     assert held.log_density(eta) == pytest.approx(float(block.likelihood(theta, eta + shift)[0]))
     (sites,) = laplace_sites_at(joint, lambda theta: [[held]], theta)
     assert np.isfinite(sites.linear).all()
+
+
+def test_a_vector_without_values_is_no_latent():
+    """A regression whose covariates have all been left out."""
+    with pm.Model() as model:
+        slopes, u = pm.Normal("slopes", shape=0), pm.Normal("u", 0.0, pm.HalfNormal("spread"), shape=5)
+        poisson(np.zeros((N, 0)) @ slopes + u[GROUP])
+    joint = joint_of(model)
+    assert [v.name for v in read_structure(model).variables] == ["u"]
+    assert_is_the_model(joint, model)
+    with pytest.raises(UnsupportedModelError, match="slopes: it has no values"):
+        read_structure(model, ["slopes"])

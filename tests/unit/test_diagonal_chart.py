@@ -9,7 +9,10 @@ from scipy.stats import multivariate_normal, norm
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, MovingSites
+from pymc_rmhmc.geometry.charts.arrow_pattern import arrow_pattern
+from pymc_rmhmc.geometry.charts.design import weighted_design
 from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional
+from pymc_rmhmc.geometry.charts.dual import gram, weigh
 from pymc_rmhmc.geometry.charts.moving_design import MovingDesignConditional
 from pymc_rmhmc.geometry.charts.moving_sites import RaisedSites
 from pymc_rmhmc.geometry.prior import PriorFailure
@@ -140,6 +143,10 @@ def test_the_form_of_a_moving_design_is_the_cheapest_that_holds_at_every_theta(c
     assert type(first._weighted).__name__ == type(again._weighted).__name__ == form
 
 
+def test_a_design_without_columns_is_no_arrow():
+    assert arrow_pattern(sparse.csr_array((3, 0))) is None
+
+
 def test_narrow_columns_of_an_arrow_are_kept_by_their_entries():
     rows = Stated("crossed groups", "dense").conditional()._weighted.rows
     assert (rows.wide.shape[0], np.unique(rows.others).size) == (1, 5)
@@ -255,6 +262,55 @@ def test_the_slope_of_the_determinant_holds_for_spreads_of_any_size(size):
         inner.place(np.zeros(stated.k + design.n_noise))
         found = -inner.pullback(np.zeros(stated.n))[2]
         np.testing.assert_allclose(found, exact, rtol=1e-5)
+
+
+def test_the_slope_of_the_determinant_of_a_column_that_another_explains():
+    """To the first order of a small spread alone it would be eleven times as large."""
+    design, spread = np.ones((10, 2)), np.array([1.0, 9e-6])
+    inner = weighted_design(design, np.ones(10)).inner(spread, np.zeros(10))
+    inner.place(np.zeros(4))
+    exact = 9e-6 * (10.0 - 10.0 * 10.0 / 11.0)
+    np.testing.assert_allclose(-inner.pullback(np.zeros(10))[2][1], exact, rtol=1e-6)
+
+
+def many_counts(n: int, count: float):
+    """A Poisson regression with an effect for every observation: its design, sites, and D."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(n)
+    design = np.column_stack((np.eye(n), np.ones(n), x))
+    eta = np.log(count) + 0.3 * x + 0.2 * rng.standard_normal(n)
+    rate = np.exp(eta)
+    sites = GaussianSites(rng.poisson(rate) - rate + rate * eta, rate)
+    return sites, design, np.concatenate((np.full(n, 0.2), [10.0, 3.0]))
+
+
+@pytest.mark.parametrize("moving", [False, True])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("count", [1.0, 1e4, 1e8])
+def test_precise_sites_lose_nothing_with_more_coefficients_than_observations(count, form, moving):
+    """Against the covariance's algebra, which is as exact: the sites' precisions are 1e10 times the prior's at most."""
+    n = 30
+    sites, design, spread = many_counts(n, count)
+    kind = MovingDesignConditional if moving else DiagonalConditional
+    conditional = kind(form(design), np.zeros(n), spread, np.zeros(n + 2), spread, sites)
+    scaled = design * spread
+    covariance = np.asfortranarray(scaled @ scaled.T)
+    _, inner, roots, found, log_evidence = weigh(covariance, np.zeros(n), sites.linear, sites.precision)
+    scale = abs(log_evidence) + n
+    assert conditional.log_evidence == pytest.approx(log_evidence, abs=1e-12 * scale + 1e-9 * n * count**0.5)
+    np.testing.assert_allclose(conditional.centre, found[2], rtol=1e-12, atol=1e-12)
+    residual = np.random.default_rng(1).standard_normal(n)
+    np.testing.assert_allclose(
+        conditional.gram(residual), gram(covariance, inner, roots, residual), rtol=1e-8, atol=1e-14
+    )
+    # The derivative of the evidence by log D, of numbers that are as large as the answer.
+    conditional.place(np.zeros(conditional.n_noise))
+    bar = conditional.pullback(np.zeros(n))[2]
+    bar = bar[0] if moving else bar
+    weights = np.sqrt(sites.precision)[:, None] * scaled
+    determinant = np.einsum("ij,ij->j", weights, np.linalg.solve(inner @ inner.T, weights))
+    exact = (spread * (design.T @ found[1])) ** 2 - determinant
+    np.testing.assert_allclose(bar * spread, exact, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(("part", "value"), [("mean", np.nan), ("spread", np.inf), ("spread", 1e200)])

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.linalg import solve_triangular
 from scipy.stats import multivariate_normal
 
+from pymc_rmhmc.approximation import find_mode
 from pymc_rmhmc.dynamics.hamiltonian import (
     GaussianHamiltonian,
     RiemannianHamiltonian,
     RiemannianState,
     SpannedHamiltonian,
 )
+from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.metrics import FisherMetric, FlatMetric, HessianMetric, LatentMetric
 from pymc_rmhmc.geometry.prior import FactorizedPrior
 from pymc_rmhmc.geometry.target import LatentTarget, Tempering
-from tests.unit.toys import LIKELIHOODS, PRIORS, Poisson, ToyComponent, ToyPrior, problem
+from tests.unit.toys import LIKELIHOODS, PRIORS, Poisson, ToyComponent, ToyPrior, kernel, problem
 
 N = 6
 CASES = [
@@ -194,6 +197,25 @@ def test_an_overflow_is_a_failure_and_not_an_exception():
     metric = LatentMetric(LatentTarget(SiteChart(FactorizedPrior(stated)), family), "hessian")
     with np.errstate(over="ignore", invalid="ignore"):
         assert metric.at(np.full(N, 2000.0)).failure is Failure.NON_FINITE
+
+
+@pytest.mark.parametrize("count", [1e2, 1e8])
+def test_implicit_steps_are_solved_however_precise_the_sites(count):
+    """What an equation is solved to must not drown in what is cancelled: weights are up to 1e9 times the prior's."""
+    n, rng = 40, np.random.default_rng(1)
+    covariance = kernel(n, lengthscale=0.1, amplitude=2.0)
+    f = 0.3 * np.linalg.cholesky(covariance) @ rng.standard_normal(n)
+    prior = FactorizedPrior(ToyPrior((ToyComponent(covariance=covariance),), np.full(n, np.log(count))))
+    target = LatentTarget(SiteChart(prior), Poisson(rng.poisson(count * np.exp(f)).astype(float)))
+    flow, integrator = HessianMetric().hamiltonian(target), GeneralizedLeapfrog()
+    predictor = target.chart.predictor
+    mode = find_mode(predictor, target.likelihood).eta - predictor.offset
+    state = flow.refresh(flow.state(solve_triangular(predictor.matrix, mode, lower=True)), rng)
+    for _ in range(5):
+        step = integrator.step(flow, state, 0.3)
+        assert step.failure is Failure.NONE
+        assert step.n_solver_iter < 40
+        state = step.state
 
 
 def test_a_negative_weight_is_not_positive_definite():

@@ -48,7 +48,7 @@ class ArrowPattern(NamedTuple):
 
 
 def arrow_pattern(design: Any) -> ArrowPattern | None:
-    """The pattern of a sparse A, by rows; None where fewer than half of its columns are apart, or rows are fewer."""
+    """The pattern of a sparse A, by rows; None where fewer than half of its columns are apart or none is, or rows are fewer."""
     n, k = design.shape
     columns = sparse.csr_array((np.ones(design.nnz), design.indices, design.indptr), shape=(n, k)).tocsc()
     starts, rows = columns.indptr.astype(np.int64), columns.indices.astype(np.int64)
@@ -56,7 +56,7 @@ def arrow_pattern(design: Any) -> ArrowPattern | None:
     sequence = np.argsort(np.diff(starts), kind="stable")
     is_apart = _taken_apart(starts, rows, sequence, np.zeros(n, dtype=np.bool_))
     n_apart = int(is_apart.sum())
-    if 2 * n_apart < k or k > n:
+    if n_apart == 0 or 2 * n_apart < k or k > n:
         return None
     order = np.concatenate((np.flatnonzero(is_apart), np.flatnonzero(~is_apart)))
     place = np.empty(k, dtype=np.int64)

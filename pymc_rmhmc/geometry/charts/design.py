@@ -1,8 +1,13 @@
 """A constant design with weights: ``G = AᵀW̄A``, and coefficients whose precision is ``E = I + D G D`` for any D.
 
 Three forms. With more observations than coefficients E itself is factorised, (k, k). With more coefficients it is had
-from ``B = I + s A D² Aᵀ s``, (n, n), with ``s = sqrt(w̄)``. And where most columns share no row with one another, as the
-indicators of a mixed model's groups do, E is an arrow (`pymc_rmhmc.geometry.charts.arrow`).
+from ``B = I + sQs``, (n, n), with ``s = sqrt(w̄)`` and the predictor's covariance ``Q = A D² Aᵀ``: as
+
+    E⁻¹ D Aᵀ v = D Aᵀ (I + W̄Q)⁻¹ v,    Aᵀv - G D E⁻¹ D Aᵀ v = Aᵀ (I + W̄Q)⁻¹ v,
+
+in `pymc_rmhmc.geometry.charts.dual`'s form, since ``E⁻¹ = I - D Aᵀ s B⁻¹ s A D`` would take the difference of vectors that
+are w̄Q times as large as what it comes to. And where most columns share no row with one another, as the indicators of a
+mixed model's groups do, E is an arrow (`pymc_rmhmc.geometry.charts.arrow`).
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from scipy.linalg import lapack
 from pymc_rmhmc.geometry.charts.arrow import Arrow
 from pymc_rmhmc.geometry.charts.arrow_pattern import arrow_pattern
 from pymc_rmhmc.geometry.charts.conditional import factor_in_place
+from pymc_rmhmc.geometry.charts.dual import dual, roots_of_sites
 from pymc_rmhmc.geometry.linalg import (
     identity_plus_scaled,
     inverse_lower,
@@ -40,7 +46,7 @@ __all__ = [
 
 type Array = NDArray[np.float64]
 
-# Below this the identity less E⁻¹ is lost in rounding, and its first order is exact.
+# Below this the identity less E⁻¹ is lost in rounding.
 LOST = 1e-8
 
 
@@ -138,10 +144,6 @@ class _Products(ABC):
         return np.asarray(self._transposed @ sites)
 
     @abstractmethod
-    def root(self, noise: Array) -> Array:
-        """``F z₂``."""
-
-    @abstractmethod
     def root_adjoint(self, vector: Array) -> Array:
         """``Fᵀ v``."""
 
@@ -158,32 +160,22 @@ class _Inner(ABC):
     def __init__(self, whole: _Products, spread: Array, slope: Array) -> None:
         self._whole, self.spread = whole, spread
         self._factorise()
-        self._linear = whole.collect(slope)
-        self.centre = self._solve(spread * self._linear)
-        self.gained = float((spread * self._linear) @ self.centre)
+        self.centre = self._centre(slope)
         self.explained = whole.predict(spread * self.centre)
+        self.gained = float(slope @ self.explained)
 
     def place(self, noise: Array) -> Array:
         """``A D y`` (n,)."""
         k = self.spread.size
-        self._pulled = self._linear + self._whole.root(noise[k:])
-        self.placed = self._solve(self.spread * self._pulled + noise[:k])
+        self.placed = self._placed(noise[:k], noise[k:])
         return self._whole.predict(self.spread * self.placed)
 
     def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
         """By z, ``A D E⁻¹ D Aᵀ residual``, and by D."""
-        spread, placed, centre, whole = self.spread, self.placed, self.centre, self._whole
-        collected = whole.collect(residual)
-        moved = self._solve(spread * collected)
+        moved, (of_residual, of_placed, of_centre) = self._remaining(residual)
         noise = self._pull_noise(moved)
-        spread_bar = (
-            collected * placed
-            + moved * (self._pulled - whole.multiply(spread * placed))
-            - placed * whole.multiply(spread * moved)
-            + centre * (self._linear - whole.multiply(spread * centre))
-            - self._half_log_determinant_slope()
-        )
-        return noise, whole.predict(spread * moved), spread_bar
+        spread_bar = of_residual * self.placed + moved * of_placed + self.centre * of_centre
+        return noise, self._whole.predict(self.spread * moved), spread_bar - self._half_log_determinant_slope()
 
     def adjoint(self, sites: Array) -> Array:
         """The derivative by z of ``sitesᵀ A D y``."""
@@ -193,10 +185,6 @@ class _Inner(ABC):
         """``A D E⁻¹ D Aᵀ sites``, (n,)."""
         return self._whole.predict(self.spread * self._moved(sites))
 
-    def _moved(self, sites: Array) -> Array:
-        """``E⁻¹ D Aᵀ sites``."""
-        return self._solve(self.spread * self._whole.collect(sites))
-
     def _pull_noise(self, moved: Array) -> Array:
         return np.concatenate((moved, self._whole.root_adjoint(self.spread * moved)))
 
@@ -205,8 +193,20 @@ class _Inner(ABC):
         """What E⁻¹ needs, and the determinant."""
 
     @abstractmethod
-    def _solve(self, vector: Array) -> Array:
-        """``E⁻¹ v``."""
+    def _centre(self, slope: Array) -> Array:
+        """``E⁻¹ D l`` of ``l = Aᵀ slope``; the slope is the one that is placed from."""
+
+    @abstractmethod
+    def _placed(self, noise: Array, root_noise: Array) -> Array:
+        """``y = E⁻¹ (D (l + F z₂) + z₁)``, (k,)."""
+
+    @abstractmethod
+    def _moved(self, sites: Array) -> Array:
+        """``p = E⁻¹ D Aᵀ sites``, (k,)."""
+
+    @abstractmethod
+    def _remaining(self, residual: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+        """The residual's p, and ``Aᵀ residual - G D p``, ``l + F z₂ - G D y``, ``l - G D E⁻¹ D l``."""
 
     @abstractmethod
     def _half_log_determinant_slope(self) -> Array:
@@ -255,6 +255,30 @@ class ManyObservationsInner(_Inner):
         self._factor = factor_in_place(identity_plus_scaled(self._whole.gram, self.spread))
         self.log_determinant = 2.0 * float(np.log(self._factor.diagonal()).sum())
 
+    def _centre(self, slope: Array) -> Array:
+        self._linear = self._whole.collect(slope)
+        return self._solve(self.spread * self._linear)
+
+    def _placed(self, noise: Array, root_noise: Array) -> Array:
+        self._pulled = self._linear + self._whole.root(root_noise)
+        return self._solve(self.spread * self._pulled + noise)
+
+    def _moved(self, sites: Array) -> Array:
+        return self._solve(self.spread * self._whole.collect(sites))
+
+    def _remaining(self, residual: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+        collected = self._whole.collect(residual)
+        moved = self._solve(self.spread * collected)
+        return moved, (
+            collected - self._multiply(moved),
+            self._pulled - self._multiply(self.placed),
+            self._linear - self._multiply(self.centre),
+        )
+
+    def _multiply(self, coefficients: Array) -> Array:
+        """``G D x``."""
+        return self._whole.multiply(self.spread * coefficients)
+
     def _solve(self, vector: Array) -> Array:
         return solve_lower(self._factor, solve_lower(self._factor, vector), transpose=True)
 
@@ -275,11 +299,13 @@ class ManyObservationsInner(_Inner):
 
     def _half_log_determinant_slope(self) -> Array:
         # D G D E⁻¹ = I - E⁻¹ has it, times D.
-        half, spread = self._half_inverse, self.spread
+        half, spread, gram = self._half_inverse, self.spread, self._whole.gram
         explained = 1.0 - np.einsum("ij,ij->j", half, half)
-        first_order = spread * self._whole.gram.diagonal()
-        lost = np.abs(spread * first_order) < LOST
-        return np.asarray(np.where(lost, first_order, explained / np.where(lost, 1.0, spread)))
+        lost = spread**2 * gram.diagonal() < LOST
+        slope = explained / np.where(lost, 1.0, spread)
+        if lost.any():
+            slope[lost] = np.einsum("ij,ij->j", gram[:, lost] * spread[:, None], half.T @ half[:, lost])
+        return np.asarray(slope)
 
 
 class ManyCoefficients(_Products):
@@ -287,12 +313,9 @@ class ManyCoefficients(_Products):
 
     def __init__(self, design: Any, precision: Array) -> None:
         super().__init__(design)
-        self.rooted = np.asfortranarray(np.sqrt(precision)[:, None] * self.dense)
+        self.precision, self.site_root = precision, np.sqrt(precision)
+        self.rooted = np.asfortranarray(self.site_root[:, None] * self.dense)
         self.n_noise = design.shape[0]
-
-    def root(self, noise: Array) -> Array:
-        """``F z₂``."""
-        return np.asarray(noise @ self.rooted)
 
     def root_adjoint(self, vector: Array) -> Array:
         """``Fᵀ v``."""
@@ -313,15 +336,35 @@ class ManyCoefficientsInner(_Inner):
     _whole: ManyCoefficients
 
     def _factorise(self) -> None:
-        self._scaled = self._whole.rooted * self.spread
-        matrix = np.asfortranarray(self._scaled @ self._scaled.T)
-        matrix.flat[:: matrix.shape[0] + 1] += 1.0
-        self._factor = factor_in_place(matrix)
+        whole = self._whole
+        self._scaled, moved = whole.rooted * self.spread, whole.dense * self.spread
+        self._covariance = np.asfortranarray(moved @ moved.T)
+        self._roots = roots_of_sites(whole.precision, self._covariance.diagonal().copy())
+        self._factor = factor_in_place(identity_plus_scaled(self._covariance, whole.site_root))
         self.log_determinant = 2.0 * float(np.log(self._factor.diagonal()).sum())
 
-    def _solve(self, vector: Array) -> Array:
-        half = solve_lower(self._factor, self._scaled @ vector)
-        return np.asarray(vector - solve_lower(self._factor, half, transpose=True) @ self._scaled)
+    def _collect_dual(self, sites: Array) -> Array:
+        """``Aᵀ (I + W̄Q)⁻¹ v``, (k,)."""
+        return self._whole.collect(dual(self._covariance, self._factor, self._roots, sites))
+
+    def _centre(self, slope: Array) -> Array:
+        self._slope, self._of_centre = slope, self._collect_dual(slope)
+        return self.spread * self._of_centre
+
+    def _placed(self, noise: Array, root_noise: Array) -> Array:
+        half = solve_lower(self._factor, self._scaled @ noise)
+        # E⁻¹ z₁, of numbers that no site has made large.
+        self._apart = noise - solve_lower(self._factor, half, transpose=True) @ self._scaled
+        self._pulled = self._collect_dual(self._slope + self._whole.site_root * root_noise)
+        return self.spread * self._pulled + self._apart
+
+    def _moved(self, sites: Array) -> Array:
+        return self.spread * self._collect_dual(sites)
+
+    def _remaining(self, residual: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+        collected = self._collect_dual(residual)
+        of_placed = self._pulled - self._whole.multiply(self.spread * self._apart)
+        return self.spread * collected, (collected, of_placed, self._of_centre)
 
     def scaled_by_inverse(self) -> Array:
         """``s A D E⁻¹``, (n, k)."""
@@ -330,9 +373,8 @@ class ManyCoefficientsInner(_Inner):
 
     def variances(self) -> Array:
         """The diagonal of ``A D E⁻¹ D Aᵀ``, (n,)."""
-        moved = self._whole.dense * self.spread
-        half = solve_columns(self._factor, np.asfortranarray(self._scaled @ moved.T))
-        variance = np.einsum("ij,ij->i", moved, moved) - np.einsum("ij,ij->j", half, half)
+        half = solve_columns(self._factor, np.asfortranarray(self._whole.site_root[:, None] * self._covariance))
+        variance = self._covariance.diagonal() - np.einsum("ij,ij->j", half, half)
         return np.asarray(np.maximum(variance, 0.0))
 
     def _half_log_determinant_slope(self) -> Array:

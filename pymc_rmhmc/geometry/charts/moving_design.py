@@ -137,13 +137,9 @@ class _MovingObservations(ManyObservations):
 class _MovingCoefficients(ManyCoefficients):
     """The (n, n) form, whose root of G has a derivative as it is."""
 
-    def __init__(self, design: Any, precision: Array) -> None:
-        super().__init__(design, precision)
-        self._site_root = np.sqrt(precision)
-
     def design_bar(self, inner: ManyCoefficientsInner, left: Array, right: Array) -> Array:
         """Ā, or that of a sparse A's entries, from the pairs of which it is the sum and what the determinant adds."""
-        whole = left.T @ right - self._site_root[:, None] * inner.scaled_by_inverse() * inner.spread
+        whole = left.T @ right - self.site_root[:, None] * inner.scaled_by_inverse() * inner.spread
         return np.asarray(whole[_where(self.design)] if sparse.issparse(self.design) else whole)
 
 

@@ -6,7 +6,8 @@ With ``s = sqrt(w)``, n sites and k latent values:
     of the latent values  G = I + (sΦ)ᵀ(sΦ) = R Rᵀ  G⁻¹ v = R⁻ᵀ R⁻¹ v             w_i (Φ G⁻¹ Φᵀ)_ii = |R⁻¹ (sΦ)_i|²
 
 Either has one Cholesky and one triangular inverse, of order n or k, and |B| = |G|. The second makes G itself, in nk²
-operations, and the same again for its last column.
+operations, and the same again for its last column. ``G⁻¹Φᵀ`` is ``Φᵀ (I + WΦΦᵀ)⁻¹`` of the sites, in the form that
+`pymc_rmhmc.geometry.charts.dual` gives it: what an implicit equation is solved to must not be lost where sites are strong.
 
 References
 ----------
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
+from pymc_rmhmc.geometry.charts.dual import roots_of_sites
 from pymc_rmhmc.geometry.linalg import cholesky, identity_plus_scaled, inverse_lower, multiply_lower
 from pymc_rmhmc.geometry.prior import Predictor
 from pymc_rmhmc.geometry.symmetric import multiply_symmetric
@@ -35,16 +37,17 @@ class SiteFactor:
     ----------
     predictor : Predictor
         Φ.
-    root : (n,) array
-        s.
+    weight : (n,) array
+        W.
     inverse : (n, n) array
         C⁻¹, lower.
     half_log_det : float
         ``½ log|G|``.
     """
 
-    def __init__(self, predictor: Predictor, root: Array, inverse: Array, half_log_det: float) -> None:
-        self._predictor, self._root, self._inverse = predictor, root, inverse
+    def __init__(self, predictor: Predictor, weight: Array, inverse: Array, half_log_det: float) -> None:
+        self._predictor, self._inverse = predictor, inverse
+        self._root, self._weak, self._inverse_root = roots_of_sites(weight, predictor.variance)
         self.half_log_det = half_log_det
 
     @property
@@ -54,7 +57,7 @@ class SiteFactor:
 
     def solve(self, vector: Array) -> Array:
         """``G⁻¹ v``, (k,), O(n²)."""
-        return vector - self._predictor.adjoint(self._inner(self._predictor.linear(vector)))
+        return vector - self._predictor.adjoint(self._half_dual(self._root * self._predictor.linear(vector)))
 
     def pull(self, sites: Array) -> Array:
         """``G⁻¹ Φᵀ v``, (k,)."""
@@ -65,12 +68,15 @@ class SiteFactor:
         return multiply_symmetric(self._predictor.gram, self._dual(sites))
 
     def _dual(self, sites: Array) -> Array:
-        """``(I + W Q)⁻¹ v``, with ``G⁻¹Φᵀ = Φᵀ (I + W Q)⁻¹``."""
-        return sites - self._inner(multiply_symmetric(self._predictor.gram, sites))
+        """``(I + W ΦΦᵀ)⁻¹ v``."""
+        kept, divided = self._weak * sites, self._inverse_root * sites
+        if self._weak.any():
+            divided -= self._root * multiply_symmetric(self._predictor.gram, kept)
+        return np.asarray(kept + self._half_dual(divided))
 
-    def _inner(self, sites: Array) -> Array:
-        """``s B⁻¹ s v``."""
-        half = multiply_lower(self._inverse, self._root * sites)
+    def _half_dual(self, divided: Array) -> Array:
+        """``s B⁻¹ v``."""
+        half = multiply_lower(self._inverse, divided)
         return self._root * multiply_lower(self._inverse, half, transpose=True)
 
 
@@ -128,5 +134,5 @@ def factorise(predictor: Predictor, weight: Array) -> SiteFactor | LatentFactor 
     half_log_det = float(np.log(factor.diagonal()).sum())
     inverse = inverse_lower(factor, overwrite=True)
     if of_sites:
-        return SiteFactor(predictor, root, inverse, half_log_det)
+        return SiteFactor(predictor, weight, inverse, half_log_det)
     return LatentFactor(predictor, scaled, inverse, half_log_det)

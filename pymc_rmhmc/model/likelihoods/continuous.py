@@ -89,7 +89,8 @@ def _read_exponential(scale: Tensor) -> Reading | None:
 @register_likelihood(pm.Exponential, link="log", read=_read_exponential, check=_not_negative)
 def exponential_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """Mean ``e^η``: with ``v = y e^{-η}``, ``g = v - 1``, observed ``w = v`` and ``r = -1``, expected ``w = 1``."""
-    v = y * pt.exp(-eta)
+    # A 0 says as much at the lowest η, where the rate overflows.
+    v = pt.switch(pt.eq(y, 0.0), 0.0, y * pt.exp(-eta))
     curvature = {
         "hessian": Curvature(v, -pt.ones_like(eta)),
         "fisher": Curvature(pt.ones_like(eta), pt.zeros_like(eta)),
