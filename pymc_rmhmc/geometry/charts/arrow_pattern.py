@@ -48,7 +48,10 @@ class ArrowPattern(NamedTuple):
 
 
 def arrow_pattern(design: Any) -> ArrowPattern | None:
-    """The pattern of a sparse A, by rows; None where fewer than half of its columns are apart or none is, or rows are fewer."""
+    """The pattern of a sparse A, by rows.
+
+    None where fewer than half of its columns are apart, or none is, or rows are fewer.
+    """
     n, k = design.shape
     columns = sparse.csr_array((np.ones(design.nnz), design.indices, design.indptr), shape=(n, k)).tocsc()
     starts, rows = columns.indptr.astype(np.int64), columns.indices.astype(np.int64)

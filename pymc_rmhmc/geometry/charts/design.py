@@ -5,9 +5,9 @@ from ``B = I + sQs``, (n, n), with ``s = sqrt(w̄)`` and the predictor's covaria
 
     E⁻¹ D Aᵀ v = D Aᵀ (I + W̄Q)⁻¹ v,    Aᵀv - G D E⁻¹ D Aᵀ v = Aᵀ (I + W̄Q)⁻¹ v,
 
-in `pymc_rmhmc.geometry.charts.dual`'s form, since ``E⁻¹ = I - D Aᵀ s B⁻¹ s A D`` would take the difference of vectors that
-are w̄Q times as large as what it comes to. And where most columns share no row with one another, as the indicators of a
-mixed model's groups do, E is an arrow (`pymc_rmhmc.geometry.charts.arrow`).
+in `pymc_rmhmc.geometry.charts.dual`'s form, since ``E⁻¹ = I - D Aᵀ s B⁻¹ s A D`` would take the difference of vectors
+that are w̄Q times as large as what it comes to. And where most columns share no row with one another, as the indicators
+of a mixed model's groups do, E is an arrow (`pymc_rmhmc.geometry.charts.arrow`).
 """
 
 from __future__ import annotations

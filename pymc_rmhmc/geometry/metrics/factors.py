@@ -7,7 +7,7 @@ With ``s = sqrt(w)``, n sites and k latent values:
 
 Either has one Cholesky and one triangular inverse, of order n or k, and |B| = |G|. The second makes G itself, in nk²
 operations, and the same again for its last column. ``G⁻¹Φᵀ`` is ``Φᵀ (I + WΦΦᵀ)⁻¹`` of the sites, in the form that
-`pymc_rmhmc.geometry.charts.dual` gives it: what an implicit equation is solved to must not be lost where sites are strong.
+`pymc_rmhmc.geometry.charts.dual` gives it: what an implicit equation is solved to must not be lost in strong sites.
 
 References
 ----------
