@@ -30,7 +30,7 @@ ADVICE = {
     ),
     Failure.NOT_POSITIVE_DEFINITE: (
         "a covariance or metric could not be factorised",
-        "add jitter to the covariance, or keep lengthscales and amplitudes away from where it is singular",
+        "add jitter to the covariance, or keep its hyperparameters away from where it is singular or explodes",
     ),
     Failure.NON_FINITE: (
         "the log density or a gradient was not finite",

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.extra_ops import CumOp
+from pytensor.tensor.shape import Reshape, SpecifyShape
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.graphs import LINEAR_OPERATIONS, core_op, inlined, operation_name, reaches, reaches_by_value
 
-__all__ = ["PRODUCTS", "SHAPING", "is_linear", "passed_on", "predictor_node"]
+__all__ = ["PRODUCTS", "SHAPING", "first_bend", "goes_one_by_one", "is_linear", "passed_on", "predictor_node"]
 
 # Operations through which a sum of inputs goes as the sum of what they make of each, beside `LINEAR_OPERATIONS`.
 SHAPING = {
     "DimShuffle", "Reshape", "Subtensor", "AdvancedSubtensor", "AdvancedSubtensor1", "Join", "Sum", "SpecifyShape",
     "MakeVector", "Alloc", "ViewOp", "Split", "ExtractDiag", "TensorFromScalar", "ScalarFromTensor",
 }  # fmt: skip
-PRODUCTS = {"Mul", "Dot", "Matmul", "BatchedDot", "Dot22"}
+# What only moves values of its first input.
+ONE_BY_ONE = (DimShuffle, Reshape, SpecifyShape, ViewOp, Subtensor, AdvancedSubtensor)
+PRODUCTS = {"Mul", "Dot", "Matmul", "BatchedDot", "Dot22", "StructuredDot"}
 
 
 def is_linear(
@@ -38,6 +43,18 @@ def is_linear(
         if v.owner is not None and v not in held and reaches_by_value(v, held, moving)
     }
     return all(_is_affine(node, [reaches_by_value(i, held, moving) for i in node.inputs]) for node in between)
+
+
+def first_bend(expression: TensorVariable, variables: Sequence[TensorVariable]) -> str:
+    """The name of the first operation between some variables and an expression that is not affine in them."""
+    (expression,) = inlined([expression], variables)
+    known: dict[Variable, bool] = {}
+    for node in toposort([expression], blockers=variables):
+        moves = [reaches_by_value(i, variables, known) for i in node.inputs]
+        if not _is_affine(node, moves):
+            scalar = getattr(core_op(node.outputs[0]), "scalar_op", None)
+            return str(getattr(scalar, "name", None) or operation_name(node.outputs[0])).lower()
+    return "unknown"
 
 
 def _is_affine(node: Apply, moves: Sequence[bool]) -> bool:
@@ -66,6 +83,8 @@ def passed_on(node: Apply, moves: Sequence[bool]) -> list[int] | None:
         return None if any(moves[1:]) else [0]
     if name in LINEAR_OPERATIONS:
         return [1] if name == "Second" else everything
+    if name == "Switch":
+        return None if moves[0] else [1, 2]
     if name in PRODUCTS:
         return [moves.index(True)] if sum(moves) == 1 else None
     return [0] if name == "TrueDiv" and not moves[1] else None
@@ -109,6 +128,29 @@ def _value_by_value(nodes: Sequence[Apply], variable: TensorVariable, sources: S
     known: dict[Variable, bool] = {}
     on_the_way = [n for n in nodes if n is not variable.owner and reaches_by_value(n.outputs[0], sources, known)]
     return all(isinstance(n.op, Elemwise | DimShuffle) for n in on_the_way)
+
+
+def goes_one_by_one(
+    expression: TensorVariable, source: TensorVariable, ends: Iterable[TensorVariable] = ()
+) -> bool:
+    """Whether each value of an expression reads one of the source's at most, as far as its operations show.
+
+    Parameters
+    ----------
+    expression, source : TensorVariable
+        What reads, and what is read.
+    ends : iterable of TensorVariable
+        Other random variables: what is reached through one does not count.
+    """
+    stops = [source, *(end for end in ends if end is not source)]
+    known: dict[Variable, bool] = {}
+    for node in toposort(inlined([expression], stops), blockers=stops):
+        moves = [reaches_by_value(i, [source], known, stops) for i in node.inputs]
+        if any(moves) and not (
+            (sum(moves) == 1 and isinstance(node.op, Elemwise)) or (moves[0] and isinstance(node.op, ONE_BY_ONE))
+        ):
+            return False
+    return True
 
 
 def _axes(expression: TensorVariable) -> int:

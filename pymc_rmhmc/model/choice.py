@@ -9,7 +9,7 @@ import pymc as pm
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.affine import predictor_node
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
-from pymc_rmhmc.model.graphs import reaches
+from pymc_rmhmc.model.graphs import is_of_dims, reaches
 from pymc_rmhmc.model.likelihoods import read_likelihood
 from pymc_rmhmc.model.linear_normals import linear_normals
 from pymc_rmhmc.model.observation import LEAVE_OUT, distribution_of, names_of, observations_of
@@ -23,6 +23,9 @@ def find_latents(model: pm.Model, reasons: dict[str, str]) -> list[LatentVariabl
     found = []
     candidates = gaussian_candidates(model)
     for variable in model.free_RVs:
+        if is_of_dims(variable):
+            reasons[str(variable.name)] = "it is of pymc.dims, whose distributions are not read"
+            continue
         if variable not in candidates and type(variable.owner.op) not in GAUSSIAN_VECTORS:
             kind = distribution_of(variable)
             named = " unless it is named in vars" if kind == "Normal" else ""

@@ -5,19 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytensor
 import pytensor.sparse
 import pytensor.tensor as pt
-from pymc.distributions.multivariate import CARRV
+from pymc.distributions.multivariate import CARRV, ICARRV
 from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
+from pytensor.graph.traversal import ancestors
 from pytensor.sparse.type import SparseTensorType
 from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
+from scipy.sparse import csgraph
+
+from pymc_rmhmc.model.graphs import PYTHON_MODE
 
 __all__ = ["GAUSSIAN_VECTORS", "gaussian_vector"]
 
 # With what each is called.
 GAUSSIAN_VECTORS: dict[type[Any], str] = {
-    AutoRegressiveRV: "autoregression", CARRV: "areal model (CAR)", RandomWalkRV: "random walk",
+    AutoRegressiveRV: "autoregression", CARRV: "areal model (CAR)", ICARRV: "areal model (ICAR)",
+    RandomWalkRV: "random walk",
 }  # fmt: skip
 
 
@@ -39,6 +46,8 @@ def gaussian_vector(variable: TensorVariable) -> tuple[TensorVariable, TensorVar
         return "only a single series or map is read, and it has several rows"
     if isinstance(node.op, CARRV):
         return _areal(*node.op.dist_params(node))
+    if isinstance(node.op, ICARRV):
+        return _intrinsic(*node.op.dist_params(node))
     begin = _normal(node.inputs[0] if isinstance(node.op, RandomWalkRV) else node.inputs[2])
     if isinstance(node.op, RandomWalkRV):
         steps = _normal(node.inputs[1])
@@ -92,6 +101,25 @@ def _areal(
     weights, alpha, tau = weights.reshape(weights.shape[-2:]), alpha.ravel()[0], tau.ravel()[0]
     valid = pt.all(weights_are_valid) & (alpha > -1.0) & (alpha < 1.0) & (tau > 0.0)
     return mu, _where(valid, tau * (pt.diag(weights.sum(axis=0)) - alpha * weights)), "precision"
+
+
+def _intrinsic(
+    weights: TensorVariable, sigma: TensorVariable, zero_sum_stdev: TensorVariable
+) -> tuple[TensorVariable, TensorVariable, str] | str:
+    """``N(0, [(D - W)/σ² + 11ᵀ/(n s)²]⁻¹)``: neighbours differ by σ, and the sum is 0 but for a small n s.
+
+    PyMC's density has no determinant in it, which a σ that moves would need.
+    """
+    if any(v.owner is not None and isinstance(v.owner.op, RandomVariable) for v in ancestors([sigma, zero_sum_stdev])):
+        return "its sigma has a prior, for which PyMC's density has no constant: multiply it instead (sigma * phi)"
+    (neighbours,) = pytensor.function([], [weights], mode=PYTHON_MODE)()
+    if csgraph.connected_components(neighbours, directed=False)[0] > 1:
+        return "its map has several parts that are not connected, whose levels have no prior"
+    n, sigma, zero_sum_stdev = len(neighbours), sigma.astype("float64"), zero_sum_stdev.astype("float64")
+    differences = pt.constant(np.diag(neighbours.sum(axis=0)) - neighbours, dtype="float64")
+    valid = (sigma > 0.0) & (zero_sum_stdev > 0.0)
+    precision = differences / sigma**2 + 1.0 / (n * zero_sum_stdev) ** 2
+    return pt.zeros(n), _where(valid, precision), "precision"
 
 
 def _where(valid: TensorVariable, values: TensorVariable) -> TensorVariable:

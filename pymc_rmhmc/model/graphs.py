@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
+from pytensor.xtensor.type import XTensorType
 
 __all__ = [
     "LINEAR_OPERATIONS",
@@ -24,8 +25,8 @@ __all__ = [
     "bad_constants",
     "core_op",
     "inlined",
+    "is_of_dims",
     "is_standard_normal",
-    "nonlinear_step",
     "operation_name",
     "reaches",
     "reaches_by_value",
@@ -59,16 +60,17 @@ def operation_name(variable: Variable) -> str:
 
 
 def reaches(variable: Variable, targets: Iterable[Variable], blockers: Iterable[Variable] = ()) -> bool:
-    """Whether an expression depends on any of the targets without passing through a blocker."""
-    wanted = set(targets)
-    stop = [*wanted, *(b for b in blockers if b is not variable)]
-    return any(v in wanted for v in ancestors([variable], blockers=stop))
+    """Whether an expression depends on the values of any target without passing through a blocker.
+
+    What depends on a shape alone (`pm.HalfNormal("s", shape=f.shape)`) does not.
+    """
+    return reaches_by_value(variable, targets, {}, [b for b in blockers if b is not variable])
 
 
 def reaches_by_value(
     variable: Variable, targets: Iterable[Variable], known: dict[Variable, bool], blockers: Iterable[Variable] = ()
 ) -> bool:
-    """Whether an expression depends on the values of targets, not on their shapes alone, and not through a blocker.
+    """`reaches`, of many expressions.
 
     `known` is what has been found for other expressions, the same targets and blockers; it is added to.
     """
@@ -189,16 +191,9 @@ class Evaluator:
         return self._function(*placeholders, *(point[name] for name in self.inputs))
 
 
-def nonlinear_step(expression: TensorVariable, source: TensorVariable, is_linear: Callable[[Any], bool]) -> str:
-    """The name of the first operation between a source and an expression that is not linear."""
-    for variable in ancestors([expression], blockers=[source]):
-        if variable.owner is None or not any(reaches(i, [source]) for i in variable.owner.inputs):
-            continue
-        if not is_linear(variable.owner.op):
-            op = variable.owner.op
-            name = op.scalar_op if isinstance(op, Elemwise) else op
-            return str(getattr(name, "name", None) or type(name).__name__).lower()
-    return "unknown"
+def is_of_dims(variable: Variable) -> bool:
+    """Whether a variable is one of pymc.dims, whose operations are others."""
+    return isinstance(variable.type, XTensorType)
 
 
 def is_standard_normal(model: pm.Model, variable: TensorVariable) -> bool:

@@ -82,8 +82,13 @@ class Hyperparameters:
         }
 
     def substitute(self, expressions: Sequence[TensorVariable], model: pm.Model) -> list[TensorVariable]:
-        """Expressions of the model's random variables as expressions of θ and of the other value variables."""
-        return self.place(model.replace_rvs_by_values(list(expressions)))
+        """Expressions of the model's random variables as expressions of θ and of the other value variables.
+
+        In double precision: a constant may be of a type that holds it in fewer bytes, in which squares overflow, and
+        compiled code takes what it is given for doubles.
+        """
+        placed = self.place(model.replace_rvs_by_values(list(expressions)))
+        return [expression.astype("float64") for expression in placed]
 
     def place(self, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
         """Expressions of value variables as expressions of θ and of the other value variables."""

@@ -124,7 +124,10 @@ def read_joint(
     candidates = gaussian_candidates(model)
     vectors = [str(v.name) for v in variables if v in candidates and (named is None or v not in named)]
     if vectors:
-        return f"the latent vector {', '.join(vectors)} would be one of the hyperparameters"
+        return (
+            f"the latent vector {', '.join(vectors)} would be one of the hyperparameters: sample it with an "
+            "RMHMC(vars=...) of its own beside this one, or all of it with NUTS"
+        )
     theta = Hyperparameters(model, variables, point)
     if theta.size > MOST_HYPERPARAMETERS:
         return f"there are {theta.size} hyperparameters, more than {MOST_HYPERPARAMETERS}"

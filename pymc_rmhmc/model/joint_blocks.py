@@ -217,7 +217,7 @@ def covariances_of_rows(latent: LatentVariable, shape: tuple[int, ...]) -> Tenso
 
 def covariance_of(latent: LatentVariable) -> TensorVariable:
     """K as an expression, or that of every row, from whichever matrix the model gives."""
-    matrix, root = latent.matrix, latent.root
+    matrix, root = latent.matrix.astype("float64"), latent.root
     if root == "covariance":
         return matrix
     return matrix @ matrix.mT if root == "cholesky" else pt.linalg.inv(matrix)

@@ -165,10 +165,6 @@ class DesignBlock(_LinearBlock):
         shift = shift_of(observed, theta, self.n_sites)
         spread, centre = scale * deviation, scale * location
         self._centre_moves = theta.symbol in ancestors([centre])
-        # Constants may be of a type that holds them in fewer bytes.
-        centre, spread, location, deviation, shift = (
-            each.astype("float64") for each in (centre, spread, location, deviation, shift)
-        )
         stated = [centre, spread, location, deviation, shift, *self._directions]
         self._prior = Differentiated(model, theta.symbol, stated, [centre, spread, shift, *self._directions])
         self._compile_likelihood(model, theta, observed, shift)

@@ -8,6 +8,7 @@ linear form at random points of very different size is that form.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import DataError
 
-__all__ = ["LinearForm", "NotLinear", "SourceMap", "read_linear_form"]
+__all__ = ["UNITS", "LinearForm", "NotLinear", "SourceMap", "is_affine", "read_linear_form"]
 
 type Array = NDArray[np.float64]
 type Predictor = Callable[[Sequence[Array]], Array]
@@ -26,6 +27,8 @@ type Predictor = Callable[[Sequence[Array]], Array]
 # place of the largest number involved, and a curved one misses by much more at one of the two sizes.
 RELATIVE_TOLERANCE = 1e-8
 SIZES = (1.0, 50.0)
+# Units in the last place, of the numbers that go into it, by which what reads one value may miss it.
+UNITS = 16.0
 
 
 class NotLinear(Exception):  # noqa: N818 - it is caught, and turned into the error that the user reads
@@ -73,6 +76,11 @@ class SourceMap:
         assert self.scale is not None
         return self.scale * source[np.maximum(self.index, 0)]
 
+    def magnitude(self, source: Array) -> Array:
+        """The sum of the absolute values of what `apply` sums: what its rounding goes by, (n,)."""
+        scale, matrix = (None if a is None else np.abs(a) for a in (self.scale, self.matrix))
+        return SourceMap(self.index, scale, matrix).apply(np.abs(source))
+
 
 @dataclass(frozen=True, slots=True)
 class LinearForm:
@@ -84,6 +92,29 @@ class LinearForm:
     def apply(self, sources: Sequence[Array]) -> Array:
         """η for given sources."""
         return self.offset + sum(m.apply(np.ravel(s)) for m, s in zip(self.maps, sources, strict=True))
+
+    def magnitude(self, sources: Sequence[Array]) -> Array:
+        """The sum of the absolute values of what `apply` sums, (n,)."""
+        return np.abs(self.offset) + sum(m.magnitude(np.ravel(s)) for m, s in zip(self.maps, sources, strict=True))
+
+
+def is_affine(predictor: Predictor, shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether a predictor has a linear form, without finding it.
+
+    A predictor that is not finite where the sources are 0 may have.
+    """
+    rng = np.random.default_rng(0)
+    offset = np.ravel(predictor([np.zeros(shape) for shape in shapes]))
+    if not np.isfinite(offset).all():
+        return True
+    for size in SIZES:
+        one, other = ([size * rng.standard_normal(shape) for shape in shapes] for _ in range(2))
+        both = [0.7 * a - 1.3 * b for a, b in zip(one, other, strict=True)]
+        of_one, of_other, of_both = (np.ravel(predictor(sources)) - offset for sources in (one, other, both))
+        bound = RELATIVE_TOLERANCE * (size + np.abs(offset) + np.abs(of_one) + np.abs(of_other))
+        if not (np.abs(of_both - (0.7 * of_one - 1.3 * of_other)) <= bound).all():
+            return False
+    return True
 
 
 def read_linear_form(predictor: Predictor, shapes: Sequence[tuple[int, ...]]) -> LinearForm:
@@ -116,28 +147,36 @@ def read_linear_form(predictor: Predictor, shapes: Sequence[tuple[int, ...]]) ->
         raise DataError(
             f"it is not finite for {np.count_nonzero(~np.isfinite(offset))} observations where the latent values are 0"
         )
-    rounding = 8.0 * np.finfo(np.float64).eps * (2.0 + np.abs(offset).max(initial=0.0))
     maps = tuple(
-        _read_map(partial(part, s), int(np.prod(shape)), rng, rounding) for s, shape in enumerate(shapes)
+        _read_map(partial(part, s), int(np.prod(shape)), rng, offset) for s, shape in enumerate(shapes)
     )
     form = LinearForm(offset, maps)
-    for size in SIZES:
-        sources = [size * rng.standard_normal(shape) for shape in shapes]
-        got, expected = np.ravel(predictor(sources)), form.apply(sources)
-        bound = RELATIVE_TOLERANCE * (size + np.abs(offset).max(initial=0.0) + np.abs(expected).max(initial=0.0))
-        if not np.allclose(got, expected, rtol=0.0, atol=bound):
+    # One source at a time, too: beside large numbers of another it would not be seen how it enters.
+    alone = [[s] for s in range(len(shapes))] if len(shapes) > 1 else []
+    for size, moved in itertools.product(SIZES, [*alone, range(len(shapes))]):
+        sources = [
+            size * rng.standard_normal(shape) if s in moved else zero
+            for s, (shape, zero) in enumerate(zip(shapes, zeros, strict=True))
+        ]
+        missed = np.abs(np.ravel(predictor(sources)) - form.apply(sources))
+        if not (missed <= RELATIVE_TOLERANCE * (size + form.magnitude(sources))).all():
             raise NotLinear
     return form
 
 
 def _read_map(
-    part: Callable[[Array], Array], size: int, rng: np.random.Generator, rounding: float
+    part: Callable[[Array], Array], size: int, rng: np.random.Generator, offset: Array
 ) -> SourceMap:
-    """One source's map: as a reading of single values if it is one, else as a matrix."""
+    """One source's map: as a reading of single values if it is one, else as a matrix.
+
+    Each observation is held to its own rounding: one that reads a covariate of a billion reads others as well.
+    """
     scale: Array = part(np.ones(size))
+    rounding = UNITS * np.finfo(np.float64).eps
     # A value is read as it is, but for the rounding of the offset that was added and taken off.
-    scale[np.abs(scale - 1.0) <= rounding] = 1.0
-    ramp = part(np.arange(1.0, size + 1.0, dtype=np.float64))
+    scale[np.abs(scale - 1.0) <= rounding * (2.0 + np.abs(offset))] = 1.0
+    ramp_values = np.arange(1.0, size + 1.0)
+    ramp = part(ramp_values)
     reads = scale != 0.0
     ratio = np.divide(ramp, scale, out=np.zeros_like(ramp), where=reads)
     index = np.where(reads, np.rint(ratio) - 1.0, -1.0)
@@ -145,9 +184,11 @@ def _read_map(
         return SourceMap(None, None, _matrix(part, size))
     found = SourceMap(index.astype(np.int64), scale, None)
     probe: Array = rng.standard_normal(size)
-    if np.allclose(part(probe), found.apply(probe), rtol=1e-9, atol=1e-9 * (1.0 + np.abs(scale).max(initial=0.0))):
-        return found
-    return SourceMap(None, None, _matrix(part, size))
+    for values, given in ((ramp_values, ramp), (probe, part(probe))):
+        bound = rounding * (found.magnitude(values) + found.magnitude(np.ones(size)) + np.abs(offset))
+        if not (np.abs(given - found.apply(values)) <= bound).all():
+            return SourceMap(None, None, _matrix(part, size))
+    return found
 
 
 def _matrix(part: Callable[[Array], Array], size: int) -> Array:

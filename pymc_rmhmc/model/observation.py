@@ -15,7 +15,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedLikelihoodError, UnsupportedModelError
 from pymc_rmhmc.model.affine import predictor_node
-from pymc_rmhmc.model.graphs import reaches
+from pymc_rmhmc.model.graphs import is_of_dims, reaches
 from pymc_rmhmc.model.likelihoods import Likelihood, Reading, read_likelihood
 from pymc_rmhmc.model.priors import LatentVariable
 
@@ -90,6 +90,11 @@ def _observation(
     """How one variable depends on the latents, or the error that says why that cannot be sampled."""
     value = model.rvs_to_values[variable]
     free = variable in model.free_RVs
+    if is_of_dims(variable):
+        raise UnsupportedLikelihoodError(
+            f"{variable.name} is of pymc.dims, whose distributions are not read: write it with one of pymc, whose axes "
+            "dims= names as well, or sample with NUTS"
+        )
     if isinstance(variable.owner.op, PartialObservedRV):
         raise UnsupportedLikelihoodError(f"{variable.name} is of one distribution with missing values: {LEAVE_OUT}")
     if free and model.rvs_to_transforms.get(variable) is not None:

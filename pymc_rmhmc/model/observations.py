@@ -13,11 +13,12 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError, UnsupportedModelError
+from pymc_rmhmc.model.affine import first_bend
 from pymc_rmhmc.model.dependence import linear_inputs
-from pymc_rmhmc.model.graphs import LINEAR_OPERATIONS, Evaluator, nonlinear_step, substitute
+from pymc_rmhmc.model.graphs import Evaluator, reaches, substitute
 from pymc_rmhmc.model.likelihoods import LikelihoodKernel
-from pymc_rmhmc.model.linear_form import LinearForm, NotLinear, SourceMap, read_linear_form
-from pymc_rmhmc.model.observation import Observation
+from pymc_rmhmc.model.linear_form import UNITS, LinearForm, NotLinear, SourceMap, is_affine, read_linear_form
+from pymc_rmhmc.model.observation import Observation, names_of
 from pymc_rmhmc.model.site_likelihood import BoundTerm
 
 __all__ = ["AffineReader", "RegisteredReader", "first_line", "predictor_of", "predictor_of_data"]
@@ -26,6 +27,10 @@ type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
 type SiteOf = Callable[[Sequence[SourceMap]], NDArray[np.int64]]
 type Shapes = Sequence[tuple[int, ...]]
+
+# Other values of what moves a predictor's matrix, at which it has to be affine as well.
+N_ELSEWHERE = 2
+
 
 class AffineReader:
     """The linear predictor of an observed variable, affine in a block's latent variables.
@@ -48,7 +53,7 @@ class AffineReader:
         valued = predictor_of(model, observation, self._holders)
         self.linear_inputs = linear_inputs(model, valued, list(self._holders.values()))
         self.shared = list(self._predictor.shared)
-        self._why_not_linear = _reason(self.name, observation.reading.eta, sources)
+        self._why_not_linear = _reason(model, self.name, observation.reading.eta, sources)
         self._form: LinearForm | None = None
 
     def form(self, point: Point, shapes: Shapes) -> LinearForm:
@@ -70,12 +75,30 @@ class AffineReader:
                 raise DataError(first_line(error)) from None
 
         try:
+            if self._form is None:
+                self._check_elsewhere(point, shapes)
             self._form = self._same_form(predictor, shapes) or read_linear_form(predictor, shapes)
         except NotLinear:
             raise UnsupportedModelError(self._why_not_linear) from None
         except DataError as error:
             raise DataError(f"The linear predictor of {self.name}: {error}. Check the inputs and offsets.") from None
         return self._form
+
+    def _check_elsewhere(self, point: Point, shapes: Shapes) -> None:
+        """What curves a predictor may be multiplied by 0 where the model begins."""
+        for seed in range(N_ELSEWHERE):
+            rng, moved = np.random.default_rng(seed), dict(point)
+            for name in self.linear_inputs.values:
+                value = np.asarray(point[name])
+                if value.dtype.kind == "f":
+                    moved[name] = value + rng.standard_normal(value.shape)
+
+            def predictor(sources: Sequence[Array], moved: Point = moved) -> Array:
+                with np.errstate(all="ignore"):
+                    return self._predictor(moved, *sources)[0]
+
+            if self.linear_inputs.values and not is_affine(predictor, shapes):
+                raise NotLinear
 
     def _same_form(self, predictor: Callable[[Sequence[Array]], Array], shapes: Shapes) -> LinearForm | None:
         """The linear form that is known, with the offset as it is now; None if it no longer holds."""
@@ -86,10 +109,11 @@ class AffineReader:
         offset = np.ravel(predictor([np.zeros(shape) for shape in shapes])).astype(np.float64)
         moved = LinearForm(offset, self._form.maps)
         got = np.ravel(predictor(probe))
-        holds = got.size == offset.size == self._form.offset.size and np.allclose(
-            got, moved.apply(probe), rtol=1e-10, atol=1e-10 * (1.0 + np.abs(offset).max(initial=0.0))
-        )
-        return moved if holds else None
+        if not got.size == offset.size == self._form.offset.size:
+            return None
+        units = UNITS + sum(np.size(part) for part in probe)
+        bound = units * np.finfo(np.float64).eps * moved.magnitude(probe)
+        return moved if (np.abs(got - moved.apply(probe)) <= bound).all() else None
 
     def reads_values(self, point: Point, shapes: Shapes) -> bool:
         """Whether every observation reads one value of each source as it is, the same of all sources."""
@@ -217,18 +241,21 @@ def _vector(values: Any, shape: tuple[int, ...]) -> Array:
     return np.ascontiguousarray(np.broadcast_to(np.asarray(values, dtype=np.float64), shape)).ravel()
 
 
-def _reason(name: str, eta: TensorVariable, sources: Sequence[TensorVariable]) -> str:
+def _reason(model: pm.Model, name: str, eta: TensorVariable, sources: Sequence[TensorVariable]) -> str:
     """Why a predictor is not affine, for the error that may be needed."""
-    held = set(ancestors([eta]))
-    step = next((nonlinear_step(eta, s, _is_linear) for s in sources if s in held), "unknown")
-    names = ", ".join(str(s.name).removesuffix("_rotated_") for s in sources if s in held)
+    read = [source for source in sources if reaches(eta, [source])]
+    names = ", ".join(_name_of(model, source) for source in read)
     return (
-        f"{name}: its predictor depends on {names} through a non-linear map `{step}`. RMHMC needs a predictor that is "
-        "affine in the latent values behind one of the registered links: register the likelihood with "
-        "register_likelihood, or sample with NUTS."
+        f"{name}: its predictor depends on {names} through a non-linear map "
+        f"`{first_bend(eta, read)}`. RMHMC needs a predictor that is affine in the latent values behind one of the "
+        "registered links: register the likelihood with register_likelihood, or sample with NUTS."
     )
 
 
-def _is_linear(op: Any) -> bool:
-    scalar = getattr(op, "scalar_op", None)
-    return scalar is None or type(scalar).__name__ in LINEAR_OPERATIONS
+def _name_of(model: pm.Model, source: TensorVariable) -> str:
+    """A source's own name, or those of the whitened values that it is made of."""
+    if source.name is not None:
+        return names_of([source])
+    held = set(ancestors([source]))
+    within = [v for v in model.free_RVs if v in held]
+    return names_of([v for v in within if str(v.name).endswith("_rotated_")] or within)

@@ -94,8 +94,6 @@ def read_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable | s
     if not issubclass(type(op), LATENT):
         name = type(op).__name__.removesuffix("RV")
         return f"its prior is {name}, not Gaussian in a form that is read"
-    if 0 in variable.type.shape:
-        return "it has no values"
     transform = model.rvs_to_transforms.get(variable)
     if transform is not None:
         name = type(transform).__name__
@@ -117,6 +115,8 @@ def read_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable | s
     grid = _whitened_grid(model, variable)
     if grid is not None:
         return LatentVariable(variable, "whitened", grid[0], None, grid[1], "kronecker")
+    if 0 in variable.type.shape:
+        return "it has no latent values"
     mean, scale = op.dist_params(variable.owner)
     return LatentVariable(variable, "independent", variable, mean, (scale,), "scale")
 

@@ -16,6 +16,7 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError
+from pymc_rmhmc.model.affine import goes_one_by_one
 from pymc_rmhmc.model.choice import find_coefficients, find_latents, nested
 from pymc_rmhmc.model.graphs import reaches
 from pymc_rmhmc.model.observation import Observation, observations_of
@@ -147,8 +148,8 @@ def _nothing_found(reasons: dict[str, str]) -> str:
     return (
         "The model has no latent Gaussian block that RMHMC could sample"
         + (f" ({listed})" if listed else "")
-        + f". It samples {GAUSSIAN} and CAR variables with a likelihood, and Normals that a likelihood's predictor is "
-        "linear in."
+        + f". It samples {GAUSSIAN}, CAR and ICAR variables with a likelihood, and Normals that a likelihood's "
+        "predictor is linear in; other models are for NUTS."
     )
 
 
@@ -190,8 +191,8 @@ def _named_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable:
     latent = read_latent(model, variable)
     if isinstance(latent, str):
         raise UnsupportedModelError(
-            f"{variable.name}: {latent}. RMHMC samples variables with a Gaussian prior ({GAUSSIAN}, CAR, vectors of "
-            "Normals): leave it out of vars, and PyMC will sample it with a step of its own."
+            f"{variable.name}: {latent}. RMHMC samples variables with a Gaussian prior ({GAUSSIAN}, CAR, ICAR, vectors "
+            "of Normals): leave it out of vars, and PyMC will sample it with a step of its own."
         )
     return latent
 
@@ -217,7 +218,9 @@ def _as_read(latents: Sequence[LatentVariable], observation: Observation) -> Obs
 
     They are the sites then, whatever a likelihood that is not registered makes of each.
     """
-    (first, *others), registered = latents, observation.likelihood is not None
-    if registered or others or first.form == "independent":
+    (first, *others), node = latents, observation.node
+    if observation.likelihood is not None or others or first.form == "independent":
+        return observation
+    if node is not None and not goes_one_by_one(node, first.source):
         return observation
     return replace(observation, reading=None)

@@ -11,8 +11,10 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.logprob.abstract import MeasurableOp
 from pymc.logprob.utils import ParameterValueError
 from pytensor.gradient import NullTypeGradError
+from pytensor.graph.basic import Constant
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
@@ -237,9 +239,24 @@ def log_density_given(
     places = [i for i, value in enumerate(inputs) if isinstance(value, TensorVariable)]
     replaced = substitute([inputs[i] for i in places], {source: values}, model)
     for i, value in zip(places, replaced, strict=True):
-        inputs[i] = value
+        inputs[i] = _folded(value)
     node = variable.owner.clone_with_new_inputs(inputs)
     return pm.logp(node.outputs[variable.owner.outputs.index(variable)], observation.value)
+
+
+def _folded(parameter: TensorVariable) -> TensorVariable:
+    """A constant in place of what is made of constants alone: PyMC tells a bound at infinity from others by that.
+
+    The density of one that it does not know for such has a derivative that is no number.
+    """
+    made = list(ancestors([parameter]))
+    # Of a mixture a component is a parameter, which may be random without a random number.
+    is_random = any(v.owner is not None and isinstance(v.owner.op, MeasurableOp) for v in made)
+    is_constant = all(isinstance(v, Constant) for v in made if v.owner is None)
+    if parameter.owner is None or is_random or not is_constant:
+        return parameter
+    (value,) = pytensor.function([], [parameter], mode=PYTHON_MODE)()
+    return pt.constant(value, dtype=parameter.dtype)
 
 
 def _what_is_wrong(name: str, wrong: NDArray[np.bool_], density: Array, data: Array) -> str:

@@ -43,6 +43,11 @@ HOPELESS_SITES = (
     "the constant Gaussian sites of the flat metric do not fit the likelihood, which has several modes in a latent "
     "value, or is far from log-concave. "
 )
+HOPELESS_PRIOR = (
+    "the posterior is not what the flat metric takes it for, although the likelihood is log-concave. Look at the "
+    "values of the hyperparameters in tuning: a prior may allow some at which the covariance is next to singular, or "
+    "explodes. Give narrower priors, or sample all of it with NUTS."
+)
 # Of the curvatures that a likelihood may give, those that are positive where it has several modes.
 ALWAYS_POSITIVE = ("fisher", "softabs")
 
@@ -190,6 +195,9 @@ class ChainSampler(ABC):
         """What to sample with in place of a hopeless metric: one for which the likelihood has a curvature, or NUTS."""
         if not self.plan.metric.uses_sites:
             return HOPELESS
+        # A likelihood has a Hessian for a curvature only where that is never negative.
+        if "hessian" in self._curvatures():
+            return HOPELESS_PRIOR
         metrics = [kind for kind in ALWAYS_POSITIVE if kind in self._curvatures()]
         if not metrics:
             return f"{HOPELESS_SITES}Sample it with NUTS."

@@ -13,10 +13,11 @@ from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.geometry.latent_blocks import conditional_of
 from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.model import read_structure
 from pymc_rmhmc.model.graphs import Evaluator
 from pymc_rmhmc.model.priors import read_latent
 from tests.model.conftest import exact_log_density
-from tests.model.joint_checks import differences, joint_of, random_point
+from tests.model.joint_checks import differences, joint_of, log_density, random_point
 
 pytestmark = pytest.mark.usefixtures("without_a_compiler")
 
@@ -51,6 +52,14 @@ def areal_of_a_sparse_matrix():
     return pm.CAR("x", mu=mean, W=sparse.csr_matrix(NEIGHBOURS), alpha=0.8, tau=pm.Gamma("tau", 2.0, 2.0))
 
 
+def areal_intrinsic():
+    return pm.ICAR("x", W=NEIGHBOURS.astype(int), sigma=0.7, zero_sum_stdev=0.05)
+
+
+def areal_intrinsic_of_a_loose_sum():
+    return pm.ICAR("x", W=np.eye(N, k=1, dtype=int) + np.eye(N, k=-1, dtype=int), zero_sum_stdev=1)
+
+
 PRIORS = [
     random_walk, autoregression, autoregression_of_order_two_about_a_level, areal,
     areal_of_a_sparse_matrix,
@@ -63,7 +72,7 @@ def build(make) -> pm.Model:
     return model
 
 
-@pytest.mark.parametrize("make", PRIORS)
+@pytest.mark.parametrize("make", [*PRIORS, areal_intrinsic, areal_intrinsic_of_a_loose_sum])
 def test_the_density_is_pymcs(make):
     """PyMC leaves a constant out of an areal model's: what is compared is the difference between two points."""
     model = build(make)
@@ -85,7 +94,10 @@ def test_the_density_is_pymcs(make):
 
 @pytest.mark.parametrize(
     ("make", "name"),
-    [(random_walk, "random walk"), (autoregression, "autoregression"), (areal, "areal model (CAR)")],
+    [
+        (random_walk, "random walk"), (autoregression, "autoregression"), (areal, "areal model (CAR)"),
+        (areal_intrinsic, "areal model (ICAR)"),
+    ],
 )
 def test_it_is_called_what_it_is(make, name):
     assert describe(build(make)).blocks[0].prior == name
@@ -177,3 +189,40 @@ def test_what_is_not_one_gaussian_vector_says_why(make, reason):
         pm.Poisson("y", mu=pm.math.exp(x), observed=np.broadcast_to(COUNTS, x.shape.eval()))
         with pytest.raises(UnsupportedModelError, match=reason):
             RMHMC()
+
+
+def test_a_map_and_effects_of_its_own_for_every_area_are_one_block():
+    """The model of Besag, York and Mollié, as Riebler and others write it, but for a constant."""
+    with pm.Model() as model:
+        s, rho = pm.HalfNormal("s"), pm.Beta("rho", 0.5, 0.5)
+        theta, phi = pm.Normal("theta", shape=N), pm.ICAR("phi", W=NEIGHBOURS.astype(int), zero_sum_stdev=0.05)
+        mixed = pm.math.sqrt(1.0 - rho) * theta + pm.math.sqrt(rho / 0.4) * phi
+        pm.Poisson("y", np.linspace(1.0, 2.0, N) * pm.math.exp(pm.Normal("level") + s * mixed), observed=COUNTS)
+    joint = joint_of(model)
+    assert set(joint.theta.names) == {"s_log__", "rho_logodds__"}
+    exact, gaps = exact_log_density(model), []
+    for seed in range(4):
+        point = random_point(model, seed)
+        joint.bind(point)
+        gaps.append(log_density(joint, point) - float(exact(point)))
+    np.testing.assert_allclose(gaps, gaps[0], atol=1e-6)
+
+
+def scaled_within():
+    return pm.ICAR("x", W=NEIGHBOURS.astype(int), sigma=pm.HalfNormal("sigma"))
+
+
+def parted():
+    return pm.ICAR("x", W=np.kron(np.eye(N // 2, dtype=int), np.eye(2, dtype=int)[::-1]))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (scaled_within, "its sigma has a prior.*multiply it instead"),
+        (parted, "its map has several parts that are not connected"),
+    ],
+)
+def test_intrinsic_maps_that_are_left_to_other_steps(make, reason):
+    with pytest.raises(UnsupportedModelError, match=f"x: {reason}"):
+        read_structure(build(make))

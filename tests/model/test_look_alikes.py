@@ -308,5 +308,5 @@ def test_a_vector_without_values_is_no_latent():
     joint = joint_of(model)
     assert [v.name for v in read_structure(model).variables] == ["u"]
     assert_is_the_model(joint, model)
-    with pytest.raises(UnsupportedModelError, match="slopes: it has no values"):
+    with pytest.raises(UnsupportedModelError, match="slopes: it has no latent values"):
         read_structure(model, ["slopes"])

@@ -35,6 +35,10 @@ __all__ = [
 
 type Array = NDArray[np.float64]
 
+EPSILON = float(np.finfo(np.float64).eps)
+# Nats of the log evidence. What is off by more, as with an autoregression that explodes, could be taken for the mode.
+MOST_LOST = 0.1
+
 
 @compiled
 def roots_of_sites(precision: Array, variance: Array) -> Array:  # pragma: no cover - compiled
@@ -88,23 +92,47 @@ def centre_of_sites(
 ) -> tuple[Array, float]:  # pragma: no cover - compiled
     """By rows, (3, n), the sites' slope at the mean, in the dual how far the centre is from there, and the centre.
 
-    And the log evidence.
+    And the log evidence ``½ Σ (b + g) m + ½ gᵀQd - ½ log|B|`` with the slope ``g = b - W̄m`` and the dual d. Where a
+    site is strong the two sums are large and nearly cancel; with ``d + W̄Qd = g`` they come to ``½ b²/w̄ - ½ g d/w̄``.
     """
     slope = linear - precision * mean
     centre_dual = dual(covariance, inner, roots, slope)
-    centre = multiply_symmetric(covariance, centre_dual)
+    moved = multiply_symmetric(covariance, centre_dual)
     log_evidence, found = 0.0, np.empty((3, mean.size))
     for i in range(mean.size):
-        log_evidence += 0.5 * (linear[i] + slope[i]) * mean[i] + 0.5 * slope[i] * centre[i] - np.log(inner[i, i])
-        found[0, i], found[1, i], found[2, i] = slope[i], centre_dual[i], mean[i] + centre[i]
+        if roots[1, i] == 0.0:
+            variance = roots[2, i] ** 2
+            found[2, i] = variance * (linear[i] - centre_dual[i])
+            log_evidence += 0.5 * variance * (linear[i] ** 2 - slope[i] * centre_dual[i])
+        else:
+            found[2, i] = mean[i] + moved[i]
+            log_evidence += 0.5 * (linear[i] + slope[i]) * mean[i] + 0.5 * slope[i] * moved[i]
+        log_evidence -= np.log(inner[i, i])
+        found[0, i], found[1, i] = slope[i], centre_dual[i]
     return found, log_evidence
+
+
+@compiled
+def lost_in_rounding(
+    inner: Array, roots: Array, variance: Array, centre_dual: Array
+) -> float:  # pragma: no cover - compiled
+    """About what the log evidence may be off by, in nats, of the rounding of ``B = I + sQs``.
+
+    A change of B by ΔB moves it by ``½ uᵀΔB u - ½ tr(B⁻¹ΔB)`` with ``u = d/s``, and ΔB_ij is a rounding of
+    ``√(B_ii B_jj)`` with a sign at random.
+    """
+    lost = 0.0
+    for i in range(variance.size):
+        size = 1.0 + roots[0, i] ** 2 * variance[i]
+        lost += size * ((roots[2, i] * centre_dual[i]) ** 2 + 1.0 / inner[i, i] ** 2)
+    return EPSILON * lost
 
 
 @compiled
 def weigh(
     covariance: Array, mean: Array, linear: Array, precision: Array
 ) -> tuple[bool, Array, Array, Array, float]:  # pragma: no cover - compiled
-    """Whether B has a factor; the factor and the roots; what `centre_of_sites` returns."""
+    """Whether B has a factor that rounding leaves of use; it and the roots; what `centre_of_sites` returns."""
     n = mean.size
     variance = np.empty(n)
     for i in range(n):
@@ -113,7 +141,8 @@ def weigh(
     has_factor, inner = factor_of_sites(covariance, roots[0])
     # Without a factor what is solved is of no use, and is not used.
     found, log_evidence = centre_of_sites(covariance, inner, roots, mean, linear, precision)
-    return has_factor, inner, roots, found, log_evidence
+    is_lost = has_factor and lost_in_rounding(inner, roots, variance, found[1]) > MOST_LOST
+    return has_factor and not is_lost, inner, roots, found, log_evidence
 
 
 @compiled

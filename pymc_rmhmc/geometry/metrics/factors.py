@@ -77,7 +77,7 @@ class SiteFactor:
     def _half_dual(self, divided: Array) -> Array:
         """``s B⁻¹ v``."""
         half = multiply_lower(self._inverse, divided)
-        return self._root * multiply_lower(self._inverse, half, transpose=True)
+        return np.asarray(self._root * multiply_lower(self._inverse, half, transpose=True))
 
 
 class LatentFactor:

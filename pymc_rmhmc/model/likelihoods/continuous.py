@@ -104,7 +104,7 @@ def _read_gamma(alpha: Tensor, scale: Tensor) -> Reading | None:
     if found is None:
         return None
     eta, offset = found
-    log_alpha = pt.log(alpha)
+    log_alpha = pt.log(alpha.astype("float64"))
     return Reading(eta, {"alpha": alpha}, log_alpha if offset is None else offset + log_alpha)
 
 

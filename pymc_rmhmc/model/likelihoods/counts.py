@@ -14,7 +14,7 @@ from pymc.distributions.mixture import MixtureRV
 from pytensor.graph.basic import Constant, equal_computations
 from pytensor.scalar import basic as ps
 from pytensor.scalar import math as psm
-from pytensor.tensor.basic import Alloc, MakeVector
+from pytensor.tensor.basic import MakeVector
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.basic import PoissonRV
 from pytensor.tensor.variable import TensorVariable
@@ -176,7 +176,7 @@ def _same(left: Tensor, right: Tensor) -> bool:
 def _number(value: Tensor) -> Tensor:
     """The single number that is broadcast and gathered, as PyMC does beside missing observations, or the value."""
     inner = value
-    while inner.owner is not None and isinstance(inner.owner.op, (*GATHERS, Alloc)):
+    while inner.owner is not None and isinstance(inner.owner.op, GATHERS):
         inner = inner.owner.inputs[0]
     if inner.ndim == 0:
         return inner

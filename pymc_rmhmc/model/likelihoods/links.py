@@ -14,7 +14,7 @@ from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Constant
 from pytensor.scalar import basic as ps
 from pytensor.scalar import math as psm
-from pytensor.tensor.basic import get_underlying_scalar_constant_value
+from pytensor.tensor.basic import Alloc, get_underlying_scalar_constant_value
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.shape import Reshape, SpecifyShape
@@ -22,7 +22,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 # Operations that only move elements of their first input.
-GATHERS = (Subtensor, AdvancedSubtensor, DimShuffle, Reshape)
+GATHERS = (Subtensor, AdvancedSubtensor, DimShuffle, Reshape, Alloc)
 
 __all__ = ["GATHERS", "equals", "strip", "undo_cloglog", "undo_log", "undo_logit", "undo_probit"]
 
@@ -126,30 +126,27 @@ def strip(value: TensorVariable) -> TensorVariable:
         )
         if identity:
             value = value.owner.inputs[0]
-        elif isinstance(op, GATHERS) and isinstance(_behind(value).owner and _behind(value).owner.op, Elemwise):
-            value = _sink(value)
+        elif isinstance(op, GATHERS):
+            inner = strip(value.owner.inputs[0])  # several gathers may follow one another
+            if inner.owner is None or not isinstance(inner.owner.op, Elemwise):
+                break
+            value = _sink(value, inner)
         else:
             break
     return value
 
 
-def _behind(value: TensorVariable) -> TensorVariable:
-    """What a gather reads from, names and casts aside."""
-    inner = value.owner.inputs[0]
-    while inner.owner is not None and isinstance(inner.owner.op, ViewOp | SpecifyShape):
-        inner = inner.owner.inputs[0]
-    return inner
-
-
-def _sink(value: TensorVariable) -> TensorVariable:
-    """``gather(f(a, b))`` as ``f(gather(a), gather(b))``."""
+def _sink(value: TensorVariable, inner: TensorVariable) -> TensorVariable:
+    """``gather(f(a, b))`` as ``f(gather(a), gather(b))``, where `inner` is ``f(a, b)``."""
     gather, (_, *where) = value.owner.op, value.owner.inputs
-    inner = _behind(value)
     operands = []
     for operand in inner.owner.inputs:
-        if operand.type.broadcastable != inner.type.broadcastable:
-            operand = pt.broadcast_to(operand, inner.shape)  # noqa: PLW2901
-        operands.append(gather.make_node(operand, *where).outputs[0])
+        alike = operand.type.broadcastable == inner.type.broadcastable
+        if all(operand.type.broadcastable) and not alike:
+            operands.append(operand.squeeze())  # one number for all stays one
+            continue
+        whole = operand if alike else pt.broadcast_to(operand, inner.shape)
+        operands.append(gather.make_node(whole, *where).outputs[0])
     return inner.owner.op(*operands)
 
 
