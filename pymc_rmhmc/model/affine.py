@@ -22,6 +22,7 @@ SHAPING = {
     "DimShuffle", "Reshape", "Subtensor", "AdvancedSubtensor", "AdvancedSubtensor1", "Join", "Sum", "SpecifyShape",
     "MakeVector", "Alloc", "ViewOp", "Split", "ExtractDiag", "TensorFromScalar", "ScalarFromTensor",
 }  # fmt: skip
+SOLUTIONS = {"Solve", "SolveTriangular", "CholeskySolve"}
 # What only moves values of its first input.
 ONE_BY_ONE = (DimShuffle, Reshape, SpecifyShape, ViewOp, Subtensor, AdvancedSubtensor)
 PRODUCTS = {"Mul", "Dot", "Matmul", "BatchedDot", "Dot22", "StructuredDot"}
@@ -46,7 +47,7 @@ def is_linear(
 
 
 def first_bend(expression: TensorVariable, variables: Sequence[TensorVariable]) -> str:
-    """The name of the first operation between some variables and an expression that is not affine in them."""
+    """The name of the first operation between some variables and an expression that is not affine in them, or ""."""
     (expression,) = inlined([expression], variables)
     known: dict[Variable, bool] = {}
     for node in toposort([expression], blockers=variables):
@@ -54,7 +55,7 @@ def first_bend(expression: TensorVariable, variables: Sequence[TensorVariable]) 
         if not _is_affine(node, moves):
             scalar = getattr(core_op(node.outputs[0]), "scalar_op", None)
             return str(getattr(scalar, "name", None) or operation_name(node.outputs[0])).lower()
-    return "unknown"
+    return ""
 
 
 def _is_affine(node: Apply, moves: Sequence[bool]) -> bool:
@@ -83,6 +84,8 @@ def passed_on(node: Apply, moves: Sequence[bool]) -> list[int] | None:
         return None if any(moves[1:]) else [0]
     if name in LINEAR_OPERATIONS:
         return [1] if name == "Second" else everything
+    if name in SOLUTIONS:  # of equations, by their right-hand side
+        return [1] if len(moves) == 2 and not moves[0] else None
     if name == "Switch":
         return None if moves[0] else [1, 2]
     if name in PRODUCTS:
@@ -130,22 +133,11 @@ def _value_by_value(nodes: Sequence[Apply], variable: TensorVariable, sources: S
     return all(isinstance(n.op, Elemwise | DimShuffle) for n in on_the_way)
 
 
-def goes_one_by_one(
-    expression: TensorVariable, source: TensorVariable, ends: Iterable[TensorVariable] = ()
-) -> bool:
-    """Whether each value of an expression reads one of the source's at most, as far as its operations show.
-
-    Parameters
-    ----------
-    expression, source : TensorVariable
-        What reads, and what is read.
-    ends : iterable of TensorVariable
-        Other random variables: what is reached through one does not count.
-    """
-    stops = [source, *(end for end in ends if end is not source)]
+def goes_one_by_one(expression: TensorVariable, source: TensorVariable) -> bool:
+    """Whether each value of an expression reads one of the source's at most, as far as its operations show."""
     known: dict[Variable, bool] = {}
-    for node in toposort(inlined([expression], stops), blockers=stops):
-        moves = [reaches_by_value(i, [source], known, stops) for i in node.inputs]
+    for node in toposort(inlined([expression], [source]), blockers=[source]):
+        moves = [reaches_by_value(i, [source], known) for i in node.inputs]
         if any(moves) and not (
             (sum(moves) == 1 and isinstance(node.op, Elemwise)) or (moves[0] and isinstance(node.op, ONE_BY_ONE))
         ):

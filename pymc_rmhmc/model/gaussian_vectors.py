@@ -10,10 +10,10 @@ import pytensor.sparse
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import CARRV, ICARRV
 from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
+from pymc.logprob.abstract import MeasurableOp
 from pytensor.graph.traversal import ancestors
 from pytensor.sparse.type import SparseTensorType
 from pytensor.tensor.random.basic import NormalRV
-from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 from scipy.sparse import csgraph
 
@@ -110,7 +110,7 @@ def _intrinsic(
 
     PyMC's density has no determinant in it, which a σ that moves would need.
     """
-    if any(v.owner is not None and isinstance(v.owner.op, RandomVariable) for v in ancestors([sigma, zero_sum_stdev])):
+    if any(v.owner is not None and isinstance(v.owner.op, MeasurableOp) for v in ancestors([sigma, zero_sum_stdev])):
         return "its sigma has a prior, for which PyMC's density has no constant: multiply it instead (sigma * phi)"
     (neighbours,) = pytensor.function([], [weights], mode=PYTHON_MODE)()
     if csgraph.connected_components(neighbours, directed=False)[0] > 1:

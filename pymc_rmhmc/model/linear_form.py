@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import DataError
 
-__all__ = ["UNITS", "LinearForm", "NotLinear", "SourceMap", "is_affine", "read_linear_form"]
+__all__ = ["LinearForm", "NotLinear", "SourceMap", "is_affine", "read_linear_form"]
 
 type Array = NDArray[np.float64]
 type Predictor = Callable[[Sequence[Array]], Array]
@@ -28,7 +28,7 @@ type Predictor = Callable[[Sequence[Array]], Array]
 RELATIVE_TOLERANCE = 1e-8
 SIZES = (1.0, 50.0)
 # Units in the last place, of the numbers that go into it, by which what reads one value may miss it.
-UNITS = 16.0
+UNITS = 64.0
 
 
 class NotLinear(Exception):  # noqa: N818 - it is caught, and turned into the error that the user reads

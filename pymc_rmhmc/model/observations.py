@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,11 +15,11 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError, UnsupportedModelError
-from pymc_rmhmc.model.affine import first_bend
+from pymc_rmhmc.model.affine import first_bend, is_linear
 from pymc_rmhmc.model.dependence import linear_inputs
 from pymc_rmhmc.model.graphs import Evaluator, reaches, substitute
 from pymc_rmhmc.model.likelihoods import LikelihoodKernel
-from pymc_rmhmc.model.linear_form import UNITS, LinearForm, NotLinear, SourceMap, is_affine, read_linear_form
+from pymc_rmhmc.model.linear_form import LinearForm, NotLinear, SourceMap, is_affine, read_linear_form
 from pymc_rmhmc.model.observation import Observation, names_of
 from pymc_rmhmc.model.site_likelihood import BoundTerm
 
@@ -28,8 +30,10 @@ type Point = dict[str, np.ndarray]
 type SiteOf = Callable[[Sequence[SourceMap]], NDArray[np.int64]]
 type Shapes = Sequence[tuple[int, ...]]
 
-# Other values of what moves a predictor's matrix, at which it has to be affine as well.
-N_ELSEWHERE = 2
+# How far what moves a predictor's matrix is moved, up and down, to where it has to be affine as well.
+ELSEWHERE = (1.0, 5.0)
+# Of the numbers that go into a predictor: what is more than the rounding of intermediate results has moved.
+MOVED = 1e-12
 
 
 class AffineReader:
@@ -54,7 +58,9 @@ class AffineReader:
         self.linear_inputs = linear_inputs(model, valued, list(self._holders.values()))
         self.shared = list(self._predictor.shared)
         self._why_not_linear = _reason(model, self.name, observation.reading.eta, sources)
+        self._is_affine = is_linear(observation.reading.eta, sources, model.basic_RVs)
         self._form: LinearForm | None = None
+        self._seen: list[Any] = [None] * len(self.linear_inputs.shared)
 
     def form(self, point: Point, shapes: Shapes) -> LinearForm:
         """The predictor's linear form at a point.
@@ -86,34 +92,42 @@ class AffineReader:
 
     def _check_elsewhere(self, point: Point, shapes: Shapes) -> None:
         """What curves a predictor may be multiplied by 0 where the model begins."""
-        for seed in range(N_ELSEWHERE):
-            rng, moved = np.random.default_rng(seed), dict(point)
+        if self._is_affine or not self.linear_inputs.values:
+            return
+        for size, sign in itertools.product(ELSEWHERE, (1.0, -1.0)):
+            rng, moved = np.random.default_rng(0), dict(point)
             for name in self.linear_inputs.values:
                 value = np.asarray(point[name])
                 if value.dtype.kind == "f":
-                    moved[name] = value + rng.standard_normal(value.shape)
+                    moved[name] = value + sign * size * rng.uniform(0.5, 1.5, value.shape)
 
             def predictor(sources: Sequence[Array], moved: Point = moved) -> Array:
                 with np.errstate(all="ignore"):
                     return self._predictor(moved, *sources)[0]
 
-            if self.linear_inputs.values and not is_affine(predictor, shapes):
+            holds = True
+            # An index that is out of range there says nothing of where it is not.
+            with contextlib.suppress(Exception):
+                holds = is_affine(predictor, shapes)
+            if not holds:
                 raise NotLinear
 
     def _same_form(self, predictor: Callable[[Sequence[Array]], Array], shapes: Shapes) -> LinearForm | None:
         """The linear form that is known, with the offset as it is now; None if it no longer holds."""
-        if self._form is None:
+        data = [s.get_value(borrow=True) for s in self.linear_inputs.shared]
+        seen, self._seen = self._seen, data
+        if self._form is None or any(a is not b for a, b in zip(data, seen, strict=True)):
             return None
+        offset = np.ravel(predictor([np.zeros(shape) for shape in shapes])).astype(np.float64)
+        if offset.size != self._form.offset.size:
+            return None
+        moved = LinearForm(offset, self._form.maps)
+        if not self.linear_inputs.values:
+            return moved
         rng = np.random.default_rng(1)
         probe = [rng.standard_normal(shape) for shape in shapes]
-        offset = np.ravel(predictor([np.zeros(shape) for shape in shapes])).astype(np.float64)
-        moved = LinearForm(offset, self._form.maps)
-        got = np.ravel(predictor(probe))
-        if not got.size == offset.size == self._form.offset.size:
-            return None
-        units = UNITS + sum(np.size(part) for part in probe)
-        bound = units * np.finfo(np.float64).eps * moved.magnitude(probe)
-        return moved if (np.abs(got - moved.apply(probe)) <= bound).all() else None
+        missed = np.abs(np.ravel(predictor(probe)) - moved.apply(probe))
+        return moved if (missed <= MOVED * moved.magnitude(probe)).all() else None
 
     def reads_values(self, point: Point, shapes: Shapes) -> bool:
         """Whether every observation reads one value of each source as it is, the same of all sources."""
@@ -245,10 +259,12 @@ def _reason(model: pm.Model, name: str, eta: TensorVariable, sources: Sequence[T
     """Why a predictor is not affine, for the error that may be needed."""
     read = [source for source in sources if reaches(eta, [source])]
     names = ", ".join(_name_of(model, source) for source in read)
+    bend = first_bend(eta, read)
+    through = f"a non-linear map `{bend}`" if bend else "a map that is linear but for too large an error of rounding"
     return (
-        f"{name}: its predictor depends on {names} through a non-linear map "
-        f"`{first_bend(eta, read)}`. RMHMC needs a predictor that is affine in the latent values behind one of the "
-        "registered links: register the likelihood with register_likelihood, or sample with NUTS."
+        f"{name}: its predictor depends on {names} through {through}. RMHMC needs a predictor that is affine in the "
+        "latent values behind one of the registered links: register the likelihood with register_likelihood, or sample "
+        "with NUTS."
     )
 
 

@@ -148,6 +148,10 @@ class BlockSampler(ChainSampler):
     def _curvatures(self) -> set[str]:
         return set(self._likelihood.kinds)
 
+    @property
+    def _prior_moves(self) -> bool:
+        return bool(self.block.prior_inputs)
+
     def _keep(self, phase: Any) -> None:
         self._phase = phase
         self._remember(self._chart.to_model(phase.position, phase.point.eta))

@@ -197,7 +197,7 @@ class ChainSampler(ABC):
             return HOPELESS
         # A likelihood has a Hessian for a curvature only where that is never negative.
         if "hessian" in self._curvatures():
-            return HOPELESS_PRIOR
+            return HOPELESS_PRIOR if self._prior_moves else HOPELESS
         metrics = [kind for kind in ALWAYS_POSITIVE if kind in self._curvatures()]
         if not metrics:
             return f"{HOPELESS_SITES}Sample it with NUTS."
@@ -322,6 +322,11 @@ class ChainSampler(ABC):
     @abstractmethod
     def _curvatures(self) -> set[str]:
         """The kinds of curvature that every likelihood gives."""
+
+    @property
+    @abstractmethod
+    def _prior_moves(self) -> bool:
+        """Whether anything that is sampled moves the latents' prior."""
 
     @abstractmethod
     def _keep(self, phase: Any) -> None:

@@ -213,6 +213,10 @@ class JointSampler(ChainSampler):
             found.append([block.likelihood(point, joint.plain) for block in itertools.islice(blocks, n_rows)])
         return found
 
+    @property
+    def _prior_moves(self) -> bool:
+        return True
+
     def _curvatures(self) -> set[str]:
         theta, _ = self._split(self.state.values)
         rows = itertools.chain.from_iterable(self._likelihoods(theta))

@@ -212,6 +212,10 @@ def scaled_within():
     return pm.ICAR("x", W=NEIGHBOURS.astype(int), sigma=pm.HalfNormal("sigma"))
 
 
+def scaled_within_by_a_distribution_made_of_others():
+    return pm.ICAR("x", W=NEIGHBOURS.astype(int), sigma=2.0 * pm.HalfCauchy("sigma", 1.0))
+
+
 def parted():
     return pm.ICAR("x", W=np.kron(np.eye(N // 2, dtype=int), np.eye(2, dtype=int)[::-1]))
 
@@ -220,6 +224,7 @@ def parted():
     ("make", "reason"),
     [
         (scaled_within, "its sigma has a prior.*multiply it instead"),
+        (scaled_within_by_a_distribution_made_of_others, "its sigma has a prior.*multiply it instead"),
         (parted, "its map has several parts that are not connected"),
     ],
 )

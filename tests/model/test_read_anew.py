@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse
 
 from pymc_rmhmc.errors import UnsupportedLikelihoodError, UnsupportedModelError
-from pymc_rmhmc.model import JointModel, read_structure, read_together
+from pymc_rmhmc.model import JointModel, observations, read_structure, read_together
 from pymc_rmhmc.model.compile import compile_model
 from pymc_rmhmc.model.likelihoods import read_likelihood
 from tests.model.conftest import BINARY, COUNTS, INDEX, INDEX_COUNTS, N, covariance, gp_prior
@@ -27,6 +27,8 @@ def centred(name: str = "f") -> pt.TensorVariable:
 
 
 CURVED = {
+    "a square below zero": lambda f, a: f + pt.maximum(-a, 0.0) * f**2,
+    "a square above one": lambda f, a: f + pt.maximum(a - 1.0, 0.0) * f**2,
     "a square": lambda f, a: f + a * f**2,
     "an exponential": lambda f, a: f + a * pt.exp(f),
     "alone": lambda f, a: a * pt.tanh(f),
@@ -51,6 +53,29 @@ def test_what_is_not_finite_elsewhere_is_no_curve():
     with pm.Model() as model:
         poisson(pt.sqrt(pm.Normal("a", initval=2.0)) * DESIGN @ pm.Normal("b", shape=4))
     assert isinstance(read_together(model, None, model.initial_point())[1], JointModel)
+
+
+def test_what_fails_elsewhere_is_no_curve():
+    """An index that another value would put out of range."""
+    with pm.Model() as model:
+        t, u = pm.HalfNormal("t", initval=5.5), pm.Normal("u", shape=7)
+        pm.Poisson("y", mu=pm.math.exp(u[pt.cast(pt.floor(t), "int64")]), observed=COUNTS)
+    compile_model(read_structure(model, ["u"]), model.initial_point())
+
+
+def test_a_predictor_with_large_intermediate_results_is_read_once(monkeypatch):
+    """Of a QR decomposition: ``Q R R⁻¹ u``, where only the level moves."""
+    design = np.vander(np.linspace(0.0, 30.0, N), 5)
+    _, r = np.linalg.qr(design)
+    with pm.Model() as model:
+        u = pm.Normal("u", shape=5)
+        poisson(pm.Normal("a") + design @ pt.linalg.solve_triangular(r, u, lower=False))
+    found = compile_model(read_structure(model, ["u"]), model.initial_point())
+    reads = []
+    monkeypatch.setattr(observations, "read_linear_form", lambda *args: reads.append(args))
+    for seed in range(3):
+        found.blocks[0].likelihood(random_point(model, seed))
+    assert not reads
 
 
 @pytest.mark.parametrize("columns", [[0, 1], [0, 1, 2], [1, 2]])
@@ -204,7 +229,7 @@ def test_one_value_that_is_spread_is_no_vector():
 def test_a_process_that_is_read_by_a_matrix_under_any_likelihood(read):
     with pm.Model() as model:
         mean = read(gp_prior("f", ls=pm.HalfNormal("ls")))
-        observed = np.resize(COUNTS / 3.0, mean.shape.eval({v: np.zeros(N) for v in ()}, on_unused_input="ignore")[0])
+        observed = np.resize(COUNTS / 3.0, mean.shape.eval()[0])
         pm.Logistic("y", mu=mean, s=pm.HalfNormal("s"), observed=observed)
     assert_is_the_model(joint_of(model), model)
     point = model.initial_point()

@@ -327,12 +327,14 @@ def phases():
     del registry._REGISTRY["phases_of_the_tests"]
 
 
-def test_a_chain_that_stands_still_under_a_log_concave_likelihood_is_told_of_the_prior(monkeypatch):
-    """Its sites fit; no other metric is of use."""
+@pytest.mark.parametrize("sampled", [False, True])
+def test_a_chain_that_stands_still_under_a_log_concave_likelihood_is_told_of_the_prior(monkeypatch, sampled):
+    """Its sites fit; no other metric is of use. Of a prior that stands still there is nothing to say."""
     monkeypatch.setattr(ChainSampler, "_part_of_path", lambda self: 0.01)
-    says = r"the likelihood is log-concave.*covariance is next to singular.*NUTS.*raise max_steps or give n_steps"
-    with pytest.raises(SamplingError, match=says):
-        draw(poisson_model(), tune=100)
+    of_prior = r"the likelihood is log-concave.*covariance is next to singular.*NUTS"
+    says = of_prior if sampled else "does not fit the posterior. Reparametrise the model, or sample it with NUTS"
+    with pytest.raises(SamplingError, match=f"{says}.*raise max_steps or give n_steps"):
+        draw(poisson_model(sampled=sampled), tune=100)
 
 
 @pytest.mark.parametrize(("metric", "fixed"), [("fisher", False), ("fisher", True), ("softabs", True)])

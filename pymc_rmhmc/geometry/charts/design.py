@@ -304,7 +304,8 @@ class ManyObservationsInner(_Inner):
         lost = spread**2 * gram.diagonal() < LOST
         slope = explained / np.where(lost, 1.0, spread)
         if lost.any():
-            slope[lost] = np.einsum("ij,ij->j", gram[:, lost] * spread[:, None], half.T @ half[:, lost])
+            inverse = multiply_lower(half, half[:, lost], transpose=True)
+            slope[lost] = np.einsum("ij,ij->j", gram[:, lost] * spread[:, None], inverse)
         return np.asarray(slope)
 
 

@@ -119,7 +119,8 @@ def lost_in_rounding(
     """About what the log evidence may be off by, in nats, of the rounding of ``B = I + sQs``.
 
     A change of B by ΔB moves it by ``½ uᵀΔB u - ½ tr(B⁻¹ΔB)`` with ``u = d/s``, and ΔB_ij is a rounding of
-    ``√(B_ii B_jj)`` with a sign at random.
+    ``√(B_ii B_jj)`` with a sign at random. The order of magnitude is what counts: the halves are left out, and the
+    pivots stand for the inverse's diagonal.
     """
     lost = 0.0
     for i in range(variance.size):
