@@ -207,49 +207,41 @@ def test_kicks_of_any_matrix_can_be_undone_and_preserve_volume():
     assert np.abs(jacobian.T @ omega @ jacobian - omega).max() > 1e-3
 
 
-def test_rounded_kicks_walk_the_same_chain_but_for_rounding():
-    stated, family = problem("centred", "poisson", N, seed=1)
-    rng = np.random.default_rng(0)
-    sites = GaussianSites(rng.standard_normal(N), rng.exponential(0.5, N))
-    target = LatentTarget(SiteChart(FactorizedPrior(stated), sites), family)
-    start, chains = 0.3 * rng.standard_normal(N), []
-    for flow in (SpannedHamiltonian(target), in_single_precision(target)):
-        state, draws, chain = flow.state(start), np.random.default_rng(1), []
-        for _ in range(60):
-            outcome = transition(flow, RotationSplitting(), state, 4, 0.4, draws)
-            state = outcome.state
-            chain.append([*state.position, outcome.energy, outcome.energy_error, outcome.accepted])
-            np.testing.assert_allclose(target.apply(state.position) + target.chart.predictor.offset, state.point.eta)
-        again = flow.state(*state.coordinates)
-        np.testing.assert_array_equal(again.position, state.position)
-        np.testing.assert_array_equal(again.point.force, state.point.force)
-        chains.append(np.array(chain))
-    assert 0.2 < chains[0][:, -1].mean() < 1.0  # both decisions were met
-    np.testing.assert_allclose(chains[1], chains[0], rtol=1e-4, atol=1e-4)
-    assert np.abs(chains[1] - chains[0]).max() > 1e-9  # and it was rounded
-
-
-@pytest.mark.parametrize("prior", ["centred", "rotated", "additive", "narrow"])
-def test_both_representations_of_the_flat_metric_walk_the_same_chain(prior):
+def walked(prior: str, kinds, count: int) -> list[np.ndarray]:
+    """The same chain by each representation: positions, energies and decisions, (count, k + 3)."""
     stated, family = problem(prior, "poisson", N, seed=1)
     rng = np.random.default_rng(0)
     sites = GaussianSites(rng.standard_normal(N), rng.exponential(0.5, N))
     target = LatentTarget(SiteChart(FactorizedPrior(stated), sites), family)
     start, chains = 0.3 * rng.standard_normal(target.chart.prior.n_latent), []
-    for flow in (GaussianHamiltonian(target), SpannedHamiltonian(target)):
+    for kind in kinds:
+        flow = kind(target)
         state, draws, chain = flow.state(start), np.random.default_rng(1), []
-        for _ in range(200):
+        for _ in range(count):
             outcome = transition(flow, RotationSplitting(), state, 4, 0.4, draws)
             state = outcome.state
             chain.append([*state.position, outcome.energy, outcome.energy_error, outcome.accepted])
             np.testing.assert_allclose(target.apply(state.position) + target.chart.predictor.offset, state.point.eta)
         chains.append(np.array(chain))
     assert 0.2 < chains[0][:, -1].mean() < 1.0  # both decisions were met
-    np.testing.assert_allclose(chains[1], chains[0], rtol=1e-8, atol=1e-8)
+    return chains
 
 
-def test_a_spanned_state_is_resumed_from_its_coordinates_to_the_last_bit():
-    system = System(RotationSplitting(), "spanned", "rotated", "logit")
+@pytest.mark.parametrize("prior", ["centred", "rotated", "additive", "narrow"])
+def test_both_representations_of_the_flat_metric_walk_the_same_chain(prior):
+    plain, spanned = walked(prior, (GaussianHamiltonian, SpannedHamiltonian), 200)
+    np.testing.assert_allclose(spanned, plain, rtol=1e-8, atol=1e-8)
+
+
+def test_rounded_kicks_walk_the_same_chain_but_for_rounding():
+    exact, rounded = walked("centred", (SpannedHamiltonian, in_single_precision), 60)
+    np.testing.assert_allclose(rounded, exact, rtol=1e-4, atol=1e-4)
+    assert np.abs(rounded - exact).max() > 1e-9
+
+
+@pytest.mark.parametrize(("metric", "prior"), [("spanned", "rotated"), ("rounded", "centred")])
+def test_a_state_is_resumed_from_its_coordinates_to_the_last_bit(metric, prior):
+    system = System(RotationSplitting(), metric, prior, "logit")
     end = system.advance(*system.start(), 0.3, 4)
     again = system.flow.state(*end.coordinates)
     runs = [transition(system.flow, system.integrator, s, 3, 0.3, np.random.default_rng(2)) for s in (end, again)]
