@@ -212,9 +212,8 @@ def _ebfmi(energies: Sequence[np.ndarray]) -> float:
     """
     if not energies or energies[0].shape[1] < 2:
         return float("nan")
-    energy = np.concatenate(energies).astype(float)
-    changes = np.diff(np.ma.masked_invalid(energy), axis=1)
-    fractions = np.square(changes).mean(axis=1) / np.ma.masked_invalid(energy).var(axis=1)
+    energy = np.ma.masked_invalid(np.concatenate(energies).astype(float))
+    fractions = np.square(np.diff(energy, axis=1)).mean(axis=1) / energy.var(axis=1)
     return float(np.ma.filled(fractions, np.nan).min())
 
 
