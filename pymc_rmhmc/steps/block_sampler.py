@@ -109,6 +109,10 @@ class BlockSampler(ChainSampler):
     def _laplace_sites(self) -> GaussianSites:
         return laplace_sites(find_mode(self._prior.predictor, self._likelihood))
 
+    def _build(self) -> None:
+        self._let_go()
+        self._build_chart()
+
     def _build_chart(self) -> None:
         sites = self.state.sites if self.plan.metric.uses_sites else None
         # Where another step moves the covariance, the next draw has another chart.
@@ -176,8 +180,7 @@ class BlockSampler(ChainSampler):
         if sites is None:
             return
         state.sites, state.coordinates = sites, None
-        self._let_go()
-        self._build_chart()
+        self._build()
         if state.step_size is not None:
             state.step_size.restart(state.step_size.average)
 

@@ -6,6 +6,7 @@ rebuilt from it and from the point.
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -83,6 +84,7 @@ class ChainState(DataClassState):
     coordinates: Any = field(default=None)
     values: Any = field(default=None)
     judged: bool = False
+    dropped_refits: int = 0
     # The rest of the point on which the chart depends: under another one the coordinates stand for other values.
     given: Any = field(default=None)
 
@@ -168,11 +170,30 @@ class ChainSampler(ABC):
         if not state.started:
             self._start(values, rng)
             return
-        if tuning and state.iteration in state.refits:
-            self._refit(rng)
         # Shapes are known to agree: what `array_equal` checks besides costs as much as the comparison.
         if self._phase is None or not (values == state.values).all():
             self._enter(values, rng)
+        if tuning and state.iteration in state.refits:
+            self._refit_where_it_holds(values, rng)
+
+    def _refit_where_it_holds(self, values: Array, rng: np.random.Generator) -> None:
+        """Refit, but not to a chart in which the chain would stand at no density and could never leave.
+
+        Such are the sites of a window in which the chain hardly moved: they seem to know everything.
+        """
+        held, failed = copy.copy(self.state), self._hamiltonian.failure(self._phase)
+        try:
+            self._refit(rng)
+            if self._phase is None:
+                self._enter(values, rng)
+            if failed or not self._hamiltonian.failure(self._phase):
+                return
+        except PriorFailure:
+            pass
+        self.state = held
+        held.dropped_refits += 1
+        self._build()
+        self._enter(values, rng)
 
     def _judge(self) -> None:
         """At the end of tuning, stop a chain that would hardly move.
@@ -206,14 +227,24 @@ class ChainSampler(ABC):
             "PyMC's own steps beside it), or all of it with NUTS."
         )
 
-    def cut_short(self) -> str:
-        """That `max_steps` ends trajectories before their path does, in words; empty where it does not."""
-        if self._part_of_path() >= WHOLE_PATH:
-            return ""
-        return (
-            f"{self.name}: {self._path_words()}, so that it is cut short. The chain is right and slow: raise "
-            "max_steps, reparametrise the model, or try another metric."
-        )
+    def remarks(self) -> str:
+        """What makes the chain slow, in words; empty where nothing does.
+
+        It may be that `max_steps` ends trajectories before their path does, or that sites could not be refitted.
+        """
+        said = []
+        if self._part_of_path() < WHOLE_PATH:
+            said.append(
+                f"{self.name}: {self._path_words()}, so that it is cut short. The chain is right and slow: raise "
+                "max_steps, reparametrise the model, or try another metric."
+            )
+        if self.state.dropped_refits:
+            said.append(
+                f"{self.name}: in tuning the log density was not finite with the sites that draws gave "
+                f"({self.state.dropped_refits} of {len(self.state.refits)} times), and the sites before were kept. "
+                "The chain is right, and may be slow."
+            )
+        return " ".join(said)
 
     def _part_of_path(self) -> float:
         """What `max_steps` of the adapted steps cover of the path."""
@@ -312,6 +343,10 @@ class ChainSampler(ABC):
         """
 
     @abstractmethod
+    def _build(self) -> None:
+        """Everything that is made of the state's sites and scales, anew; afterwards the chain stands nowhere."""
+
+    @abstractmethod
     def _start(self, values: Array, rng: np.random.Generator) -> None:
         """The chain's first position and step size."""
 
@@ -338,7 +373,7 @@ class ChainSampler(ABC):
 
     @abstractmethod
     def _refit(self, rng: np.random.Generator) -> None:
-        """Refit sites and scales to the window's draws, and stand at the same values in the new chart."""
+        """Refit sites and scales to the window's draws; where it changes anything the chain then stands nowhere."""
 
     def _begin(self, values: Array, rng: np.random.Generator, *, approximated: bool) -> None:
         """Stand at the chain's first values, which must have a density, and choose a step size there.

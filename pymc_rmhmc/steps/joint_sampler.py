@@ -137,7 +137,6 @@ class JointSampler(ChainSampler):
                 self._build()
 
     def _build(self) -> None:
-        """The target in the present charts."""
         state = self.state
         assert state.marginals is not None
         self._note_refused()

@@ -314,8 +314,8 @@ class RMHMC(BlockedStep):
     def _summary(self) -> Any:
         """What to say at the end of the chain."""
         refused = next(filter(None, (sampler.where_refused() for sampler in self._samplers)), "")
-        cut_short = " ".join(filter(None, (sampler.cut_short() for sampler in self._samplers)))
-        return self.failures.warning(refused, cut_short)
+        remarks = " ".join(filter(None, (sampler.remarks() for sampler in self._samplers)))
+        return self.failures.warning(refused, remarks)
 
     def _rest_log_density(self, point: Point) -> float:
         """What the model's log density has beyond the blocks; evaluated where its inputs have changed."""

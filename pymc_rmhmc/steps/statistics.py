@@ -106,22 +106,22 @@ class FailureCount:
             return True
         return self.n_draws >= ALARM_MIN_DRAWS and self.counts.get(failure, 0) > ALARM_RATE * self.n_draws
 
-    def warning(self, refused: str = "", cut_short: str = "") -> SamplerWarning | None:
+    def warning(self, refused: str = "", remarks: str = "") -> SamplerWarning | None:
         """What to say at the end of a chain, None if all went well.
 
         Parameters
         ----------
         refused : str
             Where a covariance had no factor the last time, in words.
-        cut_short : str
-            That trajectories end before their path does, in words.
+        remarks : str
+            What makes the chain slow, in words.
         """
         advice = failure_advice(self.counts, self.n_draws)
-        level = "info" if advice is None and not cut_short else "warn"
+        level = "info" if advice is None and not remarks else "warn"
         lost = self.counts.get(Failure.NOT_POSITIVE_DEFINITE, 0)
         if advice is None and lost:
             advice = f"RMHMC: {lost} of {self.n_draws} trajectories met a covariance or metric without a factor."
         if advice is not None and refused and lost:
             advice += f" The covariance had no factor at {refused}, the last time."
-        said = " ".join(filter(None, (advice, cut_short)))
+        said = " ".join(filter(None, (advice, remarks)))
         return SamplerWarning(WarningType.BAD_PARAMS, said, level) if said else None

@@ -86,6 +86,20 @@ def test_sites_that_cannot_be_used_are_an_error(sites, says):
         draw(model, step)
 
 
+@pytest.mark.parametrize("make", [poisson_model, two_scales], ids=["latents alone", "with hyperparameters"])
+def test_sites_at_which_the_chain_has_no_density_are_not_taken_and_that_is_said(make, caplog):
+    """They are finite, and so is what they were fitted to; under them every draw would fail, and no other follow."""
+    model = make()
+    sites = GaussianSites(np.full(N, 1e308), np.full(N, 1e308))
+    step = RMHMC(metric=FlatMetric(site_fit=partial(Broken, sites=sites)), model=model)
+    idata = draw(model, step, tune=60)
+    assert not idata.sample_stats["failure"].any()
+    assert (idata.posterior["f"].std("draw") > 0.1).all()
+    state = step.chains[0]
+    assert state.dropped_refits == len(state.refits) == 2
+    assert "(2 of 2 times), and the sites before were kept" in caplog.text
+
+
 def test_what_makes_no_fit_is_an_error():
     with pytest.raises(ConfigurationError, match="must make a SiteFit from the number of sites"):
         FlatMetric(site_fit="regression")
