@@ -52,10 +52,8 @@ def statistic(idata: Any, name: str, sampler: int | None = None, group: str = "s
     group : str
         "sample_stats" or "warmup_sample_stats".
     """
-    if group not in idata.children or name not in idata[group].dataset:
-        return None
-    values = np.asarray(idata[group].dataset[name].values)
-    if values.ndim == 2:
+    values = _recorded(idata, name, group)
+    if values is None or values.ndim == 2:
         return values
     index = _samplers_held(idata, values.shape[-1], group)[0] if sampler is None else sampler
     if not 0 <= index < values.shape[-1]:
@@ -65,13 +63,19 @@ def statistic(idata: Any, name: str, sampler: int | None = None, group: str = "s
 
 def statistics_held(idata: Any, name: str) -> list[np.ndarray]:
     """One statistic (chain, draw) of every sampler that reports `failure`, or of the first if that is not known."""
-    first = statistic(idata, name)
-    if first is None:
+    values = _recorded(idata, name, "sample_stats")
+    if values is None:
         return []
-    values = np.asarray(idata["sample_stats"].dataset[name].values)
     if values.ndim == 2:
-        return [first]
+        return [values]
     return [values[..., i] for i in _samplers_held(idata, values.shape[-1], "sample_stats")]
+
+
+def _recorded(idata: Any, name: str, group: str) -> np.ndarray | None:
+    """A statistic as PyMC has left it, (chain, draw) or with a last dimension of samplers; None where there is none."""
+    if group not in idata.children or name not in idata[group].dataset:
+        return None
+    return np.asarray(idata[group].dataset[name].values)
 
 
 def sampler_unknown(idata: Any, name: str) -> bool:

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import Followed, Placed
-from pymc_rmhmc.geometry.compilation import compiled_in_any_order
 from pymc_rmhmc.geometry.linalg import solve_lower
 from pymc_rmhmc.geometry.symmetric import LARGE, multiply_in_streams
 from pymc_rmhmc.geometry.target import LatentTarget, SiteTargetPoint
+from pymc_rmhmc.geometry.triangles import solve_pair_in_place
 
 __all__ = ["RoundedTarget", "rounded"]
 
@@ -49,7 +49,7 @@ class RoundedTarget:
     def solve_pair(self, first: Array, second: Array) -> tuple[Array, Array]:
         """``Φ⁻¹`` of two vectors (n,), for which Φ is read once."""
         first, second = first.copy(), second.copy()
-        _solve_pair(self._target.chart.predictor.matrix, first, second)
+        solve_pair_in_place(self._target.chart.predictor.matrix, first, second)
         return first, second
 
     @property
@@ -82,43 +82,3 @@ def rounded(target: LatentTarget) -> RoundedTarget | None:
         return None
     predictor.forget_gram()
     return RoundedTarget(target, gram)
-
-
-@compiled_in_any_order
-def _solve_pair(factor: Array, first: Array, second: Array) -> None:  # pragma: no cover - compiled
-    """``L⁻¹`` of two vectors in place, for a lower triangular, Fortran-ordered L: eight columns at once.
-
-    BLAS's own for several vectors takes as long as for one after the other.
-    """
-    columns, n = factor.T, first.size
-    for j in range(0, n - n % 8, 8):
-        _solve_square(columns, j, j + 8, first)
-        _solve_square(columns, j, j + 8, second)
-        _subtract_below(columns, j, first, second)
-    _solve_square(columns, n - n % 8, n, first)
-    _solve_square(columns, n - n % 8, n, second)
-
-
-@compiled_in_any_order
-def _subtract_below(columns: Array, j: int, first: Array, second: Array) -> None:  # pragma: no cover - compiled
-    """Take eight columns from the j-th, times those values of either vector, from what follows these."""
-    k = j + 8
-    a, b, c, d = columns[j, k:], columns[j + 1, k:], columns[j + 2, k:], columns[j + 3, k:]
-    e, f, g, h = columns[j + 4, k:], columns[j + 5, k:], columns[j + 6, k:], columns[j + 7, k:]
-    by_a, by_b, by_c, by_d, by_e, by_f, by_g, by_h = first[j:k]
-    of_a, of_b, of_c, of_d, of_e, of_f, of_g, of_h = second[j:k]
-    below, under = first[k:], second[k:]
-    for i in range(below.size):
-        made = a[i] * by_a + b[i] * by_b + c[i] * by_c + d[i] * by_d
-        below[i] -= made + e[i] * by_e + f[i] * by_f + g[i] * by_g + h[i] * by_h
-        made = a[i] * of_a + b[i] * of_b + c[i] * of_c + d[i] * of_d
-        under[i] -= made + e[i] * of_e + f[i] * of_f + g[i] * of_g + h[i] * of_h
-
-
-@compiled_in_any_order
-def _solve_square(columns: Array, start: int, end: int, vector: Array) -> None:  # pragma: no cover - compiled
-    """The rows from start to end, of the columns from start to end alone."""
-    for j in range(start, end):
-        vector[j] /= columns[j, j]
-        for i in range(j + 1, end):
-            vector[i] -= columns[j, i] * vector[j]

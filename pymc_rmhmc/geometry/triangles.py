@@ -1,4 +1,4 @@
-"""A Cholesky factor, the inverse of a triangle, and a Cholesky factor's adjoint, by blocks in compiled code.
+"""A Cholesky factor, its adjoint, the inverse of a triangle and solutions with it, by blocks in compiled code.
 
 Up to some hundreds of rows LAPACK's own take from one and a half to three times as long: they solve small triangles at
 a tenth of the speed of a product. Here narrow columns go by loops over their length, and all else is products. What is
@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.geometry.blas import multiply_by_triangle, subtract_product, subtract_symmetric_product
-from pymc_rmhmc.geometry.compilation import compiled
+from pymc_rmhmc.geometry.compilation import compiled, compiled_in_any_order
 
-__all__ = ["factorise", "factorise_in_place", "invert_in_place", "pull_back_in_place"]
+__all__ = ["factorise", "factorise_in_place", "invert_in_place", "pull_back_in_place", "solve_pair_in_place"]
 
 type Array = NDArray[np.float64]
 
@@ -218,3 +218,43 @@ def _pull_back_triangle(columns: Array, factors: Array, first: int, last: int) -
             made[i] /= factor[j]
             total += made[i] * factor[i]
         made[j] = (made[j] - total) / factor[j]
+
+
+@compiled_in_any_order
+def solve_pair_in_place(factor: Array, first: Array, second: Array) -> None:  # pragma: no cover - compiled
+    """``L⁻¹`` of two vectors in place, for a lower triangular, Fortran-ordered L: eight columns at once.
+
+    BLAS's own for several vectors takes as long as for one after the other.
+    """
+    columns, n = factor.T, first.size
+    for j in range(0, n - n % 8, 8):
+        _solve_square(columns, j, j + 8, first)
+        _solve_square(columns, j, j + 8, second)
+        _subtract_below(columns, j, first, second)
+    _solve_square(columns, n - n % 8, n, first)
+    _solve_square(columns, n - n % 8, n, second)
+
+
+@compiled_in_any_order
+def _subtract_below(columns: Array, j: int, first: Array, second: Array) -> None:  # pragma: no cover - compiled
+    """Take eight columns from the j-th, times those values of either vector, from what follows these."""
+    k = j + 8
+    a, b, c, d = columns[j, k:], columns[j + 1, k:], columns[j + 2, k:], columns[j + 3, k:]
+    e, f, g, h = columns[j + 4, k:], columns[j + 5, k:], columns[j + 6, k:], columns[j + 7, k:]
+    by_a, by_b, by_c, by_d, by_e, by_f, by_g, by_h = first[j:k]
+    of_a, of_b, of_c, of_d, of_e, of_f, of_g, of_h = second[j:k]
+    below, under = first[k:], second[k:]
+    for i in range(below.size):
+        made = a[i] * by_a + b[i] * by_b + c[i] * by_c + d[i] * by_d
+        below[i] -= made + e[i] * by_e + f[i] * by_f + g[i] * by_g + h[i] * by_h
+        made = a[i] * of_a + b[i] * of_b + c[i] * of_c + d[i] * of_d
+        under[i] -= made + e[i] * of_e + f[i] * of_f + g[i] * of_g + h[i] * of_h
+
+
+@compiled_in_any_order
+def _solve_square(columns: Array, start: int, end: int, vector: Array) -> None:  # pragma: no cover - compiled
+    """The rows from start to end, of the columns from start to end alone."""
+    for j in range(start, end):
+        vector[j] /= columns[j, j]
+        for i in range(j + 1, end):
+            vector[i] -= columns[j, i] * vector[j]

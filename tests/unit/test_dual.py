@@ -9,7 +9,7 @@ import pytest
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
-from pymc_rmhmc.geometry.charts.dual import weigh
+from pymc_rmhmc.geometry.charts.dual import factor_of_sites, roots_of_sites, variances_of_sites, weigh
 from pymc_rmhmc.geometry.prior import PriorFailure
 from tests.unit.toys import kernel
 
@@ -79,3 +79,19 @@ def test_strong_sites_and_a_prior_of_high_condition_are_not():
     covariance = np.asfortranarray(1e4 * kernel(n, amplitude=1.0, jitter=1e-10))
     has_factor, *_ = weigh(covariance, np.zeros(n), 1e8 * np.linspace(0.0, 10.0, n), np.full(n, 1e8))
     assert has_factor
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
+def test_variances_are_exact_whatever_the_sites_say(scale):
+    """Beside a site that says 1e14 times what the prior does, one that says next to nothing, and one that is silent."""
+    n = 6
+    covariance = np.asfortranarray(scale * kernel(n, lengthscale=0.3, jitter=1e-6))
+    precision = np.array([1e14, 3.0, 0.0, 1e-9, 1e6, 0.9]) / scale
+    roots = roots_of_sites(precision, covariance.diagonal())
+    has_factor, inner = factor_of_sites(covariance, roots[0])
+    assert has_factor
+    with mp.workdps(60):
+        whole = mp.matrix(covariance.tolist()) ** -1 + mp.diag(precision.tolist())
+        inverse = whole**-1
+        expected = [float(inverse[i, i]) for i in range(n)]
+    np.testing.assert_allclose(variances_of_sites(covariance, inner, roots), expected, rtol=1e-9)

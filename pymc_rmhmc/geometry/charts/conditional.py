@@ -41,6 +41,7 @@ from pymc_rmhmc.geometry.charts.dual import (
     place_noise,
     roots_of_sites,
     shift_noise,
+    variances_of_sites,
     weigh,
 )
 from pymc_rmhmc.geometry.charts.moving_sites import slope_by_powers
@@ -50,7 +51,6 @@ from pymc_rmhmc.geometry.linalg import (
     cholesky_adjoint_of_product,
     inverse_of_product,
     multiply_lower,
-    solve_columns,
     solve_lower,
 )
 from pymc_rmhmc.geometry.loops import add_covariance_terms, log_diagonal
@@ -116,9 +116,7 @@ class SitesOnCovariance(ABC):
 
     def marginals(self) -> tuple[Array, Array]:
         """Mean and variance (n,) of each site under the prior times the sites' factors."""
-        half = solve_columns(self._inner, np.asfortranarray(self._root[:, None] * self._covariance))
-        variance = self._covariance.diagonal() - np.einsum("ij,ij->j", half, half)
-        return self._centre, np.maximum(variance, 0.0)
+        return self._centre, variances_of_sites(*self.weighted)
 
     @property
     def centre(self) -> Array:

@@ -24,7 +24,7 @@ from scipy.linalg import lapack
 from pymc_rmhmc.geometry.charts.arrow import Arrow
 from pymc_rmhmc.geometry.charts.arrow_pattern import arrow_pattern
 from pymc_rmhmc.geometry.charts.conditional import factor_in_place
-from pymc_rmhmc.geometry.charts.dual import dual, roots_of_sites
+from pymc_rmhmc.geometry.charts.dual import dual, roots_of_sites, variances_of_sites
 from pymc_rmhmc.geometry.linalg import (
     identity_plus_scaled,
     inverse_lower,
@@ -374,9 +374,7 @@ class ManyCoefficientsInner(_Inner):
 
     def variances(self) -> Array:
         """The diagonal of ``A D E⁻¹ D Aᵀ``, (n,)."""
-        half = solve_columns(self._factor, np.asfortranarray(self._whole.site_root[:, None] * self._covariance))
-        variance = self._covariance.diagonal() - np.einsum("ij,ij->j", half, half)
-        return np.asarray(np.maximum(variance, 0.0))
+        return variances_of_sites(self._covariance, self._factor, self._roots)
 
     def _half_log_determinant_slope(self) -> Array:
         half = solve_columns(self._factor, self._whole.rooted.copy(order="F"))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.geometry.blas import multiply_in_place, solve_in_place
 from pymc_rmhmc.geometry.compilation import compiled
+from pymc_rmhmc.geometry.linalg import inverse_lower, multiply_lower
 from pymc_rmhmc.geometry.loops import identity_plus_scaled
 from pymc_rmhmc.geometry.symmetric import multiply_symmetric
 from pymc_rmhmc.geometry.triangles import factorise_in_place
@@ -30,6 +31,7 @@ __all__ = [
     "place_noise",
     "roots_of_sites",
     "shift_noise",
+    "variances_of_sites",
     "weigh",
 ]
 
@@ -84,6 +86,19 @@ def dual(covariance: Array, inner: Array, roots: Array, vector: Array) -> Array:
 def gram(covariance: Array, inner: Array, roots: Array, vector: Array) -> Array:  # pragma: no cover - compiled
     """``(Q⁻¹ + W̄)⁻¹ v = Q (I + W̄Q)⁻¹ v``, (n,)."""
     return multiply_symmetric(covariance, dual(covariance, inner, roots, vector))
+
+
+def variances_of_sites(covariance: Array, inner: Array, roots: Array) -> Array:
+    """The diagonal of ``(Q⁻¹ + W̄)⁻¹``, (n,).
+
+    It is ``(1 - (B⁻¹)ᵢᵢ) / w̄ᵢ`` of strong sites, and ``Qᵢᵢ - qᵢᵀ s B⁻¹ s qᵢ`` of weak ones.
+    """
+    inverse, weak = inverse_lower(inner), roots[1] > 0.0
+    found = roots[2] ** 2 * (1.0 - np.einsum("ij,ij->j", inverse, inverse))
+    if weak.any():
+        half = multiply_lower(inverse, roots[0][:, None] * covariance[:, weak])
+        found[weak] = covariance.diagonal()[weak] - np.einsum("ij,ij->j", half, half)
+    return np.asarray(np.maximum(found, 0.0))
 
 
 @compiled
