@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.traversal import ancestors, toposort
+from pytensor.graph.traversal import toposort
+from pytensor.scan.op import Scan
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.shape import Reshape, SpecifyShape
@@ -15,17 +16,17 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.graphs import LINEAR_OPERATIONS, core_op, inlined, operation_name, reaches, reaches_by_value
 
-__all__ = ["PRODUCTS", "SHAPING", "first_bend", "goes_one_by_one", "is_linear", "passed_on", "predictor_node"]
+__all__ = ["PRODUCTS", "SHAPING", "bends", "first_bend", "goes_one_by_one", "is_linear", "passed_on", "predictor_node"]
 
 # Operations through which a sum of inputs goes as the sum of what they make of each, beside `LINEAR_OPERATIONS`.
 SHAPING = {
     "DimShuffle", "Reshape", "Subtensor", "AdvancedSubtensor", "AdvancedSubtensor1", "Join", "Sum", "SpecifyShape",
-    "MakeVector", "Alloc", "ViewOp", "Split", "ExtractDiag", "TensorFromScalar", "ScalarFromTensor",
+    "MakeVector", "Alloc", "ViewOp", "Split", "ExtractDiag", "TensorFromScalar", "ScalarFromTensor", "Repeat", "Assert",
 }  # fmt: skip
 SOLUTIONS = {"Solve", "SolveTriangular", "CholeskySolve"}
 # What only moves values of its first input.
 ONE_BY_ONE = (DimShuffle, Reshape, SpecifyShape, ViewOp, Subtensor, AdvancedSubtensor)
-PRODUCTS = {"Mul", "Dot", "Matmul", "BatchedDot", "Dot22", "StructuredDot"}
+PRODUCTS = {"Mul", "Dot", "Matmul", "BatchedDot", "Dot22", "StructuredDot", "Convolve1d"}
 
 
 def is_linear(
@@ -35,23 +36,45 @@ def is_linear(
 
     What is reached through one of the ends, other random variables, does not count.
     """
+    return all(_is_affine(node, moves) for node, moves in _between(expression, variables, ends))
+
+
+def bends(
+    expression: TensorVariable, variables: Sequence[TensorVariable], ends: Iterable[TensorVariable] = ()
+) -> bool:
+    """Whether an operation between some variables and an expression is known not to be affine in all of them.
+
+    Of a Scan, or of an operation that is not PyTensor's, nothing is known.
+    """
+    unlike = [node.op for node, moves in _between(expression, variables, ends) if not _is_affine(node, moves)]
+    return any(type(op).__module__.startswith("pytensor.") and not isinstance(op, Scan) for op in unlike)
+
+
+def _between(
+    expression: TensorVariable, variables: Sequence[TensorVariable], ends: Iterable[TensorVariable]
+) -> list[tuple[Apply, list[bool]]]:
+    """The operations between some variables and an expression, in order, and which inputs of each move with these.
+
+    What is between them and a shape alone is not between them and a value.
+    """
     stops = [end for end in ends if end not in variables]
     (expression,), held = inlined([expression], [*variables, *stops]), set(variables)
-    moving: dict[Variable, bool] = dict.fromkeys(stops, False)
-    between = {
-        v.owner
-        for v in ancestors([expression], blockers=[*variables, *stops])
-        if v.owner is not None and v not in held and reaches_by_value(v, held, moving)
-    }
-    return all(_is_affine(node, [reaches_by_value(i, held, moving) for i in node.inputs]) for node in between)
+    known: dict[Variable, bool] = dict.fromkeys(stops, False)
+    moving: dict[Apply, list[bool]] = {}
+    waiting: list[Variable] = [expression]
+    while waiting:
+        at = waiting.pop()
+        if at.owner is None or at in held or at.owner in moving or not reaches_by_value(at, held, known):
+            continue
+        moving[at.owner] = [reaches_by_value(i, held, known) for i in at.owner.inputs]
+        waiting += at.owner.inputs
+    in_order = toposort([expression], blockers=[*variables, *stops])
+    return [(node, moving[node]) for node in in_order if node in moving]
 
 
 def first_bend(expression: TensorVariable, variables: Sequence[TensorVariable]) -> str:
     """The name of the first operation between some variables and an expression that is not affine in them, or ""."""
-    (expression,) = inlined([expression], variables)
-    known: dict[Variable, bool] = {}
-    for node in toposort([expression], blockers=variables):
-        moves = [reaches_by_value(i, variables, known) for i in node.inputs]
+    for node, moves in _between(expression, variables, ()):
         if not _is_affine(node, moves):
             scalar = getattr(core_op(node.outputs[0]), "scalar_op", None)
             return str(getattr(scalar, "name", None) or operation_name(node.outputs[0])).lower()
@@ -75,15 +98,15 @@ def passed_on(node: Apply, moves: Sequence[bool]) -> list[int] | None:
     op = core_op(node.outputs[0])
     name, kind = operation_name(node.outputs[0]), type(op).__name__
     everything = list(range(len(moves)))
-    if kind in ("Join", "MakeVector"):  # an axis, where it is an input, has no dimensions
-        return [i for i in everything if kind == "MakeVector" or node.inputs[i].ndim]
+    if kind in ("Join", "MakeVector", "BlockDiagonal"):  # an axis, where it is an input, has no dimensions
+        return [i for i in everything if kind != "Join" or node.inputs[i].ndim]
     if kind in ("IncSubtensor", "AdvancedIncSubtensor", "AdvancedIncSubtensor1"):  # of a part, another value
         return None if any(moves[2:]) else [0, 1]
     if kind in SHAPING or (isinstance(op, CumOp) and op.mode == "add"):  # a random walk is the sum of its steps
         # An index or a shape that moves is no number that is passed on.
         return None if any(moves[1:]) else [0]
     if name in LINEAR_OPERATIONS:
-        return [1] if name == "Second" else everything
+        return ([1] if name == "Second" else everything) if node.outputs[0].dtype.startswith("float") else None
     if name in SOLUTIONS:  # of equations, by their right-hand side
         return [1] if len(moves) == 2 and not moves[0] else None
     if name == "Switch":

@@ -3,7 +3,7 @@
 A predictor's graph can take any route from the latent values to the observations: indexing, slices,
 transposes, sums, products with a design matrix. Instead of following the operations one by one, the form is
 found from what the graph gives for chosen inputs, and checked on random ones: a map that agrees with its
-linear form at random points of very different size is that form.
+linear form at random points of very different sizes is that form.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ type Array = NDArray[np.float64]
 type Predictor = Callable[[Sequence[Array]], Array]
 
 # A predictor is evaluated in double precision: an affine map reproduces itself to a few units in the last
-# place of the largest number involved, and a curved one misses by much more at one of the two sizes.
+# place of the largest number involved, and a curved one misses by much more at one of these sizes. What is known
+# to curve by its graph does not come here.
 RELATIVE_TOLERANCE = 1e-8
-SIZES = (1.0, 50.0)
+SIZES = (1.0, 50.0, 2500.0)
 # Units in the last place, of the numbers that go into it, by which what reads one value may miss it.
 UNITS = 64.0
 

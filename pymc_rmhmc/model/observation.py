@@ -14,12 +14,12 @@ from pytensor.scan.op import Scan
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedLikelihoodError, UnsupportedModelError
-from pymc_rmhmc.model.affine import predictor_node
+from pymc_rmhmc.model.affine import bends, first_bend, predictor_node
 from pymc_rmhmc.model.graphs import is_of_dims, reaches
 from pymc_rmhmc.model.likelihoods import Likelihood, Reading, read_likelihood
 from pymc_rmhmc.model.priors import LatentVariable
 
-__all__ = ["LEAVE_OUT", "Observation", "distribution_of", "names_of", "observations_of"]
+__all__ = ["LEAVE_OUT", "Observation", "curve_in_words", "distribution_of", "names_of", "observations_of"]
 
 # For the words of errors.
 LEAVE_OUT = "leave them out of the data, and give the latent values of the others alone (f[seen])"
@@ -112,17 +112,23 @@ def _observation(
             f"{variable.name} has a total_size, which scales its log density and is for variational inference: leave "
             "total_size out, and give all of the data"
         )
-    found = read_likelihood(variable)
-    if found is not None and not any(reaches(other, latents, model.basic_RVs) for other in found[1].others):
-        return Observation(variable, value, *found)
-    # Where another parameter reads latent values too, or it alone, the closed forms are of no use.
     read = [source for source in sources if reaches(variable, [source], model.basic_RVs)]
+    found, apart, curved = read_likelihood(variable), False, False
+    if found is not None:
+        apart = any(reaches(other, latents, model.basic_RVs) for other in found[1].others)
+        curved = bends(found[1].eta, read, model.basic_RVs)
+        if not (apart or curved):
+            return Observation(variable, value, *found)
+    # Where another parameter reads latent values too, or it alone, or where a predictor is not affine in them, the
+    # closed forms are of no use.
     node = predictor_node(variable, read, model.basic_RVs) if read else None
-    if found is not None and node is None and len(read) > 1:
+    if node is None and len(read) > 1 and apart:
         raise UnsupportedLikelihoodError(
             f"{names_of(latents)} enter {variable.name} by several of its parameters: sample with NUTS, or name in "
             "vars those that enter by one"
         )
+    if node is None and len(read) > 1 and found is not None:
+        raise UnsupportedModelError(f"{curve_in_words(model, variable, found[1].eta, read)} Sample with NUTS")
     _check_unregistered(variable, read, node)
     return Observation(variable, value, None, None if node is None else Reading(node, {}), node)
 
@@ -142,6 +148,25 @@ def _check_unregistered(variable: TensorVariable, read: list[TensorVariable], no
     between = ancestors([variable], blockers=read if len(read) == 1 or node is None else [node])
     if any(v.owner is not None and isinstance(v.owner.op, Scan) for v in between):
         raise UnsupportedLikelihoodError(f"the likelihood {name} of {variable.name} contains a Scan: sample with NUTS")
+
+
+def curve_in_words(
+    model: pm.Model, variable: TensorVariable, eta: TensorVariable, sources: Sequence[TensorVariable]
+) -> str:
+    """That a predictor is not affine in the sources that it reads, as a sentence."""
+    read = [source for source in sources if reaches(eta, [source])]
+    names, bend = ", ".join(_name_of(model, source) for source in read), first_bend(eta, read)
+    through = f"a non-linear map `{bend}`" if bend else "a map that is linear but for too large an error of rounding"
+    return f"{variable.name}: its predictor depends on {names} through {through}."
+
+
+def _name_of(model: pm.Model, source: TensorVariable) -> str:
+    """A source's own name, or those of the whitened values that it is made of."""
+    if source.name is not None:
+        return names_of([source])
+    held = set(ancestors([source]))
+    within = [v for v in model.free_RVs if v in held]
+    return names_of([v for v in within if str(v.name).endswith("_rotated_")] or within)
 
 
 def distribution_of(variable: TensorVariable) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,16 +10,16 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError, UnsupportedModelError
-from pymc_rmhmc.model.affine import first_bend, is_linear
+from pymc_rmhmc.model.affine import is_linear
 from pymc_rmhmc.model.dependence import linear_inputs
-from pymc_rmhmc.model.graphs import Evaluator, reaches, substitute
+from pymc_rmhmc.model.elsewhere import points_elsewhere
+from pymc_rmhmc.model.graphs import Evaluator, substitute
 from pymc_rmhmc.model.likelihoods import LikelihoodKernel
 from pymc_rmhmc.model.linear_form import LinearForm, NotLinear, SourceMap, is_affine, read_linear_form
-from pymc_rmhmc.model.observation import Observation, names_of
+from pymc_rmhmc.model.observation import Observation, curve_in_words
 from pymc_rmhmc.model.site_likelihood import BoundTerm
 
 __all__ = ["AffineReader", "RegisteredReader", "first_line", "predictor_of", "predictor_of_data"]
@@ -30,8 +29,6 @@ type Point = dict[str, np.ndarray]
 type SiteOf = Callable[[Sequence[SourceMap]], NDArray[np.int64]]
 type Shapes = Sequence[tuple[int, ...]]
 
-# How far what moves a predictor's matrix is moved, up and down, to where it has to be affine as well.
-ELSEWHERE = (1.0, 5.0)
 # Of the numbers that go into a predictor: what is more than the rounding of intermediate results has moved.
 MOVED = 1e-12
 
@@ -57,7 +54,11 @@ class AffineReader:
         valued = predictor_of(model, observation, self._holders)
         self.linear_inputs = linear_inputs(model, valued, list(self._holders.values()))
         self.shared = list(self._predictor.shared)
-        self._why_not_linear = _reason(model, self.name, observation.reading.eta, sources)
+        self._why_not_linear = (
+            f"{curve_in_words(model, observation.variable, observation.reading.eta, sources)} RMHMC needs a predictor "
+            "that is affine in the latent values behind one of the registered links: register the likelihood with "
+            "register_likelihood, or sample with NUTS."
+        )
         self._is_affine = is_linear(observation.reading.eta, sources, model.basic_RVs)
         self._form: LinearForm | None = None
         self._seen: list[Any] = [None] * len(self.linear_inputs.shared)
@@ -92,14 +93,9 @@ class AffineReader:
 
     def _check_elsewhere(self, point: Point, shapes: Shapes) -> None:
         """What curves a predictor may be multiplied by 0 where the model begins."""
-        if self._is_affine or not self.linear_inputs.values:
+        if self._is_affine:
             return
-        for size, sign in itertools.product(ELSEWHERE, (1.0, -1.0)):
-            rng, moved = np.random.default_rng(0), dict(point)
-            for name in self.linear_inputs.values:
-                value = np.asarray(point[name])
-                if value.dtype.kind == "f":
-                    moved[name] = value + sign * size * rng.uniform(0.5, 1.5, value.shape)
+        for moved in points_elsewhere(point, self.linear_inputs.values):
 
             def predictor(sources: Sequence[Array], moved: Point = moved) -> Array:
                 with np.errstate(all="ignore"):
@@ -253,25 +249,3 @@ def _placeholder(source: TensorVariable) -> TensorVariable:
 def _vector(values: Any, shape: tuple[int, ...]) -> Array:
     """Values broadcast to the observations and raveled, contiguous and float64."""
     return np.ascontiguousarray(np.broadcast_to(np.asarray(values, dtype=np.float64), shape)).ravel()
-
-
-def _reason(model: pm.Model, name: str, eta: TensorVariable, sources: Sequence[TensorVariable]) -> str:
-    """Why a predictor is not affine, for the error that may be needed."""
-    read = [source for source in sources if reaches(eta, [source])]
-    names = ", ".join(_name_of(model, source) for source in read)
-    bend = first_bend(eta, read)
-    through = f"a non-linear map `{bend}`" if bend else "a map that is linear but for too large an error of rounding"
-    return (
-        f"{name}: its predictor depends on {names} through {through}. RMHMC needs a predictor that is affine in the "
-        "latent values behind one of the registered links: register the likelihood with register_likelihood, or sample "
-        "with NUTS."
-    )
-
-
-def _name_of(model: pm.Model, source: TensorVariable) -> str:
-    """A source's own name, or those of the whitened values that it is made of."""
-    if source.name is not None:
-        return names_of([source])
-    held = set(ancestors([source]))
-    within = [v for v in model.free_RVs if v in held]
-    return names_of([v for v in within if str(v.name).endswith("_rotated_")] or within)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError, UnsupportedLikelihoodError, UnsupportedModelError
+from pymc_rmhmc.model.elsewhere import points_elsewhere
 from pymc_rmhmc.model.graphs import PYTHON_MODE, Evaluator, shared_inputs, substitute
 from pymc_rmhmc.model.likelihoods import FallbackKernel, has_diagonal_hessian
 from pymc_rmhmc.model.linear_form import LinearForm, SourceMap
@@ -90,12 +92,12 @@ class GraphLikelihood:
             If observations have no finite log density whatever the values are.
         """
         data = tuple(s.get_value(borrow=True) for s in self.shared)
-        arguments = tuple(np.asarray(a) for a in (*(point[name] for name in self.inputs), *data))
+        arguments = self._arguments(point, data)
         # Data that are replaced are other arrays: what was checked need not be checked for every draw.
         if self._checked is None or any(a is not b for a, b in zip(self._checked, data, strict=True)):
             self._check_data(np.ravel(own), arguments)
             try:
-                self._check_diagonal(arguments)
+                self._check_diagonal(point, data)
             except (NotImplementedError, NullTypeGradError) as error:
                 raise UnsupportedLikelihoodError(
                     f"PyTensor cannot differentiate the log density of {self.name} ({first_line(error)}): sample with "
@@ -104,10 +106,12 @@ class GraphLikelihood:
             self._checked = data
         return arguments
 
-    def _check_diagonal(self, arguments: tuple[Array, ...]) -> None:
+    def _arguments(self, point: Point, data: tuple[Any, ...]) -> tuple[Array, ...]:
+        return tuple(np.asarray(a) for a in (*(point[name] for name in self.inputs), *data))
+
+    def _check_diagonal(self, point: Point, data: tuple[Any, ...]) -> None:
         """Every observation may depend on one latent value, and must have a slope there."""
-        size = self.size
-        rng = np.random.default_rng(0)
+        size, arguments = self.size, self._arguments(point, data)
         slope = self.kernel.gradient(0.5 * np.random.default_rng(1).standard_normal(size), arguments)[1]
         lost = np.count_nonzero(np.isnan(slope))
         if lost:
@@ -115,11 +119,26 @@ class GraphLikelihood:
                 f"the derivative of the log density of {self.name}, as PyTensor finds it, is not a number for {lost} "
                 f"of {size} latent values near 0: register it with a slope of its own (register_likelihood)."
             )
-        if not has_diagonal_hessian(lambda eta: self.kernel.gradient(eta, arguments)[1], np.zeros(size), rng):
+        if not (self._is_diagonal(arguments) and self._is_diagonal_elsewhere(point, data)):
             raise UnsupportedLikelihoodError(
                 f"the likelihood of {self.name} does not factorise over the latent values: an observation depends "
                 "on several of them through a map that is not linear. Sample this model with NUTS."
             )
+
+    def _is_diagonal(self, arguments: tuple[Array, ...], *, finite: bool = True) -> bool:
+        return has_diagonal_hessian(
+            lambda eta: self.kernel.gradient(eta, arguments)[1], np.zeros(self.size), np.random.default_rng(0),
+            finite=finite,
+        )  # fmt: skip
+
+    def _is_diagonal_elsewhere(self, point: Point, data: tuple[Any, ...]) -> bool:
+        """What mixes latent values may be multiplied by 0 where the model begins."""
+        for moved in points_elsewhere(point, self.inputs):
+            # An index that is out of range there says nothing of where it is not.
+            with contextlib.suppress(Exception):
+                if not self._is_diagonal(self._arguments(moved, data), finite=False):
+                    return False
+        return True
 
     def _check_data(self, own: Array, arguments: tuple[Array, ...]) -> None:
         """Every observation must have a finite log density at some latent value out of a wide range."""

@@ -13,9 +13,10 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.geometry.target import LatentTarget
-from pymc_rmhmc.steps.chain_sampler import NEARNESS, ChainSampler, ChainState, in_words
+from pymc_rmhmc.steps.chain_sampler import NEARNESS, ChainSampler, ChainState
 from pymc_rmhmc.steps.options import Plan
 from pymc_rmhmc.steps.site_fits import fitted_sites, new_fit
+from pymc_rmhmc.steps.words import in_words
 
 __all__ = ["BlockSampler", "BlockState"]
 
@@ -173,15 +174,15 @@ class BlockSampler(ChainSampler):
             state.fit = new_fit(self.plan.metric, eta.size)
         state.fit.add(eta, self._likelihood.gradient(eta)[1])
 
-    def _refit(self, rng: np.random.Generator) -> None:
+    def _refit(self, rng: np.random.Generator, *, with_sites: bool) -> None:
         state = self.state
         fit, state.fit = state.fit, None
-        sites = None if fit is None or state.sites is None else fitted_sites(fit, state.sites)
-        if sites is None:
-            return
-        state.sites, state.coordinates = sites, None
-        self._build()
-        if state.step_size is not None:
+        sites = None if fit is None or state.sites is None or not with_sites else fitted_sites(fit, state.sites)
+        if sites is not None:
+            state.sites, state.coordinates = sites, None
+        if sites is not None or not with_sites:
+            self._build()
+        if state.step_size is not None and sites is not None:
             state.step_size.restart(state.step_size.average)
 
 

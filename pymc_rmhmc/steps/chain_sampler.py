@@ -22,8 +22,9 @@ from pymc_rmhmc.dynamics.trajectory import JitteredPath, Transition, single_step
 from pymc_rmhmc.errors import ConfigurationError, SamplingError
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.options import Plan
+from pymc_rmhmc.steps.words import advice_for, cut_short, part_of_path, path_in_words, sites_kept
 
-__all__ = ["NEARNESS", "ChainSampler", "ChainState", "in_words", "refit_iterations"]
+__all__ = ["NEARNESS", "ChainSampler", "ChainState", "refit_iterations"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, Array]
@@ -36,21 +37,8 @@ ENOUGH_TUNING = 50
 LEAST_OF_PATH = 0.1
 # Of a path that is covered but for so much nothing is said.
 WHOLE_PATH = 0.9
-MOST_SAID = 10
 # A draw of an approximation that has no density, or next to none, is tried again so much nearer its centre.
 NEARNESS = (1.0, 0.5, 0.25, 0.0)
-HOPELESS = "the metric does not fit the posterior. Reparametrise the model, or sample it with NUTS."
-HOPELESS_SITES = (
-    "the constant Gaussian sites of the flat metric do not fit the likelihood, which has several modes in a latent "
-    "value, or is far from log-concave. "
-)
-HOPELESS_PRIOR = (
-    "the posterior is not what the flat metric takes it for, although the likelihood is log-concave. Look at the "
-    "values of the hyperparameters in tuning: a prior may allow some at which the covariance is next to singular, or "
-    "explodes. Give narrower priors, or sample all of it with NUTS."
-)
-# Of the curvatures that a likelihood may give, those that are positive where it has several modes.
-ALWAYS_POSITIVE = ("fisher", "softabs")
 
 
 def refit_iterations(tune: int) -> tuple[int, ...]:
@@ -62,12 +50,6 @@ def refit_iterations(tune: int) -> tuple[int, ...]:
             ends.append(end)
             last = end
     return tuple(ends)
-
-
-def in_words(values: Point) -> str:
-    """Values by name, for a message; of long arrays only how many they are."""
-    said = [np.round(v, 3).tolist() if np.size(v) <= MOST_SAID else f"({np.size(v)} values)" for v in values.values()]
-    return ", ".join(f"{name} = {value}" for name, value in zip(values, said, strict=True))
 
 
 @dataclass_state
@@ -148,7 +130,8 @@ class ChainSampler(ABC):
             state.judged = True
             self._judge()
         outcome = self._move(rng, tuning=tuning)
-        if tuning and state.refits and state.iteration < state.refits[-1]:
+        # Where a slope cannot be computed, as beside a discrete value, there is nothing to fit to.
+        if tuning and state.refits and state.iteration < state.refits[-1] and not self._has_failed:
             self._observe()
         state.iteration += 1
         return outcome
@@ -156,10 +139,12 @@ class ChainSampler(ABC):
     def _move(self, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
         """A trajectory, and in tuning what its acceptance says of the step size."""
         n_steps, step_size = self.plan.length.draw(self.current_step_size(tuning=tuning), rng)
+        failed = self._has_failed
         outcome = transition(self._hamiltonian, self.plan.integrator, self._phase, n_steps, step_size, rng)
         if outcome.accepted:
             self._keep(outcome.state)
-        if tuning and self.state.step_size is not None:
+        # Where not even a first step can be made, none is too long.
+        if tuning and self.state.step_size is not None and not failed:
             self.state.step_size.update(outcome.acceptance)
         return outcome
 
@@ -179,21 +164,34 @@ class ChainSampler(ABC):
     def _refit_where_it_holds(self, values: Array, rng: np.random.Generator) -> None:
         """Refit, but not to a chart in which the chain would stand at no density and could never leave.
 
-        Such are the sites of a window in which the chain hardly moved: they seem to know everything.
+        Such are the sites of a window in which the chain hardly moved: they seem to know everything. They stay as they
+        are then, and all else is refitted.
         """
-        held, failed = copy.copy(self.state), self._hamiltonian.failure(self._phase)
-        try:
-            self._refit(rng)
-            if self._phase is None:
-                self._enter(values, rng)
-            if failed or not self._hamiltonian.failure(self._phase):
+        failed, held = self._has_failed, self.state
+        for with_sites in (True, False):
+            self.state = copy.copy(held)
+            self.state.step_size = copy.copy(held.step_size)
+            if self._holds_after_refit(values, rng, with_sites=with_sites) or failed:
                 return
-        except PriorFailure:
-            pass
+            held.dropped_refits += int(with_sites)
         self.state = held
-        held.dropped_refits += 1
         self._build()
         self._enter(values, rng)
+
+    def _holds_after_refit(self, values: Array, rng: np.random.Generator, *, with_sites: bool) -> bool:
+        """Refit, and stand at the same values; whether the chain has a density there."""
+        try:
+            self._refit(rng, with_sites=with_sites)
+            if self._phase is None:
+                self._enter(values, rng)
+        except PriorFailure:
+            return False
+        return not self._has_failed
+
+    @property
+    def _has_failed(self) -> bool:
+        """Whether the log density or its gradient cannot be computed where the chain stands."""
+        return bool(self._hamiltonian.failure(self._phase))
 
     def _judge(self) -> None:
         """At the end of tuning, stop a chain that would hardly move.
@@ -207,59 +205,29 @@ class ChainSampler(ABC):
             If the trajectories cover less than a tenth of their path.
         """
         if self.state.iteration >= ENOUGH_TUNING and self._part_of_path() < LEAST_OF_PATH:
+            advice = advice_for(self.plan.metric, self._curvatures, prior_moves=self._prior_moves)
             raise SamplingError(
-                f"{self.name}: after {self.state.iteration} tuning draws {self._path_words()}: {self._advice()} If the "
+                f"{self.name}: after {self.state.iteration} tuning draws {self._path_words()}: {advice} If the "
                 "chain is right and no more than slow, raise max_steps or give n_steps."
             )
-
-    def _advice(self) -> str:
-        """What to sample with in place of a hopeless metric: one for which the likelihood has a curvature, or NUTS."""
-        if not self.plan.metric.uses_sites:
-            return HOPELESS
-        # A likelihood has a Hessian for a curvature only where that is never negative.
-        if "hessian" in self._curvatures():
-            return HOPELESS_PRIOR if self._prior_moves else HOPELESS
-        metrics = [kind for kind in ALWAYS_POSITIVE if kind in self._curvatures()]
-        if not metrics:
-            return f"{HOPELESS_SITES}Sample it with NUTS."
-        return (
-            f'{HOPELESS_SITES}Sample the latent values with metric="{metrics[0]}" (and hyperparameters with '
-            "PyMC's own steps beside it), or all of it with NUTS."
-        )
 
     def remarks(self) -> str:
         """What makes the chain slow, in words; empty where nothing does.
 
         It may be that `max_steps` ends trajectories before their path does, or that sites could not be refitted.
         """
-        said = []
-        if self._part_of_path() < WHOLE_PATH:
-            said.append(
-                f"{self.name}: {self._path_words()}, so that it is cut short. The chain is right and slow: raise "
-                "max_steps, reparametrise the model, or try another metric."
-            )
-        if self.state.dropped_refits:
-            said.append(
-                f"{self.name}: in tuning the log density was not finite with the sites that draws gave "
-                f"({self.state.dropped_refits} of {len(self.state.refits)} times), and the sites before were kept. "
-                "The chain is right, and may be slow."
-            )
-        return " ".join(said)
+        said = [
+            cut_short(self.name, self._path_words()) if self._part_of_path() < WHOLE_PATH else "",
+            sites_kept(self.name, self.state.dropped_refits, len(self.state.refits)),
+        ]
+        return " ".join(filter(None, said))
 
     def _part_of_path(self) -> float:
         """What `max_steps` of the adapted steps cover of the path."""
-        length, adaptation = self.plan.length, self._adaptation
-        if adaptation is None or not isinstance(length, JitteredPath):
-            return 1.0
-        return adaptation.average * length.max_steps / length.path_length
+        return 1.0 if self._adaptation is None else part_of_path(self.plan.length, self._adaptation.average)
 
     def _path_words(self) -> str:
-        length, step_size = self.plan.length, self.average_step_size()
-        assert isinstance(length, JitteredPath)
-        return (
-            f"only steps of {step_size:.2g} are accepted, and {length.max_steps} of them cover "
-            f"{length.max_steps * step_size:.2g} of a path of {length.path_length:.2g}"
-        )
+        return path_in_words(self.plan.length, self.average_step_size())
 
     def where_refused(self) -> str:
         """Where the prior could last not be factorised, in words; empty if it always could."""
@@ -372,8 +340,11 @@ class ChainSampler(ABC):
         """Take a tuning draw into what will be refitted."""
 
     @abstractmethod
-    def _refit(self, rng: np.random.Generator) -> None:
-        """Refit sites and scales to the window's draws; where it changes anything the chain then stands nowhere."""
+    def _refit(self, rng: np.random.Generator, *, with_sites: bool) -> None:
+        """Refit scales, and sites if they are to be, to the window's draws; then the chain may stand nowhere.
+
+        Draws that gave sites of no use are forgotten.
+        """
 
     def _begin(self, values: Array, rng: np.random.Generator, *, approximated: bool) -> None:
         """Stand at the chain's first values, which must have a density, and choose a step size there.
@@ -381,7 +352,7 @@ class ChainSampler(ABC):
         Whether they come of an approximation is for the words of the error.
         """
         self._enter(values, rng)
-        if self._hamiltonian.failure(self._phase):
+        if self._has_failed:
             instead = (
                 "Nor was a draw of the approximation of use." if approximated
                 else 'Or let the chain start from the Laplace approximation with init="laplace".'

@@ -27,9 +27,10 @@ from pymc_rmhmc.geometry.held_sites import HeldSites
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.alternation import Alternation, Round, together
-from pymc_rmhmc.steps.chain_sampler import NEARNESS, ChainSampler, ChainState, in_words
+from pymc_rmhmc.steps.chain_sampler import NEARNESS, ChainSampler, ChainState
 from pymc_rmhmc.steps.options import Plan
 from pymc_rmhmc.steps.site_fits import fitted_sites, new_fit
+from pymc_rmhmc.steps.words import in_words
 
 __all__ = ["JointSampler", "JointState"]
 
@@ -244,6 +245,7 @@ class JointSampler(ChainSampler):
         if self._alternation is None:
             return super()._move(rng, tuning=tuning)
         rejected, step_size = 1.0 - self.state.trial[1], self.current_step_size(tuning=tuning)
+        failed = self._has_failed
         need = rejected * min(1.0, rejected / MUCH_REJECTED)
         before = [self._move_jointly(rng, tuning=tuning)] if rng.random() < JOINT_BY_REJECTED * need else []
         self._phase = None  # it holds the factors of where the draw began
@@ -254,7 +256,7 @@ class JointSampler(ChainSampler):
             before.append(self._alternation.move_parameters(rng))
         rounds = self._alternation.draw(step_size, rng)
         self._keep(GaussianState(self._alternation.joint_point, np.empty(0)))
-        if tuning:
+        if tuning and not failed:
             self._learn(rounds)
         return together(rounds, before)
 
@@ -340,15 +342,18 @@ class JointSampler(ChainSampler):
         fitted = fitted_sites(fit, held.sites if isinstance(held, MovingSites) else held)
         return held if fitted is None else moving_sites(block, theta, fitted, fit.centre, fit.variance)
 
-    def _refit(self, rng: np.random.Generator) -> None:
+    def _refit(self, rng: np.random.Generator, *, with_sites: bool) -> None:
         state = self.state
         if state.marginals is None or not state.thetas:
             return
         thetas, scores = np.array(state.thetas), np.array(state.scores)
-        state.sites = tuple(
-            self._refitted(block, held, fit, thetas.mean(axis=0))
-            for block, held, fit in zip(self.model.blocks, state.sites, state.fits, strict=True)
-        )
+        if with_sites:
+            state.sites = tuple(
+                self._refitted(block, held, fit, thetas.mean(axis=0))
+                for block, held, fit in zip(self.model.blocks, state.sites, state.fits, strict=True)
+            )
+        else:
+            state.fits = ()
         state.marginals = fit_marginals(thetas) or state.marginals
         # What came before the first refit is the way from the start, and is forgotten; later draws add up.
         if state.iteration == state.refits[0]:

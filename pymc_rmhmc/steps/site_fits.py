@@ -48,10 +48,15 @@ def fitted_sites(fit: SiteFit, held: GaussianSites) -> GaussianSites | None:
         )
     shape = held.linear.shape
     for name, values in (("linear", found.linear), ("precision", found.precision)):
-        if np.shape(values) != shape or not np.isfinite(values).all():
+        wrong = ""
+        if np.shape(values) != shape:
+            wrong = f"has the shape {np.shape(values)}"
+        elif not np.isfinite(values).all():
+            wrong = f"is not finite for {np.count_nonzero(~np.isfinite(values))} of them"
+        if wrong:
             raise ConfigurationError(
-                f"{type(fit).__name__}.fit gave sites whose {name} has the shape {np.shape(values)}, or is not finite: "
-                f"it must be an array {shape} of finite numbers. Return None to keep the sites as they are."
+                f"{type(fit).__name__}.fit gave sites whose {name} {wrong}: it must be an array {shape} of finite "
+                "numbers. Return None to keep the sites as they are."
             )
     if (found.precision < 0.0).any():
         raise ConfigurationError(

@@ -32,20 +32,44 @@ CURVED = {
     "a square": lambda f, a: f + a * f**2,
     "an exponential": lambda f, a: f + a * pt.exp(f),
     "alone": lambda f, a: a * pt.tanh(f),
-    "a product": lambda f, a: f + a * f[::-1] * f,
+    "above ten": lambda f, a: f + pt.maximum(a - 10.0, 0.0) * f**2,
+    "a bound far below": lambda f, a: pt.maximum(f, -300.0) + a,
+    "an absolute value far away": lambda f, a: abs(300.0 + f) - a,
+    "large units": lambda f, a: 1e3 * pt.tanh(f / 1e3) + a,
 }
 
 
 @pytest.mark.parametrize("curve", CURVED.values(), ids=CURVED)
-def test_what_curves_a_predictor_may_be_multiplied_by_zero_where_the_model_begins(curve):
+def test_a_predictor_that_may_curve_is_not_read_as_affine(curve):
+    """Whatever it is where the model begins and near there: what curves it may be multiplied by 0, or be far away."""
     with pm.Model() as model:
-        pm.Normal("y", curve(centred(), pm.Normal("a")), 0.2, observed=COUNTS / 3.0)
+        a = pm.Normal("a", 0.0, 20.0)
+        pm.Normal("y", curve(centred(), a), 0.2, observed=COUNTS / 3.0)
     point = model.initial_point()
     assert point["a"] == 0.0
-    with pytest.raises(UnsupportedModelError, match="y: its predictor depends on f through a non-linear map"):
-        read_together(model, None, point)
-    with pytest.raises(UnsupportedModelError, match="non-linear map"):
-        compile_model(read_structure(model, ["f"]), point)
+    joint = joint_of(model)
+    assert_is_the_model(joint, model)
+    for value in (-30.0, 30.0):
+        assert_log_density(joint, model, {"a": np.array(value), "f": 400.0 * np.sin(np.arange(N))})
+
+
+def test_values_that_are_mixed_elsewhere_do_not_factorise():
+    with pm.Model() as model:
+        f, a = centred(), pm.Normal("a")
+        pm.Normal("y", f + a * f[::-1] * f, 0.2, observed=COUNTS / 3.0)
+    with pytest.raises(UnsupportedLikelihoodError, match="does not factorise over the latent values"):
+        compile_model(read_structure(model, ["f"]), model.initial_point())
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64"])
+def test_rounded_numbers_are_no_link(kind):
+    """A cast to another floating type changes no more than the last digits."""
+    with pm.Model():
+        rate = pm.math.exp(pm.Normal("f", shape=N))
+        assert read_likelihood(pm.Poisson("y", rate.astype(kind), observed=COUNTS)) is None
+        found = read_likelihood(pm.Poisson("z", rate.astype("float32"), observed=COUNTS))
+    assert found is not None
+    assert found[0].link == "log"
 
 
 def test_what_is_not_finite_elsewhere_is_no_curve():
@@ -252,9 +276,10 @@ def test_what_has_the_shape_of_latent_values_does_not_depend_on_them():
 
 def test_the_error_for_a_curve_names_the_function_and_what_curves_it():
     with pm.Model() as model:
-        pm.Normal("y", 2.0 * gp_prior("f") ** 2, 1.0, observed=COUNTS / 3.0)
-    with pytest.raises(UnsupportedModelError, match=r"depends on f through a non-linear map `(sqr|pow)`"):
-        compile_model(read_structure(model), model.initial_point())
+        pm.Normal("y", 2.0 * gp_prior("f") ** 2 + pm.math.exp(gp_prior("g")), 1.0, observed=COUNTS / 3.0)
+    says = r"y: its predictor .* f, g .* non-linear map `(sqr|pow|exp)`.*NUTS"
+    with pytest.raises(UnsupportedModelError, match=says):
+        read_structure(model, ["f", "g"])
 
 
 def structured(b: pt.TensorVariable) -> pt.TensorVariable:

@@ -6,15 +6,16 @@ from functools import partial
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.approximation import SiteFit, SiteRegression, find_mode
 from pymc_rmhmc.approximation import joint as joint_approximation
-from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.steps import block_sampler
-from tests.steps.conftest import N, draw, poisson_model
+from tests.steps.conftest import N, X, draw, poisson_model
 from tests.steps.test_joint_sampling import two_scales
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
@@ -74,7 +75,7 @@ def test_the_default_is_the_regression():
     ("sites", "says"),
     [
         (GaussianSites(np.zeros(3), np.zeros(N)), r"Broken.fit gave sites whose linear has the shape \(3,\)"),
-        (GaussianSites(np.zeros(N), np.full(N, np.nan)), "precision .* or is not finite"),
+        (GaussianSites(np.zeros(N), np.full(N, np.nan)), f"precision is not finite for {N} of them"),
         (GaussianSites(np.zeros(N), np.full(N, -0.1)), "negative precisions.*clip them at 0"),
         (np.zeros(N), "Broken.fit gave a ndarray: it must give GaussianSites"),
     ],
@@ -98,6 +99,62 @@ def test_sites_at_which_the_chain_has_no_density_are_not_taken_and_that_is_said(
     state = step.chains[0]
     assert state.dropped_refits == len(state.refits) == 2
     assert "(2 of 2 times), and the sites before were kept" in caplog.text
+
+
+class BadOnce(SiteRegression):
+    """Sites of no use in one of its fits; it notes how many draws each has seen."""
+
+    def __init__(self, n_sites: int, when: int, seen: list[int]) -> None:
+        super().__init__(n_sites)
+        self.when, self.seen = when, seen
+
+    def fit(self, held):
+        self.seen.append(self.count)
+        if len(self.seen) - 1 == self.when:
+            return GaussianSites(np.full(N, 1e308), np.full(N, 1e308))
+        return super().fit(held)
+
+
+@pytest.mark.parametrize(
+    ("make", "when", "windows"),
+    [
+        (poisson_model, 0, [30, 60, 90]),
+        (two_scales, 0, [30, 60, 150]),
+        (two_scales, 1, [30, 60, 90]),
+        (two_scales, 2, [30, 60, 150]),
+    ],
+)
+def test_a_refit_that_is_not_taken_costs_its_sites_alone(make, when, windows):
+    """The draws that gave them are forgotten; hyperparameters are refitted and take turns from the last one on."""
+    model, seen = make(), []
+    step = RMHMC(metric=FlatMetric(site_fit=partial(BadOnce, when=when, seen=seen)), model=model)
+    idata = draw(model, step, tune=300)
+    assert seen == windows
+    state = step.chains[0]
+    assert state.dropped_refits == 1
+    assert not idata.sample_stats["failure"].any()
+    assert float(idata.sample_stats["acceptance_rate"].mean()) > 0.6
+    if make is two_scales:
+        assert state.emulator is not None
+
+
+def without_a_slope(value, f, z):
+    """Where z is 0 the derivative is 0 times infinity."""
+    return -0.5 * (value - f) ** 2 - 0.01 * pt.sqrt((1.0 + (value - f) ** 2) * z)
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_draws_at_which_there_is_no_slope_are_not_fitted_to(sampled):
+    """Another step moves the chain there; its own trajectories fail and are counted."""
+    with pm.Model() as model:
+        z = pm.Bernoulli("z", 0.9)
+        lengthscale = pm.LogNormal("ls", -1.0, 0.3) if sampled else 0.3
+        f = pm.gp.Latent(cov_func=1.7 * pm.gp.cov.Matern52(1, ls=lengthscale)).prior("f", X=X)
+        pm.CustomDist("y", f, z, logp=without_a_slope, observed=np.linspace(-1.0, 1.0, N))
+        idata = draw(model, draws=100, tune=100)
+    assert 0.0 < float(idata.posterior["z"].mean()) < 1.0
+    assert (idata.sample_stats["failure"].values == Failure.NON_FINITE).any()
+    assert float(idata.sample_stats["step_size_bar"].mean()) > 0.3
 
 
 def test_what_makes_no_fit_is_an_error():

@@ -122,7 +122,9 @@ def strip(value: TensorVariable) -> TensorVariable:
     while value.owner is not None:
         op = value.owner.op
         identity = isinstance(op, ViewOp | SpecifyShape) or (
-            isinstance(op, Elemwise) and isinstance(op.scalar_op, ps.Identity | ps.Cast)
+            isinstance(op, Elemwise)
+            and isinstance(op.scalar_op, ps.Identity | ps.Cast)
+            and value.dtype.startswith("float")
         )
         if identity:
             value = value.owner.inputs[0]
