@@ -74,8 +74,9 @@ class JointApproximation:
 
 
 def approximate_jointly(
-    density: JointDensity, likelihoods: Likelihoods, theta: Array, rng: np.random.Generator
-) -> JointApproximation:
+    density: JointDensity, likelihoods: Likelihoods, theta: Array, rng: np.random.Generator,
+    held: NDArray[np.int64] | None = None,
+) -> JointApproximation:  # fmt: skip
     """Maximise the bound on log p(θ, y) from a given θ: sites at θ, and θ with the sites held, in turns.
 
     Parameters
@@ -89,6 +90,8 @@ def approximate_jointly(
         Where to begin.
     rng : numpy.random.Generator
         For the noise by which the bound is estimated, the same throughout.
+    held : (k,) int array, optional
+        Coordinates of θ that stay where they are: those by which the bound may have none itself.
 
     Raises
     ------
@@ -99,12 +102,14 @@ def approximate_jointly(
     sites = laplace_sites_at(density, likelihoods, theta)
     noise = rng.standard_normal(JointTarget(density, sites, unscaled).size - theta.size)
     pair = (noise, -noise)
+    reach = np.full(theta.size, REACH)
+    reach[[] if held is None else held] = 0.0
     for _ in range(MAX_ROUNDS):
         sites = variational_sites_at(density, theta, sites)
         target = JointTarget(density, _anchored(density, theta, sites), unscaled)
         found = optimize.minimize(
             lambda at, target=target: _negative_bound(target, at, pair),
-            theta, jac=True, method="L-BFGS-B", bounds=[(t - REACH, t + REACH) for t in theta],
+            theta, jac=True, method="L-BFGS-B", bounds=np.column_stack((theta - reach, theta + reach)),
             options={"maxiter": ITERATIONS},
         ).x  # fmt: skip
         moved = float(np.abs(found - theta).max(initial=0.0))

@@ -19,7 +19,8 @@ def whole_number(name: str, value: Any) -> int:
     ConfigurationError
         If it is none, or not positive.
     """
-    number = float(value) if isinstance(value, numbers.Real) else math.nan
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    number = float(value) if is_number else math.nan
     if not (number >= 1.0 and number.is_integer()):
-        raise ConfigurationError(f"{name} must be a positive integer, got {value}.")
+        raise ConfigurationError(f"{name} must be a positive integer, got {value!r}.")
     return int(number)

@@ -94,6 +94,8 @@ class LatentReader:
         self._evaluate = Evaluator(model, expressions)
         self.inputs, self.shared = self._evaluate.inputs, self._evaluate.shared
         self._constants = bad_constants(expressions)
+        # PyMC marks what it is given for a lower factor, and reads the lower triangle alone.
+        self._is_factor = latent.root == "cholesky" and getattr(latent.matrices[0].tag, "lower_triangular", False)
 
     def source_shape(self, point: Point) -> tuple[int, ...]:
         """The shape of what predictors read."""
@@ -152,14 +154,20 @@ class LatentReader:
         DataError
             If inputs are not finite, and so is the prior at the point.
         CovarianceError
-            If a fixed covariance or precision is not symmetric: every reader of it, PyMC among them, takes
-            one of its triangles.
+            If a fixed covariance or precision is not symmetric, or a lower factor has values above its diagonal:
+            every reader of it, PyMC among them, takes one of its triangles.
         """
         arrays = [*self._constants, *(s.get_value(borrow=True) for s in self.shared)]
         bad = sum(np.count_nonzero(~np.isfinite(a)) for a in arrays if a.dtype.kind == "f" and a.ndim)
         if bad and not all(np.isfinite(value).all() for value in self._evaluate(point)):
             raise DataError(
                 f"The inputs of the prior of {self.name} hold {bad} values that are not finite: remove or impute them."
+            )
+        if self._is_factor and np.triu(self._evaluate(point)[0], 1).any():
+            raise CovarianceError(
+                f"The factor chol of {self.name} has values above its diagonal, of which PyMC's density knows nothing: "
+                "give the lower factor (scipy.linalg.cholesky gives the upper one unless it is asked with lower=True), "
+                "or the covariance itself with cov=A @ A.T."
             )
         if self.inputs or self.root not in ("covariance", "precision", "kronecker"):
             return

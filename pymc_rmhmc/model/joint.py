@@ -19,6 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.model.components import LatentReader, LatentRow
 from pymc_rmhmc.model.design import DesignReader, PlainReading, SameValues
 from pymc_rmhmc.model.graphs import Evaluator, inlined
+from pymc_rmhmc.model.hierarchies import coordinates_of_hierarchies
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, hyperparameters_of
 from pymc_rmhmc.model.joint_blocks import CovarianceBlock
 from pymc_rmhmc.model.kronecker_block import KroneckerBlock
@@ -61,14 +62,16 @@ class JointModel:
         The blocks.
     of_likelihoods : (k,) int array
         The coordinates of θ that are parameters of likelihoods, and that latents and predictors know nothing of.
+    of_hierarchies : (k,) int array
+        Those by whose spread the density has no bound: effects, their mean and their scale.
     """
 
     def __init__(
         self, theta: Hyperparameters, blocks: Sequence[JointBlock], rest: GraphFunction,
-        of_likelihoods: NDArray[np.int64],
+        of_likelihoods: NDArray[np.int64], of_hierarchies: NDArray[np.int64],
     ) -> None:  # fmt: skip
         self.theta, self.blocks, self._rest = theta, tuple(blocks), rest
-        self.of_likelihoods = of_likelihoods
+        self.of_likelihoods, self.of_hierarchies = of_likelihoods, of_hierarchies
         self._functions = [rest, *(f for block in blocks for f in block.functions)]
         # Of the latents' own values no more than shapes can be left in the functions.
         own = {name for block in self.blocks for name in block.value_names}
@@ -145,7 +148,8 @@ def _build(structure: ModelStructure, theta: Hyperparameters, point: Point) -> J
         if isinstance(made, str):
             return made
         blocks.append(made)
-    return JointModel(theta, blocks, _rest(structure, theta), _of_likelihoods(structure, theta))
+    hierarchies = coordinates_of_hierarchies(structure.model, theta)
+    return JointModel(theta, blocks, _rest(structure, theta), _of_likelihoods(structure, theta), hierarchies)
 
 
 def _of_likelihoods(structure: ModelStructure, theta: Hyperparameters) -> NDArray[np.int64]:

@@ -21,6 +21,7 @@ from pymc_rmhmc.dynamics.adaptation import DualAveraging, search_step_size
 from pymc_rmhmc.dynamics.trajectory import JitteredPath, Transition, single_step_acceptance, transition
 from pymc_rmhmc.errors import ConfigurationError, SamplingError
 from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.steps.checks import check_start
 from pymc_rmhmc.steps.options import Plan
 from pymc_rmhmc.steps.words import advice_for, cut_short, part_of_path, path_in_words, sites_kept
 
@@ -115,6 +116,8 @@ class ChainSampler(ABC):
 
     def draw(self, point: Point, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
         """One transition given the rest of the point; `values` holds the outcome."""
+        if not self.state.started:
+            check_start(self.name, point)
         values = self.read(point)
         try:
             self._stand(values, point, rng, tuning=tuning)

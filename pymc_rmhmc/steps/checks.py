@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from pymc_rmhmc.errors import ConfigurationError, CovarianceError, DataError, Failure
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
 
-__all__ = ["check_block", "check_point", "check_shapes"]
+__all__ = ["check_block", "check_point", "check_shapes", "check_start"]
 
 type Point = dict[str, np.ndarray]
 
@@ -65,6 +66,10 @@ def _covariance_error(block: Any, point: Point, failure: PriorFailure) -> Except
 
 def check_point(given: Point, initial: Point) -> Point:
     """Values by value variable, of the shapes that the model has."""
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(
+            f"initial_point must be a dict of value variables, such as model.initial_point(), got {given!r}."
+        )
     unknown = [name for name in given if name not in initial]
     if unknown:
         raise ConfigurationError(
@@ -87,3 +92,14 @@ def check_shapes(block: Any, known: dict[str, tuple[int, ...]]) -> None:
                 f"{block.name}: {name} had the shape {known.get(name)} when RMHMC was built and has {shape} now. "
                 "Build a new RMHMC after pm.set_data changes a shape."
             )
+
+
+def check_start(name: str, point: Point) -> None:
+    """A chain's first point must be of numbers: nothing that is computed there would say whose fault it is."""
+    values = {variable: np.asarray(value) for variable, value in point.items()}
+    wrong = [v for v, value in values.items() if value.dtype.kind == "f" and not np.isfinite(value).all()]
+    if wrong:
+        raise ConfigurationError(
+            f"{name}: the chain's starting point has values of {', '.join(wrong)} that are not finite. Give other "
+            "`initvals`, within the bounds of these variables."
+        )

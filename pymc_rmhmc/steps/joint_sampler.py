@@ -171,7 +171,7 @@ class JointSampler(ChainSampler):
 
     def _fit(self, theta: Array, rng: np.random.Generator) -> None:
         """Sites and θ's chart from the approximation that is found from θ, and the target in them."""
-        found = approximate_jointly(self.model, self._likelihoods, theta, rng)
+        found = approximate_jointly(self.model, self._likelihoods, theta, rng, self.model.of_hierarchies)
         self.state.sites, self.state.marginals = found.sites, found.marginals
         self._build()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ __all__ = ["Options", "Plan", "settle"]
 
 INTEGRATORS: dict[str, Any] = {"generalized_leapfrog": GeneralizedLeapfrog, "implicit_midpoint": ImplicitMidpoint}
 INITS = ("auto", "laplace", "keep")
+REAL_NUMBERS = ("step_size", "target_accept", "path_length", "jitter", "solver_tol")
 
 DEFAULT_SOLVER_TOL = 1e-9
 DEFAULT_SOLVER_MAX_ITER = 100
@@ -103,10 +105,14 @@ def settle(options: Options, auto_metric: str) -> Plan:
     ConfigurationError
         For anything unknown, out of range, contradictory, or without effect in this combination.
     """
+    for name in REAL_NUMBERS:
+        value = getattr(options, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Real)):
+            raise ConfigurationError(f"{name} must be a number, got {value!r}.")
     metric = _metric(options.metric, auto_metric)
     integrator = _integrator(options, metric)
     if options.init not in INITS:
-        raise ConfigurationError(f'init must be one of {", ".join(INITS)}, got "{options.init}".')
+        raise ConfigurationError(f"init must be one of {', '.join(INITS)}, got {options.init!r}.")
     if options.blas_threads is not None:
         whole_number("blas_threads", options.blas_threads)
     if options.step_size is not None:

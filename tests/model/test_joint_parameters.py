@@ -380,3 +380,34 @@ def test_coordinates_that_expressions_read_stop_at_variables_and_at_what_is_held
     assert read(held) == [False, False, False, False, True]
     assert read(held, held=[held]) == [False] * 5
     assert read(held + above, held=[held]) == [True, False, False, False, False]
+
+
+def nested_effects() -> None:
+    spread, inner = pm.HalfNormal("spread"), pm.HalfNormal("inner")
+    outer = pm.Normal("outer", pm.Normal("mean"), spread, shape=2)
+    joint_forms.poisson(pm.Normal("f", outer[GROUP % 2], inner, shape=N) + pm.Normal("level"))
+
+
+def effects_beside_a_process() -> None:
+    scale = pm.HalfNormal("scale")
+    effects = pm.ZeroSumNormal("e", scale, shape=5)
+    joint_forms.poisson(gp_prior("f", ls=pm.HalfCauchy("ls", pm.HalfNormal("of_ls"))) + effects[GROUP])
+
+
+@pytest.mark.parametrize(
+    ("make", "held"),
+    [
+        (nested_effects, {"mean", "outer", "spread_log__"}),
+        (effects_beside_a_process, {"e_zerosum__", "scale_log__"}),
+        (lambda: joint_forms.poisson(gp_prior("f", ls=pm.HalfNormal("ls")) * pm.HalfNormal("eta")), set()),
+    ],
+)
+def test_hyperparameters_that_others_spread_are_known(make, held):
+    """On a logarithmic scale a parameter shifts a scale that it spreads."""
+    with pm.Model() as model:
+        make()
+    joint = joint_of(model)
+    which = joint.of_hierarchies
+    parts = dict(zip(joint.theta.names, joint.theta.slices, strict=True))
+    assert {name for name, part in parts.items() if part.start in which} == held
+    assert which.size == sum(parts[name].stop - parts[name].start for name in held)

@@ -284,6 +284,19 @@ def test_a_fixed_prior_that_is_not_finite(kind):
         mvnormal(**{kind: matrix})
 
 
+def test_a_lower_factor_that_is_an_upper_one():
+    """PyMC's density would be of its diagonal alone, and its draws of something else."""
+    upper = np.linalg.cholesky(covariance()).T
+    with pytest.raises(CovarianceError, match=r"chol of f has values above its diagonal.*cov=A @ A\.T"):
+        mvnormal(chol=upper)
+    with pm.Model():
+        poisson(pm.MvNormal("f", np.zeros(N), chol=pm.HalfNormal("scale") * upper))
+        with pytest.raises(CovarianceError, match="chol of f has values above its diagonal"):
+            RMHMC()
+    assert isinstance(mvnormal(chol=upper, lower=False), RMHMC)
+    assert isinstance(mvnormal(cov=upper @ upper.T), RMHMC)
+
+
 @pytest.mark.parametrize(("kind", "word"), [("cov", "covariance"), ("tau", "precision")])
 def test_a_fixed_prior_that_is_not_symmetric(kind, word):
     matrix = covariance()

@@ -50,6 +50,12 @@ BAD_OPTIONS = [
     ({"blocked": False}, "blocked=False"),
     ({"step_size": 3.0}, r"step_size=3 is longer than a path of 1\.87"),
     ({"step_size": 0.6, "path_length": 0.5, "jitter": 0.0}, r"longer than a path of 0\.5"),
+    ({"step_size": "a"}, "step_size must be a number, got 'a'"),
+    ({"target_accept": True}, "target_accept must be a number, got True"),
+    ({"path_length": [1.0]}, r"path_length must be a number, got \[1.0\]"),
+    ({"max_steps": True}, "max_steps must be a positive integer, got True"),
+    ({"init": None}, "init must be one of auto, laplace, keep, got None"),
+    ({"initial_point": [1]}, r"initial_point must be a dict of value variables.*got \[1\]"),
     ({"initial_point": {"ls": 0.0}}, "initial_point: ls is no value variable of the model. These are f"),
     ({"initial_point": {"f": np.zeros(3)}}, r"initial_point: f has the shape \(3,\), and in the model \(12,\)"),
     ({"compile_kwargs": {"mode": PYTHON_MODE}}, "compile_kwargs=.*would change nothing"),
@@ -190,3 +196,16 @@ def test_pymc_never_takes_it_by_itself():
     from pymc.step_methods.compound import Competence
 
     assert RMHMC.competence(None, True) == Competence.INCOMPATIBLE
+
+
+@pytest.mark.parametrize("metric", ["flat", "hessian"])
+@pytest.mark.parametrize(("start", "name"), [({"level": np.nan}, "level"), ({"ls": -1.0}, "ls_log__")])
+def test_a_start_that_is_no_number_is_named(metric, start, name):
+    """Of a value outside of its variable's bounds the logarithm is none."""
+    with pm.Model() as model:
+        f = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=pm.HalfNormal("ls"))).prior("f", X=X)
+        pm.Poisson("y", mu=pm.math.exp(pm.Normal("level") + f), observed=COUNTS)
+        step = RMHMC(metric=metric)
+    says = rf"f: the chain's starting point has values of {name} that are not finite. Give other `initvals`"
+    with pytest.raises(ConfigurationError, match=says), np.errstate(invalid="ignore"):
+        pm.sample(5, tune=5, chains=1, cores=1, step=step, initvals=start, progressbar=False, model=model)

@@ -375,3 +375,22 @@ def test_no_latent_values():
         pm.Poisson("y", mu=pm.math.exp(gp_of(X[:0])), observed=np.empty(0, dtype=int))
     with pytest.raises(DataError, match="no latent values"):
         draw(model)
+
+
+def effects(kind: str, scale, n: int):
+    if kind == "sum to zero":
+        return pm.ZeroSumNormal("e", sigma=scale, shape=n)
+    return pm.StudentT("e", nu=5.0, mu=0.0, sigma=scale, shape=n)
+
+
+@pytest.mark.parametrize("kind", ["sum to zero", "heavy-tailed"])
+def test_a_chain_does_not_begin_where_a_scale_is_zero_and_so_are_its_effects(kind):
+    """There the density has no bound, and no chain that begins there leaves."""
+    rng = np.random.default_rng(1)
+    group = np.repeat(np.arange(8), 6)
+    counts = rng.poisson(np.exp(1.0 + 0.5 * rng.standard_normal(8)[group]))
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale")
+        pm.Poisson("y", mu=pm.math.exp(pm.Normal("level", 0.0, 2.0) + effects(kind, scale, 8)[group]), observed=counts)
+    idata = draw(model, chains=4, draws=150, tune=300)
+    assert (idata.posterior["scale"].median("draw") > 0.1).all()

@@ -234,6 +234,10 @@ def test_the_joint_approximation_is_centred_where_the_bound_is_highest():
     found = approximate_jointly(CountDensity(), likelihoods, np.array([4.0, -3.0]), np.random.default_rng(0))
     np.testing.assert_allclose(found.marginals.centre, 1.0, atol=1e-3)
     np.testing.assert_allclose(found.marginals.factor, np.eye(2), atol=1e-3)
+    held = np.array([1])
+    found = approximate_jointly(CountDensity(), likelihoods, np.array([4.0, -3.0]), np.random.default_rng(0), held)
+    assert found.marginals.centre[1] == -3.0
+    assert abs(found.marginals.centre[0] - 4.0) > 0.5
 
 
 def test_newtons_method_finds_the_same_mode_in_both_coordinates():
