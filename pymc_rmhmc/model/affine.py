@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import toposort
-from pytensor.scan.op import Scan
+from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.shape import Reshape, SpecifyShape
@@ -22,11 +22,19 @@ __all__ = ["PRODUCTS", "SHAPING", "bends", "first_bend", "goes_one_by_one", "is_
 SHAPING = {
     "DimShuffle", "Reshape", "Subtensor", "AdvancedSubtensor", "AdvancedSubtensor1", "Join", "Sum", "SpecifyShape",
     "MakeVector", "Alloc", "ViewOp", "Split", "ExtractDiag", "TensorFromScalar", "ScalarFromTensor", "Repeat", "Assert",
+    "CheckAndRaise", "Print", "JoinDims", "SplitDims",
 }  # fmt: skip
 SOLUTIONS = {"Solve", "SolveTriangular", "CholeskySolve"}
 # What only moves values of its first input.
 ONE_BY_ONE = (DimShuffle, Reshape, SpecifyShape, ViewOp, Subtensor, AdvancedSubtensor)
-PRODUCTS = {"Mul", "Dot", "Matmul", "BatchedDot", "Dot22", "StructuredDot", "Convolve1d"}
+PRODUCTS = {"Mul", "Dot", "Matmul", "BatchedDot", "Dot22", "StructuredDot", "Convolve1d", "Convolve2d"}
+# Operations that are not elementwise and curve, whatever their inputs are; and elementwise ones that are 0 of all that
+# is finite.
+CURVES = {
+    "Max", "Min", "Prod", "MaxAndArgmax", "Argmax", "SortOp", "ArgSortOp", "Softmax", "LogSoftmax", "Cholesky",
+    "MatrixInverse", "Det", "SLogDet",
+}  # fmt: skip
+GUARDS = {"IsNan", "IsInf"}
 
 
 def is_linear(
@@ -44,10 +52,20 @@ def bends(
 ) -> bool:
     """Whether an operation between some variables and an expression is known not to be affine in all of them.
 
-    Of a Scan, or of an operation that is not PyTensor's, nothing is known.
+    Of many operations, such as a Scan, nothing is known.
     """
-    unlike = [node.op for node, moves in _between(expression, variables, ends) if not _is_affine(node, moves)]
-    return any(type(op).__module__.startswith("pytensor.") and not isinstance(op, Scan) for op in unlike)
+    return any(_is_curve(node, moves) for node, moves in _between(expression, variables, ends))
+
+
+def _is_curve(node: Apply, moves: Sequence[bool]) -> bool:
+    """Whether an operation is known to curve: what is neither affine nor this has to be looked at by its values."""
+    if _is_affine(node, moves):
+        return False
+    op = core_op(node.outputs[0])
+    if isinstance(op, Elemwise):
+        chooses = operation_name(node.outputs[0]) == "Switch"
+        return operation_name(node.inputs[0] if chooses else node.outputs[0]) not in GUARDS
+    return type(op).__name__ in CURVES or (type(op).__name__ in PRODUCTS and sum(moves) > 1)
 
 
 def _between(
@@ -66,8 +84,10 @@ def _between(
         at = waiting.pop()
         if at.owner is None or at in held or at.owner in moving or not reaches_by_value(at, held, known):
             continue
-        moving[at.owner] = [reaches_by_value(i, held, known) for i in at.owner.inputs]
-        waiting += at.owner.inputs
+        # What a check looks at is not between, either.
+        read = at.owner.inputs[:1] if isinstance(at.owner.op, CheckAndRaise) else at.owner.inputs
+        moving[at.owner] = [i in read and reaches_by_value(i, held, known) for i in at.owner.inputs]
+        waiting += read
     in_order = toposort([expression], blockers=[*variables, *stops])
     return [(node, moving[node]) for node in in_order if node in moving]
 

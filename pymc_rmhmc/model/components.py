@@ -163,7 +163,7 @@ class LatentReader:
             raise DataError(
                 f"The inputs of the prior of {self.name} hold {bad} values that are not finite: remove or impute them."
             )
-        if self._is_factor and np.triu(self._evaluate(point)[0], 1).any():
+        if self._is_factor and _is_upper(self._evaluate(point)[0]):
             raise CovarianceError(
                 f"The factor chol of {self.name} has values above its diagonal, of which PyMC's density knows nothing: "
                 "give the lower factor (scipy.linalg.cholesky gives the upper one unless it is asked with lower=True), "
@@ -179,6 +179,12 @@ class LatentReader:
                     f"The prior {kind} of {self.name} is not symmetric: it differs from its transpose by up to "
                     f"{largest:.3g}. Take (S + S.T) / 2 if that is rounding."
                 )
+
+
+def _is_upper(factor: Array) -> bool:
+    """Whether a lower factor has values above its diagonal that are no rounding."""
+    above, largest = np.abs(np.triu(factor, 1)).max(initial=0.0), np.abs(factor).max(initial=0.0)
+    return bool(np.isfinite(largest) and above > 1e-8 * largest)
 
 
 def _largest_asymmetry(matrix: Array) -> float:

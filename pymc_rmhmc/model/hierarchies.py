@@ -1,4 +1,4 @@
-"""Hyperparameters whose prior other hyperparameters spread: where all are close their density has no bound."""
+"""Effects among hyperparameters, whose prior others spread: where all are close the density has no bound."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ from pymc_rmhmc.model.observation import distribution_of
 
 __all__ = ["coordinates_of_hierarchies"]
 
-# On the logarithmic scale, on which PyMC samples them, a parameter shifts these and does not narrow them.
-SHIFTED = {"HalfNormal", "HalfCauchy", "HalfStudentT", "HalfFlat", "Exponential"}
+# On the unconstrained scale, on which PyMC samples them, parameters shift these and do not narrow them.
+SHIFTED = {"HalfNormal", "HalfCauchy", "HalfStudentT", "HalfFlat", "Exponential", "Uniform"}
+# Which parameter of others does no more than that, in the order of `dist_params`.
+LOCATION = {
+    **dict.fromkeys(("Normal", "Laplace", "Cauchy", "Logistic", "Gumbel", "SkewNormal", "MvNormal", "LogNormal"), 0),
+    **dict.fromkeys(("StudentT", "MvStudentT", "Gamma", "InverseGamma", "Weibull"), 1),
+}
 
 
 def coordinates_of_hierarchies(model: pm.Model, theta: Hyperparameters) -> NDArray[np.int64]:
@@ -26,12 +31,17 @@ def coordinates_of_hierarchies(model: pm.Model, theta: Hyperparameters) -> NDArr
     for variable, part in zip(theta.variables, theta.slices, strict=True):
         if distribution_of(variable) in SHIFTED:
             continue
-        above = theta.read_by(_parameters(variable), model)
-        if above.any():
-            found |= above
+        parameters = _parameters(variable)
+        location = LOCATION.get(distribution_of(variable))
+        spread = theta.read_by([p for i, p in enumerate(parameters) if i != location], model)
+        if spread.any():
+            found |= theta.read_by(parameters, model)
             found[part] = True
     return np.flatnonzero(found)
 
 
 def _parameters(variable: TensorVariable) -> list[TensorVariable]:
-    return [i for i in variable.owner.inputs if isinstance(i, TensorVariable)]
+    """Those of a distribution in their order; of one that is made of others all that goes into it."""
+    op = variable.owner.op
+    given = op.dist_params(variable.owner) if hasattr(op, "dist_params") else variable.owner.inputs
+    return [i for i in given if isinstance(i, TensorVariable)]

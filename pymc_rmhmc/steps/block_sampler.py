@@ -174,6 +174,9 @@ class BlockSampler(ChainSampler):
             state.fit = new_fit(self.plan.metric, eta.size)
         state.fit.add(eta, self._likelihood.gradient(eta)[1])
 
+    def _forget_window(self) -> None:
+        self.state.fit = None
+
     def _refit(self, rng: np.random.Generator, *, with_sites: bool) -> None:
         state = self.state
         fit, state.fit = state.fit, None

@@ -170,14 +170,18 @@ class ChainSampler(ABC):
         Such are the sites of a window in which the chain hardly moved: they seem to know everything. They stay as they
         are then, and all else is refitted.
         """
-        failed, held = self._has_failed, self.state
+        held = self.state
+        if self._has_failed:  # nothing could be said of a refit here: it waits for the next draw
+            held.refits = tuple(at + 1 if at == held.iteration else at for at in held.refits)
+            return
         for with_sites in (True, False):
             self.state = copy.copy(held)
             self.state.step_size = copy.copy(held.step_size)
-            if self._holds_after_refit(values, rng, with_sites=with_sites) or failed:
+            if self._holds_after_refit(values, rng, with_sites=with_sites):
                 return
             held.dropped_refits += int(with_sites)
         self.state = held
+        self._forget_window()
         self._build()
         self._enter(values, rng)
 
@@ -341,6 +345,10 @@ class ChainSampler(ABC):
     @abstractmethod
     def _observe(self) -> None:
         """Take a tuning draw into what will be refitted."""
+
+    @abstractmethod
+    def _forget_window(self) -> None:
+        """Drop the draws to which sites and scales would be refitted."""
 
     @abstractmethod
     def _refit(self, rng: np.random.Generator, *, with_sites: bool) -> None:

@@ -247,7 +247,8 @@ class JointSampler(ChainSampler):
         rejected, step_size = 1.0 - self.state.trial[1], self.current_step_size(tuning=tuning)
         failed = self._has_failed
         need = rejected * min(1.0, rejected / MUCH_REJECTED)
-        before = [self._move_jointly(rng, tuning=tuning)] if rng.random() < JOINT_BY_REJECTED * need else []
+        learns = tuning and not failed
+        before = [self._move_jointly(rng, tuning=learns)] if rng.random() < JOINT_BY_REJECTED * need else []
         self._phase = None  # it holds the factors of where the draw began
         if rng.random() < TOGETHER_BY_REJECTED * need:
             before.append(self._alternation.move_together(step_size, rng))
@@ -256,7 +257,7 @@ class JointSampler(ChainSampler):
             before.append(self._alternation.move_parameters(rng))
         rounds = self._alternation.draw(step_size, rng)
         self._keep(GaussianState(self._alternation.joint_point, np.empty(0)))
-        if tuning and not failed:
+        if learns:
             self._learn(rounds)
         return together(rounds, before)
 
@@ -336,6 +337,9 @@ class JointSampler(ChainSampler):
         for fit, eta, slope in zip(state.fits, point.eta, point.slope, strict=True):
             fit.add(eta, slope)
 
+    def _forget_window(self) -> None:
+        self.state.thetas, self.state.scores, self.state.fits = (), (), ()
+
     @staticmethod
     def _refitted(block: Any, held: Sites, fit: SiteFit, theta: Array) -> Sites:
         """A block's sites from its draws; the old ones where these are too few."""
@@ -357,7 +361,7 @@ class JointSampler(ChainSampler):
         state.marginals = fit_marginals(thetas) or state.marginals
         # What came before the first refit is the way from the start, and is forgotten; later draws add up.
         if state.iteration == state.refits[0]:
-            state.thetas, state.scores, state.fits = (), (), ()
+            self._forget_window()
         state.coordinates = None
         self._build()
         if state.step_size is not None:

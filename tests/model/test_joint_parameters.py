@@ -388,6 +388,12 @@ def nested_effects() -> None:
     joint_forms.poisson(pm.Normal("f", outer[GROUP % 2], inner, shape=N) + pm.Normal("level"))
 
 
+def shifted_effects() -> None:
+    ls = pm.Gamma("ls", 2.0, pm.HalfNormal("rate"))
+    level = pm.StudentT("level", nu=4.0, mu=pm.Normal("mean", 0.0, 5.0), sigma=1.0)
+    joint_forms.poisson(gp_prior("f", ls=ls) + level + pm.Uniform("up", level, level + 1.0))
+
+
 def effects_beside_a_process() -> None:
     scale = pm.HalfNormal("scale")
     effects = pm.ZeroSumNormal("e", scale, shape=5)
@@ -400,10 +406,11 @@ def effects_beside_a_process() -> None:
         (nested_effects, {"mean", "outer", "spread_log__"}),
         (effects_beside_a_process, {"e_zerosum__", "scale_log__"}),
         (lambda: joint_forms.poisson(gp_prior("f", ls=pm.HalfNormal("ls")) * pm.HalfNormal("eta")), set()),
+        (shifted_effects, set()),
     ],
 )
 def test_hyperparameters_that_others_spread_are_known(make, held):
-    """On a logarithmic scale a parameter shifts a scale that it spreads."""
+    """On a logarithmic scale a parameter shifts a scale that it spreads; what others only shift is not held."""
     with pm.Model() as model:
         make()
     joint = joint_of(model)

@@ -294,6 +294,7 @@ def test_a_lower_factor_that_is_an_upper_one():
         with pytest.raises(CovarianceError, match="chol of f has values above its diagonal"):
             RMHMC()
     assert isinstance(mvnormal(chol=upper, lower=False), RMHMC)
+    assert isinstance(mvnormal(chol=upper.T + 1e-15 * upper), RMHMC)
     assert isinstance(mvnormal(cov=upper @ upper.T), RMHMC)
 
 

@@ -7,6 +7,8 @@ import pymc as pm
 import pytensor.sparse
 import pytensor.tensor as pt
 import pytest
+from pytensor.printing import Print
+from pytensor.raise_op import CheckAndRaise
 from scipy import sparse
 
 from pymc_rmhmc.errors import UnsupportedLikelihoodError, UnsupportedModelError
@@ -51,6 +53,29 @@ def test_a_predictor_that_may_curve_is_not_read_as_affine(curve):
     assert_is_the_model(joint, model)
     for value in (-30.0, 30.0):
         assert_log_density(joint, model, {"a": np.array(value), "f": 400.0 * np.sin(np.arange(N))})
+
+
+HARMLESS = {
+    "a guard": lambda f: pt.switch(pt.isnan(f), 0.0, f),
+    "a print": lambda f: Print("eta", global_fn=lambda *_: None)(f),
+    "a check of its values": lambda f: CheckAndRaise(ValueError, "large")(f, (abs(f) < 1e9).all()),
+    "a smoothing": lambda f: pt.signal.convolve1d(f, np.array([0.2, 0.6, 0.2]), mode="same"),
+    "a smoothing of a plane": lambda f: pt.signal.convolve2d(f[:, None], np.ones((3, 1)), mode="same")[:, 0],
+    "repeats": lambda f: pt.repeat(f, np.ones(N, dtype=int)),
+    "padding": lambda f: pt.pad(f, 1, mode="edge")[1:-1],
+    "a constant choice": lambda f: pt.where(np.arange(N) < 3, f, -f),
+    "single precision": lambda f: 2.0 * f.astype("float32").astype("float64"),
+}
+
+
+@pytest.mark.parametrize("read", HARMLESS.values(), ids=HARMLESS)
+def test_what_does_not_curve_stays_a_registered_predictor(read):
+    with pm.Model() as model:
+        poisson(read(centred()))
+    (block,) = read_structure(model).blocks
+    (observation,) = block.observations
+    assert observation.likelihood is not None
+    assert observation.likelihood.name == "poisson_log"
 
 
 def test_values_that_are_mixed_elsewhere_do_not_factorise():

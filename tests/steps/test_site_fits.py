@@ -138,6 +138,28 @@ def test_a_refit_that_is_not_taken_costs_its_sites_alone(make, when, windows):
         assert state.emulator is not None
 
 
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_refit_waits_for_a_draw_with_a_density(sampled, seed):
+    """It could not be judged where the log density has no slope: half of the draws, at which another step decides."""
+    with pm.Model() as model:
+        slopeless(0.55, sampled=sampled)
+    sites = GaussianSites(np.full(N, 1e308), np.full(N, 1e308))
+    step = RMHMC(metric=FlatMetric(site_fit=partial(Broken, sites=sites)), model=model)
+    idata = draw(model, step, tune=60, random_seed=seed)
+    assert step.chains[0].dropped_refits == 2
+    failed = idata.sample_stats["failure"].values == Failure.NON_FINITE
+    np.testing.assert_array_equal(failed[:, 1:], idata.posterior["z"].values[:, :-1] == 0)
+
+
+def slopeless(probability: float, *, sampled: bool) -> None:
+    """A process that a Bernoulli variable has the slope of."""
+    z = pm.Bernoulli("z", probability)
+    lengthscale = pm.LogNormal("ls", -1.0, 0.3) if sampled else 0.3
+    f = pm.gp.Latent(cov_func=1.7 * pm.gp.cov.Matern52(1, ls=lengthscale)).prior("f", X=X)
+    pm.CustomDist("y", f, z, logp=without_a_slope, observed=np.linspace(-1.0, 1.0, N))
+
+
 def without_a_slope(value, f, z):
     """Where z is 0 the derivative is 0 times infinity."""
     return -0.5 * (value - f) ** 2 - 0.01 * pt.sqrt((1.0 + (value - f) ** 2) * z)
@@ -147,10 +169,7 @@ def without_a_slope(value, f, z):
 def test_draws_at_which_there_is_no_slope_are_not_fitted_to(sampled):
     """Another step moves the chain there; its own trajectories fail and are counted."""
     with pm.Model() as model:
-        z = pm.Bernoulli("z", 0.9)
-        lengthscale = pm.LogNormal("ls", -1.0, 0.3) if sampled else 0.3
-        f = pm.gp.Latent(cov_func=1.7 * pm.gp.cov.Matern52(1, ls=lengthscale)).prior("f", X=X)
-        pm.CustomDist("y", f, z, logp=without_a_slope, observed=np.linspace(-1.0, 1.0, N))
+        slopeless(0.9, sampled=sampled)
         idata = draw(model, draws=100, tune=100)
     assert 0.0 < float(idata.posterior["z"].mean()) < 1.0
     assert (idata.sample_stats["failure"].values == Failure.NON_FINITE).any()
