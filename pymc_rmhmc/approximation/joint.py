@@ -14,7 +14,7 @@ Opper and Archambeau (2009), The variational Gaussian approximation revisited, f
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -75,7 +75,7 @@ class JointApproximation:
 
 def approximate_jointly(
     density: JointDensity, likelihoods: Likelihoods, theta: Array, rng: np.random.Generator,
-    held: NDArray[np.int64] | None = None,
+    held: Iterable[int] = (),
 ) -> JointApproximation:  # fmt: skip
     """Maximise the bound on log p(θ, y) from a given θ: sites at θ, and θ with the sites held, in turns.
 
@@ -90,7 +90,7 @@ def approximate_jointly(
         Where to begin.
     rng : numpy.random.Generator
         For the noise by which the bound is estimated, the same throughout.
-    held : (k,) int array, optional
+    held : iterable of int
         Coordinates of θ that stay where they are: those by which the bound may have none itself.
 
     Raises
@@ -103,7 +103,7 @@ def approximate_jointly(
     noise = rng.standard_normal(JointTarget(density, sites, unscaled).size - theta.size)
     pair = (noise, -noise)
     reach = np.full(theta.size, REACH)
-    reach[[] if held is None else held] = 0.0
+    reach[list(held)] = 0.0
     for _ in range(MAX_ROUNDS):
         sites = variational_sites_at(density, theta, sites)
         target = JointTarget(density, _anchored(density, theta, sites), unscaled)

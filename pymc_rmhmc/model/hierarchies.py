@@ -29,10 +29,10 @@ def coordinates_of_hierarchies(model: pm.Model, theta: Hyperparameters) -> NDArr
     """
     found = np.zeros(theta.size, dtype=bool)
     for variable, part in zip(theta.variables, theta.slices, strict=True):
-        if distribution_of(variable) in SHIFTED:
+        name, parameters = distribution_of(variable), _parameters(variable)
+        if name in SHIFTED:
             continue
-        parameters = _parameters(variable)
-        location = LOCATION.get(distribution_of(variable))
+        location = LOCATION.get(name)
         spread = theta.read_by([p for i, p in enumerate(parameters) if i != location], model)
         if spread.any():
             found |= theta.read_by(parameters, model)
