@@ -1,8 +1,8 @@
 """The joint density of coefficients in groups at one (ϑ, z), compiled from end to end.
 
 The formulas are those of `pymc_rmhmc.geometry.joint.JointTarget` with an arrow (`pymc_rmhmc.geometry.charts.arrow`),
-constant or moved by θ. The model's own functions are called by their addresses. Sites that follow the likelihood's
-parameters have a power ρ, and predictors are in units of ``1/√ρ`` (`pymc_rmhmc.geometry.charts.diagonal`).
+constant or moved by θ. The model's own functions are called by their addresses. Where sites follow θ all w̄ have a
+multiple ρ, and predictors are in units of ``1/√ρ`` (`pymc_rmhmc.geometry.charts.diagonal`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
 from numba.extending import overload
 from numpy.typing import NDArray
 
@@ -30,35 +29,24 @@ from pymc_rmhmc.geometry.native import (
     call_for_vector,
     call_likelihood,
 )
+from pymc_rmhmc.geometry.site_multiples import Multiples, multiples_at, multiples_pullback
 
-__all__ = ["Evaluated", "Functions", "MovingForm", "Passes", "Powers", "StandingForm", "evaluate"]
+__all__ = ["Evaluated", "Functions", "MovingForm", "Passes", "StandingForm", "evaluate"]
 
 type Array = NDArray[np.float64]
 type Index = NDArray[np.int64]
 type Chart = tuple[Array, Array, Array, Array, Array, Array]
 
 
-class Powers(NamedTuple):
-    """What sites are raised by: see `pymc_rmhmc.geometry.charts.moving_sites.MovingSites`."""
-
-    information: NativeFunction
-    information_gradient: NativeFunction
-    eta: Array
-    fitted: Array
-
-
 class Functions(NamedTuple):
-    """The model: see `pymc_rmhmc.geometry.latent_blocks.JointDensity` and its blocks.
-
-    Of sites that stand still `powers` is None.
-    """
+    """The model: see `pymc_rmhmc.geometry.latent_blocks.JointDensity` and its blocks."""
 
     rest: NativeFunction
     prior: NativeFunction
     prior_gradient: NativeFunction
     likelihood: NativeFunction
     centre_moves: bool
-    powers: Powers | None
+    multiples: Multiples
 
 
 class Passes(NamedTuple):
@@ -113,7 +101,10 @@ class Evaluated(NamedTuple):
 
 
 class _Theta(NamedTuple):
-    """θ, what a gradient by ϑ needs, what of the density and of its gradient is of θ alone, and √ρ."""
+    """θ, what a gradient by ϑ needs, what of the density and of its gradient is of θ alone, and what moves the sites.
+
+    That is their power, √ρ, and what b is multiplied by in units of ``1/√ρ``.
+    """
 
     standard: Array
     theta: Array
@@ -122,7 +113,9 @@ class _Theta(NamedTuple):
     bar: Array
     log_rest: float
     log_volume: float
-    root_power: float
+    power: float
+    root: float
+    by_linear: float
 
 
 class _Observed(NamedTuple):
@@ -136,49 +129,16 @@ class _Observed(NamedTuple):
     by_theta: Array
 
 
-def _power(powers: Powers | None, theta: Array) -> float:
-    """ρ; for compiled code alone."""
-    raise NotImplementedError
-
-
-def _information_share(powers: Powers, theta: Array) -> Any:  # pragma: no cover - compiled
-    information = powers.information
-    (found,) = call_for_vector(information.address, (theta, powers.eta), information.rest)
-    fitted = powers.fitted[0]
-    return found[0] / fitted if fitted > 0.0 else 1.0
-
-
-@overload(_power, strict=False)
-def _any_power(powers: Any, theta: Any) -> Any:
-    return (lambda powers, theta: 1.0) if isinstance(powers, types.NoneType) else _information_share
-
-
-def _power_pullback(powers: Powers | None, at: _Theta, power_bar: float) -> Array:
-    """The derivative by θ of a function of ρ, from its derivative by log ρ; for compiled code alone."""
-    raise NotImplementedError
-
-
-def _information_pullback(powers: Powers, at: _Theta, power_bar: float) -> Any:  # pragma: no cover - compiled
-    gradient, information = powers.information_gradient, at.root_power**2 * powers.fitted[0]
-    bar = np.array([power_bar / information if information > 0.0 else 0.0])
-    (by_theta,) = call_for_vector(gradient.address, (at.theta, powers.eta, bar), gradient.rest)
-    return by_theta.copy()
-
-
-@overload(_power_pullback, strict=False)
-def _any_power_pullback(powers: Any, at: Any, power_bar: Any) -> Any:
-    if isinstance(powers, types.NoneType):
-        return lambda powers, at, power_bar: np.zeros(at.theta.size)
-    return _information_pullback
-
-
 @compiled
 def _place(functions: Functions, chart: Chart, position: Array) -> _Theta:  # pragma: no cover - compiled
     standard = position[: chart[0].size].copy()
     theta, stretch, log_volume, log_stretch = place_hyperparameters(standard, *chart)
     value, given = call_for_value_and_slope(functions.rest.address, (theta,), functions.rest.rest)
-    bar, root_power = given.copy(), math.sqrt(_power(functions.powers, theta))
-    return _Theta(standard, theta, stretch, log_stretch, bar, value.item(), log_volume, root_power)
+    bar, (power, by_linear, by_precision) = given.copy(), multiples_at(functions.multiples, theta)
+    root = math.sqrt(by_precision)
+    return _Theta(
+        standard, theta, stretch, log_stretch, bar, value.item(), log_volume, power, root, by_linear / root
+    )
 
 
 @compiled
@@ -186,9 +146,9 @@ def _observe(
     functions: Functions, at: _Theta, sites: tuple[Array, Array], predictor: Array
 ) -> _Observed:  # pragma: no cover - compiled
     """The likelihood of a predictor, and what the sites' b and w̄ leave of it."""
-    eta, (linear, precision) = predictor / at.root_power, sites
+    eta, (linear, precision) = predictor / at.root, sites
     value, slope, by_theta = call_likelihood(functions.likelihood.address, at.theta, eta, functions.likelihood.rest)
-    at_sites, residual = residual_of_sites(linear, precision, predictor, slope / at.root_power)
+    at_sites, residual = residual_of_sites(linear, precision, predictor, slope / at.root)
     return _Observed(eta, slope, residual, value.item(), at_sites, by_theta.copy())
 
 
@@ -213,17 +173,22 @@ def _centre_bar(functions: Functions, rows: loops.Rows, mean_bar: Array) -> Arra
 
 @compiled
 def _by_likelihood(
-    functions: Functions, at: _Theta, seen: _Observed, predictor: Array, pairs: tuple[tuple[Array, Array], ...]
-) -> Array:  # pragma: no cover - compiled
-    """The gradient by θ of the likelihood, and of its sites' power.
+    functions: Functions, at: _Theta, seen: _Observed, predictor: Array, precision: Array,
+    linear: tuple[Array, Array], others: tuple[tuple[Array, Array], ...],
+) -> Array:  # pragma: no cover - compiled  # fmt: skip
+    """The gradient by θ of the likelihood, and of its sites' multiples.
 
-    The pairs are the sites' b, m and D, with what is the derivative by each in units of ``1/√ρ``: see
+    Of the sites' b, and of m and D, each with the derivative by it in units of ``1/√ρ``: see
     `pymc_rmhmc.geometry.charts.diagonal.DiagonalConditional.sites_pullback`.
     """
-    by_unit = -np.dot(seen.residual, predictor)
-    for value, bar in pairs:
+    by_unit = -np.dot(linear[0], linear[1]) - np.dot(seen.residual, predictor)
+    for value, bar in others:
         by_unit += np.dot(value, bar)
-    return seen.by_theta + _power_pullback(functions.powers, at, 0.5 * by_unit - seen.at_sites)
+    by_linear, by_precision = 0.0, 0.5 * by_unit
+    for i in range(predictor.size):
+        by_linear += linear[0][i] * (linear[1][i] - predictor[i])
+        by_precision += 0.5 * precision[i] * predictor[i] ** 2
+    return seen.by_theta + multiples_pullback(functions.multiples, at.theta, at.power, by_linear, by_precision)
 
 
 @compiled
@@ -268,8 +233,8 @@ def _evaluate_standing(
         functions.prior.address, (at.theta,), functions.prior.rest
     )
     # From here to the derivatives that the model's functions take, in units of 1/√ρ.
-    root = at.root_power
-    mean, spread, linear = root * _mean(rows, centre, shift), root * given, root * form.linear
+    root = at.root
+    mean, spread, linear = root * _mean(rows, centre, shift), root * given, at.by_linear * form.linear
     site_slope = linear - form.precision * mean
     factors, log_determinant, pull, centred, gained, explained = call_apart(
         form.passes.begin, loops.begin, (rows, form.gram, spread, site_slope)
@@ -284,8 +249,9 @@ def _evaluate_standing(
         (rows, form.gram, form.root, factors, seen.residual, (pulled, moved, pull, centred)),
     )  # fmt: skip
     mean_bar = seen.residual - form.precision * pushed + site_slope - form.precision * explained
-    pairs = (linear, mean + explained + pushed), (mean, mean_bar), (spread, spread_bar)
-    by_theta, weights = _by_likelihood(functions, at, seen, predictor, pairs), root * mean_bar
+    of_linear, others = (linear, mean + explained + pushed), ((mean, mean_bar), (spread, spread_bar))
+    by_theta = _by_likelihood(functions, at, seen, predictor, form.precision, of_linear, others)
+    weights = root * mean_bar
     gradient = functions.prior_gradient
     (by_prior,) = call_for_vector(
         gradient.address, (at.theta, _centre_bar(functions, rows, weights), root * spread_bar, weights), gradient.rest
@@ -331,8 +297,8 @@ def _evaluate_moving(
     rows = _rows_of(form, directions)
     gram = call_apart(form.passes.gram, loops.gram_of, (rows, precision, form.pattern.n_apart))
     # From here to the derivatives that the model's functions take, in units of 1/√ρ.
-    root = at.root_power
-    mean, spread, linear = root * _mean(rows, centre, shift), root * given, root * form.linear
+    root = at.root
+    mean, spread, linear = root * _mean(rows, centre, shift), root * given, at.by_linear * form.linear
     site_slope = linear - precision * mean
     factors, log_determinant, pull, centred, gained, explained = call_apart(
         form.passes.begin, loops.begin, (rows, gram, spread, site_slope)
@@ -358,8 +324,9 @@ def _evaluate_moving(
     bars = call_apart(
         form.passes.entry_bars, loops.entry_bars, (form.pattern, rows, factors, precision, left, right)
     )
-    pairs = (linear, mean + explained + pushed), (mean, mean_bar), (spread, spread_bar)
-    by_theta, weights = _by_likelihood(functions, at, seen, predictor, pairs), root * mean_bar
+    of_linear, others = (linear, mean + explained + pushed), ((mean, mean_bar), (spread, spread_bar))
+    by_theta = _by_likelihood(functions, at, seen, predictor, form.precision, of_linear, others)
+    weights = root * mean_bar
     directions_bar, gradient = _directions_bar(form, directions.shape, bars, weights, centre), functions.prior_gradient
     (by_prior,) = call_for_vector(
         gradient.address,

@@ -26,7 +26,6 @@ from pymc_rmhmc.geometry.coefficient_density import (
     Functions,
     MovingForm,
     Passes,
-    Powers,
     StandingForm,
     evaluate,
 )
@@ -44,6 +43,7 @@ from pymc_rmhmc.geometry.native import (
     resolved,
 )
 from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.geometry.site_multiples import Multiples, Powers, Trend
 
 __all__ = ["CoefficientsTarget", "compiled_coefficients"]
 
@@ -224,12 +224,15 @@ def _functions(
         native_function(values, (theta,), values_rest, call),
         native_function(gradient, (theta, k, k, n, *moves), gradient_rest, call_for_vector),
     )
-    powers = _powers(block, theta, sites) if isinstance(sites, MovingSites) else None
-    missing = isinstance(sites, MovingSites) and powers is None
+    held = sites if isinstance(sites, MovingSites) else None
+    moves_by_power = held is not None and block.has_moving_sites
+    powers = _powers(block, theta, held) if held is not None and moves_by_power else None
+    missing = moves_by_power and powers is None
     if found is None or missing or any(each is None for each in others):
         return None
+    trend = None if held is None or held.trend is None else Trend(held.trend.centre, held.trend.exponents)
     likelihood_here = NativeFunction(found.address, found.rest)
-    return Functions(*others, likelihood_here, bool(centre_moves), powers)  # type: ignore[arg-type]
+    return Functions(*others, likelihood_here, bool(centre_moves), Multiples(powers, trend))  # type: ignore[arg-type]
 
 
 def _powers(block: JointBlock, theta: Array, sites: MovingSites) -> Powers | None:

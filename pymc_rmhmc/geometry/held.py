@@ -138,9 +138,11 @@ class HeldTheta:
     ) -> tuple[JointBlock, GaussianSites, Conditional]:
         """A block, its sites at θ, and its latents."""
         block = target.density.blocks[which]
-        if like is not None and not isinstance(target.sites[which], MovingSites):
+        held = target.sites[which]
+        # Of the same priors, nothing but the likelihood's parameters has moved.
+        if like is not None and not (isinstance(held, MovingSites) and block.has_moving_sites):
             return like._blocks[which]
-        sites = sites_at(block, self.theta, target.sites[which])
+        sites = sites_at(block, self.theta, held)
         if like is not None:
             return block, sites, like.conditionals[which].with_sites(sites)
         return block, sites, target.conditional(which, self.theta, sites, derivative=False)

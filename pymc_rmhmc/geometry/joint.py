@@ -24,7 +24,15 @@ from pymc_rmhmc.geometry.charts.marginal import MarginalChart
 from pymc_rmhmc.geometry.charts.moving_sites import MovingSites, RaisedSites
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.finite import failure_of
-from pymc_rmhmc.geometry.latent_blocks import Conditional, JointDensity, Sites, conditional_of, n_noise, sites_at
+from pymc_rmhmc.geometry.latent_blocks import (
+    Conditional,
+    JointBlock,
+    JointDensity,
+    Sites,
+    conditional_of,
+    n_noise,
+    sites_at,
+)
 from pymc_rmhmc.geometry.native import NativeLikelihood, native_likelihood
 from pymc_rmhmc.geometry.prior import PriorFailure
 
@@ -141,8 +149,7 @@ class JointTarget:
             total += log_likelihood - at_sites + conditional.log_evidence
             theta_bar = theta_bar + by_parameters + block.prior_pullback(theta, *prior_bars)
             if isinstance(sites, RaisedSites):
-                information_bar = sites.pullback(conditional.sites_pullback(eta))
-                theta_bar += block.information_pullback(theta, sites.held.eta, information_bar)
+                theta_bar += _sites_pullback(block, theta, sites, conditional.sites_pullback(eta))
             noise_bars.append(noise_bar)
             point.eta.append(eta)
             point.slope.append(slope)
@@ -251,3 +258,11 @@ class JointTarget:
     def model_log_density(self, point: JointPoint) -> float:
         """``log p(θ, x, y)`` of θ on its unconstrained scale and the model's latent variables x."""
         return point.log_given + sum(conditional.log_prior() for conditional in point.conditionals)
+
+
+def _sites_pullback(block: JointBlock, theta: Array, sites: RaisedSites, by_logarithms: Array) -> Array:
+    """The derivative by θ (d,) of what has these by the logarithms of b and of w̄."""
+    total, trend = np.zeros_like(theta), sites.held.trend
+    if block.has_moving_sites:
+        total += block.information_pullback(theta, sites.held.eta, sites.pullback(by_logarithms))
+    return total if trend is None else total + trend.pullback(theta, by_logarithms.sum(axis=1))

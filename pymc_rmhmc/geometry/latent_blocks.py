@@ -155,7 +155,7 @@ class Conditional(Protocol):
         """The model's variables for the noise that was placed last."""
 
     def with_sites(self, sites: GaussianSites) -> Conditional:
-        """The same prior times other sites, which with a design differ in their power alone."""
+        """The same prior times other sites, which with a design differ in their multiples alone."""
 
     def place(self, noise: Array) -> Array:
         """The sites of z, (n,)."""
@@ -189,9 +189,9 @@ class Conditional(Protocol):
         """``T Tᵀ v``, (n,)."""
 
     def sites_pullback(self, eta: Array) -> Array:
-        """The gradient of ``ψ(η) + log E`` by the logarithm of the sites' powers, of the last pullback and its η.
+        """The gradient of ``ψ(η) + log E`` by the logarithms of b and of w̄, of the last pullback and its η.
 
-        As `JointBlock.information`: for each site, or with a design for all.
+        As `JointBlock.information`: for each site, (2, n), or with a design for all, (2, 1).
         """
 
 
@@ -215,7 +215,10 @@ class JointDensity(Protocol):
 
 def sites_at(block: JointBlock, theta: Array, sites: Sites) -> GaussianSites:
     """The sites at θ."""
-    return sites.at(block.information(theta, sites.eta)) if isinstance(sites, MovingSites) else sites
+    if not isinstance(sites, MovingSites):
+        return sites
+    information = block.information(theta, sites.eta) if block.has_moving_sites else sites.information
+    return sites.at(theta, information)
 
 
 def prior_of(block: JointBlock, theta: Array, *, derivative: bool = True) -> tuple[Any, ...]:

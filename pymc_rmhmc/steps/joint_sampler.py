@@ -16,6 +16,7 @@ from pymc_rmhmc.approximation.emulation import emulate_marginal
 from pymc_rmhmc.approximation.joint import approximate_jointly, moving_sites
 from pymc_rmhmc.approximation.marginals import fit_marginals
 from pymc_rmhmc.approximation.parameters import fit_parameters
+from pymc_rmhmc.approximation.site_trend import ThinnedDraws, follow_trend
 from pymc_rmhmc.dynamics.adaptation import DualAveraging
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
 from pymc_rmhmc.dynamics.trajectory import JitteredPath, Transition, transition
@@ -63,14 +64,16 @@ LEAST_ACCEPTED = 0.4
 class JointState(ChainState):
     """The state of a joint chain: sites and θ's chart, what they will be refitted to, and how its draws are made.
 
-    With an emulator latents and hyperparameters move in turns, and `held_step_size` is that of the latents; `trial`
-    counts the turns in tuning, and has the mean acceptance of their hyperparameters. `scores` are the gradients, at
-    each of `thetas`, by the likelihoods' own parameters given the latents; from them comes `parameters`, their chart.
+    To `fits` and `thinned`, one of each for a block, its sites will be refitted. With an emulator latents and
+    hyperparameters move in turns, and `held_step_size` is that of the latents; `trial` counts the turns in tuning, and
+    has the mean acceptance of their hyperparameters. `scores` are the gradients, at each of `thetas`, by the
+    likelihoods' own parameters given the latents; from them comes `parameters`, their chart.
     """
 
     sites: tuple[Sites, ...] = ()
     marginals: MarginalChart | None = None
     fits: tuple[SiteFit, ...] = ()
+    thinned: tuple[ThinnedDraws, ...] = ()
     thetas: tuple[Array, ...] = ()
     emulator: Emulator | None = None
     held_step_size: DualAveraging | None = None
@@ -331,20 +334,33 @@ class JointSampler(ChainSampler):
         state, point = self.state, self._phase.point
         if not state.fits:
             state.fits = tuple(new_fit(self.plan.metric, eta.size) for eta in point.eta)
+            state.thinned = tuple(ThinnedDraws() for _ in point.eta)
         state.thetas += (point.theta,)
         if self.model.of_likelihoods.size:
             state.scores += (HeldSites(self.model, point.theta, point.eta).score(point.theta)[1],)
-        for fit, eta, slope in zip(state.fits, point.eta, point.slope, strict=True):
+        for fit, draws, eta, slope in zip(state.fits, state.thinned, point.eta, point.slope, strict=True):
             fit.add(eta, slope)
+            draws.add(point.theta, eta)
 
     def _forget_window(self) -> None:
-        self.state.thetas, self.state.scores, self.state.fits = (), (), ()
+        self.state.thetas, self.state.scores = (), ()
+        self._forget_sites()
 
-    @staticmethod
-    def _refitted(block: Any, held: Sites, fit: SiteFit, theta: Array) -> Sites:
+    def _forget_sites(self) -> None:
+        """Drop the draws to which sites would be refitted."""
+        self.state.fits, self.state.thinned = (), ()
+
+    def _refitted(self, block: Any, held: Sites, fit: SiteFit, draws: ThinnedDraws, theta: Array) -> Sites:
         """A block's sites from its draws; the old ones where these are too few."""
         fitted = fitted_sites(fit, held.sites if isinstance(held, MovingSites) else held)
-        return held if fitted is None else moving_sites(block, theta, fitted, fit.centre, fit.variance)
+        if fitted is None:
+            return held
+        moving = moving_sites(block, theta, fitted, fit.centre, fit.variance)
+        if self.plan.metric.site_fit is not None:  # these are what the user wants
+            return moving
+        free = np.ones(theta.size, dtype=bool)
+        free[self.model.of_likelihoods] = False
+        return follow_trend(block, moving, theta, draws, free)
 
     def _refit(self, rng: np.random.Generator, *, with_sites: bool) -> None:
         state = self.state
@@ -352,12 +368,10 @@ class JointSampler(ChainSampler):
             return
         thetas, scores = np.array(state.thetas), np.array(state.scores)
         if with_sites:
-            state.sites = tuple(
-                self._refitted(block, held, fit, thetas.mean(axis=0))
-                for block, held, fit in zip(self.model.blocks, state.sites, state.fits, strict=True)
-            )
+            given = zip(self.model.blocks, state.sites, state.fits, state.thinned, strict=True)
+            state.sites = tuple(self._refitted(*each, thetas.mean(axis=0)) for each in given)
         else:
-            state.fits = ()
+            self._forget_sites()
         state.marginals = fit_marginals(thetas) or state.marginals
         # What came before the first refit is the way from the start, and is forgotten; later draws add up.
         if state.iteration == state.refits[0]:

@@ -59,8 +59,11 @@ class Stated:
         self.standing = GaussianSites(rng.standard_normal(n), precision)
         self.sites = self.standing if power is None else self.raised(power)
 
-    def raised(self, power: float) -> RaisedSites:
-        return MovingSites(self.standing, np.zeros((2, self.n)), np.array([2.0])).at(np.array([2.0 * power]))
+    def raised(self, power: float, growth: tuple[float, float] = (1.0, 1.0)) -> RaisedSites:
+        held, (by_linear, by_precision) = self.standing, power * np.array(growth)
+        moving = MovingSites(held, np.zeros((2, self.n)), np.array([2.0]))
+        given = by_linear * held.linear, by_precision * held.precision
+        return RaisedSites(*given, moving, np.array([power]), np.array(growth))
 
     def conditional(self, mean=None, spread=None, like=None, sites=None, design=None) -> DiagonalConditional:
         mean = self.mean if mean is None else mean
@@ -199,25 +202,40 @@ def test_pullbacks_match_differences(stated):
     np.testing.assert_allclose(by_spread, differences(lambda at: value(z, mean, at), spread), **near)
 
 
+@pytest.mark.parametrize("growth", [(1.0, 1.0), (0.6, 0.2), (3.0, 5.0)])
 @pytest.mark.parametrize("power", [0.3, 1.0, 20.0])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_pullback_by_the_power_of_the_sites_matches_differences(shape, power):
-    stated, rng = Stated(shape, "dense", power), np.random.default_rng(4)
-    conditional = stated.conditional(like=stated.conditional(sites=stated.raised(2.5)))
+def test_the_pullback_by_the_multiples_of_the_sites_matches_differences(shape, power, growth):
+    stated, rng = Stated(shape, "dense"), np.random.default_rng(4)
+    at = stated.raised(power, growth)
+    conditional = stated.conditional(sites=at, like=stated.conditional(sites=stated.raised(2.5)))
     z, weights = rng.standard_normal(conditional.n_noise), rng.standard_normal(stated.n)
 
-    def value(log_power):
-        sites = stated.raised(np.exp(log_power).item())
+    def value(log_growth):
+        sites = stated.raised(power, tuple(np.exp(log_growth)))
         moved = stated.conditional(sites=sites, like=conditional)
         eta = moved.place(z)
         return weights @ np.sin(eta) - sites.log_density(eta) + moved.log_evidence
 
     eta = conditional.place(z)
-    conditional.pullback(weights * np.cos(eta) - stated.sites.gradient(eta))
+    conditional.pullback(weights * np.cos(eta) - at.gradient(eta))
     found = conditional.sites_pullback(eta)
-    np.testing.assert_allclose(found, differences(value, np.log([power])), rtol=1e-6, atol=1e-6)
-    (by_information,) = stated.sites.pullback(found)
-    assert by_information == pytest.approx(found.item() / (2.0 * power))
+    np.testing.assert_allclose(found.ravel(), differences(value, np.log(growth)), rtol=1e-6, atol=1e-6)
+    (by_information,) = at.pullback(found)
+    assert by_information == pytest.approx(found.sum() / (2.0 * power))
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_multiplied_sites_are_sites(shape, kind):
+    """Of b and w̄ by numbers of their own, as if they had been given so."""
+    stated, rng = Stated(shape, kind), np.random.default_rng(6)
+    at = stated.raised(0.7, (3.0, 0.4))
+    ours, plain = stated.conditional(sites=at), stated.conditional(sites=GaussianSites(at.linear, at.precision))
+    assert ours.log_evidence == pytest.approx(plain.log_evidence, rel=1e-9)
+    np.testing.assert_allclose(ours.centre, plain.centre, rtol=1e-8, atol=1e-9)
+    sites = rng.standard_normal(stated.n)
+    np.testing.assert_allclose(ours.gram(sites), plain.gram(sites), rtol=1e-8, atol=1e-9)
 
 
 def test_a_power_that_cannot_be_used_is_a_failure():

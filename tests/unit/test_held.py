@@ -9,7 +9,7 @@ from scipy import sparse
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState, SpannedHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites
+from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
 from pymc_rmhmc.geometry.charts.kronecker import KroneckerConditional, KroneckerPart
 from pymc_rmhmc.geometry.charts.parts import CoefficientsPart, VectorPart
@@ -17,6 +17,7 @@ from pymc_rmhmc.geometry.charts.rows import RowsConditional
 from pymc_rmhmc.geometry.charts.summed import SummedConditional
 from pymc_rmhmc.geometry.held import HeldNoise, HeldTheta
 from pymc_rmhmc.geometry.joint import JointTarget
+from pymc_rmhmc.geometry.latent_blocks import sites_at
 from pymc_rmhmc.geometry.prior import PriorFailure
 from tests.unit import test_diagonal_chart, test_kronecker_chart, test_summed_chart
 from tests.unit.test_joint_chart import PRECISIONS, THETA, FixedBlock, N, ToyBlock, ToyDensity, joint, make
@@ -446,7 +447,8 @@ def test_a_density_that_is_not_finite_at_some_sites_is_a_failure_there_alone():
 
 def test_sites_that_move_are_those_of_the_held_hyperparameters():
     target = joint(moving=True)
-    standing = [MovingSites.at(sites, block.information(target.chart.place(np.zeros(4)).theta, sites.eta))
+    theta = target.chart.place(np.zeros(4)).theta
+    standing = [sites_at(block, theta, sites)
                 for sites, block in zip(target.sites, target.density.blocks, strict=True)]  # fmt: skip
     noise = np.random.default_rng(9).standard_normal(target.size - 4)
     frozen = JointTarget(target.density, standing, target.chart)

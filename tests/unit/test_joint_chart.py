@@ -11,9 +11,11 @@ from scipy.stats import multivariate_normal, norm
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites
+from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites, SiteTrend
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
+from pymc_rmhmc.geometry.charts.moving_sites import LOG_MOST_GROWTH
 from pymc_rmhmc.geometry.joint import JointTarget
+from pymc_rmhmc.geometry.latent_blocks import sites_at
 from pymc_rmhmc.geometry.prior import PriorFailure
 from tests.unit.toys import kernel
 
@@ -263,7 +265,7 @@ def bent(centre: np.ndarray, factor: np.ndarray) -> MarginalChart:
     return MarginalChart(np.full(d, -0.1), factor, centre, 0.5 + ramp, 0.4 - ramp, 0.6 + 0.7 * ramp)
 
 
-def joint(sigma: float | None = None, *, moving: bool = False) -> JointTarget:
+def joint(sigma: float | None = None, *, moving: bool = False, trend: bool = False) -> JointTarget:
     rng = np.random.default_rng(7)
     blocks = (ToyBlock(rng.standard_normal(N), True, sigma), ToyBlock(rng.standard_normal(N), False, sigma))
     precision = [rng.exponential(1.0, N), PRECISIONS["some"]] if sigma is None else [np.full(N, sigma**-2)] * 2
@@ -272,6 +274,13 @@ def joint(sigma: float | None = None, *, moving: bool = False) -> JointTarget:
     sites = [GaussianSites(*pair) for pair in zip(linear, precision, strict=True)]
     if moving:
         sites = [MovingSites(s, np.zeros((2, N)), rng.exponential(1.0, N) * (np.arange(N) != 2)) for s in sites]
+    if trend:  # of one block a power and a trend, of the other a trend alone
+        trends = [SiteTrend(THETA - 0.1, np.array([[0.3, -0.5, 0.0, 0.2], [-1.7, 0.4, 0.6, 0.0]])) for _ in sites]
+        trends[1] = SiteTrend(THETA + 0.2, np.array([[-0.9, 0.0, 0.2, 0.0], [1.8, -0.4, 0.0, 0.0]]))
+        blocks[1].has_moving_sites = False
+        held = [GaussianSites(*pair) for pair in zip(linear, precision, strict=True)]
+        sites = [MovingSites(held[0], np.zeros((2, N)), rng.exponential(1.0, N), trends[0]),
+                 MovingSites(held[1], np.zeros((2, 0)), np.ones(1), trends[1])]  # fmt: skip
     return JointTarget(ToyDensity(blocks), sites, bent(THETA, factor))
 
 
@@ -300,9 +309,9 @@ def test_a_chart_with_no_bend_is_linear():
     assert placed.log_volume == pytest.approx(0.0, abs=1e-12)
 
 
-@pytest.mark.parametrize("moving", [False, True])
-def test_the_joint_gradient_matches_differences(moving):
-    target = joint(moving=moving)
+@pytest.mark.parametrize("follows", [{}, {"moving": True}, {"trend": True}], ids=["nothing", "information", "a trend"])
+def test_the_joint_gradient_matches_differences(follows):
+    target = joint(**follows)
     position = np.random.default_rng(8).standard_normal(target.size)
     slopes = differences(lambda at: target.at(at).log_density, position)
     np.testing.assert_allclose(target.at(position).gradient, slopes, rtol=1e-6, atol=1e-6)
@@ -316,8 +325,9 @@ def test_the_joint_gradient_matches_differences(moving):
     np.testing.assert_allclose(gradient, slopes, rtol=1e-6, atol=1e-6)
 
 
-def test_the_joint_density_is_the_models_but_for_the_law_of_the_placed_values():
-    target = joint()
+@pytest.mark.parametrize("trend", [False, True])
+def test_the_joint_density_is_the_models_but_for_the_law_of_the_placed_values(trend):
+    target = joint(trend=trend)
     rng = np.random.default_rng(9)
     for _ in range(3):
         point = target.at(rng.standard_normal(target.size))
@@ -326,8 +336,9 @@ def test_the_joint_density_is_the_models_but_for_the_law_of_the_placed_values():
         in_chart = point.log_density - 0.5 * standard @ standard - volume
         exact = target.density.rest(point.theta)[0]
         stated = exact
-        for block, sites, eta in zip(target.density.blocks, target.sites, point.eta, strict=True):
+        for block, held, eta in zip(target.density.blocks, target.sites, point.eta, strict=True):
             mean, prior, _ = block.prior(point.theta)
+            sites = sites_at(block, point.theta, held)
             exact += multivariate_normal.logpdf(eta, mean, prior) + block.likelihood(point.theta, eta)[0]
             stated += block.likelihood(point.theta, eta)[0]
             nu = np.linalg.solve(np.linalg.cholesky(prior), eta - mean)
@@ -377,8 +388,9 @@ def test_sites_that_follow_a_noise_leave_nothing_at_any_noise():
     assert residual["standing"] > 0.1
 
 
-def test_entering_reproduces_the_values_of_both_forms():
-    target = joint()
+@pytest.mark.parametrize("trend", [False, True])
+def test_entering_reproduces_the_values_of_both_forms(trend):
+    target = joint(trend=trend)
     rng = np.random.default_rng(11)
     theta, values = THETA + 0.3, [rng.standard_normal(N), rng.standard_normal(N)]
     first, second = (target.enter(theta, values, rng) for _ in range(2))
@@ -389,6 +401,20 @@ def test_entering_reproduces_the_values_of_both_forms():
         np.testing.assert_allclose(point.eta[0], values[0] + theta[2] * target.density.blocks[0].inputs, atol=1e-9)
         for latents, value in zip(target.latents(point), values, strict=True):
             np.testing.assert_allclose(latents, value, atol=1e-8)
+
+
+def test_a_trend_multiplies_b_and_the_precision_each_by_its_own_function_of_the_hyperparameters():
+    trend = SiteTrend(THETA, np.array([[0.5, 0.0, 0.0, 0.0], [0.0, -2.0, 0.0, 0.0]]))
+    np.testing.assert_allclose(trend.at(THETA), 1.0, rtol=1e-14)
+    small, large = (trend.at(THETA + np.array([sign * 8.0, -sign * 8.0, 0.0, 0.0])) for sign in (-1.0, 1.0))
+    bound = 1.0 + np.exp(LOG_MOST_GROWTH)
+    # Downwards a power of e without end, upwards no more than the bound.
+    np.testing.assert_allclose(small, np.exp([-4.0, -16.0]) * bound / np.exp(LOG_MOST_GROWTH), rtol=0.01)
+    assert (large < bound).all()
+    assert large[1] == pytest.approx(bound, rel=1e-5)
+    theta, weights = THETA + 0.7, np.array([0.3, -1.1])
+    slopes = differences(lambda at: weights @ np.log(trend.at(at)), theta)
+    np.testing.assert_allclose(trend.pullback(theta, weights), slopes, rtol=1e-8, atol=1e-9)
 
 
 class PlainInformation(ToyBlock):

@@ -168,21 +168,22 @@ def test_the_pullback_by_moving_designs_matches_differences(stated):
         np.testing.assert_allclose(by_entry[known], exact[known], rtol=1e-5, atol=1e-5)
 
 
-def test_the_pullback_by_the_powers_of_the_sites_matches_differences(stated):
+def test_the_pullback_by_the_multiples_of_the_sites_matches_differences(stated):
     rng = np.random.default_rng(5)
     first = stated.conditional()
     z, weights = rng.standard_normal(first.n_noise), rng.standard_normal(N)
     held = stated.sites
 
-    def value(log_power):
-        stated.sites = held.scaled(np.exp(log_power))
+    def value(logarithms):
+        by_linear, by_precision = np.exp(logarithms).reshape(2, N)
+        stated.sites = GaussianSites(by_linear * held.linear, by_precision * held.precision)
         conditional = stated.conditional()
         eta = conditional.place(z)
         return weights @ np.sin(eta) - stated.sites.log_density(eta) + conditional.log_evidence
 
     eta = first.place(z)
     first.pullback(weights * np.cos(eta) - held.gradient(eta))
-    exact = differences(value, np.zeros(N))
+    exact = differences(value, np.zeros(2 * N)).reshape(2, N)
     np.testing.assert_allclose(first.sites_pullback(eta), exact, rtol=1e-5, atol=1e-5)
 
 

@@ -44,7 +44,7 @@ from pymc_rmhmc.geometry.charts.dual import (
     variances_of_sites,
     weigh,
 )
-from pymc_rmhmc.geometry.charts.moving_sites import slope_by_powers
+from pymc_rmhmc.geometry.charts.moving_sites import slope_by_multiples
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.linalg import (
     cholesky,
@@ -144,12 +144,12 @@ class SitesOnCovariance(ABC):
         """The gradient by z, from that of the residual in the dual."""
 
     def sites_pullback(self, eta: Array) -> Array:
-        """The gradient of ``ψ(η) + log E`` by the logarithm of each site's power, of the last pullback and its η."""
+        """The gradient of ``ψ(η) + log E`` by the logarithms of b and of w̄, (2, n), of the last pullback and its η."""
         if self._inner_inverse is None:
             self._invert_inner()
         assert self._inner_inverse is not None
         # w̄ S_ii = 1 - (B⁻¹)_ii for the covariance S of prior times sites.
-        return slope_by_powers(
+        return slope_by_multiples(
             self._site_linear, self._precision, self._centre, 1.0 - self._inner_inverse, self._pushed,
             self._site_noise, eta,
         )  # fmt: skip

@@ -9,8 +9,8 @@ A generalised linear or mixed model, or a Gaussian process in a basis: ``η = m 
 but only D moves with θ: G and F are made once, and nothing but E is factorised, in the cheapest of three forms
 (`pymc_rmhmc.geometry.charts.design`).
 
-So sites that follow the likelihood's parameters (`pymc_rmhmc.geometry.charts.moving_sites`) have one power ρ for all:
-b, W̄ and m, D at ρ are ``√ρ b``, W̄ and ``√ρ m``, ``√ρ D`` for a predictor that is measured in units of ``1/√ρ``. G
+So sites that follow θ (`pymc_rmhmc.geometry.charts.moving_sites`) have one multiple for all b, r, and one for all w̄, ρ:
+b, W̄ and m, D are then ``(r/√ρ) b``, W̄ and ``√ρ m``, ``√ρ D`` for a predictor that is measured in units of ``1/√ρ``. G
 and F stay, and the derivative by ρ is that by the unit, which the others contain.
 
 References
@@ -52,7 +52,7 @@ class DiagonalConditional:
     sites : GaussianSites
         With w̄ ≥ 0, of the predictor; `RaisedSites` with one power for all.
     like : DiagonalConditional, optional
-        One with the same design and sites, but for their power, whose G and F serve again.
+        One with the same design and sites, but for their multiples, whose G and F serve again.
 
     Attributes
     ----------
@@ -71,12 +71,12 @@ class DiagonalConditional:
     ) -> None:  # fmt: skip
         self._root_power = 1.0
         if isinstance(sites, RaisedSites):  # the predictor is in units of 1/√ρ here, but where it goes in or out
-            power = sites.power.item()
-            if not 0.0 < power < math.inf:
+            by_linear, by_precision = sites.power.item() * sites.growth
+            if not 0.0 < by_precision < math.inf:
                 raise PriorFailure(Failure.NON_FINITE, 0)
-            root = self._root_power = math.sqrt(power)
+            root = self._root_power = math.sqrt(by_precision)
             mean, spread = root * mean, root * spread
-            sites = GaussianSites(root * sites.held.sites.linear, sites.held.sites.precision)
+            sites = GaussianSites(by_linear / root * sites.held.sites.linear, sites.held.sites.precision)
         if not (np.isfinite(mean).all() and np.isfinite(spread).all() and np.isfinite(scale).all()):
             raise PriorFailure(Failure.NON_FINITE, 0)
         self._sites, self._mean, self._spread = sites, mean, spread
@@ -103,7 +103,7 @@ class DiagonalConditional:
         return self._spread.size + self._weighted.n_noise
 
     def with_sites(self, sites: GaussianSites) -> DiagonalConditional:
-        """The same coefficients times the same sites, but for their power."""
+        """The same coefficients times the same sites, but for their multiples."""
         power = self._root_power
         return type(self)(None, self._mean / power, self._spread / power, self._location, self._scale, sites, self)
 
@@ -172,14 +172,15 @@ class DiagonalConditional:
         return self._inner.gram(sites) / self._root_power**2
 
     def sites_pullback(self, eta: Array) -> Array:
-        """The derivative of ``ψ(η) + log E`` by log ρ, (1,), of the last pullback and its η, with ψ less the sites.
+        """The derivative of ``ψ(η) + log E`` by log r and by log ρ, (2, 1), of the last pullback and its η.
 
-        Half of that by log √ρ, along which b, m and D grow, and ψ is one of ``η/√ρ``; and ψ's own sites.
+        The second is half of that by log √ρ, along which m and D grow and b falls, and ψ is one of ``η/√ρ``.
         """
         residual, pushed, mean_bar, spread_bar = self._pulled_back
-        placed, linear_bar = self._root_power * eta, self._centre_mean + pushed
-        by_unit = self._sites.linear @ linear_bar + self._mean @ mean_bar + self._spread @ spread_bar
-        return np.array([0.5 * (by_unit - residual @ placed) - self._sites.log_density(placed)])
+        placed, linear, linear_bar = self._root_power * eta, self._sites.linear, self._centre_mean + pushed
+        by_unit = self._mean @ mean_bar + self._spread @ spread_bar - linear @ linear_bar
+        by_precision = 0.5 * (by_unit - residual @ placed + self._precision @ placed**2)
+        return np.array([[linear @ (linear_bar - placed)], [by_precision]])
 
 
 def log_prior_of(standard: Array, scale: Array) -> float:

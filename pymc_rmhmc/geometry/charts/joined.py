@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.conditional import factor_in_place
-from pymc_rmhmc.geometry.charts.moving_sites import slope_by_powers
+from pymc_rmhmc.geometry.charts.moving_sites import slope_by_multiples
 from pymc_rmhmc.geometry.charts.parts import Part
 from pymc_rmhmc.geometry.charts.products import Products, is_finite, products_of
 from pymc_rmhmc.geometry.charts.site import GaussianSites
@@ -213,9 +213,9 @@ class JoinedConditional:
         return bars
 
     def sites_pullback(self, eta: Array) -> Array:
-        """The gradient of ``ψ(η) + log E`` by the logarithm of each site's power, of the last pullback and its η."""
+        """The gradient of ``ψ(η) + log E`` by the logarithms of b and of w̄, (2, n), of the last pullback and its η."""
         centre, variance = self.marginals()
-        return slope_by_powers(
+        return slope_by_multiples(
             self._sites.linear, self._precision, centre, self._precision * variance, self._pushed, self._site_noise, eta
         )
 

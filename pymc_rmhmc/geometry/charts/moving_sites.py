@@ -1,4 +1,4 @@
-"""Sites that follow the likelihood's own parameters.
+"""Sites that follow θ: the likelihood's own parameters by their information, any others along a trend.
 
 A noise, a dispersion or degrees of freedom scale the likelihood's slope and curvature alike. Sites that stood still
 would fit at one value of them: at another every latent value has the wrong spread, and the sum of what that leaves
@@ -10,8 +10,15 @@ a site's information as a share of what it was at a constant θ̂. It is what th
 information for most, and of a Student t the weight that tells outliers from the others, without which outliers would
 pull as hard as the others where the noise is small. I is the mean over two constant η, a standard deviation below and
 above where a site lay: at its mean alone, an observation that lies there would tell too much. Sites of coefficients
-have one power for all, the share of their information together (`pymc_rmhmc.geometry.charts.diagonal`). Any function of
-θ is exact, as long as it is differentiated.
+have one power for all, the share of their information together (`pymc_rmhmc.geometry.charts.diagonal`).
+
+Where the data bound the latent values on one side alone, as classes that can be separated do, the latent values grow
+with their prior's amplitude, and the likelihood's slope and curvature where they lie fall off. Sites of a common
+amplitude would hold them too near at a rare large one, and a chain would hardly go there. So all b and all w̄ of a block
+may also be multiplied by two functions of θ, by powers of e of a linear one: of an amplitude's logarithm, powers of the
+amplitude (`SiteTrend`).
+
+Any function of θ is exact, as long as it is differentiated.
 """
 
 from __future__ import annotations
@@ -20,30 +27,68 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.compilation import compiled
 
-__all__ = ["MovingSites", "RaisedSites", "slope_by_powers"]
+__all__ = ["LOG_MOST_GROWTH", "MovingSites", "RaisedSites", "SiteTrend", "grown", "slope_by_multiples"]
 
 type Array = NDArray[np.float64]
+
+# Sites that were fitted where they are weak say little of where they are strong: beyond this a trend levels off. Where
+# they get weaker they may get as weak as they will, for the prior holds what they let go.
+LOG_MOST_GROWTH = 2.0
 
 
 @compiled
 def _to_power(
-    information: Array, fitted: Array, linear: Array, precision: Array
+    information: Array, fitted: Array, growth: Array, linear: Array, precision: Array
 ) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled
-    """The sites' b and w̄ to the power ``information / fitted``, or 1 where fitted is 0, and the power."""
+    """The sites' b and w̄ to the power ``information / fitted``, or 1 where fitted is 0, and grown; and the power."""
     power = np.ones(information.size)
     for i in range(information.size):
         if fitted[i] > 0.0:
             power[i] = information[i] / fitted[i]
-    return power * linear, power * precision, power
+    return growth[0] * power * linear, growth[1] * power * precision, power
+
+
+def grown(along: Array) -> tuple[Array, Array]:
+    """``(1 + M) / (1 + M exp(-t))`` of an array of t, and the derivative of its logarithm by t."""
+    # 1 where t is 0, nearly exp(t) where that is less, and never more than 1 + M.
+    return (1.0 + np.exp(LOG_MOST_GROWTH)) * special.expit(along - LOG_MOST_GROWTH), special.expit(
+        LOG_MOST_GROWTH - along
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SiteTrend:
+    """What a block's b and w̄ are multiplied by where θ is not where they were fitted.
+
+    Attributes
+    ----------
+    centre : (d,) array
+        The θ at which both are multiplied by 1.
+    exponents : (2, d) array
+        Of b and of w̄: how the logarithms grow with θ.
+    """
+
+    centre: Array
+    exponents: Array
+
+    def at(self, theta: Array) -> Array:
+        """The two multiples (2,) at a θ."""
+        return grown(self.exponents @ (theta - self.centre))[0]
+
+    def pullback(self, theta: Array, by_logarithms: Array) -> Array:
+        """The derivative by θ (d,) of a function of the multiples, from that by their logarithms (2,)."""
+        along = self.exponents @ (theta - self.centre)
+        return np.asarray((grown(along)[1] * by_logarithms) @ self.exponents)
 
 
 @dataclass(frozen=True, slots=True)
 class MovingSites:
-    """Sites, and the information at which they were fitted.
+    """Sites, and what they follow.
 
     Attributes
     ----------
@@ -52,17 +97,23 @@ class MovingSites:
     eta : (2, n) array
         Where the information is taken.
     information : (n,) array, or (1,) of all together
-        ``I(θ̂)``; where it is 0 the sites do not move.
+        ``I(θ̂)``; where it is 0 the sites have no power, as they do where the likelihood has no parameters.
+    trend : SiteTrend, optional
+        With the same θ̂.
     """
 
     sites: GaussianSites
     eta: Array
     information: Array
+    trend: SiteTrend | None = None
 
-    def at(self, information: Array) -> RaisedSites:
-        """The sites at a θ where the information is this."""
-        linear, precision, power = _to_power(information, self.information, self.sites.linear, self.sites.precision)
-        return RaisedSites(linear, precision, self, power)
+    def at(self, theta: Array, information: Array) -> RaisedSites:
+        """The sites at a θ, where the information is this."""
+        growth = np.ones(2) if self.trend is None else self.trend.at(theta)
+        linear, precision, power = _to_power(
+            information, self.information, growth, self.sites.linear, self.sites.precision
+        )
+        return RaisedSites(linear, precision, self, power, growth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +126,24 @@ class RaisedSites(GaussianSites):
         What they are at θ̂.
     power : (n,) array, or (1,) for all
         ρ.
+    growth : (2,) array
+        What all b and all w̄ are multiplied by besides.
     """
 
     held: MovingSites
     power: Array
+    growth: Array
 
-    def pullback(self, power_bar: Array) -> Array:
-        """The derivative by the information of a function of ρ, from its derivative by log ρ."""
-        information = self.power * self.held.information
+    def pullback(self, by_logarithms: Array) -> Array:
+        """The derivative by the information of a function of b and w̄, from that by their logarithms, (2, n)."""
+        information, power_bar = self.power * self.held.information, by_logarithms.sum(axis=0)
         return np.divide(power_bar, information, out=np.zeros_like(power_bar), where=information > 0.0)
 
 
-def slope_by_powers(
+def slope_by_multiples(
     linear: Array, precision: Array, centre: Array, explained: Array, pushed: Array, site_noise: Array, eta: Array
 ) -> Array:
-    """The gradient of ``ψ(η) + log E`` by the logarithm of each site's power, (n,).
+    """The gradient of ``ψ(η) + log E`` by the logarithm of what each b, and of what each w̄, is multiplied by, (2, n).
 
     Parameters
     ----------
@@ -102,7 +156,8 @@ def slope_by_powers(
     site_noise, eta : (n,) array
         z₂, and where it was placed.
     """
-    evidence = linear * centre - 0.5 * (precision * centre**2 + explained)
-    placed = pushed * (linear + 0.5 * np.sqrt(precision) * site_noise - precision * eta)
-    # The last term is ψ's own sites.
-    return np.asarray(evidence + placed - eta * (linear - 0.5 * precision * eta))
+    # Of the evidence, of what is placed, and of ψ's own sites.
+    by_linear = linear * (centre + pushed - eta)
+    by_precision = 0.5 * (precision * (eta**2 - centre**2) - explained)
+    by_precision += pushed * (0.5 * np.sqrt(precision) * site_noise - precision * eta)
+    return np.stack((by_linear, by_precision))

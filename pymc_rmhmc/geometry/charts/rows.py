@@ -132,9 +132,10 @@ class RowsConditional:
         return self._scattered(row.gram(sites[where]) for row, where in zip(self._rows, self._where, strict=True))
 
     def sites_pullback(self, eta: Array) -> Array:
-        """The gradient of ``ψ(η) + log E`` by the logarithm of each site's power, of the last pullback and its η."""
+        """The gradient of ``ψ(η) + log E`` by the logarithms of b and of w̄, (2, n), of the last pullback and its η."""
         held = zip(self._rows, self._where, strict=True)
-        return self._scattered(row.sites_pullback(eta[where]) for row, where in held)
+        pulled = [row.sites_pullback(eta[where]) for row, where in held]
+        return np.stack([self._scattered(by_linear for by_linear, _ in pulled), self._scattered(p for _, p in pulled)])
 
     def _split(self, noise: Array) -> list[Array]:
         return np.split(noise, len(self._rows))
