@@ -136,9 +136,8 @@ def _place(functions: Functions, chart: Chart, position: Array) -> _Theta:  # pr
     value, given = call_for_value_and_slope(functions.rest.address, (theta,), functions.rest.rest)
     bar, (power, by_linear, by_precision) = given.copy(), multiples_at(functions.multiples, theta)
     root = math.sqrt(by_precision)
-    return _Theta(
-        standard, theta, stretch, log_stretch, bar, value.item(), log_volume, power, root, by_linear / root
-    )
+    by_linear = by_linear / root if root > 0.0 else math.nan
+    return _Theta(standard, theta, stretch, log_stretch, bar, value.item(), log_volume, power, root, by_linear)
 
 
 @compiled

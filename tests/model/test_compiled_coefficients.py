@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cloudpickle
 import numpy as np
 import pymc as pm
@@ -13,7 +15,7 @@ from pymc_rmhmc.approximation.joint import moving_sites
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites, SiteTrend
 from pymc_rmhmc.geometry.coefficients import CoefficientsTarget, compiled_coefficients
 from pymc_rmhmc.geometry.joint import JointTarget
 from tests.model.conftest import exact_log_density
@@ -81,9 +83,20 @@ def graded_groups() -> None:
     pm.StudentT("y", nu=4.0, mu=eta, sigma=scale("y"), observed=INPUT)
 
 
+def along_a_trend(build):
+    """The same with sites that follow a trend."""
+
+    def built() -> None:
+        build()
+
+    built.__name__ = f"{build.__name__} along a trend"
+    return built
+
+
+TRENDS = [along_a_trend(groups), along_a_trend(with_a_noise), along_a_trend(graded_groups)]
 FORMS = [
     groups, groups_and_slopes, crossed_groups_about_levels, whitened_groups, data_that_may_be_replaced, item_response,
-    with_a_noise, graded_groups,
+    with_a_noise, graded_groups, *TRENDS,
 ]  # fmt: skip
 
 
@@ -99,11 +112,14 @@ def target_of(build) -> JointTarget:
     chart = MarginalChart(centre, 0.3 * np.eye(d) + 0.1 * np.tri(d, k=-1), location, spread, skewness, tail)
     # Where they were fitted is not where they will be asked: a power of 1 would hide what it does.
     at = moving_sites(joint.blocks[0], rng.normal(0.0, 0.5, d), sites, *rng.exponential(0.3, (2, n)))
+    if build in TRENDS:
+        at = at if isinstance(at, MovingSites) else MovingSites(at, np.zeros((2, 0)), np.ones(1))
+        at = replace(at, trend=SiteTrend(rng.normal(0.0, 0.5, d), rng.normal(0.0, 1.0, (2, d))))
     return JointTarget(joint, [at], chart)
 
 
 # What its functions take is of other types than of the others, for which all is compiled once more.
-FOR_LONG = {graded_groups}
+FOR_LONG = {graded_groups, *TRENDS[1:]}
 
 
 @pytest.fixture(

@@ -16,7 +16,7 @@ from pymc_rmhmc.approximation.joint import moving_sites
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.dynamics.trajectory import transition
-from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites, SiteTrend
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model import read_joint, read_structure
 from pymc_rmhmc.steps.block_sampler import BlockSampler
@@ -132,11 +132,20 @@ def following(block, d: int, sites: GaussianSites):
     return moving_sites(block, np.zeros(d), weaker, np.linspace(-1.0, 1.0, block.n_sites), np.full(block.n_sites, 0.2))
 
 
+def along_a_trend(sites: GaussianSites | MovingSites, d: int, size: float) -> MovingSites:
+    """Sites whose b and w̄ grow with each hyperparameter by powers that have nothing to do with it."""
+    ramp = np.linspace(-1.0, 1.0, d) if d > 1 else np.ones(1)
+    trend = SiteTrend(np.full(d, -0.3), size * np.stack((ramp, -1.5 * ramp)))
+    if isinstance(sites, MovingSites):
+        return replace(sites, trend=trend)
+    return MovingSites(sites, np.zeros((2, 0)), np.ones(1), trend)
+
+
 def calibrate(
     case, target_class=JointTarget, seed: int = 1, sites=None, n_steps: int = 4, step_size: float = 0.35,
-    chart: MarginalChart | None = None, until: float | None = None,
+    chart: MarginalChart | None = None, until: float | None = None, trend: float = 0.0,
 ):  # fmt: skip
-    """As `test_sbc.calibrate`: p-value, failure rate and acceptance."""
+    """As `test_sbc.calibrate`: p-value, failure rate and acceptance; with sites that follow a trend of this size."""
     rng, joint, ranks, looks = np.random.default_rng(seed), case.joint, [], Looks(case.simulations, until)
     failures, accepted, integrator = 0, 0.0, RotationSplitting()
     if sites is None:  # as little to do with the data as the chart
@@ -146,7 +155,8 @@ def calibrate(
     while not looks.decided(ranks):
         theta, values, y = case.simulate(rng)
         case.observe(y)
-        target = target_class(joint, [following(block, d, sites)], chart)
+        held = following(block, d, sites)
+        target = target_class(joint, [along_a_trend(held, d, trend) if trend else held], chart)
         flow = GaussianHamiltonian(target)
         start, before, others = flow.state(target.enter(theta, [values], rng)), rng.integers(PLACES), []
         for length in (before, PLACES - 1 - before):

@@ -70,12 +70,13 @@ PROBLEMS = {
     f"coefficients of warped inputs, {LOGISTIC}": Problem(Warped(), LOGISTIC),
     f"process beside slopes, {LOGISTIC}": Problem(Beside(), LOGISTIC),
 }
-# Some forty tests of correct samplers by ranks; see test_sbc.
-LEVEL = 1e-3 / 40 / 3
+# Some fifty tests of correct samplers by ranks; see test_sbc.
+LEVEL = 1e-3 / 50 / 3
 
 
-def calibrate_absurdly(problem: Problem, target_class=JointTarget, seed: int = 1):
-    return calibrate(problem, target_class, seed, absurd_sites(problem.latents.n), n_steps=4, step_size=0.3)
+def calibrate_absurdly(problem: Problem, target_class=JointTarget, seed: int = 1, trend: float = 0.0):
+    sites = absurd_sites(problem.latents.n)
+    return calibrate(problem, target_class, seed, sites, n_steps=4, step_size=0.3, trend=trend)
 
 
 def test_every_registered_likelihood_is_calibrated():
@@ -89,6 +90,24 @@ def test_ranks_of_the_truth_are_uniform_whatever_the_sites(name):
     by_values = isinstance(problem.latents, Mixed | Shrunk | Warped | Beside)
     assert (problem.joint.blocks[0].design_shape is not None) == by_values
     p, failure_rate, acceptance = calibrate_absurdly(problem)
+    assert p > LEVEL
+    assert failure_rate < 0.05
+    assert 0.5 < acceptance < 0.9999
+
+
+# Of every form of a prior one, with a power besides and without.
+ALONG_A_TREND = [
+    "centred process, bernoulli_logit", "whitened process, bernoulli_probit", "centred process, normal_identity",
+    "groups, bernoulli_logit", "centred groups, negativebinomial_log", "more coefficients than data, poisson_log",
+    "sum of two vectors, negativebinomial_log", "coefficients of warped inputs, poisson_log",
+    "process beside slopes, poisson_log", "process beside warped slopes, normal_identity", "grid, poisson_log",
+    "rows, normal_identity",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALONG_A_TREND)
+def test_ranks_of_the_truth_are_uniform_whatever_the_trend(name):
+    p, failure_rate, acceptance = calibrate_absurdly(PROBLEMS[name], trend=0.25)
     assert p > LEVEL
     assert failure_rate < 0.05
     assert 0.5 < acceptance < 0.9999
@@ -257,7 +276,9 @@ MUTANTS = {
 }
 
 
-def calibrate_in_cell(problem: Problem, target_class=JointTarget, seed: int = 1, until: float | None = None):
+def calibrate_in_cell(
+    problem: Problem, target_class=JointTarget, seed: int = 1, until: float | None = None, trend: float = 0.0
+):
     """With sites that are narrow, so that their evidence depends on the hyperparameters."""
     n = problem.latents.n
     # `following` makes sites that move weaker; and a design moves the evidence of strong ones alone.
@@ -267,7 +288,7 @@ def calibrate_in_cell(problem: Problem, target_class=JointTarget, seed: int = 1,
     # More sites than values are narrower yet, and one power for all sites of coefficients moves them together.
     moves_together = block.has_moving_sites and block.design_shape is not None
     step_size = 0.2 if isinstance(problem.latents, Beside) else 0.25 if moves_together else 0.35
-    return calibrate(problem, target_class, seed, sites, step_size=step_size, until=until)
+    return calibrate(problem, target_class, seed, sites, step_size=step_size, until=until, trend=trend)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -275,6 +296,24 @@ def test_every_mutant_is_rejected(name):
     problem, mutant = MUTANTS[name]
     p_values = [calibrate_in_cell(problem, mutant, seed, LEVEL)[0] for seed in range(3)]
     assert max(p_values) < LEVEL, p_values
+
+
+# With the size of the exponents: see `tests.statistical.test_joint.along_a_trend`.
+TRENDS = {"covariance": (DENSE, 0.6), "coefficients": (DIAGONAL, 0.7), "process beside slopes": (BESIDE, 0.6)}
+
+
+@pytest.mark.parametrize(("problem", "trend"), TRENDS.values(), ids=TRENDS)
+def test_a_trend_that_the_evidence_does_not_follow_is_rejected(problem, trend):
+    p_values = [calibrate_in_cell(problem, WithoutTheSitesMoving, seed, LEVEL, trend)[0] for seed in range(3)]
+    assert max(p_values) < LEVEL, p_values
+
+
+@pytest.mark.parametrize(("problem", "trend"), TRENDS.values(), ids=TRENDS)
+def test_a_trend_that_it_follows_passes(problem, trend):
+    p, failure_rate, acceptance = calibrate_in_cell(problem, trend=trend)
+    assert p > LEVEL
+    assert failure_rate < 0.05
+    assert 0.7 < acceptance < 0.9999
 
 
 @pytest.mark.parametrize(
