@@ -230,7 +230,8 @@ def _functions(
     missing = moves_by_power and powers is None
     if found is None or missing or any(each is None for each in others):
         return None
-    trend = None if held is None or held.trend is None else Trend(held.trend.centre, held.trend.exponents)
+    followed = None if held is None else held.trend
+    trend = None if followed is None else Trend(followed.centre, followed.exponents, np.exp(followed.log_most))
     likelihood_here = NativeFunction(found.address, found.rest)
     return Functions(*others, likelihood_here, bool(centre_moves), Multiples(powers, trend))  # type: ignore[arg-type]
 

@@ -14,15 +14,12 @@ from numba import types
 from numba.extending import overload
 from numpy.typing import NDArray
 
-from pymc_rmhmc.geometry.charts.moving_sites import LOG_MOST_GROWTH
 from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.native import NativeFunction, call_for_vector
 
 __all__ = ["Multiples", "Powers", "Trend", "multiples_at", "multiples_pullback"]
 
 type Array = NDArray[np.float64]
-
-MOST_GROWTH = math.exp(LOG_MOST_GROWTH)
 
 
 class Powers(NamedTuple):
@@ -39,6 +36,7 @@ class Trend(NamedTuple):
 
     centre: Array
     exponents: Array
+    most: Array
 
 
 class Multiples(NamedTuple):
@@ -86,23 +84,29 @@ def _any_power_pullback(powers: Any, theta: Any, power: Any, power_bar: Any) -> 
     return _information_pullback
 
 
-def _along(trend: Trend | None, theta: Array) -> tuple[float, float]:
-    """Where θ is along the trends of b and of w̄, 0 where sites have none; for compiled code alone."""
+@compiled
+def _along(trend: Trend, theta: Array, which: int) -> float:  # pragma: no cover - compiled
+    """``M exp(-t)`` of b or of w̄."""
+    along: float = 0.0
+    for j in range(theta.size):
+        along += trend.exponents[which, j] * (theta[j] - trend.centre[j])
+    most: float = trend.most[which]
+    return most * math.exp(-along)
+
+
+def _growth(trend: Trend | None, theta: Array) -> tuple[float, float]:
+    """What b and w̄ are multiplied by along the trend; for compiled code alone."""
     raise NotImplementedError
 
 
-def _along_exponents(trend: Trend, theta: Array) -> Any:  # pragma: no cover - compiled
-    of_linear, of_precision = 0.0, 0.0
-    for j in range(theta.size):
-        moved = theta[j] - trend.centre[j]
-        of_linear += trend.exponents[0, j] * moved
-        of_precision += trend.exponents[1, j] * moved
-    return of_linear, of_precision
+def _growth_along(trend: Trend, theta: Array) -> Any:  # pragma: no cover - compiled
+    by_linear = (1.0 + trend.most[0]) / (1.0 + _along(trend, theta, 0))
+    return by_linear, (1.0 + trend.most[1]) / (1.0 + _along(trend, theta, 1))
 
 
-@overload(_along, strict=False)
-def _any_along(trend: Any, theta: Any) -> Any:
-    return (lambda trend, theta: (0.0, 0.0)) if isinstance(trend, types.NoneType) else _along_exponents
+@overload(_growth, strict=False)
+def _any_growth(trend: Any, theta: Any) -> Any:
+    return (lambda trend, theta: (1.0, 1.0)) if isinstance(trend, types.NoneType) else _growth_along
 
 
 def _trend_pullback(trend: Trend | None, theta: Array, by_linear: float, by_precision: float) -> Array:
@@ -113,10 +117,9 @@ def _trend_pullback(trend: Trend | None, theta: Array, by_linear: float, by_prec
 def _growth_pullback(
     trend: Trend, theta: Array, by_linear: float, by_precision: float
 ) -> Any:  # pragma: no cover - compiled
-    of_linear, of_precision = _along(trend, theta)
-    slope = by_linear / (1.0 + math.exp(of_linear) / MOST_GROWTH)
-    other = by_precision / (1.0 + math.exp(of_precision) / MOST_GROWTH)
-    return slope * trend.exponents[0] + other * trend.exponents[1]
+    by_linear *= 1.0 - 1.0 / (1.0 + _along(trend, theta, 0))
+    by_precision *= 1.0 - 1.0 / (1.0 + _along(trend, theta, 1))
+    return by_linear * trend.exponents[0] + by_precision * trend.exponents[1]
 
 
 @overload(_trend_pullback, strict=False)
@@ -127,16 +130,10 @@ def _any_trend_pullback(trend: Any, theta: Any, by_linear: Any, by_precision: An
 
 
 @compiled
-def _grown(along: float) -> float:  # pragma: no cover - compiled
-    """As `pymc_rmhmc.geometry.charts.moving_sites.grown`; 1 at 0, to the last digit."""
-    return (1.0 + MOST_GROWTH) / (1.0 + MOST_GROWTH * math.exp(-along))
-
-
-@compiled
 def multiples_at(multiples: Multiples, theta: Array) -> tuple[float, float, float]:  # pragma: no cover - compiled
     """The power, and what b and w̄ are multiplied by in all."""
-    power, (of_linear, of_precision) = _power(multiples.powers, theta), _along(multiples.trend, theta)
-    return power, power * _grown(of_linear), power * _grown(of_precision)
+    power, (by_linear, by_precision) = _power(multiples.powers, theta), _growth(multiples.trend, theta)
+    return power, power * by_linear, power * by_precision
 
 
 @compiled

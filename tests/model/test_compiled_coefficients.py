@@ -114,7 +114,7 @@ def target_of(build) -> JointTarget:
     at = moving_sites(joint.blocks[0], rng.normal(0.0, 0.5, d), sites, *rng.exponential(0.3, (2, n)))
     if build in TRENDS:
         at = at if isinstance(at, MovingSites) else MovingSites(at, np.zeros((2, 0)), np.ones(1))
-        at = replace(at, trend=SiteTrend(rng.normal(0.0, 0.5, d), rng.normal(0.0, 1.0, (2, d))))
+        at = replace(at, trend=SiteTrend(rng.normal(0.0, 0.5, d), rng.normal(0.0, 1.0, (2, d)), np.array([-0.5, 2.0])))
     return JointTarget(joint, [at], chart)
 
 

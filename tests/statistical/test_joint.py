@@ -135,7 +135,7 @@ def following(block, d: int, sites: GaussianSites):
 def along_a_trend(sites: GaussianSites | MovingSites, d: int, size: float) -> MovingSites:
     """Sites whose b and w̄ grow with each hyperparameter by powers that have nothing to do with it."""
     ramp = np.linspace(-1.0, 1.0, d) if d > 1 else np.ones(1)
-    trend = SiteTrend(np.full(d, -0.3), size * np.stack((ramp, -1.5 * ramp)))
+    trend = SiteTrend(np.full(d, -0.3), size * np.stack((ramp, -1.5 * ramp)), np.array([2.0, 1.0]))
     if isinstance(sites, MovingSites):
         return replace(sites, trend=trend)
     return MovingSites(sites, np.zeros((2, 0)), np.ones(1), trend)

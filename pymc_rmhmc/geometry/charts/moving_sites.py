@@ -15,8 +15,10 @@ have one power for all, the share of their information together (`pymc_rmhmc.geo
 Where the data bound the latent values on one side alone, as classes that can be separated do, the latent values grow
 with their prior's amplitude, and the likelihood's slope and curvature where they lie fall off. Sites of a common
 amplitude would hold them too near at a rare large one, and a chain would hardly go there. So all b and all w̄ of a block
-may also be multiplied by two functions of θ, by powers of e of a linear one: of an amplitude's logarithm, powers of the
-amplitude (`SiteTrend`).
+may also be multiplied by two functions of θ, ``(1 + M) / (1 + M exp(-t))`` of a t that is linear (`SiteTrend`). Of an
+amplitude's logarithm that is a power of the amplitude where it is large, and a constant where it is small: a probit's
+own w̄ under a normal prior alone is ``1 / (1 + amplitude²)``. Sites may get as weak as they will, for the prior holds
+what they let go, and no stronger than the constant.
 
 Any function of θ is exact, as long as it is differentiated.
 """
@@ -32,13 +34,9 @@ from scipy import special
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.geometry.compilation import compiled
 
-__all__ = ["LOG_MOST_GROWTH", "MovingSites", "RaisedSites", "SiteTrend", "grown", "slope_by_multiples"]
+__all__ = ["MovingSites", "RaisedSites", "SiteTrend", "grown", "slope_by_multiples"]
 
 type Array = NDArray[np.float64]
-
-# Sites that were fitted where they are weak say little of where they are strong: beyond this a trend levels off. Where
-# they get weaker they may get as weak as they will, for the prior holds what they let go.
-LOG_MOST_GROWTH = 2.0
 
 
 @compiled
@@ -53,12 +51,9 @@ def _to_power(
     return growth[0] * power * linear, growth[1] * power * precision, power
 
 
-def grown(along: Array) -> tuple[Array, Array]:
+def grown(along: Array, log_most: Array) -> tuple[Array, Array]:
     """``(1 + M) / (1 + M exp(-t))`` of an array of t, and the derivative of its logarithm by t."""
-    # 1 where t is 0, nearly exp(t) where that is less, and never more than 1 + M.
-    return (1.0 + np.exp(LOG_MOST_GROWTH)) * special.expit(along - LOG_MOST_GROWTH), special.expit(
-        LOG_MOST_GROWTH - along
-    )
+    return (1.0 + np.exp(log_most)) * special.expit(along - log_most), special.expit(log_most - along)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +65,26 @@ class SiteTrend:
     centre : (d,) array
         The θ at which both are multiplied by 1.
     exponents : (2, d) array
-        Of b and of w̄: how the logarithms grow with θ.
+        Of b and of w̄: how t grows with θ.
+    log_most : (2,) array
+        Of both: log M.
     """
 
     centre: Array
     exponents: Array
+    log_most: Array
 
     def at(self, theta: Array) -> Array:
         """The two multiples (2,) at a θ."""
-        return grown(self.exponents @ (theta - self.centre))[0]
+        return grown(self._along(theta), self.log_most)[0]
 
     def pullback(self, theta: Array, by_logarithms: Array) -> Array:
         """The derivative by θ (d,) of a function of the multiples, from that by their logarithms (2,)."""
-        along = self.exponents @ (theta - self.centre)
-        return np.asarray((grown(along)[1] * by_logarithms) @ self.exponents)
+        return np.asarray((grown(self._along(theta), self.log_most)[1] * by_logarithms) @ self.exponents)
+
+    def _along(self, theta: Array) -> Array:
+        """Both t."""
+        return np.asarray(self.exponents @ (theta - self.centre))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,150 @@
+"""A trend of the sites, fitted to draws: what it finds, and when it leaves the sites as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from pymc_rmhmc.approximation.site_trend import SMALL, ThinnedDraws, _least_squares, _window, follow_trend
+from pymc_rmhmc.geometry.charts import GaussianSites, MovingSites, SiteTrend
+from tests.unit.test_diagonal_chart import differences
+
+N, D, COUNT = 7, 3, 120
+CENTRE = np.array([0.4, -0.2, 1.0])
+TRUTH = SiteTrend(CENTRE, np.array([[-1.1, 0.0, 0.0], [-2.0, 0.3, 0.0]]), np.array([0.5, 1.5]))
+FREE = np.array([True, True, False])
+
+
+@dataclass
+class Block:
+    """One whose likelihood has the slope of sites along a trend, and a part that no sites have."""
+
+    trend: SiteTrend = TRUTH
+    bend: float = 0.0
+    fixed_covariance: bool = False
+    has_moving_sites: bool = False
+
+    linear = np.linspace(-2.0, 3.0, N)
+    precision = np.linspace(0.2, 4.0, N)
+
+    def information(self, theta, eta):
+        return np.exp(theta[2]) * (1.0 + np.arange(N))
+
+    def likelihood(self, theta, eta):
+        by_linear, by_precision = self.trend.at(theta) * (np.exp(theta[2]) if self.has_moving_sites else 1.0)
+        return 0.0, by_linear * self.linear - by_precision * self.precision * eta + self.bend * np.sin(3.0 * eta), None
+
+
+def window_of(count: int = COUNT, most: int = 200) -> ThinnedDraws:
+    rng, draws = np.random.default_rng(0), ThinnedDraws(most)
+    for _ in range(count):
+        theta = CENTRE + rng.standard_normal(D)
+        draws.add(theta, np.linspace(-1.0, 1.0, N) + rng.standard_normal(N))
+    return draws
+
+
+STANDING = GaussianSites(np.zeros(N), np.ones(N))
+
+
+def test_the_trend_that_made_the_draws_is_found():
+    found = follow_trend(Block(), STANDING, CENTRE, window_of(), FREE)
+    assert isinstance(found, MovingSites)
+    # Half precision of the draws, and the prior of exponents.
+    np.testing.assert_allclose(found.sites.linear, Block.linear, rtol=0.02, atol=0.02)
+    np.testing.assert_allclose(found.sites.precision, Block.precision, rtol=0.02)
+    for theta in (CENTRE, CENTRE + [2.0, 1.0, 0.0], CENTRE - [2.0, 1.0, 0.0]):
+        np.testing.assert_allclose(found.trend.at(theta), TRUTH.at(theta), rtol=0.05)
+    # They stand where they are but for the trend.
+    np.testing.assert_allclose(found.at(CENTRE, found.information).linear, found.sites.linear, rtol=1e-12)
+
+
+def test_coordinates_that_are_not_free_are_not_followed():
+    found = follow_trend(Block(), STANDING, CENTRE, window_of(), np.array([False, True, True]))
+    exponents = found.trend.exponents if isinstance(found, MovingSites) else np.zeros((2, D))
+    assert (exponents[:, 0] == 0.0).all()
+
+
+def test_a_power_that_the_sites_have_is_taken_into_account():
+    block = Block(has_moving_sites=True)
+    held = MovingSites(STANDING, np.zeros((2, N)), block.information(CENTRE, None))
+    found = follow_trend(block, held, CENTRE, window_of(), FREE)
+    assert (found.eta is held.eta, found.information is held.information) == (True, True)
+    # At the centre a power of 1, and the likelihood's own factor there.
+    np.testing.assert_allclose(found.sites.precision, np.exp(CENTRE[2]) * Block.precision, rtol=0.02)
+    theta = CENTRE + [1.5, 0.5, 1.0]
+    np.testing.assert_allclose(found.trend.at(theta), TRUTH.at(theta), rtol=0.05)
+
+
+STILL = SiteTrend(CENTRE, np.zeros((2, D)), np.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("block", "count", "free"),
+    [
+        (Block(STILL), COUNT, FREE),
+        (Block(STILL, bend=2.0), COUNT, FREE),
+        (Block(fixed_covariance=True), COUNT, FREE),
+        (Block(), 19, FREE),
+        (Block(), COUNT, np.zeros(D, dtype=bool)),
+    ],
+    ids=["nothing is left", "no trend takes what is", "the covariance stands still", "few draws", "none is free"],
+)
+def test_sites_stay_as_they_are_where_a_trend_has_nothing_to_give(block, count, free):
+    assert follow_trend(block, STANDING, CENTRE, window_of(count), free) is STANDING
+
+
+def test_what_no_trend_takes_is_not_small():
+    """So that the case above tests the share."""
+    window = _window(Block(STILL, bend=2.0), STANDING, *window_of().values(), CENTRE)
+    assert _least_squares(window, STILL).left > SMALL
+
+
+def test_draws_without_a_slope_are_left_out():
+    class Broken(Block):
+        def likelihood(self, theta, eta):
+            value, slope, none = super().likelihood(theta, eta)
+            return value, np.where(theta[0] > CENTRE[0] + 1.5, np.nan, slope), none
+
+    found = follow_trend(Broken(), STANDING, CENTRE, window_of(), FREE)
+    np.testing.assert_allclose(found.sites.precision, Block.precision, rtol=0.05)
+
+
+@pytest.mark.parametrize("has_moving_sites", [False, True])
+def test_derivatives_of_what_is_left_match_differences(has_moving_sites):
+    block = Block(bend=0.5, has_moving_sites=has_moving_sites)
+    sites = MovingSites(STANDING, np.zeros((2, N)), 0.7 * block.information(CENTRE, None))
+    window = _window(block, sites, *window_of().values(), CENTRE)
+
+    def trend(flat):
+        return SiteTrend(CENTRE, flat[: 2 * D].reshape(2, D), flat[2 * D :])
+
+    at = np.array([-0.6, 0.1, 0.2, -1.1, 0.0, -0.3, 0.3, 1.2])
+    found = _least_squares(window, trend(at))
+    exact = differences(lambda flat: _least_squares(window, trend(flat)).left, at)
+    np.testing.assert_allclose([*found.by_exponents.ravel(), *found.by_log_most], exact, rtol=1e-5, atol=1e-6)
+
+
+def test_sites_that_hardly_move_lose_no_digits():
+    """Of a large count: ten thousand times as far from 0 as it is wide."""
+    rng, draws = np.random.default_rng(1), ThinnedDraws()
+    for _ in range(COUNT):
+        draws.add(CENTRE + rng.standard_normal(D), 10.0 + 1e-3 * rng.standard_normal(N))
+    window = _window(Block(STILL), STANDING, *draws.values(), CENTRE)
+    found = _least_squares(window, STILL)
+    np.testing.assert_allclose(found.sites.precision, Block.precision, rtol=1e-6)
+    np.testing.assert_allclose(found.sites.linear, Block.linear, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [3, 10, 11, 57, 400])
+def test_thinned_draws_are_evenly_spaced_and_not_more_than_allowed(count):
+    draws = ThinnedDraws(10)
+    for i in range(count):
+        draws.add(np.array([float(i)]), np.full(2, 0.5 * i))
+    thetas, etas = draws.values()
+    assert min(count, 5) <= len(thetas) <= 10
+    steps = np.diff(thetas[:, 0])
+    assert (steps == steps[0]).all()
+    assert count - thetas[-1, 0] <= steps[0]
+    np.testing.assert_array_equal(etas, 0.5 * thetas * np.ones(2))
