@@ -64,6 +64,7 @@ DRAWS: dict[tuple[str, str], int] = {
         if sampler in TABLE[problem]
     },
     ("hsgp 100", "nutpie"): 20000,
+    ("separable 24", "nutpie"): 20000,
     ("hsgp 100", "nutpie centred"): 20000,
     ("hsgp 20x20", "nutpie centred"): 30000,
     ("usps", "nutpie"): 2000,

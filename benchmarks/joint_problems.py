@@ -99,6 +99,22 @@ def cox(side: int = 16, seed: int = 0) -> JointProblem:
     return JointProblem(f"Cox {side}x{side}, free", build, ("mean", "amplitude", "lengthscale", "f"))
 
 
+def separable(n: int = 24, seed: int = 0) -> JointProblem:
+    """Two classes on a line that can be separated, of a process whose amplitude nothing bounds."""
+    x = np.sort(np.random.default_rng(seed).uniform(0.0, 1.0, n))[:, None]
+
+    def build(whitened: bool) -> pm.Model:
+        with pm.Model() as model:
+            lengthscale = pm.TruncatedNormal("lengthscale", 0.3, 0.2, lower=0.05)
+            amplitude = pm.HalfCauchy("amplitude", 5.0)
+            gp = pm.gp.Latent(cov_func=amplitude**2 * pm.gp.cov.ExpQuad(1, ls=lengthscale))
+            latent = gp.prior("f", X=x, reparameterize=whitened, jitter=1e-5)
+            pm.Bernoulli("y", p=pm.math.invprobit(latent), observed=(x[:, 0] > 0.5).astype(int))
+        return model
+
+    return JointProblem(f"separable n={n}", build, ("lengthscale", "amplitude", "f"))
+
+
 JOINT_PROBLEMS: dict[str, Callable[[], JointProblem]] = {
     **{
         f"{likelihood} ARD {n}": lambda likelihood=likelihood, n=n: regression(likelihood, n)
@@ -106,4 +122,5 @@ JOINT_PROBLEMS: dict[str, Callable[[], JointProblem]] = {
         for n in (100, 300)
     },
     **{f"cox free {side}": lambda side=side: cox(side) for side in (16, 24)},
+    "separable 24": separable,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import cloudpickle
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -69,6 +70,46 @@ def test_the_default_is_the_regression():
     model = poisson_model()
     runs = [draw(model, RMHMC(metric=metric, model=model)) for metric in ("flat", FlatMetric(site_fit=SiteRegression))]
     np.testing.assert_array_equal(*(run.posterior["f"].values for run in runs))
+
+
+def separable() -> pm.Model:
+    """Two classes of a process whose amplitude nothing bounds."""
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=pm.HalfCauchy("amplitude", 5.0) ** 2 * pm.gp.cov.Matern52(1, ls=0.5))
+        f = gp.prior("f", X=X, reparameterize=False, jitter=1e-4)
+        pm.Bernoulli("y", p=pm.math.invprobit(f), observed=(X[:, 0] > np.median(X)).astype(int))
+    return model
+
+
+def tuned(model: pm.Model, **options) -> tuple:
+    """A step, and where its chain stands, after so much tuning that it has been refitted for the last time."""
+    step, point = RMHMC(metric=FlatMetric(**options), model=model), model.initial_point()
+    step.setup_chain(np.random.default_rng(2), 300, 100)
+    for _ in range(300):
+        point, _ = step.step(point)
+    step.stop_tuning()
+    return step, point
+
+
+def test_sites_follow_an_amplitude_that_nothing_bounds_and_a_restored_chain_goes_on_with_them():
+    step, point = tuned(separable())
+    (sites,) = step.chains[0].sites
+    (exponents,) = sites.trend.exponents.T
+    assert (exponents < -0.2).all()  # weaker where the amplitude is large
+    state, ends = cloudpickle.loads(cloudpickle.dumps(step.sampling_state)), []
+    for _ in range(2):
+        at = point
+        for _ in range(20):
+            at, _ = step.step(at)
+        ends.append(at["f"])
+        step.sampling_state = state
+    np.testing.assert_array_equal(*ends)
+    assert step.chains[0].sites[0].trend.exponents.tolist() == sites.trend.exponents.tolist()  # frozen
+
+
+def test_sites_of_ones_own_fit_follow_no_trend():
+    step, _ = tuned(separable(), site_fit=SiteRegression)
+    assert isinstance(step.chains[0].sites[0], GaussianSites)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,9 @@ class FlatMetric:
         and the way they move: in joint trajectories, without an emulator.
     site_fit : callable, optional
         What refits them: a subclass of `pymc_rmhmc.approximation.SiteFit`, or another function of the number of sites
-        that makes such an object for each tuning window. The default is `pymc_rmhmc.approximation.SiteRegression`.
+        that makes such an object for each tuning window. The default is `pymc_rmhmc.approximation.SiteRegression`, and
+        where hyperparameters are sampled a trend of the sites with them (`pymc_rmhmc.approximation.site_trend`), where
+        the draws show that it is worth it. Sites of your own fit follow no trend.
     emulate : bool
         Where hyperparameters are sampled with the latent values: emulate their marginal density in tuning, and let the
         two move in turns, the hyperparameters along the emulator (`pymc_rmhmc.approximation.emulation`). It is fitted
