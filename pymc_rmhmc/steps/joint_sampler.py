@@ -367,6 +367,7 @@ class JointSampler(ChainSampler):
         if state.marginals is None or not state.thetas:
             return
         thetas, scores = np.array(state.thetas), np.array(state.scores)
+        self._phase = self._alternation = None  # they hold factors, and will be made anew
         if with_sites:
             given = zip(self.model.blocks, state.sites, state.fits, state.thinned, strict=True)
             state.sites = tuple(self._refitted(*each, thetas.mean(axis=0)) for each in given)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from pymc_rmhmc.approximation.site_trend import SMALL, ThinnedDraws, _least_squares, _window, follow_trend
+from pymc_rmhmc.approximation.site_trend import SMALL, ThinnedDraws, _growth, _least_squares, _window, follow_trend
 from pymc_rmhmc.geometry.charts import GaussianSites, MovingSites, SiteTrend
 from tests.unit.test_diagonal_chart import differences
 
@@ -26,8 +26,16 @@ class Block:
     fixed_covariance: bool = False
     has_moving_sites: bool = False
 
+    design_shape, kinds, rows, centred, n_sites = None, None, None, True, N
     linear = np.linspace(-2.0, 3.0, N)
     precision = np.linspace(0.2, 4.0, N)
+
+    def prior(self, theta):
+        covariance = np.exp(1.9 * theta[0] - 0.4 * theta[1]) * (np.eye(N) + 0.5)
+        return np.zeros(N), np.asfortranarray(covariance), np.zeros(N)
+
+    def forget(self):
+        pass
 
     def information(self, theta, eta):
         return np.exp(theta[2]) * (1.0 + np.arange(N))
@@ -51,7 +59,7 @@ STANDING = GaussianSites(np.zeros(N), np.ones(N))
 def test_the_trend_that_made_the_draws_is_found():
     found = follow_trend(Block(), STANDING, CENTRE, window_of(), FREE)
     assert isinstance(found, MovingSites)
-    # Half precision of the draws, and the prior of exponents.
+    # Single precision of the draws, and the prior of exponents.
     np.testing.assert_allclose(found.sites.linear, Block.linear, rtol=0.02, atol=0.02)
     np.testing.assert_allclose(found.sites.precision, Block.precision, rtol=0.02)
     for theta in (CENTRE, CENTRE + [2.0, 1.0, 0.0], CENTRE - [2.0, 1.0, 0.0]):
@@ -99,6 +107,16 @@ def test_what_no_trend_takes_is_not_small():
     """So that the case above tests the share."""
     window = _window(Block(STILL, bend=2.0), STANDING, *window_of().values(), CENTRE)
     assert _least_squares(window, STILL).left > SMALL
+
+
+def test_the_growth_of_the_prior_is_that_of_its_variance_and_nothing_where_it_has_none():
+    class Bounded(Block):
+        def prior(self, theta):
+            mean, covariance, shift = super().prior(theta)
+            return mean, covariance if theta[1] <= CENTRE[1] else -covariance, shift
+
+    np.testing.assert_allclose(_growth(Block(), CENTRE, FREE), [1.9, -0.4, 0.0], atol=1e-9)
+    np.testing.assert_allclose(_growth(Bounded(), CENTRE, FREE), [1.9, 0.0, 0.0], atol=1e-9)
 
 
 def test_draws_without_a_slope_are_left_out():
