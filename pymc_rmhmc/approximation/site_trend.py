@@ -29,12 +29,17 @@ __all__ = ["ThinnedDraws", "follow_trend"]
 
 type Array = NDArray[np.float64]
 
-# Draws for one exponent, at least.
-FEWEST_DRAWS = 5
-# The residual's mean square, one of nats, where nothing is to be gained; and what share of it a trend must take to be
-# worth what it costs. Classes that can be separated have 0.1 to 0.5, logit regressions that are not so 0.1 to 0.2, and
-# counts, robust regressions and coefficients 0 to 0.05.
+# Draws, at least, and for each coordinate of θ. Of a long window a hundred or more are kept: no trend follows more
+# coordinates than sixteen.
+FEWEST_DRAWS, DRAWS_BY_COORDINATE = 20, 6
+# Draws of a window, and numbers of all its sites, that are kept at most.
+MOST_DRAWS, MOST_NUMBERS = 200, 2_000_000
+# Below this mean square, in squared nats, the residual costs nothing. Above, a trend must take this share of it to be
+# worth what it costs. Of classes that can be separated it takes 0.1 to 0.7, of logit regressions that are not so 0.1 to
+# 0.2, and of counts, robust regressions and coefficients 0 to 0.05.
 SMALL, LEAST_SHARE = 0.1, 0.08
+# Of a site's squares: where less varies, the draws have no digits to tell b from w̄ by.
+STILL = 1e-14
 # Draws come one from another: so many count as one.
 CORRELATED = 2.0
 # How widely an exponent is normal about what the prior's variance says, and log M about 0; and the furthest that they
@@ -51,12 +56,13 @@ class ThinnedDraws:
 
     Parameters
     ----------
-    most : int
-        How many are kept at most.
+    n_sites : int
+        The number of sites: of very many fewer draws are kept.
     """
 
-    def __init__(self, most: int = 200) -> None:
-        self._most, self._every, self._seen = most, 1, 0
+    def __init__(self, n_sites: int) -> None:
+        self._most = int(np.clip(MOST_NUMBERS // max(n_sites, 1), 2 * FEWEST_DRAWS, MOST_DRAWS))
+        self._every, self._seen = 1, 0
         self._thetas: list[Array] = []
         self._etas: list[NDArray[np.float32]] = []
 
@@ -76,13 +82,17 @@ class ThinnedDraws:
 
 @dataclass(slots=True)
 class _Window:
-    """What a trend is fitted to: θ less its centre (N, d); η, slopes and powers (N, n); what a site's force counts."""
+    """What a trend is fitted to: θ less its centre (N, d); η, slopes and powers (N, n).
+
+    And of every site (n,) η's variance, by which a force counts as it does in z, and w̄ without a trend.
+    """
 
     moved: Array
     eta: Array
     slope: Array
     power: Array
-    weight: Array
+    variance: Array
+    precision: Array
 
 
 @dataclass(slots=True)
@@ -117,10 +127,12 @@ def follow_trend(
         The coordinates of θ that a trend may follow.
     """
     thetas, eta = draws.values()
-    n_exponents = 2 * int(free.sum())
-    if block.fixed_covariance or n_exponents == 0 or len(thetas) < FEWEST_DRAWS * n_exponents:
+    fewest = max(FEWEST_DRAWS, DRAWS_BY_COORDINATE * int(free.sum()))
+    if block.fixed_covariance or not free.any() or len(thetas) < fewest:
         return sites
     window = _window(block, sites, thetas, eta, centre)
+    if len(window.moved) < fewest:
+        return sites
     plain = _least_squares(window, SiteTrend(centre, np.zeros((2, centre.size)), np.zeros(2)))
     if not plain.left > SMALL:
         return sites
@@ -142,7 +154,10 @@ def _window(
     if isinstance(sites, MovingSites) and block.has_moving_sites:
         power = np.array([sites.at(theta, block.information(theta, sites.eta)).power for theta in thetas])
     usable = np.isfinite(slope).all(axis=1) & np.isfinite(power).all(axis=1)
-    return _Window(thetas[usable] - centre, eta[usable], slope[usable], power[usable], eta[usable].var(axis=0))
+    held = sites.sites if isinstance(sites, MovingSites) else sites
+    eta = eta[usable]
+    variance = eta.var(axis=0) if len(eta) else np.zeros(block.n_sites)
+    return _Window(thetas[usable] - centre, eta, slope[usable], power[usable], variance, held.precision)
 
 
 def _growth(block: JointBlock, centre: Array, free: NDArray[np.bool_]) -> Array:
@@ -184,21 +199,22 @@ def _fit(window: _Window, centre: Array, free: NDArray[np.bool_], growth: Array)
 
 
 def _least_squares(window: _Window, trend: SiteTrend) -> _Fitted:
-    """Every site's b and w̄ along a given trend."""
+    """Every site's b and w̄ along a given trend; of one that stands still w̄ as it is."""
     log_most, along = trend.log_most[:, None], trend.exponents @ window.moved.T
-    (by_linear, by_precision), slopes = grown(along, log_most)
-    of_precision = -window.power * by_precision[:, None] * window.eta
-    of_linear = np.broadcast_to(window.power * by_linear[:, None], of_precision.shape)
+    (linear_multiple, precision_multiple), slopes = grown(along, log_most)
+    of_precision = -window.power * precision_multiple[:, None] * window.eta
+    of_linear = np.broadcast_to(window.power * linear_multiple[:, None], of_precision.shape)
     # By Gram and Schmidt: of sites that hardly move the two are nearly one.
     square = np.einsum("ij,ij->j", of_linear, of_linear)
     shared = np.einsum("ij,ij->j", of_linear, of_precision) / square
     apart = of_precision - shared * of_linear
     own = np.einsum("ij,ij->j", apart, apart)
-    precision = np.einsum("ij,ij->j", apart, window.slope) / np.where(own > 0.0, own, np.inf)
-    precision = np.maximum(precision, 0.0)
+    moves = own > STILL * np.einsum("ij,ij->j", of_precision, of_precision)
+    found = np.einsum("ij,ij->j", apart, window.slope) / np.where(moves, own, np.inf)
+    precision = np.where(moves, np.maximum(found, 0.0), window.precision)
     linear = np.einsum("ij,ij->j", of_linear, window.slope) / square - shared * precision
     rest = window.slope - of_linear * linear - of_precision * precision
-    weighted, n_draws = window.weight * rest, len(window.moved)
+    weighted, n_draws = window.variance * rest, len(window.moved)
     # Where b and w̄ are least squares, or at their bound, their own derivatives come to nothing.
     by_logarithms = -2.0 / n_draws * np.stack((
         np.einsum("ij,ij->i", weighted, of_linear * linear),

@@ -115,7 +115,7 @@ class _Theta(NamedTuple):
     log_volume: float
     power: float
     root: float
-    by_linear: float
+    linear_multiple: float
 
 
 class _Observed(NamedTuple):
@@ -134,10 +134,10 @@ def _place(functions: Functions, chart: Chart, position: Array) -> _Theta:  # pr
     standard = position[: chart[0].size].copy()
     theta, stretch, log_volume, log_stretch = place_hyperparameters(standard, *chart)
     value, given = call_for_value_and_slope(functions.rest.address, (theta,), functions.rest.rest)
-    bar, (power, by_linear, by_precision) = given.copy(), multiples_at(functions.multiples, theta)
-    root = math.sqrt(by_precision)
-    by_linear = by_linear / root if root > 0.0 else math.nan
-    return _Theta(standard, theta, stretch, log_stretch, bar, value.item(), log_volume, power, root, by_linear)
+    bar, (power, linear_multiple, multiple) = given.copy(), multiples_at(functions.multiples, theta)
+    root = math.sqrt(multiple)
+    linear_multiple = linear_multiple / root if root > 0.0 else math.nan
+    return _Theta(standard, theta, stretch, log_stretch, bar, value.item(), log_volume, power, root, linear_multiple)
 
 
 @compiled
@@ -233,7 +233,7 @@ def _evaluate_standing(
     )
     # From here to the derivatives that the model's functions take, in units of 1/√ρ.
     root = at.root
-    mean, spread, linear = root * _mean(rows, centre, shift), root * given, at.by_linear * form.linear
+    mean, spread, linear = root * _mean(rows, centre, shift), root * given, at.linear_multiple * form.linear
     site_slope = linear - form.precision * mean
     factors, log_determinant, pull, centred, gained, explained = call_apart(
         form.passes.begin, loops.begin, (rows, form.gram, spread, site_slope)
@@ -297,7 +297,7 @@ def _evaluate_moving(
     gram = call_apart(form.passes.gram, loops.gram_of, (rows, precision, form.pattern.n_apart))
     # From here to the derivatives that the model's functions take, in units of 1/√ρ.
     root = at.root
-    mean, spread, linear = root * _mean(rows, centre, shift), root * given, at.by_linear * form.linear
+    mean, spread, linear = root * _mean(rows, centre, shift), root * given, at.linear_multiple * form.linear
     site_slope = linear - precision * mean
     factors, log_determinant, pull, centred, gained, explained = call_apart(
         form.passes.begin, loops.begin, (rows, gram, spread, site_slope)

@@ -85,7 +85,7 @@ def _any_power_pullback(powers: Any, theta: Any, power: Any, power_bar: Any) -> 
 
 
 @compiled
-def _along(trend: Trend, theta: Array, which: int) -> float:  # pragma: no cover - compiled
+def _damping(trend: Trend, theta: Array, which: int) -> float:  # pragma: no cover - compiled
     """``M exp(-t)`` of b or of w̄."""
     along: float = 0.0
     for j in range(theta.size):
@@ -100,8 +100,8 @@ def _growth(trend: Trend | None, theta: Array) -> tuple[float, float]:
 
 
 def _growth_along(trend: Trend, theta: Array) -> Any:  # pragma: no cover - compiled
-    by_linear = (1.0 + trend.most[0]) / (1.0 + _along(trend, theta, 0))
-    return by_linear, (1.0 + trend.most[1]) / (1.0 + _along(trend, theta, 1))
+    linear_multiple = (1.0 + trend.most[0]) / (1.0 + _damping(trend, theta, 0))
+    return linear_multiple, (1.0 + trend.most[1]) / (1.0 + _damping(trend, theta, 1))
 
 
 @overload(_growth, strict=False)
@@ -117,9 +117,9 @@ def _trend_pullback(trend: Trend | None, theta: Array, by_linear: float, by_prec
 def _growth_pullback(
     trend: Trend, theta: Array, by_linear: float, by_precision: float
 ) -> Any:  # pragma: no cover - compiled
-    by_linear *= 1.0 - 1.0 / (1.0 + _along(trend, theta, 0))
-    by_precision *= 1.0 - 1.0 / (1.0 + _along(trend, theta, 1))
-    return by_linear * trend.exponents[0] + by_precision * trend.exponents[1]
+    along_linear = by_linear * (1.0 - 1.0 / (1.0 + _damping(trend, theta, 0)))
+    along_precision = by_precision * (1.0 - 1.0 / (1.0 + _damping(trend, theta, 1)))
+    return along_linear * trend.exponents[0] + along_precision * trend.exponents[1]
 
 
 @overload(_trend_pullback, strict=False)
@@ -132,8 +132,8 @@ def _any_trend_pullback(trend: Any, theta: Any, by_linear: Any, by_precision: An
 @compiled
 def multiples_at(multiples: Multiples, theta: Array) -> tuple[float, float, float]:  # pragma: no cover - compiled
     """The power, and what b and w̄ are multiplied by in all."""
-    power, (by_linear, by_precision) = _power(multiples.powers, theta), _growth(multiples.trend, theta)
-    return power, power * by_linear, power * by_precision
+    power, (linear_multiple, multiple) = _power(multiples.powers, theta), _growth(multiples.trend, theta)
+    return power, power * linear_multiple, power * multiple
 
 
 @compiled

@@ -334,7 +334,7 @@ class JointSampler(ChainSampler):
         state, point = self.state, self._phase.point
         if not state.fits:
             state.fits = tuple(new_fit(self.plan.metric, eta.size) for eta in point.eta)
-            state.thinned = tuple(ThinnedDraws() for _ in point.eta)
+            state.thinned = tuple(ThinnedDraws(eta.size) for eta in point.eta)
         state.thetas += (point.theta,)
         if self.model.of_likelihoods.size:
             state.scores += (HeldSites(self.model, point.theta, point.eta).score(point.theta)[1],)

@@ -13,10 +13,11 @@ import pytest
 from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.approximation import SiteFit, SiteRegression, find_mode
 from pymc_rmhmc.approximation import joint as joint_approximation
+from pymc_rmhmc.approximation import site_trend
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.steps import block_sampler
-from tests.steps.conftest import N, X, draw, poisson_model
+from tests.steps.conftest import COUNTS, N, X, draw, poisson_model
 from tests.steps.test_joint_sampling import two_scales
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
@@ -81,6 +82,15 @@ def separable() -> pm.Model:
     return model
 
 
+def one_sided_groups() -> pm.Model:
+    """Groups that have ones or zeros alone, of a scale that nothing bounds."""
+    group = np.arange(18) % 6
+    with pm.Model() as model:
+        f = pm.Normal("f", 0.0, pm.HalfCauchy("amplitude", 2.0), shape=6)
+        pm.Bernoulli("y", p=pm.math.invprobit(f[group]), observed=group % 2)
+    return model
+
+
 def tuned(model: pm.Model, **options) -> tuple:
     """A step, and where its chain stands, after so much tuning that it has been refitted for the last time."""
     step, point = RMHMC(metric=FlatMetric(**options), model=model), model.initial_point()
@@ -91,8 +101,9 @@ def tuned(model: pm.Model, **options) -> tuple:
     return step, point
 
 
-def test_sites_follow_an_amplitude_that_nothing_bounds_and_a_restored_chain_goes_on_with_them():
-    step, point = tuned(separable())
+@pytest.mark.parametrize("make", [separable, one_sided_groups])
+def test_sites_follow_an_amplitude_that_nothing_bounds_and_a_restored_chain_goes_on_with_them(make):
+    step, point = tuned(make())
     (sites,) = step.chains[0].sites
     (exponents,) = sites.trend.exponents.T
     assert (exponents < -0.2).all()  # weaker where the amplitude is large
@@ -105,6 +116,21 @@ def test_sites_follow_an_amplitude_that_nothing_bounds_and_a_restored_chain_goes
         step.sampling_state = state
     np.testing.assert_array_equal(*ends)
     assert step.chains[0].sites[0].trend.exponents.tolist() == sites.trend.exponents.tolist()  # frozen
+
+
+def test_what_likelihoods_alone_read_is_not_followed(monkeypatch):
+    """The sites' information is what follows it: a trend may stand where nothing else moves."""
+    monkeypatch.setattr(site_trend, "SMALL", 0.0)
+    monkeypatch.setattr(site_trend, "LEAST_SHARE", -np.inf)
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=pm.HalfNormal("amplitude", 1.0) ** 2 * pm.gp.cov.Matern52(1, ls=0.5))
+        f = gp.prior("f", X=X, reparameterize=False, jitter=1e-4)
+        pm.NegativeBinomial("y", mu=pm.math.exp(f), alpha=pm.HalfNormal("alpha", 3.0), observed=COUNTS)
+    step, _ = tuned(model)
+    exponents, which = step.chains[0].sites[0].trend.exponents, step._samplers[0].model.of_likelihoods
+    assert which.size == 1
+    assert (exponents[:, which] == 0.0).all()
+    assert (np.delete(exponents, which, axis=1) != 0.0).all()
 
 
 def test_sites_of_ones_own_fit_follow_no_trend():

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from pymc_rmhmc.approximation.site_trend import SMALL, ThinnedDraws, _growth, _least_squares, _window, follow_trend
+from pymc_rmhmc.approximation.site_trend import (
+    SMALL,
+    ThinnedDraws,
+    _fit,
+    _growth,
+    _least_squares,
+    _window,
+    follow_trend,
+)
 from pymc_rmhmc.geometry.charts import GaussianSites, MovingSites, SiteTrend
 from tests.unit.test_diagonal_chart import differences
 
@@ -45,8 +53,8 @@ class Block:
         return 0.0, by_linear * self.linear - by_precision * self.precision * eta + self.bend * np.sin(3.0 * eta), None
 
 
-def window_of(count: int = COUNT, most: int = 200) -> ThinnedDraws:
-    rng, draws = np.random.default_rng(0), ThinnedDraws(most)
+def window_of(count: int = COUNT) -> ThinnedDraws:
+    rng, draws = np.random.default_rng(0), ThinnedDraws(N)
     for _ in range(count):
         theta = CENTRE + rng.standard_normal(D)
         draws.add(theta, np.linspace(-1.0, 1.0, N) + rng.standard_normal(N))
@@ -129,6 +137,82 @@ def test_draws_without_a_slope_are_left_out():
     np.testing.assert_allclose(found.sites.precision, Block.precision, rtol=0.05)
 
 
+@pytest.mark.parametrize("usable", [0, 19])
+def test_too_few_draws_with_a_slope_are_none(usable):
+    class Broken(Block):
+        seen = 0
+
+        def likelihood(self, theta, eta):
+            value, slope, none = super().likelihood(theta, eta)
+            self.seen += 1
+            return value, slope if self.seen <= usable else np.full(N, np.nan), none
+
+    assert follow_trend(Broken(), STANDING, CENTRE, window_of(), FREE) is STANDING
+
+
+def test_draws_without_a_power_are_left_out():
+    class Broken(Block):
+        def information(self, theta, eta):
+            return super().information(theta, eta) * (np.nan if theta[0] > CENTRE[0] + 1.5 else 1.0)
+
+    held = MovingSites(STANDING, np.zeros((2, N)), Block().information(CENTRE, None))
+    found = follow_trend(Broken(has_moving_sites=True), held, CENTRE, window_of(), FREE)
+    np.testing.assert_allclose(found.sites.precision, np.exp(CENTRE[2]) * Block.precision, rtol=0.05)
+
+
+def test_what_is_left_is_that_of_a_regression_weighted_by_variances():
+    window = _window(Block(TRUTH, bend=1.0), STANDING, *window_of().values(), CENTRE)
+    found, left = _least_squares(window, TRUTH), 0.0
+    by_linear, by_precision = np.array([TRUTH.at(CENTRE + moved) for moved in window.moved]).T
+    for i in range(N):
+        columns = np.column_stack((by_linear, -by_precision * window.eta[:, i]))
+        exact, (square,), *_ = np.linalg.lstsq(columns, window.slope[:, i])
+        left += window.eta[:, i].var() * square / len(window.eta)
+        np.testing.assert_allclose((found.sites.linear[i], found.sites.precision[i]), exact, rtol=1e-8)
+    assert found.left == pytest.approx(left, rel=1e-10)
+
+
+def test_a_precision_is_not_negative():
+    class Convex(Block):
+        precision = np.linspace(-2.0, 4.0, N)
+
+    window = _window(Convex(STILL), STANDING, *window_of().values(), CENTRE)
+    found = _least_squares(window, STILL)
+    assert (found.sites.precision[:2] == 0.0).all()
+    np.testing.assert_allclose(found.sites.linear[:2], window.slope[:, :2].mean(axis=0))
+    np.testing.assert_allclose(found.sites.precision[3:], Convex.precision[3:], atol=1e-6)
+
+
+def test_a_site_that_stands_still_keeps_its_precision():
+    draws, rng = ThinnedDraws(N), np.random.default_rng(1)
+    for _ in range(COUNT):
+        draws.add(CENTRE + rng.standard_normal(D), np.append(1.3, rng.standard_normal(N - 1)))
+    held = GaussianSites(np.zeros(N), np.full(N, 0.8))
+    found = _least_squares(_window(Block(STILL), held, *draws.values(), CENTRE), STILL)
+    assert found.sites.precision[0] == 0.8
+    slope = Block.linear[0] - Block.precision[0] * np.float32(1.3)
+    assert found.sites.gradient(np.full(N, np.float32(1.3)))[0] == pytest.approx(slope)
+
+
+def test_the_trend_is_the_most_likely_one():
+    """Of half as many draws in normal residuals, and normal exponents and log M: along no line is another better."""
+    window = _window(Block(TRUTH, bend=1.0), STANDING, *window_of().values(), CENTRE)
+    growth = np.array([1.0, 0.2, 0.0])
+    found = _fit(window, CENTRE, FREE, growth)
+
+    def deviance(trend: SiteTrend) -> float:
+        far = (trend.exponents[:, FREE] + np.array([[0.5], [1.0]]) * growth[FREE]) / 0.25
+        value = 0.5 * COUNT * np.log(_least_squares(window, trend).left)
+        return value + (far**2).sum() + ((trend.log_most / 2.0) ** 2).sum()
+
+    rng = np.random.default_rng(3)
+    for size in (1e-2, 0.1):
+        for _ in range(20):
+            exponents = found.exponents + size * rng.standard_normal((2, D)) * FREE
+            other = SiteTrend(CENTRE, exponents, found.log_most + size * rng.standard_normal(2))
+            assert deviance(other) > deviance(found)
+
+
 @pytest.mark.parametrize("has_moving_sites", [False, True])
 def test_derivatives_of_what_is_left_match_differences(has_moving_sites):
     block = Block(bend=0.5, has_moving_sites=has_moving_sites)
@@ -146,7 +230,7 @@ def test_derivatives_of_what_is_left_match_differences(has_moving_sites):
 
 def test_sites_that_hardly_move_lose_no_digits():
     """Of a large count: ten thousand times as far from 0 as it is wide."""
-    rng, draws = np.random.default_rng(1), ThinnedDraws()
+    rng, draws = np.random.default_rng(1), ThinnedDraws(N)
     for _ in range(COUNT):
         draws.add(CENTRE + rng.standard_normal(D), 10.0 + 1e-3 * rng.standard_normal(N))
     window = _window(Block(STILL), STANDING, *draws.values(), CENTRE)
@@ -155,13 +239,21 @@ def test_sites_that_hardly_move_lose_no_digits():
     np.testing.assert_allclose(found.sites.linear, Block.linear, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("count", [3, 10, 11, 57, 400])
+@pytest.mark.parametrize(("n_sites", "most"), [(2, 200), (20_000, 100), (10**9, 40)])
+def test_of_very_many_sites_fewer_draws_are_kept(n_sites, most):
+    draws = ThinnedDraws(n_sites)
+    for _ in range(most + 1):
+        draws.add(np.zeros(1), np.zeros(2))
+    assert len(draws.values()[0]) == most // 2 + 1
+
+
+@pytest.mark.parametrize("count", [3, 200, 201, 457, 2000])
 def test_thinned_draws_are_evenly_spaced_and_not_more_than_allowed(count):
-    draws = ThinnedDraws(10)
+    draws = ThinnedDraws(2)
     for i in range(count):
         draws.add(np.array([float(i)]), np.full(2, 0.5 * i))
     thetas, etas = draws.values()
-    assert min(count, 5) <= len(thetas) <= 10
+    assert min(count, 100) <= len(thetas) <= 200
     steps = np.diff(thetas[:, 0])
     assert (steps == steps[0]).all()
     assert count - thetas[-1, 0] <= steps[0]

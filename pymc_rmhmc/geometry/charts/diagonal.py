@@ -69,14 +69,14 @@ class DiagonalConditional:
         self, design: Any, mean: Array, spread: Array, location: Array, scale: Array, sites: GaussianSites,
         like: DiagonalConditional | None = None,
     ) -> None:  # fmt: skip
-        self._root_power = 1.0
+        self._root_multiple = 1.0
         if isinstance(sites, RaisedSites):  # the predictor is in units of 1/√ρ here, but where it goes in or out
-            by_linear, by_precision = sites.power.item() * sites.growth
-            if not 0.0 < by_precision < math.inf:
+            linear_multiple, multiple = sites.power.item() * sites.growth
+            if not 0.0 < multiple < math.inf:
                 raise PriorFailure(Failure.NON_FINITE, 0)
-            root = self._root_power = math.sqrt(by_precision)
+            root = self._root_multiple = math.sqrt(multiple)
             mean, spread = root * mean, root * spread
-            sites = GaussianSites(by_linear / root * sites.held.sites.linear, sites.held.sites.precision)
+            sites = GaussianSites(linear_multiple / root * sites.held.sites.linear, sites.held.sites.precision)
         if not (np.isfinite(mean).all() and np.isfinite(spread).all() and np.isfinite(scale).all()):
             raise PriorFailure(Failure.NON_FINITE, 0)
         self._sites, self._mean, self._spread = sites, mean, spread
@@ -104,14 +104,14 @@ class DiagonalConditional:
 
     def with_sites(self, sites: GaussianSites) -> DiagonalConditional:
         """The same coefficients times the same sites, but for their multiples."""
-        power = self._root_power
-        return type(self)(None, self._mean / power, self._spread / power, self._location, self._scale, sites, self)
+        root = self._root_multiple
+        return type(self)(None, self._mean / root, self._spread / root, self._location, self._scale, sites, self)
 
     def place(self, noise: Array) -> Array:
         """The predictor η (n,) of z."""
         predicted = self._inner.place(noise)
         self._placed = self._inner.placed
-        return (self._mean + predicted) / self._root_power
+        return (self._mean + predicted) / self._root_multiple
 
     def enter(self, values: Array, noise: Array) -> Array:
         """A draw of z given the model's variables (k,); `noise` is standard normal.
@@ -135,7 +135,7 @@ class DiagonalConditional:
 
     def marginals(self) -> tuple[Array, Array]:
         """Mean and variance (n,) of each predictor under the prior times the sites."""
-        return self._centre_mean / self._root_power, self._inner.variances() / self._root_power**2
+        return self._centre_mean / self._root_multiple, self._inner.variances() / self._root_multiple**2
 
     def pullback(self, residual: Array) -> tuple[Array, Array, Any]:
         """The gradient of ``ψ(η) + log E`` by z, m and D, for the noise that was placed last.
@@ -147,17 +147,17 @@ class DiagonalConditional:
         residual : (n,) array
             ``∂ψ/∂η``.
         """
-        residual = residual / self._root_power
+        residual = residual / self._root_multiple
         noise, pushed, spread_bar = self._inner.pullback(residual)
         mean_bar = residual - self._precision * pushed + self._centre_slope
         del self._inner  # a chain keeps several points
         self._pulled_back = residual, pushed, mean_bar, spread_bar
-        return noise, self._root_power * mean_bar, self._root_power * spread_bar
+        return noise, self._root_multiple * mean_bar, self._root_multiple * spread_bar
 
     @property
     def centre(self) -> Array:
         """The predictor where z is 0, (n,)."""
-        return self._centre_mean / self._root_power
+        return self._centre_mean / self._root_multiple
 
     def apply(self, noise: Array) -> Array:
         """``T z`` of the map ``η = centre + T z``, (n,); z has then been placed."""
@@ -165,11 +165,11 @@ class DiagonalConditional:
 
     def adjoint(self, sites: Array) -> Array:
         """``Tᵀ v``, for a v (n,)."""
-        return self._inner.adjoint(sites / self._root_power)
+        return self._inner.adjoint(sites / self._root_multiple)
 
     def gram(self, sites: Array) -> Array:
         """``T Tᵀ v``, (n,)."""
-        return self._inner.gram(sites) / self._root_power**2
+        return self._inner.gram(sites) / self._root_multiple**2
 
     def sites_pullback(self, eta: Array) -> Array:
         """The derivative of ``ψ(η) + log E`` by log r and by log ρ, (2, 1), of the last pullback and its η.
@@ -177,7 +177,7 @@ class DiagonalConditional:
         The second is half of that by log √ρ, along which m and D grow and b falls, and ψ is one of ``η/√ρ``.
         """
         residual, pushed, mean_bar, spread_bar = self._pulled_back
-        placed, linear, linear_bar = self._root_power * eta, self._sites.linear, self._centre_mean + pushed
+        placed, linear, linear_bar = self._root_multiple * eta, self._sites.linear, self._centre_mean + pushed
         by_unit = self._mean @ mean_bar + self._spread @ spread_bar - linear @ linear_bar
         by_precision = 0.5 * (by_unit - residual @ placed + self._precision @ placed**2)
         return np.array([[linear @ (linear_bar - placed)], [by_precision]])

@@ -16,9 +16,9 @@ Where the data bound the latent values on one side alone, as classes that can be
 with their prior's amplitude, and the likelihood's slope and curvature where they lie fall off. Sites of a common
 amplitude would hold them too near at a rare large one, and a chain would hardly go there. So all b and all w̄ of a block
 may also be multiplied by two functions of θ, ``(1 + M) / (1 + M exp(-t))`` of a t that is linear (`SiteTrend`). Of an
-amplitude's logarithm that is a power of the amplitude where it is large, and a constant where it is small: a probit's
-own w̄ under a normal prior alone is ``1 / (1 + amplitude²)``. Sites may get as weak as they will, for the prior holds
-what they let go, and no stronger than the constant.
+amplitude's logarithm that is a power of the amplitude where it is large, and a constant where it is small: the w̄ of one
+probit under a normal prior, by regression, is ``(2/π) / (1 + (1 - 2/π) amplitude²)``. Sites may get as weak as they
+will, for the prior holds what they let go, and no stronger than the constant.
 
 Any function of θ is exact, as long as it is differentiated.
 """
@@ -65,7 +65,8 @@ class SiteTrend:
     centre : (d,) array
         The θ at which both are multiplied by 1.
     exponents : (2, d) array
-        Of b and of w̄: how t grows with θ.
+        Of b and of w̄: how t grows with θ; 0 for what only likelihoods read. Where nothing else moves, factors serve
+        again.
     log_most : (2,) array
         Of both: log M.
     """
@@ -96,9 +97,9 @@ class MovingSites:
     sites : GaussianSites
         At θ̂.
     eta : (2, n) array
-        Where the information is taken.
+        Where the information is taken; (2, 0) where the likelihood has no parameters.
     information : (n,) array, or (1,) of all together
-        ``I(θ̂)``; where it is 0 the sites have no power, as they do where the likelihood has no parameters.
+        ``I(θ̂)``; where it is 0 a site has no power. Where the likelihood has no parameters, a single 1.
     trend : SiteTrend, optional
         With the same θ̂.
     """
