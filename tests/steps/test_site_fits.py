@@ -11,9 +11,8 @@ import pytensor.tensor as pt
 import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric
-from pymc_rmhmc.approximation import SiteFit, SiteRegression, find_mode
+from pymc_rmhmc.approximation import SiteFit, SiteRegression, find_mode, site_trend
 from pymc_rmhmc.approximation import joint as joint_approximation
-from pymc_rmhmc.approximation import site_trend
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.steps import block_sampler
