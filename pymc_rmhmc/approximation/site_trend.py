@@ -14,6 +14,7 @@ Most models have nothing to gain, and their sites stand still.
 from __future__ import annotations
 
 import contextlib
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,7 @@ from scipy import optimize, special
 
 from pymc_rmhmc.geometry.charts.moving_sites import MovingSites, SiteTrend, grown
 from pymc_rmhmc.geometry.charts.site import GaussianSites
-from pymc_rmhmc.geometry.latent_blocks import JointBlock, conditional_of
+from pymc_rmhmc.geometry.latent_blocks import JointBlock, conditional_of, prior_of
 from pymc_rmhmc.geometry.prior import PriorFailure
 
 __all__ = ["ThinnedDraws", "follow_trend"]
@@ -162,15 +163,33 @@ def _window(
 
 def _growth(block: JointBlock, centre: Array, free: NDArray[np.bool_]) -> Array:
     """How the logarithm of the sites' prior variance grows with θ on average, (d,); 0 where that cannot be told."""
-    nothing, growth = GaussianSites(*np.zeros((2, block.n_sites))), np.zeros(centre.size)
+    growth = np.zeros(centre.size)
     for j in np.flatnonzero(free):
-        step, logs = DIFFERENCE * np.eye(centre.size)[j], []
+        step = DIFFERENCE * np.eye(centre.size)[j]
         with contextlib.suppress(PriorFailure):
-            for theta in (centre - step, centre + step):
-                variance = conditional_of(block, theta, nothing, derivative=False).marginals()[1]
-                logs.append(float(np.log(variance, out=np.zeros_like(variance), where=variance > 0.0).mean()))
-            growth[j] = (logs[1] - logs[0]) / (2.0 * DIFFERENCE)
+            below, above = (_prior_variances(block, theta) for theta in (centre - step, centre + step))
+            known = (below > 0.0) & (above > 0.0) & np.isfinite(below) & np.isfinite(above)
+            if known.any():
+                growth[j] = np.log(above[known] / below[known]).mean() / (2.0 * DIFFERENCE)
     return np.clip(growth, -FURTHEST[0], FURTHEST[0])
+
+
+def _prior_variances(block: JointBlock, theta: Array) -> Array:
+    """Of every site, or of a row's where all rows have one covariance.
+
+    Of a covariance the diagonal alone is looked at: a chain has no room for its factors beside its own.
+
+    Raises
+    ------
+    PriorFailure
+        If the prior cannot be used at θ.
+    """
+    if block.design_shape is None and block.kinds is None:
+        _, covariance, _ = prior_of(block, theta, derivative=False)
+        factors = covariance if isinstance(covariance, tuple) else (covariance,)
+        return functools.reduce(np.kron, [np.diagonal(each, axis1=-2, axis2=-1) for each in factors])
+    nothing = GaussianSites(*np.zeros((2, block.n_sites)))
+    return conditional_of(block, theta, nothing, derivative=False).marginals()[1]
 
 
 def _fit(window: _Window, centre: Array, free: NDArray[np.bool_], growth: Array) -> SiteTrend:

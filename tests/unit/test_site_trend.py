@@ -127,6 +127,32 @@ def test_the_growth_of_the_prior_is_that_of_its_variance_and_nothing_where_it_ha
     np.testing.assert_allclose(_growth(Bounded(), CENTRE, FREE), [1.9, 0.0, 0.0], atol=1e-9)
 
 
+class OnAGrid(Block):
+    def prior(self, theta):
+        one, other = np.exp(1.5 * theta[0]) * np.eye(N), np.exp(0.4 * theta[0] - 0.4 * theta[1]) * np.eye(1)
+        return np.zeros(N), (one, other), np.zeros(N)
+
+
+class OfRows(Block):
+    def prior(self, theta):
+        mean, covariance, shift = super().prior(theta)
+        return mean, np.stack((covariance, 3.0 * covariance)), shift
+
+
+class OfCoefficients(Block):
+    design_shape, has_moving_design = (N, 2), False
+    design = np.column_stack((np.ones(N), np.zeros(N)))
+
+    def prior(self, theta):
+        spread = np.exp([0.95 * theta[0] - 0.2 * theta[1], theta[1]])
+        return self.design, np.zeros(N), spread, np.zeros(2), spread, np.zeros(N)
+
+
+@pytest.mark.parametrize("form", [OnAGrid, OfRows, OfCoefficients])
+def test_the_growth_is_that_of_what_sites_read_in_every_form(form):
+    np.testing.assert_allclose(_growth(form(), CENTRE, FREE), [1.9, -0.4, 0.0], atol=1e-9)
+
+
 def test_draws_without_a_slope_are_left_out():
     class Broken(Block):
         def likelihood(self, theta, eta):
