@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
-from pymc_rmhmc.dynamics.whole_numbers import whole_number
+from pymc_rmhmc.dynamics.option_numbers import real_number, whole_number
 from pymc_rmhmc.errors import ConfigurationError
 
 __all__ = ["AndersonSolver", "Solution"]
@@ -79,6 +79,7 @@ class AndersonSolver:
     """
 
     def __init__(self, tolerance: float, max_iter: int, depth: int = 6) -> None:
+        self.tolerance = real_number("solver_tol", tolerance)
         if not 0.0 < tolerance < 1e-2:
             raise ConfigurationError(
                 f"solver_tol must lie in (0, 1e-2), got {tolerance}. An implicit step that is solved less "
@@ -86,7 +87,6 @@ class AndersonSolver:
             )
         if depth < 0:
             raise ConfigurationError(f"The solver's depth must be at least 0, got {depth}.")
-        self.tolerance = float(tolerance)
         self.max_iter = whole_number("solver_max_iter", max_iter)
         self.depth = int(depth)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import numbers
 from dataclasses import dataclass
 from typing import Any
 
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint, RotationSplitting
+from pymc_rmhmc.dynamics.option_numbers import real_number, whole_number
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.dynamics.trajectory import FixedSteps, JitteredPath, Length
-from pymc_rmhmc.dynamics.whole_numbers import whole_number
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.geometry.metrics import METRICS, FlatMetric
 
@@ -18,7 +17,6 @@ __all__ = ["Options", "Plan", "settle"]
 
 INTEGRATORS: dict[str, Any] = {"generalized_leapfrog": GeneralizedLeapfrog, "implicit_midpoint": ImplicitMidpoint}
 INITS = ("auto", "laplace", "keep")
-REAL_NUMBERS = ("step_size", "target_accept", "path_length", "jitter", "solver_tol")
 
 DEFAULT_SOLVER_TOL = 1e-9
 DEFAULT_SOLVER_MAX_ITER = 100
@@ -105,10 +103,6 @@ def settle(options: Options, auto_metric: str) -> Plan:
     ConfigurationError
         For anything unknown, out of range, contradictory, or without effect in this combination.
     """
-    for name in REAL_NUMBERS:
-        value = getattr(options, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Real)):
-            raise ConfigurationError(f"{name} must be a number, got {value!r}.")
     metric = _metric(options.metric, auto_metric)
     integrator = _integrator(options, metric)
     if options.init not in INITS:
@@ -171,8 +165,8 @@ def _longest_step(length: Length, step_size: float | None, *, metric: Any, integ
 
 def _check_step_size(options: Options) -> None:
     """A fixed step size is positive, and no target goes with it."""
-    step_size = options.step_size
-    if step_size is None or not (math.isfinite(step_size) and step_size > 0.0):
+    step_size = real_number("step_size", options.step_size)
+    if not (math.isfinite(step_size) and step_size > 0.0):
         raise ConfigurationError(f"step_size must be positive and finite, got {step_size}.")
     if options.target_accept is not None:
         raise ConfigurationError(
@@ -184,9 +178,10 @@ def _target_accept(value: float | None, *, implicit: bool) -> float:
     """The target, or the default of the kind of integrator."""
     if value is None:
         return DEFAULT_TARGET_ACCEPT["implicit" if implicit else "explicit"]
-    if not 0.0 < value < 1.0:
+    target = real_number("target_accept", value)
+    if not 0.0 < target < 1.0:
         raise ConfigurationError(f"target_accept must lie in (0, 1), got {value}.")
-    return float(value)
+    return target
 
 
 def _metric(metric: Any, auto_metric: str) -> Any:

@@ -10,6 +10,7 @@ import pytest
 from pymc_rmhmc.dynamics.adaptation import DualAveraging, search_step_size
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import IntegratorBase, RotationSplitting, Step
+from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.dynamics.trajectory import FixedSteps, JitteredPath, single_step_acceptance, transition
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.charts import SiteChart
@@ -183,3 +184,16 @@ def test_search_crosses_the_threshold(initial, expected):
 
 def test_search_respects_the_maximum():
     assert search_step_size(lambda size: 1.0, 1.0, 1.5) == 1.5
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: JitteredPath("a", 0.1, 10), "path_length must be a number, got 'a'"),
+        (lambda: JitteredPath(1.0, True, 10), "jitter must be a number, got True"),
+        (lambda: AndersonSolver(None, 10), "solver_tol must be a number, got None"),
+    ],
+)
+def test_what_is_no_number_is_an_error_where_an_object_is_built(make, says):
+    with pytest.raises(ConfigurationError, match=says):
+        make()

@@ -1,4 +1,4 @@
-"""Options that count something."""
+"""Options that are numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,20 @@ from typing import Any
 
 from pymc_rmhmc.errors import ConfigurationError
 
-__all__ = ["whole_number"]
+__all__ = ["real_number", "whole_number"]
+
+
+def real_number(name: str, value: Any) -> float:
+    """An option that measures something; its range is for the caller to look at.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no number.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ConfigurationError(f"{name} must be a number, got {value!r}.")
+    return float(value)
 
 
 def whole_number(name: str, value: Any) -> int:
