@@ -171,9 +171,15 @@ def shift_of(observed: Sequence[Terms], theta: Hyperparameters, size: int) -> Te
     Sites are anchored in the predictor: a level that is added there then moves the prior's mean under them, as one
     in the prior's mean function does. Where several observations of a site add different things, one of them counts.
     """
-    shift = pt.zeros(size)
-    for each in observed:
-        if theta.symbol in ancestors([each.added]):
-            which, first = np.unique(each.index, return_index=True)
-            shift = pt.set_subtensor(shift[which], each.added[first])
-    return shift
+    moving = [each for each in observed if theta.symbol in ancestors([each.added])]
+    if not moving:
+        return pt.zeros(size)
+    # Gathered, behind a 0 for sites that nothing is added to: PyTensor cannot compile a site by site assignment where
+    # what is observed is 0 throughout.
+    where, start = np.zeros(size, dtype=np.int64), 1
+    for each in moving:
+        which, first = np.unique(each.index, return_index=True)
+        where[which] = start + first
+        start += each.index.size
+    added = pt.concatenate([pt.zeros(1), *(each.added for each in moving)])
+    return read_sites(added, where, None)

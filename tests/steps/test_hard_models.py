@@ -208,6 +208,15 @@ def test_counts_that_are_all_zero(name):
     assert (mean_f(idata) < (-0.1 if name == "inflated by zeros" else -0.5)).all()
 
 
+@pytest.mark.parametrize("reparameterize", [False, True])
+def test_counts_that_are_all_zero_beside_a_level(reparameterize):
+    """What is added to a site is then, to PyTensor, added to what is 0."""
+    with pm.Model() as model:
+        f = gp_of(X, reparameterize=reparameterize)
+        pm.Poisson("y", mu=pm.math.exp(pm.Normal("level", 0.0, 2.0) + f), observed=NONE)
+    assert np.isfinite(draw(model).posterior["level"]).all()
+
+
 def separable_values() -> None:
     pm.Bernoulli("y", logit_p=gp_of(X), observed=(X[:, 0] > 0.5).astype(int))
 
