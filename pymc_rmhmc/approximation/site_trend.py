@@ -39,6 +39,9 @@ MOST_DRAWS, MOST_NUMBERS = 200, 2_000_000
 # worth what it costs. Of classes that can be separated it takes 0.1 to 0.7, of logit regressions that are not so 0.1 to
 # 0.2, and of counts, robust regressions and coefficients 0 to 0.05.
 SMALL, LEAST_SHARE = 0.1, 0.08
+# A chain that cannot go far along the trend sees little of it, and much is left by any sites: then so many squared nats
+# are enough, if they are this share.
+MUCH, SHARE_OF_MUCH = 1.0, 0.02
 # Of a site's squares: where less varies, the draws have no digits to tell b from w̄ by.
 STILL = 1e-14
 # Draws come one from another: so many count as one.
@@ -139,7 +142,7 @@ def follow_trend(
         return sites
     trend = _fit(window, centre, free, _growth(block, centre, free))
     found = _least_squares(window, trend)
-    if not found.left <= (1.0 - LEAST_SHARE) * plain.left:
+    if not plain.left - found.left >= min(LEAST_SHARE * plain.left, max(MUCH, SHARE_OF_MUCH * plain.left)):
         return sites
     if isinstance(sites, MovingSites):
         return MovingSites(found.sites, sites.eta, sites.information, trend)

@@ -111,6 +111,13 @@ def test_sites_stay_as_they_are_where_a_trend_has_nothing_to_give(block, count, 
     assert follow_trend(block, STANDING, CENTRE, window_of(count), free) is STANDING
 
 
+@pytest.mark.parametrize(("trend", "follows"), [(TRUTH, True), (STILL, False)])
+def test_where_much_is_left_by_any_sites_a_smaller_share_is_enough(trend, follows):
+    """Of what is left the first takes 5 %, and the other nothing that could be told."""
+    found = follow_trend(Block(trend, bend=30.0), STANDING, CENTRE, window_of(), FREE)
+    assert (found is not STANDING) == follows
+
+
 def test_what_no_trend_takes_is_not_small():
     """So that the case above tests the share."""
     window = _window(Block(STILL, bend=2.0), STANDING, *window_of().values(), CENTRE)
