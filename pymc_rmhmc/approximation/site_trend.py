@@ -49,8 +49,9 @@ CORRELATED = 2.0
 # How widely an exponent is normal about what the prior's variance says, and log M about 0; and the furthest that they
 # may be.
 SPREADS, FURTHEST = (0.25, 2.0), (6.0, 6.0)
-# On the unconstrained scale, for the growth of that variance.
-DIFFERENCE = 0.1
+# On the unconstrained scale, for the growth of that variance. What moves the sites but not their scale, as effects that
+# are hyperparameters do, is not followed: a trend in it would be one of chance.
+DIFFERENCE, LEAST_GROWTH = 0.1, 0.1
 
 
 class ThinnedDraws:
@@ -131,8 +132,12 @@ def follow_trend(
         The coordinates of θ that a trend may follow.
     """
     thetas, eta = draws.values()
-    fewest = max(FEWEST_DRAWS, DRAWS_BY_COORDINATE * int(free.sum()))
-    if block.fixed_covariance or not free.any() or len(thetas) < fewest:
+    if block.fixed_covariance or len(thetas) < FEWEST_DRAWS:
+        return sites
+    growth = _growth(block, centre, free)
+    followed = np.abs(growth) > LEAST_GROWTH
+    fewest = max(FEWEST_DRAWS, DRAWS_BY_COORDINATE * int(followed.sum()))
+    if not followed.any() or len(thetas) < fewest:
         return sites
     window = _window(block, sites, thetas, eta, centre)
     if len(window.moved) < fewest:
@@ -140,7 +145,7 @@ def follow_trend(
     plain = _least_squares(window, SiteTrend(centre, np.zeros((2, centre.size)), np.zeros(2)))
     if not plain.left > SMALL:
         return sites
-    trend = _fit(window, centre, free, _growth(block, centre, free))
+    trend = _fit(window, centre, followed, growth)
     found = _least_squares(window, trend)
     if not plain.left - found.left >= min(LEAST_SHARE * plain.left, max(MUCH, SHARE_OF_MUCH * plain.left)):
         return sites

@@ -82,6 +82,24 @@ def test_coordinates_that_are_not_free_are_not_followed():
     assert (exponents[:, 0] == 0.0).all()
 
 
+def test_what_moves_sites_and_not_their_scale_is_not_followed():
+    """The draws have a trend in the first, of which the prior's scale knows nothing."""
+
+    class Shifted(Block):
+        def prior(self, theta):
+            return theta[0] * np.ones(N), np.asfortranarray(np.exp(0.4 * theta[1]) * np.eye(N)), np.zeros(N)
+
+    found = follow_trend(Shifted(), STANDING, CENTRE, window_of(), FREE)
+    exponents = found.trend.exponents if isinstance(found, MovingSites) else np.zeros((2, D))
+    assert (exponents[:, 0] == 0.0).all()
+
+    class Still(Shifted):
+        def prior(self, theta):
+            return theta[0] * np.ones(N), np.eye(N, order="F"), np.zeros(N)
+
+    assert follow_trend(Still(), STANDING, CENTRE, window_of(), FREE) is STANDING
+
+
 def test_a_power_that_the_sites_have_is_taken_into_account():
     block = Block(has_moving_sites=True)
     held = MovingSites(STANDING, np.zeros((2, N)), block.information(CENTRE, None))
