@@ -33,6 +33,8 @@ type Array = NDArray[np.float64]
 # Draws, at least, and for each coordinate of θ. Of a long window a hundred or more are kept: no trend follows more
 # coordinates than sixteen.
 FEWEST_DRAWS, DRAWS_BY_COORDINATE = 20, 6
+# Two covariances are made for each coordinate to see which move the scale: where they are very many, none is followed.
+MOST_COORDINATES = 50
 # Draws of a window, and numbers of all its sites, that are kept at most.
 MOST_DRAWS, MOST_NUMBERS = 200, 2_000_000
 # Below this mean square, in squared nats, the residual costs nothing. Above, a trend must take this share of it to be
@@ -132,18 +134,17 @@ def follow_trend(
         The coordinates of θ that a trend may follow.
     """
     thetas, eta = draws.values()
-    if block.fixed_covariance or len(thetas) < FEWEST_DRAWS:
-        return sites
-    growth = _growth(block, centre, free)
-    followed = np.abs(growth) > LEAST_GROWTH
-    fewest = max(FEWEST_DRAWS, DRAWS_BY_COORDINATE * int(followed.sum()))
-    if not followed.any() or len(thetas) < fewest:
+    if block.fixed_covariance or not 0 < free.sum() <= MOST_COORDINATES or len(thetas) < FEWEST_DRAWS:
         return sites
     window = _window(block, sites, thetas, eta, centre)
-    if len(window.moved) < fewest:
+    if len(window.moved) < FEWEST_DRAWS:
         return sites
     plain = _least_squares(window, SiteTrend(centre, np.zeros((2, centre.size)), np.zeros(2)))
     if not plain.left > SMALL:
+        return sites
+    growth = _growth(block, centre, free)
+    followed = np.abs(growth) > LEAST_GROWTH
+    if not followed.any() or len(window.moved) < DRAWS_BY_COORDINATE * followed.sum():
         return sites
     trend = _fit(window, centre, followed, growth)
     found = _least_squares(window, trend)

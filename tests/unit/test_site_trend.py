@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc.approximation.site_trend import (
+    MOST_COORDINATES,
     SMALL,
     ThinnedDraws,
     _fit,
@@ -176,6 +177,17 @@ class OfCoefficients(Block):
 @pytest.mark.parametrize("form", [OnAGrid, OfRows, OfCoefficients])
 def test_the_growth_is_that_of_what_sites_read_in_every_form(form):
     np.testing.assert_allclose(_growth(form(), CENTRE, FREE), [1.9, -0.4, 0.0], atol=1e-9)
+
+
+def test_of_very_many_hyperparameters_none_is_looked_at():
+    many, draws = MOST_COORDINATES + 1, ThinnedDraws(N)
+    thetas, etas = window_of().values()
+    for theta, eta in zip(thetas, etas, strict=True):
+        draws.add(np.append(theta, np.zeros(many - D)), eta)
+    centre, truth = np.append(CENTRE, np.zeros(many - D)), np.hstack((TRUTH.exponents, np.zeros((2, many - D))))
+    block = Block(SiteTrend(centre, truth, TRUTH.log_most))
+    assert follow_trend(block, STANDING, centre, draws, np.ones(many, dtype=bool)) is STANDING
+    assert follow_trend(block, STANDING, centre, draws, np.arange(many) < 2) is not STANDING
 
 
 def test_draws_without_a_slope_are_left_out():
