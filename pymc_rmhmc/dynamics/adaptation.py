@@ -21,6 +21,9 @@ class DualAveraging:
         The acceptance to reach, in (0, 1).
     maximum : float
         No step size above it is proposed: for a jittered path, the path itself.
+    covering : float
+        With shorter steps a trajectory ends before its path does. How far it gets is worth more there than how often
+        it is accepted, and half of the proposals are enough.
 
     Raises
     ------
@@ -35,13 +38,16 @@ class DualAveraging:
     SHRINKAGE = 0.05  # γ, t₀ and κ of the paper's section 3.2.1
     DELAY = 10.0
     DECAY = 0.75
+    # Of binary groups all alike, whose scale nothing bounds, a chain that had tuned far out took steps of 0.005 for
+    # good: with a half in place of 0.9 five times as long ones, and as many more effective draws a second.
+    CUT_SHORT = 0.5
     SMALLEST = 1e-12  # where thousands of trajectories fail one after another, still a number to divide by
 
-    def __init__(self, initial: float, target: float, maximum: float = math.inf) -> None:
+    def __init__(self, initial: float, target: float, maximum: float = math.inf, covering: float = 0.0) -> None:
         if not 0.0 < target < 1.0:
             raise ConfigurationError(f"target_accept must lie in (0, 1), got {target}.")
         self.target = float(target)
-        self.maximum = float(maximum)
+        self.maximum, self.covering = float(maximum), float(covering)
         self.restart(initial)
 
     def restart(self, initial: float) -> None:
@@ -57,8 +63,9 @@ class DualAveraging:
     def update(self, acceptance: float) -> None:
         """Take the acceptance of one trajectory (0 if it failed) and move the step size."""
         self._count += 1
+        target = self.target if self.current >= self.covering else min(self.target, self.CUT_SHORT)
         weight = 1.0 / (self._count + self.DELAY)
-        self._shortfall += weight * (self.target - acceptance - self._shortfall)
+        self._shortfall += weight * (target - acceptance - self._shortfall)
         log_step = self._centre - math.sqrt(self._count) / self.SHRINKAGE * self._shortfall
         log_step = min(max(log_step, math.log(self.SMALLEST)), math.log(self.maximum))
         self.current = math.exp(log_step)

@@ -22,7 +22,7 @@ from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.dynamics.surrogates import SurrogateFlow, SurrogateSplitting
 from pymc_rmhmc.dynamics.trajectory import JitteredPath, Length, Transition, transition
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import MarginalChart
+from pymc_rmhmc.geometry.charts import MarginalChart, MovingSites
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.held import HeldNoise, HeldPoint, HeldTheta, WithoutThetaForce
 from pymc_rmhmc.geometry.held_sites import HeldSites
@@ -96,6 +96,7 @@ class Alternation:
         self._target, self._length, self._parameters = target, length, parameters
         self._flow, self._splitting = SurrogateFlow(emulator), RotationSplitting()
         self._both = SurrogateSplitting(emulator, target.n_theta)
+        self._trends = [s.trend for s in target.sites if isinstance(s, MovingSites) and s.trend is not None]
         self._noise: Array = np.empty(0)
         self._point: Any = None
 
@@ -226,12 +227,20 @@ class Alternation:
     def _move_latents(self, step_size: float, rng: np.random.Generator) -> Transition[Any]:
         """A trajectory of z."""
         hamiltonian: Any = SpannedHamiltonian(self._point.held)
-        n_steps, size = self._length.draw(step_size, rng)
+        n_steps, size = self._length.draw(self._step_size_here(step_size), rng)
         state = hamiltonian.stand(self._noise, self._point.displacement, self._point)
         outcome = transition(hamiltonian, self._splitting, state, n_steps, size, rng)
         if outcome.accepted:
             self._noise, self._point = self._point.held.noise_at(outcome.state), outcome.state.point
         return outcome
+
+    def _step_size_here(self, step_size: float) -> float:
+        """Of the latents' trajectory at the ϑ that is held, which may choose it: it stays as long as they move.
+
+        Where latent values lie k times as far out as usual, z goes k times as fast into what bounds them.
+        """
+        theta = self._point.held.theta
+        return step_size / max([1.0, *(trend.widening(theta) for trend in self._trends)])
 
     def _move_hyperparameters(self, rng: np.random.Generator) -> Transition[Any]:
         """A trajectory of ϑ along the emulator, judged by the density."""

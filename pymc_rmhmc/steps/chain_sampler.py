@@ -399,4 +399,4 @@ class ChainSampler(ABC):
             min(plan.initial_step_size, longest),
             longest,
         )
-        state.step_size = DualAveraging(first, plan.target_accept, longest)
+        state.step_size = DualAveraging(first, plan.target_accept, longest, plan.covering_step_size)

@@ -307,8 +307,10 @@ class JointSampler(ChainSampler):
         state.emulator = emulate_marginal(self._target, thetas, rng)
         if state.emulator is not None:
             state.parameters = fit_parameters(thetas[:, self.model.of_likelihoods], scores) if scores.size else None
-            longest = self._longest_step
-            state.held_step_size = DualAveraging(state.step_size.average, self.plan.held_target_accept, longest)
+            plan, first = self.plan, state.step_size.average
+            state.held_step_size = DualAveraging(
+                first, plan.held_target_accept, self._longest_step, plan.covering_step_size
+            )
             self._build()
 
     def _split(self, values: Array) -> tuple[Array, list[Array]]:

@@ -73,6 +73,9 @@ class Plan:
         For the adaptation.
     held_target_accept : float
         For that of latent values which move where their hyperparameters are held.
+    covering_step_size : float
+        Of shorter steps `max_steps` do not cover the path, and a lower acceptance is enough; 0 where the target is the
+        user's.
     init : str
         "auto", "laplace" or "keep".
     """
@@ -85,6 +88,7 @@ class Plan:
     max_step_size: float
     target_accept: float
     held_target_accept: float
+    covering_step_size: float
     init: str
 
 
@@ -129,6 +133,7 @@ def settle(options: Options, auto_metric: str) -> Plan:
         max_step_size=longest,
         target_accept=_target_accept(options.target_accept, implicit=metric.needs_solver),
         held_target_accept=DEFAULT_HELD_TARGET_ACCEPT if options.target_accept is None else options.target_accept,
+        covering_step_size=_covering_step(length) if options.target_accept is None else 0.0,
         init=options.init,
     )
 
@@ -161,6 +166,11 @@ def _longest_step(length: Length, step_size: float | None, *, metric: Any, integ
     if isinstance(length, FixedSteps) and tuned and (midpoint or not metric.needs_solver):
         return DEFAULT_PATH_LENGTH / length.n_steps
     return math.inf
+
+
+def _covering_step(length: Length) -> float:
+    """The shortest steps of which `max_steps` cover the path; 0 where the number of steps is given."""
+    return length.path_length / length.max_steps if isinstance(length, JitteredPath) else 0.0
 
 
 def _check_step_size(options: Options) -> None:

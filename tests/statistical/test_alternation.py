@@ -35,7 +35,7 @@ from tests.statistical.joint_cases import (
     absurd_sites,
 )
 from tests.statistical.ranks import PLACES, Looks, rank
-from tests.statistical.test_joint import following, watched, width
+from tests.statistical.test_joint import along_a_trend, following, watched, width
 from tests.steps.conftest import draw
 from tests.steps.test_joint_sampling import two_scales
 
@@ -67,8 +67,15 @@ MOVED_AT_ONCE = [
     "whitened process, normal_identity",
     *list(PROBLEMS)[len(LIKELIHOODS) :],
 ]
-# Forty-eight tests of correct samplers; see test_sbc.
-LEVEL = 1e-3 / 48 / 3
+ALONG_A_TREND = [
+    "whitened process, bernoulli_probit",
+    "centred process, poisson_log",
+    "fixed process, studentt_identity",
+]
+# Steps down to a third of the longest, and less where hyperparameters are rare.
+TREND = 1.0
+# Fifty-one tests of correct samplers; see test_sbc.
+LEVEL = 1e-3 / 51 / 3
 
 
 def absurd_emulator(d: int, seed: int = 0) -> Emulator:
@@ -113,8 +120,12 @@ BOTH = {"turns": (at_once, at_once), "length": SHORT}
 def calibrate(
     problem: Problem, kernel_class=Alternation, seed: int = 1, sites: GaussianSites | None = None,
     emulate=absurd_emulator, turns=(backwards, forwards), length=LENGTH, until: float | None = None,
+    trend: float = 0.0,
 ):  # fmt: skip
-    """As `test_sbc.calibrate`, in one direction with the reversed order: p-value, failure rate, two acceptances."""
+    """As `test_sbc.calibrate`, in one direction with the reversed order: p-value, failure rate, two acceptances.
+
+    With sites that follow a trend of this size, by which the latents' steps go.
+    """
     rng, joint, ranks, looks = np.random.default_rng(seed), problem.joint, [], Looks(problem.simulations, until)
     d, n = joint.theta.size, problem.latents.n
     sites = absurd_sites(n) if sites is None else sites
@@ -122,7 +133,8 @@ def calibrate(
     while not looks.decided(ranks):
         theta, values, y = problem.simulate(rng)
         problem.observe(y)
-        target = JointTarget(joint, [following(joint.blocks[0], d, sites)], chart)
+        held = following(joint.blocks[0], d, sites)
+        target = JointTarget(joint, [along_a_trend(held, d, trend) if trend else held], chart)
         start, before, others = target.enter(theta, [values], rng), int(rng.integers(PLACES)), []
         for turn, places in zip(turns, (before, PLACES - 1 - before), strict=True):
             kernel = kernel_class(target, emulate(d), length)
@@ -156,6 +168,15 @@ def test_ranks_are_uniform_where_both_move_at_once(name):
     assert p > LEVEL
     assert failure_rate < 0.05
     assert 0.05 < np.mean(acceptances) < 0.95
+
+
+@pytest.mark.parametrize("name", ALONG_A_TREND)
+def test_ranks_are_uniform_where_steps_go_by_the_hyperparameters_that_are_held(name):
+    p, failure_rate, latents, hyperparameters = calibrate(PROBLEMS[name], trend=TREND)
+    assert p > LEVEL
+    assert failure_rate < 0.05
+    assert 0.5 < latents < 0.9999
+    assert 0.03 < hyperparameters < 0.9
 
 
 class JudgedByTheEmulator(Alternation):
@@ -256,6 +277,13 @@ def along(kernel: Alternation, follow, step_size: float, rng):
     return instead(held, "follow", other, lambda: Alternation._move_latents(kernel, step_size, rng))
 
 
+class StepsByWhereItIs(Alternation):
+    """A step size that is chosen by what is about to move: the way back has another, and ends elsewhere."""
+
+    def _step_size_here(self, step_size):
+        return step_size / (400.0 if self._point.displacement.sum() > 0.0 else 1.0)
+
+
 class SitesCountedTwice(Alternation):
     """The end of a compiled trajectory is judged without taking off what the chart has of the sites."""
 
@@ -328,6 +356,7 @@ MUTANTS = {
     SitesCountedTwice: 450,
     OfUnevenLength: 1000,
     WithoutWhatKicksAdd: 200,
+    StepsByWhereItIs: 1000,
 }
 AT_ONCE = {AtOnceWithoutEvidence: 300, AtOnceAndNotBack: 800}
 

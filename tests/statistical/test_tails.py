@@ -14,6 +14,7 @@ from scipy.integrate import cumulative_trapezoid
 
 from pymc_rmhmc import RMHMC
 from pymc_rmhmc.steps import joint_sampler
+from pymc_rmhmc.steps.alternation import Alternation
 from tests.statistical.joint_cases import matern_root
 from tests.steps.conftest import draw
 
@@ -46,11 +47,11 @@ def exceeded_with_the_probability_of(shares: np.ndarray) -> np.ndarray:
     return np.exp(np.interp(1.0 - shares, cumulative / cumulative[-1], logs))
 
 
-def sampled() -> np.ndarray:
-    """Draws of the amplitude."""
+def sampled() -> tuple[np.ndarray, float]:
+    """Draws of the amplitude, and the share of draws that failed."""
     built = model()
     idata = draw(built, RMHMC(model=built), draws=4000, tune=600, chains=2)
-    return idata.posterior["amplitude"].values
+    return idata.posterior["amplitude"].values, float((idata.sample_stats["failure"] != 0).mean())
 
 
 def worst(drawn: np.ndarray) -> tuple[float, float]:
@@ -61,13 +62,20 @@ def worst(drawn: np.ndarray) -> tuple[float, float]:
 
 
 def test_the_tail_of_the_amplitude_is_that_of_orthant_probabilities():
-    z, effective = worst(sampled())
+    drawn, failed = sampled()
+    z, effective = worst(drawn)
     assert z < 4.5
     assert effective > 400
+    assert failed < 0.02
 
 
 def test_it_is_not_with_sites_that_stand_still(monkeypatch):
     """So that the case above tests the trend: R-hat and the median say nothing of what is missing."""
     monkeypatch.setattr(joint_sampler, "follow_trend", lambda block, sites, *others: sites)
-    z, effective = worst(sampled())
+    z, effective = worst(sampled()[0])
     assert z > 4.5 or effective < 400
+
+
+def test_steps_that_stay_as_long_at_a_large_amplitude_fail_there(monkeypatch):
+    monkeypatch.setattr(Alternation, "_step_size_here", lambda self, step_size: step_size)
+    assert sampled()[1] > 0.04

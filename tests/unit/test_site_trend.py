@@ -77,6 +77,12 @@ def test_the_trend_that_made_the_draws_is_found():
     np.testing.assert_allclose(found.at(CENTRE, found.information).linear, found.sites.linear, rtol=1e-12)
 
 
+def test_latent_values_lie_as_far_out_as_the_precision_of_the_sites_falls_with_the_square_of():
+    assert TRUTH.widening(CENTRE) == pytest.approx(1.0)
+    assert TRUTH.widening(CENTRE + np.array([np.log(3.0), 0.0, 5.0])) == pytest.approx(3.0)
+    assert TRUTH.widening(CENTRE + np.array([0.0, 1.0, 0.0])) == pytest.approx(np.exp(-0.15))
+
+
 def test_coordinates_that_are_not_free_are_not_followed():
     found = follow_trend(Block(), STANDING, CENTRE, window_of(), np.array([False, True, True]))
     exponents = found.trend.exponents if isinstance(found, MovingSites) else np.zeros((2, D))

@@ -157,6 +157,29 @@ def test_dual_averaging_finds_the_step_size_of_a_known_curve(target):
     assert adaptation.average == pytest.approx(-math.log(target), rel=0.15)
 
 
+@pytest.mark.parametrize(
+    ("scale", "reached"),
+    [
+        (1.0, 0.9),  # a step that is long enough: the target is reached
+        (0.05, None),  # between the two acceptances at the shortest step that covers the path: that one
+        (0.01, 0.5),  # still shorter ones, until half of them are accepted
+    ],
+)
+def test_a_step_that_no_longer_covers_the_path_need_not_be_accepted_as_often(scale, reached):
+    rng, adaptation = np.random.default_rng(0), DualAveraging(0.01, 0.9, covering=0.02)
+    expected = 0.02 if reached is None else -math.log(reached) * scale
+    for _ in range(4000):
+        adaptation.update(math.exp(-adaptation.current / scale) + 0.05 * rng.standard_normal())
+    assert adaptation.average == pytest.approx(expected, rel=0.15)
+
+
+def test_a_target_below_a_half_is_kept_where_the_path_is_cut_short():
+    adaptation = DualAveraging(0.01, 0.3, covering=0.1)
+    for _ in range(4000):
+        adaptation.update(math.exp(-adaptation.current / 0.01))
+    assert adaptation.average == pytest.approx(-math.log(0.3) * 0.01, rel=0.1)
+
+
 def test_dual_averaging_keeps_within_its_bound_and_can_restart():
     adaptation = DualAveraging(1.0, 0.8, maximum=1.7)
     for _ in range(200):

@@ -96,14 +96,18 @@ class KroneckerProduct:
 
     def _unfolded(self, vector: Array, axis: int) -> Array:
         """A vector on the grid as a matrix with a row for each place along one axis."""
-        return np.moveaxis(vector.reshape(self._sizes), axis, 0).reshape(self._sizes[axis], -1)
+        size = self._sizes[axis]
+        table = vector.reshape(math.prod(self._sizes[:axis]), size, -1)
+        return np.asarray(table.transpose(1, 0, 2).reshape(size, -1))
 
 
 def _product(matrices: Sequence[Array]) -> Array:
     """The Kronecker product of matrices; 1 of none."""
     product: Array = np.ones((1, 1))
     for matrix in matrices:
-        product = np.asarray(np.kron(product, matrix), dtype=np.float64)
+        # `np.kron` takes four times as long on small ones.
+        (rows, columns), (m, k) = product.shape, matrix.shape
+        product = (product[:, None, :, None] * matrix[None, :, None, :]).reshape(rows * m, columns * k)
     return product
 
 

@@ -83,6 +83,10 @@ class SiteTrend:
         """The derivative by θ (d,) of a function of the multiples, from that by their logarithms (2,)."""
         return np.asarray((grown(self._along(theta), self.log_most)[1] * by_logarithms) @ self.exponents)
 
+    def widening(self, theta: Array) -> float:
+        """How many times as far as at the centre the latent values lie from 0: their w̄ falls with its square."""
+        return float(np.exp(-0.5 * self._along(theta)[1]))
+
     def _along(self, theta: Array) -> Array:
         """Both t."""
         return np.asarray(self.exponents @ (theta - self.centre))
