@@ -238,14 +238,14 @@ def _evaluate_standing(
     factors, log_determinant, pull, centred, gained, explained = call_apart(
         form.passes.begin, loops.begin, (rows, form.gram, spread, site_slope)
     )
-    pulled, moved, placed, predicted = call_apart(
+    apart, pulled, moved, placed, predicted = call_apart(
         form.passes.place, loops.place_by_root, (rows, form.root, factors, pull, noise)
     )
     predictor = mean + predicted
     seen = _observe(functions, at, (linear, form.precision), predictor)
     noise_bar, pushed, spread_bar = call_apart(
         form.passes.pullback, loops.pullback_by_root,
-        (rows, form.gram, form.root, factors, seen.residual, (pulled, moved, pull, centred)),
+        (rows, form.gram, form.root, factors, seen.residual, (apart, pulled, moved, pull, centred)),
     )  # fmt: skip
     mean_bar = seen.residual - form.precision * pushed + site_slope - form.precision * explained
     of_linear, others = (linear, mean + explained + pushed), ((mean, mean_bar), (spread, spread_bar))
@@ -302,14 +302,14 @@ def _evaluate_moving(
     factors, log_determinant, pull, centred, gained, explained = call_apart(
         form.passes.begin, loops.begin, (rows, gram, spread, site_slope)
     )
-    pulled, moved, placed, predicted = call_apart(
+    apart, pulled, moved, placed, predicted = call_apart(
         form.passes.place, loops.place_by_sites, (rows, form.root, factors, pull, noise)
     )
     predictor = mean + predicted
     seen = _observe(functions, at, (linear, precision), predictor)
     noise_bar, pushed, spread_bar = call_apart(
         form.passes.pullback, loops.pullback_by_sites,
-        (rows, gram, form.root, factors, seen.residual, (pulled, moved, pull, centred)),
+        (rows, gram, form.root, factors, seen.residual, (apart, pulled, moved, pull, centred)),
     )  # fmt: skip
     k, centre_slope = spread.size, site_slope - precision * explained
     mean_bar = seen.residual - precision * pushed + centre_slope

@@ -196,9 +196,9 @@ def _passes(weighted: Arrow | MovingArrow) -> Passes:
     type_of: Any = numba.typeof
     rows, gram, root, vector = (type_of(a) for a in (weighted.rows, weighted.gram, weighted.root, np.zeros(1)))
     begin, (factors, _, linear, mean, *_) = resolved(loops.begin, (rows, gram, vector, vector))
-    place, (pulled, standard, *_) = resolved(weighted.passes.place, (rows, root, factors, linear, vector))
+    place, (*drawn, _, _) = resolved(weighted.passes.place, (rows, root, factors, linear, vector))
     tuple_of: Any = types.Tuple
-    placed = tuple_of((pulled, standard, linear, mean))
+    placed = tuple_of((*drawn, linear, mean))
     pullback, _ = resolved(weighted.passes.pullback, (rows, gram, root, factors, vector, placed))
     if isinstance(weighted, Arrow):
         return Passes(begin, place, pullback)

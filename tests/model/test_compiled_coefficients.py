@@ -51,6 +51,13 @@ def crossed_groups_about_levels() -> None:
     pm.Poisson("y", mu=pm.math.exp(offset * INPUT + u[GROUP] + v[OTHER]), observed=COUNTS)
 
 
+def an_effect_for_every_observation() -> None:
+    """More coefficients than observations."""
+    slopes = pm.Normal("slopes", 0.0, 2.0, shape=2)
+    eta = slopes[0] + slopes[1] * INPUT + pm.Normal("u", 0.0, scale("u"), shape=N)
+    pm.Poisson("y", mu=pm.math.exp(eta), observed=COUNTS)
+
+
 def whitened_groups() -> None:
     eta = 0.3 + scale("u") * pm.Normal("u", shape=12)[GROUP]
     pm.Binomial("y", n=4, logit_p=eta, observed=np.minimum(COUNTS, 4))
@@ -95,8 +102,8 @@ def along_a_trend(build):
 
 TRENDS = [along_a_trend(groups), along_a_trend(with_a_noise), along_a_trend(graded_groups)]
 FORMS = [
-    groups, groups_and_slopes, crossed_groups_about_levels, whitened_groups, data_that_may_be_replaced, item_response,
-    with_a_noise, graded_groups, *TRENDS,
+    groups, groups_and_slopes, crossed_groups_about_levels, an_effect_for_every_observation, whitened_groups,
+    data_that_may_be_replaced, item_response, with_a_noise, graded_groups, *TRENDS,
 ]  # fmt: skip
 
 

@@ -189,6 +189,23 @@ class Mixed(Latents):
         return np.concatenate(((drawn["slopes"] - 0.2) / 0.7, groups))
 
 
+class Each(Latents):
+    """An effect for every observation, beside coefficients."""
+
+    n = len(GROUP)
+    priors = (("tau", "log", -0.5, 0.5),)
+
+    def build(self, held):
+        return DESIGN @ pm.Normal("slopes", 0.2, 0.7, shape=2) + pm.Normal("each", 0.0, held["tau"], shape=self.n)
+
+    def draw(self, held, rng):
+        slopes, each = rng.normal(0.2, 0.7, 2), held["tau"] * rng.standard_normal(self.n)
+        return {"slopes": slopes, "each": each}, DESIGN @ slopes + each
+
+    def noise(self, held, drawn):
+        return np.concatenate(((drawn["slopes"] - 0.2) / 0.7, drawn["each"] / held["tau"]))
+
+
 class Shrunk(Latents):
     """More coefficients than data, of one free scale."""
 

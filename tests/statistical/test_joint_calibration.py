@@ -27,6 +27,7 @@ from tests.statistical.joint_cases import (
     LOGISTIC,
     Beside,
     BesideWarped,
+    Each,
     Grid,
     Loaded,
     Mixed,
@@ -53,6 +54,7 @@ PROBLEMS = {
     "centred groups, negativebinomial_log": Problem(Mixed("centred"), "negativebinomial_log"),
     "more coefficients than data, poisson_log": Problem(Shrunk(), "poisson_log"),
     "groups, normal_identity": Problem(Mixed("non-centred"), "normal_identity"),
+    "an effect for each, binomial_logit": Problem(Each(), "binomial_logit"),
     "more coefficients than data, studentt_identity": Problem(Shrunk(), "studentt_identity"),
     "sum of two vectors, negativebinomial_log": Problem(Sum(), "negativebinomial_log"),
     "scaled processes, normal_identity": Problem(Scaled(), "normal_identity"),
@@ -87,7 +89,7 @@ def test_every_registered_likelihood_is_calibrated():
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_ranks_of_the_truth_are_uniform_whatever_the_sites(name):
     problem = PROBLEMS[name]
-    by_values = isinstance(problem.latents, Mixed | Shrunk | Warped | Beside)
+    by_values = isinstance(problem.latents, Mixed | Each | Shrunk | Warped | Beside)
     assert (problem.joint.blocks[0].design_shape is not None) == by_values
     p, failure_rate, acceptance = calibrate_absurdly(problem)
     assert p > LEVEL

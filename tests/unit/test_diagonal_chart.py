@@ -19,18 +19,18 @@ from pymc_rmhmc.geometry.prior import PriorFailure
 
 SHAPES = {
     "many observations": (9, 4), "as many": (5, 5), "many coefficients": (4, 9), "groups": (12, 7),
-    "groups alone": (6, 4), "crossed groups": (33, 17),
+    "groups alone": (6, 4), "crossed groups": (33, 17), "groups of one": (6, 9), "groups of one and crossed": (9, 15),
 }  # fmt: skip
 CASES = [(shape, kind) for shape in SHAPES for kind in ("dense", "sparse")]
 FORMS = {
     "many observations": "ManyObservations", "many coefficients": "ManyCoefficients", "groups": "Arrow",
-    "groups alone": "Arrow", "crossed groups": "Arrow",
+    "groups alone": "Arrow", "crossed groups": "Arrow", "groups of one": "Arrow", "groups of one and crossed": "Arrow",
 }  # fmt: skip
 MOVING_FORMS = {
     ("many observations", "sparse"): "_MovingObservations", ("many coefficients", "sparse"): "_MovingCoefficients",
     ("groups", "sparse"): "MovingArrow", ("crossed groups", "sparse"): "MovingArrow",
     # Another θ may have other zeros.
-    ("groups", "dense"): "_MovingObservations",
+    ("groups", "dense"): "_MovingObservations", ("groups of one", "sparse"): "_MovingCoefficients",
 }  # fmt: skip
 
 
@@ -44,8 +44,9 @@ class Stated:
         n, k = self.n, self.k = SHAPES[shape]
         self.matrix = rng.standard_normal((n, k)) * (rng.random((n, k)) < (0.4 if kind == "sparse" else 1.0))
         if "groups" in shape:  # one of them without an observation, and an observation without one
-            indicators = [indicator(n, {"groups": 5, "groups alone": k, "crossed groups": 11}[shape], rng)]
-            if shape == "crossed groups":  # and a column that all observations have
+            sizes = {"groups": 5, "groups alone": k, "crossed groups": 11}
+            indicators = [indicator(n, sizes.get(shape, n), rng)]
+            if "crossed" in shape:  # and a column that all observations have
                 indicators.append(indicator(n, 6, rng)[rng.permutation(n), :5])
             groups = np.hstack(indicators)
             self.matrix[:, : groups.shape[1]] = groups

@@ -65,9 +65,13 @@ class Arrow:
         self.gram = loops.gram_of(self.rows, precision, pattern.n_apart)
         roots = np.sqrt(self.gram.diagonal)
         below = self.gram.cross / np.where(roots > 0.0, roots, 1.0)[:, None]
-        values, vectors = np.linalg.eigh(self.gram.corner - below.T @ below)
-        self.root = loops.Root(roots, below, np.ascontiguousarray(vectors * np.sqrt(np.maximum(values, 0.0))))
-        self.passes, self.n_noise = loops.BY_ROOT, pattern.order.size
+        several = below[~self.gram.alone]
+        values, vectors = np.linalg.eigh(self.gram.rest - several.T @ several)
+        corner = vectors * np.sqrt(np.maximum(values, 0.0))
+        # The largest are last, and no more of them are not 0 than rows are left.
+        self.passes, self.n_noise = loops.BY_ROOT, min(pattern.order.size, precision.size)
+        n_left = self.n_noise - roots.size
+        self.root = loops.Root(roots, below, np.ascontiguousarray(corner[:, corner.shape[1] - n_left :]))
 
     def root_adjoint(self, vector: Array) -> Array:
         """``Fᵀ v``, (k,)."""
@@ -136,14 +140,14 @@ class ArrowInner:
     def place(self, noise: Array) -> Array:
         """``A D y`` (n,)."""
         whole = self._whole
-        self._pulled, self._standard, self.placed, predicted = whole.passes.place(
+        *self._drawn, self.placed, predicted = whole.passes.place(
             whole.rows, whole.root, self.factors, self._linear, noise
         )
         return predicted
 
     def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
         """By z, ``A D E⁻¹ D Aᵀ residual``, and by D."""
-        whole, placed = self._whole, (self._pulled, self._standard, self._linear, self._mean)
+        whole, placed = self._whole, (*self._drawn, self._linear, self._mean)
         return whole.passes.pullback(whole.rows, whole.gram, whole.root, self.factors, residual, placed)
 
     def adjoint(self, sites: Array) -> Array:

@@ -1,6 +1,10 @@
 """E of an arrow, ``I + D G D``, by elimination of the columns apart; compiled.
 
 See `pymc_rmhmc.geometry.charts.arrow`. Vectors of coefficients are in the arrow's order.
+
+What the elimination leaves of C is ``C - Hᵀ D₁² E₁₁⁻¹ H``. Where a column apart is that of a single row, as an effect
+of each observation is, nearly all that the row adds to C is taken off again if its site is precise: of an intercept's
+sum of w̄ no more is left than that of ``w̄ / (1 + w̄ D²)``. There it is added up in this form.
 """
 
 from __future__ import annotations
@@ -13,17 +17,27 @@ from numpy.typing import NDArray
 from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.triangles import factorise_in_place, invert_in_place
 
-__all__ = ["Factors", "Gram", "covariance", "factorised", "half_log_determinant_slope", "multiply", "solve"]
+__all__ = ["Factors", "Gram", "covariance", "factorised", "half_log_determinant_slope", "remaining", "solve"]
 
 type Array = NDArray[np.float64]
 
 
 class Gram(NamedTuple):
-    """Δ (p,), H (p, q) and C (q, q)."""
+    """Δ (p,), H (p, q) and C (q, q).
+
+    Attributes
+    ----------
+    alone : (p,) bool array
+        Whether a column apart has a single row.
+    rest : (q, q) array
+        C without these rows.
+    """
 
     diagonal: Array
     cross: Array
     corner: Array
+    alone: NDArray[np.bool_]
+    rest: Array
 
 
 class Factors(NamedTuple):
@@ -39,6 +53,8 @@ class Factors(NamedTuple):
         ``E₁₂``, and ``E₁₁⁻¹ E₁₂``.
     inverse : (q, q) array
         R⁻¹ of ``S = R Rᵀ``, in Fortran order.
+    left : (q, q) array
+        What is left of C: ``S = I + D₂ left D₂``.
     """
 
     spread: Array
@@ -46,6 +62,7 @@ class Factors(NamedTuple):
     cross: Array
     reduced: Array
     inverse: Array
+    left: Array
 
 
 @compiled
@@ -63,18 +80,23 @@ def multiply(gram: Gram, x: Array) -> Array:  # pragma: no cover - compiled
 def factorised(gram: Gram, spread: Array) -> tuple[Factors, float]:  # pragma: no cover - compiled
     """E at a D, and its log determinant, which is nan where there is no factor."""
     p, q = gram.cross.shape
-    pivots, cross, reduced = np.empty(p), np.empty((p, q)), np.empty((p, q))
+    pivots, cross, reduced, taken = np.empty(p), np.empty((p, q)), np.empty((p, q)), np.empty((p, q))
     log_determinant = 0.0
     for i in range(p):
         pivots[i] = 1.0 + spread[i] ** 2 * gram.diagonal[i]
         log_determinant += np.log(pivots[i])
+        share = -(spread[i] ** 2)
+        if gram.alone[i]:
+            share = 1.0 / gram.diagonal[i] if gram.diagonal[i] > 0.0 else 0.0
         for j in range(q):
             cross[i, j] = spread[i] * gram.cross[i, j] * spread[p + j]
             reduced[i, j] = cross[i, j] / pivots[i]
-    remainder = -np.dot(cross.T, reduced)
+            taken[i, j] = share * gram.cross[i, j] / pivots[i]
+    left = np.dot(gram.cross.T, taken) + gram.rest
+    remainder = np.empty((q, q))
     for i in range(q):
         for j in range(q):
-            remainder[i, j] += spread[p + i] * gram.corner[i, j] * spread[p + j]
+            remainder[i, j] = spread[p + i] * left[i, j] * spread[p + j]
         remainder[i, i] += 1.0
     # It is symmetric, and its order any.
     inverse = remainder.T
@@ -84,7 +106,7 @@ def factorised(gram: Gram, spread: Array) -> tuple[Factors, float]:  # pragma: n
         invert_in_place(inverse)
     else:
         log_determinant = np.nan
-    return Factors(spread, pivots, cross, reduced, inverse), log_determinant
+    return Factors(spread, pivots, cross, reduced, inverse, left), log_determinant
 
 
 @compiled
@@ -100,6 +122,20 @@ def solve(factors: Factors, x: Array) -> Array:  # pragma: no cover - compiled
 
 
 @compiled
+def remaining(
+    gram: Gram, spread: Array, pull: Array, apart: Array, solution: Array
+) -> Array:  # pragma: no cover - compiled
+    """``l - G D x`` of ``x = E⁻¹ (D l + a)``: that is ``(x - a) / D`` as well, and the one that loses less is taken."""
+    p, scaled = gram.diagonal.size, spread * solution
+    left = pull - multiply(gram, scaled)
+    for i in range(left.size):
+        own = gram.diagonal[i] if i < p else gram.corner[i - p, i - p]
+        if abs(spread[i]) * (abs(pull[i]) + own * abs(scaled[i])) > abs(solution[i]) + abs(apart[i]):
+            left[i] = (solution[i] - apart[i]) / spread[i]
+    return left
+
+
+@compiled
 def half_log_determinant_slope(gram: Gram, factors: Factors) -> Array:  # pragma: no cover - compiled
     """The diagonal of ``G D E⁻¹``, without a difference that D near 0 would lose."""
     p, q = gram.cross.shape
@@ -112,17 +148,12 @@ def half_log_determinant_slope(gram: Gram, factors: Factors) -> Array:  # pragma
         for j in range(q):
             total += half[i, j] ** 2
         slope[i] = spread[i] * (gram.diagonal[i] - total / factors.pivots[i]) / factors.pivots[i]
-    # G D E⁻¹ below is Hᵀ D₁ E⁻¹₁₂ + C D₂ S⁻¹, and E⁻¹₁₂ = -reduced S⁻¹; H without D₂ keeps what D₂ near 0 would lose.
-    scaled = np.empty((p, q))
-    for i in range(p):
-        for j in range(q):
-            scaled[i, j] = gram.cross[i, j] * spread[i]
-    alone = gram.corner * spread[p:] - np.dot(scaled.T, factors.reduced)
+    # G D E⁻¹ below is Hᵀ D₁ E⁻¹₁₂ + C D₂ S⁻¹, and E⁻¹₁₂ = -reduced S⁻¹: what is left of C, times D₂ S⁻¹.
     precision_inverse = np.dot(factors.inverse.T, factors.inverse)
     for i in range(q):
         total = 0.0
         for j in range(q):
-            total += alone[i, j] * precision_inverse[i, j]
+            total += factors.left[i, j] * spread[p + j] * precision_inverse[i, j]
         slope[p + i] = total
     return slope
 

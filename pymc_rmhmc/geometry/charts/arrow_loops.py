@@ -18,7 +18,7 @@ from pymc_rmhmc.geometry.charts.arrow_factors import (
     covariance,
     factorised,
     half_log_determinant_slope,
-    multiply,
+    remaining,
     solve,
 )
 from pymc_rmhmc.geometry.charts.arrow_pattern import ArrowPattern, Index
@@ -76,7 +76,7 @@ class Rows(NamedTuple):
 
 
 class Root(NamedTuple):
-    """``F = [[sqrt Δ, 0], [belowᵀ, corner]]``; (p,), (p, q), (q, q)."""
+    """``F = [[sqrt Δ, 0], [belowᵀ, corner]]``; (p,), (p, q), (q, r), p + r the smaller of n and k."""
 
     diagonal: Array
     below: Array
@@ -117,20 +117,39 @@ def entries_of(pattern: ArrowPattern, entries: Array) -> tuple[Array, Array]:  #
 def gram_of(rows: Rows, precision: Array, n_apart: int) -> Gram:  # pragma: no cover - compiled
     """``AᵀW̄A``."""
     p, q = np.uint64(n_apart), rows.order.size - n_apart
-    diagonal, cross, corner = np.zeros(n_apart), np.zeros((n_apart, q)), np.zeros((q, q))
+    diagonal, cross, counts = np.zeros(n_apart), np.zeros((n_apart, q)), np.zeros(n_apart)
     for i in range(precision.size):
         column, weighted = rows.column[i], precision[i] * rows.entry[i]
         diagonal[column] += weighted * rows.entry[i]
+        counts[column] += rows.entry[i] != 0.0
+        for j in range(rows.starts[i], rows.starts[i + 1]):
+            cross[column, rows.others[j] - p] += weighted * rows.entries[j]
+    for j in range(rows.wide_at.size):
+        cross[:, rows.wide_at[j] - p] = collect(rows, precision * rows.wide[j])[:n_apart]
+    alone, corner = counts == 1.0, _corner_of(rows, precision, n_apart)
+    if not alone.any():
+        return Gram(diagonal, cross, corner, alone, corner)
+    others = precision.copy()
+    for i in range(others.size):
+        if rows.entry[i] != 0.0 and alone[rows.column[i]]:
+            others[i] = 0.0
+    return Gram(diagonal, cross, corner, alone, _corner_of(rows, others, n_apart))
+
+
+@compiled
+def _corner_of(rows: Rows, precision: Array, n_apart: int) -> Array:  # pragma: no cover - compiled
+    """``AᵀW̄A`` of the columns that are not apart."""
+    p, q = np.uint64(n_apart), rows.order.size - n_apart
+    corner = np.zeros((q, q))
+    for i in range(precision.size):
         for j in range(rows.starts[i], rows.starts[i + 1]):
             one, each = rows.others[j] - p, precision[i] * rows.entries[j]
-            cross[column, one] += weighted * rows.entries[j]
             for other in range(rows.starts[i], rows.starts[i + 1]):
                 corner[one, rows.others[other] - p] += each * rows.entries[other]
     for j in range(rows.wide_at.size):
         one, products = rows.wide_at[j] - p, collect(rows, precision * rows.wide[j])
-        cross[:, one] = products[:n_apart]
         corner[one], corner[:, one] = products[n_apart:], products[n_apart:]
-    return Gram(diagonal, cross, corner)
+    return corner
 
 
 @compiled
@@ -177,32 +196,35 @@ def begin(
 @compiled
 def _place(
     rows: Rows, factors: Factors, pulled: Array, noise: Array
-) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled
-    """y, y in the model's order, and ``A D y``, of ``l + F z₂``."""
-    standard = solve(factors, factors.spread * pulled + gathered(rows.order, noise))
-    return standard, scattered(rows.order, standard), predict(rows, factors.spread * standard)
+) -> tuple[Array, Array, Array, Array, Array]:  # pragma: no cover - compiled
+    """z₁ and ``l + F z₂``, which is given, y, y in the model's order, and ``A D y``."""
+    apart = gathered(rows.order, noise)
+    standard = solve(factors, factors.spread * pulled + apart)
+    return apart, pulled, standard, scattered(rows.order, standard), predict(rows, factors.spread * standard)
 
 
 @compiled
 def place_by_root(
     rows: Rows, root: Root, factors: Factors, linear: Array, noise: Array
-) -> tuple[Array, Array, Array, Array]:  # pragma: no cover - compiled
-    """``l + F z₂``, and what `_place` makes of it."""
+) -> tuple[Array, Array, Array, Array, Array]:  # pragma: no cover - compiled
+    """What `_place` makes of ``l + F z₂``."""
     k, p = rows.order.size, root.diagonal.size
     first, second = noise[k : k + p], noise[k + p :]
     pulled = linear.copy()
     pulled[:p] += root.diagonal * first
-    pulled[p:] += np.dot(first, root.below) + np.dot(root.corner, second)
-    return pulled, *_place(rows, factors, pulled, noise)
+    pulled[p:] += np.dot(first, root.below)
+    if second.size:
+        pulled[p:] += np.dot(root.corner, second)
+    return _place(rows, factors, pulled, noise)
 
 
 @compiled
 def place_by_sites(
     rows: Rows, site_root: Array, factors: Factors, linear: Array, noise: Array
-) -> tuple[Array, Array, Array, Array]:  # pragma: no cover - compiled
-    """``l + F z₂``, and what `_place` makes of it."""
+) -> tuple[Array, Array, Array, Array, Array]:  # pragma: no cover - compiled
+    """What `_place` makes of ``l + F z₂``."""
     pulled = linear + collect(rows, site_root * noise[rows.order.size :])
-    return pulled, *_place(rows, factors, pulled, noise)
+    return _place(rows, factors, pulled, noise)
 
 
 @compiled
@@ -210,9 +232,10 @@ def root_adjoint(root: Root, x: Array) -> Array:  # pragma: no cover - compiled
     """``Fᵀ x``."""
     p = root.diagonal.size
     first, second = x[:p], x[p:]
-    noise = np.empty(x.size)
+    noise = np.empty(p + root.corner.shape[1])
     noise[:p] = root.diagonal * first + np.dot(root.below, second)
-    noise[p:] = np.dot(second, root.corner)
+    if noise.size > p:
+        noise[p:] = np.dot(second, root.corner)
     return noise
 
 
@@ -248,17 +271,16 @@ def _adjoint_by_sites(
 
 @compiled
 def _pullback(
-    rows: Rows, gram: Gram, factors: Factors, residual: Array, placed: tuple[Array, Array, Array, Array]
+    rows: Rows, gram: Gram, factors: Factors, residual: Array, placed: tuple[Array, Array, Array, Array, Array]
 ) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled
-    """``E⁻¹ D Aᵀ residual``, ``A D`` times it, and the derivative by D; of ``l + F z₂``, y, l and y's mean."""
-    pulled, standard, linear, mean = placed
-    spread, collected = factors.spread, collect(rows, residual)
+    """``E⁻¹ D Aᵀ residual``, ``A D`` times it, and the derivative by D; of z₁, ``l + F z₂``, y, l and y's mean."""
+    apart, pulled, standard, linear, mean = placed
+    spread, collected, nothing = factors.spread, collect(rows, residual), np.zeros(apart.size)
     moved = solve(factors, spread * collected)
     spread_bar = (
-        collected * standard
-        + moved * (pulled - multiply(gram, spread * standard))
-        - standard * multiply(gram, spread * moved)
-        + mean * (linear - multiply(gram, spread * mean))
+        standard * remaining(gram, spread, collected, nothing, moved)
+        + moved * remaining(gram, spread, pulled, apart, standard)
+        + mean * remaining(gram, spread, linear, nothing, mean)
         - half_log_determinant_slope(gram, factors)
     )
     return moved, predict(rows, spread * moved), scattered(rows.order, spread_bar)
@@ -267,7 +289,7 @@ def _pullback(
 @compiled
 def pullback_by_root(
     rows: Rows, gram: Gram, root: Root, factors: Factors, residual: Array,
-    placed: tuple[Array, Array, Array, Array],
+    placed: tuple[Array, Array, Array, Array, Array],
 ) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled  # fmt: skip
     """By z, ``A D E⁻¹ D Aᵀ residual``, and by D."""
     moved, predicted, spread_bar = _pullback(rows, gram, factors, residual, placed)
@@ -278,7 +300,7 @@ def pullback_by_root(
 @compiled
 def pullback_by_sites(
     rows: Rows, gram: Gram, site_root: Array, factors: Factors, residual: Array,
-    placed: tuple[Array, Array, Array, Array],
+    placed: tuple[Array, Array, Array, Array, Array],
 ) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled  # fmt: skip
     """By z, ``A D E⁻¹ D Aᵀ residual``, and by D."""
     moved, predicted, spread_bar = _pullback(rows, gram, factors, residual, placed)
@@ -288,7 +310,7 @@ def pullback_by_sites(
 class Passes(NamedTuple):
     """What is done with z₂, a noise of which a root F of G makes what is added to ``l``."""
 
-    place: Callable[..., tuple[Array, Array, Array, Array]]
+    place: Callable[..., tuple[Array, Array, Array, Array, Array]]
     pullback: Callable[..., tuple[Array, Array, Array]]
     adjoint: Callable[..., Array]
 

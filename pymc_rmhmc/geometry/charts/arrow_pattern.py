@@ -50,16 +50,19 @@ class ArrowPattern(NamedTuple):
 def arrow_pattern(design: Any) -> ArrowPattern | None:
     """The pattern of a sparse A, by rows.
 
-    None where fewer than half of its columns are apart, or none is, or rows are fewer.
+    None where fewer than half of its columns are apart, or none is, or the others are more than the rows.
     """
     n, k = design.shape
     columns = sparse.csr_array((np.ones(design.nnz), design.indices, design.indptr), shape=(n, k)).tocsc()
     starts, rows = columns.indptr.astype(np.int64), columns.indices.astype(np.int64)
     # Greedily, from those with the fewest entries.
-    sequence = np.argsort(np.diff(starts), kind="stable")
-    is_apart = _taken_apart(starts, rows, sequence, np.zeros(n, dtype=np.bool_))
+    counts = np.diff(starts)
+    is_apart = _taken_apart(starts, rows, np.argsort(counts, kind="stable"), np.zeros(n, dtype=np.bool_))
+    if k > n:
+        # A root of G has n columns, of which those apart take one each: for one without a row none can be spared.
+        is_apart &= counts > 0
     n_apart = int(is_apart.sum())
-    if n_apart == 0 or 2 * n_apart < k or k > n:
+    if n_apart == 0 or 2 * n_apart < k or k - n_apart > n:
         return None
     order = np.concatenate((np.flatnonzero(is_apart), np.flatnonzero(~is_apart)))
     place = np.empty(k, dtype=np.int64)

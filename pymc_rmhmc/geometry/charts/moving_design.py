@@ -98,8 +98,11 @@ class MovingDesignConditional(DiagonalConditional):
 
 
 def _pattern(design: Any) -> ArrowPattern | None:
-    """That of an arrow; an array may be 0 at one θ alone, and has none."""
-    return arrow_pattern(design) if sparse.issparse(design) else None
+    """That of an arrow; an array may be 0 at one θ alone, and has none.
+
+    Nor has one with more columns than rows: Ā is the sum of differences that `ManyCoefficients` does not lose.
+    """
+    return arrow_pattern(design) if sparse.issparse(design) and design.shape[1] <= design.shape[0] else None
 
 
 class _MovingObservations(ManyObservations):
