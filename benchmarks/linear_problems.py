@@ -81,7 +81,8 @@ def mixed(likelihood: str = "poisson", groups: int = 100, per_group: int = 5, se
                 pm.Bernoulli("y", logit_p=predictor, observed=y)
         return model
 
-    return JointProblem(f"mixed {likelihood}, {groups} groups", build, ("intercept", "beta", "sigma", "u", *own))
+    size = "" if per_group > 1 else " of one"
+    return JointProblem(f"mixed {likelihood}, {groups} groups{size}", build, ("intercept", "beta", "sigma", "u", *own))
 
 
 def weeks_and_stores(weeks: int = 100, stores: int = 50, n: int = 2000, seed: int = 0) -> JointProblem:
@@ -115,5 +116,6 @@ LINEAR_PROBLEMS: dict[str, Callable[[], JointProblem]] = {
         for likelihood in ("poisson", "negative binomial", "bernoulli", "beta")
         for groups in (100, 400)
     },
+    "effects poisson 300": lambda: mixed("poisson", 300, 1),
     "weeks and stores 2000": weeks_and_stores,
 }
