@@ -72,6 +72,11 @@ class JitteredPath:
             raise ConfigurationError(f"jitter must lie in [0, 1), got {self.jitter}.")
         object.__setattr__(self, "max_steps", whole_number("max_steps", self.max_steps))
 
+    @property
+    def covering(self) -> float:
+        """The shortest steps of which `max_steps` cover the path."""
+        return self.path_length / self.max_steps
+
     def draw(self, step_size: float, rng: np.random.Generator) -> tuple[int, float]:
         """Draw a length and divide it."""
         # `rng.uniform` takes longer than the rest of this function.

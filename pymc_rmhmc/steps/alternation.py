@@ -96,6 +96,8 @@ class Alternation:
         self._target, self._length, self._parameters = target, length, parameters
         self._flow, self._splitting = SurrogateFlow(emulator), RotationSplitting()
         self._both = SurrogateSplitting(emulator, target.n_theta)
+        # Turns are taken along jittered paths alone.
+        self._shortest = length.covering if isinstance(length, JitteredPath) else 0.0
         self._trends = [s.trend for s in target.sites if isinstance(s, MovingSites) and s.trend is not None]
         self._noise: Array = np.empty(0)
         self._point: Any = None
@@ -237,10 +239,14 @@ class Alternation:
     def _step_size_here(self, step_size: float) -> float:
         """Of the latents' trajectory at the ϑ that is held, which may choose it: it stays as long as they move.
 
-        Where latent values lie k times as far out as usual, z goes k times as fast into what bounds them.
+        Where latent values lie k times as far out as usual, z goes k times as fast into what bounds them. But far from
+        where tuning has been k may be anything, and no step is shortened to where a path cannot be walked.
         """
+        if not self._trends:
+            return step_size
         theta = self._point.held.theta
-        return step_size / max([1.0, *(trend.widening(theta) for trend in self._trends)])
+        shorter = step_size / max(1.0, *(trend.widening(theta) for trend in self._trends))
+        return max(shorter, min(step_size, self._shortest))
 
     def _move_hyperparameters(self, rng: np.random.Generator) -> Transition[Any]:
         """A trajectory of ϑ along the emulator, judged by the density."""

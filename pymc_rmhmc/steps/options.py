@@ -73,11 +73,10 @@ class Plan:
         For the adaptation.
     held_target_accept : float
         For that of latent values which move where their hyperparameters are held.
-    covering_step_size : float
-        Of shorter steps `max_steps` do not cover the path, and a lower acceptance is enough; 0 where the target is the
-        user's.
     init : str
         "auto", "laplace" or "keep".
+    covering_step_size : float
+        With shorter steps the path is not covered, and a lower acceptance is enough.
     """
 
     metric: Any
@@ -88,8 +87,8 @@ class Plan:
     max_step_size: float
     target_accept: float
     held_target_accept: float
-    covering_step_size: float
     init: str
+    covering_step_size: float
 
 
 def settle(options: Options, auto_metric: str) -> Plan:
@@ -133,8 +132,8 @@ def settle(options: Options, auto_metric: str) -> Plan:
         max_step_size=longest,
         target_accept=_target_accept(options.target_accept, implicit=metric.needs_solver),
         held_target_accept=DEFAULT_HELD_TARGET_ACCEPT if options.target_accept is None else options.target_accept,
-        covering_step_size=_covering_step(length) if options.target_accept is None else 0.0,
         init=options.init,
+        covering_step_size=_covering_step(options, metric, length),
     )
 
 
@@ -168,9 +167,15 @@ def _longest_step(length: Length, step_size: float | None, *, metric: Any, integ
     return math.inf
 
 
-def _covering_step(length: Length) -> float:
-    """The shortest steps of which `max_steps` cover the path; 0 where the number of steps is given."""
-    return length.path_length / length.max_steps if isinstance(length, JitteredPath) else 0.0
+def _covering_step(options: Options, metric: Any, length: Length) -> float:
+    """The step size below which a path that is cut short need not be accepted as often; 0 for none.
+
+    None where the target or the number of steps is the user's, or where steps that are too long end in equations
+    without a solution; and who asks for few steps in a path is given the few that are accepted.
+    """
+    if options.target_accept is not None or metric.needs_solver or not isinstance(length, JitteredPath):
+        return 0.0
+    return min(length.covering, length.path_length / DEFAULT_MAX_STEPS)
 
 
 def _check_step_size(options: Options) -> None:

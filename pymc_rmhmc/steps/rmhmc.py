@@ -86,8 +86,9 @@ class RMHMC(BlockedStep):
         default found by dual averaging, in the flat metric up to a path of 1.7.
     target_accept : float, optional
         The acceptance that the step size is adapted to, in (0, 1); by default 0.9 for the flat metric and
-        0.8 for the others, and for latent values that move in turn with hyperparameters; and by default half of the
-        proposals are enough where `max_steps` of the steps that this takes would not cover the path.
+        0.8 for the others, and for latent values that move in turn with hyperparameters; and by default, in the
+        flat metric, half of the proposals are enough where steps would be shorter than a hundredth of the path and
+        `max_steps` of them not cover it.
     path_length : float, optional
         The mean length of a trajectory in the Hamiltonian's time, in which a period is about 2π; 1.7 by
         default, a little over a quarter of a period. Moves of a likelihood's own parameters with the latent values

@@ -81,6 +81,8 @@ def test_latent_values_lie_as_far_out_as_the_precision_of_the_sites_falls_with_t
     assert TRUTH.widening(CENTRE) == pytest.approx(1.0)
     assert TRUTH.widening(CENTRE + np.array([np.log(3.0), 0.0, 5.0])) == pytest.approx(3.0)
     assert TRUTH.widening(CENTRE + np.array([0.0, 1.0, 0.0])) == pytest.approx(np.exp(-0.15))
+    for far in (-1e5, 1e5):  # still a number to divide by
+        assert 0.0 <= TRUTH.widening(CENTRE + np.array([far, 0.0, 0.0])) < np.inf
 
 
 def test_coordinates_that_are_not_free_are_not_followed():

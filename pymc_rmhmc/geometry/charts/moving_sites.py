@@ -25,6 +25,7 @@ Any function of θ is exact, as long as it is differentiated.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +38,9 @@ from pymc_rmhmc.geometry.compilation import compiled
 __all__ = ["MovingSites", "RaisedSites", "SiteTrend", "grown", "slope_by_multiples"]
 
 type Array = NDArray[np.float64]
+
+# The logarithm of what is still a number.
+MOST_WIDENING = 700.0
 
 
 @compiled
@@ -84,8 +88,8 @@ class SiteTrend:
         return np.asarray((grown(self._along(theta), self.log_most)[1] * by_logarithms) @ self.exponents)
 
     def widening(self, theta: Array) -> float:
-        """How many times as far as at the centre the latent values lie from 0: their w̄ falls with its square."""
-        return float(np.exp(-0.5 * self._along(theta)[1]))
+        """How many times as far out as at the centre latent values lie: far out, w̄ falls with its square."""
+        return math.exp(min(-0.5 * float(self._along(theta)[1]), MOST_WIDENING))
 
     def _along(self, theta: Array) -> Array:
         """Both t."""
