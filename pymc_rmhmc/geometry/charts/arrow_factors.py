@@ -85,13 +85,12 @@ def factorised(gram: Gram, spread: Array) -> tuple[Factors, float]:  # pragma: n
     for i in range(p):
         pivots[i] = 1.0 + spread[i] ** 2 * gram.diagonal[i]
         log_determinant += np.log(pivots[i])
-        share = -(spread[i] ** 2)
-        if gram.alone[i]:
-            share = 1.0 / gram.diagonal[i] if gram.diagonal[i] > 0.0 else 0.0
+        is_alone = gram.alone[i] and gram.diagonal[i] > 0.0
         for j in range(q):
             cross[i, j] = spread[i] * gram.cross[i, j] * spread[p + j]
             reduced[i, j] = cross[i, j] / pivots[i]
-            taken[i, j] = share * gram.cross[i, j] / pivots[i]
+            own = gram.cross[i, j] / gram.diagonal[i] if is_alone else -gram.cross[i, j] * spread[i] ** 2
+            taken[i, j] = own / pivots[i]
     left = np.dot(gram.cross.T, taken) + gram.rest
     remainder = np.empty((q, q))
     for i in range(q):
