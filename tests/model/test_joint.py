@@ -109,7 +109,7 @@ MOVING = {
     "noise_of_a_regression": "ManyObservations",
     "dispersion_of_a_regression": "ManyObservations",
     "noise_beside_more_coefficients_than_data": "ManyCoefficients",
-    "mixed_model_scaled_and_hierarchical": "ManyCoefficients",
+    "mixed_model_scaled_and_hierarchical": "Arrow",
 }
 
 
