@@ -9,8 +9,9 @@ freed, so that none is served from what an earlier one left. At fixed θ the bui
 compiling the model) is told apart from its chain (the start and the draws), and both count from what was resident
 before the building. Of the joint sampler's chain, which is `RMHMC()` as it comes with a short tuning, the peaks of
 tuning (the start, refits and the emulator among it) and of the draws in turns are told apart, and the time is that of
-a draw. Each n is a process of its own. At 500 a unit is 2 MB, and the interpreter's own noise may be one. Run with
-``python -m benchmarks.growth``, or with kinds.
+a draw. Each n is a process of its own, whose environment says how the allocator gives memory back. At 500 a unit is
+2 MB, and the interpreter's own noise may be one. Run with ``python -m benchmarks.growth``, or with kinds and sizes:
+``python -m benchmarks.growth chain 500 1000``.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ ASKED = {"fixed": (2.2, 4.0), "joint": (None, 6.0), "chain": (None, 6.0)}
 LONG, DRAWS = 21, 15
 # A tuning that ends in an emulator, and draws after it.
 TUNE, TURNS = 200, 12
+# A process of one size is asked for by this, from the one that gives it its environment.
+CHILD = "--one-size"
 # Larger arrays than this have pages of their own, which go back to the system with them.
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
@@ -135,20 +138,20 @@ def slope(sizes: np.ndarray, seconds: np.ndarray) -> float:
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
 
 
-def main(kinds: list[str]) -> None:
-    """Print a table and a slope for each."""
+def main(kinds: list[str], given: list[int]) -> None:
+    """Print a table and a slope for each; of sizes that are given, or the usual ones."""
     peaks = {
         "fixed": "peak of building | peak of the chain",
         "joint": "peak of gradients",
         "chain": "peak of tuning | peak of draws in turns",
     }
     for what in kinds or SIZES:
-        sizes = SIZES[what]
+        sizes = given or SIZES[what]
         print(f"\n| {what}: n | ms | {peaks[what]} |\n| --- | --- |" + " --- |" * (peaks[what].count("|") + 1))
         seconds = []
         for n in sizes:
             finished = subprocess.run(
-                [sys.executable, "-m", "benchmarks.growth", what, str(n)], env={**os.environ, **ENVIRONMENT},
+                [sys.executable, "-m", "benchmarks.growth", CHILD, what, str(n)], env={**os.environ, **ENVIRONMENT},
                 capture_output=True, text=True, check=True,
             )  # fmt: skip
             spent, *bytes_ = json.loads(finished.stdout.splitlines()[-1])
@@ -157,11 +160,13 @@ def main(kinds: list[str]) -> None:
             print(f"| {n} | {1e3 * spent:.3g} | {cells} |", flush=True)
         asked, memory = ASKED[what]
         bar = f", asked {asked}" if asked else ""
-        print(f"slope {slope(np.array(sizes), np.array(seconds)):.2f}{bar}; memory asked {memory:g} n² doubles")
+        grown = f"slope {slope(np.array(sizes), np.array(seconds)):.2f}{bar}; " if len(sizes) > 1 else ""
+        print(f"{grown}memory asked {memory:g} n² doubles")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3 and sys.argv[2].isdigit():
-        print(json.dumps({"fixed": _fixed, "joint": _joint, "chain": _chain}[sys.argv[1]](int(sys.argv[2]))))
+    if sys.argv[1:2] == [CHILD]:
+        print(json.dumps({"fixed": _fixed, "joint": _joint, "chain": _chain}[sys.argv[2]](int(sys.argv[3]))))
     else:
-        main(sys.argv[1:])
+        numbers = [int(each) for each in sys.argv[1:] if each.isdigit()]
+        main([each for each in sys.argv[1:] if not each.isdigit()], numbers)

@@ -196,7 +196,8 @@ def _prior_variances(block: JointBlock, theta: Array) -> Array:
     if block.design_shape is None and block.kinds is None:
         _, covariance, _ = prior_of(block, theta, derivative=False)
         factors = covariance if isinstance(covariance, tuple) else (covariance,)
-        return functools.reduce(np.kron, [np.diagonal(each, axis1=-2, axis2=-1) for each in factors])
+        # Copies, for a view would hold its matrix while the next is made.
+        return functools.reduce(np.kron, [np.diagonal(each, axis1=-2, axis2=-1).copy() for each in factors])
     nothing = GaussianSites(*np.zeros((2, block.n_sites)))
     return conditional_of(block, theta, nothing, derivative=False).marginals()[1]
 
