@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState, SpannedHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.dynamics.surrogates import SurrogateFlow, SurrogateSplitting
-from pymc_rmhmc.dynamics.trajectory import JitteredPath, Length, Transition, transition
+from pymc_rmhmc.dynamics.trajectory import JitteredPath, Transition, transition
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import MarginalChart, MovingSites
 from pymc_rmhmc.geometry.emulator import Emulator
@@ -84,20 +84,18 @@ class Alternation:
         The density of (ϑ, z).
     emulator : Emulator
         Of ϑ's marginal log density.
-    length : Length
+    length : JitteredPath
         The rule for a trajectory's length.
     parameters : MarginalChart, optional
         Of the likelihoods' own parameters given the latent values, for `move_parameters`.
     """
 
     def __init__(
-        self, target: JointTarget, emulator: Emulator, length: Length, parameters: MarginalChart | None = None
+        self, target: JointTarget, emulator: Emulator, length: JitteredPath, parameters: MarginalChart | None = None
     ) -> None:
         self._target, self._length, self._parameters = target, length, parameters
         self._flow, self._splitting = SurrogateFlow(emulator), RotationSplitting()
         self._both = SurrogateSplitting(emulator, target.n_theta)
-        # Turns are taken along jittered paths alone.
-        self._shortest = length.covering if isinstance(length, JitteredPath) else 0.0
         self._trends = [s.trend for s in target.sites if isinstance(s, MovingSites) and s.trend is not None]
         self._noise: Array = np.empty(0)
         self._point: Any = None
@@ -246,7 +244,7 @@ class Alternation:
             return step_size
         theta = self._point.held.theta
         shorter = step_size / max(1.0, *(trend.widening(theta) for trend in self._trends))
-        return max(shorter, min(step_size, self._shortest))
+        return max(shorter, min(step_size, self._length.covering))
 
     def _move_hyperparameters(self, rng: np.random.Generator) -> Transition[Any]:
         """A trajectory of ϑ along the emulator, judged by the density."""

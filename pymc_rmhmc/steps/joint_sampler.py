@@ -55,9 +55,11 @@ PARAMETERS_FROM, PARAMETERS_ALWAYS = 0.18, 0.24
 STRETCH = 1.4
 CORRECTION = 0.2
 # After so many turns the hyperparameters' mean acceptance must be this at least: below it joint trajectories
-# make more effective draws a second.
+# make more effective draws a second. Of few turns it is known with an error, `CHANCE` over the root of their number,
+# by which it may be less: it is looked at after every draw of tuning, and turns that are given up do not come back.
 TRIAL = 30
 LEAST_ACCEPTED = 0.4
+CHANCE = 0.5
 
 
 @dataclass_state
@@ -152,8 +154,11 @@ class JointSampler(ChainSampler):
             else GaussianHamiltonian(compiled, follow=compiled.follow)
         )
         emulator, length = state.emulator, self.plan.length
+        # An emulator is fitted for jittered paths alone.
         self._alternation = (
-            None if emulator is None else Alternation(self._target, emulator, length, state.parameters)
+            Alternation(self._target, emulator, length, state.parameters)
+            if emulator is not None and isinstance(length, JitteredPath)
+            else None
         )
         self._phase = None
 
@@ -295,7 +300,7 @@ class JointSampler(ChainSampler):
             count, mean = state.trial
             state.trial = count + 1, mean + (turn.hyperparameters.acceptance - mean) / (count + 1)
         count, mean = state.trial
-        if count >= TRIAL and mean < LEAST_ACCEPTED:
+        if count >= TRIAL and mean < LEAST_ACCEPTED - CHANCE / math.sqrt(count):
             state.emulator = state.held_step_size = state.parameters = None
             self._build()
 

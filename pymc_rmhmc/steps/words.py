@@ -36,7 +36,7 @@ def in_words(values: Point) -> str:
 
 def part_of_path(length: Length, step_size: float) -> float:
     """What `max_steps` steps cover of the path; all of it where the number of steps is the user's."""
-    return step_size * length.max_steps / length.path_length if isinstance(length, JitteredPath) else 1.0
+    return step_size / length.covering if isinstance(length, JitteredPath) else 1.0
 
 
 def path_in_words(length: Length, step_size: float) -> str:

@@ -8,10 +8,12 @@ import pymc as pm
 import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric
+from pymc_rmhmc.dynamics.trajectory import Transition
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.steps import joint_sampler
+from pymc_rmhmc.steps.alternation import Round
 from tests.model.conftest import exact_log_density
 from tests.steps.conftest import N, draw
 from tests.steps.test_joint_sampling import advance, goes_on_alike, two_scales, value_points
@@ -165,12 +167,25 @@ def test_turns_are_given_up_where_hyperparameters_are_hardly_accepted(model, mon
     took = [i for i, (turns, *_) in enumerate(seen) if turns]
     assert took == list(range(state.refits[-1], state.refits[-1] + joint_sampler.TRIAL // 2 - 1))
     assert state.trial[0] == joint_sampler.TRIAL
-    assert state.trial[1] < joint_sampler.LEAST_ACCEPTED
+    assert state.trial[1] < joint_sampler.LEAST_ACCEPTED - joint_sampler.CHANCE / np.sqrt(joint_sampler.TRIAL)
     assert step._samplers[0]._alternation is None
     assert seen[-1][1] == state.step_size.average
     positions = np.array([position for *_, position in seen[TUNE:]])
     assert np.unique(positions, axis=0).shape[0] > 60
     assert np.ptp(positions, axis=0).min() > 0.1
+
+
+@pytest.mark.parametrize(("count", "mean", "stays"), [
+    (30, 0.32, True), (30, 0.3, False), (400, 0.38, True), (400, 0.37, False),
+])  # fmt: skip
+def test_turns_are_not_given_up_by_the_chance_of_a_few(turning, count, mean, stays):
+    step, _ = turning
+    state = step.chains[0]
+    state.trial = count - 2, mean
+    turn = Round(*(Transition(None, acceptance=mean) for _ in range(2)), energy=0.0)
+    step._samplers[0]._learn([turn, turn])
+    assert state.trial == (count, pytest.approx(mean))
+    assert (state.emulator is not None) == stays
 
 
 def test_an_absurd_emulator_that_stays_does_not_stop_the_chain(model, monkeypatch):

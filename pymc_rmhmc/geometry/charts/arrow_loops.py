@@ -116,40 +116,37 @@ def entries_of(pattern: ArrowPattern, entries: Array) -> tuple[Array, Array]:  #
 @compiled
 def gram_of(rows: Rows, precision: Array, n_apart: int) -> Gram:  # pragma: no cover - compiled
     """``AᵀW̄A``."""
-    p, q = np.uint64(n_apart), rows.order.size - n_apart
-    diagonal, cross, counts = np.zeros(n_apart), np.zeros((n_apart, q)), np.zeros(n_apart)
+    diagonal, counts = np.zeros(n_apart), np.zeros(n_apart)
     for i in range(precision.size):
-        column, weighted = rows.column[i], precision[i] * rows.entry[i]
-        diagonal[column] += weighted * rows.entry[i]
-        counts[column] += rows.entry[i] != 0.0
-        for j in range(rows.starts[i], rows.starts[i + 1]):
-            cross[column, rows.others[j] - p] += weighted * rows.entries[j]
-    for j in range(rows.wide_at.size):
-        cross[:, rows.wide_at[j] - p] = collect(rows, precision * rows.wide[j])[:n_apart]
-    alone, corner = counts == 1.0, _corner_of(rows, precision, n_apart)
+        diagonal[rows.column[i]] += precision[i] * rows.entry[i] * rows.entry[i]
+        counts[rows.column[i]] += rows.entry[i] != 0.0
+    alone = counts == 1.0
+    cross, corner = _beside(rows, precision, n_apart)
     if not alone.any():
         return Gram(diagonal, cross, corner, alone, corner)
     others = precision.copy()
     for i in range(others.size):
         if rows.entry[i] != 0.0 and alone[rows.column[i]]:
             others[i] = 0.0
-    return Gram(diagonal, cross, corner, alone, _corner_of(rows, others, n_apart))
+    return Gram(diagonal, cross, corner, alone, _beside(rows, others, n_apart)[1])
 
 
 @compiled
-def _corner_of(rows: Rows, precision: Array, n_apart: int) -> Array:  # pragma: no cover - compiled
-    """``AᵀW̄A`` of the columns that are not apart."""
+def _beside(rows: Rows, precision: Array, n_apart: int) -> tuple[Array, Array]:  # pragma: no cover - compiled
+    """``AᵀW̄A`` in the columns that are not apart: H and C."""
     p, q = np.uint64(n_apart), rows.order.size - n_apart
-    corner = np.zeros((q, q))
+    cross, corner = np.zeros((n_apart, q)), np.zeros((q, q))
     for i in range(precision.size):
+        column, weighted = rows.column[i], precision[i] * rows.entry[i]
         for j in range(rows.starts[i], rows.starts[i + 1]):
             one, each = rows.others[j] - p, precision[i] * rows.entries[j]
+            cross[column, one] += weighted * rows.entries[j]
             for other in range(rows.starts[i], rows.starts[i + 1]):
                 corner[one, rows.others[other] - p] += each * rows.entries[other]
     for j in range(rows.wide_at.size):
         one, products = rows.wide_at[j] - p, collect(rows, precision * rows.wide[j])
-        corner[one], corner[:, one] = products[n_apart:], products[n_apart:]
-    return corner
+        cross[:, one], corner[one], corner[:, one] = products[:n_apart], products[n_apart:], products[n_apart:]
+    return cross, corner
 
 
 @compiled
