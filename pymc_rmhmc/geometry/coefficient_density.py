@@ -180,12 +180,13 @@ def _by_likelihood(
     Of the sites' b, and of m and D, each with the derivative by it in units of ``1/√ρ``: see
     `pymc_rmhmc.geometry.charts.diagonal.DiagonalConditional.sites_pullback`.
     """
-    by_unit = -np.dot(linear[0], linear[1]) - np.dot(seen.residual, predictor)
+    height, height_bar = linear
+    by_unit = -np.dot(height, height_bar) - np.dot(seen.residual, predictor)
     for value, bar in others:
         by_unit += np.dot(value, bar)
     by_linear, by_precision = 0.0, 0.5 * by_unit
     for i in range(predictor.size):
-        by_linear += linear[0][i] * (linear[1][i] - predictor[i])
+        by_linear += height[i] * (height_bar[i] - predictor[i])
         by_precision += 0.5 * precision[i] * predictor[i] ** 2
     return seen.by_theta + multiples_pullback(functions.multiples, at.theta, at.power, by_linear, by_precision)
 
@@ -201,8 +202,9 @@ def _conclude(
     gradient by z, y, D, all derivatives by θ; location and scale.
     """
     linear, site_slope, mean = gaussians
-    noise_bar, standard, spread, by_theta = arrays
-    d = at.standard.size
+    (noise_bar, standard, spread, by_theta), (location, scale), factor = arrays, scales, chart[1]
+    chart_point, stretch, log_stretch, bar = at.standard, at.stretch, at.log_stretch, at.bar
+    d = chart_point.size
     log_density = at.log_rest + seen.value - seen.at_sites + at.log_volume + evidence
     for i in range(mean.size):
         log_density += 0.5 * (linear[i] + site_slope[i]) * mean[i]
@@ -210,16 +212,16 @@ def _conclude(
     gradient[d:] = noise_bar
     # As `MarginalChart.pullback`.
     for k in range(d):
-        log_density += 0.5 * at.standard[k] ** 2
-        gradient[k] = at.standard[k]
+        log_density += 0.5 * chart_point[k] ** 2
+        gradient[k] = chart_point[k]
         for j in range(k, d):
-            gradient[k] += (at.stretch[j] * (at.bar[j] + by_theta[j]) + at.log_stretch[j]) * chart[1][j, k]
-    for j in range(scales[1].size):
-        total += abs(scales[1][j])
+            gradient[k] += (stretch[j] * (bar[j] + by_theta[j]) + log_stretch[j]) * factor[j, k]
+    for j in range(scale.size):
+        total += abs(scale[j])
     # What is not a number anywhere is none in one of these.
     usable = math.isfinite(total + log_density + np.dot(gradient, gradient))
     return Evaluated(
-        usable, at.theta, seen.eta, seen.slope, standard, scales[0], scales[1], at.log_rest + seen.value, log_density,
+        usable, at.theta, seen.eta, seen.slope, standard, location, scale, at.log_rest + seen.value, log_density,
         gradient,
     )  # fmt: skip
 
@@ -264,10 +266,10 @@ def _evaluate_standing(
 @compiled
 def _rows_of(form: MovingForm, directions: Array) -> loops.Rows:  # pragma: no cover - compiled
     """A by its rows."""
-    entries = np.empty(form.row.size)
+    pattern, direction, row = form.pattern, form.direction, form.row
+    entries = np.empty(row.size)
     for j in range(entries.size):
-        entries[j] = directions[form.direction[j], form.row[j]]
-    pattern = form.pattern
+        entries[j] = directions[direction[j], row[j]]
     entry, others = loops.entries_of(pattern, entries)
     wide_at, wide = np.zeros(0, dtype=np.uint64), np.zeros((0, entry.size))
     return loops.Rows(pattern.order, pattern.column, entry, pattern.starts, pattern.others, others, wide_at, wide)
@@ -278,10 +280,9 @@ def _directions_bar(
     form: MovingForm, shape: tuple[int, int], bars: Array, mean_bar: Array, centre: Array
 ) -> Array:  # pragma: no cover - compiled
     """Of Ā at A's entries, and of what A reads where y is 0."""
-    directions = np.zeros(shape)
+    (direction, row, column), directions = (form.direction, form.row, form.column), np.zeros(shape)
     for j in range(bars.size):
-        row = form.row[j]
-        directions[form.direction[j], row] = bars[j] + mean_bar[row] * centre[form.column[j]]
+        directions[direction[j], row[j]] = bars[j] + mean_bar[row[j]] * centre[column[j]]
     return directions
 
 

@@ -74,9 +74,9 @@ def _follow(
         if done == n_steps:
             return done, position, momentum, found
         done += 1
-        time = step_size if done < n_steps else 0.5 * step_size
+        time, slope = step_size if done < n_steps else 0.5 * step_size, found.gradient
         for i in range(momentum.size):
-            momentum[i] += time * found.gradient[i]
+            momentum[i] += time * slope[i]
         if done == n_steps or not found.usable:
             return done, position, momentum, found
 

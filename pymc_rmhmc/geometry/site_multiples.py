@@ -87,9 +87,10 @@ def _any_power_pullback(powers: Any, theta: Any, power: Any, power_bar: Any) -> 
 @compiled
 def _damping(trend: Trend, theta: Array, which: int) -> float:  # pragma: no cover - compiled
     """``M exp(-t)`` of b or of w̄."""
+    centre, exponents = trend.centre, trend.exponents
     along: float = 0.0
     for j in range(theta.size):
-        along += trend.exponents[which, j] * (theta[j] - trend.centre[j])
+        along += exponents[which, j] * (theta[j] - centre[j])
     most: float = trend.most[which]
     return most * math.exp(-along)
 

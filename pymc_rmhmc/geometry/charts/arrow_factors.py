@@ -79,19 +79,20 @@ def multiply(gram: Gram, x: Array) -> Array:  # pragma: no cover - compiled
 @compiled
 def factorised(gram: Gram, spread: Array) -> tuple[Factors, float]:  # pragma: no cover - compiled
     """E at a D, and its log determinant, which is nan where there is no factor."""
-    p, q = gram.cross.shape
+    diagonal, beside, _, alone, rest = gram
+    p, q = beside.shape
     pivots, cross, reduced, taken = np.empty(p), np.empty((p, q)), np.empty((p, q)), np.empty((p, q))
     log_determinant = 0.0
     for i in range(p):
-        pivots[i] = 1.0 + spread[i] ** 2 * gram.diagonal[i]
+        pivots[i] = 1.0 + spread[i] ** 2 * diagonal[i]
         log_determinant += np.log(pivots[i])
-        is_alone = gram.alone[i] and gram.diagonal[i] > 0.0
+        is_alone = alone[i] and diagonal[i] > 0.0
         for j in range(q):
-            cross[i, j] = spread[i] * gram.cross[i, j] * spread[p + j]
+            cross[i, j] = spread[i] * beside[i, j] * spread[p + j]
             reduced[i, j] = cross[i, j] / pivots[i]
-            own = gram.cross[i, j] / gram.diagonal[i] if is_alone else -gram.cross[i, j] * spread[i] ** 2
+            own = beside[i, j] / diagonal[i] if is_alone else -beside[i, j] * spread[i] ** 2
             taken[i, j] = own / pivots[i]
-    left = np.dot(gram.cross.T, taken) + gram.rest
+    left = np.dot(beside.T, taken) + rest
     remainder = np.empty((q, q))
     for i in range(q):
         for j in range(q):
@@ -125,10 +126,10 @@ def remaining(
     gram: Gram, spread: Array, pull: Array, apart: Array, solution: Array
 ) -> Array:  # pragma: no cover - compiled
     """``l - G D x`` of ``x = E⁻¹ (D l + a)``: that is ``(x - a) / D`` as well, and the one that loses less is taken."""
-    p, scaled = gram.diagonal.size, spread * solution
-    left = pull - multiply(gram, scaled)
+    diagonal, corner, scaled = gram.diagonal, gram.corner, spread * solution
+    p, left = diagonal.size, pull - multiply(gram, scaled)
     for i in range(left.size):
-        own = gram.diagonal[i] if i < p else gram.corner[i - p, i - p]
+        own = diagonal[i] if i < p else corner[i - p, i - p]
         if abs(spread[i]) * (abs(pull[i]) + own * abs(scaled[i])) > abs(solution[i]) + abs(apart[i]):
             left[i] = (solution[i] - apart[i]) / spread[i]
     return left
@@ -137,22 +138,22 @@ def remaining(
 @compiled
 def half_log_determinant_slope(gram: Gram, factors: Factors) -> Array:  # pragma: no cover - compiled
     """The diagonal of ``G D E⁻¹``, without a difference that D near 0 would lose."""
-    p, q = gram.cross.shape
-    spread = factors.spread
+    (diagonal, cross, _, _, _), (spread, pivots, _, _, inverse, left) = gram, factors
+    p, q = cross.shape
     slope = np.empty(p + q)
     # E⁻¹₁₁ is E₁₁⁻¹ + reduced S⁻¹ reducedᵀ, and 1 - E₁₁⁻¹ = D² Δ / E₁₁.
-    half = np.dot(gram.cross * spread[p:], factors.inverse.T)
+    half = np.dot(cross * spread[p:], inverse.T)
     for i in range(p):
         total = 0.0
         for j in range(q):
             total += half[i, j] ** 2
-        slope[i] = spread[i] * (gram.diagonal[i] - total / factors.pivots[i]) / factors.pivots[i]
+        slope[i] = spread[i] * (diagonal[i] - total / pivots[i]) / pivots[i]
     # G D E⁻¹ below is Hᵀ D₁ E⁻¹₁₂ + C D₂ S⁻¹, and E⁻¹₁₂ = -reduced S⁻¹: what is left of C, times D₂ S⁻¹.
-    precision_inverse = np.dot(factors.inverse.T, factors.inverse)
+    precision_inverse = np.dot(inverse.T, inverse)
     for i in range(q):
         total = 0.0
         for j in range(q):
-            total += factors.left[i, j] * spread[p + j] * precision_inverse[i, j]
+            total += left[i, j] * spread[p + j] * precision_inverse[i, j]
         slope[p + i] = total
     return slope
 
@@ -160,14 +161,14 @@ def half_log_determinant_slope(gram: Gram, factors: Factors) -> Array:  # pragma
 @compiled
 def covariance(factors: Factors) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled
     """Of ``D E⁻¹ D``: the diagonal above (p,), what is beside it (p, q), and below (q, q)."""
-    p, q = factors.cross.shape
-    spread = factors.spread
-    corner = np.dot(factors.inverse.T, factors.inverse)
-    cross, diagonal = np.dot(factors.reduced, corner), np.empty(p)
+    spread, pivots, _, reduced, inverse, _ = factors
+    p, q = reduced.shape
+    corner = np.dot(inverse.T, inverse)
+    cross, diagonal = np.dot(reduced, corner), np.empty(p)
     for i in range(p):
-        total = 1.0 / factors.pivots[i]
+        total = 1.0 / pivots[i]
         for j in range(q):
-            total += factors.reduced[i, j] * cross[i, j]
+            total += reduced[i, j] * cross[i, j]
             cross[i, j] *= -spread[i] * spread[p + j]
         diagonal[i] = spread[i] ** 2 * total
     for i in range(q):

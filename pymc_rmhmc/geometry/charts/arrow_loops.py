@@ -2,6 +2,9 @@
 
 See `pymc_rmhmc.geometry.charts.arrow`. Vectors of coefficients are in the arrow's order, but for D, z₁, y and their
 derivatives where these come from a chart or go to one.
+
+A loop reads local names alone: for an array that is looked up in a tuple within it Numba counts references, atomically
+and at every turn, which takes several times as long as the arithmetic.
 """
 
 from __future__ import annotations
@@ -104,29 +107,31 @@ def scattered(order: Index, x: Array) -> Array:  # pragma: no cover - compiled
 @compiled
 def entries_of(pattern: ArrowPattern, entries: Array) -> tuple[Array, Array]:  # pragma: no cover - compiled
     """A's entries in 1 and in 2, of the list of all."""
-    first, others = np.zeros(pattern.at.size), np.empty(pattern.others.size)
+    at, others_at = pattern.at, pattern.others_at
+    first, others = np.zeros(at.size), np.empty(others_at.size)
     for i in range(first.size):
-        if pattern.at[i] < entries.size:
-            first[i] = entries[pattern.at[i]]
+        if at[i] < entries.size:
+            first[i] = entries[at[i]]
     for j in range(others.size):
-        others[j] = entries[pattern.others_at[j]]
+        others[j] = entries[others_at[j]]
     return first, others
 
 
 @compiled
 def gram_of(rows: Rows, precision: Array, n_apart: int) -> Gram:  # pragma: no cover - compiled
     """``AᵀW̄A``."""
+    column, entry = rows.column, rows.entry
     diagonal, counts = np.zeros(n_apart), np.zeros(n_apart)
     for i in range(precision.size):
-        diagonal[rows.column[i]] += precision[i] * rows.entry[i] * rows.entry[i]
-        counts[rows.column[i]] += rows.entry[i] != 0.0
+        diagonal[column[i]] += precision[i] * entry[i] * entry[i]
+        counts[column[i]] += entry[i] != 0.0
     alone = counts == 1.0
     cross, corner = _beside(rows, precision, n_apart)
     if not alone.any():
         return Gram(diagonal, cross, corner, alone, corner)
     others = precision.copy()
     for i in range(others.size):
-        if rows.entry[i] != 0.0 and alone[rows.column[i]]:
+        if entry[i] != 0.0 and alone[column[i]]:
             others[i] = 0.0
     return Gram(diagonal, cross, corner, alone, _beside(rows, others, n_apart)[1])
 
@@ -134,17 +139,18 @@ def gram_of(rows: Rows, precision: Array, n_apart: int) -> Gram:  # pragma: no c
 @compiled
 def _beside(rows: Rows, precision: Array, n_apart: int) -> tuple[Array, Array]:  # pragma: no cover - compiled
     """``AᵀW̄A`` in the columns that are not apart: H and C."""
-    p, q = np.uint64(n_apart), rows.order.size - n_apart
+    order, column, entry, starts, others, entries, wide_at, wide = rows
+    p, q = np.uint64(n_apart), order.size - n_apart
     cross, corner = np.zeros((n_apart, q)), np.zeros((q, q))
     for i in range(precision.size):
-        column, weighted = rows.column[i], precision[i] * rows.entry[i]
-        for j in range(rows.starts[i], rows.starts[i + 1]):
-            one, each = rows.others[j] - p, precision[i] * rows.entries[j]
-            cross[column, one] += weighted * rows.entries[j]
-            for other in range(rows.starts[i], rows.starts[i + 1]):
-                corner[one, rows.others[other] - p] += each * rows.entries[other]
-    for j in range(rows.wide_at.size):
-        one, products = rows.wide_at[j] - p, collect(rows, precision * rows.wide[j])
+        at, weighted, begin, end = column[i], precision[i] * entry[i], starts[i], starts[i + 1]
+        for j in range(begin, end):
+            one, each = others[j] - p, precision[i] * entries[j]
+            cross[at, one] += weighted * entries[j]
+            for other in range(begin, end):
+                corner[one, others[other] - p] += each * entries[other]
+    for j in range(wide_at.size):
+        one, products = wide_at[j] - p, collect(rows, precision * wide[j])
         cross[:, one], corner[one], corner[:, one] = products[:n_apart], products[n_apart:], products[n_apart:]
     return cross, corner
 
@@ -152,29 +158,31 @@ def _beside(rows: Rows, precision: Array, n_apart: int) -> tuple[Array, Array]: 
 @compiled
 def predict(rows: Rows, x: Array) -> Array:  # pragma: no cover - compiled
     """``A x``."""
-    predicted = np.empty(rows.entry.size)
+    _, column, entry, starts, others, entries, wide_at, wide = rows
+    predicted = np.empty(entry.size)
     for i in range(predicted.size):
-        total = rows.entry[i] * x[rows.column[i]]
-        for j in range(rows.starts[i], rows.starts[i + 1]):
-            total += rows.entries[j] * x[rows.others[j]]
+        total = entry[i] * x[column[i]]
+        for j in range(starts[i], starts[i + 1]):
+            total += entries[j] * x[others[j]]
         predicted[i] = total
-    for j in range(rows.wide_at.size):
-        scale = x[rows.wide_at[j]]
+    for j in range(wide_at.size):
+        scale = x[wide_at[j]]
         for i in range(predicted.size):
-            predicted[i] += scale * rows.wide[j, i]
+            predicted[i] += scale * wide[j, i]
     return predicted
 
 
 @compiled
 def collect(rows: Rows, sites: Array) -> Array:  # pragma: no cover - compiled
     """``Aᵀ v``."""
-    collected = np.zeros(rows.order.size)
+    order, column, entry, starts, others, entries, wide_at, wide = rows
+    collected = np.zeros(order.size)
     for i in range(sites.size):
-        collected[rows.column[i]] += rows.entry[i] * sites[i]
-        for j in range(rows.starts[i], rows.starts[i + 1]):
-            collected[rows.others[j]] += rows.entries[j] * sites[i]
-    for j in range(rows.wide_at.size):
-        collected[rows.wide_at[j]] = np.dot(rows.wide[j], sites)
+        collected[column[i]] += entry[i] * sites[i]
+        for j in range(starts[i], starts[i + 1]):
+            collected[others[j]] += entries[j] * sites[i]
+    for j in range(wide_at.size):
+        collected[wide_at[j]] = np.dot(wide[j], sites)
     return collected
 
 
@@ -319,24 +327,24 @@ BY_SITES = Passes(place_by_sites, pullback_by_sites, _adjoint_by_sites)
 @compiled
 def variances(rows: Rows, factors: Factors) -> Array:  # pragma: no cover - compiled
     """The diagonal of ``A D E⁻¹ D Aᵀ``."""
-    diagonal, cross, corner = covariance(factors)
-    p = np.uint64(diagonal.size)
-    variances = np.empty(rows.entry.size)
+    (diagonal, cross, corner), (_, column, entry, starts, others, entries, wide_at, wide) = covariance(factors), rows
+    p, variances = np.uint64(diagonal.size), np.empty(entry.size)
     for i in range(variances.size):
-        entry, column, begin, end = rows.entry[i], rows.column[i], rows.starts[i], rows.starts[i + 1]
-        total = entry * entry * diagonal[column]
+        at, begin, end = column[i], starts[i], starts[i + 1]
+        total = entry[i] * entry[i] * diagonal[at]
         for j in range(begin, end):
-            total += 2.0 * entry * rows.entries[j] * cross[column, rows.others[j] - p]
+            one = others[j] - p
+            total += 2.0 * entry[i] * entries[j] * cross[at, one]
             for other in range(begin, end):
-                total += rows.entries[j] * rows.entries[other] * corner[rows.others[j] - p, rows.others[other] - p]
+                total += entries[j] * entries[other] * corner[one, others[other] - p]
         variances[i] = total
-    for j in range(rows.wide_at.size):
-        column = np.concatenate((cross[:, rows.wide_at[j] - p], corner[:, rows.wide_at[j] - p]))
-        variances += rows.wide[j] * predict(rows, column)
-        for other in range(rows.wide_at.size):
-            column[rows.wide_at[other]] = 0.0
+    for j in range(wide_at.size):
+        beside = np.concatenate((cross[:, wide_at[j] - p], corner[:, wide_at[j] - p]))
+        variances += wide[j] * predict(rows, beside)
+        for other in range(wide_at.size):
+            beside[wide_at[other]] = 0.0
         # With those that are not wide from either side.
-        variances += rows.wide[j] * predict(rows, column)
+        variances += wide[j] * predict(rows, beside)
     return np.maximum(variances, 0.0)
 
 
@@ -345,25 +353,25 @@ def entry_bars(
     pattern: ArrowPattern, rows: Rows, factors: Factors, precision: Array, left: Array, right: Array
 ) -> Array:  # pragma: no cover - compiled
     """``Σ leftᵀ right - W̄ A D E⁻¹ D`` at A's entries; of pairs (c, n) and (c, k)."""
-    diagonal, cross, corner = covariance(factors)
-    p, n = np.uint64(diagonal.size), precision.size
-    bars = np.empty(rows.entries.size + n)
+    (diagonal, cross, corner), (order, column, entry, starts, others, entries, _, _) = covariance(factors), rows
+    places, others_at, p, n = pattern.at, pattern.others_at, np.uint64(diagonal.size), precision.size
+    bars = np.empty(entries.size + n)
     for i in range(n):
-        column, begin, end = rows.column[i], rows.starts[i], rows.starts[i + 1]
-        total = rows.entry[i] * diagonal[column]
+        at, begin, end = column[i], starts[i], starts[i + 1]
+        total = entry[i] * diagonal[at]
         for j in range(begin, end):
-            one = rows.others[j] - p
-            total += rows.entries[j] * cross[column, one]
-            below = rows.entry[i] * cross[column, one]
+            one = others[j] - p
+            total += entries[j] * cross[at, one]
+            below = entry[i] * cross[at, one]
             for other in range(begin, end):
-                below += rows.entries[other] * corner[rows.others[other] - p, one]
+                below += entries[other] * corner[others[other] - p, one]
             bar = -precision[i] * below
             for pair in range(left.shape[0]):
-                bar += left[pair, i] * right[pair, rows.order[rows.others[j]]]
-            bars[pattern.others_at[j]] = bar
+                bar += left[pair, i] * right[pair, order[others[j]]]
+            bars[others_at[j]] = bar
         bar = -precision[i] * total
         for pair in range(left.shape[0]):
-            bar += left[pair, i] * right[pair, rows.order[column]]
+            bar += left[pair, i] * right[pair, order[at]]
         # What is said of no entry stays behind the last.
-        bars[pattern.at[i]] = bar
+        bars[places[i]] = bar
     return bars[: pattern.n_entries]
