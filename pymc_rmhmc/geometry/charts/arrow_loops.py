@@ -4,7 +4,7 @@ See `pymc_rmhmc.geometry.charts.arrow`. Vectors of coefficients are in the arrow
 derivatives where these come from a chart or go to one.
 
 A loop reads local names alone: for an array that is looked up in a tuple within it Numba counts references, atomically
-and at every turn, which takes several times as long as the arithmetic.
+and at every turn. That took a quarter of a gradient with few observations a coefficient.
 """
 
 from __future__ import annotations
