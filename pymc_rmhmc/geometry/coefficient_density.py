@@ -280,7 +280,8 @@ def _directions_bar(
     form: MovingForm, shape: tuple[int, int], bars: Array, mean_bar: Array, centre: Array
 ) -> Array:  # pragma: no cover - compiled
     """Of Ā at A's entries, and of what A reads where y is 0."""
-    (direction, row, column), directions = (form.direction, form.row, form.column), np.zeros(shape)
+    direction, row, column = form.direction, form.row, form.column
+    directions = np.zeros(shape)
     for j in range(bars.size):
         directions[direction[j], row[j]] = bars[j] + mean_bar[row[j]] * centre[column[j]]
     return directions

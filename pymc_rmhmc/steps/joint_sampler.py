@@ -153,14 +153,10 @@ class JointSampler(ChainSampler):
             if compiled is None
             else GaussianHamiltonian(compiled, follow=compiled.follow)
         )
-        emulator, length = state.emulator, self.plan.length
-        # An emulator is fitted for jittered paths alone.
-        self._alternation = (
-            Alternation(self._target, emulator, length, state.parameters)
-            if emulator is not None and isinstance(length, JitteredPath)
-            else None
-        )
-        self._phase = None
+        self._phase = self._alternation = None
+        if state.emulator is not None:
+            assert isinstance(self.plan.length, JitteredPath)  # no other has an emulator
+            self._alternation = Alternation(self._target, state.emulator, self.plan.length, state.parameters)
 
     def _start(self, values: Array, rng: np.random.Generator) -> None:
         theta = values[: self.model.theta.size]
