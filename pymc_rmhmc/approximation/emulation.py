@@ -12,29 +12,35 @@ such points and a parabola. To these come points that are far out in one coordin
 nothing: of two processes with an amplitude each, one chain in ten stayed for up to 110 draws there, and its smallest
 effective sample size fell from 2600 of 4000 draws to 80; with them none stayed for more than 8. What is still missing a
 floor bounds.
+
+A window's draws are few, and the chart that was fitted to them is worse than what an emulator of the same values knows:
+where no draw had a long lengthscale, its tail was eighteen of that chart's standard deviations away, too far for any
+path. So the emulator is a draft at first. Its own draws, of which any number can be had, say what the chart should be;
+there a last set of points is pushed outwards, and all values serve again, for they are those of one function of θ.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg, special, stats
 
+from pymc_rmhmc.approximation.interpolation import interpolate, n_coefficients, on_a_floor
+from pymc_rmhmc.approximation.marginals import fit_marginals
+from pymc_rmhmc.geometry.charts import MarginalChart
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.held import HeldTheta
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.geometry.latent_blocks import has_dear_hyperparameters
 from pymc_rmhmc.geometry.prior import PriorFailure
 
-__all__ = ["emulate_marginal", "interpolate", "on_a_floor"]
+__all__ = ["emulate_marginal"]
 
 type Array = NDArray[np.float64]
 
-MOST_POINTS = 300
+# Of a draft: the first unless so many hyperparameters need more.
+USUAL_POINTS, MOST_POINTS = 160, 300
 # Fewer distinct draws say little of a density.
 FEWEST_DRAWS = 40
 # By which the draws are pushed outwards, in turn.
@@ -45,35 +51,34 @@ SCALES = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 REACHES = (4.0, 6.0, 9.0, 13.5, 20.0)
 # Of the values, that the coefficients of a parabola may be at most: it is one of up to eleven hyperparameters.
 SHARE_OF_TREND = 0.3
-# Along its flow an emulator that curves upwards faster than a standard normal downwards would run away.
-MOST_CURVATURE = 0.9
 N_NOISES = 16
 # A point that is so much less likely than the best, on the log scale, is out of reach: no emulator need hold there.
 OUT_OF_REACH = 40.0
-# In standard deviations of ϑ: the marginal likelihood chooses.
-LENGTHSCALES = (1.5, 2.0, 3.0, 4.5, 7.0, 10.0)
-NUGGETS = (1e-6, 1e-4, 1e-2)
-# Of what an emulator makes likely, a Student t of this width, in standard deviations of ϑ, has this share everywhere. A
-# normal will not do: on an unconstrained scale a scale's density falls off no faster than an exponential.
-SHARE_OF_FLOOR, WIDTH_OF_FLOOR, FREEDOM_OF_FLOOR = 0.02, 1.5, 3.0
-N_INTEGRAL = 1000
+# Of a draft: so many chains make so many moves each of nearly half a period, one from the next nearly independent.
+N_CHAINS, N_MOVES, MOVE = 500, 4, (0.3 * math.pi, 0.7 * math.pi)
+# Draws of the draft that are evaluated, for each factor by which they are pushed outwards.
+N_CHECKED, OUTWARDS = 20, (1.0, 1.5, 2.0, 2.5, 3.0)
+# What the density makes of the draft's draws, as a share of independent draws of it. Worse ones say nothing of a chart.
+LEAST_AGREED = 0.3
 
 
-def emulate_marginal(target: JointTarget, thetas: Array, rng: np.random.Generator) -> Emulator | None:
-    """Emulate what the marginal posterior of ϑ has beyond a standard normal.
+def emulate_marginal(
+    target: JointTarget, thetas: Array, rng: np.random.Generator
+) -> tuple[MarginalChart, Emulator] | None:
+    """Emulate what the marginal posterior of ϑ has beyond a standard normal, in a chart that is made for it.
 
     Parameters
     ----------
     target : JointTarget
-        The log density of (ϑ, z).
+        The log density of (ϑ, z), in a chart that was fitted to the draws.
     thetas : (m, d) array
         Draws of θ.
     rng : numpy.random.Generator
-        For the choice among them, and for z.
+        For the choice among them, for z, and for the draws of a draft.
 
     Returns
     -------
-    Emulator or None
+    (MarginalChart, Emulator) or None
         None if there are too few distinct draws or finite densities for a parabola in so many hyperparameters, or
         if no block's hyperparameters are dear: joint trajectories are cheaper there.
     """
@@ -82,27 +87,112 @@ def emulate_marginal(target: JointTarget, thetas: Array, rng: np.random.Generato
     points = _design(target, thetas, rng)
     if points is None:
         return None
-    noises = rng.standard_normal((N_NOISES, target.size - target.n_theta))
-    values = np.array([_log_marginal(target, point, noises) for point in points])
+    marginal = _Marginal(target, rng.standard_normal((N_NOISES, target.size - target.n_theta)))
+    marginal.evaluate(target.chart, points)
+    draft = _through(*marginal.within(target.chart))
+    if draft is None:
+        return None
+    chart = _chart_of(draft, marginal, np.array([target.chart.recover(theta) for theta in thetas]), rng)
+    final = _through(*marginal.within(chart))
+    return None if final is None else (chart, on_a_floor(final, rng))
+
+
+class _Marginal:
+    """The marginal log density of θ but for a constant, wherever it has been evaluated.
+
+    Parameters
+    ----------
+    target : JointTarget
+        The log density of (ϑ, z).
+    noises : (k, n) array
+        The z with which it is estimated.
+    """
+
+    def __init__(self, target: JointTarget, noises: Array) -> None:
+        self.target, self._noises = target, noises
+        self._thetas: list[Array] = []
+        self._log_densities: list[float] = []
+
+    def evaluate(self, chart: MarginalChart, points: Array) -> None:
+        """Add the points (m, d) of a chart."""
+        there = JointTarget(self.target.density, self.target.sites, chart)
+        for point in points:
+            placed = chart.place(point)
+            value = _log_marginal(there, point, self._noises)
+            self._thetas.append(placed.theta)
+            self._log_densities.append(value - placed.log_volume - 0.5 * float(point @ point))
+
+    def within(self, chart: MarginalChart) -> tuple[Array, Array]:
+        """All points in a chart, (m, d), and what the log density of ϑ has beyond a standard normal there, (m,)."""
+        points = np.array([chart.recover(theta) for theta in self._thetas])
+        volumes = np.array([chart.place(point).log_volume for point in points])
+        return points, np.array(self._log_densities) + volumes + 0.5 * np.einsum("ij,ij->i", points, points)
+
+
+def _chart_of(draft: Emulator, marginal: _Marginal, starts: Array, rng: np.random.Generator) -> MarginalChart:
+    """The chart of a draft's draws, in which some are evaluated and others pushed outwards.
+
+    The one in which the draft was made, if its draws are not the density's.
+    """
+    held = marginal.target.chart
+    drawn = _draws_along(draft, starts, rng)
+    thetas = np.array([held.place(point).theta for point in drawn])
+    chart = fit_marginals(thetas) or held
+    scales = np.repeat(OUTWARDS, N_CHECKED)
+    points = np.array([chart.recover(theta) for theta in thetas[: scales.size]]) * scales[:, None]
+    marginal.evaluate(chart, points)
+    values = marginal.within(held)[1][-scales.size :][:N_CHECKED]
+    said = [draft.evaluate(point)[0] for point in drawn[:N_CHECKED]]
+    return chart if _share_of_independent(values - said) > LEAST_AGREED else held
+
+
+def _share_of_independent(log_weights: Array) -> float:
+    """Of weighted draws, how many unweighted ones they are worth, as a share of their number."""
+    if not np.isfinite(log_weights).any():
+        return 0.0
+    weights = np.exp(log_weights - log_weights.max())
+    return float(weights.sum() ** 2 / (weights.size * (weights @ weights)))
+
+
+def _draws_along(emulator: Emulator, starts: Array, rng: np.random.Generator) -> Array:
+    """Draws of ϑ as an emulator has it, from some of the starts, (N_CHAINS, d)."""
+    draws = starts[rng.integers(len(starts), size=N_CHAINS)]
+    for i, position in enumerate(draws):
+        log_density = emulator.evaluate(position)[0] - 0.5 * position @ position
+        for _ in range(N_MOVES):
+            momentum = rng.standard_normal(position.size)
+            end, final = emulator.follow(position, momentum, rng.uniform(*MOVE))
+            log_density_there = emulator.evaluate(end)[0] - 0.5 * end @ end
+            gain = log_density_there - log_density + 0.5 * (momentum @ momentum - final @ final)
+            if math.log1p(-rng.random()) < gain:
+                position, log_density = end, log_density_there
+        draws[i] = position
+    return draws
+
+
+def _through(points: Array, values: Array) -> Emulator | None:
+    """An emulator of the values that are finite and within reach; None if these are too few."""
     reach = values - 0.5 * np.einsum("ij,ij->i", points, points)
     kept = np.isfinite(values)
     if kept.any():
         kept &= reach > reach[kept].max() - OUT_OF_REACH
-    if _n_coefficients(target.n_theta) > SHARE_OF_TREND * kept.sum():
+    if n_coefficients(points.shape[1]) > SHARE_OF_TREND * kept.sum():
         return None
-    return on_a_floor(interpolate(points[kept], values[kept]), rng)
+    return interpolate(points[kept], values[kept])
 
 
 def _design(target: JointTarget, thetas: Array, rng: np.random.Generator) -> Array | None:
-    """The ϑ at which the density is evaluated, (m, d); None if the draws are too few."""
+    """The ϑ at which the density is evaluated for a draft, (m, d); None if the draws are too few."""
     distinct = np.unique(thetas, axis=0)
-    n_points = min(MOST_POINTS, len(SCALES) * len(distinct))
-    if len(distinct) < FEWEST_DRAWS or _n_coefficients(target.n_theta) > SHARE_OF_TREND * n_points:
+    needed = math.ceil(n_coefficients(target.n_theta) / SHARE_OF_TREND)
+    n_points = min(max(USUAL_POINTS, needed), MOST_POINTS)
+    # Draws that serve twice are pushed by different factors.
+    n_each = min(math.ceil(n_points / len(SCALES)), len(distinct))
+    if len(distinct) < FEWEST_DRAWS or needed > min(n_each * len(SCALES), MOST_POINTS):
         return None
     draws = np.array([target.chart.recover(theta) for theta in rng.permutation(distinct)])
-    # Draws that serve twice are pushed by different factors.
-    scales = np.repeat(SCALES, n_points // len(SCALES))
-    points = np.resize(draws, (n_points, target.n_theta)) * scales[:, None]
+    scales = np.repeat(SCALES, n_each)
+    points = np.resize(draws, (scales.size, target.n_theta)) * scales[:, None]
     return np.concatenate((points, _along_axes(draws)))
 
 
@@ -126,101 +216,3 @@ def _log_marginal(target: JointTarget, point: Array, noises: Array) -> float:
         return -np.inf
     best = float(values.max())
     return held.log_marginal + best + float(np.log(np.exp(values - best).mean()))
-
-
-def interpolate(points: Array, values: Array) -> Emulator:
-    """A parabola and a Gaussian process through some values, with the most likely lengthscale and nugget.
-
-    The parabola's coefficients and the variance are profiled out: Rasmussen and Williams (2006), section 2.7 and
-    equation 5.8, at their maximum. The parabola curves upwards by less than 1.
-
-    Parameters
-    ----------
-    points : (m, d) array
-        Where.
-    values : (m,) array
-        What.
-    """
-    d = points.shape[1]
-    _, lengthscale, trend, weights = max(_candidates(points, values), key=lambda candidate: candidate[0])
-    return Emulator(
-        np.ascontiguousarray(points.T), weights, lengthscale, float(trend[0]), trend[1 : d + 1], _quadratic(trend, d)
-    )
-
-
-def on_a_floor(emulator: Emulator, rng: np.random.Generator) -> Emulator:
-    """An emulator that nowhere falls below a share of a wide Student t: what it leaves out in the tails is bounded.
-
-    A chain stays for about w proposals where a density is w times what an emulator makes of it, and the emulator is at
-    least the floor.
-
-    Parameters
-    ----------
-    emulator : Emulator
-        Without a floor.
-    rng : numpy.random.Generator
-        For its integral over a standard normal.
-
-    References
-    ----------
-    Hesterberg (1995), Weighted average importance sampling and defensive mixture distributions.
-    """
-    d = emulator.linear.size
-    values = np.array([emulator.evaluate(x)[0] for x in rng.standard_normal((N_INTEGRAL, d))])
-    log_integral = float(special.logsumexp(values)) - math.log(N_INTEGRAL)
-    # At 0, and against a standard normal there.
-    student = stats.multivariate_t(np.zeros(d), WIDTH_OF_FLOOR**2 * np.eye(d), FREEDOM_OF_FLOOR)
-    log_density = float(student.logpdf(np.zeros(d))) + 0.5 * d * math.log(2.0 * math.pi)
-    floor = math.log(SHARE_OF_FLOOR) + log_integral + log_density - emulator.level
-    power, reach = 0.5 * (FREEDOM_OF_FLOOR + d), FREEDOM_OF_FLOOR * WIDTH_OF_FLOOR**2
-    return replace(emulator, floor=floor, power=power, reach=reach)
-
-
-def _n_coefficients(d: int) -> int:
-    """Of a parabola."""
-    return 1 + d + d * (d + 1) // 2
-
-
-def _quadratic(trend: Array, d: int) -> Array:
-    """Q (d, d) of a parabola's coefficients."""
-    half = np.zeros((d, d))
-    half[np.tril_indices(d)] = trend[d + 1 :]
-    return half + half.T
-
-
-def _bounded(trend: Array, d: int) -> Array:
-    """A parabola's coefficients with bounded eigenvalues of Q."""
-    values, vectors = np.linalg.eigh(_quadratic(trend, d))
-    if values[-1] <= MOST_CURVATURE:
-        return trend
-    bounded = (vectors * np.minimum(values, MOST_CURVATURE)) @ vectors.T
-    np.fill_diagonal(bounded, 0.5 * bounded.diagonal())
-    return np.concatenate((trend[: d + 1], bounded[np.tril_indices(d)]))
-
-
-def _basis(points: Array) -> Array:
-    """1, x, and the products of two coordinates, by columns."""
-    first, second = np.tril_indices(points.shape[1])
-    return np.column_stack((np.ones(len(points)), points, points[:, first] * points[:, second]))
-
-
-def _candidates(points: Array, values: Array) -> Iterator[tuple[float, float, Array, Array]]:
-    """Log likelihood, lengthscale, coefficients of the parabola and weights of every kernel that has a factor."""
-    basis = _basis(points)
-    squares = ((points[:, None] - points) ** 2).sum(axis=-1)
-    for lengthscale in LENGTHSCALES:
-        kernel = Emulator.kernel(squares, lengthscale)
-        for nugget in NUGGETS:
-            try:
-                factor = linalg.cho_factor(kernel + nugget * np.eye(values.size), lower=True)
-            except linalg.LinAlgError:
-                continue
-            solved = linalg.cho_solve(factor, basis)
-            trend = _bounded(np.linalg.lstsq(basis.T @ solved, solved.T @ values)[0], points.shape[1])
-            rest = values - basis @ trend
-            weights = linalg.cho_solve(factor, rest)
-            variance = float(rest @ weights) / values.size
-            half_log_determinant = float(np.log(factor[0].diagonal()).sum())
-            log_likelihood = -0.5 * values.size * np.log(max(variance, np.finfo(float).tiny)) - half_log_determinant
-            if np.isfinite(log_likelihood):
-                yield log_likelihood, lengthscale, trend, weights

@@ -301,18 +301,23 @@ class JointSampler(ChainSampler):
             self._build()
 
     def _emulate(self, thetas: Array, scores: Array, rng: np.random.Generator) -> None:
-        """Take turns from now on, where an emulator can be fitted; a trajectory that the user has set stays."""
+        """Take turns from now on, where an emulator can be fitted; a trajectory that the user has set stays.
+
+        θ's chart is then the one that the emulator was made for.
+        """
         state = self.state
         if state.step_size is None or not isinstance(self.plan.length, JitteredPath) or not self.plan.metric.emulate:
             return
-        state.emulator = emulate_marginal(self._target, thetas, rng)
-        if state.emulator is not None:
-            state.parameters = fit_parameters(thetas[:, self.model.of_likelihoods], scores) if scores.size else None
-            plan, first = self.plan, state.step_size.average
-            state.held_step_size = DualAveraging(
-                first, plan.held_target_accept, self._longest_step, plan.covering_step_size
-            )
-            self._build()
+        found = emulate_marginal(self._target, thetas, rng)
+        if found is None:
+            return
+        state.marginals, state.emulator = found
+        state.parameters = fit_parameters(thetas[:, self.model.of_likelihoods], scores) if scores.size else None
+        plan, first = self.plan, state.step_size.average
+        state.held_step_size = DualAveraging(
+            first, plan.held_target_accept, self._longest_step, plan.covering_step_size
+        )
+        self._build()
 
     def _split(self, values: Array) -> tuple[Array, list[Array]]:
         """θ, and every block's values."""
