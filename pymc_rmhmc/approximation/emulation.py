@@ -58,8 +58,8 @@ OUT_OF_REACH = 40.0
 N_CHAINS, N_MOVES, MOVE = 500, 4, (0.3 * math.pi, 0.7 * math.pi)
 # Draws of the draft that are evaluated, for each factor by which they are pushed outwards.
 N_CHECKED, OUTWARDS = 20, (1.0, 1.5, 2.0, 2.5, 3.0)
-# What the density makes of the draft's draws, as a share of independent draws of it. Worse ones say nothing of a chart.
-LEAST_AGREED = 0.3
+# Weighted by the density, so many of the draft's draws must be worth as many as its own: if not, they say nothing of it.
+LEAST_AGREED = 0.15
 
 
 def emulate_marginal(
@@ -115,7 +115,7 @@ class _Marginal:
 
     def evaluate(self, chart: MarginalChart, points: Array) -> None:
         """Add the points (m, d) of a chart."""
-        there = JointTarget(self.target.density, self.target.sites, chart)
+        there = self.target.in_chart(chart)
         for point in points:
             placed = chart.place(point)
             value = _log_marginal(there, point, self._noises)
@@ -157,17 +157,18 @@ def _share_of_independent(log_weights: Array) -> float:
 def _draws_along(emulator: Emulator, starts: Array, rng: np.random.Generator) -> Array:
     """Draws of ϑ as an emulator has it, from some of the starts, (N_CHAINS, d)."""
     draws = starts[rng.integers(len(starts), size=N_CHAINS)]
-    for i, position in enumerate(draws):
-        log_density = emulator.evaluate(position)[0] - 0.5 * position @ position
-        for _ in range(N_MOVES):
-            momentum = rng.standard_normal(position.size)
-            end, final = emulator.follow(position, momentum, rng.uniform(*MOVE))
-            log_density_there = emulator.evaluate(end)[0] - 0.5 * end @ end
-            gain = log_density_there - log_density + 0.5 * (momentum @ momentum - final @ final)
-            if math.log1p(-rng.random()) < gain:
-                position, log_density = end, log_density_there
-        draws[i] = position
+    for _ in range(N_MOVES):
+        draws = np.array([_moved(emulator, position, rng) for position in draws])
     return draws
+
+
+def _moved(emulator: Emulator, position: Array, rng: np.random.Generator) -> Array:
+    """A move along an emulator's flow, which is judged by the emulator."""
+    momentum = rng.standard_normal(position.size)
+    end, final = emulator.follow(position, momentum, rng.uniform(*MOVE))
+    here, there = emulator.evaluate(position)[0], emulator.evaluate(end)[0]
+    gain = there - here + 0.5 * (position @ position + momentum @ momentum - end @ end - final @ final)
+    return end if math.log1p(-rng.random()) < gain else position
 
 
 def _through(points: Array, values: Array) -> Emulator | None:

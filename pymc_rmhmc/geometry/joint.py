@@ -10,6 +10,7 @@ price of a few products of matrix and vector (`pymc_rmhmc.geometry.held`).
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Sequence
@@ -109,6 +110,12 @@ class JointTarget:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_native": (None, None)}
+
+    def in_chart(self, chart: MarginalChart) -> JointTarget:
+        """The same density in another chart for θ, of which nothing else that a target keeps depends."""
+        other = copy.copy(self)
+        other.chart = chart
+        return other
 
     def at(self, position: Array) -> JointPoint:
         """Evaluate the log density and its gradient; a failure is a value."""

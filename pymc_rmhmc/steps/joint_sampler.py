@@ -56,10 +56,13 @@ STRETCH = 1.4
 CORRECTION = 0.2
 # After so many turns the hyperparameters' mean acceptance must be this at least: below it joint trajectories
 # make more effective draws a second. Of few turns it is known with an error, `CHANCE` over the root of their number,
-# by which it may be less: it is looked at after every draw of tuning, and turns that are given up do not come back.
+# by which it may be less, since it is looked at after every draw of tuning.
 TRIAL = 30
 LEAST_ACCEPTED = 0.4
 CHANCE = 0.5
+# Draws in turns are better than those before them. When there are a third as many as of all before, sites are refitted,
+# or turns that were given up are tried once more.
+TURNS_TO_REFIT = 1.0 / 3.0
 
 
 @dataclass_state
@@ -299,6 +302,7 @@ class JointSampler(ChainSampler):
         if count >= TRIAL and mean < LEAST_ACCEPTED - CHANCE / math.sqrt(count):
             state.emulator = state.held_step_size = state.parameters = None
             self._build()
+            self._phase = self._hamiltonian.state(state.coordinates)
 
     def _emulate(self, thetas: Array, scores: Array, rng: np.random.Generator) -> None:
         """Take turns from now on, where an emulator can be fitted; a trajectory that the user has set stays.
@@ -312,12 +316,19 @@ class JointSampler(ChainSampler):
         if found is None:
             return
         state.marginals, state.emulator = found
-        state.parameters = fit_parameters(thetas[:, self.model.of_likelihoods], scores) if scores.size else None
+        if not state.trial[0]:  # these are the first turns
+            state.refits += (state.iteration + math.ceil(TURNS_TO_REFIT * state.iteration),)
+        state.trial = 0, 0.0
+        state.parameters = self._parameters(thetas, scores)
         plan, first = self.plan, state.step_size.average
         state.held_step_size = DualAveraging(
             first, plan.held_target_accept, self._longest_step, plan.covering_step_size
         )
         self._build()
+
+    def _parameters(self, thetas: Array, scores: Array) -> MarginalChart | None:
+        """The chart of the likelihoods' own parameters; None where there are none."""
+        return fit_parameters(thetas[:, self.model.of_likelihoods], scores) if scores.size else None
 
     def _split(self, values: Array) -> tuple[Array, list[Array]]:
         """θ, and every block's values."""
@@ -381,13 +392,17 @@ class JointSampler(ChainSampler):
             state.sites = tuple(self._refitted(*each, thetas.mean(axis=0)) for each in given)
         else:
             self._forget_sites()
-        state.marginals = fit_marginals(thetas) or state.marginals
+        # What an emulator knows of θ has nothing to do with sites, and its chart is better than the draws'.
+        if state.emulator is None:
+            state.marginals = fit_marginals(thetas) or state.marginals
+        else:
+            state.parameters = self._parameters(thetas, scores)
         # What came before the first refit is the way from the start, and is forgotten; later draws add up.
         if state.iteration == state.refits[0]:
             self._forget_window()
         state.coordinates = None
         self._build()
-        if state.step_size is not None:
-            state.step_size.restart(state.step_size.average)
-        if state.iteration == state.refits[-1]:
+        for adaptation in filter(None, (state.step_size, state.held_step_size)):
+            adaptation.restart(adaptation.average)
+        if state.iteration == state.refits[-1] and state.emulator is None:
             self._emulate(thetas, scores, rng)

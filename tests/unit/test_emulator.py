@@ -8,10 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.linalg import expm
-from scipy.stats import multivariate_normal, multivariate_t, norm
+from scipy.stats import gamma, multivariate_normal, multivariate_t, norm
 
-from pymc_rmhmc.approximation import emulation
-from pymc_rmhmc.approximation.emulation import emulate_marginal, interpolate, on_a_floor
+from pymc_rmhmc.approximation import emulation, interpolation
+from pymc_rmhmc.approximation.emulation import emulate_marginal
+from pymc_rmhmc.approximation.interpolation import interpolate, on_a_floor
+from pymc_rmhmc.approximation.marginals import fit_marginals
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.surrogates import SurrogateFlow
 from pymc_rmhmc.dynamics.trajectory import transition
@@ -139,7 +141,8 @@ def test_a_floor_is_the_given_share_of_a_wide_student_t(d):
     bare = Emulator(np.zeros((d, 0)), np.zeros(0), 1.0, 0.3, linear, -precision * np.eye(d))
     found = on_a_floor(bare, np.random.default_rng(9))
     log_integral = 0.5 * linear @ linear / (1.0 + precision) - 0.5 * d * math.log(1.0 + precision)
-    share, width, freedom = emulation.SHARE_OF_FLOOR, emulation.WIDTH_OF_FLOOR, emulation.FREEDOM_OF_FLOOR
+    share, width = interpolation.SHARE_OF_FLOOR, interpolation.WIDTH_OF_FLOOR
+    freedom = interpolation.FREEDOM_OF_FLOOR
     for x in (np.zeros(d), np.full(d, 2.0), np.full(d, 9.0)):
         # exp(g) times a standard normal, over its integral, has the share of the wide density.
         density = ground(found, x) + norm.logpdf(x).sum() - log_integral
@@ -265,31 +268,38 @@ def test_among_the_points_are_some_that_are_far_out_in_one_coordinate_alone():
 
 def test_the_marginal_density_is_emulated_but_for_a_constant():
     target, sigma = gaussian_target()
-    thetas = thetas_of(target, 200)
-    found = emulate_marginal(target, thetas, np.random.default_rng(1))
-    assert found is not None
-    assert found.weights.size <= emulation.MOST_POINTS + 2 * len(emulation.REACHES) * target.n_theta
-    held = np.random.default_rng(2).standard_normal((60, target.n_theta))
-    exact = np.array([exact_marginal(target, x, sigma) for x in held])
-    errors = np.array([found.evaluate(x)[0] for x in held]) - exact
+    thetas, held = thetas_of(target, 200), thetas_of(target, 60, seed=2, width=1.0)
+    first = len(emulation.SCALES) * math.ceil(emulation.USUAL_POINTS / len(emulation.SCALES))
+    along, later = 2 * len(emulation.REACHES) * target.n_theta, len(emulation.OUTWARDS) * emulation.N_CHECKED
+    spread = []
+    for seed in (1, 2, 3):
+        chart, found = emulate_marginal(target, thetas, np.random.default_rng(seed))
+        assert emulation.USUAL_POINTS < found.weights.size <= first + along + later
+        within, points = target.in_chart(chart), np.array([chart.recover(theta) for theta in held])
+        exact = np.array([exact_marginal(within, x, sigma) for x in points])
+        errors = np.array([found.evaluate(x)[0] for x in points]) - exact
+        spread.append(np.std(errors) / np.std(exact))
+        # Twice as far out, where no draw has been, it is not worse than its parabola; but for the floor, which is
+        # higher.
+        far, bare = 2.0 * points, replace(found, floor=-np.inf)
+        exact = np.array([exact_marginal(within, x, sigma) for x in far])
+        errors = np.array([bare.evaluate(x)[0] for x in far]) - exact
+        reach = exact - 0.5 * (far**2).sum(axis=1)
+        likely = reach > reach.max() - 15.0
+        assert likely.sum() > 20
+        assert np.abs(errors - np.median(errors))[likely].max() < 4.0
     # Sixteen draws of z leave a level that is off, which is no matter, and little beside it.
-    assert np.std(errors) < 0.35
-    assert np.std(exact) > 3.0 * np.std(errors)
-    # Twice as far out, where no draw has been, it is not worse than its parabola; but for the floor, which is higher.
-    far, bare = 2.0 * held, replace(found, floor=-np.inf)
-    exact = np.array([exact_marginal(target, x, sigma) for x in far])
-    errors = np.array([bare.evaluate(x)[0] for x in far]) - exact
-    reach = exact - 0.5 * (far**2).sum(axis=1)
-    likely = reach > reach.max() - 15.0
-    assert likely.sum() > 20
-    assert np.abs(errors - np.median(errors))[likely].max() < 4.0
+    assert np.mean(spread) < 0.3
+    assert np.max(spread) < 0.5
 
 
 def test_it_is_the_same_for_the_same_random_numbers_and_draws():
     target, _ = gaussian_target()
     first, second = (emulate_marginal(target, thetas_of(target, 60), np.random.default_rng(1)) for _ in range(2))
-    np.testing.assert_array_equal(first.weights, second.weights)
-    np.testing.assert_array_equal(first.points, second.points)
+    for name in ("centre", "factor", "location", "spread", "skewness", "tail"):
+        np.testing.assert_array_equal(getattr(first[0], name), getattr(second[0], name))
+    np.testing.assert_array_equal(first[1].weights, second[1].weights)
+    np.testing.assert_array_equal(first[1].points, second[1].points)
 
 
 def test_too_few_distinct_draws_are_not_emulated():
@@ -351,12 +361,92 @@ def test_points_without_a_prior_or_out_of_reach_are_left_out():
         block.jitter = 0.0
     wide = JointTarget(target.density, target.sites, MarginalChart.linear(THETA, np.diag([0.3, 1.5, 0.3, 0.3])))
     with np.errstate(all="ignore"):
-        found = emulate_marginal(wide, thetas_of(wide, 100), np.random.default_rng(1))
-    assert found is not None
-    evaluated = emulation.MOST_POINTS + 2 * len(emulation.REACHES) * wide.n_theta
-    assert emulation.MOST_POINTS // 5 <= found.weights.size < evaluated - 16
+        _, found = emulate_marginal(wide, thetas_of(wide, 100), np.random.default_rng(1))
+    later = len(emulation.OUTWARDS) * emulation.N_CHECKED
+    evaluated = emulation.USUAL_POINTS + 2 * len(emulation.REACHES) * wide.n_theta + later
+    assert emulation.USUAL_POINTS // 5 + later <= found.weights.size < evaluated - 16
     assert np.isfinite(found.weights).all()
     assert np.isfinite(found.evaluate(np.zeros(4))[0])
+
+
+def test_values_of_one_chart_are_values_of_another():
+    """A marginal density of θ is that of any ϑ, but for the chart's volume."""
+    target, _ = gaussian_target()
+    rng = np.random.default_rng(3)
+    marginal = emulation._Marginal(target, rng.standard_normal((4, target.size - target.n_theta)))
+    marginal.evaluate(target.chart, rng.standard_normal((5, 4)))
+    other = MarginalChart.linear(THETA - 0.2, np.diag([0.3, 0.2, 0.4, 0.1]))
+    marginal.evaluate(other, rng.standard_normal((5, 4)))
+    for chart in (target.chart, other):
+        points, values = marginal.within(chart)
+        assert points.shape == (10, 4)
+        exact = [emulation._log_marginal(target.in_chart(chart), x, marginal._noises) for x in points]
+        np.testing.assert_allclose(values, exact, rtol=1e-9)
+
+
+@pytest.mark.parametrize("d", [1, 3])
+def test_draws_along_an_emulator_are_of_its_density(d):
+    rng = np.random.default_rng(4)
+    linear, quadratic, _ = parabola(d)
+    quadratic = 0.5 * np.eye(d) - 0.5 * quadratic @ quadratic.T
+    made = Emulator(np.zeros((d, 0)), np.zeros(0), 1.0, 5.0, linear, quadratic)
+    # Times a standard normal this is a normal.
+    covariance = np.linalg.inv(np.eye(d) - quadratic)
+    starts = covariance @ linear + 2.0 * rng.standard_normal((20, d)) @ np.linalg.cholesky(covariance).T
+    draws = np.concatenate([emulation._draws_along(made, starts, rng) for _ in range(4)])
+    assert draws.shape == (4 * emulation.N_CHAINS, d)
+    whitened = np.linalg.solve(np.linalg.cholesky(covariance), (draws - covariance @ linear).T)
+    assert np.abs(whitened.mean(axis=1)).max() < 4.0 / np.sqrt(len(draws))
+    np.testing.assert_allclose(np.cov(whitened), np.eye(d)[0, 0] if d == 1 else np.eye(d), atol=0.12)
+
+
+def test_the_chart_is_the_density_s_and_not_that_of_a_few_draws_that_missed_its_tail(monkeypatch):
+    """Of logarithms of gamma variates, whose long tails a window has not seen."""
+    target, _ = gaussian_target()
+    shapes = np.array([0.7, 1.0, 2.0, 5.0])
+
+    def beyond_normal(target, point, noises) -> float:
+        placed = target.chart.place(point)
+        log_density = float((shapes * placed.theta - np.exp(placed.theta)).sum())
+        return log_density + placed.log_volume + 0.5 * float(point @ point)
+
+    monkeypatch.setattr(emulation, "_log_marginal", beyond_normal)
+    rng = np.random.default_rng(5)
+    thetas = np.log(rng.gamma(shapes, size=(600, 4)))
+    missed = np.array([gamma.ppf(0.1, shape) for shape in shapes])
+    thetas = thetas[(thetas > np.log(missed)).all(axis=1)][:120]
+    of_draws = fit_marginals(thetas)
+    chart, _ = emulate_marginal(target.in_chart(of_draws), thetas, rng)
+    tail = np.log([gamma.ppf(0.001, shape) for shape in shapes])
+    standard = np.random.default_rng(6).standard_normal((1000, 4))
+    far, shares = [], []
+    for of in (of_draws, chart):
+        far.append(np.abs(of.recover(tail)))
+        # Standard normal draws in a chart, as draws of the density.
+        log_weights = np.array([beyond_normal(target.in_chart(of), x, None) for x in standard])
+        shares.append(emulation._share_of_independent(log_weights))
+    assert far[0].max() > 6.0
+    assert far[1].max() < 4.5
+    assert shares[1] > 0.7
+    assert shares[1] > 1.5 * shares[0]
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_chart_of_a_draft_is_taken_where_the_density_agrees(monkeypatch, share):
+    target, _ = gaussian_target()
+    monkeypatch.setattr(emulation, "_share_of_independent", lambda log_weights: share)
+    chart, found = emulate_marginal(target, thetas_of(target, 100), np.random.default_rng(1))
+    assert (chart is target.chart) == (share == 0.0)
+    # What was evaluated for it serves either way.
+    assert found.weights.size > emulation.USUAL_POINTS + 2 * len(emulation.REACHES) * 4
+
+
+def test_the_share_of_independent_draws_is_that_of_the_weights():
+    share = emulation._share_of_independent
+    assert share(np.full(8, -700.0)) == pytest.approx(1.0)
+    assert share(np.array([0.0, 0.0, -np.inf, -np.inf])) == pytest.approx(0.5)
+    assert share(np.array([900.0, 0.0, 0.0, 0.0])) == pytest.approx(0.25)
+    assert share(np.full(3, -np.inf)) == 0.0
 
 
 class Counted:
@@ -463,18 +553,21 @@ def test_one_hyperparameter_is_emulated_as_quadrature_has_it():
     sites = GaussianSites(np.array([0.4]), np.array([0.3]))
     target = JointTarget(Density(), [sites], MarginalChart.linear(np.array([0.2]), np.array([[0.5]])))
 
-    def exact(standard: float) -> float:
-        theta = 0.2 + 0.5 * standard
-        f = mean + amplitude * math.exp(theta) * nodes
+    def exact(standard: float, chart: MarginalChart = target.chart) -> float:
+        placed = chart.place(np.array([standard]))
+        f = mean + amplitude * math.exp(placed.theta[0]) * nodes
         marginal = math.log(weights @ (1.0 / (1.0 + np.exp(-y * f))))
-        return marginal + float(norm.logpdf(theta, 0.3, 0.5)) + 0.5 * standard**2
+        prior = float(norm.logpdf(placed.theta, 0.3, 0.5).sum())
+        return marginal + prior + placed.log_volume + 0.5 * standard**2
 
     thetas = 0.2 + 0.5 * np.random.default_rng(0).standard_normal((100, 1))
-    found = emulate_marginal(target, thetas, np.random.default_rng(1))
+    chart, found = emulate_marginal(target, thetas, np.random.default_rng(1))
     held = np.linspace(-2.0, 2.0, 21)
-    gaps = np.array([found.evaluate(np.array([x]))[0] - exact(x) for x in held])
+    gaps = np.array([found.evaluate(np.array([x]))[0] - exact(x, chart) for x in held])
     assert np.ptp(gaps) < 0.3
     assert np.ptp([exact(x) for x in held]) > 3.0 * np.ptp(gaps)
+    # In its own chart there is little left to emulate.
+    assert np.ptp([exact(x, chart) for x in held]) < 0.5 * np.ptp([exact(x) for x in held])
     # With all of z in place of sixteen draws of it the value at a ϑ is exact.
     noises = np.stack(np.meshgrid(nodes, nodes, indexing="ij"), -1).reshape(-1, 2)
     both = np.outer(weights, weights).ravel()
