@@ -4,7 +4,7 @@ With z standard normal given ϑ, as it nearly is in the posterior, ``log ∫ N(z
 posterior of ϑ has beyond a standard normal: a smooth function of a few variables. It is estimated from the same noise
 at every point, so that it stays smooth, and interpolated by a Gaussian process.
 
-The points are draws of a tuning window, pushed outwards by up to a factor of four. A proposal is judged by the
+The first points are draws of a tuning window, pushed outwards by up to a factor of four. A proposal is judged by the
 density itself, so that any emulator will do; but where it falls short of the density by a factor w, the chain stays for
 about w proposals. That is in tails which a short window has not seen. On logit regressions of a hundred points the
 worst of the hundred furthest of 10⁴ draws was off by e¹⁰ to e⁴⁰ with points and a level alone, and by e to e³ with
@@ -16,12 +16,13 @@ floor bounds.
 A window's draws are few, and the chart that was fitted to them is worse than what an emulator of the same values knows:
 where no draw had a long lengthscale, its tail was eighteen of that chart's standard deviations away, too far for any
 path. So the emulator is a draft at first. Its own draws, of which any number can be had, say what the chart should be;
-there a last set of points is pushed outwards, and all values serve again, for they are those of one function of θ.
+there some of them are pushed outwards, and all values serve again, for they are those of one function of θ.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +40,8 @@ __all__ = ["emulate_marginal"]
 
 type Array = NDArray[np.float64]
 
-# Of a draft: the first unless so many hyperparameters need more.
-USUAL_POINTS, MOST_POINTS = 160, 300
+# Of a draft: so many for each hyperparameter, within these bounds.
+POINTS_EACH, FEWEST_POINTS, MOST_POINTS = 50, 160, 300
 # Fewer distinct draws say little of a density.
 FEWEST_DRAWS = 40
 # By which the draws are pushed outwards, in turn.
@@ -54,11 +55,12 @@ SHARE_OF_TREND = 0.3
 N_NOISES = 16
 # A point that is so much less likely than the best, on the log scale, is out of reach: no emulator need hold there.
 OUT_OF_REACH = 40.0
-# Of a draft: so many chains make so many moves each of nearly half a period, one from the next nearly independent.
+# Of a draft: so many chains make so many moves each of about a quarter of a period, after which little is left of where
+# they began.
 N_CHAINS, N_MOVES, MOVE = 500, 4, (0.3 * math.pi, 0.7 * math.pi)
-# Draws of the draft that are evaluated, for each factor by which they are pushed outwards.
-N_CHECKED, OUTWARDS = 20, (1.0, 1.5, 2.0, 2.5, 3.0)
-# Weighted by the density, so many of the draft's draws must be worth as many as its own: if not, they say nothing of it.
+# Draws of the draft that are evaluated: some as they are, and so many for each factor that pushes them outwards.
+N_CHECKED, N_PUSHED, OUTWARDS = 20, 20, (1.5, 2.0, 2.5, 3.0)
+# Weighted by the density, such a share of them must be left, as draws of its own: if not, they say nothing of it.
 LEAST_AGREED = 0.15
 
 
@@ -92,7 +94,9 @@ def emulate_marginal(
     draft = _through(*marginal.within(target.chart))
     if draft is None:
         return None
-    chart = _chart_of(draft, marginal, np.array([target.chart.recover(theta) for theta in thetas]), rng)
+    drawn = _draws_along(draft, np.array([target.chart.recover(theta) for theta in thetas]), rng)
+    chart = _chart_of(draft, drawn, marginal)
+    marginal.evaluate(chart, _outwards(chart, [target.chart.place(point).theta for point in drawn[N_CHECKED:]]))
     final = _through(*marginal.within(chart))
     return None if final is None else (chart, on_a_floor(final, rng))
 
@@ -113,14 +117,15 @@ class _Marginal:
         self._thetas: list[Array] = []
         self._log_densities: list[float] = []
 
-    def evaluate(self, chart: MarginalChart, points: Array) -> None:
-        """Add the points (m, d) of a chart."""
+    def evaluate(self, chart: MarginalChart, points: Array) -> Array:
+        """Add the points (m, d) of a chart; what the log density has beyond a standard normal there, (m,)."""
         there = self.target.in_chart(chart)
-        for point in points:
+        values = np.array([_log_marginal(there, point, self._noises) for point in points])
+        for point, value in zip(points, values, strict=True):
             placed = chart.place(point)
-            value = _log_marginal(there, point, self._noises)
             self._thetas.append(placed.theta)
             self._log_densities.append(value - placed.log_volume - 0.5 * float(point @ point))
+        return values
 
     def within(self, chart: MarginalChart) -> tuple[Array, Array]:
         """All points in a chart, (m, d), and what the log density of ϑ has beyond a standard normal there, (m,)."""
@@ -129,21 +134,20 @@ class _Marginal:
         return points, np.array(self._log_densities) + volumes + 0.5 * np.einsum("ij,ij->i", points, points)
 
 
-def _chart_of(draft: Emulator, marginal: _Marginal, starts: Array, rng: np.random.Generator) -> MarginalChart:
-    """The chart of a draft's draws, in which some are evaluated and others pushed outwards.
-
-    The one in which the draft was made, if its draws are not the density's.
-    """
+def _chart_of(draft: Emulator, drawn: Array, marginal: _Marginal) -> MarginalChart:
+    """The chart of a draft's draws (m, d), if these are the density's; the one in which they were made, if not."""
     held = marginal.target.chart
-    drawn = _draws_along(draft, starts, rng)
-    thetas = np.array([held.place(point).theta for point in drawn])
-    chart = fit_marginals(thetas) or held
-    scales = np.repeat(OUTWARDS, N_CHECKED)
-    points = np.array([chart.recover(theta) for theta in thetas[: scales.size]]) * scales[:, None]
-    marginal.evaluate(chart, points)
-    values = marginal.within(held)[1][-scales.size :][:N_CHECKED]
-    said = [draft.evaluate(point)[0] for point in drawn[:N_CHECKED]]
-    return chart if _share_of_independent(values - said) > LEAST_AGREED else held
+    checked = drawn[:N_CHECKED]
+    said = [draft.evaluate(point)[0] for point in checked]
+    if _share_of_independent(marginal.evaluate(held, checked) - said) < LEAST_AGREED:
+        return held
+    return fit_marginals(np.array([held.place(point).theta for point in drawn])) or held
+
+
+def _outwards(chart: MarginalChart, thetas: Sequence[Array]) -> Array:
+    """The first of some draws in a chart, pushed outwards, (m, d)."""
+    scales = np.repeat(OUTWARDS, N_PUSHED)
+    return np.array([scale * chart.recover(theta) for scale, theta in zip(scales, thetas, strict=False)])
 
 
 def _share_of_independent(log_weights: Array) -> float:
@@ -185,11 +189,10 @@ def _through(points: Array, values: Array) -> Emulator | None:
 def _design(target: JointTarget, thetas: Array, rng: np.random.Generator) -> Array | None:
     """The ϑ at which the density is evaluated for a draft, (m, d); None if the draws are too few."""
     distinct = np.unique(thetas, axis=0)
-    needed = math.ceil(n_coefficients(target.n_theta) / SHARE_OF_TREND)
-    n_points = min(max(USUAL_POINTS, needed), MOST_POINTS)
+    n_points = min(max(FEWEST_POINTS, POINTS_EACH * target.n_theta), MOST_POINTS)
     # Draws that serve twice are pushed by different factors.
     n_each = min(math.ceil(n_points / len(SCALES)), len(distinct))
-    if len(distinct) < FEWEST_DRAWS or needed > min(n_each * len(SCALES), MOST_POINTS):
+    if len(distinct) < FEWEST_DRAWS or n_coefficients(target.n_theta) > SHARE_OF_TREND * n_each * len(SCALES):
         return None
     draws = np.array([target.chart.recover(theta) for theta in rng.permutation(distinct)])
     scales = np.repeat(SCALES, n_each)

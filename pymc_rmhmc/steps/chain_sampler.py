@@ -30,7 +30,8 @@ __all__ = ["NEARNESS", "ChainSampler", "ChainState", "refit_iterations"]
 type Array = NDArray[np.float64]
 type Point = dict[str, Array]
 
-# Fractions of the tuning at which what is fitted to draws is refitted. The last window goes to the step size alone.
+# Fractions of the tuning at which what is fitted to draws is refitted. The last window goes to the step size alone; but
+# a kind of sampler may refit once more in it.
 REFIT_FRACTIONS = (0.1, 0.3, 0.6)
 MIN_REFIT_WINDOW = 15
 # A step size is judged after so many tuning draws, and a chain is stopped that covers less than a tenth of its path.
@@ -43,7 +44,7 @@ NEARNESS = (1.0, 0.5, 0.25, 0.0)
 
 
 def refit_iterations(tune: int) -> tuple[int, ...]:
-    """The tuning iterations at whose beginning sites and scales are refitted; none in a short tuning."""
+    """The tuning iterations at whose beginning sites and scales are refitted at least; none in a short tuning."""
     ends, last = [], 0
     for fraction in REFIT_FRACTIONS:
         end = int(fraction * tune)
@@ -197,8 +198,8 @@ class ChainSampler(ABC):
 
     @property
     def _has_failed(self) -> bool:
-        """Whether the log density or its gradient cannot be computed where the chain stands."""
-        return bool(self._hamiltonian.failure(self._phase))
+        """Whether the log density or its gradient cannot be computed where the chain stands; if it stands anywhere."""
+        return self._phase is None or bool(self._hamiltonian.failure(self._phase))
 
     def _judge(self) -> None:
         """At the end of tuning, stop a chain that would hardly move.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Sequence
@@ -70,9 +71,10 @@ class JointState(ChainState):
     """The state of a joint chain: sites and θ's chart, what they will be refitted to, and how its draws are made.
 
     To `fits` and `thinned`, one of each for a block, its sites will be refitted. With an emulator latents and
-    hyperparameters move in turns, and `held_step_size` is that of the latents; `trial` counts the turns in tuning, and
-    has the mean acceptance of their hyperparameters. `scores` are the gradients, at each of `thetas`, by the
-    likelihoods' own parameters given the latents; from them comes `parameters`, their chart.
+    hyperparameters move in turns, and `held_step_size` is that of the latents; `trial` counts the turns that tuning has
+    made with it, and has the mean acceptance of their hyperparameters. So many times turns were `tried`. `scores` are
+    the gradients, at each of `thetas`, by the likelihoods' own parameters given the latents; from them comes
+    `parameters`, their chart.
     """
 
     sites: tuple[Sites, ...] = ()
@@ -83,6 +85,7 @@ class JointState(ChainState):
     emulator: Emulator | None = None
     held_step_size: DualAveraging | None = None
     trial: tuple[int, float] = (0, 0.0)
+    tried: int = 0
     scores: tuple[Array, ...] = ()
     parameters: MarginalChart | None = None
 
@@ -301,8 +304,10 @@ class JointSampler(ChainSampler):
         count, mean = state.trial
         if count >= TRIAL and mean < LEAST_ACCEPTED - CHANCE / math.sqrt(count):
             state.emulator = state.held_step_size = state.parameters = None
+            # An emulator that is no good may have made a chart that is none.
+            state.marginals = fit_marginals(np.array(state.thetas)) or state.marginals
+            state.coordinates = None
             self._build()
-            self._phase = self._hamiltonian.state(state.coordinates)
 
     def _emulate(self, thetas: Array, scores: Array, rng: np.random.Generator) -> None:
         """Take turns from now on, where an emulator can be fitted; a trajectory that the user has set stays.
@@ -316,9 +321,9 @@ class JointSampler(ChainSampler):
         if found is None:
             return
         state.marginals, state.emulator = found
-        if not state.trial[0]:  # these are the first turns
+        if not state.tried:
             state.refits += (state.iteration + math.ceil(TURNS_TO_REFIT * state.iteration),)
-        state.trial = 0, 0.0
+        state.tried, state.trial = state.tried + 1, (0, 0.0)
         state.parameters = self._parameters(thetas, scores)
         plan, first = self.plan, state.step_size.average
         state.held_step_size = DualAveraging(
@@ -397,12 +402,14 @@ class JointSampler(ChainSampler):
             state.marginals = fit_marginals(thetas) or state.marginals
         else:
             state.parameters = self._parameters(thetas, scores)
+            state.held_step_size = copy.copy(state.held_step_size)  # the other is restored where this refit is dropped
         # What came before the first refit is the way from the start, and is forgotten; later draws add up.
         if state.iteration == state.refits[0]:
             self._forget_window()
         state.coordinates = None
         self._build()
-        for adaptation in filter(None, (state.step_size, state.held_step_size)):
-            adaptation.restart(adaptation.average)
         if state.iteration == state.refits[-1] and state.emulator is None:
             self._emulate(thetas, scores, rng)
+        # The step size of joint trajectories keeps what it has learnt, as long as there are turns.
+        if self._adaptation is not None:
+            self._adaptation.restart(self._adaptation.average)

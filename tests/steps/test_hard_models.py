@@ -347,10 +347,19 @@ def test_a_chain_that_stands_still_under_a_log_concave_likelihood_is_told_of_the
         draw(poisson_model(sampled=sampled), tune=100)
 
 
+def told_when_tuning_ends(model: pm.Model, step: RMHMC, seed: int) -> str:
+    """The error of a chain that would hardly move; empty where it moves."""
+    try:
+        draw(model, step, tune=100, random_seed=seed)
+    except SamplingError as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.parametrize(
-    ("metric", "fixed", "seeds"), [("fisher", False, (0, 1, 3)), ("fisher", True, (0, 6)), ("softabs", True, (7,))]
+    ("metric", "fixed", "n_chains"), [("fisher", False, 3), ("fisher", True, 16), ("softabs", True, 16)]
 )
-def test_sites_that_are_hopeless_are_an_error_that_says_what_to_use(phases, fixed, metric, seeds):
+def test_sites_that_are_hopeless_are_an_error_that_says_what_to_use(phases, fixed, metric, n_chains):
     """A metric for which the likelihood has a curvature: that step can be built."""
     with pm.Model() as model:
         f = pm.MvNormal("f", np.zeros(N), cov=np.eye(N)) if fixed else gp_of(X)
@@ -361,11 +370,12 @@ def test_sites_that_are_hopeless_are_an_error_that_says_what_to_use(phases, fixe
     says = rf'f: after 100 tuning draws only steps of .* accepted.*several modes.*with metric="{metric}" \(and .*NUTS'
     with model:
         step = RMHMC()
-    # With other seeds a chain finds one of the modes, and sites for it, and stays there: that takes a second chain to
-    # see. With hyperparameters the second's and third's draws are so close that refitted sites have no density.
-    for seed in seeds:
-        with pytest.raises(SamplingError, match=says):
-            draw(model, step, tune=100, random_seed=seed)
+    # Half of the chains find one of the modes, and sites for it, and stay there: that takes a second chain to see.
+    # Which do hangs on the last digits of arithmetic. With hyperparameters some chains' draws are so close that refitted sites
+    # have no density.
+    told = list(filter(None, (told_when_tuning_ends(model, step, seed) for seed in range(n_chains))))
+    assert len(told) >= 2
+    assert all(re.search(says, words) for words in told)
     with model:
         RMHMC(vars=["f"], metric=metric)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import cloudpickle
@@ -52,8 +53,10 @@ def test_draws_with_the_sites_of_ones_own_fit_agree_and_are_less_effective(make)
     difference = usual.posterior["f"].mean(("chain", "draw")) - absurd.posterior["f"].mean(("chain", "draw"))
     spread = usual.posterior["f"].std(("chain", "draw"))
     assert float(abs(difference / spread).max()) < 0.3
-    sizes = [float(r.sample_stats["step_size_bar"].mean()) for r in (usual, absurd)]
-    assert sizes[1] < 0.8 * sizes[0]
+    # Either steps are shorter or fewer are accepted: which it is in a run says little.
+    names = ("step_size_bar", "acceptance_rate")
+    useful = [math.prod(float(r.sample_stats[name].mean()) for name in names) for r in (usual, absurd)]
+    assert useful[1] < 0.7 * useful[0]
 
 
 @pytest.mark.parametrize("make", [poisson_model, two_scales], ids=["latents alone", "with hyperparameters"])
@@ -185,13 +188,14 @@ class BadOnce(SiteRegression):
     ("make", "when", "windows"),
     [
         (poisson_model, 0, [30, 60, 90]),
-        (two_scales, 0, [30, 60, 150]),
-        (two_scales, 1, [30, 60, 90]),
-        (two_scales, 2, [30, 60, 150]),
+        (two_scales, 0, [30, 60, 150, 210]),
+        (two_scales, 1, [30, 60, 90, 150]),
+        (two_scales, 2, [30, 60, 150, 60]),
+        (two_scales, 3, [30, 60, 150, 210]),
     ],
 )
 def test_a_refit_that_is_not_taken_costs_its_sites_alone(make, when, windows):
-    """The draws that gave them are forgotten; hyperparameters are refitted and take turns from the last one on."""
+    """The draws that gave them are forgotten; hyperparameters are refitted and take turns from the third one on."""
     model, seen = make(), []
     step = RMHMC(metric=FlatMetric(site_fit=partial(BadOnce, when=when, seen=seen)), model=model)
     idata = draw(model, step, tune=300)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,6 +26,8 @@ from pymc_rmhmc.geometry.joint import JointTarget
 from tests.unit.test_joint_chart import THETA, FixedBlock, ToyDensity, bent, differences, joint
 
 DIMENSIONS = [1, 2, 4]
+# How many of a draft's draws are evaluated.
+LATER = emulation.N_CHECKED + emulation.N_PUSHED * len(emulation.OUTWARDS)
 
 
 def emulator(d: int, *, strength: float = 1.0, seed: int = 0) -> Emulator:
@@ -269,12 +272,12 @@ def test_among_the_points_are_some_that_are_far_out_in_one_coordinate_alone():
 def test_the_marginal_density_is_emulated_but_for_a_constant():
     target, sigma = gaussian_target()
     thetas, held = thetas_of(target, 200), thetas_of(target, 60, seed=2, width=1.0)
-    first = len(emulation.SCALES) * math.ceil(emulation.USUAL_POINTS / len(emulation.SCALES))
-    along, later = 2 * len(emulation.REACHES) * target.n_theta, len(emulation.OUTWARDS) * emulation.N_CHECKED
+    first = len(emulation.SCALES) * math.ceil(emulation.POINTS_EACH * 4 / len(emulation.SCALES))
+    along = 2 * len(emulation.REACHES) * target.n_theta
     spread = []
     for seed in (1, 2, 3):
         chart, found = emulate_marginal(target, thetas, np.random.default_rng(seed))
-        assert emulation.USUAL_POINTS < found.weights.size <= first + along + later
+        assert first // 2 + LATER < found.weights.size <= first + along + LATER
         within, points = target.in_chart(chart), np.array([chart.recover(theta) for theta in held])
         exact = np.array([exact_marginal(within, x, sigma) for x in points])
         errors = np.array([found.evaluate(x)[0] for x in points]) - exact
@@ -311,14 +314,41 @@ def test_too_few_distinct_draws_are_not_emulated():
         assert (emulate_marginal(target, thetas, np.random.default_rng(1)) is not None) == made
 
 
-def test_a_parabola_needs_several_points_for_a_coefficient(monkeypatch):
-    """Four hyperparameters make fifteen coefficients; a dozen hyperparameters would make ninety-one."""
-    target, _ = gaussian_target()
-    thetas, rng = thetas_of(target, 100), np.random.default_rng(1)
-    monkeypatch.setattr(emulation, "SHARE_OF_TREND", 15.5 / emulation.MOST_POINTS)
-    assert emulate_marginal(target, thetas, rng) is not None
-    monkeypatch.setattr(emulation, "SHARE_OF_TREND", 14.5 / emulation.MOST_POINTS)
-    assert emulate_marginal(target, thetas, rng) is None
+class Synthetic:
+    """What `emulate_marginal` asks of a target whose marginal log density is given."""
+
+    def __init__(self, d: int, chart: MarginalChart) -> None:
+        self.n_theta, self.size, self.chart, self.density = d, d + 1, chart, SimpleNamespace(blocks=(None,))
+
+    def in_chart(self, chart: MarginalChart) -> Synthetic:
+        return Synthetic(self.n_theta, chart)
+
+
+@pytest.fixture
+def log_gammas(monkeypatch):
+    """A marginal density of logarithms of gamma variates, with long tails to one side: its values, and draws of it."""
+
+    def beyond_normal(target, point, noises=None) -> float:
+        placed, shape = target.chart.place(point), np.linspace(0.7, 4.0, target.n_theta)
+        log_density = float((shape * placed.theta - np.exp(placed.theta)).sum())
+        return log_density + placed.log_volume + 0.5 * float(point @ point)
+
+    monkeypatch.setattr(emulation, "_log_marginal", beyond_normal)
+    monkeypatch.setattr(emulation, "has_dear_hyperparameters", lambda block: True)
+    draw = lambda d, m, rng: np.log(rng.gamma(np.linspace(0.7, 4.0, d), size=(m, d)))  # noqa: E731
+    return beyond_normal, draw
+
+
+@pytest.mark.parametrize(("d", "made"), [(2, True), (6, True), (9, True), (10, True), (12, False)])
+def test_a_parabola_needs_several_points_for_a_coefficient(log_gammas, d, made):
+    """Ten hyperparameters make sixty-six coefficients and a dozen ninety-one; far-out points are of no use to them."""
+    _, draw = log_gammas
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        thetas = draw(d, 150, rng)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = emulate_marginal(Synthetic(d, fit_marginals(thetas)), thetas, rng)
+        assert (found is not None) == made
 
 
 def with_blocks(target: JointTarget, blocks) -> JointTarget:
@@ -362,9 +392,9 @@ def test_points_without_a_prior_or_out_of_reach_are_left_out():
     wide = JointTarget(target.density, target.sites, MarginalChart.linear(THETA, np.diag([0.3, 1.5, 0.3, 0.3])))
     with np.errstate(all="ignore"):
         _, found = emulate_marginal(wide, thetas_of(wide, 100), np.random.default_rng(1))
-    later = len(emulation.OUTWARDS) * emulation.N_CHECKED
-    evaluated = emulation.USUAL_POINTS + 2 * len(emulation.REACHES) * wide.n_theta + later
-    assert emulation.USUAL_POINTS // 5 + later <= found.weights.size < evaluated - 16
+    first = emulation.POINTS_EACH * wide.n_theta
+    evaluated = first + 2 * len(emulation.REACHES) * wide.n_theta + LATER
+    assert first // 5 + LATER <= found.weights.size < evaluated - 16
     assert np.isfinite(found.weights).all()
     assert np.isfinite(found.evaluate(np.zeros(4))[0])
 
@@ -400,33 +430,23 @@ def test_draws_along_an_emulator_are_of_its_density(d):
     np.testing.assert_allclose(np.cov(whitened), np.eye(d)[0, 0] if d == 1 else np.eye(d), atol=0.12)
 
 
-def test_the_chart_is_the_density_s_and_not_that_of_a_few_draws_that_missed_its_tail(monkeypatch):
-    """Of logarithms of gamma variates, whose long tails a window has not seen."""
-    target, _ = gaussian_target()
-    shapes = np.array([0.7, 1.0, 2.0, 5.0])
-
-    def beyond_normal(target, point, noises) -> float:
-        placed = target.chart.place(point)
-        log_density = float((shapes * placed.theta - np.exp(placed.theta)).sum())
-        return log_density + placed.log_volume + 0.5 * float(point @ point)
-
-    monkeypatch.setattr(emulation, "_log_marginal", beyond_normal)
-    rng = np.random.default_rng(5)
-    thetas = np.log(rng.gamma(shapes, size=(600, 4)))
-    missed = np.array([gamma.ppf(0.1, shape) for shape in shapes])
-    thetas = thetas[(thetas > np.log(missed)).all(axis=1)][:120]
+def test_the_chart_is_the_density_s_and_not_that_of_a_few_draws_that_missed_its_tail(log_gammas):
+    beyond_normal, draw = log_gammas
+    rng, shapes = np.random.default_rng(5), np.linspace(0.7, 4.0, 4)
+    thetas = draw(4, 600, rng)
+    thetas = thetas[(thetas > np.log(gamma.ppf(0.1, shapes))).all(axis=1)][:120]
     of_draws = fit_marginals(thetas)
-    chart, _ = emulate_marginal(target.in_chart(of_draws), thetas, rng)
-    tail = np.log([gamma.ppf(0.001, shape) for shape in shapes])
+    chart, _ = emulate_marginal(Synthetic(4, of_draws), thetas, rng)
+    tail = np.log(gamma.ppf(0.001, shapes))
     standard = np.random.default_rng(6).standard_normal((1000, 4))
     far, shares = [], []
     for of in (of_draws, chart):
-        far.append(np.abs(of.recover(tail)))
+        far.append(np.abs(of.recover(tail)).max())
         # Standard normal draws in a chart, as draws of the density.
-        log_weights = np.array([beyond_normal(target.in_chart(of), x, None) for x in standard])
+        log_weights = np.array([beyond_normal(Synthetic(4, of), x) for x in standard])
         shares.append(emulation._share_of_independent(log_weights))
-    assert far[0].max() > 6.0
-    assert far[1].max() < 4.5
+    assert far[0] > 6.0
+    assert far[1] < 4.5
     assert shares[1] > 0.7
     assert shares[1] > 1.5 * shares[0]
 
@@ -438,7 +458,7 @@ def test_a_chart_of_a_draft_is_taken_where_the_density_agrees(monkeypatch, share
     chart, found = emulate_marginal(target, thetas_of(target, 100), np.random.default_rng(1))
     assert (chart is target.chart) == (share == 0.0)
     # What was evaluated for it serves either way.
-    assert found.weights.size > emulation.USUAL_POINTS + 2 * len(emulation.REACHES) * 4
+    assert found.weights.size > LATER + emulation.POINTS_EACH * 4 // 2
 
 
 def test_the_share_of_independent_draws_is_that_of_the_weights():
