@@ -445,8 +445,8 @@ def test_the_chart_is_the_density_s_and_not_that_of_a_few_draws_that_missed_its_
         # Standard normal draws in a chart, as draws of the density.
         log_weights = np.array([beyond_normal(Synthetic(4, of), x) for x in standard])
         shares.append(emulation._share_of_independent(log_weights))
-    assert far[0] > 6.0
-    assert far[1] < 4.5
+    assert far[0] > 8.0
+    assert far[1] < 6.0
     assert shares[1] > 0.7
     assert shares[1] > 1.5 * shares[0]
 
