@@ -371,7 +371,7 @@ def test_sites_that_are_hopeless_are_an_error_that_says_what_to_use(phases, fixe
     with model:
         step = RMHMC()
     # Half of the chains find one of the modes, and sites for it, and stay there: that takes a second chain to see.
-    # Which do hangs on the last digits of arithmetic. With hyperparameters some chains' draws are so close that refitted
+    # Which do hangs on the last digits of arithmetic. With hyperparameters the draws of some are so close that refitted
     # sites have no density.
     told = list(filter(None, (told_when_tuning_ends(model, step, seed) for seed in range(n_chains))))
     assert len(told) >= 2

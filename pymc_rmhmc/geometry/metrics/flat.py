@@ -44,8 +44,9 @@ class FlatMetric:
     emulate : bool
         Where hyperparameters are sampled with the latent values: emulate their marginal density in tuning, and let the
         two move in turns, the hyperparameters along the emulator (`pymc_rmhmc.approximation.emulation`). It is fitted
-        where the sites are refitted for the last time. Where that is not done or tuning shows that it does not pay,
-        for coefficients, and with `n_steps` or `step_size`, they move in joint trajectories.
+        after six tenths of tuning, and chooses the hyperparameters' mass matrix; the sites are refitted once more after
+        eight. Where that is not done or tuning shows that it does not pay, for coefficients, and with `n_steps` or
+        `step_size`, they move in joint trajectories.
 
     Raises
     ------
