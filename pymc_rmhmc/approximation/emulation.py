@@ -60,7 +60,7 @@ OUT_OF_REACH = 40.0
 N_CHAINS, N_MOVES, MOVE = 500, 4, (0.3 * math.pi, 0.7 * math.pi)
 # Draws of the draft that are evaluated: some as they are, and so many for each factor that pushes them outwards.
 N_CHECKED, N_PUSHED, OUTWARDS = 20, 20, (1.5, 2.0, 2.5, 3.0)
-# Weighted by the density, such a share of them must be left, as draws of its own: if not, they say nothing of it.
+# Weighted by the density, the first must be worth such a share of their number, or they say nothing of it.
 LEAST_AGREED = 0.15
 
 
