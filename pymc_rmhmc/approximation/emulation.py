@@ -22,7 +22,6 @@ there some of them are pushed outwards, and all values serve again, for they are
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,7 +95,7 @@ def emulate_marginal(
         return None
     drawn = _draws_along(draft, np.array([target.chart.recover(theta) for theta in thetas]), rng)
     chart = _chart_of(draft, drawn, marginal)
-    marginal.evaluate(chart, _outwards(chart, [target.chart.place(point).theta for point in drawn[N_CHECKED:]]))
+    marginal.evaluate(chart, _outwards(drawn[N_CHECKED:], target.chart, chart))
     final = _through(*marginal.within(chart))
     return None if final is None else (chart, on_a_floor(final, rng))
 
@@ -144,10 +143,11 @@ def _chart_of(draft: Emulator, drawn: Array, marginal: _Marginal) -> MarginalCha
     return fit_marginals(np.array([held.place(point).theta for point in drawn])) or held
 
 
-def _outwards(chart: MarginalChart, thetas: Sequence[Array]) -> Array:
-    """The first of some draws in a chart, pushed outwards, (m, d)."""
+def _outwards(drawn: Array, held: MarginalChart, chart: MarginalChart) -> Array:
+    """The first of the draws in one chart, pushed outwards in another, (m, d)."""
     scales = np.repeat(OUTWARDS, N_PUSHED)
-    return np.array([scale * chart.recover(theta) for scale, theta in zip(scales, thetas, strict=False)])
+    thetas = [held.place(point).theta for point in drawn[: scales.size]]
+    return np.array([scale * chart.recover(theta) for scale, theta in zip(scales, thetas, strict=True)])
 
 
 def _share_of_independent(log_weights: Array) -> float:

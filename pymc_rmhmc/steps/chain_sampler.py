@@ -198,7 +198,7 @@ class ChainSampler(ABC):
 
     @property
     def _has_failed(self) -> bool:
-        """Whether the log density or its gradient cannot be computed where the chain stands; if it stands anywhere."""
+        """Whether the chain stands nowhere yet, or where the log density or its gradient cannot be computed."""
         return self._phase is None or bool(self._hamiltonian.failure(self._phase))
 
     def _judge(self) -> None:

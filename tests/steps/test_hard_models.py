@@ -357,9 +357,10 @@ def told_when_tuning_ends(model: pm.Model, step: RMHMC, seed: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("metric", "fixed", "n_chains"), [("fisher", False, 3), ("fisher", True, 16), ("softabs", True, 16)]
+    ("metric", "fixed", "n_chains", "least"),
+    [("fisher", False, 3, 3), ("fisher", True, 16, 2), ("softabs", True, 16, 2)],
 )
-def test_sites_that_are_hopeless_are_an_error_that_says_what_to_use(phases, fixed, metric, n_chains):
+def test_sites_that_are_hopeless_are_an_error_that_says_what_to_use(phases, fixed, metric, n_chains, least):
     """A metric for which the likelihood has a curvature: that step can be built."""
     with pm.Model() as model:
         f = pm.MvNormal("f", np.zeros(N), cov=np.eye(N)) if fixed else gp_of(X)
@@ -370,11 +371,11 @@ def test_sites_that_are_hopeless_are_an_error_that_says_what_to_use(phases, fixe
     says = rf'f: after 100 tuning draws only steps of .* accepted.*several modes.*with metric="{metric}" \(and .*NUTS'
     with model:
         step = RMHMC()
-    # Half of the chains find one of the modes, and sites for it, and stay there: that takes a second chain to see.
-    # Which do hangs on the last digits of arithmetic. With hyperparameters the draws of some are so close that refitted
-    # sites have no density.
+    # Of latent values alone half of the chains find one of the modes, and sites for it, and stay there: that takes a
+    # second chain to see. Which do hangs on the last digits of arithmetic. With hyperparameters draws of some are so
+    # close that refitted sites have no density.
     told = list(filter(None, (told_when_tuning_ends(model, step, seed) for seed in range(n_chains))))
-    assert len(told) >= 2
+    assert len(told) >= least
     assert all(re.search(says, words) for words in told)
     with model:
         RMHMC(vars=["f"], metric=metric)

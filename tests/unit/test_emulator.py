@@ -274,14 +274,15 @@ def test_the_marginal_density_is_emulated_but_for_a_constant():
     thetas, held = thetas_of(target, 200), thetas_of(target, 60, seed=2, width=1.0)
     first = len(emulation.SCALES) * math.ceil(emulation.POINTS_EACH * 4 / len(emulation.SCALES))
     along = 2 * len(emulation.REACHES) * target.n_theta
-    spread = []
+    spread, left = [], []
     for seed in (1, 2, 3):
         chart, found = emulate_marginal(target, thetas, np.random.default_rng(seed))
         assert first // 2 + LATER < found.weights.size <= first + along + LATER
         within, points = target.in_chart(chart), np.array([chart.recover(theta) for theta in held])
         exact = np.array([exact_marginal(within, x, sigma) for x in points])
         errors = np.array([found.evaluate(x)[0] for x in points]) - exact
-        spread.append(np.std(errors) / np.std(exact))
+        spread.append(np.std(exact))
+        left.append(np.std(errors))
         # Twice as far out, where no draw has been, it is not worse than its parabola; but for the floor, which is
         # higher.
         far, bare = 2.0 * points, replace(found, floor=-np.inf)
@@ -292,8 +293,8 @@ def test_the_marginal_density_is_emulated_but_for_a_constant():
         assert likely.sum() > 20
         assert np.abs(errors - np.median(errors))[likely].max() < 4.0
     # Sixteen draws of z leave a level that is off, which is no matter, and little beside it.
-    assert np.mean(spread) < 0.3
-    assert np.max(spread) < 0.5
+    assert np.mean(left) < 0.35
+    assert np.mean(spread) > 3.0 * np.mean(left)
 
 
 def test_it_is_the_same_for_the_same_random_numbers_and_draws():
@@ -427,7 +428,7 @@ def test_draws_along_an_emulator_are_of_its_density(d):
     assert draws.shape == (4 * emulation.N_CHAINS, d)
     whitened = np.linalg.solve(np.linalg.cholesky(covariance), (draws - covariance @ linear).T)
     assert np.abs(whitened.mean(axis=1)).max() < 4.0 / np.sqrt(len(draws))
-    np.testing.assert_allclose(np.cov(whitened), np.eye(d)[0, 0] if d == 1 else np.eye(d), atol=0.12)
+    np.testing.assert_allclose(np.cov(whitened), np.eye(d), atol=0.12)
 
 
 def test_the_chart_is_the_density_s_and_not_that_of_a_few_draws_that_missed_its_tail(log_gammas):
