@@ -74,8 +74,8 @@ ALONG_A_TREND = [
 ]
 # Steps down to a third of the longest, and less where hyperparameters are rare.
 TREND = 1.0
-# Fifty-one tests of correct samplers; see test_sbc.
-LEVEL = 1e-3 / 51 / 3
+# Fifty-two tests of correct samplers; see test_sbc.
+LEVEL = 1e-3 / 52 / 3
 
 
 def absurd_emulator(d: int, seed: int = 0) -> Emulator:
@@ -94,6 +94,18 @@ def bent_chart(problem: Problem) -> MarginalChart:
     centre = problem.joint.theta.pack(problem.values(np.zeros(d))[1])
     factor, bend = np.linalg.cholesky(0.25 * np.eye(d) + 0.05), np.linspace(-0.15, 0.15, d)
     return MarginalChart(np.full(d, 0.1), factor, centre, np.ones(d), bend, 1.0 + bend[::-1])
+
+
+def skewed_chart(problem: Problem) -> MarginalChart:
+    """Its volume grows to one side, all over the posterior: only so is its loss seen."""
+    d = len(problem.priors)
+    centre = problem.joint.theta.pack(problem.values(np.zeros(d))[1])
+    return MarginalChart(np.zeros(d), 1.5 * np.eye(d), centre, np.full(d, 0.3), np.full(d, 0.8), np.full(d, 0.8))
+
+
+def nothing_emulated(d: int) -> Emulator:
+    """A constant, for a chart that is far off already."""
+    return Emulator(np.zeros((d, 0)), np.zeros(0), 1.0, 0.0, np.zeros(d), np.zeros((d, d)))
 
 
 def backwards(kernel: Alternation, rng: np.random.Generator):
@@ -120,16 +132,16 @@ BOTH = {"turns": (at_once, at_once), "length": SHORT}
 def calibrate(
     problem: Problem, kernel_class=Alternation, seed: int = 1, sites: GaussianSites | None = None,
     emulate=absurd_emulator, turns=(backwards, forwards), length=LENGTH, until: float | None = None,
-    trend: float = 0.0,
+    trend: float = 0.0, chart_of=bent_chart,
 ):  # fmt: skip
     """As `test_sbc.calibrate`, in one direction with the reversed order: p-value, failure rate, two acceptances.
 
-    With sites that follow a trend of this size, by which the latents' steps go.
+    With sites that follow a trend of this size, by which the latents' steps go, and θ in a chart of the problem.
     """
     rng, joint, ranks, looks = np.random.default_rng(seed), problem.joint, [], Looks(problem.simulations, until)
     d, n = joint.theta.size, problem.latents.n
     sites = absurd_sites(n) if sites is None else sites
-    chart, failures, accepted, count = bent_chart(problem), 0, np.zeros(2), 0
+    chart, failures, accepted, count = chart_of(problem), 0, np.zeros(2), 0
     while not looks.decided(ranks):
         theta, values, y = problem.simulate(rng)
         problem.observe(y)
@@ -244,6 +256,29 @@ class WithoutEvidence(Alternation):
 def without_evidence(point):
     if not point.failure:
         point.log_density -= sum(c.log_evidence for c in point.point.held.conditionals)
+    return point
+
+
+class WithoutVolume(Alternation):
+    """The volume of θ's normalising map left out of the judgement."""
+
+    def _move_hyperparameters(self, rng):
+        chart = self._target.chart
+
+        class Along(HeldNoise):
+            def at(self, standard):
+                return without_volume(super().at(standard), chart)
+
+            @staticmethod
+            def of(point):
+                return without_volume(HeldNoise.of(point), chart)
+
+        return moved_along(self, Along, rng)
+
+
+def without_volume(point, chart: MarginalChart):
+    if not point.failure:
+        point.log_density -= chart.place(point.position).log_volume
     return point
 
 
@@ -385,6 +420,17 @@ def test_the_kernel_passes_where_the_mutants_fail(sites):
     assert 0.5 < latents < 0.9999
     assert 0.1 < hyperparameters < 0.9
     assert calibrate(INFORMED, sites=sites, **BOTH)[0] > LEVEL
+
+
+def test_the_volume_of_a_skewed_chart_is_needed():
+    problem = replace(INFORMED, simulations=600)
+    skewed = {"chart_of": skewed_chart, "emulate": nothing_emulated, "length": SHORT}
+    p, failure_rate, _, hyperparameters = calibrate(problem, **skewed)
+    assert p > LEVEL
+    assert failure_rate < 0.05
+    assert 0.1 < hyperparameters < 0.9
+    p_values = [calibrate(problem, WithoutVolume, seed, until=LEVEL, **skewed)[0] for seed in range(2)]
+    assert max(p_values) < LEVEL, p_values
 
 
 def test_whole_runs_in_turns_and_of_joint_trajectories_agree():
