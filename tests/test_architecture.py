@@ -17,17 +17,18 @@ OURS = "pymc_rmhmc."
 # What each room may import beside the standard library and itself.
 MAY_IMPORT = {
     "errors": {"numpy"},
+    "stopwatch": set(),
     "dynamics": {"numpy", "scipy", "errors"},
-    "geometry": {"numpy", "scipy", "numba", "llvmlite", "errors", "dynamics.hamiltonian"},
+    "geometry": {"numpy", "scipy", "numba", "llvmlite", "errors", "stopwatch", "dynamics.hamiltonian"},
     "approximation": {"numpy", "scipy", "errors", "dynamics.hamiltonian", "geometry"},
-    "model": {"numpy", "scipy", "pymc", "pytensor", "rich", "errors"},
+    "model": {"numpy", "scipy", "pymc", "pytensor", "rich", "errors", "stopwatch"},
     "diagnostics": {"numpy", "scipy", "pandas", "arviz", "xarray", "matplotlib", "errors"},
     "steps": {
-        "numpy", "scipy", "pymc", "rich", "threadpoolctl", "errors", "dynamics", "geometry", "approximation",
-        "model", "diagnostics",
+        "numpy", "scipy", "pymc", "pytensor", "rich", "threadpoolctl", "errors", "stopwatch", "dynamics", "geometry",
+        "approximation", "model", "diagnostics",
     },
 }  # fmt: skip
-MAX_FILE, MAX_FUNCTION = 420, 60
+MAX_FILE, MAX_FUNCTION = 600, 60
 # Longer for a reason that is written here.
 LONG_FUNCTIONS = {
     ("steps/rmhmc.py", "__init__"): "one argument a line, as the public surface has them",

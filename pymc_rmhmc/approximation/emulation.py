@@ -32,10 +32,10 @@ from pymc_rmhmc.geometry.charts import MarginalChart
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.held import HeldTheta
 from pymc_rmhmc.geometry.joint import JointTarget
-from pymc_rmhmc.geometry.latent_blocks import has_dear_hyperparameters
+from pymc_rmhmc.geometry.latent_blocks import JointDensity, has_dear_hyperparameters
 from pymc_rmhmc.geometry.prior import PriorFailure
 
-__all__ = ["emulate_marginal"]
+__all__ = ["can_be_emulated", "emulate_marginal"]
 
 type Array = NDArray[np.float64]
 
@@ -83,7 +83,7 @@ def emulate_marginal(
         None if there are too few distinct draws or finite densities for a parabola in so many hyperparameters, or
         if no block's hyperparameters are dear: joint trajectories are cheaper there.
     """
-    if not any(map(has_dear_hyperparameters, target.density.blocks)):
+    if not can_be_emulated(target.density):
         return None
     points = _design(target, thetas, rng)
     if points is None:
@@ -98,6 +98,20 @@ def emulate_marginal(
     marginal.evaluate(chart, _outwards(drawn[N_CHECKED:], target.chart, chart))
     final = _through(*marginal.within(chart))
     return None if final is None else (chart, on_a_floor(final, rng))
+
+
+def can_be_emulated(density: JointDensity) -> bool:
+    """Whether an emulator would save anything, and has points enough for a parabola in so many hyperparameters."""
+    n_points = len(SCALES) * _n_each(density.theta.size)
+    is_simple = n_coefficients(density.theta.size) <= SHARE_OF_TREND * n_points
+    return is_simple and any(map(has_dear_hyperparameters, density.blocks))
+
+
+def _n_each(n_theta: int) -> int:
+    """How many draws each factor pushes outwards for a draft, where there are enough."""
+    n_points = min(max(FEWEST_POINTS, POINTS_EACH * n_theta), MOST_POINTS)
+    # Draws that serve twice are pushed by different factors.
+    return math.ceil(n_points / len(SCALES))
 
 
 class _Marginal:
@@ -189,9 +203,7 @@ def _through(points: Array, values: Array) -> Emulator | None:
 def _design(target: JointTarget, thetas: Array, rng: np.random.Generator) -> Array | None:
     """The ϑ at which the density is evaluated for a draft, (m, d); None if the draws are too few."""
     distinct = np.unique(thetas, axis=0)
-    n_points = min(max(FEWEST_POINTS, POINTS_EACH * target.n_theta), MOST_POINTS)
-    # Draws that serve twice are pushed by different factors.
-    n_each = min(math.ceil(n_points / len(SCALES)), len(distinct))
+    n_each = min(_n_each(target.n_theta), len(distinct))
     if len(distinct) < FEWEST_DRAWS or n_coefficients(target.n_theta) > SHARE_OF_TREND * n_each * len(SCALES):
         return None
     draws = np.array([target.chart.recover(theta) for theta in rng.permutation(distinct)])

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import numba
-from numba.core import caching
+from numba.core import caching, event
+
+from pymc_rmhmc.stopwatch import COMPILING
 
 __all__ = ["KeptCode", "compiled", "compiled_in_any_order"]
 
@@ -84,3 +86,16 @@ def _stamp() -> tuple[int, int]:
     """
     found = [path.stat() for path in Path(__file__).parent.rglob("*.py")]
     return max(each.st_mtime_ns for each in found), sum(each.st_size for each in found)
+
+
+class _Watch(event.Listener):  # type: ignore[misc]
+    """Runs the stopwatch while Numba compiles anything in this process."""
+
+    def on_start(self, event: Any) -> None:
+        COMPILING.start()
+
+    def on_end(self, event: Any) -> None:
+        COMPILING.stop()
+
+
+event.register("numba:compile", _Watch())

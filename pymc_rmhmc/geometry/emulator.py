@@ -126,6 +126,12 @@ class Emulator:
     power: float = 1.0
     reach: float = 1.0
 
+    @classmethod
+    def flat(cls, size: int) -> Emulator:
+        """One of so many variables that is 0 everywhere."""
+        nothing = np.zeros(size)
+        return cls(np.zeros((size, 1)), np.zeros(1), 1.0, 0.0, nothing, np.zeros((size, size)))
+
     @staticmethod
     def kernel(squares: Array, lengthscale: float) -> Array:
         """k, of squared distances."""

@@ -84,6 +84,11 @@ class CompiledBlock:
         self.likelihood_inputs = _unique([i for o in self._observations for i in o.inputs])
         self.likelihood(point)  # data that cannot be used are found here
 
+    @property
+    def n_observed_variables(self) -> int:
+        """How many observed variables read the block."""
+        return len(self._observations)
+
     def prior(self, point: Point) -> GaussianPrior:
         """The components at a point, with the shared data as they are now."""
         by_latent: dict[int, list[GaussianComponent]] = {}

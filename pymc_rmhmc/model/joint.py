@@ -77,6 +77,11 @@ class JointModel:
         own = {name for block in self.blocks for name in block.value_names}
         self.inputs = tuple(dict.fromkeys(n for f in self._functions for n in f.value_names if n not in own))
 
+    @property
+    def n_functions(self) -> int:
+        """How many functions of θ and η there are."""
+        return len(self._functions)
+
     def bind(self, point: Point) -> None:
         """Condition on everything that is not sampled, and take shared data as they are now.
 

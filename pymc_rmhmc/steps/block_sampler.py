@@ -9,19 +9,23 @@ from numpy.typing import NDArray
 from pymc.step_methods.state import dataclass_state
 
 from pymc_rmhmc.approximation import SiteFit, find_mode, laplace_sites
+from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.geometry.target import LatentTarget
-from pymc_rmhmc.steps.chain_sampler import NEARNESS, ChainSampler, ChainState
+from pymc_rmhmc.steps.chain_sampler import NEARNESS, REHEARSED_STEP, ChainSampler, ChainState
 from pymc_rmhmc.steps.options import Plan
-from pymc_rmhmc.steps.site_fits import fitted_sites, new_fit
+from pymc_rmhmc.steps.site_fits import fitted_sites, new_fit, rough_sites
 from pymc_rmhmc.steps.words import in_words
 
 __all__ = ["BlockSampler", "BlockState"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, Array]
+
+# Of each likelihood: its log density, with its slope, and with its curvature.
+N_KERNEL_FUNCTIONS = 3
 
 
 @dataclass_state
@@ -62,6 +66,17 @@ class BlockSampler(ChainSampler):
         self._refused_at = ""
         self._chart: Any = None
         self._target: Any = None
+
+    @property
+    def n_functions(self) -> int:
+        return N_KERNEL_FUNCTIONS * self.block.n_observed_variables
+
+    def rehearse(self, point: Point, rng: np.random.Generator) -> None:
+        self.state.sites = rough_sites(self.block.likelihood(point), np.zeros(self.block.n_sites))
+        self._condition(point)
+        self._enter(self.read(point), rng)
+        outcome = transition(self._hamiltonian, self.plan.integrator, self._phase, 1, REHEARSED_STEP, rng)
+        self._keep(outcome.state)
 
     def _condition(self, point: Point) -> None:
         """Rebuild whatever depends on values of the point that have changed."""

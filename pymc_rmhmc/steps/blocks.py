@@ -56,6 +56,16 @@ class FoundBlocks:
         values = self.structure.model.rvs_to_values
         return [*(values[variable] for variable in self.joint.theta.variables), *held]
 
+    @property
+    def names(self) -> list[str]:
+        """The variables that are sampled, latent functions by the names that the user gave them."""
+        latents = [latent.name for block in self.structure.blocks for latent in block.latents]
+        return latents + self._hyperparameters
+
+    @property
+    def _hyperparameters(self) -> list[str]:
+        return [] if isinstance(self.joint, str) else [str(variable.name) for variable in self.joint.theta.variables]
+
     def samplers(self, point: Point, plan: Plan, initial: Point) -> list[ChainSampler]:
         """A sampler for each block, or one for all of them with their hyperparameters.
 

@@ -25,7 +25,7 @@ from pymc_rmhmc.steps.checks import check_start
 from pymc_rmhmc.steps.options import Plan
 from pymc_rmhmc.steps.words import advice_for, cut_short, part_of_path, path_in_words, sites_kept
 
-__all__ = ["NEARNESS", "ChainSampler", "ChainState", "refit_iterations"]
+__all__ = ["NEARNESS", "REHEARSED_STEP", "ChainSampler", "ChainState", "refit_iterations"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, Array]
@@ -41,6 +41,8 @@ LEAST_OF_PATH = 0.1
 WHOLE_PATH = 0.9
 # A draw of an approximation that has no density, or next to none, is tried again so much nearer its centre.
 NEARNESS = (1.0, 0.5, 0.25, 0.0)
+# Of a trajectory that is made to compile its functions: too short to leave where it begins.
+REHEARSED_STEP = 1e-3
 
 
 def refit_iterations(tune: int) -> tuple[int, ...]:
@@ -292,6 +294,21 @@ class ChainSampler(ABC):
         """Take another state; what was built for the old one is dropped."""
         self.state = state
         self.forget()
+
+    @property
+    @abstractmethod
+    def n_functions(self) -> int:
+        """How many functions of the model a chain calls."""
+
+    @abstractmethod
+    def rehearse(self, point: Point, rng: np.random.Generator) -> None:
+        """Call each of them once, with sites and scales of no use: what is called is compiled.
+
+        Raises
+        ------
+        PriorFailure, RMHMCError
+            If nothing can be computed at the point.
+        """
 
     def _take_given(self, given: Point) -> None:
         """Note what the chart depends on; coordinates of the chart of something else are worth nothing."""

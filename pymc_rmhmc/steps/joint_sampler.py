@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pymc.step_methods.state import dataclass_state
 
 from pymc_rmhmc.approximation import SiteFit
-from pymc_rmhmc.approximation.emulation import emulate_marginal
+from pymc_rmhmc.approximation.emulation import can_be_emulated, emulate_marginal
 from pymc_rmhmc.approximation.joint import approximate_jointly, moving_sites
 from pymc_rmhmc.approximation.marginals import fit_marginals
 from pymc_rmhmc.approximation.parameters import fit_parameters
@@ -27,11 +27,12 @@ from pymc_rmhmc.geometry.coefficients import compiled_coefficients
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.held_sites import HeldSites
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
+from pymc_rmhmc.geometry.latent_blocks import conditional_of
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.alternation import Alternation, Round, together
-from pymc_rmhmc.steps.chain_sampler import NEARNESS, ChainSampler, ChainState
+from pymc_rmhmc.steps.chain_sampler import NEARNESS, REHEARSED_STEP, ChainSampler, ChainState
 from pymc_rmhmc.steps.options import Plan
-from pymc_rmhmc.steps.site_fits import fitted_sites, new_fit
+from pymc_rmhmc.steps.site_fits import fitted_sites, new_fit, rough_sites
 from pymc_rmhmc.steps.words import in_words
 
 __all__ = ["JointSampler", "JointState"]
@@ -64,6 +65,7 @@ CHANCE = 0.5
 # Draws in turns are better than those before them. When there are a third as many as of all before, sites are refitted,
 # or turns that were given up are tried once more.
 TURNS_TO_REFIT = 1.0 / 3.0
+REHEARSED_SPREAD = 0.1
 
 
 @dataclass_state
@@ -134,6 +136,45 @@ class JointSampler(ChainSampler):
         self._target: Any = None
         self._alternation: Any = None
         self._refused_at = ""
+
+    @property
+    def n_functions(self) -> int:
+        return self.model.n_functions
+
+    def rehearse(self, point: Point, rng: np.random.Generator) -> None:
+        self._condition(point)
+        state, values = self.state, self.read(point)
+        theta = values[: self.model.theta.size]
+        state.sites = tuple(self._rehearsed_sites(theta))
+        state.marginals = _rehearsed_chart(theta)
+        self._build()
+        self._target.expectation(theta, [np.zeros(self._target.size - theta.size)])
+        self._enter(values, rng)
+        self._keep(transition(self._hamiltonian, self.plan.integrator, self._phase, 1, REHEARSED_STEP, rng).state)
+        self._observe()
+        if self._may_emulate and can_be_emulated(self.model):
+            self._rehearse_turns(theta, rng)
+
+    def _rehearsed_sites(self, theta: Array) -> Iterator[Sites]:
+        """Standard ones for every block, with whatever they follow."""
+        for block, rows in zip(self.model.blocks, self._likelihoods(theta), strict=True):
+            for likelihood in rows:
+                rough_sites(likelihood, np.zeros(likelihood.n_sites))
+            sites = GaussianSites(np.zeros(block.n_sites), np.ones(block.n_sites))
+            yield moving_sites(block, theta, sites, *conditional_of(block, theta, sites, derivative=False).marginals())
+
+    def _rehearse_turns(self, theta: Array, rng: np.random.Generator) -> None:
+        """Each move of an alternation, once."""
+        own = self.model.of_likelihoods
+        self.state.emulator = Emulator.flat(theta.size)
+        self.state.parameters = _rehearsed_chart(theta[own]) if own.size else None
+        position = self.state.coordinates
+        self._build()
+        self._alternation.stand(position)
+        self._alternation.move_together(REHEARSED_STEP, rng)
+        if own.size:
+            self._alternation.move_parameters(rng)
+        self._alternation.draw(REHEARSED_STEP, rng)
 
     def _condition(self, point: Point) -> None:
         """Bind what other steps have moved; the sites stay as they are."""
@@ -309,13 +350,19 @@ class JointSampler(ChainSampler):
             state.coordinates = None
             self._build()
 
+    @property
+    def _may_emulate(self) -> bool:
+        """Whether steps and paths are left to tuning, and turns to it as well."""
+        plan = self.plan
+        return plan.step_size is None and isinstance(plan.length, JitteredPath) and plan.metric.emulate
+
     def _emulate(self, thetas: Array, scores: Array, rng: np.random.Generator) -> None:
         """Take turns from now on, where an emulator can be fitted; a trajectory that the user has set stays.
 
         θ's chart is then the one that the emulator was made for.
         """
         state = self.state
-        if state.step_size is None or not isinstance(self.plan.length, JitteredPath) or not self.plan.metric.emulate:
+        if not self._may_emulate:
             return
         found = emulate_marginal(self._target, thetas, rng)
         if found is None:
@@ -413,3 +460,8 @@ class JointSampler(ChainSampler):
         # The step size of joint trajectories keeps what it has learnt, as long as there are turns.
         if self._adaptation is not None:
             self._adaptation.restart(self._adaptation.average)
+
+
+def _rehearsed_chart(centre: Array) -> MarginalChart:
+    """A narrow chart, whose centre is as likely as the rest of it."""
+    return MarginalChart.linear(centre, REHEARSED_SPREAD * np.eye(centre.size))

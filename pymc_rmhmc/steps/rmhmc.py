@@ -22,8 +22,10 @@ from pymc_rmhmc.steps.blocks import find_blocks
 from pymc_rmhmc.steps.chain_sampler import ChainState
 from pymc_rmhmc.steps.checks import check_block, check_point, check_shapes
 from pymc_rmhmc.steps.options import Options, settle
+from pymc_rmhmc.steps.rehearsal import compile_ahead
 from pymc_rmhmc.steps.statistics import STATISTICS, FailureCount, block_statistics
 from pymc_rmhmc.steps.threads import BlasThreads
+from pymc_rmhmc.stopwatch import COMPILING
 
 __all__ = ["RMHMC"]
 
@@ -215,6 +217,9 @@ class RMHMC(BlockedStep):
         self.tune = True
         self._initial_point, self._plan = point, plan
         self._samplers = found.samplers(point, plan, initial)
+        _log.info(found.announcement(plan))
+        self._compile_seconds = compile_ahead(self._samplers, point, found.names)
+        self._compile_seconds_in_chain, self._has_announced = 0.0, False
         if not isinstance(found.joint, str):
             self.default_tune_steps = _draws_to_tune(found.joint)
         self._threads = BlasThreads(None if options.blas_threads is None else int(options.blas_threads))
@@ -227,7 +232,6 @@ class RMHMC(BlockedStep):
         # of the whole process costs up to a third of a millisecond under some kernels, more than a draw.
         self._clock = time.thread_time if options.blas_threads == 1 else time.process_time
         self._process_time = self._clock()
-        _log.info(found.announcement(plan))
 
     @staticmethod
     def competence(var: Any, has_grad: bool) -> Competence:
@@ -262,19 +266,33 @@ class RMHMC(BlockedStep):
         self.failures = FailureCount()
         self.tune = tune > 0
         self._process_time = self._clock()
+        self._compile_seconds_in_chain, self._has_announced = 0.0, False
         for sampler in self._samplers:
             sampler.setup(tune)
         self._threads.hold()
 
     def step(self, point: Point) -> tuple[Point, list[dict[str, Any]]]:
         """One draw: read the point, move every block, write the values, report."""
+        before = COMPILING.seconds
         try:
-            return self._draw(point)
+            with COMPILING.announced(None if self._has_announced else self._announce):
+                point, (statistics,) = self._draw(point)
         except BaseException:  # the chain is over, and what is sampled in its place shall have all threads
             self._threads.release()
             raise
+        self._compile_seconds_in_chain += COMPILING.seconds - before
+        statistics["compile_seconds"] = self._compile_seconds + self._compile_seconds_in_chain
+        statistics["compile_seconds_in_chain"] = self._compile_seconds_in_chain
+        return point, [statistics]
+
+    def _announce(self) -> None:
+        """Say, once a chain, that something is compiled after all."""
+        if not self._has_announced:
+            self._has_announced = True
+            _log.info("RMHMC: compiling a function that this chain needs now. The progress bar waits meanwhile.")
 
     def _draw(self, point: Point) -> tuple[Point, list[dict[str, Any]]]:
+        """Everything that PyMC is given of a draw but the seconds of compiling."""
         started = time.perf_counter()
         # In C order: what is drawn is written through flat views.
         point = {name: np.array(value, order="C") for name, value in point.items()}

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_rmhmc.approximation import SiteFit, SiteRegression
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.geometry.charts import GaussianSites
 
-__all__ = ["fitted_sites", "new_fit"]
+__all__ = ["fitted_sites", "new_fit", "rough_sites"]
+
+NEAREST_FIRST = ("hessian", "fisher", "softabs")
 
 
 def new_fit(metric: Any, n_sites: int) -> SiteFit:
@@ -64,3 +67,14 @@ def fitted_sites(fit: SiteFit, held: GaussianSites) -> GaussianSites | None:
             "Gaussian: clip them at 0."
         )
     return found
+
+
+def rough_sites(likelihood: Any, eta: NDArray[np.float64]) -> GaussianSites:
+    """Sites like a likelihood at η (n,), or standard ones where it has no numbers; its functions are all called."""
+    likelihood.log_density(eta)
+    _, slope = likelihood.gradient(eta)
+    kind = next(known for known in NEAREST_FIRST if known in likelihood.kinds)
+    weight = likelihood.curvature(eta, kind)[2]
+    if not (np.isfinite(slope).all() and np.isfinite(weight).all()):
+        return GaussianSites(np.zeros_like(eta), np.ones_like(eta))
+    return GaussianSites(slope + weight * eta, np.maximum(weight, 0.0))

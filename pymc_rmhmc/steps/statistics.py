@@ -28,6 +28,8 @@ STATISTICS: dict[str, tuple[Any, Any]] = {
     "perf_counter_start": (np.float64, []),
     "perf_counter_diff": (np.float64, []),
     "process_time_diff": (np.float64, []),
+    "compile_seconds": (np.float64, []),
+    "compile_seconds_in_chain": (np.float64, []),
     "failure": (np.int64, []),
     "n_failures": (np.int64, []),
     "reversal_error": (np.float64, []),

@@ -16,6 +16,7 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 
 from pymc_rmhmc.model.likelihoods.registry import LikelihoodTerms, lookup
+from pymc_rmhmc.stopwatch import COMPILING
 
 __all__ = ["Kernel", "LikelihoodKernel", "compile_outputs"]
 
@@ -97,7 +98,8 @@ def compile_outputs(
     """
     # As in PyMC's own functions, a parameter out of its range is a log density of -inf, not an exception.
     mode = pytensor.compile.mode.get_mode("NUMBA").including("local_check_parameter_to_ninf_switch")
-    with pytensor.config.change_flags(numba__fastmath=pytensor.config.numba__fastmath and not exact):
+    fast = pytensor.config.numba__fastmath and not exact
+    with COMPILING.running(), pytensor.config.change_flags(numba__fastmath=fast):
         function = pytensor.function(
             list(inputs), list(outputs), mode=mode, trust_input=True, on_unused_input="ignore"
         )

@@ -1,0 +1,81 @@
+"""Compile everything that a chain will call before PyMC's clock starts.
+
+Functions are compiled when they are first called with arguments of their types. So each sampler makes one short
+trajectory with sites and scales that nobody will use, on a copy that is thrown away.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytensor
+
+from pymc_rmhmc.errors import RMHMCError
+from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.steps.chain_sampler import ChainSampler
+
+__all__ = ["compile_ahead"]
+
+type Point = dict[str, np.ndarray]
+
+# A child of PyMC's logger, so that its messages appear where PyMC's do.
+_log = logging.getLogger("pymc.rmhmc")
+
+# Seconds after which a user wonders what comes next: PyMC's own functions, on a first run.
+LONG = 5.0
+# Variables that a line names.
+MOST_NAMES = 6
+
+
+def compile_ahead(samplers: Sequence[ChainSampler], point: Point, names: Sequence[str]) -> float:
+    """Compile what the samplers' chains will call, and say so before and after.
+
+    Parameters
+    ----------
+    samplers : sequence of ChainSampler
+        Their states are left as they are.
+    point : dict
+        A point of the model.
+    names : sequence of str
+        The variables that are sampled, for the messages.
+
+    Returns
+    -------
+    float
+        The seconds that it took.
+    """
+    count = sum(sampler.n_functions for sampler in samplers)
+    shown = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
+    _log.info(
+        f"RMHMC: compiling {count} functions for {shown}. They are kept in {_kept_in()}, so that later runs start faster."
+    )
+    started = time.perf_counter()
+    with np.errstate(all="ignore"):
+        for sampler in samplers:
+            _rehearse(sampler, point)
+    seconds = time.perf_counter() - started
+    then = " PyMC now compiles functions of its own." if seconds > LONG else ""
+    _log.info(f"RMHMC: compiled in {seconds:.0f} s.{then}")
+    return seconds
+
+
+def _rehearse(sampler: ChainSampler, point: Point) -> None:
+    """Let a copy make a short trajectory from a point."""
+    twin = copy.copy(sampler)
+    twin.restore(twin._new_state(()))
+    try:
+        twin.rehearse(point, np.random.default_rng(0))
+    except (RMHMCError, PriorFailure, np.linalg.LinAlgError):
+        # A chain may start at another point. Where it starts at this one, it says what is wrong.
+        return
+
+
+def _kept_in() -> str:
+    """The folder of PyTensor's compiled code, short where it is the user's own."""
+    folder, home = Path(pytensor.config.base_compiledir), Path.home()
+    return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else str(folder)
