@@ -21,11 +21,11 @@ MAY_IMPORT = {
     "dynamics": {"numpy", "scipy", "errors"},
     "geometry": {"numpy", "scipy", "numba", "llvmlite", "errors", "stopwatch", "dynamics.hamiltonian"},
     "approximation": {"numpy", "scipy", "errors", "dynamics.hamiltonian", "geometry"},
-    "model": {"numpy", "scipy", "pymc", "pytensor", "rich", "errors", "stopwatch"},
+    "model": {"numpy", "scipy", "arviz", "pymc", "pytensor", "rich", "errors", "stopwatch"},
     "diagnostics": {"numpy", "scipy", "pandas", "arviz", "xarray", "matplotlib", "errors"},
     "steps": {
-        "numpy", "scipy", "pymc", "pytensor", "rich", "threadpoolctl", "errors", "stopwatch", "dynamics", "geometry",
-        "approximation", "model", "diagnostics",
+        "numpy", "scipy", "arviz", "pymc", "pytensor", "rich", "threadpoolctl", "errors", "stopwatch", "dynamics",
+        "geometry", "approximation", "model", "diagnostics",
     },
 }  # fmt: skip
 MAX_FILE, MAX_FUNCTION = 600, 60

@@ -83,7 +83,7 @@ def emulate_marginal(
         None if there are too few distinct draws or finite densities for a parabola in so many hyperparameters, or
         if no block's hyperparameters are dear: joint trajectories are cheaper there.
     """
-    if not can_be_emulated(target.density):
+    if not can_be_emulated(target.density, target.n_theta):
         return None
     points = _design(target, thetas, rng)
     if points is None:
@@ -100,10 +100,9 @@ def emulate_marginal(
     return None if final is None else (chart, on_a_floor(final, rng))
 
 
-def can_be_emulated(density: JointDensity) -> bool:
+def can_be_emulated(density: JointDensity, n_theta: int) -> bool:
     """Whether an emulator would save anything, and has points enough for a parabola in so many hyperparameters."""
-    n_points = len(SCALES) * _n_each(density.theta.size)
-    is_simple = n_coefficients(density.theta.size) <= SHARE_OF_TREND * n_points
+    is_simple = n_coefficients(n_theta) <= SHARE_OF_TREND * len(SCALES) * _n_each(n_theta)
     return is_simple and any(map(has_dear_hyperparameters, density.blocks))
 
 

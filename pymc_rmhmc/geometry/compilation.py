@@ -88,7 +88,7 @@ def _stamp() -> tuple[int, int]:
     return max(each.st_mtime_ns for each in found), sum(each.st_size for each in found)
 
 
-class _Watch(event.Listener):  # type: ignore[misc]
+class _Watch(event.Listener):
     """Runs the stopwatch while Numba compiles anything in this process."""
 
     def on_start(self, event: Any) -> None:
@@ -98,4 +98,5 @@ class _Watch(event.Listener):  # type: ignore[misc]
         COMPILING.stop()
 
 
-event.register("numba:compile", _Watch())
+_register: Any = event.register
+_register("numba:compile", _Watch())

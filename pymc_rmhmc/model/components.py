@@ -188,9 +188,11 @@ def _is_upper(factor: Array) -> bool:
 
 
 def _largest_asymmetry(matrix: Array) -> float:
-    """The largest difference from the transpose; 0 if it may be rounding."""
+    """The largest difference from the transpose; 0 if it may be rounding, or if there are values that are not finite."""
     largest, alike = 0.0, True
     scale = max(abs(float(matrix.max(initial=0.0))), abs(float(matrix.min(initial=0.0))))
+    if not np.isfinite(scale):  # values that are not finite are another error
+        return 0.0
     # By rows: a covariance of thousands of values is not to be copied four times for this.
     for start in range(0, matrix.shape[-1], ROWS):
         rows = matrix[..., start : start + ROWS, :]

@@ -60,6 +60,8 @@ class JointModel:
         What is sampled together with the blocks.
     blocks : tuple of JointBlock
         The blocks.
+    rest_names : tuple of str
+        The variables and potentials whose log densities `rest` adds up.
     of_likelihoods : (k,) int array
         The coordinates of θ that are parameters of likelihoods, and that latents and predictors know nothing of.
     of_hierarchies : (k,) int array
@@ -67,10 +69,10 @@ class JointModel:
     """
 
     def __init__(
-        self, theta: Hyperparameters, blocks: Sequence[JointBlock], rest: GraphFunction,
+        self, theta: Hyperparameters, blocks: Sequence[JointBlock], rest: GraphFunction, rest_names: Sequence[str],
         of_likelihoods: NDArray[np.int64], of_hierarchies: NDArray[np.int64],
     ) -> None:  # fmt: skip
-        self.theta, self.blocks, self._rest = theta, tuple(blocks), rest
+        self.theta, self.blocks, self._rest, self.rest_names = theta, tuple(blocks), rest, tuple(rest_names)
         self.of_likelihoods, self.of_hierarchies = of_likelihoods, of_hierarchies
         self._functions = [rest, *(f for block in blocks for f in block.functions)]
         # Of the latents' own values no more than shapes can be left in the functions.
@@ -154,7 +156,10 @@ def _build(structure: ModelStructure, theta: Hyperparameters, point: Point) -> J
             return made
         blocks.append(made)
     hierarchies = coordinates_of_hierarchies(structure.model, theta)
-    return JointModel(theta, blocks, _rest(structure, theta), _of_likelihoods(structure, theta), hierarchies)
+    names = [str(variable.name) for variable in structure.rest]
+    return JointModel(
+        theta, blocks, _rest(structure, theta), names, _of_likelihoods(structure, theta), hierarchies
+    )
 
 
 def _of_likelihoods(structure: ModelStructure, theta: Hyperparameters) -> NDArray[np.int64]:

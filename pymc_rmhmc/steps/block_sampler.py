@@ -10,13 +10,14 @@ from pymc.step_methods.state import dataclass_state
 
 from pymc_rmhmc.approximation import SiteFit, find_mode, laplace_sites
 from pymc_rmhmc.dynamics.trajectory import transition
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, RMHMCError
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.geometry.target import LatentTarget
 from pymc_rmhmc.steps.chain_sampler import NEARNESS, REHEARSED_STEP, ChainSampler, ChainState
 from pymc_rmhmc.steps.options import Plan
 from pymc_rmhmc.steps.site_fits import fitted_sites, new_fit, rough_sites
+from pymc_rmhmc.steps.start_errors import likelihood_error
 from pymc_rmhmc.steps.words import in_words
 
 __all__ = ["BlockSampler", "BlockState"]
@@ -69,9 +70,11 @@ class BlockSampler(ChainSampler):
 
     @property
     def n_functions(self) -> int:
+        """See `ChainSampler`."""
         return N_KERNEL_FUNCTIONS * self.block.n_observed_variables
 
     def rehearse(self, point: Point, rng: np.random.Generator) -> None:
+        """See `ChainSampler`."""
         self.state.sites = rough_sites(self.block.likelihood(point), np.zeros(self.block.n_sites))
         self._condition(point)
         self._enter(self.read(point), rng)
@@ -140,9 +143,22 @@ class BlockSampler(ChainSampler):
         self._hamiltonian = self.plan.metric.hamiltonian(self._target)
         self._phase = None
 
-    def _start(self, values: Array, rng: np.random.Generator) -> None:
+    def _start_error(self, point: Point) -> RMHMCError | None:
+        # A prior that other steps move may have a factor at their next draw.
+        if self._prior is None or self._likelihood is None:
+            return None
+        eta = self._prior.predictor.offset
+        total, slope = self._likelihood.gradient(eta)
+        return likelihood_error(self.name, total, slope, in_words(self._prior_key or {}))
+
+    @property
+    def _start_is_final(self) -> bool:
+        return not self.block.prior_inputs
+
+    def _start(self, values: Array, point: Point, rng: np.random.Generator) -> None:
         approximated = self._starts_from_laplace(values)
-        self._begin(self._draw_start(values, rng) if approximated else values, rng, approximated=approximated)
+        first = self._draw_start(values, rng) if approximated else values
+        self._begin(first, point, rng, approximated=approximated)
 
     def _draw_start(self, values: Array, rng: np.random.Generator) -> Array:
         """A draw of the Laplace approximation, nearer its mode where there is no density; at last the given values."""

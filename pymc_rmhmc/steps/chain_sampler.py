@@ -19,11 +19,22 @@ from pymc.step_methods.state import DataClassState, dataclass_state
 
 from pymc_rmhmc.dynamics.adaptation import DualAveraging, search_step_size
 from pymc_rmhmc.dynamics.trajectory import JitteredPath, Transition, single_step_acceptance, transition
-from pymc_rmhmc.errors import ConfigurationError, SamplingError
+from pymc_rmhmc.errors import ConfigurationError, CovarianceError, RMHMCError, SamplingError
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.checks import check_start
+from pymc_rmhmc.steps.movement import Movement
 from pymc_rmhmc.steps.options import Plan
-from pymc_rmhmc.steps.words import advice_for, cut_short, part_of_path, path_in_words, sites_kept
+from pymc_rmhmc.steps.words import (
+    advice_for,
+    cut_short,
+    hardly_moved,
+    in_model_words,
+    never_moved,
+    part_of_path,
+    path_in_words,
+    sites_kept,
+    stood_still,
+)
 
 __all__ = ["NEARNESS", "REHEARSED_STEP", "ChainSampler", "ChainState", "refit_iterations"]
 
@@ -73,6 +84,9 @@ class ChainState(DataClassState):
     dropped_refits: int = 0
     # The rest of the point on which the chart depends: under another one the coordinates stand for other values.
     given: Any = field(default=None)
+    # From this tuning draw on the chain is watched: nothing is left to refit but what turns refit once more.
+    watched_from: int = 0
+    movement: Movement = field(default_factory=Movement)
 
 
 class ChainSampler(ABC):
@@ -116,15 +130,29 @@ class ChainSampler(ABC):
         if tune > 0 or not self.state.started:
             metric = self.plan.metric
             self.state = self._new_state(refit_iterations(tune) if metric.uses_sites and metric.refit else ())
+            self.state.watched_from = int(REFIT_FRACTIONS[-1] * tune)
 
     def draw(self, point: Point, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
         """One transition given the rest of the point; `values` holds the outcome."""
         if not self.state.started:
             check_start(self.name, point)
+        if not (tuning or self.state.judged) and self.state.movement.stood_still:
+            raise SamplingError(stood_still(self.name, self.state.movement.failures))
+        outcome = self._draw(point, rng, tuning=tuning)
+        if not tuning:
+            self.state.movement.note_draw(moved=outcome.accepted)
+        elif self.state.iteration > self.state.watched_from:
+            self.state.movement.note_tuning(self.values, outcome.failure)
+        return outcome
+
+    def _draw(self, point: Point, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
+        """The same; a prior without a factor there is a rejection."""
         values = self.read(point)
         try:
             self._stand(values, point, rng, tuning=tuning)
         except PriorFailure as failure:
+            if not self.state.started:
+                self._explain_start(point)
             self.values = values
             self.log_density = -math.inf
             # A refit waits for a draw that has a factor.
@@ -134,6 +162,7 @@ class ChainSampler(ABC):
         state = self.state
         if not (tuning or state.judged):
             state.judged = True
+            state.movement.end_tuning(values.size)
             self._judge()
         outcome = self._move(rng, tuning=tuning)
         # Where a slope cannot be computed, as beside a discrete value, there is nothing to fit to.
@@ -159,7 +188,7 @@ class ChainSampler(ABC):
         self._condition(point)
         state = self.state
         if not state.started:
-            self._start(values, rng)
+            self._start(values, point, rng)
             return
         # Shapes are known to agree: what `array_equal` checks besides costs as much as the comparison.
         if self._phase is None or not (values == state.values).all():
@@ -229,8 +258,27 @@ class ChainSampler(ABC):
         said = [
             cut_short(self.name, self._path_words()) if self._part_of_path() < WHOLE_PATH else "",
             sites_kept(self.name, self.state.dropped_refits, len(self.state.refits)),
+            self._slowness(),
         ]
         return " ".join(filter(None, said))
+
+    def _slowness(self) -> str:
+        """That the chain hardly moved, in words; empty where it did."""
+        movement = self.state.movement
+        if movement.never_moved:
+            return never_moved(self.name, movement.n_draws)
+        if movement.slowest is None:
+            return ""
+        effective, which, n_draws = movement.slowest
+        return hardly_moved(self._label(which), effective, n_draws)
+
+    def _label(self, which: int) -> str:
+        """One of the values by the name of its variable."""
+        for name, part in self.slices:
+            if which < part.stop - part.start:
+                return in_model_words(name) + (f"[{part.start + which}]" if part.stop - part.start > 1 else "")
+            which -= part.stop - part.start
+        raise IndexError(which)
 
     def _part_of_path(self) -> float:
         """What `max_steps` of the adapted steps cover of the path."""
@@ -339,8 +387,17 @@ class ChainSampler(ABC):
     def _build(self) -> None:
         """Everything that is made of the state's sites and scales, anew; afterwards the chain stands nowhere."""
 
+    @property
     @abstractmethod
-    def _start(self, values: Array, rng: np.random.Generator) -> None:
+    def _start_is_final(self) -> bool:
+        """Whether no other step moves the prior, so that a chain which cannot begin now never will."""
+
+    @abstractmethod
+    def _start_error(self, point: Point) -> RMHMCError | None:
+        """Which part of the model has no number where a chain is to begin; None if each has."""
+
+    @abstractmethod
+    def _start(self, values: Array, point: Point, rng: np.random.Generator) -> None:
         """The chain's first position and step size."""
 
     @abstractmethod
@@ -375,13 +432,28 @@ class ChainSampler(ABC):
         Draws that gave sites of no use are forgotten.
         """
 
-    def _begin(self, values: Array, rng: np.random.Generator, *, approximated: bool) -> None:
+    def _explain_start(self, point: Point) -> None:
+        """Raise what is wrong where a chain is to begin, unless another draw of other steps may mend it."""
+        error = self._start_error(point)
+        if error is None and self._start_is_final:
+            error = CovarianceError(
+                f"{self.name}: no Gaussian approximation was found at the chain's starting point. The prior covariance "
+                "is next to singular there, or the likelihood too steep. Start elsewhere with `initvals`, or give "
+                "narrower priors."
+            )
+        if error is not None:
+            raise error from None
+
+    def _begin(self, values: Array, point: Point, rng: np.random.Generator, *, approximated: bool) -> None:
         """Stand at the chain's first values, which must have a density, and choose a step size there.
 
         Whether they come of an approximation is for the words of the error.
         """
         self._enter(values, rng)
         if self._has_failed:
+            error = self._start_error(point)
+            if error is not None:
+                raise error
             instead = (
                 "Nor was a draw of the approximation of use." if approximated
                 else 'Or let the chain start from the Laplace approximation with init="laplace".'

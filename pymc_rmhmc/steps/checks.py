@@ -43,7 +43,10 @@ def check_block(block: Any, point: Point, plan: Any) -> None:
 def _covariance_error(block: Any, point: Point, failure: PriorFailure) -> Exception:
     """A fixed prior that cannot be used, in words, with the eigenvalue that shows it."""
     if failure.failure is Failure.NON_FINITE:
-        return DataError(f"{block.name}: the prior's mean or covariance has values that are not finite.")
+        return DataError(
+            f"{block.name}: the prior's mean or covariance has values that are not finite. Inputs of this size may "
+            "overflow. Rescale them to about 1, and look for NaN."
+        )
     component = block.prior(point).components[failure.component]
     if component.precision is not None:
         eigenvalues = np.linalg.eigvalsh(component.precision)

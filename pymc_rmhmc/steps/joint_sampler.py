@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import math
@@ -21,7 +22,7 @@ from pymc_rmhmc.approximation.site_trend import ThinnedDraws, follow_trend
 from pymc_rmhmc.dynamics.adaptation import DualAveraging
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
 from pymc_rmhmc.dynamics.trajectory import JitteredPath, Transition, transition
-from pymc_rmhmc.errors import CovarianceError
+from pymc_rmhmc.errors import RMHMCError
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.geometry.coefficients import compiled_coefficients
 from pymc_rmhmc.geometry.emulator import Emulator
@@ -33,7 +34,8 @@ from pymc_rmhmc.steps.alternation import Alternation, Round, together
 from pymc_rmhmc.steps.chain_sampler import NEARNESS, REHEARSED_STEP, ChainSampler, ChainState
 from pymc_rmhmc.steps.options import Plan
 from pymc_rmhmc.steps.site_fits import fitted_sites, new_fit, rough_sites
-from pymc_rmhmc.steps.words import in_words
+from pymc_rmhmc.steps.start_errors import joint_start_error
+from pymc_rmhmc.steps.words import in_words, listed
 
 __all__ = ["JointSampler", "JointState"]
 
@@ -43,6 +45,9 @@ type Sites = GaussianSites | MovingSites
 
 # How much lower than at its mode a density may be, beyond what its Laplace approximation says, for a chain to begin.
 FALL = 10.0
+# Where there is no approximation from the model's initial θ: shares of it, then draws from -2 to 2 as Stan begins.
+NEARER_ZERO = (0.75, 0.5, 0.25, 0.0)
+N_AROUND_ZERO, AROUND_ZERO = 10, 2.0
 # What is rejected of the hyperparameters' turns stands for how far the emulator, or z held, falls short: a chain then
 # stays too long where it should not, and goes there too seldom. Three remedies are taken at random before a draw's
 # turns, the more often the more is rejected. One holds neither half. One, four times as dear, is a joint trajectory in
@@ -139,9 +144,11 @@ class JointSampler(ChainSampler):
 
     @property
     def n_functions(self) -> int:
+        """See `ChainSampler`."""
         return self.model.n_functions
 
     def rehearse(self, point: Point, rng: np.random.Generator) -> None:
+        """See `ChainSampler`."""
         self._condition(point)
         state, values = self.state, self.read(point)
         theta = values[: self.model.theta.size]
@@ -152,7 +159,7 @@ class JointSampler(ChainSampler):
         self._enter(values, rng)
         self._keep(transition(self._hamiltonian, self.plan.integrator, self._phase, 1, REHEARSED_STEP, rng).state)
         self._observe()
-        if self._may_emulate and can_be_emulated(self.model):
+        if self._may_emulate and can_be_emulated(self.model, theta.size):
             self._rehearse_turns(theta, rng)
 
     def _rehearsed_sites(self, theta: Array) -> Iterator[Sites]:
@@ -205,20 +212,37 @@ class JointSampler(ChainSampler):
             assert isinstance(self.plan.length, JitteredPath)  # no other has an emulator
             self._alternation = Alternation(self._target, state.emulator, self.plan.length, state.parameters)
 
-    def _start(self, values: Array, rng: np.random.Generator) -> None:
-        theta = values[: self.model.theta.size]
+    def _start(self, values: Array, point: Point, rng: np.random.Generator) -> None:
+        approximated, theta = self._starts_from_laplace(values), values[: self.model.theta.size]
         try:
             self._fit(theta, rng)
-            approximated = self._starts_from_laplace(values)
-            if approximated:
-                values = self._draw_start(rng, values)
-            self._begin(values, rng, approximated=approximated)
-        except PriorFailure as failure:
-            raise CovarianceError(
-                f"{self.name}: the prior cannot be factorised at the chain's starting point "
-                f"({failure.failure.name}), where {self._words(theta)}. Add jitter (gp.prior(..., jitter=1e-6)), "
-                "remove duplicated inputs, or give other `initvals`."
-            ) from None
+        except PriorFailure:
+            if not (approximated and self._fit_elsewhere(theta, rng)):
+                raise
+        if approximated:
+            values = self._draw_start(rng, values)
+        self._begin(values, point, rng, approximated=approximated)
+
+    @property
+    def _start_is_final(self) -> bool:
+        return True
+
+    def _start_error(self, point: Point) -> RMHMCError | None:
+        theta = self.model.theta.pack(point)
+        return joint_start_error(self.model, theta, self._words(theta), listed(self.model.rest_names))
+
+    def _fit_elsewhere(self, theta: Array, rng: np.random.Generator) -> bool:
+        """Whether there is an approximation from another θ than the model's own, nearer 0 on the unconstrained scale.
+
+        A prior's mean may be where nothing can be computed: that of `Exponential(1e-5)` is a precision of 100 000.
+        """
+        tried = [nearness * theta for nearness in NEARER_ZERO]
+        tried += list(rng.uniform(-AROUND_ZERO, AROUND_ZERO, (N_AROUND_ZERO, theta.size)))
+        for other in tried:
+            with contextlib.suppress(PriorFailure):
+                self._fit(other, rng)
+                return True
+        return False
 
     def _fit(self, theta: Array, rng: np.random.Generator) -> None:
         """Sites and θ's chart from the approximation that is found from θ, and the target in them."""
@@ -362,7 +386,7 @@ class JointSampler(ChainSampler):
         θ's chart is then the one that the emulator was made for.
         """
         state = self.state
-        if not self._may_emulate:
+        if state.step_size is None or not self._may_emulate:
             return
         found = emulate_marginal(self._target, thetas, rng)
         if found is None:

@@ -18,6 +18,8 @@ import pytensor
 from pymc_rmhmc.errors import RMHMCError
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.chain_sampler import ChainSampler
+from pymc_rmhmc.steps.words import listed
+from pymc_rmhmc.stopwatch import COMPILING
 
 __all__ = ["compile_ahead"]
 
@@ -28,12 +30,10 @@ _log = logging.getLogger("pymc.rmhmc")
 
 # Seconds after which a user wonders what comes next: PyMC's own functions, on a first run.
 LONG = 5.0
-# Variables that a line names.
-MOST_NAMES = 6
 
 
 def compile_ahead(samplers: Sequence[ChainSampler], point: Point, names: Sequence[str]) -> float:
-    """Compile what the samplers' chains will call, and say so before and after.
+    """Compile what the samplers' chains will call, and say so before and after where there is anything to compile.
 
     Parameters
     ----------
@@ -49,19 +49,36 @@ def compile_ahead(samplers: Sequence[ChainSampler], point: Point, names: Sequenc
     float
         The seconds that it took.
     """
-    count = sum(sampler.n_functions for sampler in samplers)
-    shown = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
-    _log.info(
-        f"RMHMC: compiling {count} functions for {shown}. They are kept in {_kept_in()}, so that later runs start faster."
-    )
+    said = _Said(sum(sampler.n_functions for sampler in samplers), names)
     started = time.perf_counter()
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), COMPILING.announced(said.before):
         for sampler in samplers:
             _rehearse(sampler, point)
     seconds = time.perf_counter() - started
-    then = " PyMC now compiles functions of its own." if seconds > LONG else ""
-    _log.info(f"RMHMC: compiled in {seconds:.0f} s.{then}")
+    said.after(seconds)
     return seconds
+
+
+class _Said:
+    """The two lines about compiling."""
+
+    def __init__(self, n_functions: int, names: Sequence[str]) -> None:
+        self._n_functions, self._names, self._begun = n_functions, names, False
+
+    def before(self) -> None:
+        """Before the first function is compiled, and not before the others."""
+        if not self._begun:
+            self._begun = True
+            _log.info(
+                f"RMHMC: compiling {self._n_functions} functions for {listed(self._names)}. They are kept in "
+                f"{_kept_in()}, so that later runs start faster."
+            )
+
+    def after(self, seconds: float) -> None:
+        """When all is done; nothing where nothing was compiled."""
+        if self._begun:
+            then = " PyMC now compiles functions of its own." if seconds > LONG else ""
+            _log.info(f"RMHMC: compiled in {seconds:.1f} s.{then}")
 
 
 def _rehearse(sampler: ChainSampler, point: Point) -> None:

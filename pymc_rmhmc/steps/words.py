@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from pymc_rmhmc.diagnostics.failures import ADVICE
 from pymc_rmhmc.dynamics.trajectory import JitteredPath, Length
+from pymc_rmhmc.errors import Failure
 
-__all__ = ["advice_for", "cut_short", "in_words", "part_of_path", "path_in_words", "sites_kept"]
+__all__ = ["advice_for", "cut_short", "hardly_moved", "in_model_words", "in_words", "listed", "never_moved",
+    "part_of_path", "path_in_words", "sites_kept", "stood_still"]
 
 type Point = dict[str, np.ndarray]
 
@@ -32,6 +37,12 @@ def in_words(values: Point) -> str:
     """Values by name; of long arrays only how many they are."""
     said = [np.round(v, 3).tolist() if np.size(v) <= MOST_SAID else f"({np.size(v)} values)" for v in values.values()]
     return ", ".join(f"{name} = {value}" for name, value in zip(values, said, strict=True))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a sentence; of many, the first and how many more there are."""
+    more = len(names) - MOST_SAID
+    return ", ".join(names[:MOST_SAID]) + (f" and {more} more" if more > 0 else "")
 
 
 def part_of_path(length: Length, step_size: float) -> float:
@@ -63,6 +74,40 @@ def sites_kept(name: str, n_dropped: int, n_refits: int) -> str:
     return (
         f"{name}: in tuning the log density was not finite with the sites that draws gave ({n_dropped} of {n_refits} "
         "times), and the sites before were kept. The chain is right, and may be slow."
+    )
+
+
+def in_model_words(value_name: str) -> str:
+    """The variable's name of a value variable: without its transform, or the whitening of a Gaussian process."""
+    return re.sub(r"_(\w+__|rotated_)$", "", value_name)
+
+
+def stood_still(name: str, failures: Sequence[Failure]) -> str:
+    """That tuning ended with draws that are all the same, and why."""
+    causes = Counter(failure for failure in failures if failure)
+    if not causes:
+        why = "Every proposal was rejected. Start elsewhere with `initvals`, reparametrize the model, or use NUTS."
+    else:
+        ((cause, count),) = causes.most_common(1)
+        meaning, remedy = ADVICE[cause]
+        why = f"{count} of their trajectories failed because {meaning} ({cause.name}). To do: {remedy}."
+    return f"{name}: no value changed in the last {len(failures)} tuning draws, so the chain stands still. {why}"
+
+
+def never_moved(name: str, n_draws: int) -> str:
+    """That all draws after tuning are the same."""
+    return (
+        f"{name}: no value changed in {n_draws} draws after tuning. These draws say nothing about the posterior. "
+        "Reparametrize the model, or use NUTS."
+    )
+
+
+def hardly_moved(label: str, effective: float, n_draws: int) -> str:
+    """That a chain was very slow when tuning ended."""
+    return (
+        f"{label}: the last {n_draws} tuning draws are worth about {max(1.0, effective):.0f} independent ones. Do not "
+        "trust this chain before R-hat and ESS are good. Reparametrize the model, give narrower priors, or compare "
+        "with NUTS."
     )
 
 

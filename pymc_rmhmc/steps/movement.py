@@ -1,0 +1,98 @@
+"""Whether a chain moves: what its last tuning draws say, and whether the draws after tuning moved at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import arviz as az
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.errors import Failure
+
+__all__ = ["Movement"]
+
+type Array = NDArray[np.float64]
+
+# Values that are watched, spread evenly over all: a chain that stands still does so in most of them.
+MOST_WATCHED = 200
+# Draws fewer than this say nothing.
+FEWEST_DRAWS = 25
+# Draws that are worth fewer independent ones than this give no mean and no interval.
+LEAST_EFFECTIVE = 5.0
+# Only the values of the largest autocorrelation are judged, since an effective sample size takes a millisecond.
+SUSPICIOUS, N_SUSPECTS = 0.8, 3
+
+
+@dataclass
+class Movement:
+    """What has been seen of a chain.
+
+    Attributes
+    ----------
+    tuning : list of arrays
+        Watched values of the last tuning draws; dropped when tuning has ended.
+    failures : list of Failure
+        Of the same draws.
+    slowest : (float, int, int) or None
+        The effective draws of the slowest value, which it is, and of how many draws; None where they are enough.
+    n_draws, n_moved : int
+        Draws after tuning, and how many of them were moves.
+    """
+
+    tuning: list[Array] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    slowest: tuple[float, int, int] | None = None
+    n_draws: int = 0
+    n_moved: int = 0
+
+    def note_tuning(self, values: Array, failure: Failure) -> None:
+        """Take the values (k,) after a tuning draw."""
+        self.tuning.append(values[_watched(values.size)])
+        self.failures.append(failure)
+
+    def note_draw(self, *, moved: bool) -> None:
+        """Take a draw after tuning."""
+        self.n_draws += 1
+        self.n_moved += moved
+
+    @property
+    def stood_still(self) -> bool:
+        """Whether no watched value changed in enough tuning draws."""
+        draws = self.tuning
+        return len(draws) >= FEWEST_DRAWS and all(np.array_equal(draws[0], other) for other in draws[1:])
+
+    @property
+    def never_moved(self) -> bool:
+        """Whether there were enough draws after tuning, and none was a move."""
+        return self.n_draws >= FEWEST_DRAWS and not self.n_moved
+
+    def end_tuning(self, size: int) -> None:
+        """Note the slowest of so many values if it is too slow, and drop the draws."""
+        self.slowest = _slowest(np.array(self.tuning), size) if len(self.tuning) >= 2 * FEWEST_DRAWS else None
+        self.tuning, self.failures = [], []
+
+
+def _slowest(draws: Array, size: int) -> tuple[float, int, int] | None:
+    """The effective draws of the slowest of so many values, which it is, and of how many draws."""
+    suspects = _most_correlated(draws)
+    sizes = [float(az.ess(draws[:, j][None])) for j in suspects]
+    if not sizes or not min(sizes) < LEAST_EFFECTIVE:
+        return None
+    return min(sizes), int(_watched(size)[suspects[int(np.argmin(sizes))]]), len(draws)
+
+
+def _watched(size: int) -> NDArray[np.int64]:
+    """Which of so many values are watched."""
+    return np.unique(np.linspace(0, size - 1, min(size, MOST_WATCHED)).astype(np.int64))
+
+
+def _most_correlated(draws: Array) -> Sequence[int]:
+    """The columns whose neighbours in time are most alike, if any are suspiciously so."""
+    centred = draws - draws.mean(axis=0)
+    variance = np.einsum("ij,ij->j", centred, centred)
+    shared = np.einsum("ij,ij->j", centred[1:], centred[:-1])
+    correlation = np.divide(shared, variance, out=np.zeros_like(shared), where=variance > 0.0)
+    order = np.argsort(-correlation)[:N_SUSPECTS]
+    return [int(j) for j in order if correlation[j] > SUSPICIOUS]

@@ -1,0 +1,91 @@
+"""Everything is compiled in `RMHMC()`, said, and recorded; nothing of it changes a draw."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pymc as pm
+import pytest
+
+from pymc_rmhmc import RMHMC
+from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.stopwatch import COMPILING
+from tests.steps.conftest import COUNTS, X, draw, poisson_model
+
+pytestmark = pytest.mark.usefixtures("pymc_by_python")
+
+
+def build(model, **options) -> RMHMC:
+    with model:
+        return RMHMC(**options)
+
+
+def lines(caplog) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "compil" in record.getMessage()]
+
+
+@pytest.fixture
+def not_ahead(monkeypatch):
+    """Nothing is compiled before it is called."""
+    monkeypatch.setattr("pymc_rmhmc.steps.rehearsal._rehearse", lambda sampler, point: None)
+
+
+def test_nothing_is_left_to_compile_for_a_chain_that_takes_turns(caplog):
+    model = poisson_model(sampled=True)
+    with caplog.at_level(logging.INFO, "pymc.rmhmc"):
+        step = build(model)
+    first, last = lines(caplog)
+    assert first.startswith("RMHMC: compiling 5 functions for f, ls. They are kept in ")
+    assert last.startswith("RMHMC: compiled in ")
+    before = COMPILING.seconds
+    stats = draw(model, step, draws=20, tune=200).sample_stats
+    assert step.chains[0].tried == 1
+    assert COMPILING.seconds == before
+    assert step._compile_seconds > 0.0
+    assert (stats["compile_seconds"] == step._compile_seconds).all()
+    assert (stats["compile_seconds_in_chain"] == 0.0).all()
+
+
+@pytest.mark.parametrize("metric", ["flat", "hessian"])
+def test_at_fixed_hyperparameters_neither(metric):
+    model = poisson_model()
+    step = build(model, metric=metric)
+    before = COMPILING.seconds
+    draw(model, step)
+    assert COMPILING.seconds == before
+
+
+def test_what_a_chain_compiles_after_all_is_said_once_and_recorded(caplog, not_ahead):
+    model = poisson_model(sampled=True)
+    step = build(model)
+    with caplog.at_level(logging.INFO, "pymc.rmhmc"):
+        stats = draw(model, step, draws=10, tune=20, discard_tuned_samples=False).warmup_sample_stats
+    assert len(lines(caplog)) == 1
+    in_chain = stats["compile_seconds_in_chain"].values[0]
+    assert in_chain[0] > 0.0
+    assert (np.diff(in_chain) >= 0.0).all()
+    assert np.allclose(stats["compile_seconds"].values[0], step._compile_seconds + in_chain)
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_no_draw_depends_on_it(sampled, monkeypatch):
+    def draws():
+        return draw(poisson_model(sampled=sampled), tune=60).posterior
+
+    ahead = draws()
+    monkeypatch.setattr("pymc_rmhmc.steps.rehearsal._rehearse", lambda sampler, point: None)
+    late = draws()
+    for name in ahead.data_vars:
+        assert np.array_equal(ahead[name], late[name])
+
+
+def test_a_start_without_a_density_is_an_error_of_the_chain_that_begins_there():
+    with pm.Model() as model:
+        ls = pm.LogNormal("ls", -1.0, 0.3)
+        f = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=ls)).prior("f", X=X)
+        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+        pm.Potential("nowhere", ls * np.nan)
+    step = build(model)
+    with pytest.raises(ConfigurationError, match="nowhere"):
+        draw(model, step)
