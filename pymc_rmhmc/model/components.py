@@ -188,7 +188,7 @@ def _is_upper(factor: Array) -> bool:
 
 
 def _largest_asymmetry(matrix: Array) -> float:
-    """The largest difference from the transpose; 0 if it may be rounding, or if there are values that are not finite."""
+    """The largest difference from the transpose; 0 if it may be rounding, or is not known of NaN and infinities."""
     largest, alike = 0.0, True
     scale = max(abs(float(matrix.max(initial=0.0))), abs(float(matrix.min(initial=0.0))))
     if not np.isfinite(scale):  # values that are not finite are another error
