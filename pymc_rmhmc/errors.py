@@ -1,8 +1,10 @@
-"""What can go wrong, in two kinds.
+"""Exceptions and failures.
 
-A *mistake of the user's* is an exception of this module that says what was found and what to do instead. It is raised
-when the object is built, or, where it cannot be known before, when a chain begins or its tuning ends. A *failure inside
-a trajectory* is a value, `Failure`: the proposal is rejected, the cause is counted, and the chain goes on.
+An *exception* says what is wrong with a model, an option or data, and what to do. It is raised as early as possible:
+when an object is built, when a chain begins, or when tuning ends.
+
+A *failure* is not an exception. It is the reason why one trajectory was rejected, a value of `Failure`. It is counted,
+and the chain goes on.
 """
 
 from __future__ import annotations
@@ -24,24 +26,24 @@ __all__ = [
 
 
 class RMHMCError(Exception):
-    """Base of every exception that this package raises on purpose."""
+    """Base class of all exceptions of this package."""
 
 
 class ConfigurationError(RMHMCError, ValueError):
-    """An option is unknown, out of range, without effect or contradicts another, or a start has no finite density."""
+    """An option is unknown, out of range, contradicts another or has no effect; or a start has no finite density."""
 
 
 class SamplingError(RMHMCError, RuntimeError):
-    """Tuning has ended, and shows that the chain would stand still."""
+    """Tuning has ended, and the chain would barely move."""
 
 
 class UnsupportedModelError(RMHMCError, TypeError):
-    """The variables to be sampled do not form a latent Gaussian block that can be read.
+    """The model has no latent Gaussian vector that RMHMC can sample.
 
     Attributes
     ----------
     reasons : dict of str to str
-        Where a model has no block at all, why each of its variables forms none.
+        For each variable, why it is no latent Gaussian vector; empty if the message says all.
     """
 
     def __init__(self, message: str = "", reasons: dict[str, str] | None = None) -> None:
@@ -50,22 +52,19 @@ class UnsupportedModelError(RMHMCError, TypeError):
 
 
 class UnsupportedLikelihoodError(UnsupportedModelError):
-    """An observed variable cannot serve as the likelihood of a latent Gaussian block."""
+    """RMHMC cannot read the likelihood of a latent Gaussian vector."""
 
 
 class DataError(RMHMCError, ValueError):
-    """Data or a result are missing, not finite, out of the distribution's support, or have changed their shape."""
+    """Data or a result are missing, not finite, outside the distribution's support, or of a changed shape."""
 
 
 class CovarianceError(RMHMCError, np.linalg.LinAlgError):
-    """A covariance that stays as it is, or one at a chain's starting point, is not positive definite."""
+    """A constant covariance, or one at a chain's first point, is not positive definite."""
 
 
 class Failure(IntEnum):
-    """Why a trajectory could not be followed to an acceptable end (0: it could).
-
-    The integer is what the statistic ``failure`` holds.
-    """
+    """Cause of a failed trajectory; the integer is the statistic ``failure``, 0 for none."""
 
     NONE = 0
     SOLVER = 1

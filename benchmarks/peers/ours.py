@@ -12,7 +12,7 @@ from benchmarks.problems import Problem
 from pymc_rmhmc import RMHMC, ImplicitMidpoint
 
 STATISTICS = (
-    "mean_tree_accept", "failure", "n_astray", "tree_size", "step_size", "n_metric_evals",
+    "mean_tree_accept", "failure", "n_emulator_divergences", "tree_size", "step_size", "n_metric_evals",
     "perf_counter_start", "perf_counter_diff",
 )  # fmt: skip
 
@@ -51,7 +51,7 @@ def _run(
     extra = {
         "acceptance": float(stats["mean_tree_accept"].mean()),
         "failures": float((stats["failure"] > 0).mean()),
-        "astray": float((stats["n_astray"] > 0).mean()),
+        "emulator_divergences": float((stats["n_emulator_divergences"] > 0).mean()),
         "steps": float(stats["tree_size"].mean()),
         "step size": float(stats["step_size"].mean()),
         "outside": run.seconds - sum(spans),

@@ -28,10 +28,10 @@ def laplace_sites(mode: Mode) -> GaussianSites:
 
 
 class SiteFit(ABC):
-    """What makes sites of the draws of a tuning window: it takes them one by one, and keeps their moments.
+    """Base class of fits: it takes the draws of a tuning window one by one, and turns their moments into sites.
 
-    A fit of your own is a subclass with another `fit`; ``FlatMetric(site_fit=...)`` takes it. Whatever it gives, the
-    draws stay exact, for sites are frozen when tuning ends: what a fit decides is how long steps may be.
+    To fit sites in your own way, write a subclass with its own `fit` and give it to ``FlatMetric(site_fit=...)``. The
+    draws stay exact whatever `fit` returns, because sites are frozen when tuning ends. Better sites allow longer steps.
 
     Parameters
     ----------
@@ -41,15 +41,15 @@ class SiteFit(ABC):
     Attributes
     ----------
     count : int
-        Draws taken.
+        Number of draws taken.
     mean : (2, n) array
-        Of η, and of the likelihood's slope ``g = ∂ℓ/∂η`` there.
+        Means of η and of the likelihood's slope ``g = ∂ℓ/∂η`` there.
     scatter : (2, n) array
-        The sums over draws of ``(η - mean)²``, and of ``(η - mean)`` times ``(g - mean)``.
+        Sums over draws of ``(η - mean)²``, and of ``(η - mean)`` times ``(g - mean)``.
 
     Examples
     --------
-    Sites that are always half as strong as those before them:
+    Sites that are always half as strong as the previous ones:
 
     >>> from pymc_rmhmc import FlatMetric
     >>> from pymc_rmhmc.approximation import SiteFit
@@ -76,41 +76,42 @@ class SiteFit(ABC):
 
     @property
     def centre(self) -> Array:
-        """The mean of η, (n,)."""
+        """Mean of η, (n,)."""
         return np.asarray(self.mean[0])
 
     @property
     def variance(self) -> Array:
-        """The variance of η, (n,)."""
+        """Variance of η, (n,)."""
         return np.asarray(self.scatter[0] / max(self.count, 1))
 
     @abstractmethod
     def fit(self, held: GaussianSites) -> GaussianSites | None:
-        """New sites in place of those of the window's draws; None to keep these."""
+        """Return new sites; None to keep `held`, those in use while the draws were made."""
 
 
 class SiteRegression(SiteFit):
-    """Sites fitted to draws: at every site the least-squares line of the likelihood's slope g on η.
-
-    In the site chart the residual force at a site is ``g(η) - (b - w̄ η)``. Its mean square over draws of
-    the posterior is least for the regression line, ``w̄ = -cov(g, η)/var(η)`` and ``b = E g + w̄ E η``.
-    These are the moments that matter: by Stein's identity the first puts the chart's centre at the
-    posterior's mean, since ``E g = K⁻¹(E f - m)`` there, and for a Gaussian marginal the second is the
-    expected curvature ``E[-ℓ'']``. Noise is small even with few draws, because g is a function of η.
+    """Fit each site by the least-squares line of the likelihood's slope g on η: the default.
 
     Parameters
     ----------
     n_sites : int
         The number of sites.
+
+    Notes
+    -----
+    The force that sites leave over is ``g(η) - (b - w̄ η)``. Its mean square over posterior draws is least for the
+    regression line, ``w̄ = -cov(g, η)/var(η)`` and ``b = E g + w̄ E η``. By Stein's identity, b centres the
+    approximation at the posterior mean. For a Gaussian marginal, w̄ is the expected curvature ``E[-ℓ'']``. Few draws
+    are enough, because g is a function of η.
     """
 
     # A line needs two draws; below this many its slope is mostly chance where g is far from linear.
     MIN_DRAWS = 10
 
     def fit(self, held: GaussianSites) -> GaussianSites | None:
-        """The regression's sites, w̄ clipped at 0; None with fewer than `MIN_DRAWS` draws.
+        """Return the regression's sites, with w̄ clipped at 0; None with fewer than `MIN_DRAWS` draws.
 
-        A site that did not move keeps the precision that it had.
+        A site whose value did not move keeps its precision.
         """
         if self.count < self.MIN_DRAWS:
             return None

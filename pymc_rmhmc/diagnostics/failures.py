@@ -1,4 +1,4 @@
-"""Failures of trajectories: how many, why, and what to change."""
+"""Failed trajectories: how many, why, and what to change."""
 
 from __future__ import annotations
 
@@ -12,69 +12,66 @@ from pymc_rmhmc.errors import DataError, Failure
 
 __all__ = ["ADVICE", "FailureSummary", "failure_advice", "summarize_failures"]
 
-# What each cause means and what to do about it, as one would say it to a colleague.
+SMALLER_STEPS = "Take smaller steps with RMHMC(target_accept=0.95), or with a smaller step_size if you gave one."
+# What each cause means, and what to do about it.
 ADVICE = {
     Failure.SOLVER: (
-        "the implicit step's equations were not solved",
+        "the equations of an implicit step could not be solved",
         (
-            "take smaller steps (a smaller step_size, or a higher target_accept where it is adapted); more iterations "
-            "(solver_max_iter) help seldom, since most such equations have no solution at all"
+            f"{SMALLER_STEPS} A larger solver_max_iter seldom helps, because most of these equations have no solution."
         ),
     ),
     Failure.NON_REVERSIBLE: (
-        "a step integrated back did not return",
-        (
-            "take smaller steps (a smaller step_size, or a higher target_accept where it is adapted); of the "
-            "integrators the implicit midpoint is the more stable"
-        ),
+        "a step did not return to its start when it was integrated back",
+        f'{SMALLER_STEPS} Or use RMHMC(integrator="implicit_midpoint"), which is more stable.',
     ),
     Failure.NOT_POSITIVE_DEFINITE: (
-        "a covariance or metric could not be factorised",
-        "add jitter to the covariance, or keep its hyperparameters away from where it is singular or explodes",
+        "a covariance or metric was not positive definite",
+        (
+            "Add jitter to the covariance, as in gp.prior(..., jitter=1e-4). Or narrow the priors of hyperparameters "
+            "at which the covariance is almost singular or an autoregression explodes."
+        ),
     ),
     Failure.NON_FINITE: (
-        "the log density or a gradient was not finite",
-        "check the priors and the scale of the data: the trajectory left the region where doubles suffice",
+        "the log density or its gradient was not finite",
+        "Check the priors and the scale of the data: the trajectory reached values at which the density overflows.",
     ),
-    Failure.ENERGY: (
-        "the energy error exceeded 1000",
-        "take smaller steps (a smaller step_size, or a higher target_accept where it is adapted)",
-    ),
+    Failure.ENERGY: ("the energy rose by more than 1000", SMALLER_STEPS),
 }
-# A rate that is worth a word at the end of a chain: below it, rejections of this kind cost next to nothing.
+# Below this rate failures cost next to nothing, and the chain says nothing at its end.
 WORTH_SAYING = 0.01
 
 
 @dataclass(frozen=True)
 class FailureSummary:
-    """Failures by cause and chain; print it.
+    """Failed trajectories by cause and chain. Print it to read them.
 
     Attributes
     ----------
     counts : dict of Failure to (n_chains,) int array
-        After tuning.
+        Failures after tuning.
     tuning_counts : dict of Failure to (n_chains,) int array, or None
-        In tuning, if those draws were kept.
+        Failures in tuning; None if the tuning draws were discarded.
     n_draws : int
-        Draws a chain, after tuning.
-    n_astray : (n_chains,) int array
-        Moves after tuning along an emulated density that ended where the posterior's own is lower by more than
-        ``e^1000``, or not finite. They are rejected, and are no failures: it is the emulator that is wrong there.
+        Draws per chain after tuning.
+    n_emulator_divergences : (n_chains,) int array
+        Moves along the emulator, after tuning, that ended where the posterior density is not finite or lower by a
+        factor of ``e^1000``. The emulator is wrong there. The moves are rejected and do not count as failures.
     """
 
     counts: dict[Failure, np.ndarray]
     tuning_counts: dict[Failure, np.ndarray] | None
     n_draws: int
-    n_astray: np.ndarray
+    n_emulator_divergences: np.ndarray
 
     @property
     def total(self) -> int:
-        """Failed trajectories after tuning, all chains together."""
+        """Number of failed trajectories after tuning, in all chains."""
         return int(sum(count.sum() for count in self.counts.values()))
 
     @property
     def rate(self) -> float:
-        """The same, as a part of all draws."""
+        """Failed trajectories after tuning as a part of all draws."""
         chains = next((count.size for count in self.counts.values()), 1)
         return self.total / max(1, self.n_draws * chains)
 
@@ -88,12 +85,12 @@ class FailureSummary:
                     meaning, remedy = ADVICE[cause]
                     chains = ", ".join(str(int(c)) for c in count)
                     lines.append(f"  {cause.name}: {int(count.sum())} (by chain: {chains}): {meaning}.")
-                    lines.append(f"      To do: {remedy}.")
-        if self.n_astray.sum():
-            chains = ", ".join(str(int(c)) for c in self.n_astray)
+                    lines.append(f"      {remedy}")
+        if self.n_emulator_divergences.sum():
+            chains = ", ".join(str(int(c)) for c in self.n_emulator_divergences)
             lines.append(
-                f"{int(self.n_astray.sum())} moves along the emulated density were led astray (by chain: {chains}) "
-                "and rejected: no harm while they are few."
+                f"{int(self.n_emulator_divergences.sum())} moves along the emulator ended where the posterior density "
+                f"is almost zero (by chain: {chains}). They were rejected, and are harmless while they are few."
             )
         if self.tuning_counts is not None:
             tuned = {c.name: int(n.sum()) for c, n in self.tuning_counts.items() if n.sum()}
@@ -108,17 +105,17 @@ class FailureSummary:
 
 
 def summarize_failures(idata: Any) -> FailureSummary:
-    """Count the failed trajectories of a result by cause.
+    """Count the failed trajectories of a result, by cause.
 
     Parameters
     ----------
     idata : xarray.DataTree
-        A result of `pymc.sample` with an `RMHMC` step; in a compound the step is found by itself.
+        A result of `pymc.sample` with an `RMHMC` step, alone or next to other steps.
 
     Returns
     -------
     FailureSummary
-        Its string says how many failed, why, and what to do.
+        Print it: it says how many trajectories failed, why, and what to do.
 
     Raises
     ------
@@ -134,28 +131,28 @@ def summarize_failures(idata: Any) -> FailureSummary:
     codes = _statistic(idata, "sample_stats", "failure", np.nanmax)
     if codes is None:
         raise DataError(
-            "The result has no `failure` statistic: only runs with an RMHMC step have one. For NUTS look at "
+            "The result has no `failure` statistic, because no RMHMC step made it. For NUTS, look at "
             "idata.sample_stats.diverging."
         )
     tuning = _statistic(idata, "warmup_sample_stats", "failure", np.nanmax)
-    astray = _statistic(idata, "sample_stats", "n_astray", np.nansum)
+    divergences = _statistic(idata, "sample_stats", "n_emulator_divergences", np.nansum)
     return FailureSummary(
         _count(codes),
         None if tuning is None else _count(tuning),
         codes.shape[1],
-        np.zeros(len(codes), dtype=int) if astray is None else astray.sum(axis=1),
+        np.zeros(len(codes), dtype=int) if divergences is None else divergences.sum(axis=1),
     )
 
 
 def failure_advice(counts: Mapping[Failure, int], n_draws: int) -> str | None:
-    """One or two sentences on a chain's failures, None where they are too few to matter.
+    """Return a message on a chain's failures; None if they are too few to matter.
 
     Parameters
     ----------
     counts : mapping of Failure to int
-        After tuning.
+        Failures after tuning.
     n_draws : int
-        After tuning.
+        Draws after tuning.
     """
     total = sum(counts.values())
     if total <= WORTH_SAYING * n_draws:
@@ -164,12 +161,12 @@ def failure_advice(counts: Mapping[Failure, int], n_draws: int) -> str | None:
     meaning, remedy = ADVICE[worst]
     return (
         f"RMHMC: {total} of {n_draws} trajectories failed after tuning, {counts[worst]} of them because {meaning} "
-        f"({worst.name}). To do: {remedy}."
+        f"({worst.name}). {remedy}"
     )
 
 
 def _statistic(idata: Any, group: str, name: str, over_samplers: Callable[..., Any]) -> np.ndarray | None:
-    """A statistic of whole numbers (chain, draw) of a group, None if it is not there."""
+    """Return an integer statistic of a group, (chain, draw); None if it is not there."""
     if group not in idata.children or name not in idata[group].dataset:
         return None
     values = np.asarray(idata[group].dataset[name].values)

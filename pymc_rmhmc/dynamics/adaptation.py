@@ -45,7 +45,7 @@ class DualAveraging:
 
     def __init__(self, initial: float, target: float, maximum: float = math.inf, covering: float = 0.0) -> None:
         if not 0.0 < target < 1.0:
-            raise ConfigurationError(f"target_accept must lie in (0, 1), got {target}.")
+            raise ConfigurationError(f"target_accept must lie in (0, 1), got {target:g}.")
         self.target = float(target)
         self.maximum, self.covering = float(maximum), float(covering)
         self.restart(initial)
@@ -53,7 +53,7 @@ class DualAveraging:
     def restart(self, initial: float) -> None:
         """Forget everything but the target, and begin again from a step size."""
         if not (math.isfinite(initial) and initial > 0.0):
-            raise ConfigurationError(f"step_size must be positive and finite, got {initial}.")
+            raise ConfigurationError(f"step_size must be positive and finite, got {initial:g}.")
         self.current = min(float(initial), self.maximum)
         self.average = self.current
         self._centre = math.log(10.0 * self.current)

@@ -1,7 +1,6 @@
-"""One step of size ε along a Hamiltonian's flow: reversible, volume preserving, second order.
+"""Integrators: one step of size ε along a Hamiltonian's flow. Reversible, volume preserving, second order.
 
-Each integrator returns a `Step`. A step that could not be made says why and carries no state: a
-trajectory that meets it is rejected.
+Each integrator returns a `Step`. A failed step holds the cause and no state, and its trajectory is rejected.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ REVERSAL_TOLERANCE_FACTOR = 1e4
 # Not frozen, though nobody writes to them: freezing would make the making of one as dear as a short step.
 @dataclass(slots=True)
 class Step[State]:
-    """The outcome of one step: a new state, or None and the reason.
+    """Outcome of one step: a new state, or None and the cause.
 
     Attributes
     ----------
@@ -103,7 +102,7 @@ class IntegratorBase[Flow, State](ABC):
             state = step.state
 
     def _leave(self, hamiltonian: Flow, state: State) -> None:
-        """Go on from a state that a path only passes through: what is large in it may be let go of."""
+        """Free large arrays of a state that a path only passes through."""
         del hamiltonian, state
 
 
@@ -165,7 +164,7 @@ class _ImplicitIntegrator(IntegratorBase[Any, Any]):
 
 
 class GeneralizedLeapfrog(_ImplicitIntegrator):
-    """The generalised leapfrog: the papers' integrator for a non-separable Hamiltonian.
+    """Generalised leapfrog, the papers' integrator for a position-dependent metric.
 
     The step is ``Φ_ε = C_{ε/2} ∘ B_ε ∘ A_{ε/2}`` with
 
@@ -173,17 +172,17 @@ class GeneralizedLeapfrog(_ImplicitIntegrator):
     (b) ``q' = q + ε/2 [G(q)⁻¹p' + G(q')⁻¹p']``, implicit in q';
     (c) ``p'' = p' - ε/2 ∂H/∂q(q', p')``, explicit.
 
-    (a) and (b) are solved with the factor of G(q) alone, O(n²) an iteration, so that a step costs one new
-    factorisation: that of G(q').
+    (a) and (b) need only the factor of G(q), at O(n²) per iteration. So a step costs one new factorisation, that of
+    G(q').
 
     Parameters
     ----------
     solver : AndersonSolver, optional
-        For (a) and (b); by default tolerance 1e-9, at most 100 iterations, depth 6.
+        Solver for (a) and (b). The default has tolerance 1e-9, at most 100 iterations and depth 6.
     check_reversibility : bool
-        Integrate every step back, with the factor of its end, and fail it where that does not lead to
-        its beginning. Without the check the sampler is only approximately exact: an implicit equation
-        can have several roots, and which one is found need not be mirrored on the way back.
+        Integrate every step back from its end, and reject it if that does not return to its start. An implicit
+        equation can have several solutions, and the way back may find another one. Without the check the draws are
+        only approximately right.
 
     References
     ----------
@@ -248,20 +247,19 @@ class GeneralizedLeapfrog(_ImplicitIntegrator):
 
 
 class ImplicitMidpoint(_ImplicitIntegrator):
-    """The implicit midpoint rule: more stable than the generalised leapfrog, more factorisations a step.
+    """Implicit midpoint rule: more stable than the generalised leapfrog, with more factorisations per step.
 
     ``q' = q + ε ∂H/∂p(q̄, p̄)``, ``p' = p - ε ∂H/∂q(q̄, p̄)`` with ``q̄ = (q + q')/2``, ``p̄ = (p + p')/2``.
-    The midpoint is found by iterating on its velocity. Every iterate factorises the metric at a new q̄; from
-    there the equations are solved, O(n²) an iteration, but for the trace term, which stays what it is at q̄
-    and is all that the next iterate has to mend.
+    The midpoint is found by iterating on its velocity. Each outer iteration factorises the metric at a new q̄. Inner
+    iterations then solve the equations with the trace term fixed at q̄, at O(n²) each.
 
     Parameters
     ----------
     solver : AndersonSolver, optional
-        For the midpoint and the half kicks; by default tolerance 1e-9, at most 100 iterations.
+        Solver for the midpoint and the half kicks. The default has tolerance 1e-9 and at most 100 iterations.
     check_reversibility : bool
-        Integrate every step back and fail it where that does not lead to its beginning. For this
-        integrator the check doubles the factorisations.
+        Integrate every step back from its end, and reject it if that does not return to its start. With this
+        integrator the check doubles the number of factorisations.
 
     References
     ----------

@@ -27,7 +27,7 @@ TINY = 1e-300
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The end of a fixed-point iteration.
+    """Result of a fixed-point iteration.
 
     Attributes
     ----------
@@ -51,27 +51,25 @@ class Solution:
 
 
 class AndersonSolver:
-    """Anderson acceleration of ``x = f(x)``, to a tolerance on the residual that is always checked.
+    """Solve ``x = f(x)`` by Anderson acceleration, to a tolerance on the residual.
 
-    Plain iteration diverges where the prior is strongly correlated (the top eigenvalue of G⁻¹ is
-    large); mixing the last few residuals by least squares converges there in a handful of evaluations.
-    What does not converge is begun anew with a shorter memory, from the same start, so that an
-    integrator's step back makes the same attempts. It never raises: what does not converge then says so.
+    Plain iteration diverges if the prior is strongly correlated. Anderson acceleration mixes the last few residuals by
+    least squares, and then converges in a few evaluations. If the first attempt does not converge, a second one begins
+    at the same start with a shorter memory. The solver never raises: its `Solution` says whether it converged.
 
     Parameters
     ----------
     tolerance : float
-        Bound on ``max |f(x) - x|``, in the units of x (in whitened coordinates: prior standard
-        deviations).
+        Bound on ``max |f(x) - x|``, in units of x (for the integrators: prior standard deviations).
     max_iter : int
-        The most evaluations of f in an attempt.
+        The most evaluations of f per attempt.
     depth : int
-        How many earlier residuals are mixed; 0 is plain iteration.
+        The number of earlier residuals that are mixed; 0 is plain iteration.
 
     Raises
     ------
     ConfigurationError
-        If an argument is out of its range.
+        An argument is out of range.
 
     References
     ----------
@@ -82,16 +80,16 @@ class AndersonSolver:
         self.tolerance = real_number("solver_tol", tolerance)
         if not 0.0 < tolerance < 1e-2:
             raise ConfigurationError(
-                f"solver_tol must lie in (0, 1e-2), got {tolerance}. An implicit step that is solved less "
-                "accurately is neither reversible nor volume preserving; 1e-9 is the default."
+                f"solver_tol must lie in (0, 1e-2), got {tolerance:g}. With a larger tolerance steps are no longer "
+                "reversible, and the draws are wrong. The default is 1e-9."
             )
         if depth < 0:
-            raise ConfigurationError(f"The solver's depth must be at least 0, got {depth}.")
+            raise ConfigurationError(f"depth must be at least 0, got {depth}. The default is 6.")
         self.max_iter = whole_number("solver_max_iter", max_iter)
         self.depth = int(depth)
 
     def solve(self, function: Callable[[Array], Array], start: Array) -> Solution:
-        """Iterate from `start` until the residual is within the tolerance or the evaluations run out."""
+        """Iterate from `start` until the residual is within the tolerance or evaluations run out."""
         first = self._attempt(function, start, self.depth)
         if first.converged or first.n_iter == 1 or self.depth <= SECOND_DEPTH:
             return first

@@ -67,9 +67,11 @@ class JitteredPath:
         for name in ("path_length", "jitter"):
             object.__setattr__(self, name, real_number(name, getattr(self, name)))
         if not (math.isfinite(self.path_length) and self.path_length > 0.0):
-            raise ConfigurationError(f"path_length must be positive and finite, got {self.path_length}.")
+            raise ConfigurationError(
+                f"path_length must be positive and finite, got {self.path_length:g}. The default is 1.7."
+            )
         if not 0.0 <= self.jitter < 1.0:
-            raise ConfigurationError(f"jitter must lie in [0, 1), got {self.jitter}.")
+            raise ConfigurationError(f"jitter must lie in [0, 1), got {self.jitter:g}. The default is 0.1.")
         object.__setattr__(self, "max_steps", whole_number("max_steps", self.max_steps))
 
     @property
@@ -110,9 +112,9 @@ class Transition[State]:
         Counted over the trajectory, failed steps included.
     reversal_error : float
         The largest over the steps that were checked; nan if none was.
-    n_astray : int
-        1 where a trajectory that follows another density than the posterior's was led to where that is not finite, or
-        lower by more than `MAX_ENERGY_ERROR`: a rejection, and no failure.
+    n_emulator_divergences : int
+        1 if a trajectory along an emulator ended where the posterior density is not finite, or lower by more than
+        `MAX_ENERGY_ERROR`. That is a rejection and no failure.
     """
 
     state: State
@@ -125,7 +127,7 @@ class Transition[State]:
     n_solver_iter: int = 0
     n_metric_evals: int = 0
     reversal_error: float = math.nan
-    n_astray: int = 0
+    n_emulator_divergences: int = 0
 
     def count(self, step: Step[Any]) -> None:
         """Add what one step reported."""

@@ -73,7 +73,7 @@ class Tempering:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.beta <= 1.0:
-            raise ConfigurationError(f"beta is an inverse temperature in [0, 1], got {self.beta}.")
+            raise ConfigurationError(f"beta, the inverse temperature, must lie in [0, 1], got {self.beta:g}.")
 
     @property
     def gaussian_part(self) -> GaussianSites | None:

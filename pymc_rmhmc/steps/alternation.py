@@ -71,7 +71,7 @@ def together(rounds: Sequence[Round], before: Sequence[Transition[Any]] = ()) ->
         failure=next((move.failure for move in moves if move.failure), Failure.NONE),
         n_steps=sum(move.n_steps for move in moves),
         n_metric_evals=sum(move.n_metric_evals for move in moves),
-        n_astray=sum(move.n_astray for move in moves),
+        n_emulator_divergences=sum(move.n_emulator_divergences for move in moves),
     )
 
 
@@ -276,7 +276,7 @@ class Alternation:
 
 
 def _led(outcome: Transition[Any]) -> Transition[Any]:
-    """A trajectory along the emulator: where that leads astray is not where the posterior is hard."""
+    """Count a divergence of the emulator apart from failures: it says nothing of the posterior."""
     if outcome.failure in (Failure.ENERGY, Failure.NON_FINITE):
-        outcome.failure, outcome.energy_error, outcome.n_astray = Failure.NONE, math.nan, 1
+        outcome.failure, outcome.energy_error, outcome.n_emulator_divergences = Failure.NONE, math.nan, 1
     return outcome

@@ -132,14 +132,13 @@ def _find(
         joint = f"the {plan.metric.name} metric takes latent values alone"
     if compile_kwargs and not isinstance(joint, str):
         raise ConfigurationError(
-            f"compile_kwargs={compile_kwargs!r} would change nothing: with hyperparameters taken in, all that is "
-            "compiled is called within trajectories, by code that Numba has compiled. Leave it out, or name the "
-            "latent variables alone in vars=[...]."
+            f"compile_kwargs={compile_kwargs!r} has no effect here: RMHMC samples hyperparameters together with the "
+            "latent values, and compiles all of that with Numba. Remove it, or name latent variables alone in vars=."
         )
     compiled = compile_model(structure, point, compile_kwargs, with_rest=isinstance(joint, str))
     if compile_kwargs and not compiled.rest_inputs:
         raise ConfigurationError(
-            f"compile_kwargs={compile_kwargs!r} would change nothing: no other step moves anything of the log density "
-            "beyond the latent values and their likelihood, which is what would be compiled. Leave it out."
+            f"compile_kwargs={compile_kwargs!r} has no effect here: no other step method updates any term that RMHMC "
+            "compiles. Remove it."
         )
     return FoundBlocks(structure, compiled, joint)

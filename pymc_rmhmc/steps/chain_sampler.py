@@ -26,6 +26,7 @@ from pymc_rmhmc.steps.movement import Movement
 from pymc_rmhmc.steps.options import Plan
 from pymc_rmhmc.steps.words import (
     advice_for,
+    barely_moves,
     cut_short,
     hardly_moved,
     in_model_words,
@@ -245,18 +246,17 @@ class ChainSampler(ABC):
         """
         if self.state.iteration >= ENOUGH_TUNING and self._part_of_path() < LEAST_OF_PATH:
             advice = advice_for(self.plan.metric, self._curvatures, prior_moves=self._prior_moves)
-            raise SamplingError(
-                f"{self.name}: after {self.state.iteration} tuning draws {self._path_words()}: {advice} If the "
-                "chain is right and no more than slow, raise max_steps or give n_steps."
-            )
+            path = path_in_words(self.plan.length, self.average_step_size())
+            raise SamplingError(barely_moves(self.name, self.state.iteration, path, advice))
 
     def remarks(self) -> str:
         """What makes the chain slow, in words; empty where nothing does.
 
         It may be that `max_steps` ends trajectories before their path does, or that sites could not be refitted.
         """
+        is_cut = self._part_of_path() < WHOLE_PATH
         said = [
-            cut_short(self.name, self._path_words()) if self._part_of_path() < WHOLE_PATH else "",
+            cut_short(self.name, self.plan.length, self.average_step_size()) if is_cut else "",
             sites_kept(self.name, self.state.dropped_refits, len(self.state.refits)),
             self._slowness(),
         ]
@@ -283,9 +283,6 @@ class ChainSampler(ABC):
     def _part_of_path(self) -> float:
         """What `max_steps` of the adapted steps cover of the path."""
         return 1.0 if self._adaptation is None else part_of_path(self.plan.length, self._adaptation.average)
-
-    def _path_words(self) -> str:
-        return path_in_words(self.plan.length, self.average_step_size())
 
     def where_refused(self) -> str:
         """Where the prior could last not be factorised, in words; empty if it always could."""

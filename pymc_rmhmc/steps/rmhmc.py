@@ -60,88 +60,89 @@ def _draws_to_tune(joint: JointModel) -> int:
 
 
 class RMHMC(BlockedStep):
-    """Riemannian manifold HMC for latent Gaussian models.
+    """Riemannian manifold HMC for latent Gaussian models: ``pm.sample(step=RMHMC())``.
 
-    Samples the latent values of Gaussian-process classification, log-Gaussian Cox processes, count and
-    robust regression and the like, and in the flat metric the continuous hyperparameters together with them,
-    in one chain. Latent vectors are GPs (on a grid too), MvNormals, random walks, autoregressions and areal models,
-    sums of them, and coefficients of linear predictors. Hyperparameters are taken in where no variable that is
-    left to others decides how latent values are read, and, for rows, where the likelihood is registered; at most 1000
-    of them. Otherwise the latent values are sampled given everything else, and the log says
-    why. What is not sampled here is left to PyMC's other steps.
+    Samples Gaussian-process classification, log-Gaussian Cox processes, count and robust regression, mixed models and
+    the like. The latent vectors may be GPs (also on a grid), MvNormals, random walks, autoregressions, areal models,
+    sums of these, and coefficients of a linear predictor.
+
+    By default the continuous hyperparameters are sampled together with the latent values. Where that is not possible,
+    the latent values are sampled given everything else, and the log says why. PyMC's other steps sample all that is
+    left. `describe` tells beforehand what will be done.
 
     Parameters
     ----------
     vars : list of variables or names, optional
-        By default every latent Gaussian block of the model, and every continuous free variable that a block's
-        mean, covariance or likelihood depends on. Latent variables alone are sampled given everything else;
-        hyperparameters named beside them are sampled with them, and those not named are left.
+        The variables to sample. By default every latent Gaussian vector of the model, and every continuous variable
+        that its mean, covariance or likelihood depends on. If you name latent vectors alone, RMHMC samples them given
+        everything else. If you also name hyperparameters, it samples these too, and no others.
     metric : {"auto", "flat", "hessian", "fisher", "softabs"} or metric, default "auto"
-        "flat" is ``W̄ + K⁻¹`` with constant sites and an exact Gaussian flow, and what "auto" takes;
-        "hessian" and "fisher" are the position-dependent ``W(f) + K⁻¹``; "softabs" is for likelihoods
-        that are not registered. These three sample latent values alone.
+        "auto" is "flat": a constant metric, exact and by far the fastest. "hessian" and "fisher" are the
+        position-dependent metrics of the papers below. "softabs" is a position-dependent metric for likelihoods that
+        are not registered. Position-dependent metrics sample latent values alone.
     integrator : {"generalized_leapfrog", "implicit_midpoint"} or integrator, optional
-        For the position-dependent metrics; the generalised leapfrog by default.
+        Integrator for the position-dependent metrics; by default the generalised leapfrog.
     step_size : float, optional
-        Given: fixed, with no adaptation, and at most as long as a path; with `path_length` each path is divided into
-        equal steps of at most this, of which `max_steps` must be able to walk it; with `n_steps` it is exactly this. By
-        default found by dual averaging, in the flat metric up to a path of 1.7.
+        A fixed step size, no longer than a path. By default it is adapted in tuning. With `path_length`, each path is
+        divided into equal steps of at most this size. With `n_steps`, each step has exactly this size.
     target_accept : float, optional
-        The acceptance that the step size is adapted to, in (0, 1); by default 0.9 for the flat metric and
-        0.8 for the others, and for latent values that move in turn with hyperparameters; and by default, in the
-        flat metric, half of the proposals are enough where steps would be shorter than a hundredth of the path and
-        `max_steps` of them not cover it.
+        The acceptance that the step size is adapted to, in (0, 1). By default 0.9 for the flat metric and 0.8 for the
+        others. Raise it for smaller steps and fewer failures: ``RMHMC(target_accept=0.95)``. By default the flat
+        metric settles for 0.5 where its steps would otherwise be too short to cover a path.
     path_length : float, optional
-        The mean length of a trajectory in the Hamiltonian's time, in which a period is about 2π; 1.7 by
-        default, a little over a quarter of a period. Moves of a likelihood's own parameters with the latent values
-        held have a length of their own.
+        Mean length of a trajectory, in units of the Hamiltonian's time, where a period is about 2π. The default is
+        1.7, a little over a quarter of a period.
     n_steps : int, optional
-        Exactly so many steps a trajectory, with no jitter; in place of `path_length`. In the flat metric more of them
-        are shorter ones, where they are tuned: see `step_size`.
+        Take exactly this many steps per trajectory, without jitter. Give this or `path_length`, not both.
     jitter : float, optional
-        Path lengths are uniform in ``path_length (1 ± jitter)``; 0.1 by default.
+        Path lengths are uniform in ``path_length * (1 ± jitter)``. The default is 0.1.
     max_steps : int, optional
-        The most steps in a trajectory; 100 by default.
-    init : {"auto", "laplace", "keep"}
-        "laplace" starts from a draw of the Gaussian approximation that the chain begins with (Laplace's, with
-        hyperparameters a variational one), "keep" from the given point. "auto" is
-        "laplace" if the chain's first point is the model's own initial point and no variable that is
-        sampled here has an `initval`. A step cannot know whether `initvals` were given: a start that equals the
-        default needs "keep".
+        The most steps in a trajectory; longer ones end early. The default is 100.
+    init : {"auto", "laplace", "keep"}, default "auto"
+        Where a chain starts. "laplace" starts it from a draw of a Gaussian approximation of the posterior, "keep" from
+        the point that `pm.sample` gives. "auto" is "laplace", unless you chose a start with `initvals` or `initval`.
+        To start exactly at the model's default point, use "keep".
     solver_tol : float, optional
-        Largest residual of the implicit equations, in prior standard deviations; 1e-9 by default.
+        Tolerance of the implicit equations, in prior standard deviations. The default is 1e-9.
     solver_max_iter : int, optional
-        The most evaluations in each of the solver's two attempts; 100 by default.
+        The most iterations in each of the solver's two attempts. The default is 100.
     check_reversibility : bool, optional
-        Integrate every implicit step back and reject where that does not return; on by default. Without
-        it the sampler is approximate.
+        Integrate every implicit step back, and reject it if that does not return to its start. On by default. Without
+        this check the draws are only approximately right.
     blas_threads : int or None, default 1
-        BLAS threads for as long as a chain runs; None leaves them alone.
+        Number of BLAS threads while a chain runs. None changes nothing.
     model : pymc.Model, optional
-        The model in context by default.
+        The model; by default the one in context.
     rng : int or numpy.random.Generator, optional
-        PyMC gives each chain its own.
+        `pm.sample` gives each chain its own; use its ``random_seed`` instead.
     initial_point : dict, optional
-        Where the model is first evaluated, by value variable; those not given are as in the model's initial point.
+        Values by value variable at which the model is first evaluated, to check it. By default the model's initial
+        point. It is not where chains start: use ``pm.sample(initvals=...)`` for that.
     compile_kwargs : dict, optional
-        For PyTensor's function of the log density beyond the blocks, where latent values alone are sampled and other
-        steps move something of it. What a trajectory calls is compiled with Numba, and takes none.
+        Options for compiling those terms of the model's log density that other steps move. RMHMC compiles them only
+        if it samples latent values alone. Everything else is compiled with Numba, without options.
     blocked : bool, default True
-        Must be true: a block is sampled together.
+        Must be true, since RMHMC moves all its variables together.
 
     Raises
     ------
     ConfigurationError
-        An option is unknown, out of range, contradicts another or would have no effect.
+        An option is unknown, out of range, contradicts another or has no effect.
     UnsupportedModelError, UnsupportedLikelihoodError
-        The variables are not a latent Gaussian block, or their likelihood cannot be read.
+        The model has no latent Gaussian vector, or its likelihood cannot be read.
     CovarianceError
-        A covariance that does not depend on other variables is not positive definite; or, in `pm.sample`, one that
-        depends on hyperparameters is not at a chain's starting point.
+        A covariance is not positive definite: a constant one when the step is built, or one that depends on
+        hyperparameters at a chain's first point.
     DataError
-        Inputs are not finite or data are out of their distribution's support.
+        Inputs are not finite, or data are outside the support of their distribution.
     SamplingError
-        In `pm.sample`: tuning has ended, and with the steps that are accepted a chain would hardly move.
+        In `pm.sample`, at the end of tuning: the chain would barely move.
+
+    Notes
+    -----
+    At most 1000 hyperparameters are sampled together with the latent values, from ``default_tune_steps`` of tuning:
+    200 draws for latent values alone, 300 with hyperparameters, or 600 if these need no new factorisation of a
+    covariance, and at least 3 for each hyperparameter.
 
     References
     ----------
@@ -196,8 +197,8 @@ class RMHMC(BlockedStep):
     ) -> None:
         if not blocked:
             raise ConfigurationError(
-                "blocked=False would give every variable a sampler of its own, but RMHMC moves a block together: "
-                "leave it out, or make one RMHMC(vars=[...]) for each block."
+                "blocked=False is not possible, because RMHMC moves all its variables together. Remove it, or give one "
+                "step for each latent vector: step=[RMHMC(vars=[\"f\"]), RMHMC(vars=[\"g\"])]."
             )
         options = Options(
             metric=metric, integrator=integrator, step_size=step_size, target_accept=target_accept,
@@ -235,12 +236,12 @@ class RMHMC(BlockedStep):
 
     @staticmethod
     def competence(var: Any, has_grad: bool) -> Competence:
-        """Opt-in only: PyMC never assigns it by itself."""
+        """Return INCOMPATIBLE: PyMC never chooses this step by itself."""
         return Competence.INCOMPATIBLE
 
     @property
     def chains(self) -> list[ChainState]:
-        """The state of each block's chain; what `sampling_state` saves."""
+        """State of each block's chain, which `sampling_state` saves."""
         return [sampler.state for sampler in self._samplers]
 
     @chains.setter
@@ -249,13 +250,12 @@ class RMHMC(BlockedStep):
             sampler.restore(state)
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
-        """Begin a chain: its random numbers, its length, and a look at data that may have changed.
+        """Begin a chain: take its random numbers and length, and check data that may have changed.
 
         Raises
         ------
         DataError
-            If `pm.set_data` has changed a shape since the step was built, or brought values that are not
-        finite.
+            If `pm.set_data` has changed a shape since the step was built, or has set values that are not finite.
         """
         super().setup_chain(rng, tune, draws)
         for block, shapes in zip(self._compiled.blocks, self._shapes, strict=True):
@@ -272,7 +272,7 @@ class RMHMC(BlockedStep):
         self._threads.hold()
 
     def step(self, point: Point) -> tuple[Point, list[dict[str, Any]]]:
-        """One draw: read the point, move every block, write the values, report."""
+        """Make one draw: read the point, move every block, write the values, report."""
         before = COMPILING.seconds
         try:
             with COMPILING.announced(None if self._has_announced else self._announce):

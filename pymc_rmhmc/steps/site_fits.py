@@ -27,7 +27,7 @@ def new_fit(metric: Any, n_sites: int) -> SiteFit:
     made = SiteRegression(n_sites) if metric.site_fit is None else metric.site_fit(n_sites)
     if not isinstance(made, SiteFit):
         raise ConfigurationError(
-            f"site_fit made a {type(made).__name__} of {n_sites} sites, not a SiteFit: give a subclass of "
+            f"site_fit({n_sites}) returned a {type(made).__name__}, not a SiteFit. Give a subclass of "
             "pymc_rmhmc.approximation.SiteFit."
         )
     return made
@@ -46,8 +46,8 @@ def fitted_sites(fit: SiteFit, held: GaussianSites) -> GaussianSites | None:
         return None
     if not isinstance(found, GaussianSites):
         raise ConfigurationError(
-            f"{type(fit).__name__}.fit gave a {type(found).__name__}: it must give GaussianSites, or None to keep the "
-            "sites as they are."
+            f"{type(fit).__name__}.fit returned a {type(found).__name__}. It must return GaussianSites, or None to "
+            "keep the sites."
         )
     shape = held.linear.shape
     for name, values in (("linear", found.linear), ("precision", found.precision)):
@@ -58,13 +58,13 @@ def fitted_sites(fit: SiteFit, held: GaussianSites) -> GaussianSites | None:
             wrong = f"is not finite for {np.count_nonzero(~np.isfinite(values))} of them"
         if wrong:
             raise ConfigurationError(
-                f"{type(fit).__name__}.fit gave sites whose {name} {wrong}: it must be an array {shape} of finite "
-                "numbers. Return None to keep the sites as they are."
+                f"{type(fit).__name__}.fit returned sites whose {name} {wrong}. It must be an array {shape} of finite "
+                "numbers. Return None to keep the sites."
             )
     if (found.precision < 0.0).any():
         raise ConfigurationError(
-            f"{type(fit).__name__}.fit gave sites with negative precisions, which with the prior need not make a "
-            "Gaussian: clip them at 0."
+            f"{type(fit).__name__}.fit returned sites with negative precisions, with which the approximation need not "
+            "be a Gaussian. Clip them at 0."
         )
     return found
 

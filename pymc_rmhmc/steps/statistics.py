@@ -35,7 +35,7 @@ STATISTICS: dict[str, tuple[Any, Any]] = {
     "reversal_error": (np.float64, []),
     "n_solver_iter": (np.int64, []),
     "n_metric_evals": (np.int64, []),
-    "n_astray": (np.int64, []),
+    "n_emulator_divergences": (np.int64, []),
     "accepted": (np.float64, []),  # as Metropolis has it
     "warning": (SamplerWarning, None),
 }
@@ -59,7 +59,7 @@ def block_statistics(outcomes: Sequence[Transition[Any]]) -> dict[str, Any]:
         "reversal_error": outcome.reversal_error,
         "n_solver_iter": outcome.n_solver_iter,
         "n_metric_evals": outcome.n_metric_evals,
-        "n_astray": outcome.n_astray,
+        "n_emulator_divergences": outcome.n_emulator_divergences,
         "accepted": float(outcome.accepted),
     }
 
@@ -109,21 +109,24 @@ class FailureCount:
         return self.n_draws >= ALARM_MIN_DRAWS and self.counts.get(failure, 0) > ALARM_RATE * self.n_draws
 
     def warning(self, refused: str = "", remarks: str = "") -> SamplerWarning | None:
-        """What to say at the end of a chain, None if all went well.
+        """Return the message for the end of a chain; None if all went well.
 
         Parameters
         ----------
         refused : str
-            Where a covariance had no factor the last time, in words.
+            Where a covariance was last not positive definite.
         remarks : str
-            What makes the chain slow, in words.
+            Further messages, on causes of slow sampling.
         """
         advice = failure_advice(self.counts, self.n_draws)
         level = "info" if advice is None and not remarks else "warn"
         lost = self.counts.get(Failure.NOT_POSITIVE_DEFINITE, 0)
         if advice is None and lost:
-            advice = f"RMHMC: {lost} of {self.n_draws} trajectories met a covariance or metric without a factor."
+            advice = (
+                f"RMHMC: {lost} of {self.n_draws} trajectories failed because a covariance or metric was not positive "
+                "definite. This is harmless while it is rare."
+            )
         if advice is not None and refused and lost:
-            advice += f" The covariance had no factor at {refused}, the last time."
+            advice += f" The covariance was last not positive definite at {refused}."
         said = " ".join(filter(None, (advice, remarks)))
         return SamplerWarning(WarningType.BAD_PARAMS, said, level) if said else None

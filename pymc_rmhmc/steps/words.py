@@ -1,7 +1,8 @@
-"""What a chain says of itself: of a path that its steps do not cover, of sites, of what to do instead."""
+"""Messages of a chain: steps too short for the path, refits that were dropped, and the remedies."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,28 +14,40 @@ from pymc_rmhmc.diagnostics.failures import ADVICE
 from pymc_rmhmc.dynamics.trajectory import JitteredPath, Length
 from pymc_rmhmc.errors import Failure
 
-__all__ = ["advice_for", "cut_short", "hardly_moved", "in_model_words", "in_words", "listed", "never_moved",
-    "part_of_path", "path_in_words", "sites_kept", "stood_still"]
+__all__ = [
+    "advice_for",
+    "barely_moves",
+    "cut_short",
+    "hardly_moved",
+    "in_model_words",
+    "in_words",
+    "listed",
+    "never_moved",
+    "part_of_path",
+    "path_in_words",
+    "sites_kept",
+    "stood_still",
+]
 
 type Point = dict[str, np.ndarray]
 
 MOST_SAID = 10
-HOPELESS = "the metric does not fit the posterior. Reparametrise the model, or sample it with NUTS."
+HOPELESS = "The metric does not fit this posterior. Reparametrize the model, or use NUTS."
 HOPELESS_SITES = (
-    "the constant Gaussian sites of the flat metric do not fit the likelihood, which has several modes in a latent "
-    "value, or is far from log-concave. "
+    "The flat metric's Gaussian approximation does not fit this likelihood, which has several modes in a latent value "
+    "or is far from log-concave. "
 )
 HOPELESS_PRIOR = (
-    "the posterior is not what the flat metric takes it for, although the likelihood is log-concave. Look at the "
-    "values of the hyperparameters in tuning: a prior may allow some at which the covariance is next to singular, or "
-    "explodes. Give narrower priors, or sample all of it with NUTS."
+    "The likelihood is log-concave, so the prior is the probable cause. It may allow hyperparameters at which the "
+    "covariance is almost singular or an autoregression explodes. Narrow the priors of the hyperparameters, or use "
+    "NUTS."
 )
 # Of the curvatures that a likelihood may give, those that are positive where it has several modes.
 ALWAYS_POSITIVE = ("fisher", "softabs")
 
 
 def in_words(values: Point) -> str:
-    """Values by name; of long arrays only how many they are."""
+    """Return values by name; of long arrays only their length."""
     said = [np.round(v, 3).tolist() if np.size(v) <= MOST_SAID else f"({np.size(v)} values)" for v in values.values()]
     return ", ".join(f"{name} = {value}" for name, value in zip(values, said, strict=True))
 
@@ -46,34 +59,45 @@ def listed(names: Sequence[str]) -> str:
 
 
 def part_of_path(length: Length, step_size: float) -> float:
-    """What `max_steps` steps cover of the path; all of it where the number of steps is the user's."""
+    """Return the part of the path that `max_steps` steps cover; 1 or more if the user chose the number of steps."""
     return step_size / length.covering if isinstance(length, JitteredPath) else 1.0
 
 
 def path_in_words(length: Length, step_size: float) -> str:
-    """How far trajectories get, where `max_steps` ends them."""
+    """Say how far trajectories get before `max_steps` ends them."""
     assert isinstance(length, JitteredPath)
     return (
-        f"only steps of {step_size:.2g} are accepted, and {length.max_steps} of them cover "
-        f"{length.max_steps * step_size:.2g} of a path of {length.path_length:.2g}"
+        f"the step size is {step_size:.2g}, so max_steps={length.max_steps} covers only "
+        f"{length.max_steps * step_size:.2g} of path_length={length.path_length:.2g}"
     )
 
 
-def cut_short(name: str, path: str) -> str:
-    """That `max_steps` ends trajectories before their path does."""
+def barely_moves(name: str, n_draws: int, path: str, advice: str) -> str:
+    """Say that a chain would barely move, and give the remedy."""
     return (
-        f"{name}: {path}, so that it is cut short. The chain is right and slow: raise max_steps, reparametrise the "
-        "model, or try another metric."
+        f"{name}: after {n_draws} tuning draws {path}, and the chain would barely move. {advice} If slow sampling is "
+        "acceptable, raise max_steps or give n_steps."
+    )
+
+
+def cut_short(name: str, length: Length, step_size: float) -> str:
+    """Say that `max_steps` ends trajectories early, and which number would not."""
+    assert isinstance(length, JitteredPath)
+    enough = math.ceil(length.path_length * (1.0 + length.jitter) / step_size)
+    return (
+        f"{name}: {path_in_words(length, step_size)}. The draws are correct, but the chain is slow. Raise the limit "
+        f"with RMHMC(max_steps={enough}), reparametrize the model, or try another metric."
     )
 
 
 def sites_kept(name: str, n_dropped: int, n_refits: int) -> str:
-    """That sites which tuning found could not be taken; empty where all were."""
+    """Say that refits in tuning could not be used; empty if all could."""
     if not n_dropped:
         return ""
     return (
-        f"{name}: in tuning the log density was not finite with the sites that draws gave ({n_dropped} of {n_refits} "
-        "times), and the sites before were kept. The chain is right, and may be slow."
+        f"{name}: {n_dropped} of {n_refits} refits of the Gaussian approximation in tuning gave no finite log density "
+        "and were dropped. The draws are correct, but the chain may be slow. Give pm.sample a larger tune=, and check "
+        "site_fit if it is your own."
     )
 
 
@@ -90,7 +114,7 @@ def stood_still(name: str, failures: Sequence[Failure]) -> str:
     else:
         ((cause, count),) = causes.most_common(1)
         meaning, remedy = ADVICE[cause]
-        why = f"{count} of their trajectories failed because {meaning} ({cause.name}). To do: {remedy}."
+        why = f"{count} of their trajectories failed because {meaning} ({cause.name}). {remedy}"
     return f"{name}: no value changed in the last {len(failures)} tuning draws, so the chain stands still. {why}"
 
 
@@ -112,7 +136,7 @@ def hardly_moved(label: str, effective: float, n_draws: int) -> str:
 
 
 def advice_for(metric: Any, curvatures: Callable[[], set[str]], *, prior_moves: bool) -> str:
-    """What to sample with in place of a hopeless metric: one for which the likelihood has a curvature, or NUTS."""
+    """Return what to use in place of a hopeless metric: one that fits the likelihood's curvature, or NUTS."""
     if not metric.uses_sites:
         return HOPELESS
     # A likelihood has a Hessian for a curvature only where that is never negative.
@@ -120,8 +144,8 @@ def advice_for(metric: Any, curvatures: Callable[[], set[str]], *, prior_moves: 
         return HOPELESS_PRIOR if prior_moves else HOPELESS
     metrics = [kind for kind in ALWAYS_POSITIVE if kind in curvatures()]
     if not metrics:
-        return f"{HOPELESS_SITES}Sample it with NUTS."
+        return f"{HOPELESS_SITES}Use NUTS."
     return (
-        f'{HOPELESS_SITES}Sample the latent values with metric="{metrics[0]}" (and hyperparameters with '
-        "PyMC's own steps beside it), or all of it with NUTS."
+        f'{HOPELESS_SITES}Sample the latent values with RMHMC(metric="{metrics[0]}"), which leaves hyperparameters to '
+        "PyMC's other steps, or use NUTS for all."
     )

@@ -431,8 +431,8 @@ def test_a_users_own_likelihood_is_read_and_compiled():
 @pytest.mark.parametrize(
     ("options", "gives", "says"),
     [
-        ({"kinds": ["fisher", "hessian"]}, {"b"}, "kinds names hessian, but the function gives fisher"),
-        ({"kinds": ["fisher"], "parameters": ["b", "c"]}, {"b"}, "parameters names c, but `read` gives b"),
+        ({"kinds": ["fisher", "hessian"]}, {"b"}, "kinds names hessian, but the function returns fisher"),
+        ({"kinds": ["fisher"], "parameters": ["b", "c"]}, {"b"}, "parameters names c, but `read` returns b"),
         ({"kinds": ["fisher"]}, None, "must return LikelihoodTerms, not tuple"),
     ],
 )

@@ -431,7 +431,8 @@ def test_advice_is_given_for_what_matters_alone():
     assert failure_advice({Failure.SOLVER: 1}, 100) is None
     text = failure_advice({Failure.SOLVER: 3, Failure.NOT_POSITIVE_DEFINITE: 9}, 100)
     assert "12 of 100" in text
-    assert "jitter" in text
+    assert "jitter=1e-4" in text
+    assert "RMHMC(target_accept=0.95)" in failure_advice({Failure.ENERGY: 9}, 100)
     assert set(ADVICE) == set(Failure) - {Failure.NONE}
 
 
@@ -442,8 +443,8 @@ def test_a_covariance_that_was_lost_once_is_told_without_alarm():
     told = count.warning("ls_log__ = 3.0")
     assert told.level == "info"
     assert told.message == (
-        "RMHMC: 1 of 1000 trajectories met a covariance or metric without a factor. "
-        "The covariance had no factor at ls_log__ = 3.0, the last time."
+        "RMHMC: 1 of 1000 trajectories failed because a covariance or metric was not positive definite. This is "
+        "harmless while it is rare. The covariance was last not positive definite at ls_log__ = 3.0."
     )
     assert count.warning("", "It is cut short.").level == "warn"
     assert FailureCount().warning() is None

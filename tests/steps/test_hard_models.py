@@ -293,8 +293,8 @@ def test_a_covariance_that_is_lost_at_some_hyperparameters_is_a_counted_rejectio
     # After so little tuning a target of its own keeps steps short and refusals rare.
     idata = run(build, tune=200) if in_turns else run(build, tune=100, target_accept=0.9)
     assert float(idata.posterior["rho"].min()) > -1.0 / 3.0
-    said = "could not be factorised" if in_turns else "met a covariance or metric without a factor"  # often, or seldom
-    assert re.search(rf"{said}.* had no factor at rho_interval__ = -?\d", caplog.text)
+    said = "Add jitter" if in_turns else "harmless while it is rare"  # often, or seldom
+    assert re.search(rf"{said}.* last not positive definite at rho_interval__ = -?\d", caplog.text)
     assert float(idata.posterior["rho"].std()) > 0.05
     stats = idata.sample_stats
     lost = stats["failure"] == Failure.NOT_POSITIVE_DEFINITE
@@ -341,8 +341,8 @@ def phases():
 def test_a_chain_that_stands_still_under_a_log_concave_likelihood_is_told_of_the_prior(monkeypatch, sampled):
     """Its sites fit; no other metric is of use. Of a prior that stands still there is nothing to say."""
     monkeypatch.setattr(ChainSampler, "_part_of_path", lambda self: 0.01)
-    of_prior = r"the likelihood is log-concave.*covariance is next to singular.*NUTS"
-    says = of_prior if sampled else "does not fit the posterior. Reparametrise the model, or sample it with NUTS"
+    of_prior = r"The likelihood is log-concave.*covariance is almost singular.*NUTS"
+    says = of_prior if sampled else "does not fit this posterior. Reparametrize the model, or use NUTS"
     with pytest.raises(SamplingError, match=f"{says}.*raise max_steps or give n_steps"):
         draw(poisson_model(sampled=sampled), tune=100)
 
@@ -368,7 +368,7 @@ def test_sites_that_are_hopeless_are_an_error_that_says_what_to_use(phases, fixe
             pm.Laplace("y", mu=f, b=1.0, observed=np.sin(6.0 * X[:, 0]))
         else:  # not registered
             pm.VonMises("y", mu=3000.0 * f, kappa=2.0, observed=np.sin(6.0 * X[:, 0]))
-    says = rf'f: after 100 tuning draws only steps of .* accepted.*several modes.*with metric="{metric}" \(and .*NUTS'
+    says = rf'f: after 100 tuning draws the step size is .*several modes.*with RMHMC\(metric="{metric}"\).*NUTS'
     with model:
         step = RMHMC()
     # Of latent values alone half of the chains find one of the modes, and sites for it, and stay there: that takes a

@@ -181,7 +181,7 @@ def test_a_lasting_chart_takes_the_representation_with_the_cheaper_steps(n_sites
 def test_a_curvature_that_the_likelihood_lacks_is_an_error():
     stated, family = problem("centred", "student_t", N)
     target = LatentTarget(SiteChart(FactorizedPrior(stated)), family)
-    with pytest.raises(ConfigurationError, match='no "hessian".*fisher'):
+    with pytest.raises(ConfigurationError, match=r'no "hessian".*Use RMHMC\(metric="fisher"\)'):
         LatentMetric(target, "hessian")
 
 

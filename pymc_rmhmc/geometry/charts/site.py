@@ -52,14 +52,14 @@ def residual_of_sites(
 
 @dataclass(frozen=True, slots=True)
 class GaussianSites:
-    """One Gaussian factor ``exp(b η - ½ w̄ η²)`` a site.
+    """One Gaussian factor ``exp(b η - ½ w̄ η²)`` for each value η that the likelihood reads.
 
     Attributes
     ----------
     linear : (n,) array
         b.
     precision : (n,) array
-        w̄. Negative values are allowed as long as the chart's E stays positive definite.
+        w̄. A negative value is allowed if prior times sites is still a Gaussian.
     """
 
     linear: Array

@@ -22,40 +22,39 @@ MOST_SITES = 2
 
 
 class FlatMetric:
-    """``W̄ + K⁻¹``, with sites W̄ that are fitted in tuning and constant for the draws.
+    """Constant metric ``W̄ + K⁻¹``: the default, and the fastest on every problem measured.
 
-    The fastest exact choice for latent Gaussian blocks, and what ``metric="auto"`` takes: O(n²) a step where
-    hyperparameters are fixed. Where they are sampled with the latent values and K moves, a step of both together
-    costs about 2n³ flops and what the kernel's own derivative takes (`pymc_rmhmc.geometry.joint`), and a step of the
-    latent values alone O(n²); the hyperparameters' mass matrix is constant, and refitted with the sites.
-    The sites begin as the Laplace approximation's, and where hyperparameters are sampled as those of a variational
-    one; in tuning windows they are refitted to the draws. Any sites give an exact sampler; poor ones cost acceptance.
+    Each likelihood term is approximated by a Gaussian curve in the value that it reads, a *site*. W̄ holds the
+    sites' curvatures, and K is the covariance of the prior. The sites are fitted in tuning and constant for the draws.
+    The draws are exact with any sites. Sites that fit badly cost acceptance, not correctness.
 
     Parameters
     ----------
     refit : bool
-        Refit the sites to warm-up draws. If not, those of the beginning stay, and so do hyperparameters' mass matrix
-        and the way they move: in joint trajectories, without an emulator.
+        If true, refit the sites in tuning to the draws made so far. If false, keep those from the start of the chain,
+        and the hyperparameters' mass matrix with them. False also turns the emulator off.
     site_fit : callable, optional
-        What refits them: a subclass of `pymc_rmhmc.approximation.SiteFit`, or another function of the number of sites
-        that makes such an object for each tuning window. The default is `pymc_rmhmc.approximation.SiteRegression`, and
-        where hyperparameters are sampled a trend of the sites with them (`pymc_rmhmc.approximation.site_trend`), where
-        the draws show that it is worth it. Sites of your own fit follow no trend.
+        A class or function that takes the number of sites and returns a `SiteFit`. It refits the sites in tuning. By
+        default `SiteRegression`; with free hyperparameters, sites that also follow an amplitude if that helps.
     emulate : bool
-        Where hyperparameters are sampled with the latent values: emulate their marginal density in tuning, and let the
-        two move in turns, the hyperparameters along the emulator (`pymc_rmhmc.approximation.emulation`). It is fitted
-        after six tenths of tuning, and chooses the hyperparameters' mass matrix; the sites are refitted once more after
-        eight. Where that is not done or tuning shows that it does not pay, for coefficients, and with `n_steps` or
-        `step_size`, they move in joint trajectories.
+        With free hyperparameters: if true, fit an emulator of their marginal density in tuning. Hyperparameters and
+        latent values then move in turns, which is faster when a covariance has to be factorised again for each new
+        value. If false, both move in one trajectory. They also do so with coefficients, with more than eleven
+        hyperparameters, with `step_size` or `n_steps`, or if tuning shows that turns are not accepted.
 
     Raises
     ------
     ConfigurationError
-        If `site_fit` is not callable, or is given although nothing is refitted.
+        If `site_fit` cannot be called, or is given with ``refit=False``.
+
+    Notes
+    -----
+    With fixed hyperparameters a step costs O(n²) operations. With free ones, a joint step costs about 2n³ and the
+    derivative of the covariance, and a step of the latent values alone O(n²).
 
     References
     ----------
-    Girolami and Calderhead (2011), section 9: the constant metric of the log-Gaussian Cox process.
+    Girolami and Calderhead (2011), section 9, for the constant metric of the log-Gaussian Cox process.
 
     Examples
     --------
@@ -74,11 +73,11 @@ class FlatMetric:
     ) -> None:
         if site_fit is not None and not callable(site_fit):
             raise ConfigurationError(
-                "site_fit must make a SiteFit from the number of sites, such as the class SiteRegression, got "
-                f"{site_fit!r}."
+                f"site_fit={site_fit!r} cannot be called. Give a class or function that takes the number of sites and "
+                "returns a SiteFit, such as SiteRegression."
             )
         if site_fit is not None and not refit:
-            raise ConfigurationError("site_fit refits the sites, but refit=False keeps them: leave one of them out.")
+            raise ConfigurationError("site_fit would never be used, because refit=False keeps the sites. Remove one.")
         self.refit, self.site_fit, self.emulate = bool(refit), site_fit, bool(emulate)
 
     def __repr__(self) -> str:
@@ -86,7 +85,7 @@ class FlatMetric:
         return f"FlatMetric(refit={self.refit}, {fit}emulate={self.emulate})"
 
     def hamiltonian(self, target: LatentTarget) -> GaussianHamiltonian | SpannedHamiltonian | SiteHamiltonian:
-        """The Hamiltonian of a target in this metric, in the form whose steps are cheapest."""
+        """Return the Hamiltonian of a target in this metric, in the form with the cheapest steps."""
         predictor = target.chart.predictor
         # ΦΦᵀ costs O(n³) once; a step then reads n²/2 numbers, where Φ and Φᵀ are 2nk (n² if triangular).
         if not target.chart.lasting or predictor.n_sites > MOST_SITES * predictor.n_latent:

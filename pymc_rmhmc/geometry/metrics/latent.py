@@ -36,7 +36,7 @@ type Array = NDArray[np.float64]
 
 
 class _CurvatureMetric:
-    """The choice of one kind of curvature for `LatentMetric`; the kinds differ in nothing else."""
+    """Base of the metrics that differ only in the kind of curvature."""
 
     name: str
     uses_sites = False
@@ -58,9 +58,10 @@ class _CurvatureMetric:
 
 
 class HessianMetric(_CurvatureMetric):
-    """``G(f) = W(f) + K⁻¹`` with the observed curvature ``W = -ℓ''``, for log-concave likelihoods.
+    """Position-dependent metric ``G(f) = W(f) + K⁻¹`` with the observed curvature ``W = -ℓ''`` of the likelihood.
 
-    With `GeneralizedLeapfrog` it is the papers' sampler.
+    The likelihood must be log-concave in the latent values. With `GeneralizedLeapfrog` this is the sampler of the
+    papers. It samples latent values alone, and is much slower than `FlatMetric` on every problem measured.
 
     References
     ----------
@@ -77,9 +78,10 @@ class HessianMetric(_CurvatureMetric):
 
 
 class FisherMetric(_CurvatureMetric):
-    """``G(f) = W(f) + K⁻¹`` with the expected curvature, the Fisher information, of the likelihood.
+    """Position-dependent metric ``G(f) = W(f) + K⁻¹`` with W the Fisher information of the likelihood.
 
-    It is never negative, and so serves likelihoods that are not log-concave (StudentT, for one).
+    The Fisher information is never negative, so this metric also suits likelihoods that are not log-concave, such as
+    StudentT. It samples latent values alone.
 
     References
     ----------
@@ -96,7 +98,9 @@ class FisherMetric(_CurvatureMetric):
 
 
 class SoftAbsCurvatureMetric(_CurvatureMetric):
-    """``G(f) = W(f) + K⁻¹`` with ``w = ℓ'' coth(α ℓ'')``: for likelihoods that are not registered.
+    """Position-dependent metric ``G(f) = W(f) + K⁻¹`` with ``w = ℓ'' coth(α ℓ'')``, a smooth form of ``abs(ℓ'')``.
+
+    It is for likelihoods that are not registered. It samples latent values alone.
 
     References
     ----------
@@ -126,12 +130,13 @@ class LatentMetric:
     def __init__(self, target: LatentTarget, kind: str) -> None:
         if kind not in target.likelihood.kinds:
             raise ConfigurationError(
-                f'The likelihood has no "{kind}" curvature; it gives {", ".join(target.likelihood.kinds)}. '
-                "A Hessian serves only where the likelihood is log-concave in the latent values."
+                f'The likelihood has no "{kind}" curvature. It has: {", ".join(target.likelihood.kinds)}. '
+                'Only a likelihood that is log-concave in the latent values has "hessian". '
+                f'Use RMHMC(metric="{target.likelihood.kinds[0]}").'
             )
         if target.residual_sites is not None:
             raise ConfigurationError(
-                "The chart's sites differ from the target's Gaussian part: build the chart from "
+                "The chart's sites differ from the target's Gaussian part. Build the chart from "
                 "Tempering.gaussian_part."
             )
         self.target = target

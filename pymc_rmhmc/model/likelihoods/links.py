@@ -28,7 +28,7 @@ __all__ = ["GATHERS", "equals", "strip", "undo_cloglog", "undo_log", "undo_logit
 
 
 def undo_logit(p: TensorVariable) -> TensorVariable | None:
-    """η of ``sigmoid(η)`` or ``1 / (1 + exp(-η))``."""
+    """Return η of ``sigmoid(η)`` or ``1 / (1 + exp(-η))``; None if it is neither."""
     inner = _argument(p, psm.Sigmoid)
     if inner is not None:
         return inner
@@ -39,7 +39,7 @@ def undo_logit(p: TensorVariable) -> TensorVariable | None:
 
 
 def undo_probit(p: TensorVariable) -> TensorVariable | None:
-    """η of Φ(η): ``½ erfc(-η/√2)`` or ``½ (1 + erf(η/√2))``."""
+    """Return η of Φ(η), as ``½ erfc(-η/√2)`` or ``½ (1 + erf(η/√2))``; None if it is neither."""
     inner = _scaled_by_half(p)
     if inner is None:
         return None
@@ -53,7 +53,7 @@ def undo_probit(p: TensorVariable) -> TensorVariable | None:
 
 
 def undo_cloglog(p: TensorVariable) -> TensorVariable | None:
-    """η of ``1 - exp(-exp(η))`` or ``-expm1(-exp(η))``."""
+    """Return η of ``1 - exp(-exp(η))`` or ``-expm1(-exp(η))``; None if it is neither."""
     inner = _argument(p, ps.Neg)
     negative_rate = None if inner is None else _argument(inner, ps.Expm1)
     if negative_rate is None:
@@ -66,7 +66,7 @@ def undo_cloglog(p: TensorVariable) -> TensorVariable | None:
 
 
 def undo_log(mean: TensorVariable) -> tuple[TensorVariable, TensorVariable | None] | None:
-    """η and an offset of a product of exponentials and other factors, ``mean = exp(η) exposure``.
+    """Return η and the offset of ``mean = exp(η) exposure``, a product of exponentials and other factors.
 
     Returns
     -------

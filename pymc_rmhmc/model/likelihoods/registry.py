@@ -40,14 +40,14 @@ KINDS = ("hessian", "fisher")
 
 
 class Curvature(NamedTuple):
-    """One kind of curvature, elementwise.
+    """One kind of curvature of a log density, elementwise.
 
     Attributes
     ----------
     weight : TensorVariable
         w ≥ 0: ``-∂²ℓ/∂η²`` ("hessian") or its expectation over y ("fisher").
     log_slope : TensorVariable
-        ``r = ∂ log w/∂η``: it stays finite where w underflows.
+        ``r = ∂ log w/∂η``, which stays finite where w underflows.
     """
 
     weight: TensorVariable
@@ -55,20 +55,20 @@ class Curvature(NamedTuple):
 
 
 class LikelihoodTerms(NamedTuple):
-    """What a likelihood's function returns: symbolic and elementwise in ``(η, parameters, y)``.
+    """Return value of a likelihood's function, symbolic and elementwise in ``(η, parameters, y)``.
 
     Attributes
     ----------
     logp : TensorVariable
-        ``ℓ = log p(y given η)``, every constant included.
+        Log density ``ℓ = log p(y given η)`` with all constants.
     gradient : TensorVariable
-        ``∂ℓ/∂η``.
+        Slope ``∂ℓ/∂η``.
     curvature : dict of str to Curvature
-        By kind. "hessian" only where ℓ is log-concave in η for every y.
+        Curvatures by kind. Give "hessian" only if ℓ is log-concave in η for every y.
     slope_weight : TensorVariable or None
-        Positive: as the parameters move, `gradient` at a held η moves nearly in proportion to it. Sites that were
-        fitted at other parameters are raised to the power by which it has grown. By default the Fisher information,
-        which is that of most; give it where the data say which observations it holds for, as outliers do.
+        A positive weight that grows with the parameters as `gradient` does at a fixed η. The approximation is scaled
+        by it when the parameters move. The default, the Fisher information, fits most likelihoods. Give a weight if
+        the growth depends on y, as with outliers.
     """
 
     logp: TensorVariable
@@ -78,16 +78,16 @@ class LikelihoodTerms(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How an observed variable was understood.
+    """Linear predictor and parameters of an observed variable.
 
     Attributes
     ----------
     eta : TensorVariable
-        The expression inside the link, still symbolic in the model's variables.
+        The expression inside the link, in the model's variables.
     parameters : dict of str to TensorVariable
-        The other parameters, by the names that the likelihood declares.
+        The other parameters, by the names given to `register_likelihood`.
     offset : TensorVariable or None
-        To be added to `eta`, such as the logarithm of an exposure. It may be -inf (an exposure of 0).
+        Added to `eta`, such as the logarithm of an exposure. It may be -inf (an exposure of 0).
     """
 
     eta: TensorVariable
@@ -148,38 +148,40 @@ def register_likelihood(
     check: Check | None = None,
     name: str | None = None,
 ) -> Callable[[Callable[..., LikelihoodTerms]], Callable[..., LikelihoodTerms]]:
-    """Register a likelihood: a decorator for the function of its closed forms.
+    """Register a likelihood in closed form, as a decorator of the function that returns its terms.
+
+    The decorated function takes ``(eta, parameters, y)`` and returns `LikelihoodTerms`.
 
     Parameters
     ----------
     distribution : PyMC distribution or operation class
-        Such as `pymc.Poisson`; for distributions without an operation of their own, the class of the
-        operation that they build.
+        The distribution, such as `pymc.Poisson`. For a distribution without its own operation, give the class of the
+        operation that it builds.
     link : str
         A name for the link between the linear predictor η and the distribution's parameter.
     read : callable
-        Takes the distribution's symbolic parameters, in the order of its operation, and returns a
-        `Reading`, or None where the parameters are not of this link. The helpers of
-        `pymc_rmhmc.model.likelihoods.links` undo the usual links.
+        Takes the distribution's symbolic parameters, in the order of its operation. Returns a `Reading`, or None if
+        the parameters do not use this link. The functions in `pymc_rmhmc.model.likelihoods.links` undo the usual
+        links.
     parameters : sequence of str
-        Names of the parameters beside η that the reading gives.
+        Names of the parameters other than η.
     kinds : sequence of {"hessian", "fisher"}
-        The curvatures that the function gives.
+        The curvatures that the function returns.
     check : callable, optional
         ``check(y, parameters)`` returns a sentence that says what is wrong with the data, or None.
     name : str, optional
-        By default the distribution's name and the link's.
+        A unique name. By default the names of the distribution and the link, as in "poisson_log".
 
     Returns
     -------
     callable
-        The decorator; it returns the function as it was.
+        The decorator. It returns the function unchanged.
 
     Raises
     ------
     ConfigurationError
-        If the name is taken, or a kind is unknown; and, where a model with the likelihood is read, if the function or
-        `read` does not give what was said.
+        At once if the name is taken or a kind is unknown. When a model is read, if the function or `read` does not
+        return what `kinds` and `parameters` name.
 
     Examples
     --------
@@ -198,11 +200,11 @@ def register_likelihood(
     """
     unknown = set(kinds) - set(KINDS)
     if unknown or not kinds:
-        raise ConfigurationError(f"kinds must name at least one of {', '.join(KINDS)}; got {list(kinds)}.")
+        raise ConfigurationError(f"kinds={list(kinds)} must name one or both of {', '.join(KINDS)}.")
     operation = _operation(distribution)
     title = name or f"{getattr(distribution, '__name__', operation.__name__).lower()}_{link}"
     if title in _REGISTRY:
-        raise ConfigurationError(f'A likelihood "{title}" is registered already: give another name=.')
+        raise ConfigurationError(f'A likelihood "{title}" is registered already. Give this one another name=.')
 
     def decorate(terms: Callable[..., LikelihoodTerms]) -> Callable[..., LikelihoodTerms]:
         _REGISTRY[title] = Likelihood(
@@ -214,12 +216,12 @@ def register_likelihood(
 
 
 def registered_likelihoods() -> Mapping[str, Likelihood]:
-    """All registered likelihoods by name; a view that follows later registrations."""
+    """Return all registered likelihoods by name, as a view that shows later registrations too."""
     return MappingProxyType(_REGISTRY)
 
 
 def lookup(name: str) -> Likelihood:
-    """The likelihood of a name.
+    """Return the likelihood of a name.
 
     Raises
     ------
@@ -228,15 +230,15 @@ def lookup(name: str) -> Likelihood:
     """
     if name not in _REGISTRY:
         raise ConfigurationError(
-            f'No likelihood "{name}" is registered; there are {", ".join(_REGISTRY)}. A worker that was started by '
-            '"spawn" or "forkserver" does not have what a notebook registered: put the registration into a module that '
-            "is imported, or sample with cores=1."
+            f'No likelihood "{name}" is registered in this process, only {", ".join(_REGISTRY)}. Workers that are '
+            'started by "spawn" or "forkserver" do not run a notebook\'s cells. Sample with pm.sample(cores=1), or put '
+            "the registration into a module that the notebook imports."
         )
     return _REGISTRY[name]
 
 
 def read_likelihood(variable: TensorVariable) -> tuple[Likelihood, Reading] | None:
-    """The registered likelihood of a random variable and its reading, or None if there is none.
+    """Return the registered likelihood of a random variable and its reading, or None.
 
     Parameters
     ----------
@@ -245,7 +247,7 @@ def read_likelihood(variable: TensorVariable) -> tuple[Likelihood, Reading] | No
 
     Notes
     -----
-    The latest registration that can read the variable wins, so that a user's own takes precedence.
+    The latest registration that can read the variable wins, so a user's registration takes precedence.
     """
     node = variable.owner
     if node is None or isinstance(node.op, PartialObservedRV) or not hasattr(node.op, "dist_params"):
@@ -274,8 +276,8 @@ def _check_terms(likelihood: Likelihood) -> None:
     missing = [kind for kind in likelihood.kinds if kind not in found.curvature]
     if missing:
         raise ConfigurationError(
-            f"{likelihood.name}: kinds names {', '.join(missing)}, but the function gives "
-            f"{', '.join(found.curvature) or 'no curvature'}. Name in kinds what it gives."
+            f"{likelihood.name}: kinds names {', '.join(missing)}, but the function returns "
+            f"{', '.join(found.curvature) or 'no curvature'}. Name in kinds= the curvatures that it returns."
         )
 
 
@@ -284,8 +286,8 @@ def _check_reading(likelihood: Likelihood, reading: Reading) -> None:
     missing = [name for name in likelihood.parameters if name not in reading.parameters]
     if missing:
         raise ConfigurationError(
-            f"{likelihood.name}: parameters names {', '.join(missing)}, but `read` gives "
-            f"{', '.join(reading.parameters) or 'none'}. Give each of them in the Reading."
+            f"{likelihood.name}: parameters names {', '.join(missing)}, but `read` returns "
+            f"{', '.join(reading.parameters) or 'none'}. Return each of them in the Reading."
         )
 
 
