@@ -80,11 +80,11 @@ class AndersonSolver:
         self.tolerance = real_number("solver_tol", tolerance)
         if not 0.0 < tolerance < 1e-2:
             raise ConfigurationError(
-                f"solver_tol must lie in (0, 1e-2), got {tolerance:g}. With a larger tolerance steps are no longer "
-                "reversible, and the draws are wrong. The default is 1e-9."
+                f"solver_tol must lie in (0, 1e-2), got {tolerance}. An implicit step that is solved less "
+                "accurately is neither reversible nor volume preserving; 1e-9 is the default."
             )
         if depth < 0:
-            raise ConfigurationError(f"depth must be at least 0, got {depth}. The default is 6.")
+            raise ConfigurationError(f"The solver's depth must be at least 0, got {depth}.")
         self.max_iter = whole_number("solver_max_iter", max_iter)
         self.depth = int(depth)
 

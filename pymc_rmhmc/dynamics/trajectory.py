@@ -67,11 +67,9 @@ class JitteredPath:
         for name in ("path_length", "jitter"):
             object.__setattr__(self, name, real_number(name, getattr(self, name)))
         if not (math.isfinite(self.path_length) and self.path_length > 0.0):
-            raise ConfigurationError(
-                f"path_length must be positive and finite, got {self.path_length:g}. The default is 1.7."
-            )
+            raise ConfigurationError(f"path_length must be positive and finite, got {self.path_length}.")
         if not 0.0 <= self.jitter < 1.0:
-            raise ConfigurationError(f"jitter must lie in [0, 1), got {self.jitter:g}. The default is 0.1.")
+            raise ConfigurationError(f"jitter must lie in [0, 1), got {self.jitter}.")
         object.__setattr__(self, "max_steps", whole_number("max_steps", self.max_steps))
 
     @property

@@ -73,11 +73,11 @@ class FlatMetric:
     ) -> None:
         if site_fit is not None and not callable(site_fit):
             raise ConfigurationError(
-                f"site_fit={site_fit!r} cannot be called. Give a class or function that takes the number of sites and "
-                "returns a SiteFit, such as SiteRegression."
+                "site_fit must make a SiteFit from the number of sites, such as the class SiteRegression, got "
+                f"{site_fit!r}."
             )
         if site_fit is not None and not refit:
-            raise ConfigurationError("site_fit would never be used, because refit=False keeps the sites. Remove one.")
+            raise ConfigurationError("site_fit refits the sites, but refit=False keeps them: leave one of them out.")
         self.refit, self.site_fit, self.emulate = bool(refit), site_fit, bool(emulate)
 
     def __repr__(self) -> str:
