@@ -140,9 +140,11 @@ class RMHMC(BlockedStep):
 
     Notes
     -----
-    At most 1000 hyperparameters are sampled together with the latent values, from ``default_tune_steps`` of tuning:
-    200 draws for latent values alone, 300 with hyperparameters, or 600 if these need no new factorisation of a
-    covariance, and at least 3 for each hyperparameter.
+    At most 1000 hyperparameters are sampled together with the latent values.
+
+    Without ``tune=``, `pm.sample` tunes an RMHMC that samples all variables for 200 draws. With hyperparameters it tunes
+    for 300 draws, or for 600 if they need no new factorisation of a covariance, as in a model of coefficients. It
+    tunes for at least 3 draws per hyperparameter.
 
     References
     ----------
