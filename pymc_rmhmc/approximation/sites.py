@@ -51,9 +51,7 @@ class SiteFit(ABC):
     --------
     Sites that are always half as strong as the previous ones:
 
-    >>> from pymc_rmhmc import FlatMetric
-    >>> from pymc_rmhmc.approximation import SiteFit
-    >>> from pymc_rmhmc.geometry.charts import GaussianSites
+    >>> from pymc_rmhmc import FlatMetric, GaussianSites, SiteFit
     >>> class Half(SiteFit):
     ...     def fit(self, held):
     ...         return GaussianSites(0.5 * held.linear, 0.5 * held.precision)

@@ -142,9 +142,9 @@ class RMHMC(BlockedStep):
     -----
     At most 1000 hyperparameters are sampled together with the latent values.
 
-    Without ``tune=``, `pm.sample` tunes an RMHMC that samples all variables for 200 draws. With hyperparameters it tunes
-    for 300 draws, or for 600 if they need no new factorisation of a covariance, as in a model of coefficients. It
-    tunes for at least 3 draws per hyperparameter.
+    Without ``tune=``, `pm.sample` tunes an RMHMC that samples all variables for 200 draws. With hyperparameters it
+    tunes for 300 draws, or for 600 if they need no new factorisation of a covariance, as in a model of coefficients.
+    It tunes for at least 3 draws per hyperparameter.
 
     References
     ----------

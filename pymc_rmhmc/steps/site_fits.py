@@ -28,7 +28,7 @@ def new_fit(metric: Any, n_sites: int) -> SiteFit:
     if not isinstance(made, SiteFit):
         raise ConfigurationError(
             f"site_fit({n_sites}) returned a {type(made).__name__}, not a SiteFit. Give a subclass of "
-            "pymc_rmhmc.approximation.SiteFit."
+            "pymc_rmhmc.SiteFit."
         )
     return made
 

@@ -161,7 +161,7 @@ def register_likelihood(
         A name for the link between the linear predictor η and the distribution's parameter.
     read : callable
         Takes the distribution's symbolic parameters, in the order of its operation. Returns a `Reading`, or None if
-        the parameters do not use this link. The functions in `pymc_rmhmc.model.likelihoods.links` undo the usual
+        the parameters do not use this link. `undo_log`, `undo_logit`, `undo_probit` and `undo_cloglog` undo the usual
         links.
     parameters : sequence of str
         Names of the parameters other than η.
@@ -186,8 +186,7 @@ def register_likelihood(
     Examples
     --------
     >>> import pymc as pm, pytensor.tensor as pt
-    >>> from pymc_rmhmc import register_likelihood
-    >>> from pymc_rmhmc.model.likelihoods import Curvature, LikelihoodTerms, Reading
+    >>> from pymc_rmhmc import Curvature, LikelihoodTerms, Reading, register_likelihood
     >>> @register_likelihood(
     ...     pm.Laplace, link="identity", kinds=["fisher"], parameters=["b"],
     ...     read=lambda mu, b: Reading(mu, {"b": b}), name="laplace_identity_example",
