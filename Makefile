@@ -1,64 +1,72 @@
 # Everything runs in .venv, which is made when it is missing. Python >= 3.12 and git are all that is needed.
 VENV := .venv
 BIN := $(VENV)/bin
+export VENV
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow lint types docs bench clean
+.PHONY: demo test test-slow lint types docs docs-fast wheel bench clean distclean for-demo for-dev for-bench
 .DEFAULT_GOAL := test
+# Two targets at once would install into the environment at once.
+.NOTPARALLEL:
 
-# The first interpreter that is new enough; its absence is said in words.
-define FIND_PYTHON
-for p in python3 python3.14 python3.13 python3.12; do \
-  if command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1; then \
-    echo $$p; exit 0; fi; \
-done; \
-echo "pymc_rmhmc needs Python 3.12 or later; found: $$(python3 --version 2>&1)." >&2; \
-echo "Install one, or put it first on PATH, and run make again." >&2; exit 1
+# Measured on two cores. The first run installs and compiles; what it compiles is kept.
+define DEMO_FIRST
+The first run takes about 4 minutes and 1 GB of disk: up to 2 minutes to install packages into $(VENV), then 2 minutes
+to compile and sample. Later runs take a little over 1 minute. docs/installation.md says what is kept where.
 endef
+define DEMO_LATER
+This takes a little over 1 minute, or 2 minutes if no compiled code is left from an earlier run.
+endef
+export DEMO_FIRST DEMO_LATER
 
-$(BIN)/python:
-	@python=$$($(FIND_PYTHON)) && echo "Making $(VENV) with $$($$python --version)" && $$python -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --upgrade pip
+for-demo for-dev for-bench:
+	@tools/environment.sh $(@:for-%=%)
 
-$(VENV)/.demo: pyproject.toml | $(BIN)/python
-	@echo "Installing pymc_rmhmc with what the demonstration needs (a few minutes the first time)"
-	@$(BIN)/python -m pip install --quiet --editable ".[demo]"
-	@touch $@
-
-$(VENV)/.dev: pyproject.toml | $(BIN)/python
-	@echo "Installing pymc_rmhmc with its development tools (a few minutes the first time)"
-	@$(BIN)/python -m pip install --quiet --editable ".[dev]"
-	@touch $@ $(VENV)/.demo
-
-$(VENV)/.bench: $(VENV)/.dev
-	@echo "Installing the peers that the benchmarks compare with"
-	@$(BIN)/python -m pip install --quiet --editable ".[dev,bench]"
-	@touch $@
-
-demo: $(VENV)/.demo
+demo:
+	@if [ -e $(VENV)/.demo ]; then echo "$$DEMO_LATER"; else echo "$$DEMO_FIRST"; fi
+	@tools/environment.sh demo
 	$(BIN)/python examples/usps_classification.py
 
-test: $(VENV)/.dev
+test: for-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" --cov --cov-report=
 
 # The gate on coverage is here: the two suites are counted together.
-test-slow: $(VENV)/.dev
+test-slow: for-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --cov --cov-append --cov-report=term --cov-fail-under=0
 	$(BIN)/python -m coverage report
 
-lint: $(VENV)/.dev
+lint: for-dev
 	$(BIN)/ruff check .
 
-types: $(VENV)/.dev
+types: for-dev
 	$(BIN)/mypy
 
-docs: $(VENV)/.dev
-	$(BIN)/sphinx-build -W --keep-going -q -j auto -b html docs docs/_build/html
+# Pages are run again when their code, the package, the data or a version has changed.
+# DOCS_EXECUTION=force runs all of them.
+docs: for-dev
+	$(BIN)/python -m sphinx -W --keep-going -q -j auto -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
-bench: $(VENV)/.bench
+# The text alone, for writing it: no code is run, so there are no results on the pages.
+docs-fast: for-dev
+	DOCS_EXECUTION=off $(BIN)/python -m sphinx -W --keep-going -q -j auto -b html docs docs/_build/fast
+	@echo "docs/_build/fast/index.html"
+
+# Build the packages, check them, and run the quickstart from the wheel in an environment that holds nothing else.
+wheel: for-dev
+	$(BIN)/python tools/check_wheel.py dist
+
+bench: for-bench
 	$(BIN)/python -m benchmarks
 
+# Compiled code that PyTensor keeps for all projects stays: see docs/installation.md.
 clean:
-	rm -rf docs/_build docs/generated .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache figures
+	rm -rf docs/_build docs/generated docs/jupyter_execute build dist figures
+	rm -rf .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache
+	find pymc_rmhmc benchmarks docs examples tests tools -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# And the virtual environment, if make made it.
+distclean: clean
+	@if [ -e $(VENV)/.made-by-make ]; then echo "rm -rf $(VENV)"; rm -rf $(VENV); \
+	elif [ -e $(VENV) ]; then echo "$(VENV) is left: make did not make it."; fi
