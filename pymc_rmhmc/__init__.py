@@ -1,26 +1,73 @@
 """Riemannian manifold Hamiltonian Monte Carlo for latent Gaussian models in PyMC."""
 
 from pymc_rmhmc import errors
+from pymc_rmhmc.approximation import SiteFit, SiteRegression
 from pymc_rmhmc.diagnostics.compare import compare
-from pymc_rmhmc.diagnostics.failures import summarize_failures
+from pymc_rmhmc.diagnostics.failures import FailureSummary, summarize_failures
 from pymc_rmhmc.diagnostics.plots import plot_compare
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint
+from pymc_rmhmc.dynamics.solvers import AndersonSolver
+from pymc_rmhmc.errors import (
+    ConfigurationError,
+    CovarianceError,
+    DataError,
+    Failure,
+    RMHMCError,
+    SamplingError,
+    UnsupportedLikelihoodError,
+    UnsupportedModelError,
+)
+from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.geometry.metrics import FisherMetric, FlatMetric, HessianMetric
-from pymc_rmhmc.model.describe import describe
-from pymc_rmhmc.model.likelihoods import register_likelihood
+from pymc_rmhmc.model.describe import BlockDescription, ModelDescription, describe
+from pymc_rmhmc.model.likelihoods import (
+    Curvature,
+    LikelihoodTerms,
+    Reading,
+    register_likelihood,
+    registered_likelihoods,
+)
+from pymc_rmhmc.model.likelihoods.links import undo_cloglog, undo_log, undo_logit, undo_probit
 from pymc_rmhmc.steps.rmhmc import RMHMC
+
+# The only place where the version stands: the build reads it from here.
+__version__ = "0.1.0.dev0"
 
 __all__ = [
     "RMHMC",
+    "AndersonSolver",
+    "BlockDescription",
+    "ConfigurationError",
+    "CovarianceError",
+    "Curvature",
+    "DataError",
+    "Failure",
+    "FailureSummary",
     "FisherMetric",
     "FlatMetric",
+    "GaussianSites",
     "GeneralizedLeapfrog",
     "HessianMetric",
     "ImplicitMidpoint",
+    "LikelihoodTerms",
+    "ModelDescription",
+    "RMHMCError",
+    "Reading",
+    "SamplingError",
+    "SiteFit",
+    "SiteRegression",
+    "UnsupportedLikelihoodError",
+    "UnsupportedModelError",
+    "__version__",
     "compare",
     "describe",
     "errors",
     "plot_compare",
     "register_likelihood",
+    "registered_likelihoods",
     "summarize_failures",
+    "undo_cloglog",
+    "undo_log",
+    "undo_logit",
+    "undo_probit",
 ]
