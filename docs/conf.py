@@ -1,31 +1,92 @@
 """Configuration of the documentation."""
 
+import hashlib
+import inspect
 import os
+from importlib.metadata import distributions
+from pathlib import Path
+
+from jupyter_cache import get_cache
+
+import pymc_rmhmc
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+HERE = Path(__file__).parent
 
 project = "pymc_rmhmc"
 author = "The pymc_rmhmc developers"
 copyright = "2026, the pymc_rmhmc developers"
+version = release = pymc_rmhmc.__version__
 extensions = [
     "myst_nb",
     "numpydoc",
     "sphinx.ext.autodoc",
-    "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # ships MathJax: pages with formulas work without a network
 ]
 html_theme = "pydata_sphinx_theme"
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+html_theme_options = {
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    # All pages stand in the sidebar. The theme's header would hide half of them behind "More".
+    "navbar_center": [],
+    "secondary_sidebar_items": ["page-toc"],
+}
+html_sidebars = {"**": ["pages.html"]}
 html_static_path = ["_static"]
 html_css_files = ["outputs.css"]
 html_title = "pymc_rmhmc"
+html_show_sourcelink = False
+templates_path = ["_templates"]
 exclude_patterns = ["_build", "generated", "jupyter_execute"]
 myst_enable_extensions = ["dollarmath", "deflist"]
-nb_execution_mode = "force"
-nb_execution_timeout = 180
-nb_execution_raise_on_error = True
 nb_merge_streams = True
 numpydoc_show_class_members = False
 # The type aliases of PEP 695 have no page of their own to link to.
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
+
+# DOCS_EXECUTION: "cache" runs the pages whose code has changed, "force" runs all, "off" runs none.
+nb_execution_mode = os.environ.get("DOCS_EXECUTION", "cache")
+# Seconds for a single cell. The longest takes about a minute on an idle machine; a busy one may need ten times that.
+nb_execution_timeout = 900
+# A page that fails becomes a warning with the cell and its traceback, and the other pages are still built.
+# `make docs` turns warnings into errors.
+nb_execution_raise_on_error = False
+nb_execution_show_tb = True
+
+
+def results_depend_on() -> str:
+    """Return a digest of what the pages' results depend on besides their own code: the package, data and versions."""
+    digest = hashlib.sha256()
+    root = HERE.parent
+    files = [*root.glob("pymc_rmhmc/**/*.py"), *root.glob("data/*"), *HERE.glob("_static/*.mplstyle")]
+    for path in sorted(files):
+        digest.update(path.read_bytes())
+    digest.update(repr(sorted({f"{each.name} {each.version}" for each in distributions()})).encode())
+    return digest.hexdigest()[:16]
+
+
+# A cache of its own for each state of the package: after a change of the code no page shows what the old code did.
+nb_execution_cache_path = str(HERE / "_build" / "executed" / results_depend_on())
+if nb_execution_mode == "cache":
+    _ = get_cache(nb_execution_cache_path).db  # made here once: processes that read pages side by side would collide
+
+
+def constructor_signature(app, what, name, obj, options, signature, return_annotation):
+    """Show a class with the arguments that Python reports.
+
+    Sphinx takes those of an inherited ``__new__`` before those of the class's own ``__init__``, and PyMC's steps
+    inherit ``__new__(*args, **kwargs)``.
+    """
+    if what != "class" or "__init__" not in vars(obj):
+        return None
+    arguments = inspect.signature(obj)
+    plain = [each.replace(annotation=inspect.Parameter.empty) for each in arguments.parameters.values()]
+    return str(arguments.replace(parameters=plain, return_annotation=inspect.Signature.empty)), return_annotation
+
+
+def setup(app):
+    """Register what Sphinx does not do by itself."""
+    app.connect("autodoc-process-signature", constructor_signature)
