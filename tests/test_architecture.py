@@ -101,7 +101,11 @@ def test_there_are_no_cycles_between_modules():
 def test_the_public_names_are_those_of_the_design():
     assert set(pymc_rmhmc.__all__) == {
         "RMHMC", "HessianMetric", "FisherMetric", "FlatMetric", "GeneralizedLeapfrog", "ImplicitMidpoint",
-        "register_likelihood", "describe", "compare", "plot_compare", "summarize_failures", "errors",
+        "AndersonSolver", "SiteFit", "SiteRegression", "GaussianSites",
+        "register_likelihood", "registered_likelihoods", "LikelihoodTerms", "Curvature", "Reading",
+        "undo_log", "undo_logit", "undo_probit", "undo_cloglog",
+        "describe", "ModelDescription", "BlockDescription", "compare", "plot_compare", "summarize_failures",
+        "FailureSummary", "errors", "__version__", *pymc_rmhmc.errors.__all__,
     }  # fmt: skip
     for name in pymc_rmhmc.__all__:
         assert getattr(pymc_rmhmc, name).__doc__
