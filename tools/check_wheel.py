@@ -86,7 +86,7 @@ def check_contents(wheel: Path) -> None:
 
 
 def try_quickstart(wheel: Path) -> None:
-    """Run README's example with the wheel alone, then the quickstart's page with the extra `save`, and save a result."""
+    """Run README's example with the wheel alone, then the quickstart's page with its extra `save`; save a result."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
