@@ -17,6 +17,8 @@ import zipfile
 from email import message_from_bytes
 from pathlib import Path
 
+from readme_renderer import markdown
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "pymc_rmhmc"
 
@@ -50,13 +52,14 @@ def page_code(text: str) -> str:
     return "\n".join(line for line in lines if not line.startswith(("%", ":")))
 
 
-def relative_targets(markdown: str) -> list[str]:
-    """Return the links and pictures that lead nowhere once a page is away from its repository."""
-    prose = re.sub(r"^```.*?^```", "", markdown, flags=re.MULTILINE | re.DOTALL)
+def relative_targets(text: str) -> list[str]:
+    """Return the links and pictures of Markdown or HTML that lead nowhere once a page is away from its repository."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     inline = re.findall(r"\]\(([^)\s]*)", prose)
     by_reference = re.findall(r"^\[[^\]]+\]:\s*(\S+)", prose, flags=re.MULTILINE)
     in_html = re.findall(r"(?:src|href)=[\"']([^\"']*)", prose)
-    return [each for each in inline + by_reference + in_html if not re.match(r"https?://|mailto:", each)]
+    found = [each for each in inline + by_reference + in_html if not re.match(r"https?://|mailto:", each)]
+    return [each for each in found if f'id="{each.removeprefix("#")}"' not in prose]
 
 
 def build(folder: Path) -> Path:
@@ -70,19 +73,27 @@ def build(folder: Path) -> Path:
 
 
 def check_contents(wheel: Path) -> None:
-    """Stop if the wheel lacks a file of the package, holds others, or shows a page with links that lead nowhere."""
+    """Stop if the wheel lacks a file of the package or holds others, or if its page does not render."""
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        message = message_from_bytes(archive.read(metadata))
+        description = message_from_bytes(archive.read(metadata)).get_payload(decode=True)
     sources = ROOT / PACKAGE
     expected = {str(path.relative_to(ROOT)) for path in sources.rglob("*.py")} | {f"{PACKAGE}/py.typed"}
     if names != expected:
         raise SystemExit(f"The wheel lacks {sorted(expected - names)} and should not hold {sorted(names - expected)}.")
-    payload = message.get_payload(decode=True)
-    targets = relative_targets(payload.decode() if isinstance(payload, bytes) else "")
+    check_page(description.decode() if isinstance(description, bytes) else "")
+
+
+def check_page(text: str) -> None:
+    """Render the page as a package index does (twine renders no Markdown), and look for links that lead nowhere."""
+    page = markdown.render(text)
+    if not page or "<table" not in page or "<pre" not in page:
+        raise SystemExit("The package index would not render README.md.")
+    targets = [*relative_targets(page), *relative_targets(text)]
     if targets:
         raise SystemExit(f"The page of the package index would have links that lead nowhere: {targets}")
+    print("README.md renders as a package index shows it.")
 
 
 def try_quickstart(wheel: Path) -> None:
