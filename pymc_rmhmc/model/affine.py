@@ -16,7 +16,17 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.graphs import LINEAR_OPERATIONS, core_op, inlined, operation_name, reaches, reaches_by_value
 
-__all__ = ["PRODUCTS", "SHAPING", "bends", "first_bend", "goes_one_by_one", "is_linear", "passed_on", "predictor_node"]
+__all__ = [
+    "PRODUCTS",
+    "SHAPING",
+    "bends",
+    "first_bend",
+    "goes_one_by_one",
+    "is_linear",
+    "last_linear",
+    "passed_on",
+    "predictor_node",
+]
 
 # Operations through which a sum of inputs goes as the sum of what they make of each, beside `LINEAR_OPERATIONS`.
 SHAPING = {
@@ -167,6 +177,52 @@ def predictor_node(
             if leads and not reaches(variable, sources, [*stops, output]) and is_linear(output, sources, stops):
                 found = output
     return found
+
+
+def last_linear(
+    variable: TensorVariable, source: TensorVariable, ends: Iterable[TensorVariable] = ()
+) -> list[TensorVariable]:
+    """The expressions that are affine in a source and lead from it to a variable, as other variables last add to them.
+
+    Parameters
+    ----------
+    variable : TensorVariable
+        A random variable, whatever its distribution.
+    source : TensorVariable
+        What reaches it.
+    ends : iterable of TensorVariable
+        Other random variables: what is reached through one does not count.
+    """
+    stops = [end for end in ends if end is not variable and end is not source]
+    known: dict[Variable, bool] = dict.fromkeys(stops, False)
+    linear: set[Variable] = {source}
+    found: dict[Variable, None] = {}
+    for node in toposort([variable], blockers=[source, *stops]):
+        moves = [reaches_by_value(i, [source], known) for i in node.inputs]
+        if not any(moves):
+            continue
+        read = [i for i, moving in zip(node.inputs, moves, strict=True) if moving]
+        if variable not in node.outputs and linear.issuperset(read) and _is_affine(node, moves):
+            linear.update(node.outputs)
+        else:
+            found |= dict.fromkeys(_last_added(i, source, stops, known) for i in read if i in linear)
+    return list(found)
+
+
+def _last_added(
+    expression: Variable, source: Variable, others: Sequence[Variable], known: dict[Variable, bool]
+) -> Variable:
+    """An expression before what only moves, multiplies or shifts by constants its values one by one."""
+    while expression is not source:
+        node = expression.owner
+        moves = [reaches_by_value(i, [source], known) for i in node.inputs]
+        besides = [i for i, moving in zip(node.inputs, moves, strict=True) if not moving]
+        multiplies = operation_name(expression) in ("Mul", "TrueDiv")
+        one_by_one = isinstance(node.op, Elemwise) or (moves[0] and isinstance(node.op, ONE_BY_ONE))
+        if sum(moves) != 1 or not one_by_one or not (multiplies or not any(reaches(i, others) for i in besides)):
+            break
+        expression = node.inputs[moves.index(True)]
+    return expression
 
 
 def _value_by_value(nodes: Sequence[Apply], variable: TensorVariable, sources: Sequence[TensorVariable]) -> bool:

@@ -151,18 +151,19 @@ def _build(structure: ModelStructure, theta: Hyperparameters, point: Point) -> J
     """The functions of a model, or the reason why the sites are not what they must be."""
     blocks: list[JointBlock] = []
     for block in structure.blocks:
-        made = _block(structure.model, block, theta, point)
-        if isinstance(made, str):
-            return made
-        blocks.append(made)
+        found = _block(structure.model, block, theta, point)
+        if isinstance(found, str):
+            return found
+        blocks.append(found)
     hierarchies = coordinates_of_hierarchies(structure.model, theta)
+    of_likelihoods = _of_likelihoods(structure, theta)
+    for made in blocks:  # what moves sites cannot move where they are held
+        of_likelihoods &= ~made.shifts_likelihoods
     names = [str(variable.name) for variable in structure.rest]
-    return JointModel(
-        theta, blocks, _rest(structure, theta), names, _of_likelihoods(structure, theta), hierarchies
-    )
+    return JointModel(theta, blocks, _rest(structure, theta), names, np.flatnonzero(of_likelihoods), hierarchies)
 
 
-def _of_likelihoods(structure: ModelStructure, theta: Hyperparameters) -> NDArray[np.int64]:
+def _of_likelihoods(structure: ModelStructure, theta: Hyperparameters) -> NDArray[np.bool_]:
     """The coordinates of θ that parameters of likelihoods read, and neither a latent's prior nor a predictor."""
     sources = [latent.source for block in structure.blocks for latent in block.latents]
     priors = [e for block in structure.blocks for latent in block.latents for e in latent.expressions]
@@ -173,7 +174,7 @@ def _of_likelihoods(structure: ModelStructure, theta: Hyperparameters) -> NDArra
     parameters += [e for o in observations if o.likelihood is None for e in _expressions(o)]
     model = structure.model
     elsewhere = theta.read_by([*priors, *(reading.eta for reading in readings)], model, sources)
-    return np.flatnonzero(theta.read_by(parameters, model, sources) & ~elsewhere)
+    return theta.read_by(parameters, model, sources) & ~elsewhere
 
 
 def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point) -> JointBlock | str:
@@ -222,8 +223,9 @@ def _with_unregistered(
     if plain is None:
         return f"{reason}, and another reads more than single values"
     observed: list[Terms] = [
-        UnregisteredTerms(model, o, latent.source, shapes[0], theta) for o in block.observations if o.reading is None
-    ]
+        UnregisteredTerms(model, o, latent.source, shapes[0], theta, point)
+        for o in block.observations if o.reading is None
+    ]  # fmt: skip
     read = {latent.source: shapes[0]}
     observed += _terms(model, replace(block, observations=registered), read, theta, plain.sites, point)
     made = _vector_block(model, block, theta, observed, rows, shapes[0])

@@ -42,6 +42,8 @@ class Block:
         How observations read single latent values, where they do.
     has_moving_design : bool
         Whether θ moves the matrix by which a predictor reads latent values.
+    shifts_likelihoods : (d,) bool array
+        Which of θ's coordinates sites follow since they shift what a likelihood makes of its predictor.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Block:
     rows: NDArray[np.int64] | None = None
     plain: PlainReading | None = None
     has_moving_design = False
+    shifts_likelihoods: NDArray[np.bool_]
     _prior: Differentiated
     _likelihood: GraphFunction
     _informations: tuple[GraphFunction, ...] = ()
@@ -138,6 +141,7 @@ class Block:
     def _compile_likelihood(
         self, model: pm.Model, theta: Hyperparameters, observed: Sequence[Terms], shift: TensorVariable
     ) -> None:
+        self.shifts_likelihoods = theta.read_by([each for o in observed for each in o.anchor.read], model)
         eta = pt.dvector("eta", shape=(self.n_sites,))
         self._likelihood = GraphFunction(model, [theta.symbol, eta], summed(observed, eta, shift))
 

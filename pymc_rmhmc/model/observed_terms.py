@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -20,16 +21,34 @@ from pymc_rmhmc.model.likelihoods import LikelihoodTerms
 from pymc_rmhmc.model.observation import Observation
 from pymc_rmhmc.model.observations import predictor_of_data
 
-__all__ = ["ObservedTerms", "Sites", "Terms", "added_to", "gradient_by", "read_sites", "shift_of", "summed"]
+__all__ = ["Anchor", "ObservedTerms", "Sites", "Terms", "added_to", "gradient_by", "read_sites", "shift_of", "summed"]
 
 type Sites = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Anchor:
+    """What θ adds to latent values where their sites are anchored.
+
+    Attributes
+    ----------
+    sites : (k,) int array
+        To which sites; one that comes more than once takes what comes first.
+    added : TensorVariable
+        An expression of θ, (k,).
+    read : tuple of TensorVariable
+        The expressions of the model of which it is made, linear predictors aside.
+    """
+
+    sites: Sites
+    added: TensorVariable
+    read: tuple[TensorVariable, ...] = ()
 
 
 class Terms(Protocol):
     """What one observed variable says of the sites, as graphs; see `ObservedTerms`."""
 
-    index: Sites
-    added: TensorVariable
+    anchor: Anchor
 
     def terms(
         self, eta: TensorVariable, shift: TensorVariable
@@ -64,6 +83,8 @@ class ObservedTerms:
     ----------
     added : TensorVariable
         The predictor where the latent values are 0, (n_obs,).
+    anchor : Anchor
+        The same by site.
     """
 
     def __init__(
@@ -85,6 +106,7 @@ class ObservedTerms:
         others = [offset, pt.as_tensor_variable(observation.value), *parameters]
         added, offset, y, *values = added_to(model, observation, sources, theta, others)
         self.added = added.ravel()
+        self.anchor = Anchor(index, self.added)
         self._offset, self._y, self._values = pt.second(added, offset).ravel(), y, values
 
     def terms(
@@ -171,15 +193,15 @@ def shift_of(observed: Sequence[Terms], theta: Hyperparameters, size: int) -> Te
     Sites are anchored in the predictor: a level that is added there then moves the prior's mean under them, as one
     in the prior's mean function does. Where several observations of a site add different things, one of them counts.
     """
-    moving = [each for each in observed if theta.symbol in ancestors([each.added])]
+    moving = [each.anchor for each in observed if theta.symbol in ancestors([each.anchor.added])]
     if not moving:
         return pt.zeros(size)
     # Gathered, behind a 0 for sites that nothing is added to: PyTensor cannot compile a site by site assignment where
     # what is observed is 0 throughout.
     where, start = np.zeros(size, dtype=np.int64), 1
     for each in moving:
-        which, first = np.unique(each.index, return_index=True)
+        which, first = np.unique(each.sites, return_index=True)
         where[which] = start + first
-        start += each.index.size
+        start += each.sites.size
     added = pt.concatenate([pt.zeros(1), *(each.added for each in moving)])
     return read_sites(added, where, None)

@@ -29,7 +29,7 @@ from pymc_rmhmc.model.observation import Observation
 from pymc_rmhmc.model.observations import AffineReader, Array, Point, Shapes, SiteOf, first_line
 from pymc_rmhmc.model.site_likelihood import BoundTerm
 
-__all__ = ["PredictedReader", "UnregisteredReader", "log_density_given"]
+__all__ = ["PredictedReader", "UnregisteredReader", "log_density_at", "log_density_given"]
 
 # Latent values at which an unregistered likelihood is tried, beside the model's own initial ones.
 TRIED = (0.0, 0.5, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0, 30.0, -30.0)
@@ -250,13 +250,20 @@ def log_density_given(
     model: pm.Model, observation: Observation, source: TensorVariable, values: TensorVariable
 ) -> TensorVariable:
     """The log density by observation as a graph of a source's values, in the source's shape."""
+    return log_density_at(model, observation, {source: values})
+
+
+def log_density_at(
+    model: pm.Model, observation: Observation, replacements: dict[TensorVariable, TensorVariable]
+) -> TensorVariable:
+    """The log density by observation with other values in place of some nodes of the variable's graph."""
     variable = observation.variable
-    values = _typed(values, source)
+    values = {node: _typed(given, node) for node, given in replacements.items()}
     # Replaced before PyMC derives the density: it copies the graphs of distributions that are made of
     # others, in which the source could not be found again.
     inputs = list(variable.owner.inputs)
     places = [i for i, value in enumerate(inputs) if isinstance(value, TensorVariable)]
-    replaced = substitute([inputs[i] for i in places], {source: values}, model)
+    replaced = substitute([inputs[i] for i in places], values, model)
     for i, value in zip(places, replaced, strict=True):
         inputs[i] = _folded(value)
     node = variable.owner.clone_with_new_inputs(inputs)

@@ -10,10 +10,11 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_rmhmc.model.anchors import Values, anchor_of
 from pymc_rmhmc.model.graphs import Evaluator
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.observation import Observation
-from pymc_rmhmc.model.observed_terms import Sites, added_to, gradient_by, read_sites
+from pymc_rmhmc.model.observed_terms import Anchor, Sites, added_to, gradient_by, read_sites
 from pymc_rmhmc.model.unregistered_readers import log_density_given
 
 __all__ = ["PredictedTerms", "UnregisteredTerms"]
@@ -22,8 +23,8 @@ __all__ = ["PredictedTerms", "UnregisteredTerms"]
 class UnregisteredTerms:
     """One observed variable whose log density PyTensor differentiates: every latent value is a site.
 
-    What θ does to its predictor is part of the density, and not of the sites: they are not anchored there, and do not
-    follow its parameters.
+    Sites are anchored where the likelihood is, as far as θ shifts it (`pymc_rmhmc.model.anchors`). They do not follow
+    what else θ does to it, as by a scale: nobody has said its information.
 
     Parameters
     ----------
@@ -37,6 +38,8 @@ class UnregisteredTerms:
         Its shape.
     theta : Hyperparameters
         What is sampled together with the latents.
+    point : dict
+        Where it is looked at how θ shifts the likelihood.
 
     Attributes
     ----------
@@ -44,18 +47,25 @@ class UnregisteredTerms:
         Every site.
     added : TensorVariable
         Nothing, (n,).
+    anchor : Anchor
+        Where sites are anchored.
     """
 
     has_moving_parameters = False
 
     def __init__(
         self, model: pm.Model, observation: Observation, source: TensorVariable, shape: tuple[int, ...],
-        theta: Hyperparameters,
+        theta: Hyperparameters, point: dict[str, np.ndarray],
     ) -> None:  # fmt: skip
         self._model, self._observation, self._theta = model, observation, theta
         self._node, self._shape = source, shape
         size = math.prod(shape)
         self.index, self.added = np.arange(size), pt.zeros(size)
+        self._find_anchor(point)
+
+    def _find_anchor(self, point: dict[str, np.ndarray]) -> None:
+        values = Values(self._node, self._shape, Anchor(self.index, self.added))
+        self.anchor = anchor_of(self._model, self._observation, values, self._theta, point)
 
     def terms(
         self, eta: TensorVariable, shift: TensorVariable
@@ -74,8 +84,8 @@ class UnregisteredTerms:
 class PredictedTerms(UnregisteredTerms):
     """One observed variable with a linear predictor, and a log density of it that PyTensor differentiates.
 
-    Sites are anchored in the predictor, as under a registered likelihood. They do not follow the likelihood's
-    parameters, whose information nobody has said.
+    Sites are anchored in the predictor, as under a registered likelihood, and where θ shifts what the likelihood makes
+    of it, as cutpoints do. They do not follow other parameters of the likelihood, whose information nobody has said.
 
     Parameters
     ----------
@@ -90,12 +100,14 @@ class PredictedTerms(UnregisteredTerms):
     index : (n,) int array
         The site of each value of the predictor.
     point : dict
-        Where shapes are taken.
+        Where shapes are taken, and how θ shifts the likelihood.
 
     Attributes
     ----------
     added : TensorVariable
         The predictor where the latent values are 0, (n,).
+    anchor : Anchor
+        Where sites are anchored.
     """
 
     def __init__(
@@ -108,3 +120,4 @@ class PredictedTerms(UnregisteredTerms):
         (value,) = Evaluator(model, [self._node])(point)
         self._shape = np.shape(value)
         self.added = added_to(model, observation, sources, theta)[0].ravel()
+        self._find_anchor(point)
