@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pytensor.compile.ops import ViewOp
-from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.traversal import toposort
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.traversal import ancestors, toposort
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.extra_ops import CumOp
@@ -17,13 +17,15 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.model.graphs import LINEAR_OPERATIONS, core_op, inlined, operation_name, reaches, reaches_by_value
 
 __all__ = [
+    "ONE_BY_ONE",
     "PRODUCTS",
     "SHAPING",
     "bends",
     "first_bend",
     "goes_one_by_one",
+    "is_affine_node",
     "is_linear",
-    "last_linear",
+    "multipliers",
     "passed_on",
     "predictor_node",
 ]
@@ -54,7 +56,7 @@ def is_linear(
 
     What is reached through one of the ends, other random variables, does not count.
     """
-    return all(_is_affine(node, moves) for node, moves in _between(expression, variables, ends))
+    return all(is_affine_node(node, moves) for node, moves in _between(expression, variables, ends))
 
 
 def bends(
@@ -69,7 +71,7 @@ def bends(
 
 def _is_curve(node: Apply, moves: Sequence[bool]) -> bool:
     """Whether an operation is known to curve: what is neither affine nor this has to be looked at by its values."""
-    if _is_affine(node, moves):
+    if is_affine_node(node, moves):
         return False
     op = core_op(node.outputs[0])
     if isinstance(op, Elemwise):
@@ -105,13 +107,14 @@ def _between(
 def first_bend(expression: TensorVariable, variables: Sequence[TensorVariable]) -> str:
     """The name of the first operation between some variables and an expression that is not affine in them, or ""."""
     for node, moves in _between(expression, variables, ()):
-        if not _is_affine(node, moves):
+        if not is_affine_node(node, moves):
             scalar = getattr(core_op(node.outputs[0]), "scalar_op", None)
             return str(getattr(scalar, "name", None) or operation_name(node.outputs[0])).lower()
     return ""
 
 
-def _is_affine(node: Apply, moves: Sequence[bool]) -> bool:
+def is_affine_node(node: Apply, moves: Sequence[bool]) -> bool:
+    """Whether an operation is affine in those of its inputs that move."""
     return not any(moves) or passed_on(node, moves) is not None
 
 
@@ -179,52 +182,6 @@ def predictor_node(
     return found
 
 
-def last_linear(
-    variable: TensorVariable, source: TensorVariable, ends: Iterable[TensorVariable] = ()
-) -> list[TensorVariable]:
-    """The expressions that are affine in a source and lead from it to a variable, as other variables last add to them.
-
-    Parameters
-    ----------
-    variable : TensorVariable
-        A random variable, whatever its distribution.
-    source : TensorVariable
-        What reaches it.
-    ends : iterable of TensorVariable
-        Other random variables: what is reached through one does not count.
-    """
-    stops = [end for end in ends if end is not variable and end is not source]
-    known: dict[Variable, bool] = dict.fromkeys(stops, False)
-    linear: set[Variable] = {source}
-    found: dict[Variable, None] = {}
-    for node in toposort([variable], blockers=[source, *stops]):
-        moves = [reaches_by_value(i, [source], known) for i in node.inputs]
-        if not any(moves):
-            continue
-        read = [i for i, moving in zip(node.inputs, moves, strict=True) if moving]
-        if variable not in node.outputs and linear.issuperset(read) and _is_affine(node, moves):
-            linear.update(node.outputs)
-        else:
-            found |= dict.fromkeys(_last_added(i, source, stops, known) for i in read if i in linear)
-    return list(found)
-
-
-def _last_added(
-    expression: Variable, source: Variable, others: Sequence[Variable], known: dict[Variable, bool]
-) -> Variable:
-    """An expression before what only moves, multiplies or shifts by constants its values one by one."""
-    while expression is not source:
-        node = expression.owner
-        moves = [reaches_by_value(i, [source], known) for i in node.inputs]
-        besides = [i for i, moving in zip(node.inputs, moves, strict=True) if not moving]
-        multiplies = operation_name(expression) in ("Mul", "TrueDiv")
-        one_by_one = isinstance(node.op, Elemwise) or (moves[0] and isinstance(node.op, ONE_BY_ONE))
-        if sum(moves) != 1 or not one_by_one or not (multiplies or not any(reaches(i, others) for i in besides)):
-            break
-        expression = node.inputs[moves.index(True)]
-    return expression
-
-
 def _value_by_value(nodes: Sequence[Apply], variable: TensorVariable, sources: Sequence[TensorVariable]) -> bool:
     """Whether sources go elementwise through nodes into a variable."""
     known: dict[Variable, bool] = {}
@@ -242,6 +199,28 @@ def goes_one_by_one(expression: TensorVariable, source: TensorVariable) -> bool:
         ):
             return False
     return True
+
+
+def multipliers(expression: TensorVariable, source: TensorVariable) -> list[TensorVariable]:
+    """What multiplies the values of a source on their way to an expression; [] if they are not read one by one besides.
+
+    A look-up must be by constants.
+    """
+    known: dict[Variable, bool] = {}
+    found: list[TensorVariable] = []
+    for node in toposort(inlined([expression], [source]), blockers=[source]):
+        moves = [reaches_by_value(i, [source], known) for i in node.inputs]
+        if not any(moves):
+            continue
+        name, besides = operation_name(node.outputs[0]), [i for i, m in zip(node.inputs, moves, strict=True) if not m]
+        if sum(moves) == 1 and (name == "Mul" or (name == "TrueDiv" and moves[0])):
+            found += besides
+        elif isinstance(node.op, ONE_BY_ONE):
+            if any(v.owner is None and not isinstance(v, Constant) for v in ancestors(besides)):
+                return []
+        elif sum(moves) != 1 or name not in LINEAR_OPERATIONS or name == "Neg" or (name == "Sub" and moves[1]):
+            return []
+    return found
 
 
 def _axes(expression: TensorVariable) -> int:

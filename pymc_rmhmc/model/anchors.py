@@ -4,7 +4,8 @@ A site is a Gaussian in ``x + s(θ)``, for a value x that the likelihood reads. 
 of the likelihood's slope for θ to move: where a level is added to x, s is the level, and sites move with it.
 
 The likelihood reads x through expressions ``D = α x + δ(θ)``, the last on the way that are linear: ``f + level``, or
-``cutpoints - f``, which has an element for each cutpoint. With constant weights ω that sum to 1 at each site,
+``cutpoints - f``, which has an element for each cutpoint; or those with a logarithm, as ``rate * exp(f)`` has. With
+constant weights ω that sum to 1 at each site,
 
     s(θ) = Σ ω δ(θ) / α
 
@@ -30,10 +31,11 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError
-from pymc_rmhmc.model.affine import goes_one_by_one, last_linear
+from pymc_rmhmc.model.affine import goes_one_by_one
 from pymc_rmhmc.model.graphs import Evaluator, substitute
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.linear_form import NotLinear, read_linear_form
+from pymc_rmhmc.model.linear_reads import LinearRead, linear_reads
 from pymc_rmhmc.model.observation import Observation
 from pymc_rmhmc.model.observed_terms import Anchor, Sites
 from pymc_rmhmc.model.unregistered_readers import log_density_at
@@ -95,13 +97,13 @@ def anchor_of(
     Anchor
         The one that the values have, where θ adds nothing further, or nothing that can be told.
     """
-    found = last_linear(observation.variable, values.node, model.basic_RVs)
-    nothing = pt.specify_shape(pt.zeros(values.shape), values.node.type.shape)
-    added = theta.substitute(substitute(found, {values.node: nothing}, model), model)
+    found = linear_reads(model, observation.variable, values.node)
+    added = _added(model, found, values, theta)
     if not any(theta.symbol in ancestors([each]) for each in added):
         return values.base
-    evaluate = Evaluator(model, found, {values.node: values.node.type()})
-    reads = _reads(found, values, evaluate, point)
+    nodes = [each.node for each in found]
+    evaluate = Evaluator(model, nodes, {values.node: values.node.type()})
+    reads = _reads(nodes, values, evaluate, point)
     if reads is None:
         return values.base
     elements = np.flatnonzero(reads.index >= 0)
@@ -109,10 +111,21 @@ def anchor_of(
     sites, where = np.unique(values.base.sites[read], return_inverse=True)
     weights = np.ones(where.size)
     if where.size > sites.size:
-        curvatures = _curvatures(model, observation, found, reads.scale, values.shape, evaluate, point)
+        curvatures = _curvatures(model, observation, nodes, reads.scale, values.shape, evaluate, point)
         weights = _shares(curvatures[elements], where)
-    moved = pt.concatenate([each.ravel() for each in added])[elements] / reads.scale[elements] + values.base.added[read]
-    return Anchor(sites, pt.inc_subtensor(pt.zeros(sites.size)[where], weights * moved), tuple(found))
+    moved = pt.concatenate(added)[elements] / reads.scale[elements] + values.base.added[read]
+    made = tuple(expression for each in found for expression in each.expressions)
+    return Anchor(sites, pt.inc_subtensor(pt.zeros(sites.size)[where], weights * moved), made)
+
+
+def _added(
+    model: pm.Model, found: Sequence[LinearRead], values: Values, theta: Hyperparameters
+) -> list[TensorVariable]:
+    """What each expression comes to where the values are 0, raveled, as expressions of θ."""
+    nothing = pt.specify_shape(pt.zeros(values.shape), values.node.type.shape)
+    parts = [expression for each in found for expression in each.expressions]
+    given = iter(theta.substitute(substitute(parts, {values.node: nothing}, model), model))
+    return [sum((next(given) for _ in each.logarithms), start=next(given)).ravel() for each in found]
 
 
 def _reads(found: Sequence[TensorVariable], values: Values, evaluate: Evaluator, point: Point) -> _Reads | None:

@@ -12,6 +12,7 @@ import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.gradient import disconnected_grad
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
@@ -84,7 +85,7 @@ class ObservedTerms:
     added : TensorVariable
         The predictor where the latent values are 0, (n_obs,).
     anchor : Anchor
-        The same by site.
+        The same by site, with an offset that θ moves, as the logarithm of a rate that multiplies an exposure.
     """
 
     def __init__(
@@ -106,8 +107,20 @@ class ObservedTerms:
         others = [offset, pt.as_tensor_variable(observation.value), *parameters]
         added, offset, y, *values = added_to(model, observation, sources, theta, others)
         self.added = added.ravel()
-        self.anchor = Anchor(index, self.added)
         self._offset, self._y, self._values = pt.second(added, offset).ravel(), y, values
+        self.anchor = Anchor(index, self._anchored(*(theta.read_by(each, model) for each in ([others[0]], parameters))))
+
+    def _anchored(self, of_offset: NDArray[np.bool_], of_parameters: NDArray[np.bool_]) -> TensorVariable:
+        """The predictor where the latent values are 0, with what moves the offset alone.
+
+        What is a parameter as well does not count: parameters may move while sites are held.
+        """
+        symbol, follows = self._theta.symbol, of_offset & ~of_parameters
+        if not follows.any():
+            return self.added
+        (offset,) = clone_replace([self._offset], {symbol: pt.switch(follows, symbol, 0.0)})
+        # An exposure of 0 has no logarithm, and no level.
+        return self.added + pt.switch(pt.isinf(offset), 0.0, offset)
 
     def terms(
         self, eta: TensorVariable, shift: TensorVariable

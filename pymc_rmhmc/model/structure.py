@@ -16,11 +16,14 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError
-from pymc_rmhmc.model.affine import goes_one_by_one
+from pymc_rmhmc.model.affine import goes_one_by_one, multipliers
 from pymc_rmhmc.model.choice import find_coefficients, find_latents, nested
-from pymc_rmhmc.model.graphs import reaches
+from pymc_rmhmc.model.graphs import inlined, reaches
+from pymc_rmhmc.model.linear_normals import scaled_source
+from pymc_rmhmc.model.multipliers import is_never_zero
 from pymc_rmhmc.model.observation import Observation, observations_of
 from pymc_rmhmc.model.priors import LatentVariable, read_latent
+from pymc_rmhmc.model.scales import scales_first
 
 __all__ = ["LatentBlock", "ModelStructure", "read_structure", "resolve_variables"]
 
@@ -128,7 +131,7 @@ def read_structure(
     if not latents:
         raise UnsupportedModelError(_nothing_found(reasons), reasons)
     observations = observations_of(model, latents)
-    blocks = _connect(latents, observations)
+    blocks = _connect(model, latents, observations)
     sampled = {latent.variable for block in blocks for latent in block.latents}
     left = tuple(str(v.name) for v in model.free_RVs if v not in sampled)
     return ModelStructure(model, tuple(blocks), left, reasons)
@@ -197,7 +200,9 @@ def _named_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable:
     return latent
 
 
-def _connect(latents: Sequence[LatentVariable], observations: Sequence[Observation]) -> list[LatentBlock]:
+def _connect(
+    model: pm.Model, latents: Sequence[LatentVariable], observations: Sequence[Observation]
+) -> list[LatentBlock]:
     """Latents that share an observation belong to one block."""
     groups: list[tuple[list[LatentVariable], list[Observation]]] = [([latent], []) for latent in latents]
     for observation in observations:
@@ -210,17 +215,40 @@ def _connect(latents: Sequence[LatentVariable], observations: Sequence[Observati
             merged[1].extend(other[1])
             groups.remove(other)
         merged[1].append(observation)
-    return [LatentBlock(tuple(members), tuple(_as_read(members, o) for o in observed)) for members, observed in groups]
+    return [LatentBlock(tuple(members), _as_read(model, members, observed)) for members, observed in groups]
 
 
-def _as_read(latents: Sequence[LatentVariable], observation: Observation) -> Observation:
-    """An observation of a block; where this is one vector with a covariance, its values may serve as they are.
+def _as_read(
+    model: pm.Model, latents: Sequence[LatentVariable], observations: Sequence[Observation]
+) -> tuple[Observation, ...]:
+    """The observations of a block; where this is one vector with a covariance, its values may serve as they are.
 
-    They are the sites then, whatever a likelihood that is not registered makes of each.
+    They are the sites then, whatever a likelihood that is not registered makes of each. Behind a scale that moves they
+    are not, for sites would not follow it.
     """
-    (first, *others), node = latents, observation.node
-    if observation.likelihood is not None or others or first.form == "independent":
-        return observation
-    if node is not None and not goes_one_by_one(node, first.source):
-        return observation
-    return replace(observation, reading=None)
+    first, *others = latents
+    if others or first.form == "independent" or _is_behind_a_scale(model, first, observations):
+        return tuple(observations)
+    return tuple(
+        replace(o, reading=None)
+        if o.likelihood is None and (o.node is None or goes_one_by_one(o.node, first.source)) else o
+        for o in observations
+    )  # fmt: skip
+
+
+def _is_behind_a_scale(model: pm.Model, latent: LatentVariable, observations: Sequence[Observation]) -> bool:
+    """Whether all observations read a vector times one and the same scale, and else as it is."""
+    nodes = [o.node for o in observations if o.likelihood is None]
+    if not nodes or latent.variable.ndim != 1:
+        return False
+    if not all(node is not None and _reads_scaled(model, node, latent.source) for node in nodes):
+        return False
+    etas = [o.reading.eta for o in observations if o.reading is not None]
+    moved = scales_first(model, inlined(etas, [latent.source, *model.basic_RVs]), [latent.source])
+    return scaled_source(latent.source, moved, [latent.variable], lambda factor: is_never_zero(model, factor)).is_scaled
+
+
+def _reads_scaled(model: pm.Model, node: TensorVariable, source: TensorVariable) -> bool:
+    """Whether each value of a predictor reads one of a source, and is multiplied by what moves and is never 0."""
+    scales = multipliers(node, source)
+    return bool(scales) and all(is_never_zero(model, scale) for scale in scales)
