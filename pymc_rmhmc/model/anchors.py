@@ -70,7 +70,7 @@ class Values(NamedTuple):
 class _Reads(NamedTuple):
     """Expressions of which each element reads one value at most: which one (-1 for none), and α; of all, raveled."""
 
-    index: Sites
+    which: Sites
     scale: Array
 
 
@@ -106,8 +106,8 @@ def anchor_of(
     reads = _reads(nodes, values, evaluate, point)
     if reads is None:
         return values.base
-    elements = np.flatnonzero(reads.index >= 0)
-    read = reads.index[elements]
+    elements = np.flatnonzero(reads.which >= 0)
+    read = reads.which[elements]
     sites, where = np.unique(values.base.sites[read], return_inverse=True)
     weights = np.ones(where.size)
     if where.size > sites.size:

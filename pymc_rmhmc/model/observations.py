@@ -15,7 +15,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.errors import DataError, UnsupportedModelError
 from pymc_rmhmc.model.affine import is_linear
 from pymc_rmhmc.model.dependence import linear_inputs
-from pymc_rmhmc.model.elsewhere import points_elsewhere
+from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there, points_elsewhere
 from pymc_rmhmc.model.graphs import Evaluator, substitute
 from pymc_rmhmc.model.likelihoods import LikelihoodKernel
 from pymc_rmhmc.model.linear_form import LinearForm, NotLinear, SourceMap, is_affine, read_linear_form
@@ -99,11 +99,11 @@ class AffineReader:
 
             def predictor(sources: Sequence[Array], moved: Point = moved) -> Array:
                 with np.errstate(all="ignore"):
-                    return self._predictor(moved, *sources)[0]
+                    return evaluated_there(self._predictor, moved, *sources)[0]
 
             holds = True
             # An index that is out of range there says nothing of where it is not.
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(NoValueThere):
                 holds = is_affine(predictor, shapes)
             if not holds:
                 raise NotLinear

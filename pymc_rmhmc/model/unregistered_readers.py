@@ -21,7 +21,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError, UnsupportedLikelihoodError, UnsupportedModelError
-from pymc_rmhmc.model.elsewhere import points_elsewhere
+from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there, points_elsewhere
 from pymc_rmhmc.model.graphs import PYTHON_MODE, Evaluator, shared_inputs, substitute
 from pymc_rmhmc.model.likelihoods import FallbackKernel, has_diagonal_hessian
 from pymc_rmhmc.model.linear_form import LinearForm, SourceMap
@@ -125,18 +125,22 @@ class GraphLikelihood:
                 "on several of them through a map that is not linear. Sample this model with NUTS."
             )
 
-    def _is_diagonal(self, arguments: tuple[Array, ...], *, finite: bool = True) -> bool:
+    def _is_diagonal(self, arguments: tuple[Array, ...]) -> bool:
         return has_diagonal_hessian(
-            lambda eta: self.kernel.gradient(eta, arguments)[1], np.zeros(self.size), np.random.default_rng(0),
-            finite=finite,
-        )  # fmt: skip
+            lambda eta: self.kernel.gradient(eta, arguments)[1], np.zeros(self.size), np.random.default_rng(0)
+        )
 
     def _is_diagonal_elsewhere(self, point: Point, data: tuple[Any, ...]) -> bool:
         """What mixes latent values may be multiplied by 0 where the model begins."""
         for moved in points_elsewhere(point, self.inputs):
+            arguments = self._arguments(moved, data)
+
+            def slope(eta: Array, arguments: tuple[Array, ...] = arguments) -> Array:
+                return evaluated_there(self.kernel.gradient, eta, arguments)[1]
+
             # An index that is out of range there says nothing of where it is not.
-            with contextlib.suppress(Exception):
-                if not self._is_diagonal(self._arguments(moved, data), finite=False):
+            with contextlib.suppress(NoValueThere):
+                if not has_diagonal_hessian(slope, np.zeros(self.size), np.random.default_rng(0), finite=False):
                     return False
         return True
 

@@ -7,6 +7,8 @@ import pymc as pm
 import pytensor.sparse
 import pytensor.tensor as pt
 import pytest
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
 from pytensor.printing import Print
 from pytensor.raise_op import CheckAndRaise
 from scipy import sparse
@@ -110,6 +112,54 @@ def test_what_fails_elsewhere_is_no_curve():
         t, u = pm.HalfNormal("t", initval=5.5), pm.Normal("u", shape=7)
         pm.Poisson("y", mu=pm.math.exp(u[pt.cast(pt.floor(t), "int64")]), observed=COUNTS)
     compile_model(read_structure(model, ["u"]), model.initial_point())
+
+
+class FailsAbove(Op):
+    """Add a number that it cannot take where it is large."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
+    def make_node(self, f, a):
+        return Apply(self, [f, a], [f.type()])
+
+    def perform(self, node, inputs, outputs):
+        f, a = inputs
+        if abs(a) > 0.1:
+            raise self.error("it is large")
+        outputs[0][0] = f + a
+
+    def pullback(self, inputs, outputs, bars):
+        return [bars[0], bars[0].sum()]
+
+
+def fails(error: type[Exception], likelihood) -> pm.Model:
+    """A model whose predictor fails away from where it begins, in a way that does not say where it is affine."""
+    with pm.Model() as model:
+        likelihood(FailsAbove(error)(gp_prior("f", reparameterize=False), pm.Normal("a", initval=0.0)))
+    return model
+
+
+def curved_logistic(eta: pt.TensorVariable) -> None:
+    pm.Logistic("y", pt.exp(eta), 1.0, observed=COUNTS / 3.0)
+
+
+EVALUATED = {"a predictor": poisson, "a density": curved_logistic}
+
+
+@pytest.mark.parametrize("likelihood", EVALUATED.values(), ids=EVALUATED)
+@pytest.mark.parametrize("error", [TypeError, RuntimeError, MemoryError])
+def test_an_error_that_no_value_explains_comes_through(error, likelihood):
+    model = fails(error, likelihood)
+    with pytest.raises(error, match="it is large"):
+        compile_model(read_structure(model, ["f"]), model.initial_point())
+
+
+@pytest.mark.parametrize("likelihood", EVALUATED.values(), ids=EVALUATED)
+@pytest.mark.parametrize("error", [IndexError, ValueError, np.linalg.LinAlgError, AssertionError, OverflowError])
+def test_a_value_that_an_operation_cannot_take_says_nothing_of_others(error, likelihood):
+    model = fails(error, likelihood)
+    compile_model(read_structure(model, ["f"]), model.initial_point())
 
 
 def test_a_predictor_with_large_intermediate_results_is_read_once(monkeypatch):

@@ -1,4 +1,4 @@
-"""Small models with hyperparameters under any registered likelihood and one that is not, simulated without PyMC."""
+"""Small models with hyperparameters under any registered likelihood and some that are not, simulated without PyMC."""
 
 from __future__ import annotations
 
@@ -78,13 +78,35 @@ LIKELIHOODS = {
     ),
 }
 
-# One that nobody has registered: PyTensor differentiates what PyMC says of it.
-LOGISTIC = "logistic, not registered"
+# Some that nobody has registered: PyTensor differentiates what PyMC says of them.
+LOGISTIC, ORDERED, BACKGROUND = "logistic, not registered", "ordered, not registered", "background, not registered"
+
+
+def ordered_logistic(eta, y, first, width):
+    cutpoints = pt.stack([first, first + width])
+    pm.OrderedLogistic("y", eta=eta, cutpoints=cutpoints, observed=y, compute_p=False)
+
+
+def ordered_categories(eta, rng, first, width):
+    return np.digitize(eta + rng.logistic(size=eta.size), [first[0], first[0] + width[0]])
+
+
+RATE = ("rate", "log", 0.3, 0.4)
 BY_DERIVATIVES = {
-    LOGISTIC: Likelihood(lambda e, y, s: pm.Logistic("y", e, s, observed=y), (("s", "log", -0.3, 0.4),), True)
+    LOGISTIC: Likelihood(lambda e, y, s: pm.Logistic("y", e, s, observed=y), (("s", "log", -0.3, 0.4),), True),
+    ORDERED: Likelihood(ordered_logistic, (("first", "", -0.4, 0.6), ("width", "log", 0.2, 0.4))),
+    BACKGROUND: Likelihood(lambda e, y, rate: pm.Poisson("y", rate * pt.exp(e) + 0.5, observed=y), (RATE,)),
 }
-EVERY_LIKELIHOOD = LIKELIHOODS | BY_DERIVATIVES
-EVERY_SIMULATOR = SIMULATORS | {LOGISTIC: (lambda eta, rng, s: rng.logistic(eta, s), ())}
+# A registered one, with a number that multiplies its mean.
+RATED = "poisson_log times a rate"
+WITH_A_RATE = {RATED: Likelihood(lambda e, y, rate: pm.Poisson("y", rate * pt.exp(e), observed=y), (RATE,))}
+EVERY_LIKELIHOOD = LIKELIHOODS | BY_DERIVATIVES | WITH_A_RATE
+EVERY_SIMULATOR = SIMULATORS | {
+    LOGISTIC: (lambda eta, rng, s: rng.logistic(eta, s), ()),
+    ORDERED: (ordered_categories, ()),
+    BACKGROUND: (lambda eta, rng, rate: rng.poisson(rate * np.exp(eta) + 0.5), ()),
+    RATED: (lambda eta, rng, rate: rng.poisson(rate * np.exp(eta)), ()),
+}
 
 
 class Latents:
@@ -157,6 +179,24 @@ class Process(Latents):
             return drawn["f_rotated_"]
         centre = held["level"] if self.form == "centred" else 0.0
         return np.linalg.solve(self._root(held), drawn["f"] - centre)
+
+
+class Amplified(Latents):
+    """A whitened process that the predictor reads times a number, beside a level."""
+
+    n = len(X)
+    priors = (("lengthscale", "log", -1.0, 0.5), ("amplitude", "log", -0.3, 0.4), ("level", "", 0.3, 0.5))
+
+    def build(self, held):
+        kernel = pm.gp.cov.Matern32(1, ls=held["lengthscale"])
+        return held["level"] + held["amplitude"] * pm.gp.Latent(cov_func=kernel).prior("f", X, jitter=1e-4)
+
+    def draw(self, held, rng):
+        noise = rng.standard_normal(self.n)
+        return {"f_rotated_": noise}, held["level"] + held["amplitude"] * matern_root(X, held["lengthscale"]) @ noise
+
+    def noise(self, held, drawn):
+        return drawn["f_rotated_"]
 
 
 class Mixed(Latents):

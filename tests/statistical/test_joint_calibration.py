@@ -22,9 +22,14 @@ from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.model.likelihoods import registered_likelihoods
 from tests.statistical.joint_cases import (
+    BACKGROUND,
     BY_DERIVATIVES,
     LIKELIHOODS,
     LOGISTIC,
+    ORDERED,
+    RATED,
+    WITH_A_RATE,
+    Amplified,
     Beside,
     BesideWarped,
     Each,
@@ -71,6 +76,11 @@ PROBLEMS = {
     f"groups, {LOGISTIC}": Problem(Mixed("non-centred"), LOGISTIC),
     f"coefficients of warped inputs, {LOGISTIC}": Problem(Warped(), LOGISTIC),
     f"process beside slopes, {LOGISTIC}": Problem(Beside(), LOGISTIC),
+    f"scaled process, {LOGISTIC}": Problem(Amplified(), LOGISTIC),
+    f"whitened process, {ORDERED}": Problem(Process("whitened"), ORDERED),
+    f"groups, {ORDERED}": Problem(Mixed("non-centred"), ORDERED),
+    f"centred process, {BACKGROUND}": Problem(Process("centred"), BACKGROUND),
+    f"centred process, {RATED}": Problem(Process("centred"), RATED),
 }
 # Some fifty tests of correct samplers by ranks; see test_sbc.
 LEVEL = 1e-3 / 50 / 3
@@ -83,7 +93,8 @@ def calibrate_absurdly(problem: Problem, target_class=JointTarget, seed: int = 1
 
 def test_every_registered_likelihood_is_calibrated():
     ours = {n for n, entry in registered_likelihoods().items() if entry.terms.__module__.startswith("pymc_rmhmc")}
-    assert ours == {problem.likelihood for problem in PROBLEMS.values()} - set(BY_DERIVATIVES)
+    others = {*BY_DERIVATIVES, *WITH_A_RATE}
+    assert ours == {problem.likelihood for problem in PROBLEMS.values()} - others
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
