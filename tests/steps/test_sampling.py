@@ -142,6 +142,28 @@ def test_set_data_is_seen():
     assert float(high.sample_stats["lp"][0, 3]) == pytest.approx(float(exact_log_density(model)(point)), abs=1e-8)
 
 
+@pytest.mark.usefixtures("without_a_compiler")
+@pytest.mark.parametrize("together", [False, True])
+def test_the_log_density_is_that_of_the_data_that_are_set(together):
+    """Of the latent values' data, and of data that nothing but another step's variable reads."""
+    with pm.Model() as model:
+        counts, others = pm.Data("counts", COUNTS), pm.Data("others", np.zeros(3))
+        level = pm.Normal("level", 0.0, 1.0)
+        ls = pm.LogNormal("ls", -1.0, 0.3) if together else 0.3
+        f = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=ls)).prior("f", X=X, reparameterize=False)
+        pm.Poisson("y", mu=pm.math.exp(f + level), observed=counts)
+        pm.Normal("z", level, 1.0, observed=others)
+        step = RMHMC() if together else RMHMC(vars=["f"])
+    exact, point = exact_log_density(model), model.initial_point()
+    for new in ({}, {"others": np.full(3, 2.0)}, {"counts": COUNTS[::-1]}, {"counts": COUNTS, "others": np.ones(3)}):
+        with model:
+            pm.set_data(new)
+        step.setup_chain(np.random.default_rng(1), 10, 10)
+        for _ in range(2):
+            point, (statistics,) = step.step(point)
+            assert statistics["model_logp"] == pytest.approx(float(exact(point)), abs=1e-8)
+
+
 def test_several_gps_and_rows_are_sampled_together():
     with pm.Model() as model:
         gp = pm.gp.Latent(cov_func=pm.gp.cov.Matern32(1, ls=0.3))

@@ -13,6 +13,8 @@ from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.chain_sampler import refit_iterations
 from tests.steps.conftest import COUNTS, N, poisson_model
+from tests.steps.test_joint_sampling import two_scales
+from tests.steps.test_turns import watch_lengths
 
 OPTIONS = {"flat": {}, "hessian": {"metric": "hessian"}}
 
@@ -154,6 +156,83 @@ def test_a_refit_waits_for_a_draw_whose_prior_has_a_factor(monkeypatch):
         point, _ = step.step(point)
         refitted.append(step.chains[0].sites is not before)
     assert np.flatnonzero(refitted[1:]).tolist() == [first + 2]
+
+
+KINDS = pytest.mark.parametrize("make", [poisson_model, two_scales], ids=["latents alone", "with hyperparameters"])
+
+
+@KINDS
+def test_a_refit_leaves_the_chain_where_it_is(make):
+    """The chart is another one then: the same coordinates stand for other values. Steps are made too short to move."""
+    model = make()
+    with model:
+        step = RMHMC()
+    step.setup_chain(np.random.default_rng(1), 60, 10)
+    point, (state,) = model.initial_point(), step.chains
+    assert state.refits == refit_iterations(60) == (18, 36)
+    for i in range(40):
+        (state,) = step.chains  # a refit is tried on a copy
+        if i in state.refits:
+            state.step_size.current = state.step_size.average = 1e-9
+        moved, _ = step.step(point)
+        if i in state.refits:
+            assert step.chains[0].sites is not state.sites
+            for name, values in point.items():
+                np.testing.assert_allclose(moved[name], values, atol=1e-5)
+            step.chains[0].step_size.restart(0.5)
+        point = moved
+
+
+@KINDS
+def test_a_refit_that_tuning_has_put_off_to_its_end_is_not_made_in_the_draws(make, monkeypatch):
+    """Sites that change while draws are kept make a chain of no one law."""
+    model = make()
+    with model:
+        step = RMHMC()
+    step.setup_chain(np.random.default_rng(1), 60, 20)
+    (sampler,), last = step._samplers, refit_iterations(60)[-1]
+    point, real = model.initial_point(), sampler._condition
+    for _ in range(last):
+        point, _ = step.step(point)
+
+    def refuse(point):
+        raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, 0)
+
+    monkeypatch.setattr(sampler, "_condition", refuse)
+    for _ in range(2):
+        point, (statistics,) = step.step(point)
+        assert statistics["failure"] == Failure.NOT_POSITIVE_DEFINITE
+    step.stop_tuning()
+    monkeypatch.setattr(sampler, "_condition", real)
+    (state,) = step.chains
+    assert state.iteration == last
+    tuned = state.sites, vars(state.step_size).copy()
+    for _ in range(10):
+        point, (statistics,) = step.step(point)
+        assert statistics["failure"] == Failure.NONE
+    assert step.chains[0] is state
+    assert state.sites is tuned[0]
+    assert vars(state.step_size) == tuned[1]
+
+
+@KINDS
+def test_draws_are_made_with_the_average_of_tuning(make, monkeypatch):
+    """The last iterate of dual averaging is what chance has made of it."""
+    model = make()
+    with model:
+        step = RMHMC()
+    step.setup_chain(np.random.default_rng(1), 20, 10)
+    point, (state,) = model.initial_point(), step.chains
+    for _ in range(20):
+        point, _ = step.step(point)
+    step.stop_tuning()
+    state.step_size.current, tuned = 1e-6, state.step_size.average
+    asked = watch_lengths(monkeypatch)
+    for _ in range(5):
+        point, (statistics,) = step.step(point)
+        assert statistics["step_size"] == statistics["step_size_bar"] == tuned
+    assert asked == [tuned] * 5
+    assert state.step_size.current == 1e-6
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pymc as pm
 import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric
-from pymc_rmhmc.dynamics.trajectory import Transition
+from pymc_rmhmc.dynamics.trajectory import JitteredPath, Transition
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
 from pymc_rmhmc.geometry.charts.marginal import MarginalChart
@@ -244,6 +244,57 @@ def test_a_restored_state_replays_exactly(model, when):
     assert (step.chains[0].emulator is not None) == (begin > 0.6 * TUNE)
     goes_on_alike((step, other), point, 30)  # across a refit, in tuning
     assert step.chains[0].emulator is not None
+
+
+def watch_lengths(monkeypatch) -> list[float]:
+    """The step sizes that trajectories are asked for, as they are asked for."""
+    usual, asked = JitteredPath.draw, []
+
+    def watched(length, step_size, rng):
+        asked.append(step_size)
+        return usual(length, step_size, rng)
+
+    monkeypatch.setattr(JitteredPath, "draw", watched)
+    return asked
+
+
+def learnt(state) -> dict:
+    """All that tuning teaches a chain, by value."""
+    averages = {name: dict(vars(getattr(state, name))) for name in ("step_size", "held_step_size")}
+    lasting = {name: getattr(state, name) for name in ("sites", "marginals", "emulator", "parameters", "trial")}
+    return averages | lasting | {"draws": len(state.thetas), "refits": state.refits, "tried": state.tried}
+
+
+def test_the_draws_teach_nothing_and_are_made_with_averages(turning, monkeypatch):
+    """Of the latents' step size and of joint trajectories', which are taken where many turns are rejected."""
+    step, point = turning
+    (state,) = step.chains
+    state.trial = state.trial[0], 0.0
+    # The last iterates of dual averaging are what chance has made of them.
+    state.step_size.current = state.held_step_size.current = 1e-6
+    before, asked = learnt(state), watch_lengths(monkeypatch)
+    advance(step, point, 40)
+    after = learnt(state)
+    assert all(after[name] is before[name] for name in ("sites", "marginals", "emulator"))
+    assert after == before
+    jointly = min(joint_sampler.STRETCH * state.step_size.average, state.step_size.maximum)
+    assert set(asked) == {state.held_step_size.average, jointly, np.inf}
+
+
+def test_giving_turns_up_leaves_the_chain_where_it_is(turning):
+    """θ's chart is another one then: the same coordinates stand for other values."""
+    step, point = turning
+    (state,) = step.chains
+    point, _, _ = advance(step, point, 1)
+    state.trial, chart = (400, 0.1), state.marginals
+    turn = Round(*(Transition(None, acceptance=0.1) for _ in range(2)), energy=0.0)
+    step._samplers[0]._learn([turn])
+    assert state.emulator is None
+    assert state.marginals is not chart
+    state.step_size.average = 1e-9
+    moved, _ = step.step(point)
+    for name, values in point.items():
+        np.testing.assert_allclose(moved[name], values, atol=1e-5)
 
 
 def goes_on_alike_if_always_saved(model: pm.Model, step: RMHMC, point: dict) -> None:

@@ -124,6 +124,24 @@ def test_steps_taken_back_lead_to_the_beginning(system):
     np.testing.assert_allclose(back.momentum, -p, atol=1e-8)
 
 
+@pytest.mark.parametrize("metric", ["hessian", *FLAT])
+def test_every_coordinate_of_the_momentum_is_drawn_anew(metric):
+    """One that were kept, or were 0, would leave a chain on a part of its space."""
+    made = System(RotationSplitting() if metric in FLAT else GeneralizedLeapfrog(), metric, "centred", "poisson")
+    rng = np.random.default_rng(0)
+    state = made.flow.state(0.5 * rng.standard_normal(made.size))
+    drawn = []
+    for _ in range(20):
+        state = made.flow.refresh(state, rng)
+        drawn.append(state.momentum)
+    drawn = np.array(drawn)
+    assert drawn.shape == (20, made.size)
+    for before, after in itertools.pairwise(drawn):
+        assert (np.abs(after - before) > 1e-6).all()
+    # Neither do the coordinates repeat one another.
+    assert np.linalg.matrix_rank(drawn - drawn.mean(axis=0), tol=0.1) == made.size
+
+
 def test_a_step_is_symplectic(system):
     q, p = system.start()
     n, h = q.size, 1e-5
