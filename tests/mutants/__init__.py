@@ -1,0 +1,1 @@
+"""Planted faults, and the tests that must find them: ``python -m tests.mutants``."""
