@@ -70,3 +70,15 @@ clean:
 distclean: clean
 	@if [ -e $(VENV)/.made-by-make ]; then echo "rm -rf $(VENV)"; rm -rf $(VENV); \
 	elif [ -e $(VENV) ]; then echo "$(VENV) is left: make did not make it."; fi
+
+# Faults that are planted one at a time, each of which its test must find: a table of them in tests/mutants.
+.PHONY: mutants mutants-tenth test-processors
+mutants: for-dev
+	$(BIN)/python -m tests.mutants
+
+mutants-tenth: for-dev
+	$(BIN)/python -m tests.mutants --tenth commit
+
+# Both suites as four other processors would run them: hours.
+test-processors: for-dev
+	$(BIN)/python -m tests.processors
