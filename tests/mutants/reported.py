@@ -22,7 +22,7 @@ def pytest_runtest_makereport(item, call):
             "when": report.when,
             "outcome": report.outcome,
             "errors": [] if error is None else [kind.__name__ for kind in type(error).__mro__],
-            "says": "" if error is None else f"{type(error).__name__}: {error}".strip().splitlines()[0][:200],
+            "says": "" if error is None else f"{type(error).__name__}: {' '.join(str(error).split())}"[:200],
             "slow": item.get_closest_marker("slow") is not None,
         })
     return report

@@ -54,7 +54,7 @@ def gp_of(inputs, **options):
     return pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.Matern52(1, ls=ls)).prior("f", X=inputs, **options)
 
 
-def run(build, target_accept=None, **options):
+def run(build, step_size=None, **options):
     """Draws, all of which must be finite and must move; hyperparameters too.
 
     After so much tuning hyperparameters of a covariance and latent values take turns, as by default; or give them up
@@ -62,7 +62,7 @@ def run(build, target_accept=None, **options):
     """
     with pm.Model() as model:
         build()
-        step = RMHMC(target_accept=target_accept)
+        step = RMHMC(step_size=step_size)
     idata = draw(model, step, **{"draws": 200, "tune": 200, **options})
     (sampler,) = step._samplers
     dear = any(has_dear_hyperparameters(block) for block in sampler.model.blocks)
@@ -292,11 +292,10 @@ def test_a_covariance_that_is_lost_at_some_hyperparameters_is_a_counted_rejectio
         pm.Normal("y", f, 0.3, observed=np.array([0.9, -1.0, 0.6, -0.5]))
 
     caplog.set_level(logging.INFO, logger="pymc")
-    # After so little tuning a target of its own keeps steps short and refusals rare.
-    idata = run(build, tune=200) if in_turns else run(build, tune=100, target_accept=0.9)
+    # Of joint trajectories the step size is given: one that is tuned to refusals is a matter of chance.
+    idata = run(build, tune=200) if in_turns else run(build, tune=100, step_size=0.2)
     assert float(idata.posterior["rho"].min()) > -1.0 / 3.0
-    said = "Add jitter" if in_turns else "harmless while it is rare"  # often, or seldom
-    assert re.search(rf"{said}.* last not positive definite at rho_interval__ = -?\d", caplog.text)
+    assert re.search(r"last not positive definite at rho_interval__ = -?\d", caplog.text)
     assert float(idata.posterior["rho"].std()) > 0.05
     stats = idata.sample_stats
     lost = stats["failure"] == Failure.NOT_POSITIVE_DEFINITE
