@@ -165,7 +165,7 @@ DYNAMICS = [
         "dynamics/adaptation.py",
         "weight = self._count**-self.DECAY",
         "weight = 1.0",
-        "unit/test_trajectory.py::test_a_step_that_no_longer_covers_the_path_need_not_be_accepted_as_often",
+        "unit/test_trajectory.py::test_what_is_used_after_tuning_is_an_average_and_not_the_last_iterate",
     ),
     Mutant(
         "surrogate-rotates-backwards",

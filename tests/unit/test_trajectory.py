@@ -199,6 +199,17 @@ def test_dual_averaging_ends_in_a_number_where_nothing_is_ever_accepted():
     adaptation.restart(adaptation.average)
 
 
+def test_what_is_used_after_tuning_is_an_average_and_not_the_last_iterate():
+    rng, adaptation = np.random.default_rng(1), DualAveraging(0.5, 0.8)
+    iterates, averages = [], []
+    for _ in range(1000):
+        adaptation.update(math.exp(-adaptation.current) > rng.random())  # accepted or not
+        iterates.append(math.log(adaptation.current))
+        averages.append(math.log(adaptation.average))
+    assert np.std(averages[500:]) < 0.2 * np.std(iterates[500:])
+    assert averages[-1] == pytest.approx(np.mean(iterates[500:]), abs=np.std(iterates[500:]))
+
+
 @pytest.mark.parametrize(("initial", "expected"), [(0.01, 0.64), (10.0, 0.625), (1.0, 0.5)])
 def test_search_crosses_the_threshold(initial, expected):
     found = search_step_size(lambda size: float(size < 0.7), initial, math.inf)
