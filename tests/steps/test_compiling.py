@@ -56,6 +56,13 @@ def test_at_fixed_hyperparameters_neither(metric):
     assert COMPILING.seconds == before
 
 
+def test_with_two_cores_the_parent_has_compiled_for_both():
+    model = poisson_model(sampled=True)
+    stats = draw(model, build(model), draws=10, tune=20, chains=2, cores=2).sample_stats
+    assert (stats["compile_seconds_in_chain"] == 0.0).all()
+    assert np.unique(stats["compile_seconds"]).size == 1
+
+
 def test_what_a_chain_compiles_after_all_is_said_once_and_recorded(caplog, not_ahead):
     model = poisson_model(sampled=True)
     step = build(model)
