@@ -4,6 +4,7 @@ import hashlib
 import inspect
 import os
 from importlib.metadata import distributions
+from importlib.util import find_spec
 from pathlib import Path
 
 from jupyter_cache import get_cache
@@ -23,7 +24,6 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
-    "sphinx-mathjax-offline",  # ships MathJax: pages with formulas work without a network
 ]
 html_theme = "pydata_sphinx_theme"
 html_theme_options = {
@@ -34,7 +34,11 @@ html_theme_options = {
     "secondary_sidebar_items": ["page-toc"],
 }
 html_sidebars = {"**": ["pages.html"]}
-html_static_path = ["_static"]
+# MathJax comes from a package, so that formulas need no network. As an extension that package would forbid Sphinx to
+# read pages in parallel.
+(mathjax_package,) = find_spec("sphinx-mathjax-offline").submodule_search_locations
+html_static_path = ["_static", str(Path(mathjax_package) / "static")]
+mathjax_path = "mathjax/tex-chtml.js"
 html_css_files = ["outputs.css"]
 html_title = "pymc_rmhmc"
 html_show_sourcelink = False
@@ -70,8 +74,12 @@ def results_depend_on() -> str:
 
 # A cache of its own for each state of the package: after a change of the code no page shows what the old code did.
 nb_execution_cache_path = str(HERE / "_build" / "executed" / results_depend_on())
-if nb_execution_mode == "cache":
-    _ = get_cache(nb_execution_cache_path).db  # made here once: processes that read pages side by side would collide
+
+
+def make_cache(app):
+    """Make the cache before several processes read pages: each would make it, and they would collide."""
+    if app.config.nb_execution_mode == "cache":
+        _ = get_cache(app.config.nb_execution_cache_path).db
 
 
 def constructor_signature(app, what, name, obj, options, signature, return_annotation):
@@ -89,4 +97,5 @@ def constructor_signature(app, what, name, obj, options, signature, return_annot
 
 def setup(app):
     """Register what Sphinx does not do by itself."""
+    app.connect("builder-inited", make_cache)
     app.connect("autodoc-process-signature", constructor_signature)
