@@ -44,11 +44,16 @@ class UnsupportedModelError(RMHMCError, TypeError):
     ----------
     reasons : dict of str to str
         For each variable, why it is no latent Gaussian vector; empty if the message says all.
+    advice : dict of str to str
+        For variables that are read in another form, what to write.
     """
 
-    def __init__(self, message: str = "", reasons: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, message: str = "", reasons: dict[str, str] | None = None, advice: dict[str, str] | None = None
+    ) -> None:
         super().__init__(message)
         self.reasons = reasons or {}
+        self.advice = advice or {}
 
 
 class UnsupportedLikelihoodError(UnsupportedModelError):

@@ -3,8 +3,9 @@
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
 from pymc_rmhmc.model.joint import JointModel, read_joint
 from pymc_rmhmc.model.observation import Observation
+from pymc_rmhmc.model.refusals import Predictors, in_short, said_once
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, read_structure
-from pymc_rmhmc.model.together import read_together, with_predictors_or_without
+from pymc_rmhmc.model.together import crowd_of_hyperparameters, read_together, with_predictors_or_without
 
 __all__ = [
     "CompiledBlock",
@@ -13,9 +14,13 @@ __all__ = [
     "LatentBlock",
     "ModelStructure",
     "Observation",
+    "Predictors",
     "compile_model",
+    "crowd_of_hyperparameters",
+    "in_short",
     "read_joint",
     "read_structure",
     "read_together",
+    "said_once",
     "with_predictors_or_without",
 ]

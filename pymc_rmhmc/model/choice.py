@@ -2,53 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import pymc as pm
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.model.advice import unread_forms
 from pymc_rmhmc.model.affine import predictor_node
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.graphs import is_of_dims, reaches
 from pymc_rmhmc.model.likelihoods import read_likelihood
 from pymc_rmhmc.model.linear_normals import linear_normals
-from pymc_rmhmc.model.observation import LEAVE_OUT, distribution_of, names_of, observations_of
+from pymc_rmhmc.model.observation import direct_readers, names_of, observations_of
 from pymc_rmhmc.model.priors import LatentVariable, gaussian_candidates, read_latent
+from pymc_rmhmc.model.refusals import Predictors, in_short, why_above, why_not_latent
 
-__all__ = ["find_coefficients", "find_latents", "nested"]
+__all__ = ["BY_ANOTHER", "Choice", "choice_of", "explain", "find_coefficients", "find_latents", "nested"]
+
+# For the words of reasons, of vectors that another RMHMC could sample.
+BY_ANOTHER = "another parameter than other latent values"
 
 
-def find_latents(model: pm.Model, reasons: dict[str, str]) -> list[LatentVariable]:
+@dataclass(frozen=True)
+class Choice:
+    """What a choice of latent variables is made by.
+
+    Attributes
+    ----------
+    model : pymc.Model
+        The model.
+    predictors : Predictors
+        Whether the predictors of likelihoods that are not registered are read.
+    readers : dict
+        From `direct_readers`.
+    unread : dict of str to str
+        From `unread_forms`.
+    """
+
+    model: pm.Model
+    predictors: Predictors
+    readers: Mapping[TensorVariable, Sequence[TensorVariable]]
+    unread: Mapping[str, str]
+
+    def why_not(self, variable: TensorVariable) -> str:
+        """Why a variable is not sampled as a latent one; empty if nothing but others in its place is in the way."""
+        return why_not_latent(self.model, variable, self.readers, self.predictors, self.unread)
+
+
+def choice_of(model: pm.Model, predictors: Predictors) -> Choice:
+    """What the latent variables of a model are chosen by."""
+    return Choice(model, predictors, direct_readers(model), unread_forms(model, model.free_RVs))
+
+
+def find_latents(choice: Choice, reasons: dict[str, str]) -> list[LatentVariable]:
     """The default choice: latent Gaussian variables with a likelihood that can be sampled."""
-    found = []
+    model, found = choice.model, []
     candidates = gaussian_candidates(model)
+    vectors = [v for v in model.free_RVs if v in candidates or type(v.owner.op) in GAUSSIAN_VECTORS]
     for variable in model.free_RVs:
-        if is_of_dims(variable):
-            reasons[str(variable.name)] = "it is of pymc.dims, whose distributions are not read"
+        if is_of_dims(variable) or variable not in vectors:
             continue
-        if variable not in candidates and type(variable.owner.op) not in GAUSSIAN_VECTORS:
-            kind = distribution_of(variable)
-            named = " unless it is named in vars" if kind == "Normal" else ""
-            article = "an" if kind.startswith(tuple("AEIOU")) else "a"
-            reasons[str(variable.name)] = f"{article} {kind} is not a latent Gaussian variable{named}"
-            continue
-        latent = read_latent(model, variable)
-        if isinstance(latent, str) or latent.form == "independent":
-            independent = (
-                "read as independent normals, not through one cholesky(K) @ v or a Kronecker product of such factors: "
-                "name it in vars to sample it"
-            )
-            reasons[str(variable.name)] = latent if isinstance(latent, str) else independent
-            continue
-        try:
-            observed = observations_of(model, [latent])
-        except UnsupportedModelError as error:
-            reasons[str(variable.name)] = str(error)
-            continue
-        if observed and variable in candidates:
-            found.append(latent)
+        latent = _vector(choice, variable, is_candidate=variable in candidates)
+        if isinstance(latent, str):
+            reasons[str(variable.name)] = latent
         else:
-            reasons[str(variable.name)] = "no likelihood depends on it"
+            found.append(latent)
     for latent, others in nested(model, found):
         reasons[str(latent.variable.name)] = f"the prior of {others} depends on it"
         found.remove(latent)
@@ -56,6 +76,40 @@ def find_latents(model: pm.Model, reasons: dict[str, str]) -> list[LatentVariabl
         reasons[str(latent.variable.name)] = reason
         found.remove(latent)
     return found
+
+
+def _vector(choice: Choice, variable: TensorVariable, *, is_candidate: bool) -> LatentVariable | str:
+    """A vector with a covariance, or why it is not sampled."""
+    latent = read_latent(choice.model, variable)
+    if isinstance(latent, str):
+        return latent
+    if latent.form == "independent":
+        return (
+            "read as independent normals, not through one cholesky(K) @ v or a Kronecker product of such factors: "
+            "name it in vars to sample it"
+        )
+    try:
+        observed = observations_of(choice.model, [latent], "it")
+    except UnsupportedModelError as error:
+        return str(error)
+    if observed and is_candidate:
+        return latent
+    return why_above(choice.model, variable, choice.readers) or f"it enters by {BY_ANOTHER}"
+
+
+def explain(choice: Choice, latents: Sequence[LatentVariable], reasons: dict[str, str]) -> None:
+    """Add why each variable that is not among the latents is not, unless it is known."""
+    chosen = {latent.variable for latent in latents}
+    names = in_short([names_of([latent.variable]) for latent in latents])
+    if not latents:
+        otherwise = "no likelihood reads it linearly"
+    elif all(latent.form == "independent" for latent in latents):
+        otherwise = f"no predictor is linear in it and {names} together"
+    else:
+        otherwise = f"next to {names} it is sampled as a latent variable only if vars names them all"
+    for variable in choice.model.free_RVs:
+        if variable not in chosen and str(variable.name) not in reasons:
+            reasons[str(variable.name)] = choice.why_not(variable) or otherwise
 
 
 def _besides(model: pm.Model, latents: Sequence[LatentVariable]) -> list[tuple[LatentVariable, str]]:
@@ -72,37 +126,19 @@ def _besides(model: pm.Model, latents: Sequence[LatentVariable]) -> list[tuple[L
         if by_others and predictor_node(variable, [each.source for each in read], model.basic_RVs) is None:
             # Of those that all enter by several parameters one can be sampled.
             these = by_others if len(by_others) < len(read) else by_others[1:]
-            dropped |= dict.fromkeys(
-                these, f"it enters {variable.name} by another parameter than other latent values: sample it with an "
-                "RMHMC(vars=...) of its own beside this one",
-            )  # fmt: skip
+            dropped |= dict.fromkeys(these, f"it enters {variable.name} by {BY_ANOTHER}")
     return list(dropped.items())
 
 
-def find_coefficients(model: pm.Model, reasons: dict[str, str], predictors: bool) -> list[LatentVariable]:
+def find_coefficients(choice: Choice, reasons: dict[str, str]) -> list[LatentVariable]:
     """Where there is no latent vector with a covariance: the Normals that predictors are linear in."""
-    found = []
-    for variable in linear_normals(model, predictors=predictors):
+    model, found = choice.model, []
+    for variable in linear_normals(model, predictors=bool(choice.predictors), readers=choice.readers):
         latent = read_latent(model, variable)
         if not isinstance(latent, str):
             found.append(latent)
             reasons.pop(str(variable.name), None)
-    if not found:
-        _note_missing(model, reasons)
     return found
-
-
-def _note_missing(model: pm.Model, reasons: dict[str, str]) -> None:
-    """Where nothing is found, which variables have a likelihood with missing values that are in the way."""
-    for variable in model.free_RVs:
-        latent = read_latent(model, variable)
-        if isinstance(latent, str):
-            continue
-        try:
-            observations_of(model, [latent])
-        except UnsupportedModelError as error:
-            if LEAVE_OUT in str(error):
-                reasons[str(variable.name)] = str(error)
 
 
 def nested(model: pm.Model, latents: Sequence[LatentVariable]) -> list[tuple[LatentVariable, str]]:

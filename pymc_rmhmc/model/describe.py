@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pymc as pm
@@ -16,8 +16,9 @@ from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.joint import JointModel
 from pymc_rmhmc.model.priors import LatentVariable
+from pymc_rmhmc.model.refusals import Predictors, said_once
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure
-from pymc_rmhmc.model.together import read_together, with_predictors_or_without
+from pymc_rmhmc.model.together import crowd_of_hyperparameters, read_together, with_predictors_or_without
 
 __all__ = ["BlockDescription", "ModelDescription", "describe"]
 
@@ -76,6 +77,10 @@ class ModelDescription:
         Free variables that are left to other steps, and the step that PyMC would give each.
     reasons : dict of str to str
         Why each is left.
+    advice : dict of str to str
+        What to write for variables that would be sampled better in another form.
+    warning : str
+        What to know before waiting for draws; empty if there is nothing.
     """
 
     blocks: tuple[BlockDescription, ...]
@@ -84,6 +89,8 @@ class ModelDescription:
     alone: str
     left_over: dict[str, str]
     reasons: dict[str, str]
+    advice: dict[str, str] = field(default_factory=dict)
+    warning: str = ""
 
     def __str__(self) -> str:
         stream = io.StringIO()
@@ -97,9 +104,17 @@ class ModelDescription:
             console.print(self._together())
         if self.left_over:
             console.print(self._left_table())
+        # As it is: code has brackets, and its lines must not be folded.
+        for line in self._advice():
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
         return stream.getvalue().rstrip()
 
     __repr__ = __str__
+
+    def _advice(self) -> list[str]:
+        unsaid = {name: text for name, text in self.advice.items() if text.split(". ", 1)[-1] not in self.warning}
+        lines = [f"{names}: {text}" for names, text in said_once(unsaid)]
+        return [self.warning, *lines] if self.warning else lines
 
     def _together(self) -> str:
         """One sentence on the hyperparameters."""
@@ -164,7 +179,7 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
     model = pm.modelcontext(model)
     point = model.initial_point()
 
-    def read(predictors: bool) -> tuple[ModelStructure, JointModel | str, CompiledModel]:
+    def read(predictors: Predictors) -> tuple[ModelStructure, JointModel | str, CompiledModel]:
         structure, joint = read_together(model, None, point, predictors=predictors)
         return structure, joint, compile_model(structure, point, with_rest=False)
 
@@ -173,7 +188,8 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
     except UnsupportedModelError as error:
         left = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs])
         reason = "no latent Gaussian block was found"
-        description = ModelDescription((), "", (), reason, left, {n: error.reasons.get(n, str(error)) for n in left})
+        reasons = {name: error.reasons.get(name, str(error)) for name in left}
+        description = ModelDescription((), "", (), reason, left, reasons, error.advice)
     else:
         by_name: dict[str, LatentBlock] = {block.name: block for block in structure.blocks}
         names = {str(value.name): str(rv.name) for rv, value in model.rvs_to_values.items()}
@@ -181,7 +197,10 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
         taken, alone = _hyperparameters(joint)
         left = _steps_of_pymc(model, [name for name in structure.left_over if name not in taken])
         reasons = {name: reason for name, reason in structure.reasons.items() if name in left}
-        description = ModelDescription(described, "flat", taken, alone, left, reasons)
+        description = ModelDescription(
+            described, "flat", taken, alone, left, reasons, structure.explained_advice,
+            crowd_of_hyperparameters(structure, joint),
+        )  # fmt: skip
     print(description)
     return description
 

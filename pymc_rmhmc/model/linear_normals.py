@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,18 +19,22 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.model.affine import is_linear, predictor_node
 from pymc_rmhmc.model.graphs import core_op, operation_name, reaches
 from pymc_rmhmc.model.likelihoods import read_likelihood
+from pymc_rmhmc.model.observation import direct_readers
 
 __all__ = ["ScaledSource", "linear_normals", "scaled_source"]
 
 
 def linear_normals(
-    model: pm.Model, beside: Sequence[TensorVariable] = (), *, predictors: bool = True
-) -> list[TensorVariable]:
+    model: pm.Model, beside: Sequence[TensorVariable] = (), *, predictors: bool = True,
+    readers: Mapping[TensorVariable, Sequence[TensorVariable]] | None = None,
+) -> list[TensorVariable]:  # fmt: skip
     """Free Normals, in any shape, that every likelihood that depends on them reads linearly and together.
 
     None of them is in another's prior, and where two are multiplied the one of more values counts; one that is
     multiplied by a variable `beside` them is none. Without `predictors` those of registered likelihoods alone.
+    `readers` is what `direct_readers` gives, if that is known.
     """
+    readers = direct_readers(model) if readers is None else readers
     seen = [*model.observed_RVs, *_imputed(model)]
     free = [
         v for v in model.free_RVs
@@ -43,7 +47,7 @@ def linear_normals(
     largest = _largest_first(model, free) if others else []
     readings |= {v: reading for v in others if (reading := _unregistered_reading(model, v, largest, beside))}
     etas = [reading.eta for reading in readings.values()]
-    candidates = [v for v in free if _is_read(model, v, seen, readings)]
+    candidates = [v for v in free if _is_read(model, v, readers[v], seen, readings)]
     if all(is_linear(eta, [*beside, *candidates], model.basic_RVs) for eta in etas):
         return candidates
     chosen: list[TensorVariable] = []
@@ -112,17 +116,14 @@ def _unregistered_reading(
 
 
 def _is_read(
-    model: pm.Model, variable: TensorVariable, seen: Sequence[TensorVariable],
+    model: pm.Model, variable: TensorVariable, readers: Sequence[TensorVariable], seen: Sequence[TensorVariable],
     readings: dict[TensorVariable, _Reading],
 ) -> bool:  # fmt: skip
     """Whether some likelihood of what is seen reads a variable in its predictor, and nothing else in the model does."""
-    others = [*model.potentials, *(v for v in model.free_RVs if v is not variable and v not in seen)]
-    if any(reaches(other, [variable], model.basic_RVs) for other in others):
+    if any(reader not in seen for reader in readers):
         return False
     read = False
-    for observed in seen:
-        if not reaches(observed, [variable], model.basic_RVs):
-            continue
+    for observed in readers:
         reading = readings.get(observed)
         if reading is None:
             return False

@@ -9,20 +9,34 @@ from typing import Any
 import pymc as pm
 from pymc.distributions.distribution import PartialObservedRV
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.scan.op import Scan
+from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedLikelihoodError, UnsupportedModelError
+from pymc_rmhmc.model.advice import NUTS, one_by_one
 from pymc_rmhmc.model.affine import bends, first_bend, predictor_node
-from pymc_rmhmc.model.graphs import is_of_dims, reaches
+from pymc_rmhmc.model.graphs import core_op, is_of_dims, reaches
 from pymc_rmhmc.model.likelihoods import Likelihood, Reading, read_likelihood
 from pymc_rmhmc.model.priors import LatentVariable
+from pymc_rmhmc.model.source_code import distribution_of
 
-__all__ = ["LEAVE_OUT", "Observation", "curve_in_words", "distribution_of", "names_of", "observations_of"]
+__all__ = [
+    "LEAVE_OUT",
+    "Observation",
+    "curve_in_words",
+    "depends_on_potential",
+    "direct_readers",
+    "distribution_of",
+    "names_of",
+    "observation_of",
+    "observations_of",
+]
 
 # For the words of errors.
-LEAVE_OUT = "leave them out of the data, and give the latent values of the others alone (f[seen])"
+LEAVE_OUT = "leave them out of the data, and their rows out of the predictor (f[seen] for a vector f)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,30 +78,67 @@ class Observation:
         return ("softabs",) if self.likelihood is None else self.likelihood.kinds
 
 
-def observations_of(model: pm.Model, latents: Sequence[LatentVariable]) -> list[Observation]:
-    """Every random variable whose distribution depends on the latents directly."""
+def direct_readers(model: pm.Model) -> dict[TensorVariable, list[TensorVariable]]:
+    """The random variables and potentials that depend on each random variable, through no other one.
+
+    One walk over the graph, where `reaches` would take one for each pair of variables.
+    """
+    ends = set(model.basic_RVs)
+    readers: dict[TensorVariable, list[TensorVariable]] = {variable: [] for variable in model.basic_RVs}
+    for reader in (*model.basic_RVs, *model.potentials):
+        seen: set[Variable] = set()
+        waiting: list[Variable] = [reader]
+        while waiting:
+            at = waiting.pop()
+            if at in seen:
+                continue
+            seen.add(at)
+            if at in ends and at is not reader:
+                readers[at].append(reader)
+            elif at.owner is not None and not isinstance(core_op(at), (Shape, Shape_i)):
+                waiting += at.owner.inputs
+    return readers
+
+
+def observations_of(
+    model: pm.Model, latents: Sequence[LatentVariable], called: str | None = None
+) -> list[Observation]:
+    """Every random variable whose distribution depends on the latents directly.
+
+    `called` is what an error calls the latents, by default their names.
+    """
     sources = [latent.source for latent in latents]
     variables = [latent.variable for latent in latents]
+    called = called or names_of(variables)
     for potential in model.potentials:
         if reaches(potential, variables, model.basic_RVs):
-            raise UnsupportedModelError(
-                f"the Potential {potential.name} depends on {names_of(variables)}; write it as an observed variable, "
-                "or sample with NUTS"
-            )
+            raise UnsupportedModelError(depends_on_potential(potential, called))
     found = []
     for variable in model.basic_RVs:
         if variable in variables:
             continue
         if not reaches(variable, variables, model.basic_RVs):
             continue
-        found.append(_observation(model, variable, sources, variables))
+        found.append(observation_of(model, variable, sources, variables, called))
     return found
 
 
-def _observation(
-    model: pm.Model, variable: TensorVariable, sources: list[TensorVariable], latents: list[TensorVariable]
-) -> Observation:
-    """How one variable depends on the latents, or the error that says why that cannot be sampled."""
+def depends_on_potential(potential: TensorVariable, called: str) -> str:
+    """That a Potential depends on latent values, and what to do."""
+    return (
+        f"the Potential {potential.name} depends on {called}: write it as a prior or an observed variable "
+        f"(pm.Censored for censored data), or {NUTS}"
+    )
+
+
+def observation_of(
+    model: pm.Model, variable: TensorVariable, sources: list[TensorVariable], latents: list[TensorVariable],
+    called: str,
+) -> Observation:  # fmt: skip
+    """How one variable depends on the latents, or the error that says why that cannot be sampled.
+
+    `called` is what the error calls the latents.
+    """
     value = model.rvs_to_values[variable]
     free = variable in model.free_RVs
     if is_of_dims(variable):
@@ -104,7 +155,7 @@ def _observation(
                 f"{LEAVE_OUT}"
             )
         raise UnsupportedLikelihoodError(
-            f"the free variable {variable.name} depends on {names_of(latents)} and is transformed; only observed "
+            f"the free variable {variable.name} depends on {called} and is transformed; only observed "
             "variables and imputed observations can be its likelihood"
         )
     if isinstance(variable.owner.op, MinibatchRandomVariable):
@@ -124,21 +175,24 @@ def _observation(
     node = predictor_node(variable, read, model.basic_RVs) if read else None
     if node is None and len(read) > 1 and apart:
         raise UnsupportedLikelihoodError(
-            f"{names_of(latents)} enter {variable.name} by several of its parameters: sample with NUTS, or name in "
+            f"{called} enter {variable.name} by several of its parameters: sample with NUTS, or name in "
             "vars those that enter by one"
         )
     if node is None and len(read) > 1 and found is not None:
         raise UnsupportedModelError(f"{curve_in_words(model, variable, found[1].eta, read)} Sample with NUTS")
-    _check_unregistered(variable, read, node)
+    _check_unregistered(model, variable, read, node)
     return Observation(variable, value, None, None if node is None else Reading(node, {}), node)
 
 
-def _check_unregistered(variable: TensorVariable, read: list[TensorVariable], node: TensorVariable | None) -> None:
+def _check_unregistered(
+    model: pm.Model, variable: TensorVariable, read: list[TensorVariable], node: TensorVariable | None
+) -> None:
     """What can be known of an unregistered likelihood before it is evaluated."""
     name = distribution_of(variable)
     if getattr(variable.owner.op, "ndim_supp", 0) > 0:
         raise UnsupportedLikelihoodError(
-            f"the likelihood {name} of {variable.name} does not factorise over its observations: sample with NUTS"
+            f"the likelihood {name} of {variable.name} does not factorise into one for each observation: "
+            f"{one_by_one(model, variable)}"
         )
     if node is None and len(read) > 1:
         raise UnsupportedLikelihoodError(
@@ -167,11 +221,6 @@ def _name_of(model: pm.Model, source: TensorVariable) -> str:
     held = set(ancestors([source]))
     within = [v for v in model.free_RVs if v in held]
     return names_of([v for v in within if str(v.name).endswith("_rotated_")] or within)
-
-
-def distribution_of(variable: TensorVariable) -> str:
-    """The name of a random variable's distribution."""
-    return type(variable.owner.op).__name__.removesuffix("RV")
 
 
 def names_of(variables: Iterable[TensorVariable]) -> str:

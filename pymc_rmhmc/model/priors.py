@@ -22,7 +22,7 @@ from pymc_rmhmc.model.kronecker import kronecker_product
 from pymc_rmhmc.model.likelihoods import read_likelihood
 from pymc_rmhmc.model.likelihoods.links import strip
 
-__all__ = ["LatentVariable", "gaussian_candidates", "read_latent"]
+__all__ = ["LATENT", "LatentVariable", "gaussian_candidates", "read_latent", "root_of"]
 
 
 LATENT = (MvNormalRV, NormalRV, *GAUSSIAN_VECTORS)
@@ -106,7 +106,7 @@ def read_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable | s
         return LatentVariable(variable, "centred", variable, mean, (matrix,), root)
     if isinstance(op, MvNormalRV):
         mean, covariance = op.dist_params(variable.owner)
-        matrix, root = _root(covariance)
+        matrix, root = root_of(covariance)
         return LatentVariable(variable, "centred", variable, mean, (matrix,), root)
     product = _whitened_product(model, variable)
     if product is not None:
@@ -121,7 +121,7 @@ def read_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable | s
     return LatentVariable(variable, "independent", variable, mean, (scale,), "scale")
 
 
-def _root(covariance: TensorVariable) -> tuple[TensorVariable, str]:
+def root_of(covariance: TensorVariable) -> tuple[TensorVariable, str]:
     """The factor or precision that a covariance was made of, or the covariance itself.
 
     ``pm.MvNormal(chol=L)`` stores ``L @ L.T`` and ``tau=`` stores an inverse: both are matched, so that

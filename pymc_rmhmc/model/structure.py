@@ -7,7 +7,7 @@ to; `pymc_rmhmc.model.compile` turns it into functions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pymc as pm
@@ -16,20 +16,19 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError
+from pymc_rmhmc.model.advice import unread_forms
 from pymc_rmhmc.model.affine import goes_one_by_one, multipliers
-from pymc_rmhmc.model.choice import find_coefficients, find_latents, nested
+from pymc_rmhmc.model.choice import choice_of, explain, find_coefficients, find_latents, nested
 from pymc_rmhmc.model.graphs import inlined, reaches
 from pymc_rmhmc.model.linear_normals import scaled_source
 from pymc_rmhmc.model.multipliers import is_never_zero
 from pymc_rmhmc.model.observation import Observation, observations_of
 from pymc_rmhmc.model.priors import LatentVariable, read_latent
+from pymc_rmhmc.model.refusals import ALL_PREDICTORS, GAUSSIAN, Predictors, nothing_found
+from pymc_rmhmc.model.scalars import written_as_scalars
 from pymc_rmhmc.model.scales import scales_first
 
 __all__ = ["LatentBlock", "ModelStructure", "read_structure", "resolve_variables"]
-
-
-# For the words of errors.
-GAUSSIAN = "gp.Latent, gp.LatentKron, MvNormal, GaussianRandomWalk, AR"
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,12 +58,15 @@ class ModelStructure:
         Names of the free variables that are not sampled.
     reasons : dict of str to str
         For each variable left over, why.
+    advice : dict of str to str
+        For variables that are not read as they could be, what to write: the same text for those that belong together.
     """
 
     model: pm.Model
     blocks: tuple[LatentBlock, ...]
     left_over: tuple[str, ...]
     reasons: dict[str, str]
+    advice: dict[str, str] = field(default_factory=dict)
 
     @property
     def variables(self) -> list[TensorVariable]:
@@ -82,6 +84,17 @@ class ModelStructure:
         counted = {*self.variables, *(o.variable for block in self.blocks for o in block.observations)}
         return [v for v in (*self.model.basic_RVs, *self.model.potentials) if v not in counted]
 
+    @property
+    def explained_advice(self) -> dict[str, str]:
+        """The advice, after the reason why it is needed where that is the same for all that it is for."""
+        texts: dict[str, str] = {}
+        for text in dict.fromkeys(self.advice.values()):
+            names = [name for name, each in self.advice.items() if each == text]
+            reasons = {self.reasons.get(name, "") for name in names}
+            (reason,) = reasons if len(reasons) == 1 else ("",)
+            texts |= dict.fromkeys(names, f"{reason}. {text}" if reason else text)
+        return texts
+
     def has_own_initval(self, block: LatentBlock) -> bool:
         """Whether any variable of a block was given an `initval` in the model."""
         initial = self.model.rvs_to_initial_values
@@ -89,7 +102,7 @@ class ModelStructure:
 
 
 def read_structure(
-    model: pm.Model, vars: Any = None, *, predictors: bool = True  # noqa: A002 - PyMC's name
+    model: pm.Model, vars: Any = None, *, predictors: Predictors = ALL_PREDICTORS  # noqa: A002 - PyMC's name
 ) -> ModelStructure:
     """Find the latent Gaussian blocks of a model.
 
@@ -101,8 +114,8 @@ def read_structure(
         The latent variables to sample; a whitened GP may be named by itself or by its rotated values. By
         default every vector with a covariance (an MvNormal, a walk, an autoregression, a map) and every whitened
         GP that has a likelihood; in their absence the Normals that predictors are linear in.
-    predictors : bool
-        Whether these may be the predictors of likelihoods that are not registered.
+    predictors : Predictors
+        Whether these may be the predictors of likelihoods that are not registered, by default they may.
 
     Returns
     -------
@@ -123,18 +136,30 @@ def read_structure(
             'set pytensor.config.floatX = "float64".'
         )
     reasons: dict[str, str] = {}
+    advice: dict[str, str] = {}
     if vars is None:
-        latents = find_latents(model, reasons) or find_coefficients(model, reasons, predictors)
+        latents, advice = _found(model, predictors, reasons)
     else:
         latents = [_named_latent(model, variable) for variable in resolve_variables(model, vars)]
         _check_apart(model, latents)
-    if not latents:
-        raise UnsupportedModelError(_nothing_found(reasons), reasons)
     observations = observations_of(model, latents)
     blocks = _connect(model, latents, observations)
     sampled = {latent.variable for block in blocks for latent in block.latents}
     left = tuple(str(v.name) for v in model.free_RVs if v not in sampled)
-    return ModelStructure(model, tuple(blocks), left, reasons)
+    return ModelStructure(model, tuple(blocks), left, reasons, advice)
+
+
+def _found(
+    model: pm.Model, predictors: Predictors, reasons: dict[str, str]
+) -> tuple[list[LatentVariable], dict[str, str]]:
+    """The latents that nobody named, and what to write in place of what is not read; `reasons` are added to."""
+    choice = choice_of(model, predictors)
+    latents = find_latents(choice, reasons) or find_coefficients(choice, reasons)
+    explain(choice, latents, reasons)
+    advice = {**choice.unread, **written_as_scalars(model, choice.readers)}
+    if not latents:
+        raise nothing_found(model, reasons, advice, predictors)
+    return latents, advice
 
 
 def _check_apart(model: pm.Model, latents: Sequence[LatentVariable]) -> None:
@@ -144,16 +169,6 @@ def _check_apart(model: pm.Model, latents: Sequence[LatentVariable]) -> None:
             f"the prior of {others} depends on {latent.name}, so that one RMHMC cannot sample both: leave "
             f"{latent.name} out of vars, and PyMC will sample it with a step of its own."
         )
-
-
-def _nothing_found(reasons: dict[str, str]) -> str:
-    listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-    return (
-        "The model has no latent Gaussian block that RMHMC could sample"
-        + (f" ({listed})" if listed else "")
-        + f". It samples {GAUSSIAN}, CAR and ICAR variables with a likelihood, and Normals that a likelihood's "
-        "predictor is linear in; other models are for NUTS."
-    )
 
 
 def resolve_variables(model: pm.Model, wanted: Any) -> list[TensorVariable]:
@@ -193,10 +208,12 @@ def _named_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable:
         )
     latent = read_latent(model, variable)
     if isinstance(latent, str):
+        advice = unread_forms(model, [variable])
         raise UnsupportedModelError(
-            f"{variable.name}: {latent}. RMHMC samples variables with a Gaussian prior ({GAUSSIAN}, CAR, ICAR, vectors "
-            "of Normals): leave it out of vars, and PyMC will sample it with a step of its own."
-        )
+            f"{variable.name}: {latent}. " + "".join(f"{text}\n" for text in advice.values())
+            + f"RMHMC samples variables with a Gaussian prior ({GAUSSIAN}, CAR, ICAR, vectors of Normals): leave it "
+            "out of vars, and PyMC will sample it with a step of its own.", advice=advice,
+        )  # fmt: skip
     return latent
 
 

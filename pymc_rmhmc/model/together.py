@@ -9,17 +9,27 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pytensor.tensor.random.basic import MvNormalRV
 
 from pymc_rmhmc.errors import UnsupportedLikelihoodError, UnsupportedModelError
+from pymc_rmhmc.model.advice import UNREAD_GAUSSIANS, as_a_sum, one_step_each, rows_as_a_product
+from pymc_rmhmc.model.choice import BY_ANOTHER
+from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.graphs import Evaluator
+from pymc_rmhmc.model.hyperparameters import hyperparameters_of
 from pymc_rmhmc.model.joint import NO_HYPERPARAMETERS, JointModel, read_joint
 from pymc_rmhmc.model.linear_normals import linear_normals
-from pymc_rmhmc.model.priors import gaussian_candidates
+from pymc_rmhmc.model.priors import LATENT, gaussian_candidates, read_latent
+from pymc_rmhmc.model.refusals import ALL_PREDICTORS, Predictors, in_short, said_once
 from pymc_rmhmc.model.structure import ModelStructure, read_structure, resolve_variables
 
-__all__ = ["read_together", "with_predictors_or_without"]
+__all__ = ["crowd_of_hyperparameters", "read_together", "with_predictors_or_without"]
 
 type Point = dict[str, np.ndarray]
+
+LATENTS_ALONE = "vars names latent variables alone"
+# Of hyperparameters that are Gaussian: of more than these a user is warned.
+MOST_GAUSSIAN = 50
 
 # Of coefficients beside a process: the matrices in which both are are dense.
 MOST_COEFFICIENTS = 1000
@@ -28,7 +38,7 @@ MOST_ENTRIES = 10**8
 
 
 def read_together(
-    model: pm.Model, vars: Any, point: Point, *, predictors: bool = True  # noqa: A002
+    model: pm.Model, vars: Any, point: Point, *, predictors: Predictors = ALL_PREDICTORS  # noqa: A002
 ) -> tuple[ModelStructure, JointModel | str]:
     """A model's structure, and its blocks with their hyperparameters.
 
@@ -40,7 +50,7 @@ def read_together(
         Latent variables, and the hyperparameters that are to be sampled with them; by default all.
     point : dict
         Where shapes are taken.
-    predictors : bool
+    predictors : Predictors
         As in `read_structure`.
 
     Returns
@@ -54,13 +64,19 @@ def read_together(
         As `read_structure`.
     """
     if vars is None:
-        return _read_all(model, point, predictors)
+        return _with_advice(*_read_all(model, point, predictors))
+    return _with_advice(*_read_named(model, vars, point))
+
+
+def _read_named(model: pm.Model, vars: Any, point: Point) -> tuple[ModelStructure, JointModel | str]:  # noqa: A002
+    """What a user named: latents, and hyperparameters that are to be sampled with them."""
     named, vectors = resolve_variables(model, vars), gaussian_candidates(model)
     latents = {*vectors, *linear_normals(model, [v for v in named if v in vectors])}
-    chosen = [v for v in named if v in latents]
-    others = [v for v in named if v not in latents]
+    # A vector that is no latent one beside others is one if it is named alone.
+    chosen = [v for v in named if v in latents] or [v for v in named if type(v.owner.op) in GAUSSIAN_VECTORS]
+    others = [v for v in named if v not in chosen]
     if not (chosen and others):
-        return read_structure(model, vars), "vars names latent variables alone"
+        return read_structure(model, vars), LATENTS_ALONE
     structure = read_structure(model, chosen)
     joint = read_joint(structure, point, others)
     if not isinstance(joint, str):
@@ -72,19 +88,19 @@ def read_together(
         raise UnsupportedModelError(f"{names} cannot be sampled together with the latents: {joint} ({error})") from None
 
 
-def with_predictors_or_without[T](read: Callable[[bool], T]) -> T:
+def with_predictors_or_without[T](read: Callable[[Predictors], T]) -> T:
     """What is read of a model with the predictors of likelihoods that are not registered, or if one fails, without.
 
     That a likelihood does not factorise over its predictor is seen where it is evaluated: the rest of a model can then
     be sampled as it could if nobody had looked for that predictor.
     """
     try:
-        return read(True)
-    except UnsupportedLikelihoodError:
-        return read(False)
+        return read(ALL_PREDICTORS)
+    except UnsupportedLikelihoodError as error:
+        return read(Predictors(str(error)))
 
 
-def _read_all(model: pm.Model, point: Point, predictors: bool) -> tuple[ModelStructure, JointModel | str]:
+def _read_all(model: pm.Model, point: Point, predictors: Predictors) -> tuple[ModelStructure, JointModel | str]:
     """Everything that can be sampled, with vectors of coefficients among the latents wherever they can be.
 
     As hyperparameters they would have a dimension of θ each; and a scale, if they have one, would be a funnel.
@@ -98,7 +114,7 @@ def _read_all(model: pm.Model, point: Point, predictors: bool) -> tuple[ModelStr
     return structure, read_joint(structure, point)
 
 
-def _with_coefficients(structure: ModelStructure, point: Point, predictors: bool) -> ModelStructure | None:
+def _with_coefficients(structure: ModelStructure, point: Point, predictors: Predictors) -> ModelStructure | None:
     """A structure with the Normals that predictors read linearly beside its latents; None without a vector of them."""
     model, variables = structure.model, structure.variables
     candidates = gaussian_candidates(model)
@@ -107,7 +123,7 @@ def _with_coefficients(structure: ModelStructure, point: Point, predictors: bool
     # one vector.
     if not processes or any(v.ndim > 1 for v in processes):
         return None
-    found = [v for v in linear_normals(model, variables, predictors=predictors) if v not in variables]
+    found = [v for v in linear_normals(model, variables, predictors=bool(predictors)) if v not in variables]
     sizes = [point[str(model.rvs_to_values[v].name)].size for v in found]
     # A number alone, an intercept, is one hyperparameter more: that is cheaper than a sum of vectors.
     if all(size == 1 for size in sizes) or sum(sizes) > MOST_COEFFICIENTS:
@@ -120,7 +136,56 @@ def _with_coefficients(structure: ModelStructure, point: Point, predictors: bool
     except UnsupportedModelError:
         return None
     reasons = {name: why for name, why in structure.reasons.items() if name in wider.left_over}
-    return replace(wider, reasons=reasons)
+    return replace(wider, reasons=reasons, advice=structure.advice)
+
+
+def _with_advice(
+    structure: ModelStructure, joint: JointModel | str
+) -> tuple[ModelStructure, JointModel | str]:
+    """What was read, with what could be written in another form for them to be sampled together."""
+    model, latents = structure.model, [latent for block in structure.blocks for latent in block.latents]
+    sampled = structure.variables
+    processes = [
+        v for v in model.free_RVs if v not in sampled and isinstance(v.owner.op, (MvNormalRV, *GAUSSIAN_VECTORS))
+    ]
+    advice = as_a_sum(model, latents, processes) | _by_turns(structure)
+    if isinstance(joint, str) and joint not in (NO_HYPERPARAMETERS, LATENTS_ALONE):
+        advice |= rows_as_a_product(model, latents)
+    return replace(structure, advice=structure.advice | advice), joint
+
+
+def _by_turns(structure: ModelStructure) -> dict[str, str]:
+    """How to sample vectors that enter a likelihood by different parameters."""
+    model = structure.model
+    apart = [v for v in model.free_RVs if BY_ANOTHER in structure.reasons.get(str(v.name), "")]
+    others = [latent for v in apart if not isinstance(latent := read_latent(model, v), str)]
+    if not others:
+        return {}
+    latents = [*(latent for block in structure.blocks for latent in block.latents), *others]
+    owned = {
+        latent.name: [str(v.name) for v in hyperparameters_of(model, latent.expressions)] for latent in latents
+    }
+    return dict.fromkeys((str(latent.variable.name) for latent in others), one_step_each(owned))
+
+
+def crowd_of_hyperparameters(structure: ModelStructure, joint: JointModel | str) -> str:
+    """A warning of more Gaussian hyperparameters than `MOST_GAUSSIAN`, with what to do; empty if there are fewer."""
+    if isinstance(joint, str):
+        return ""
+    sizes = {
+        str(variable.name): part.stop - part.start
+        for variable, part in zip(joint.theta.variables, joint.theta.slices, strict=True)
+        if isinstance(variable.owner.op, (*LATENT, *UNREAD_GAUSSIANS))
+    }
+    n_values = sum(sizes.values())
+    if n_values <= MOST_GAUSSIAN:
+        return ""
+    forms = "".join(f" {text}" for _, text in said_once({n: t for n, t in structure.advice.items() if n in sizes}))
+    return (
+        f"RMHMC samples {n_values} Gaussian values as hyperparameters ({in_short(list(sizes))}), not as latent values. "
+        f"Each adds a row to a dense mass matrix, so that tuning is long and draws are slow.{forms}"
+        + ("" if forms else " NUTS may be faster for this model: pm.sample() without step=.")
+    )
 
 
 def _n_observed(structure: ModelStructure, point: Point) -> int:

@@ -10,12 +10,17 @@ import pymc as pm
 
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.model import (
+    CompiledBlock,
     CompiledModel,
     JointModel,
     ModelStructure,
+    Predictors,
     compile_model,
+    crowd_of_hyperparameters,
+    in_short,
     read_structure,
     read_together,
+    said_once,
     with_predictors_or_without,
 )
 from pymc_rmhmc.steps.block_sampler import BlockSampler
@@ -91,17 +96,33 @@ class FoundBlocks:
         return any(initial.get(variable) is not None for variable in joint.theta.variables)
 
     def announcement(self, plan: Plan) -> str:
-        """One line that says what is sampled how, and what is left to other steps."""
-        said = ", ".join(f"{block.name} ({block.n_latent} values)" for block in self.compiled.blocks)
+        """One line that says what is sampled how and what is left to other steps, and what to write to change that."""
+        said = in_short([_in_words(block) for block in self.compiled.blocks], "blocks")
         left = list(self.structure.left_over)
         if not isinstance(self.joint, str):
             taken = [str(variable.name) for variable in self.joint.theta.variables]
             left = [name for name in left if name not in taken]
-            said += f" together with {', '.join(taken)}"
-        rest = f"; left to other steps: {', '.join(left)}" if left else ""
+            said += f" together with {in_short(taken)}"
+        rest = f"; left to other steps: {in_short(left)}" if left else ""
         if rest and isinstance(self.joint, str):
             rest += f" ({self.joint})"
-        return f"RMHMC: {plan.metric.name} metric for {said}{rest}"
+        return f"RMHMC: {plan.metric.name} metric for {said}{rest}{self._advice()}"
+
+    def _advice(self) -> str:
+        """What to write for variables that are not sampled as latent ones, a paragraph each."""
+        advice, warning = self.structure.explained_advice, self.warning()
+        unsaid = {name: text for name, text in advice.items() if self.structure.advice[name] not in warning}
+        return "".join(f"\n{names}: {text}" for names, text in said_once(unsaid))
+
+    def warning(self) -> str:
+        """What a user should know before waiting for draws; empty if there is nothing."""
+        return crowd_of_hyperparameters(self.structure, self.joint)
+
+
+def _in_words(block: CompiledBlock) -> str:
+    """A block's latent functions and its size."""
+    values = "1 value" if block.n_latent == 1 else f"{block.n_latent} values"
+    return f"{in_short(block.name.split(' + '), 'variables', ' + ')} ({values})"
 
 
 def find_blocks(
@@ -121,7 +142,7 @@ def find_blocks(
 
 def _find(
     model: pm.Model, vars: Any, point: Point, plan: Plan, compile_kwargs: dict[str, Any] | None,  # noqa: A002
-    predictors: bool,
+    predictors: Predictors,
 ) -> FoundBlocks:  # fmt: skip
     """The same, with predictors of likelihoods that are not registered or without."""
     joint: JointModel | str

@@ -221,6 +221,8 @@ class RMHMC(BlockedStep):
         self._initial_point, self._plan = point, plan
         self._samplers = found.samplers(point, plan, initial)
         _log.info(found.announcement(plan))
+        if found.warning():
+            _log.warning(found.warning())
         self._compile_seconds = compile_ahead(self._samplers, point, found.names)
         self._compile_seconds_in_chain, self._has_announced = 0.0, False
         if not isinstance(found.joint, str):

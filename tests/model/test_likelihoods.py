@@ -493,3 +493,13 @@ def test_the_probe_tells_a_diagonal_hessian_from_another():
     assert not has_diagonal_hessian(lambda e: -e - np.where(np.abs(e) > 4.0, np.roll(e, 1), 0.0), far, rng)
     with np.errstate(invalid="ignore"):
         assert has_diagonal_hessian(lambda e: np.where(e > -4.0, -e, np.inf - np.inf), far, rng)
+
+
+def test_two_values_that_are_coupled_are_seen_whatever_signs_are_drawn():
+    """Signs that are all turned around say the same of any Hessian."""
+    for size in (2, 3, 9):
+        swap = np.arange(size)
+        swap[[0, 1]] = [1, 0]
+        coupled = lambda e, swap=swap: -e - np.where(np.arange(e.size) < 2, 0.3 * e[swap], 0.0)  # noqa: E731
+        rngs = [np.random.default_rng(seed) for seed in range(60)]
+        assert not any(has_diagonal_hessian(coupled, np.zeros(size), rng) for rng in rngs)

@@ -56,7 +56,7 @@ def test_an_observed_variable():
 def test_a_model_without_latent_gaussian_variables():
     with pm.Model() as model:
         pm.Normal("y", pm.math.sin(pm.Normal("mu")), pm.HalfNormal("sigma"), observed=COUNTS)
-    with pytest.raises(UnsupportedModelError, match=r"no latent Gaussian block.*mu.*sigma"):
+    with pytest.raises(UnsupportedModelError, match=r"(?s)no latent Gaussian block.*mu.*sigma"):
         read_structure(model)
 
 
@@ -75,7 +75,7 @@ def test_a_potential():
         pm.Potential("smooth", -pt.sum(f**4))
     with pytest.raises(UnsupportedModelError, match="Potential smooth depends on f"):
         read_structure(model, ["f"])
-    with pytest.raises(UnsupportedModelError, match="no latent Gaussian block.*smooth"):
+    with pytest.raises(UnsupportedModelError, match="(?s)no latent Gaussian block.*smooth"):
         read_structure(model)
 
 
@@ -369,4 +369,4 @@ def test_an_unregistered_likelihood_that_mixes_outputs():
 def test_the_reason_for_leaving_a_variable():
     structure = read_structure(MODELS["other_parameter"]())
     assert structure.left_over == ("alpha",)
-    assert "not a latent Gaussian" in structure.reasons["alpha"]
+    assert structure.reasons["alpha"] == "not Gaussian (Exponential)"

@@ -65,6 +65,9 @@ def differentiate(logp: TensorVariable, eta: TensorVariable) -> LikelihoodTerms:
 # Spreads of the points at which a Hessian is looked at; near its place a density must be finite.
 NEAR, WIDTHS = 0.5, (0.5, 0.5, 0.5, 3.0, 12.0)
 
+# Into how many pairs of halves values are put to see whether one half moves the gradient of the other.
+N_HALVES = 3
+
 
 def has_diagonal_hessian(
     log_density: Callable[[Array], Array], eta: Array, rng: np.random.Generator, *, finite: bool = True
@@ -85,25 +88,39 @@ def has_diagonal_hessian(
     Notes
     -----
     For a diagonal Hessian a product with a vector of signs, times the signs, is the diagonal whatever the
-    signs are: two such vectors must give the same. Far out a density may not be finite, which says nothing.
+    signs are: all such vectors must give the same. Two that differ by one sign for all values would give the same of
+    any Hessian. Far out a density may not be finite, which says nothing.
     """
     step = 1e-5
     for width in WIDTHS:
         at = eta + width * rng.standard_normal(eta.size)
         diagonals = []
-        for _ in range(2):
-            signs = rng.choice([-1.0, 1.0], eta.size)
+        first = rng.choice([-1.0, 1.0], eta.size)
+        for turned in _turned(eta.size, rng):
+            signs = first * turned
             up, down = log_density(at + step * signs), log_density(at - step * signs)
             with np.errstate(invalid="ignore"):
                 diagonals.append(signs * (up - down) / (2.0 * step))
-        one, other = diagonals
-        seen = np.isfinite(one) & np.isfinite(other)
+        seen = np.isfinite(diagonals).all(axis=0)
         if finite and width <= NEAR and not seen.all():
             return False
-        scale = 1.0 + np.abs(one[seen]).max(initial=0.0)
-        if not np.allclose(one[seen], other[seen], atol=1e-4 * scale, rtol=1e-4):
+        one = diagonals[0][seen]
+        scale = 1.0 + np.abs(one).max(initial=0.0)
+        if not all(np.allclose(one, other[seen], atol=1e-4 * scale, rtol=1e-4) for other in diagonals[1:]):
             return False
     return True
+
+
+def _turned(size: int, rng: np.random.Generator) -> list[Array]:
+    """Signs (size,) by which a vector of signs is changed: not at all, and for one half of the values or another.
+
+    Of few values any two are in different halves once, by the digits of their numbers.
+    """
+    if size <= 2**N_HALVES:
+        halves = [(np.arange(size) >> digit) % 2 for digit in range(N_HALVES) if size > 2**digit]
+    else:
+        halves = list(rng.integers(0, 2, (N_HALVES, size)))
+    return [np.ones(size), *(1.0 - 2.0 * half for half in halves)]
 
 
 class FallbackKernel:
