@@ -137,7 +137,7 @@ def _walk(model: pm.Model, variable: TensorVariable) -> str | None:
     mean, covariance = steps.op.dist_params(steps)
     return (
         "Write it as the sum of its steps:\n"
-        f'    {name}_start = pm.Normal("{name}_start", 0, 1, shape=(1, {shape[1]}))  # your init_dist\n'
+        f'    {name}_start = pm.Normal("{name}_start", 0, 1, shape=(1, {shape[1]}))  # with the law of your init_dist\n'
         f'    {name}_steps = pm.Normal("{name}_steps", 0, 1, shape=({shape[0] - 1}, {shape[1]}))\n'
         f"    steps = {_added(model, mean)}{name}_steps @ {_factor(model, covariance)}.T\n"
         f'    {name} = pm.Deterministic("{name}", '

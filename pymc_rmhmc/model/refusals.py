@@ -83,7 +83,7 @@ def why_not_latent(
     if is_of_dims(variable):
         return "it is of pymc.dims, whose distributions are not read"
     if str(variable.name) in unread:
-        return f"a {distribution_of(variable)} is {NOT_READ}"
+        return f"its prior, {distribution_of(variable)}, is {NOT_READ}"
     if distribution_of(variable) == "CustomDist":
         return "a CustomDist is not read, whatever it is made of"
     if not isinstance(variable.owner.op, NormalRV):

@@ -307,13 +307,24 @@ def test_the_log_and_describe_give_the_advice_once(name, caplog, capsys):
     assert capsys.readouterr().out.count(advice) == 1
 
 
+@pytest.mark.parametrize("name", ["walks in rows", "Normals that sum to zero", "a linear stochastic equation"])
+def test_naming_what_is_not_read_brings_the_advice(name):
+    form = FORMS[name]
+    model = form.as_written()
+    with pytest.raises(UnsupportedModelError) as raised:
+        read_structure(model, [form.of])
+    assert str(raised.value).startswith(f"{form.of}: ")
+    assert raised.value.advice == {form.of: advice_for(model)[form.of]}
+    assert str(raised.value).count(raised.value.advice[form.of]) == 1
+
+
 def test_the_reason_comes_before_the_advice(caplog):
     with pm.Model() as model:
         z = pm.ZeroSumNormal("z", sigma=pm.HalfNormal("s"), shape=T)
         pm.Poisson("y", mu=pm.math.exp(pm.Normal("level") + z), observed=SERIES)
     text, warnings = announced(model, caplog)
     assert "level (1 value) together with s, z" in text
-    assert "z: a ZeroSumNormal is Gaussian, but not in a form that is read. Write it as Normals" in text
+    assert "z: its prior, ZeroSumNormal, is Gaussian, but not in a form that is read. Write it as Normals" in text
     assert not warnings
 
 

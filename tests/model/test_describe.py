@@ -129,7 +129,7 @@ def test_a_model_without_latent_gaussian_blocks_says_why(capsys):
     assert description.hyperparameters == ()
     assert "No latent Gaussian block" in capsys.readouterr().out
     assert description.left_over == {"mu": "NUTS"}
-    assert description.reasons == {"mu": "the predictor of y is not linear in it (`sqr`)"}
+    assert description.reasons == {"mu": "the predictor of y is not linear in it (`pow`)"}
 
 
 def test_a_latent_variable_that_cannot_be_sampled_is_named_with_its_reason():

@@ -117,10 +117,11 @@ def _turned(size: int, rng: np.random.Generator) -> list[Array]:
     Of few values any two are in different halves once, by the digits of their numbers.
     """
     if size <= 2**N_HALVES:
-        halves = [(np.arange(size) >> digit) % 2 for digit in range(N_HALVES) if size > 2**digit]
+        digits = [digit for digit in range(N_HALVES) if size > 2**digit]
+        halves = [(np.arange(size) >> digit) % 2 == 1 for digit in digits]
     else:
-        halves = list(rng.integers(0, 2, (N_HALVES, size)))
-    return [np.ones(size), *(1.0 - 2.0 * half for half in halves)]
+        halves = [rng.integers(0, 2, size) == 1 for _ in range(N_HALVES)]
+    return [np.ones(size), *(np.where(half, -1.0, 1.0) for half in halves)]
 
 
 class FallbackKernel:
