@@ -9,7 +9,10 @@ and the chain goes on.
 
 from __future__ import annotations
 
+import numbers
+import reprlib
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +25,12 @@ __all__ = [
     "SamplingError",
     "UnsupportedLikelihoodError",
     "UnsupportedModelError",
+    "shown",
 ]
+
+# Numbers below this are shown with all their digits.
+SHORT_NUMBER = 1_000_000
+LONGEST_SHOWN = 60
 
 
 class RMHMCError(Exception):
@@ -77,3 +85,19 @@ class Failure(IntEnum):
     NOT_POSITIVE_DEFINITE = 3
     NON_FINITE = 4
     ENERGY = 5
+
+
+def shown(value: Any) -> str:
+    """Return a value in a few characters, for a message: whatever a user gives, the message stays short."""
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        number = int(value)
+        if abs(number) < SHORT_NUMBER:
+            return str(number)
+        try:
+            return f"{float(number):.3g}"
+        except OverflowError:
+            return f"about {'-' if number < 0 else ''}1e{abs(number).bit_length() * 30103 // 100000}"
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return f"{float(value):.3g}"
+    short = reprlib.Repr(maxstring=LONGEST_SHOWN, maxother=LONGEST_SHOWN)
+    return " ".join(short.repr(value).split())

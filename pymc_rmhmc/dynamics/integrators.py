@@ -22,8 +22,9 @@ from pymc_rmhmc.dynamics.hamiltonian import (
     RiemannianHamiltonian,
     RiemannianState,
 )
+from pymc_rmhmc.dynamics.option_numbers import switch
 from pymc_rmhmc.dynamics.solvers import AndersonSolver, Solution
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import ConfigurationError, Failure, shown
 
 __all__ = [
     "GeneralizedLeapfrog",
@@ -144,8 +145,13 @@ class _ImplicitIntegrator(IntegratorBase[Any, Any]):
     """What the implicit integrators share: the solver, the check, and the implicit half kick."""
 
     def __init__(self, solver: AndersonSolver | None = None, *, check_reversibility: bool = True) -> None:
+        if solver is not None and not isinstance(solver, AndersonSolver):
+            raise ConfigurationError(
+                f"{type(self).__name__} needs an AndersonSolver for its equations, got {shown(solver)}. Leave it "
+                f"out, or give {type(self).__name__}(AndersonSolver(1e-9, 100))."
+            )
         self.solver = AndersonSolver(1e-9, 100) if solver is None else solver
-        self.check_reversibility = bool(check_reversibility)
+        self.check_reversibility = switch("check_reversibility", check_reversibility)
 
     @property
     def reversal_tolerance(self) -> float:

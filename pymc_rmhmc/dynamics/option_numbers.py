@@ -1,39 +1,131 @@
-"""Options that are numbers."""
+"""Options that are numbers or switches: their types, and the range of each number."""
 
 from __future__ import annotations
 
 import math
 import numbers
-from typing import Any
+from typing import Any, NamedTuple
 
-from pymc_rmhmc.errors import ConfigurationError
+import numpy as np
 
-__all__ = ["real_number", "whole_number"]
+from pymc_rmhmc.errors import ConfigurationError, shown
+
+__all__ = ["RANGES", "Range", "real_number", "switch", "whole_number"]
+
+
+class Range(NamedTuple):
+    """The values that an option may take.
+
+    Attributes
+    ----------
+    least, most : float
+        The bounds; both may be taken, unless `below` is set.
+    advice : str
+        One or two sentences for the message: why there are bounds, and what to do.
+    below : bool
+        Whether `most` itself is out of range.
+    """
+
+    least: float
+    most: float
+    advice: str
+    below: bool = False
+
+    def holds(self, number: float) -> bool:
+        """Whether a number lies within; nan does not."""
+        return self.least <= number and (number < self.most if self.below else number <= self.most)
+
+    def __str__(self) -> str:
+        return f"from {shown(self.least)} to {'below ' if self.below else ''}{shown(self.most)}"
+
+
+TOO_MANY_STEPS = "One draw with more steps would take minutes or hours. "
+RANGES = {
+    "step_size": Range(
+        1e-12, 1e3,
+        "A shorter step does not move a chain, a longer one is never accepted. Leave step_size out to have it tuned.",
+    ),
+    "target_accept": Range(
+        0.01, 0.9999, "It is the acceptance that the step size is tuned to. Leave it out, or try target_accept=0.95."
+    ),
+    "path_length": Range(
+        1e-6, 1e4,
+        "A shorter path does not move a chain, a longer one turns in circles. The default is path_length=1.7.",
+    ),
+    "jitter": Range(
+        0.0, 1.0, "A path's length varies by this fraction and must stay positive. The default is jitter=0.1.",
+        below=True,
+    ),
+    "n_steps": Range(1, 1e6, f"{TOO_MANY_STEPS}Leave n_steps out, and path_length decides."),
+    "max_steps": Range(1, 1e6, f"{TOO_MANY_STEPS}The default is max_steps=100."),
+    "solver_tol": Range(
+        1e-13, 1e-2,
+        "Rounding keeps a solver from less, and with more an implicit step is neither reversible nor volume "
+        "preserving. The default is solver_tol=1e-9.",
+        below=True,
+    ),
+    "solver_max_iter": Range(
+        1, 1e5, "What is not solved by then has no solution as a rule. The default is solver_max_iter=100."
+    ),
+    "depth": Range(0, 100, "So many earlier residuals are kept and mixed. The default is depth=6."),
+    "blas_threads": Range(
+        1, 1024, "It limits the threads of matrix products. The default is blas_threads=1; None leaves them alone."
+    ),
+}  # fmt: skip
 
 
 def real_number(name: str, value: Any) -> float:
-    """An option that measures something; its range is for the caller to look at.
+    """Return an option that measures something as a float.
 
     Raises
     ------
     ConfigurationError
-        If it is no number.
+        If it is no number, or out of its range.
     """
+    allowed = RANGES[name]
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ConfigurationError(f"{name} must be a number, got {value!r}.")
-    return float(value)
+        raise ConfigurationError(f"{name} must be a number, got {shown(value)}. Give one {allowed}. {allowed.advice}")
+    number = _as_float(value)
+    if not allowed.holds(number):
+        raise ConfigurationError(f"{name} must be a number {allowed}, got {shown(value)}. {allowed.advice}")
+    return number
 
 
 def whole_number(name: str, value: Any) -> int:
-    """An option that counts something, given as an integer or as a number that is one.
+    """Return an option that counts something, given as an integer or as a number that is one.
 
     Raises
     ------
     ConfigurationError
-        If it is none, or not positive.
+        If it is no whole number, or out of its range.
     """
+    allowed = RANGES[name]
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    number = float(value) if is_number else math.nan
-    if not (number >= 1.0 and number.is_integer()):
-        raise ConfigurationError(f"{name} must be a positive integer, got {value!r}.")
+    number = _as_float(value) if is_number else math.nan
+    if not (allowed.holds(number) and number.is_integer()):
+        raise ConfigurationError(f"{name} must be a whole number {allowed}, got {shown(value)}. {allowed.advice}")
     return int(number)
+
+
+def switch(name: str, value: Any) -> bool:
+    """Return an option that is on or off.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is neither True nor False: what else counts as true in Python may be meant as false, such as "no".
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise ConfigurationError(
+            f"{name} must be True or False, got {shown(value)}. Other values could be read either way: "
+            f"give {name}=True or {name}=False."
+        )
+    return bool(value)
+
+
+def _as_float(value: Any) -> float:
+    """Return a real number as a float; infinity for an integer that is too large for one."""
+    try:
+        return float(value)
+    except OverflowError:
+        return -math.inf if value < 0 else math.inf

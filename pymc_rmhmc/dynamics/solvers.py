@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 
 from pymc_rmhmc.dynamics.option_numbers import real_number, whole_number
-from pymc_rmhmc.errors import ConfigurationError
 
 __all__ = ["AndersonSolver", "Solution"]
 
@@ -78,15 +77,8 @@ class AndersonSolver:
 
     def __init__(self, tolerance: float, max_iter: int, depth: int = 6) -> None:
         self.tolerance = real_number("solver_tol", tolerance)
-        if not 0.0 < tolerance < 1e-2:
-            raise ConfigurationError(
-                f"solver_tol must lie in (0, 1e-2), got {tolerance}. An implicit step that is solved less "
-                "accurately is neither reversible nor volume preserving; 1e-9 is the default."
-            )
-        if depth < 0:
-            raise ConfigurationError(f"The solver's depth must be at least 0, got {depth}.")
         self.max_iter = whole_number("solver_max_iter", max_iter)
-        self.depth = int(depth)
+        self.depth = whole_number("depth", depth)
 
     def solve(self, function: Callable[[Array], Array], start: Array) -> Solution:
         """Iterate from `start` until the residual is within the tolerance or evaluations run out."""

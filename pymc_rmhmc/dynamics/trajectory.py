@@ -11,7 +11,7 @@ import numpy as np
 from pymc_rmhmc.dynamics.hamiltonian import Hamiltonian
 from pymc_rmhmc.dynamics.integrators import Integrator, Step
 from pymc_rmhmc.dynamics.option_numbers import real_number, whole_number
-from pymc_rmhmc.errors import ConfigurationError, Failure
+from pymc_rmhmc.errors import Failure
 
 __all__ = ["FixedSteps", "JitteredPath", "Length", "Transition", "single_step_acceptance", "transition"]
 
@@ -66,10 +66,6 @@ class JitteredPath:
     def __post_init__(self) -> None:
         for name in ("path_length", "jitter"):
             object.__setattr__(self, name, real_number(name, getattr(self, name)))
-        if not (math.isfinite(self.path_length) and self.path_length > 0.0):
-            raise ConfigurationError(f"path_length must be positive and finite, got {self.path_length}.")
-        if not 0.0 <= self.jitter < 1.0:
-            raise ConfigurationError(f"jitter must lie in [0, 1), got {self.jitter}.")
         object.__setattr__(self, "max_steps", whole_number("max_steps", self.max_steps))
 
     @property

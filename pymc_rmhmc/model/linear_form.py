@@ -144,9 +144,11 @@ def read_linear_form(predictor: Predictor, shapes: Sequence[tuple[int, ...]]) ->
         inputs[which] = values.reshape(shapes[which])
         return np.ravel(predictor(inputs)) - offset
 
-    if not np.isfinite(offset).all():
+    lost = ~np.isfinite(offset)
+    if lost.any():
         raise DataError(
-            f"it is not finite for {np.count_nonzero(~np.isfinite(offset))} observations where the latent values are 0"
+            f"where the latent values are 0 it is not finite for {np.count_nonzero(lost)} observations, the first at "
+            f"position {int(np.argmax(lost))}"
         )
     maps = tuple(
         _read_map(partial(part, s), int(np.prod(shape)), rng, offset) for s, shape in enumerate(shapes)

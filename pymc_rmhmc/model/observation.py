@@ -20,6 +20,7 @@ from pymc_rmhmc.model.advice import NUTS, one_by_one
 from pymc_rmhmc.model.affine import bends, first_bend, predictor_node
 from pymc_rmhmc.model.graphs import core_op, is_of_dims, reaches
 from pymc_rmhmc.model.likelihoods import Likelihood, Reading, read_likelihood
+from pymc_rmhmc.model.observed_shapes import check_observed_shapes
 from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.source_code import distribution_of
 
@@ -163,6 +164,7 @@ def observation_of(
             f"{variable.name} has a total_size, which scales its log density and is for variational inference: leave "
             "total_size out, and give all of the data"
         )
+    check_observed_shapes(variable, value)
     read = [source for source in sources if reaches(variable, [source], model.basic_RVs)]
     found, apart, curved = read_likelihood(variable), False, False
     if found is not None:

@@ -17,9 +17,10 @@ from pymc_rmhmc.model.affine import is_linear
 from pymc_rmhmc.model.dependence import linear_inputs
 from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there, points_elsewhere
 from pymc_rmhmc.model.graphs import Evaluator, substitute
-from pymc_rmhmc.model.likelihoods import LikelihoodKernel
+from pymc_rmhmc.model.likelihoods import LikelihoodKernel, ParameterFault, places
 from pymc_rmhmc.model.linear_form import LinearForm, NotLinear, SourceMap, is_affine, read_linear_form
 from pymc_rmhmc.model.observation import Observation, curve_in_words
+from pymc_rmhmc.model.observed_shapes import misfit
 from pymc_rmhmc.model.site_likelihood import BoundTerm
 
 __all__ = ["AffineReader", "RegisteredReader", "first_line", "predictor_of", "predictor_of_data"]
@@ -31,6 +32,8 @@ type Shapes = Sequence[tuple[int, ...]]
 
 # Of the numbers that go into a predictor: what is more than the rounding of intermediate results has moved.
 MOVED = 1e-12
+# What ends a message on observations that have no log density.
+CORRECT = "No latent value could explain these observations: correct them, or leave them out."
 
 
 class AffineReader:
@@ -78,7 +81,7 @@ class AffineReader:
         def predictor(sources: Sequence[Array]) -> Array:
             try:
                 return self._predictor(point, *sources)[0]
-            except IndexError as error:
+            except (IndexError, ValueError, AssertionError) as error:
                 raise DataError(first_line(error)) from None
 
         try:
@@ -88,7 +91,9 @@ class AffineReader:
         except NotLinear:
             raise UnsupportedModelError(self._why_not_linear) from None
         except DataError as error:
-            raise DataError(f"The linear predictor of {self.name}: {error}. Check the inputs and offsets.") from None
+            raise DataError(
+                f"The linear predictor of {self.name}: {error}. Check the shapes and values of its inputs and offsets."
+            ) from None
         return self._form
 
     def _check_elsewhere(self, point: Point, shapes: Shapes) -> None:
@@ -198,25 +203,52 @@ class RegisteredReader(AffineReader):
         y, offset, *parameters = self._data(point)
         n = form.offset.size
         shape = np.shape(y) if np.size(y) == n else (n,)
-        vectors = [_vector(y, shape), *(_vector(p, shape) for p in parameters)]
-        total = form.offset + _vector(offset, shape)
-        named = dict(zip(self._likelihood.parameters, vectors[1:], strict=True))
-        for name, values in {f"the data of {self.name}": vectors[0], **{
-            f"the parameter {p} of {self.name}": v for p, v in named.items()
-        }}.items():  # fmt: skip
-            if not np.isfinite(values).all():
-                raise DataError(f"{name} has {np.count_nonzero(~np.isfinite(values))} values that are not finite.")
-        if np.isnan(total).any() or (total == np.inf).any():
-            raise DataError(
-                f"the offset or exposure of {self.name} is not finite (or negative) for "
-                f"{np.count_nonzero(~(total < np.inf))} observations: check the inputs of its linear predictor."
-            )
-        wrong = self._likelihood.check(vectors[0], named)
+        # Parameters first: data may be impossible because a parameter is.
+        named = dict(zip(self._likelihood.parameters, parameters, strict=True))
+        vectors = {name: self._vector(values, shape, y, name) for name, values in named.items()}
+        for name, values in named.items():
+            self._check_finite(f"the parameter {_given_as(name)}", np.ravel(values))
+        data = self._vector(y, shape, y, "its linear predictor", as_data=True)
+        self._check_finite("the data", data)
+        factor = self._vector(offset, shape, y, "the exposure")
+        total = form.offset + factor
+        bad = np.isnan(total) | (total == np.inf)
+        if bad.any():
+            raise DataError(self._offset_in_words(bad, form.offset, factor))
+        wrong = self._likelihood.check(data, vectors)
+        if isinstance(wrong, ParameterFault):
+            raise DataError(f"the parameter {_given_as(wrong.name)} of {self.name} {wrong}. {CORRECT}")
         if wrong:
-            raise DataError(f"the data of {self.name} {wrong}.")
-        if ((total == -np.inf) & (vectors[0] > 0)).any():
-            raise DataError(f"{self.name} has counts above 0 where its exposure is 0.")
-        return tuple(vectors), total
+            raise DataError(f"the data of {self.name} {wrong}. {CORRECT}")
+        bad = (total == -np.inf) & (data > 0)
+        if bad.any():
+            raise DataError(f"{self.name} has counts above 0 where its exposure is 0: {places(bad, data)}. {CORRECT}")
+        return (data, *vectors.values()), total
+
+    def _vector(self, values: Any, shape: tuple[int, ...], y: Any, name: str, *, as_data: bool = False) -> Array:
+        """Values broadcast to the observations and raveled, contiguous and float64; an error that names them."""
+        try:
+            held = np.broadcast_to(np.asarray(values, dtype=np.float64), shape)
+        except ValueError:
+            raise misfit(self.name, np.shape(y), name, shape if as_data else np.shape(values)) from None
+        return np.ascontiguousarray(held).ravel()
+
+    def _check_finite(self, what: str, values: Array) -> None:
+        bad = ~np.isfinite(values)
+        if bad.any():
+            raise DataError(f"{what} of {self.name} has values that are not finite: {places(bad, values)}. {CORRECT}")
+
+    def _offset_in_words(self, bad: NDArray[np.bool_], predictor: Array, factor: Array) -> str:
+        """Which part of a predictor cannot be used: what multiplies the exponential, or what is added to latents."""
+        of_exposure = np.isnan(factor) | (factor == np.inf)
+        if of_exposure.any():
+            with np.errstate(over="ignore"):
+                where = places(of_exposure, np.exp(factor))
+            return (
+                f"the exposure of {self.name}, which multiplies its mean, must be finite and not negative, and is not "
+                f"for {where}. {CORRECT}"
+            )
+        return f"the offset of {self.name} is not finite for {places(bad, predictor)}. {CORRECT}"
 
 
 def predictor_of(
@@ -239,13 +271,13 @@ def predictor_of_data(observation: Observation) -> TensorVariable:
 
 def first_line(error: Exception) -> str:
     """What an error says, without PyTensor's account of the graph."""
-    return str(error).split("\n")[0]
+    return str(error).split("\n")[0].rstrip(".")
 
 
 def _placeholder(source: TensorVariable) -> TensorVariable:
     return source.type(name=f"{source.name or 'source'}_values")
 
 
-def _vector(values: Any, shape: tuple[int, ...]) -> Array:
-    """Values broadcast to the observations and raveled, contiguous and float64."""
-    return np.ascontiguousarray(np.broadcast_to(np.asarray(values, dtype=np.float64), shape)).ravel()
+def _given_as(name: str) -> str:
+    """A parameter's name, with what else a user may have given in its place."""
+    return f"{name} (or tau, lam)" if name == "sigma" else name

@@ -154,8 +154,11 @@ class GraphLikelihood:
             except ParameterValueError as error:
                 refused = first_line(error)
                 continue
-            except IndexError as error:
-                raise DataError(f"The predictor of {self.name}: {first_line(error)}. Check its inputs.") from None
+            except (IndexError, ValueError, AssertionError) as error:
+                raise DataError(
+                    f"The density of {self.name} cannot be evaluated: {first_line(error)}. Check the shapes and "
+                    "values of its data and parameters, and the inputs of its predictor."
+                ) from None
             # Each observation by itself: what is impossible at one latent value may be likely at another.
             wrong = wrong & ~np.isfinite(tried[0])
             if not wrong.any():
@@ -291,19 +294,23 @@ def _folded(parameter: TensorVariable) -> TensorVariable:
 
 def _what_is_wrong(name: str, wrong: NDArray[np.bool_], density: Array, data: Array) -> str:
     """Observations without a finite log density, in words."""
-    n = np.count_nonzero(wrong)
+    n, first = np.count_nonzero(wrong), int(np.argmax(np.ravel(wrong)))
     held = np.broadcast_to(data, wrong.shape)[wrong]
     lost = np.count_nonzero(~np.isfinite(held))
     if lost:
-        return f"the data of {name} has {lost} values that are not finite: remove them, or mask them to impute them."
+        return (
+            f"the data of {name} has {lost} values that are not finite, the first at position {first}: remove them, or "
+            "mask them to impute them."
+        )
     if np.isnan(density[wrong]).any():
         return (
-            f"the log density of {name} is not a number for {n} observations, whatever the latent values: "
-            "check its parameters and the inputs of its predictor."
+            f"the log density of {name} is not a number for {n} observations, the first at position {first}, "
+            "whatever the latent values: check its parameters and the inputs of its predictor."
         )
     return (
-        f"the data of {name} is out of its distribution's support for {n} observations, which hold values such as "
-        f"{np.unique(held)[:3].tolist()}: their log density is not finite whatever the latent values."
+        f"the data of {name} is out of its distribution's support for {n} observations, the first at position {first}. "
+        f"They hold values such as {np.unique(held)[:3].tolist()}, and their log density is not finite whatever the latent "
+        "values."
     )
 
 

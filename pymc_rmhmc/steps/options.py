@@ -7,16 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint, RotationSplitting
-from pymc_rmhmc.dynamics.option_numbers import real_number, whole_number
+from pymc_rmhmc.dynamics.option_numbers import real_number, switch, whole_number
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.dynamics.trajectory import FixedSteps, JitteredPath, Length
-from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.geometry.metrics import METRICS, FlatMetric
 
 __all__ = ["Options", "Plan", "settle"]
 
 INTEGRATORS: dict[str, Any] = {"generalized_leapfrog": GeneralizedLeapfrog, "implicit_midpoint": ImplicitMidpoint}
 INITS = ("auto", "laplace", "keep")
+# What a metric of a user's own must have.
+METRIC_ATTRIBUTES = ("hamiltonian", "name", "needs_solver", "takes_hyperparameters", "uses_sites")
 
 DEFAULT_SOLVER_TOL = 1e-9
 DEFAULT_SOLVER_MAX_ITER = 100
@@ -109,29 +111,33 @@ def settle(options: Options, auto_metric: str) -> Plan:
     metric = _metric(options.metric, auto_metric)
     integrator = _integrator(options, metric)
     if options.init not in INITS:
-        raise ConfigurationError(f"init must be one of {', '.join(INITS)}, got {options.init!r}.")
+        raise ConfigurationError(
+            f"init must be one of {', '.join(INITS)}, got {shown(options.init)}. It says where a chain starts; "
+            'init="auto" is the default.'
+        )
     if options.blas_threads is not None:
         whole_number("blas_threads", options.blas_threads)
-    if options.step_size is not None:
-        _check_step_size(options)
+    step_size = _step_size(options)
     length = _length(options)
-    longest = _longest_step(length, options.step_size, metric=metric, integrator=integrator)
-    if options.step_size is not None:
-        _check_reach(options.step_size, length)
-    if options.step_size is not None and options.step_size > longest:
+    longest = _longest_step(length, step_size, metric=metric, integrator=integrator)
+    if step_size is not None:
+        _check_reach(step_size, length)
+    if step_size is not None and step_size > longest:
         raise ConfigurationError(
-            f"step_size={options.step_size:g} is longer than a path of {longest:.3g}, which would be one shorter step: "
+            f"step_size={step_size:.3g} is longer than a path of {longest:.3g}, which would be one shorter step: "
             "give a longer path_length, or n_steps."
         )
+    target = None if options.target_accept is None else real_number("target_accept", options.target_accept)
+    default_target = DEFAULT_TARGET_ACCEPT["implicit" if metric.needs_solver else "explicit"]
     return Plan(
         metric=metric,
         integrator=integrator,
         length=length,
-        step_size=options.step_size,
+        step_size=step_size,
         initial_step_size=1.0 if isinstance(metric, FlatMetric) else 0.25,
         max_step_size=longest,
-        target_accept=_target_accept(options.target_accept, implicit=metric.needs_solver),
-        held_target_accept=DEFAULT_HELD_TARGET_ACCEPT if options.target_accept is None else options.target_accept,
+        target_accept=default_target if target is None else target,
+        held_target_accept=DEFAULT_HELD_TARGET_ACCEPT if target is None else target,
         init=options.init,
         covering_step_size=_covering_step(options, metric, length),
     )
@@ -144,9 +150,9 @@ def _check_reach(step_size: float, length: Length) -> None:
     needed = math.ceil(length.path_length * (1.0 + length.jitter) / step_size)
     if needed > length.max_steps:
         raise ConfigurationError(
-            f"step_size={step_size:g} needs {needed} steps for a path of up to "
-            f"{length.path_length * (1.0 + length.jitter):.3g}, and max_steps is {length.max_steps}: give a larger "
-            "max_steps, a shorter path_length, or n_steps."
+            f"step_size={step_size:.3g} needs {shown(needed)} steps for a path of up to "
+            f"{length.path_length * (1.0 + length.jitter):.3g}, and max_steps is {shown(length.max_steps)}: give a "
+            "larger step_size or max_steps, a shorter path_length, or n_steps."
         )
 
 
@@ -178,25 +184,16 @@ def _covering_step(options: Options, metric: Any, length: Length) -> float:
     return min(length.covering, length.path_length / DEFAULT_MAX_STEPS)
 
 
-def _check_step_size(options: Options) -> None:
-    """A fixed step size is positive, and no target goes with it."""
+def _step_size(options: Options) -> float | None:
+    """Return the fixed step size, with which no target goes; None to adapt."""
+    if options.step_size is None:
+        return None
     step_size = real_number("step_size", options.step_size)
-    if not (math.isfinite(step_size) and step_size > 0.0):
-        raise ConfigurationError(f"step_size must be positive and finite, got {step_size}.")
     if options.target_accept is not None:
         raise ConfigurationError(
             "target_accept tunes the step size, but step_size is given and stays fixed: leave one of them out."
         )
-
-
-def _target_accept(value: float | None, *, implicit: bool) -> float:
-    """The target, or the default of the kind of integrator."""
-    if value is None:
-        return DEFAULT_TARGET_ACCEPT["implicit" if implicit else "explicit"]
-    target = real_number("target_accept", value)
-    if not 0.0 < target < 1.0:
-        raise ConfigurationError(f"target_accept must lie in (0, 1), got {value}.")
-    return target
+    return step_size
 
 
 def _metric(metric: Any, auto_metric: str) -> Any:
@@ -205,13 +202,18 @@ def _metric(metric: Any, auto_metric: str) -> Any:
         name = auto_metric if metric == "auto" else metric
         if name not in METRICS:
             known = ", ".join(f'"{m}"' for m in ("auto", *METRICS))
-            raise ConfigurationError(f'Unknown metric "{metric}": it must be one of {known}, or a metric object.')
+            raise ConfigurationError(
+                f"Unknown metric {shown(metric)}: it must be one of {known}, or a metric object such as FlatMetric()."
+            )
         return METRICS[name]()
     if isinstance(metric, type) and metric in METRICS.values():
         return metric()
-    if not hasattr(metric, "hamiltonian"):
+    missing = [name for name in METRIC_ATTRIBUTES if not hasattr(metric, name)]
+    if missing or isinstance(metric, type):
+        lacks = f", which lacks {', '.join(missing)}" if 0 < len(missing) < len(METRIC_ATTRIBUTES) else ""
         raise ConfigurationError(
-            f"metric must be a string or a metric such as FlatMetric() or HessianMetric(), got {metric!r}."
+            f"metric must be a string or a metric such as FlatMetric() or HessianMetric(), got {shown(metric)}{lacks}. "
+            'Leave it out, or give metric="flat".'
         )
     return metric
 
@@ -244,7 +246,8 @@ def _integrator(options: Options, metric: Any) -> Any:
         DEFAULT_SOLVER_TOL if options.solver_tol is None else options.solver_tol,
         DEFAULT_SOLVER_MAX_ITER if options.solver_max_iter is None else options.solver_max_iter,
     )
-    check = options.check_reversibility is None or bool(options.check_reversibility)
+    given_check = options.check_reversibility
+    check = given_check is None or switch("check_reversibility", given_check)
     return _integrator_class(options.integrator)(solver, check_reversibility=check)
 
 
@@ -258,7 +261,8 @@ def _integrator_class(integrator: Any) -> type[GeneralizedLeapfrog | ImplicitMid
         return INTEGRATORS[integrator]
     known = ", ".join(f'"{name}"' for name in INTEGRATORS)
     raise ConfigurationError(
-        f"Unknown integrator {integrator!r}: it must be one of {known}, GeneralizedLeapfrog() or ImplicitMidpoint()."
+        f"Unknown integrator {shown(integrator)}: it must be one of {known}, GeneralizedLeapfrog() or "
+        "ImplicitMidpoint()."
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, SiteHamiltonian, SpannedHamiltonian
-from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.geometry.rounded import rounded
 from pymc_rmhmc.geometry.target import LatentTarget
 
@@ -71,14 +71,20 @@ class FlatMetric:
     def __init__(
         self, *, refit: bool = True, site_fit: Callable[[int], Any] | None = None, emulate: bool = True
     ) -> None:
+        for option, value in (("refit", refit), ("emulate", emulate)):
+            if value is not True and value is not False:
+                raise ConfigurationError(
+                    f"{option} must be True or False, got {shown(value)}. "
+                    f"Give FlatMetric({option}=False) to switch it off."
+                )
         if site_fit is not None and not callable(site_fit):
             raise ConfigurationError(
                 "site_fit must make a SiteFit from the number of sites, such as the class SiteRegression, got "
-                f"{site_fit!r}."
+                f"{shown(site_fit)}."
             )
         if site_fit is not None and not refit:
             raise ConfigurationError("site_fit refits the sites, but refit=False keeps them: leave one of them out.")
-        self.refit, self.site_fit, self.emulate = bool(refit), site_fit, bool(emulate)
+        self.refit, self.site_fit, self.emulate = refit, site_fit, emulate
 
     def __repr__(self) -> str:
         fit = "" if self.site_fit is None else f"site_fit={getattr(self.site_fit, '__name__', self.site_fit)}, "

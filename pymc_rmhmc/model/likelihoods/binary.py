@@ -19,7 +19,9 @@ from pymc_rmhmc.model.likelihoods.links import undo_cloglog, undo_logit, undo_pr
 from pymc_rmhmc.model.likelihoods.registry import (
     Curvature,
     LikelihoodTerms,
+    ParameterFault,
     Reading,
+    places,
     register_likelihood,
 )
 
@@ -32,16 +34,26 @@ type Parameters = dict[str, TensorVariable]
 # continued fraction give 14; above, the closed forms serve. Both are checked against mpmath.
 TAIL_START = 4.0
 TAIL_TERMS = 24
+# No number of trials is as far below 0 but what has been made of nan.
+LOWEST = -1e18
 
 
 def _zero_or_one(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | None:
     bad = (y != 0) & (y != 1)
-    return f"must be 0 or 1, but holds {np.unique(y[bad])[:3].tolist()}" if bad.any() else None
+    return f"must be 0 or 1, and are not for {places(bad, y)}" if bad.any() else None
 
 
-def _trials(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | None:
-    bad = (y < 0) | (y != np.floor(y)) | (y > parameters["n"])
-    return f"must be whole numbers between 0 and n, but holds {np.unique(y[bad])[:3].tolist()}" if bad.any() else None
+def _trials(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | ParameterFault | None:
+    n = parameters["n"]
+    # PyMC turns what is not finite into the lowest integer there is.
+    bad = ~((n >= 0) & (n == np.floor(n)))
+    if bad.any():
+        was = ": PyMC makes such an integer of nan or inf" if n[bad][0] < LOWEST else ""
+        return ParameterFault("n", f"must be a whole number, 0 or more, and is not for {places(bad, n)}{was}")
+    bad = (y < 0) | (y != np.floor(y)) | (y > n)
+    if not bad.any():
+        return None
+    return f"must be whole numbers from 0 to n, and are not for {places(bad, y)}, where n is {n[bad][0]:.4g}"
 
 
 def _bernoulli_reader(undo):

@@ -18,6 +18,7 @@ from pymc_rmhmc.model.likelihoods.registry import (
     Curvature,
     LikelihoodTerms,
     Reading,
+    places,
     positive_parameters,
     register_likelihood,
 )
@@ -29,11 +30,11 @@ type Parameters = dict[str, TensorVariable]
 
 
 def _not_negative(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | None:
-    return f"must not be negative, but goes down to {y.min():.4g}" if (y < 0).any() else None
+    return f"must not be negative, and are for {places(y < 0, y)}" if (y < 0).any() else None
 
 
 def _positive(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | None:
-    return f"must be positive, but goes down to {y.min():.4g}" if (y <= 0).any() else None
+    return f"must be positive, and are not for {places(y <= 0, y)}" if (y <= 0).any() else None
 
 
 @register_likelihood(

@@ -23,7 +23,10 @@ from pymc_rmhmc.model.likelihoods.links import GATHERS, equals, strip, undo_log
 from pymc_rmhmc.model.likelihoods.registry import (
     Curvature,
     LikelihoodTerms,
+    ParameterFault,
     Reading,
+    parameters_within,
+    places,
     positive_parameters,
     register_likelihood,
 )
@@ -36,7 +39,7 @@ type Parameters = dict[str, TensorVariable]
 
 def _counts(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | None:
     bad = (y < 0) | (y != np.floor(y))
-    return f"must be counts 0, 1, 2, ..., but holds {np.unique(y[bad])[:3].tolist()}" if bad.any() else None
+    return f"must be counts 0, 1, 2, ..., and are not for {places(bad, y)}" if bad.any() else None
 
 
 def _read_poisson(mu: Tensor) -> Reading | None:
@@ -51,6 +54,14 @@ def poisson_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTer
     curvature = Curvature(rate, pt.ones_like(eta))
     logp = pt.switch(y > 0.0, y * eta, 0.0) - rate - pt.gammaln(y + 1.0)
     return LikelihoodTerms(logp, y - rate, {"hessian": curvature, "fisher": curvature})
+
+
+def _zero_inflated_counts(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | ParameterFault | None:
+    wrong = _counts(y, parameters)
+    bad = (parameters["psi"] == 0.0) & (y > 0)
+    if wrong is None and bad.any():
+        return ParameterFault("psi", f"is 0, which allows no count above 0, and there are such: {places(bad, y)}")
+    return wrong
 
 
 def _read_zero_inflated(weights: Tensor, *components: Tensor) -> Reading | None:
@@ -88,7 +99,7 @@ def _last_weight(weights: Tensor) -> Tensor:
     parameters=["psi"],
     kinds=["fisher"],
     read=_read_zero_inflated,
-    check=_counts,
+    check=parameters_within("psi", most=1.0, words="must lie between 0 and 1", data=_zero_inflated_counts),
 )
 def zero_inflated_poisson_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """A Poisson count with probability ψ, else 0. It is not log-concave: Fisher information only.
@@ -156,7 +167,9 @@ def _is_logarithm(value: Tensor, of: Tensor) -> bool:
     other = _number(strip(of))
     if isinstance(value, Constant) and isinstance(other, Constant):
         numbers = np.asarray(other.data, dtype=np.float64)
-        return bool((numbers > 0.0).all() and np.allclose(value.data, np.log(numbers), rtol=1e-6))
+        # What has no logarithm is read too: its own check says then what is wrong with it.
+        with np.errstate(all="ignore"):
+            return bool(np.allclose(value.data, np.log(numbers), rtol=1e-6, equal_nan=True))
     return _is(other, ps.Exp) and _same(other.owner.inputs[0], value)
 
 
@@ -169,7 +182,7 @@ def _same(left: Tensor, right: Tensor) -> bool:
     """Whether two expressions are one, up to broadcast dimensions, and of a single number to gathers of it."""
     left, right = _number(left), _number(right)
     if isinstance(left, Constant) and isinstance(right, Constant):
-        return np.array_equal(left.data, right.data)
+        return np.array_equal(left.data, right.data, equal_nan=True)
     return equal_computations([left], [right])
 
 

@@ -26,17 +26,35 @@ __all__ = [
     "Curvature",
     "Likelihood",
     "LikelihoodTerms",
+    "ParameterFault",
     "Reading",
     "lookup",
+    "parameters_within",
+    "places",
     "positive_parameters",
     "read_likelihood",
     "register_likelihood",
     "registered_likelihoods",
 ]
 
-type Check = Callable[[np.ndarray, dict[str, np.ndarray]], str | None]
+type Check = Callable[[np.ndarray, dict[str, np.ndarray]], "str | ParameterFault | None"]
 
 KINDS = ("hessian", "fisher")
+
+
+class ParameterFault(NamedTuple):
+    """What a `check` returns where a parameter is at fault, and not the data.
+
+    Attributes
+    ----------
+    name : str
+        The parameter's name.
+    words : str
+        What goes after "the parameter NAME of y".
+    """
+
+    name: str
+    words: str
 
 
 class Curvature(NamedTuple):
@@ -120,7 +138,8 @@ class Likelihood:
         From the distribution's parameters (as its operation lists them) to a `Reading`, or None if they
         are not of this link.
     check : callable
-        From observed values to a sentence that says what is wrong with them, or None.
+        From observed values and parameters to a sentence that says what is wrong with the values, a `ParameterFault`
+        that says what is wrong with a parameter, or None.
     terms : callable
         ``(eta, parameters, y) -> LikelihoodTerms``.
     """
@@ -168,7 +187,8 @@ def register_likelihood(
     kinds : sequence of {"hessian", "fisher"}
         The curvatures that the function returns.
     check : callable, optional
-        ``check(y, parameters)`` returns a sentence that says what is wrong with the data, or None.
+        ``check(y, parameters)`` returns a sentence that says what is wrong with the data ("must be positive"), a
+        `ParameterFault` with the name and such a sentence where a parameter is at fault, or None.
     name : str, optional
         A unique name. By default the names of the distribution and the link, as in "poisson_log".
 
@@ -290,17 +310,35 @@ def _check_reading(likelihood: Likelihood, reading: Reading) -> None:
         )
 
 
-def positive_parameters(*names: str, data: Check | None = None) -> Check:
-    """A `check` of parameters that must be above 0, and then, by a check of their own, of the data."""
+def places(bad: np.ndarray, values: np.ndarray) -> str:
+    """Return how many values are bad, where the first is, and what it is."""
+    first = int(np.argmax(np.ravel(bad)))
+    return f"{np.count_nonzero(bad)} of {bad.size}, the first at position {first} ({np.ravel(values)[first]:.4g})"
 
-    def check(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | None:
+
+def parameters_within(
+    *names: str, least: float = 0.0, most: float = np.inf, words: str = "must be positive", data: Check | None = None
+) -> Check:
+    """A `check` that parameters lie in ``(least, most)``, or in ``[least, most]`` where `most` is finite.
+
+    The check of the data comes afterwards: who is to blame for both is the parameter.
+    """
+    closed = np.isfinite(most)
+
+    def check(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | ParameterFault | None:
         for name in names:
-            lowest = parameters[name].min(initial=np.inf)
-            if lowest <= 0.0:
-                return f"cannot be used: {name} must be positive, but goes down to {lowest:.4g}"
+            values = parameters[name]
+            bad = ~((values >= least) & (values <= most)) if closed else ~(values > least)
+            if bad.any():
+                return ParameterFault(name, f"{words}, and is not for {places(bad, values)}")
         return (data or _anything)(y, parameters)
 
     return check
+
+
+def positive_parameters(*names: str, data: Check | None = None) -> Check:
+    """A `check` of parameters that must be above 0, and then, by a check of their own, of the data."""
+    return parameters_within(*names, data=data)
 
 
 def _operation(distribution: Any) -> type:
@@ -311,5 +349,5 @@ def _operation(distribution: Any) -> type:
     return getattr(distribution, "rv_type", None) or type(distribution.rv_op)
 
 
-def _anything(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | None:
+def _anything(y: np.ndarray, parameters: dict[str, np.ndarray]) -> None:
     return None

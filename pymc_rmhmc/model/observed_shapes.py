@@ -1,0 +1,83 @@
+"""Whether an observed variable's data and the parameters of its distribution have shapes that fit one another."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pymc as pm
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.errors import DataError
+
+__all__ = ["check_observed_shapes", "misfit"]
+
+type Shape = tuple[int | None, ...]
+
+
+def check_observed_shapes(variable: TensorVariable, value: Any) -> None:
+    """Compare what is known of shapes before anything is evaluated.
+
+    Parameters
+    ----------
+    variable : TensorVariable
+        The random variable.
+    value : Variable
+        Its data.
+
+    Raises
+    ------
+    DataError
+        If a parameter of the distribution does not fit the data, with both shapes.
+    """
+    data = _known_shape(value)
+    for name, parameter in _parameters(variable):
+        shape = _known_shape(parameter)
+        if not _fit(data, shape):
+            raise misfit(str(variable.name), data, name, shape)
+
+
+def misfit(observed: str, data: Shape, name: str, shape: Shape) -> DataError:
+    """Return the error of data and a parameter, or a predictor, whose shapes do not fit."""
+    return DataError(
+        f"{observed}: the data have the shape {data}, and {name} has {shape}. Each observation needs one value of "
+        f"{name}: give both the same shape, or pick the latent values that are observed with an index, f[index]."
+    )
+
+
+def _fit(data: Shape, shape: Shape) -> bool:
+    """Whether two shapes can be broadcast, as far as they are known."""
+    pairs = zip(reversed(data), reversed(shape), strict=False)
+    return all(None in (a, b) or a == b or 1 in (a, b) for a, b in pairs)
+
+
+def _known_shape(variable: Any) -> Shape:
+    if isinstance(variable, SharedVariable):
+        return tuple(variable.get_value(borrow=True).shape)
+    if isinstance(variable, Constant):
+        return tuple(variable.data.shape)
+    return tuple(variable.type.shape)
+
+
+def _parameters(variable: TensorVariable) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters of one value an observation by name; of other distributions the variable itself."""
+    op = variable.owner.op
+    if getattr(op, "ndim_supp", 0) or not hasattr(op, "dist_params") or any(getattr(op, "ndims_params", (0,))):
+        yield "its distribution", variable
+        return
+    parameters = op.dist_params(variable.owner)
+    names = _names(op, len(parameters))
+    yield from zip(names, parameters, strict=True)
+
+
+def _names(op: Any, n_parameters: int) -> list[str]:
+    """Return a distribution's names of its parameters, or their numbers where they are not known."""
+    for distribution in vars(pm.distributions).values():
+        if getattr(distribution, "rv_op", None) is op or type(op) is getattr(distribution, "rv_type", None):
+            names = [name for name in inspect.signature(distribution.logp).parameters if name != "value"]
+            if len(names) == n_parameters:
+                return names
+    return [f"its parameter {i + 1}" for i in range(n_parameters)]
