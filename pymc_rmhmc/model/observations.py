@@ -217,7 +217,7 @@ class RegisteredReader(AffineReader):
             raise DataError(self._offset_in_words(bad, form.offset, factor))
         wrong = self._likelihood.check(data, vectors)
         if isinstance(wrong, ParameterFault):
-            raise DataError(f"the parameter {_given_as(wrong.name)} of {self.name} {wrong}. {CORRECT}")
+            raise DataError(f"the parameter {_given_as(wrong.name)} of {self.name} {wrong.words}. {CORRECT}")
         if wrong:
             raise DataError(f"the data of {self.name} {wrong}. {CORRECT}")
         bad = (total == -np.inf) & (data > 0)

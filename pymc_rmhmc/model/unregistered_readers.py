@@ -309,8 +309,8 @@ def _what_is_wrong(name: str, wrong: NDArray[np.bool_], density: Array, data: Ar
         )
     return (
         f"the data of {name} is out of its distribution's support for {n} observations, the first at position {first}. "
-        f"They hold values such as {np.unique(held)[:3].tolist()}, and their log density is not finite whatever the latent "
-        "values."
+        f"They hold values such as {np.unique(held)[:3].tolist()}, and their log density is not finite whatever the "
+        "latent values."
     )
 
 

@@ -45,7 +45,7 @@ BAD_OPTIONS = [
     ({"blas_threads": 1.5}, "blas_threads must be a whole number from 1 to 1024, got 1.5"),
     ({"max_steps": np.inf}, "max_steps must be a whole number from 1 to 1e.06, got inf"),
     ({"n_steps": np.nan}, "n_steps must be a whole number from 1 to 1e.06, got nan"),
-    ({"metric": "hessian", "solver_max_iter": np.inf}, "solver_max_iter must be a whole number from 1 to 1e.05, got inf"),
+    ({"metric": "hessian", "solver_max_iter": np.inf}, "solver_max_iter must be a whole number.*got inf"),
     ({"step_size": 0.01}, r"step_size=0.01 needs 187 steps for a path of up to 1\.87, and max_steps is 100"),
     ({"blocked": False}, "blocked=False"),
     ({"step_size": 3.0}, r"step_size=3 is longer than a path of 1\.87"),
