@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pymc_rmhmc.errors import DataError, Failure
+from pymc_rmhmc.errors import DataError, Failure, shown
 
 __all__ = ["ADVICE", "FailureSummary", "failure_advice", "summarize_failures"]
 
@@ -120,7 +121,7 @@ def summarize_failures(idata: Any) -> FailureSummary:
     Raises
     ------
     DataError
-        If the result has no `failure` statistic.
+        If it is no result of `pymc.sample`, or has no `failure` statistic.
 
     Examples
     --------
@@ -128,11 +129,12 @@ def summarize_failures(idata: Any) -> FailureSummary:
     >>> summarize_failures(idata)  # doctest: +SKIP
     No trajectory failed after tuning.
     """
+    _check_result(idata)
     codes = _statistic(idata, "sample_stats", "failure", np.nanmax)
     if codes is None:
         raise DataError(
-            "The result has no `failure` statistic, because no RMHMC step made it. For NUTS, look at "
-            "idata.sample_stats.diverging."
+            "The result has no `failure` statistic: only runs with an RMHMC step have one. For NUTS look at "
+            f"idata.sample_stats.diverging. {_groups(idata)}"
         )
     tuning = _statistic(idata, "warmup_sample_stats", "failure", np.nanmax)
     divergences = _statistic(idata, "sample_stats", "n_emulator_divergences", np.nansum)
@@ -165,14 +167,39 @@ def failure_advice(counts: Mapping[Failure, int], n_draws: int) -> str | None:
     )
 
 
+def _check_result(idata: Any) -> None:
+    """Look whether something is a tree of groups, as `pymc.sample` returns."""
+    if hasattr(idata, "children") and hasattr(idata, "groups"):
+        return
+    trace = " Make one of a MultiTrace with pm.to_inference_data(trace)." if hasattr(idata, "get_values") else ""
+    raise DataError(
+        f"summarize_failures takes the result of pm.sample, an xarray.DataTree, got {shown(idata)}.{trace} Give it "
+        "what idata = pm.sample(step=RMHMC()) returned."
+    )
+
+
+def _groups(idata: Any) -> str:
+    """Say what there is instead."""
+    if "sample_stats" not in idata.children:
+        return f"Its groups are {', '.join(idata.children) or 'none'}, without sample_stats."
+    return f"Its statistics are {', '.join(map(str, idata['sample_stats'].dataset.data_vars)) or 'none'}."
+
+
 def _statistic(idata: Any, group: str, name: str, over_samplers: Callable[..., Any]) -> np.ndarray | None:
-    """Return an integer statistic of a group, (chain, draw); None if it is not there."""
-    if group not in idata.children or name not in idata[group].dataset:
+    """A statistic of whole numbers (chain, draw) of a group, None if it is not there.
+
+    A ZarrTrace keeps the statistics of each step apart, with the step's number before the name.
+    """
+    if group not in idata.children:
         return None
-    values = np.asarray(idata[group].dataset[name].values)
-    if values.ndim == 3:  # a compound: samplers without the statistic are filled with nan or a blank
-        values = over_samplers(values.astype(float), axis=-1)
-    return values.astype(int)
+    held = idata[group].dataset
+    names = [key for key in held.data_vars if re.fullmatch(rf"(sampler_\d+__)?{name}", str(key))]
+    if not names:
+        return None
+    values = np.stack([np.asarray(held[key].values, dtype=float) for key in names], axis=-1)
+    values = values.reshape(*values.shape[:2], -1)
+    # A compound: samplers without the statistic are filled with nan or a blank.
+    return over_samplers(values, axis=-1).astype(int)
 
 
 def _count(codes: np.ndarray) -> dict[Failure, np.ndarray]:

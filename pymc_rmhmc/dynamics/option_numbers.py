@@ -46,7 +46,7 @@ RANGES = {
         "A shorter step does not move a chain, a longer one is never accepted. Leave step_size out to have it tuned.",
     ),
     "target_accept": Range(
-        0.01, 0.9999, "It is the acceptance that the step size is tuned to. Leave it out, or try target_accept=0.95."
+        0.01, 0.999, "It is the acceptance that the step size is tuned to. Leave it out, or try target_accept=0.95."
     ),
     "path_length": Range(
         1e-6, 1e4,

@@ -4,7 +4,7 @@ from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
 from pymc_rmhmc.model.joint import JointModel, read_joint
 from pymc_rmhmc.model.observation import Observation
 from pymc_rmhmc.model.refusals import Predictors, in_short, said_once
-from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, read_structure
+from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, model_in_context, read_structure
 from pymc_rmhmc.model.together import crowd_of_hyperparameters, read_together, with_predictors_or_without
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "compile_model",
     "crowd_of_hyperparameters",
     "in_short",
+    "model_in_context",
     "read_joint",
     "read_structure",
     "read_together",

@@ -16,7 +16,7 @@ from pymc_rmhmc.errors import CovarianceError, DataError
 from pymc_rmhmc.model.graphs import Evaluator, bad_constants
 from pymc_rmhmc.model.priors import LatentVariable
 
-__all__ = ["GaussianComponent", "LatentReader", "LatentRow"]
+__all__ = ["GaussianComponent", "LatentReader", "LatentRow", "factor_of_inverse"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -209,7 +209,7 @@ def _state(matrix: Any, root: str) -> tuple[Array | None, Array | None, Array | 
     if not np.isfinite(matrix).all():
         return np.full((matrix.shape[0],) * 2, np.nan), None, None
     if root == "precision":
-        factor = _factor_of_inverse(matrix)
+        factor = factor_of_inverse(matrix)
         # A factor of zeros is no factor: the draw is rejected and counted, or it is the user's error.
         return (None, np.zeros_like(matrix), matrix) if factor is None else (None, factor, None)
     if root == "covariance":
@@ -236,7 +236,7 @@ def _state_product(matrices: Sequence[Array]) -> tuple[Array | None, Array | Non
     return None, reduce(np.kron, factors), None
 
 
-def _factor_of_inverse(precision: Array) -> Array | None:
+def factor_of_inverse(precision: Array) -> Array | None:
     """The lower factor of ``τ⁻¹``; None if τ is not positive definite.
 
     From ``τ = U Uᵀ`` with an upper U, which is the ordinary factor of τ read backwards, ``L = U⁻ᵀ``. The

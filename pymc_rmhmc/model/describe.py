@@ -17,7 +17,7 @@ from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.joint import JointModel
 from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.refusals import Predictors, said_once
-from pymc_rmhmc.model.structure import LatentBlock, ModelStructure
+from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, model_in_context
 from pymc_rmhmc.model.together import crowd_of_hyperparameters, read_together, with_predictors_or_without
 
 __all__ = ["BlockDescription", "ModelDescription", "describe"]
@@ -176,7 +176,7 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
     >>> description.blocks[0].n_latent
     3
     """
-    model = pm.modelcontext(model)
+    model = model_in_context(model, "describe")
     point = model.initial_point()
 
     def read(predictors: Predictors) -> tuple[ModelStructure, JointModel | str, CompiledModel]:

@@ -15,7 +15,7 @@ import pytensor
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError
+from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, shown
 from pymc_rmhmc.model.advice import unread_forms
 from pymc_rmhmc.model.affine import goes_one_by_one, multipliers
 from pymc_rmhmc.model.choice import choice_of, explain, find_coefficients, find_latents, nested
@@ -28,7 +28,7 @@ from pymc_rmhmc.model.refusals import ALL_PREDICTORS, GAUSSIAN, Predictors, noth
 from pymc_rmhmc.model.scalars import written_as_scalars
 from pymc_rmhmc.model.scales import scales_first
 
-__all__ = ["LatentBlock", "ModelStructure", "read_structure", "resolve_variables"]
+__all__ = ["LatentBlock", "ModelStructure", "model_in_context", "read_structure", "resolve_variables"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +162,28 @@ def _found(
     return latents, advice
 
 
+def model_in_context(model: Any, asked_by: str) -> pm.Model:
+    """Return a model that was given, or the one in context.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none, or what was given is something else.
+    """
+    if model is not None and not isinstance(model, pm.Model):
+        raise ConfigurationError(
+            f"model must be a pymc.Model, got {shown(model)}. Give {asked_by}(model=model), or leave it out within "
+            "`with model:`."
+        )
+    found = pm.Model.get_context(error_if_none=False) if model is None else model
+    if found is None:
+        raise ConfigurationError(
+            f"{asked_by} reads a model, and there is none in context. Call it within `with model:`, or give "
+            f"{asked_by}(model=model)."
+        )
+    return found
+
+
 def _check_apart(model: pm.Model, latents: Sequence[LatentVariable]) -> None:
     """Latents that move together must be independent a priori: a block's prior is a product."""
     for latent, others in nested(model, latents):
@@ -180,10 +202,13 @@ def resolve_variables(model: pm.Model, wanted: Any) -> list[TensorVariable]:
         variable = item
         if isinstance(item, str):
             if item not in model.named_vars:
-                raise UnsupportedModelError(f'The model has no variable "{item}".')
+                raise UnsupportedModelError(f'The model has no variable "{item}". {_free_variables(model)}')
             variable = model.named_vars[item]
         if not isinstance(variable, Variable):
-            raise UnsupportedModelError(f"vars holds {item!r}, which is neither a variable nor the name of one.")
+            raise UnsupportedModelError(
+                f"vars holds {shown(item)}, which is neither a variable nor the name of one. Give one, or a list. "
+                f"{_free_variables(model)}"
+            )
         variable = by_value.get(variable, variable)
         assert variable is not None
         rotated = model.named_vars.get(f"{variable.name}_rotated_")
@@ -194,12 +219,17 @@ def resolve_variables(model: pm.Model, wanted: Any) -> list[TensorVariable]:
     return resolved
 
 
+def _free_variables(model: pm.Model) -> str:
+    """The names that `vars` may hold."""
+    return f"Its free variables are {', '.join(str(v.name).removesuffix('_rotated_') for v in model.free_RVs)}."
+
+
 def _named_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable:
     """The latent variable that a user named, or the error that says why it is none."""
     if variable not in model.free_RVs:
         raise UnsupportedModelError(
-            f"{variable.name} is not a free random variable of the model. Name the latent variable itself; there "
-            f"are {', '.join(str(v.name) for v in model.free_RVs)}."
+            f"{variable.name} is not a free random variable of the model, and only those are sampled. Name the latent "
+            f"variable itself. {_free_variables(model)}"
         )
     if variable.dtype not in ("float64", "float32"):
         raise UnsupportedModelError(

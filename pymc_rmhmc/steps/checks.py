@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from pymc_rmhmc.errors import ConfigurationError, CovarianceError, DataError, Failure
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
+from pymc_rmhmc.model.components import factor_of_inverse
 
-__all__ = ["check_block", "check_point", "check_shapes", "check_start"]
+__all__ = ["check_block", "check_shapes", "check_start"]
 
 type Point = dict[str, np.ndarray]
 
@@ -42,49 +44,65 @@ def check_block(block: Any, point: Point, plan: Any) -> None:
 
 def _covariance_error(block: Any, point: Point, failure: PriorFailure) -> Exception:
     """A fixed prior that cannot be used, in words, with the eigenvalue that shows it."""
+    prior = block.prior(point)
+    component = prior.components[failure.component]
     if failure.failure is Failure.NON_FINITE:
         return DataError(
             f"{block.name}: the prior's mean or covariance has values that are not finite. Inputs of this size may "
             "overflow. Rescale them to about 1, and look for NaN."
         )
-    component = block.prior(point).components[failure.component]
     if component.precision is not None:
-        eigenvalues = np.linalg.eigvalsh(component.precision)
-        ridge = max(-2.0 * eigenvalues[0], 1e-8 * eigenvalues[-1])
-        return CovarianceError(
-            f"{block.name}: the prior precision (tau) is not positive definite: its smallest eigenvalue is "
-            f"{eigenvalues[0]:.3g}, its largest {eigenvalues[-1]:.3g}. Add {ridge:.1g} or more to its diagonal; an "
-            "intrinsic prior, whose precision is singular, has no density."
-        )
+        return _indefinite(
+            f"{block.name}: the prior precision (tau)", component.precision, "tau", 1e-8,
+            lambda matrix: factor_of_inverse(matrix) is not None,
+            "An intrinsic prior, whose precision is singular, has no density.",
+        )  # fmt: skip
     if component.covariance is None:
-        return CovarianceError(f"{block.name}: the Cholesky factor's diagonal is not positive.")
-    eigenvalues = np.linalg.eigvalsh(component.covariance)
-    jitter = max(-2.0 * eigenvalues[0], 1e-12 * eigenvalues[-1])
+        zeros = np.flatnonzero(~(component.cholesky.diagonal() > 0.0))
+        return CovarianceError(
+            f"{block.name}: the diagonal of the Cholesky factor (chol) is not positive for {zeros.size} of "
+            f"{len(component.cholesky)} values, the first at position {zeros[0]}. Such a prior has no density. Give "
+            "chol=np.linalg.cholesky(cov) of a covariance that is positive definite."
+        )
+
+    def has_factor(matrix: np.ndarray) -> bool:
+        try:
+            FactorizedPrior(prior._replace(components=(component._replace(covariance=matrix),)))
+        except PriorFailure:
+            return False
+        return True
+
+    return _indefinite(
+        f"{block.name}: the prior covariance", component.covariance, "cov", 1e-12, has_factor,
+        "For a GP raise the jitter of gp.prior, which is 1e-06 by default, by as much, or remove duplicated inputs.",
+    )  # fmt: skip
+
+
+def _indefinite(
+    name: str, matrix: np.ndarray, argument: str, part: float, has_factor: Callable[[np.ndarray], bool], more: str
+) -> CovarianceError:
+    """Say how far a matrix is from positive definite, and what to add to its diagonal so that it is."""
+    eigenvalues = np.linalg.eigvalsh(matrix)
+    lowest, highest = eigenvalues[0], eigenvalues[-1]
+    ridge = _working_ridge(matrix, max(-2.0 * lowest, part * abs(highest)) or 1.0, has_factor)
     return CovarianceError(
-        f"{block.name}: the prior covariance is not positive definite: its smallest eigenvalue is "
-        f"{eigenvalues[0]:.3g}, its largest {eigenvalues[-1]:.3g}. Add jitter to its diagonal, "
-        f"{jitter:.1g} or more (gp.prior(..., jitter={jitter:.1g})), or remove duplicated inputs."
+        f"{name} is not positive definite: its smallest eigenvalue is {lowest:.3g}, its largest {highest:.3g}. "
+        f"Add {ridge:.3g} or more to its diagonal, {argument}={argument} + {ridge:.3g} * np.eye({len(matrix)}). {more}"
     )
 
 
-def check_point(given: Point, initial: Point) -> Point:
-    """Values by value variable, of the shapes that the model has."""
-    if not isinstance(given, Mapping):
-        raise ConfigurationError(
-            f"initial_point must be a dict of value variables, such as model.initial_point(), got {given!r}."
-        )
-    unknown = [name for name in given if name not in initial]
-    if unknown:
-        raise ConfigurationError(
-            f"initial_point: {', '.join(unknown)} is no value variable of the model. These are {', '.join(initial)}."
-        )
-    point = {name: np.asarray(value, dtype=initial[name].dtype) for name, value in given.items()}
-    for name, value in point.items():
-        if value.shape != initial[name].shape:
-            raise ConfigurationError(
-                f"initial_point: {name} has the shape {value.shape}, and in the model {initial[name].shape}."
-            )
-    return point
+def _working_ridge(matrix: np.ndarray, least: float, has_factor: Callable[[np.ndarray], bool]) -> float:
+    """Return a number of one digit that has been tried: with it on the diagonal the matrix has a factor."""
+    ridge = _one_digit(least)
+    while not has_factor(matrix + ridge * np.eye(len(matrix))):
+        ridge = _one_digit(10.0 * ridge)
+    return ridge
+
+
+def _one_digit(value: float) -> float:
+    """Return a number rounded up to one digit, as it is printed."""
+    unit = 10.0 ** math.floor(math.log10(value))
+    return float(f"{math.ceil(value / unit) * unit:.0e}")
 
 
 def check_shapes(block: Any, known: dict[str, tuple[int, ...]]) -> None:

@@ -9,18 +9,21 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
+from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.step_methods.compound import Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
-from pymc.util import get_random_generator
 from rich.progress import TextColumn
 from rich.table import Column
 
+from pymc_rmhmc.dynamics.option_numbers import switch
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.latent_blocks import has_dear_hyperparameters
 from pymc_rmhmc.model.joint import JointModel
+from pymc_rmhmc.steps.arguments import CheckedStep, ModelContents, check_compile_kwargs, check_point, generator_of
 from pymc_rmhmc.steps.blocks import find_blocks
 from pymc_rmhmc.steps.chain_sampler import ChainState
-from pymc_rmhmc.steps.checks import check_block, check_point, check_shapes
+from pymc_rmhmc.steps.checks import check_block, check_shapes
+from pymc_rmhmc.steps.notices import WATCHED, RunNotices, moved_by_others, moved_twice, too_short_tuning
 from pymc_rmhmc.steps.options import Options, settle
 from pymc_rmhmc.steps.rehearsal import compile_ahead
 from pymc_rmhmc.steps.statistics import STATISTICS, FailureCount, block_statistics
@@ -59,7 +62,7 @@ def _draws_to_tune(joint: JointModel) -> int:
     return max(300 if is_dear else 600, 3 * joint.theta.size)
 
 
-class RMHMC(BlockedStep):
+class RMHMC(CheckedStep):
     """Riemannian manifold HMC for latent Gaussian models: ``pm.sample(step=RMHMC())``.
 
     Samples Gaussian-process classification, log-Gaussian Cox processes, count and robust regression, mixed models and
@@ -87,7 +90,8 @@ class RMHMC(BlockedStep):
         divided into equal steps of at most this size. With `n_steps`, each step has exactly this size.
     target_accept : float, optional
         The acceptance that the step size is adapted to, in (0, 1). By default 0.9 for the flat metric and 0.8 for the
-        others. Raise it for smaller steps and fewer failures: ``RMHMC(target_accept=0.95)``. By default the flat
+        others. Raise it for smaller steps and fewer failures: ``RMHMC(target_accept=0.95)``. PyMC refuses
+        ``pm.sample(target_accept=0.95)``, or gives it to NUTS if that samples other variables. By default the flat
         metric settles for 0.5 where its steps would otherwise be too short to cover a path.
     path_length : float, optional
         Mean length of a trajectory, in units of the Hamiltonian's time, where a period is about 2π. The default is
@@ -197,7 +201,7 @@ class RMHMC(BlockedStep):
         compile_kwargs: dict[str, Any] | None = None,
         blocked: bool = True,
     ) -> None:
-        if not blocked:
+        if not switch("blocked", blocked):
             raise ConfigurationError(
                 "blocked=False is not possible, because RMHMC moves all its variables together. Remove it, or give one "
                 "step for each latent vector: step=[RMHMC(vars=[\"f\"]), RMHMC(vars=[\"g\"])]."
@@ -211,12 +215,15 @@ class RMHMC(BlockedStep):
         plan = settle(options, auto_metric="flat")
         model = pm.modelcontext(model)
         initial = model.initial_point()
-        point = initial | check_point(initial_point or {}, initial)
+        point = initial | check_point({} if initial_point is None else initial_point, initial)
+        check_compile_kwargs(compile_kwargs)
+        random = generator_of(rng)
         found = find_blocks(model, vars, point, plan, compile_kwargs)
         self._compiled = found.compiled
         self.vars = found.value_vars
         self.blocked = True
-        self.rng = get_random_generator(rng)
+        self.rng = random
+        self._model, self._contents, self._notices = model, ModelContents(model), RunNotices()
         self.tune = True
         self._initial_point, self._plan = point, plan
         self._samplers = found.samplers(point, plan, initial)
@@ -260,8 +267,11 @@ class RMHMC(BlockedStep):
         ------
         DataError
             If `pm.set_data` has changed a shape since the step was built, or has set values that are not finite.
+        ConfigurationError
+            If the model has other variables than when the step was built.
         """
         super().setup_chain(rng, tune, draws)
+        self._contents.check(self._model)
         for block, shapes in zip(self._compiled.blocks, self._shapes, strict=True):
             check_shapes(block, shapes)
             check_block(block, self._initial_point, self._plan)
@@ -273,6 +283,8 @@ class RMHMC(BlockedStep):
         self._compile_seconds_in_chain, self._has_announced = 0.0, False
         for sampler in self._samplers:
             sampler.setup(tune)
+        if self._plan.step_size is None and not any(sampler.state.started for sampler in self._samplers):
+            self._notices.add("tuning", too_short_tuning(tune, self.default_tune_steps))
         self._threads.hold()
 
     def step(self, point: Point) -> tuple[Point, list[dict[str, Any]]]:
@@ -303,6 +315,8 @@ class RMHMC(BlockedStep):
         outcomes = []
         # What overflows inside a trajectory is found by its own checks, and counted: no warnings besides.
         with np.errstate(all="ignore"):
+            if self.iteration < WATCHED:
+                self._notices.add("moved", moved_twice(moved_by_others(self._samplers, point), self._variable_names()))
             for sampler in self._samplers:
                 outcomes.append(sampler.draw(point, self.rng, tuning=self.tune))
                 sampler.write(point)
@@ -332,14 +346,22 @@ class RMHMC(BlockedStep):
         return {
             "diverging": self.failures.diverging(failure),
             "n_failures": self.failures.total,
-            "warning": self._summary() if last else None,
+            "warning": self._summary(last=last),
         }
 
-    def _summary(self) -> Any:
-        """What to say at the end of the chain."""
+    def _summary(self, *, last: bool) -> SamplerWarning | None:
+        """What to say: at the end of the chain how it went, and before that what a run says once."""
+        notice = self._notices.take()
+        if not last:
+            return SamplerWarning(WarningType.BAD_PARAMS, notice, "warn") if notice else None
         refused = next(filter(None, (sampler.where_refused() for sampler in self._samplers)), "")
-        remarks = " ".join(filter(None, (sampler.remarks() for sampler in self._samplers)))
+        remarks = " ".join(filter(None, (notice, *(sampler.remarks() for sampler in self._samplers))))
         return self.failures.warning(refused, remarks)
+
+    def _variable_names(self) -> dict[str, str]:
+        """The model's names of the value variables that are sampled."""
+        variables = self._model.values_to_rvs
+        return {str(value.name): str(variables[value].name).removesuffix("_rotated_") for value in self.vars}
 
     def _rest_log_density(self, point: Point) -> float:
         """What the model's log density has beyond the blocks; evaluated where its inputs have changed."""
@@ -350,8 +372,8 @@ class RMHMC(BlockedStep):
             self._rest = float(self._compiled.rest_log_density(point))
         return self._rest
 
-    @staticmethod
-    def _progressbar_config(n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[float]]]:
+    def _progressbar_config(self, n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[float]]]:
+        self._notices.begin_run()  # PyMC asks for this once a run
         columns = [
             TextColumn("{task.fields[rmhmc_step]:0.3f}", table_column=Column("Step size", ratio=1)),
             TextColumn("{task.fields[rmhmc_accept]:0.2f}", table_column=Column("Acceptance", ratio=1)),

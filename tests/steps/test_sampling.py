@@ -325,8 +325,9 @@ def test_an_error_that_ends_a_chain_gives_blas_back(monkeypatch):
 
 def test_a_progress_bar_shows_steps_acceptance_and_failures(model, capsys):
     with model:
-        draw(model, RMHMC(), progressbar=True)
-    columns, stats = RMHMC._progressbar_config(2)
+        step = RMHMC()
+        draw(model, step, progressbar=True)
+    columns, stats = step._progressbar_config(2)
     assert [c.get_table_column().header for c in columns] == ["Step size", "Acceptance", "Failures"]
     (update,) = RMHMC._make_progressbar_update_functions()
     shown = update({"step_size": 0.5, "mean_tree_accept": 0.9, "n_failures": 2})

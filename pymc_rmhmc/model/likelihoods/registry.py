@@ -19,7 +19,7 @@ from pymc.distributions.distribution import PartialObservedRV
 from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.errors import ConfigurationError, shown
 
 __all__ = [
     "KINDS",
@@ -200,8 +200,8 @@ def register_likelihood(
     Raises
     ------
     ConfigurationError
-        At once if the name is taken or a kind is unknown. When a model is read, if the function or `read` does not
-        return what `kinds` and `parameters` name.
+        At once if an argument has another type, the name is taken or a kind is unknown. When a model is read, if the
+        function or `read` does not return what `kinds` and `parameters` name.
 
     Examples
     --------
@@ -217,17 +217,21 @@ def register_likelihood(
     ...     weight, log_slope = 1 / b**2 + 0 * eta, 0 * eta
     ...     return LikelihoodTerms(logp, pt.sign(y - eta) / b, {"fisher": Curvature(weight, log_slope)})
     """
-    unknown = set(kinds) - set(KINDS)
+    kinds, parameters = _names("kinds", kinds), _names("parameters", parameters)
+    unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown or not kinds:
-        raise ConfigurationError(f"kinds={list(kinds)} must name one or both of {', '.join(KINDS)}.")
+        raise ConfigurationError(f"kinds={shown(list(kinds))} must name one or both of {', '.join(KINDS)}.")
+    _check_words(link=link, name=name)
+    _check_callables(read=read, check=check)
     operation = _operation(distribution)
     title = name or f"{getattr(distribution, '__name__', operation.__name__).lower()}_{link}"
     if title in _REGISTRY:
         raise ConfigurationError(f'A likelihood "{title}" is registered already. Give this one another name=.')
 
     def decorate(terms: Callable[..., LikelihoodTerms]) -> Callable[..., LikelihoodTerms]:
+        _check_callables(**{"the registered likelihood": terms})
         _REGISTRY[title] = Likelihood(
-            title, operation, link, tuple(parameters), tuple(kinds), read, check or _anything, terms
+            title, operation, link, parameters, kinds, read, check or _anything, terms
         )
         return terms
 
@@ -346,7 +350,38 @@ def _operation(distribution: Any) -> type:
     if isinstance(distribution, type) and issubclass(distribution, Op):
         return distribution
     # Distributions made of others name the class apart: their rv_op is a function.
-    return getattr(distribution, "rv_type", None) or type(distribution.rv_op)
+    operation = getattr(distribution, "rv_type", None) or type(getattr(distribution, "rv_op", None))
+    if not (isinstance(distribution, type) and issubclass(operation, Op)):
+        raise ConfigurationError(
+            f"distribution must be a distribution of PyMC, such as pm.Poisson, or the class of an operation, got "
+            f"{shown(distribution)}. Models are searched for variables of it."
+        )
+    return operation
+
+
+def _names(argument: str, given: Any) -> tuple[str, ...]:
+    """Several names, which one string is not."""
+    names = given if isinstance(given, list | tuple | set | frozenset) else [None]
+    if not all(isinstance(name, str) for name in names):
+        example = "fisher" if argument == "kinds" else "sigma"
+        raise ConfigurationError(
+            f'{argument} must be a list of names, such as {argument}=["{example}"], got {shown(given)}.'
+        )
+    return tuple(names)
+
+
+def _check_words(*, link: Any, name: Any) -> None:
+    for argument, given in (("link", link), ("name", name)):
+        if not isinstance(given, str) and not (argument == "name" and given is None):
+            raise ConfigurationError(f'{argument} must be a string, such as {argument}="log", got {shown(given)}.')
+
+
+def _check_callables(**given: Any) -> None:
+    for argument, function in given.items():
+        if not callable(function) and not (argument == "check" and function is None):
+            raise ConfigurationError(
+                f"{argument} must be a function, got {shown(function)}. See the example of register_likelihood."
+            )
 
 
 def _anything(y: np.ndarray, parameters: dict[str, np.ndarray]) -> None:

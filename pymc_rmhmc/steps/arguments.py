@@ -1,0 +1,155 @@
+"""The arguments of `RMHMC` that are no options: the model, its variables, where and how to begin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.step_methods.compound import BlockedStep
+from pymc.util import get_random_generator
+
+from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, shown
+from pymc_rmhmc.model import model_in_context
+
+__all__ = ["CheckedStep", "ModelContents", "check_compile_kwargs", "check_point", "generator_of"]
+
+type Point = dict[str, np.ndarray]
+
+NUMBERS = "biuf"
+
+
+class CheckedStep(BlockedStep):
+    """A step whose model and variables are looked at before PyMC reads them.
+
+    PyMC's `__new__` takes both first, and what it raises does not say what was expected.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Check what PyMC is about to read.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no model, or `model` is something else.
+        UnsupportedModelError
+            If `vars` is empty.
+        """
+        model_in_context(kwargs.get("model"), cls.__name__)
+        wanted = args[0] if args else kwargs.get("vars")
+        if isinstance(wanted, list | tuple) and not wanted:
+            raise UnsupportedModelError(
+                "vars is empty, so that there is nothing to sample. Leave it out, and RMHMC takes what it can, or name "
+                "latent variables, such as vars=['f']."
+            )
+        return super().__new__(cls, *args, **kwargs)
+
+
+class ModelContents:
+    """The names of what a model holds, by which a change is seen.
+
+    Names alone travel to workers: a copy of a model's graph would be as large as the model.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    """
+
+    def __init__(self, model: pm.Model) -> None:
+        self.names = _contents(model)
+
+    def check(self, model: pm.Model) -> None:
+        """Raise where the model holds something else by now.
+
+        Raises
+        ------
+        ConfigurationError
+            If it does; it names what is new and what is gone.
+        """
+        now = _contents(model)
+        new = [f"{kind} {name}" for name, kind in now.items() if self.names.get(name) != kind]
+        gone = [f"{kind} {name}" for name, kind in self.names.items() if now.get(name) != kind]
+        said = "; ".join(
+            f"{words}: {', '.join(names)}" for words, names in (("new", new), ("gone", gone)) if names
+        )
+        if said:
+            raise ConfigurationError(
+                f"The model has changed since RMHMC was built ({said}). RMHMC would sample the model as it was then. "
+                "Build it again after the last change: step=RMHMC()."
+            )
+
+
+def _contents(model: pm.Model) -> dict[str, str]:
+    """Everything in a model that has a log density, with its kind."""
+    kinds = {"variable": model.free_RVs, "observed variable": model.observed_RVs, "Potential": model.potentials}
+    return {str(variable.name): kind for kind, variables in kinds.items() for variable in variables}
+
+
+def check_point(given: Any, initial: Point) -> Point:
+    """Return values by value variable, of the types and shapes that the model has.
+
+    Raises
+    ------
+    ConfigurationError
+        If a name or a value is none of the model's.
+    """
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(
+            "initial_point must be a dict of value variables, such as model.initial_point(), got "
+            f"{shown(given)}. This model's are {', '.join(initial)}."
+        )
+    unknown = [str(name) for name in given if name not in initial]
+    if unknown:
+        raise ConfigurationError(
+            f"initial_point: {', '.join(unknown)} is no value variable of the model. These are {', '.join(initial)}."
+        )
+    return {name: _value(name, value, initial[name]) for name, value in given.items()}
+
+
+def _value(name: str, given: Any, initial: np.ndarray) -> np.ndarray:
+    """One value of an initial point as an array."""
+    wanted = f"finite numbers in an array of the shape {initial.shape}, such as model.initial_point()[{name!r}]"
+    try:
+        value = np.asarray(given)
+    except ValueError:  # rows of several lengths
+        value = np.asarray(None)
+    if value.dtype.kind not in NUMBERS:
+        raise ConfigurationError(f"initial_point: {name} is {shown(given)}, which holds no numbers. Give {wanted}.")
+    if value.shape != initial.shape:
+        raise ConfigurationError(
+            f"initial_point: {name} has the shape {value.shape}, and in the model {initial.shape}. Give {wanted}."
+        )
+    lost = np.count_nonzero(~np.isfinite(value))
+    if lost:
+        raise ConfigurationError(f"initial_point: {name} has {lost} values that are not finite. Give {wanted}.")
+    return value.astype(initial.dtype)
+
+
+def check_compile_kwargs(given: Any) -> None:
+    """Raise a `ConfigurationError` for what cannot be keyword arguments."""
+    if given is not None and not (isinstance(given, Mapping) and all(isinstance(name, str) for name in given)):
+        raise ConfigurationError(
+            "compile_kwargs must be a dict of arguments for pytensor.function, such as {'mode': 'NUMBA'}, got "
+            f"{shown(given)}. Leave it out if you have none."
+        )
+
+
+def generator_of(rng: Any) -> np.random.Generator:
+    """Return the random generator of a seed.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no seed.
+    """
+    try:
+        if isinstance(rng, bool | str):
+            raise TypeError
+        return get_random_generator(rng)
+    except (TypeError, ValueError):
+        raise ConfigurationError(
+            f"rng must be an integer from 0 up or a numpy.random.Generator, got {shown(rng)}. Leave it out: pm.sample "
+            "gives each chain its own, from pm.sample(random_seed=...)."
+        ) from None
