@@ -210,16 +210,16 @@ class RegisteredReader(AffineReader):
             self._check_finite(f"the parameter {_given_as(name)}", np.ravel(values))
         data = self._vector(y, shape, y, "its linear predictor", as_data=True)
         self._check_finite("the data", data)
-        factor = self._vector(offset, shape, y, "the exposure")
-        total = form.offset + factor
-        bad = np.isnan(total) | (total == np.inf)
-        if bad.any():
-            raise DataError(self._offset_in_words(bad, form.offset, factor))
         wrong = self._likelihood.check(data, vectors)
         if isinstance(wrong, ParameterFault):
             raise DataError(f"the parameter {_given_as(wrong.name)} of {self.name} {wrong.words}. {CORRECT}")
         if wrong:
             raise DataError(f"the data of {self.name} {wrong}. {CORRECT}")
+        factor = self._vector(offset, shape, y, "the exposure")
+        total = form.offset + factor
+        bad = np.isnan(total) | (total == np.inf)
+        if bad.any():
+            raise DataError(self._offset_in_words(bad, form.offset, factor))
         bad = (total == -np.inf) & (data > 0)
         if bad.any():
             raise DataError(f"{self.name} has counts above 0 where its exposure is 0: {places(bad, data)}. {CORRECT}")

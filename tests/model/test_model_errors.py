@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pymc as pm
 import pytensor
@@ -18,6 +20,7 @@ from pymc_rmhmc.errors import (
     UnsupportedModelError,
 )
 from pymc_rmhmc.model import compile_model, read_structure
+from pymc_rmhmc.model.likelihoods import registered_likelihoods
 from tests.model.conftest import COUNTS, MODELS, N, X, covariance, gp_prior
 
 
@@ -254,6 +257,101 @@ def test_a_parameter_that_must_be_positive(build, name):
         compiled(model)
 
 
+SEVEN = np.arange(1.0, 8.0)
+# By registered likelihood and parameter: a model with these values of it.
+PARAMETERS = {
+    ("binomial_logit", "n"): lambda f, n: pm.Binomial("y", n=n, p=pm.math.invlogit(f), observed=COUNTS),
+    ("binomial_probit", "n"): lambda f, n: pm.Binomial("y", n=n, p=pm.math.invprobit(f), observed=COUNTS),
+    ("binomial_cloglog", "n"): lambda f, n: pm.Binomial("y", n=n, p=1.0 - pt.exp(-pt.exp(f)), observed=COUNTS),
+    ("normal_identity", "sigma"): lambda f, s: pm.Normal("y", f, s, observed=COUNTS),
+    ("studentt_identity", "nu"): lambda f, nu: pm.StudentT("y", nu=nu, mu=f, sigma=1.0, observed=COUNTS),
+    ("studentt_identity", "sigma"): lambda f, s: pm.StudentT("y", nu=4.0, mu=f, sigma=s, observed=COUNTS),
+    ("gamma_log", "alpha"): lambda f, a: pm.Gamma("y", alpha=a, beta=pt.exp(-f), observed=SEVEN),
+    ("weibull_log", "alpha"): lambda f, a: pm.Weibull("y", alpha=a, beta=pt.exp(f), observed=SEVEN),
+    ("negativebinomial_log", "alpha"): lambda f, a: pm.NegativeBinomial("y", mu=pt.exp(f), alpha=a, observed=COUNTS),
+    ("zeroinflatedpoisson_log", "psi"): lambda f, p: pm.ZeroInflatedPoisson("y", psi=p, mu=pt.exp(f), observed=COUNTS),
+}
+
+
+def test_every_parameter_of_a_registered_likelihood_has_a_row():
+    ours = {k: v for k, v in registered_likelihoods().items() if v.terms.__module__.startswith("pymc_rmhmc.")}
+    assert set(PARAMETERS) == {(name, parameter) for name, held in ours.items() for parameter in held.parameters}
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])
+@pytest.mark.parametrize("row", PARAMETERS, ids="-".join)
+def test_a_parameter_at_fault_is_named_with_its_place(row, bad):
+    """And not the data, which it may make impossible."""
+    values = np.full(N, 0.5 if row[1] == "psi" else 9.0)
+    values[3:5] = bad
+    with pm.Model() as model, np.errstate(invalid="ignore"):
+        PARAMETERS[row](latent(), values)
+    says = rf"the parameter {row[1]}.* of y .*2 of 7, the first at position 3 \("
+    with pytest.raises(DataError, match=says) as error:
+        compiled(model)
+    assert "correct them, or leave them out" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda f: pm.Binomial("y", n=2, p=pm.math.invlogit(f), observed=COUNTS), r"data of y .*\(4\), where n is 2"),
+        (lambda f: pm.ZeroInflatedPoisson("y", psi=1.5, mu=pt.exp(f), observed=COUNTS), "psi of y must lie between 0"),
+        (lambda f: pm.ZeroInflatedPoisson("y", psi=0.0, mu=pt.exp(f), observed=COUNTS), "psi of y is 0, which allows"),
+        (lambda f: pm.Normal("y", f, tau=spoilt(np.nan, COUNTS + 1), observed=COUNTS), r"sigma \(or tau, lam\) of y"),
+    ],
+)
+def test_who_is_to_blame(build, says):
+    with pm.Model() as model:
+        build(latent())
+    with pytest.raises(DataError, match=says):
+        compiled(model)
+
+
+def coefficients():
+    return X ** np.arange(3) @ pm.Normal("beta", 0.0, 1.0, shape=3)
+
+
+PRIORS = {
+    "centred": latent,
+    "whitened": lambda: gp_prior("f"),
+    "free": lambda: gp_prior("f", ls=pm.Gamma("ls", 2.0, 4.0)),
+    "coefficients": coefficients,
+}
+WRONG_SHAPES = {
+    "data": (lambda f: pm.Poisson("y", pt.exp(f), observed=COUNTS[:5]), (5,), "mu", (7,)),
+    "data of an unregistered one": (lambda f: pm.Logistic("y", f, 1.0, observed=COUNTS[:5]), (5,), "mu", (7,)),
+    "two dimensions": (lambda f: pm.Poisson("y", pt.exp(f), observed=np.ones((2, 5), int)), (2, 5), "mu", (1, 7)),
+    "sigma": (lambda f: pm.Normal("y", f, np.ones(5), observed=COUNTS), (7,), "sigma", (5,)),
+    "n": (lambda f: pm.Binomial("y", np.full(5, 9), pm.math.invlogit(f), observed=COUNTS), (7,), "n", (5,)),
+    "s of an unregistered one": (lambda f: pm.Logistic("y", f, np.ones(5), observed=COUNTS), (7,), "s", (5,)),
+    "an index": (lambda f: pm.Poisson("y", pt.exp(f[np.arange(5)]), observed=COUNTS), (7,), "mu", (5,)),
+    "shared data": (
+        lambda f: pm.Poisson("y", pt.exp(f), observed=pm.Data("d", COUNTS[:5])), (5,), "(mu|its linear predictor)", (7,)
+    ),
+    "shared sigma": (lambda f: pm.Normal("y", f, pm.Data("s", np.ones(5)), observed=COUNTS), (7,), "sigma", (5,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("name", WRONG_SHAPES)
+def test_shapes_that_do_not_fit_are_both_named(name, prior):
+    build, data, parameter, shape = WRONG_SHAPES[name]
+    with pm.Model():
+        build(PRIORS[prior]())
+        says = rf"y: the data have the shape {re.escape(str(data))}, and {parameter} has {re.escape(str(shape))}"
+        with pytest.raises(DataError, match=says):
+            RMHMC()
+
+
+def test_a_design_whose_shape_has_changed():
+    with pm.Model():
+        beta = pm.Normal("beta", 0.0, 1.0, shape=3)
+        pm.Poisson("y", mu=pt.exp(pm.Data("design", np.ones((5, 3))) @ beta), observed=COUNTS)
+        with pytest.raises(DataError, match=r"The linear predictor of y: .*\(5,\).*\(7,\)"):
+            RMHMC()
+
+
 def test_an_index_out_of_bounds():
     with pm.Model() as model:
         poisson(latent()[pm.Data("i", np.arange(N) + 1)])
@@ -272,6 +370,53 @@ def test_a_fixed_precision_that_is_not_positive_definite():
     tau = np.linalg.inv(covariance()) - 10.0 * np.eye(N)
     with pytest.raises(CovarianceError, match=r"f: the prior precision \(tau\) is not.*smallest eigenvalue is -9.*Add"):
         mvnormal(tau=tau)
+
+
+ZEROS, ONES = np.zeros((N, N)), np.ones((N, N))
+INDEFINITE = {
+    "zeros": ZEROS,
+    "ones": ONES,
+    "negative": -2.5 * np.eye(N),
+    "indefinite": np.eye(N) - 0.4 * ONES,
+    "large": 1e8 * (np.eye(N) - 0.4 * ONES),
+    "small": 1e-8 * (np.eye(N) - 0.4 * ONES),
+    "a zero on the diagonal": np.diag(np.arange(N) / 3.0),
+    "a negative one": np.diag(np.arange(N) - 1.0),
+}
+
+
+@pytest.mark.parametrize("argument", ["cov", "tau"])
+@pytest.mark.parametrize("name", INDEFINITE)
+def test_what_is_to_be_added_to_a_diagonal_is_enough(argument, name):
+    with pytest.raises(CovarianceError, match=r"is not positive definite.*Add .* or more") as error:
+        mvnormal(**{argument: INDEFINITE[name]})
+    (advice,) = re.findall(rf"{argument}={argument} (\+ .* \* np.eye\({N}\))", str(error.value))
+    mended = eval(f"matrix {advice}", {"matrix": INDEFINITE[name], "np": np})
+    assert isinstance(mvnormal(**{argument: mended}), RMHMC)
+
+
+def test_a_jitter_that_is_raised_as_advised_is_enough():
+    x = np.repeat(np.linspace(0.0, 1.0, 4), 2)[:, None]
+
+    def made(jitter):
+        with pm.Model():
+            gp = pm.gp.Latent(cov_func=1e12 * pm.gp.cov.ExpQuad(1, 1.0))
+            poisson(gp.prior("f", x, reparameterize=False, jitter=jitter), observed=np.arange(8))
+            return RMHMC()
+
+    says = "raise the jitter of gp.prior, which is 1e-06 by default, by as much"
+    with pytest.raises(CovarianceError, match=says) as error:
+        made(1e-6)
+    (ridge,) = re.findall(r"Add (\S+) or more", str(error.value))
+    assert isinstance(made(1e-6 + float(ridge)), RMHMC)
+
+
+def test_a_factor_with_zeros_on_its_diagonal():
+    factor = np.eye(N)
+    factor[2, 2] = 0.0
+    says = r"the Cholesky factor \(chol\) is not positive for 1 of 7 values, the first at position 2.*linalg.cholesky"
+    with pytest.raises(CovarianceError, match=says):
+        mvnormal(chol=factor)
 
 
 def test_an_intrinsic_precision_is_singular_whatever_its_rounding():

@@ -422,8 +422,17 @@ def test_failures_of_real_runs(runs):
 
 
 def test_results_without_failures_say_so():
-    with pytest.raises(DataError, match="no `failure` statistic"):
+    with pytest.raises(DataError, match=r"no `failure` statistic.*Its statistics are .*depth"):
         summarize_failures(nutpie_like())
+    with pytest.raises(DataError, match="Its groups are posterior, without sample_stats"):
+        summarize_failures(az.from_dict({"posterior": {"f": np.zeros((1, 4))}}))
+
+
+def test_failures_that_are_kept_by_the_number_of_the_step():
+    """A ZarrTrace writes the statistics of every step apart."""
+    codes = with_failures()["sample_stats"]["failure"].values
+    summary = summarize_failures(made_up(stats={"sampler_1__failure": codes, "failure": np.zeros_like(codes)}))
+    np.testing.assert_array_equal(summary.counts[Failure.SOLVER], [30, 0])
 
 
 def test_advice_is_given_for_what_matters_alone():

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
 
-from pymc_rmhmc import RMHMC, GeneralizedLeapfrog
+from pymc_rmhmc import (
+    RMHMC,
+    FlatMetric,
+    GeneralizedLeapfrog,
+    ImplicitMidpoint,
+    describe,
+    register_likelihood,
+    summarize_failures,
+)
+from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.errors import (
     ConfigurationError,
     CovarianceError,
@@ -59,13 +69,138 @@ BAD_OPTIONS = [
     ({"initial_point": {"ls": 0.0}}, "initial_point: ls is no value variable of the model. These are f"),
     ({"initial_point": {"f": np.zeros(3)}}, r"initial_point: f has the shape \(3,\), and in the model \(12,\)"),
     ({"compile_kwargs": {"mode": PYTHON_MODE}}, "compile_kwargs=.*no effect here: no other step.*Remove it"),
+    ({"n_steps": 10**20}, r"n_steps must be a whole number from 1 to 1e\+06, got 1e\+20.*Leave n_steps out"),
+    ({"n_steps": 10**400}, r"n_steps must be a whole number.*got about 1e400"),
+    ({"n_steps": "5"}, "n_steps must be a whole number.*got '5'"),
+    ({"max_steps": 10**20}, r"max_steps must be a whole number from 1 to 1e\+06, got 1e\+20.*default is max_steps=100"),
+    ({"step_size": 1e-300}, "step_size must be a number from 1e-12.*got 1e-300"),
+    ({"step_size": 1e-300, "n_steps": 3}, "step_size must be a number from 1e-12.*got 1e-300"),
+    ({"step_size": 1e300, "n_steps": 3}, r"step_size must be.*got 1e\+300"),
+    ({"step_size": 1e-9}, r"step_size=1e-09 needs 1\.87e\+09 steps for a path of up to 1\.87"),
+    ({"path_length": 1e300}, r"path_length must be.*got 1e\+300.*default is path_length=1\.7"),
+    ({"path_length": 10**400}, "path_length must be.*got about 1e400"),
+    ({"path_length": 1e-300}, "path_length must be.*got 1e-300"),
+    ({"jitter": -1}, "jitter must be a number from 0 to below 1, got -1.*default is jitter=0.1"),
+    ({"jitter": np.nan}, "jitter must be a number from 0 to below 1, got nan"),
+    ({"target_accept": 1e-300}, "target_accept must be a number from 0.01 to 0.999, got 1e-300.*target_accept=0.95"),
+    ({"target_accept": 1 - 1e-16}, "target_accept must be a number from 0.01 to 0.999, got 1"),
+    ({"metric": "hessian", "solver_tol": 1e-300}, "solver_tol must be a number from 1e-13.*got 1e-300"),
+    ({"metric": "hessian", "solver_max_iter": 10**20}, r"solver_max_iter must be a whole number.*got 1e\+20"),
+    ({"metric": "hessian", "check_reversibility": "no"}, "check_reversibility must be True or False, got 'no'"),
+    ({"blas_threads": 10**6}, r"blas_threads must be a whole number from 1 to 1024, got 1e\+06"),
+    ({"blocked": "no"}, "blocked must be True or False, got 'no'"),
+    ({"metric": list}, r'metric must be a string or a metric such as .*got <class .list.>.*metric="flat"'),
+    ({"model": "model"}, r"model must be a pymc.Model, got 'model'. Give RMHMC\(model=model\)"),
+    ({"rng": "x"}, "rng must be an integer from 0 up or a numpy.random.Generator, got 'x'"),
+    ({"rng": -1}, "rng must be an integer from 0 up.*got -1"),
+    ({"rng": 1.5}, "rng must be an integer from 0 up.*got 1.5"),
+    ({"rng": object()}, "rng must be an integer from 0 up.*got <object object"),
+    ({"initial_point": {"f": "abc"}}, r"f is 'abc', which holds no numbers.*shape \(12,\), such as model.init"),
+    ({"initial_point": {"f": None}}, "f is None, which holds no numbers"),
+    ({"initial_point": {"f": [[1, 2], [3]]}}, r"f is \[\[1, 2\], \[3\]\], which holds no numbers"),
+    ({"initial_point": {"f": np.full(N, "1.5")}}, "f is array.*which holds no numbers"),
+    ({"initial_point": {"f": np.full(N, np.nan)}}, "f has 12 values that are not finite"),
+    ({"initial_point": {3: 1.0}}, "3 is no value variable of the model. These are f"),
+    ({"initial_point": "abc"}, "initial_point must be a dict .*got 'abc'. This model's are f"),
+    ({"compile_kwargs": "x"}, "compile_kwargs must be a dict.*got 'x'"),
+    ({"compile_kwargs": {3: 1}}, "compile_kwargs must be a dict.*got {3: 1}"),
 ]
 
 
 @pytest.mark.parametrize(("options", "says"), BAD_OPTIONS, ids=lambda v: "-".join(v) if isinstance(v, dict) else "")
 def test_options(options, says):
-    with poisson_model(), pytest.raises(ConfigurationError, match=says):
+    with poisson_model(), pytest.raises(ConfigurationError, match=says) as error:
         RMHMC(**options)
+    assert len(str(error.value)) < 500
+
+
+BAD_OBJECTS = [
+    (lambda: AndersonSolver(1e-9, 10**20), r"solver_max_iter must be a whole number.*got 1e\+20"),
+    (lambda: AndersonSolver(1e-300, 10), "solver_tol must be a number.*got 1e-300"),
+    (lambda: AndersonSolver(1e-9, 10, depth="x"), "depth must be a whole number from 0 to 100, got 'x'"),
+    (lambda: AndersonSolver(1e-9, 10, depth=2.5), "depth must be a whole number from 0 to 100, got 2.5"),
+    (lambda: GeneralizedLeapfrog(1e-9), r"GeneralizedLeapfrog needs an AndersonSolver.*got 1e-09.*AndersonSolver\("),
+    (lambda: ImplicitMidpoint(AndersonSolver), "ImplicitMidpoint needs an AndersonSolver.*got <class"),
+    (lambda: ImplicitMidpoint(check_reversibility="no"), "check_reversibility must be True or False, got 'no'"),
+    (lambda: FlatMetric(refit="no"), r"refit must be True or False, got 'no'. Give FlatMetric\(refit=False\)"),
+    (lambda: FlatMetric(emulate=3), "emulate must be True or False, got 3"),
+    (lambda: describe("model"), r"model must be a pymc.Model, got 'model'. Give describe\(model=model\)"),
+    (describe, "describe reads a model, and there is none in context"),
+    (RMHMC, r"RMHMC reads a model, and there is none in context. .*RMHMC\(model=model\)"),
+    (lambda: register_likelihood(3, link="log", read=len), "distribution must be .* such as pm.Poisson, .*got 3"),
+    (lambda: register_likelihood(int, link="log", read=len), "distribution must be .*got <class 'int'>"),
+    (lambda: register_likelihood(pm.Laplace, link=3, read=len), 'link must be a string, such as link="log", got 3'),
+    (lambda: register_likelihood(pm.Laplace, link="x", read=3), "read must be a function, got 3"),
+    (lambda: register_likelihood(pm.Laplace, link="x", read=len, check=3), "check must be a function, got 3"),
+    (lambda: register_likelihood(pm.Laplace, link="x", read=len, name=3), "name must be a string.*got 3"),
+    (
+        lambda: register_likelihood(pm.Laplace, link="x", read=len, parameters="b"),
+        r"parameters must be a list of names, such as parameters=\[.sigma.\], got 'b'",
+    ),
+    (
+        lambda: register_likelihood(pm.Laplace, link="x", read=len, kinds="fisher"),
+        r"kinds must be a list of names, such as kinds=\[.fisher.\], got 'fisher'",
+    ),
+    (lambda: register_likelihood(pm.Laplace, link="x", read=len, kinds=["x"]), "kinds must name at least one of"),
+    (lambda: register_likelihood(pm.Laplace, link="x", read=len)(3), "the registered likelihood must be a function"),
+]
+
+
+@pytest.mark.parametrize(("make", "says"), BAD_OBJECTS, ids=range(len(BAD_OBJECTS)))
+def test_public_functions_and_objects(make, says):
+    with pytest.raises(ConfigurationError, match=says):
+        make()
+
+
+@pytest.mark.parametrize("result", ["x", None, {}, 3])
+def test_what_is_no_result(result):
+    says = f"takes the result of pm.sample, an xarray.DataTree, got {result!r}. .*idata = pm.sample"
+    with pytest.raises(DataError, match=says):
+        summarize_failures(result)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        (["g"], 'no variable "g". Its free variables are ls, f'),
+        ("y", "y is not a free random variable.*Its free variables are ls, f"),
+        ([3], "vars holds 3, which is neither a variable nor the name of one.*Its free variables are ls, f"),
+        ({"f"}, "vars holds {'f'}, which is neither.*Give one, or a list"),
+        ([], r"vars is empty.*vars=\['f'\]"),
+    ],
+)
+def test_variables_that_are_none(wanted, says):
+    with poisson_model(sampled=True), pytest.raises(UnsupportedModelError, match=says):
+        RMHMC(vars=wanted)
+
+
+CHANGES = {
+    "new: variable z": lambda model: pm.Normal("z"),
+    "new: observed variable z": lambda model: pm.Poisson("z", pm.math.exp(model["f"]), observed=COUNTS),
+    "new: Potential z": lambda model: pm.Potential("z", -(model["f"] ** 2).sum()),
+}
+
+
+@pytest.mark.parametrize("words", CHANGES)
+def test_a_model_that_has_changed(words):
+    """PyMC would sample what is new with a step of its own, and RMHMC the model as it was."""
+    with poisson_model() as model:
+        step = RMHMC()
+        pm.Deterministic("rate", pm.math.exp(model["f"]))  # has no log density
+        step.setup_chain(np.random.default_rng(0), 10, 10)
+        CHANGES[words](model)
+        says = rf"The model has changed since RMHMC was built \({words}\).*Build it again.*step=RMHMC\(\)"
+        with pytest.raises(ConfigurationError, match=says):
+            pm.sample(2, tune=60, chains=1, cores=1, step=step, progressbar=False)
+        with pytest.raises(ConfigurationError, match=says):  # in a worker, which has a copy
+            cloudpickle.loads(cloudpickle.dumps(step)).setup_chain(np.random.default_rng(0), 10, 10)
+
+
+def test_arguments_of_nuts_are_refused_by_pymc_itself():
+    """RMHMC cannot see them; its docstring quotes this message."""
+    with poisson_model(), pytest.raises(ValueError, match="Invalid key found in step_kwargs: {'nuts'}"):
+        pm.sample(2, tune=2, chains=1, step=RMHMC(), target_accept=0.95, progressbar=False)
+    assert "Invalid key found in step_kwargs: {'nuts'}" in RMHMC.__doc__
 
 
 def test_keywords_for_a_function_that_is_not_compiled():
