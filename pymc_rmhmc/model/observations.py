@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import DataError, UnsupportedModelError
+from pymc_rmhmc.errors import ConfigurationError, DataError, UnsupportedModelError, shown
 from pymc_rmhmc.model.affine import is_linear
 from pymc_rmhmc.model.dependence import linear_inputs
 from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there, points_elsewhere
@@ -213,6 +213,11 @@ class RegisteredReader(AffineReader):
         wrong = self._likelihood.check(data, vectors)
         if isinstance(wrong, ParameterFault):
             raise DataError(f"the parameter {_given_as(wrong.name)} of {self.name} {wrong.words}. {CORRECT}")
+        if wrong is not None and not isinstance(wrong, str):
+            raise ConfigurationError(
+                f"{self._likelihood.name}: `check` must return a sentence, a ParameterFault or None, "
+                f"got {shown(wrong)}."
+            )
         if wrong:
             raise DataError(f"the data of {self.name} {wrong}. {CORRECT}")
         factor = self._vector(offset, shape, y, "the exposure")

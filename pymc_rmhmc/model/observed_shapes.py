@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,9 +32,14 @@ def check_observed_shapes(variable: TensorVariable, value: Any) -> None:
     Raises
     ------
     DataError
-        If a parameter of the distribution does not fit the data, with both shapes.
+        If there are no data, or a parameter of the distribution does not fit them, with both shapes.
     """
     data = _known_shape(value)
+    if 0 in data:
+        raise DataError(
+            f"{variable.name} has no observations: the data are empty, of the shape {data}. Give data, or draw from "
+            "the prior with pm.sample_prior_predictive()."
+        )
     for name, parameter in _parameters(variable):
         shape = _known_shape(parameter)
         if not _fit(data, shape):
@@ -49,9 +55,14 @@ def misfit(observed: str, data: Shape, name: str, shape: Shape) -> DataError:
 
 
 def _fit(data: Shape, shape: Shape) -> bool:
-    """Whether two shapes can be broadcast, as far as they are known."""
-    pairs = zip(reversed(data), reversed(shape), strict=False)
-    return all(None in (a, b) or a == b or 1 in (a, b) for a, b in pairs)
+    """Whether two shapes can be broadcast, as far as they are known, one of them to the other.
+
+    A column (n, 1) and a vector (n,) would make n² observations of n.
+    """
+    pairs = list(itertools.zip_longest(reversed(data), reversed(shape), fillvalue=1))
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    can_be = all(a == b or 1 in (a, b) for a, b in known)
+    return can_be and not (any(a < b for a, b in known) and any(a > b for a, b in known))
 
 
 def _known_shape(variable: Any) -> Shape:

@@ -227,9 +227,14 @@ def _free_variables(model: pm.Model) -> str:
 def _named_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable:
     """The latent variable that a user named, or the error that says why it is none."""
     if variable not in model.free_RVs:
+        if variable.name in [v.name for v in model.free_RVs]:
+            raise UnsupportedModelError(
+                f'vars holds the {variable.name} of another model. Give vars=["{variable.name}"], or build RMHMC '
+                "with the model that it is of."
+            )
         raise UnsupportedModelError(
-            f"{variable.name} is not a free random variable of the model, and only those are sampled. Name the latent "
-            f"variable itself. {_free_variables(model)}"
+            f"{variable.name or shown(variable)} is not a free random variable of the model, and only those are "
+            f"sampled. Name the latent variable itself. {_free_variables(model)}"
         )
     if variable.dtype not in ("float64", "float32"):
         raise UnsupportedModelError(

@@ -32,12 +32,17 @@ class CheckedStep(BlockedStep):
         Raises
         ------
         ConfigurationError
-            If there is no model, or `model` is something else.
+            If there is no model, or `model` is something else, or a model stands in the place of `vars`.
         UnsupportedModelError
             If `vars` is empty.
         """
-        model_in_context(kwargs.get("model"), cls.__name__)
         wanted = args[0] if args else kwargs.get("vars")
+        if isinstance(wanted, pm.Model):
+            raise ConfigurationError(
+                f"vars is a model: the first argument of {cls.__name__} are the variables to sample. Give "
+                f"{cls.__name__}(model=model)."
+            )
+        model_in_context(kwargs.get("model"), cls.__name__)
         if isinstance(wanted, list | tuple) and not wanted:
             raise UnsupportedModelError(
                 "vars is empty, so that there is nothing to sample. Leave it out, and RMHMC takes what it can, or name "

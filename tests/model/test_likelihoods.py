@@ -434,12 +434,17 @@ def test_a_users_own_likelihood_is_read_and_compiled():
         ({"kinds": ["fisher", "hessian"]}, {"b"}, "kinds names hessian, but the function returns fisher"),
         ({"kinds": ["fisher"], "parameters": ["b", "c"]}, {"b"}, "parameters names c, but `read` returns b"),
         ({"kinds": ["fisher"]}, None, "must return LikelihoodTerms, not tuple"),
+        ({"kinds": ["fisher"], "parameters": []}, {"b"}, "reads the parameter 'b', which it is not given. Name it in para"),
+        ({"kinds": ["fisher"]}, {"sum"}, "logp must have one value for each observation"),
+        ({"kinds": ["fisher"], "read": lambda mu, b: 3}, {"b"}, "`read` must return a Reading, or None .* not 3"),
+        ({"kinds": ["fisher"], "read": lambda mu: None}, {"b"}, "`read` must take 2 parameters, as many as LaplaceRV"),
     ],
 )
 def test_a_registration_that_does_not_give_what_it_says_is_an_error_where_a_model_is_read(options, gives, says):
     def terms(eta, parameters, y):
         fisher = {"fisher": Curvature(1.0 + 0.0 * eta, 0.0 * eta)}
-        found = (-pt.abs(y - eta), pt.sign(y - eta), fisher)
+        logp = -pt.abs(y - eta) / parameters["b"]
+        found = (logp.sum() if gives == {"sum"} else logp, pt.sign(y - eta), fisher)
         return found if gives is None else LikelihoodTerms(*found)
 
     read = lambda mu, b: Reading(mu, {"b": b})  # noqa: E731

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pymc as pm
@@ -20,7 +21,7 @@ from pymc_rmhmc.errors import (
     UnsupportedModelError,
 )
 from pymc_rmhmc.model import compile_model, read_structure
-from pymc_rmhmc.model.likelihoods import registered_likelihoods
+from pymc_rmhmc.model.likelihoods import registered_likelihoods, registry
 from tests.model.conftest import COUNTS, MODELS, N, X, covariance, gp_prior
 
 
@@ -326,6 +327,7 @@ WRONG_SHAPES = {
     "n": (lambda f: pm.Binomial("y", np.full(5, 9), pm.math.invlogit(f), observed=COUNTS), (7,), "n", (5,)),
     "s of an unregistered one": (lambda f: pm.Logistic("y", f, np.ones(5), observed=COUNTS), (7,), "s", (5,)),
     "an index": (lambda f: pm.Poisson("y", pt.exp(f[np.arange(5)]), observed=COUNTS), (7,), "mu", (5,)),
+    "a column": (lambda f: pm.Poisson("y", pt.exp(f), observed=COUNTS[:, None]), (7, 1), "mu", (1, 7)),
     "shared data": (
         lambda f: pm.Poisson("y", pt.exp(f), observed=pm.Data("d", COUNTS[:5])), (5,), "(mu|its linear predictor)", (7,)
     ),
@@ -342,6 +344,29 @@ def test_shapes_that_do_not_fit_are_both_named(name, prior):
         says = rf"y: the data have the shape {re.escape(str(data))}, and {parameter} has {re.escape(str(shape))}"
         with pytest.raises(DataError, match=says):
             RMHMC()
+
+
+def test_data_that_are_empty():
+    with pm.Model():
+        pm.Poisson("y", mu=pt.exp(latent()[:0]), observed=np.zeros(0, int))
+        with pytest.raises(DataError, match=r"y has no observations: the data are empty, of the shape \(0,\)"):
+            RMHMC()
+
+
+def test_infinite_counts_that_pymc_has_made_integers():
+    with pm.Model() as model, np.errstate(invalid="ignore"):
+        poisson(latent(), observed=spoilt(np.inf))
+    with pytest.raises(DataError, match=r"data of y must be counts.*position 2 \(.*which PyMC makes of nan and inf"):
+        compiled(model)
+
+
+def test_a_check_that_says_nothing(monkeypatch):
+    with pm.Model() as model:
+        pm.Normal("y", latent(), 1.0, observed=COUNTS)
+    normal = replace(registered_likelihoods()["normal_identity"], check=lambda y, parameters: True)
+    monkeypatch.setattr(registry, "_REGISTRY", {"normal_identity": normal})
+    with pytest.raises(ConfigurationError, match="`check` must return a sentence, a ParameterFault or None, got True"):
+        compiled(model)
 
 
 def test_a_design_whose_shape_has_changed():

@@ -174,6 +174,14 @@ def test_variables_that_are_none(wanted, says):
         RMHMC(vars=wanted)
 
 
+def test_a_model_in_the_place_of_variables():
+    model, other = poisson_model(), poisson_model()
+    with pytest.raises(ConfigurationError, match=r"vars is a model.*Give RMHMC\(model=model\)"):
+        RMHMC(model)
+    with model, pytest.raises(UnsupportedModelError, match="vars holds the f of another model"):
+        RMHMC(vars=[other["f"]])
+
+
 CHANGES = {
     "new: variable z": lambda model: pm.Normal("z"),
     "new: observed variable z": lambda model: pm.Poisson("z", pm.math.exp(model["f"]), observed=COUNTS),

@@ -34,8 +34,6 @@ type Parameters = dict[str, TensorVariable]
 # continued fraction give 14; above, the closed forms serve. Both are checked against mpmath.
 TAIL_START = 4.0
 TAIL_TERMS = 24
-# No number of trials is as far below 0 but what has been made of nan.
-LOWEST = -1e18
 
 
 def _zero_or_one(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | None:
@@ -45,11 +43,9 @@ def _zero_or_one(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | None
 
 def _trials(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | ParameterFault | None:
     n = parameters["n"]
-    # PyMC turns what is not finite into the lowest integer there is.
     bad = ~((n >= 0) & (n == np.floor(n)))
     if bad.any():
-        was = ": PyMC makes such an integer of nan or inf" if n[bad][0] < LOWEST else ""
-        return ParameterFault("n", f"must be a whole number, 0 or more, and is not for {places(bad, n)}{was}")
+        return ParameterFault("n", f"must be a whole number, 0 or more, and is not for {places(bad, n)}")
     bad = (y < 0) | (y != np.floor(y)) | (y > n)
     if not bad.any():
         return None

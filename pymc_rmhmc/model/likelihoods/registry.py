@@ -7,6 +7,7 @@ the package needs to know it.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -40,6 +41,8 @@ __all__ = [
 type Check = Callable[[np.ndarray, dict[str, np.ndarray]], "str | ParameterFault | None"]
 
 KINDS = ("hessian", "fisher")
+# PyMC turns what is not finite into the lowest integer there is; no count is as far below 0 otherwise.
+LOWEST = -1e18
 
 
 class ParameterFault(NamedTuple):
@@ -279,7 +282,7 @@ def read_likelihood(variable: TensorVariable) -> tuple[Likelihood, Reading] | No
     for likelihood in reversed(_REGISTRY.values()):
         if not isinstance(node.op, likelihood.operation):
             continue
-        reading = likelihood.read(*parameters)
+        reading = _read(likelihood, parameters)
         if reading is not None:
             _check_terms(likelihood)
             _check_reading(likelihood, reading)
@@ -287,11 +290,45 @@ def read_likelihood(variable: TensorVariable) -> tuple[Likelihood, Reading] | No
     return None
 
 
+def _read(likelihood: Likelihood, parameters: Sequence[Any]) -> Reading | None:
+    """Call `read` with a distribution's parameters, and look at what it gives."""
+    if not _takes(likelihood.read, len(parameters)):
+        raise ConfigurationError(
+            f"{likelihood.name}: `read` must take {len(parameters)} parameters, as many as "
+            f"{likelihood.operation.__name__} has. Give a function of so many."
+        )
+    reading = likelihood.read(*parameters)
+    if reading is not None and not isinstance(reading, Reading):
+        raise ConfigurationError(
+            f"{likelihood.name}: `read` must return a Reading, or None for another link, not {shown(reading)}."
+        )
+    return reading
+
+
+def _takes(function: Callable[..., Any], n_arguments: int) -> bool:
+    """Whether a function can be called with so many arguments; a function that does not say so can."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(*range(n_arguments))
+    except TypeError:
+        return False
+    return True
+
+
 @cache
 def _check_terms(likelihood: Likelihood) -> None:
     """That the function gives its closed forms, with every curvature that was said; once for each registration."""
     vectors = {name: pt.dvector(name) for name in likelihood.parameters}
-    found = likelihood.terms(pt.dvector("eta"), vectors, pt.dvector("y"))
+    try:
+        found = likelihood.terms(pt.dvector("eta"), vectors, pt.dvector("y"))
+    except KeyError as error:
+        raise ConfigurationError(
+            f"{likelihood.name}: the registered function reads the parameter {error}, which it is not given. Name it "
+            "in parameters, and give it in the Reading."
+        ) from None
     if not isinstance(found, LikelihoodTerms):
         raise ConfigurationError(
             f"{likelihood.name}: the registered function must return LikelihoodTerms, not {type(found).__name__}."
@@ -301,6 +338,12 @@ def _check_terms(likelihood: Likelihood) -> None:
         raise ConfigurationError(
             f"{likelihood.name}: kinds names {', '.join(missing)}, but the function returns "
             f"{', '.join(found.curvature) or 'no curvature'}. Name in kinds= the curvatures that it returns."
+        )
+    summed = [name for name in ("logp", "gradient") if pt.as_tensor_variable(getattr(found, name)).ndim != 1]
+    if summed:
+        raise ConfigurationError(
+            f"{likelihood.name}: {', '.join(summed)} must have one value for each observation, as eta has. Leave sums "
+            "out, and add 0 * eta to what does not depend on it."
         )
 
 
@@ -317,7 +360,9 @@ def _check_reading(likelihood: Likelihood, reading: Reading) -> None:
 def places(bad: np.ndarray, values: np.ndarray) -> str:
     """Return how many values are bad, where the first is, and what it is."""
     first = int(np.argmax(np.ravel(bad)))
-    return f"{np.count_nonzero(bad)} of {bad.size}, the first at position {first} ({np.ravel(values)[first]:.4g})"
+    value = np.ravel(values)[first]
+    made = ", which PyMC makes of nan and inf" if value < LOWEST else ""
+    return f"{np.count_nonzero(bad)} of {bad.size}, the first at position {first} ({value:.4g}{made})"
 
 
 def parameters_within(
