@@ -15,13 +15,12 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_rmhmc.model.likelihoods.data_checks import ParameterFault, places
 from pymc_rmhmc.model.likelihoods.links import undo_cloglog, undo_logit, undo_probit
 from pymc_rmhmc.model.likelihoods.registry import (
     Curvature,
     LikelihoodTerms,
-    ParameterFault,
     Reading,
-    places,
     register_likelihood,
 )
 

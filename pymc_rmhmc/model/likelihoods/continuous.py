@@ -13,13 +13,12 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_rmhmc.model.likelihoods.data_checks import places, positive_parameters
 from pymc_rmhmc.model.likelihoods.links import undo_log
 from pymc_rmhmc.model.likelihoods.registry import (
     Curvature,
     LikelihoodTerms,
     Reading,
-    places,
-    positive_parameters,
     register_likelihood,
 )
 

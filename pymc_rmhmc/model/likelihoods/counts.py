@@ -19,15 +19,12 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.basic import PoissonRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_rmhmc.model.likelihoods.data_checks import ParameterFault, parameters_within, places, positive_parameters
 from pymc_rmhmc.model.likelihoods.links import GATHERS, equals, strip, undo_log
 from pymc_rmhmc.model.likelihoods.registry import (
     Curvature,
     LikelihoodTerms,
-    ParameterFault,
     Reading,
-    parameters_within,
-    places,
-    positive_parameters,
     register_likelihood,
 )
 

@@ -14,50 +14,27 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.distribution import PartialObservedRV
 from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, shown
+from pymc_rmhmc.model.likelihoods.data_checks import Check, anything
 
 __all__ = [
     "KINDS",
     "Curvature",
     "Likelihood",
     "LikelihoodTerms",
-    "ParameterFault",
     "Reading",
     "lookup",
-    "parameters_within",
-    "places",
-    "positive_parameters",
     "read_likelihood",
     "register_likelihood",
     "registered_likelihoods",
 ]
 
-type Check = Callable[[np.ndarray, dict[str, np.ndarray]], "str | ParameterFault | None"]
-
 KINDS = ("hessian", "fisher")
-# PyMC turns what is not finite into the lowest integer there is; no count is as far below 0 otherwise.
-LOWEST = -1e18
-
-
-class ParameterFault(NamedTuple):
-    """What a `check` returns where a parameter is at fault, and not the data.
-
-    Attributes
-    ----------
-    name : str
-        The parameter's name.
-    words : str
-        What goes after "the parameter NAME of y".
-    """
-
-    name: str
-    words: str
 
 
 class Curvature(NamedTuple):
@@ -234,7 +211,7 @@ def register_likelihood(
     def decorate(terms: Callable[..., LikelihoodTerms]) -> Callable[..., LikelihoodTerms]:
         _check_callables(**{"the registered likelihood": terms})
         _REGISTRY[title] = Likelihood(
-            title, operation, link, parameters, kinds, read, check or _anything, terms
+            title, operation, link, parameters, kinds, read, check or anything, terms
         )
         return terms
 
@@ -357,39 +334,6 @@ def _check_reading(likelihood: Likelihood, reading: Reading) -> None:
         )
 
 
-def places(bad: np.ndarray, values: np.ndarray) -> str:
-    """Return how many values are bad, where the first is, and what it is."""
-    first = int(np.argmax(np.ravel(bad)))
-    value = np.ravel(values)[first]
-    made = ", which PyMC makes of nan and inf" if value < LOWEST else ""
-    return f"{np.count_nonzero(bad)} of {bad.size}, the first at position {first} ({value:.4g}{made})"
-
-
-def parameters_within(
-    *names: str, least: float = 0.0, most: float = np.inf, words: str = "must be positive", data: Check | None = None
-) -> Check:
-    """A `check` that parameters lie in ``(least, most)``, or in ``[least, most]`` where `most` is finite.
-
-    The check of the data comes afterwards: who is to blame for both is the parameter.
-    """
-    closed = np.isfinite(most)
-
-    def check(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | ParameterFault | None:
-        for name in names:
-            values = parameters[name]
-            bad = ~((values >= least) & (values <= most)) if closed else ~(values > least)
-            if bad.any():
-                return ParameterFault(name, f"{words}, and is not for {places(bad, values)}")
-        return (data or _anything)(y, parameters)
-
-    return check
-
-
-def positive_parameters(*names: str, data: Check | None = None) -> Check:
-    """A `check` of parameters that must be above 0, and then, by a check of their own, of the data."""
-    return parameters_within(*names, data=data)
-
-
 def _operation(distribution: Any) -> type:
     """The class of a PyMC distribution's operation; an operation's class stands for itself."""
     if isinstance(distribution, type) and issubclass(distribution, Op):
@@ -427,7 +371,3 @@ def _check_callables(**given: Any) -> None:
             raise ConfigurationError(
                 f"{argument} must be a function, got {shown(function)}. See the example of register_likelihood."
             )
-
-
-def _anything(y: np.ndarray, parameters: dict[str, np.ndarray]) -> None:
-    return None
