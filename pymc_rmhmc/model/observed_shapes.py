@@ -18,6 +18,9 @@ __all__ = ["check_observed_shapes", "misfit"]
 
 type Shape = tuple[int | None, ...]
 
+# Where parameters of an operation are not those that its users give.
+GIVEN_AS = {"NegativeBinomial": ["alpha", "mu"]}
+
 
 def check_observed_shapes(variable: TensorVariable, value: Any) -> None:
     """Compare what is known of shapes before anything is evaluated.
@@ -74,21 +77,26 @@ def _known_shape(variable: Any) -> Shape:
 
 
 def _parameters(variable: TensorVariable) -> Iterator[tuple[str, Any]]:
-    """Yield the parameters of one value an observation by name; of other distributions the variable itself."""
+    """Yield the parameters that give one value for an observation, by name, and then the variable itself."""
     op = variable.owner.op
-    if getattr(op, "ndim_supp", 0) or not hasattr(op, "dist_params") or any(getattr(op, "ndims_params", (0,))):
-        yield "its distribution", variable
-        return
-    parameters = op.dist_params(variable.owner)
-    names = _names(op, len(parameters))
-    yield from zip(names, parameters, strict=True)
+    of_vectors = getattr(op, "ndim_supp", 0) or any(getattr(op, "ndims_params", None) or ())
+    if hasattr(op, "dist_params") and not of_vectors:
+        parameters = op.dist_params(variable.owner)
+        yield from zip(_names(op, len(parameters)), parameters, strict=True)
+    yield "its distribution", variable
+
+
+def _arguments(log_density: Any) -> list[str]:
+    """The names of what a log density takes after the value."""
+    known = {} if log_density is None else inspect.signature(log_density).parameters
+    return [name for name in known if name != "value"]
 
 
 def _names(op: Any, n_parameters: int) -> list[str]:
     """Return a distribution's names of its parameters, or their numbers where they are not known."""
     for distribution in vars(pm.distributions).values():
         if getattr(distribution, "rv_op", None) is op or type(op) is getattr(distribution, "rv_type", None):
-            names = [name for name in inspect.signature(distribution.logp).parameters if name != "value"]
+            names = GIVEN_AS.get(distribution.__name__) or _arguments(getattr(distribution, "logp", None))
             if len(names) == n_parameters:
                 return names
     return [f"its parameter {i + 1}" for i in range(n_parameters)]

@@ -327,6 +327,11 @@ WRONG_SHAPES = {
     "n": (lambda f: pm.Binomial("y", np.full(5, 9), pm.math.invlogit(f), observed=COUNTS), (7,), "n", (5,)),
     "s of an unregistered one": (lambda f: pm.Logistic("y", f, np.ones(5), observed=COUNTS), (7,), "s", (5,)),
     "an index": (lambda f: pm.Poisson("y", pt.exp(f[np.arange(5)]), observed=COUNTS), (7,), "mu", (5,)),
+    "alpha": (lambda f: pm.NegativeBinomial("y", mu=2.0, alpha=pt.exp(f), observed=COUNTS[:5]), (5,), "alpha", (7,)),
+    "a censored one": (
+        lambda f: pm.Censored("y", pm.Normal.dist(f, 1.0), lower=None, upper=2.0, observed=COUNTS[:5] / 3.0),
+        (5,), "its distribution", (7,),
+    ),
     "a column": (lambda f: pm.Poisson("y", pt.exp(f), observed=COUNTS[:, None]), (7, 1), "mu", (1, 7)),
     "shared data": (
         lambda f: pm.Poisson("y", pt.exp(f), observed=pm.Data("d", COUNTS[:5])), (5,), "(mu|its linear predictor)", (7,)
