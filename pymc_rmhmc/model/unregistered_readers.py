@@ -25,7 +25,7 @@ from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there, points_els
 from pymc_rmhmc.model.graphs import PYTHON_MODE, Evaluator, shared_inputs, substitute
 from pymc_rmhmc.model.likelihoods import FallbackKernel, has_diagonal_hessian
 from pymc_rmhmc.model.linear_form import LinearForm, SourceMap
-from pymc_rmhmc.model.observation import Observation
+from pymc_rmhmc.model.observation import Observation, distribution_of
 from pymc_rmhmc.model.observations import AffineReader, Array, Point, Shapes, SiteOf, first_line
 from pymc_rmhmc.model.site_likelihood import BoundTerm
 
@@ -274,7 +274,16 @@ def log_density_at(
     for i, value in zip(places, replaced, strict=True):
         inputs[i] = _folded(value)
     node = variable.owner.clone_with_new_inputs(inputs)
-    return pm.logp(node.outputs[variable.owner.outputs.index(variable)], observation.value)
+    try:
+        return pm.logp(node.outputs[variable.owner.outputs.index(variable)], observation.value)
+    except ValueError as error:
+        if "shape" not in str(error):
+            raise
+        raise DataError(
+            f"{variable.name}: the data and their distribution, {distribution_of(variable)}, have shapes that do not fit "
+            f"({first_line(error)}). Each observation needs one value of every parameter: give all the same shape, or "
+            "pick the latent values that are observed with an index, f[index]."
+        ) from None
 
 
 def _folded(parameter: TensorVariable) -> TensorVariable:

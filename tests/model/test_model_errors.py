@@ -328,10 +328,6 @@ WRONG_SHAPES = {
     "s of an unregistered one": (lambda f: pm.Logistic("y", f, np.ones(5), observed=COUNTS), (7,), "s", (5,)),
     "an index": (lambda f: pm.Poisson("y", pt.exp(f[np.arange(5)]), observed=COUNTS), (7,), "mu", (5,)),
     "alpha": (lambda f: pm.NegativeBinomial("y", mu=2.0, alpha=pt.exp(f), observed=COUNTS[:5]), (5,), "alpha", (7,)),
-    "a censored one": (
-        lambda f: pm.Censored("y", pm.Normal.dist(f, 1.0), lower=None, upper=2.0, observed=COUNTS[:5] / 3.0),
-        (5,), "its distribution", (7,),
-    ),
     "a column": (lambda f: pm.Poisson("y", pt.exp(f), observed=COUNTS[:, None]), (7, 1), "mu", (1, 7)),
     "shared data": (
         lambda f: pm.Poisson("y", pt.exp(f), observed=pm.Data("d", COUNTS[:5])), (5,), "(mu|its linear predictor)", (7,)
@@ -347,6 +343,16 @@ def test_shapes_that_do_not_fit_are_both_named(name, prior):
     with pm.Model():
         build(PRIORS[prior]())
         says = rf"y: the data have the shape {re.escape(str(data))}, and {parameter} has {re.escape(str(shape))}"
+        with pytest.raises(DataError, match=says):
+            RMHMC()
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_shapes_of_a_distribution_that_is_made_of_another(prior):
+    with pm.Model():
+        noise = pm.Normal.dist(PRIORS[prior](), 1.0)
+        pm.Censored("y", noise, lower=None, upper=2.0, observed=COUNTS[:5] / 3.0)
+        says = r"y: the data and their distribution, Censored, .*do not fit \(.*\(5,\), \(7,\).*f\[index\]"
         with pytest.raises(DataError, match=says):
             RMHMC()
 
