@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, SiteHamiltonian, SpannedHamiltonian
 from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.geometry.rounded import rounded
@@ -72,7 +74,7 @@ class FlatMetric:
         self, *, refit: bool = True, site_fit: Callable[[int], Any] | None = None, emulate: bool = True
     ) -> None:
         for option, value in (("refit", refit), ("emulate", emulate)):
-            if value is not True and value is not False:
+            if not isinstance(value, bool | np.bool_):
                 raise ConfigurationError(
                     f"{option} must be True or False, got {shown(value)}. "
                     f"Give FlatMetric({option}=False) to switch it off."
@@ -84,7 +86,7 @@ class FlatMetric:
             )
         if site_fit is not None and not refit:
             raise ConfigurationError("site_fit refits the sites, but refit=False keeps them: leave one of them out.")
-        self.refit, self.site_fit, self.emulate = refit, site_fit, emulate
+        self.refit, self.site_fit, self.emulate = bool(refit), site_fit, bool(emulate)
 
     def __repr__(self) -> str:
         fit = "" if self.site_fit is None else f"site_fit={getattr(self.site_fit, '__name__', self.site_fit)}, "
