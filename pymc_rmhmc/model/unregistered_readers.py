@@ -281,8 +281,8 @@ def log_density_at(
             raise
         raise DataError(
             f"{variable.name}: the data and their distribution, {distribution_of(variable)}, have shapes that do not "
-            f"fit ({first_line(error)}). Each observation needs one value of every parameter: give all the same shape, or "
-            "pick the latent values that are observed with an index, f[index]."
+            f"fit ({first_line(error)}). Each observation needs one value of every parameter: give all the same shape, "
+            "or pick the latent values that are observed with an index, f[index]."
         ) from None
 
 
