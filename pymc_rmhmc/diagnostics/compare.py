@@ -9,18 +9,19 @@ import arviz as az
 import numpy as np
 import pandas as pd
 
+from pymc_rmhmc.diagnostics.seconds import Seconds, Timing, seconds_of
 from pymc_rmhmc.diagnostics.statistics import (
     common_variables,
     posteriors_of,
     sampler_unknown,
+    stacked,
     statistic,
     statistics_held,
 )
+from pymc_rmhmc.diagnostics.table import ComparisonTable
 from pymc_rmhmc.errors import ConfigurationError, DataError
 
 __all__ = ["compare", "parameter_tables"]
-
-type Timing = float | Sequence[float]
 
 # Draws a chain, of which ArviZ makes an ESS or an R-hat.
 FEWEST_DRAWS = 4
@@ -33,7 +34,7 @@ def compare(
     var_names: list[str] | str | None = None,
     sampler: int | None = None,
     reference: str | None = None,
-) -> pd.DataFrame:
+) -> ComparisonTable:
     """Compare the results of different samplers on one model.
 
     Parameters
@@ -56,10 +57,12 @@ def compare(
     Returns
     -------
     pandas.DataFrame
-        A row for each result. ``seconds (sampling)`` is the wall-clock time in which any chain drew after
-        its tuning: chains side by side count once, chains one after another add up. ``seconds`` is PyMC's
-        own time for the whole run, which adds tuning, starting the processes and the storing of draws (but
-        not compiling before it). ``ESS/s`` is the smallest ESS, bulk or tail, over all parameters, divided
+        A row for each result; printed, with four digits and the notes below. ``seconds (sampling)`` is the wall-clock
+        time in which any chain drew after its tuning: chains side by side count once, chains one after another
+        add up. ``seconds`` is PyMC's own time for the whole run, which adds tuning, starting the processes and
+        the storing of draws. ``seconds (compiling)`` are what RMHMC compiled, in ``RMHMC()`` and since; they are
+        in no other figure. (What PyMC and nutpie compile for their own samplers comes before their clocks start,
+        and is not recorded: nan.) ``ESS/s`` is the smallest ESS, bulk or tail, over all parameters, divided
         by the seconds with tuning; ``ESS/s (sampling)`` leaves tuning out. A parameter that never moved
         has ESS 0, unless it moved in no result: it is then a constant, and left out. ``ESS bulk min`` to ``ESS tail
         median`` are the smallest and the median over parameters, ``R-hat max`` the largest, ``E-BFMI min`` the
@@ -99,15 +102,15 @@ def compare(
     notes: list[str] = []
     rows = {}
     for name, idata in results.items():
-        tuning, sampling = _seconds(name, idata, timings.get(name), notes)
+        seconds = seconds_of(name, idata, timings.get(name), notes)
         _note_draws(name, tables[name], notes)
         if sampler is None and sampler_unknown(idata, "energy"):
             notes.append(f"{name}: E-BFMI is of the first sampler that records energy; sampler= takes another.")
-        rows[name] = _row(idata, tables[name], tables[reference], tuning, sampling, sampler)
+        rows[name] = _row(idata, tables[name], tables[reference], seconds, sampler)
         _note_unknown(name, rows[name], notes)
         if name == reference:
             rows[name]["mean difference"] = np.nan
-    frame = pd.DataFrame.from_dict(rows, orient="index")
+    frame = ComparisonTable(pd.DataFrame.from_dict(rows, orient="index"))
     frame.attrs["notes"] = notes
     return frame
 
@@ -168,14 +171,14 @@ def _note_unknown(name: str, row: dict[str, Any], notes: list[str]) -> None:
 
 
 def _row(
-    idata: Any, table: pd.DataFrame, against: pd.DataFrame, tuning: float, sampling: float, sampler: int | None
+    idata: Any, table: pd.DataFrame, against: pd.DataFrame, seconds: Seconds, sampler: int | None
 ) -> dict[str, Any]:
     """One result's figures."""
     sizes = idata["posterior"].dataset.sizes
     # A parameter whose ESS is unknown makes the smallest unknown: leaving it out would flatter the sampler.
     ess = table[["bulk", "tail"]].min(skipna=False)
     smallest = float(ess.min(skipna=False))
-    total = tuning + sampling
+    total = seconds.tuning + seconds.sampling
     error = np.hypot(table["mcse"], against["mcse"])
     gap = (table["mean"] - against["mean"]).abs()
     difference = (gap / error).mask((gap == 0) & (error == 0), 0.0)
@@ -183,13 +186,14 @@ def _row(
         "chains": int(sizes["chain"]),
         "draws": int(sizes["draw"]),
         "seconds": total,
-        "seconds (sampling)": sampling,
+        "seconds (sampling)": seconds.sampling,
+        "seconds (compiling)": seconds.compiling,
         "ESS bulk min": float(ess["bulk"]),
         "ESS tail min": float(ess["tail"]),
         "ESS bulk median": float(table["bulk"].median(skipna=False)),
         "ESS tail median": float(table["tail"].median(skipna=False)),
         "ESS/s": smallest / total,
-        "ESS/s (sampling)": smallest / sampling,
+        "ESS/s (sampling)": smallest / seconds.sampling,
         "R-hat max": float(table["rhat"].max(skipna=False)),
         "E-BFMI min": _ebfmi(_energies(idata, sampler)),
         "failures": _failures(idata, sampler),
@@ -226,70 +230,7 @@ def _failures(idata: Any, sampler: int | None) -> float:
     if sampler is not None and sampler_unknown(idata, "diverging"):
         names.reverse()
     for name in names:
-        values = _stacked(idata, name) if sampler is None else statistic(idata, name, sampler)
+        values = stacked(idata, name) if sampler is None else statistic(idata, name, sampler)
         if values is not None:
             return int((np.nan_to_num(values.astype(float)) > 0).sum())
     return float("nan")
-
-
-def _stacked(idata: Any, name: str) -> np.ndarray | None:
-    """A statistic of all samplers, (chain, draw) or (chain, draw, sampler)."""
-    if "sample_stats" not in idata.children or name not in idata["sample_stats"].dataset:
-        return None
-    return np.asarray(idata["sample_stats"].dataset[name].values)
-
-
-def _seconds(name: str, idata: Any, given: Timing | None, notes: list[str]) -> tuple[float, float]:
-    """Seconds of tuning and of sampling: those given, or those that PyMC recorded."""
-    if given is not None:
-        tuning, sampling = _checked_timing(name, given)
-        return (tuning, sampling) if tuning is not None else _divided(idata, sampling, name, notes)
-    start, length = _stacked(idata, "perf_counter_start"), _stacked(idata, "perf_counter_diff")
-    whole = idata["posterior"].attrs.get("sampling_time")
-    if start is None or length is None:
-        recorded = "" if whole is None else f" (PyMC recorded {float(whole):.3g} s for all of it, compiling apart)"
-        notes.append(f"{name}: its draws have no times; give timings={{'{name}': seconds}}{recorded}.")
-        return float("nan"), float("nan")
-    sampling = _wall(start.astype(float), (start + length).astype(float))
-    if whole is None:
-        notes.append(f"{name}: the seconds of its tuning are not known, and are not counted.")
-        return 0.0, sampling
-    # PyMC's own total covers tuning, sampling and what it spends between the draws.
-    return max(0.0, float(whole) - sampling), sampling
-
-
-def _checked_timing(name: str, given: Timing) -> tuple[float | None, float]:
-    """(tuning, sampling), or (None, whole run), in seconds that make sense."""
-    try:
-        parts = np.atleast_1d(np.asarray(given, dtype=float))
-    except (TypeError, ValueError):
-        parts = np.array([])
-    if isinstance(given, str) or parts.shape not in {(1,), (2,)} or (np.ndim(given) and parts.size == 1):
-        raise ConfigurationError(f'timings["{name}"] must be seconds or (tuning, sampling), got {given!r}.')
-    if not np.isfinite(parts).all() or parts.min() < 0 or parts[-1] == 0:
-        raise ConfigurationError(f'timings["{name}"] must be positive, finite seconds, got {given!r}.')
-    return (None if parts.size == 1 else float(parts[0])), float(parts[-1])
-
-
-def _wall(starts: np.ndarray, ends: np.ndarray) -> float:
-    """Wall-clock seconds in which any chain was sampling: overlapping chains count once."""
-    # In a compound a chain's draw begins with its first sampler and ends with its last.
-    begins, finishes = starts[:, :1].reshape(len(starts), -1), ends[:, -1:].reshape(len(ends), -1)
-    spans = sorted(zip(np.nanmin(begins, axis=1).tolist(), np.nanmax(finishes, axis=1).tolist(), strict=True))
-    total, reach = 0.0, -np.inf
-    for begin, end in spans:
-        total += max(0.0, end - max(begin, reach))
-        reach = max(reach, end)
-    return total
-
-
-def _divided(idata: Any, seconds: float, name: str, notes: list[str]) -> tuple[float, float]:
-    """A whole run's seconds, divided into tuning and sampling by their numbers of draws."""
-    tuned = idata["posterior"].attrs.get("tuning_steps")
-    if tuned is None:
-        notes.append(f"{name}: the given seconds are counted as sampling; give (tuning, sampling) to divide them.")
-        return 0.0, seconds
-    draws = idata["posterior"].dataset.sizes["draw"]
-    part = float(tuned) / (float(tuned) + draws)
-    notes.append(f"{name}: the given seconds are divided between tuning and sampling by their draws.")
-    return part * seconds, (1.0 - part) * seconds

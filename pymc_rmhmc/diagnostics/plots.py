@@ -1,4 +1,4 @@
-"""One figure for several samplers: ranks, autocorrelation, energy, and how ESS grows."""
+"""One figure for several samplers: ranks, autocorrelation, energy, and how effective draws add up."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from pymc_rmhmc.diagnostics.compare import parameter_tables
+from pymc_rmhmc.diagnostics.seconds import timeline_of
 from pymc_rmhmc.diagnostics.statistics import common_variables, posteriors_of, statistic
 from pymc_rmhmc.errors import ConfigurationError
 
@@ -45,7 +46,8 @@ def plot_compare(
     -------
     matplotlib.figure.Figure
         For each parameter the ranks of its draws (flat if the samplers agree) and their autocorrelation;
-        below them the energy and the smallest ESS by number of draws.
+        below them the energy, and the smallest ESS against the number of draws and against the seconds that these
+        took, after tuning and without what was compiled. Results without times have no line there.
 
     Raises
     ------
@@ -70,15 +72,19 @@ def plot_compare(
     flat = {name: _flatten(dataset, names) for name, dataset in posteriors.items()}
     worst = _worst_parameters(parameter_tables({name: d[names] for name, d in posteriors.items()}), n_parameters)
     figure = Figure(figsize=(11.0, 2.3 * (len(worst) + 1) + 0.6), layout="constrained")
-    axes = figure.subplots(len(worst) + 1, 2, squeeze=False)
+    grid = figure.add_gridspec(len(worst) + 1, 6)
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(results)}
     for row, parameter in enumerate(worst):
         draws = {name: values[parameter] for name, values in flat.items()}
-        _draw_ranks(axes[row, 0], draws, colours, parameter)
-        _draw_autocorrelation(axes[row, 1], draws, colours, parameter)
-    _draw_energy(axes[-1, 0], {name: statistic(idata, "energy", sampler) for name, idata in results.items()}, colours)
-    _draw_growth(axes[-1, 1], {n: np.stack([flat[n][p] for p in worst], -1) for n in flat}, colours)
-    handles = [axes[0, 1].plot([], [], color=colours[name], lw=2, label=name)[0] for name in results]
+        _draw_ranks(figure.add_subplot(grid[row, :3]), draws, colours, parameter)
+        _draw_autocorrelation(figure.add_subplot(grid[row, 3:]), draws, colours, parameter)
+    energies = {name: statistic(idata, "energy", sampler) for name, idata in results.items()}
+    _draw_energy(figure.add_subplot(grid[-1, :2]), energies, colours)
+    growth = {name: _growth(np.stack([values[p] for p in worst], -1)) for name, values in flat.items()}
+    by_draws = figure.add_subplot(grid[-1, 2:4])
+    _draw_growth(by_draws, growth, {name: len(next(iter(flat[name].values()))) for name in flat}, colours)
+    _draw_growth_in_time(figure.add_subplot(grid[-1, 4:], sharey=by_draws), growth, results, colours)
+    handles = [by_draws.plot([], [], color=colours[name], lw=2, label=name)[0] for name in results]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
     return figure
 
@@ -118,10 +124,11 @@ def _draw_ranks(axis: Any, draws: dict[str, np.ndarray], colours: dict[str, str]
         part = order[start : start + values.size]
         start += values.size
         height, edges = np.histogram(part, bins=20, range=(0, 1), density=True)
-        axis.stairs(height, edges, color=colours[name], lw=1.6)
+        # Without a baseline: it would join the first and the last bin to 0 by a vertical line.
+        axis.stairs(height, edges, baseline=None, color=colours[name], lw=1.6)
     axis.axhline(1.0, color="0.6", lw=0.8, ls=":")
     axis.set(title=f"{parameter}: ranks among all draws", ylim=(0, None), xlim=(0, 1), yticks=[0, 1])
-    axis.set_xlabel("normalised rank")
+    axis.set(xlabel="normalised rank", ylabel="relative frequency")
     _tidy(axis)
 
 
@@ -132,7 +139,8 @@ def _draw_autocorrelation(axis: Any, draws: dict[str, np.ndarray], colours: dict
         curves = [_autocorrelation(chain, lags) for chain in values]
         axis.plot(np.arange(lags + 1), np.mean(curves, axis=0), color=colours[name], lw=1.6)
     axis.axhline(0.0, color="0.6", lw=0.8, ls=":")
-    axis.set(title=f"{parameter}: autocorrelation", ylim=(-0.5, 1.05), xlim=(0, MAX_LAG), xlabel="lag in draws")
+    axis.set(title=f"{parameter}: autocorrelation", ylim=(-0.5, 1.05), xlim=(0, MAX_LAG))
+    axis.set(xlabel="lag in draws", ylabel="autocorrelation")
     _tidy(axis)
 
 
@@ -158,20 +166,48 @@ def _draw_energy(axis: Any, energies: dict[str, np.ndarray | None], colours: dic
         axis.hist(marginal, bins=bins, density=True, color=colours[name], alpha=0.25)
         axis.hist(steps, bins=bins, density=True, histtype="step", color=colours[name], lw=1.6)
         shown += 1
-    axis.set(title="energy: marginal (filled), transitions (line)", xlabel="energy, centred", yticks=[])
+    axis.set(title="energy: marginal (filled),\ntransitions (line)", yticks=[])
+    axis.set(xlabel="energy, centred", ylabel="density")
     if not shown:
         axis.text(0.5, 0.5, "no energy recorded", ha="center", va="center", transform=axis.transAxes)
     _tidy(axis)
 
 
-def _draw_growth(axis: Any, draws: dict[str, np.ndarray], colours: dict[str, str]) -> None:
+def _growth(values: np.ndarray) -> tuple[np.ndarray, list[float]]:
+    """Numbers of draws per chain (k,), and the smallest ESS of the parameters in as many, of (chain, draw, p) draws."""
+    n = values.shape[1]
+    counts = np.unique(np.linspace(min(n, max(20, n // 10)), n, 10).astype(int))
+    return counts, [_smallest_ess(values[:, :count]) for count in counts]
+
+
+def _draw_growth(
+    axis: Any, growth: dict[str, tuple[np.ndarray, list[float]]], n_chains: dict[str, int], colours: dict[str, str]
+) -> None:
     """The smallest ESS of the shown parameters against the number of draws."""
-    for name, values in draws.items():
-        n = values.shape[1]
-        counts = np.unique(np.linspace(min(n, max(20, n // 10)), n, 10).astype(int))
-        sizes = [_smallest_ess(values[:, :count]) for count in counts]
-        axis.plot(counts * values.shape[0], sizes, color=colours[name], lw=1.6, marker=".", ms=5)
-    axis.set(title="smallest ESS (bulk or tail) of the parameters above", xlabel="draws, all chains", ylim=(0, None))
+    for name, (counts, sizes) in growth.items():
+        axis.plot(counts * n_chains[name], sizes, color=colours[name], lw=1.6, marker=".", ms=5)
+    axis.set(title="smallest ESS (bulk or tail)\nof the parameters above", ylim=(0, None), xlim=(0, None))
+    axis.set(xlabel="draws, all chains", ylabel="effective draws")
+    _tidy(axis)
+
+
+def _draw_growth_in_time(
+    axis: Any, growth: dict[str, tuple[np.ndarray, list[float]]], results: Mapping[str, Any], colours: dict[str, str]
+) -> None:
+    """The same against the seconds that the draws took."""
+    without = []
+    for name, (counts, sizes) in growth.items():
+        timeline = timeline_of(results[name])
+        if timeline is None or timeline.ends.shape[1] < counts[-1]:
+            without.append(name)
+            continue
+        seconds = [timeline.seconds(int(count)) for count in counts]
+        axis.plot(seconds, sizes, color=colours[name], lw=1.6, marker=".", ms=5)
+    axis.set(title="the same,\nin seconds after tuning", ylim=(0, None), xlim=(0, None))
+    axis.set(xlabel="seconds, without compiling", ylabel="effective draws")
+    if without:
+        said = f"no times recorded: {', '.join(without)}"
+        axis.text(0.98, 0.04, said, ha="right", va="bottom", fontsize="small", color="0.4", transform=axis.transAxes)
     _tidy(axis)
 
 

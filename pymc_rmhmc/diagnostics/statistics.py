@@ -10,7 +10,15 @@ import xarray as xr
 
 from pymc_rmhmc.errors import ConfigurationError, DataError
 
-__all__ = ["common_variables", "posterior_of", "posteriors_of", "sampler_unknown", "statistic", "statistics_held"]
+__all__ = [
+    "common_variables",
+    "posterior_of",
+    "posteriors_of",
+    "sampler_unknown",
+    "stacked",
+    "statistic",
+    "statistics_held",
+]
 
 
 def posterior_of(name: str, idata: Any) -> Any:
@@ -52,7 +60,7 @@ def statistic(idata: Any, name: str, sampler: int | None = None, group: str = "s
     group : str
         "sample_stats" or "warmup_sample_stats".
     """
-    values = _recorded(idata, name, group)
+    values = stacked(idata, name, group)
     if values is None or values.ndim == 2:
         return values
     index = _samplers_held(idata, values.shape[-1], group)[0] if sampler is None else sampler
@@ -63,7 +71,7 @@ def statistic(idata: Any, name: str, sampler: int | None = None, group: str = "s
 
 def statistics_held(idata: Any, name: str) -> list[np.ndarray]:
     """One statistic (chain, draw) of every sampler that reports `failure`, or of the first if that is not known."""
-    values = _recorded(idata, name, "sample_stats")
+    values = stacked(idata, name)
     if values is None:
         return []
     if values.ndim == 2:
@@ -71,7 +79,7 @@ def statistics_held(idata: Any, name: str) -> list[np.ndarray]:
     return [values[..., i] for i in _samplers_held(idata, values.shape[-1], "sample_stats")]
 
 
-def _recorded(idata: Any, name: str, group: str) -> np.ndarray | None:
+def stacked(idata: Any, name: str, group: str = "sample_stats") -> np.ndarray | None:
     """A statistic as PyMC has left it, (chain, draw) or with a last dimension of samplers; None where there is none."""
     if group not in idata.children or name not in idata[group].dataset:
         return None

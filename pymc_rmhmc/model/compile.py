@@ -175,7 +175,7 @@ class CompiledBlock:
         for row in self._rows:
             parts = []
             for observation in self._observations:
-                source_map = observation.form(point, self._shapes).maps[row.latent]
+                source_map = observation.form(point, self._shapes, matrices=True).maps[row.latent]
                 size = int(np.prod(self._shapes[row.latent]))
                 parts.append(source_map.dense(size)[:, row.positions])
             stacked.append(np.vstack(parts))

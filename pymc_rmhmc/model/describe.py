@@ -1,33 +1,48 @@
-"""Telling a user what was found in a model."""
+"""Telling a user what RMHMC would do with a model."""
 
 from __future__ import annotations
 
-import io
+import html
+import re
+import textwrap
 import warnings
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import pymc as pm
-from rich.console import Console
-from rich.table import Table
+import pytensor
+from pymc.step_methods.compound import BlockedStep
+from pytensor.gradient import NullTypeGradError
 
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
-from pymc_rmhmc.model.joint import JointModel
+from pymc_rmhmc.model.hyperparameters import Hyperparameters
+from pymc_rmhmc.model.joint import JointModel, JointPlan
 from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.refusals import Predictors, said_once
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, model_in_context
-from pymc_rmhmc.model.together import crowd_of_hyperparameters, read_together, with_predictors_or_without
+from pymc_rmhmc.model.together import (
+    crowd_of_hyperparameters,
+    plan_together,
+    read_together,
+    with_predictors_or_without,
+)
 
 __all__ = ["BlockDescription", "ModelDescription", "describe"]
 
 FORMS = {
     "centred": "centred Gaussian process or MvNormal",
     "whitened": "whitened Gaussian process",
-    "independent": "independent normals",
+    "independent": "independent Normals",
 }
 ON_A_GRID = "whitened Gaussian process on a grid (Kronecker product)"
+METRIC = 'The metric is "{}", which metric="auto" takes: constant Gaussian sites and an exact Gaussian flow.'
+NOTHING = "RMHMC finds no latent Gaussian block that it could sample."
+WIDTH = 100
+# Names in a list before it is cut short.
+MOST_NAMES = 6
 
 
 @dataclass(frozen=True)
@@ -58,10 +73,18 @@ class BlockDescription:
     kinds: tuple[str, ...]
     depends_on: tuple[str, ...]
 
+    @property
+    def likelihoods_by_variable(self) -> list[tuple[str, str]]:
+        """Each observed variable, and its likelihood."""
+        parts = [said.partition(": ") for said in self.likelihoods]
+        return [(variable, likelihood) for variable, _, likelihood in parts]
+
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """What RMHMC makes of a model; its string is the table that `describe` prints.
+    """What `RMHMC()` would do with a model: text when it is printed, a table where a notebook shows it.
+
+    Blocks that differ in their names alone share a line.
 
     Attributes
     ----------
@@ -93,64 +116,102 @@ class ModelDescription:
     warning: str = ""
 
     def __str__(self) -> str:
-        stream = io.StringIO()
-        console = Console(file=stream, width=100, color_system=None)
-        console.print(self._block_table() if self.blocks else "No latent Gaussian block was found.")
+        lines = [NOTHING]
         if self.blocks:
-            console.print(
-                f'metric="auto" takes "{self.metric}": constant sites and an exact Gaussian flow, the fastest exact '
-                "choice for latent Gaussian blocks."
-            )
-            console.print(self._together())
+            lines = ["Sampled by RMHMC:"]
+            lines += [f"- {self._block_line(group)}" for group in self._block_groups()]
+            lines += [METRIC.format(self.metric), self._together()]
         if self.left_over:
-            console.print(self._left_table())
-        # As it is: code has brackets, and its lines must not be folded.
-        for line in self._advice():
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-        return stream.getvalue().rstrip()
+            lines += ["Left to other steps:", *(f"- {self._left_line(group)}" for group in self._left_groups())]
+        # Advice as it is: it holds code, whose lines must not be folded.
+        return "\n".join([*(_wrapped(line) for line in lines), *self._advice()])
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        parts = [f"<p>{html.escape(NOTHING)}</p>"]
+        if self.blocks:
+            heads = ("sampled by RMHMC", "values", "prior", "likelihood", "curvature", "depends on")
+            parts = [_html_table(heads, [self._block_cells(group) for group in self._block_groups()])]
+            parts += [f"<p>{html.escape(METRIC.format(self.metric))}<br>{html.escape(self._together())}</p>"]
+        if self.left_over:
+            rows = [self._left_cells(group) for group in self._left_groups()]
+            parts.append(_html_table(("left to other steps", "PyMC's step", "why"), rows))
+        parts += [f'<p style="white-space: pre-wrap">{html.escape(line)}</p>' for line in self._advice()]
+        return "\n".join(parts)
+
     def _advice(self) -> list[str]:
+        """The warning, and each piece of advice that it does not hold already."""
         unsaid = {name: text for name, text in self.advice.items() if text.split(". ", 1)[-1] not in self.warning}
         lines = [f"{names}: {text}" for names, text in said_once(unsaid)]
         return [self.warning, *lines] if self.warning else lines
 
+    def _block_groups(self) -> list[list[BlockDescription]]:
+        """The blocks, those together that differ in names alone."""
+
+        def kind(block: BlockDescription) -> Hashable:
+            labels = tuple(likelihood for _, likelihood in block.likelihoods_by_variable)
+            return block.n_latent, block.n_sites, block.prior, labels, block.kinds, len(block.depends_on)
+
+        return _grouped(self.blocks, kind)
+
+    def _left_groups(self) -> list[list[str]]:
+        """The variables that are left, those together that have one step and, but for names, one reason."""
+        # A reason names the variables that it is about, which are others in each of many alike.
+        names = [*self.left_over, *self.hyperparameters, *(n for b in self.blocks for n in _names_in(b))]
+        longest_first = sorted({re.escape(n) for n in names}, key=len, reverse=True)
+        named = re.compile(rf"\b({'|'.join(longest_first)})\b")
+
+        def kind(name: str) -> Hashable:
+            return self.left_over[name], named.sub("·", self.reasons.get(name, ""))
+
+        return _grouped(list(self.left_over), kind)
+
+    @staticmethod
+    def _block_cells(group: Sequence[BlockDescription]) -> tuple[str, ...]:
+        first = group[0]
+        values = f"{first.n_latent}" if first.n_sites == first.n_latent else (
+            f"{first.n_latent} behind {first.n_sites} observations"
+        )  # fmt: skip
+        observed = "; ".join(
+            f"{_listed(dict.fromkeys(block.likelihoods_by_variable[i][0] for block in group))}: {likelihood}"
+            for i, (_, likelihood) in enumerate(first.likelihoods_by_variable)
+        )
+        above = _listed(dict.fromkeys(name for block in group for name in block.depends_on))
+        return (
+            _counted([block.name for block in group], "blocks"), values + (" each" if len(group) > 1 else ""),
+            first.prior, observed or "none", ", ".join(first.kinds), above or "constants",
+        )  # fmt: skip
+
+    def _block_line(self, group: Sequence[BlockDescription]) -> str:
+        name, values, prior, likelihood, _, above = self._block_cells(group)
+        size, _, rest = values.partition(" ")
+        read = f", read by {likelihood}" if group[0].likelihoods else ", which nothing reads"
+        return f"{name}: {size} values{rest and ' '}{rest}, {prior}{read}; depends on {above}."
+
+    def _left_cells(self, group: Sequence[str]) -> tuple[str, ...]:
+        reasons = [self.reasons.get(name, "") for name in group]
+        others = f" ({group[0]}; the others likewise)" if len(set(reasons)) > 1 else ""
+        return _counted(group, "variables"), self.left_over[group[0]], reasons[0] + others
+
+    def _left_line(self, group: Sequence[str]) -> str:
+        _, step, reason = self._left_cells(group)
+        count = f"{len(group)} variables, " if len(group) > 1 else ""
+        return f"{_listed(group)} ({count}{step})" + (f": {reason.removesuffix('.')}." if reason else ".")
+
     def _together(self) -> str:
         """One sentence on the hyperparameters."""
         if self.hyperparameters:
-            return f"Sampled together with the latent values, in one chain: {', '.join(self.hyperparameters)}."
+            return f"Sampled together with the latent values, in one chain: {_listed(self.hyperparameters)}."
         return f"The latent values are sampled alone: {self.alone}."
-
-    def _block_table(self) -> Table:
-        table = Table(title="Sampled by RMHMC", title_justify="left")
-        for heading in ("block", "values", "sites", "prior", "likelihood", "curvature", "depends on"):
-            table.add_column(heading, overflow="fold")
-        for block in self.blocks:
-            table.add_row(
-                block.name,
-                str(block.n_latent),
-                str(block.n_sites),
-                block.prior,
-                "; ".join(block.likelihoods) or "none",
-                ", ".join(block.kinds),
-                ", ".join(block.depends_on) or "constants",
-            )
-        return table
-
-    def _left_table(self) -> Table:
-        table = Table(title="Left to other steps", title_justify="left")
-        for heading in ("variable", "PyMC's step", "why"):
-            table.add_column(heading, overflow="fold")
-        for name, step in self.left_over.items():
-            table.add_row(name, step, self.reasons.get(name, ""))
-        return table
 
 
 def describe(model: pm.Model | None = None) -> ModelDescription:
-    """Print what `RMHMC()` finds in a model, and return it.
+    """Return what `RMHMC()` would do with a model, as an object that shows itself.
 
-    A position-dependent metric takes the latent values that have a covariance; coefficients beside them are left.
+    A notebook or an interactive interpreter shows it; a script prints it: ``print(describe(model))``. Nothing is
+    compiled. A position-dependent metric takes the latent values that have a covariance; coefficients next to them
+    are left.
 
     Parameters
     ----------
@@ -164,6 +225,11 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
         hyperparameters that are sampled with the blocks or the reason why none are, and what is left over and
         which step of PyMC's would sample it.
 
+    Raises
+    ------
+    DataError
+        If data, parameters or inputs cannot be used, as `RMHMC` would raise it.
+
     Examples
     --------
     >>> import numpy as np, pymc as pm
@@ -171,45 +237,62 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
     >>> with pm.Model() as model:
     ...     f = pm.MvNormal("f", np.zeros(3), cov=np.eye(3))
     ...     y = pm.Poisson("y", mu=pm.math.exp(f), observed=[1, 0, 2])
-    >>> description = describe(model)  # doctest: +ELLIPSIS
-    Sampled by RMHMC...
+    >>> description = describe(model)
+    >>> print(description)  # doctest: +ELLIPSIS
+    Sampled by RMHMC:
+    - f: 3 values, centred Gaussian process or MvNormal, read by y: poisson (log link)...
     >>> description.blocks[0].n_latent
     3
     """
     model = model_in_context(model, "describe")
+    # PyTensor folds constants by C code where it has a compiler, one small program after another.
+    with pytensor.config.change_flags(cxx=""):
+        return _described(model)
+
+
+def _described(model: pm.Model) -> ModelDescription:
+    """What `describe` returns."""
     point = model.initial_point()
-
-    def read(predictors: Predictors) -> tuple[ModelStructure, JointModel | str, CompiledModel]:
-        structure, joint = read_together(model, None, point, predictors=predictors)
-        return structure, joint, compile_model(structure, point, with_rest=False)
-
     try:
-        structure, joint, compiled = with_predictors_or_without(read)
+        structure, joint, compiled = with_predictors_or_without(lambda found: _read(model, point, found))
     except UnsupportedModelError as error:
-        left = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs])
+        steps = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs], ())
         reason = "no latent Gaussian block was found"
-        reasons = {name: error.reasons.get(name, str(error)) for name in left}
-        description = ModelDescription((), "", (), reason, left, reasons, error.advice)
-    else:
-        by_name: dict[str, LatentBlock] = {block.name: block for block in structure.blocks}
-        names = {str(value.name): str(rv.name) for rv, value in model.rvs_to_values.items()}
-        described = tuple(_describe(block, by_name, point, names) for block in compiled.blocks)
-        taken, alone = _hyperparameters(joint)
-        left = _steps_of_pymc(model, [name for name in structure.left_over if name not in taken])
-        reasons = {name: reason for name, reason in structure.reasons.items() if name in left}
-        description = ModelDescription(
-            described, "flat", taken, alone, left, reasons, structure.explained_advice,
-            crowd_of_hyperparameters(structure, joint),
-        )  # fmt: skip
-    print(description)
-    return description
+        reasons = {name: error.reasons.get(name, str(error)) for name in steps}
+        return ModelDescription((), "", (), reason, steps, reasons, error.advice)
+    by_name: dict[str, LatentBlock] = {block.name: block for block in structure.blocks}
+    names = {str(value.name): str(rv.name) for rv, value in model.rvs_to_values.items()}
+    described = tuple(_describe(block, by_name, point, names) for block in compiled.blocks)
+    together, alone = ((), joint) if isinstance(joint, str) else (joint.theta.variables, "")
+    taken = tuple(str(variable.name) for variable in together)
+    left = [name for name in structure.left_over if name not in taken]
+    steps = _steps_of_pymc(model, left, [*structure.variables, *together])
+    reasons = {name: reason for name, reason in structure.reasons.items() if name in steps}
+    return ModelDescription(
+        described, "flat", taken, alone, steps, reasons, structure.explained_advice,
+        crowd_of_hyperparameters(structure, joint),
+    )  # fmt: skip
 
 
-def _hyperparameters(joint: JointModel | str) -> tuple[tuple[str, ...], str]:
-    """The variables that are sampled together with the blocks, or why there are none."""
-    if isinstance(joint, str):
-        return (), joint
-    return tuple(str(variable.name) for variable in joint.theta.variables), ""
+def _read(
+    model: pm.Model, point: dict[str, Any], predictors: Predictors
+) -> tuple[ModelStructure, JointPlan | JointModel | str, CompiledModel]:
+    """The structure, what is sampled together with it or why nothing is, and the blocks."""
+    joint: JointPlan | JointModel | str
+    structure, joint = plan_together(model, point, predictors=predictors)
+    if not isinstance(joint, str) and not _has_derivatives(model, joint.theta):
+        structure, joint = read_together(model, None, point, predictors=predictors)
+    return structure, joint, compile_model(structure, point, with_rest=False)
+
+
+def _has_derivatives(model: pm.Model, theta: Hyperparameters) -> bool:
+    """Whether PyTensor differentiates the log density by hyperparameters."""
+    values = [model.rvs_to_values[variable] for variable in theta.variables]
+    try:
+        pytensor.grad(model.logp(), values, disconnected_inputs="ignore")
+    except (NotImplementedError, NullTypeGradError):
+        return False
+    return True
 
 
 def _describe(
@@ -236,15 +319,70 @@ def _form(latent: LatentVariable) -> str:
     return GAUSSIAN_VECTORS.get(type(latent.variable.owner.op), usual)
 
 
-def _steps_of_pymc(model: pm.Model, names: list[str]) -> dict[str, str]:
+class _Taken(BlockedStep):
+    """A step that PyMC is given in RMHMC's place, so that it assigns steps to the other variables alone."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """A step without what PyMC asks of those that sample."""
+        return object.__new__(cls)
+
+    def __init__(self, vars: list[Any]) -> None:  # noqa: A002 - PyMC's name
+        self.vars = vars
+
+    def step(self, point: Any) -> Any:
+        """Nothing: it is never sampled with."""
+        raise NotImplementedError
+
+
+def _steps_of_pymc(model: pm.Model, names: list[str], sampled: Iterable[Any]) -> dict[str, str]:
     """The step that PyMC's own assignment gives each variable."""
     from pymc.sampling.mcmc import assign_step_methods
 
     if not names:
         return {}
+    taken = _Taken([model.rvs_to_values[variable] for variable in sampled])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _, selected = assign_step_methods(model, step=None)
+        _, selected = assign_step_methods(model, step=taken)
     by_value = {value: rv for rv, value in model.rvs_to_values.items()}
     steps = {str(by_value[v].name): method.__name__ for method, held in selected.items() for v in held}
     return {name: steps.get(name, "none") for name in names}
+
+
+def _grouped[T](items: Sequence[T], kind: Callable[[T], Hashable]) -> list[list[T]]:
+    """Items of one kind together, in the order of each kind's first."""
+    groups: dict[Hashable, list[T]] = {}
+    for item in items:
+        groups.setdefault(kind(item), []).append(item)
+    return list(groups.values())
+
+
+def _names_in(block: BlockDescription) -> list[str]:
+    """The variables that a block's description names."""
+    latents = [name.split("[")[0] for name in block.name.split(" + ")]
+    return [*latents, *(variable for variable, _ in block.likelihoods_by_variable), *block.depends_on]
+
+
+def _counted(names: Sequence[str], kind: str) -> str:
+    """Names, and of several how many they are."""
+    return names[0] if len(names) == 1 else f"{_listed(names)} ({len(names)} {kind})"
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Names with commas between them, in the middle of many dots."""
+    held = list(names)
+    return ", ".join(held if len(held) <= MOST_NAMES else [*held[: MOST_NAMES - 2], "...", held[-1]])
+
+
+def _wrapped(line: str) -> str:
+    """A line that is no wider than a terminal."""
+    indent = "  " if line.startswith("- ") else ""
+    return textwrap.fill(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+
+
+def _html_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table with its text escaped."""
+    left = 'style="text-align: left"'
+    head = "".join(f"<th {left}>{html.escape(h)}</th>" for h in heads)
+    body = "".join("<tr>" + "".join(f"<td {left}>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -73,7 +73,7 @@ class DesignReader:
         """A (n, k) with the shared data as they are now, sparse where most of it is zero."""
         rows = []
         for reader in self._readers:
-            maps = reader.form(point, self._shapes).maps
+            maps = reader.form(point, self._shapes, matrices=True).maps
             parts = [m.dense(where.size)[:, where] for m, where in zip(maps, self._positions, strict=True)]
             rows.append(np.hstack(parts))
         return _kept(np.vstack(rows))

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
 from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.replace import clone_replace
+from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
@@ -21,6 +22,7 @@ from pytensor.xtensor.type import XTensorType
 
 __all__ = [
     "LINEAR_OPERATIONS",
+    "BatchEvaluator",
     "Evaluator",
     "bad_constants",
     "core_op",
@@ -147,7 +149,7 @@ def bad_constants(expressions: Iterable[Variable]) -> list[np.ndarray]:
 
 
 class Evaluator:
-    """Expressions of a model as a function of a point, evaluated without compiling.
+    """Expressions of a model as a function of a point, evaluated without compiling; made at the first call.
 
     Parameters
     ----------
@@ -163,6 +165,10 @@ class Evaluator:
     ----------
     inputs : tuple of str
         The names of the value variables that the expressions depend on.
+    shared : list of shared variables
+        That they depend on.
+    graph : (list, list) of variables
+        Placeholders and value variables, and what is made of them.
     """
 
     def __init__(
@@ -178,17 +184,58 @@ class Evaluator:
         values = [value for value in model.value_vars if value in held]
         self.inputs = tuple(value.name for value in values)
         self.shared = shared_inputs(graphs)
-        self._function = pytensor.function(
-            [*placeholders.values(), *values],
-            graphs,
-            mode=PYTHON_MODE,
-            on_unused_input="ignore",
-            allow_input_downcast=True,
-        )
+        self.graph = ([*placeholders.values(), *values], graphs)
+        self._function: Any = None
 
     def __call__(self, point: Point, *placeholders: np.ndarray) -> list[np.ndarray]:
         """Evaluate at a point with the current shared data."""
+        if self._function is None:
+            inputs, outputs = self.graph
+            self._function = pytensor.function(
+                inputs, outputs, mode=PYTHON_MODE, on_unused_input="ignore", allow_input_downcast=True
+            )
         return self._function(*placeholders, *(point[name] for name in self.inputs))
+
+
+class BatchEvaluator:
+    """One expression of an `Evaluator` for many values of its placeholders at once, ravelled; made at the first call.
+
+    Parameters
+    ----------
+    single : Evaluator
+        Of one expression.
+    n_placeholders : int
+        How many it has.
+    """
+
+    def __init__(self, single: Evaluator, n_placeholders: int) -> None:
+        self._single, self._n_placeholders = single, n_placeholders
+        self._function: Any = None
+
+    def __call__(
+        self, point: Point, shapes: Sequence[tuple[int, ...]], placeholders: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Values (c, n) for placeholders (c, size) each, of these shapes."""
+        inputs, (output,) = self._single.graph
+        if self._function is None:
+            heads, rest = inputs[: self._n_placeholders], inputs[self._n_placeholders :]
+            many = [batched_like(head) for head in heads]
+            batched = vectorize_graph(output, dict(zip(heads, many, strict=True)))
+            self._function = pytensor.function(
+                [*many, *rest], batched, mode=PYTHON_MODE, on_unused_input="ignore", allow_input_downcast=True
+            )
+        values = [value.reshape(-1, *shape) for value, shape in zip(placeholders, shapes, strict=True)]
+        found = np.asarray(self._function(*values, *(point[name] for name in self._single.inputs)))
+        n_values = len(values[0])
+        # What depends on no placeholder is not batched.
+        if found.ndim == output.ndim:
+            found = np.broadcast_to(found, (n_values, *found.shape))
+        return found.reshape(n_values, -1)
+
+
+def batched_like(variable: TensorVariable) -> TensorVariable:
+    """An input with one more dimension, in front."""
+    return pt.tensor(dtype=variable.type.dtype, shape=(None, *variable.type.shape))
 
 
 def is_of_dims(variable: Variable) -> bool:

@@ -8,34 +8,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
+from pytensor.gradient import NullTypeGradError
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.components import LatentReader, LatentRow
 from pymc_rmhmc.model.design import DesignReader, PlainReading, SameValues
-from pymc_rmhmc.model.graphs import Evaluator, inlined
 from pymc_rmhmc.model.hierarchies import coordinates_of_hierarchies
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, hyperparameters_of
 from pymc_rmhmc.model.joint_blocks import CovarianceBlock
 from pymc_rmhmc.model.kronecker_block import KroneckerBlock
 from pymc_rmhmc.model.linear_blocks import DesignBlock, DesignSource, Reader, SumBlock
-from pymc_rmhmc.model.linear_normals import ScaledSource, scaled_source
-from pymc_rmhmc.model.moving_design import MovingDesign
-from pymc_rmhmc.model.multipliers import is_never_zero
+from pymc_rmhmc.model.linear_normals import ScaledSource
+from pymc_rmhmc.model.moving_design import MovingDesign, why_not_moving
 from pymc_rmhmc.model.observation import Observation
 from pymc_rmhmc.model.observations import AffineReader
 from pymc_rmhmc.model.observed_terms import ObservedTerms, Terms, gradient_by
-from pymc_rmhmc.model.priors import LatentVariable, gaussian_candidates
-from pymc_rmhmc.model.scales import scales_first
+from pymc_rmhmc.model.priors import gaussian_candidates
+from pymc_rmhmc.model.scaled_vectors import vector_sources, with_coefficients, with_scales_first
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure
 from pymc_rmhmc.model.unregistered_terms import PredictedTerms, UnregisteredTerms
 
-__all__ = ["NO_HYPERPARAMETERS", "JointBlock", "JointModel", "read_joint"]
+__all__ = ["NO_HYPERPARAMETERS", "JointBlock", "JointModel", "JointPlan", "plan_joint", "read_joint"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -49,6 +49,7 @@ MOST_ROWS_IN_ONE = 8
 
 
 type JointBlock = CovarianceBlock | DesignBlock | KroneckerBlock | SumBlock
+type Recipe = Callable[[], JointBlock]
 
 
 class JointModel:
@@ -107,6 +108,39 @@ class JointModel:
         return self._rest.function, self._rest.bound
 
 
+@dataclass(frozen=True, eq=False)
+class JointPlan:
+    """Blocks and hyperparameters that can be sampled together, of which no function has been built.
+
+    Attributes
+    ----------
+    structure : ModelStructure
+        The blocks.
+    theta : Hyperparameters
+        What is sampled together with them.
+    recipes : tuple of callable
+        Each builds a block.
+    """
+
+    structure: ModelStructure
+    theta: Hyperparameters
+    recipes: tuple[Recipe, ...]
+
+    def build(self) -> JointModel | str:
+        """The functions of the model, or the reason why there are none."""
+        structure, theta = self.structure, self.theta
+        try:
+            blocks, rest = [recipe() for recipe in self.recipes], _rest(structure, theta)
+        except (NotImplementedError, NullTypeGradError) as error:  # an operation without a derivative
+            return f"PyTensor cannot differentiate the model by its hyperparameters ({str(error).splitlines()[0]})"
+        hierarchies = coordinates_of_hierarchies(structure.model, theta)
+        of_likelihoods = _of_likelihoods(structure, theta)
+        for block in blocks:  # what moves sites cannot move where they are held
+            of_likelihoods &= ~block.shifts_likelihoods
+        names = [str(variable.name) for variable in structure.rest]
+        return JointModel(theta, blocks, rest, names, np.flatnonzero(of_likelihoods), hierarchies)
+
+
 def read_joint(
     structure: ModelStructure, point: Point, named: Sequence[TensorVariable] | None = None
 ) -> JointModel | str:
@@ -114,6 +148,14 @@ def read_joint(
 
     `named` are the hyperparameters wanted, by default all that there are.
     """
+    plan = plan_joint(structure, point, named)
+    return plan if isinstance(plan, str) else plan.build()
+
+
+def plan_joint(
+    structure: ModelStructure, point: Point, named: Sequence[TensorVariable] | None = None
+) -> JointPlan | str:
+    """What `read_joint` would build, or its reason not to; but for a missing derivative, which is found in building."""
     model = structure.model
     expressions: list[TensorVariable] = []
     for block in structure.blocks:
@@ -141,26 +183,19 @@ def read_joint(
     theta = Hyperparameters(model, variables, point)
     if theta.size > MOST_HYPERPARAMETERS:
         return f"there are {theta.size} hyperparameters, more than {MOST_HYPERPARAMETERS}"
-    try:
-        return _build(structure, theta, point)
-    except NotImplementedError as error:  # an operation without a derivative
-        return f"PyTensor cannot differentiate the model by its hyperparameters ({str(error).splitlines()[0]})"
+    recipes = _recipes(structure, theta, point)
+    return recipes if isinstance(recipes, str) else JointPlan(structure, theta, recipes)
 
 
-def _build(structure: ModelStructure, theta: Hyperparameters, point: Point) -> JointModel | str:
-    """The functions of a model, or the reason why the sites are not what they must be."""
-    blocks: list[JointBlock] = []
+def _recipes(structure: ModelStructure, theta: Hyperparameters, point: Point) -> tuple[Recipe, ...] | str:
+    """How to build every block, or the reason why one cannot be."""
+    recipes: list[Recipe] = []
     for block in structure.blocks:
-        found = _block(structure.model, block, theta, point)
-        if isinstance(found, str):
-            return found
-        blocks.append(found)
-    hierarchies = coordinates_of_hierarchies(structure.model, theta)
-    of_likelihoods = _of_likelihoods(structure, theta)
-    for made in blocks:  # what moves sites cannot move where they are held
-        of_likelihoods &= ~made.shifts_likelihoods
-    names = [str(variable.name) for variable in structure.rest]
-    return JointModel(theta, blocks, _rest(structure, theta), names, np.flatnonzero(of_likelihoods), hierarchies)
+        recipe = _block(structure.model, block, theta, point)
+        if isinstance(recipe, str):
+            return recipe
+        recipes.append(recipe)
+    return tuple(recipes)
 
 
 def _of_likelihoods(structure: ModelStructure, theta: Hyperparameters) -> NDArray[np.bool_]:
@@ -177,38 +212,47 @@ def _of_likelihoods(structure: ModelStructure, theta: Hyperparameters) -> NDArra
     return theta.read_by(parameters, model, sources) & ~elsewhere
 
 
-def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point) -> JointBlock | str:
-    """A block in the form that fits it, or the reason why none does.
+def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point) -> Recipe | str:
+    """How to build a block in the form that fits it, or the reason why none does.
 
     The sites are the observations, or the latents where each observation reads one value of each vector.
     """
     if any(o.reading is None for o in block.observations):
         return _with_unregistered(model, block, theta, point)
-    block = _with_scales_first(model, block)
+    block = with_scales_first(model, block)
     readers = [LatentReader(model, latent) for latent in block.latents]
     shapes = [each.source_shape(point) for each in readers]
     rows = [each.rows(i, point) for i, each in enumerate(readers)]
-    found = _vector_sources(model, block, shapes, point)
+    found = vector_sources(model, block, shapes, point)
     plain = _plain_reading(model, block, [f.node for f in found], shapes, point)
-    (first, *others), size = block.latents, math.prod(shapes[0])
+    others = block.latents[1:]
     by_themselves = plain is not None and not others
     if not by_themselves and max(len(r) for r in rows) > MOST_ROWS_IN_ONE:
         return f"{block.name} has more than {MOST_ROWS_IN_ONE} rows, which would be one vector"
     if plain is None or (others and any(len(r) > 1 for r in rows)):
-        return _read_by_a_matrix(model, block, found, shapes, rows, theta, point)
+        return _by_a_matrix(model, block, found, shapes, rows, theta, point)
+    return partial(_build_plain, model, block, found, shapes, rows[0], plain, theta, point)
+
+
+def _build_plain(
+    model: pm.Model, block: LatentBlock, found: Sequence[ScaledSource], shapes: Sequence[tuple[int, ...]],
+    rows: Sequence[LatentRow], plain: PlainReading, theta: Hyperparameters, point: Point,
+) -> JointBlock:  # fmt: skip
+    """A block whose sites are the values of its vector, or sums of the values of several."""
     read = {f.node: shape for f, shape in zip(found, shapes, strict=True)}
     observed = _terms(model, block, read, theta, plain.sites, point)
-    if others or first.form == "independent" or found[0].is_scaled:
-        made = _linear_block(model, block, found, SameValues(size, len(shapes)), theta, observed, point)
+    if len(found) > 1 or block.latents[0].form == "independent" or found[0].is_scaled:
+        same = SameValues(math.prod(shapes[0]), len(shapes))
+        made = _linear_block(model, block, found, same, theta, observed, point)
     else:
-        made = _vector_block(model, block, theta, observed, rows[0], shapes[0])
+        made = _vector_block(model, block, theta, observed, rows, shapes[0])
     made.plain = plain
     return made
 
 
 def _with_unregistered(
     model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point
-) -> JointBlock | str:
+) -> Recipe | str:
     """A block with likelihoods that are not registered, whose sites are the values of its vector; or why it is none."""
     (latent, *others), reason = block.latents, f"the likelihood of {block.name} has no closed form here"
     if others or latent.form == "independent":
@@ -222,15 +266,19 @@ def _with_unregistered(
     plain = _plain_reading(model, replace(block, observations=registered), sources, shapes, point)
     if plain is None:
         return f"{reason}, and another reads more than single values"
-    observed: list[Terms] = [
-        UnregisteredTerms(model, o, latent.source, shapes[0], theta, point)
-        for o in block.observations if o.reading is None
-    ]  # fmt: skip
-    read = {latent.source: shapes[0]}
-    observed += _terms(model, replace(block, observations=registered), read, theta, plain.sites, point)
-    made = _vector_block(model, block, theta, observed, rows, shapes[0])
-    made.plain = plain
-    return made
+
+    def build() -> JointBlock:
+        observed: list[Terms] = [
+            UnregisteredTerms(model, o, latent.source, shapes[0], theta, point)
+            for o in block.observations if o.reading is None
+        ]  # fmt: skip
+        read = {latent.source: shapes[0]}
+        observed += _terms(model, replace(block, observations=registered), read, theta, plain.sites, point)
+        made = _vector_block(model, block, theta, observed, rows, shapes[0])
+        made.plain = plain
+        return made
+
+    return build
 
 
 def _vector_block(
@@ -249,36 +297,42 @@ def _positions(rows: Sequence[LatentRow]) -> NDArray[np.int64]:
     return np.concatenate([row.positions for row in rows])
 
 
-def _read_by_a_matrix(
+def _by_a_matrix(
     model: pm.Model, block: LatentBlock, vectors: Sequence[ScaledSource], shapes: Sequence[tuple[int, ...]],
     rows: Sequence[Sequence[LatentRow]], theta: Hyperparameters, point: Point,
-) -> JointBlock | str:  # fmt: skip
+) -> Recipe | str:  # fmt: skip
     """A block whose sites are the observations, or the reason why it is none."""
-    found = _with_coefficients(model, block, vectors, shapes, point)
+    found = with_coefficients(model, block, vectors, shapes, point)
     nodes, positions = [f.node for f in found], [_positions(r) for r in rows]
     reader = DesignReader(model, block.observations, nodes, shapes, positions)
-    moving = _moving_design(model, block, nodes, shapes, positions, reader.inputs, theta, point)
-    if isinstance(moving, str):
-        return moving
-    sizes = reader.sizes(point)
-    sites = [np.arange(end - size, end) for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
-    read = {f.node: shape for f, shape in zip(found, shapes, strict=True)}
-    observed = _terms(model, block, read, theta, sites, point)
-    return _linear_block(model, block, found, moving or reader, theta, observed, point)
+    reason = _why_not_by_a_matrix(model, block, nodes, reader.inputs, theta)
+    if reason:
+        return reason
+
+    def build() -> JointBlock:
+        moving = None
+        if reader.inputs:
+            moving = MovingDesign(model, block.observations, nodes, shapes, positions, theta, point)
+        sizes = reader.sizes(point)
+        sites = [np.arange(end - size, end) for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
+        read = {f.node: shape for f, shape in zip(found, shapes, strict=True)}
+        observed = _terms(model, block, read, theta, sites, point)
+        return _linear_block(model, block, found, moving or reader, theta, observed, point)
+
+    return build
 
 
-def _moving_design(
-    model: pm.Model, block: LatentBlock, nodes: Sequence[TensorVariable], shapes: Sequence[tuple[int, ...]],
-    positions: Sequence[NDArray[np.int64]], inputs: Sequence[str], theta: Hyperparameters, point: Point,
-) -> MovingDesign | str | None:  # fmt: skip
-    """A matrix as a function of θ, or the reason why it is none; None where no value variable moves it."""
+def _why_not_by_a_matrix(
+    model: pm.Model, block: LatentBlock, nodes: Sequence[TensorVariable], inputs: Sequence[str], theta: Hyperparameters
+) -> str:
+    """Why a matrix that some value variables move is no function of θ; empty if it is one."""
     if not inputs:
-        return None
+        return ""
     reason = f"how the predictor reads {block.name} depends on {_names(model, inputs)}"
     if not set(inputs) <= set(theta.names):
         return reason
-    moving = MovingDesign(model, block.observations, nodes, shapes, positions, theta, point)
-    return f"{reason} through {moving.reason}" if moving.reason else moving
+    why = why_not_moving(model, block.observations, nodes, theta)
+    return why and f"{reason} through {why}"
 
 
 def _linear_block(
@@ -292,68 +346,6 @@ def _linear_block(
     ]
     made = DesignBlock if all(latent.form == "independent" for latent in block.latents) else SumBlock
     return made(model, block.name, sources, reader, theta, observed, point)
-
-
-def _with_scales_first(model: pm.Model, block: LatentBlock) -> LatentBlock:
-    """A block whose latent vectors are multiplied by their scales before any matrix is."""
-    readings = [o.reading for o in block.observations if o.reading is not None]
-    sources = [latent.source for latent in block.latents]
-    etas = scales_first(model, inlined(_etas(block), [*sources, *model.basic_RVs]), sources)
-    observations = [
-        replace(o, reading=reading._replace(eta=eta))
-        for o, reading, eta in zip(block.observations, readings, etas, strict=True)
-    ]
-    return replace(block, observations=tuple(observations))
-
-
-def _vector_sources(
-    model: pm.Model, block: LatentBlock, shapes: Sequence[tuple[int, ...]], point: Point
-) -> list[ScaledSource]:
-    """Where each vector is read: with a covariance behind a number that multiplies all of it, if there is one."""
-    etas, variables = _etas(block), [latent.variable for latent in block.latents]
-    found = []
-    for latent, shape in zip(block.latents, shapes, strict=True):
-        plain = ScaledSource(latent.source)
-        # Coefficients are their own sources; and rows have one covariance, which no number of each may multiply.
-        if latent.form == "independent" or latent.variable.ndim != 1:
-            found.append(plain)
-            continue
-        scaled = scaled_source(latent.source, etas, variables, lambda factor: is_never_zero(model, factor))
-        found.append(scaled if scaled.is_scaled and _fits(model, latent, scaled, shape, point) else plain)
-    return found
-
-
-def _fits(
-    model: pm.Model, latent: LatentVariable, scaled: ScaledSource, shape: tuple[int, ...], point: Point
-) -> bool:
-    """Whether a multiplier has a number for each value of a vector, or one for all, and is not 0 at a point."""
-    (scale,) = Evaluator(model, [scaled.scale])(point)
-    if np.broadcast_shapes(scale.shape, shape) != shape or (latent.root == "kronecker" and scale.size != 1):
-        return False
-    return bool(np.isfinite(scale).all() and scale.all())
-
-
-def _with_coefficients(
-    model: pm.Model, block: LatentBlock, vectors: Sequence[ScaledSource], shapes: Sequence[tuple[int, ...]],
-    point: Point,
-) -> list[ScaledSource]:  # fmt: skip
-    """Where each vector is read; coefficients too behind the scale that multiplies them."""
-    etas, variables = _etas(block), [latent.variable for latent in block.latents]
-    found = []
-    for latent, vector, shape in zip(block.latents, vectors, shapes, strict=True):
-        if latent.form != "independent":
-            found.append(vector)
-            continue
-        scaled = scaled_source(latent.variable, etas, variables)
-        # A product with more values than the variable is no scale of it.
-        same = np.shape(Evaluator(model, [scaled.node])(point)[0]) == shape
-        found.append(scaled if same else vector)
-    return found
-
-
-def _etas(block: LatentBlock) -> list[TensorVariable]:
-    """The predictors."""
-    return [o.reading.eta for o in block.observations if o.reading is not None]
 
 
 def _terms(

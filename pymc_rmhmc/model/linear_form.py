@@ -22,6 +22,8 @@ __all__ = ["LinearForm", "NotLinear", "SourceMap", "is_affine", "read_linear_for
 
 type Array = NDArray[np.float64]
 type Predictor = Callable[[Sequence[Array]], Array]
+# From the values of every source, (c, size) each, to η, (c, n): the predictor of c sources at once.
+type Batched = Callable[[Sequence[Array]], Array]
 
 # A predictor is evaluated in double precision: an affine map reproduces itself to a few units in the last
 # place of the largest number involved, and a curved one misses by much more at one of these sizes. What is known
@@ -30,6 +32,8 @@ RELATIVE_TOLERANCE = 1e-8
 SIZES = (1.0, 50.0, 2500.0)
 # Units in the last place, of the numbers that go into it, by which what reads one value may miss it.
 UNITS = 64.0
+# From so many latent values on the columns of a matrix are evaluated together, in batches of so many numbers.
+MANY, BATCH = 256, 2**22
 
 
 class NotLinear(Exception):  # noqa: N818 - it is caught, and turned into the error that the user reads
@@ -47,7 +51,7 @@ class SourceMap:
     scale : (n,) array or None
         What the value is multiplied by; 0 where none is read. None with `index` None.
     matrix : (n, k) array or None
-        The whole map, where it is not such a reading.
+        The whole map, where it is not such a reading; None also where nobody has asked for it.
     """
 
     index: NDArray[np.int64] | None
@@ -90,6 +94,11 @@ class LinearForm:
     offset: Array
     maps: tuple[SourceMap, ...]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the matrices were read as well."""
+        return all(m.index is not None or m.matrix is not None for m in self.maps)
+
     def apply(self, sources: Sequence[Array]) -> Array:
         """η for given sources."""
         return self.offset + sum(m.apply(np.ravel(s)) for m, s in zip(self.maps, sources, strict=True))
@@ -118,7 +127,9 @@ def is_affine(predictor: Predictor, shapes: Sequence[tuple[int, ...]]) -> bool:
     return True
 
 
-def read_linear_form(predictor: Predictor, shapes: Sequence[tuple[int, ...]]) -> LinearForm:
+def read_linear_form(
+    predictor: Predictor, shapes: Sequence[tuple[int, ...]], batched: Batched | None = None, *, matrices: bool = True
+) -> LinearForm:
     """Find the linear form of a predictor.
 
     Parameters
@@ -127,6 +138,11 @@ def read_linear_form(predictor: Predictor, shapes: Sequence[tuple[int, ...]]) ->
         From the sources' values, arrays of the given shapes, to η.
     shapes : sequence of tuple of int
         Of the sources.
+    batched : callable, optional
+        The predictor of many values of the sources at once.
+    matrices : bool
+        Without them, maps that are no readings of single values are left out, and the form is not tried at random
+        points: only for what is affine by its graph.
 
     Raises
     ------
@@ -150,10 +166,29 @@ def read_linear_form(predictor: Predictor, shapes: Sequence[tuple[int, ...]]) ->
             f"where the latent values are 0 it is not finite for {np.count_nonzero(lost)} observations, the first at "
             f"position {int(np.argmax(lost))}"
         )
+    def matrix(which: int) -> Array | None:
+        size = int(np.prod(shapes[which]))
+        if not matrices:
+            return None
+        if batched is None or size < MANY:
+            return np.column_stack([part(which, unit) for unit in np.eye(size)])
+        return _by_batches(batched, which, [int(np.prod(shape)) for shape in shapes], offset)
+
     maps = tuple(
-        _read_map(partial(part, s), int(np.prod(shape)), rng, offset) for s, shape in enumerate(shapes)
+        _read_map(partial(part, s), partial(matrix, s), int(np.prod(shape)), rng, offset)
+        for s, shape in enumerate(shapes)
     )
     form = LinearForm(offset, maps)
+    if form.is_whole:
+        _check_form(form, predictor, shapes, rng)
+    return form
+
+
+def _check_form(
+    form: LinearForm, predictor: Predictor, shapes: Sequence[tuple[int, ...]], rng: np.random.Generator
+) -> None:
+    """See that a predictor has a form at random points of very different sizes; `NotLinear` if it has not."""
+    zeros = [np.zeros(shape) for shape in shapes]
     # One source at a time, too: beside large numbers of another it would not be seen how it enters.
     alone = [[s] for s in range(len(shapes))] if len(shapes) > 1 else []
     for size, moved in itertools.product(SIZES, [*alone, range(len(shapes))]):
@@ -164,12 +199,12 @@ def read_linear_form(predictor: Predictor, shapes: Sequence[tuple[int, ...]]) ->
         missed = np.abs(np.ravel(predictor(sources)) - form.apply(sources))
         if not (missed <= RELATIVE_TOLERANCE * (size + form.magnitude(sources))).all():
             raise NotLinear
-    return form
 
 
 def _read_map(
-    part: Callable[[Array], Array], size: int, rng: np.random.Generator, offset: Array
-) -> SourceMap:
+    part: Callable[[Array], Array], matrix: Callable[[], Array | None], size: int, rng: np.random.Generator,
+    offset: Array,
+) -> SourceMap:  # fmt: skip
     """One source's map: as a reading of single values if it is one, else as a matrix.
 
     Each observation is held to its own rounding: one that reads a covariate of a billion reads others as well.
@@ -184,16 +219,26 @@ def _read_map(
     ratio = np.divide(ramp, scale, out=np.zeros_like(ramp), where=reads)
     index = np.where(reads, np.rint(ratio) - 1.0, -1.0)
     if not np.isfinite(index).all() or (index >= size).any() or (index < -1).any():
-        return SourceMap(None, None, _matrix(part, size))
+        return SourceMap(None, None, matrix())
     found = SourceMap(index.astype(np.int64), scale, None)
     probe: Array = rng.standard_normal(size)
     for values, given in ((ramp_values, ramp), (probe, part(probe))):
         bound = rounding * (found.magnitude(values) + found.magnitude(np.ones(size)) + np.abs(offset))
         if not (np.abs(given - found.apply(values)) <= bound).all():
-            return SourceMap(None, None, _matrix(part, size))
+            return SourceMap(None, None, matrix())
     return found
 
 
-def _matrix(part: Callable[[Array], Array], size: int) -> Array:
-    """The map as a matrix, one column from each unit vector."""
-    return np.column_stack([part(unit.astype(np.float64)) for unit in np.eye(size)])
+def _by_batches(batched: Batched, which: int, sizes: Sequence[int], offset: Array) -> Array:
+    """One source's map as a matrix, many columns at a time: what else a predictor evaluates it evaluates once a batch.
+
+    A basis of functions is evaluated with every column if these are asked for one by one.
+    """
+    size, matrix = sizes[which], np.empty((offset.size, sizes[which]))
+    step = max(1, BATCH // (offset.size + sum(sizes)))
+    for start in range(0, size, step):
+        held = range(start, min(start + step, size))
+        values = [np.zeros((len(held), each)) for each in sizes]
+        values[which][np.arange(len(held)), held] = 1.0
+        matrix[:, start : held.stop] = (batched(values) - offset).T
+    return matrix

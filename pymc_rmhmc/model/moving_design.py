@@ -41,7 +41,7 @@ from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.observation import Observation
 from pymc_rmhmc.model.observations import predictor_of
 
-__all__ = ["MovingDesign"]
+__all__ = ["MovingDesign", "why_not_moving"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -80,23 +80,14 @@ class MovingDesign:
         Of A, (n, k).
     directions : TensorVariable
         What η gains along each direction, an expression of θ, (c, n).
-    reason : str
-        Why A cannot be taken as a function of θ; empty if it can.
     """
-
-    directions: TensorVariable
 
     def __init__(
         self, model: pm.Model, observations: Sequence[Observation], nodes: Sequence[TensorVariable], shapes: Shapes,
         positions: Sequence[NDArray[np.int64]], theta: Hyperparameters, point: Point,
     ) -> None:  # fmt: skip
-        holders = {node: node.type() for node in nodes}
-        moving = [value for value in model.value_vars if value.name in theta.names]
-        predictors = [predictor_of(model, o, holders) for o in observations]
-        patterns = [_Pattern(model, predictor, list(holders.values()), moving) for predictor in predictors]
-        self.reason = next((p.reason for p in patterns if p.reason), "")
-        if self.reason:
-            return
+        predictors, holders, moving = _predictors(model, observations, nodes, theta)
+        patterns = [_Pattern(model, predictor, holders, moving) for predictor in predictors]
         self._patterns, self._shapes, self._positions = patterns, list(shapes), list(positions)
         self.shared = [s for p in patterns for s in p.shared]
         where = self._where(point)
@@ -196,6 +187,24 @@ class MovingDesign:
             )
 
 
+def why_not_moving(
+    model: pm.Model, observations: Sequence[Observation], nodes: Sequence[TensorVariable], theta: Hyperparameters
+) -> str:
+    """What stands between θ and A that has no derivative, as words; empty if nothing does. See `MovingDesign`."""
+    predictors, holders, moving = _predictors(model, observations, nodes, theta)
+    has_whole = any(_factors(predictor, holders, moving)[1] for predictor in predictors)
+    return "an index, a comparison or a whole number" if has_whole else ""
+
+
+def _predictors(
+    model: pm.Model, observations: Sequence[Observation], nodes: Sequence[TensorVariable], theta: Hyperparameters
+) -> tuple[list[TensorVariable], list[TensorVariable], list[TensorVariable]]:
+    """Predictors as graphs of value variables and of holders for what they read, the holders, and what moves A."""
+    holders = {node: node.type() for node in nodes}
+    moving = [value for value in model.value_vars if value.name in theta.names]
+    return [predictor_of(model, o, holders) for o in observations], list(holders.values()), moving
+
+
 class _Pattern:
     """Where the linear part of one predictor may be other than 0.
 
@@ -216,8 +225,7 @@ class _Pattern:
         moving: Sequence[TensorVariable],
     ) -> None:  # fmt: skip
         self.predictor, self.holders = predictor, list(holders)
-        factors, has_whole, self._is_full = _factors(predictor, holders, moving)
-        self.reason = "an index, a comparison or a whole number" if has_whole else ""
+        factors, _, self._is_full = _factors(predictor, holders, moving)
         stand_ins = [f.type() for f in factors]
         (free,) = clone_replace([predictor], dict(zip(factors, stand_ins, strict=True)))
         graphs = [free, *factors]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from pymc_rmhmc.errors import ConfigurationError, DataError, UnsupportedModelErr
 from pymc_rmhmc.model.affine import is_linear
 from pymc_rmhmc.model.dependence import linear_inputs
 from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there, points_elsewhere
-from pymc_rmhmc.model.graphs import Evaluator, substitute
+from pymc_rmhmc.model.graphs import BatchEvaluator, Evaluator, substitute
 from pymc_rmhmc.model.likelihoods import LikelihoodKernel, ParameterFault, places
 from pymc_rmhmc.model.linear_form import LinearForm, NotLinear, SourceMap, is_affine, read_linear_form
 from pymc_rmhmc.model.observation import Observation, curve_in_words
@@ -54,6 +55,7 @@ class AffineReader:
         self.name = str(observation.variable.name)
         self._holders = {source: _placeholder(source) for source in sources}
         self._predictor = Evaluator(model, [predictor_of_data(observation)], self._holders)
+        self._batched = BatchEvaluator(self._predictor, len(self._holders))
         valued = predictor_of(model, observation, self._holders)
         self.linear_inputs = linear_inputs(model, valued, list(self._holders.values()))
         self.shared = list(self._predictor.shared)
@@ -66,11 +68,12 @@ class AffineReader:
         self._form: LinearForm | None = None
         self._seen: list[Any] = [None] * len(self.linear_inputs.shared)
 
-    def form(self, point: Point, shapes: Shapes) -> LinearForm:
+    def form(self, point: Point, shapes: Shapes, *, matrices: bool = False) -> LinearForm:
         """The predictor's linear form at a point.
 
         The linear part rarely changes with the point: it is kept as long as it still gives the predictor's
-        value at a probe, and found anew otherwise.
+        value at a probe, and found anew otherwise. Matrices of many columns are slow to read: unless they are asked
+        for they may be left out where the graph says that the predictor is affine.
 
         Raises
         ------
@@ -87,7 +90,11 @@ class AffineReader:
         try:
             if self._form is None:
                 self._check_elsewhere(point, shapes)
-            self._form = self._same_form(predictor, shapes) or read_linear_form(predictor, shapes)
+            known = self._same_form(predictor, shapes)
+            if known is None or (matrices and not known.is_whole):
+                batched = partial(self._batched, point, shapes) if self._is_affine else None
+                known = read_linear_form(predictor, shapes, batched, matrices=matrices or not self._is_affine)
+            self._form = known
         except NotLinear:
             raise UnsupportedModelError(self._why_not_linear) from None
         except DataError as error:
@@ -125,6 +132,8 @@ class AffineReader:
         moved = LinearForm(offset, self._form.maps)
         if not self.linear_inputs.values:
             return moved
+        if not moved.is_whole:
+            return None
         rng = np.random.default_rng(1)
         probe = [rng.standard_normal(shape) for shape in shapes]
         missed = np.abs(np.ravel(predictor(probe)) - moved.apply(probe))

@@ -17,13 +17,13 @@ from pymc_rmhmc.model.choice import BY_ANOTHER
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.graphs import Evaluator
 from pymc_rmhmc.model.hyperparameters import hyperparameters_of
-from pymc_rmhmc.model.joint import NO_HYPERPARAMETERS, JointModel, read_joint
+from pymc_rmhmc.model.joint import NO_HYPERPARAMETERS, JointModel, JointPlan, plan_joint, read_joint
 from pymc_rmhmc.model.linear_normals import linear_normals
 from pymc_rmhmc.model.priors import LATENT, gaussian_candidates, read_latent
 from pymc_rmhmc.model.refusals import ALL_PREDICTORS, Predictors, in_short, said_once
 from pymc_rmhmc.model.structure import ModelStructure, read_structure, resolve_variables
 
-__all__ = ["crowd_of_hyperparameters", "read_together", "with_predictors_or_without"]
+__all__ = ["crowd_of_hyperparameters", "plan_together", "read_together", "with_predictors_or_without"]
 
 type Point = dict[str, np.ndarray]
 
@@ -64,7 +64,7 @@ def read_together(
         As `read_structure`.
     """
     if vars is None:
-        return _with_advice(*_read_all(model, point, predictors))
+        return _with_advice(*_read_all(model, point, predictors, read_joint))
     return _with_advice(*_read_named(model, vars, point))
 
 
@@ -100,7 +100,16 @@ def with_predictors_or_without[T](read: Callable[[Predictors], T]) -> T:
         return read(Predictors(str(error)))
 
 
-def _read_all(model: pm.Model, point: Point, predictors: Predictors) -> tuple[ModelStructure, JointModel | str]:
+def plan_together(
+    model: pm.Model, point: Point, *, predictors: Predictors = ALL_PREDICTORS
+) -> tuple[ModelStructure, JointPlan | str]:
+    """What `read_together` of a whole model comes to, with no function built; but for derivatives, see `plan_joint`."""
+    return _with_advice(*_read_all(model, point, predictors, plan_joint))
+
+
+def _read_all[T](
+    model: pm.Model, point: Point, predictors: Predictors, read: Callable[[ModelStructure, Point], T | str]
+) -> tuple[ModelStructure, T | str]:
     """Everything that can be sampled, with vectors of coefficients among the latents wherever they can be.
 
     As hyperparameters they would have a dimension of θ each; and a scale, if they have one, would be a funnel.
@@ -108,10 +117,10 @@ def _read_all(model: pm.Model, point: Point, predictors: Predictors) -> tuple[Mo
     structure = read_structure(model, predictors=predictors)
     wider = _with_coefficients(structure, point, predictors)
     if wider is not None:
-        joint = read_joint(wider, point)
-        if isinstance(joint, JointModel) or joint == NO_HYPERPARAMETERS:
+        joint = read(wider, point)
+        if not isinstance(joint, str) or joint == NO_HYPERPARAMETERS:
             return wider, joint
-    return structure, read_joint(structure, point)
+    return structure, read(structure, point)
 
 
 def _with_coefficients(structure: ModelStructure, point: Point, predictors: Predictors) -> ModelStructure | None:
@@ -139,9 +148,7 @@ def _with_coefficients(structure: ModelStructure, point: Point, predictors: Pred
     return replace(wider, reasons=reasons, advice=structure.advice)
 
 
-def _with_advice(
-    structure: ModelStructure, joint: JointModel | str
-) -> tuple[ModelStructure, JointModel | str]:
+def _with_advice[T](structure: ModelStructure, joint: T | str) -> tuple[ModelStructure, T | str]:
     """What was read, with what could be written in another form for them to be sampled together."""
     model, latents = structure.model, [latent for block in structure.blocks for latent in block.latents]
     sampled = structure.variables
@@ -168,7 +175,7 @@ def _by_turns(structure: ModelStructure) -> dict[str, str]:
     return dict.fromkeys((str(latent.variable.name) for latent in others), one_step_each(owned))
 
 
-def crowd_of_hyperparameters(structure: ModelStructure, joint: JointModel | str) -> str:
+def crowd_of_hyperparameters(structure: ModelStructure, joint: JointModel | JointPlan | str) -> str:
     """A warning of more Gaussian hyperparameters than `MOST_GAUSSIAN`, with what to do; empty if there are fewer."""
     if isinstance(joint, str):
         return ""

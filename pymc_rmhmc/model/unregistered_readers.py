@@ -23,7 +23,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.errors import DataError, UnsupportedLikelihoodError, UnsupportedModelError
 from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there, points_elsewhere
 from pymc_rmhmc.model.graphs import PYTHON_MODE, Evaluator, shared_inputs, substitute
-from pymc_rmhmc.model.likelihoods import FallbackKernel, has_diagonal_hessian
+from pymc_rmhmc.model.likelihoods import FallbackKernel, SlopeByNumPy, has_diagonal_hessian
 from pymc_rmhmc.model.linear_form import LinearForm, SourceMap
 from pymc_rmhmc.model.observation import Observation, distribution_of
 from pymc_rmhmc.model.observations import AffineReader, Array, Point, Shapes, SiteOf, first_line
@@ -69,6 +69,7 @@ class GraphLikelihood:
         held_data = {s: s.type(name=s.name) for s in self.shared}
         log_density, data = clone_replace([log_density, data], held_data)
         self.kernel = FallbackKernel(flat, (*values, *held_data.values()), log_density)
+        self._slope = SlopeByNumPy(flat, (*values, *held_data.values()), log_density)
         self._by_observation = pytensor.function(
             [flat, *values, *held_data.values()], [log_density, data], mode=PYTHON_MODE, on_unused_input="ignore"
         )
@@ -112,7 +113,7 @@ class GraphLikelihood:
     def _check_diagonal(self, point: Point, data: tuple[Any, ...]) -> None:
         """Every observation may depend on one latent value, and must have a slope there."""
         size, arguments = self.size, self._arguments(point, data)
-        slope = self.kernel.gradient(0.5 * np.random.default_rng(1).standard_normal(size), arguments)[1]
+        slope = self._slope(0.5 * np.random.default_rng(1).standard_normal(size), arguments)
         lost = np.count_nonzero(np.isnan(slope))
         if lost:
             raise UnsupportedLikelihoodError(
@@ -127,7 +128,7 @@ class GraphLikelihood:
 
     def _is_diagonal(self, arguments: tuple[Array, ...]) -> bool:
         return has_diagonal_hessian(
-            lambda eta: self.kernel.gradient(eta, arguments)[1], np.zeros(self.size), np.random.default_rng(0)
+            lambda eta: self._slope(eta, arguments), np.zeros(self.size), np.random.default_rng(0)
         )
 
     def _is_diagonal_elsewhere(self, point: Point, data: tuple[Any, ...]) -> bool:
@@ -187,7 +188,7 @@ class UnregisteredReader:
         own = model.rvs_to_values.get(source)
         self._own_value = None if own is None else str(own.name)
 
-    def form(self, point: Point, shapes: Shapes) -> LinearForm:
+    def form(self, point: Point, shapes: Shapes, *, matrices: bool = False) -> LinearForm:
         """Every latent value is a site of its own."""
         size = int(np.prod(shapes[self._source]))
         maps = tuple(

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import code
+
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from pytensor.link.c.op import COp
+from pytensor.link.numba import NumbaLinker
 
 from pymc_rmhmc import RMHMC, describe
+from pymc_rmhmc.model import joint, linear_form, read_joint, read_structure
+from pymc_rmhmc.model.graphs import BatchEvaluator, Evaluator
 
 N = 8
 X = np.linspace(0.0, 1.0, N)[:, None]
@@ -21,8 +30,8 @@ def test_blocks_priors_likelihoods_and_what_is_left(capsys):
         pm.Poisson("y", mu=pm.math.exp(f), observed=np.arange(N))
         pm.StudentT("z", nu=4, mu=g + count, sigma=1.0, observed=np.zeros(N))
         description = describe(model)
-    printed = capsys.readouterr().out
-    assert printed.strip() == str(description).strip() == repr(description).strip()
+    assert capsys.readouterr().out == ""
+    printed = str(description)
     by_name = {block.name: block for block in description.blocks}
     assert by_name["f"].n_latent == by_name["f"].n_sites == N
     assert "whitened" in by_name["f"].prior
@@ -36,8 +45,182 @@ def test_blocks_priors_likelihoods_and_what_is_left(capsys):
     assert description.alone == ""
     assert description.left_over == {"k": "Metropolis"}
     assert set(description.reasons) == {"k"}
-    for word in ("Sampled by RMHMC", "Left to other steps", "Metropolis", "constant sites", "in one chain: ls."):
-        assert word in printed
+    for line in (
+        "- f: 8 values, whitened Gaussian process, read by y: poisson (log link); depends on ls.",
+        "in one chain: ls.",
+        "- k (Metropolis): a Poisson is not a latent Gaussian variable.",
+    ):
+        assert line in printed
+
+
+def test_it_is_shown_once_wherever_it_is_shown(capsys):
+    """By `print` in a script, by its repr in an interpreter, by a table in a notebook; and never by itself."""
+    with pm.Model() as model:
+        _nothing_free()
+    print(describe(model))  # noqa: T201 - as a script does
+    printed = capsys.readouterr().out
+    assert printed.count("Sampled by RMHMC") == 1
+    code.InteractiveInterpreter({"describe": describe, "model": model}).runsource("describe(model)")
+    assert capsys.readouterr().out == printed
+    code.InteractiveInterpreter({"describe": describe, "model": model}).runsource("found = describe(model)")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_notebook_gets_a_table_with_its_names_escaped():
+    with pm.Model() as model:
+        f = pm.MvNormal("f<1>", np.zeros(N), cov=np.eye(N))
+        pm.Poisson("y", mu=pm.math.exp(f * pm.Bernoulli("on", 0.5)), observed=np.arange(N))
+    shown = describe(model)._repr_html_()
+    assert shown.count("<table>") == shown.count("</table>") == 2
+    assert "f&lt;1&gt;" in shown
+    assert "<1>" not in shown
+    for word in ("poisson (log link)", "hessian, fisher", "BinaryGibbsMetropolis", "sampled alone"):
+        assert word in shown
+
+
+def _pairs(together):
+    """Ten pairs of latent vectors: summed in a predictor, or one as the mean and the other as the log noise."""
+    for i in range(10):
+        scales = [pm.HalfNormal(f"{name}_scale_{i}") for name in "fg"]
+        f, g = (pm.MvNormal(f"{n}_{i}", np.zeros(3), cov=s * np.eye(3)) for n, s in zip("fg", scales, strict=True))
+        if together:
+            pm.Poisson(f"y_{i}", mu=pm.math.exp(f + g), observed=[0, 1, 2])
+        else:
+            pm.Normal(f"y_{i}", f, pm.math.exp(g), observed=[0.0, 1.0, 2.0])
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_what_differs_in_names_alone_is_one_line(together):
+    with pm.Model() as model:
+        _pairs(together)
+    description = describe(model)
+    text = str(description)
+    assert len(description.blocks) == 10
+    assert len(text.splitlines()) <= 30
+    assert "(10 blocks)" in text
+    assert description._repr_html_().count("<tr>") <= 6
+    if not together:  # each is left for a reason that names another observed variable
+        assert "g_0, g_1, g_2, g_3, ..., g_9 (10 variables, NUTS): it enters y_0" in _one_line(description)
+
+
+def test_rows_of_one_variable_are_one_line():
+    with pm.Model() as model:
+        pm.Poisson("y", mu=pm.math.exp(_gp("f", n_outputs=40)), observed=np.ones((40, N), dtype=int))
+    description = describe(model)
+    assert len(description.blocks) == 40
+    assert "- f[0], f[1], f[2], f[3], ..., f[39] (40 blocks): 8 values each," in str(description)
+    assert len(str(description).splitlines()) <= 6
+
+
+def test_what_differs_in_more_than_names_is_not_one_line():
+    with pm.Model() as model:
+        for i, size in enumerate((3, 3, 4)):
+            f = pm.MvNormal(f"f_{i}", np.zeros(size), cov=np.eye(size))
+            pm.Poisson(f"y_{i}", mu=pm.math.exp(f), observed=np.arange(size))
+    lines = [line for line in str(describe(model)).splitlines() if line.startswith("- ")]
+    assert len(lines) == 2
+    assert lines[0].startswith("- f_0, f_1 (2 blocks): 3 values each,")
+
+
+def _ordinal():
+    cuts = pm.Normal("cuts", [-1.0, 1.0], 1.0, transform=pm.distributions.transforms.ordered, initval=[-1.0, 1.0])
+    pm.OrderedLogistic("y", eta=pm.HalfNormal("eta") * _gp("f"), cutpoints=cuts, observed=np.arange(N) % 3)
+
+
+def _truncated():
+    pm.Truncated("y", pm.Normal.dist(_gp("f"), pm.HalfNormal("sd")), lower=0.0, observed=np.linspace(0.1, 2.0, N))
+
+
+def _softmax():
+    pm.Categorical("y", p=pm.math.softmax(_gp("f", n_outputs=3), axis=0).T, observed=np.arange(N) % 3)
+
+
+def _basis():
+    gp = pm.gp.HSGP(m=[17, 17], c=1.5, cov_func=pm.gp.cov.Matern52(2, ls=pm.LogNormal("ls", -1.0, 0.3)))
+    f = gp.prior("f", X=np.column_stack([X[:, 0], X[::-1, 0] ** 2]))
+    pm.Poisson("y", mu=pm.math.exp(f), observed=np.arange(N))
+
+
+def _factorised():
+    u, v = pm.Normal("u", shape=(20, 2)), pm.Normal("v", shape=(15, 2))
+    pm.Normal("y", u @ v.T, pm.HalfNormal("sd"), observed=np.ones((20, 15)))
+
+
+@pytest.mark.parametrize("build", [_ordinal, _truncated, _softmax, _basis, _factorised])
+def test_nothing_is_compiled_and_no_matrix_is_evaluated(build, monkeypatch):
+    with pm.Model() as model:
+        build()
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("compiled")
+
+    largest, calls = [0], [0]
+
+    def counted(self, *args, call=Evaluator.__call__):
+        found = call(self, *args)
+        largest[0], calls[0] = max(largest[0], *(np.size(value) for value in found)), calls[0] + 1
+        return found
+
+    monkeypatch.setattr(COp, "make_c_thunk", refuse)
+    monkeypatch.setattr(NumbaLinker, "make_all", refuse)
+    monkeypatch.setattr(BatchEvaluator, "__call__", refuse)
+    monkeypatch.setattr(joint, "MovingDesign", refuse)
+    monkeypatch.setattr(Evaluator, "__call__", counted)
+    describe(model)
+    # A prior's matrix or a predictor's would be of the square of what there is most of, the latent values.
+    sizes = [np.size(value) for value in model.initial_point().values()]
+    n_observed = sum(np.size(model.rvs_to_values[y].data) for y in model.observed_RVs)
+    assert largest[0] <= max(*sizes, n_observed) + 1
+    assert calls[0] < 50
+
+
+class _NoDerivative(Op):
+    """The identity, which PyTensor cannot differentiate."""
+
+    __props__ = ()
+
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = inputs[0].copy()
+
+
+def test_a_missing_derivative_is_told_as_the_step_finds_it():
+    with pm.Model() as model:
+        scale = _NoDerivative()(pt.as_tensor(pm.HalfNormal("scale")))
+        f = pm.MvNormal("f", np.zeros(N), cov=scale * np.eye(N))
+        pm.Poisson("y", mu=pm.math.exp(f), observed=np.arange(N))
+    description = describe(model)
+    assert description.hyperparameters == ()
+    assert "PyTensor cannot differentiate the model by its hyperparameters" in description.alone
+    assert description.alone == read_joint(read_structure(model), model.initial_point())
+
+
+def test_columns_that_are_read_together_are_those_that_are_read_one_by_one(monkeypatch):
+    design = np.random.default_rng(0).standard_normal((5, 6))
+
+    def read():
+        with pm.Model() as model:
+            a, b = pm.Normal("a", shape=6), pm.Normal("b", shape=(2, 3))
+            eta = 0.3 + design @ a + pt.dot(design[:, :2], b).sum(axis=1) + b[1, 2]
+            pm.Poisson("y", mu=pm.math.exp(eta), observed=np.arange(5))
+        return model
+
+    def matrix():
+        model = read()
+        block = joint.read_joint(read_structure(model, ["a", "b"]), model.initial_point())
+        assert block == joint.NO_HYPERPARAMETERS
+        from pymc_rmhmc.model import compile_model
+
+        (found,) = compile_model(read_structure(model, ["a", "b"])).blocks
+        return np.hstack([c.predictor for c in found.prior(model.initial_point()).components])
+
+    alone = matrix()
+    monkeypatch.setattr(linear_form, "MANY", 1)
+    monkeypatch.setattr(linear_form, "BATCH", 40)
+    np.testing.assert_allclose(matrix(), alone, rtol=1e-14, atol=1e-14)
+    assert alone.shape == (5, 12)
 
 
 def _gp(name, **options):
@@ -120,14 +303,14 @@ def test_rows_of_one_variable_are_described_one_by_one():
     assert describe(model).blocks[0].likelihoods == ("y: bernoulli (logit link)",)
 
 
-def test_a_model_without_latent_gaussian_blocks_says_why(capsys):
+def test_a_model_without_latent_gaussian_blocks_says_why():
     with pm.Model():
         mu = pm.Normal("mu")
         pm.Normal("y", mu**2, 1.0, observed=[1.0, 2.0])
         description = describe()
     assert description.blocks == ()
     assert description.hyperparameters == ()
-    assert "No latent Gaussian block" in capsys.readouterr().out
+    assert "no latent Gaussian block" in str(description)
     assert description.left_over == {"mu": "NUTS"}
     assert description.reasons == {"mu": "the predictor of y is not linear in it (`pow`)"}
 

@@ -12,6 +12,9 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.scalar.math import Log1mexp, Softplus, TriGamma
+from pytensor.tensor.elemwise import Elemwise
+from scipy.special import polygamma
 
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.model.likelihoods import (
@@ -20,6 +23,7 @@ from pymc_rmhmc.model.likelihoods import (
     LikelihoodKernel,
     LikelihoodTerms,
     Reading,
+    SlopeByNumPy,
     has_diagonal_hessian,
     lookup,
     read_likelihood,
@@ -461,6 +465,35 @@ def student_kernel():
     """A density with no registered closed form: a StudentT written by hand."""
     eta, y, nu = pt.dvectors("eta", "y", "nu")
     return FallbackKernel(eta, (y, nu), -0.5 * (nu + 1) * pt.log1p((y - eta) ** 2 / nu))
+
+
+@pytest.mark.parametrize(
+    ("density", "slope"),
+    [
+        (lambda x: pt.log(pt.sigmoid(x)), lambda x: 1.0 / (1.0 + np.exp(x))),
+        (lambda x: pt.softplus(x) ** 2, lambda x: 2.0 * np.logaddexp(0.0, x) / (1.0 + np.exp(-x))),
+        (lambda x: pt.log1mexp(-pt.exp(x)), lambda x: np.exp(x) / np.expm1(np.exp(x))),
+        (lambda x: pt.digamma(pt.exp(x)), lambda x: np.exp(x) * polygamma(1, np.exp(x))),
+    ],
+    ids=["sigmoid", "softplus", "log1mexp", "digamma"],
+)
+def test_slopes_by_numpy_are_exact_in_the_tails(density, slope):
+    """As compiled code has them; and by functions of whole arrays, of which PyTensor has none for these."""
+    x, eta = np.array([-30.0, -4.0, -0.3, 0.0, 0.2, 1.5, 4.0]), pt.dvector("eta")
+    by_numpy = SlopeByNumPy(eta, (), density(eta))
+    np.testing.assert_allclose(by_numpy(x, ()), slope(x), rtol=1e-9)
+    held = [node.op.scalar_op for node in by_numpy._function.maker.fgraph.toposort() if isinstance(node.op, Elemwise)]
+    assert held
+    assert not any(isinstance(function, (Softplus, Log1mexp, TriGamma)) for function in held)
+    np.testing.assert_array_equal(cloudpickle.loads(cloudpickle.dumps(by_numpy))(x, ()), by_numpy(x, ()))
+
+
+def test_a_slope_by_numpy_is_not_finite_where_a_parameter_is_out_of_its_range():
+    """As in compiled code, and no exception."""
+    eta, sigma = pt.dvector("eta"), pt.dscalar("sigma")
+    by_numpy = SlopeByNumPy(eta, (sigma,), pm.logp(pm.Normal.dist(eta, sigma), 1.0))
+    np.testing.assert_allclose(by_numpy(np.zeros(2), (np.array(2.0),)), 0.25)
+    by_numpy(np.zeros(2), (np.array(-2.0),))
 
 
 def test_fallback_derivatives_and_softabs_match_mpmath():

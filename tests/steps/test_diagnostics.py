@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import arviz as az
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 
 from pymc_rmhmc import RMHMC, compare, plot_compare, summarize_failures
 from pymc_rmhmc.diagnostics.failures import ADVICE, failure_advice
 from pymc_rmhmc.diagnostics.statistics import statistic
+from pymc_rmhmc.diagnostics.table import shown
 from pymc_rmhmc.errors import ConfigurationError, DataError, Failure
 from pymc_rmhmc.steps.statistics import FailureCount
 from tests.steps.conftest import draw, poisson_model
@@ -61,6 +65,126 @@ def test_chains_one_after_another_add_up():
     idata = made_up()
     idata["sample_stats"]["perf_counter_start"].values[1] += 100.0
     assert compare({"x": idata}).loc["x", "seconds (sampling)"] == pytest.approx(8.0)
+
+
+def compiled(total, within, *, starts=(0.0, 0.0), tuned=None, whole=5.0, slow_first=0.0):
+    """A result of chains of 4 s of draws each, with what each compiled: until its last draw, and in the chain."""
+    shape = (len(starts), 400)
+    lengths = np.full(shape, 0.01)
+    lengths[:, 0] += slow_first
+    start = np.array(starts)[:, None] + np.cumsum(lengths, axis=1) - lengths
+    in_chain = np.broadcast_to(np.array(within)[..., None], shape) if np.ndim(within) < 2 else np.array(within)
+    base = np.array(total)[:, None] - in_chain[:, -1:]
+    stats = {
+        "perf_counter_start": start, "perf_counter_diff": lengths,
+        "compile_seconds": base + in_chain, "compile_seconds_in_chain": in_chain,
+    }  # fmt: skip
+    result = made_up(shape=shape, stats=stats, sampling_time=whole)
+    if tuned is not None:
+        result["warmup_sample_stats"] = az.from_dict(
+            {"sample_stats": {"compile_seconds_in_chain": np.broadcast_to(np.array(tuned)[:, None], (2, 50))}}
+        )["sample_stats"]
+    return result
+
+
+SECONDS = ["seconds", "seconds (sampling)", "seconds (compiling)"]
+
+
+def seconds(result):
+    frame = compare({"x": result})
+    assert frame.loc["x", "ESS/s"] == pytest.approx(
+        min(frame.loc["x", "ESS bulk min"], frame.loc["x", "ESS tail min"]) / frame.loc["x", "seconds"]
+    )
+    return frame.loc["x", SECONDS].tolist()
+
+
+def test_compiling_before_the_chains_counts_once_and_is_no_part_of_their_seconds():
+    assert seconds(compiled([20.0, 20.0], [0.0, 0.0])) == pytest.approx([5.0, 4.0, 20.0])
+
+
+def test_compiling_in_chains_side_by_side_counts_once():
+    """Both compile 3 s in tuning, which PyMC's clock has in its 8 s; their draws take 4 s each."""
+    assert seconds(compiled([23.0, 23.0], [3.0, 3.0], whole=8.0)) == pytest.approx([5.0, 4.0, 23.0])
+    # One compiled 1 s, and its draws began 2 s before the other's.
+    result = compiled([23.0, 21.0], [3.0, 1.0], starts=(4.0, 2.0), whole=8.0)
+    assert seconds(result) == pytest.approx([5.0, 4.0, 23.0])
+
+
+def test_compiling_in_chains_one_after_another_adds_up():
+    """The second finds compiled what the first has, and compiles a little more: 20 s before, 3 and 1 within."""
+    result = compiled([23.0, 24.0], [3.0, 1.0], starts=(3.5, 10.0), whole=14.0)
+    assert seconds(result) == pytest.approx([10.0, 8.0, 24.0])
+
+
+def test_four_chains_on_two_cores():
+    starts = (3.0, 3.0, 11.0, 11.0)
+    result = compiled([13.0] * 4, [3.0] * 4, starts=starts, whole=16.0)
+    assert seconds(result) == pytest.approx([10.0, 8.0, 16.0])
+
+
+def test_compiling_among_the_draws_is_taken_out_of_them():
+    """Of 4 s of draws each 2 s are compiling, in the 100th draw; 1 s was compiled in tuning."""
+    within = np.ones((2, 400))
+    within[:, 100:] = 3.0
+    expected = [3.0, 2.0, 13.0]
+    assert seconds(compiled([13.0, 13.0], within, whole=6.0)) == pytest.approx(expected)
+    assert seconds(compiled([13.0, 13.0], within, whole=6.0, tuned=[1.0, 1.0])) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("tuned", [None, [0.0, 0.0]])
+def test_compiling_in_the_first_draw_is_no_tuning(tuned):
+    result = compiled([12.0, 12.0], [2.0, 2.0], whole=7.0, slow_first=2.0, tuned=tuned)
+    assert seconds(result) == pytest.approx([5.0, 4.0, 12.0])
+
+
+def test_compiling_of_several_steps_adds_up():
+    """PyMC stacks what two of them record, and what a third does not is nan."""
+    result = compiled([12.0, 12.0], [2.0, 2.0], whole=7.0)
+    stats = result["sample_stats"].to_dataset()
+    for name in ("compile_seconds", "compile_seconds_in_chain"):
+        value = stats[name].values
+        parts = [0.25 * value, np.full_like(value, np.nan), 0.75 * value]
+        stats[name] = (("chain", "draw", "step"), np.stack(parts, axis=-1))
+    result["sample_stats"] = stats
+    assert seconds(result) == pytest.approx([5.0, 4.0, 12.0])
+
+
+def test_results_that_record_no_compiling_have_none():
+    frame = compare({"x": made_up(), "nutpie": nutpie_like()}, {"nutpie": 3.0})
+    assert frame["seconds (compiling)"].isna().all()
+    assert not any("compil" in note for note in frame.attrs["notes"])
+
+
+def test_given_seconds_are_taken_as_they_are():
+    frame = compare({"x": compiled([20.0, 20.0], [3.0, 3.0])}, {"x": (1.0, 2.0)})
+    assert frame.loc["x", SECONDS].tolist() == pytest.approx([3.0, 2.0, 20.0])
+
+
+def test_the_table_shows_as_many_digits_as_mean_something():
+    results = {"ours": made_up(0), "<b>": nutpie_like()}
+    frame = compare(results)
+    assert isinstance(frame, pd.DataFrame)
+    assert frame.loc["ours", "ESS bulk min"] != round(frame.loc["ours", "ESS bulk min"], 3)  # the values have them all
+    for table in (frame, frame.T, frame[["draws", "ESS bulk min", "seconds"]]):
+        text, page = str(table), table._repr_html_()
+        assert repr(table) == text
+        for shown_text in (text, page):
+            assert "400" in shown_text
+            assert "400.0" not in shown_text
+            assert not re.search(r"\d\.\d{4}", shown_text.replace("0.00", ""))
+        assert text.count("Note: <b>: its draws have no times") == 1
+        assert page.count("Note: &lt;b&gt;: its draws have no times") == 1
+    assert "Note" not in str(compare({"ours": made_up(0)}))
+    assert frame.round(1).loc["ours", "seconds"] == 5.0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(4.0, "4"), (400, "400"), (12345678, "12345678"), (1234.56, "1235"), (0.00123456, "0.001235"), (1.00449, "1.004"),
+     (np.float64(99.999), "100"), (np.nan, "nan"), (np.inf, "inf"), (-3.14159, "-3.142"), (True, "True"), ("a", "a")],
+)  # fmt: skip
+def test_numbers_in_text(value, text):
+    assert shown(value) == text
 
 
 def test_a_difference_of_means_is_seen():
@@ -259,7 +383,7 @@ def test_a_draw_that_is_nan_is_not_dropped():
     assert frame.loc["good", UNKNOWN[:-1]].notna().all()
     # And the figure is drawn: it is where one looks for what went wrong.
     figure = plot_compare(results, var_names="f")
-    assert [axis.get_title() for axis in figure.axes][-1].startswith("smallest ESS")
+    assert [axis.get_title() for axis in figure.axes][-2].startswith("smallest ESS")
 
 
 def test_a_reference_with_a_nan_leaves_differences_unknown():
@@ -302,8 +426,38 @@ def test_samplers_that_agree_agree_in_ranks_with_ties():
 
 def test_few_draws_are_drawn():
     figure = plot_compare({"short": made_up(shape=(2, 8))}, n_parameters=1)
-    (line,) = figure.axes[-1].lines
-    assert line.get_xdata()[-1] == 16
+    assert figure.axes[-2].lines[0].get_xdata()[-1] == 16
+
+
+def test_every_panel_says_what_its_axes_are():
+    for axis in plot_compare({"a": made_up(0), "b": made_up(1)}).axes:
+        assert axis.get_xlabel()
+        assert axis.get_ylabel()
+        assert axis.get_title()
+
+
+def test_ranks_have_no_line_at_their_edges():
+    """A line from the first bin down to 0 is taken for a bin of its own."""
+    for patch in plot_compare({"a": made_up(0), "b": made_up(1)}, n_parameters=1).axes[0].patches:
+        vertices = patch.get_path().vertices
+        heights = patch.get_data().values
+        assert vertices[0].tolist() == [0.0, heights[0]]
+        assert vertices[-1].tolist() == [1.0, heights[-1]]
+
+
+def test_effective_draws_are_shown_against_seconds_without_compiling():
+    within = np.zeros((2, 400))
+    within[:, 200:] = 1.0
+    results = {"plain": made_up(0), "compiled": compiled([1.0, 1.0], within), "nutpie": nutpie_like()}
+    by_draws, by_seconds = plot_compare(results, n_parameters=1).axes[-2:]
+    assert [line.get_xdata()[-1] for line in by_draws.lines[:3]] == [800, 800, 800]
+    plain, other = by_seconds.lines
+    assert plain.get_xdata()[-1] == pytest.approx(4.0)
+    assert other.get_xdata()[-1] == pytest.approx(3.0)
+    assert plain.get_ydata()[-1] == by_draws.lines[0].get_ydata()[-1]
+    (text,) = by_seconds.texts
+    assert text.get_text() == "no times recorded: nutpie"
+    assert not plot_compare({"plain": made_up(0)}, n_parameters=1).axes[-1].texts
 
 
 def test_all_samplers_of_a_compound_take_time():
@@ -380,7 +534,7 @@ def test_real_runs_and_compounds(runs):
 def test_the_figure_shows_the_worst_parameters_of_every_result(runs, tmp_path):
     figure = plot_compare({"compound": runs[0], "alone": runs[1], "slow": runs[1]}, var_names=["f"], n_parameters=2)
     titles = [axis.get_title() for axis in figure.axes]
-    assert len(titles) == 6
+    assert len(titles) == 7
     assert sum(title.startswith("f[") for title in titles) == 4
     figure.savefig(tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000

@@ -13,12 +13,24 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pytensor.graph.basic import Apply
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.scalar.math import Log1mexp, Softplus, TriGamma
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_rmhmc.model.graphs import PYTHON_MODE, inlined
 from pymc_rmhmc.model.likelihoods.kernel import Arguments, compile_outputs, select_outputs
 from pymc_rmhmc.model.likelihoods.registry import Curvature, LikelihoodTerms
 
-__all__ = ["SOFTABS_ALPHA", "FallbackKernel", "differentiate", "has_diagonal_hessian", "softabs"]
+__all__ = [
+    "SOFTABS_ALPHA",
+    "FallbackKernel",
+    "SlopeByNumPy",
+    "differentiate",
+    "has_diagonal_hessian",
+    "softabs",
+]
 
 type Array = NDArray[np.float64]
 
@@ -122,6 +134,58 @@ def _turned(size: int, rng: np.random.Generator) -> list[Array]:
     else:
         halves = [rng.integers(0, 2, size) == 1 for _ in range(N_HALVES)]
     return [np.ones(size), *(np.where(half, -1.0, 1.0) for half in halves)]
+@node_rewriter([Elemwise])
+def _as_numpy_has_it(fgraph: Any, node: Apply) -> list[TensorVariable] | None:
+    """The functions that PyTensor takes one number at a time without a compiler, as NumPy takes whole arrays."""
+    x, function = node.inputs[0], node.op.scalar_op
+    if isinstance(function, Softplus):
+        made = pt.maximum(x, 0.0) + pt.log1p(pt.exp(-abs(x)))
+    elif isinstance(function, Log1mexp):
+        made = pt.switch(x < -np.log(2.0), pt.log1p(-pt.exp(x)), pt.log(-pt.expm1(x)))
+    elif isinstance(function, TriGamma):
+        made = pt.polygamma(np.int64(1), x)
+    else:
+        return None
+    return [made.astype(node.outputs[0].type.dtype)]
+
+
+# With the rewrites that keep a density finite in its tails, as a compiled function has them.
+STABLE_PYTHON_MODE = PYTHON_MODE.including("stabilize", "specialize", "local_check_parameter_to_ninf_switch").register(
+    (dfs_rewriter(_as_numpy_has_it), 4.5)
+)
+
+
+class SlopeByNumPy:
+    """The gradient of a summed log density, for looking at it a few times: NumPy evaluates it, and nothing is compiled.
+
+    Parameters
+    ----------
+    eta, inputs, log_density
+        As `FallbackKernel` takes them.
+
+    Raises
+    ------
+    NotImplementedError, NullTypeGradError
+        At the first call, if PyTensor has not all the derivatives that a kernel needs.
+    """
+
+    def __init__(self, eta: TensorVariable, inputs: Sequence[TensorVariable], log_density: TensorVariable) -> None:
+        self._graph = (eta, tuple(inputs), log_density)
+        self._function: Any = None
+
+    def __call__(self, eta: Array, arguments: Arguments) -> Array:
+        """G (n,) at sites and what else the density depends on."""
+        if self._function is None:
+            symbol, inputs, log_density = self._graph
+            slope = inlined([differentiate(log_density, symbol).gradient], ())
+            self._function = pytensor.function(
+                [symbol, *inputs], slope, mode=STABLE_PYTHON_MODE, on_unused_input="ignore"
+            )
+        with np.errstate(all="ignore"):
+            return np.asarray(self._function(eta, *arguments)[0])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_function": None}
 
 
 class FallbackKernel:
