@@ -83,18 +83,18 @@ LOGISTIC, ORDERED, BACKGROUND = "logistic, not registered", "ordered, not regist
 
 
 def ordered_logistic(eta, y, first, width):
-    cutpoints = pt.stack([first, first + width])
+    cutpoints = pt.stack([first - 1.0, first - 1.0 + width])
     pm.OrderedLogistic("y", eta=eta, cutpoints=cutpoints, observed=y, compute_p=False)
 
 
 def ordered_categories(eta, rng, first, width):
-    return np.digitize(eta + rng.logistic(size=eta.size), [first[0], first[0] + width[0]])
+    return np.digitize(eta + rng.logistic(size=eta.size), [first[0] - 1.0, first[0] - 1.0 + width[0]])
 
 
 RATE = ("rate", "log", 0.3, 0.4)
 BY_DERIVATIVES = {
     LOGISTIC: Likelihood(lambda e, y, s: pm.Logistic("y", e, s, observed=y), (("s", "log", -0.3, 0.4),), True),
-    ORDERED: Likelihood(ordered_logistic, (("first", "", -0.4, 0.6), ("width", "log", 0.2, 0.4))),
+    ORDERED: Likelihood(ordered_logistic, (("first", "log", -0.5, 0.5), ("width", "log", 0.2, 0.4))),
     BACKGROUND: Likelihood(lambda e, y, rate: pm.Poisson("y", rate * pt.exp(e) + 0.5, observed=y), (RATE,)),
 }
 # A registered one, with a number that multiplies its mean.

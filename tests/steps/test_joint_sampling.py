@@ -122,6 +122,21 @@ def test_hyperparameters_of_a_likelihood_that_is_not_registered_are_in_the_chain
     goes_on_alike((step, cloudpickle.loads(cloudpickle.dumps(step))), point, 10)
 
 
+@evaluated_by_python
+def test_a_level_mixes_where_a_likelihood_is_read_by_its_graph():
+    """Draws in a row have a correlation of -0.2 to 0; of sites that do not follow the level, 0.7 or more."""
+    inputs = np.linspace(0.0, 1.0, 60)[:, None]
+    noise = 0.5 * np.random.default_rng(0).standard_normal(60)
+    with pm.Model() as model:
+        f = pm.gp.Latent(cov_func=0.5 * pm.gp.cov.ExpQuad(1, 0.15)).prior("f", X=inputs, jitter=1e-4)
+        counts = np.floor(np.exp(1.0 + np.sin(6.0 * inputs[:, 0]) + noise))
+        pm.Poisson("y", pm.math.exp(f + pm.Normal("level", 0.0, 2.0)) + 0.01, observed=counts)
+    level = draw(model, draws=400, tune=300).posterior["level"].values[0]
+    moved = level - level.mean()
+    # Of 400 draws it is known to 0.05.
+    assert moved[1:] @ moved[:-1] < 0.4 * (moved @ moved)
+
+
 def item_response() -> None:
     """Discriminations multiply what is linear: A is sparse, and moves."""
     person, item = np.divmod(np.arange(45), 3)
