@@ -353,8 +353,7 @@ GEOMETRY = [
         "geometry/charts/moving_sites.py",
         "growth[1] * power * precision, power",
         "growth[0] * power * precision, power",
-        "unit/test_joint_chart.py::"
-        "test_a_trend_multiplies_b_and_the_precision_each_by_its_own_function_of_the_hyperparameters",
+        "unit/test_joint_chart.py::test_the_joint_gradient_matches_differences",
     ),
     Mutant(
         "streams-lose-the-last-columns",
@@ -378,7 +377,7 @@ GEOMETRY = [
         "geometry/blas.py",
         "        product[:] = np.nan\n    return product",
         "        product[:] = np.nan\n    return 0.5 * product",
-        "model/test_compiled_paths.py::test_one_latent_value_has_a_path_as_well",
+        "unit/test_held.py::test_centre_adjoint_and_gram_are_those_of_the_map_that_places[dense, centred, all precisions]",
     ),
     Mutant(
         "stale-code-kept",

@@ -260,7 +260,8 @@ def watch_lengths(monkeypatch) -> list[float]:
 
 def learnt(state) -> dict:
     """All that tuning teaches a chain, by value."""
-    averages = {name: dict(vars(getattr(state, name))) for name in ("step_size", "held_step_size")}
+    adapted = {"step_size": state.step_size, "held_step_size": state.held_step_size}
+    averages = {name: None if found is None else vars(found).copy() for name, found in adapted.items()}
     lasting = {name: getattr(state, name) for name in ("sites", "marginals", "emulator", "parameters", "trial")}
     return averages | lasting | {"draws": len(state.thetas), "refits": state.refits, "tried": state.tried}
 

@@ -190,18 +190,25 @@ class BoundedBlock(CountBlock):
         return super().prior(theta)
 
 
+class SharpDensity(CountDensity):
+    """-2 |θ - 1|²: its curvature is 4 everywhere, well above the least precision."""
+
+    def rest(self, theta):
+        return -2.0 * float((theta - 1.0) @ (theta - 1.0)), 4.0 * (1.0 - theta)
+
+
 @pytest.mark.parametrize(
     ("least", "most"), [(-9.0, 9.0), (0.7, 9.0), (-9.0, 0.7), (0.7, 0.7)], ids=["inside", "below", "above", "between"]
 )
 def test_a_curvature_beside_a_wall_is_taken_from_the_other_side(least, most):
-    density = CountDensity()
+    density = SharpDensity()
     density.blocks = (BoundedBlock(least, most),)
     sites = [GaussianSites(CountBlock.y, np.full(3, 5.0))]
     target = JointTarget(density, sites, MarginalChart.linear(np.zeros(2), np.eye(2)))
     noise = np.random.default_rng(0).standard_normal(6)
-    # Of -½|θ - 1|², whose curvature is 1 everywhere, as the least precision is.
     chart = _curvature(target, np.array([0.7, 0.2]), (noise, -noise))
-    np.testing.assert_allclose(chart.factor, np.eye(2), atol=1e-6)
+    # Between two walls the least precision, 1, is all that can be said.
+    np.testing.assert_allclose(chart.factor, np.diag([1.0 if least == most else 0.5, 0.5]), atol=1e-6)
     np.testing.assert_allclose(chart.centre, [0.7, 0.2])
 
 
