@@ -377,7 +377,8 @@ GEOMETRY = [
         "geometry/blas.py",
         "        product[:] = np.nan\n    return product",
         "        product[:] = np.nan\n    return 0.5 * product",
-        "unit/test_held.py::test_centre_adjoint_and_gram_are_those_of_the_map_that_places[dense, centred, all precisions]",
+        "unit/test_held.py::"
+        "test_centre_adjoint_and_gram_are_those_of_the_map_that_places[dense, centred, all precisions]",
     ),
     Mutant(
         "stale-code-kept",
