@@ -389,12 +389,12 @@ GEOMETRY = [
         "unit/test_compilation.py::test_what_is_kept_on_disk_is_stale_when_any_compiled_file_has_been_edited",
     ),
     Mutant(
-        "factor-of-an-indefinite-matrix",
-        "a covariance that is not positive definite is sampled with a factor of nothing",
+        "factor-that-is-not-finite",
+        "a covariance with a value that is no number is sampled with a factor of nothing",
         "geometry/triangles.py",
-        "if not made[0] > 0.0:",
-        "if made[0] == 0.0:",
-        "unit/test_triangles.py::test_no_factor_is_said_and_not_raised",
+        "return bool(np.isfinite(checked))",
+        "return True",
+        "unit/test_triangles.py::test_what_is_not_finite_below_the_diagonal_leaves_no_factor",
     ),
     Mutant(
         "grid-axes-in-the-wrong-order",
