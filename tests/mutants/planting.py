@@ -109,7 +109,7 @@ class Nursery:
     """
 
     def __init__(self, root: Path, python: str = sys.executable) -> None:
-        self._root, self._python = root, python
+        self._python = python
         self._folder = Path(tempfile.mkdtemp(prefix="mutants-")).resolve()
         self._copy = self._folder / "copy"
         unwanted = shutil.ignore_patterns("__pycache__", ".*")
@@ -133,7 +133,7 @@ class Nursery:
         TableError
             If the edit does not fit the file, or the test does not pass without it.
         """
-        text = mutant.planted_in((self._root / PACKAGE / mutant.file).read_text())
+        text = mutant.planted_in((self._copy / PACKAGE / mutant.file).read_text())
         self._pass_without(mutant.test)
         with self._planted(mutant.file, text), self._cache_for(mutant.file) as cache:
             status, found = self._run(mutant.test, cache)
@@ -166,12 +166,14 @@ class Nursery:
     def _planted(self, file: str, text: str) -> Iterator[None]:
         """The copy with another text of a file."""
         path = self._copy / PACKAGE / file
+        kept = path.with_suffix(".kept")
+        shutil.copy2(path, kept)
         path.write_text(text)
         self._forget_bytecode(path)
         try:
             yield
         finally:
-            shutil.copy2(self._root / PACKAGE / file, path)  # with its time, by which Numba knows it
+            kept.replace(path)  # with its time, by which Numba knows it
             self._forget_bytecode(path)
 
     @contextlib.contextmanager
