@@ -21,6 +21,8 @@ from readme_renderer import markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "pymc_rmhmc"
+# As docs/installation.md names them.
+WITH_ZARR = ("zarr<3", "xarray<=2026.2", "pytest", "cloudpickle")
 
 # Stands before each script: it must be the wheel that is tested.
 PREAMBLE = f"""
@@ -109,14 +111,21 @@ def try_quickstart(wheel: Path) -> None:
         install(python, f"{wheel}[save]")
         run_script(python, page_code(page) + '\nidata.to_netcdf("run.nc")\n', Path(folder), "docs/quickstart.md")
         print("What was kept of compiled code in the environment:", compiled_size(environment), "MB")
+        try_zarr(python)
 
 
-def install(python: Path, what: str) -> None:
+def try_zarr(python: Path) -> None:
+    """Run the tests of PyMC's ZarrTrace, which needs versions that the development environment cannot have."""
+    install(python, *WITH_ZARR)
+    run(str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "steps" / "test_zarr.py"))
+
+
+def install(python: Path, *what: str) -> None:
     """Install into the environment with this one's pip. Not compiling what is never imported saves half the time."""
     started = time.perf_counter()
     pip = (sys.executable, "-m", "pip", "--python", str(python))
-    run(*pip, "install", "--quiet", "--disable-pip-version-check", "--no-compile", what)
-    print(f"Installed {Path(what).name} in {time.perf_counter() - started:.0f} s", flush=True)
+    run(*pip, "install", "--quiet", "--disable-pip-version-check", "--no-compile", *what)
+    print(f"Installed {', '.join(Path(each).name for each in what)} in {time.perf_counter() - started:.0f} s", flush=True)
 
 
 def run_script(python: Path, code: str, folder: Path, name: str) -> None:
