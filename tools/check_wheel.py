@@ -125,7 +125,8 @@ def install(python: Path, *what: str) -> None:
     started = time.perf_counter()
     pip = (sys.executable, "-m", "pip", "--python", str(python))
     run(*pip, "install", "--quiet", "--disable-pip-version-check", "--no-compile", *what)
-    print(f"Installed {', '.join(Path(each).name for each in what)} in {time.perf_counter() - started:.0f} s", flush=True)
+    names = ", ".join(Path(each).name for each in what)
+    print(f"Installed {names} in {time.perf_counter() - started:.0f} s", flush=True)
 
 
 def run_script(python: Path, code: str, folder: Path, name: str) -> None:
