@@ -25,7 +25,6 @@ __all__ = [
     "SamplingError",
     "UnsupportedLikelihoodError",
     "UnsupportedModelError",
-    "shown",
 ]
 
 # Numbers below this are shown with all their digits.

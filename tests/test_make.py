@@ -82,7 +82,7 @@ class Checkout:
             time.sleep(0.01)
         os.killpg(process.pid, number)
         self.let("pip", "works")
-        return process.wait(10)
+        return process.wait(120)
 
     @property
     def installs(self):

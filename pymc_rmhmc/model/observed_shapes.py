@@ -35,14 +35,9 @@ def check_observed_shapes(variable: TensorVariable, value: Any) -> None:
     Raises
     ------
     DataError
-        If there are no data, or a parameter of the distribution does not fit them, with both shapes.
+        If a parameter of the distribution does not fit the data, with both shapes.
     """
     data = _known_shape(value)
-    if 0 in data:
-        raise DataError(
-            f"{variable.name} has no observations: the data are empty, of the shape {data}. Give data, or draw from "
-            "the prior with pm.sample_prior_predictive()."
-        )
     for name, parameter in _parameters(variable):
         shape = _known_shape(parameter)
         if not _fit(data, shape):

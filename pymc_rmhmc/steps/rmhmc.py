@@ -90,9 +90,10 @@ class RMHMC(CheckedStep):
         divided into equal steps of at most this size. With `n_steps`, each step has exactly this size.
     target_accept : float, optional
         The acceptance that the step size is adapted to, in (0, 1). By default 0.9 for the flat metric and 0.8 for the
-        others. Raise it for smaller steps and fewer failures: ``RMHMC(target_accept=0.95)``. PyMC refuses
-        ``pm.sample(target_accept=0.95)``, or gives it to NUTS if that samples other variables. By default the flat
-        metric settles for 0.5 where its steps would otherwise be too short to cover a path.
+        others. Raise it for smaller steps and fewer failures: ``RMHMC(target_accept=0.95)``. By default the flat
+        metric settles for 0.5 where its steps would otherwise be too short to cover a path. PyMC refuses
+        ``pm.sample(target_accept=0.95)`` with "Invalid key found in step_kwargs: {'nuts'}", or gives it to NUTS if
+        that samples other variables.
     path_length : float, optional
         Mean length of a trajectory, in units of the Hamiltonian's time, where a period is about 2π. The default is
         1.7, a little over a quarter of a period.

@@ -357,12 +357,6 @@ def test_shapes_of_a_distribution_that_is_made_of_another(prior):
             RMHMC()
 
 
-def test_data_that_are_empty():
-    with pm.Model():
-        pm.Poisson("y", mu=pt.exp(latent()[:0]), observed=np.zeros(0, int))
-        with pytest.raises(DataError, match=r"y has no observations: the data are empty, of the shape \(0,\)"):
-            RMHMC()
-
 
 def test_infinite_counts_that_pymc_has_made_integers():
     with pm.Model() as model, np.errstate(invalid="ignore"):

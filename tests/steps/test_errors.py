@@ -141,7 +141,7 @@ BAD_OBJECTS = [
         lambda: register_likelihood(pm.Laplace, link="x", read=len, kinds="fisher"),
         r"kinds must be a list of names, such as kinds=\[.fisher.\], got 'fisher'",
     ),
-    (lambda: register_likelihood(pm.Laplace, link="x", read=len, kinds=["x"]), "kinds must name at least one of"),
+    (lambda: register_likelihood(pm.Laplace, link="x", read=len, kinds=["x"]), "must name one or both of hessian"),
     (lambda: register_likelihood(pm.Laplace, link="x", read=len)(3), "the registered likelihood must be a function"),
 ]
 

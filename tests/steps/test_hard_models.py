@@ -400,7 +400,7 @@ def test_a_chain_is_stopped_by_the_part_of_its_path_that_its_steps_cover(sampled
         state.iteration, state.step_size.average = n_tuned, share * step._plan.length.covering
         step.stop_tuning()
         if stopped:
-            with pytest.raises(SamplingError, match=f"f: after {n_tuned} tuning draws only steps of"):
+            with pytest.raises(SamplingError, match=f"f: after {n_tuned} tuning draws the step size is "):
                 step.step(point)
         else:
             _, (statistics,) = step.step(point)

@@ -179,8 +179,8 @@ def test_a_replay_in_tuning_fits_the_same_chart(model):
 def test_a_chart_that_cannot_be_fitted_means_no_such_moves(model, monkeypatch):
     always(monkeypatch)
     monkeypatch.setattr(joint_sampler, "fit_parameters", lambda values, scores: None)
-    spy = Spy().watch(monkeypatch)
     step, point = tuned(model, tune=LONG)
+    spy = Spy().watch(monkeypatch)
     assert step.chains[0].emulator is not None
     assert step.chains[0].parameters is None
     exact = exact_log_density(model)
@@ -228,9 +228,9 @@ def test_parameters_that_cannot_be_gone_to_are_a_rejection_with_its_cause(model,
 def test_turns_that_are_given_up_forget_the_chart(model, monkeypatch):
     always(monkeypatch)
     monkeypatch.setattr(joint_sampler, "emulate_marginal", absurd)
-    spy, exact = Spy().watch(monkeypatch), exact_log_density(model)
     with model:
         step = RMHMC()
+    spy, exact = Spy().watch(monkeypatch), exact_log_density(model)
     step.setup_chain(np.random.default_rng(1), LONG, 20)
     point, state = model.initial_point(), step.chains[0]
     for i in range(LONG):

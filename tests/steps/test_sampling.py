@@ -210,6 +210,7 @@ def test_the_search_for_a_step_size_takes_single_steps_of_the_given_integrator(m
 
     with model:
         step = RMHMC(metric="hessian", integrator=Recording())
+    sizes.clear()  # of the step that compiles
     step.setup_chain(np.random.default_rng(0), 10, 10)
     _, (stats,) = step.step(model.initial_point())
     searched = sizes[: len(sizes) - int(stats["tree_size"])]

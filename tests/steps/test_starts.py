@@ -93,4 +93,4 @@ def test_a_chain_that_stands_still_in_its_draws_says_so():
         poisson_gp(free=False)
         step = RMHMC(metric="hessian", step_size=500.0, n_steps=1)
     draw(model, step, tune=0, draws=30)
-    assert "no value changed in 30 draws" in step._summary().message
+    assert "no value changed in 30 draws" in step._summary(last=True).message
