@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from pymc_rmhmc.model import (
     said_once,
     with_predictors_or_without,
 )
+from pymc_rmhmc.model.joint import NO_HYPERPARAMETERS
 from pymc_rmhmc.steps.block_sampler import BlockSampler
 from pymc_rmhmc.steps.chain_sampler import ChainSampler
 from pymc_rmhmc.steps.checks import check_block
@@ -103,10 +105,16 @@ class FoundBlocks:
             taken = [str(variable.name) for variable in self.joint.theta.variables]
             left = [name for name in left if name not in taken]
             said += f" together with {in_short(taken)}"
-        rest = f"; left to other steps: {in_short(left)}" if left else ""
-        if rest and isinstance(self.joint, str):
-            rest += f" ({self.joint})"
+        rest = f"; left to other steps: {self._left(left)}" if left else ""
         return f"RMHMC: {plan.metric.name} metric for {said}{rest}{self._advice()}"
+
+    def _left(self, names: Sequence[str]) -> str:
+        """Variables that are left, and why: those that could be hyperparameters, because none are sampled."""
+        model, reasons = self.structure.model, dict.fromkeys(names, "") | self.structure.reasons
+        if isinstance(self.joint, str) and self.joint != NO_HYPERPARAMETERS:
+            reasons |= {name: self.joint for name in names if model[name].dtype.startswith("float")}
+        groups = said_once({name: reasons[name] for name in names})
+        return ", ".join(f"{held} ({why})" if why else held for held, why in groups)
 
     def _advice(self) -> str:
         """What to write for variables that are not sampled as latent ones, a paragraph each."""

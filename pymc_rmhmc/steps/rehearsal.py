@@ -70,8 +70,8 @@ class _Said:
         if not self._begun:
             self._begun = True
             _log.info(
-                f"RMHMC: compiling {self._n_functions} functions for {listed(self._names)}. They are kept in "
-                f"{_kept_in()}, so that later runs start faster."
+                f"RMHMC: compiling {self._n_functions} functions for {listed(self._names)}, usually 10 to 40 s the "
+                f"first time. They are kept in {_kept_in()}, so that later runs start faster."
             )
 
     def after(self, seconds: float) -> None:

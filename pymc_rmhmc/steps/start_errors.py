@@ -99,8 +99,9 @@ def likelihood_error(name: str, total: float, slope: Array, where: str) -> Confi
     found = f"is {total:.3g}" if not math.isfinite(total) else "has a gradient that is not finite"
     given = f", where {where}" if where else ""
     return ConfigurationError(
-        f"{name}: the log likelihood {found} when the latent values are at their prior mean{given}. It probably "
-        "overflows. Check its offset, link and units, or centre the prior near the data."
+        f"{name}: the log likelihood {found} when the latent values are at their prior mean{given}. It may "
+        "overflow, or a parameter is out of range: a rate needs pm.math.exp(f). Check its offset, link and units, or "
+        "centre the prior near the data."
     )
 
 

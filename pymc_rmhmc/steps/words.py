@@ -68,7 +68,7 @@ def path_in_words(length: Length, step_size: float) -> str:
     assert isinstance(length, JitteredPath)
     return (
         f"the step size is {step_size:.2g}, so max_steps={length.max_steps} covers only "
-        f"{length.max_steps * step_size:.2g} of path_length={length.path_length:.2g}"
+        f"{length.max_steps * step_size:.2g} of path_length={length.path_length:.3g}"
     )
 
 
