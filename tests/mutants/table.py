@@ -390,11 +390,11 @@ GEOMETRY = [
     ),
     Mutant(
         "factor-that-is-not-finite",
-        "a covariance with a value that is no number is sampled with a factor of nothing",
+        "a covariance whose last variance overflows is sampled with a factor that is no number",
         "geometry/triangles.py",
         "return bool(np.isfinite(checked))",
         "return True",
-        "unit/test_triangles.py::test_what_is_not_finite_below_the_diagonal_leaves_no_factor",
+        "unit/test_triangles.py::test_no_factor_is_said_and_not_raised",
     ),
     Mutant(
         "grid-axes-in-the-wrong-order",
