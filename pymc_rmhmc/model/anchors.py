@@ -24,7 +24,6 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pymc.logprob.utils import ParameterValueError
 from pytensor.compile.mode import Mode
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.traversal import ancestors
@@ -32,6 +31,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError
 from pymc_rmhmc.model.affine import goes_one_by_one
+from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there
 from pymc_rmhmc.model.graphs import Evaluator, substitute
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.linear_form import NotLinear, read_linear_form
@@ -139,7 +139,7 @@ def _reads(found: Sequence[TensorVariable], values: Values, evaluate: Evaluator,
             return evaluate(point, *given)[i]
 
         try:
-            (read,) = read_linear_form(expression, [values.shape]).maps
+            (read,) = read_linear_form(expression, [values.shape], matrices=False).maps
         except (NotLinear, DataError, IndexError):
             return None
         if read.index is None or read.scale is None:
@@ -163,8 +163,11 @@ def _curvatures(
         return total
     for x in LOOKED_AT:
         try:
-            below, above = (slope(point, *evaluate(point, np.full(shape, x + step))) for step in (-STEP, STEP))
-        except (ParameterValueError, IndexError):  # there is no density here
+            below, above = (
+                evaluated_there(lambda at: slope(point, *evaluate(point, np.full(shape, at))), x + step)
+                for step in (-STEP, STEP)
+            )
+        except NoValueThere:  # there is no density here
             continue
         with np.errstate(invalid="ignore"):
             bend = scale * (below - above)

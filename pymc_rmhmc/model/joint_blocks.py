@@ -142,6 +142,9 @@ class Block:
         self, model: pm.Model, theta: Hyperparameters, observed: Sequence[Terms], shift: TensorVariable
     ) -> None:
         self.shifts_likelihoods = theta.read_by([each for o in observed for each in o.anchor.read], model)
+        for follows in (o.anchor.follows for o in observed):
+            if follows is not None:
+                self.shifts_likelihoods |= follows
         eta = pt.dvector("eta", shape=(self.n_sites,))
         self._likelihood = GraphFunction(model, [theta.symbol, eta], summed(observed, eta, shift))
 

@@ -39,11 +39,14 @@ class Anchor:
         An expression of θ, (k,).
     read : tuple of TensorVariable
         The expressions of the model of which it is made, linear predictors aside.
+    follows : (d,) bool array, optional
+        The coordinates of θ that it follows besides those which these expressions read.
     """
 
     sites: Sites
     added: TensorVariable
     read: tuple[TensorVariable, ...] = ()
+    follows: NDArray[np.bool_] | None = None
 
 
 class Terms(Protocol):
@@ -108,19 +111,18 @@ class ObservedTerms:
         added, offset, y, *values = added_to(model, observation, sources, theta, others)
         self.added = added.ravel()
         self._offset, self._y, self._values = pt.second(added, offset).ravel(), y, values
-        self.anchor = Anchor(index, self._anchored(*(theta.read_by(each, model) for each in ([others[0]], parameters))))
+        # What is a parameter here as well does not count: parameters may move while sites are held.
+        follows = theta.read_by([others[0]], model) & ~theta.read_by(parameters, model)
+        self.anchor = Anchor(index, self._anchored(follows), follows=follows)
 
-    def _anchored(self, of_offset: NDArray[np.bool_], of_parameters: NDArray[np.bool_]) -> TensorVariable:
-        """The predictor where the latent values are 0, with what moves the offset alone.
-
-        What is a parameter as well does not count: parameters may move while sites are held.
-        """
-        symbol, follows = self._theta.symbol, of_offset & ~of_parameters
+    def _anchored(self, follows: NDArray[np.bool_]) -> TensorVariable:
+        """The predictor where the latent values are 0, with the offset as some coordinates of θ move it."""
+        symbol = self._theta.symbol
         if not follows.any():
             return self.added
         (offset,) = clone_replace([self._offset], {symbol: pt.switch(follows, symbol, 0.0)})
         # An exposure of 0 has no logarithm, and no level.
-        return self.added + pt.switch(pt.isinf(offset), 0.0, offset)
+        return self.added + pt.switch(pt.isinf(offset) | pt.isnan(offset), 0.0, offset)
 
     def terms(
         self, eta: TensorVariable, shift: TensorVariable

@@ -137,7 +137,7 @@ class GraphLikelihood:
             arguments = self._arguments(moved, data)
 
             def slope(eta: Array, arguments: tuple[Array, ...] = arguments) -> Array:
-                return evaluated_there(self.kernel.gradient, eta, arguments)[1]
+                return evaluated_there(self._slope, eta, arguments)
 
             # An index that is out of range there says nothing of where it is not.
             with contextlib.suppress(NoValueThere):

@@ -78,6 +78,8 @@ class BlockSampler(ChainSampler):
         self.state.sites = rough_sites(self.block.likelihood(point), np.zeros(self.block.n_sites))
         self._condition(point)
         self._enter(self.read(point), rng)
+        if self._has_failed:
+            return
         outcome = transition(self._hamiltonian, self.plan.integrator, self._phase, 1, REHEARSED_STEP, rng)
         self._keep(outcome.state)
 

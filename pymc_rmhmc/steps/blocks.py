@@ -89,8 +89,12 @@ class FoundBlocks:
         else:
             own = any(self.compiled.own_initval) or self._own_initval(self.joint)
             made = [JointSampler(self.joint, blocks, plan, np.empty(0), own)]
+        labels = {
+            str(value.name): str(rv.name).removesuffix("_rotated_")
+            for rv, value in self.structure.model.rvs_to_values.items()
+        }
         for sampler in made:
-            sampler.initial_values = sampler.read(initial)
+            sampler.initial_values, sampler.labels = sampler.read(initial), labels
         return made
 
     def _own_initval(self, joint: JointModel) -> bool:

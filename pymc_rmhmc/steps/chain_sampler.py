@@ -29,7 +29,6 @@ from pymc_rmhmc.steps.words import (
     barely_moves,
     cut_short,
     hardly_moved,
-    in_model_words,
     never_moved,
     part_of_path,
     path_in_words,
@@ -85,7 +84,8 @@ class ChainState(DataClassState):
     dropped_refits: int = 0
     # The rest of the point on which the chart depends: under another one the coordinates stand for other values.
     given: Any = field(default=None)
-    # From this tuning draw on the chain is watched: nothing is left to refit but what turns refit once more.
+    # Tuning draws, and from which on the chain is watched: little is left to refit then.
+    n_tuned: int = 0
     watched_from: int = 0
     movement: Movement = field(default_factory=Movement)
 
@@ -111,7 +111,7 @@ class ChainSampler(ABC):
     # A step size that would make fewer steps of a path is not taken.
     fewest_steps = 1
     # What travels to a worker: factors are rebuilt there from the point.
-    kept: tuple[str, ...] = ("name", "plan", "slices", "initial_values", "own_initval", "state")
+    kept: tuple[str, ...] = ("name", "plan", "slices", "initial_values", "own_initval", "labels", "state")
 
     def __init__(
         self, name: str, plan: Plan, slices: Sequence[tuple[str, slice]], initial_values: Array, own_initval: bool
@@ -121,6 +121,7 @@ class ChainSampler(ABC):
         self.slices = tuple(slices)
         self.initial_values = initial_values
         self.own_initval = own_initval
+        self.labels: dict[str, str] = {}
         self.state = self._new_state(())
         self.values: Any = None
         self.forget()
@@ -140,10 +141,13 @@ class ChainSampler(ABC):
         if not (tuning or self.state.judged) and self.state.movement.stood_still:
             raise SamplingError(stood_still(self.name, self.state.movement.failures))
         outcome = self._draw(point, rng, tuning=tuning)
+        state = self.state
         if not tuning:
-            self.state.movement.note_draw(moved=outcome.accepted)
-        elif self.state.iteration > self.state.watched_from:
-            self.state.movement.note_tuning(self.values, outcome.failure)
+            state.movement.note_draw(self.values, moved=outcome.accepted)
+            return outcome
+        state.n_tuned += 1
+        if state.n_tuned > state.watched_from:
+            state.movement.note_tuning(self.values, outcome.failure)
         return outcome
 
     def _draw(self, point: Point, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
@@ -163,7 +167,6 @@ class ChainSampler(ABC):
         state = self.state
         if not (tuning or state.judged):
             state.judged = True
-            state.movement.end_tuning(values.size)
             self._judge()
         outcome = self._move(rng, tuning=tuning)
         # Where a slope cannot be computed, as beside a discrete value, there is nothing to fit to.
@@ -267,16 +270,18 @@ class ChainSampler(ABC):
         movement = self.state.movement
         if movement.never_moved:
             return never_moved(self.name, movement.n_draws)
-        if movement.slowest is None:
+        slowest = movement.slowest(self.values.size)
+        if slowest is None:
             return ""
-        effective, which, n_draws = movement.slowest
-        return hardly_moved(self._label(which), effective, n_draws)
+        effective, which = slowest
+        return hardly_moved(self._label(which), effective, movement.n_draws)
 
     def _label(self, which: int) -> str:
         """One of the values by the name of its variable."""
         for name, part in self.slices:
             if which < part.stop - part.start:
-                return in_model_words(name) + (f"[{part.start + which}]" if part.stop - part.start > 1 else "")
+                named = self.labels.get(name, name)
+                return f"{named}[{part.start + which}]" if part.stop - part.start > 1 else named
             which -= part.stop - part.start
         raise IndexError(which)
 

@@ -7,6 +7,7 @@ import copy
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -157,6 +158,8 @@ class JointSampler(ChainSampler):
         self._build()
         self._target.expectation(theta, [np.zeros(self._target.size - theta.size)])
         self._enter(values, rng)
+        if self._has_failed:
+            return
         self._keep(transition(self._hamiltonian, self.plan.integrator, self._phase, 1, REHEARSED_STEP, rng).state)
         self._observe()
         if self._may_emulate and can_be_emulated(self.model, theta.size):
@@ -171,7 +174,8 @@ class JointSampler(ChainSampler):
             yield moving_sites(block, theta, sites, *conditional_of(block, theta, sites, derivative=False).marginals())
 
     def _rehearse_turns(self, theta: Array, rng: np.random.Generator) -> None:
-        """Each move of an alternation, once."""
+        """Each move of an alternation, once and with one step."""
+        self.plan = replace(self.plan, length=JitteredPath(REHEARSED_STEP, 0.0, 1))
         own = self.model.of_likelihoods
         self.state.emulator = Emulator.flat(theta.size)
         self.state.parameters = _rehearsed_chart(theta[own]) if own.size else None

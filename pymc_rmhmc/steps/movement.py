@@ -1,9 +1,10 @@
-"""Whether a chain moves: what its last tuning draws say, and whether the draws after tuning moved at all."""
+"""Whether a chain moves: in its last tuning draws at all, and afterwards enough to say something."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import arviz as az
 import numpy as np
@@ -19,6 +20,8 @@ type Array = NDArray[np.float64]
 MOST_WATCHED = 200
 # Draws fewer than this say nothing.
 FEWEST_DRAWS = 25
+# Draws that are kept, evenly spread over all.
+MOST_DRAWS = 400
 # Draws that are worth fewer independent ones than this give no mean and no interval.
 LEAST_EFFECTIVE = 5.0
 # Only the values of the largest autocorrelation are judged, since an effective sample size takes a millisecond.
@@ -32,28 +35,33 @@ class Movement:
     Attributes
     ----------
     tuning : list of arrays
-        Watched values of the last tuning draws; dropped when tuning has ended.
+        Watched values of the last tuning draws.
     failures : list of Failure
         Of the same draws.
-    slowest : (float, int, int) or None
-        The effective draws of the slowest value, which it is, and of how many draws; None where they are enough.
-    n_draws, n_moved : int
-        Draws after tuning, and how many of them were moves.
+    draws : list of arrays
+        Watched values of draws after tuning, every `stride`-th.
+    n_draws, n_moved, stride : int
+        Draws after tuning, how many of them were moves, and of how many one is kept.
     """
 
     tuning: list[Array] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    slowest: tuple[float, int, int] | None = None
+    draws: list[Array] = field(default_factory=list)
     n_draws: int = 0
     n_moved: int = 0
+    stride: int = 1
 
     def note_tuning(self, values: Array, failure: Failure) -> None:
         """Take the values (k,) after a tuning draw."""
         self.tuning.append(values[_watched(values.size)])
         self.failures.append(failure)
 
-    def note_draw(self, *, moved: bool) -> None:
-        """Take a draw after tuning."""
+    def note_draw(self, values: Array, *, moved: bool) -> None:
+        """Take the values (k,) of a draw after tuning."""
+        if self.n_draws % self.stride == 0:
+            self.draws.append(values[_watched(values.size)])
+            if len(self.draws) == MOST_DRAWS:
+                self.draws, self.stride = self.draws[::2], 2 * self.stride
         self.n_draws += 1
         self.n_moved += moved
 
@@ -68,21 +76,19 @@ class Movement:
         """Whether there were enough draws after tuning, and none was a move."""
         return self.n_draws >= FEWEST_DRAWS and not self.n_moved
 
-    def end_tuning(self, size: int) -> None:
-        """Note the slowest of so many values if it is too slow, and drop the draws."""
-        self.slowest = _slowest(np.array(self.tuning), size) if len(self.tuning) >= 2 * FEWEST_DRAWS else None
-        self.tuning, self.failures = [], []
+    def slowest(self, size: int) -> tuple[float, int] | None:
+        """The effective draws of the slowest of so many values, and which it is; None where they are enough."""
+        if len(self.draws) < 2 * FEWEST_DRAWS:
+            return None
+        draws = np.array(self.draws)
+        suspects = _most_correlated(draws)
+        sizes = [float(az.ess(draws[:, j][None])) for j in suspects]
+        if not sizes or not min(sizes) < LEAST_EFFECTIVE:
+            return None
+        return min(sizes), int(_watched(size)[suspects[int(np.argmin(sizes))]])
 
 
-def _slowest(draws: Array, size: int) -> tuple[float, int, int] | None:
-    """The effective draws of the slowest of so many values, which it is, and of how many draws."""
-    suspects = _most_correlated(draws)
-    sizes = [float(az.ess(draws[:, j][None])) for j in suspects]
-    if not sizes or not min(sizes) < LEAST_EFFECTIVE:
-        return None
-    return min(sizes), int(_watched(size)[suspects[int(np.argmin(sizes))]]), len(draws)
-
-
+@cache
 def _watched(size: int) -> NDArray[np.int64]:
     """Which of so many values are watched."""
     return np.unique(np.linspace(0, size - 1, min(size, MOST_WATCHED)).astype(np.int64))

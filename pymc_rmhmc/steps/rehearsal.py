@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -47,14 +46,14 @@ def compile_ahead(samplers: Sequence[ChainSampler], point: Point, names: Sequenc
     Returns
     -------
     float
-        The seconds that it took.
+        The seconds of compiling.
     """
     said = _Said(sum(sampler.n_functions for sampler in samplers), names)
-    started = time.perf_counter()
+    before = COMPILING.seconds
     with np.errstate(all="ignore"), COMPILING.announced(said.before):
         for sampler in samplers:
             _rehearse(sampler, point)
-    seconds = time.perf_counter() - started
+    seconds = COMPILING.seconds - before
     said.after(seconds)
     return seconds
 

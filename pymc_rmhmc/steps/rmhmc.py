@@ -316,7 +316,7 @@ class RMHMC(CheckedStep):
         outcomes = []
         # What overflows inside a trajectory is found by its own checks, and counted: no warnings besides.
         with np.errstate(all="ignore"):
-            if self.iteration < WATCHED:
+            if 0 < self.iteration < WATCHED:  # at first a chain stands where it is put
                 self._notices.add("moved", moved_twice(moved_by_others(self._samplers, point), self._variable_names()))
             for sampler in self._samplers:
                 outcomes.append(sampler.draw(point, self.rng, tuning=self.tune))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +18,6 @@ __all__ = [
     "barely_moves",
     "cut_short",
     "hardly_moved",
-    "in_model_words",
     "in_words",
     "listed",
     "never_moved",
@@ -101,11 +99,6 @@ def sites_kept(name: str, n_dropped: int, n_refits: int) -> str:
     )
 
 
-def in_model_words(value_name: str) -> str:
-    """The variable's name of a value variable: without its transform, or the whitening of a Gaussian process."""
-    return re.sub(r"_(\w+__|rotated_)$", "", value_name)
-
-
 def stood_still(name: str, failures: Sequence[Failure]) -> str:
     """That tuning ended with draws that are all the same, and why."""
     causes = Counter(failure for failure in failures if failure)
@@ -127,11 +120,10 @@ def never_moved(name: str, n_draws: int) -> str:
 
 
 def hardly_moved(label: str, effective: float, n_draws: int) -> str:
-    """That a chain was very slow when tuning ended."""
+    """That a chain hardly moved."""
     return (
-        f"{label}: the last {n_draws} tuning draws are worth about {max(1.0, effective):.0f} independent ones. Do not "
-        "trust this chain before R-hat and ESS are good. Reparametrize the model, give narrower priors, or compare "
-        "with NUTS."
+        f"{label}: {n_draws} draws are worth about {max(1.0, effective):.0f} independent ones. Do not trust this "
+        "chain. Reparametrize the model, give narrower priors, or compare with NUTS."
     )
 
 

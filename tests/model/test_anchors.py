@@ -239,3 +239,24 @@ def test_a_process_at_unobserved_places_is_anchored_where_it_is_read():
     point = joint.theta.unpack(theta)
     expected = np.repeat([float(point["level"]), float(point["other"])], [3, N - 3])
     np.testing.assert_allclose(joint.blocks[0].prior(theta)[-1], expected)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_rate_of_one_likelihood_that_is_a_parameter_of_another_moves_what_is_held(apart):
+    """It moves sites by the first, so that moving it with the sites held would leave their prior out."""
+    with pm.Model() as model:
+        f, scale = process(), rate()
+        g = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=0.3)).prior("g", X=X) if apart else f
+        pm.Poisson("y", scale * pm.math.exp(f), observed=COUNTS)
+        pm.NegativeBinomial("z", mu=pm.math.exp(g), alpha=scale, observed=COUNTS)
+    joint = joint_of(model)
+    assert joint.of_likelihoods.size == 0
+    assert_is_the_model(joint, model)
+
+
+def test_a_rate_that_is_a_parameter_of_its_own_likelihood_stays_one():
+    with pm.Model() as model:
+        shape = pm.HalfNormal("shape", 2.0)
+        pm.Gamma("y", alpha=shape, beta=shape / pm.math.exp(process()), observed=REAL + 0.1)
+    joint = joint_of(model)
+    assert [joint.theta.names[i] for i in joint.of_likelihoods] == ["shape_log__"]

@@ -539,6 +539,14 @@ MODEL = [
         "model/test_likelihoods.py::test_log_density_and_slope_match_mpmath[studentt_identity]",
     ),
     Mutant(
+        "held-rate-moves-sites",
+        "a rate moves the latents' prior in a move that holds them: the wrong posterior of the rate",
+        "model/observed_terms.py",
+        "self.anchor = Anchor(index, self._anchored(follows), follows=follows)",
+        "self.anchor = Anchor(index, self._anchored(follows))",
+        "model/test_anchors.py::test_a_rate_of_one_likelihood_that_is_a_parameter_of_another_moves_what_is_held[False]",
+    ),
+    Mutant(
         "mixing-not-noticed",
         "a likelihood that mixes latent values is sampled as if it did not: the wrong posterior",
         "model/likelihoods/fallback.py",

@@ -10,6 +10,7 @@ import pytest
 
 from pymc_rmhmc import RMHMC
 from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.geometry.held import HeldTheta
 from pymc_rmhmc.stopwatch import COMPILING
 from tests.steps.conftest import COUNTS, X, draw, poisson_model
 
@@ -85,6 +86,28 @@ def test_no_draw_depends_on_it(sampled, monkeypatch):
     late = draws()
     for name in ahead.data_vars:
         assert np.array_equal(ahead[name], late[name])
+
+
+def test_few_matrices_are_factorised_for_it(monkeypatch):
+    """Compiling may not take longer than a draw of many latent values, whatever paths the user asks for."""
+    counted = []
+
+    def cost(self, *args, call=HeldTheta.__init__, **options):
+        counted.append(self)
+        return call(self, *args, **options)
+
+    monkeypatch.setattr(HeldTheta, "__init__", cost)
+    build(poisson_model(sampled=True), max_steps=1000)
+    assert 0 < len(counted) < 20
+
+
+@pytest.mark.parametrize("metric", ["flat", "hessian"])
+def test_a_start_that_overflows_does_not_stop_the_step_from_being_built(metric):
+    with pm.Model() as model:
+        f = pm.MvNormal("f", np.zeros(12), cov=np.eye(12), initval=np.full(12, 800.0))
+        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+    draws = draw(model, build(model, metric=metric, init="laplace")).posterior["f"]
+    assert np.abs(draws.values).max() < 10.0
 
 
 def test_a_start_without_a_density_is_an_error_of_the_chain_that_begins_there():

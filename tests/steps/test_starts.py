@@ -88,6 +88,32 @@ def test_a_chain_that_stands_still_in_tuning_is_stopped():
         draw(model, RMHMC(metric="hessian", step_size=500.0, n_steps=1), tune=80)
 
 
+def test_a_chain_that_could_not_begin_in_tuning_is_stopped():
+    """No factor where another step has put the correlation, and it stays there."""
+    with pm.Model() as model:
+        rho = pm.Uniform("rho", -1.0, 1.0, initval=-0.9)
+        cov = rho * np.ones((4, 4)) + (1.0 - rho) * np.eye(4)
+        f = pm.MvNormal("f", np.zeros(4), cov=cov)
+        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS[:4])
+        step = RMHMC(vars=["f"])
+    step.setup_chain(np.random.default_rng(0), 100, 10)
+    point = model.initial_point()
+    for _ in range(100):
+        point, _ = step.step(point)
+    step.stop_tuning()
+    with pytest.raises(SamplingError, match=r"^f: no value changed in the last 40 tuning draws.*NOT_POSITIVE_DEFINITE"):
+        step.step(point)
+
+
+def test_values_are_named_as_the_model_has_them():
+    with pm.Model():
+        ls = pm.LogNormal("my_ls_of_f", -1.0, 0.3, shape=2)
+        f = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=ls[0]) * ls[1]).prior("f", X=X)
+        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+        (sampler,) = RMHMC()._samplers
+    assert [sampler._label(i) for i in (0, 1, 2, 13)] == ["my_ls_of_f[0]", "my_ls_of_f[1]", "f[0]", "f[11]"]
+
+
 def test_a_chain_that_stands_still_in_its_draws_says_so():
     with pm.Model() as model:
         poisson_gp(free=False)

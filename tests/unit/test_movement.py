@@ -4,50 +4,57 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.signal import lfilter
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.steps.movement import FEWEST_DRAWS, LEAST_EFFECTIVE, MOST_WATCHED, Movement
-from pymc_rmhmc.steps.words import in_model_words, stood_still
+from pymc_rmhmc.steps.movement import FEWEST_DRAWS, LEAST_EFFECTIVE, MOST_DRAWS, MOST_WATCHED, Movement
+from pymc_rmhmc.steps.words import stood_still
 
 
-def movement_of(draws: np.ndarray, failure: Failure = Failure.NONE) -> Movement:
+def tuned(draws: np.ndarray, failure: Failure = Failure.NONE) -> Movement:
     movement = Movement()
     for values in draws:
         movement.note_tuning(values, failure)
     return movement
 
 
-def test_independent_draws_are_not_slow():
-    for seed in range(20):
-        movement = movement_of(np.random.default_rng(seed).standard_normal((80, 30)))
-        assert not movement.stood_still
-        movement.end_tuning(30)
-        assert movement.slowest is None
+def drawn(draws: np.ndarray) -> Movement:
+    movement = Movement()
+    for values in draws:
+        movement.note_draw(values, moved=True)
+    return movement
+
+
+@pytest.mark.parametrize("n_draws", [80, 1000, 5000])
+def test_a_chain_that_mixes_slowly_is_no_alarm(n_draws):
+    """Sixty values of which a tenth of the draws are effective, and of which the worst seems to be much worse."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        draws = lfilter([1.0], [1.0, -0.8 if n_draws > 100 else 0.0], rng.standard_normal((n_draws + 100, 60)), axis=0)
+        movement = drawn(draws[100:])
+        assert movement.slowest(60) is None
+        assert movement.n_draws == n_draws
+        assert len(movement.draws) <= MOST_DRAWS
 
 
 @pytest.mark.parametrize("size", [3, 10 * MOST_WATCHED])
 def test_the_slowest_value_is_found(size):
     rng = np.random.default_rng(1)
-    draws = rng.standard_normal((100, size))
+    draws = rng.standard_normal((1000, size))
     which = size - 1  # the last is watched, however many there are
-    draws[:, which] = np.linspace(0.0, 1.0, 100) + 0.01 * rng.standard_normal(100)
-    movement = movement_of(draws)
-    movement.end_tuning(size)
-    effective, found, n_draws = movement.slowest
-    assert (found, n_draws) == (which, 100)
+    draws[:, which] = np.linspace(0.0, 1.0, 1000) + 0.01 * rng.standard_normal(1000)
+    effective, found = drawn(draws).slowest(size)
+    assert found == which
     assert effective < LEAST_EFFECTIVE
-    assert not movement.tuning
 
 
 def test_few_draws_say_nothing():
-    movement = movement_of(np.linspace(0.0, 1.0, 2 * FEWEST_DRAWS - 1)[:, None])
-    movement.end_tuning(1)
-    assert movement.slowest is None
-    assert not movement_of(np.zeros((FEWEST_DRAWS - 1, 2))).stood_still
+    assert drawn(np.linspace(0.0, 1.0, 2 * FEWEST_DRAWS - 1)[:, None]).slowest(1) is None
+    assert not tuned(np.zeros((FEWEST_DRAWS - 1, 2))).stood_still
 
 
 def test_a_chain_that_stands_still():
-    movement = movement_of(np.zeros((FEWEST_DRAWS, 2)), Failure.NON_FINITE)
+    movement = tuned(np.zeros((FEWEST_DRAWS, 2)), Failure.NON_FINITE)
     assert movement.stood_still
     movement.note_tuning(np.array([0.0, 1.0]), Failure.NONE)
     assert not movement.stood_still
@@ -57,21 +64,22 @@ def test_draws_after_tuning_that_never_move():
     movement = Movement()
     for _ in range(FEWEST_DRAWS):
         assert not movement.never_moved
-        movement.note_draw(moved=False)
+        movement.note_draw(np.zeros(2), moved=False)
     assert movement.never_moved
-    movement.note_draw(moved=True)
+    movement.note_draw(np.ones(2), moved=True)
     assert not movement.never_moved
 
 
 def test_the_values_of_a_draw_are_copied():
     values, movement = np.zeros(2), Movement()
     movement.note_tuning(values, Failure.NONE)
+    movement.note_draw(values, moved=True)
     values += 1.0
     assert not movement.tuning[0].any()
+    assert not movement.draws[0].any()
 
 
 def test_words():
-    assert [in_model_words(n) for n in ("ls_log__", "f_rotated_", "b_interval__", "beta")] == ["ls", "f", "b", "beta"]
     said = stood_still("f", [Failure.NON_FINITE] * 30 + [Failure.SOLVER] * 2)
     assert "32 tuning draws" in said
     assert "30 of their trajectories failed" in said
