@@ -124,8 +124,8 @@ def settle(options: Options, auto_metric: str) -> Plan:
         _check_reach(step_size, length)
     if step_size is not None and step_size > longest:
         raise ConfigurationError(
-            f"step_size={step_size:.3g} is longer than a path of {longest:.3g}, which would be one shorter step: "
-            "give a longer path_length, or n_steps."
+            f"step_size={step_size:.3g} is longer than a path, which is at most {longest:.3g} long. "
+            "Give a smaller step_size, a longer path_length, or n_steps."
         )
     target = None if options.target_accept is None else real_number("target_accept", options.target_accept)
     default_target = DEFAULT_TARGET_ACCEPT["implicit" if metric.needs_solver else "explicit"]
