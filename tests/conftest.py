@@ -40,3 +40,15 @@ def without_a_compiler(monkeypatch):
     monkeypatch.setattr("pymc_rmhmc.model.hyperparameters.compile_outputs", compile_outputs)
     with pytensor.config.change_flags(mode="FAST_COMPILE"):
         yield
+
+
+@pytest.fixture
+def compiled_ahead():
+    """`RMHMC()` compiles everything that a chain may call, as it does for users."""
+
+
+@pytest.fixture(autouse=True)
+def compiled_when_called(request, monkeypatch):
+    """Elsewhere it compiles nothing: most tests make few draws, which call a part of it, and none depends on it."""
+    if "compiled_ahead" not in request.fixturenames:
+        monkeypatch.setattr("pymc_rmhmc.steps.rehearsal._rehearse", lambda sampler, point: None)

@@ -14,7 +14,7 @@ from pymc_rmhmc.geometry.held import HeldTheta
 from pymc_rmhmc.stopwatch import COMPILING
 from tests.steps.conftest import COUNTS, X, draw, poisson_model
 
-pytestmark = pytest.mark.usefixtures("pymc_by_python")
+pytestmark = pytest.mark.usefixtures("pymc_by_python", "compiled_ahead")
 
 
 def build(model, **options) -> RMHMC:
