@@ -70,7 +70,7 @@ class _Said:
             self._begun = True
             _log.info(
                 f"RMHMC: compiling {self._n_functions} functions for {listed(self._names)}, usually 10 to 40 s the "
-                f"first time. They are kept in {_kept_in()}, so that later runs start faster."
+                f"first time; kept in {_kept_in()} for later runs."
             )
 
     def after(self, seconds: float) -> None:

@@ -37,7 +37,7 @@ def test_nothing_is_left_to_compile_for_a_chain_that_takes_turns(caplog):
     with caplog.at_level(logging.INFO, "pymc.rmhmc"):
         step = build(model)
     first, last = lines(caplog)
-    assert first.startswith("RMHMC: compiling 5 functions for f, ls, usually 10 to 40 s the first time. They are kept ")
+    assert first.startswith("RMHMC: compiling 5 functions for f, ls, usually 10 to 40 s the first time; kept in ")
     assert last.startswith("RMHMC: compiled in ")
     before = COMPILING.seconds
     stats = draw(model, step, draws=20, tune=200).sample_stats
