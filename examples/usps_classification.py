@@ -220,7 +220,7 @@ def main() -> None:
             x, y = data["X_train"].astype(np.float64), (data["y_train"] > 0).astype(int)
             x_test, y_test = data["X_test"].astype(np.float64), data["y_test"]
         model, gp = build_model(x, y)
-        console.print(str(describe(model)), highlight=False, markup=False)
+        console.print(str(describe(model)), highlight=False, markup=False, soft_wrap=True)
     results = sample_all(x, y, model)
     with phase("Comparison"):
         report_comparison(results)

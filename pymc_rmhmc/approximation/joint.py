@@ -155,8 +155,12 @@ def _negative_bound(target: JointTarget, theta: Array, noises: Sequence[Array]) 
     return -value, -gradient
 
 
-def laplace_sites_at(density: JointDensity, likelihoods: Likelihoods, theta: Array) -> list[GaussianSites]:
+def laplace_sites_at(
+    density: JointDensity, likelihoods: Likelihoods, theta: Array, max_iter: int = 100
+) -> list[GaussianSites]:
     """The Laplace sites of every block at θ, whose likelihood is one of the latents without their shift.
+
+    They are those of the mode, or of where so many Newton steps have come.
 
     Raises
     ------
@@ -168,7 +172,7 @@ def laplace_sites_at(density: JointDensity, likelihoods: Likelihoods, theta: Arr
         predictors, shift = _predictors(block, theta)
         linear, precision = np.empty((2, shift.size))
         for (where, predictor), likelihood in zip(predictors, rows, strict=True):
-            mode = find_mode(predictor, likelihood)
+            mode = find_mode(predictor, likelihood, max_iter=max_iter)
             sites = laplace_sites(replace(mode, eta=mode.eta + shift[where]))
             linear[where], precision[where] = sites.linear, sites.precision
         found.append(GaussianSites(linear, precision))

@@ -75,7 +75,9 @@ class BlockSampler(ChainSampler):
 
     def rehearse(self, point: Point, rng: np.random.Generator) -> None:
         """See `ChainSampler`."""
-        self.state.sites = rough_sites(self.block.likelihood(point), np.zeros(self.block.n_sites))
+        likelihood = self.block.likelihood(point)
+        find_mode(FactorizedPrior(self.block.prior(point)).predictor, likelihood, max_iter=1)
+        self.state.sites = rough_sites(likelihood, np.zeros(self.block.n_sites))
         self._condition(point)
         self._enter(self.read(point), rng)
         if self._has_failed:

@@ -16,7 +16,7 @@ from pymc.step_methods.state import dataclass_state
 
 from pymc_rmhmc.approximation import SiteFit
 from pymc_rmhmc.approximation.emulation import can_be_emulated, emulate_marginal
-from pymc_rmhmc.approximation.joint import approximate_jointly, moving_sites
+from pymc_rmhmc.approximation.joint import approximate_jointly, laplace_sites_at, moving_sites
 from pymc_rmhmc.approximation.marginals import fit_marginals
 from pymc_rmhmc.approximation.parameters import fit_parameters
 from pymc_rmhmc.approximation.site_trend import ThinnedDraws, follow_trend
@@ -167,6 +167,7 @@ class JointSampler(ChainSampler):
 
     def _rehearsed_sites(self, theta: Array) -> Iterator[Sites]:
         """Standard ones for every block, with whatever they follow."""
+        laplace_sites_at(self.model, self._likelihoods, theta, max_iter=1)
         for block, rows in zip(self.model.blocks, self._likelihoods(theta), strict=True):
             for likelihood in rows:
                 rough_sites(likelihood, np.zeros(likelihood.n_sites))
