@@ -19,19 +19,21 @@ class Stopwatch:
     ----------
     seconds : float
         Of all intervals that have ended.
+    announce : callable or None
+        Called before each interval begins; see `announced`.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._depth, self._started = 0, 0.0
-        self._announce: Callable[[], None] | None = None
+        self.announce: Callable[[], None] | None = None
 
     def start(self) -> None:
         """Begin an interval."""
         self._depth += 1
         if self._depth == 1:
-            if self._announce is not None:
-                self._announce()
+            if self.announce is not None:
+                self.announce()
             self._started = time.perf_counter()
 
     def stop(self) -> None:
@@ -49,14 +51,24 @@ class Stopwatch:
         finally:
             self.stop()
 
-    @contextmanager
-    def announced(self, announce: Callable[[], None] | None) -> Iterator[None]:
+    def announced(self, announce: Callable[[], None] | None) -> _Announced:
         """Call a function before each interval that begins within; none for None."""
-        before, self._announce = self._announce, announce
-        try:
-            yield
-        finally:
-            self._announce = before
+        return _Announced(self, announce)
+
+
+class _Announced:
+    """The context of `Stopwatch.announced`: a class, since a generator takes microseconds and stands in every draw."""
+
+    __slots__ = ("_announce", "_before", "_watch")
+
+    def __init__(self, watch: Stopwatch, announce: Callable[[], None] | None) -> None:
+        self._watch, self._announce = watch, announce
+
+    def __enter__(self) -> None:
+        self._before, self._watch.announce = self._watch.announce, self._announce
+
+    def __exit__(self, *error: object) -> None:
+        self._watch.announce = self._before
 
 
 COMPILING = Stopwatch()
