@@ -18,7 +18,7 @@ from pymc_rmhmc.geometry.linalg import cholesky, identity_plus_scaled, solve_low
 from pymc_rmhmc.geometry.prior import Predictor, PriorFailure
 from pymc_rmhmc.geometry.target import Likelihood
 
-__all__ = ["Coefficients", "Joined", "Mode", "Placed", "find_mode"]
+__all__ = ["NEAREST_FIRST", "Coefficients", "Joined", "Mode", "Placed", "find_mode"]
 
 type Array = NDArray[np.float64]
 

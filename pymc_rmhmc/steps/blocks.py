@@ -106,9 +106,8 @@ class FoundBlocks:
         said = in_short([_in_words(block) for block in self.compiled.blocks], "blocks")
         left = list(self.structure.left_over)
         if not isinstance(self.joint, str):
-            taken = [str(variable.name) for variable in self.joint.theta.variables]
-            left = [name for name in left if name not in taken]
-            said += f" together with {in_short(taken)}"
+            left = [name for name in left if name not in self._hyperparameters]
+            said += f" together with {in_short(self._hyperparameters)}"
         rest = f"; left to other steps: {self._left(left)}" if left else ""
         return f"RMHMC: {plan.metric.name} metric for {said}{rest}{self._advice()}"
 

@@ -167,6 +167,7 @@ class ChainSampler(ABC):
         state = self.state
         if not (tuning or state.judged):
             state.judged = True
+            state.movement.end_tuning()
             self._judge()
         outcome = self._move(rng, tuning=tuning)
         # Where a slope cannot be computed, as beside a discrete value, there is nothing to fit to.

@@ -167,8 +167,9 @@ class JointSampler(ChainSampler):
 
     def _rehearsed_sites(self, theta: Array) -> Iterator[Sites]:
         """Standard ones for every block, with whatever they follow."""
-        laplace_sites_at(self.model, self._likelihoods, theta, max_iter=1)
-        for block, rows in zip(self.model.blocks, self._likelihoods(theta), strict=True):
+        likelihoods = self._likelihoods(theta)
+        laplace_sites_at(self.model, lambda _: likelihoods, theta, max_iter=1)
+        for block, rows in zip(self.model.blocks, likelihoods, strict=True):
             for likelihood in rows:
                 rough_sites(likelihood, np.zeros(likelihood.n_sites))
             sites = GaussianSites(np.zeros(block.n_sites), np.ones(block.n_sites))

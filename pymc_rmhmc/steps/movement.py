@@ -56,6 +56,10 @@ class Movement:
         self.tuning.append(values[_watched(values.size)])
         self.failures.append(failure)
 
+    def end_tuning(self) -> None:
+        """Drop what only `stood_still` needs: a chain's state is stored."""
+        self.tuning, self.failures = [], []
+
     def note_draw(self, values: Array, *, moved: bool) -> None:
         """Take the values (k,) of a draw after tuning."""
         if self.n_draws % self.stride == 0:

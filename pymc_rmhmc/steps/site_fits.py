@@ -8,12 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.approximation import SiteFit, SiteRegression
+from pymc_rmhmc.approximation.newton import NEAREST_FIRST
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.geometry.charts import GaussianSites
 
 __all__ = ["fitted_sites", "new_fit", "rough_sites"]
-
-NEAREST_FIRST = ("hessian", "fisher", "softabs")
 
 
 def new_fit(metric: Any, n_sites: int) -> SiteFit:
