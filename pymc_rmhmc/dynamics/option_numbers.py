@@ -58,6 +58,7 @@ RANGES = {
     ),
     "n_steps": Range(1, 1e6, f"{TOO_MANY_STEPS}Leave n_steps out, and path_length decides."),
     "max_steps": Range(1, 1e6, f"{TOO_MANY_STEPS}The default is max_steps=100."),
+    "max_depth": Range(1, 20, "A trajectory has fewer than 2**max_depth steps. The default is max_depth=10."),
     "solver_tol": Range(
         1e-13, 1e-2,
         "Rounding keeps a solver from less, and with more an implicit step is neither reversible nor volume "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,14 +14,53 @@ from pymc_rmhmc.dynamics.integrators import Integrator, Step
 from pymc_rmhmc.dynamics.option_numbers import real_number, whole_number
 from pymc_rmhmc.errors import Failure
 
-__all__ = ["FixedSteps", "JitteredPath", "Length", "Transition", "single_step_acceptance", "transition"]
+__all__ = [
+    "MAX_ENERGY_ERROR",
+    "FixedSteps",
+    "JitteredPath",
+    "Length",
+    "Trajectory",
+    "Transition",
+    "in_turn",
+    "made",
+    "single_step_acceptance",
+    "transition",
+]
 
 # An energy error above this is called a divergence. It is judged at the trajectory's end alone:
 # stopping on a running energy check would not be time-reversible.
 MAX_ENERGY_ERROR = 1000.0
+# Seeds of the random numbers within a trajectory.
+SEEDS = 2**31
 
 
-class Length(Protocol):
+class Trajectory(Protocol):
+    """How one draw is made of a Hamiltonian and an integrator."""
+
+    def move[State](
+        self, hamiltonian: Any, integrator: Any, state: State, step_size: float, rng: np.random.Generator
+    ) -> Transition[State]:
+        """Refresh the momentum, follow the flow, and choose a state."""
+
+
+class _Static:
+    """A trajectory whose number of steps is known before it starts; its end is accepted or not."""
+
+    __slots__ = ()
+
+    def draw(self, step_size: float, rng: np.random.Generator) -> tuple[int, float]:
+        """The number of steps and the size of each."""
+        raise NotImplementedError
+
+    def move[State](
+        self, hamiltonian: Any, integrator: Any, state: State, step_size: float, rng: np.random.Generator
+    ) -> Transition[State]:
+        """Draw a length, refresh the momentum, follow the flow, and accept or keep."""
+        n_steps, size = self.draw(step_size, rng)
+        return transition(hamiltonian, integrator, state, n_steps, size, rng)
+
+
+class Length(Trajectory, Protocol):
     """The rule that gives a trajectory's number of steps and their size."""
 
     def draw(self, step_size: float, rng: np.random.Generator) -> tuple[int, float]:
@@ -28,7 +68,7 @@ class Length(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FixedSteps:
+class FixedSteps(_Static):
     """Exactly `n_steps` steps of exactly the step size: no jitter."""
 
     n_steps: int
@@ -42,7 +82,7 @@ class FixedSteps:
 
 
 @dataclass(frozen=True, slots=True)
-class JitteredPath:
+class JitteredPath(_Static):
     """A path length drawn uniformly from ``path_length (1 ± jitter)``, divided into equal steps.
 
     The steps are as few as keep each within the step size, so that the whole path is walked; the draw
@@ -57,16 +97,29 @@ class JitteredPath:
         In [0, 1).
     max_steps : int
         The most steps in a trajectory: where it binds, the path is cut short.
+    rounds : int
+        Trajectories for each draw.
     """
 
     path_length: float
     jitter: float
     max_steps: int
+    rounds: int = 1
 
     def __post_init__(self) -> None:
         for name in ("path_length", "jitter"):
             object.__setattr__(self, name, real_number(name, getattr(self, name)))
         object.__setattr__(self, "max_steps", whole_number("max_steps", self.max_steps))
+
+    def move[State](
+        self, hamiltonian: Any, integrator: Any, state: State, step_size: float, rng: np.random.Generator
+    ) -> Transition[State]:
+        """As `_Static.move`, or what the Hamiltonian makes of it in compiled code, so many times."""
+        if getattr(hamiltonian, "makes", None) is not None:
+            path = (self.path_length, self.jitter, self.max_steps)
+            return made(hamiltonian, state, rng, lambda p, q, seed: hamiltonian.makes.walk(
+                p, q, step_size, path, self.rounds, seed))  # fmt: skip
+        return in_turn(lambda at: _Static.move(self, hamiltonian, integrator, at, step_size, rng), state, self.rounds)
 
     @property
     def covering(self) -> float:
@@ -131,6 +184,46 @@ class Transition[State]:
         # Unchecked steps report nan, and do not hide a checked one.
         if not math.isnan(step.reversal_error) and not self.reversal_error >= step.reversal_error:
             self.reversal_error = step.reversal_error
+
+
+def made(hamiltonian: Any, state: Any, rng: np.random.Generator, make: Any) -> Transition[Any]:
+    """Trajectories that a Hamiltonian makes in compiled code, from a fresh momentum, as one outcome.
+
+    Random numbers within them come from one seed, so that the chain's own stream does not depend on what happens there.
+    """
+    start = hamiltonian.refresh(state, rng)
+    seed, energy = int(rng.integers(SEEDS)), hamiltonian.energy(start)
+    if not math.isfinite(energy):
+        return Transition(start, energy=energy, failure=Failure.NON_FINITE)
+    moved = make(start.point, start.momentum, seed)
+    end = replace(start, point=moved.point, momentum=moved.momentum)
+    return Transition(
+        end, accepted=moved.accepted, acceptance=moved.acceptance, energy=hamiltonian.energy(end),
+        energy_error=moved.energy_error, failure=moved.failure, n_steps=moved.n_steps, n_metric_evals=moved.n_steps,
+    )  # fmt: skip
+
+
+def in_turn[State](move: Callable[[State], Transition[State]], state: State, rounds: int) -> Transition[State]:
+    """Several moves one after another as one outcome: sums, the mean acceptance, the energies of the last."""
+    outcome = move(state)
+    if rounds == 1:
+        return outcome
+    outcomes = [outcome]
+    for _ in range(rounds - 1):
+        outcomes.append(move(outcomes[-1].state))
+    checked = [each.reversal_error for each in outcomes if not math.isnan(each.reversal_error)]
+    return Transition(
+        outcomes[-1].state,
+        accepted=any(each.accepted for each in outcomes),
+        acceptance=sum(each.acceptance for each in outcomes) / rounds,
+        energy=outcomes[-1].energy,
+        energy_error=outcomes[-1].energy_error,
+        failure=next((each.failure for each in outcomes if each.failure), Failure.NONE),
+        n_steps=sum(each.n_steps for each in outcomes),
+        n_solver_iter=sum(each.n_solver_iter for each in outcomes),
+        n_metric_evals=sum(each.n_metric_evals for each in outcomes),
+        reversal_error=max(checked, default=math.nan),
+    )
 
 
 def transition[State](

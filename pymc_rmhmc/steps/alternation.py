@@ -227,9 +227,8 @@ class Alternation:
     def _move_latents(self, step_size: float, rng: np.random.Generator) -> Transition[Any]:
         """A trajectory of z."""
         hamiltonian: Any = SpannedHamiltonian(self._point.held)
-        n_steps, size = self._length.draw(self._step_size_here(step_size), rng)
         state = hamiltonian.stand(self._noise, self._point.displacement, self._point)
-        outcome = transition(hamiltonian, self._splitting, state, n_steps, size, rng)
+        outcome = self._length.move(hamiltonian, self._splitting, state, self._step_size_here(step_size), rng)
         if outcome.accepted:
             self._noise, self._point = self._point.held.noise_at(outcome.state), outcome.state.point
         return outcome

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pymc.step_methods.state import DataClassState, dataclass_state
 
 from pymc_rmhmc.dynamics.adaptation import DualAveraging, search_step_size
-from pymc_rmhmc.dynamics.trajectory import JitteredPath, Transition, single_step_acceptance, transition
+from pymc_rmhmc.dynamics.trajectory import JitteredPath, Trajectory, Transition, single_step_acceptance
 from pymc_rmhmc.errors import ConfigurationError, CovarianceError, RMHMCError, SamplingError
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.checks import check_start
@@ -178,15 +178,19 @@ class ChainSampler(ABC):
 
     def _move(self, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
         """A trajectory, and in tuning what its acceptance says of the step size."""
-        n_steps, step_size = self.plan.length.draw(self.current_step_size(tuning=tuning), rng)
-        failed = self._has_failed
-        outcome = transition(self._hamiltonian, self.plan.integrator, self._phase, n_steps, step_size, rng)
+        step_size, failed = self.current_step_size(tuning=tuning), self._has_failed
+        trajectory = self._trajectory(tuning=tuning)
+        outcome = trajectory.move(self._hamiltonian, self.plan.integrator, self._phase, step_size, rng)
         if outcome.accepted:
             self._keep(outcome.state)
         # Where not even a first step can be made, none is too long.
         if tuning and self.state.step_size is not None and not failed:
             self.state.step_size.update(outcome.acceptance)
         return outcome
+
+    def _trajectory(self, *, tuning: bool) -> Trajectory:
+        """How a draw is made."""
+        return self.plan.trajectory
 
     def _stand(self, values: Array, point: Point, rng: np.random.Generator, *, tuning: bool) -> None:
         """Stand where the point says, given the rest of it; a prior without a factor there is a `PriorFailure`."""
@@ -250,7 +254,7 @@ class ChainSampler(ABC):
         """
         if self.state.iteration >= ENOUGH_TUNING and self._part_of_path() < LEAST_OF_PATH:
             advice = advice_for(self.plan.metric, self._curvatures, prior_moves=self._prior_moves)
-            path = path_in_words(self.plan.length, self.average_step_size())
+            path = path_in_words(self.plan.trajectory, self.average_step_size())
             raise SamplingError(barely_moves(self.name, self.state.iteration, path, advice))
 
     def remarks(self) -> str:
@@ -260,7 +264,7 @@ class ChainSampler(ABC):
         """
         is_cut = self._part_of_path() < WHOLE_PATH
         said = [
-            cut_short(self.name, self.plan.length, self.average_step_size()) if is_cut else "",
+            cut_short(self.name, self.plan.trajectory, self.average_step_size()) if is_cut else "",
             sites_kept(self.name, self.state.dropped_refits, len(self.state.refits)),
             self._slowness(),
         ]
@@ -288,7 +292,7 @@ class ChainSampler(ABC):
 
     def _part_of_path(self) -> float:
         """What `max_steps` of the adapted steps cover of the path."""
-        return 1.0 if self._adaptation is None else part_of_path(self.plan.length, self._adaptation.average)
+        return 1.0 if self._adaptation is None else part_of_path(self.plan.trajectory, self._adaptation.average)
 
     def where_refused(self) -> str:
         """Where the prior could last not be factorised, in words; empty if it always could."""
@@ -477,7 +481,7 @@ class ChainSampler(ABC):
     @property
     def _longest_step(self) -> float:
         """The largest step size that is adapted to; where the number of steps is given it is for so many already."""
-        few = self.fewest_steps if isinstance(self.plan.length, JitteredPath) else 1
+        few = self.fewest_steps if isinstance(self.plan.trajectory, JitteredPath) else 1
         return self.plan.max_step_size / few
 
     def _choose_step_size(self, rng: np.random.Generator) -> None:

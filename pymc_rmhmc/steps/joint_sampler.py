@@ -177,7 +177,7 @@ class JointSampler(ChainSampler):
 
     def _rehearse_turns(self, theta: Array, rng: np.random.Generator) -> None:
         """Each move of an alternation, once and with one step."""
-        self.plan = replace(self.plan, length=JitteredPath(REHEARSED_STEP, 0.0, 1))
+        self.plan = replace(self.plan, trajectory=JitteredPath(REHEARSED_STEP, 0.0, 1))
         own = self.model.of_likelihoods
         self.state.emulator = Emulator.flat(theta.size)
         self.state.parameters = _rehearsed_chart(theta[own]) if own.size else None
@@ -215,8 +215,8 @@ class JointSampler(ChainSampler):
         )
         self._phase = self._alternation = None
         if state.emulator is not None:
-            assert isinstance(self.plan.length, JitteredPath)  # no other has an emulator
-            self._alternation = Alternation(self._target, state.emulator, self.plan.length, state.parameters)
+            assert isinstance(self.plan.trajectory, JitteredPath)  # no other has an emulator
+            self._alternation = Alternation(self._target, state.emulator, self.plan.trajectory, state.parameters)
 
     def _start(self, values: Array, point: Point, rng: np.random.Generator) -> None:
         approximated, theta = self._starts_from_laplace(values), values[: self.model.theta.size]
@@ -346,12 +346,12 @@ class JointSampler(ChainSampler):
         """A joint trajectory, of steps like those that were right before turns were taken."""
         adaptation = self.state.step_size
         assert adaptation is not None
-        n_steps, step_size = self.plan.length.draw(min(STRETCH * adaptation.average, adaptation.maximum), rng)
+        step_size = min(STRETCH * adaptation.average, adaptation.maximum)
         position = self._phase.position
         self._phase = None
         self._alternation.leave()
         phase = self._hamiltonian.state(position)
-        outcome = transition(self._hamiltonian, self.plan.integrator, phase, n_steps, step_size, rng)
+        outcome = self.plan.trajectory.move(self._hamiltonian, self.plan.integrator, phase, step_size, rng)
         if tuning:
             # They are too few for dual averaging.
             adaptation.average *= math.exp(CORRECTION * (outcome.acceptance - self.plan.held_target_accept))
@@ -384,7 +384,7 @@ class JointSampler(ChainSampler):
     def _may_emulate(self) -> bool:
         """Whether steps and paths are left to tuning, and turns to it as well."""
         plan = self.plan
-        return plan.step_size is None and isinstance(plan.length, JitteredPath) and plan.metric.emulate
+        return plan.step_size is None and isinstance(plan.trajectory, JitteredPath) and plan.metric.emulate
 
     def _emulate(self, thetas: Array, scores: Array, rng: np.random.Generator) -> None:
         """Take turns from now on, where an emulator can be fitted; a trajectory that the user has set stays.

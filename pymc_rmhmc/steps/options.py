@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint, RotationSplitting
 from pymc_rmhmc.dynamics.option_numbers import real_number, switch, whole_number
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
-from pymc_rmhmc.dynamics.trajectory import FixedSteps, JitteredPath, Length
+from pymc_rmhmc.dynamics.trajectory import FixedSteps, JitteredPath, Trajectory
+from pymc_rmhmc.dynamics.u_turn import UTurn
 from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.geometry.metrics import METRICS, FlatMetric
 
@@ -17,18 +18,25 @@ __all__ = ["Options", "Plan", "settle"]
 
 INTEGRATORS: dict[str, Any] = {"generalized_leapfrog": GeneralizedLeapfrog, "implicit_midpoint": ImplicitMidpoint}
 INITS = ("auto", "laplace", "keep")
+TRAJECTORIES = ("auto", "static", "nuts")
 # What a metric of a user's own must have.
 METRIC_ATTRIBUTES = ("hamiltonian", "name", "needs_solver", "takes_hyperparameters", "uses_sites")
 
 DEFAULT_SOLVER_TOL = 1e-9
 DEFAULT_SOLVER_MAX_ITER = 100
 DEFAULT_MAX_STEPS = 100
+# Of a trajectory that ends where it turns back.
+DEFAULT_MOST_LEAVES = 1023
 # Measured on the smaller of bulk and tail ESS (benchmarks/path_length.py): in coordinates in which the
 # posterior is nearly standard normal a quarter of a period makes the next draw nearly independent. A
 # little more costs no step on most trajectories and makes up for those that are rejected; much more makes
 # means antithetic and starves the tails.
 DEFAULT_PATH_LENGTH = 1.7
 DEFAULT_JITTER = 0.1
+# In the chart that is read from the graph what is left is less normal: a scale's logarithm moves slowly, and paths half
+# as long again make more effective draws for each gradient on hierarchies.
+DEFAULT_GENERAL_PATH_LENGTH = 2.5
+DEFAULT_GENERAL_JITTER = 0.3
 # From the same measurement: an explicit step is cheap against what PyMC spends on a draw, and a higher
 # acceptance doubles the tail ESS; an implicit step costs a factorisation, and fewer of them win.
 DEFAULT_TARGET_ACCEPT = {"explicit": 0.9, "implicit": 0.8}
@@ -44,6 +52,7 @@ class Options:
     integrator: Any = None
     step_size: float | None = None
     target_accept: float | None = None
+    trajectory: str = "auto"
     path_length: float | None = None
     n_steps: int | None = None
     jitter: float | None = None
@@ -65,8 +74,12 @@ class Plan:
         A metric, such as `FlatMetric`; a string is settled by now.
     integrator
         One that fits the metric.
-    length : Length
-        The rule for a trajectory's steps.
+    trajectory : Trajectory
+        How a draw is made.
+    general_trajectory : Trajectory
+        The same for the chart that is read from the graph of a hierarchy.
+    may_repeat : bool
+        Whether a draw of a cheap model may take several trajectories: not where the number of steps is the user's.
     step_size : float or None
         Fixed, or None to adapt.
     initial_step_size, max_step_size : float
@@ -83,7 +96,9 @@ class Plan:
 
     metric: Any
     integrator: Any
-    length: Length
+    trajectory: Trajectory
+    general_trajectory: Trajectory
+    may_repeat: bool
     step_size: float | None
     initial_step_size: float
     max_step_size: float
@@ -118,10 +133,10 @@ def settle(options: Options, auto_metric: str) -> Plan:
     if options.blas_threads is not None:
         whole_number("blas_threads", options.blas_threads)
     step_size = _step_size(options)
-    length = _length(options)
-    longest = _longest_step(length, step_size, metric=metric, integrator=integrator)
+    trajectory = _trajectory(options)
+    longest = _longest_step(trajectory, step_size, metric=metric, integrator=integrator)
     if step_size is not None:
-        _check_reach(step_size, length)
+        _check_reach(step_size, trajectory)
     if step_size is not None and step_size > longest:
         raise ConfigurationError(
             f"step_size={step_size:.3g} is longer than a path, which is at most {longest:.3g} long. "
@@ -132,18 +147,20 @@ def settle(options: Options, auto_metric: str) -> Plan:
     return Plan(
         metric=metric,
         integrator=integrator,
-        length=length,
+        trajectory=trajectory,
+        general_trajectory=_general_trajectory(options, trajectory),
+        may_repeat=options.n_steps is None,
         step_size=step_size,
         initial_step_size=1.0 if isinstance(metric, FlatMetric) else 0.25,
         max_step_size=longest,
         target_accept=default_target if target is None else target,
         held_target_accept=DEFAULT_HELD_TARGET_ACCEPT if target is None else target,
         init=options.init,
-        covering_step_size=_covering_step(options, metric, length),
+        covering_step_size=_covering_step(options, metric, trajectory),
     )
 
 
-def _check_reach(step_size: float, length: Length) -> None:
+def _check_reach(step_size: float, length: Trajectory) -> None:
     """Steps of a given size must be able to walk the path: cut short, all paths would be one, without jitter."""
     if not isinstance(length, JitteredPath):
         return
@@ -156,7 +173,7 @@ def _check_reach(step_size: float, length: Length) -> None:
         )
 
 
-def _longest_step(length: Length, step_size: float | None, *, metric: Any, integrator: Any) -> float:
+def _longest_step(length: Trajectory, step_size: float | None, *, metric: Any, integrator: Any) -> float:
     """The largest step size that may be found or given.
 
     Where the density is normal the flat metric's flow is a rotation, and a step ε of the implicit midpoint one by
@@ -168,12 +185,14 @@ def _longest_step(length: Length, step_size: float | None, *, metric: Any, integ
     if isinstance(length, JitteredPath):
         whole = length.path_length * (1.0 + length.jitter)
         return min(whole, DEFAULT_PATH_LENGTH) if tuned and midpoint else whole
+    if isinstance(length, UTurn) and (midpoint or not metric.needs_solver):
+        return DEFAULT_PATH_LENGTH
     if isinstance(length, FixedSteps) and tuned and (midpoint or not metric.needs_solver):
         return DEFAULT_PATH_LENGTH / length.n_steps
     return math.inf
 
 
-def _covering_step(options: Options, metric: Any, length: Length) -> float:
+def _covering_step(options: Options, metric: Any, length: Trajectory) -> float:
     """The step size below which a path that is cut short need not be accepted as often; 0 for none.
 
     None where the target or the number of steps is the user's, or where steps that are too long end in equations
@@ -266,8 +285,16 @@ def _integrator_class(integrator: Any) -> type[GeneralizedLeapfrog | ImplicitMid
     )
 
 
-def _length(options: Options) -> Length:
-    """The rule for a trajectory's length."""
+def _trajectory(options: Options) -> Trajectory:
+    """How a draw is made: a path whose steps are counted beforehand, or one that ends where it turns back."""
+    if options.trajectory not in TRAJECTORIES:
+        known = ", ".join(f'"{name}"' for name in TRAJECTORIES)
+        raise ConfigurationError(
+            f"Unknown trajectory {shown(options.trajectory)}: it must be one of {known}. "
+            'trajectory="auto" is the default.'
+        )
+    if options.trajectory == "nuts":
+        return _u_turn(options)
     if options.n_steps is not None:
         others = {"path_length": options.path_length, "jitter": options.jitter, "max_steps": options.max_steps}
         given = [name for name, value in others.items() if value is not None]
@@ -280,4 +307,28 @@ def _length(options: Options) -> Length:
         DEFAULT_PATH_LENGTH if options.path_length is None else options.path_length,
         DEFAULT_JITTER if options.jitter is None else options.jitter,
         DEFAULT_MAX_STEPS if options.max_steps is None else options.max_steps,
+    )
+
+
+def _u_turn(options: Options) -> UTurn:
+    """A trajectory that ends where it turns back, with as many doublings as `max_steps` allows."""
+    others = {"n_steps": options.n_steps, "path_length": options.path_length, "jitter": options.jitter}
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        raise ConfigurationError(
+            f'{" and ".join(given)} {"fix" if len(given) > 1 else "fixes"} how long a trajectory is, but with '
+            'trajectory="nuts" it ends where it turns back: leave one of them out. max_steps limits it.'
+        )
+    most = DEFAULT_MOST_LEAVES if options.max_steps is None else whole_number("max_steps", options.max_steps)
+    return UTurn(max(1, int(most + 1).bit_length() - 1))
+
+
+def _general_trajectory(options: Options, trajectory: Trajectory) -> Trajectory:
+    """The same path, but longer and of more varied length, unless one is asked for."""
+    if not isinstance(trajectory, JitteredPath):
+        return trajectory
+    return replace(
+        trajectory,
+        path_length=DEFAULT_GENERAL_PATH_LENGTH if options.path_length is None else trajectory.path_length,
+        jitter=DEFAULT_GENERAL_JITTER if options.jitter is None else trajectory.jitter,
     )

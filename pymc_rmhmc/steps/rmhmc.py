@@ -17,15 +17,13 @@ from rich.table import Column
 
 from pymc_rmhmc.dynamics.option_numbers import switch
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.geometry.latent_blocks import has_dear_hyperparameters
-from pymc_rmhmc.model.joint import JointModel
 from pymc_rmhmc.steps.arguments import CheckedStep, ModelContents, check_compile_kwargs, check_point, generator_of
-from pymc_rmhmc.steps.blocks import find_blocks
 from pymc_rmhmc.steps.chain_sampler import ChainState
 from pymc_rmhmc.steps.checks import check_block, check_shapes
 from pymc_rmhmc.steps.notices import WATCHED, RunNotices, moved_by_others, moved_twice, too_short_tuning
 from pymc_rmhmc.steps.options import Options, settle
 from pymc_rmhmc.steps.rehearsal import compile_ahead
+from pymc_rmhmc.steps.selection import find
 from pymc_rmhmc.steps.statistics import STATISTICS, FailureCount, block_statistics
 from pymc_rmhmc.steps.threads import BlasThreads
 from pymc_rmhmc.stopwatch import COMPILING
@@ -48,18 +46,6 @@ class RMHMCState(StepMethodState):
     n_draws: int
     chains: list[ChainState] = field(default_factory=list)
     failures: Any = None
-
-
-def _draws_to_tune(joint: JointModel) -> int:
-    """How many draws hyperparameters' chart is learned from by default.
-
-    It takes longer to learn than sites do: half as many leave the steps shorter for good, and so does a dense mass
-    matrix of more dimensions than a hundred. Where no emulator makes up for what the draws have not seen of a scale's
-    tail, and draws are cheap, there are twice as many: on mixed models of 100 and 400 groups two of six runs made a
-    third to a half as many effective draws of the scale after 300, and none of six after 600.
-    """
-    is_dear = any(map(has_dear_hyperparameters, joint.blocks))
-    return max(300 if is_dear else 600, 3 * joint.theta.size)
 
 
 class RMHMC(CheckedStep):
@@ -187,6 +173,7 @@ class RMHMC(CheckedStep):
         integrator: Any = None,
         step_size: float | None = None,
         target_accept: float | None = None,
+        trajectory: str = "auto",
         path_length: float | None = None,
         n_steps: int | None = None,
         jitter: float | None = None,
@@ -209,7 +196,7 @@ class RMHMC(CheckedStep):
             )
         options = Options(
             metric=metric, integrator=integrator, step_size=step_size, target_accept=target_accept,
-            path_length=path_length, n_steps=n_steps, jitter=jitter, max_steps=max_steps, init=init,
+            trajectory=trajectory, path_length=path_length, n_steps=n_steps, jitter=jitter, max_steps=max_steps, init=init,
             solver_tol=solver_tol, solver_max_iter=solver_max_iter,
             check_reversibility=check_reversibility, blas_threads=blas_threads,
         )  # fmt: skip
@@ -219,7 +206,7 @@ class RMHMC(CheckedStep):
         point = initial | check_point({} if initial_point is None else initial_point, initial)
         check_compile_kwargs(compile_kwargs)
         random = generator_of(rng)
-        found = find_blocks(model, vars, point, plan, compile_kwargs)
+        found = find(model, vars, point, plan, compile_kwargs)
         self._compiled = found.compiled
         self.vars = found.value_vars
         self.blocked = True
@@ -233,8 +220,7 @@ class RMHMC(CheckedStep):
             _log.warning(found.warning())
         self._compile_seconds = compile_ahead(self._samplers, point, found.names)
         self._compile_seconds_in_chain, self._has_announced = 0.0, False
-        if not isinstance(found.joint, str):
-            self.default_tune_steps = _draws_to_tune(found.joint)
+        self.default_tune_steps = found.tune_steps or self.default_tune_steps
         self._threads = BlasThreads(None if options.blas_threads is None else int(options.blas_threads))
         self._shapes = [block.shapes() for block in self._compiled.blocks]
         self._rest_key: Point | None = None

@@ -674,8 +674,8 @@ STEPS = [
         "draws-by-the-last-iterate",
         "draws are made with a step size that chance has left, and the statistics say another",
         "steps/chain_sampler.py",
-        "self.plan.length.draw(self.current_step_size(tuning=tuning), rng)",
-        "self.plan.length.draw(self.current_step_size(tuning=True), rng)",
+        "self.plan.trajectory.draw(self.current_step_size(tuning=tuning), rng)",
+        "self.plan.trajectory.draw(self.current_step_size(tuning=True), rng)",
         "steps/test_state.py::test_draws_are_made_with_the_average_of_tuning[latents alone]",
     ),
     Mutant(

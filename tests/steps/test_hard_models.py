@@ -397,7 +397,7 @@ def test_a_chain_is_stopped_by_the_part_of_its_path_that_its_steps_cover(sampled
         step.setup_chain(np.random.default_rng(1), 10, 10)
         point, _ = step.step(model.initial_point())
         (state,) = step.chains
-        state.iteration, state.step_size.average = n_tuned, share * step._plan.length.covering
+        state.iteration, state.step_size.average = n_tuned, share * step._plan.trajectory.covering
         step.stop_tuning()
         if stopped:
             with pytest.raises(SamplingError, match=f"f: after {n_tuned} tuning draws the step size is "):

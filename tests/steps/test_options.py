@@ -23,7 +23,7 @@ def begun(**options):
 def test_the_solver_and_the_path():
     plan = settle(Options(metric="hessian", solver_tol=1e-6, solver_max_iter=7, jitter=0.3, path_length=2.0), "flat")
     assert (plan.integrator.solver.tolerance, plan.integrator.solver.max_iter) == (1e-6, 7)
-    assert (plan.length.path_length, plan.length.jitter) == (2.0, 0.3)
+    assert (plan.trajectory.path_length, plan.trajectory.jitter) == (2.0, 0.3)
 
 
 @pytest.mark.parametrize(("jitter", "lengths"), [(0.0, 1), (0.5, 50)])

@@ -43,6 +43,8 @@ class GaussianHamiltonian:
     follow : callable, optional
         What makes a trajectory's steps at once: from a point, a momentum, the number of steps and their size it gives
         the number that was made, and the point and momentum at the end, or None and why.
+    makes : object, optional
+        What makes whole trajectories, several at once: `grow` such as double until they turn back, `walk` paths.
 
     References
     ----------
@@ -50,9 +52,10 @@ class GaussianHamiltonian:
     """
 
     def __init__(
-        self, residual: Density, leave: Callable[[Any], None] | None = None, follow: Callable[..., Any] | None = None
-    ) -> None:
-        self.residual, self._leave, self._follow = residual, leave, follow
+        self, residual: Density, leave: Callable[[Any], None] | None = None, follow: Callable[..., Any] | None = None,
+        makes: Any = None,
+    ) -> None:  # fmt: skip
+        self.residual, self._leave, self._follow, self.makes = residual, leave, follow, makes
 
     def leave(self, state: GaussianState) -> None:
         """Go on from a state that is neither a trajectory's first nor its last: it can be kicked, and no more."""
@@ -90,6 +93,10 @@ class GaussianHamiltonian:
         assert self._follow is not None
         n_steps, end, failure = self._follow(state.point, state.momentum, n_steps, step_size)
         return n_steps, None if end is None else GaussianState(*end), failure
+
+    def velocity(self, state: GaussianState) -> Array:
+        """``dz/dt = p``."""
+        return state.momentum
 
     def energy(self, state: GaussianState) -> float:
         """H, up to a constant."""

@@ -46,6 +46,10 @@ class RiemannianHamiltonian:
         """Draw ``p ~ N(0, G(q))``."""
         return replace(state, momentum=state.point.sample_momentum(rng))
 
+    def velocity(self, state: RiemannianState) -> Array:
+        """``dq/dt = G⁻¹p``."""
+        return state.point.solve(state.momentum)
+
     def energy(self, state: RiemannianState) -> float:
         """H, up to the constant ``½ n log 2π``."""
         kinetic = 0.5 * float(state.momentum @ state.point.solve(state.momentum))

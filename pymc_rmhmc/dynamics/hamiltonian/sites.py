@@ -128,6 +128,10 @@ class SiteHamiltonian:
         displacement, drive = blas.drot(state.displacement, state.drive, math.cos(time), math.sin(time))
         return self._stand(displacement, drive, self.residual.at_sites(displacement))
 
+    def velocity(self, state: SiteState) -> Array:
+        """``dz/dt = p``."""
+        return state.momentum
+
     def leave(self, state: SiteState) -> None:
         """Go on from a state that is neither a trajectory's first nor its last: it keeps nothing large."""
 

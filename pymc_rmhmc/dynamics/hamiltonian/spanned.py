@@ -189,6 +189,10 @@ class SpannedHamiltonian:
         point = self.residual.at_sites(moved[state.n_sites :])
         return SpannedState(self.residual, state.origin, point, state.angle + time, (moved, driven))
 
+    def velocity(self, state: SpannedState) -> Array:
+        """``dz/dt = p``."""
+        return state.momentum
+
     def leave(self, state: SpannedState) -> None:
         """Go on from a state that is neither a trajectory's first nor its last: it keeps nothing large."""
 

@@ -21,6 +21,7 @@ __all__ = ["FlatMetric"]
 
 # Sites a latent value, up to which one product with ΦΦᵀ is cheaper than two with Φ.
 MOST_SITES = 2
+CHARTS = ("auto", "latent", "graph")
 
 
 class FlatMetric:
@@ -43,6 +44,10 @@ class FlatMetric:
         latent values then move in turns, which is faster when a covariance has to be factorised again for each new
         value. If false, both move in one trajectory. They also do so with coefficients, with more than eleven
         hyperparameters, with `step_size` or `n_steps`, or if tuning shows that turns are not accepted.
+    chart : {"auto", "latent", "graph"}
+        The coordinates in which the metric is constant. "latent" are those of a latent Gaussian block and its sites.
+        "graph" takes every continuous variable of any model relative to the location and scale that other variables
+        give it. "auto" is "latent" where the model has such a block and is faster with it, and "graph" elsewhere.
 
     Raises
     ------
@@ -71,8 +76,9 @@ class FlatMetric:
     takes_hyperparameters = True
 
     def __init__(
-        self, *, refit: bool = True, site_fit: Callable[[int], Any] | None = None, emulate: bool = True
-    ) -> None:
+        self, *, refit: bool = True, site_fit: Callable[[int], Any] | None = None, emulate: bool = True,
+        chart: str = "auto",
+    ) -> None:  # fmt: skip
         for option, value in (("refit", refit), ("emulate", emulate)):
             if not isinstance(value, bool | np.bool_):
                 raise ConfigurationError(
@@ -86,11 +92,17 @@ class FlatMetric:
             )
         if site_fit is not None and not refit:
             raise ConfigurationError("site_fit refits the sites, but refit=False keeps them: leave one of them out.")
-        self.refit, self.site_fit, self.emulate = bool(refit), site_fit, bool(emulate)
+        if not isinstance(chart, str) or chart not in CHARTS:
+            raise ConfigurationError(
+                f"chart must be one of {', '.join(CHARTS)}, got {shown(chart)}. Leave it out, or give "
+                'FlatMetric(chart="graph").'
+            )
+        self.refit, self.site_fit, self.emulate, self.chart = bool(refit), site_fit, bool(emulate), chart
 
     def __repr__(self) -> str:
         fit = "" if self.site_fit is None else f"site_fit={getattr(self.site_fit, '__name__', self.site_fit)}, "
-        return f"FlatMetric(refit={self.refit}, {fit}emulate={self.emulate})"
+        chart = "" if self.chart == "auto" else f", chart={self.chart!r}"
+        return f"FlatMetric(refit={self.refit}, {fit}emulate={self.emulate}{chart})"
 
     def hamiltonian(self, target: LatentTarget) -> GaussianHamiltonian | SpannedHamiltonian | SiteHamiltonian:
         """Return the Hamiltonian of a target in this metric, in the form with the cheapest steps."""

@@ -1,0 +1,1 @@
+"""Trajectories of any density in flat coordinates: an affine map of a model's chart, and the loops that follow it."""

@@ -1,0 +1,1 @@
+"""Any model with a differentiable density: a chart of its continuous variables, read from the graph."""

@@ -1,0 +1,120 @@
+"""What one RMHMC samples of a model in the chart that is read from its graph, and the sampler for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.model import in_short
+from pymc_rmhmc.model.compile import CompiledModel
+from pymc_rmhmc.model.general.density import GeneralModel
+from pymc_rmhmc.steps.chain_sampler import ChainSampler
+from pymc_rmhmc.steps.general_sampler import GeneralSampler
+from pymc_rmhmc.steps.options import Plan
+
+__all__ = ["FoundGeneral", "find_general"]
+
+type Point = dict[str, np.ndarray]
+
+# Draws in which chart, mass matrix and step size are learned.
+TUNE = 300
+
+
+@dataclass(frozen=True)
+class FoundGeneral:
+    """What is sampled.
+
+    Attributes
+    ----------
+    model : pymc.Model
+        The model.
+    general : GeneralModel
+        The density of the variables.
+    why : str
+        Why the chart is read from the graph.
+    """
+
+    model: pm.Model
+    general: GeneralModel
+    why: str
+
+    @property
+    def compiled(self) -> CompiledModel:
+        """No block, and nothing left of the log density."""
+        return CompiledModel((), (), (), _nothing)
+
+    @property
+    def value_vars(self) -> list[Any]:
+        """The value variables that are sampled."""
+        return [self.model.rvs_to_values[v] for v in self.general.variables.variables]
+
+    @property
+    def names(self) -> list[str]:
+        """The variables that are sampled."""
+        return [str(v.name).removesuffix("_rotated_") for v in self.general.variables.variables]
+
+    @property
+    def tune_steps(self) -> int:
+        """How many draws tuning takes by default."""
+        return TUNE
+
+    def samplers(self, point: Point, plan: Plan, initial: Point) -> list[ChainSampler]:
+        """One sampler for all of them."""
+        own = any(self.model.rvs_to_initial_values.get(v) is not None for v in self.general.variables.variables)
+        made = GeneralSampler(self.general, in_short(self.names), self._plan(plan), np.empty(0), own)
+        made.initial_values = made.read(initial)
+        values = self.general.variables.names
+        made.labels = dict(zip(values, self.names, strict=True))
+        return [made]
+
+    def _plan(self, plan: Plan) -> Plan:
+        """The plan with the trajectory for a hierarchy, if this is one."""
+        return replace(plan, trajectory=plan.general_trajectory) if self.general.n_charted else plan
+
+    def announcement(self, plan: Plan) -> str:
+        """One line that says what is sampled how, and what is left to other steps."""
+        names = [str(v.name).removesuffix("_rotated_") for v in self.model.free_RVs]
+        left = [name for name in names if name not in self.names]
+        relative = [
+            f"{each.variable.name} relative to {in_short(list(each.parents))}" for each in self.general.charted
+        ]
+        chart = f" ({in_short(relative, 'variables', '; ')})" if relative else ""
+        rest = f"; left to other steps: {in_short(left)}" if left else ""
+        return f"RMHMC: flat metric for {in_short(self.names)}{chart}, since {self.why}{rest}"
+
+    def warning(self) -> str:
+        """What a user should know before waiting for draws; empty if there is nothing."""
+        return ""
+
+
+def find_general(
+    model: pm.Model, variables: Sequence[TensorVariable], point: Point, why: str, compile_kwargs: dict[str, Any] | None
+) -> FoundGeneral:
+    """Read and build what RMHMC samples of a model in its flat chart.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If PyTensor cannot differentiate the density.
+    ConfigurationError
+        If a family is registered with a location or scale of another shape, or compile_kwargs are given.
+    """
+    if compile_kwargs:
+        raise ConfigurationError(
+            f"compile_kwargs={compile_kwargs!r} has no effect here: RMHMC compiles the whole density with Numba. "
+            "Remove it."
+        )
+    general = GeneralModel(model, variables, point)
+    general.bind(point)
+    return FoundGeneral(model, general, why)
+
+
+def _nothing(point: Point) -> float:
+    """No part of the log density."""
+    return 0.0

@@ -1,0 +1,281 @@
+"""Any continuous variables of a model in one chain, in the flat chart that is read from the graph."""
+
+from __future__ import annotations
+
+from dataclasses import field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pymc.step_methods.state import dataclass_state
+
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
+from pymc_rmhmc.dynamics.trajectory import Transition, transition
+from pymc_rmhmc.errors import ConfigurationError, RMHMCError
+from pymc_rmhmc.geometry.general.loops import FlatMap
+from pymc_rmhmc.geometry.general.mass import fit_flat_map, identity_map, map_of_gradient
+from pymc_rmhmc.geometry.general.target import GeneralTarget
+from pymc_rmhmc.steps.chain_sampler import NEARNESS, REHEARSED_STEP, ChainSampler, ChainState
+from pymc_rmhmc.steps.options import Plan
+
+__all__ = ["GeneralSampler", "GeneralState"]
+
+type Array = NDArray[np.float64]
+type Point = dict[str, Array]
+
+# Coordinates that share a dense block of the mass matrix, at most.
+MOST_DENSE = 50
+# Tuning draws at which chart and mass are refitted first; afterwards at the fractions that all samplers have. Gradients
+# tell a scale from a few draws, and a chain that starts far out needs to know it at once.
+EARLY_REFITS = (6, 15, 30, 60)
+# Scores are taken for rounding where they are below this part of the largest gradient.
+NO_SCORE = 1e-10
+# What PyMC spends on a draw, and this package beside the trajectory: as long again is worth spending on gradients, of
+# which each takes so long, and so much more for every number that it reads. Measured on one core of 2024; in seconds.
+OVERHEAD, GRADIENT, NUMBER = 1e-4, 2e-6, 2e-8
+MOST_ROUNDS = 16
+# Half the width of where chains start around a point that nobody chose, as PyMC has it.
+SCATTER = 1.0
+
+
+@dataclass_state
+class GeneralState(ChainState):
+    """The state of the chain: the chart's constants, the map to flat coordinates, and draws to refit them to.
+
+    `n_steps` are those of the tuning draws since the last refit, from which follow the trajectories of a draw, `rounds`.
+    """
+
+    chart: Any = field(default=None)
+    flat: Any = field(default=None)
+    draws: list[Any] = field(default_factory=list)
+    n_steps: list[int] = field(default_factory=list)
+    rounds: int = 1
+
+
+class GeneralSampler(ChainSampler):
+    """The chain of some continuous variables of a model.
+
+    Parameters
+    ----------
+    general : GeneralModel
+        Their density.
+    plan, initial_values, own_initval
+        As in `ChainSampler`.
+    """
+
+    kept = ("general", *ChainSampler.kept)
+    state: GeneralState
+
+    def __init__(self, general: Any, name: str, plan: Plan, initial_values: Array, own_initval: bool) -> None:
+        self.general = general
+        variables = general.variables
+        slices = [(n, slice(0, p.stop - p.start)) for n, p in zip(variables.names, variables.slices, strict=True)]
+        super().__init__(name, plan, slices, initial_values, own_initval)
+
+    def _new_state(self, refits: tuple[int, ...]) -> GeneralState:
+        early = tuple(at for at in EARLY_REFITS if refits and at < refits[0])
+        return GeneralState(refits=(*early, *refits))
+
+    def _forget(self) -> None:
+        self._given: Any = None
+        self._target: Any = None
+
+    @property
+    def n_functions(self) -> int:
+        """See `ChainSampler`."""
+        return 1 + (self.general.scores is not None)
+
+    def rehearse(self, point: Point, rng: np.random.Generator) -> None:
+        """See `ChainSampler`."""
+        self._condition(point)
+        values = self.read(point)
+        if self.general.scores is not None:
+            self.general.scores(values)
+        self._enter(values, rng)
+        if not self._has_failed:
+            hamiltonian, integrator = self._hamiltonian, self.plan.integrator
+            # The search for a step size makes single steps, whatever the trajectory.
+            transition(hamiltonian, integrator, self._phase, 1, REHEARSED_STEP, rng)
+            self._keep(self.plan.trajectory.move(hamiltonian, integrator, self._phase, REHEARSED_STEP, rng).state)
+
+    def _trajectory(self, *, tuning: bool) -> Any:
+        """In draws, as many trajectories as take about as long as everything else that a draw costs."""
+        trajectory, rounds = self.plan.trajectory, self.state.rounds
+        return trajectory if tuning or rounds == 1 else replace(trajectory, rounds=rounds)
+
+    def _move(self, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
+        outcome = super()._move(rng, tuning=tuning)
+        if tuning:
+            self.state.n_steps.append(outcome.n_steps)
+        return outcome
+
+    def _judge(self) -> None:
+        super()._judge()
+        state = self.state
+        if state.n_steps and self.plan.may_repeat:
+            gradients = OVERHEAD / (GRADIENT + NUMBER * self.general.n_numbers)
+            state.rounds = min(MOST_ROUNDS, max(1, round(gradients / max(1.0, float(np.mean(state.n_steps))))))
+        state.n_steps = []
+
+    def _condition(self, point: Point) -> None:
+        given = {name: np.array(point[name]) for name in self.general.inputs}
+        known = self._given
+        if known is not None and all(np.array_equal(known[name], value) for name, value in given.items()):
+            return
+        self.general.bind(point)
+        self._given = given
+        self._take_given(given)
+        if self.state.flat is None:
+            n, d = self.general.n_charted, self.general.size
+            self.state.chart, self.state.flat = np.zeros(2 * n), identity_map(np.zeros(d))
+        self._build()
+
+    def _build(self) -> None:
+        density, state = self.general.density, self.state
+        self._target = GeneralTarget(density.function, density.bound, state.chart, FlatMap(*state.flat))
+        target = self._target
+        self._hamiltonian = GaussianHamiltonian(target, follow=target.follow, makes=target)
+        self._phase = None
+
+    @property
+    def _start_is_final(self) -> bool:
+        return not self.general.inputs
+
+    def _start(self, values: Array, point: Point, rng: np.random.Generator) -> None:
+        scattered = self._starts_from_laplace(values)
+        first = self._scatter(values, rng) if scattered else values
+        self._take_first_map(first)
+        self._begin(first, point, rng, approximated=scattered)
+
+    def _scatter(self, values: Array, rng: np.random.Generator) -> Array:
+        """A point near one that nobody chose, nearer where there is no density; at last the point itself."""
+        width = SCATTER * rng.uniform(-1.0, 1.0, values.size)
+        for nearness in NEARNESS:
+            self._phase = self._hamiltonian.state(nearness * width + self._coordinates(values))
+            if not self._has_failed:
+                return np.array(self._phase.point.values)
+        return values
+
+    def _take_first_map(self, values: Array) -> None:
+        """Begin with the scales that the gradient at the first point suggests."""
+        self._phase = self._hamiltonian.state(self._coordinates(values))
+        if not self._has_failed:
+            z = self._phase.position  # the map is still the identity
+            self.state.flat = tuple(map_of_gradient(z, self._phase.point.slope))
+            self._build()
+
+    def _enter(self, values: Array, rng: np.random.Generator) -> None:
+        """Stand at given values: from memory where they are the ones that were kept."""
+        state = self.state
+        known = state.coordinates is not None and np.array_equal(values, state.values)
+        coordinates = state.coordinates if known else self._coordinates(values)
+        self._phase = self._hamiltonian.state(coordinates)
+        self._remember(values)
+
+    def _coordinates(self, values: Array) -> Array:
+        """U of values x."""
+        return _to_flat(FlatMap(*self.state.flat), self._charted(values[None])[0])
+
+    def _charted(self, values: Array) -> Array:
+        """Z (t, d) of values (t, d)."""
+        general, found = self.general, values.copy()
+        if general.scores is None:
+            return found
+        scored = [general.scores(np.ascontiguousarray(row)) for row in values]
+        location, scale = (np.array([row[i] for row in scored]) for i in (1, 2))
+        found[:, general.places] = _standardised(values[:, general.places], location, scale, self.state.chart)
+        return found
+
+    def _keep(self, phase: Any) -> None:
+        self._phase = phase
+        self._remember(np.array(phase.point.values))
+
+    def _remember(self, values: Array) -> None:
+        """Note where the chain is, in both coordinates, and the model's log density there."""
+        phase, state = self._phase, self.state
+        state.coordinates, state.values, self.values = phase.position, values, values
+        self.log_density = phase.point.model_log_density
+
+    def _observe(self) -> None:
+        self.state.draws.append(self.values)
+
+    def _forget_window(self) -> None:
+        self.state.draws = []
+
+    def _refit(self, rng: np.random.Generator, *, with_sites: bool) -> None:
+        state = self.state
+        draws, state.draws = np.array(state.draws), []
+        if not with_sites or len(draws) < 2:
+            return
+        state.coordinates, state.n_steps = None, []
+        if self.general.scores is not None:
+            state.chart = self._fitted_chart(draws)
+        self._fit_map(draws)
+        self._build()
+        if state.step_size is not None:
+            state.step_size.restart(min(1.0, state.step_size.maximum))
+
+    def _fitted_chart(self, draws: Array) -> Array:
+        """The constants w and b of each charted element: the line that the score of the rest follows."""
+        general = self.general
+        scores = np.array([np.array(general.scores(np.ascontiguousarray(row))[0]) for row in draws])
+        x = draws[:, general.places]
+        weight, pull = _lines(x, scores)
+        return np.concatenate([weight, pull])
+
+    def _fit_map(self, draws: Array) -> None:
+        """The map to flat coordinates, from draws and their gradients in the chart as it is now."""
+        function, state = self.general.density, self.state
+        positions = self._charted(draws)
+        d = self.general.size
+        slopes = np.array([function(np.ascontiguousarray(z), state.chart)[1][:d] for z in positions])
+        good = np.isfinite(slopes).all(axis=1) & np.isfinite(positions).all(axis=1)
+        if good.sum() >= 2:
+            state.flat = tuple(fit_flat_map(positions[good], slopes[good], self._dense()))
+
+    def _dense(self) -> NDArray[np.int64]:
+        """The coordinates that share a dense block: all, or those which no chart moves, if they are few."""
+        general = self.general
+        if general.size <= MOST_DENSE:
+            return np.arange(general.size)
+        rest = np.setdiff1d(np.arange(general.size), general.places)
+        return rest if rest.size <= MOST_DENSE else np.empty(0, np.int64)
+
+    def _curvatures(self) -> set[str]:
+        return set()
+
+    @property
+    def _prior_moves(self) -> bool:
+        return True
+
+    def _start_error(self, point: Point) -> RMHMCError | None:
+        return ConfigurationError(
+            f"{self.name}: the log density or its gradient is not finite at the chain's starting point."
+        )
+
+
+def _to_flat(flat: FlatMap, z: Array) -> Array:
+    """U with ``z = c + S u``."""
+    u = (z - flat.centre) / flat.spread
+    if flat.dense.size:
+        u[flat.dense] = np.linalg.solve(flat.factor, (z - flat.centre)[flat.dense])
+    return u
+
+
+def _standardised(x: Array, location: Array, scale: Array, chart: Array) -> Array:
+    """Z of x in the chart with constants w and b; see `pymc_rmhmc.model.general.chart`."""
+    weight, pull = np.split(chart, 2)
+    root = np.sqrt(1.0 + weight * scale * scale)
+    return (x - location) / scale * root - scale * (pull - weight * location) / root
+
+
+def _lines(x: Array, scores: Array) -> tuple[Array, Array]:
+    """The least-squares lines ``score = b - w x`` of every column, with w ≥ 0; none where there is no score."""
+    centred, around = x - x.mean(axis=0), scores - scores.mean(axis=0)
+    square = np.einsum("ij,ij->j", centred, centred)
+    product = np.einsum("ij,ij->j", centred, around)
+    weight = np.maximum(0.0, np.divide(-product, square, out=np.zeros_like(square), where=square > 0.0))
+    pull = scores.mean(axis=0) + weight * x.mean(axis=0)
+    none = (np.abs(scores).max(axis=0) == 0.0) | ~np.isfinite(weight) | ~np.isfinite(pull)
+    weight[none], pull[none] = 0.0, 0.0
+    return weight, pull
