@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -34,6 +35,15 @@ case "$1 $2" in
     esac ;;
   *) echo "ran $*" ;;
 esac
+"""
+
+
+# Runs a command that heeds signals, even if these tests run in the background and do not.
+HEEDING_SIGNALS = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
@@ -75,7 +85,7 @@ class Checkout:
         """Begin to install, and stop all of it while pip is at work, as a terminal does."""
         self.let("pip", "hangs")
         process = subprocess.Popen(
-            ["tools/environment.sh", "dev"], cwd=self.folder, env=self.environment, start_new_session=True,
+            [sys.executable, "-c", HEEDING_SIGNALS, "tools/environment.sh", "dev"], cwd=self.folder, env=self.environment, start_new_session=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         while not (self.fake / "hanging").exists():
