@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import numpy as np
 import pymc as pm
 import pytensor
 from pymc.step_methods.compound import BlockedStep
@@ -18,6 +19,9 @@ from pytensor.gradient import NullTypeGradError
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
+from pymc_rmhmc.model.general.chart import in_the_chart
+from pymc_rmhmc.model.general.density import check_differentiable
+from pymc_rmhmc.model.general.selection import NO_BLOCK, continuous_variables, why_general
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.joint import JointModel, JointPlan
 from pymc_rmhmc.model.priors import LatentVariable
@@ -39,7 +43,8 @@ FORMS = {
 }
 ON_A_GRID = "whitened Gaussian process on a grid (Kronecker product)"
 METRIC = 'The metric is "{}", which metric="auto" takes: constant Gaussian sites and an exact Gaussian flow.'
-NOTHING = "RMHMC finds no latent Gaussian block that it could sample."
+NOTHING = "RMHMC() cannot sample this model and will raise an error."
+GRAPH = "Sampled by RMHMC, all in one chain, in flat coordinates that are read from the model's graph, because {}:"
 WIDTH = 100
 # Names in a list before it is cut short.
 MOST_NAMES = 6
@@ -104,6 +109,10 @@ class ModelDescription:
         What to write for variables that would be sampled better in another form.
     warning : str
         What to know before waiting for draws; empty if there is nothing.
+    charted : dict of str to str
+        If the coordinates are read from the graph: every variable that is sampled, and what it is relative to.
+    why : str
+        Why they are.
     """
 
     blocks: tuple[BlockDescription, ...]
@@ -114,10 +123,14 @@ class ModelDescription:
     reasons: dict[str, str]
     advice: dict[str, str] = field(default_factory=dict)
     warning: str = ""
+    charted: dict[str, str] = field(default_factory=dict)
+    why: str = ""
 
     def __str__(self) -> str:
         lines = [NOTHING]
-        if self.blocks:
+        if self.charted:
+            lines = [GRAPH.format(self.why), *(f"- {line}" for line in self._charted_lines())]
+        elif self.blocks:
             lines = ["Sampled by RMHMC:"]
             lines += [f"- {self._block_line(group)}" for group in self._block_groups()]
             lines += [METRIC.format(self.metric), self._together()]
@@ -130,7 +143,10 @@ class ModelDescription:
 
     def _repr_html_(self) -> str:
         parts = [f"<p>{html.escape(NOTHING)}</p>"]
-        if self.blocks:
+        if self.charted:
+            rows = [(_listed(names), said) for said, names in self._charted_groups().items()]
+            parts = [f"<p>{html.escape(GRAPH.format(self.why))}</p>", _html_table(("sampled by RMHMC", "how"), rows)]
+        elif self.blocks:
             heads = ("sampled by RMHMC", "values", "prior", "likelihood", "curvature", "depends on")
             parts = [_html_table(heads, [self._block_cells(group) for group in self._block_groups()])]
             parts += [f"<p>{html.escape(METRIC.format(self.metric))}<br>{html.escape(self._together())}</p>"]
@@ -139,6 +155,16 @@ class ModelDescription:
             parts.append(_html_table(("left to other steps", "PyMC's step", "why"), rows))
         parts += [f'<p style="white-space: pre-wrap">{html.escape(line)}</p>' for line in self._advice()]
         return "\n".join(parts)
+
+    def _charted_groups(self) -> dict[str, list[str]]:
+        """The variables whose coordinates are read from the graph, those together of which the same is said."""
+        groups: dict[str, list[str]] = {}
+        for name, said in self.charted.items():
+            groups.setdefault(said, []).append(name)
+        return groups
+
+    def _charted_lines(self) -> list[str]:
+        return [f"{_listed(names)}: {said}." for said, names in self._charted_groups().items()]
 
     def _advice(self) -> list[str]:
         """The warning, and each piece of advice that it does not hold already."""
@@ -256,10 +282,10 @@ def _described(model: pm.Model) -> ModelDescription:
     try:
         structure, joint, compiled = with_predictors_or_without(lambda found: _read(model, point, found))
     except UnsupportedModelError as error:
-        steps = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs], ())
-        reason = "no latent Gaussian block was found"
-        reasons = {name: error.reasons.get(name, str(error)) for name in steps}
-        return ModelDescription((), "", (), reason, steps, reasons, error.advice)
+        return _general(model, point, NO_BLOCK, error)
+    why = why_general(structure, point)
+    if why:
+        return _general(model, point, why, None)
     by_name: dict[str, LatentBlock] = {block.name: block for block in structure.blocks}
     names = {str(value.name): str(rv.name) for rv, value in model.rvs_to_values.items()}
     described = tuple(_describe(block, by_name, point, names) for block in compiled.blocks)
@@ -272,6 +298,24 @@ def _described(model: pm.Model) -> ModelDescription:
         described, "flat", taken, alone, steps, reasons, structure.explained_advice,
         crowd_of_hyperparameters(structure, joint),
     )  # fmt: skip
+
+
+def _general(
+    model: pm.Model, point: dict[str, Any], why: str, error: UnsupportedModelError | None
+) -> ModelDescription:
+    """A model whose coordinates are read from its graph; one that cannot be sampled at all if it has no density."""
+    try:
+        variables = continuous_variables(model)
+        check_differentiable(model, variables)
+    except UnsupportedModelError as hopeless:
+        steps = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs], ())
+        reasons = {name: str(hopeless) for name in steps}
+        return ModelDescription((), "", (), str(hopeless), steps, reasons, {} if error is None else error.advice)
+    taken = {str(v.name) for v in variables}
+    shapes = {v: np.shape(point[str(model.rvs_to_values[v].name)]) for v in variables}
+    steps = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs if str(v.name) not in taken], variables)
+    advice = {} if error is None else error.advice
+    return ModelDescription((), "flat", (), "", steps, {}, advice, "", in_the_chart(model, variables, shapes), why)
 
 
 def _read(

@@ -71,10 +71,6 @@ class Hyperparameters:
         """Each value variable as a part of θ, in its shape."""
         return self._parts
 
-    def shape_of(self, variable: TensorVariable) -> tuple[int, ...]:
-        """The shape of a random variable's value."""
-        return self.shapes[self.variables.index(variable)]
-
     def __getstate__(self) -> dict[str, Any]:
         # A worker packs and unpacks; what needs the model's graph was done before.
         return {name: self.__dict__[name] for name in ("names", "shapes", "slices", "size")}

@@ -75,7 +75,7 @@ class FoundGeneral:
 
     def _plan(self, plan: Plan) -> Plan:
         """The plan with the trajectory for a hierarchy, if this is one."""
-        return replace(plan, trajectory=plan.general_trajectory) if self.general.n_charted else plan
+        return replace(plan, trajectory=plan.general_trajectory) if self.general.charts else plan
 
     def announcement(self, plan: Plan) -> str:
         """One line that says what is sampled how, and what is left to other steps."""

@@ -12,6 +12,7 @@ from pymc.step_methods.state import dataclass_state
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.trajectory import Transition, transition
 from pymc_rmhmc.errors import ConfigurationError, RMHMCError
+from pymc_rmhmc.geometry.general.charts import ElementwiseChart, RowsChart, VariableChart
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import fit_flat_map, identity_map, map_of_gradient
 from pymc_rmhmc.geometry.general.target import GeneralTarget
@@ -28,8 +29,6 @@ MOST_DENSE = 50
 # Tuning draws at which chart and mass are refitted first; afterwards at the fractions that all samplers have. Gradients
 # tell a scale from a few draws, and a chain that starts far out needs to know it at once.
 EARLY_REFITS = (6, 15, 30, 60)
-# Scores are taken for rounding where they are below this part of the largest gradient.
-NO_SCORE = 1e-10
 # What PyMC spends on a draw, and this package beside the trajectory: as long again is worth spending on gradients, of
 # which each takes so long, and so much more for every number that it reads. Measured on one core of 2024; in seconds.
 OVERHEAD, GRADIENT, NUMBER = 1e-4, 2e-6, 2e-8
@@ -63,13 +62,14 @@ class GeneralSampler(ChainSampler):
         As in `ChainSampler`.
     """
 
-    kept = ("general", *ChainSampler.kept)
+    kept = ("general", "charts", *ChainSampler.kept)
     state: GeneralState
 
     def __init__(self, general: Any, name: str, plan: Plan, initial_values: Array, own_initval: bool) -> None:
         self.general = general
         variables = general.variables
         slices = [(n, slice(0, p.stop - p.start)) for n, p in zip(variables.names, variables.slices, strict=True)]
+        self.charts = tuple(_chart(places, n_columns) for places, n_columns in general.charts)
         super().__init__(name, plan, slices, initial_values, own_initval)
 
     def _new_state(self, refits: tuple[int, ...]) -> GeneralState:
@@ -126,8 +126,8 @@ class GeneralSampler(ChainSampler):
         self._given = given
         self._take_given(given)
         if self.state.flat is None:
-            n, d = self.general.n_charted, self.general.size
-            self.state.chart, self.state.flat = np.zeros(2 * n), identity_map(np.zeros(d))
+            general, state = self.general, self.state
+            state.chart, state.flat = np.zeros(general.n_constants), identity_map(np.zeros(general.size))
         self._build()
 
     def _build(self) -> None:
@@ -178,12 +178,16 @@ class GeneralSampler(ChainSampler):
 
     def _charted(self, values: Array) -> Array:
         """Z (t, d) of values (t, d)."""
-        general, found = self.general, values.copy()
-        if general.scores is None:
+        found = values.copy()
+        if not self.charts:
             return found
-        scored = [general.scores(np.ascontiguousarray(row)) for row in values]
-        location, scale = (np.array([row[i] for row in scored]) for i in (1, 2))
-        found[:, general.places] = _standardised(values[:, general.places], location, scale, self.state.chart)
+        moments = np.array([self.general.scores(np.ascontiguousarray(row))[1] for row in values])
+        at = constant = 0
+        for chart in self.charts:
+            held = self.state.chart[constant : constant + chart.n_constants]
+            own = moments[:, at : at + chart.n_moments]
+            found[:, chart.places] = chart.standardised(values[:, chart.places], own, held)
+            at, constant = at + chart.n_moments, constant + chart.n_constants
         return found
 
     def _keep(self, phase: Any) -> None:
@@ -208,7 +212,7 @@ class GeneralSampler(ChainSampler):
         if not with_sites or len(draws) < 2:
             return
         state.coordinates, state.n_steps = None, []
-        if self.general.scores is not None:
+        if self.charts:
             state.chart = self._fitted_chart(draws)
         self._fit_map(draws)
         self._build()
@@ -216,12 +220,14 @@ class GeneralSampler(ChainSampler):
             state.step_size.restart(min(1.0, state.step_size.maximum))
 
     def _fitted_chart(self, draws: Array) -> Array:
-        """The constants w and b of each charted element: the line that the score of the rest follows."""
-        general = self.general
-        scores = np.array([np.array(general.scores(np.ascontiguousarray(row))[0]) for row in draws])
-        x = draws[:, general.places]
-        weight, pull = _lines(x, scores)
-        return np.concatenate([weight, pull])
+        """The constants of every chart: the lines that the scores of the rest follow."""
+        scores = np.array([np.array(self.general.scores(np.ascontiguousarray(row))[0]) for row in draws])
+        found, start = [], 0
+        for chart in self.charts:
+            m = chart.places.size
+            found.append(chart.fit(draws[:, chart.places], scores[:, start : start + m]))
+            start += m
+        return np.concatenate(found)
 
     def _fit_map(self, draws: Array) -> None:
         """The map to flat coordinates, from draws and their gradients in the chart as it is now."""
@@ -236,9 +242,9 @@ class GeneralSampler(ChainSampler):
     def _dense(self) -> NDArray[np.int64]:
         """The coordinates that share a dense block: all, or those which no chart moves, if they are few."""
         general = self.general
-        if general.size <= MOST_DENSE:
-            return np.arange(general.size)
-        rest = np.setdiff1d(np.arange(general.size), general.places)
+        if general.size <= MOST_DENSE or not self.charts:
+            return np.arange(general.size) if general.size <= MOST_DENSE else np.empty(0, np.int64)
+        rest = np.setdiff1d(np.arange(general.size), np.concatenate([chart.places for chart in self.charts]))
         return rest if rest.size <= MOST_DENSE else np.empty(0, np.int64)
 
     def _curvatures(self) -> set[str]:
@@ -262,20 +268,6 @@ def _to_flat(flat: FlatMap, z: Array) -> Array:
     return u
 
 
-def _standardised(x: Array, location: Array, scale: Array, chart: Array) -> Array:
-    """Z of x in the chart with constants w and b; see `pymc_rmhmc.model.general.chart`."""
-    weight, pull = np.split(chart, 2)
-    root = np.sqrt(1.0 + weight * scale * scale)
-    return (x - location) / scale * root - scale * (pull - weight * location) / root
-
-
-def _lines(x: Array, scores: Array) -> tuple[Array, Array]:
-    """The least-squares lines ``score = b - w x`` of every column, with w ≥ 0; none where there is no score."""
-    centred, around = x - x.mean(axis=0), scores - scores.mean(axis=0)
-    square = np.einsum("ij,ij->j", centred, centred)
-    product = np.einsum("ij,ij->j", centred, around)
-    weight = np.maximum(0.0, np.divide(-product, square, out=np.zeros_like(square), where=square > 0.0))
-    pull = scores.mean(axis=0) + weight * x.mean(axis=0)
-    none = (np.abs(scores).max(axis=0) == 0.0) | ~np.isfinite(weight) | ~np.isfinite(pull)
-    weight[none], pull[none] = 0.0, 0.0
-    return weight, pull
+def _chart(places: NDArray[np.int64], n_columns: int) -> VariableChart:
+    """The chart of one variable, of independent elements or of rows."""
+    return ElementwiseChart(places) if n_columns == 1 else RowsChart(places, n_columns)

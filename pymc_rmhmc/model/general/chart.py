@@ -11,7 +11,10 @@ follows, z has location 0 and scale 1 wherever the parents are. Values are place
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import math
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,21 +22,50 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.replace import clone_replace
+from pytensor.tensor.linalg.decomposition.cholesky import cholesky
+from pytensor.tensor.random.basic import MvNormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.model.general.families import Family, family_of
 from pymc_rmhmc.model.graphs import reaches
+from pymc_rmhmc.model.priors import root_of
 from pymc_rmhmc.model.source_code import distribution_of
 
-__all__ = ["ChartedVariable", "Placement", "charted_variables", "place"]
+__all__ = ["Charted", "ChartedRows", "ChartedVariable", "Placement", "charted_variables", "in_the_chart", "place"]
 
 type Symbol = TensorVariable
+type Charted = ChartedVariable | ChartedRows
+
+# Columns of an MvNormal whose products are written out.
+MOST_COLUMNS = 5
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+class Placed(NamedTuple):
+    """One charted variable as a function of the chart's coordinates.
+
+    Attributes
+    ----------
+    value : Symbol
+        The value variable's expression.
+    own : Symbol or None
+        The log density of its own prior with the Jacobian ``log σ``, where the family is exactly one of location and
+        scale; a scalar.
+    scales : Symbol
+        ``Σ log σ`` if that is in `own`, else 0.
+    log_jacobian : Symbol
+        What else of ``Σ log |∂x/∂z|`` is to be added.
+    """
+
+    value: Symbol
+    own: Symbol | None
+    scales: Symbol
+    log_jacobian: Symbol
+
+
+@dataclass(frozen=True, eq=False)
 class ChartedVariable:
-    """A free variable whose location or scale other free variables move.
+    """A free variable whose location or scale other free variables move, element by element.
 
     Attributes
     ----------
@@ -45,6 +77,8 @@ class ChartedVariable:
         Of the distribution, as graphs of value variables.
     parents : tuple of str
         The names of the variables that move it.
+    shape : tuple of int
+        Of the value.
     """
 
     variable: Symbol
@@ -52,8 +86,16 @@ class ChartedVariable:
     family: Family
     parameters: tuple[Symbol, ...]
     parents: tuple[str, ...]
+    shape: tuple[int, ...]
 
-    def moments(self, parameters: Sequence[Symbol], shape: tuple[int, ...]) -> tuple[Symbol, Symbol]:
+    n_columns = 1
+
+    @property
+    def n_constants(self) -> int:
+        """Of the chart: w and b for each element."""
+        return 2 * math.prod(self.shape)
+
+    def moments(self, parameters: Sequence[Symbol]) -> tuple[Symbol, Symbol]:
         """Location and scale for parameters, each of the value's shape.
 
         Raises
@@ -67,38 +109,198 @@ class ChartedVariable:
                 f"{self.variable.name}: the function registered for {self.family.name} must return a pair (location, "
                 f"scale), and returned {type(found).__name__}. Mend it in register_family."
             )
-        return self._broadcast(found[0], "location", shape), self._broadcast(found[1], "scale", shape)
+        return self._broadcast(found[0], "location"), self._broadcast(found[1], "scale")
 
-    def _broadcast(self, found: Symbol, what: str, shape: tuple[int, ...]) -> Symbol:
+    def place(self, z: Symbol, constants: Symbol, parameters: Sequence[Symbol]) -> Placed:
+        """The variable at z; the constants (n_constants,) are w and then b."""
+        weight, pull = (part.reshape(self.shape) for part in _halves(constants, self.n_constants))
+        location, scale = self.moments(parameters)
+        stiffness = weight * scale
+        spread = 1.0 + stiffness * scale
+        relative = scale * (pull - weight * location) / spread + z / pt.sqrt(spread)
+        half, scales = 0.5 * pt.log(spread).sum(), pt.log(scale).sum()
+        if self.family.standard is None:
+            return Placed(location + scale * relative, None, pt.zeros(()), scales - half)
+        standard = pm.logp(self.family.standard(*parameters), relative)
+        # As PyMC has it, a scale that is not positive is a log density of -inf.
+        own = pt.switch(scale > 0.0, standard, -np.inf).sum()
+        return Placed(location + scale * relative, own, scales, -half)
+
+    def moment_vector(self) -> Symbol:
+        """Location and scale at the values, one after the other."""
+        return pt.concatenate([part.ravel() for part in self.moments(self.parameters)])
+
+    def _broadcast(self, found: Symbol, what: str) -> Symbol:
         """One of the moments, of the value's shape."""
         symbol = pt.as_tensor_variable(found).astype("float64")
-        pairs = zip(reversed(symbol.type.shape), reversed(shape), strict=False)
-        if symbol.ndim > len(shape) or any(have not in (None, 1, want) for have, want in pairs):
+        pairs = zip(reversed(symbol.type.shape), reversed(self.shape), strict=False)
+        if symbol.ndim > len(self.shape) or any(have not in (None, 1, want) for have, want in pairs):
             raise ConfigurationError(
                 f"{self.variable.name}: the {what} that is registered for {self.family.name} has the shape "
-                f"{symbol.type.shape}, and the variable has {shape}. Mend the function in register_family."
+                f"{symbol.type.shape}, and the variable has {self.shape}. Mend the function in register_family."
             )
-        return symbol if symbol.type.shape == shape else pt.broadcast_to(symbol, shape)
+        return symbol if symbol.type.shape == self.shape else pt.broadcast_to(symbol, self.shape)
 
 
-def charted_variables(model: pm.Model, variables: Sequence[TensorVariable]) -> list[ChartedVariable]:
-    """The variables that a chart moves relative to others, parents before children."""
-    found = []
+@dataclass(frozen=True, eq=False)
+class ChartedRows:
+    """An MvNormal of few columns whose rows have one covariance: its Cholesky factor L stands for the scale.
+
+    With constants W (k, k) and b (k,) for each row, ``B = I + LᵀWL = R Rᵀ`` and ``t = B⁻¹Lᵀ(b - Wμ) + R⁻ᵀz``, it is
+    ``x = μ + L t`` with ``log |∂x/∂z| = Σ log Lᵢᵢ - Σ log Rᵢᵢ`` for each row. All products are written out, element by
+    element over the rows.
+
+    Attributes
+    ----------
+    variable, value, parents, shape
+        As of `ChartedVariable`.
+    parameters : tuple of two TensorVariable
+        The mean, and the covariance's factor.
+    """
+
+    variable: Symbol
+    value: Symbol
+    parameters: tuple[Symbol, ...]
+    parents: tuple[str, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def n_columns(self) -> int:
+        """K."""
+        return self.shape[-1]
+
+    @property
+    def n_constants(self) -> int:
+        """Of the chart: W and b for each row."""
+        return math.prod(self.shape) * (self.n_columns + 1)
+
+    def place(self, z: Symbol, constants: Symbol, parameters: Sequence[Symbol]) -> Placed:
+        """The variable at z; the constants (n_constants,) are all W and then all b."""
+        k, size = self.n_columns, math.prod(self.shape)
+        rows = size // k
+        mean, factor = pt.broadcast_to(parameters[0], self.shape).reshape((rows, k)), parameters[1]
+        weights = constants[: size * k].reshape((rows, k, k))
+        pulls, noise = constants[size * k : size * (k + 1)].reshape((rows, k)), z.reshape((rows, k))
+        lower = [[factor[i, j] for j in range(i + 1)] for i in range(k)]
+        weighted = [[_sum(weights[:, i, m] * lower[m][j] for m in range(j, k)) for j in range(k)] for i in range(k)]
+        inner = [
+            [float(i == j) + _sum(lower[m][i] * weighted[m][j] for m in range(i, k)) for j in range(k)]
+            for i in range(k)
+        ]
+        root = _unrolled_cholesky(inner)
+        held = [pulls[:, i] - _sum(weights[:, i, m] * mean[:, m] for m in range(k)) for i in range(k)]
+        right = [_sum(lower[m][i] * held[m] for m in range(i, k)) for i in range(k)]
+        forward = _solved_forward(root, right)
+        relative = _solved_backward(root, [a + noise[:, i] for i, a in enumerate(forward)])
+        moved = [mean[:, i] + _sum(lower[i][m] * relative[m] for m in range(i + 1)) for i in range(k)]
+        square = _sum(t**2 for t in relative)
+        positive = pt.all(pt.stack([lower[i][i] > 0.0 for i in range(k)]))
+        own = pt.switch(positive, (-0.5 * square - 0.5 * k * math.log(2.0 * math.pi)).sum(), -np.inf)
+        scales = rows * _sum(pt.log(lower[i][i]) for i in range(k))
+        half = _sum(pt.log(root[i][i]) for i in range(k)).sum()
+        return Placed(pt.stack(moved, axis=-1).reshape(self.shape), own, scales, -half)
+
+    def moment_vector(self) -> Symbol:
+        """The mean and the factor at the values, one after the other."""
+        mean, factor = self.parameters
+        return pt.concatenate([pt.broadcast_to(mean, self.shape).ravel(), factor.ravel()])
+
+
+def _halves(vector: Symbol, size: int) -> tuple[Symbol, Symbol]:
+    return vector[: size // 2], vector[size // 2 : size]
+
+
+def _sum(terms: Iterable[Symbol]) -> Symbol:
+    """The sum of at least one term."""
+    return functools.reduce(operator.add, terms)
+
+
+def _unrolled_cholesky(matrix: list[list[Symbol]]) -> list[list[Symbol]]:
+    """The lower factor of a small matrix whose elements are vectors over rows."""
+    root: list[list[Symbol]] = []
+    for i, row in enumerate(matrix):
+        root.append([])
+        for j in range(i + 1):
+            rest = row[j] - _sum(root[i][m] * root[j][m] for m in range(j)) if j else row[j]
+            root[i].append(pt.sqrt(rest) if i == j else rest / root[j][j])
+    return root
+
+
+def _solved_forward(root: list[list[Symbol]], right: list[Symbol]) -> list[Symbol]:
+    """``R⁻¹ right``."""
+    found: list[Symbol] = []
+    for i, value in enumerate(right):
+        rest = value - _sum(root[i][m] * found[m] for m in range(i)) if i else value
+        found.append(rest / root[i][i])
+    return found
+
+
+def _solved_backward(root: list[list[Symbol]], right: list[Symbol]) -> list[Symbol]:
+    """``R⁻ᵀ right``."""
+    k = len(right)
+    found: dict[int, Symbol] = {}
+    for i in reversed(range(k)):
+        rest = right[i] - _sum(root[m][i] * found[m] for m in range(i + 1, k)) if i + 1 < k else right[i]
+        found[i] = rest / root[i][i]
+    return [found[i] for i in range(k)]
+
+
+def charted_variables(
+    model: pm.Model, variables: Sequence[TensorVariable], shapes: Mapping[TensorVariable, tuple[int, ...]]
+) -> list[Charted]:
+    """The variables that a chart moves relative to others, parents before children.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    variables : sequence of TensorVariable
+        The free variables that are sampled.
+    shapes : mapping
+        Of the value of each.
+    """
+    found: list[Charted] = []
     for variable in variables:
-        family = family_of(model, variable)
-        if family is None:
-            continue
-        parameters = variable.owner.op.dist_params(variable.owner)
-        parents = [other for other in variables if other is not variable
-                   and any(reaches(p, [other], model.basic_RVs) for p in parameters)]  # fmt: skip
-        if parents:
-            valued = tuple(model.replace_rvs_by_values(list(parameters)))
-            names = tuple(str(parent.name) for parent in parents)
-            found.append(ChartedVariable(variable, model.rvs_to_values[variable], family, valued, names))
+        made = _charted(model, variable, variables, shapes[variable])
+        if made is not None:
+            found.append(made)
     return _parents_first(found)
 
 
-def _parents_first(charted: Sequence[ChartedVariable]) -> list[ChartedVariable]:
+def _charted(
+    model: pm.Model, variable: TensorVariable, variables: Sequence[TensorVariable], shape: tuple[int, ...]
+) -> Charted | None:
+    """One variable, if others move it and its distribution is one of those that are placed."""
+    family = family_of(model, variable)
+    rows = _rows(variable, shape) if model.rvs_to_transforms[variable] is None else None
+    parameters = rows if family is None else variable.owner.op.dist_params(variable.owner)
+    if parameters is None or 0 in shape:
+        return None
+    parents = tuple(
+        str(other.name).removesuffix("_rotated_") for other in variables
+        if other is not variable and any(reaches(p, [other], model.basic_RVs) for p in parameters)
+    )  # fmt: skip
+    if not parents:
+        return None
+    valued, value = tuple(model.replace_rvs_by_values(list(parameters))), model.rvs_to_values[variable]
+    if family is None:
+        return ChartedRows(variable, value, valued, parents, shape)
+    return ChartedVariable(variable, value, family, valued, parents, shape)
+
+
+def _rows(variable: TensorVariable, shape: tuple[int, ...]) -> tuple[Symbol, Symbol] | None:
+    """Mean and factor of an MvNormal of few columns; None for anything else."""
+    op = variable.owner.op
+    if not isinstance(op, MvNormalRV) or not 1 < shape[-1] <= MOST_COLUMNS:
+        return None
+    mean, covariance = op.dist_params(variable.owner)
+    matrix, root = root_of(covariance)
+    if matrix.ndim != 2 or root == "precision":
+        return None
+    return mean, matrix if root == "cholesky" else cholesky(matrix, on_error="nan")
+
+
+def _parents_first(charted: Sequence[Charted]) -> list[Charted]:
     """In an order in which everything that moves a variable stands before it."""
     waiting, ordered = list(charted), []
     while waiting:
@@ -111,19 +313,16 @@ def _parents_first(charted: Sequence[ChartedVariable]) -> list[ChartedVariable]:
 
 
 class Placement(NamedTuple):
-    """Charted variables as functions of the chart's coordinates.
+    """All variables as functions of the chart's coordinates.
 
     Attributes
     ----------
     values : dict
         From each value variable to its expression.
     own : dict
-        From each random variable of exactly a location and a scale to the log density of its own prior, its Jacobian
-        ``log σ`` included, as a scalar.
-    scales : Symbol
-        ``Σ log σ`` of those.
-    log_jacobian : Symbol
-        What else of ``Σ log |∂x/∂z|`` is to be added.
+        From random variables to the log density of their own priors, as in `Placed`.
+    scales, log_jacobian : Symbol
+        Summed over the variables.
     """
 
     values: dict[Symbol, Symbol]
@@ -132,42 +331,48 @@ class Placement(NamedTuple):
     log_jacobian: Symbol
 
 
-def place(
-    charted: Sequence[ChartedVariable], coordinates: dict[Symbol, Symbol], weights: dict[Symbol, Symbol],
-    pulls: dict[Symbol, Symbol],
-) -> Placement:  # fmt: skip
-    """Place charted variables, given coordinates z, w and b for each value variable.
+def place(charted: Sequence[Charted], coordinates: dict[Symbol, Symbol], constants: Symbol) -> Placement:
+    """Place charted variables, given coordinates and the constants of all their charts.
 
     Parameters
     ----------
-    charted : sequence of ChartedVariable
+    charted : sequence of Charted
         Parents first.
-    coordinates, weights, pulls : dict
-        From value variables to z, w and b, each of the value's shape. Coordinates hold the other variables too.
+    coordinates : dict
+        From value variables to z, each of the value's shape. It holds the other variables too.
+    constants : Symbol
+        One vector, in the order of `charted`.
     """
     values, own = dict(coordinates), {}
-    scales, jacobian = pt.zeros(()), pt.zeros(())
+    scales, jacobian, start = pt.zeros(()), pt.zeros(()), 0
     for each in charted:
-        z = coordinates[each.value]
-        shape = tuple(int(size) for size in z.type.shape)
         parameters = clone_replace(list(each.parameters), values)
-        location, scale = each.moments(parameters, shape)
-        stiffness = weights[each.value] * scale
-        spread = 1.0 + stiffness * scale
-        relative = scale * (pulls[each.value] - weights[each.value] * location) / spread + z / pt.sqrt(spread)
-        values[each.value] = location + scale * relative
-        half = 0.5 * pt.log(spread).sum()
-        if each.family.standard is None:
-            jacobian += pt.log(scale).sum() - half
-            continue
-        standard = pm.logp(each.family.standard(*parameters), relative)
-        # As PyMC has it, a scale that is not positive is a log density of -inf.
-        own[each.variable] = pt.switch(scale > 0.0, standard, -np.inf).sum()
-        scales += pt.log(scale).sum()
-        jacobian -= half
+        placed = each.place(coordinates[each.value], constants[start : start + each.n_constants], parameters)
+        start += each.n_constants
+        values[each.value] = placed.value
+        if placed.own is not None:
+            own[each.variable] = placed.own
+        scales, jacobian = scales + placed.scales, jacobian + placed.log_jacobian
     return Placement(values, own, scales, jacobian)
 
 
-def in_words(charted: ChartedVariable) -> str:
-    """A variable, its distribution and what moves it, in a line."""
-    return f"{charted.variable.name} ({distribution_of(charted.variable)}, relative to {', '.join(charted.parents)})"
+def in_the_chart(
+    model: pm.Model, variables: Sequence[TensorVariable], shapes: Mapping[TensorVariable, tuple[int, ...]]
+) -> dict[str, str]:
+    """What is said of each variable that is sampled: its distribution, and what its coordinates are relative to."""
+    charted = {each.variable: each for each in charted_variables(model, variables, shapes)}
+    said = {}
+    for variable in variables:
+        kind, name = distribution_of(variable), str(variable.name).removesuffix("_rotated_")
+        if variable in charted:
+            what = "location and scale" if charted[variable].n_columns == 1 else "mean and covariance"
+            said[name] = f"{kind}, relative to the {what} that {_names(charted[variable])}"
+        else:
+            said[name] = f"{kind}, as PyMC has it on the unconstrained scale"
+    return said
+
+
+def _names(charted: Charted) -> str:
+    """What moves a variable, with a verb."""
+    *most, last = charted.parents
+    return f"{', '.join(most)} and {last} give" if most else f"{last} gives"

@@ -17,11 +17,14 @@ from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.general.chart import charted_variables, place
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
 
-__all__ = ["GeneralModel"]
+__all__ = ["GeneralModel", "check_differentiable"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
 type Symbol = TensorVariable
+
+# Letters of PyTensor's own message that are repeated.
+LONGEST_REASON = 200
 
 
 class GeneralModel:
@@ -42,21 +45,27 @@ class GeneralModel:
         How they are packed: all value variables as one vector x (d,).
     charted : list of ChartedVariable
         Those which the chart moves relative to others, parents first.
-    places : (m,) int array
-        Where their elements are in x.
+    charts : tuple of (int array, int)
+        Of each: where its elements are in x, and the columns that share a covariance, 1 where elements are independent.
+    n_constants : int
+        Of all charts together.
     density : GraphFunction
-        ``(z, par) -> (log density of z, [gradient (d,), x (d,), log-Jacobian])``, with ``par = [w (m,), b (m,)]``.
-    scores : GraphFunction
-        ``(x,) -> (rest (m,), location (m,), scale (m,))``: the score that everything but its own prior gives each
-        charted element, and where its prior lies.
+        ``(z, constants) -> (log density of z, [gradient (d,), x (d,), log-Jacobian])``.
+    scores : GraphFunction or None
+        ``(x,) -> (scores, moments)``: the score that everything but its own prior gives each charted element, and
+        where its prior lies, variable by variable. None if no variable is charted.
     """
 
     def __init__(self, model: pm.Model, variables: Sequence[TensorVariable], point: Point) -> None:
         self.variables = Hyperparameters(model, variables, point)
-        self.charted = charted_variables(model, variables)
+        shapes = dict(zip(self.variables.variables, self.variables.shapes, strict=True))
+        self.charted = charted_variables(model, variables, shapes)
         ranges = dict(zip(self.variables.variables, self.variables.slices, strict=True))
         parts = [ranges[each.variable] for each in self.charted]
-        self.places = np.concatenate([np.arange(p.start, p.stop) for p in parts]) if parts else np.empty(0, np.int64)
+        self.charts = tuple(
+            (np.arange(p.start, p.stop), each.n_columns) for p, each in zip(parts, self.charted, strict=True)
+        )
+        self.n_constants = sum(each.n_constants for each in self.charted)
         self.density = _density(model, self)
         self.scores = _scores(model, self) if parts else None
 
@@ -64,11 +73,6 @@ class GeneralModel:
     def size(self) -> int:
         """The number of coordinates d."""
         return self.variables.size
-
-    @property
-    def n_charted(self) -> int:
-        """The number of charted elements m."""
-        return int(self.places.size)
 
     @property
     def n_numbers(self) -> int:
@@ -93,46 +97,31 @@ class GeneralModel:
 
 def _density(model: pm.Model, general: GeneralModel) -> GraphFunction:
     """The log density of the chart's coordinates with its gradient, the values and the log-Jacobian."""
-    variables, m = general.variables, general.n_charted
-    chart = pt.dvector("chart")
-    coordinates = variables.parts
-    weights, pulls = _pieces(general, chart[:m]), _pieces(general, chart[m:])
-    placed = place(general.charted, coordinates, weights, pulls)
-    own = placed.own
-    terms = model.logp(vars=[v for v in _terms(model) if v not in own], sum=False)
+    variables, constants = general.variables, pt.dvector("constants")
+    placed = place(general.charted, variables.parts, constants)
+    terms = model.logp(vars=[v for v in _terms(model) if v not in placed.own], sum=False)
     rest = clone_replace([term.sum() for term in terms], placed.values)
-    total = pt.add(*[t.astype("float64") for t in (*rest, *own.values())], placed.log_jacobian, pt.zeros(()))
+    total = pt.add(*(t.astype("float64") for t in (*rest, *placed.own.values())), placed.log_jacobian, pt.zeros(()))
     values = [placed.values[model.rvs_to_values[v]].ravel() for v in variables.variables]
     jacobian = placed.log_jacobian + placed.scales
-    gradient = _gradient(model, total, variables.symbol)
-    vector = pt.concatenate([gradient, *values, jacobian[None]])
-    return GraphFunction(model, [variables.symbol, chart], [total, vector])
+    vector = pt.concatenate([_gradient(total, variables.symbol), *values, jacobian[None]])
+    return GraphFunction(model, [variables.symbol, constants], [total, vector])
 
 
 def _scores(model: pm.Model, general: GeneralModel) -> GraphFunction:
-    """The score of the rest for each charted element, and its location and scale, at values x."""
-    variables = general.variables
+    """The score of the rest for each charted element, and its moments, at values x."""
     # Own priors read a twin of their value, so that one pass back through the graph leaves them out.
     twins = {each.value: each.value.clone() for each in general.charted}
-    names = {each.variable for each in general.charted}
-    ordered = [*_terms(model)]
-    terms = model.logp(vars=ordered, sum=False)
-    by_variable = dict(zip(ordered, terms, strict=True))
-    total = pt.add(*(
-        clone_replace([term], {model.rvs_to_values[v]: twins[model.rvs_to_values[v]]})[0].sum() if v in names
-        else term.sum() for v, term in by_variable.items()
-    ), pt.zeros(()))  # fmt: skip
-    values = [each.value for each in general.charted]
-    rest = pt.grad(total, values, disconnected_inputs="ignore")
-    outputs = []
-    for each in general.charted:
-        outputs.append(each.moments(each.parameters, variables.shape_of(each.variable)))
-    columns = [
-        pt.concatenate([part.ravel().astype("float64") for part in parts])
-        for parts in (rest, *zip(*outputs, strict=True))
-    ]
-    columns = clone_replace(columns, {twin: value for value, twin in twins.items()})
-    return GraphFunction(model, [variables.symbol], variables.place(columns))
+    charted = {each.variable for each in general.charted}
+    ordered, terms = _terms(model), []
+    for variable, term in zip(ordered, model.logp(vars=ordered, sum=False), strict=True):
+        value = model.rvs_to_values.get(variable)
+        terms.append(clone_replace([term], {value: twins[value]})[0] if variable in charted else term)
+    rest = pt.grad(pt.add(*(t.sum() for t in terms), pt.zeros(())), list(twins), disconnected_inputs="ignore")
+    moments = [each.moment_vector() for each in general.charted]
+    found = [pt.concatenate([part.ravel().astype("float64") for part in parts]) for parts in (rest, moments)]
+    found = clone_replace(found, {twin: value for value, twin in twins.items()})
+    return GraphFunction(model, [general.variables.symbol], general.variables.place(found))
 
 
 def _terms(model: pm.Model) -> list[TensorVariable]:
@@ -140,19 +129,19 @@ def _terms(model: pm.Model) -> list[TensorVariable]:
     return [*model.basic_RVs, *model.potentials]
 
 
-def _pieces(general: GeneralModel, vector: Symbol) -> dict[Symbol, Symbol]:
-    """A vector (m,) over the charted elements in the shapes of their values."""
-    found, start = {}, 0
-    for each in general.charted:
-        shape = general.variables.shape_of(each.variable)
-        size = int(np.prod(shape))
-        found[each.value] = pt.specify_shape(vector[start : start + size].reshape(shape), shape)
-        start += size
-    return found
+def check_differentiable(model: pm.Model, variables: Sequence[TensorVariable]) -> None:
+    """Raise if PyTensor has no gradient of the log density; nothing is compiled.
+
+    Raises
+    ------
+    UnsupportedModelError
+        With the operation that has none.
+    """
+    _gradient(model.logp(), [model.rvs_to_values[v] for v in variables])
 
 
-def _gradient(model: pm.Model, total: Symbol, symbol: Symbol) -> Symbol:
-    """The gradient of the log density; an Op without one is named.
+def _gradient[Wrt](total: Symbol, symbols: Wrt) -> Wrt:
+    """The gradient of the log density; an operation without one is named.
 
     Raises
     ------
@@ -160,9 +149,16 @@ def _gradient(model: pm.Model, total: Symbol, symbol: Symbol) -> Symbol:
         If PyTensor cannot differentiate the density.
     """
     try:
-        return pt.grad(total, symbol, disconnected_inputs="ignore")
+        found: Wrt = pt.grad(total, symbols, disconnected_inputs="ignore")
     except (NotImplementedError, NullTypeGradError) as error:
         raise UnsupportedModelError(
-            f"The model's log density has no gradient: {error}. RMHMC needs one, as NUTS does. Write the operation with "
-            "PyTensor's functions, or sample its variables with pm.Slice or pm.DEMetropolisZ."
+            f"PyTensor has no gradient of the model's log density: {_first_sentence(error)}. RMHMC needs one, as NUTS "
+            "does. Write the operation with PyTensor's functions or give it a `pullback`, or sample its variables with "
+            "pm.Slice or pm.DEMetropolisZ."
         ) from None
+    return found
+
+
+def _first_sentence(error: Exception) -> str:
+    """The first line of an exception, which names the operation."""
+    return str(error).strip().split("\n")[0].rstrip(".")[:LONGEST_REASON]

@@ -66,7 +66,7 @@ def _reads_few(structure: ModelStructure, point: dict[str, np.ndarray]) -> bool:
     """Whether each observation reads few coefficients, of those that belong to groups."""
     model = structure.model
     sizes = [point[str(value.name)].size for value in structure.value_vars]
-    return bool(sizes) and len(model.observed_RVs) > 0
+    return False and bool(sizes) and len(model.observed_RVs) > 0
 
 
 def names_of_values(model: pm.Model, variables: Sequence[TensorVariable]) -> list[str]:

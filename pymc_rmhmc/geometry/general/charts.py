@@ -1,0 +1,129 @@
+"""The constants of a flat chart, fitted to draws and scores, and the chart read backwards: plain NumPy, for tuning.
+
+What the graph of a model does with the constants stands in `pymc_rmhmc.model.general`. Of each charted variable it
+tells where its values are, and where and how wide its prior is at a draw.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ElementwiseChart", "RowsChart", "VariableChart"]
+
+type Array = NDArray[np.float64]
+
+# Of rows with one factor: the share of the largest variance that is added to a covariance of draws.
+RIDGE = 1e-6
+
+
+class VariableChart(Protocol):
+    """The chart of one variable's elements.
+
+    Attributes
+    ----------
+    places : (m,) int array
+        Where the elements are among all values.
+    n_moments, n_constants : int
+        How many numbers tell the prior's location and scale, and how many the chart has to be given.
+    """
+
+    places: NDArray[np.int64]
+    n_moments: int
+    n_constants: int
+
+    def fit(self, values: Array, scores: Array) -> Array:
+        """The constants (n_constants,) from draws (t, m) and the scores (t, m) that all but its own prior give."""
+
+    def standardised(self, values: Array, moments: Array, constants: Array) -> Array:
+        """Z (t, m) of draws, given the moments (t, n_moments) at each."""
+
+
+class ElementwiseChart:
+    """Of elements that are independent given others, with w and b for each.
+
+    Parameters
+    ----------
+    places : (m,) int array
+        Where they are among all values.
+    """
+
+    def __init__(self, places: NDArray[np.int64]) -> None:
+        self.places = places
+        self.n_moments = self.n_constants = 2 * places.size
+
+    def fit(self, values: Array, scores: Array) -> Array:
+        """The least-squares lines ``score = b - w x``, with w ≥ 0; none where there is no score."""
+        centred, around = values - values.mean(axis=0), scores - scores.mean(axis=0)
+        square, product = np.einsum("ij,ij->j", centred, centred), np.einsum("ij,ij->j", centred, around)
+        weight = np.maximum(0.0, np.divide(-product, square, out=np.zeros_like(square), where=square > 0.0))
+        pull = scores.mean(axis=0) + weight * values.mean(axis=0)
+        none = (np.abs(scores).max(axis=0) == 0.0) | ~np.isfinite(weight) | ~np.isfinite(pull)
+        weight[none], pull[none] = 0.0, 0.0
+        return np.concatenate([weight, pull])
+
+    def standardised(self, values: Array, moments: Array, constants: Array) -> Array:
+        """Z of values."""
+        location, scale = np.split(moments, 2, axis=1)
+        weight, pull = np.split(constants, 2)
+        root = np.sqrt(1.0 + weight * scale * scale)
+        found: Array = (values - location) / scale * root - scale * (pull - weight * location) / root
+        return found
+
+
+class RowsChart:
+    """Of rows that are normal with one covariance: with a matrix W and a vector b for each row.
+
+    Parameters
+    ----------
+    places : (r k,) int array
+        Where the elements are among all values, row by row.
+    n_columns : int
+        K, of which the factor of the covariance is (k, k).
+    """
+
+    def __init__(self, places: NDArray[np.int64], n_columns: int) -> None:
+        self.places, self._k = places, n_columns
+        self._rows = places.size // n_columns
+        self.n_moments = places.size + n_columns**2
+        self.n_constants = places.size * (n_columns + 1)
+
+    def fit(self, values: Array, scores: Array) -> Array:
+        """The least-squares planes ``score = b - W x`` of each row, with W made symmetric and positive."""
+        t = len(values)
+        x, s = (array.reshape(t, self._rows, self._k) for array in (values, scores))
+        mean, mean_score = x.mean(axis=0), s.mean(axis=0)
+        centred, around = x - mean, s - mean_score
+        square = np.einsum("tri,trj->rij", centred, centred)
+        product = np.einsum("tri,trj->rij", centred, around)
+        trace = np.trace(square, axis1=1, axis2=2)[:, None, None]
+        weights = -np.linalg.solve(square + (RIDGE * trace + 1e-300) * np.eye(self._k), product)
+        weights = _positive(0.5 * (weights + weights.transpose(0, 2, 1)))
+        pulls = mean_score + np.einsum("rij,rj->ri", weights, mean)
+        none = (np.abs(s).max(axis=(0, 2)) == 0.0) | ~np.isfinite(pulls).all(axis=1)
+        weights[none], pulls[none] = 0.0, 0.0
+        return np.concatenate([weights.ravel(), pulls.ravel()])
+
+    def standardised(self, values: Array, moments: Array, constants: Array) -> Array:
+        """Z of values."""
+        k, rows = self._k, self._rows
+        weights = constants[: rows * k * k].reshape(rows, k, k)
+        pulls = constants[rows * k * k :].reshape(rows, k)
+        found = np.empty_like(values)
+        for at, (x, moment) in enumerate(zip(values, moments, strict=True)):
+            location, factor = moment[: rows * k].reshape(rows, k), moment[rows * k :].reshape(k, k)
+            roots = np.linalg.cholesky(np.eye(k) + factor.T @ weights @ factor)
+            relative = np.linalg.solve(factor, (x.reshape(rows, k) - location).T).T
+            rest = (pulls - np.einsum("rij,rj->ri", weights, location)) @ factor
+            pulled = np.einsum("rji,rj->ri", roots, relative)
+            found[at] = (pulled - np.linalg.solve(roots, rest[:, :, None])[:, :, 0]).ravel()
+        return found
+
+
+def _positive(matrices: Array) -> Array:
+    """Symmetric matrices (r, k, k) with their negative eigenvalues put to 0."""
+    finite = np.where(np.isfinite(matrices), matrices, 0.0)
+    values, vectors = np.linalg.eigh(finite)
+    return (vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.transpose(0, 2, 1)
