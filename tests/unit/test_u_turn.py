@@ -30,7 +30,7 @@ def start_of(seed: int):
 @pytest.mark.parametrize(("size", "max_depth"), [(0.15, 10), (0.5, 10), (0.15, 2)])
 def test_a_trajectory_is_the_one_that_is_written_out(problem, size, max_depth):
     flow = GaussianHamiltonian(problem.target)
-    for number in range(12):
+    for number in range(25):
         u, p, seed, rng = start_of(number)
         outcome = UTurn(max_depth).move(flow, RotationSplitting(), flow.state(u), size, rng)
         said = grow(problem, u, p, size, max_depth, np.random.RandomState(seed))
