@@ -183,6 +183,41 @@ DYNAMICS = [
         "kicked = hamiltonian.kick(end, step_size).momentum",
         "unit/test_surrogate_splitting.py::test_steps_taken_back_lead_to_the_beginning",
     ),
+    Mutant(
+        "tree-forgets-the-energy-of-its-start",
+        "states of a trajectory are weighed against its start by nothing: draws of the wrong posterior",
+        "dynamics/u_turn.py",
+        "gain = self._energy - self._hamiltonian.energy(state)",
+        "gain = -self._hamiltonian.energy(state)",
+        "unit/test_u_turn.py::test_a_trajectory_is_the_one_that_is_written_out[0.15-10-funnel]",
+    ),
+    Mutant(
+        "tree-turns-without-its-ends-corrected",
+        "trajectories end later than they turn back, which costs gradients and nothing says so",
+        "dynamics/u_turn.py",
+        "way = total - 0.5 * (first.momentum + last.momentum)",
+        "way = total",
+        "unit/test_u_turn.py::test_a_trajectory_is_the_one_that_is_written_out[0.5-10-funnel]",
+    ),
+    Mutant(
+        "tree-asks-no-part-of-a-half",
+        "a trajectory may be one that its other states would not have grown: draws of the wrong posterior",
+        "dynamics/u_turn.py",
+        "if any(self._turns(total - before, first, leaf) for first, before in parts):",
+        "if False:",
+        "unit/test_u_turn.py::test_a_trajectory_is_the_one_that_is_written_out[0.15-10-funnel]",
+    ),
+    Mutant(
+        "half-with-a-failed-step-is-chosen-from",
+        "states of a half in which a step failed are kept: draws of the wrong posterior",
+        "dynamics/u_turn.py",
+        "                self._report.failure = step.failure\n"
+        "                yield None\n"
+        "                return",
+        "                self._report.failure = step.failure\n"
+        "                return",
+        "unit/test_u_turn.py::test_nothing_is_chosen_of_a_half_in_which_a_step_fails",
+    ),
 ]
 
 GEOMETRY = [
@@ -436,6 +471,94 @@ GEOMETRY = [
         "missing = (values - self._location) - self._placed",
         "unit/test_diagonal_chart.py::test_entered_values_are_placed_and_the_noise_has_its_conditional_law",
     ),
+    Mutant(
+        "compiled-tree-forgets-the-energy-of-its-start",
+        "states of a trajectory are weighed against its start by nothing: draws of the wrong posterior",
+        "geometry/general/loops.py",
+        "gain = initial - (_half_square(u) + _half_square(momentum) - phi)",
+        "gain = -(_half_square(u) + _half_square(momentum) - phi)",
+        "unit/test_general_loops.py::test_trees_grow_and_choose_as_written_out[funnel-0.15-3-1]",
+    ),
+    Mutant(
+        "compiled-tree-turns-without-its-ends-corrected",
+        "trajectories end later than they turn back, which costs gradients and nothing says so",
+        "geometry/general/loops.py",
+        "way = total[i] - 0.5 * (first[i] + last[i])",
+        "way = total[i]",
+        "unit/test_general_loops.py::test_trees_grow_and_choose_as_written_out[normal-0.5-10-1]",
+    ),
+    Mutant(
+        "compiled-tree-never-stops",
+        "every trajectory is as long as it may be: a thousand gradients a draw",
+        "geometry/general/loops.py",
+        "return behind <= 0.0 or ahead <= 0.0",
+        "return False",
+        "unit/test_general_loops.py::test_a_tree_stops_within_about_half_a_period",
+    ),
+    Mutant(
+        "compiled-tree-asks-no-part-of-a-half",
+        "a trajectory may be one that its other states would not have grown: draws of the wrong posterior",
+        "geometry/general/loops.py",
+        "        if _turns(total - sums[each], firsts[each], p):\n            return True\n",
+        "        if _turns(total - sums[each], firsts[each], p):\n            return False\n",
+        "unit/test_general_loops.py::test_trees_grow_and_choose_as_written_out[funnel-0.15-10-1]",
+    ),
+    Mutant(
+        "tree-goes-on-with-the-momentum-of-the-last",
+        "the second trajectory of a draw goes on as the first one ended: draws of the wrong posterior",
+        "geometry/general/loops.py",
+        "            p = np.random.standard_normal(p.size)\n"
+        "        initial = _half_square(state[0]) + _half_square(p) - state[1]\n"
+        "        state, p, mean",
+        "            p = p.copy()\n"
+        "        initial = _half_square(state[0]) + _half_square(p) - state[1]\n"
+        "        state, p, mean",
+        "unit/test_general_loops.py::test_trees_grow_and_choose_as_written_out[funnel-0.15-3-3]",
+    ),
+    Mutant(
+        "path-goes-on-with-the-momentum-of-the-last",
+        "the second path of a draw goes on as the first one ended: draws of the wrong posterior",
+        "geometry/general/loops.py",
+        "            p = np.random.standard_normal(p.size)\n"
+        "        initial = _half_square(state[0]) + _half_square(p) - state[1]\n"
+        "        length",
+        "            p = p.copy()\n"
+        "        initial = _half_square(state[0]) + _half_square(p) - state[1]\n"
+        "        length",
+        "unit/test_general_loops.py::test_paths_are_walked_and_accepted_as_written_out[funnel-whole-3]",
+    ),
+    Mutant(
+        "path-length-drawn-again-on-the-way",
+        "the number of steps and their size belong to two lengths: paths longer or shorter than asked for",
+        "geometry/general/loops.py",
+        "size = length / steps\n",
+        "size = path_length * (1.0 + jitter * (2.0 * np.random.random() - 1.0)) / steps\n",
+        "unit/test_general_loops.py::test_paths_are_walked_and_accepted_as_written_out[funnel-whole-1]",
+    ),
+    Mutant(
+        "compiled-paths-all-accepted",
+        "no proposal is ever rejected: the chain samples what its integrator makes of the posterior",
+        "geometry/general/loops.py",
+        "if math.log1p(-uniform) < -error:",
+        "if uniform < 2.0:",
+        "unit/test_general_loops.py::test_paths_are_walked_and_accepted_as_written_out[funnel-whole-3]",
+    ),
+    Mutant(
+        "map-centred-at-the-mean",
+        "the map is where few draws happen to be: a chain that starts far out comes in slowly",
+        "geometry/general/mass.py",
+        "centre[dense] = mean[dense] + factor @ (factor.T @ mean_slope[dense])",
+        "centre[dense] = mean[dense]",
+        "unit/test_general_loops.py::test_the_map_is_exact_without_what_keeps_it_regular",
+    ),
+    Mutant(
+        "flat-map-without-its-dense-block-in-the-slope",
+        "kicks follow another density than the one that is accepted by: hardly any step is accepted",
+        "geometry/general/loops.py",
+        "slope[flat.dense[j]] = total + u[flat.dense[j]]",
+        "slope[flat.dense[j]] += 0.0 * total",
+        "unit/test_general_loops.py::test_the_density_is_that_of_the_map[funnel]",
+    ),
 ]
 
 APPROXIMATION = [
@@ -587,6 +710,54 @@ MODEL = [
         "            np.asarray(s.get_value()) for s in self.shared\n        ]",
         "model/test_joint.py::test_data_that_change_are_seen_at_the_next_bind",
     ),
+    Mutant(
+        "graphs-chart-without-its-jacobian",
+        "a hierarchy is sampled by a density without the chart's volume: scales too small or too large",
+        "model/general/density.py",
+        "*own.values())], placed.log_jacobian, pt.zeros(()))",
+        "*own.values())], pt.zeros(()))",
+        "unit/test_general_chart.py::test_the_density_is_the_models_and_the_jacobian[StudentT]",
+    ),
+    Mutant(
+        "graphs-chart-without-half-its-jacobian",
+        "where a chart has weights a hierarchy's scales are drawn too small or too large",
+        "model/general/chart.py",
+        "            jacobian += pt.log(scale).sum() - half",
+        "            jacobian += pt.log(scale).sum()",
+        "unit/test_general_chart.py::test_gradient_and_log_jacobian_are_those_of_the_density_and_the_map[Gamma]",
+    ),
+    Mutant(
+        "location-of-a-stale-parent",
+        "a child is placed by its parent's coordinate in place of its value: draws of the wrong posterior",
+        "model/general/chart.py",
+        "parameters = clone_replace(list(each.parameters), values)",
+        "parameters = clone_replace(list(each.parameters), coordinates)",
+        "unit/test_general_chart.py::test_parents_are_placed_before_children_in_any_order[(0, 1, 2, 3, 4, 5)]",
+    ),
+    Mutant(
+        "scale-below-zero-has-a-density",
+        "a scale that may be negative is drawn where the model has no density",
+        "model/general/chart.py",
+        "own[each.variable] = pt.switch(scale > 0.0, standard, -np.inf).sum()",
+        "own[each.variable] = standard.sum()",
+        "unit/test_general_chart.py::test_a_scale_that_is_not_positive_has_no_density[Normal]",
+    ),
+    Mutant(
+        "score-of-the-prior-counted-too",
+        "the chart follows the prior twice: variables move slowly, and nothing says why",
+        "model/general/density.py",
+        "clone_replace([term], {model.rvs_to_values[v]: twins[model.rvs_to_values[v]]})[0].sum() if v in names",
+        "term.sum() if v in names",
+        "unit/test_general_chart.py::test_scores_are_of_all_but_the_own_prior[Normal]",
+    ),
+    Mutant(
+        "log-gamma-in-the-rate",
+        "a Gamma is placed as far on the other side of 1 as it lies: its hierarchies are slow, and nothing says so",
+        "model/general/families.py",
+        "return mean + pt.log(scale), deviation",
+        "return mean - pt.log(scale), deviation",
+        "unit/test_general_chart.py::test_draws_of_the_prior_are_about_the_location_as_wide_as_the_scale[Gamma]",
+    ),
 ]
 
 STEPS = [
@@ -674,8 +845,8 @@ STEPS = [
         "draws-by-the-last-iterate",
         "draws are made with a step size that chance has left, and the statistics say another",
         "steps/chain_sampler.py",
-        "self.plan.trajectory.draw(self.current_step_size(tuning=tuning), rng)",
-        "self.plan.trajectory.draw(self.current_step_size(tuning=True), rng)",
+        "step_size, failed = self.current_step_size(tuning=tuning), self._has_failed",
+        "step_size, failed = self.current_step_size(tuning=True), self._has_failed",
         "steps/test_state.py::test_draws_are_made_with_the_average_of_tuning[latents alone]",
     ),
     Mutant(
@@ -735,6 +906,18 @@ STEPS = [
         "self.state.iteration > ENOUGH_TUNING and self._part_of_path() < LEAST_OF_PATH",
         "steps/test_hard_models.py::"
         "test_a_chain_is_stopped_by_the_part_of_its_path_that_its_steps_cover[False]",
+    ),
+    Mutant(
+        "chart-refitted-in-the-draws",
+        "the chart follows the chain's last draws for ever: the draws are not exact",
+        "steps/general_sampler.py",
+        "        if tuning:\n            self.state.n_steps.append(outcome.n_steps)\n        return outcome",
+        "        if tuning:\n            self.state.n_steps.append(outcome.n_steps)\n"
+        "        self.state.draws.append(self.values)\n"
+        "        if not tuning and len(self.state.draws) > 20:\n"
+        "            self._refit(rng, with_sites=True)\n"
+        "        return outcome",
+        "steps/test_general_constants.py::test_chart_mass_and_step_size_are_learned_in_tuning_and_then_kept[static]",
     ),
 ]
 

@@ -28,7 +28,7 @@ def test_the_solver_and_the_path():
 
 @pytest.mark.parametrize(("jitter", "lengths"), [(0.0, 1), (0.5, 50)])
 def test_paths_are_as_long_as_jitter_lets_them_be(jitter, lengths):
-    length = settle(Options(jitter=jitter, path_length=1.0), "flat").length
+    length = settle(Options(jitter=jitter, path_length=1.0), "flat").trajectory
     rng = np.random.default_rng(0)
     made = [np.prod(length.draw(0.3, rng)) for _ in range(50)]
     assert np.unique(np.round(made, 12)).size == lengths
@@ -36,7 +36,7 @@ def test_paths_are_as_long_as_jitter_lets_them_be(jitter, lengths):
 
 
 def test_a_path_is_divided_into_steps_no_longer_than_the_one_that_is_given():
-    n_steps, size = settle(Options(step_size=0.4, path_length=1.0, jitter=0.0), "flat").length.draw(
+    n_steps, size = settle(Options(step_size=0.4, path_length=1.0, jitter=0.0), "flat").trajectory.draw(
         0.4, np.random.default_rng(0)
     )
     assert (n_steps, size) == (3, pytest.approx(1.0 / 3.0))
