@@ -10,7 +10,7 @@ import pymc as pm
 from pymc.step_methods.compound import BlockedStep
 from pymc.util import get_random_generator
 
-from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, shown
+from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.model import model_in_context
 
 __all__ = ["CheckedStep", "ModelContents", "check_compile_kwargs", "check_point", "generator_of"]
@@ -32,9 +32,7 @@ class CheckedStep(BlockedStep):
         Raises
         ------
         ConfigurationError
-            If there is no model, or `model` is something else, or a model stands in the place of `vars`.
-        UnsupportedModelError
-            If `vars` is empty.
+            If there is no model, or `model` is something else, or `vars` is empty or a model.
         """
         wanted = args[0] if args else kwargs.get("vars")
         if isinstance(wanted, pm.Model):
@@ -44,8 +42,8 @@ class CheckedStep(BlockedStep):
             )
         model_in_context(kwargs.get("model"), cls.__name__)
         if isinstance(wanted, list | tuple) and not wanted:
-            raise UnsupportedModelError(
-                "vars is empty, so that there is nothing to sample. Leave it out, and RMHMC takes what it can, or name "
+            raise ConfigurationError(
+                "vars is empty, so there is nothing to sample. Leave it out, and RMHMC takes what it can, or name "
                 "latent variables, such as vars=['f']."
             )
         return super().__new__(cls, *args, **kwargs)

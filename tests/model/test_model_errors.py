@@ -22,6 +22,7 @@ from pymc_rmhmc.errors import (
 )
 from pymc_rmhmc.model import compile_model, read_structure
 from pymc_rmhmc.model.likelihoods import registered_likelihoods, registry
+from pymc_rmhmc.model.source_code import distribution_of
 from tests.model.conftest import COUNTS, MODELS, N, X, covariance, gp_prior
 
 
@@ -43,17 +44,42 @@ def test_a_discrete_variable():
 
 def test_a_prior_that_is_not_gaussian():
     model = MODELS["other_parameter"]()
-    with pytest.raises(UnsupportedModelError, match="alpha.*Exponential.*leave it out of vars"):
+    with pytest.raises(UnsupportedModelError, match="alpha.*Exponential.*hyperparameter.*vars=.*f.*alpha"):
         read_structure(model, ["alpha"])
 
 
+@pytest.mark.parametrize("wanted", [["ls"], ["eta", "ls"]])
+def test_hyperparameters_alone(wanted):
+    with pm.Model() as model:
+        ls, eta = pm.InverseGamma("ls", 5, 1), pm.HalfNormal("eta")
+        poisson(pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.Matern52(1, ls)).prior("f", X))
+    names = ", ".join(f'"{name}"' for name in ("f", *wanted))
+    prior = "InverseGamma" if wanted[0] == "ls" else "HalfNormal"
+    says = rf"{wanted[0]}: its prior is {prior}, .*hyperparameter.*Leave vars out, .*RMHMC\(vars=\[{names}\]\)"
+    with pytest.raises(UnsupportedModelError, match=says):
+        read_structure(model, wanted)
+
+
+NAMES_OF_PYMC = {
+    "InverseGamma": {"alpha": 3, "beta": 1}, "NegativeBinomial": {"mu": 1, "alpha": 1},
+    "Weibull": {"alpha": 1, "beta": 1}, "LogNormal": {}, "StudentT": {"nu": 3},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES_OF_PYMC)
+def test_distributions_have_the_names_of_their_classes(name):
+    with pm.Model():
+        found = distribution_of(getattr(pm, name)("v", **NAMES_OF_PYMC[name]))
+    assert found == name
+
+
 def test_an_unknown_name():
-    with pytest.raises(UnsupportedModelError, match='no variable "g"'):
+    with pytest.raises(ConfigurationError, match='no variable "g". The free variables of the model are f'):
         read_structure(MODELS["centred"](), ["g"])
 
 
 def test_an_observed_variable():
-    with pytest.raises(UnsupportedModelError, match="y is not a free random variable"):
+    with pytest.raises(ConfigurationError, match="y, which is not a free random variable"):
         read_structure(MODELS["centred"](), ["y"])
 
 

@@ -162,15 +162,16 @@ def test_what_is_no_result(result):
 @pytest.mark.parametrize(
     ("wanted", "says"),
     [
-        (["g"], 'no variable "g". Its free variables are ls, f'),
-        ("y", "y is not a free random variable.*Its free variables are ls, f"),
-        ([3], "vars holds 3, which is neither a variable nor the name of one.*Its free variables are ls, f"),
+        (["g"], 'no variable "g". The free variables of the model are ls, f'),
+        ("y", "vars holds y, which is not a free random variable.*The free variables of the model are ls, f"),
+        (["f", "y"], "vars holds y, which is not a free random variable"),
+        ([3], "vars holds 3, which is neither a variable nor the name of one.*The free variables of.* are ls, f"),
         ({"f"}, "vars holds {'f'}, which is neither.*Give one, or a list"),
         ([], r"vars is empty.*vars=\['f'\]"),
     ],
 )
 def test_variables_that_are_none(wanted, says):
-    with poisson_model(sampled=True), pytest.raises(UnsupportedModelError, match=says):
+    with poisson_model(sampled=True), pytest.raises(ConfigurationError, match=says):
         RMHMC(vars=wanted)
 
 
@@ -178,7 +179,7 @@ def test_a_model_in_the_place_of_variables():
     model, other = poisson_model(), poisson_model()
     with pytest.raises(ConfigurationError, match=r"vars is a model.*Give RMHMC\(model=model\)"):
         RMHMC(model)
-    with model, pytest.raises(UnsupportedModelError, match="vars holds the f of another model"):
+    with model, pytest.raises(ConfigurationError, match="vars holds the f of another model"):
         RMHMC(vars=[other["f"]])
 
 
@@ -238,7 +239,7 @@ def test_discrete_and_non_gaussian_variables():
             RMHMC(vars=[k])
         with pytest.raises(UnsupportedModelError, match="g: its prior is Gamma"):
             RMHMC(vars=["g"])
-        with pytest.raises(UnsupportedModelError, match='no variable "nothing"'):
+        with pytest.raises(ConfigurationError, match='no variable "nothing"'):
             RMHMC(vars="nothing")
 
 
