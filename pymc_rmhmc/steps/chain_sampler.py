@@ -139,7 +139,7 @@ class ChainSampler(ABC):
         if not self.state.started:
             check_start(self.name, point)
         if not (tuning or self.state.judged) and self.state.movement.stood_still:
-            raise SamplingError(stood_still(self.name, self.state.movement.failures))
+            raise SamplingError(stood_still(self.name, self.state.movement.failures, self.plan.step_size))
         outcome = self._draw(point, rng, tuning=tuning)
         state = self.state
         if not tuning:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import field
 from typing import Any
@@ -324,7 +325,9 @@ class RMHMC(CheckedStep):
         statistics = block_statistics(outcomes)
         statistics["model_logp"] = sum(s.log_density for s in self._samplers) + self._rest_log_density(point)
         statistics["step_size"] = min(s.current_step_size(tuning=self.tune) for s in self._samplers)
-        statistics["step_size_bar"] = min(s.average_step_size() for s in self._samplers)
+        # A step size that was given has no average, and `summarize_failures` knows it by that.
+        is_given = self._plan.step_size is not None
+        statistics["step_size_bar"] = math.nan if is_given else min(s.average_step_size() for s in self._samplers)
         statistics.update(self._count(Failure(statistics["failure"])))
         statistics["perf_counter_start"] = started
         statistics["perf_counter_diff"] = time.perf_counter() - started
@@ -357,7 +360,7 @@ class RMHMC(CheckedStep):
             return SamplerWarning(WarningType.BAD_PARAMS, notice, "warn") if notice else None
         refused = next(filter(None, (sampler.where_refused() for sampler in self._samplers)), "")
         remarks = " ".join(filter(None, (notice, *(sampler.remarks() for sampler in self._samplers))))
-        return self.failures.warning(refused, remarks)
+        return self.failures.warning(refused, remarks, self._plan.step_size)
 
     def _variable_names(self) -> dict[str, str]:
         """The model's names of the value variables that are sampled."""

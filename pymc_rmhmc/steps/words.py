@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_rmhmc.diagnostics.failures import ADVICE
+from pymc_rmhmc.diagnostics.failures import ADVICE, remedy_for
 from pymc_rmhmc.dynamics.trajectory import JitteredPath, Length
 from pymc_rmhmc.errors import Failure
 
@@ -99,14 +99,19 @@ def sites_kept(name: str, n_dropped: int, n_refits: int) -> str:
     )
 
 
-def stood_still(name: str, failures: Sequence[Failure]) -> str:
+def stood_still(name: str, failures: Sequence[Failure], step_size: float | None = None) -> str:
     """That tuning ended with draws that are all the same, and why."""
     causes = Counter(failure for failure in failures if failure)
     if not causes:
-        why = "Every proposal was rejected. Start elsewhere with `initvals`, reparametrize the model, or use NUTS."
+        smaller = "" if step_size is None else f"Take smaller steps with RMHMC(step_size={0.1 * step_size:.2g}), or "
+        start = "start" if smaller else "Start"
+        why = (
+            f"Every proposal was rejected. {smaller}{start} elsewhere with `initvals`, reparametrize the model, or use "
+            "NUTS."
+        )
     else:
         ((cause, count),) = causes.most_common(1)
-        meaning, remedy = ADVICE[cause]
+        meaning, remedy = ADVICE[cause][0], remedy_for(cause, step_size)
         why = f"{count} of their trajectories failed because {meaning} ({cause.name}). {remedy}"
     return f"{name}: no value changed in the last {len(failures)} tuning draws, so the chain stands still. {why}"
 

@@ -16,6 +16,7 @@ from pymc_rmhmc.diagnostics.statistics import statistic
 from pymc_rmhmc.diagnostics.table import shown
 from pymc_rmhmc.errors import ConfigurationError, DataError, Failure
 from pymc_rmhmc.steps.statistics import FailureCount
+from pymc_rmhmc.steps.words import stood_still
 from tests.steps.conftest import draw, poisson_model
 
 
@@ -597,6 +598,23 @@ def test_advice_is_given_for_what_matters_alone():
     assert "jitter=1e-4" in text
     assert "RMHMC(target_accept=0.95)" in failure_advice({Failure.ENERGY: 9}, 100)
     assert set(ADVICE) == set(Failure) - {Failure.NONE}
+
+
+@pytest.mark.parametrize("cause", [Failure.SOLVER, Failure.NON_REVERSIBLE, Failure.ENERGY])
+def test_a_given_step_size_is_advised_to_be_smaller(cause):
+    """There is nothing that `target_accept` would tune."""
+    count = FailureCount()
+    count.add(cause)
+    codes = np.full((2, 400), int(cause))
+    steps = {"step_size": np.full((2, 400), 0.8), "step_size_bar": np.full((2, 400), np.nan)}
+    for said in (
+        count.warning(step_size=0.8).message, str(summarize_failures(made_up(stats={"failure": codes, **steps}))),
+        stood_still("f", [cause] * 30, 0.8),
+    ):  # fmt: skip
+        assert "RMHMC(step_size=0.4)" in said
+        assert "target_accept" not in said
+    adapted = steps | {"step_size_bar": steps["step_size"]}
+    assert "target_accept=0.95" in str(summarize_failures(made_up(stats={"failure": codes, **adapted})))
 
 
 def test_a_covariance_that_was_lost_once_is_told_without_alarm():

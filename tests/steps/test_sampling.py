@@ -61,6 +61,7 @@ def test_the_papers_settings_are_taken_literally(model):
         step = RMHMC(metric="hessian", integrator=GeneralizedLeapfrog(), step_size=0.1, n_steps=10)
         idata = draw(model, step)
     assert (idata.sample_stats["step_size"] == 0.1).all()
+    assert idata.sample_stats["step_size_bar"].isnull().all()
     assert (idata.sample_stats["n_steps"] == 10).all()
 
 
