@@ -24,9 +24,9 @@ from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.refusals import Predictors, said_once
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, model_in_context
 from pymc_rmhmc.model.together import (
-    crowd_of_hyperparameters,
     plan_together,
     read_together,
+    warnings_of,
     with_predictors_or_without,
 )
 
@@ -270,7 +270,7 @@ def _described(model: pm.Model) -> ModelDescription:
     reasons = {name: reason for name, reason in structure.reasons.items() if name in steps}
     return ModelDescription(
         described, "flat", taken, alone, steps, reasons, structure.explained_advice,
-        crowd_of_hyperparameters(structure, joint),
+        warnings_of(structure, joint),
     )  # fmt: skip
 
 

@@ -17,11 +17,11 @@ from pymc_rmhmc.model import (
     ModelStructure,
     Predictors,
     compile_model,
-    crowd_of_hyperparameters,
     in_short,
     read_structure,
     read_together,
     said_once,
+    warnings_of,
     with_predictors_or_without,
 )
 from pymc_rmhmc.model.joint import NO_HYPERPARAMETERS
@@ -127,7 +127,7 @@ class FoundBlocks:
 
     def warning(self) -> str:
         """What a user should know before waiting for draws; empty if there is nothing."""
-        return crowd_of_hyperparameters(self.structure, self.joint)
+        return warnings_of(self.structure, self.joint)
 
 
 def _in_words(block: CompiledBlock) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import code
+import re
 
 import numpy as np
 import pymc as pm
@@ -340,3 +341,40 @@ def test_a_zero_inflated_poisson_is_read_as_registered(psi):
         description = describe()
     assert description.blocks[0].likelihoods == ("y: zeroinflatedpoisson (log link)",)
     assert description.blocks[0].kinds == ("fisher",)
+
+
+def _gp_with(y, *, others=False):
+    with pm.Model() as model:
+        y(pm.math.exp(_gp("f")))
+        if others:
+            pm.Normal("z", pm.Normal("level"), 1.0, observed=1.0)
+    return model
+
+
+FORGOTTEN = {
+    "the only data": (lambda: _gp_with(lambda mu: pm.Poisson("y", mu)), "Nothing in this model is observed"),
+    "some data": (
+        lambda: _gp_with(lambda mu: pm.Poisson("y", mu), others=True),
+        "No observed variable depends on f.* If you have data for y, give them with observed=",
+    ),
+    "none": (lambda: _gp_with(lambda mu: pm.Poisson("y", mu, observed=np.arange(N))), ""),
+    "data behind": (
+        lambda: _gp_with(lambda mu: pm.Poisson("z", pm.math.exp(pm.Normal("y", mu)), observed=np.arange(N))), ""
+    ),
+    "data in part": (
+        lambda: _gp_with(lambda mu: pm.Normal("y", mu, observed=np.ma.masked_less(np.arange(N, dtype=float), 2))), ""
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FORGOTTEN)
+@pytest.mark.filterwarnings("ignore:Data in .* contains missing values")
+def test_a_forgotten_observed_is_said(case, caplog):
+    """A prior may be sampled on purpose, so this is no error."""
+    build, says = FORGOTTEN[case]
+    model = build()
+    warning = describe(model).warning
+    assert re.search(says, warning) if says else not warning
+    with model, caplog.at_level("WARNING", logger="pymc"):
+        RMHMC()
+    assert [r.message for r in caplog.records] == ([warning] if says else [])
