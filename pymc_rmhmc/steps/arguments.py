@@ -90,8 +90,17 @@ def _contents(model: pm.Model) -> dict[str, str]:
     return {str(variable.name): kind for kind, variables in kinds.items() for variable in variables}
 
 
-def check_point(given: Any, initial: Point) -> Point:
+def check_point(given: Any, initial: Point, model: pm.Model) -> Point:
     """Return values by value variable, of the types and shapes that the model has.
+
+    Parameters
+    ----------
+    given : dict
+        As the user gave it.
+    initial : dict
+        The model's own initial point.
+    model : pymc.Model
+        The model, for the names of value variables.
 
     Raises
     ------
@@ -105,10 +114,24 @@ def check_point(given: Any, initial: Point) -> Point:
         )
     unknown = [str(name) for name in given if name not in initial]
     if unknown:
+        keys = [f"Give {key} in place of {name}{why}." for name in unknown for key, why in _key_for(name, model)]
         raise ConfigurationError(
-            f"initial_point: {', '.join(unknown)} is no value variable of the model. These are {', '.join(initial)}."
+            f"initial_point: {', '.join(unknown)} is no value variable of the model. These are {', '.join(initial)}. "
+            + " ".join(keys)
         )
     return {name: _value(name, value, initial[name]) for name, value in given.items()}
+
+
+def _key_for(name: str, model: pm.Model) -> list[tuple[str, str]]:
+    """The value variable that holds what a name stands for, and what its values are; none for an unknown name."""
+    variable = model.named_vars.get(name)
+    if variable in model.free_RVs:
+        return [(str(model.rvs_to_values[variable].name), ", transformed as PyMC samples it")]
+    whitened = model.named_vars.get(f"{name}_rotated_")
+    if variable in model.deterministics and whitened in model.free_RVs:
+        key = str(model.rvs_to_values[whitened].name)
+        return [(key, ", which PyMC computes from it (in pm.sample(initvals=...) too)")]
+    return []
 
 
 def _value(name: str, given: Any, initial: np.ndarray) -> np.ndarray:

@@ -123,7 +123,8 @@ class RMHMC(CheckedStep):
         `pm.sample` gives each chain its own; use its ``random_seed`` instead.
     initial_point : dict, optional
         Values by value variable at which the model is first evaluated, to check it. By default the model's initial
-        point. It is not where chains start: use ``pm.sample(initvals=...)`` for that.
+        point. It is not where chains start: use ``pm.sample(initvals=...)`` for that. Its key for a whitened process
+        f is ``f_rotated_``, since PyMC ignores the values of a Deterministic.
     compile_kwargs : dict, optional
         Options for compiling those terms of the model's log density that other steps move. RMHMC compiles them only
         if it samples latent values alone. Everything else is compiled with Numba, without options.
@@ -217,7 +218,7 @@ class RMHMC(CheckedStep):
         plan = settle(options, auto_metric="flat")
         model = pm.modelcontext(model)
         initial = model.initial_point()
-        point = initial | check_point({} if initial_point is None else initial_point, initial)
+        point = initial | check_point({} if initial_point is None else initial_point, initial, model)
         check_compile_kwargs(compile_kwargs)
         random = generator_of(rng)
         found = find_blocks(model, vars, point, plan, compile_kwargs)

@@ -185,6 +185,14 @@ def test_a_model_in_the_place_of_variables():
         RMHMC(vars=[other["f"]])
 
 
+def test_an_initial_point_by_the_names_of_the_model():
+    with poisson_model(sampled=True, reparameterize=True):
+        with pytest.raises(ConfigurationError, match="These are ls_log__, f_rotated_. Give f_rotated_ in place of f,"):
+            RMHMC(initial_point={"f": np.zeros(N)})
+        with pytest.raises(ConfigurationError, match="Give ls_log__ in place of ls, transformed"):
+            RMHMC(initial_point={"ls": 1.0})
+
+
 CHANGES = {
     "new: variable z": lambda model: pm.Normal("z"),
     "new: observed variable z": lambda model: pm.Poisson("z", pm.math.exp(model["f"]), observed=COUNTS),
