@@ -86,6 +86,11 @@ class Failure(IntEnum):
     ENERGY = 5
 
 
+def counted(n: int, noun: str) -> str:
+    """Return a number and a noun, in the plural but for 1."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
 def shown(value: Any) -> str:
     """Return a value in a few characters, for a message: whatever a user gives, the message stays short."""
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):

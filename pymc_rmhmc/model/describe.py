@@ -15,11 +15,12 @@ import pytensor
 from pymc.step_methods.compound import BlockedStep
 from pytensor.gradient import NullTypeGradError
 
-from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.errors import UnsupportedModelError, counted
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.joint import JointModel, JointPlan
+from pymc_rmhmc.model.observation import names_of
 from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.refusals import Predictors, said_once
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, model_in_context
@@ -38,8 +39,8 @@ FORMS = {
     "independent": "independent Normals",
 }
 ON_A_GRID = "whitened Gaussian process on a grid (Kronecker product)"
-METRIC = 'The metric is "{}", which metric="auto" takes: constant Gaussian sites and an exact Gaussian flow.'
-NOTHING = "RMHMC finds no latent Gaussian block that it could sample."
+METRIC = 'The metric is "{}", the default: it approximates each likelihood term by a Gaussian curve.'
+NOTHING = "RMHMC finds no latent Gaussian block that it could sample, so RMHMC() will raise an error."
 WIDTH = 100
 # Names in a list before it is cut short.
 MOST_NAMES = 6
@@ -170,9 +171,8 @@ class ModelDescription:
     @staticmethod
     def _block_cells(group: Sequence[BlockDescription]) -> tuple[str, ...]:
         first = group[0]
-        values = f"{first.n_latent}" if first.n_sites == first.n_latent else (
-            f"{first.n_latent} behind {first.n_sites} observations"
-        )  # fmt: skip
+        seen = counted(first.n_sites, "observation")
+        values = f"{first.n_latent}" + (f" behind {seen}" if first.n_sites != first.n_latent else "")
         observed = "; ".join(
             f"{_listed(dict.fromkeys(block.likelihoods_by_variable[i][0] for block in group))}: {likelihood}"
             for i, (_, likelihood) in enumerate(first.likelihoods_by_variable)
@@ -180,14 +180,15 @@ class ModelDescription:
         above = _listed(dict.fromkeys(name for block in group for name in block.depends_on))
         return (
             _counted([block.name for block in group], "blocks"), values + (" each" if len(group) > 1 else ""),
-            first.prior, observed or "none", ", ".join(first.kinds), above or "constants",
+            first.prior, observed or "none", ", ".join(first.kinds), above or "no hyperparameters",
         )  # fmt: skip
 
     def _block_line(self, group: Sequence[BlockDescription]) -> str:
         name, values, prior, likelihood, _, above = self._block_cells(group)
         size, _, rest = values.partition(" ")
+        noun = "value" if size == "1" else "values"
         read = f", read by {likelihood}" if group[0].likelihoods else ", which nothing reads"
-        return f"{name}: {size} values{rest and ' '}{rest}, {prior}{read}; depends on {above}."
+        return f"{name}: {size} {noun}{rest and ' '}{rest}, {prior}{read}; depends on {above}."
 
     def _left_cells(self, group: Sequence[str]) -> tuple[str, ...]:
         reasons = [self.reasons.get(name, "") for name in group]
@@ -259,19 +260,29 @@ def _described(model: pm.Model) -> ModelDescription:
         steps = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs], ())
         reason = "no latent Gaussian block was found"
         reasons = {name: error.reasons.get(name, str(error)) for name in steps}
-        return ModelDescription((), "", (), reason, steps, reasons, error.advice)
+        of_likelihoods = {name: f"{why}." for name, why in error.reasons.items() if name not in steps}
+        return ModelDescription(
+            (), "", (), reason, _as_named(steps), _as_named(reasons), _as_named(of_likelihoods | error.advice)
+        )
     by_name: dict[str, LatentBlock] = {block.name: block for block in structure.blocks}
-    names = {str(value.name): str(rv.name) for rv, value in model.rvs_to_values.items()}
+    names = {str(value.name): names_of([rv]) for rv, value in model.rvs_to_values.items()}
     described = tuple(_describe(block, by_name, point, names) for block in compiled.blocks)
     together, alone = ((), joint) if isinstance(joint, str) else (joint.theta.variables, "")
     taken = tuple(str(variable.name) for variable in together)
     left = [name for name in structure.left_over if name not in taken]
     steps = _steps_of_pymc(model, left, [*structure.variables, *together])
     reasons = {name: reason for name, reason in structure.reasons.items() if name in steps}
+    # The reason of what is left is in its own line.
+    advice = structure.explained_advice | {n: text for n, text in structure.advice.items() if n in reasons}
     return ModelDescription(
-        described, "flat", taken, alone, steps, reasons, structure.explained_advice,
+        described, "flat", taken, alone, _as_named(steps), _as_named(reasons), _as_named(advice),
         warnings_of(structure, joint),
     )  # fmt: skip
+
+
+def _as_named(texts: dict[str, str]) -> dict[str, str]:
+    """Texts by the names that the user gave the variables."""
+    return {name.removesuffix("_rotated_"): text for name, text in texts.items()}
 
 
 def _read(

@@ -70,7 +70,7 @@ class Observation:
     def label(self) -> str:
         """The likelihood and link in words."""
         if self.likelihood is None:
-            return f"{distribution_of(self.variable)} (by its graph)"
+            return f"{distribution_of(self.variable)} (through PyTensor's derivatives)"
         return f"{self.likelihood.name.split('_')[0]} ({self.likelihood.link} link)"
 
     @property

@@ -193,7 +193,7 @@ def nothing_found(
 
 def _without_nuts(line: str) -> str:
     """A reason without what the end of the message says for all of them."""
-    for ending in (". Sample this model with NUTS.", f": {NUTS}", f", or {NUTS}"):
+    for ending in (". Sample this model with NUTS.", f": {NUTS}", f", or {NUTS}", f", and {NUTS}"):
         line = line.removesuffix(ending)
     return line
 

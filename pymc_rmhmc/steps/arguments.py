@@ -10,7 +10,7 @@ import pymc as pm
 from pymc.step_methods.compound import BlockedStep
 from pymc.util import get_random_generator
 
-from pymc_rmhmc.errors import ConfigurationError, shown
+from pymc_rmhmc.errors import ConfigurationError, counted, shown
 from pymc_rmhmc.model import model_in_context
 
 __all__ = ["CheckedStep", "ModelContents", "check_compile_kwargs", "check_point", "generator_of"]
@@ -149,7 +149,7 @@ def _value(name: str, given: Any, initial: np.ndarray) -> np.ndarray:
         )
     lost = np.count_nonzero(~np.isfinite(value))
     if lost:
-        raise ConfigurationError(f"initial_point: {name} has {lost} values that are not finite. Give {wanted}.")
+        raise ConfigurationError(f"initial_point: {name} has {counted(lost, 'non-finite value')}. Give {wanted}.")
     return value.astype(initial.dtype)
 
 

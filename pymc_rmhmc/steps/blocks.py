@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
-from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.errors import ConfigurationError, counted
 from pymc_rmhmc.model import (
     CompiledBlock,
     CompiledModel,
@@ -132,7 +132,7 @@ class FoundBlocks:
 
 def _in_words(block: CompiledBlock) -> str:
     """A block's latent functions and its size."""
-    values = "1 value" if block.n_latent == 1 else f"{block.n_latent} values"
+    values = counted(block.n_latent, "value")
     return f"{in_short(block.name.split(' + '), 'variables', ' + ')} ({values})"
 
 

@@ -315,7 +315,7 @@ def test_a_model_without_latent_gaussian_blocks_says_why():
         description = describe()
     assert description.blocks == ()
     assert description.hyperparameters == ()
-    assert "no latent Gaussian block" in str(description)
+    assert "no latent Gaussian block that it could sample, so RMHMC() will raise an error" in str(description)
     assert description.left_over == {"mu": "NUTS"}
     assert description.reasons == {"mu": "the predictor of y is not linear in it (`pow`)"}
 
@@ -378,3 +378,30 @@ def test_a_forgotten_observed_is_said(case, caplog):
     with model, caplog.at_level("WARNING", logger="pymc"):
         RMHMC()
     assert [r.message for r in caplog.records] == ([warning] if says else [])
+
+
+def test_two_processes_of_one_likelihood_go_by_the_users_names():
+    with pm.Model() as model:
+        f, g = _gp("f"), _gp("g")
+        pm.Normal("y", f, pm.math.exp(g), observed=np.zeros(N))
+    description = describe(model)
+    text = str(description)
+    assert "rotated" not in text
+    assert text.count("it enters y by another parameter") == 1
+    assert "Sample f and g by turns:" in text
+    assert set(description.left_over) == set(description.reasons) == {"g"}
+    assert description.blocks[0].depends_on == ("g",)
+
+
+def test_one_value_is_singular():
+    with pm.Model() as model:
+        pm.Poisson("y", pm.math.exp(pm.MvNormal("f", [0.0], cov=[[1.0]])), observed=[2])
+    assert "f: 1 value, " in str(describe(model))
+
+
+def test_a_marginal_process_is_left_as_it_is():
+    with pm.Model() as model:
+        gp = pm.gp.Marginal(cov_func=pm.gp.cov.ExpQuad(1, pm.HalfNormal("ls")))
+        gp.marginal_likelihood("y", X, np.zeros(N), sigma=1.0)
+    text = _one_line(describe(model))
+    assert "if pm.gp.Marginal makes it, keep it, because it integrates the latent values out, and sample with" in text

@@ -101,7 +101,7 @@ BAD_OPTIONS = [
     ({"initial_point": {"f": None}}, "f is None, which holds no numbers"),
     ({"initial_point": {"f": [[1, 2], [3]]}}, r"f is \[\[1, 2\], \[3\]\], which holds no numbers"),
     ({"initial_point": {"f": np.full(N, "1.5")}}, "f is array.*which holds no numbers"),
-    ({"initial_point": {"f": np.full(N, np.nan)}}, "f has 12 values that are not finite"),
+    ({"initial_point": {"f": np.full(N, np.nan)}}, "f has 12 non-finite values"),
     ({"initial_point": {3: 1.0}}, "3 is no value variable of the model. These are f"),
     ({"initial_point": "abc"}, "initial_point must be a dict .*got 'abc'. This model's are f"),
     ({"compile_kwargs": "x"}, "compile_kwargs must be a dict.*got 'x'"),
