@@ -292,7 +292,7 @@ class RMHMC(CheckedStep):
 
     def step(self, point: Point) -> tuple[Point, list[dict[str, Any]]]:
         """Make one draw: read the point, move every block, write the values, report."""
-        before = COMPILING.seconds
+        before, had_announced = COMPILING.seconds, self._has_announced
         try:
             with COMPILING.announced(None if self._has_announced else self._announce):
                 point, (statistics,) = self._draw(point)
@@ -300,6 +300,8 @@ class RMHMC(CheckedStep):
             self._threads.release()
             raise
         self._compile_seconds_in_chain += COMPILING.seconds - before
+        if self._has_announced and not had_announced:
+            _log.info(f"RMHMC: compiled in {self._compile_seconds_in_chain:.1f} s.")
         statistics["compile_seconds"] = self._compile_seconds + self._compile_seconds_in_chain
         statistics["compile_seconds_in_chain"] = self._compile_seconds_in_chain
         return point, [statistics]
