@@ -15,12 +15,12 @@ import pytensor
 from pymc.step_methods.compound import BlockedStep
 from pytensor.gradient import NullTypeGradError
 
-from pymc_rmhmc.errors import UnsupportedModelError, counted
+from pymc_rmhmc.errors import UnsupportedModelError, counted, listed
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.joint import JointModel, JointPlan
-from pymc_rmhmc.model.observation import names_of
+from pymc_rmhmc.model.observation import names_by_value
 from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.refusals import Predictors, said_once
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, model_in_context
@@ -42,8 +42,6 @@ ON_A_GRID = "whitened Gaussian process on a grid (Kronecker product)"
 METRIC = 'The metric is "{}", the default: it approximates each likelihood term by a Gaussian curve.'
 NOTHING = "RMHMC finds no latent Gaussian block that it could sample, so RMHMC() will raise an error."
 WIDTH = 100
-# Names in a list before it is cut short.
-MOST_NAMES = 6
 
 
 @dataclass(frozen=True)
@@ -174,10 +172,10 @@ class ModelDescription:
         seen = counted(first.n_sites, "observation")
         values = f"{first.n_latent}" + (f" behind {seen}" if first.n_sites != first.n_latent else "")
         observed = "; ".join(
-            f"{_listed(dict.fromkeys(block.likelihoods_by_variable[i][0] for block in group))}: {likelihood}"
+            f"{listed(dict.fromkeys(block.likelihoods_by_variable[i][0] for block in group), '')}: {likelihood}"
             for i, (_, likelihood) in enumerate(first.likelihoods_by_variable)
         )
-        above = _listed(dict.fromkeys(name for block in group for name in block.depends_on))
+        above = listed(dict.fromkeys(name for block in group for name in block.depends_on), "")
         return (
             _counted([block.name for block in group], "blocks"), values + (" each" if len(group) > 1 else ""),
             first.prior, observed or "none", ", ".join(first.kinds), above or "no hyperparameters",
@@ -198,12 +196,12 @@ class ModelDescription:
     def _left_line(self, group: Sequence[str]) -> str:
         _, step, reason = self._left_cells(group)
         count = f"{len(group)} variables, " if len(group) > 1 else ""
-        return f"{_listed(group)} ({count}{step})" + (f": {reason.removesuffix('.')}." if reason else ".")
+        return f"{listed(group, '')} ({count}{step})" + (f": {reason.removesuffix('.')}." if reason else ".")
 
     def _together(self) -> str:
         """One sentence on the hyperparameters."""
         if self.hyperparameters:
-            return f"Sampled together with the latent values, in one chain: {_listed(self.hyperparameters)}."
+            return f"Sampled together with the latent values, in one chain: {listed(self.hyperparameters, '')}."
         return f"The latent values are sampled alone: {self.alone}."
 
 
@@ -265,7 +263,7 @@ def _described(model: pm.Model) -> ModelDescription:
             (), "", (), reason, _as_named(steps), _as_named(reasons), _as_named(of_likelihoods | error.advice)
         )
     by_name: dict[str, LatentBlock] = {block.name: block for block in structure.blocks}
-    names = {str(value.name): names_of([rv]) for rv, value in model.rvs_to_values.items()}
+    names = names_by_value(model)
     described = tuple(_describe(block, by_name, point, names) for block in compiled.blocks)
     together, alone = ((), joint) if isinstance(joint, str) else (joint.theta.variables, "")
     taken = tuple(str(variable.name) for variable in together)
@@ -376,13 +374,7 @@ def _names_in(block: BlockDescription) -> list[str]:
 
 def _counted(names: Sequence[str], kind: str) -> str:
     """Names, and of several how many they are."""
-    return names[0] if len(names) == 1 else f"{_listed(names)} ({len(names)} {kind})"
-
-
-def _listed(names: Iterable[str]) -> str:
-    """Names with commas between them, in the middle of many dots."""
-    held = list(names)
-    return ", ".join(held if len(held) <= MOST_NAMES else [*held[: MOST_NAMES - 2], "...", held[-1]])
+    return names[0] if len(names) == 1 else f"{listed(names, '')} ({len(names)} {kind})"
 
 
 def _wrapped(line: str) -> str:

@@ -27,7 +27,7 @@ from pymc_rmhmc.model.kronecker_block import KroneckerBlock
 from pymc_rmhmc.model.linear_blocks import DesignBlock, DesignSource, Reader, SumBlock
 from pymc_rmhmc.model.linear_normals import ScaledSource
 from pymc_rmhmc.model.moving_design import MovingDesign, why_not_moving
-from pymc_rmhmc.model.observation import Observation, names_of
+from pymc_rmhmc.model.observation import Observation, names_by_value, names_of
 from pymc_rmhmc.model.observations import AffineReader
 from pymc_rmhmc.model.observed_terms import ObservedTerms, Terms, gradient_by
 from pymc_rmhmc.model.priors import gaussian_candidates
@@ -379,8 +379,8 @@ def _plain_reading(
 
 def _names(model: pm.Model, value_names: Sequence[str]) -> str:
     """The random variables of some value variables, for a sentence."""
-    names = {str(value.name): str(variable.name) for variable, value in model.rvs_to_values.items()}
-    return ", ".join(names[name].removesuffix("_rotated_") for name in value_names)
+    names = names_by_value(model)
+    return ", ".join(names[name] for name in value_names)
 
 
 def _rest(structure: ModelStructure, theta: Hyperparameters) -> GraphFunction:

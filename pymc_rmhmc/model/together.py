@@ -11,7 +11,7 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.tensor.random.basic import MvNormalRV
 
-from pymc_rmhmc.errors import UnsupportedLikelihoodError, UnsupportedModelError
+from pymc_rmhmc.errors import UnsupportedLikelihoodError, UnsupportedModelError, listed
 from pymc_rmhmc.model.advice import UNREAD_GAUSSIANS, as_a_sum, one_step_each, rows_as_a_product
 from pymc_rmhmc.model.choice import BY_ANOTHER
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
@@ -21,7 +21,7 @@ from pymc_rmhmc.model.joint import NO_HYPERPARAMETERS, JointModel, JointPlan, pl
 from pymc_rmhmc.model.linear_normals import linear_normals
 from pymc_rmhmc.model.observation import names_of
 from pymc_rmhmc.model.priors import LATENT, gaussian_candidates, read_latent
-from pymc_rmhmc.model.refusals import ALL_PREDICTORS, Predictors, in_short, said_once
+from pymc_rmhmc.model.refusals import ALL_PREDICTORS, Predictors, said_once
 from pymc_rmhmc.model.structure import ModelStructure, read_structure, resolve_variables
 
 __all__ = ["plan_together", "read_together", "warnings_of", "with_predictors_or_without"]
@@ -190,7 +190,7 @@ def _crowd_of_hyperparameters(structure: ModelStructure, joint: JointModel | Joi
         return ""
     forms = "".join(f" {text}" for _, text in said_once({n: t for n, t in structure.advice.items() if n in sizes}))
     return (
-        f"RMHMC samples {n_values} Gaussian values as hyperparameters ({in_short(list(sizes))}), not as latent values. "
+        f"RMHMC samples {n_values} Gaussian values as hyperparameters ({listed(sizes)}), not as latent values. "
         f"Each adds a row to a dense mass matrix, so that tuning is long and draws are slow.{forms}"
         + ("" if forms else " NUTS may be faster for this model: pm.sample() without step=.")
     )
@@ -212,8 +212,8 @@ def _without_data(structure: ModelStructure) -> str:
     if not apart:
         return ""
     readers = [names_of([o.variable]) for block in apart for o in block.observations]
-    give = f" If you have data for {in_short(readers)}, give them with observed=." if readers else ""
-    names = in_short([block.name for block in apart])
+    give = f" If you have data for {listed(readers)}, give them with observed=." if readers else ""
+    names = listed([block.name for block in apart], "blocks")
     return f"No observed variable depends on {names}, so data say nothing about these values.{give}"
 
 

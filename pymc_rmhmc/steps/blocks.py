@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
-from pymc_rmhmc.errors import ConfigurationError, counted
+from pymc_rmhmc.errors import ConfigurationError, counted, listed
 from pymc_rmhmc.model import (
     CompiledBlock,
     CompiledModel,
@@ -17,7 +17,7 @@ from pymc_rmhmc.model import (
     ModelStructure,
     Predictors,
     compile_model,
-    in_short,
+    names_by_value,
     read_structure,
     read_together,
     said_once,
@@ -89,10 +89,7 @@ class FoundBlocks:
         else:
             own = any(self.compiled.own_initval) or self._own_initval(self.joint)
             made = [JointSampler(self.joint, blocks, plan, np.empty(0), own)]
-        labels = {
-            str(value.name): str(rv.name).removesuffix("_rotated_")
-            for rv, value in self.structure.model.rvs_to_values.items()
-        }
+        labels = names_by_value(self.structure.model)
         for sampler in made:
             sampler.initial_values, sampler.labels = sampler.read(initial), labels
         return made
@@ -103,11 +100,11 @@ class FoundBlocks:
 
     def announcement(self, plan: Plan) -> str:
         """One line that says what is sampled how and what is left to other steps, and what to write to change that."""
-        said = in_short([_in_words(block) for block in self.compiled.blocks], "blocks")
+        said = listed([_in_words(block) for block in self.compiled.blocks], "blocks")
         left = list(self.structure.left_over)
         if not isinstance(self.joint, str):
             left = [name for name in left if name not in self._hyperparameters]
-            said += f" together with {in_short(self._hyperparameters)}"
+            said += f" together with {listed(self._hyperparameters)}"
         rest = f"; left to other steps: {self._left(left)}" if left else ""
         return f"RMHMC: {plan.metric.name} metric for {said}{rest}{self._advice()}"
 
@@ -133,7 +130,7 @@ class FoundBlocks:
 def _in_words(block: CompiledBlock) -> str:
     """A block's latent functions and its size."""
     values = counted(block.n_latent, "value")
-    return f"{in_short(block.name.split(' + '), 'variables', ' + ')} ({values})"
+    return f"{listed(block.name.split(' + '), 'variables', ' + ')} ({values})"
 
 
 def find_blocks(

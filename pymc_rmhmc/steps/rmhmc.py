@@ -321,7 +321,8 @@ class RMHMC(CheckedStep):
         # What overflows inside a trajectory is found by its own checks, and counted: no warnings besides.
         with np.errstate(all="ignore"):
             if 0 < self.iteration < WATCHED:  # at first a chain stands where it is put
-                self._notices.add("moved", moved_twice(moved_by_others(self._samplers, point), self._variable_names()))
+                moved = moved_by_others(self._samplers, point)
+                self._notices.add("moved", moved_twice(moved, self._samplers[0].labels))
             for sampler in self._samplers:
                 outcomes.append(sampler.draw(point, self.rng, tuning=self.tune))
                 sampler.write(point)
@@ -364,11 +365,6 @@ class RMHMC(CheckedStep):
         refused = next(filter(None, (sampler.where_refused() for sampler in self._samplers)), "")
         remarks = " ".join(filter(None, (notice, *(sampler.remarks() for sampler in self._samplers))))
         return self.failures.warning(refused, remarks, self._plan.step_size)
-
-    def _variable_names(self) -> dict[str, str]:
-        """The model's names of the value variables that are sampled."""
-        variables = self._model.values_to_rvs
-        return {str(value.name): str(variables[value].name).removesuffix("_rotated_") for value in self.vars}
 
     def _rest_log_density(self, point: Point) -> float:
         """What the model's log density has beyond the blocks; evaluated where its inputs have changed."""

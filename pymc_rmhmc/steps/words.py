@@ -22,7 +22,6 @@ __all__ = [
     "hardly_moved",
     "in_words",
     "is_cut_by_options",
-    "listed",
     "more_steps",
     "never_moved",
     "part_of_path",
@@ -53,12 +52,6 @@ def in_words(values: Point) -> str:
     """Return values by name; of long arrays only their length."""
     said = [np.round(v, 3).tolist() if np.size(v) <= MOST_SAID else f"({np.size(v)} values)" for v in values.values()]
     return ", ".join(f"{name} = {value}" for name, value in zip(values, said, strict=True))
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names for a sentence; of many, the first and how many more there are."""
-    more = len(names) - MOST_SAID
-    return ", ".join(names[:MOST_SAID]) + (f" and {more} more" if more > 0 else "")
 
 
 def part_of_path(length: Length, step_size: float) -> float:

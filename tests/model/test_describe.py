@@ -101,7 +101,7 @@ def test_what_differs_in_names_alone_is_one_line(together):
     assert "(10 blocks)" in text
     assert description._repr_html_().count("<tr>") <= 6
     if not together:  # each is left for a reason that names another observed variable
-        assert "g_0, g_1, g_2, g_3, ..., g_9 (10 variables, NUTS): it enters y_0" in _one_line(description)
+        assert "g_0, g_1, …, g_9 (10 variables, NUTS): it enters y_0" in _one_line(description)
 
 
 def test_rows_of_one_variable_are_one_line():
@@ -109,7 +109,7 @@ def test_rows_of_one_variable_are_one_line():
         pm.Poisson("y", mu=pm.math.exp(_gp("f", n_outputs=40)), observed=np.ones((40, N), dtype=int))
     description = describe(model)
     assert len(description.blocks) == 40
-    assert "- f[0], f[1], f[2], f[3], ..., f[39] (40 blocks): 8 values each," in str(description)
+    assert "- f[0], f[1], …, f[39] (40 blocks): 8 values each," in str(description)
     assert len(str(description).splitlines()) <= 6
 
 

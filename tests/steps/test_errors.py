@@ -24,6 +24,7 @@ from pymc_rmhmc.errors import (
     Failure,
     UnsupportedLikelihoodError,
     UnsupportedModelError,
+    listed,
 )
 from pymc_rmhmc.model.graphs import PYTHON_MODE
 from tests.steps.conftest import COUNTS, N, X, poisson_model
@@ -152,6 +153,14 @@ BAD_OBJECTS = [
 def test_public_functions_and_objects(make, says):
     with pytest.raises(ConfigurationError, match=says):
         make()
+
+
+def test_long_lists_of_names_are_cut_short():
+    names = [f"x_{i}" for i in range(8)]
+    assert listed(names[:6]) == "x_0, x_1, x_2, x_3, x_4, x_5"
+    assert listed(names) == "8 variables x_0, x_1, …, x_7"
+    assert listed(iter(names), "") == "x_0, x_1, …, x_7"
+    assert listed(names, between=" + ", most=8) == " + ".join(names)
 
 
 @pytest.mark.parametrize("result", ["x", None, {}, 3])
