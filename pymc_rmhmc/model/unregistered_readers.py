@@ -304,9 +304,9 @@ def _folded(parameter: TensorVariable) -> TensorVariable:
 
 def _what_is_wrong(name: str, wrong: NDArray[np.bool_], density: Array, data: Array) -> str:
     """Observations without a finite log density, in words."""
-    n, first = np.count_nonzero(wrong), int(np.argmax(np.ravel(wrong)))
+    n, first = int(np.count_nonzero(wrong)), int(np.argmax(np.ravel(wrong)))
     held = np.broadcast_to(data, wrong.shape)[wrong]
-    lost = np.count_nonzero(~np.isfinite(held))
+    lost = int(np.count_nonzero(~np.isfinite(held)))
     if lost:
         return (
             f"the data of {name} has {counted(lost, 'non-finite value')}, the first at position {first}: remove "

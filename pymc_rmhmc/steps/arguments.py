@@ -147,7 +147,7 @@ def _value(name: str, given: Any, initial: np.ndarray) -> np.ndarray:
         raise ConfigurationError(
             f"initial_point: {name} has the shape {value.shape}, and in the model {initial.shape}. Give {wanted}."
         )
-    lost = np.count_nonzero(~np.isfinite(value))
+    lost = int(np.count_nonzero(~np.isfinite(value)))
     if lost:
         raise ConfigurationError(f"initial_point: {name} has {counted(lost, 'non-finite value')}. Give {wanted}.")
     return value.astype(initial.dtype)
