@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numbers
 import reprlib
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any
 
@@ -30,6 +31,8 @@ __all__ = [
 # Numbers below this are shown with all their digits.
 SHORT_NUMBER = 1_000_000
 LONGEST_SHOWN = 60
+# As many names as a line of a message can hold.
+MOST_NAMES = 6
 
 
 class RMHMCError(Exception):
@@ -84,6 +87,23 @@ class Failure(IntEnum):
     NOT_POSITIVE_DEFINITE = 3
     NON_FINITE = 4
     ENERGY = 5
+
+
+def listed(names: Iterable[str], kind: str = "variables", between: str = ", ", most: int = MOST_NAMES) -> str:
+    """Return names as a list, for a message: of more than `most` the first two and the last.
+
+    A list that is cut short begins with the number of names and what they are, unless `kind` is empty.
+    """
+    held = list(names)
+    if len(held) <= most:
+        return between.join(held)
+    short = between.join([*held[:2], "…", held[-1]])
+    return f"{len(held)} {kind} {short}" if kind else short
+
+
+def counted(n: int, noun: str) -> str:
+    """Return a number and a noun, in the plural but for 1."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def shown(value: Any) -> str:

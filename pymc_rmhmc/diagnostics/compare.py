@@ -42,8 +42,8 @@ def compare(
     results : mapping of str to DataTree
         Such as ``{"RMHMC": idata, "NUTS": other}``.
     timings : mapping of str to float or (float, float), optional
-        Wall-clock seconds of a whole run, or of its tuning and its sampling, for results that carry no
-        times of their own (nutpie's) or where yours are better.
+        Wall-clock seconds of a whole run, or of its tuning and its sampling, for results whose draws carry no
+        times (nutpie's) or where yours are better.
     var_names : str or list of str, optional
         The variables to judge by; by default all that every result has.
     sampler : int, optional
@@ -57,17 +57,19 @@ def compare(
     Returns
     -------
     pandas.DataFrame
-        A row for each result; printed, with four digits and the notes below. ``seconds (sampling)`` is the wall-clock
+        A row for each result. Printed, it has four digits, the notes below, and where it would be too wide for a
+        terminal, a column for each result. ``seconds (sampling)`` is the wall-clock
         time in which any chain drew after its tuning: chains side by side count once, chains one after another
         add up. ``seconds`` is PyMC's own time for the whole run, which adds tuning, starting the processes and
         the storing of draws. ``seconds (compiling)`` are what RMHMC compiled, in ``RMHMC()`` and since; they are
-        in no other figure. (What PyMC and nutpie compile for their own samplers comes before their clocks start,
-        and is not recorded: nan.) ``ESS/s`` is the smallest ESS, bulk or tail, over all parameters, divided
-        by the seconds with tuning; ``ESS/s (sampling)`` leaves tuning out. A parameter that never moved
-        has ESS 0, unless it moved in no result: it is then a constant, and left out. ``ESS bulk min`` to ``ESS tail
-        median`` are the smallest and the median over parameters, ``R-hat max`` the largest, ``E-BFMI min`` the
-        smallest over chains and samplers (below about 0.3 is a bad sign). ``failures`` are
-        RMHMC's failed trajectories after tuning, or divergences where none are recorded.
+        in no other figure. (What PyMC and nutpie compile for their own samplers comes before their clocks start, and
+        is not recorded: nan. Samplers that run in JAX compile while PyMC's clock runs, and a note says so.) ``ESS/s``
+        is the smallest ESS, bulk or tail, over all parameters, divided by the seconds with tuning; ``ESS/s
+        (sampling)`` leaves tuning out. A parameter that never moved has ESS 0, unless it moved in no result: it is
+        then a constant, and left out. ``ESS bulk min`` to ``ESS tail median`` are the smallest and the median over
+        parameters, ``R-hat max`` the largest, ``E-BFMI min`` the smallest over chains and samplers (below about 0.3
+        is a bad sign). ``failures`` are RMHMC's failed trajectories after tuning, or divergences where none are
+        recorded.
         ``mean difference`` is the largest difference of posterior means from the reference, in Monte Carlo
         standard errors of the difference. What could not be known is nan, and ``df.attrs["notes"]`` says
         why.
@@ -94,9 +96,11 @@ def compare(
     posteriors = posteriors_of(results)
     timings = dict(timings or {})
     reference = list(results)[-1] if reference is None else reference
-    for name in (reference, *timings):
+    for argument, name in (("reference", reference), *(("timings", name) for name in timings)):
         if name not in results:
-            raise ConfigurationError(f'"{name}" is not among the results: {", ".join(results)}.')
+            raise ConfigurationError(
+                f'{argument}: "{name}" is not among the results. Give one of these names: {", ".join(results)}.'
+            )
     names = common_variables(posteriors, var_names)
     tables = parameter_tables({name: dataset[names] for name, dataset in posteriors.items()})
     notes: list[str] = []
@@ -152,16 +156,22 @@ def _note_draws(name: str, table: pd.DataFrame, notes: list[str]) -> None:
     """Say which parameters cannot be judged."""
     stuck, broken = table.index[~table["moved"]], table.index[~np.isfinite(table["mean"])]
     if len(stuck):
-        notes.append(f"{name}: {len(stuck)} parameters never moved ({stuck[0]} first): their ESS is 0.")
+        notes.append(f"{name}: {_counted(stuck)} never moved, so its ESS is 0.")
     if len(broken):
-        notes.append(f"{name}: {len(broken)} parameters have draws that are not finite ({broken[0]} first).")
+        notes.append(f"{name}: {_counted(broken)} has draws that are not finite.")
+
+
+def _counted(parameters: Any) -> str:
+    """Name the first of some parameters, and say of how many."""
+    n = len(parameters)
+    return str(parameters[0]) if n == 1 else f"each of {n} parameters ({parameters[0]} first)"
 
 
 def _note_unknown(name: str, row: dict[str, Any], notes: list[str]) -> None:
     """Say why a figure is not known that no draw, and no time, is to blame for."""
     draws = row["draws"]
     if draws < FEWEST_DRAWS:
-        notes.append(f"{name}: ESS, R-hat and errors take {FEWEST_DRAWS} draws a chain, of which it has {draws}.")
+        notes.append(f"{name}: ESS, R-hat and errors take {FEWEST_DRAWS} draws per chain, of which it has {draws}.")
     elif row["chains"] == 1:
         notes.append(f"{name}: R-hat takes two chains, of which it has one.")
     if np.isnan(row["E-BFMI min"]):
@@ -178,21 +188,20 @@ def _row(
     # A parameter whose ESS is unknown makes the smallest unknown: leaving it out would flatter the sampler.
     ess = table[["bulk", "tail"]].min(skipna=False)
     smallest = float(ess.min(skipna=False))
-    total = seconds.tuning + seconds.sampling
     error = np.hypot(table["mcse"], against["mcse"])
     gap = (table["mean"] - against["mean"]).abs()
     difference = (gap / error).mask((gap == 0) & (error == 0), 0.0)
     return {
         "chains": int(sizes["chain"]),
         "draws": int(sizes["draw"]),
-        "seconds": total,
+        "seconds": seconds.whole,
         "seconds (sampling)": seconds.sampling,
         "seconds (compiling)": seconds.compiling,
         "ESS bulk min": float(ess["bulk"]),
         "ESS tail min": float(ess["tail"]),
         "ESS bulk median": float(table["bulk"].median(skipna=False)),
         "ESS tail median": float(table["tail"].median(skipna=False)),
-        "ESS/s": smallest / total,
+        "ESS/s": smallest / seconds.whole,
         "ESS/s (sampling)": smallest / seconds.sampling,
         "R-hat max": float(table["rhat"].max(skipna=False)),
         "E-BFMI min": _ebfmi(_energies(idata, sampler)),

@@ -11,9 +11,9 @@ import numpy as np
 
 from pymc_rmhmc.errors import DataError, Failure, shown
 
-__all__ = ["ADVICE", "FailureSummary", "failure_advice", "summarize_failures"]
+__all__ = ["ADVICE", "FailureSummary", "failure_advice", "remedy_for", "summarize_failures"]
 
-SMALLER_STEPS = "Take smaller steps with RMHMC(target_accept=0.95), or with a smaller step_size if you gave one."
+SMALLER_STEPS = "Take smaller steps with RMHMC(target_accept=0.95)."
 # What each cause means, and what to do about it.
 ADVICE = {
     Failure.SOLVER: (
@@ -43,6 +43,14 @@ ADVICE = {
 WORTH_SAYING = 0.01
 
 
+def remedy_for(cause: Failure, step_size: float | None) -> str:
+    """Return what to do about a cause of failures, with the step size if the user fixed it."""
+    remedy = ADVICE[cause][1]
+    if step_size is None:
+        return remedy
+    return remedy.replace(SMALLER_STEPS, f"Take smaller steps with RMHMC(step_size={0.5 * step_size:.2g}).")
+
+
 @dataclass(frozen=True)
 class FailureSummary:
     """Failed trajectories by cause and chain. Print it to read them.
@@ -58,12 +66,15 @@ class FailureSummary:
     n_emulator_divergences : (n_chains,) int array
         Moves along the emulator, after tuning, that ended where the posterior density is not finite or lower by a
         factor of ``e^1000``. The emulator is wrong there. The moves are rejected and do not count as failures.
+    step_size : float or None
+        The step size that was given to `RMHMC`; None if it was adapted.
     """
 
     counts: dict[Failure, np.ndarray]
     tuning_counts: dict[Failure, np.ndarray] | None
     n_draws: int
     n_emulator_divergences: np.ndarray
+    step_size: float | None = None
 
     @property
     def total(self) -> int:
@@ -83,7 +94,7 @@ class FailureSummary:
             lines = [f"{self.total} of {self._all_draws()} trajectories failed after tuning ({self.rate:.2%})."]
             for cause, count in self.counts.items():
                 if count.sum():
-                    meaning, remedy = ADVICE[cause]
+                    meaning, remedy = ADVICE[cause][0], remedy_for(cause, self.step_size)
                     chains = ", ".join(str(int(c)) for c in count)
                     lines.append(f"  {cause.name}: {int(count.sum())} (by chain: {chains}): {meaning}.")
                     lines.append(f"      {remedy}")
@@ -143,10 +154,11 @@ def summarize_failures(idata: Any) -> FailureSummary:
         None if tuning is None else _count(tuning),
         codes.shape[1],
         np.zeros(len(codes), dtype=int) if divergences is None else divergences.sum(axis=1),
+        _given_step_size(idata),
     )
 
 
-def failure_advice(counts: Mapping[Failure, int], n_draws: int) -> str | None:
+def failure_advice(counts: Mapping[Failure, int], n_draws: int, step_size: float | None = None) -> str | None:
     """Return a message on a chain's failures; None if they are too few to matter.
 
     Parameters
@@ -155,12 +167,14 @@ def failure_advice(counts: Mapping[Failure, int], n_draws: int) -> str | None:
         Failures after tuning.
     n_draws : int
         Draws after tuning.
+    step_size : float or None
+        The step size that was given to `RMHMC`; None if it is adapted.
     """
     total = sum(counts.values())
     if total <= WORTH_SAYING * n_draws:
         return None
     worst = max(counts, key=lambda cause: counts[cause])
-    meaning, remedy = ADVICE[worst]
+    meaning, remedy = ADVICE[worst][0], remedy_for(worst, step_size)
     return (
         f"RMHMC: {total} of {n_draws} trajectories failed after tuning, {counts[worst]} of them because {meaning} "
         f"({worst.name}). {remedy}"
@@ -193,13 +207,31 @@ def _statistic(idata: Any, group: str, name: str, over_samplers: Callable[..., A
     if group not in idata.children:
         return None
     held = idata[group].dataset
-    names = [key for key in held.data_vars if re.fullmatch(rf"(sampler_\d+__)?{name}", str(key))]
+    names = _keys(held, name)
     if not names:
         return None
     values = np.stack([np.asarray(held[key].values, dtype=float) for key in names], axis=-1)
     values = values.reshape(*values.shape[:2], -1)
     # A compound: samplers without the statistic are filled with nan or a blank.
     return over_samplers(values, axis=-1).astype(int)
+
+
+def _keys(held: Any, name: str) -> list[str]:
+    """The names under which a dataset keeps a statistic."""
+    return [str(key) for key in held.data_vars if re.fullmatch(rf"(sampler_\d+__)?{name}", str(key))]
+
+
+def _given_step_size(idata: Any) -> float | None:
+    """The smallest step size that was given to an RMHMC; None if all were adapted.
+
+    Only a step size that is adapted has an average.
+    """
+    held, given = idata["sample_stats"].dataset, []
+    for name in _keys(held, "step_size"):
+        if f"{name}_bar" in held:
+            used, average = (np.asarray(held[key].values, dtype=float) for key in (name, f"{name}_bar"))
+            given += used[np.isfinite(used) & np.isnan(average)].tolist()
+    return min(given, default=None)
 
 
 def _count(codes: np.ndarray) -> dict[Failure, np.ndarray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import arviz as az
@@ -19,6 +19,8 @@ __all__ = ["plot_compare"]
 # Colours that stay apart in print and for colour-blind readers (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MAX_LAG = 40
+# How PyMC names the whitened values of a Gaussian process.
+WHITENED = "_rotated_"
 
 
 def plot_compare(
@@ -37,7 +39,8 @@ def plot_compare(
     var_names : str or list of str, optional
         Among which to look; by default all variables that every result has.
     n_parameters : int
-        How many parameters to show: those with the smallest ESS in any result. Constants are left out.
+        How many parameters to show: those with the smallest ESS in any result. Constants are left out, and so are
+        the whitened values of a Gaussian process, and of parameters with the same ranks all but one.
     sampler : int, optional
         Which sampler of a compound to read the energy from, in the order of those that record it; by
         default as in `compare`.
@@ -69,8 +72,12 @@ def plot_compare(
     except ImportError as error:
         raise ConfigurationError("plot_compare needs Matplotlib: pip install matplotlib.") from error
     names = common_variables(posteriors, var_names)
+    if var_names is None:  # whitened values are shown by the vector that they make
+        twins = {f"{name}{WHITENED}" for name in names}
+        names = [name for name in names if name not in twins]
     flat = {name: _flatten(dataset, names) for name, dataset in posteriors.items()}
-    worst = _worst_parameters(parameter_tables({name: d[names] for name, d in posteriors.items()}), n_parameters)
+    tables = parameter_tables({name: d[names] for name, d in posteriors.items()})
+    worst = _worst_parameters(tables, flat, n_parameters)
     figure = Figure(figsize=(11.0, 2.3 * (len(worst) + 1) + 0.6), layout="constrained")
     grid = figure.add_gridspec(len(worst) + 1, 6)
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(results)}
@@ -99,14 +106,28 @@ def _flatten(dataset: Any, names: list[str]) -> dict[str, np.ndarray]:
     return flat
 
 
-def _worst_parameters(tables: dict[str, Any], count: int) -> list[str]:
-    """The parameters whose smallest ESS over results and kinds is smallest, worst first."""
+def _worst_parameters(tables: dict[str, Any], flat: dict[str, dict[str, np.ndarray]], count: int) -> list[str]:
+    """The parameters whose smallest ESS over results and kinds is smallest, worst first.
+
+    Of those with the same ranks, such as a value and its logarithm, the one that comes first in the results.
+    """
     smallest = None
     for table in tables.values():
         ess = table[["bulk", "tail"]].min(axis=1)
         smallest = ess if smallest is None else np.minimum(smallest, ess)
     assert smallest is not None
-    return list(smallest.sort_values().index[:count])
+    chosen: dict[bytes, str] = {}
+    for parameter in smallest.sort_values(kind="stable").index:
+        if len(chosen) == count:
+            break
+        chosen.setdefault(_ranks_of([values[parameter] for values in flat.values()]), parameter)
+    return list(chosen.values())
+
+
+def _ranks_of(draws: Iterable[np.ndarray]) -> bytes:
+    """The ranks of a parameter's pooled draws, or of their negatives, as a key."""
+    ranks = rankdata(np.concatenate([values.ravel() for values in draws]))
+    return bytes(min(ranks.tobytes(), (ranks.size + 1.0 - ranks).tobytes()))
 
 
 def _tidy(axis: Any) -> None:

@@ -24,13 +24,13 @@ class Seconds:
 
     Attributes
     ----------
-    tuning, sampling : float
-        Without what was compiled meanwhile.
+    whole, sampling : float
+        Tuning and sampling, and sampling alone, without what was compiled meanwhile.
     compiling : float
         Before the chains and within them.
     """
 
-    tuning: float
+    whole: float
     sampling: float
     compiling: float = float("nan")
 
@@ -130,19 +130,33 @@ def seconds_of(name: str, idata: Any, given: Timing | None, notes: list[str]) ->
         tuning, sampling = _checked_timing(name, given)
         if tuning is None:
             tuning, sampling = _divided(idata, sampling, name, notes)
-        return Seconds(tuning, sampling, compiling)
+        return Seconds(tuning + sampling, sampling, compiling)
     whole = idata["posterior"].attrs.get("sampling_time")
     if timeline is None:
-        recorded = "" if whole is None else f" (PyMC recorded {float(whole):.3g} s for all of it, compiling apart)"
-        notes.append(f"{name}: its draws have no times; give timings={{'{name}': seconds}}{recorded}.")
-        return Seconds(float("nan"), float("nan"))
+        return _without_times(name, idata, whole, notes)
     sampling = timeline.seconds()
     if whole is None:
         notes.append(f"{name}: the seconds of its tuning are not known, and are not counted.")
-        return Seconds(0.0, sampling, compiling)
+        return Seconds(sampling, sampling, compiling)
     # PyMC's own total covers tuning, sampling, what it spends between the draws, and compiling within chains.
     rest = float(whole) - float(np.nan_to_num(timeline.compiled_within)) - sampling
-    return Seconds(max(0.0, rest), sampling, compiling)
+    return Seconds(sampling + max(0.0, rest), sampling, compiling)
+
+
+def _without_times(name: str, idata: Any, whole: Any, notes: list[str]) -> Seconds:
+    """PyMC's total of a result whose draws have no times."""
+    unknown = float("nan")
+    if whole is None:
+        notes.append(f"{name}: its draws have no times; give timings={{'{name}': seconds}}.")
+        return Seconds(unknown, unknown)
+    library = str(idata["posterior"].attrs.get("inference_library", ""))
+    with_compiling = {"nutpie": "without compiling", "numpyro": "with compiling", "blackjax": "with compiling"}
+    notes.append(
+        f"{name}: its draws have no times. `seconds` are PyMC's for all of it, "
+        f"{with_compiling.get(library, 'perhaps with compiling')}. To tell tuning from sampling, give "
+        f"timings={{'{name}': (tuning, sampling)}}."
+    )
+    return Seconds(float(whole), unknown)
 
 
 def _checked_timing(name: str, given: Timing) -> tuple[float | None, float]:

@@ -115,7 +115,10 @@ def common_variables(posteriors: dict[str, Any], var_names: list[str] | str | No
     for name in names:
         missing = [result for result, dataset in posteriors.items() if name not in dataset]
         if missing and var_names is not None:
-            raise DataError(f"{', '.join(missing)} has no variable {name}.")
+            held = ", ".join(map(str, posteriors[missing[0]].data_vars))
+            raise DataError(
+                f'var_names: the posterior of {", ".join(missing)} has no variable "{name}". {missing[0]} has {held}.'
+            )
         shapes = {dataset[name].shape[2:] for dataset in posteriors.values() if name in dataset}
         if len(shapes) > 1:
             raise DataError(f"{name} has different shapes in the results: {', '.join(map(str, sorted(shapes)))}.")

@@ -13,7 +13,7 @@ __all__ = ["ComparisonTable", "shown"]
 
 # From here on all digits before the point are shown.
 LARGE = 1000.0
-WIDTH = 100
+WIDTH = 80
 
 
 class ComparisonTable(pd.DataFrame):
@@ -36,7 +36,12 @@ class ComparisonTable(pd.DataFrame):
 
     def __repr__(self) -> str:
         # Pandas would leave columns out of a wide table, and wrap it only in a terminal.
-        return "\n".join([self._shown().to_string(line_width=WIDTH), *(f"Note: {note}" for note in self._notes)])
+        table = self._shown()
+        text = table.to_string()
+        if text.find("\n") > WIDTH:
+            turned = table.T if len(table) < len(table.columns) else table
+            text = turned.to_string(line_width=WIDTH)
+        return "\n".join([text, *(f"Note: {note}" for note in self._notes)])
 
     __str__ = __repr__
 

@@ -39,7 +39,7 @@ class Range(NamedTuple):
         return f"from {shown(self.least)} to {'below ' if self.below else ''}{shown(self.most)}"
 
 
-TOO_MANY_STEPS = "One draw with more steps would take minutes or hours. "
+STEPS = "A trajectory needs at least one step, and a draw with more than a million would take hours. "
 RANGES = {
     "step_size": Range(
         1e-12, 1e3,
@@ -56,8 +56,8 @@ RANGES = {
         0.0, 1.0, "A path's length varies by this fraction and must stay positive. The default is jitter=0.1.",
         below=True,
     ),
-    "n_steps": Range(1, 1e6, f"{TOO_MANY_STEPS}Leave n_steps out, and path_length decides."),
-    "max_steps": Range(1, 1e6, f"{TOO_MANY_STEPS}The default is max_steps=100."),
+    "n_steps": Range(1, 1e6, f"{STEPS}Leave n_steps out, and path_length decides."),
+    "max_steps": Range(1, 1e6, f"{STEPS}The default is max_steps=100."),
     "max_depth": Range(1, 20, "A trajectory has fewer than 2**max_depth steps. The default is max_depth=10."),
     "solver_tol": Range(
         1e-13, 1e-2,

@@ -2,10 +2,10 @@
 
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
 from pymc_rmhmc.model.joint import JointModel, read_joint
-from pymc_rmhmc.model.observation import Observation
-from pymc_rmhmc.model.refusals import Predictors, in_short, said_once
+from pymc_rmhmc.model.observation import Observation, names_by_value
+from pymc_rmhmc.model.refusals import Predictors, said_once
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, model_in_context, read_structure
-from pymc_rmhmc.model.together import crowd_of_hyperparameters, read_together, with_predictors_or_without
+from pymc_rmhmc.model.together import read_together, warnings_of, with_predictors_or_without
 
 __all__ = [
     "CompiledBlock",
@@ -16,12 +16,12 @@ __all__ = [
     "Observation",
     "Predictors",
     "compile_model",
-    "crowd_of_hyperparameters",
-    "in_short",
     "model_in_context",
+    "names_by_value",
     "read_joint",
     "read_structure",
     "read_together",
     "said_once",
+    "warnings_of",
     "with_predictors_or_without",
 ]

@@ -221,7 +221,7 @@ def one_by_one(model: pm.Model, observed: TensorVariable) -> str:
     """What to write for a likelihood of several values at once: it with a likelihood of each, or NUTS."""
     kind = distribution_of(observed)
     if kind == "MvNormal" and observed.ndim == 1:
-        return f"if pm.gp.Marginal makes it, write a pm.gp.Latent and a Normal likelihood, or {NUTS}"
+        return f"if pm.gp.Marginal makes it, keep it, because it integrates the latent values out, and {NUTS}"
     if kind == "GaussianRandomWalk" and observed.ndim == 1:
         steps = observed.owner.inputs[1]
         mean, sigma = (code_of(model, p) for p in steps.owner.op.dist_params(steps.owner))
@@ -317,7 +317,7 @@ def one_step_each(names: Mapping[str, Sequence[str]]) -> str:
     steps = ", ".join(
         f"RMHMC(vars=[{', '.join(repr(n) for n in (name, *own))}])".replace("'", '"') for name, own in names.items()
     )
-    return f"Sample them by turns:\n    pm.sample(step=[{steps}])"
+    return f"Sample {' and '.join(names)} by turns:\n    pm.sample(step=[{steps}])"
 
 
 def as_identifier(variable: TensorVariable) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pymc as pm
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.errors import UnsupportedModelError, listed
 from pymc_rmhmc.model.advice import unread_forms
 from pymc_rmhmc.model.affine import predictor_node
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
@@ -17,7 +17,7 @@ from pymc_rmhmc.model.likelihoods import read_likelihood
 from pymc_rmhmc.model.linear_normals import linear_normals
 from pymc_rmhmc.model.observation import direct_readers, names_of, observations_of
 from pymc_rmhmc.model.priors import LatentVariable, gaussian_candidates, read_latent
-from pymc_rmhmc.model.refusals import Predictors, in_short, why_above, why_not_latent
+from pymc_rmhmc.model.refusals import Predictors, why_above, why_not_latent
 
 __all__ = ["BY_ANOTHER", "Choice", "choice_of", "explain", "find_coefficients", "find_latents", "nested"]
 
@@ -100,7 +100,7 @@ def _vector(choice: Choice, variable: TensorVariable, *, is_candidate: bool) -> 
 def explain(choice: Choice, latents: Sequence[LatentVariable], reasons: dict[str, str]) -> None:
     """Add why each variable that is not among the latents is not, unless it is known."""
     chosen = {latent.variable for latent in latents}
-    names = in_short([names_of([latent.variable]) for latent in latents])
+    names = listed([names_of([latent.variable]) for latent in latents])
     if not latents:
         otherwise = "no likelihood reads it linearly"
     elif all(latent.form == "independent" for latent in latents):

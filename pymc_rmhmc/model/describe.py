@@ -16,7 +16,7 @@ import pytensor
 from pymc.step_methods.compound import BlockedStep
 from pytensor.gradient import NullTypeGradError
 
-from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.errors import UnsupportedModelError, counted, listed
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.general.chart import in_the_chart
@@ -24,13 +24,14 @@ from pymc_rmhmc.model.general.density import check_differentiable
 from pymc_rmhmc.model.general.selection import NO_BLOCK, continuous_variables, why_general
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.joint import JointModel, JointPlan
+from pymc_rmhmc.model.observation import names_by_value
 from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.refusals import Predictors, said_once
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, model_in_context
 from pymc_rmhmc.model.together import (
-    crowd_of_hyperparameters,
     plan_together,
     read_together,
+    warnings_of,
     with_predictors_or_without,
 )
 
@@ -42,12 +43,10 @@ FORMS = {
     "independent": "independent Normals",
 }
 ON_A_GRID = "whitened Gaussian process on a grid (Kronecker product)"
-METRIC = 'The metric is "{}", which metric="auto" takes: constant Gaussian sites and an exact Gaussian flow.'
+METRIC = 'The metric is "{}", the default: it approximates each likelihood term by a Gaussian curve.'
 NOTHING = "RMHMC() cannot sample this model and will raise an error."
 GRAPH = "Sampled by RMHMC, all in one chain, in flat coordinates that are read from the model's graph, because {}:"
 WIDTH = 100
-# Names in a list before it is cut short.
-MOST_NAMES = 6
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,7 @@ class ModelDescription:
     def _repr_html_(self) -> str:
         parts = [f"<p>{html.escape(NOTHING)}</p>"]
         if self.charted:
-            rows = [(_listed(names), said) for said, names in self._charted_groups().items()]
+            rows = [(listed(names), said) for said, names in self._charted_groups().items()]
             parts = [f"<p>{html.escape(GRAPH.format(self.why))}</p>", _html_table(("sampled by RMHMC", "how"), rows)]
         elif self.blocks:
             heads = ("sampled by RMHMC", "values", "prior", "likelihood", "curvature", "depends on")
@@ -164,7 +163,7 @@ class ModelDescription:
         return groups
 
     def _charted_lines(self) -> list[str]:
-        return [f"{_listed(names)}: {said}." for said, names in self._charted_groups().items()]
+        return [f"{listed(names)}: {said}." for said, names in self._charted_groups().items()]
 
     def _advice(self) -> list[str]:
         """The warning, and each piece of advice that it does not hold already."""
@@ -196,24 +195,24 @@ class ModelDescription:
     @staticmethod
     def _block_cells(group: Sequence[BlockDescription]) -> tuple[str, ...]:
         first = group[0]
-        values = f"{first.n_latent}" if first.n_sites == first.n_latent else (
-            f"{first.n_latent} behind {first.n_sites} observations"
-        )  # fmt: skip
+        seen = counted(first.n_sites, "observation")
+        values = f"{first.n_latent}" + (f" behind {seen}" if first.n_sites != first.n_latent else "")
         observed = "; ".join(
-            f"{_listed(dict.fromkeys(block.likelihoods_by_variable[i][0] for block in group))}: {likelihood}"
+            f"{listed(dict.fromkeys(block.likelihoods_by_variable[i][0] for block in group), '')}: {likelihood}"
             for i, (_, likelihood) in enumerate(first.likelihoods_by_variable)
         )
-        above = _listed(dict.fromkeys(name for block in group for name in block.depends_on))
+        above = listed(dict.fromkeys(name for block in group for name in block.depends_on), "")
         return (
             _counted([block.name for block in group], "blocks"), values + (" each" if len(group) > 1 else ""),
-            first.prior, observed or "none", ", ".join(first.kinds), above or "constants",
+            first.prior, observed or "none", ", ".join(first.kinds), above or "no hyperparameters",
         )  # fmt: skip
 
     def _block_line(self, group: Sequence[BlockDescription]) -> str:
         name, values, prior, likelihood, _, above = self._block_cells(group)
         size, _, rest = values.partition(" ")
+        noun = "value" if size == "1" else "values"
         read = f", read by {likelihood}" if group[0].likelihoods else ", which nothing reads"
-        return f"{name}: {size} values{rest and ' '}{rest}, {prior}{read}; depends on {above}."
+        return f"{name}: {size} {noun}{rest and ' '}{rest}, {prior}{read}; depends on {above}."
 
     def _left_cells(self, group: Sequence[str]) -> tuple[str, ...]:
         reasons = [self.reasons.get(name, "") for name in group]
@@ -223,12 +222,12 @@ class ModelDescription:
     def _left_line(self, group: Sequence[str]) -> str:
         _, step, reason = self._left_cells(group)
         count = f"{len(group)} variables, " if len(group) > 1 else ""
-        return f"{_listed(group)} ({count}{step})" + (f": {reason.removesuffix('.')}." if reason else ".")
+        return f"{listed(group, '')} ({count}{step})" + (f": {reason.removesuffix('.')}." if reason else ".")
 
     def _together(self) -> str:
         """One sentence on the hyperparameters."""
         if self.hyperparameters:
-            return f"Sampled together with the latent values, in one chain: {_listed(self.hyperparameters)}."
+            return f"Sampled together with the latent values, in one chain: {listed(self.hyperparameters, '')}."
         return f"The latent values are sampled alone: {self.alone}."
 
 
@@ -287,16 +286,18 @@ def _described(model: pm.Model) -> ModelDescription:
     if why:
         return _general(model, point, why, None)
     by_name: dict[str, LatentBlock] = {block.name: block for block in structure.blocks}
-    names = {str(value.name): str(rv.name) for rv, value in model.rvs_to_values.items()}
+    names = names_by_value(model)
     described = tuple(_describe(block, by_name, point, names) for block in compiled.blocks)
     together, alone = ((), joint) if isinstance(joint, str) else (joint.theta.variables, "")
     taken = tuple(str(variable.name) for variable in together)
     left = [name for name in structure.left_over if name not in taken]
     steps = _steps_of_pymc(model, left, [*structure.variables, *together])
     reasons = {name: reason for name, reason in structure.reasons.items() if name in steps}
+    # The reason of what is left is in its own line.
+    advice = structure.explained_advice | {n: text for n, text in structure.advice.items() if n in reasons}
     return ModelDescription(
-        described, "flat", taken, alone, steps, reasons, structure.explained_advice,
-        crowd_of_hyperparameters(structure, joint),
+        described, "flat", taken, alone, _as_named(steps), _as_named(reasons), _as_named(advice),
+        warnings_of(structure, joint),
     )  # fmt: skip
 
 
@@ -316,6 +317,9 @@ def _general(
     steps = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs if str(v.name) not in taken], variables)
     advice = {} if error is None else error.advice
     return ModelDescription((), "flat", (), "", steps, {}, advice, "", in_the_chart(model, variables, shapes), why)
+def _as_named(texts: dict[str, str]) -> dict[str, str]:
+    """Texts by the names that the user gave the variables."""
+    return {name.removesuffix("_rotated_"): text for name, text in texts.items()}
 
 
 def _read(
@@ -409,13 +413,7 @@ def _names_in(block: BlockDescription) -> list[str]:
 
 def _counted(names: Sequence[str], kind: str) -> str:
     """Names, and of several how many they are."""
-    return names[0] if len(names) == 1 else f"{_listed(names)} ({len(names)} {kind})"
-
-
-def _listed(names: Iterable[str]) -> str:
-    """Names with commas between them, in the middle of many dots."""
-    held = list(names)
-    return ", ".join(held if len(held) <= MOST_NAMES else [*held[: MOST_NAMES - 2], "...", held[-1]])
+    return names[0] if len(names) == 1 else f"{listed(names, '')} ({len(names)} {kind})"
 
 
 def _wrapped(line: str) -> str:

@@ -27,7 +27,7 @@ from pymc_rmhmc.model.kronecker_block import KroneckerBlock
 from pymc_rmhmc.model.linear_blocks import DesignBlock, DesignSource, Reader, SumBlock
 from pymc_rmhmc.model.linear_normals import ScaledSource
 from pymc_rmhmc.model.moving_design import MovingDesign, why_not_moving
-from pymc_rmhmc.model.observation import Observation
+from pymc_rmhmc.model.observation import Observation, names_by_value, names_of
 from pymc_rmhmc.model.observations import AffineReader
 from pymc_rmhmc.model.observed_terms import ObservedTerms, Terms, gradient_by
 from pymc_rmhmc.model.priors import gaussian_candidates
@@ -167,19 +167,16 @@ def plan_joint(
     latents = set(structure.variables)
     variables = [v for v in hyperparameters_of(model, expressions) if v not in latents]
     if named is not None:
-        strange = [str(v.name) for v in named if v not in variables]
+        strange = [v for v in named if v not in variables]
         if strange:
-            return f"no block depends on {', '.join(strange)}"
+            return f"no block depends on {names_of(strange)}"
         variables = [v for v in variables if v in named]
     if not variables:
         return NO_HYPERPARAMETERS
     candidates = gaussian_candidates(model)
-    vectors = [str(v.name) for v in variables if v in candidates and (named is None or v not in named)]
+    vectors = [v for v in variables if v in candidates and (named is None or v not in named)]
     if vectors:
-        return (
-            f"the latent vector {', '.join(vectors)} would be one of the hyperparameters: sample it with an "
-            "RMHMC(vars=...) of its own beside this one, or all of it with NUTS"
-        )
+        return f"{names_of(vectors)} is no hyperparameter but a latent vector, which needs a step of its own"
     theta = Hyperparameters(model, variables, point)
     if theta.size > MOST_HYPERPARAMETERS:
         return f"there are {theta.size} hyperparameters, more than {MOST_HYPERPARAMETERS}"
@@ -382,7 +379,7 @@ def _plain_reading(
 
 def _names(model: pm.Model, value_names: Sequence[str]) -> str:
     """The random variables of some value variables, for a sentence."""
-    names = {str(value.name): str(variable.name) for variable, value in model.rvs_to_values.items()}
+    names = names_by_value(model)
     return ", ".join(names[name] for name in value_names)
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "depends_on_potential",
     "direct_readers",
     "distribution_of",
+    "names_by_value",
     "names_of",
     "observation_of",
     "observations_of",
@@ -70,7 +71,7 @@ class Observation:
     def label(self) -> str:
         """The likelihood and link in words."""
         if self.likelihood is None:
-            return f"{distribution_of(self.variable)} (by its graph)"
+            return f"{distribution_of(self.variable)} (through PyTensor's derivatives)"
         return f"{self.likelihood.name.split('_')[0]} ({self.likelihood.link} link)"
 
     @property
@@ -223,6 +224,11 @@ def _name_of(model: pm.Model, source: TensorVariable) -> str:
     held = set(ancestors([source]))
     within = [v for v in model.free_RVs if v in held]
     return names_of([v for v in within if str(v.name).endswith("_rotated_")] or within)
+
+
+def names_by_value(model: pm.Model) -> dict[str, str]:
+    """The names that a user gave the variables, by those of their value variables."""
+    return {str(value.name): names_of([rv]) for rv, value in model.rvs_to_values.items()}
 
 
 def names_of(variables: Iterable[TensorVariable]) -> str:

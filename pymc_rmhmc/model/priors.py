@@ -21,6 +21,7 @@ from pymc_rmhmc.model.graphs import Evaluator, core_op, is_standard_normal, reac
 from pymc_rmhmc.model.kronecker import kronecker_product
 from pymc_rmhmc.model.likelihoods import read_likelihood
 from pymc_rmhmc.model.likelihoods.links import strip
+from pymc_rmhmc.model.source_code import distribution_of
 
 __all__ = ["LATENT", "LatentVariable", "gaussian_candidates", "read_latent", "root_of"]
 
@@ -92,8 +93,7 @@ def read_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable | s
     """
     op: Any = variable.owner.op
     if not issubclass(type(op), LATENT):
-        name = type(op).__name__.removesuffix("RV")
-        return f"its prior is {name}, not Gaussian in a form that is read"
+        return f"its prior is {distribution_of(variable)}, not Gaussian in a form that is read"
     transform = model.rvs_to_transforms.get(variable)
     if transform is not None:
         name = type(transform).__name__

@@ -9,7 +9,7 @@ import pymc as pm
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.errors import UnsupportedModelError, listed
 from pymc_rmhmc.model.advice import NUTS
 from pymc_rmhmc.model.affine import first_bend, predictor_node
 from pymc_rmhmc.model.graphs import is_of_dims, reaches
@@ -26,7 +26,6 @@ __all__ = [
     "ALL_PREDICTORS",
     "GAUSSIAN",
     "Predictors",
-    "in_short",
     "nothing_found",
     "said_once",
     "why_above",
@@ -38,8 +37,6 @@ GAUSSIAN = "gp.Latent, gp.LatentKron, MvNormal, GaussianRandomWalk, AR"
 # The beginnings of reasons that are said together, whatever the distributions are.
 NOT_GAUSSIAN = "not Gaussian"
 NOT_READ = "Gaussian, but not in a form that is read"
-# As many names as a line of a message can hold.
-MOST_NAMES = 6
 
 
 @dataclass(frozen=True)
@@ -108,7 +105,7 @@ def why_above(
     if not readers[variable]:
         return "no likelihood depends on it"
     priors = [v for v in readers[variable] if v in model.free_RVs and not str(v.name).endswith("_unobserved")]
-    return f"the prior of {in_short(_names(priors))} depends on it" if priors else ""
+    return f"the prior of {listed(_names(priors))} depends on it" if priors else ""
 
 
 def _names(variables: Sequence[TensorVariable]) -> list[str]:
@@ -153,19 +150,12 @@ def _through(expression: TensorVariable, variable: TensorVariable) -> str:
     return f" (`{bend}`)" if bend else ""
 
 
-def in_short(names: Sequence[str], kind: str = "variables", between: str = ", ") -> str:
-    """Names as a list: of more than `MOST_NAMES` their number, the first and the last."""
-    if len(names) <= MOST_NAMES:
-        return between.join(names)
-    return " ".join([str(len(names)), kind, between.join([*names[:2], "…", names[-1]])])
-
-
 def said_once(texts: Mapping[str, str]) -> list[tuple[str, str]]:
     """Texts by name, as pairs of the names in short and the text that they share."""
     by_text: dict[str, list[str]] = {}
     for name, text in texts.items():
         by_text.setdefault(text, []).append(name.removesuffix("_rotated_"))
-    return [(in_short(names), text) for text, names in by_text.items()]
+    return [(listed(names), text) for text, names in by_text.items()]
 
 
 def nothing_found(
@@ -193,7 +183,7 @@ def nothing_found(
 
 def _without_nuts(line: str) -> str:
     """A reason without what the end of the message says for all of them."""
-    for ending in (". Sample this model with NUTS.", f": {NUTS}", f", or {NUTS}"):
+    for ending in (". Sample this model with NUTS.", f": {NUTS}", f", or {NUTS}", f", and {NUTS}"):
         line = line.removesuffix(ending)
     return line
 

@@ -27,6 +27,7 @@ LONGEST = 40
 # What PyMC calls a distribution, where the operation that makes it has another name.
 PYMC_NAMES = {
     "AutoRegressive": "AR", "_LKJCholeskyCov": "LKJCholeskyCov", "_LKJCorr": "LKJCorr",
+    "InvGamma": "InverseGamma", "NegBinomial": "NegativeBinomial", "WeibullBeta": "Weibull", "_Hurdle": "Hurdle",
     "Minibatch": "distribution with a total_size", "PartialObserved": "distribution with missing values",
 }  # fmt: skip
 

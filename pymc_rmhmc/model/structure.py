@@ -22,7 +22,7 @@ from pymc_rmhmc.model.choice import choice_of, explain, find_coefficients, find_
 from pymc_rmhmc.model.graphs import inlined, reaches
 from pymc_rmhmc.model.linear_normals import scaled_source
 from pymc_rmhmc.model.multipliers import is_never_zero
-from pymc_rmhmc.model.observation import Observation, observations_of
+from pymc_rmhmc.model.observation import Observation, names_of, observations_of
 from pymc_rmhmc.model.priors import LatentVariable, read_latent
 from pymc_rmhmc.model.refusals import ALL_PREDICTORS, GAUSSIAN, Predictors, nothing_found
 from pymc_rmhmc.model.scalars import written_as_scalars
@@ -128,7 +128,7 @@ def read_structure(
     UnsupportedLikelihoodError
         If a likelihood depends on a latent variable in a way that cannot be sampled.
     ConfigurationError
-        In single-precision mode.
+        If `vars` holds what is no free variable of the model, or in single-precision mode.
     """
     if pytensor.config.floatX != "float64":
         raise ConfigurationError(
@@ -140,7 +140,8 @@ def read_structure(
     if vars is None:
         latents, advice = _found(model, predictors, reasons)
     else:
-        latents = [_named_latent(model, variable) for variable in resolve_variables(model, vars)]
+        named = resolve_variables(model, vars)
+        latents = [_named_latent(model, variable, named) for variable in named]
         _check_apart(model, latents)
     observations = observations_of(model, latents)
     blocks = _connect(model, latents, observations)
@@ -194,7 +195,13 @@ def _check_apart(model: pm.Model, latents: Sequence[LatentVariable]) -> None:
 
 
 def resolve_variables(model: pm.Model, wanted: Any) -> list[TensorVariable]:
-    """Random variables from names, random variables or value variables."""
+    """Return the random variables that a user gave by name, as random variables or as value variables.
+
+    Raises
+    ------
+    ConfigurationError
+        If one is no free variable of the model.
+    """
     listed = wanted if isinstance(wanted, list | tuple) else [wanted]
     by_value = {value: rv for rv, value in model.rvs_to_values.items()}
     resolved = []
@@ -202,10 +209,10 @@ def resolve_variables(model: pm.Model, wanted: Any) -> list[TensorVariable]:
         variable = item
         if isinstance(item, str):
             if item not in model.named_vars:
-                raise UnsupportedModelError(f'The model has no variable "{item}". {_free_variables(model)}')
+                raise ConfigurationError(f'vars: the model has no variable "{item}". {_free_variables(model)}')
             variable = model.named_vars[item]
         if not isinstance(variable, Variable):
-            raise UnsupportedModelError(
+            raise ConfigurationError(
                 f"vars holds {shown(item)}, which is neither a variable nor the name of one. Give one, or a list. "
                 f"{_free_variables(model)}"
             )
@@ -214,6 +221,7 @@ def resolve_variables(model: pm.Model, wanted: Any) -> list[TensorVariable]:
         rotated = model.named_vars.get(f"{variable.name}_rotated_")
         if variable in model.deterministics and rotated is not None:
             variable = rotated
+        _check_is_free(model, variable)
         if variable not in resolved:
             resolved.append(variable)
     return resolved
@@ -221,21 +229,26 @@ def resolve_variables(model: pm.Model, wanted: Any) -> list[TensorVariable]:
 
 def _free_variables(model: pm.Model) -> str:
     """The names that `vars` may hold."""
-    return f"Its free variables are {', '.join(str(v.name).removesuffix('_rotated_') for v in model.free_RVs)}."
+    return f"The free variables of the model are {names_of(model.free_RVs)}."
 
 
-def _named_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable:
-    """The latent variable that a user named, or the error that says why it is none."""
-    if variable not in model.free_RVs:
-        if variable.name in [v.name for v in model.free_RVs]:
-            raise UnsupportedModelError(
-                f'vars holds the {variable.name} of another model. Give vars=["{variable.name}"], or build RMHMC '
-                "with the model that it is of."
-            )
-        raise UnsupportedModelError(
-            f"{variable.name or shown(variable)} is not a free random variable of the model, and only those are "
-            f"sampled. Name the latent variable itself. {_free_variables(model)}"
+def _check_is_free(model: pm.Model, variable: Any) -> None:
+    """Raise a `ConfigurationError` for what no step of the model samples."""
+    if variable in model.free_RVs:
+        return
+    if variable.name in [v.name for v in model.free_RVs]:
+        raise ConfigurationError(
+            f'vars holds the {variable.name} of another model. Give vars=["{variable.name}"], or build RMHMC '
+            "with the model that it is of."
         )
+    raise ConfigurationError(
+        f"vars holds {variable.name or shown(variable)}, which is not a free random variable of the model, and only "
+        f"those are sampled. Name the latent variable itself. {_free_variables(model)}"
+    )
+
+
+def _named_latent(model: pm.Model, variable: TensorVariable, named: Sequence[TensorVariable]) -> LatentVariable:
+    """The latent variable that a user named, or the error that says why it is none."""
     if variable.dtype not in ("float64", "float32"):
         raise UnsupportedModelError(
             f"{variable.name} is discrete. RMHMC moves continuous latent Gaussian values: leave it out of vars, and "
@@ -244,12 +257,34 @@ def _named_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable:
     latent = read_latent(model, variable)
     if isinstance(latent, str):
         advice = unread_forms(model, [variable])
+        given = [names_of([v]) for v in named]
+        above = [] if advice else _latents_above(model, variable)
+        if above and not set(above) & set(given):
+            together = ", ".join(f'"{name}"' for name in (*above, *given))
+            raise UnsupportedModelError(
+                f"{variable.name}: {latent}. It is a hyperparameter, and RMHMC samples these only together with latent "
+                f"vectors. Leave vars out, or name the latent vectors too: RMHMC(vars=[{together}])."
+            )
         raise UnsupportedModelError(
             f"{variable.name}: {latent}. " + "".join(f"{text}\n" for text in advice.values())
             + f"RMHMC samples variables with a Gaussian prior ({GAUSSIAN}, CAR, ICAR, vectors of Normals): leave it "
             "out of vars, and PyMC will sample it with a step of its own.", advice=advice,
         )  # fmt: skip
     return latent
+
+
+def _latents_above(model: pm.Model, variable: TensorVariable) -> list[str]:
+    """The latent vectors of a model whose prior or likelihood depends on a variable."""
+    try:
+        structure = read_structure(model)
+    except UnsupportedModelError:
+        return []
+    return [
+        latent.name
+        for block in structure.blocks
+        for latent in block.latents
+        if any(reaches(v, [variable]) for v in (*latent.expressions, *(o.variable for o in block.observations)))
+    ]
 
 
 def _connect(

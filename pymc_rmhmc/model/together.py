@@ -11,19 +11,20 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.tensor.random.basic import MvNormalRV
 
-from pymc_rmhmc.errors import UnsupportedLikelihoodError, UnsupportedModelError
+from pymc_rmhmc.errors import UnsupportedLikelihoodError, UnsupportedModelError, listed
 from pymc_rmhmc.model.advice import UNREAD_GAUSSIANS, as_a_sum, one_step_each, rows_as_a_product
 from pymc_rmhmc.model.choice import BY_ANOTHER
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
-from pymc_rmhmc.model.graphs import Evaluator
+from pymc_rmhmc.model.graphs import Evaluator, reaches
 from pymc_rmhmc.model.hyperparameters import hyperparameters_of
 from pymc_rmhmc.model.joint import NO_HYPERPARAMETERS, JointModel, JointPlan, plan_joint, read_joint
 from pymc_rmhmc.model.linear_normals import linear_normals
+from pymc_rmhmc.model.observation import names_of
 from pymc_rmhmc.model.priors import LATENT, gaussian_candidates, read_latent
-from pymc_rmhmc.model.refusals import ALL_PREDICTORS, Predictors, in_short, said_once
+from pymc_rmhmc.model.refusals import ALL_PREDICTORS, Predictors, said_once
 from pymc_rmhmc.model.structure import ModelStructure, read_structure, resolve_variables
 
-__all__ = ["crowd_of_hyperparameters", "plan_together", "read_together", "with_predictors_or_without"]
+__all__ = ["plan_together", "read_together", "warnings_of", "with_predictors_or_without"]
 
 type Point = dict[str, np.ndarray]
 
@@ -175,7 +176,7 @@ def _by_turns(structure: ModelStructure) -> dict[str, str]:
     return dict.fromkeys((str(latent.variable.name) for latent in others), one_step_each(owned))
 
 
-def crowd_of_hyperparameters(structure: ModelStructure, joint: JointModel | JointPlan | str) -> str:
+def _crowd_of_hyperparameters(structure: ModelStructure, joint: JointModel | JointPlan | str) -> str:
     """A warning of more Gaussian hyperparameters than `MOST_GAUSSIAN`, with what to do; empty if there are fewer."""
     if isinstance(joint, str):
         return ""
@@ -189,10 +190,36 @@ def crowd_of_hyperparameters(structure: ModelStructure, joint: JointModel | Join
         return ""
     forms = "".join(f" {text}" for _, text in said_once({n: t for n, t in structure.advice.items() if n in sizes}))
     return (
-        f"RMHMC samples {n_values} Gaussian values as hyperparameters ({in_short(list(sizes))}), not as latent values. "
+        f"RMHMC samples {n_values} Gaussian values as hyperparameters ({listed(sizes)}), not as latent values. "
         f"Each adds a row to a dense mass matrix, so that tuning is long and draws are slow.{forms}"
         + ("" if forms else " NUTS may be faster for this model: pm.sample() without step=.")
     )
+
+
+def _without_data(structure: ModelStructure) -> str:
+    """A warning that draws are of the prior, as where `observed=` was forgotten; empty if data inform all blocks."""
+    model = structure.model
+    data = [*model.observed_RVs, *model.potentials]
+    if not data:
+        return (
+            "Nothing in this model is observed, so the draws are of the prior. If you have data, give them to the "
+            "likelihood with observed=."
+        )
+    apart = [
+        block for block in structure.blocks
+        if not any(reaches(each, [latent.variable for latent in block.latents]) for each in data)
+    ]  # fmt: skip
+    if not apart:
+        return ""
+    readers = [names_of([o.variable]) for block in apart for o in block.observations]
+    give = f" If you have data for {listed(readers)}, give them with observed=." if readers else ""
+    names = listed([block.name for block in apart], "blocks")
+    return f"No observed variable depends on {names}, so data say nothing about these values.{give}"
+
+
+def warnings_of(structure: ModelStructure, joint: JointModel | JointPlan | str) -> str:
+    """What a user should know before waiting for draws; empty if there is nothing."""
+    return " ".join(filter(None, (_without_data(structure), _crowd_of_hyperparameters(structure, joint))))
 
 
 def _n_observed(structure: ModelStructure, point: Point) -> int:

@@ -20,7 +20,7 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import DataError, UnsupportedLikelihoodError, UnsupportedModelError
+from pymc_rmhmc.errors import DataError, UnsupportedLikelihoodError, UnsupportedModelError, counted
 from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there, points_elsewhere
 from pymc_rmhmc.model.graphs import PYTHON_MODE, Evaluator, shared_inputs, substitute
 from pymc_rmhmc.model.likelihoods import FallbackKernel, SlopeByNumPy, has_diagonal_hessian
@@ -304,23 +304,23 @@ def _folded(parameter: TensorVariable) -> TensorVariable:
 
 def _what_is_wrong(name: str, wrong: NDArray[np.bool_], density: Array, data: Array) -> str:
     """Observations without a finite log density, in words."""
-    n, first = np.count_nonzero(wrong), int(np.argmax(np.ravel(wrong)))
+    n, first = int(np.count_nonzero(wrong)), int(np.argmax(np.ravel(wrong)))
     held = np.broadcast_to(data, wrong.shape)[wrong]
-    lost = np.count_nonzero(~np.isfinite(held))
+    lost = int(np.count_nonzero(~np.isfinite(held)))
     if lost:
         return (
-            f"the data of {name} has {lost} values that are not finite, the first at position {first}: remove them, or "
-            "mask them to impute them."
+            f"the data of {name} has {counted(lost, 'non-finite value')}, the first at position {first}: remove "
+            "them, or mask them to impute them."
         )
     if np.isnan(density[wrong]).any():
         return (
-            f"the log density of {name} is not a number for {n} observations, the first at position {first}, "
-            "whatever the latent values: check its parameters and the inputs of its predictor."
+            f"the log density of {name} is not a number for {counted(n, 'observation')}, the first at position "
+            f"{first}, whatever the latent values: check its parameters and the inputs of its predictor."
         )
     return (
-        f"the data of {name} is out of its distribution's support for {n} observations, the first at position {first}. "
-        f"They hold values such as {np.unique(held)[:3].tolist()}, and their log density is not finite whatever the "
-        "latent values."
+        f"the data of {name} is out of its distribution's support for {counted(n, 'observation')}, the first at "
+        f"position {first}. They hold values such as {np.unique(held)[:3].tolist()}, and their log density is "
+        "not finite whatever the latent values."
     )
 
 

@@ -10,7 +10,7 @@ import pymc as pm
 from pymc.step_methods.compound import BlockedStep
 from pymc.util import get_random_generator
 
-from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, shown
+from pymc_rmhmc.errors import ConfigurationError, counted, shown
 from pymc_rmhmc.model import model_in_context
 
 __all__ = ["CheckedStep", "ModelContents", "check_compile_kwargs", "check_point", "generator_of"]
@@ -32,9 +32,7 @@ class CheckedStep(BlockedStep):
         Raises
         ------
         ConfigurationError
-            If there is no model, or `model` is something else, or a model stands in the place of `vars`.
-        UnsupportedModelError
-            If `vars` is empty.
+            If there is no model, or `model` is something else, or `vars` is empty or a model.
         """
         wanted = args[0] if args else kwargs.get("vars")
         if isinstance(wanted, pm.Model):
@@ -44,8 +42,8 @@ class CheckedStep(BlockedStep):
             )
         model_in_context(kwargs.get("model"), cls.__name__)
         if isinstance(wanted, list | tuple) and not wanted:
-            raise UnsupportedModelError(
-                "vars is empty, so that there is nothing to sample. Leave it out, and RMHMC takes what it can, or name "
+            raise ConfigurationError(
+                "vars is empty, so there is nothing to sample. Leave it out, and RMHMC takes what it can, or name "
                 "latent variables, such as vars=['f']."
             )
         return super().__new__(cls, *args, **kwargs)
@@ -92,8 +90,17 @@ def _contents(model: pm.Model) -> dict[str, str]:
     return {str(variable.name): kind for kind, variables in kinds.items() for variable in variables}
 
 
-def check_point(given: Any, initial: Point) -> Point:
+def check_point(given: Any, initial: Point, model: pm.Model) -> Point:
     """Return values by value variable, of the types and shapes that the model has.
+
+    Parameters
+    ----------
+    given : dict
+        As the user gave it.
+    initial : dict
+        The model's own initial point.
+    model : pymc.Model
+        The model, for the names of value variables.
 
     Raises
     ------
@@ -107,10 +114,24 @@ def check_point(given: Any, initial: Point) -> Point:
         )
     unknown = [str(name) for name in given if name not in initial]
     if unknown:
+        keys = [f"Give {key} in place of {name}{why}." for name in unknown for key, why in _key_for(name, model)]
         raise ConfigurationError(
-            f"initial_point: {', '.join(unknown)} is no value variable of the model. These are {', '.join(initial)}."
+            f"initial_point: {', '.join(unknown)} is no value variable of the model. These are {', '.join(initial)}. "
+            + " ".join(keys)
         )
     return {name: _value(name, value, initial[name]) for name, value in given.items()}
+
+
+def _key_for(name: str, model: pm.Model) -> list[tuple[str, str]]:
+    """The value variable that holds what a name stands for, and what its values are; none for an unknown name."""
+    variable = model.named_vars.get(name)
+    if variable in model.free_RVs:
+        return [(str(model.rvs_to_values[variable].name), ", transformed as PyMC samples it")]
+    whitened = model.named_vars.get(f"{name}_rotated_")
+    if variable in model.deterministics and whitened in model.free_RVs:
+        key = str(model.rvs_to_values[whitened].name)
+        return [(key, ", which PyMC computes from it (in pm.sample(initvals=...) too)")]
+    return []
 
 
 def _value(name: str, given: Any, initial: np.ndarray) -> np.ndarray:
@@ -126,9 +147,9 @@ def _value(name: str, given: Any, initial: np.ndarray) -> np.ndarray:
         raise ConfigurationError(
             f"initial_point: {name} has the shape {value.shape}, and in the model {initial.shape}. Give {wanted}."
         )
-    lost = np.count_nonzero(~np.isfinite(value))
+    lost = int(np.count_nonzero(~np.isfinite(value)))
     if lost:
-        raise ConfigurationError(f"initial_point: {name} has {lost} values that are not finite. Give {wanted}.")
+        raise ConfigurationError(f"initial_point: {name} has {counted(lost, 'non-finite value')}. Give {wanted}.")
     return value.astype(initial.dtype)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
-from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.errors import ConfigurationError, counted, listed
 from pymc_rmhmc.geometry.latent_blocks import has_dear_hyperparameters
 from pymc_rmhmc.model import (
     CompiledBlock,
@@ -18,11 +18,11 @@ from pymc_rmhmc.model import (
     ModelStructure,
     Predictors,
     compile_model,
-    crowd_of_hyperparameters,
-    in_short,
+    names_by_value,
     read_structure,
     read_together,
     said_once,
+    warnings_of,
     with_predictors_or_without,
 )
 from pymc_rmhmc.model.joint import NO_HYPERPARAMETERS
@@ -95,10 +95,7 @@ class FoundBlocks:
         else:
             own = any(self.compiled.own_initval) or self._own_initval(self.joint)
             made = [JointSampler(self.joint, blocks, plan, np.empty(0), own)]
-        labels = {
-            str(value.name): str(rv.name).removesuffix("_rotated_")
-            for rv, value in self.structure.model.rvs_to_values.items()
-        }
+        labels = names_by_value(self.structure.model)
         for sampler in made:
             sampler.initial_values, sampler.labels = sampler.read(initial), labels
         return made
@@ -109,11 +106,11 @@ class FoundBlocks:
 
     def announcement(self, plan: Plan) -> str:
         """One line that says what is sampled how and what is left to other steps, and what to write to change that."""
-        said = in_short([_in_words(block) for block in self.compiled.blocks], "blocks")
+        said = listed([_in_words(block) for block in self.compiled.blocks], "blocks")
         left = list(self.structure.left_over)
         if not isinstance(self.joint, str):
             left = [name for name in left if name not in self._hyperparameters]
-            said += f" together with {in_short(self._hyperparameters)}"
+            said += f" together with {listed(self._hyperparameters)}"
         rest = f"; left to other steps: {self._left(left)}" if left else ""
         return f"RMHMC: {plan.metric.name} metric for {said}{rest}{self._advice()}"
 
@@ -133,13 +130,13 @@ class FoundBlocks:
 
     def warning(self) -> str:
         """What a user should know before waiting for draws; empty if there is nothing."""
-        return crowd_of_hyperparameters(self.structure, self.joint)
+        return warnings_of(self.structure, self.joint)
 
 
 def _in_words(block: CompiledBlock) -> str:
     """A block's latent functions and its size."""
-    values = "1 value" if block.n_latent == 1 else f"{block.n_latent} values"
-    return f"{in_short(block.name.split(' + '), 'variables', ' + ')} ({values})"
+    values = counted(block.n_latent, "value")
+    return f"{listed(block.name.split(' + '), 'variables', ' + ')} ({values})"
 
 
 def find_blocks(

@@ -25,10 +25,13 @@ from pymc_rmhmc.steps.checks import check_start
 from pymc_rmhmc.steps.movement import Movement
 from pymc_rmhmc.steps.options import Plan
 from pymc_rmhmc.steps.words import (
+    IF_SLOW,
     advice_for,
     barely_moves,
     cut_short,
     hardly_moved,
+    is_cut_by_options,
+    more_steps,
     never_moved,
     part_of_path,
     path_in_words,
@@ -139,7 +142,7 @@ class ChainSampler(ABC):
         if not self.state.started:
             check_start(self.name, point)
         if not (tuning or self.state.judged) and self.state.movement.stood_still:
-            raise SamplingError(stood_still(self.name, self.state.movement.failures))
+            raise SamplingError(stood_still(self.name, self.state.movement.failures, self.plan.step_size))
         outcome = self._draw(point, rng, tuning=tuning)
         state = self.state
         if not tuning:
@@ -253,8 +256,11 @@ class ChainSampler(ABC):
             If the trajectories cover less than a tenth of their path.
         """
         if self.state.iteration >= ENOUGH_TUNING and self._part_of_path() < LEAST_OF_PATH:
-            advice = advice_for(self.plan.metric, self._curvatures, prior_moves=self._prior_moves)
-            path = path_in_words(self.plan.trajectory, self.average_step_size())
+            length, step_size = self.plan.trajectory, self.average_step_size()
+            path = path_in_words(length, step_size)
+            if is_cut_by_options(length, self._part_of_path(), LEAST_OF_PATH):
+                raise SamplingError(barely_moves(self.name, self.state.iteration, path, more_steps(length, step_size)))
+            advice = advice_for(self.plan.metric, self._curvatures, prior_moves=self._prior_moves) + IF_SLOW
             raise SamplingError(barely_moves(self.name, self.state.iteration, path, advice))
 
     def remarks(self) -> str:
@@ -262,13 +268,20 @@ class ChainSampler(ABC):
 
         It may be that `max_steps` ends trajectories before their path does, or that sites could not be refitted.
         """
-        is_cut = self._part_of_path() < WHOLE_PATH
         said = [
-            cut_short(self.name, self.plan.trajectory, self.average_step_size()) if is_cut else "",
+            self._cut_path(),
             sites_kept(self.name, self.state.dropped_refits, len(self.state.refits)),
             self._slowness(),
         ]
         return " ".join(filter(None, said))
+
+    def _cut_path(self) -> str:
+        """That `max_steps` ends trajectories early, in words; empty where it does not."""
+        covered, length = self._part_of_path(), self.plan.trajectory
+        if covered >= WHOLE_PATH:
+            return ""
+        by_options = is_cut_by_options(length, covered, WHOLE_PATH)
+        return cut_short(self.name, length, self.average_step_size(), by_options=by_options)
 
     def _slowness(self) -> str:
         """That the chain hardly moved, in words; empty where it did."""

@@ -10,8 +10,7 @@ import numpy as np
 import pymc as pm
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import ConfigurationError
-from pymc_rmhmc.model import in_short
+from pymc_rmhmc.errors import ConfigurationError, listed
 from pymc_rmhmc.model.compile import CompiledModel
 from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.steps.chain_sampler import ChainSampler
@@ -67,7 +66,7 @@ class FoundGeneral:
     def samplers(self, point: Point, plan: Plan, initial: Point) -> list[ChainSampler]:
         """One sampler for all of them."""
         own = any(self.model.rvs_to_initial_values.get(v) is not None for v in self.general.variables.variables)
-        made = GeneralSampler(self.general, in_short(self.names), self._plan(plan), np.empty(0), own)
+        made = GeneralSampler(self.general, listed(self.names), self._plan(plan), np.empty(0), own)
         made.initial_values = made.read(initial)
         values = self.general.variables.names
         made.labels = dict(zip(values, self.names, strict=True))
@@ -82,11 +81,11 @@ class FoundGeneral:
         names = [str(v.name).removesuffix("_rotated_") for v in self.model.free_RVs]
         left = [name for name in names if name not in self.names]
         relative = [
-            f"{each.variable.name} relative to {in_short(list(each.parents))}" for each in self.general.charted
+            f"{each.variable.name} relative to {listed(list(each.parents))}" for each in self.general.charted
         ]
-        chart = f" ({in_short(relative, 'variables', '; ')})" if relative else ""
-        rest = f"; left to other steps: {in_short(left)}" if left else ""
-        return f"RMHMC: flat metric for {in_short(self.names)}{chart}, since {self.why}{rest}"
+        chart = f" ({listed(relative, 'variables', '; ')})" if relative else ""
+        rest = f"; left to other steps: {listed(left)}" if left else ""
+        return f"RMHMC: flat metric for {listed(self.names)}{chart}, since {self.why}{rest}"
 
     def warning(self) -> str:
         """What a user should know before waiting for draws; empty if there is nothing."""

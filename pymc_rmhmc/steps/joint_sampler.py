@@ -23,7 +23,7 @@ from pymc_rmhmc.approximation.site_trend import ThinnedDraws, follow_trend
 from pymc_rmhmc.dynamics.adaptation import DualAveraging
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
 from pymc_rmhmc.dynamics.trajectory import JitteredPath, Transition, transition
-from pymc_rmhmc.errors import RMHMCError
+from pymc_rmhmc.errors import RMHMCError, listed
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.geometry.coefficients import compiled_coefficients
 from pymc_rmhmc.geometry.emulator import Emulator
@@ -36,7 +36,7 @@ from pymc_rmhmc.steps.chain_sampler import NEARNESS, REHEARSED_STEP, ChainSample
 from pymc_rmhmc.steps.options import Plan
 from pymc_rmhmc.steps.site_fits import fitted_sites, new_fit, rough_sites
 from pymc_rmhmc.steps.start_errors import joint_start_error
-from pymc_rmhmc.steps.words import in_words, listed
+from pymc_rmhmc.steps.words import in_words
 
 __all__ = ["JointSampler", "JointState"]
 
@@ -72,6 +72,8 @@ CHANCE = 0.5
 # or turns that were given up are tried once more.
 TURNS_TO_REFIT = 1.0 / 3.0
 REHEARSED_SPREAD = 0.1
+# So many terms of a log density an error names one by one.
+MOST_SUSPECTS = 10
 
 
 @dataclass_state
@@ -235,7 +237,8 @@ class JointSampler(ChainSampler):
 
     def _start_error(self, point: Point) -> RMHMCError | None:
         theta = self.model.theta.pack(point)
-        return joint_start_error(self.model, theta, self._words(theta), listed(self.model.rest_names))
+        names = listed(self.model.rest_names, most=MOST_SUSPECTS)
+        return joint_start_error(self.model, theta, self._words(theta), names)
 
     def _fit_elsewhere(self, theta: Array, rng: np.random.Generator) -> bool:
         """Whether there is an approximation from another θ than the model's own, nearer 0 on the unconstrained scale.

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from pymc_rmhmc.errors import listed
+
 __all__ = ["WATCHED", "RunNotices", "moved_by_others", "moved_twice", "too_short_tuning"]
 
 type Point = dict[str, np.ndarray]
@@ -74,10 +76,10 @@ def _moved(sampler: Any, point: Point) -> list[str]:
 
 def moved_twice(moved: Iterable[str], names: Mapping[str, str]) -> str:
     """Say that another step moves variables too; empty if none does."""
-    listed = ", ".join(dict.fromkeys(names[name] for name in moved))
-    if not listed:
+    twice = listed(dict.fromkeys(names[name] for name in moved))
+    if not twice:
         return ""
     return (
-        f"RMHMC: another step moves {listed} too, so that a draw moves it twice. The draws are right, but take the "
-        f"time of both steps. Leave {listed} out of the other step: PyMC itself finds a step for what RMHMC leaves."
+        f"RMHMC: another step moves {twice} too, so that a draw moves it twice. The draws are right, but take the "
+        f"time of both steps. Leave {twice} out of the other step: PyMC itself finds a step for what RMHMC leaves."
     )

@@ -247,11 +247,7 @@ def _integrator(options: Options, metric: Any) -> Any:
     }
     given = [name for name, value in solver_options.items() if value is not None]
     if not metric.needs_solver:
-        if given:
-            raise ConfigurationError(
-                f"{', '.join(given)}: the {metric.name} metric's flow is integrated explicitly and needs none of "
-                'these. Leave them out, or choose metric="hessian" or metric="fisher".'
-            )
+        _check_needs_none(metric, options.integrator, given)
         return RotationSplitting()
     if isinstance(options.integrator, (GeneralizedLeapfrog, ImplicitMidpoint)):
         if len(given) > 1:
@@ -270,6 +266,19 @@ def _integrator(options: Options, metric: Any) -> Any:
     return _integrator_class(options.integrator)(solver, check_reversibility=check)
 
 
+def _check_needs_none(metric: Any, integrator: Any, given: list[str]) -> None:
+    """Raise for options of a solver, or an integrator, that a metric has no use for."""
+    if not isinstance(integrator, (GeneralizedLeapfrog, ImplicitMidpoint)):
+        _integrator_class(integrator)  # an unknown one is better called so
+    if given:
+        several = len(given) > 1
+        raise ConfigurationError(
+            f"{' and '.join(given)} {'have' if several else 'has'} no effect here: the {metric.name} metric is "
+            f"integrated explicitly, by rotations. Leave {'them' if several else 'it'} out, or choose "
+            'metric="hessian" or metric="fisher".'
+        )
+
+
 def _integrator_class(integrator: Any) -> type[GeneralizedLeapfrog | ImplicitMidpoint]:
     """The class that a string or class names; the generalised leapfrog for None."""
     if integrator is None:
@@ -281,7 +290,7 @@ def _integrator_class(integrator: Any) -> type[GeneralizedLeapfrog | ImplicitMid
     known = ", ".join(f'"{name}"' for name in INTEGRATORS)
     raise ConfigurationError(
         f"Unknown integrator {shown(integrator)}: it must be one of {known}, GeneralizedLeapfrog() or "
-        "ImplicitMidpoint()."
+        "ImplicitMidpoint(). The flat metric takes none: leave integrator out."
     )
 
 

@@ -14,10 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytensor
 
-from pymc_rmhmc.errors import RMHMCError
+from pymc_rmhmc.errors import RMHMCError, listed
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.chain_sampler import ChainSampler
-from pymc_rmhmc.steps.words import listed
 from pymc_rmhmc.stopwatch import COMPILING
 
 __all__ = ["compile_ahead"]

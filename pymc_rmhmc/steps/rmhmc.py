@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import field
 from typing import Any
@@ -108,7 +109,8 @@ class RMHMC(CheckedStep):
         `pm.sample` gives each chain its own; use its ``random_seed`` instead.
     initial_point : dict, optional
         Values by value variable at which the model is first evaluated, to check it. By default the model's initial
-        point. It is not where chains start: use ``pm.sample(initvals=...)`` for that.
+        point. It is not where chains start: use ``pm.sample(initvals=...)`` for that. Its key for a whitened process
+        f is ``f_rotated_``, since PyMC ignores the values of a Deterministic.
     compile_kwargs : dict, optional
         Options for compiling those terms of the model's log density that other steps move. RMHMC compiles them only
         if it samples latent values alone. Everything else is compiled with Numba, without options.
@@ -203,7 +205,7 @@ class RMHMC(CheckedStep):
         plan = settle(options, auto_metric="flat")
         model = pm.modelcontext(model)
         initial = model.initial_point()
-        point = initial | check_point({} if initial_point is None else initial_point, initial)
+        point = initial | check_point({} if initial_point is None else initial_point, initial, model)
         check_compile_kwargs(compile_kwargs)
         random = generator_of(rng)
         found = find(model, vars, point, plan, compile_kwargs)
@@ -276,7 +278,7 @@ class RMHMC(CheckedStep):
 
     def step(self, point: Point) -> tuple[Point, list[dict[str, Any]]]:
         """Make one draw: read the point, move every block, write the values, report."""
-        before = COMPILING.seconds
+        before, had_announced = COMPILING.seconds, self._has_announced
         try:
             with COMPILING.announced(None if self._has_announced else self._announce):
                 point, (statistics,) = self._draw(point)
@@ -284,6 +286,8 @@ class RMHMC(CheckedStep):
             self._threads.release()
             raise
         self._compile_seconds_in_chain += COMPILING.seconds - before
+        if self._has_announced and not had_announced:
+            _log.info(f"RMHMC: compiled in {self._compile_seconds_in_chain:.1f} s.")
         statistics["compile_seconds"] = self._compile_seconds + self._compile_seconds_in_chain
         statistics["compile_seconds_in_chain"] = self._compile_seconds_in_chain
         return point, [statistics]
@@ -303,14 +307,17 @@ class RMHMC(CheckedStep):
         # What overflows inside a trajectory is found by its own checks, and counted: no warnings besides.
         with np.errstate(all="ignore"):
             if 0 < self.iteration < WATCHED:  # at first a chain stands where it is put
-                self._notices.add("moved", moved_twice(moved_by_others(self._samplers, point), self._variable_names()))
+                moved = moved_by_others(self._samplers, point)
+                self._notices.add("moved", moved_twice(moved, self._samplers[0].labels))
             for sampler in self._samplers:
                 outcomes.append(sampler.draw(point, self.rng, tuning=self.tune))
                 sampler.write(point)
         statistics = block_statistics(outcomes)
         statistics["model_logp"] = sum(s.log_density for s in self._samplers) + self._rest_log_density(point)
         statistics["step_size"] = min(s.current_step_size(tuning=self.tune) for s in self._samplers)
-        statistics["step_size_bar"] = min(s.average_step_size() for s in self._samplers)
+        # A step size that was given has no average, and `summarize_failures` knows it by that.
+        is_given = self._plan.step_size is not None
+        statistics["step_size_bar"] = math.nan if is_given else min(s.average_step_size() for s in self._samplers)
         statistics.update(self._count(Failure(statistics["failure"])))
         statistics["perf_counter_start"] = started
         statistics["perf_counter_diff"] = time.perf_counter() - started
@@ -343,12 +350,7 @@ class RMHMC(CheckedStep):
             return SamplerWarning(WarningType.BAD_PARAMS, notice, "warn") if notice else None
         refused = next(filter(None, (sampler.where_refused() for sampler in self._samplers)), "")
         remarks = " ".join(filter(None, (notice, *(sampler.remarks() for sampler in self._samplers))))
-        return self.failures.warning(refused, remarks)
-
-    def _variable_names(self) -> dict[str, str]:
-        """The model's names of the value variables that are sampled."""
-        variables = self._model.values_to_rvs
-        return {str(value.name): str(variables[value].name).removesuffix("_rotated_") for value in self.vars}
+        return self.failures.warning(refused, remarks, self._plan.step_size)
 
     def _rest_log_density(self, point: Point) -> float:
         """What the model's log density has beyond the blocks; evaluated where its inputs have changed."""

@@ -108,7 +108,9 @@ class FailureCount:
             return True
         return self.n_draws >= ALARM_MIN_DRAWS and self.counts.get(failure, 0) > ALARM_RATE * self.n_draws
 
-    def warning(self, refused: str = "", remarks: str = "") -> SamplerWarning | None:
+    def warning(
+        self, refused: str = "", remarks: str = "", step_size: float | None = None
+    ) -> SamplerWarning | None:
         """Return the message for the end of a chain; None if all went well.
 
         Parameters
@@ -117,8 +119,10 @@ class FailureCount:
             Where a covariance was last not positive definite.
         remarks : str
             Further messages, on causes of slow sampling.
+        step_size : float or None
+            The step size that the user gave; None if it is adapted.
         """
-        advice = failure_advice(self.counts, self.n_draws)
+        advice = failure_advice(self.counts, self.n_draws, step_size)
         level = "info" if advice is None and not remarks else "warn"
         lost = self.counts.get(Failure.NOT_POSITIVE_DEFINITE, 0)
         if advice is None and lost:

@@ -9,17 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from pymc_rmhmc.diagnostics.failures import ADVICE
+from pymc_rmhmc.diagnostics.failures import ADVICE, remedy_for
 from pymc_rmhmc.dynamics.trajectory import JitteredPath, Length
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.steps.options import DEFAULT_MAX_STEPS, DEFAULT_PATH_LENGTH
 
 __all__ = [
+    "IF_SLOW",
     "advice_for",
     "barely_moves",
     "cut_short",
     "hardly_moved",
     "in_words",
-    "listed",
+    "is_cut_by_options",
+    "more_steps",
     "never_moved",
     "part_of_path",
     "path_in_words",
@@ -40,6 +43,7 @@ HOPELESS_PRIOR = (
     "covariance is almost singular or an autoregression explodes. Narrow the priors of the hyperparameters, or use "
     "NUTS."
 )
+IF_SLOW = " If slow sampling is acceptable, raise max_steps or give n_steps."
 # Of the curvatures that a likelihood may give, those that are positive where it has several modes.
 ALWAYS_POSITIVE = ("fisher", "softabs")
 
@@ -48,12 +52,6 @@ def in_words(values: Point) -> str:
     """Return values by name; of long arrays only their length."""
     said = [np.round(v, 3).tolist() if np.size(v) <= MOST_SAID else f"({np.size(v)} values)" for v in values.values()]
     return ", ".join(f"{name} = {value}" for name, value in zip(values, said, strict=True))
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names for a sentence; of many, the first and how many more there are."""
-    more = len(names) - MOST_SAID
-    return ", ".join(names[:MOST_SAID]) + (f" and {more} more" if more > 0 else "")
 
 
 def part_of_path(length: Length, step_size: float) -> float:
@@ -73,19 +71,40 @@ def path_in_words(length: Length, step_size: float) -> str:
 def barely_moves(name: str, n_draws: int, path: str, advice: str) -> str:
     """Say that a chain would barely move, and give the remedy."""
     return (
-        f"{name}: after {n_draws} tuning draws {path}, and the chain would barely move. {advice} If slow sampling is "
-        "acceptable, raise max_steps or give n_steps."
+        f"{name}: after {n_draws} tuning draws {path}, and the chain would barely move. {advice}"
     )
 
 
-def cut_short(name: str, length: Length, step_size: float) -> str:
+def is_cut_by_options(length: Length, covered: float, needed: float) -> bool:
+    """Return whether steps that cover so much of the path would cover what is needed of the default path."""
+    assert isinstance(length, JitteredPath)
+    return covered * length.covering >= needed * DEFAULT_PATH_LENGTH / DEFAULT_MAX_STEPS
+
+
+def more_steps(length: Length, step_size: float) -> str:
+    """Say which `max_steps` would be enough for the path, or which `path_length` for the steps."""
+    assert isinstance(length, JitteredPath)
+    longest = length.max_steps * step_size / (1.0 + length.jitter)
+    return (
+        f"max_steps is too small for this path_length. Give RMHMC(max_steps={_enough_steps(length, step_size)}), or "
+        f"RMHMC(path_length={longest:.2g}) and the same max_steps."
+    )
+
+
+def _enough_steps(length: JitteredPath, step_size: float) -> int:
+    """The steps that the longest path takes."""
+    return math.ceil(length.path_length * (1.0 + length.jitter) / step_size)
+
+
+def cut_short(name: str, length: Length, step_size: float, *, by_options: bool) -> str:
     """Say that `max_steps` ends trajectories early, and which number would not."""
     assert isinstance(length, JitteredPath)
-    enough = math.ceil(length.path_length * (1.0 + length.jitter) / step_size)
-    return (
-        f"{name}: {path_in_words(length, step_size)}. The draws are correct, but the chain is slow. Raise the limit "
-        f"with RMHMC(max_steps={enough}), reparametrize the model, or try another metric."
-    )
+    if by_options:
+        remedy = more_steps(length, step_size)
+    else:
+        enough = _enough_steps(length, step_size)
+        remedy = f"Raise the limit with RMHMC(max_steps={enough}), reparametrize the model, or try another metric."
+    return f"{name}: {path_in_words(length, step_size)}. The draws are correct, but the chain is slow. {remedy}"
 
 
 def sites_kept(name: str, n_dropped: int, n_refits: int) -> str:
@@ -99,14 +118,19 @@ def sites_kept(name: str, n_dropped: int, n_refits: int) -> str:
     )
 
 
-def stood_still(name: str, failures: Sequence[Failure]) -> str:
+def stood_still(name: str, failures: Sequence[Failure], step_size: float | None = None) -> str:
     """That tuning ended with draws that are all the same, and why."""
     causes = Counter(failure for failure in failures if failure)
     if not causes:
-        why = "Every proposal was rejected. Start elsewhere with `initvals`, reparametrize the model, or use NUTS."
+        smaller = "" if step_size is None else f"Take smaller steps with RMHMC(step_size={0.1 * step_size:.2g}), or "
+        start = "start" if smaller else "Start"
+        why = (
+            f"Every proposal was rejected. {smaller}{start} elsewhere with `initvals`, reparametrize the model, or use "
+            "NUTS."
+        )
     else:
         ((cause, count),) = causes.most_common(1)
-        meaning, remedy = ADVICE[cause]
+        meaning, remedy = ADVICE[cause][0], remedy_for(cause, step_size)
         why = f"{count} of their trajectories failed because {meaning} ({cause.name}). {remedy}"
     return f"{name}: no value changed in the last {len(failures)} tuning draws, so the chain stands still. {why}"
 

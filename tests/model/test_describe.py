@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import code
+import re
 
 import numpy as np
 import pymc as pm
@@ -100,7 +101,7 @@ def test_what_differs_in_names_alone_is_one_line(together):
     assert "(10 blocks)" in text
     assert description._repr_html_().count("<tr>") <= 6
     if not together:  # each is left for a reason that names another observed variable
-        assert "g_0, g_1, g_2, g_3, ..., g_9 (10 variables, NUTS): it enters y_0" in _one_line(description)
+        assert "g_0, g_1, …, g_9 (10 variables, NUTS): it enters y_0" in _one_line(description)
 
 
 def test_rows_of_one_variable_are_one_line():
@@ -108,7 +109,7 @@ def test_rows_of_one_variable_are_one_line():
         pm.Poisson("y", mu=pm.math.exp(_gp("f", n_outputs=40)), observed=np.ones((40, N), dtype=int))
     description = describe(model)
     assert len(description.blocks) == 40
-    assert "- f[0], f[1], f[2], f[3], ..., f[39] (40 blocks): 8 values each," in str(description)
+    assert "- f[0], f[1], …, f[39] (40 blocks): 8 values each," in str(description)
     assert len(str(description).splitlines()) <= 6
 
 
@@ -314,7 +315,7 @@ def test_a_model_without_latent_gaussian_blocks_says_why():
         description = describe()
     assert description.blocks == ()
     assert description.hyperparameters == ()
-    assert "no latent Gaussian block" in str(description)
+    assert "no latent Gaussian block that it could sample, so RMHMC() will raise an error" in str(description)
     assert description.left_over == {"mu": "NUTS"}
     assert description.reasons == {"mu": "the predictor of y is not linear in it (`pow`)"}
 
@@ -340,3 +341,67 @@ def test_a_zero_inflated_poisson_is_read_as_registered(psi):
         description = describe()
     assert description.blocks[0].likelihoods == ("y: zeroinflatedpoisson (log link)",)
     assert description.blocks[0].kinds == ("fisher",)
+
+
+def _gp_with(y, *, others=False):
+    with pm.Model() as model:
+        y(pm.math.exp(_gp("f")))
+        if others:
+            pm.Normal("z", pm.Normal("level"), 1.0, observed=1.0)
+    return model
+
+
+FORGOTTEN = {
+    "the only data": (lambda: _gp_with(lambda mu: pm.Poisson("y", mu)), "Nothing in this model is observed"),
+    "some data": (
+        lambda: _gp_with(lambda mu: pm.Poisson("y", mu), others=True),
+        "No observed variable depends on f.* If you have data for y, give them with observed=",
+    ),
+    "none": (lambda: _gp_with(lambda mu: pm.Poisson("y", mu, observed=np.arange(N))), ""),
+    "data behind": (
+        lambda: _gp_with(lambda mu: pm.Poisson("z", pm.math.exp(pm.Normal("y", mu)), observed=np.arange(N))), ""
+    ),
+    "data in part": (
+        lambda: _gp_with(lambda mu: pm.Normal("y", mu, observed=np.ma.masked_less(np.arange(N, dtype=float), 2))), ""
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FORGOTTEN)
+@pytest.mark.filterwarnings("ignore:Data in .* contains missing values")
+def test_a_forgotten_observed_is_said(case, caplog):
+    """A prior may be sampled on purpose, so this is no error."""
+    build, says = FORGOTTEN[case]
+    model = build()
+    warning = describe(model).warning
+    assert re.search(says, warning) if says else not warning
+    with model, caplog.at_level("WARNING", logger="pymc"):
+        RMHMC()
+    assert [r.message for r in caplog.records] == ([warning] if says else [])
+
+
+def test_two_processes_of_one_likelihood_go_by_the_users_names():
+    with pm.Model() as model:
+        f, g = _gp("f"), _gp("g")
+        pm.Normal("y", f, pm.math.exp(g), observed=np.zeros(N))
+    description = describe(model)
+    text = str(description)
+    assert "rotated" not in text
+    assert text.count("it enters y by another parameter") == 1
+    assert "Sample f and g by turns:" in text
+    assert set(description.left_over) == set(description.reasons) == {"g"}
+    assert description.blocks[0].depends_on == ("g",)
+
+
+def test_one_value_is_singular():
+    with pm.Model() as model:
+        pm.Poisson("y", pm.math.exp(pm.MvNormal("f", [0.0], cov=[[1.0]])), observed=[2])
+    assert "f: 1 value, " in str(describe(model))
+
+
+def test_a_marginal_process_is_left_as_it_is():
+    with pm.Model() as model:
+        gp = pm.gp.Marginal(cov_func=pm.gp.cov.ExpQuad(1, pm.HalfNormal("ls")))
+        gp.marginal_likelihood("y", X, np.zeros(N), sigma=1.0)
+    text = _one_line(describe(model))
+    assert "if pm.gp.Marginal makes it, keep it, because it integrates the latent values out, and sample with" in text

@@ -541,3 +541,12 @@ def test_two_values_that_are_coupled_are_seen_whatever_signs_are_drawn():
         coupled = lambda e, swap=swap: -e - np.where(np.arange(e.size) < 2, 0.3 * e[swap], 0.0)  # noqa: E731
         rngs = [np.random.default_rng(seed) for seed in range(60)]
         assert not any(has_diagonal_hessian(coupled, np.zeros(size), rng) for rng in rngs)
+
+
+@pytest.mark.filterwarnings("error:Numba will use object mode")
+def test_what_numba_runs_in_python_is_not_said():
+    """The curvature of a Beta takes a tri_gamma, which Numba has not."""
+    eta, y = pt.dvector("eta"), pt.dvector("y")
+    mean = pm.math.invlogit(eta)
+    kernel = FallbackKernel(eta, (y,), pm.logp(pm.Beta.dist(5.0 * mean, 5.0 * (1.0 - mean)), y))
+    assert np.isfinite(kernel.curvature(np.zeros(2), (np.full(2, 0.3),), "softabs")[1]).all()

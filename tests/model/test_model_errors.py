@@ -22,6 +22,7 @@ from pymc_rmhmc.errors import (
 )
 from pymc_rmhmc.model import compile_model, read_structure
 from pymc_rmhmc.model.likelihoods import registered_likelihoods, registry
+from pymc_rmhmc.model.source_code import distribution_of
 from tests.model.conftest import COUNTS, MODELS, N, X, covariance, gp_prior
 
 
@@ -43,17 +44,42 @@ def test_a_discrete_variable():
 
 def test_a_prior_that_is_not_gaussian():
     model = MODELS["other_parameter"]()
-    with pytest.raises(UnsupportedModelError, match="alpha.*Exponential.*leave it out of vars"):
+    with pytest.raises(UnsupportedModelError, match="alpha.*Exponential.*hyperparameter.*vars=.*f.*alpha"):
         read_structure(model, ["alpha"])
 
 
+@pytest.mark.parametrize("wanted", [["ls"], ["eta", "ls"]])
+def test_hyperparameters_alone(wanted):
+    with pm.Model() as model:
+        ls, eta = pm.InverseGamma("ls", 5, 1), pm.HalfNormal("eta")
+        poisson(pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.Matern52(1, ls)).prior("f", X))
+    names = ", ".join(f'"{name}"' for name in ("f", *wanted))
+    prior = "InverseGamma" if wanted[0] == "ls" else "HalfNormal"
+    says = rf"{wanted[0]}: its prior is {prior}, .*hyperparameter.*Leave vars out, .*RMHMC\(vars=\[{names}\]\)"
+    with pytest.raises(UnsupportedModelError, match=says):
+        read_structure(model, wanted)
+
+
+NAMES_OF_PYMC = {
+    "InverseGamma": {"alpha": 3, "beta": 1}, "NegativeBinomial": {"mu": 1, "alpha": 1},
+    "Weibull": {"alpha": 1, "beta": 1}, "LogNormal": {}, "StudentT": {"nu": 3},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES_OF_PYMC)
+def test_distributions_have_the_names_of_their_classes(name):
+    with pm.Model():
+        found = distribution_of(getattr(pm, name)("v", **NAMES_OF_PYMC[name]))
+    assert found == name
+
+
 def test_an_unknown_name():
-    with pytest.raises(UnsupportedModelError, match='no variable "g"'):
+    with pytest.raises(ConfigurationError, match='no variable "g". The free variables of the model are f'):
         read_structure(MODELS["centred"](), ["g"])
 
 
 def test_an_observed_variable():
-    with pytest.raises(UnsupportedModelError, match="y is not a free random variable"):
+    with pytest.raises(ConfigurationError, match="y, which is not a free random variable"):
         read_structure(MODELS["centred"](), ["y"])
 
 
@@ -143,7 +169,7 @@ def test_an_offset_that_is_not_finite(bad):
     offset = np.where(np.arange(N) == 2, bad, 0.1)
     with pm.Model() as model:
         poisson(gp_prior("f", reparameterize=False) + offset)
-    with pytest.raises(DataError, match="y.*not finite for 1 observations"):
+    with pytest.raises(DataError, match="y.*not finite for 1 observation"):
         compiled(model)
 
 
@@ -194,18 +220,18 @@ def spoilt(bad, good=COUNTS):
 UNREGISTERED = {
     "infinite data": (
         lambda: pm.Logistic("y", latent(), 1.0, observed=spoilt(np.inf)),
-        "data of y has 1 values that are not finite, the first at position 2",
+        "data of y has 1 non-finite value, the first at position 2",
     ),
     "data of a whitened GP": (
         lambda: pm.Logistic("y", gp_prior("f"), 1.0, observed=spoilt(-np.inf)),
-        "data of y has 1 values",
+        "data of y has 1 non-finite value",
     ),
-    "nan offset": (lambda: pm.Logistic("y", latent() + spoilt(np.nan), 1.0, observed=COUNTS), "for 1 observations"),
+    "nan offset": (lambda: pm.Logistic("y", latent() + spoilt(np.nan), 1.0, observed=COUNTS), "for 1 observation"),
     "nan parameter": (lambda: pm.Logistic("y", latent(), spoilt(np.nan, COUNTS + 1), observed=COUNTS), "s > 0"),
     "parameter out of range": (lambda: pm.Logistic("y", latent(), -1.0, observed=COUNTS), "s > 0"),
     "support": (
         lambda: pm.LogNormal("y", latent(), 1.0, observed=spoilt(-0.5, COUNTS + 1)),
-        r"out of its distribution's support for 1 observations.*\[-0.5\]",
+        r"out of its distribution's support for 1 observation.*\[-0.5\]",
     ),
     "open support": (
         lambda: pm.Beta("y", mu=pm.math.sigmoid(latent()), nu=5.0, observed=COUNTS / 4.0),
@@ -238,7 +264,7 @@ def test_new_data_of_an_unregistered_likelihood_are_checked():
         pm.Logistic("y", latent(), 1.0, observed=pm.Data("counts", COUNTS.astype(float)))
     (block,) = compiled(model).blocks
     pm.set_data({"counts": spoilt(np.inf)}, model=model)
-    with pytest.raises(DataError, match="data of y has 1 values that are not finite"):
+    with pytest.raises(DataError, match="data of y has 1 non-finite value"):
         block.likelihood(model.initial_point())
 
 
@@ -461,7 +487,7 @@ def test_an_intrinsic_precision_is_singular_whatever_its_rounding():
 def test_a_fixed_prior_that_is_not_finite(kind):
     matrix = covariance()
     matrix[2, 2] = np.nan
-    with pytest.raises(DataError, match="prior of f hold 1 values that are not finite"):
+    with pytest.raises(DataError, match=r"prior of f are not finite in 1 of \d+ values, the first at row 2, column 2"):
         mvnormal(**{kind: matrix})
 
 
@@ -493,7 +519,7 @@ def test_inputs_that_are_not_finite_under_free_hyperparameters():
     with pm.Model():
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, pm.Gamma("ls", 2.0, 4.0)))
         poisson(gp.prior("f", x))
-        with pytest.raises(DataError, match="inputs of the prior of f hold 1 values"):
+        with pytest.raises(DataError, match=r"inputs of the prior of f are not finite in 1 of .* row 2, column 0"):
             RMHMC(vars=["f"])
 
 
@@ -524,7 +550,7 @@ def test_a_total_size():
 
 
 def test_vars_that_hold_something_else():
-    with pytest.raises(UnsupportedModelError, match="vars holds 3, which is neither"):
+    with pytest.raises(ConfigurationError, match="vars holds 3, which is neither"):
         read_structure(MODELS["centred"](), ["f", 3])
 
 

@@ -133,7 +133,7 @@ def many_of_a_covariance() -> None:
 
 OF_ONE = "the likelihood {0} of y does not factorise into one for each observation"
 OF_ONE_VECTOR = (
-    OF_ONE.format("MvNormal") + ": if pm.gp.Marginal makes it, write a pm.gp.Latent and a Normal likelihood."
+    OF_ONE.format("MvNormal") + ": if pm.gp.Marginal makes it, keep it, because it integrates the latent values out."
 )
 OVER_LATENTS = (
     "the likelihood of y does not factorise over the latent values: an observation depends on several of them through "

@@ -16,6 +16,7 @@ from pymc_rmhmc.diagnostics.statistics import statistic
 from pymc_rmhmc.diagnostics.table import shown
 from pymc_rmhmc.errors import ConfigurationError, DataError, Failure
 from pymc_rmhmc.steps.statistics import FailureCount
+from pymc_rmhmc.steps.words import stood_still
 from tests.steps.conftest import draw, poisson_model
 
 
@@ -197,6 +198,7 @@ def test_a_difference_of_means_is_seen():
 
 def test_results_without_times_get_nan_with_a_note_or_the_times_given():
     results = {"ours": made_up(0), "nutpie": nutpie_like()}
+    del results["nutpie"]["posterior"].attrs["sampling_time"]
     frame = compare(results)
     assert np.isnan(frame.loc["nutpie", "ESS/s"])
     assert "timings" in frame.attrs["notes"][0]
@@ -218,7 +220,7 @@ def test_what_cannot_be_compared_is_named(function):
     other = az.from_dict({"posterior": {"g": np.zeros((1, 5))}})
     with pytest.raises(DataError, match="no variable in common"):
         function({"x": made_up(), "y": other})
-    with pytest.raises(DataError, match="has no variable q"):
+    with pytest.raises(DataError, match='x has no variable "q". x has f, a'):
         function({"x": made_up()}, var_names=["q"])
     wider = az.from_dict({"posterior": {"f": np.zeros((1, 5, 4))}})
     with pytest.raises(DataError, match="different shapes"):
@@ -226,9 +228,9 @@ def test_what_cannot_be_compared_is_named(function):
 
 
 def test_unknown_names_are_errors():
-    with pytest.raises(ConfigurationError, match='"NUTS" is not among'):
+    with pytest.raises(ConfigurationError, match='reference: "NUTS" is not among the results.*names: x'):
         compare({"x": made_up()}, reference="NUTS")
-    with pytest.raises(ConfigurationError, match='"NUTS" is not among'):
+    with pytest.raises(ConfigurationError, match='timings: "NUTS" is not among the results'):
         compare({"x": made_up()}, {"NUTS": 1.0})
 
 
@@ -263,10 +265,29 @@ def test_pairs_of_seconds_may_be_any_sequence(given):
     assert frame.loc["x", "seconds (sampling)"] == pytest.approx(given[1])
 
 
-def test_seconds_that_pymc_recorded_are_named_where_the_draws_have_none():
-    note, energies = compare({"x": nutpie_like()}).attrs["notes"]
+@pytest.mark.parametrize(
+    ("library", "says"),
+    [("nutpie", "without compiling"), ("numpyro", "for all of it, with compiling"), ("else", "perhaps with compiling")],
+)
+def test_seconds_that_pymc_recorded_are_taken_where_the_draws_have_none(library, says):
+    """nutpie's: PyMC's clock starts once the model is compiled."""
+    idata = nutpie_like()
+    idata["posterior"].attrs["inference_library"] = library
+    frame = compare({"x": idata})
+    note, energies = frame.attrs["notes"]
     assert "E-BFMI" in energies
-    assert "PyMC recorded 5 s" in note
+    assert says in note
+    assert "timings={'x': (tuning, sampling)}" in note
+    assert frame.loc["x", "seconds"] == 5.0
+    assert np.isnan(frame.loc["x", ["seconds (sampling)", "ESS/s (sampling)"]].astype(float)).all()
+    assert np.isfinite(frame.loc["x", "ESS/s"])
+
+
+@pytest.mark.parametrize("n_results", [1, 2, 4])
+def test_a_table_fits_a_terminal(n_results):
+    lines = repr(compare({f"result {i}": made_up(i) for i in range(n_results)})).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) == 16  # a head, and a line for each figure
 
 
 def stuck(seed=0, where=1, value=0.7):
@@ -283,7 +304,7 @@ def test_a_parameter_that_never_moved_has_no_effective_samples():
     assert frame.loc["good", "ESS bulk min"] > 400
     assert frame.loc["stuck", "mean difference"] > 5.0  # 0.7 against a mean of 0
     (note,) = frame.attrs["notes"]
-    assert note == "stuck: 1 parameters never moved (f[1] first): their ESS is 0."
+    assert note == "stuck: f[1] never moved, so its ESS is 0."
     titles = [axis.get_title() for axis in plot_compare(results, n_parameters=1).axes]
     assert titles[0].startswith("f[1]")
     # Chains that stayed in different places are stuck, and no constant.
@@ -307,7 +328,7 @@ def test_constants_of_all_results_are_left_out():
     assert frame.attrs["notes"] == []
     titles = [axis.get_title() for axis in plot_compare(constant, n_parameters=9).axes]
     assert not any(title.startswith("corner") for title in titles)
-    assert sum(title.endswith("autocorrelation") for title in titles) == 4
+    assert sum(title.endswith("autocorrelation") for title in titles) == 3  # a is f[0]
 
 
 @pytest.mark.parametrize("function", [compare, plot_compare])
@@ -338,7 +359,7 @@ def test_what_is_not_known_has_a_note():
         return compare({"x": made_up(**kwargs)}).attrs["notes"]
 
     assert notes(shape=(1, 400)) == ["x: R-hat takes two chains, of which it has one."]
-    assert notes(shape=(2, 3)) == ["x: ESS, R-hat and errors take 4 draws a chain, of which it has 3."]
+    assert notes(shape=(2, 3)) == ["x: ESS, R-hat and errors take 4 draws per chain, of which it has 3."]
     assert notes(stats={"energy": np.full((2, 400), np.nan)}) == [
         "x: E-BFMI takes energies of two draws in every chain, which it has not recorded."
     ]
@@ -400,7 +421,7 @@ def test_a_reference_with_a_nan_leaves_differences_unknown():
 def test_draws_that_are_not_finite_are_noted(value):
     frame = compare({"broken": with_draw(value), "good": made_up(1)})
     assert np.isnan(frame.loc["broken", "mean difference"])
-    assert frame.attrs["notes"] == ["broken: 1 parameters have draws that are not finite (f[2] first)."]
+    assert frame.attrs["notes"] == ["broken: f[2] has draws that are not finite."]
 
 
 def test_variables_may_be_named_by_one_string():
@@ -599,6 +620,23 @@ def test_advice_is_given_for_what_matters_alone():
     assert set(ADVICE) == set(Failure) - {Failure.NONE}
 
 
+@pytest.mark.parametrize("cause", [Failure.SOLVER, Failure.NON_REVERSIBLE, Failure.ENERGY])
+def test_a_given_step_size_is_advised_to_be_smaller(cause):
+    """There is nothing that `target_accept` would tune."""
+    count = FailureCount()
+    count.add(cause)
+    codes = np.full((2, 400), int(cause))
+    steps = {"step_size": np.full((2, 400), 0.8), "step_size_bar": np.full((2, 400), np.nan)}
+    for said in (
+        count.warning(step_size=0.8).message, str(summarize_failures(made_up(stats={"failure": codes, **steps}))),
+        stood_still("f", [cause] * 30, 0.8),
+    ):  # fmt: skip
+        assert "RMHMC(step_size=0.4)" in said
+        assert "target_accept" not in said
+    adapted = steps | {"step_size_bar": steps["step_size"]}
+    assert "target_accept=0.95" in str(summarize_failures(made_up(stats={"failure": codes, **adapted})))
+
+
 def test_a_covariance_that_was_lost_once_is_told_without_alarm():
     count = FailureCount()
     for i in range(1000):
@@ -611,3 +649,13 @@ def test_a_covariance_that_was_lost_once_is_told_without_alarm():
     )
     assert count.warning("", "It is cut short.").level == "warn"
     assert FailureCount().warning() is None
+
+
+def test_a_value_and_what_is_made_of_it_are_drawn_once():
+    """A whitened process next to its values, and a logarithm next to its exponential, look alike twice."""
+    idata = made_up()
+    f = idata["posterior"]["f"].values
+    given = {"f_rotated_": 0.9 * f[..., ::-1], "f": f, "rate": np.exp(f[..., :2]), "minus": -f[..., 2]}
+    figure = plot_compare({"x": az.from_dict({"posterior": given})}, n_parameters=9)
+    titles = [axis.get_title() for axis in figure.axes]
+    assert {title.split(":")[0] for title in titles if "ranks" in title} == {"f[0]", "f[1]", "f[2]"}

@@ -24,6 +24,7 @@ from pymc_rmhmc.errors import (
     Failure,
     UnsupportedLikelihoodError,
     UnsupportedModelError,
+    listed,
 )
 from pymc_rmhmc.model.graphs import PYTHON_MODE
 from tests.steps.conftest import COUNTS, N, X, poisson_model
@@ -38,14 +39,16 @@ BAD_OPTIONS = [
     ({"target_accept": 1.0}, "target_accept"),
     ({"path_length": -1.0}, "path_length must be a number from 1e-06 to 1e.04, got -1"),
     ({"jitter": 1.0}, "jitter"),
-    ({"n_steps": 0}, "n_steps"),
+    ({"n_steps": 0}, "n_steps must be a whole number from 1 .*got 0. A trajectory needs at least one step"),
     ({"n_steps": 5, "path_length": 1.0}, "path_length would change it"),
     ({"n_steps": 5, "jitter": 0.1}, "jitter would change it"),
     ({"n_steps": 5, "max_steps": 10}, "max_steps would change it"),
     ({"max_steps": 0}, "max_steps"),
     ({"metric": "hessian", "solver_tol": 0.5}, "solver_tol"),
     ({"metric": "hessian", "solver_max_iter": 0}, "solver_max_iter"),
-    ({"solver_tol": 1e-9}, "solver_tol.*explicitly"),
+    ({"solver_tol": 1e-9}, "solver_tol has no effect here.*explicitly.*Leave it out"),
+    ({"integrator": "leapfrog"}, "Unknown integrator 'leapfrog'.*\"generalized_leapfrog\", \"implicit_midpoint\""),
+    ({"integrator": "implicit_midpoint", "solver_tol": 1e-9}, "integrator and solver_tol have no effect.*Leave them"),
     ({"integrator": GeneralizedLeapfrog()}, "integrator.*explicitly"),
     ({"check_reversibility": False}, "check_reversibility.*explicitly"),
     ({"metric": "hessian", "integrator": GeneralizedLeapfrog(), "solver_tol": 1e-8}, "on the integrator itself"),
@@ -99,7 +102,7 @@ BAD_OPTIONS = [
     ({"initial_point": {"f": None}}, "f is None, which holds no numbers"),
     ({"initial_point": {"f": [[1, 2], [3]]}}, r"f is \[\[1, 2\], \[3\]\], which holds no numbers"),
     ({"initial_point": {"f": np.full(N, "1.5")}}, "f is array.*which holds no numbers"),
-    ({"initial_point": {"f": np.full(N, np.nan)}}, "f has 12 values that are not finite"),
+    ({"initial_point": {"f": np.full(N, np.nan)}}, "f has 12 non-finite values"),
     ({"initial_point": {3: 1.0}}, "3 is no value variable of the model. These are f"),
     ({"initial_point": "abc"}, "initial_point must be a dict .*got 'abc'. This model's are f"),
     ({"compile_kwargs": "x"}, "compile_kwargs must be a dict.*got 'x'"),
@@ -152,6 +155,14 @@ def test_public_functions_and_objects(make, says):
         make()
 
 
+def test_long_lists_of_names_are_cut_short():
+    names = [f"x_{i}" for i in range(8)]
+    assert listed(names[:6]) == "x_0, x_1, x_2, x_3, x_4, x_5"
+    assert listed(names) == "8 variables x_0, x_1, …, x_7"
+    assert listed(iter(names), "") == "x_0, x_1, …, x_7"
+    assert listed(names, between=" + ", most=8) == " + ".join(names)
+
+
 @pytest.mark.parametrize("result", ["x", None, {}, 3])
 def test_what_is_no_result(result):
     says = f"takes the result of pm.sample, an xarray.DataTree, got {result!r}. .*idata = pm.sample"
@@ -162,15 +173,16 @@ def test_what_is_no_result(result):
 @pytest.mark.parametrize(
     ("wanted", "says"),
     [
-        (["g"], 'no variable "g". Its free variables are ls, f'),
-        ("y", "y is not a free random variable.*Its free variables are ls, f"),
-        ([3], "vars holds 3, which is neither a variable nor the name of one.*Its free variables are ls, f"),
+        (["g"], 'no variable "g". The free variables of the model are ls, f'),
+        ("y", "vars holds y, which is not a free random variable.*The free variables of the model are ls, f"),
+        (["f", "y"], "vars holds y, which is not a free random variable"),
+        ([3], "vars holds 3, which is neither a variable nor the name of one.*The free variables of.* are ls, f"),
         ({"f"}, "vars holds {'f'}, which is neither.*Give one, or a list"),
         ([], r"vars is empty.*vars=\['f'\]"),
     ],
 )
 def test_variables_that_are_none(wanted, says):
-    with poisson_model(sampled=True), pytest.raises(UnsupportedModelError, match=says):
+    with poisson_model(sampled=True), pytest.raises(ConfigurationError, match=says):
         RMHMC(vars=wanted)
 
 
@@ -178,8 +190,16 @@ def test_a_model_in_the_place_of_variables():
     model, other = poisson_model(), poisson_model()
     with pytest.raises(ConfigurationError, match=r"vars is a model.*Give RMHMC\(model=model\)"):
         RMHMC(model)
-    with model, pytest.raises(UnsupportedModelError, match="vars holds the f of another model"):
+    with model, pytest.raises(ConfigurationError, match="vars holds the f of another model"):
         RMHMC(vars=[other["f"]])
+
+
+def test_an_initial_point_by_the_names_of_the_model():
+    with poisson_model(sampled=True, reparameterize=True):
+        with pytest.raises(ConfigurationError, match="These are ls_log__, f_rotated_. Give f_rotated_ in place of f,"):
+            RMHMC(initial_point={"f": np.zeros(N)})
+        with pytest.raises(ConfigurationError, match="Give ls_log__ in place of ls, transformed"):
+            RMHMC(initial_point={"ls": 1.0})
 
 
 CHANGES = {
@@ -238,7 +258,7 @@ def test_discrete_and_non_gaussian_variables():
             RMHMC(vars=[k])
         with pytest.raises(UnsupportedModelError, match="g: its prior is Gamma"):
             RMHMC(vars=["g"])
-        with pytest.raises(UnsupportedModelError, match='no variable "nothing"'):
+        with pytest.raises(ConfigurationError, match='no variable "nothing"'):
             RMHMC(vars="nothing")
 
 

@@ -349,6 +349,22 @@ def test_a_chain_that_stands_still_under_a_log_concave_likelihood_is_told_of_the
         draw(poisson_model(sampled=sampled), tune=100)
 
 
+def test_a_path_that_the_options_cut_is_no_fault_of_the_metric():
+    says = r"max_steps=5 covers only .* of path_length=100, .*max_steps is too small.*RMHMC\(max_steps=\d+\)"
+    with poisson_model() as model:
+        step = RMHMC(path_length=100, max_steps=5)
+    step.setup_chain(np.random.default_rng(1), 10, 10)
+    step.step(model.initial_point())
+    (state,), (sampler,) = step.chains, step._samplers
+    state.iteration, state.step_size.average = ENOUGH_TUNING, 1.0
+    with pytest.raises(SamplingError, match=says) as error:
+        sampler._judge()
+    assert "NUTS" not in str(error.value)
+    state.step_size.average = 10.0
+    assert "max_steps is too small" in sampler.remarks()
+    assert "another metric" not in sampler.remarks()
+
+
 class Blind(SiteFit):
     """Sites that know nothing of the likelihood, whatever the draws are: steps stay as short as its modes are wide."""
 

@@ -35,8 +35,11 @@ def test_a_run_gives_a_datatree_with_every_statistic(options, reparameterize):
     assert idata.posterior["f"].shape == (1, 30, N)
     assert set(idata.sample_stats.data_vars) >= STATISTICS
     stats = idata.sample_stats
+    assert np.isnan(stats["step_size_bar"]).all() == ("step_size" in options)  # a given step size has no average
     for name in STATISTICS - {"reversal_error", "energy_error"}:
         assert stats[name].shape == (1, 30)
+        if name == "step_size_bar" and "step_size" in options:
+            continue
         assert np.isfinite(stats[name].values.astype(float)).all(), name
     assert (stats["failure"] == Failure.NONE).all()
     assert 0.5 < float(stats["acceptance_rate"].mean()) <= 1.0
@@ -61,6 +64,7 @@ def test_the_papers_settings_are_taken_literally(model):
         step = RMHMC(metric="hessian", integrator=GeneralizedLeapfrog(), step_size=0.1, n_steps=10)
         idata = draw(model, step)
     assert (idata.sample_stats["step_size"] == 0.1).all()
+    assert idata.sample_stats["step_size_bar"].isnull().all()
     assert (idata.sample_stats["n_steps"] == 10).all()
 
 

@@ -84,4 +84,5 @@ def test_words():
     assert "32 tuning draws" in said
     assert "30 of their trajectories failed" in said
     assert "NON_FINITE" in said
-    assert "Every proposal was rejected" in stood_still("f", [Failure.NONE] * 30)
+    assert "Every proposal was rejected. Start elsewhere" in stood_still("f", [Failure.NONE] * 30)
+    assert "RMHMC(step_size=0.05), or start elsewhere" in stood_still("f", [Failure.NONE] * 30, 0.5)

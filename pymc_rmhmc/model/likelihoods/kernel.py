@@ -6,6 +6,7 @@ same likelihood share it, in the process and in Numba's cache on disk.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Protocol
@@ -99,7 +100,9 @@ def compile_outputs(
     # As in PyMC's own functions, a parameter out of its range is a log density of -inf, not an exception.
     mode = pytensor.compile.mode.get_mode("NUMBA").including("local_check_parameter_to_ninf_switch")
     fast = pytensor.config.numba__fastmath and not exact
-    with COMPILING.running(), pytensor.config.change_flags(numba__fastmath=fast):
+    with COMPILING.running(), pytensor.config.change_flags(numba__fastmath=fast), warnings.catch_warnings():
+        # Numba has no tri_gamma, and a user can do nothing about that.
+        warnings.filterwarnings("ignore", message="Numba will use object mode", category=UserWarning)
         function = pytensor.function(
             list(inputs), list(outputs), mode=mode, trust_input=True, on_unused_input="ignore"
         )
