@@ -326,9 +326,9 @@ GEOMETRY = [
     Mutant(
         "tempering-forgets-the-metric",
         "annealed posteriors are sampled in a metric that is not theirs",
-        "geometry/metrics/latent.py",
-        "self.weight = target.beta * weight",
-        "self.weight = 1.0 * weight",
+        "geometry/bridge.py",
+        "return self.beta * value, self.beta * slope, self.beta * weight, log_slope",
+        "return self.beta * value, self.beta * slope, weight, log_slope",
         "unit/test_metrics.py::test_determinant_and_inverse_are_the_dense_metrics",
     ),
     Mutant(

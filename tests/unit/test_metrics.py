@@ -17,11 +17,12 @@ from pymc_rmhmc.dynamics.hamiltonian import (
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.errors import ConfigurationError, Failure
+from pymc_rmhmc.geometry.bridge import LatentBridge
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.metrics import FisherMetric, FlatMetric, HessianMetric, LatentMetric
 from pymc_rmhmc.geometry.prior import FactorizedPrior
-from pymc_rmhmc.geometry.target import LatentTarget, Tempering
-from tests.unit.toys import LIKELIHOODS, PRIORS, Poisson, ToyComponent, ToyPrior, kernel, problem
+from pymc_rmhmc.geometry.target import LatentTarget
+from tests.unit.toys import LIKELIHOODS, PRIORS, Poisson, ToyComponent, ToyPrior, kernel, problem, whole_likelihood
 
 N = 6
 CASES = [
@@ -37,14 +38,14 @@ CASES = [
 def make_metric(prior: str, likelihood: str, kind: str, beta: float) -> LatentMetric:
     stated, family = problem(prior, likelihood, N)
     rng = np.random.default_rng(8)
-    tempering = Tempering(beta, GaussianSites(rng.standard_normal(N), rng.exponential(1.0, N)))
-    chart = SiteChart(FactorizedPrior(stated), tempering.gaussian_part)
-    return LatentMetric(LatentTarget(chart, family, tempering), kind)
+    sites = GaussianSites(rng.standard_normal(N), rng.exponential(1.0, N))
+    return LatentMetric(LatentBridge(FactorizedPrior(stated), family, sites).at(beta), kind)
 
 
 def dense(metric: LatentMetric, z: np.ndarray) -> np.ndarray:
     predictor = metric.target.chart.predictor
-    weight = metric.target.beta * metric.target.likelihood.weight(predictor.apply(z), metric.kind)
+    family, beta = whole_likelihood(metric.target)
+    weight = beta * family.weight(predictor.apply(z), metric.kind)
     return np.eye(z.size) + predictor.matrix.T @ np.diag(weight) @ predictor.matrix
 
 

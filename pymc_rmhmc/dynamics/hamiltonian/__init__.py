@@ -2,6 +2,7 @@
 
 from pymc_rmhmc.dynamics.hamiltonian.gaussian import GaussianHamiltonian, GaussianState, dot
 from pymc_rmhmc.dynamics.hamiltonian.protocols import (
+    Bridge,
     Density,
     DensityPoint,
     Followed,
@@ -18,6 +19,7 @@ from pymc_rmhmc.dynamics.hamiltonian.sites import InvertibleSiteDensity, SiteHam
 from pymc_rmhmc.dynamics.hamiltonian.spanned import Origin, SiteDensity, SpannedHamiltonian, SpannedState
 
 __all__ = [
+    "Bridge",
     "Density",
     "DensityPoint",
     "Followed",

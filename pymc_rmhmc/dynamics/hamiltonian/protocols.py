@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pymc_rmhmc.errors import Failure
 
 __all__ = [
+    "Bridge",
     "Density",
     "DensityPoint",
     "Followed",
@@ -119,6 +120,13 @@ class Density(Protocol):
 
     def at(self, position: Array) -> DensityPoint:
         """Evaluate at a position (n,)."""
+
+
+class Bridge(Protocol):
+    """A path of densities from an approximation, at ``β = 0``, to a target, at ``β = 1``."""
+
+    def at(self, beta: float) -> Density:
+        """The density at an inverse temperature in [0, 1]."""
 
 
 class Placed(Protocol):

@@ -116,8 +116,8 @@ class LatentMetric:
     Parameters
     ----------
     target : LatentTarget
-        Its chart must hold the whole Gaussian part of the density (tempered sites included), so that
-        only the likelihood has a curvature that moves.
+        Its chart must hold the whole Gaussian part of the density, so that only the likelihood has a curvature that
+        moves.
     kind : str
         "hessian", "fisher" or "softabs": which curvature of the likelihood is W.
 
@@ -136,8 +136,8 @@ class LatentMetric:
             )
         if target.residual_sites is not None:
             raise ConfigurationError(
-                "The chart's sites differ from the target's Gaussian part. Build the chart from "
-                "Tempering.gaussian_part."
+                "The chart's sites differ from the target's Gaussian part. Build the chart with the sites in "
+                "LatentTarget.gaussian."
             )
         self.target = target
         self.kind = kind
@@ -157,9 +157,9 @@ class LatentPoint:
     predictor : Predictor
         The map from z to the sites.
     eta, weight, curvature_slope : (n,) array
-        The sites, their (tempered) curvature w, and ``∂w/∂η``.
+        The sites, their curvature w, and ``∂w/∂η``.
     log_likelihood, log_density, half_log_det : float
-        ``Σ ℓ(η)`` not tempered, ``log π(z)`` up to a constant, and ``½ log|G|``.
+        ``Σ ℓ(η)``, ``log π(z)`` up to a constant, and ``½ log|G|``.
     failure : Failure
         NON_FINITE or NOT_POSITIVE_DEFINITE; nothing else may be used then.
     """
@@ -171,10 +171,10 @@ class LatentPoint:
         self.position = position
         self.eta = self.predictor.apply(position)
         self.log_likelihood, slope, weight, log_slope = target.likelihood.curvature(self.eta, metric.kind)
-        self.weight = target.beta * weight
+        self.weight = weight
         self.curvature_slope = log_slope * self.weight
-        self.log_density = target.beta * self.log_likelihood - 0.5 * float(position @ position)
-        self.gradient = target.beta * self.predictor.adjoint(slope) - position
+        self.log_density = self.log_likelihood - 0.5 * float(position @ position)
+        self.gradient = self.predictor.adjoint(slope) - position
         self.half_log_det = math.nan
         self.trace_term = np.full_like(position, np.nan)
         self.failure = self._check()
@@ -228,9 +228,9 @@ class LatentPoint:
         return self._factor.spread(sites)
 
     def weight_at(self, eta: Array) -> Array:
-        """The (tempered) curvature w at other sites, (n,)."""
+        """The curvature w at other sites, (n,)."""
         target = self._metric.target
-        return target.beta * target.likelihood.weight(eta, self._metric.kind)
+        return target.likelihood.weight(eta, self._metric.kind)
 
     def nearby(self, position: Array) -> LatentNeighbour:
         """Target and curvature at another position, O(n²)."""
@@ -250,9 +250,9 @@ class LatentNeighbour:
         target, self._predictor = point._metric.target, point.predictor
         eta = self._predictor.apply(position)
         _, slope, weight, log_slope = target.likelihood.curvature(eta, point._metric.kind)
-        self.gradient = target.beta * self._predictor.adjoint(slope) - position
-        self._curvature_slope = target.beta * weight * log_slope
-        self._change = target.beta * weight - point.weight
+        self.gradient = self._predictor.adjoint(slope) - position
+        self._curvature_slope = weight * log_slope
+        self._change = weight - point.weight
 
     def quadratic_term(self, velocity: Array) -> Array:
         """``-½ uᵀ(∂G/∂zᵢ)u`` for every i."""
