@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -37,7 +37,7 @@ __all__ = [
 
 type Array = NDArray[np.float64]
 
-# The integrate-back check compares in whitened coordinates (prior standard deviations). Two exact
+# The integrate-back check compares in the metric's own scale, about one standard deviation. Two exact
 # solves differ by a few solver tolerances times the step's condition; another root differs by O(1).
 REVERSAL_TOLERANCE_FACTOR = 1e4
 
@@ -216,7 +216,7 @@ class GeneralizedLeapfrog(_ImplicitIntegrator):
         n_iter += drifted.n_iter
         if not drifted.converged:
             return Step(None, Failure.SOLVER, n_solver_iter=n_iter)
-        end = hamiltonian.metric.at(position)
+        end = hamiltonian.field.evaluate(position)
         if end.failure:
             return Step(None, end.failure, n_solver_iter=n_iter, n_metric_evals=1)
         # (c)
@@ -248,7 +248,8 @@ class GeneralizedLeapfrog(_ImplicitIntegrator):
         n_iter = kicked.n_iter + drifted.n_iter
         if not drifted.converged:
             return math.inf, n_iter
-        miss = np.abs(back_position - position).max(), np.abs(final_velocity + velocity).max()
+        scale = end.point.scale
+        miss = np.abs((back_position - position) / scale).max(), np.abs((final_velocity + velocity) / scale).max()
         return float(max(miss)), n_iter
 
 
@@ -287,7 +288,7 @@ class ImplicitMidpoint(_ImplicitIntegrator):
         failure = forward.solve()
         if failure:
             return Step(None, failure, math.nan, forward.n_solver_iter, forward.n_metric_evals)
-        end = hamiltonian.metric.at(forward.end_position)
+        end = hamiltonian.field.evaluate(forward.end_position)
         n_iter, n_metric = forward.n_solver_iter, forward.n_metric_evals + 1
         if end.failure:
             return Step(None, end.failure, math.nan, n_iter, n_metric)
@@ -303,8 +304,9 @@ class ImplicitMidpoint(_ImplicitIntegrator):
     @staticmethod
     def _miss(back: _Midpoint, state: RiemannianState) -> float:
         """How far the reversed step ends from the beginning, in position and in velocity."""
-        position_miss = np.abs(back.end_position - state.position).max()
-        velocity_miss = np.abs(state.point.solve(back.end_momentum + state.momentum)).max()
+        scale = state.point.scale
+        position_miss = np.abs((back.end_position - state.position) / scale).max()
+        velocity_miss = np.abs(state.point.solve(back.end_momentum + state.momentum) / scale).max()
         return float(max(position_miss, velocity_miss))
 
 
@@ -336,8 +338,7 @@ class _Midpoint:
         start = self.state.point.solve(self.state.momentum)
         guess = self._solve_from(self.state.point, start)
         start = guess.value if guess.converged else start
-        solution = self.integrator.solver.solve(self._implied_velocity, start)
-        self.n_solver_iter += solution.n_iter
+        solution = self._solve(self._implied_velocity, start)
         if not solution.converged:
             return self._failure or Failure.SOLVER
         self.end_position = self.state.position + self.step_size * solution.value
@@ -349,7 +350,7 @@ class _Midpoint:
         nowhere = np.full_like(velocity, np.nan)
         self.n_metric_evals += 1
         self._failure = Failure.NONE
-        midpoint = self.hamiltonian.metric.at(self.state.position + 0.5 * self.step_size * velocity)
+        midpoint = self.hamiltonian.field.evaluate(self.state.position + 0.5 * self.step_size * velocity)
         if midpoint.failure:
             self._failure = midpoint.failure
             return nowhere
@@ -381,6 +382,11 @@ class _Midpoint:
             self._momentum = self.state.momentum - half * force
             return midpoint.solve(self._momentum - near.apply_change(velocity))
 
-        solution = self.integrator.solver.solve(implied, velocity)
-        self.n_solver_iter += solution.n_iter
-        return solution
+        return self._solve(implied, velocity)
+
+    def _solve(self, function: Callable[[Array], Array], start: Array) -> Solution:
+        """Solve for a velocity, to a tolerance in the scale of the beginning; count what it takes."""
+        scale = self.state.point.scale
+        found = self.integrator.solver.solve(lambda x: function(scale * x) / scale, start / scale)
+        self.n_solver_iter += found.n_iter
+        return replace(found, argument=scale * found.argument, value=scale * found.value)

@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from pymc_rmhmc.dynamics.hamiltonian import Followed, Placed
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.finite import failure_of
 from pymc_rmhmc.geometry.native import native_likelihood
+from pymc_rmhmc.geometry.prior import Predictor
 from pymc_rmhmc.geometry.rotation import CompiledSites
 from pymc_rmhmc.geometry.symmetric import multiply_symmetric
 
-__all__ = ["LatentTarget", "Likelihood", "SiteTargetPoint", "TargetPoint"]
+__all__ = ["LatentDensity", "LatentTarget", "Likelihood", "SiteTargetPoint", "TargetPoint", "latent_target"]
 
 type Array = NDArray[np.float64]
 
@@ -51,7 +52,7 @@ class Likelihood(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TargetPoint:
-    """The non-Gaussian part φ of the target at z; see `LatentTarget`.
+    """The non-Gaussian part φ of a `LatentTarget` at z, or the whole density of a `LatentDensity`.
 
     Attributes
     ----------
@@ -62,7 +63,7 @@ class TargetPoint:
     log_likelihood : float
         ``Σ ℓ(η)``.
     log_density, gradient : float, (k,) array
-        φ(z) and ∇φ(z).
+        φ(z) and ∇φ(z), or ``log π(z)`` and its gradient.
     """
 
     position: Array
@@ -210,6 +211,51 @@ class LatentTarget:
     def model_log_density(self, z: Array, eta: Array, log_likelihood: float) -> float:
         """``log p(x) + log p(y given x)`` of the model's own variables."""
         return self.chart.log_prior(z, eta) + log_likelihood
+
+
+class LatentDensity:
+    """The whole ``log π(z) = -½ zᵀz + φ(z)`` of a `LatentTarget`: what a metric is bound to.
+
+    Parameters
+    ----------
+    target : LatentTarget
+        φ, and the chart that z is of.
+    """
+
+    def __init__(self, target: LatentTarget) -> None:
+        self.target = target
+
+    @property
+    def predictor(self) -> Predictor:
+        """``η = η₁ + Φz``."""
+        return self.target.chart.predictor
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """Over the sites η."""
+        return self.target.likelihood
+
+    def at(self, position: Array) -> TargetPoint:
+        """Evaluate ``log π`` and its gradient at z (k,)."""
+        point = self.target.at(position)
+        value = point.log_density - 0.5 * float(position @ position)
+        return TargetPoint(position, point.eta, point.log_likelihood, value, point.gradient - position)
+
+
+def latent_target(density: Any, metric: str) -> LatentTarget:
+    """The target of a density whose metric needs one.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no density of latent Gaussian values.
+    """
+    if not isinstance(density, LatentDensity):
+        raise ConfigurationError(
+            f"The {metric} metric needs a Gaussian prior and a likelihood that factorises, and got a "
+            f"{type(density).__name__}. Bind a metric that asks for the log density alone."
+        )
+    return density.target
 
 
 def _difference(wanted: GaussianSites | None, held: GaussianSites | None) -> GaussianSites | None:

@@ -13,7 +13,7 @@ from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.errors import Failure, RMHMCError
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
-from pymc_rmhmc.geometry.target import LatentTarget
+from pymc_rmhmc.geometry.target import LatentDensity, LatentTarget
 from pymc_rmhmc.steps.chain_sampler import NEARNESS, REHEARSED_STEP, ChainSampler, ChainState
 from pymc_rmhmc.steps.options import Plan
 from pymc_rmhmc.steps.site_fits import fitted_sites, new_fit, rough_sites
@@ -144,7 +144,7 @@ class BlockSampler(ChainSampler):
 
     def _build_target(self) -> None:
         self._target = LatentTarget(self._chart, self._likelihood)
-        self._hamiltonian = self.plan.metric.hamiltonian(self._target)
+        self._hamiltonian = self.plan.metric.bind(LatentDensity(self._target)).hamiltonian()
         self._phase = None
 
     def _start_error(self, point: Point) -> RMHMCError | None:
@@ -194,17 +194,17 @@ class BlockSampler(ChainSampler):
 
     def _keep(self, phase: Any) -> None:
         self._phase = phase
-        self._remember(self._chart.to_model(phase.position, phase.point.eta))
+        self._remember(self._chart.to_model(phase.position, phase.density_point.eta))
 
     def _remember(self, values: Array) -> None:
         """Note where the chain is, in both coordinates, and the model's log density there."""
         phase, state = self._phase, self.state
         state.coordinates, state.values, self.values = phase.coordinates, values, values
-        point = phase.point
+        point = phase.density_point
         self.log_density = self._target.model_log_density(phase.position, point.eta, point.log_likelihood)
 
     def _observe(self) -> None:
-        state, eta = self.state, self._phase.point.eta
+        state, eta = self.state, self._phase.density_point.eta
         if state.fit is None:
             state.fit = new_fit(self.plan.metric, eta.size)
         state.fit.add(eta, self._likelihood.gradient(eta)[1])

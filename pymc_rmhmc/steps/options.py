@@ -18,7 +18,7 @@ __all__ = ["Options", "Plan", "settle"]
 INTEGRATORS: dict[str, Any] = {"generalized_leapfrog": GeneralizedLeapfrog, "implicit_midpoint": ImplicitMidpoint}
 INITS = ("auto", "laplace", "keep")
 # What a metric of a user's own must have.
-METRIC_ATTRIBUTES = ("hamiltonian", "name", "needs_solver", "takes_hyperparameters", "uses_sites")
+METRIC_ATTRIBUTES = ("bind", "name", "needs_solver", "takes_hyperparameters", "uses_sites")
 
 DEFAULT_SOLVER_TOL = 1e-9
 DEFAULT_SOLVER_MAX_ITER = 100

@@ -17,7 +17,7 @@ from pymc_rmhmc.dynamics.hamiltonian import (
 from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.geometry.bridge import LatentBridge
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
-from pymc_rmhmc.geometry.metrics import LatentMetric
+from pymc_rmhmc.geometry.metrics import LatentField
 from pymc_rmhmc.geometry.prior import FactorizedPrior
 from pymc_rmhmc.geometry.rounded import RoundedTarget
 from pymc_rmhmc.geometry.target import LatentTarget
@@ -94,7 +94,7 @@ def hamiltonian_of(target: LatentTarget, metric: str):
         return SpannedHamiltonian(target)
     if metric == "rounded":
         return SiteHamiltonian(RoundedTarget(target, coarse_gram(target)))
-    return RiemannianHamiltonian(LatentMetric(target, metric))
+    return RiemannianHamiltonian(LatentField(target, metric))
 
 
 def features(target: LatentTarget, z: np.ndarray) -> np.ndarray:

@@ -50,7 +50,10 @@ class GaussianHamiltonian:
     """
 
     def __init__(
-        self, residual: Density, leave: Callable[[Any], None] | None = None, follow: Callable[..., Any] | None = None
+        self,
+        residual: Density[Any],
+        leave: Callable[[Any], None] | None = None,
+        follow: Callable[..., Any] | None = None,
     ) -> None:
         self.residual, self._leave, self._follow = residual, leave, follow
 

@@ -1,21 +1,29 @@
 """Riemannian metrics. One file a metric; a new one needs no edit elsewhere but its name below."""
 
-from pymc_rmhmc.geometry.metrics.flat import FlatMetric
+from pymc_rmhmc.geometry.metrics.dense import DenseField, DenseMatrix
+from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
+from pymc_rmhmc.geometry.metrics.flat import FlatField, FlatMetric
 from pymc_rmhmc.geometry.metrics.latent import (
     FisherMetric,
     HessianMetric,
-    LatentMetric,
+    LatentField,
+    LatentMatrix,
     LatentPoint,
     SoftAbsCurvatureMetric,
 )
 
 __all__ = [
     "METRICS",
+    "DenseField",
+    "DenseMatrix",
     "FisherMetric",
+    "FlatField",
     "FlatMetric",
     "HessianMetric",
-    "LatentMetric",
+    "LatentField",
+    "LatentMatrix",
     "LatentPoint",
+    "MetricFieldBase",
     "SoftAbsCurvatureMetric",
 ]
 
