@@ -74,6 +74,10 @@ class Step[State]:
 class Integrator[Flow, State](Protocol):
     """A map of phase space for one step size."""
 
+    @property
+    def implicit(self) -> bool:
+        """Whether its steps solve equations."""
+
     def step(self, hamiltonian: Flow, state: State, step_size: float) -> Step[State]:
         """Advance by `step_size`; the given state is not changed."""
 
@@ -82,7 +86,18 @@ class Integrator[Flow, State](Protocol):
 
 
 class IntegratorBase[Flow, State](ABC):
-    """What integrators share: a path is made step by step, where one knows no better."""
+    """What integrators share: a path is made step by step, where one knows no better.
+
+    Attributes
+    ----------
+    implicit : bool
+        Whether its steps solve equations.
+    accepts_any_step : bool
+        Whether a step of any size is accepted if the density is normal: a tuned step size then needs a bound.
+    """
+
+    implicit = False
+    accepts_any_step = False
 
     @abstractmethod
     def step(self, hamiltonian: Flow, state: State, step_size: float) -> Step[State]:
@@ -118,6 +133,8 @@ class RotationSplitting(IntegratorBase[Any, Any]):
     Shahbaba, Lan, Johnson and Neal (2014), Split Hamiltonian Monte Carlo, algorithm 1.
     """
 
+    accepts_any_step = True
+
     def step(
         self, hamiltonian: GaussianHamiltonian, state: GaussianState, step_size: float
     ) -> Step[GaussianState]:
@@ -143,6 +160,8 @@ class RotationSplitting(IntegratorBase[Any, Any]):
 
 class _ImplicitIntegrator(IntegratorBase[Any, Any]):
     """What the implicit integrators share: the solver, the check, and the implicit half kick."""
+
+    implicit = True
 
     def __init__(self, solver: AndersonSolver | None = None, *, check_reversibility: bool = True) -> None:
         if solver is not None and not isinstance(solver, AndersonSolver):
@@ -279,6 +298,8 @@ class ImplicitMidpoint(_ImplicitIntegrator):
     >>> ImplicitMidpoint(check_reversibility=False).check_reversibility
     False
     """
+
+    accepts_any_step = True
 
     def step(
         self, hamiltonian: RiemannianHamiltonian, state: RiemannianState, step_size: float

@@ -119,7 +119,7 @@ class BlockSampler(ChainSampler):
         """Build what is missing of prior, sites, chart and target, in this order."""
         if self._prior is None:
             self._prior = FactorizedPrior(self.block.prior(point))
-        if self.plan.metric.uses_sites:
+        if self.plan.uses_sites:
             if self.state.sites is None:
                 self.state.sites = self._laplace_sites()
             # The mode is all that needs the covariance beside its factor.
@@ -137,7 +137,7 @@ class BlockSampler(ChainSampler):
         self._build_chart()
 
     def _build_chart(self) -> None:
-        sites = self.state.sites if self.plan.metric.uses_sites else None
+        sites = self.state.sites if self.plan.uses_sites else None
         # Where another step moves the covariance, the next draw has another chart.
         self._chart = SiteChart(self._prior, sites, lasting=not self.block.prior_inputs)
         self._build_target()
@@ -167,7 +167,7 @@ class BlockSampler(ChainSampler):
     def _draw_start(self, values: Array, rng: np.random.Generator) -> Array:
         """A draw of the Laplace approximation, nearer its mode where there is no density; at last the given values."""
         chart = self._chart
-        if not self.plan.metric.uses_sites:
+        if not self.plan.uses_sites:
             chart = SiteChart(self._prior, self._laplace_sites())
         noise = rng.standard_normal(values.size)
         for nearness in NEARNESS:
@@ -206,7 +206,8 @@ class BlockSampler(ChainSampler):
     def _observe(self) -> None:
         state, eta = self.state, self._phase.density_point.eta
         if state.fit is None:
-            state.fit = new_fit(self.plan.metric, eta.size)
+            assert self.plan.policy is not None  # without sites there is no refit, and nothing to observe
+            state.fit = new_fit(self.plan.policy, eta.size)
         state.fit.add(eta, self._likelihood.gradient(eta)[1])
 
     def _forget_window(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -127,9 +126,9 @@ def hardly_moved(label: str, effective: float, n_draws: int) -> str:
     )
 
 
-def advice_for(metric: Any, curvatures: Callable[[], set[str]], *, prior_moves: bool) -> str:
+def advice_for(curvatures: Callable[[], set[str]], *, uses_sites: bool, prior_moves: bool) -> str:
     """Return what to use in place of a hopeless metric: one that fits the likelihood's curvature, or NUTS."""
-    if not metric.uses_sites:
+    if not uses_sites:
         return HOPELESS
     # A likelihood has a Hessian for a curvature only where that is never negative.
     if "hessian" in curvatures():

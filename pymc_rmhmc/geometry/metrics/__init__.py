@@ -1,9 +1,13 @@
-"""Riemannian metrics. One file a metric; a new one needs no edit elsewhere but its name below."""
+"""Riemannian metrics. One file a metric; a new one needs no edit elsewhere but its name below.
+
+What a chain does with a metric beyond its matrix is in `pymc_rmhmc.steps.metric_choice`.
+"""
 
 from pymc_rmhmc.geometry.metrics.dense import DenseField, DenseMatrix
 from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
 from pymc_rmhmc.geometry.metrics.flat import FlatField, FlatMetric
 from pymc_rmhmc.geometry.metrics.latent import (
+    CurvatureMetric,
     FisherMetric,
     HessianMetric,
     LatentField,
@@ -14,6 +18,7 @@ from pymc_rmhmc.geometry.metrics.latent import (
 
 __all__ = [
     "METRICS",
+    "CurvatureMetric",
     "DenseField",
     "DenseMatrix",
     "FisherMetric",

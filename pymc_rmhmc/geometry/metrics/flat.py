@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, SiteHamiltonian, SpannedHamiltonian
-from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
 from pymc_rmhmc.geometry.rounded import rounded
+from pymc_rmhmc.geometry.site_policy import SitePolicy
 from pymc_rmhmc.geometry.target import LatentDensity, LatentTarget, TargetPoint, latent_target
 
 __all__ = ["FlatField", "FlatMetric"]
@@ -65,36 +65,21 @@ class FlatMetric:
     Examples
     --------
     >>> from pymc_rmhmc import FlatMetric
-    >>> FlatMetric().refit
-    True
+    >>> FlatMetric(emulate=False)
+    FlatMetric(refit=True, emulate=False)
     """
 
     name = "flat"
-    uses_sites = True
-    needs_solver = False
-    takes_hyperparameters = True
 
     def __init__(
         self, *, refit: bool = True, site_fit: Callable[[int], Any] | None = None, emulate: bool = True
     ) -> None:
-        for option, value in (("refit", refit), ("emulate", emulate)):
-            if not isinstance(value, bool | np.bool_):
-                raise ConfigurationError(
-                    f"{option} must be True or False, got {shown(value)}. "
-                    f"Give FlatMetric({option}=False) to switch it off."
-                )
-        if site_fit is not None and not callable(site_fit):
-            raise ConfigurationError(
-                "site_fit must make a SiteFit from the number of sites, such as the class SiteRegression, got "
-                f"{shown(site_fit)}."
-            )
-        if site_fit is not None and not refit:
-            raise ConfigurationError("site_fit refits the sites, but refit=False keeps them: leave one of them out.")
-        self.refit, self.site_fit, self.emulate = bool(refit), site_fit, bool(emulate)
+        self.policy = SitePolicy(refit, site_fit, emulate)
 
     def __repr__(self) -> str:
-        fit = "" if self.site_fit is None else f"site_fit={getattr(self.site_fit, '__name__', self.site_fit)}, "
-        return f"FlatMetric(refit={self.refit}, {fit}emulate={self.emulate})"
+        policy = self.policy
+        fit = "" if policy.site_fit is None else f"site_fit={getattr(policy.site_fit, '__name__', policy.site_fit)}, "
+        return f"FlatMetric(refit={policy.refit}, {fit}emulate={policy.emulate})"
 
     def bind(self, density: LatentDensity) -> FlatField:
         """Return the metric of a density.

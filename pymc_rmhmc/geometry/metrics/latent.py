@@ -30,7 +30,15 @@ from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
 from pymc_rmhmc.geometry.prior import Predictor
 from pymc_rmhmc.geometry.target import LatentDensity, LatentTarget, TargetPoint, latent_target
 
-__all__ = ["FisherMetric", "HessianMetric", "LatentField", "LatentMatrix", "LatentPoint", "SoftAbsCurvatureMetric"]
+__all__ = [
+    "CurvatureMetric",
+    "FisherMetric",
+    "HessianMetric",
+    "LatentField",
+    "LatentMatrix",
+    "LatentPoint",
+    "SoftAbsCurvatureMetric",
+]
 
 type Array = NDArray[np.float64]
 
@@ -38,13 +46,10 @@ type Array = NDArray[np.float64]
 TINY = 1e-290
 
 
-class _CurvatureMetric:
-    """Base of the metrics that differ only in the kind of curvature."""
+class CurvatureMetric:
+    """Base of the metrics that differ only in the kind of curvature, which is also their name."""
 
     name: str
-    uses_sites = False
-    needs_solver = True
-    takes_hyperparameters = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -60,7 +65,7 @@ class _CurvatureMetric:
         return LatentField(latent_target(density, self.name), self.name)
 
 
-class HessianMetric(_CurvatureMetric):
+class HessianMetric(CurvatureMetric):
     """Position-dependent metric ``G(f) = W(f) + K⁻¹`` with the observed curvature ``W = -ℓ''`` of the likelihood.
 
     The likelihood must be log-concave in the latent values. With `GeneralizedLeapfrog` this is the sampler of the
@@ -80,7 +85,7 @@ class HessianMetric(_CurvatureMetric):
     name = "hessian"
 
 
-class FisherMetric(_CurvatureMetric):
+class FisherMetric(CurvatureMetric):
     """Position-dependent metric ``G(f) = W(f) + K⁻¹`` with W the Fisher information of the likelihood.
 
     The Fisher information is never negative, so this metric also suits likelihoods that are not log-concave, such as
@@ -100,7 +105,7 @@ class FisherMetric(_CurvatureMetric):
     name = "fisher"
 
 
-class SoftAbsCurvatureMetric(_CurvatureMetric):
+class SoftAbsCurvatureMetric(CurvatureMetric):
     """Position-dependent metric ``G(f) = W(f) + K⁻¹`` with ``w = ℓ'' coth(α ℓ'')``, a smooth form of ``abs(ℓ'')``.
 
     It is for likelihoods that are not registered. It samples latent values alone.
