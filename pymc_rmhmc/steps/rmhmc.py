@@ -82,7 +82,8 @@ class RMHMC(CheckedStep):
     metric : {"auto", "flat", "hessian", "fisher", "softabs"} or metric, default "auto"
         "auto" is "flat": a constant metric, exact and by far the fastest. "hessian" and "fisher" are the
         position-dependent metrics of the papers below. "softabs" is a position-dependent metric for likelihoods that
-        are not registered. Position-dependent metrics sample latent values alone.
+        are not registered. Position-dependent metrics sample latent values alone. `DenseField` shows how to write a
+        metric of your own.
     integrator : {"generalized_leapfrog", "implicit_midpoint"} or integrator, optional
         Integrator for the position-dependent metrics; by default the generalised leapfrog.
     step_size : float, optional
