@@ -407,7 +407,11 @@ class _Midpoint:
 
     def _solve(self, function: Callable[[Array], Array], start: Array) -> Solution:
         """Solve for a velocity, to a tolerance in the scale of the beginning; count what it takes."""
-        scale = self.state.point.scale
-        found = self.integrator.solver.solve(lambda x: function(scale * x) / scale, start / scale)
+        scale, solver = self.state.point.scale, self.integrator.solver
+        if isinstance(scale, float):  # it is 1
+            found = solver.solve(function, start)
+            self.n_solver_iter += found.n_iter
+            return found
+        found = solver.solve(lambda x: function(scale * x) / scale, start / scale)
         self.n_solver_iter += found.n_iter
         return replace(found, argument=scale * found.argument, value=scale * found.value)
