@@ -22,7 +22,7 @@ from pymc_rmhmc.dynamics.hamiltonian import RiemannianHamiltonian
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint
 from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.geometry.charts import SiteChart
-from pymc_rmhmc.geometry.metrics import LatentMetric
+from pymc_rmhmc.geometry.metrics import LatentField
 from pymc_rmhmc.geometry.prior import FactorizedPrior
 from pymc_rmhmc.geometry.target import LatentTarget
 from pymc_rmhmc.model import compile_model, read_structure
@@ -38,7 +38,7 @@ def build(problem):
     prior, likelihood = FactorizedPrior(block.prior(point)), block.likelihood(point)
     start = SiteChart(prior, laplace_sites(find_mode(prior.predictor, likelihood, "hessian")))
     chart = SiteChart(prior)
-    flow = RiemannianHamiltonian(LatentMetric(LatentTarget(chart, likelihood), "hessian"))
+    flow = RiemannianHamiltonian(LatentField(LatentTarget(chart, likelihood), "hessian"))
     z = np.random.default_rng(0).standard_normal(problem.n)
     return flow, chart.from_model(start.to_model(z))
 

@@ -18,7 +18,7 @@ from pymc_rmhmc.errors import (
     UnsupportedModelError,
 )
 from pymc_rmhmc.geometry.charts import GaussianSites
-from pymc_rmhmc.geometry.metrics import FisherMetric, FlatMetric, HessianMetric
+from pymc_rmhmc.geometry.metrics import DenseField, FisherMetric, FlatMetric, HessianMetric, MetricFieldBase
 from pymc_rmhmc.model.describe import BlockDescription, ModelDescription, describe
 from pymc_rmhmc.model.likelihoods import (
     Curvature,
@@ -41,6 +41,7 @@ __all__ = [
     "CovarianceError",
     "Curvature",
     "DataError",
+    "DenseField",
     "Failure",
     "FailureSummary",
     "FisherMetric",
@@ -50,6 +51,7 @@ __all__ = [
     "HessianMetric",
     "ImplicitMidpoint",
     "LikelihoodTerms",
+    "MetricFieldBase",
     "ModelDescription",
     "RMHMCError",
     "Reading",

@@ -100,8 +100,8 @@ def test_there_are_no_cycles_between_modules():
 
 def test_the_public_names_are_those_of_the_design():
     assert set(pymc_rmhmc.__all__) == {
-        "RMHMC", "HessianMetric", "FisherMetric", "FlatMetric", "GeneralizedLeapfrog", "ImplicitMidpoint",
-        "AndersonSolver", "SiteFit", "SiteRegression", "GaussianSites",
+        "RMHMC", "HessianMetric", "FisherMetric", "FlatMetric", "DenseField", "MetricFieldBase",
+        "GeneralizedLeapfrog", "ImplicitMidpoint", "AndersonSolver", "SiteFit", "SiteRegression", "GaussianSites",
         "register_likelihood", "registered_likelihoods", "LikelihoodTerms", "Curvature", "Reading",
         "undo_log", "undo_logit", "undo_probit", "undo_cloglog",
         "describe", "ModelDescription", "BlockDescription", "compare", "plot_compare", "summarize_failures",
@@ -120,6 +120,25 @@ def test_files_and_functions_are_short(path):
             key = (str(path.relative_to(ROOT)), node.name)
             length = node.end_lineno - node.lineno + 1
             assert length <= MAX_FUNCTION or key in LONG_FUNCTIONS, f"{key} has {length} lines"
+
+
+# What may be asked for by its class in one file alone.
+CLASSES_OF_ONE_FILE = {
+    "FlatMetric", "CurvatureMetric", "HessianMetric", "FisherMetric", "SoftAbsCurvatureMetric", "RotationSplitting",
+    "GeneralizedLeapfrog", "ImplicitMidpoint", "LatentField", "FlatField", "DenseField",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_nobody_asks_which_metric_or_integrator_it_has(path):
+    """The table of metrics does, and answers for all."""
+    if path == ROOT / "steps" / "metric_choice.py":
+        return
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    for call in calls:
+        if getattr(call.func, "id", "") in {"isinstance", "issubclass"}:
+            asked = {name.id for name in ast.walk(call.args[1]) if isinstance(name, ast.Name)}
+            assert not asked & CLASSES_OF_ONE_FILE, f"{path.relative_to(ROOT)}:{call.lineno} asks for {asked}"
 
 
 def test_every_module_says_what_it_is():

@@ -85,7 +85,8 @@ class Checkout:
         """Begin to install, and stop all of it while pip is at work, as a terminal does."""
         self.let("pip", "hangs")
         process = subprocess.Popen(
-            [sys.executable, "-c", HEEDING_SIGNALS, "tools/environment.sh", "dev"], cwd=self.folder, env=self.environment, start_new_session=True,
+            [sys.executable, "-c", HEEDING_SIGNALS, "tools/environment.sh", "dev"], cwd=self.folder,
+            env=self.environment, start_new_session=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         while not (self.fake / "hanging").exists():

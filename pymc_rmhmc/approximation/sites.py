@@ -55,8 +55,8 @@ class SiteFit(ABC):
     >>> class Half(SiteFit):
     ...     def fit(self, held):
     ...         return GaussianSites(0.5 * held.linear, 0.5 * held.precision)
-    >>> FlatMetric(site_fit=Half).site_fit is Half
-    True
+    >>> FlatMetric(site_fit=Half)
+    FlatMetric(refit=True, site_fit=Half, emulate=True)
     """
 
     def __init__(self, n_sites: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -37,7 +37,7 @@ __all__ = [
 
 type Array = NDArray[np.float64]
 
-# The integrate-back check compares in whitened coordinates (prior standard deviations). Two exact
+# The integrate-back check compares in the metric's own scale, about one standard deviation. Two exact
 # solves differ by a few solver tolerances times the step's condition; another root differs by O(1).
 REVERSAL_TOLERANCE_FACTOR = 1e4
 
@@ -74,6 +74,10 @@ class Step[State]:
 class Integrator[Flow, State](Protocol):
     """A map of phase space for one step size."""
 
+    @property
+    def implicit(self) -> bool:
+        """Whether its steps solve equations."""
+
     def step(self, hamiltonian: Flow, state: State, step_size: float) -> Step[State]:
         """Advance by `step_size`; the given state is not changed."""
 
@@ -82,7 +86,18 @@ class Integrator[Flow, State](Protocol):
 
 
 class IntegratorBase[Flow, State](ABC):
-    """What integrators share: a path is made step by step, where one knows no better."""
+    """What integrators share: a path is made step by step, where one knows no better.
+
+    Attributes
+    ----------
+    implicit : bool
+        Whether its steps solve equations.
+    accepts_any_step : bool
+        Whether a step of any size is accepted if the density is normal: a tuned step size then needs a bound.
+    """
+
+    implicit = False
+    accepts_any_step = False
 
     @abstractmethod
     def step(self, hamiltonian: Flow, state: State, step_size: float) -> Step[State]:
@@ -118,6 +133,8 @@ class RotationSplitting(IntegratorBase[Any, Any]):
     Shahbaba, Lan, Johnson and Neal (2014), Split Hamiltonian Monte Carlo, algorithm 1.
     """
 
+    accepts_any_step = True
+
     def step(
         self, hamiltonian: GaussianHamiltonian, state: GaussianState, step_size: float
     ) -> Step[GaussianState]:
@@ -143,6 +160,8 @@ class RotationSplitting(IntegratorBase[Any, Any]):
 
 class _ImplicitIntegrator(IntegratorBase[Any, Any]):
     """What the implicit integrators share: the solver, the check, and the implicit half kick."""
+
+    implicit = True
 
     def __init__(self, solver: AndersonSolver | None = None, *, check_reversibility: bool = True) -> None:
         if solver is not None and not isinstance(solver, AndersonSolver):
@@ -216,7 +235,7 @@ class GeneralizedLeapfrog(_ImplicitIntegrator):
         n_iter += drifted.n_iter
         if not drifted.converged:
             return Step(None, Failure.SOLVER, n_solver_iter=n_iter)
-        end = hamiltonian.metric.at(position)
+        end = hamiltonian.field.evaluate(position)
         if end.failure:
             return Step(None, end.failure, n_solver_iter=n_iter, n_metric_evals=1)
         # (c)
@@ -248,7 +267,8 @@ class GeneralizedLeapfrog(_ImplicitIntegrator):
         n_iter = kicked.n_iter + drifted.n_iter
         if not drifted.converged:
             return math.inf, n_iter
-        miss = np.abs(back_position - position).max(), np.abs(final_velocity + velocity).max()
+        scale = end.point.scale
+        miss = np.abs((back_position - position) / scale).max(), np.abs((final_velocity + velocity) / scale).max()
         return float(max(miss)), n_iter
 
 
@@ -279,6 +299,8 @@ class ImplicitMidpoint(_ImplicitIntegrator):
     False
     """
 
+    accepts_any_step = True
+
     def step(
         self, hamiltonian: RiemannianHamiltonian, state: RiemannianState, step_size: float
     ) -> Step[RiemannianState]:
@@ -287,7 +309,7 @@ class ImplicitMidpoint(_ImplicitIntegrator):
         failure = forward.solve()
         if failure:
             return Step(None, failure, math.nan, forward.n_solver_iter, forward.n_metric_evals)
-        end = hamiltonian.metric.at(forward.end_position)
+        end = hamiltonian.field.evaluate(forward.end_position)
         n_iter, n_metric = forward.n_solver_iter, forward.n_metric_evals + 1
         if end.failure:
             return Step(None, end.failure, math.nan, n_iter, n_metric)
@@ -303,8 +325,9 @@ class ImplicitMidpoint(_ImplicitIntegrator):
     @staticmethod
     def _miss(back: _Midpoint, state: RiemannianState) -> float:
         """How far the reversed step ends from the beginning, in position and in velocity."""
-        position_miss = np.abs(back.end_position - state.position).max()
-        velocity_miss = np.abs(state.point.solve(back.end_momentum + state.momentum)).max()
+        scale = state.point.scale
+        position_miss = np.abs((back.end_position - state.position) / scale).max()
+        velocity_miss = np.abs(state.point.solve(back.end_momentum + state.momentum) / scale).max()
         return float(max(position_miss, velocity_miss))
 
 
@@ -336,8 +359,7 @@ class _Midpoint:
         start = self.state.point.solve(self.state.momentum)
         guess = self._solve_from(self.state.point, start)
         start = guess.value if guess.converged else start
-        solution = self.integrator.solver.solve(self._implied_velocity, start)
-        self.n_solver_iter += solution.n_iter
+        solution = self._solve(self._implied_velocity, start)
         if not solution.converged:
             return self._failure or Failure.SOLVER
         self.end_position = self.state.position + self.step_size * solution.value
@@ -349,7 +371,7 @@ class _Midpoint:
         nowhere = np.full_like(velocity, np.nan)
         self.n_metric_evals += 1
         self._failure = Failure.NONE
-        midpoint = self.hamiltonian.metric.at(self.state.position + 0.5 * self.step_size * velocity)
+        midpoint = self.hamiltonian.field.evaluate(self.state.position + 0.5 * self.step_size * velocity)
         if midpoint.failure:
             self._failure = midpoint.failure
             return nowhere
@@ -381,6 +403,15 @@ class _Midpoint:
             self._momentum = self.state.momentum - half * force
             return midpoint.solve(self._momentum - near.apply_change(velocity))
 
-        solution = self.integrator.solver.solve(implied, velocity)
-        self.n_solver_iter += solution.n_iter
-        return solution
+        return self._solve(implied, velocity)
+
+    def _solve(self, function: Callable[[Array], Array], start: Array) -> Solution:
+        """Solve for a velocity, to a tolerance in the scale of the beginning; count what it takes."""
+        scale, solver = self.state.point.scale, self.integrator.solver
+        if isinstance(scale, float):  # it is 1
+            found = solver.solve(function, start)
+            self.n_solver_iter += found.n_iter
+            return found
+        found = solver.solve(lambda x: function(scale * x) / scale, start / scale)
+        self.n_solver_iter += found.n_iter
+        return replace(found, argument=scale * found.argument, value=scale * found.value)

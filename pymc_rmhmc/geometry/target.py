@@ -1,4 +1,4 @@
-"""The log density of a latent Gaussian block in the coordinates of a chart, tempered if asked."""
+"""The log density of a latent Gaussian block in the coordinates of a chart."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.finite import failure_of
 from pymc_rmhmc.geometry.native import native_likelihood
+from pymc_rmhmc.geometry.prior import Predictor
 from pymc_rmhmc.geometry.rotation import CompiledSites
 from pymc_rmhmc.geometry.symmetric import multiply_symmetric
 
-__all__ = ["LatentTarget", "Likelihood", "SiteTargetPoint", "TargetPoint", "Tempering"]
+__all__ = ["LatentDensity", "LatentTarget", "Likelihood", "SiteTargetPoint", "TargetPoint", "latent_target"]
 
 type Array = NDArray[np.float64]
 
@@ -50,42 +51,8 @@ class Likelihood(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Tempering:
-    """A point on the path from a Gaussian approximation q to the posterior.
-
-    The density is ``[p(y given f) p(f)]^β q(f)^(1-β)`` with ``q ∝ p(f) exp(bᵀη - ½ ηᵀτ̃η)``; where `sites`
-    is None, q is the prior.
-
-    Parameters
-    ----------
-    beta : float
-        The inverse temperature, in [0, 1]: 1 is the posterior, 0 is q.
-    sites : GaussianSites, optional
-        q's sites, such as a Laplace approximation's or EP's.
-
-    References
-    ----------
-    Paquet and Fraccaro (2016), eq. 4.
-    """
-
-    beta: float = 1.0
-    sites: GaussianSites | None = None
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.beta <= 1.0:
-            raise ConfigurationError(f"beta, the inverse temperature, must lie in [0, 1], got {self.beta:g}.")
-
-    @property
-    def gaussian_part(self) -> GaussianSites | None:
-        """Q's sites to the power ``1 - β``; None if there is nothing left of them."""
-        if self.sites is None or self.beta == 1.0:
-            return None
-        return self.sites.scaled(1.0 - self.beta)
-
-
-@dataclass(frozen=True, slots=True)
 class TargetPoint:
-    """The non-Gaussian part φ of the target at z; see `LatentTarget`.
+    """The non-Gaussian part φ of a `LatentTarget` at z, or the whole density of a `LatentDensity`.
 
     Attributes
     ----------
@@ -94,9 +61,9 @@ class TargetPoint:
     eta : (n,) array
         The sites there.
     log_likelihood : float
-        ``Σ ℓ(η)``, not tempered.
+        ``Σ ℓ(η)``.
     log_density, gradient : float, (k,) array
-        φ(z) and ∇φ(z).
+        φ(z) and ∇φ(z), or ``log π(z)`` and its gradient.
     """
 
     position: Array
@@ -120,7 +87,7 @@ class SiteTargetPoint:
     eta : (n,) array
         The sites.
     log_likelihood : float
-        ``Σ ℓ(η)``, not tempered.
+        ``Σ ℓ(η)``.
     log_density : float
         φ.
     force : array
@@ -140,10 +107,10 @@ class SiteTargetPoint:
 
 
 class LatentTarget:
-    """``log π(z) = -½ zᵀz + φ(z)`` with ``φ(z) = β Σ ℓ(η) + residual sites(η)``, ``η = η₁ + Φ z``.
+    """``log π(z) = -½ zᵀz + φ(z)`` with ``φ(z) = Σ ℓ(η) + residual sites(η)``, ``η = η₁ + Φ z``.
 
-    The residual sites are what the target's Gaussian part has beyond the chart's: the chart's own are
-    already in ``-½ zᵀz`` and are taken off again.
+    The density of z is the prior times the likelihood, times `gaussian` if there is such a factor. The chart has its
+    own sites in ``-½ zᵀz``. The residual sites are `gaussian` less those.
 
     Parameters
     ----------
@@ -151,22 +118,17 @@ class LatentTarget:
         The coordinates.
     likelihood : Likelihood
         Over the chart's sites.
-    tempering : Tempering, optional
-        By default the posterior.
+    gaussian : GaussianSites, optional
+        A Gaussian factor of the density besides prior and likelihood, such as a bridge has.
     """
 
     def __init__(
-        self, chart: SiteChart, likelihood: Likelihood, tempering: Tempering | None = None
+        self, chart: SiteChart, likelihood: Likelihood, gaussian: GaussianSites | None = None
     ) -> None:
         self.chart = chart
         self.likelihood = likelihood
-        self.tempering = Tempering() if tempering is None else tempering
-        self.residual_sites = _difference(self.tempering.gaussian_part, chart.sites)
-
-    @property
-    def beta(self) -> float:
-        """The inverse temperature of the likelihood."""
-        return self.tempering.beta
+        self.gaussian = gaussian
+        self.residual_sites = _difference(gaussian, chart.sites)
 
     def at(self, position: Array) -> TargetPoint:
         """Evaluate φ and its gradient: two products with Φ and one likelihood."""
@@ -189,7 +151,7 @@ class LatentTarget:
     def _compiled(self) -> CompiledSites | None:
         """φ for compiled code; None where the likelihood is not, or where φ is not it less the chart's sites."""
         found = self.likelihood.compiled_gradient
-        if self.residual_sites is None or self.beta != 1.0 or found is None:
+        if self.residual_sites is None or found is None:
             return None
         (function, shift, rest), predictor = found, self.chart.predictor
         native = native_likelihood(function, None, predictor.offset, rest, shift)
@@ -238,9 +200,7 @@ class LatentTarget:
     def _evaluate(self, eta: Array) -> tuple[float, float, Array]:
         """The same by NumPy."""
         log_likelihood, gradient = self.likelihood.gradient(eta)
-        value = self.beta * log_likelihood
-        if self.beta != 1.0:
-            gradient = self.beta * gradient
+        value = log_likelihood
         if self.residual_sites is not None:
             slope = self.residual_sites.gradient(eta)
             # b η - ½ w η² = ½ (b + (b - w η)) η
@@ -249,8 +209,53 @@ class LatentTarget:
         return log_likelihood, value, gradient
 
     def model_log_density(self, z: Array, eta: Array, log_likelihood: float) -> float:
-        """``log p(x) + log p(y given x)`` of the model's own variables, not tempered."""
+        """``log p(x) + log p(y given x)`` of the model's own variables."""
         return self.chart.log_prior(z, eta) + log_likelihood
+
+
+class LatentDensity:
+    """The whole ``log π(z) = -½ zᵀz + φ(z)`` of a `LatentTarget`: what a metric is bound to.
+
+    Parameters
+    ----------
+    target : LatentTarget
+        φ, and the chart that z is of.
+    """
+
+    def __init__(self, target: LatentTarget) -> None:
+        self.target = target
+
+    @property
+    def predictor(self) -> Predictor:
+        """``η = η₁ + Φz``."""
+        return self.target.chart.predictor
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """Over the sites η."""
+        return self.target.likelihood
+
+    def at(self, position: Array) -> TargetPoint:
+        """Evaluate ``log π`` and its gradient at z (k,)."""
+        point = self.target.at(position)
+        value = point.log_density - 0.5 * float(position @ position)
+        return TargetPoint(position, point.eta, point.log_likelihood, value, point.gradient - position)
+
+
+def latent_target(density: Any, metric: str) -> LatentTarget:
+    """The target of a density whose metric needs one.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no density of latent Gaussian values.
+    """
+    if not isinstance(density, LatentDensity):
+        raise ConfigurationError(
+            f"The {metric} metric needs a Gaussian prior and a likelihood that factorises, and got a "
+            f"{type(density).__name__}. Bind a metric that asks for the log density alone."
+        )
+    return density.target
 
 
 def _difference(wanted: GaussianSites | None, held: GaussianSites | None) -> GaussianSites | None:

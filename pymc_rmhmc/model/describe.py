@@ -143,8 +143,8 @@ class ModelDescription:
     def _repr_html_(self) -> str:
         parts = [f"<p>{html.escape(NOTHING)}</p>"]
         if self.charted:
-            rows = [(listed(names), said) for said, names in self._charted_groups().items()]
-            parts = [f"<p>{html.escape(GRAPH.format(self.why))}</p>", _html_table(("sampled by RMHMC", "how"), rows)]
+            said = [(listed(names), how) for how, names in self._charted_groups().items()]
+            parts = [f"<p>{html.escape(GRAPH.format(self.why))}</p>", _html_table(("sampled by RMHMC", "how"), said)]
         elif self.blocks:
             heads = ("sampled by RMHMC", "values", "prior", "likelihood", "curvature", "depends on")
             parts = [_html_table(heads, [self._block_cells(group) for group in self._block_groups()])]
@@ -282,7 +282,7 @@ def _described(model: pm.Model) -> ModelDescription:
         structure, joint, compiled = with_predictors_or_without(lambda found: _read(model, point, found))
     except UnsupportedModelError as error:
         return _general(model, point, NO_BLOCK, error)
-    why = why_general(structure, point)
+    why = why_general(structure, 0 if isinstance(joint, str) else joint.theta.size)
     if why:
         return _general(model, point, why, None)
     by_name: dict[str, LatentBlock] = {block.name: block for block in structure.blocks}

@@ -13,7 +13,7 @@ from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.errors import Failure, RMHMCError
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
-from pymc_rmhmc.geometry.target import LatentTarget
+from pymc_rmhmc.geometry.target import LatentDensity, LatentTarget
 from pymc_rmhmc.steps.chain_sampler import NEARNESS, REHEARSED_STEP, ChainSampler, ChainState
 from pymc_rmhmc.steps.options import Plan
 from pymc_rmhmc.steps.site_fits import fitted_sites, new_fit, rough_sites
@@ -119,7 +119,7 @@ class BlockSampler(ChainSampler):
         """Build what is missing of prior, sites, chart and target, in this order."""
         if self._prior is None:
             self._prior = FactorizedPrior(self.block.prior(point))
-        if self.plan.metric.uses_sites:
+        if self.plan.uses_sites:
             if self.state.sites is None:
                 self.state.sites = self._laplace_sites()
             # The mode is all that needs the covariance beside its factor.
@@ -137,14 +137,14 @@ class BlockSampler(ChainSampler):
         self._build_chart()
 
     def _build_chart(self) -> None:
-        sites = self.state.sites if self.plan.metric.uses_sites else None
+        sites = self.state.sites if self.plan.uses_sites else None
         # Where another step moves the covariance, the next draw has another chart.
         self._chart = SiteChart(self._prior, sites, lasting=not self.block.prior_inputs)
         self._build_target()
 
     def _build_target(self) -> None:
         self._target = LatentTarget(self._chart, self._likelihood)
-        self._hamiltonian = self.plan.metric.hamiltonian(self._target)
+        self._hamiltonian = self.plan.metric.bind(LatentDensity(self._target)).hamiltonian()
         self._phase = None
 
     def _start_error(self, point: Point) -> RMHMCError | None:
@@ -167,7 +167,7 @@ class BlockSampler(ChainSampler):
     def _draw_start(self, values: Array, rng: np.random.Generator) -> Array:
         """A draw of the Laplace approximation, nearer its mode where there is no density; at last the given values."""
         chart = self._chart
-        if not self.plan.metric.uses_sites:
+        if not self.plan.uses_sites:
             chart = SiteChart(self._prior, self._laplace_sites())
         noise = rng.standard_normal(values.size)
         for nearness in NEARNESS:
@@ -194,19 +194,20 @@ class BlockSampler(ChainSampler):
 
     def _keep(self, phase: Any) -> None:
         self._phase = phase
-        self._remember(self._chart.to_model(phase.position, phase.point.eta))
+        self._remember(self._chart.to_model(phase.position, phase.density_point.eta))
 
     def _remember(self, values: Array) -> None:
         """Note where the chain is, in both coordinates, and the model's log density there."""
         phase, state = self._phase, self.state
         state.coordinates, state.values, self.values = phase.coordinates, values, values
-        point = phase.point
+        point = phase.density_point
         self.log_density = self._target.model_log_density(phase.position, point.eta, point.log_likelihood)
 
     def _observe(self) -> None:
-        state, eta = self.state, self._phase.point.eta
+        state, eta = self.state, self._phase.density_point.eta
         if state.fit is None:
-            state.fit = new_fit(self.plan.metric, eta.size)
+            assert self.plan.policy is not None  # without sites there is no refit, and nothing to observe
+            state.fit = new_fit(self.plan.policy, eta.size)
         state.fit.add(eta, self._likelihood.gradient(eta)[1])
 
     def _forget_window(self) -> None:

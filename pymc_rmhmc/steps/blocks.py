@@ -160,7 +160,7 @@ def _find(
 ) -> FoundBlocks:  # fmt: skip
     """The same, with predictors of likelihoods that are not registered or without."""
     joint: JointModel | str
-    if plan.metric.takes_hyperparameters:
+    if plan.takes_hyperparameters:
         structure, joint = read_together(model, vars, point, predictors=predictors)
     else:
         structure = read_structure(model, vars, predictors=predictors)

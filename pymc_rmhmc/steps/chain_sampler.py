@@ -133,8 +133,8 @@ class ChainSampler(ABC):
         """Begin a chain. A state that was restored goes on as it is, unless a tuning is asked for."""
         self.forget()
         if tune > 0 or not self.state.started:
-            metric = self.plan.metric
-            self.state = self._new_state(refit_iterations(tune) if metric.uses_sites and metric.refit else ())
+            policy = self.plan.policy
+            self.state = self._new_state(refit_iterations(tune) if policy is not None and policy.refit else ())
             self.state.watched_from = int(REFIT_FRACTIONS[-1] * tune)
 
     def draw(self, point: Point, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
@@ -260,7 +260,8 @@ class ChainSampler(ABC):
             path = path_in_words(length, step_size)
             if is_cut_by_options(length, self._part_of_path(), LEAST_OF_PATH):
                 raise SamplingError(barely_moves(self.name, self.state.iteration, path, more_steps(length, step_size)))
-            advice = advice_for(self.plan.metric, self._curvatures, prior_moves=self._prior_moves) + IF_SLOW
+            advice = advice_for(self._curvatures, uses_sites=self.plan.uses_sites, prior_moves=self._prior_moves)
+            advice += IF_SLOW
             raise SamplingError(barely_moves(self.name, self.state.iteration, path, advice))
 
     def remarks(self) -> str:

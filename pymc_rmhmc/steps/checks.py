@@ -27,8 +27,8 @@ def check_block(block: Any, point: Point, plan: Any) -> None:
             f"{block.name} has no observations: the data are empty. Give data, or draw from the prior with "
             "pm.sample_prior_predictive()."
         )
-    wanted = plan.metric.name
-    if plan.metric.needs_solver and wanted not in likelihood.kinds:
+    wanted = plan.curvature
+    if wanted is not None and wanted not in likelihood.kinds:
         raise ConfigurationError(
             f'{block.name}: its likelihood gives no "{wanted}" curvature, only {", ".join(likelihood.kinds)}. '
             f'Choose metric="{likelihood.kinds[0]}" or metric="flat".'

@@ -41,7 +41,7 @@ SCATTER = 1.0
 class GeneralState(ChainState):
     """The state of the chain: the chart's constants, the map to flat coordinates, and draws to refit them to.
 
-    `n_steps` are those of the tuning draws since the last refit, from which follow the trajectories of a draw, `rounds`.
+    `n_steps` are those of the tuning draws since the last refit, from which follow a draw's trajectories, `rounds`.
     """
 
     chart: Any = field(default=None)
@@ -100,6 +100,7 @@ class GeneralSampler(ChainSampler):
 
     def _trajectory(self, *, tuning: bool) -> Any:
         """In draws, as many trajectories as take about as long as everything else that a draw costs."""
+        trajectory: Any
         trajectory, rounds = self.plan.trajectory, self.state.rounds
         return trajectory if tuning or rounds == 1 else replace(trajectory, rounds=rounds)
 

@@ -31,6 +31,7 @@ from pymc_rmhmc.geometry.held_sites import HeldSites
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
 from pymc_rmhmc.geometry.latent_blocks import conditional_of
 from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.geometry.site_policy import SitePolicy
 from pymc_rmhmc.steps.alternation import Alternation, Round, together
 from pymc_rmhmc.steps.chain_sampler import NEARNESS, REHEARSED_STEP, ChainSampler, ChainState
 from pymc_rmhmc.steps.options import Plan
@@ -384,10 +385,16 @@ class JointSampler(ChainSampler):
             self._build()
 
     @property
+    def _policy(self) -> SitePolicy:
+        """What the metric says of its sites: one without any takes no hyperparameters."""
+        assert self.plan.policy is not None
+        return self.plan.policy
+
+    @property
     def _may_emulate(self) -> bool:
         """Whether steps and paths are left to tuning, and turns to it as well."""
         plan = self.plan
-        return plan.step_size is None and isinstance(plan.trajectory, JitteredPath) and plan.metric.emulate
+        return plan.step_size is None and isinstance(plan.trajectory, JitteredPath) and self._policy.emulate
 
     def _emulate(self, thetas: Array, scores: Array, rng: np.random.Generator) -> None:
         """Take turns from now on, where an emulator can be fitted; a trajectory that the user has set stays.
@@ -437,7 +444,7 @@ class JointSampler(ChainSampler):
     def _observe(self) -> None:
         state, point = self.state, self._phase.point
         if not state.fits:
-            state.fits = tuple(new_fit(self.plan.metric, eta.size) for eta in point.eta)
+            state.fits = tuple(new_fit(self._policy, eta.size) for eta in point.eta)
             state.thinned = tuple(ThinnedDraws(eta.size) for eta in point.eta)
         state.thetas += (point.theta,)
         if self.model.of_likelihoods.size:
@@ -460,7 +467,7 @@ class JointSampler(ChainSampler):
         if fitted is None:
             return held
         moving = moving_sites(block, theta, fitted, fit.centre, fit.variance)
-        if self.plan.metric.site_fit is not None:  # these are what the user wants
+        if self._policy.site_fit is not None:  # these are what the user wants
             return moving
         free = np.ones(theta.size, dtype=bool)
         free[self.model.of_likelihoods] = False

@@ -6,24 +6,18 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint, RotationSplitting
-from pymc_rmhmc.dynamics.option_numbers import real_number, switch, whole_number
-from pymc_rmhmc.dynamics.solvers import AndersonSolver
+from pymc_rmhmc.dynamics.option_numbers import real_number, whole_number
 from pymc_rmhmc.dynamics.trajectory import FixedSteps, JitteredPath, Trajectory
 from pymc_rmhmc.dynamics.u_turn import UTurn
 from pymc_rmhmc.errors import ConfigurationError, shown
-from pymc_rmhmc.geometry.metrics import METRICS, FlatMetric
+from pymc_rmhmc.geometry.site_policy import SitePolicy
+from pymc_rmhmc.steps.metric_choice import choose_integrator, choose_metric, curvature_of, policy_of
 
 __all__ = ["Options", "Plan", "settle"]
 
-INTEGRATORS: dict[str, Any] = {"generalized_leapfrog": GeneralizedLeapfrog, "implicit_midpoint": ImplicitMidpoint}
 INITS = ("auto", "laplace", "keep")
 TRAJECTORIES = ("auto", "static", "nuts")
-# What a metric of a user's own must have.
-METRIC_ATTRIBUTES = ("hamiltonian", "name", "needs_solver", "takes_hyperparameters", "uses_sites")
 
-DEFAULT_SOLVER_TOL = 1e-9
-DEFAULT_SOLVER_MAX_ITER = 100
 DEFAULT_MAX_STEPS = 100
 # Of a trajectory that ends where it turns back.
 DEFAULT_MOST_LEAVES = 1023
@@ -40,6 +34,8 @@ DEFAULT_GENERAL_JITTER = 0.3
 # From the same measurement: an explicit step is cheap against what PyMC spends on a draw, and a higher
 # acceptance doubles the tail ESS; an implicit step costs a factorisation, and fewer of them win.
 DEFAULT_TARGET_ACCEPT = {"explicit": 0.9, "implicit": 0.8}
+# In the time of the Hamiltonian: where the search for a step size begins.
+INITIAL_STEP_SIZE = {"explicit": 1.0, "implicit": 0.25}
 # Of latent values that move where hyperparameters are held, and once more before a draw is done.
 DEFAULT_HELD_TARGET_ACCEPT = 0.8
 
@@ -72,6 +68,10 @@ class Plan:
     ----------
     metric
         A metric, such as `FlatMetric`; a string is settled by now.
+    policy : SitePolicy or None
+        What tuning does with the metric's sites; None if it uses none.
+    curvature : str or None
+        The curvature of the likelihood that the metric is made of; None if it asks for none.
     integrator
         One that fits the metric.
     trajectory : Trajectory
@@ -95,6 +95,8 @@ class Plan:
     """
 
     metric: Any
+    policy: SitePolicy | None
+    curvature: str | None
     integrator: Any
     trajectory: Trajectory
     general_trajectory: Trajectory
@@ -106,6 +108,16 @@ class Plan:
     held_target_accept: float
     init: str
     covering_step_size: float
+
+    @property
+    def uses_sites(self) -> bool:
+        """Whether the coordinates are those of Gaussian sites."""
+        return self.policy is not None
+
+    @property
+    def takes_hyperparameters(self) -> bool:
+        """Whether hyperparameters are sampled too: in the chart that sites make for both."""
+        return self.uses_sites
 
 
 def settle(options: Options, auto_metric: str) -> Plan:
@@ -123,8 +135,10 @@ def settle(options: Options, auto_metric: str) -> Plan:
     ConfigurationError
         For anything unknown, out of range, contradictory, or without effect in this combination.
     """
-    metric = _metric(options.metric, auto_metric)
-    integrator = _integrator(options, metric)
+    metric = choose_metric(options.metric, auto_metric)
+    integrator = choose_integrator(
+        metric, options.integrator, options.solver_tol, options.solver_max_iter, options.check_reversibility
+    )
     if options.init not in INITS:
         raise ConfigurationError(
             f"init must be one of {', '.join(INITS)}, got {shown(options.init)}. It says where a chain starts; "
@@ -134,7 +148,7 @@ def settle(options: Options, auto_metric: str) -> Plan:
         whole_number("blas_threads", options.blas_threads)
     step_size = _step_size(options)
     trajectory = _trajectory(options)
-    longest = _longest_step(trajectory, step_size, metric=metric, integrator=integrator)
+    longest = _longest_step(trajectory, step_size, integrator=integrator)
     if step_size is not None:
         _check_reach(step_size, trajectory)
     if step_size is not None and step_size > longest:
@@ -143,20 +157,23 @@ def settle(options: Options, auto_metric: str) -> Plan:
             "Give a smaller step_size, a longer path_length, or n_steps."
         )
     target = None if options.target_accept is None else real_number("target_accept", options.target_accept)
-    default_target = DEFAULT_TARGET_ACCEPT["implicit" if metric.needs_solver else "explicit"]
+    kind = "implicit" if integrator.implicit else "explicit"
+    default_target = DEFAULT_TARGET_ACCEPT[kind]
     return Plan(
         metric=metric,
+        policy=policy_of(metric),
+        curvature=curvature_of(metric),
         integrator=integrator,
         trajectory=trajectory,
         general_trajectory=_general_trajectory(options, trajectory),
         may_repeat=options.n_steps is None,
         step_size=step_size,
-        initial_step_size=1.0 if isinstance(metric, FlatMetric) else 0.25,
+        initial_step_size=INITIAL_STEP_SIZE[kind],
         max_step_size=longest,
         target_accept=default_target if target is None else target,
         held_target_accept=DEFAULT_HELD_TARGET_ACCEPT if target is None else target,
         init=options.init,
-        covering_step_size=_covering_step(options, metric, trajectory),
+        covering_step_size=_covering_step(options, trajectory, integrator),
     )
 
 
@@ -173,7 +190,7 @@ def _check_reach(step_size: float, length: Trajectory) -> None:
         )
 
 
-def _longest_step(length: Trajectory, step_size: float | None, *, metric: Any, integrator: Any) -> float:
+def _longest_step(length: Trajectory, step_size: float | None, *, integrator: Any) -> float:
     """The largest step size that may be found or given.
 
     Where the density is normal the flat metric's flow is a rotation, and a step ε of the implicit midpoint one by
@@ -181,24 +198,24 @@ def _longest_step(length: Trajectory, step_size: float | None, *, metric: Any, i
     none at all, and the second to half a turn, there and back, with equations that grow harder.
     """
     tuned = step_size is None
-    midpoint = isinstance(integrator, ImplicitMidpoint)
     if isinstance(length, JitteredPath):
         whole = length.path_length * (1.0 + length.jitter)
-        return min(whole, DEFAULT_PATH_LENGTH) if tuned and midpoint else whole
-    if isinstance(length, UTurn) and (midpoint or not metric.needs_solver):
+        is_bounded = tuned and integrator.implicit and integrator.accepts_any_step
+        return min(whole, DEFAULT_PATH_LENGTH) if is_bounded else whole
+    if isinstance(length, UTurn) and integrator.accepts_any_step:
         return DEFAULT_PATH_LENGTH
-    if isinstance(length, FixedSteps) and tuned and (midpoint or not metric.needs_solver):
+    if isinstance(length, FixedSteps) and tuned and integrator.accepts_any_step:
         return DEFAULT_PATH_LENGTH / length.n_steps
     return math.inf
 
 
-def _covering_step(options: Options, metric: Any, length: Trajectory) -> float:
+def _covering_step(options: Options, length: Trajectory, integrator: Any) -> float:
     """The step size below which a path that is cut short need not be accepted as often; 0 for none.
 
     None where the target or the number of steps is the user's, or where steps that are too long end in equations
     without a solution; and who asks for few steps in a path is given the few that are accepted.
     """
-    if options.target_accept is not None or metric.needs_solver or not isinstance(length, JitteredPath):
+    if options.target_accept is not None or integrator.implicit or not isinstance(length, JitteredPath):
         return 0.0
     return min(length.covering, length.path_length / DEFAULT_MAX_STEPS)
 
@@ -213,85 +230,6 @@ def _step_size(options: Options) -> float | None:
             "target_accept tunes the step size, but step_size is given and stays fixed: leave one of them out."
         )
     return step_size
-
-
-def _metric(metric: Any, auto_metric: str) -> Any:
-    """A metric object from an object, a class or a string."""
-    if isinstance(metric, str):
-        name = auto_metric if metric == "auto" else metric
-        if name not in METRICS:
-            known = ", ".join(f'"{m}"' for m in ("auto", *METRICS))
-            raise ConfigurationError(
-                f"Unknown metric {shown(metric)}: it must be one of {known}, or a metric object such as FlatMetric()."
-            )
-        return METRICS[name]()
-    if isinstance(metric, type) and metric in METRICS.values():
-        return metric()
-    missing = [name for name in METRIC_ATTRIBUTES if not hasattr(metric, name)]
-    if missing or isinstance(metric, type):
-        lacks = f", which lacks {', '.join(missing)}" if 0 < len(missing) < len(METRIC_ATTRIBUTES) else ""
-        raise ConfigurationError(
-            f"metric must be a string or a metric such as FlatMetric() or HessianMetric(), got {shown(metric)}{lacks}. "
-            'Leave it out, or give metric="flat".'
-        )
-    return metric
-
-
-def _integrator(options: Options, metric: Any) -> Any:
-    """The integrator that fits the metric, with its solver."""
-    solver_options = {
-        "integrator": options.integrator,
-        "solver_tol": options.solver_tol,
-        "solver_max_iter": options.solver_max_iter,
-        "check_reversibility": options.check_reversibility,
-    }
-    given = [name for name, value in solver_options.items() if value is not None]
-    if not metric.needs_solver:
-        _check_needs_none(metric, options.integrator, given)
-        return RotationSplitting()
-    if isinstance(options.integrator, (GeneralizedLeapfrog, ImplicitMidpoint)):
-        if len(given) > 1:
-            raise ConfigurationError(
-                f"{', '.join(given[1:])}: set these on the integrator itself, "
-                f"{type(options.integrator).__name__}(AndersonSolver(...), check_reversibility=...), "
-                "or name the integrator by a string."
-            )
-        return options.integrator
-    solver = AndersonSolver(
-        DEFAULT_SOLVER_TOL if options.solver_tol is None else options.solver_tol,
-        DEFAULT_SOLVER_MAX_ITER if options.solver_max_iter is None else options.solver_max_iter,
-    )
-    given_check = options.check_reversibility
-    check = given_check is None or switch("check_reversibility", given_check)
-    return _integrator_class(options.integrator)(solver, check_reversibility=check)
-
-
-def _check_needs_none(metric: Any, integrator: Any, given: list[str]) -> None:
-    """Raise for options of a solver, or an integrator, that a metric has no use for."""
-    if not isinstance(integrator, (GeneralizedLeapfrog, ImplicitMidpoint)):
-        _integrator_class(integrator)  # an unknown one is better called so
-    if given:
-        several = len(given) > 1
-        raise ConfigurationError(
-            f"{' and '.join(given)} {'have' if several else 'has'} no effect here: the {metric.name} metric is "
-            f"integrated explicitly, by rotations. Leave {'them' if several else 'it'} out, or choose "
-            'metric="hessian" or metric="fisher".'
-        )
-
-
-def _integrator_class(integrator: Any) -> type[GeneralizedLeapfrog | ImplicitMidpoint]:
-    """The class that a string or class names; the generalised leapfrog for None."""
-    if integrator is None:
-        return GeneralizedLeapfrog
-    if isinstance(integrator, type) and integrator in INTEGRATORS.values():
-        return integrator
-    if isinstance(integrator, str) and integrator in INTEGRATORS:
-        return INTEGRATORS[integrator]
-    known = ", ".join(f'"{name}"' for name in INTEGRATORS)
-    raise ConfigurationError(
-        f"Unknown integrator {shown(integrator)}: it must be one of {known}, GeneralizedLeapfrog() or "
-        "ImplicitMidpoint(). The flat metric takes none: leave integrator out."
-    )
 
 
 def _trajectory(options: Options) -> Trajectory:

@@ -69,7 +69,8 @@ class RMHMC(CheckedStep):
     metric : {"auto", "flat", "hessian", "fisher", "softabs"} or metric, default "auto"
         "auto" is "flat": a constant metric, exact and by far the fastest. "hessian" and "fisher" are the
         position-dependent metrics of the papers below. "softabs" is a position-dependent metric for likelihoods that
-        are not registered. Position-dependent metrics sample latent values alone.
+        are not registered. Position-dependent metrics sample latent values alone. `DenseField` shows how to write a
+        metric of your own.
     integrator : {"generalized_leapfrog", "implicit_midpoint"} or integrator, optional
         Integrator for the position-dependent metrics; by default the generalised leapfrog.
     step_size : float, optional
@@ -198,7 +199,8 @@ class RMHMC(CheckedStep):
             )
         options = Options(
             metric=metric, integrator=integrator, step_size=step_size, target_accept=target_accept,
-            trajectory=trajectory, path_length=path_length, n_steps=n_steps, jitter=jitter, max_steps=max_steps, init=init,
+            trajectory=trajectory, path_length=path_length, n_steps=n_steps, jitter=jitter, max_steps=max_steps,
+            init=init,
             solver_tol=solver_tol, solver_max_iter=solver_max_iter,
             check_reversibility=check_reversibility, blas_threads=blas_threads,
         )  # fmt: skip

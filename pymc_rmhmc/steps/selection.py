@@ -39,7 +39,9 @@ def find(
             raise
         variables = continuous_variables(model, vars)
         return find_general(model, variables, point, NO_BLOCK, compile_kwargs)
-    why = "" if chart == "latent" or vars is not None else why_general(blocks.structure, point)
+    if chart == "latent" or vars is not None:
+        return blocks
+    why = why_general(blocks.structure, 0 if isinstance(blocks.joint, str) else blocks.joint.theta.size)
     if why:
         return find_general(model, continuous_variables(model), point, why, compile_kwargs)
     return blocks

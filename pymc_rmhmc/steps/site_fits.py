@@ -1,4 +1,4 @@
-"""What refits a chain's sites: the metric's own choice or the default, and a look at what it gives."""
+"""What refits a chain's sites: the policy's choice or the default, and a look at what it gives."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from pymc_rmhmc.approximation import SiteFit, SiteRegression
 from pymc_rmhmc.approximation.newton import NEAREST_FIRST
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.geometry.charts import GaussianSites
+from pymc_rmhmc.geometry.site_policy import SitePolicy
 
 __all__ = ["fitted_sites", "new_fit", "rough_sites"]
 
 
-def new_fit(metric: Any, n_sites: int) -> SiteFit:
+def new_fit(policy: SitePolicy, n_sites: int) -> SiteFit:
     """What takes the draws of a window.
 
     Raises
     ------
     ConfigurationError
-        If what the metric names makes something else.
+        If what the policy names makes something else.
     """
-    made = SiteRegression(n_sites) if metric.site_fit is None else metric.site_fit(n_sites)
+    made = SiteRegression(n_sites) if policy.site_fit is None else policy.site_fit(n_sites)
     if not isinstance(made, SiteFit):
         raise ConfigurationError(
             f"site_fit({n_sites}) returned a {type(made).__name__}, not a SiteFit. Give a subclass of "

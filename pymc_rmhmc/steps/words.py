@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from pymc_rmhmc.diagnostics.failures import ADVICE, remedy_for
-from pymc_rmhmc.dynamics.trajectory import JitteredPath, Length
+from pymc_rmhmc.dynamics.trajectory import JitteredPath, Trajectory
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.steps.options import DEFAULT_MAX_STEPS, DEFAULT_PATH_LENGTH
 
@@ -54,12 +53,12 @@ def in_words(values: Point) -> str:
     return ", ".join(f"{name} = {value}" for name, value in zip(values, said, strict=True))
 
 
-def part_of_path(length: Length, step_size: float) -> float:
+def part_of_path(length: Trajectory, step_size: float) -> float:
     """Return the part of the path that `max_steps` steps cover; 1 or more if the user chose the number of steps."""
     return step_size / length.covering if isinstance(length, JitteredPath) else 1.0
 
 
-def path_in_words(length: Length, step_size: float) -> str:
+def path_in_words(length: Trajectory, step_size: float) -> str:
     """Say how far trajectories get before `max_steps` ends them."""
     assert isinstance(length, JitteredPath)
     return (
@@ -75,13 +74,13 @@ def barely_moves(name: str, n_draws: int, path: str, advice: str) -> str:
     )
 
 
-def is_cut_by_options(length: Length, covered: float, needed: float) -> bool:
+def is_cut_by_options(length: Trajectory, covered: float, needed: float) -> bool:
     """Return whether steps that cover so much of the path would cover what is needed of the default path."""
     assert isinstance(length, JitteredPath)
     return covered * length.covering >= needed * DEFAULT_PATH_LENGTH / DEFAULT_MAX_STEPS
 
 
-def more_steps(length: Length, step_size: float) -> str:
+def more_steps(length: Trajectory, step_size: float) -> str:
     """Say which `max_steps` would be enough for the path, or which `path_length` for the steps."""
     assert isinstance(length, JitteredPath)
     longest = length.max_steps * step_size / (1.0 + length.jitter)
@@ -96,7 +95,7 @@ def _enough_steps(length: JitteredPath, step_size: float) -> int:
     return math.ceil(length.path_length * (1.0 + length.jitter) / step_size)
 
 
-def cut_short(name: str, length: Length, step_size: float, *, by_options: bool) -> str:
+def cut_short(name: str, length: Trajectory, step_size: float, *, by_options: bool) -> str:
     """Say that `max_steps` ends trajectories early, and which number would not."""
     assert isinstance(length, JitteredPath)
     if by_options:
@@ -151,9 +150,9 @@ def hardly_moved(label: str, effective: float, n_draws: int) -> str:
     )
 
 
-def advice_for(metric: Any, curvatures: Callable[[], set[str]], *, prior_moves: bool) -> str:
+def advice_for(curvatures: Callable[[], set[str]], *, uses_sites: bool, prior_moves: bool) -> str:
     """Return what to use in place of a hopeless metric: one that fits the likelihood's curvature, or NUTS."""
-    if not metric.uses_sites:
+    if not uses_sites:
         return HOPELESS
     # A likelihood has a Hessian for a curvature only where that is never negative.
     if "hessian" in curvatures():

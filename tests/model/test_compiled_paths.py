@@ -15,13 +15,14 @@ from pymc_rmhmc.dynamics.hamiltonian import SiteHamiltonian, SpannedHamiltonian
 from pymc_rmhmc.dynamics.integrators import IntegratorBase, RotationSplitting
 from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.bridge import LatentBridge
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, SiteChart
 from pymc_rmhmc.geometry.held import HeldTheta
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.geometry.prior import FactorizedPrior
 from pymc_rmhmc.geometry.rounded import RoundedTarget, rounded
 from pymc_rmhmc.geometry.symmetric import LARGE
-from pymc_rmhmc.geometry.target import LatentTarget, Tempering
+from pymc_rmhmc.geometry.target import LatentTarget
 from pymc_rmhmc.model.joint import read_joint
 from pymc_rmhmc.model.likelihoods import FallbackKernel, LikelihoodKernel
 from pymc_rmhmc.model.site_likelihood import BoundTerm, SiteLikelihood
@@ -44,10 +45,11 @@ def likelihood_of(name: str, *, shift: bool = False, n: int = N) -> SiteLikeliho
     return SiteLikelihood(n, [BoundTerm(LikelihoodKernel(name), (y, *parameters), None, offset)])
 
 
-def target_of(likelihood, tempering: Tempering | None = None) -> LatentTarget:
+def target_of(likelihood, beta: float = 1.0) -> LatentTarget:
     rng, n = np.random.default_rng(0), likelihood.n_sites
     sites = GaussianSites(0.3 * rng.standard_normal(n), rng.uniform(0.2, 1.5, n))
-    return LatentTarget(SiteChart(FactorizedPrior(centred_prior(n)), sites, lasting=True), likelihood, tempering)
+    prior = FactorizedPrior(centred_prior(n))
+    return LatentBridge(prior, likelihood).in_chart(beta, SiteChart(prior, sites, lasting=True))
 
 
 def begin(density, k: int, seed: int = 1):
@@ -129,15 +131,15 @@ def test_so_is_that_of_a_likelihood_of_the_users_own():
 
 @pytest.mark.parametrize("case", ["gather", "two variables", "tempered", "without sites"])
 def test_others_go_step_by_step(case):
-    likelihood, tempering = likelihood_of("poisson_log"), None
+    likelihood, beta = likelihood_of("poisson_log"), 1.0
     (term,) = likelihood.terms
     if case == "gather":
         likelihood = SiteLikelihood(N, [BoundTerm(term.kernel, term.arguments, np.arange(N)[::-1])])
     if case == "two variables":
         likelihood = SiteLikelihood(N, [term, term])
     if case == "tempered":
-        tempering = Tempering(0.5)
-    target = target_of(likelihood, tempering)
+        beta = 0.5
+    target = target_of(likelihood, beta)
     if case == "without sites":
         target = LatentTarget(SiteChart(FactorizedPrior(centred_prior(N)), lasting=True), likelihood)
     assert not target.follows

@@ -15,13 +15,14 @@ from pymc_rmhmc.dynamics.hamiltonian import (
     SpannedHamiltonian,
 )
 from pymc_rmhmc.dynamics.trajectory import transition
+from pymc_rmhmc.geometry.bridge import LatentBridge
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
-from pymc_rmhmc.geometry.metrics import LatentMetric
+from pymc_rmhmc.geometry.metrics import LatentField
 from pymc_rmhmc.geometry.prior import FactorizedPrior
 from pymc_rmhmc.geometry.rounded import RoundedTarget
-from pymc_rmhmc.geometry.target import LatentTarget, Tempering
+from pymc_rmhmc.geometry.target import LatentTarget
 from tests.statistical.ranks import Looks
-from tests.unit.toys import LIKELIHOODS, PRIORS, ToyPrior, coarse_gram, wide_narrow_prior, wide_prior
+from tests.unit.toys import LIKELIHOODS, PRIORS, ToyPrior, coarse_gram, whole_likelihood, wide_narrow_prior, wide_prior
 
 N = 3
 # Of twice as many sites: their metrics vary much over the posterior.
@@ -58,17 +59,17 @@ def make_target(cell: Cell) -> LatentTarget:
     stated, family = make_problem(cell)
     rng, n = np.random.default_rng(11), family.y.size
     q = GaussianSites(0.5 * rng.standard_normal(n), rng.exponential(0.5, n))
-    tempering = Tempering(cell.beta, q)
-    sites = tempering.gaussian_part
+    bridge = LatentBridge(FactorizedPrior(stated), family, q)
+    sites = bridge.gaussian_part(cell.beta)
     if cell.metric in ("flat", "spanned", "rounded") and cell.sites == "absurd":
         sites = GaussianSites(rng.standard_normal(n), rng.exponential(1.0, n))
-    return LatentTarget(SiteChart(FactorizedPrior(stated), sites), family, tempering)
+    return bridge.in_chart(cell.beta, SiteChart(bridge.prior, sites))
 
 
 def exact_draws(target: LatentTarget, count: int, rng: np.random.Generator) -> np.ndarray:
     """Independent draws of a target, in its chart, by rejection from its Gaussian part."""
-    gaussian = SiteChart(target.chart.prior, target.tempering.gaussian_part)
-    family = target.likelihood
+    gaussian = SiteChart(target.chart.prior, target.gaussian)
+    family, beta = whole_likelihood(target)
     peak = {"Logit": 0.0, "StudentT": 0.0}.get(type(family).__name__)
     if peak is None:
         mode = np.log(np.maximum(family.y, 1e-300))
@@ -77,7 +78,7 @@ def exact_draws(target: LatentTarget, count: int, rng: np.random.Generator) -> n
     while len(kept) < count:
         z = rng.standard_normal(gaussian.prior.n_latent)
         eta = gaussian.predictor.apply(z)
-        if np.log(rng.random()) < target.beta * (family.log_density(eta) - peak):
+        if np.log(rng.random()) < beta * (family.log_density(eta) - peak):
             kept.append(target.chart.from_model(gaussian.to_model(z)))
     return np.array(kept)
 
@@ -93,7 +94,7 @@ def hamiltonian_of(target: LatentTarget, metric: str):
         return SpannedHamiltonian(target)
     if metric == "rounded":
         return SiteHamiltonian(RoundedTarget(target, coarse_gram(target)))
-    return RiemannianHamiltonian(LatentMetric(target, metric))
+    return RiemannianHamiltonian(LatentField(target, metric))
 
 
 def features(target: LatentTarget, z: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, RiemannianHamil
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, RotationSplitting
 from pymc_rmhmc.dynamics.solvers import AndersonSolver, Solution
 from pymc_rmhmc.dynamics.trajectory import transition
-from pymc_rmhmc.geometry.metrics import LatentMetric, LatentPoint
+from pymc_rmhmc.geometry.metrics import LatentField, LatentPoint
 from tests.statistical.exact import Cell, hamiltonian_of, make_target, stationarity
 from tests.unit.toys import coarse_gram
 
@@ -24,14 +24,14 @@ pytestmark = pytest.mark.slow
 COUNT, SEEDS, REJECT = 300, 20, 1e-3
 
 
-class MutantMetric(LatentMetric):
+class MutantField(LatentField):
     """The latent metric with its points spoilt."""
 
     def __init__(self, target, kind, spoil):
         super().__init__(target, kind)
         self.spoil = spoil
 
-    def at(self, position):
+    def evaluate(self, position):
         point = LatentPoint(self, position)
         if not point.failure:
             self.spoil(point)
@@ -89,7 +89,7 @@ ROUNDED = replace(FLAT, metric="rounded")
 
 def riemannian(spoil):
     def build(target):
-        return RiemannianHamiltonian(MutantMetric(target, "hessian", spoil))
+        return RiemannianHamiltonian(MutantField(target, "hessian", spoil))
 
     return build
 

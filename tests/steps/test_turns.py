@@ -118,7 +118,7 @@ def test_joint_trajectories_stay_where_they_are_asked_for(model, options):
 
 
 def test_the_metric_says_whether_it_emulates():
-    assert FlatMetric().emulate
+    assert FlatMetric().policy.emulate
     assert repr(FlatMetric(emulate=False)) == "FlatMetric(refit=True, emulate=False)"
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import ConfigurationError, Failure
+from pymc_rmhmc.geometry.bridge import LatentBridge
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
-from pymc_rmhmc.geometry.target import LatentTarget, Tempering
+from pymc_rmhmc.geometry.target import LatentTarget
 from tests.unit.toys import PRIORS, ToyComponent, ToyPrior, centred_prior, dense_log_posterior, problem
 
 N = 6
@@ -72,7 +73,8 @@ def test_density_in_the_chart_differs_from_the_models_by_a_constant(name):
 def test_gradient_matches_finite_differences(name):
     rng = np.random.default_rng(3)
     stated, family = problem(name, "poisson", N)
-    target = LatentTarget(SiteChart(FactorizedPrior(stated), absurd_sites(rng)), family, Tempering(0.5))
+    prior = FactorizedPrior(stated)
+    target = LatentBridge(prior, family).in_chart(0.5, SiteChart(prior, absurd_sites(rng)))
     z = 0.5 * rng.standard_normal(target.chart.prior.n_latent)
     h = 1e-6
     for i, exact in enumerate(target.at(z).gradient):
@@ -87,9 +89,8 @@ def test_tempered_density_is_the_papers(precision):
     rng = np.random.default_rng(4)
     stated, family = problem("centred", "logit", N)
     sites, beta = GaussianSites(rng.standard_normal(N), precision), 0.5
-    tempering = Tempering(beta, sites)
-    chart = SiteChart(FactorizedPrior(stated), tempering.gaussian_part)
-    target = LatentTarget(chart, family, tempering)
+    target = LatentBridge(FactorizedPrior(stated), family, sites).at(beta)
+    chart = target.chart
     assert target.residual_sites is None
 
     covariance, mean = stated.components[0].covariance, stated.components[0].mean
@@ -108,9 +109,9 @@ def test_tempered_density_is_the_papers(precision):
 def test_a_flat_charts_residual_sites_follow_the_tempering():
     rng = np.random.default_rng(5)
     stated, family = problem("centred", "logit", N)
-    sites = absurd_sites(rng)
-    exact = LatentTarget(SiteChart(FactorizedPrior(stated)), family, Tempering(0.5))
-    charted = LatentTarget(SiteChart(FactorizedPrior(stated), sites), family, Tempering(0.5))
+    sites, prior = absurd_sites(rng), FactorizedPrior(stated)
+    bridge = LatentBridge(prior, family, absurd_sites(rng))
+    exact, charted = (bridge.in_chart(0.5, SiteChart(prior, held)) for held in (None, sites))
     gaps = []
     for _ in range(4):
         z = rng.standard_normal(N)
@@ -119,6 +120,21 @@ def test_a_flat_charts_residual_sites_follow_the_tempering():
             charted.at(z).log_density - 0.5 * z @ z - exact.at(nu).log_density + 0.5 * nu @ nu
         )
     np.testing.assert_allclose(gaps, gaps[0], atol=1e-9)
+
+
+@pytest.mark.parametrize("beta", [-0.1, 1.1, np.nan])
+def test_an_inverse_temperature_is_between_0_and_1(beta):
+    stated, family = problem("centred", "logit", N)
+    with pytest.raises(ConfigurationError, match=r"must lie in \[0, 1\]"):
+        LatentBridge(FactorizedPrior(stated), family).at(beta)
+
+
+def test_a_bridge_ends_at_the_posterior_itself():
+    rng = np.random.default_rng(5)
+    stated, family = problem("centred", "logit", N)
+    target = LatentBridge(FactorizedPrior(stated), family, absurd_sites(rng)).at(1.0)
+    assert target.likelihood is family
+    assert target.gaussian is target.chart.sites is None
 
 
 def test_log_evidence_of_gaussian_sites_is_the_dense_integral():

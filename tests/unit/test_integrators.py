@@ -22,7 +22,7 @@ from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
-from pymc_rmhmc.geometry.metrics import LatentMetric
+from pymc_rmhmc.geometry.metrics import LatentField
 from pymc_rmhmc.geometry.prior import FactorizedPrior
 from pymc_rmhmc.geometry.rounded import RoundedTarget
 from pymc_rmhmc.geometry.target import LatentTarget
@@ -62,7 +62,7 @@ class System:
             sites = GaussianSites(rng.standard_normal(N), rng.exponential(0.5, N))
             self.flow = FLAT[metric](LatentTarget(SiteChart(base, sites), family))
         else:
-            self.flow = RiemannianHamiltonian(LatentMetric(LatentTarget(SiteChart(base), family), metric))
+            self.flow = RiemannianHamiltonian(LatentField(LatentTarget(SiteChart(base), family), metric))
         self.size = base.n_latent
 
     def state(self, q, p):
@@ -70,7 +70,7 @@ class System:
             return GaussianState(self.flow.residual.at(q), p)
         if isinstance(self.flow, SpannedHamiltonian | SiteHamiltonian):
             return self.flow.refresh(self.flow.state(q), Drawn(p))
-        return RiemannianState(self.flow.metric.at(q), p)
+        return RiemannianState(self.flow.field.evaluate(q), p)
 
     def advance(self, q, p, step_size, n_steps):
         state = self.state(q, p)
@@ -294,7 +294,7 @@ def test_with_a_constant_metric_the_implicit_steps_are_the_explicit_ones(name):
 def test_metrics_factorised_in_a_step(integrator, most):
     system = System(integrator, "hessian", "centred", "poisson")
     evaluations = 0
-    evaluate = system.flow.metric.at
+    evaluate = system.flow.field.evaluate
 
     def counting(position):
         nonlocal evaluations
@@ -303,7 +303,7 @@ def test_metrics_factorised_in_a_step(integrator, most):
 
     q, p = system.start()
     state = system.state(q, p)
-    system.flow.metric.at = counting
+    system.flow.field.evaluate = counting
     step = system.integrator.step(system.flow, state, 0.2)
     assert step.failure is Failure.NONE
     assert evaluations == step.n_metric_evals <= most
@@ -357,14 +357,14 @@ def test_a_site_that_reads_no_latent_value_changes_nothing(n, name):
     """It has no variance to measure its velocity in; whether the metric has the sites' size or the coefficients'."""
     integrator, family, ends = integrators()[name], Logit(np.resize([1.0, -1.0], n)), []
     prior = FactorizedPrior(narrow_prior(n, n_blind=1))
-    whole = LatentMetric(LatentTarget(SiteChart(prior), family), "hessian")
+    whole = LatentField(LatentTarget(SiteChart(prior), family), "hessian")
     (component,) = narrow_prior(n).components
     component.predictor = component.predictor[1:]
     rest = FactorizedPrior(ToyPrior((component,), narrow_prior(n).offset[1:]))
-    part = LatentMetric(LatentTarget(SiteChart(rest), Logit(family.y[1:])), "hessian")
+    part = LatentField(LatentTarget(SiteChart(rest), Logit(family.y[1:])), "hessian")
     q, p = np.random.default_rng(3).standard_normal((2, prior.n_latent))
     for metric in (whole, part):
-        step = integrator.step(RiemannianHamiltonian(metric), RiemannianState(metric.at(q), p), 0.4)
+        step = integrator.step(RiemannianHamiltonian(metric), RiemannianState(metric.evaluate(q), p), 0.4)
         assert step.failure is Failure.NONE
         ends.append(step.state)
     np.testing.assert_allclose(ends[0].position, ends[1].position, atol=1e-9)
@@ -418,7 +418,7 @@ def test_with_a_constant_metric_the_leapfrog_is_pymcs():
     from pymc.step_methods.hmc.quadpotential import QuadPotentialFullInv
 
     system = System(integrators()["leapfrog"], "fisher", "centred", "student_t")
-    target = system.flow.metric.target
+    target = system.flow.field.target
     q, p = system.start()
     mass = np.linalg.inv(np.column_stack([system.state(q, p).point.solve(e) for e in np.eye(N)]))
     with pm.Model() as model:

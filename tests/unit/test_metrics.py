@@ -17,11 +17,12 @@ from pymc_rmhmc.dynamics.hamiltonian import (
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.errors import ConfigurationError, Failure
+from pymc_rmhmc.geometry.bridge import LatentBridge
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
-from pymc_rmhmc.geometry.metrics import FisherMetric, FlatMetric, HessianMetric, LatentMetric
+from pymc_rmhmc.geometry.metrics import FisherMetric, FlatMetric, HessianMetric, LatentField
 from pymc_rmhmc.geometry.prior import FactorizedPrior
-from pymc_rmhmc.geometry.target import LatentTarget, Tempering
-from tests.unit.toys import LIKELIHOODS, PRIORS, Poisson, ToyComponent, ToyPrior, kernel, problem
+from pymc_rmhmc.geometry.target import LatentDensity, LatentTarget
+from tests.unit.toys import LIKELIHOODS, PRIORS, Poisson, ToyComponent, ToyPrior, kernel, problem, whole_likelihood
 
 N = 6
 CASES = [
@@ -34,17 +35,17 @@ CASES = [
 ]
 
 
-def make_metric(prior: str, likelihood: str, kind: str, beta: float) -> LatentMetric:
+def make_metric(prior: str, likelihood: str, kind: str, beta: float) -> LatentField:
     stated, family = problem(prior, likelihood, N)
     rng = np.random.default_rng(8)
-    tempering = Tempering(beta, GaussianSites(rng.standard_normal(N), rng.exponential(1.0, N)))
-    chart = SiteChart(FactorizedPrior(stated), tempering.gaussian_part)
-    return LatentMetric(LatentTarget(chart, family, tempering), kind)
+    sites = GaussianSites(rng.standard_normal(N), rng.exponential(1.0, N))
+    return LatentField(LatentBridge(FactorizedPrior(stated), family, sites).at(beta), kind)
 
 
-def dense(metric: LatentMetric, z: np.ndarray) -> np.ndarray:
+def dense(metric: LatentField, z: np.ndarray) -> np.ndarray:
     predictor = metric.target.chart.predictor
-    weight = metric.target.beta * metric.target.likelihood.weight(predictor.apply(z), metric.kind)
+    family, beta = whole_likelihood(metric.target)
+    weight = beta * family.weight(predictor.apply(z), metric.kind)
     return np.eye(z.size) + predictor.matrix.T @ np.diag(weight) @ predictor.matrix
 
 
@@ -63,7 +64,7 @@ def differences(function, z, h=1e-5):
 
 
 def test_determinant_and_inverse_are_the_dense_metrics(metric, z):
-    point, g = metric.at(z), dense(metric, z)
+    point, g = metric.evaluate(z), dense(metric, z)
     assert point.failure is Failure.NONE
     assert point.half_log_det == pytest.approx(0.5 * np.linalg.slogdet(g)[1], abs=1e-10)
     v = np.random.default_rng(1).standard_normal(z.size)
@@ -71,7 +72,7 @@ def test_determinant_and_inverse_are_the_dense_metrics(metric, z):
 
 
 def test_contractions_match_differences_of_the_dense_metric(metric, z):
-    point, u = metric.at(z), np.random.default_rng(2).standard_normal(z.size)
+    point, u = metric.evaluate(z), np.random.default_rng(2).standard_normal(z.size)
     slopes = differences(lambda q: dense(metric, q), z)
     inverse = np.linalg.inv(dense(metric, z))
     trace = [0.5 * np.trace(inverse @ slope) for slope in slopes]
@@ -82,7 +83,7 @@ def test_contractions_match_differences_of_the_dense_metric(metric, z):
 
 def test_the_implicit_equations_are_those_of_the_dense_metric(metric, z):
     rng, time = np.random.default_rng(3), 0.05
-    point, p, u = metric.at(z), rng.standard_normal(z.size), rng.standard_normal(z.size)
+    point, p, u = metric.evaluate(z), rng.standard_normal(z.size), rng.standard_normal(z.size)
     kick, drift = point.kick_equation(p, time), point.drift_equation(u, time)
     (x, y), solver = (kick.start, drift.start), AndersonSolver(1e-13, 100)
     x, y = solver.solve(kick.function, x).value, solver.solve(drift.function, y).value
@@ -97,7 +98,7 @@ def test_the_implicit_equations_are_those_of_the_dense_metric(metric, z):
 def test_a_position_nearby_is_seen_as_from_itself(metric, z):
     rng = np.random.default_rng(4)
     other, u = z + 0.3 * rng.standard_normal(z.size), rng.standard_normal(z.size)
-    point, near = metric.at(other), metric.at(z).nearby(other)
+    point, near = metric.evaluate(other), metric.evaluate(z).nearby(other)
     np.testing.assert_allclose(near.gradient, point.gradient, atol=1e-10)
     np.testing.assert_allclose(near.quadratic_term(u), point.quadratic_term(u), atol=1e-10)
     change = (dense(metric, other) - dense(metric, z)) @ u
@@ -105,17 +106,17 @@ def test_a_position_nearby_is_seen_as_from_itself(metric, z):
 
 
 def test_log_density_and_gradient_are_consistent(metric, z):
-    slope = differences(lambda q: metric.at(q).log_density, z)
-    np.testing.assert_allclose(metric.at(z).gradient, slope, atol=1e-6)
+    slope = differences(lambda q: metric.evaluate(q).log_density, z)
+    np.testing.assert_allclose(metric.evaluate(z).gradient, slope, atol=1e-6)
 
 
 def test_derivatives_of_the_hamiltonian(metric, z):
     """∂H/∂q = -∇L + trace + quadratic and ∂H/∂p = G⁻¹p, by differences of the energy itself."""
     flow = RiemannianHamiltonian(metric)
     p = np.random.default_rng(4).standard_normal(z.size)
-    point = metric.at(z)
+    point = metric.evaluate(z)
     u = point.solve(p)
-    in_q = differences(lambda q: flow.energy(RiemannianState(metric.at(q), p)), z)
+    in_q = differences(lambda q: flow.energy(RiemannianState(metric.evaluate(q), p)), z)
     in_p = differences(lambda m: flow.energy(RiemannianState(point, m)), p)
     np.testing.assert_allclose(-point.gradient + point.trace_term + point.quadratic_term(u), in_q, atol=1e-6)
     np.testing.assert_allclose(u, in_p, atol=1e-7)
@@ -127,11 +128,11 @@ def test_kinetic_energy_is_the_normal_log_density(n):
     covariance = np.eye(n) + 0.3
     prior = ToyPrior((ToyComponent(covariance=covariance),), np.zeros(n))
     chart = SiteChart(FactorizedPrior(prior))
-    metric = LatentMetric(LatentTarget(chart, Poisson(np.arange(n) + 1.0)), "hessian")
+    metric = LatentField(LatentTarget(chart, Poisson(np.arange(n) + 1.0)), "hessian")
     rng = np.random.default_rng(5)
     for _ in range(3):
         z, p = rng.standard_normal(n), rng.standard_normal(n)
-        point = metric.at(z)
+        point = metric.evaluate(z)
         energy = RiemannianHamiltonian(metric).energy(RiemannianState(point, p))
         exact = multivariate_normal.logpdf(p, np.zeros(n), dense(metric, z))
         got = -(energy + point.log_density) - 0.5 * n * np.log(2 * np.pi)
@@ -139,7 +140,7 @@ def test_kinetic_energy_is_the_normal_log_density(n):
 
 
 def test_momentum_has_the_metric_as_covariance(metric, z):
-    point, rng = metric.at(z), np.random.default_rng(6)
+    point, rng = metric.evaluate(z), np.random.default_rng(6)
     draws = np.array([point.sample_momentum(rng) for _ in range(20000)])
     whitened = np.linalg.solve(np.linalg.cholesky(dense(metric, z)), draws.T)
     # Each entry of a sample covariance of N standard normals has a standard error of about 1/sqrt(N).
@@ -151,7 +152,7 @@ def test_in_the_models_coordinates_it_is_the_papers_metric():
     """Pulled back to f it is W + K⁻¹, the metric of Paquet and Fraccaro's equation 16."""
     stated, family = problem("centred", "logit", N)
     prior = FactorizedPrior(stated)
-    metric = LatentMetric(LatentTarget(SiteChart(prior), family), "hessian")
+    metric = LatentField(LatentTarget(SiteChart(prior), family), "hessian")
     z = np.random.default_rng(7).standard_normal(N)
     covariance = stated.components[0].covariance
     inverse_root = np.linalg.inv(np.linalg.cholesky(covariance))
@@ -164,17 +165,17 @@ def test_metric_objects_make_the_hamiltonian_that_they_name():
     stated, family = problem("centred", "logit", N)
     target = LatentTarget(SiteChart(FactorizedPrior(stated)), family)
     for choice in (HessianMetric(), FisherMetric()):
-        flow = choice.hamiltonian(target)
+        flow = choice.bind(LatentDensity(target)).hamiltonian()
         assert isinstance(flow, RiemannianHamiltonian)
-        assert flow.metric.kind == choice.name
-    assert isinstance(FlatMetric().hamiltonian(target), GaussianHamiltonian)
+        assert flow.field.kind == choice.name
+    assert isinstance(FlatMetric().bind(LatentDensity(target)).hamiltonian(), GaussianHamiltonian)
 
 
 @pytest.mark.parametrize(("n_sites", "spanned"), [(N, True), (2 * N, True), (3 * N, False)])
 def test_a_lasting_chart_takes_the_representation_with_the_cheaper_steps(n_sites, spanned):
     stated = ToyPrior((ToyComponent(predictor=np.eye(n_sites, N)),), np.zeros(n_sites))
     target = LatentTarget(SiteChart(FactorizedPrior(stated), lasting=True), LIKELIHOODS["logit"](np.ones(n_sites)))
-    flow = FlatMetric().hamiltonian(target)
+    flow = FlatMetric().bind(LatentDensity(target)).hamiltonian()
     assert isinstance(flow, SpannedHamiltonian if spanned else GaussianHamiltonian)
 
 
@@ -182,21 +183,21 @@ def test_a_curvature_that_the_likelihood_lacks_is_an_error():
     stated, family = problem("centred", "student_t", N)
     target = LatentTarget(SiteChart(FactorizedPrior(stated)), family)
     with pytest.raises(ConfigurationError, match=r'no "hessian".*Use RMHMC\(metric="fisher"\)'):
-        LatentMetric(target, "hessian")
+        LatentField(target, "hessian")
 
 
 def test_a_chart_with_foreign_sites_is_an_error():
     stated, family = problem("centred", "logit", N)
     chart = SiteChart(FactorizedPrior(stated), GaussianSites(np.zeros(N), np.ones(N)))
     with pytest.raises(ConfigurationError, match="chart's sites"):
-        LatentMetric(LatentTarget(chart, family), "hessian")
+        LatentField(LatentTarget(chart, family), "hessian")
 
 
 def test_an_overflow_is_a_failure_and_not_an_exception():
     stated, family = problem("centred", "poisson", N)
-    metric = LatentMetric(LatentTarget(SiteChart(FactorizedPrior(stated)), family), "hessian")
+    metric = LatentField(LatentTarget(SiteChart(FactorizedPrior(stated)), family), "hessian")
     with np.errstate(over="ignore", invalid="ignore"):
-        assert metric.at(np.full(N, 2000.0)).failure is Failure.NON_FINITE
+        assert metric.evaluate(np.full(N, 2000.0)).failure is Failure.NON_FINITE
 
 
 @pytest.mark.parametrize("count", [1e2, 1e8])
@@ -207,7 +208,7 @@ def test_implicit_steps_are_solved_however_precise_the_sites(count):
     f = 0.3 * np.linalg.cholesky(covariance) @ rng.standard_normal(n)
     prior = FactorizedPrior(ToyPrior((ToyComponent(covariance=covariance),), np.full(n, np.log(count))))
     target = LatentTarget(SiteChart(prior), Poisson(rng.poisson(count * np.exp(f)).astype(float)))
-    flow, integrator = HessianMetric().hamiltonian(target), GeneralizedLeapfrog()
+    flow, integrator = HessianMetric().bind(LatentDensity(target)).hamiltonian(), GeneralizedLeapfrog()
     predictor = target.chart.predictor
     mode = find_mode(predictor, target.likelihood).eta - predictor.offset
     state = flow.refresh(flow.state(solve_triangular(predictor.matrix, mode, lower=True)), rng)
@@ -226,8 +227,8 @@ def test_a_negative_weight_is_not_positive_definite():
             value, g, w, r = super().curvature(eta, kind)
             return value, g, -w, r
 
-    metric = LatentMetric(LatentTarget(SiteChart(FactorizedPrior(stated)), Backwards(family.y)), "hessian")
-    assert metric.at(np.zeros(N)).failure is Failure.NOT_POSITIVE_DEFINITE
+    metric = LatentField(LatentTarget(SiteChart(FactorizedPrior(stated)), Backwards(family.y)), "hessian")
+    assert metric.evaluate(np.zeros(N)).failure is Failure.NOT_POSITIVE_DEFINITE
 
 
 def test_a_nearly_singular_prior_needs_no_jitter():
@@ -239,9 +240,9 @@ def test_a_nearly_singular_prior_needs_no_jitter():
     from tests.unit.toys import Logit
 
     y = np.where(np.arange(n) % 3 == 0, 1.0, -1.0)
-    metric = LatentMetric(LatentTarget(SiteChart(prior), Logit(y)), "hessian")
+    metric = LatentField(LatentTarget(SiteChart(prior), Logit(y)), "hessian")
     z = np.random.default_rng(0).standard_normal(n)
-    point = metric.at(z)
+    point = metric.evaluate(z)
     assert point.failure is Failure.NONE
     v = np.ones(n)
     np.testing.assert_allclose(dense(metric, z) @ point.solve(v), v, atol=1e-6)

@@ -11,7 +11,7 @@ from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.metrics import FlatMetric
 from pymc_rmhmc.geometry.prior import FactorizedPrior
 from pymc_rmhmc.geometry.rounded import rounded
-from pymc_rmhmc.geometry.target import LatentTarget
+from pymc_rmhmc.geometry.target import LatentDensity, LatentTarget
 from tests.unit.toys import PRIORS, Logit, ToyComponent, ToyPrior, kernel
 
 N = 40
@@ -32,7 +32,7 @@ def target_of(covariance: np.ndarray, precision: float | None = 0.25) -> LatentT
 
 def test_large_processes_have_rounded_kicks_and_keep_one_matrix():
     target = target_of(kernel(N))
-    flow = FlatMetric().hamiltonian(target)
+    flow = FlatMetric().bind(LatentDensity(target)).hamiltonian()
     assert isinstance(flow, SiteHamiltonian)
     assert target.chart.predictor._gram is None  # what was rounded is let go of
     z = np.random.default_rng(0).standard_normal(N)
@@ -51,7 +51,7 @@ def test_whether_they_are_taken_does_not_depend_on_units(scale):
 
 def test_rounding_that_would_be_felt_is_not_taken():
     """Next to no jitter: what is rounded is larger than the smallest eigenvalues."""
-    flow = FlatMetric().hamiltonian(target_of(kernel(N, jitter=1e-13)))
+    flow = FlatMetric().bind(LatentDensity(target_of(kernel(N, jitter=1e-13)))).hamiltonian()
     assert isinstance(flow, SpannedHamiltonian)
 
 
@@ -69,7 +69,7 @@ def test_others_keep_double_precision(case, monkeypatch):
         sites = GaussianSites(np.zeros(N), np.ones(N))
         target = LatentTarget(SiteChart(FactorizedPrior(PRIORS["additive"](N)), sites, lasting=True), Logit(np.ones(N)))
     assert rounded(target) is None
-    assert isinstance(FlatMetric().hamiltonian(target), SpannedHamiltonian)
+    assert isinstance(FlatMetric().bind(LatentDensity(target)).hamiltonian(), SpannedHamiltonian)
 
 
 @pytest.mark.parametrize("n", [31, 32, 40, 45, 135])

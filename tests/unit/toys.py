@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, gammaln
 
+from pymc_rmhmc.geometry.bridge import TemperedLikelihood
 from pymc_rmhmc.geometry.target import LatentTarget
 
 type Array = NDArray[np.float64]
@@ -193,6 +194,12 @@ def coarse_gram(target: LatentTarget, change: float = 0.3) -> NDArray[np.float32
     gram = target.chart.predictor.gram
     signs = np.tril(np.sign(np.random.default_rng(4).standard_normal(gram.shape)))
     return np.asfortranarray(gram * (1.0 + change * (signs + np.tril(signs, -1).T)), dtype=np.float32)
+
+
+def whole_likelihood(target: LatentTarget):
+    """A target's likelihood at β = 1, and its β."""
+    given = target.likelihood
+    return (given.likelihood, given.beta) if isinstance(given, TemperedLikelihood) else (given, 1.0)
 
 
 def problem(prior: str = "centred", likelihood: str = "logit", n: int = 6, seed: int = 3):

@@ -2,12 +2,15 @@
 
 from pymc_rmhmc.dynamics.hamiltonian.gaussian import GaussianHamiltonian, GaussianState, dot
 from pymc_rmhmc.dynamics.hamiltonian.protocols import (
+    Bridge,
     Density,
     DensityPoint,
     Followed,
     Hamiltonian,
     ImplicitEquation,
     Metric,
+    MetricField,
+    MetricMatrix,
     MetricPoint,
     NearbyPoint,
     Placed,
@@ -18,6 +21,7 @@ from pymc_rmhmc.dynamics.hamiltonian.sites import InvertibleSiteDensity, SiteHam
 from pymc_rmhmc.dynamics.hamiltonian.spanned import Origin, SiteDensity, SpannedHamiltonian, SpannedState
 
 __all__ = [
+    "Bridge",
     "Density",
     "DensityPoint",
     "Followed",
@@ -27,6 +31,8 @@ __all__ = [
     "ImplicitEquation",
     "InvertibleSiteDensity",
     "Metric",
+    "MetricField",
+    "MetricMatrix",
     "MetricPoint",
     "NearbyPoint",
     "Origin",

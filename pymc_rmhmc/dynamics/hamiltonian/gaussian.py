@@ -52,9 +52,12 @@ class GaussianHamiltonian:
     """
 
     def __init__(
-        self, residual: Density, leave: Callable[[Any], None] | None = None, follow: Callable[..., Any] | None = None,
+        self,
+        residual: Density[Any],
+        leave: Callable[[Any], None] | None = None,
+        follow: Callable[..., Any] | None = None,
         makes: Any = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.residual, self._leave, self._follow, self.makes = residual, leave, follow, makes
 
     def leave(self, state: GaussianState) -> None:

@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 from pymc_rmhmc.errors import Failure
 
 __all__ = [
+    "Bridge",
     "Density",
     "DensityPoint",
     "Followed",
     "Hamiltonian",
     "ImplicitEquation",
     "Metric",
+    "MetricField",
+    "MetricMatrix",
     "MetricPoint",
     "NearbyPoint",
     "Placed",
@@ -82,11 +85,17 @@ class MetricPoint(DensityPoint, Protocol):
     """A metric and the target at one position; everything that is factorised is factorised once, here.
 
     Derivatives of the metric appear only contracted, never as an (n, n, n) array: `trace_term` is
-    ``½ tr(G⁻¹ ∂G/∂qᵢ)`` and `quadratic_term` is ``-½ uᵀ(∂G/∂qᵢ)u``, both of shape (n,).
+    ``½ tr(G⁻¹ ∂G/∂qᵢ)`` and `quadratic_term` is ``-½ uᵀ(∂G/∂qᵢ)u``, both of shape (n,). `scale` is that of
+    `MetricMatrix`.
     """
 
     half_log_det: float
     trace_term: Array
+    scale: float | Array
+
+    @property
+    def density_point(self) -> DensityPoint:
+        """What the density itself gave at this position."""
 
     def solve(self, vector: Array) -> Array:
         """``G⁻¹ vector``."""
@@ -107,18 +116,71 @@ class MetricPoint(DensityPoint, Protocol):
         """Whatever there is to know of another position without a new factorisation."""
 
 
-class Metric(Protocol):
-    """A map from a position to a `MetricPoint`. It reports what fails in `MetricPoint.failure`."""
-
-    def at(self, position: Array) -> MetricPoint:
-        """Evaluate the target and the metric, and factorise the metric."""
-
-
-class Density(Protocol):
+class Density[Point: DensityPoint](Protocol):
     """A log density that can be evaluated with its gradient."""
 
-    def at(self, position: Array) -> DensityPoint:
+    def at(self, position: Array) -> Point:
         """Evaluate at a position (n,)."""
+
+
+class Bridge[Point: DensityPoint](Protocol):
+    """A path of densities from an approximation, at ``β = 0``, to a target, at ``β = 1``."""
+
+    def at(self, beta: float) -> Density[Point]:
+        """The density at an inverse temperature in [0, 1]."""
+
+
+class MetricMatrix[Bar](Protocol):
+    """The matrix G of a metric at one position, factorised.
+
+    A *bar* is the derivative of a number by G, in whatever form the field takes it back: an (n, n) array for a dense
+    matrix, or fewer numbers if G has a structure. `scale` is about one standard deviation of a velocity, (n,), or 1.0
+    if the coordinates have unit scale already: tolerances of solvers are in these units.
+    """
+
+    half_log_det: float
+    scale: float | Array
+
+    @property
+    def root_size(self) -> int:
+        """The size of a vector that `sqrt_times` takes."""
+
+    def solve(self, vector: Array) -> Array:
+        """``G⁻¹ vector``, (n,)."""
+
+    def times(self, vector: Array) -> Array:
+        """``G vector``, (n,)."""
+
+    def sqrt_times(self, vector: Array) -> Array:
+        """``R vector`` with ``R Rᵀ = G``, (n,); R may have more columns than rows."""
+
+    def log_det_bar(self) -> Bar:
+        """The bar of ``½ log|G|``: ``½ G⁻¹``."""
+
+    def quadratic_bar(self, velocity: Array) -> Bar:
+        """The bar of ``-½ uᵀGu`` at a fixed u: ``-½ uuᵀ``, whatever G is."""
+
+
+class MetricField[Point: DensityPoint, Bar](Protocol):
+    """A metric bound to a density: a matrix at every position. See `pymc_rmhmc.geometry.metrics.field`."""
+
+    def at(self, point: Point) -> MetricMatrix[Bar] | Failure:
+        """The factorised matrix, or why there is none."""
+
+    def pullback(self, point: Point, bar: Bar) -> Array:
+        """``Σⱼₖ barⱼₖ ∂Gⱼₖ/∂qᵢ`` for every i, (n,)."""
+
+    def evaluate(self, position: Array) -> MetricPoint:
+        """Evaluate the density and the metric, and factorise the metric; a failure is in the point."""
+
+
+class Metric[Target, Field](Protocol):
+    """A recipe for a metric. `name` is what messages call it."""
+
+    name: str
+
+    def bind(self, density: Target) -> Field:
+        """The metric of a density; a ConfigurationError if the density lacks what the metric needs."""
 
 
 class Placed(Protocol):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian.protocols import Metric, MetricPoint
+from pymc_rmhmc.dynamics.hamiltonian.protocols import DensityPoint, MetricField, MetricPoint
 from pymc_rmhmc.dynamics.hamiltonian.state import PhaseState
 from pymc_rmhmc.errors import Failure
 
@@ -21,26 +22,31 @@ class RiemannianState(PhaseState[MetricPoint]):
 
     __slots__ = ()
 
+    @property
+    def density_point(self) -> DensityPoint:
+        """What the density itself gave at this position."""
+        return self.point.density_point
+
 
 class RiemannianHamiltonian:
     """``H(q, p) = -L(q) + ½ log|G(q)| + ½ pᵀ G(q)⁻¹ p`` with a position-dependent metric.
 
     Parameters
     ----------
-    metric : Metric
-        Carries the target as well, since a metric is usually made of the target's own derivatives.
+    field : MetricField
+        A metric bound to the density that is sampled, since a metric is usually made of the density's derivatives.
 
     References
     ----------
     Girolami and Calderhead (2011), eq. 13; Paquet and Fraccaro (2016), eq. 11.
     """
 
-    def __init__(self, metric: Metric) -> None:
-        self.metric = metric
+    def __init__(self, field: MetricField[Any, Any]) -> None:
+        self.field = field
 
     def state(self, position: Array) -> RiemannianState:
         """The metric at a position; the momentum is zero until `refresh`."""
-        return RiemannianState(self.metric.at(position), np.zeros_like(position))
+        return RiemannianState(self.field.evaluate(position), np.zeros_like(position))
 
     def refresh(self, state: RiemannianState, rng: np.random.Generator) -> RiemannianState:
         """Draw ``p ~ N(0, G(q))``."""

@@ -85,6 +85,11 @@ class SiteState:
         return self.standard[1]
 
     @property
+    def density_point(self) -> SitePoint:
+        """What the density itself gave at this position."""
+        return self.point
+
+    @property
     def coordinates(self) -> Pair:
         """What `SiteHamiltonian.state` needs to stand here again to the last bit: z and a."""
         return self.position, self.displacement

@@ -136,6 +136,11 @@ class SpannedState:
         return self.origin.displacement.size
 
     @property
+    def density_point(self) -> SitePoint:
+        """What the density itself gave at this position."""
+        return self.point
+
+    @property
     def coordinates(self) -> tuple[Array, Array]:
         """What `SpannedHamiltonian.state` needs to stand here again to the last bit: z and a."""
         return self.position, self.displacement

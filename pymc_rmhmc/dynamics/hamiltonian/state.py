@@ -28,6 +28,11 @@ class PhaseState[Point: DensityPoint]:
         return self.point.position
 
     @property
+    def density_point(self) -> DensityPoint:
+        """What the density itself gave at this position."""
+        return self.point
+
+    @property
     def coordinates(self) -> tuple[Array]:
         """What the Hamiltonian's `state` needs to stand here again."""
         return (self.point.position,)

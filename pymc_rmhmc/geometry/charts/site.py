@@ -79,7 +79,7 @@ class GaussianSites:
         return value, residual
 
     def scaled(self, factor: float | Array) -> GaussianSites:
-        """The sites raised to a power: what tempering with inverse temperature ``1 - factor`` leaves."""
+        """The sites raised to a power."""
         return GaussianSites(factor * self.linear, factor * self.precision)
 
 

@@ -126,4 +126,5 @@ def _positive(matrices: Array) -> Array:
     """Symmetric matrices (r, k, k) with their negative eigenvalues put to 0."""
     finite = np.where(np.isfinite(matrices), matrices, 0.0)
     values, vectors = np.linalg.eigh(finite)
-    return (vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.transpose(0, 2, 1)
+    made: Array = (vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.transpose(0, 2, 1)
+    return made

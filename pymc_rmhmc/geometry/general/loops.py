@@ -297,7 +297,7 @@ def walk_paths(  # pragma: no cover - compiled
         initial = _half_square(state[0]) + _half_square(p) - state[1]
         length = path_length * (1.0 + jitter * (2.0 * np.random.random() - 1.0))
         uniform = np.random.random()
-        steps = max(1, int(math.ceil(length / step_size)))
+        steps = max(1, math.ceil(length / step_size))
         size = length / steps
         if steps > max_steps:
             steps, size = max_steps, step_size

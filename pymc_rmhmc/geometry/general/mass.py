@@ -67,7 +67,8 @@ def fit_flat_map(positions: Array, slopes: Array, dense: NDArray[np.int64]) -> F
 def _shrunk(centred: Array) -> Array:
     """The covariance of draws (t, k) with something of the unit matrix."""
     t, k = centred.shape
-    return (centred.T @ centred + PRIOR_DRAWS * np.eye(k)) / (t + PRIOR_DRAWS)
+    made: Array = (centred.T @ centred + PRIOR_DRAWS * np.eye(k)) / (t + PRIOR_DRAWS)
+    return made
 
 
 def _balanced(draws: Array, gradients: Array) -> Array:
@@ -76,10 +77,12 @@ def _balanced(draws: Array, gradients: Array) -> Array:
     middle = _symmetric_root(root @ draws @ root)
     half = linalg.solve(root, middle, assume_a="pos")
     found = linalg.solve(root, half.T, assume_a="pos")
-    return 0.5 * (found + found.T)
+    made: Array = 0.5 * (found + found.T)
+    return made
 
 
 def _symmetric_root(matrix: Array) -> Array:
     """The symmetric square root of a positive definite matrix."""
     values, vectors = linalg.eigh(matrix)
-    return (vectors * np.sqrt(np.maximum(values, SMALLEST))) @ vectors.T
+    made: Array = (vectors * np.sqrt(np.maximum(values, SMALLEST))) @ vectors.T
+    return made

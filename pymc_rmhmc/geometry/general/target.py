@@ -76,7 +76,7 @@ class Moved:
     initial_energy : float
         H where the last of the trajectories began.
     acceptance : float
-        The mean of ``min(1, exp(-energy error))``: over the states of trajectories that double, over the ends of others.
+        The mean of ``min(1, exp(-energy error))``: over all states of trajectories that double, else over ends.
     energy_error : float
         Of the last proposal; nan if that failed.
     n_steps : int

@@ -1,21 +1,34 @@
-"""Riemannian metrics. One file a metric; a new one needs no edit elsewhere but its name below."""
+"""Riemannian metrics. One file a metric; a new one needs no edit elsewhere but its name below.
 
-from pymc_rmhmc.geometry.metrics.flat import FlatMetric
+What a chain does with a metric beyond its matrix is in `pymc_rmhmc.steps.metric_choice`.
+"""
+
+from pymc_rmhmc.geometry.metrics.dense import DenseField, DenseMatrix
+from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
+from pymc_rmhmc.geometry.metrics.flat import FlatField, FlatMetric
 from pymc_rmhmc.geometry.metrics.latent import (
+    CurvatureMetric,
     FisherMetric,
     HessianMetric,
-    LatentMetric,
+    LatentField,
+    LatentMatrix,
     LatentPoint,
     SoftAbsCurvatureMetric,
 )
 
 __all__ = [
     "METRICS",
+    "CurvatureMetric",
+    "DenseField",
+    "DenseMatrix",
     "FisherMetric",
+    "FlatField",
     "FlatMetric",
     "HessianMetric",
-    "LatentMetric",
+    "LatentField",
+    "LatentMatrix",
     "LatentPoint",
+    "MetricFieldBase",
     "SoftAbsCurvatureMetric",
 ]
 

@@ -11,13 +11,18 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, SiteHamiltonian, SpannedHamiltonian
 from pymc_rmhmc.errors import ConfigurationError, shown
+from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
 from pymc_rmhmc.geometry.rounded import rounded
-from pymc_rmhmc.geometry.target import LatentTarget
+from pymc_rmhmc.geometry.site_policy import SitePolicy
+from pymc_rmhmc.geometry.target import LatentDensity, LatentTarget, TargetPoint, latent_target
 
-__all__ = ["FlatMetric"]
+__all__ = ["FlatField", "FlatMetric"]
+
+type Array = NDArray[np.float64]
 
 # Sites a latent value, up to which one product with ΦΦᵀ is cheaper than two with Φ.
 MOST_SITES = 2
@@ -66,49 +71,88 @@ class FlatMetric:
     Examples
     --------
     >>> from pymc_rmhmc import FlatMetric
-    >>> FlatMetric().refit
-    True
+    >>> FlatMetric(emulate=False)
+    FlatMetric(refit=True, emulate=False)
     """
 
     name = "flat"
-    uses_sites = True
-    needs_solver = False
-    takes_hyperparameters = True
 
     def __init__(
         self, *, refit: bool = True, site_fit: Callable[[int], Any] | None = None, emulate: bool = True,
         chart: str = "auto",
     ) -> None:  # fmt: skip
-        for option, value in (("refit", refit), ("emulate", emulate)):
-            if not isinstance(value, bool | np.bool_):
-                raise ConfigurationError(
-                    f"{option} must be True or False, got {shown(value)}. "
-                    f"Give FlatMetric({option}=False) to switch it off."
-                )
-        if site_fit is not None and not callable(site_fit):
-            raise ConfigurationError(
-                "site_fit must make a SiteFit from the number of sites, such as the class SiteRegression, got "
-                f"{shown(site_fit)}."
-            )
-        if site_fit is not None and not refit:
-            raise ConfigurationError("site_fit refits the sites, but refit=False keeps them: leave one of them out.")
         if not isinstance(chart, str) or chart not in CHARTS:
             raise ConfigurationError(
                 f"chart must be one of {', '.join(CHARTS)}, got {shown(chart)}. Leave it out, or give "
                 'FlatMetric(chart="graph").'
             )
-        self.refit, self.site_fit, self.emulate, self.chart = bool(refit), site_fit, bool(emulate), chart
+        self.policy, self.chart = SitePolicy(refit, site_fit, emulate), chart
 
     def __repr__(self) -> str:
-        fit = "" if self.site_fit is None else f"site_fit={getattr(self.site_fit, '__name__', self.site_fit)}, "
+        policy = self.policy
+        fit = "" if policy.site_fit is None else f"site_fit={getattr(policy.site_fit, '__name__', policy.site_fit)}, "
         chart = "" if self.chart == "auto" else f", chart={self.chart!r}"
-        return f"FlatMetric(refit={self.refit}, {fit}emulate={self.emulate}{chart})"
+        return f"FlatMetric(refit={policy.refit}, {fit}emulate={policy.emulate}{chart})"
 
-    def hamiltonian(self, target: LatentTarget) -> GaussianHamiltonian | SpannedHamiltonian | SiteHamiltonian:
-        """Return the Hamiltonian of a target in this metric, in the form with the cheapest steps."""
-        predictor = target.chart.predictor
+    def bind(self, density: LatentDensity) -> FlatField:
+        """Return the metric of a density.
+
+        Raises
+        ------
+        ConfigurationError
+            If the density has no sites.
+        """
+        return FlatField(latent_target(density, self.name))
+
+
+class FlatField(MetricFieldBase[TargetPoint, None]):
+    """The identity, in coordinates of unit scale: no derivative moves it.
+
+    Parameters
+    ----------
+    target : LatentTarget
+        In the chart of its sites.
+    """
+
+    def __init__(self, target: LatentTarget) -> None:
+        super().__init__(LatentDensity(target))
+        self.target = target
+
+    def at(self, point: TargetPoint) -> Identity:
+        """The identity."""
+        return Identity(point.position.size)
+
+    def pullback(self, point: TargetPoint, bar: None) -> Array:
+        """Zeros, (k,)."""
+        return np.zeros_like(point.position)
+
+    def hamiltonian(self) -> GaussianHamiltonian | SpannedHamiltonian | SiteHamiltonian:
+        """Return the Hamiltonian of the target in the form with the cheapest steps."""
+        target, predictor = self.target, self.target.chart.predictor
         # ΦΦᵀ costs O(n³) once; a step then reads n²/2 numbers, where Φ and Φᵀ are 2nk (n² if triangular).
         if not target.chart.lasting or predictor.n_sites > MOST_SITES * predictor.n_latent:
             return GaussianHamiltonian(target)
         in_single = rounded(target)
         return SpannedHamiltonian(target) if in_single is None else SiteHamiltonian(in_single)
+
+
+class Identity:
+    """``G = I`` of a size, with no bars: nothing has to be taken back."""
+
+    half_log_det = 0.0
+    scale: float | Array = 1.0
+
+    def __init__(self, root_size: int) -> None:
+        self.root_size = root_size
+
+    def solve(self, vector: Array) -> Array:
+        """The vector."""
+        return vector
+
+    times = sqrt_times = solve
+
+    def log_det_bar(self) -> None:
+        """None: the determinant is constant."""
+
+    def quadratic_bar(self, velocity: Array) -> None:
+        """None: the matrix is constant."""

@@ -23,41 +23,49 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian import RiemannianHamiltonian
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.metrics.equations import DriftEquation, KickEquation
-from pymc_rmhmc.geometry.metrics.factors import factorise
+from pymc_rmhmc.geometry.metrics.factors import LatentFactor, SiteFactor, factorise
+from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
 from pymc_rmhmc.geometry.prior import Predictor
-from pymc_rmhmc.geometry.target import LatentTarget
+from pymc_rmhmc.geometry.target import LatentDensity, LatentTarget, TargetPoint, latent_target
 
-__all__ = ["FisherMetric", "HessianMetric", "LatentMetric", "LatentPoint", "SoftAbsCurvatureMetric"]
+__all__ = [
+    "CurvatureMetric",
+    "FisherMetric",
+    "HessianMetric",
+    "LatentField",
+    "LatentMatrix",
+    "LatentPoint",
+    "SoftAbsCurvatureMetric",
+]
 
 type Array = NDArray[np.float64]
 
+# A weight below it is none: a quotient by it would be rounding alone.
+TINY = 1e-290
 
-class _CurvatureMetric:
-    """Base of the metrics that differ only in the kind of curvature."""
+
+class CurvatureMetric:
+    """Base of the metrics that differ only in the kind of curvature, which is also their name."""
 
     name: str
-    uses_sites = False
-    needs_solver = True
-    takes_hyperparameters = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
-    def hamiltonian(self, target: LatentTarget) -> RiemannianHamiltonian:
-        """The Hamiltonian of a target in this metric.
+    def bind(self, density: LatentDensity) -> LatentField:
+        """Return the metric of a density.
 
         Raises
         ------
         ConfigurationError
-            If the target's likelihood does not give this curvature.
+            If the density has no likelihood that gives this curvature.
         """
-        return RiemannianHamiltonian(LatentMetric(target, self.name))
+        return LatentField(latent_target(density, self.name), self.name)
 
 
-class HessianMetric(_CurvatureMetric):
+class HessianMetric(CurvatureMetric):
     """Position-dependent metric ``G(f) = W(f) + K⁻¹`` with the observed curvature ``W = -ℓ''`` of the likelihood.
 
     The likelihood must be log-concave in the latent values. With `GeneralizedLeapfrog` this is the sampler of the
@@ -77,7 +85,7 @@ class HessianMetric(_CurvatureMetric):
     name = "hessian"
 
 
-class FisherMetric(_CurvatureMetric):
+class FisherMetric(CurvatureMetric):
     """Position-dependent metric ``G(f) = W(f) + K⁻¹`` with W the Fisher information of the likelihood.
 
     The Fisher information is never negative, so this metric also suits likelihoods that are not log-concave, such as
@@ -97,7 +105,7 @@ class FisherMetric(_CurvatureMetric):
     name = "fisher"
 
 
-class SoftAbsCurvatureMetric(_CurvatureMetric):
+class SoftAbsCurvatureMetric(CurvatureMetric):
     """Position-dependent metric ``G(f) = W(f) + K⁻¹`` with ``w = ℓ'' coth(α ℓ'')``, a smooth form of ``abs(ℓ'')``.
 
     It is for likelihoods that are not registered. It samples latent values alone.
@@ -110,14 +118,17 @@ class SoftAbsCurvatureMetric(_CurvatureMetric):
     name = "softabs"
 
 
-class LatentMetric:
+class LatentField(MetricFieldBase[TargetPoint, Array]):
     """``G(z) = I + ΦᵀW(η)Φ`` with the curvature W of one kind.
+
+    A bar is the derivative by W, (n,). `evaluate` gives a `LatentPoint`, whose terms and equations cost less than those
+    that follow from `at` and `pullback`.
 
     Parameters
     ----------
     target : LatentTarget
-        Its chart must hold the whole Gaussian part of the density (tempered sites included), so that
-        only the likelihood has a curvature that moves.
+        Its chart must hold the whole Gaussian part of the density, so that only the likelihood has a curvature that
+        moves.
     kind : str
         "hessian", "fisher" or "softabs": which curvature of the likelihood is W.
 
@@ -136,15 +147,102 @@ class LatentMetric:
             )
         if target.residual_sites is not None:
             raise ConfigurationError(
-                "The chart's sites differ from the target's Gaussian part. Build the chart from "
-                "Tempering.gaussian_part."
+                "The chart's sites differ from the target's Gaussian part. Build the chart with the sites in "
+                "LatentTarget.gaussian."
             )
+        super().__init__(LatentDensity(target))
         self.target = target
         self.kind = kind
 
-    def at(self, position: Array) -> LatentPoint:
+    def at(self, point: TargetPoint) -> LatentMatrix | Failure:
+        """G at a point of the density, factorised."""
+        weight = self.target.likelihood.weight(point.eta, self.kind)
+        return _factorise(self.target.chart.predictor, weight)
+
+    def pullback(self, point: TargetPoint, bar: Array) -> Array:
+        """``Φᵀ(∂w/∂η ∘ bar)``, (k,)."""
+        _, _, weight, log_slope = self.target.likelihood.curvature(point.eta, self.kind)
+        return self.target.chart.predictor.adjoint(log_slope * weight * bar)
+
+    def product(self, point: TargetPoint, vector: Array) -> Array:
+        """``G vector``, (k,), without a factor."""
+        weight = self.target.likelihood.weight(point.eta, self.kind)
+        return _product(self.target.chart.predictor, weight, vector)
+
+    def evaluate(self, position: Array) -> LatentPoint:
         """Evaluate the target, and factorise G: one Cholesky and one triangular inverse."""
         return LatentPoint(self, position)
+
+
+class LatentMatrix:
+    """``G = I + ΦᵀWΦ`` with its factor.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        Φ.
+    weight : (n,) array
+        W.
+    factor : SiteFactor or LatentFactor
+        Of G.
+    """
+
+    # The coordinates z have unit scale by their prior.
+    scale: float | Array = 1.0
+
+    def __init__(self, predictor: Predictor, weight: Array, factor: SiteFactor | LatentFactor) -> None:
+        self._predictor, self._weight, self._factor = predictor, weight, factor
+        self.half_log_det = factor.half_log_det
+        self.root_size = weight.size + predictor.n_latent
+
+    @property
+    def leverage(self) -> Array:
+        """``w_i (Φ G⁻¹ Φᵀ)_ii``, (n,)."""
+        return self._factor.leverage
+
+    def solve(self, vector: Array) -> Array:
+        """``G⁻¹ vector``, (k,)."""
+        return self._factor.solve(vector)
+
+    def times(self, vector: Array) -> Array:
+        """``G vector``, (k,)."""
+        return _product(self._predictor, self._weight, vector)
+
+    def sqrt_times(self, vector: Array) -> Array:
+        """``Φᵀ(s ∘ v₁) + v₂`` of (n + k,) numbers: no factor of G is needed."""
+        n = self._weight.size
+        return self._predictor.adjoint(np.sqrt(self._weight) * vector[:n]) + vector[n:]
+
+    def log_det_bar(self) -> Array:
+        """``½ (Φ G⁻¹ Φᵀ)_ii``, (n,); 0 where w is, since ∂w is 0 there too."""
+        known = self._weight > TINY
+        return 0.5 * np.divide(self.leverage, self._weight, out=np.zeros_like(self._weight), where=known)
+
+    def quadratic_bar(self, velocity: Array) -> Array:
+        """``-½ (Φu)∘(Φu)``, (n,)."""
+        along = self._predictor.linear(velocity)
+        return -0.5 * along * along
+
+    def pull(self, sites: Array) -> Array:
+        """``G⁻¹ Φᵀ sites``, (k,)."""
+        return self._factor.pull(sites)
+
+    def spread(self, sites: Array) -> Array:
+        """``Φ G⁻¹ Φᵀ sites``, (n,)."""
+        return self._factor.spread(sites)
+
+
+def _product(predictor: Predictor, weight: Array, vector: Array) -> Array:
+    """``(I + ΦᵀWΦ) vector``, (k,)."""
+    return vector + predictor.adjoint(weight * predictor.linear(vector))
+
+
+def _factorise(predictor: Predictor, weight: Array) -> LatentMatrix | Failure:
+    """G at a W (n,), or why it has no factor; a sum of squares cannot cancel."""
+    if not math.isfinite(float(weight @ weight)):
+        return Failure.NON_FINITE
+    factor = None if (weight < 0.0).any() else factorise(predictor, weight)
+    return Failure.NOT_POSITIVE_DEFINITE if factor is None else LatentMatrix(predictor, weight, factor)
 
 
 class LatentPoint:
@@ -157,55 +255,57 @@ class LatentPoint:
     predictor : Predictor
         The map from z to the sites.
     eta, weight, curvature_slope : (n,) array
-        The sites, their (tempered) curvature w, and ``∂w/∂η``.
+        The sites, their curvature w, and ``∂w/∂η``.
     log_likelihood, log_density, half_log_det : float
-        ``Σ ℓ(η)`` not tempered, ``log π(z)`` up to a constant, and ``½ log|G|``.
+        ``Σ ℓ(η)``, ``log π(z)`` up to a constant, and ``½ log|G|``.
     failure : Failure
         NON_FINITE or NOT_POSITIVE_DEFINITE; nothing else may be used then.
     """
 
-    def __init__(self, metric: LatentMetric, position: Array) -> None:
-        target = metric.target
-        self._metric = metric
+    scale: float | Array = LatentMatrix.scale
+
+    def __init__(self, field: LatentField, position: Array) -> None:
+        target = field.target
+        self._field = field
         self.predictor = target.chart.predictor
         self.position = position
         self.eta = self.predictor.apply(position)
-        self.log_likelihood, slope, weight, log_slope = target.likelihood.curvature(self.eta, metric.kind)
-        self.weight = target.beta * weight
+        self.log_likelihood, slope, weight, log_slope = target.likelihood.curvature(self.eta, field.kind)
+        self.weight = weight
         self.curvature_slope = log_slope * self.weight
-        self.log_density = target.beta * self.log_likelihood - 0.5 * float(position @ position)
-        self.gradient = target.beta * self.predictor.adjoint(slope) - position
+        self.log_density = self.log_likelihood - 0.5 * float(position @ position)
+        self.gradient = self.predictor.adjoint(slope) - position
         self.half_log_det = math.nan
         self.trace_term = np.full_like(position, np.nan)
-        self.failure = self._check()
-        if not self.failure:
-            self._factorize(log_slope)
+        self.failure = self._check() or self._factorize(log_slope)
 
     def _check(self) -> Failure:
         """NON_FINITE if the likelihood could not be evaluated here; a sum of squares cannot cancel."""
-        parts = (self.gradient, self.weight, self.curvature_slope)
+        parts = (self.gradient, self.curvature_slope)
         finite = math.isfinite(self.log_density) and all(math.isfinite(float(v @ v)) for v in parts)
-        if not finite:
-            return Failure.NON_FINITE
-        return Failure.NOT_POSITIVE_DEFINITE if (self.weight < 0.0).any() else Failure.NONE
+        return Failure.NONE if finite else Failure.NON_FINITE
 
-    def _factorize(self, log_slope: Array) -> None:
-        """The factor, ``½ log|G|`` and the trace term."""
-        factor = factorise(self.predictor, self.weight)
-        if factor is None:
-            self.failure = Failure.NOT_POSITIVE_DEFINITE
-            return
-        self._factor, self.half_log_det = factor, factor.half_log_det
-        self.trace_term = 0.5 * self.predictor.adjoint(log_slope * factor.leverage)
+    def _factorize(self, log_slope: Array) -> Failure:
+        """The factor, ``½ log|G|`` and the trace term, or why there are none."""
+        matrix = _factorise(self.predictor, self.weight)
+        if isinstance(matrix, Failure):
+            return matrix
+        self._matrix, self.half_log_det = matrix, matrix.half_log_det
+        self.trace_term = 0.5 * self.predictor.adjoint(log_slope * matrix.leverage)
+        return Failure.NONE
+
+    @property
+    def density_point(self) -> LatentPoint:
+        """The point itself, which has what the density gives."""
+        return self
 
     def solve(self, vector: Array) -> Array:
         """``G⁻¹ vector``, (k,)."""
-        return self._factor.solve(vector)
+        return self._matrix.solve(vector)
 
     def sample_momentum(self, rng: np.random.Generator) -> Array:
-        """``Φᵀ(s ∘ z₁) + z₂``, whose covariance is G: no factor of G is needed."""
-        sites = np.sqrt(self.weight) * rng.standard_normal(self.weight.size)
-        return self.predictor.adjoint(sites) + rng.standard_normal(self.position.size)
+        """A draw from ``N(0, G)``."""
+        return self._matrix.sqrt_times(rng.standard_normal(self._matrix.root_size))
 
     def quadratic_term(self, velocity: Array) -> Array:
         """``-½ uᵀ(∂G/∂zᵢ)u`` for every i."""
@@ -221,16 +321,16 @@ class LatentPoint:
 
     def pull(self, sites: Array) -> Array:
         """``G⁻¹ Φᵀ sites``, (k,)."""
-        return self._factor.pull(sites)
+        return self._matrix.pull(sites)
 
     def spread(self, sites: Array) -> Array:
         """``Φ G⁻¹ Φᵀ sites``, (n,)."""
-        return self._factor.spread(sites)
+        return self._matrix.spread(sites)
 
     def weight_at(self, eta: Array) -> Array:
-        """The (tempered) curvature w at other sites, (n,)."""
-        target = self._metric.target
-        return target.beta * target.likelihood.weight(eta, self._metric.kind)
+        """The curvature w at other sites, (n,)."""
+        target = self._field.target
+        return target.likelihood.weight(eta, self._field.kind)
 
     def nearby(self, position: Array) -> LatentNeighbour:
         """Target and curvature at another position, O(n²)."""
@@ -247,12 +347,12 @@ class LatentNeighbour:
     """
 
     def __init__(self, point: LatentPoint, position: Array) -> None:
-        target, self._predictor = point._metric.target, point.predictor
+        target, self._predictor = point._field.target, point.predictor
         eta = self._predictor.apply(position)
-        _, slope, weight, log_slope = target.likelihood.curvature(eta, point._metric.kind)
-        self.gradient = target.beta * self._predictor.adjoint(slope) - position
-        self._curvature_slope = target.beta * weight * log_slope
-        self._change = target.beta * weight - point.weight
+        _, slope, weight, log_slope = target.likelihood.curvature(eta, point._field.kind)
+        self.gradient = self._predictor.adjoint(slope) - position
+        self._curvature_slope = weight * log_slope
+        self._change = weight - point.weight
 
     def quadratic_term(self, velocity: Array) -> Array:
         """``-½ uᵀ(∂G/∂zᵢ)u`` for every i."""

@@ -4,9 +4,9 @@ For a free variable ``x ~ D(μ, σ)``, μ and σ functions of other variables, a
 
     r = σ(b - wμ)/(1 + wσ²) + z/√(1 + wσ²),    x = μ + σr,    log |∂x/∂z| = log σ - ½ log(1 + wσ²).
 
-This is ``x = (μ + σ²b)/(1 + wσ²) + σz/√(1 + wσ²)``, with nothing that overflows where σ is small. At ``w = b = 0`` it is
-the non-centred form, at a large w the centred one. With w and b the line that the score of everything but x's own prior
-follows, z has location 0 and scale 1 wherever the parents are. Values are placed parents first.
+This is ``x = (μ + σ²b)/(1 + wσ²) + σz/√(1 + wσ²)``, with nothing that overflows where σ is small. At ``w = b = 0`` it
+is the non-centred form, at a large w the centred one. With w and b the line that the score of everything but x's own
+prior follows, z has location 0 and scale 1 wherever the parents are. Values are placed parents first.
 """
 
 from __future__ import annotations

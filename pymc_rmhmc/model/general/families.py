@@ -150,7 +150,8 @@ def _odds(first: Symbol, second: Symbol) -> tuple[Symbol, Symbol]:
 def _add_location_scale() -> None:
     """Families of exactly a location and a scale."""
     _row("Normal", "", lambda mu, sigma: (mu, sigma), lambda mu, sigma: pm.Normal.dist(0.0, 1.0))
-    _row("StudentT", "", lambda nu, mu, sigma: (mu, sigma), lambda nu, mu, sigma: pm.StudentT.dist(nu=nu, mu=0.0, sigma=1.0))
+    _row("StudentT", "", lambda nu, mu, sigma: (mu, sigma), lambda nu, mu, sigma: pm.StudentT.dist(
+        nu=nu, mu=0.0, sigma=1.0))  # fmt: skip
     _row("Laplace", "", lambda mu, b: (mu, b), lambda mu, b: pm.Laplace.dist(0.0, 1.0))
     _row("Logistic", "", lambda mu, s: (mu, s), lambda mu, s: pm.Logistic.dist(0.0, 1.0))
     _row("Cauchy", "", lambda alpha, beta: (alpha, beta), lambda alpha, beta: pm.Cauchy.dist(0.0, 1.0))

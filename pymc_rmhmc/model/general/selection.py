@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pymc as pm
 from pytensor.tensor.variable import TensorVariable
 
@@ -15,8 +13,8 @@ from pymc_rmhmc.model.structure import ModelStructure, resolve_variables
 __all__ = ["NO_BLOCK", "continuous_variables", "why_general"]
 
 NO_BLOCK = "the model has no latent Gaussian block"
-# Observations that read so few coefficients each leave groups all but independent given what is above them.
-FEW_COEFFICIENTS = 4
+# Of the latent form: up to so many have an emulator.
+MOST_HYPERPARAMETERS = 11
 
 
 def continuous_variables(model: pm.Model, vars: Any = None) -> list[TensorVariable]:  # noqa: A002 - PyMC's name
@@ -50,25 +48,14 @@ def continuous_variables(model: pm.Model, vars: Any = None) -> list[TensorVariab
     return named
 
 
-def why_general(structure: ModelStructure, point: dict[str, np.ndarray]) -> str:
+def why_general(structure: ModelStructure, n_hyperparameters: int) -> str:
     """Why the chart of the graph is faster than the latent blocks that a model has; empty if it is not.
 
-    It is where all latents are Normals with a location and a scale of their own, of which each observation reads few:
-    a gradient then costs no more than the model itself, where the latent form factorises a matrix.
+    It is where all latents are Normals with a location and a scale of their own, and more hyperparameters move them
+    than the latent form emulates: each of its gradients factorises a matrix, where one here costs no more than the
+    model.
     """
     latents = [latent for block in structure.blocks for latent in block.latents]
-    if any(latent.form != "independent" for latent in latents):
+    if any(latent.form != "independent" for latent in latents) or n_hyperparameters <= MOST_HYPERPARAMETERS:
         return ""
-    return "its effects are Normals, of which each observation reads few" if _reads_few(structure, point) else ""
-
-
-def _reads_few(structure: ModelStructure, point: dict[str, np.ndarray]) -> bool:
-    """Whether each observation reads few coefficients, of those that belong to groups."""
-    model = structure.model
-    sizes = [point[str(value.name)].size for value in structure.value_vars]
-    return False and bool(sizes) and len(model.observed_RVs) > 0
-
-
-def names_of_values(model: pm.Model, variables: Sequence[TensorVariable]) -> list[str]:
-    """The names of the value variables of random variables."""
-    return [str(model.rvs_to_values[v].name) for v in variables]
+    return f"its effects are Normals beside {n_hyperparameters} other values"
