@@ -20,9 +20,9 @@ def logistic(name: str) -> pm.Model:
     """The regressions of Girolami and Calderhead (2011); ripley's is a cubic of each input."""
     table = np.genfromtxt(DATA / f"{name}.csv", delimiter=",", skip_header=1)
     x, y = table[:, :-1], table[:, -1].astype(int)
+    x = (x - x.mean(axis=0)) / x.std(axis=0, ddof=1)
     if name == "ripley":
         x = np.hstack([x, x**2, x**3])
-    x = (x - x.mean(axis=0)) / x.std(axis=0, ddof=1)
     x = np.column_stack([np.ones(len(y)), x])
     with pm.Model() as model:
         beta = pm.Normal("beta", 0.0, 10.0, shape=x.shape[1])
