@@ -9,7 +9,7 @@ from benchmarks.catalogue.processes import PROCESSES
 from benchmarks.catalogue.regressions import REGRESSIONS
 from benchmarks.catalogue.series import SERIES
 
-__all__ = ["CATALOGUE", "GROUPS"]
+__all__ = ["ALL", "CATALOGUE", "GROUPS"]
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "asked": (
@@ -28,5 +28,5 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "network", "two exponentials", "mixture",
     ),
 }  # fmt: skip
-_ALL = HIERARCHIES | PROCESSES | SERIES | REGRESSIONS | FAMILIES
-CATALOGUE: dict[str, Entry] = {name: _ALL[name] for names in GROUPS.values() for name in names}
+ALL = HIERARCHIES | PROCESSES | SERIES | REGRESSIONS | FAMILIES
+CATALOGUE: dict[str, Entry] = {name: ALL[name] for names in GROUPS.values() for name in names}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import arviz as az
 import numpy as np
 from scipy.stats import norm
@@ -57,14 +55,6 @@ def truths(ours: dict[str, list[float]], entry: Entry) -> tuple[float, str]:
 
 
 def allowed(ours: dict[str, list[float]], theirs: dict[str, list[float]]) -> float:
-    """The largest absolute z that chance gives among so many values, of variables rather than their elements.
-
-    The elements of a variable are counted too: those that depend on each other make it larger than need be.
-    """
+    """The largest absolute z that chance gives among so many means and standard deviations."""
     shared = len(ours.keys() & theirs.keys())
     return float(norm.isf(CHANCE / (4.0 * max(1, shared))))
-
-
-def variable(label: str) -> str:
-    """The variable of a label."""
-    return re.sub(r"\[.*", "", label.removeprefix("log "))

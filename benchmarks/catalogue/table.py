@@ -89,7 +89,7 @@ def _cells(name: str, sampler: str, held: list[dict], ratio: float | None, good:
         f"{np.median(failed):.2g}",
         f"{_median(held, lambda r: r['tuning']):.3g}",
         f"{_median(held, lambda r: r['sampling']):.3g}",
-        f"{compile_seconds:.3g}",
+        f"{np.median([e.get('first draw', e['compile']) for e in extra]):.3g}",
         f"{np.median([e.get('steps', np.nan) for e in extra]):.3g}",
         _largest_z(name, sampler, held, good, best),
     ]
