@@ -45,11 +45,11 @@ class Clock(Watch):
 
     def __call__(self, trace, draw) -> None:
         """Called after each draw."""
-        now = time.process_time()
+        now = time.thread_time()  # cheaper than the clock of the whole process
         stats = next(s for s in draw.stats if "compile_seconds_in_chain" in s)
         if draw.chain not in self.seconds:
             if not self.seconds:
-                self.first = now - self.began
+                self.first = time.process_time() - self.began
             self.seconds[draw.chain] = [0.0, 0.0]
             # What happens between chains is PyMC's: the first draw has its own seconds.
             self._before, self._compiled = now - float(stats["process_time_diff"]), 0.0
@@ -60,7 +60,7 @@ class Clock(Watch):
         self.seconds[draw.chain][not draw.tuning] += spent - compiling
         if not draw.tuning:
             self.reported.append(stats)
-        self._before = time.process_time()
+        self._before = time.thread_time()
         super().__call__(trace, draw)
 
 
