@@ -44,7 +44,9 @@ def print_table(records: list[dict]) -> None:
 def _print_model(name: str, runs: Runs) -> None:
     good = {sampler: _comparable(held) for sampler, held in runs.items()}
     good = {sampler: held for sampler, held in good.items() if held}
-    best = min((s for s in PEERS if s in good), key=lambda s: _median(good[s], seconds), default=None)
+    peers = [s for s in PEERS if s in good]
+    best = min(peers, key=lambda s: (_is_weak(good[s]), _median(good[s], seconds)), default=None)
+    surest = max(peers, key=lambda s: _median(good[s], _ess), default=None)
     for sampler in (*OURS, *PEERS):
         if sampler not in good:
             if runs.get(sampler):
@@ -52,7 +54,7 @@ def _print_model(name: str, runs: Runs) -> None:
             continue
         held = good[sampler]
         ratio = _median(good[best], seconds) / _median(held, seconds) if best and sampler in OURS else None
-        print(f"| {name} | {sampler} | " + " | ".join(_cells(name, sampler, held, ratio, good, best)) + " |")
+        print(f"| {name} | {sampler} | " + " | ".join(_cells(name, sampler, held, ratio, good, surest)) + " |")
 
 
 def _comparable(held: list[dict]) -> list[dict]:
@@ -67,43 +69,53 @@ def seconds(record: dict) -> float:
     return EFFECTIVE / max(1e-12, record["ess_per_second"])
 
 
+def _ess(record: dict) -> float:
+    """Zero where there were too few draws to tell."""
+    return record["ess"] if np.isfinite(record["ess"]) else 0.0
+
+
+def _is_weak(held: list[dict]) -> bool:
+    """Whether there are too few effective draws, or chains that differ."""
+    return min(map(_ess, held)) < SMALLEST_ESS or any(not (r["rhat"] or np.inf) < LARGEST_RHAT for r in held)
+
+
 def _median(held: list[dict], what) -> float:
     return float(np.median([what(record) for record in held]))
 
 
-def _cells(name: str, sampler: str, held: list[dict], ratio: float | None, good: Runs, best: str | None) -> list[str]:
+def _cells(name: str, sampler: str, held: list[dict], ratio: float | None, good: Runs, surest: str | None) -> list[str]:
     extra = [record["extra"] for record in held]
     compile_seconds = float(np.median([e["compile"] for e in extra]))
     failed = [100.0 * e.get("failures", e.get("divergences", np.nan)) for e in extra]
     rhat = max(record["rhat"] or np.inf for record in held)
     bound = "≥ " if any(record["stopped"] for record in held) else ""
-    weak = " !" if min(r["ess"] for r in held) < SMALLEST_ESS or not rhat < LARGEST_RHAT else ""
+    weak = " !" if _is_weak(held) else ""
     charts = [s.removeprefix("chart: ") for s in held[0].get("said", ()) if s.startswith("chart: ")]
     return [
         *(charts or [""]),
         f"{bound}{_median(held, seconds):.3g}{weak}",
         f"{bound}{_median(held, seconds) + compile_seconds:.3g}",
         f"{ratio:.2g}" if ratio is not None else "",
-        f"{_median(held, lambda r: r['ess']):.0f}",
+        f"{_median(held, _ess):.0f}",
         f"{rhat:.3f}",
         f"{np.median(failed):.2g}",
         f"{_median(held, lambda r: r['tuning']):.3g}",
         f"{_median(held, lambda r: r['sampling']):.3g}",
         f"{np.median([e.get('first draw', e['compile']) for e in extra]):.3g}",
         f"{np.median([e.get('steps', np.nan) for e in extra]):.3g}",
-        _largest_z(name, sampler, held, good, best),
+        _largest_z(name, sampler, held, good, surest),
     ]
 
 
-def _largest_z(name: str, sampler: str, held: list[dict], good: Runs, best: str | None) -> str:
-    """Against what is known, and ours against the better nutpie of the same seed."""
+def _largest_z(name: str, sampler: str, held: list[dict], good: Runs, surest: str | None) -> str:
+    """Against what is known, and ours against the nutpie with the most effective draws."""
     said = []
     mine = held[0]["moments"]
     if CATALOGUE[name].truth:
         z, where = truths(mine, CATALOGUE[name])
         said.append(f"{z:.1f} from the truth ({where})")
-    if sampler in OURS and best and mine:
-        theirs = good[best][0]
+    if sampler in OURS and surest and mine:
+        theirs = good[surest][0]
         z, where = agreement(mine, theirs["moments"])
         limit = allowed(mine, theirs["moments"])
         weak = min(theirs["ess"], held[0]["ess"]) < SMALLEST_ESS

@@ -100,8 +100,9 @@ def measured_names(entry: Entry, written: pm.Model) -> tuple[str, ...]:
     return entry.names or tuple(str(v.name) for v in written.free_RVs)
 
 
-def _labels(entry: Entry, written: pm.Model) -> list[str]:
+def _labels(entry: Entry) -> list[str]:
     """The name of each measured value."""
+    written = entry.written()
     shapes = {name: written[name].shape.eval() for name in measured_names(entry, written)}
     return [
         f"{name}[{','.join(map(str, index))}]" if len(shape) else name
@@ -134,7 +135,7 @@ def main(name: str, sampler: str, seed: str, seconds: str, draws: str) -> None:
         else:
             outcome = run_nutpie(entry, sampler, int(seed), deadline, int(draws))
         record = measured(outcome)
-        record["moments"] = moments(outcome.draws, _labels(entry, entry.written()), entry)
+        record["moments"] = {} if outcome.stopped == "tuning" else moments(outcome.draws, _labels(entry), entry)
     except Exception as error:  # noqa: BLE001 - it is what is recorded
         frames = traceback.extract_tb(error.__traceback__)
         record = {
