@@ -95,18 +95,24 @@ def run_one(problem: str, sampler: str, seed: int, limit: float) -> None:
         sys.executable, "-m", "benchmarks.worker", problem, SAMPLERS[sampler], str(seed), str(limit),
         *([str(draws)] if draws else []),
     ]  # fmt: skip
-    started = time.perf_counter()
     record = {"problem": problem, "sampler": sampler, "seed": seed, "limit": limit}
-    record |= _result(command, limit + GRACE)
+    record = keep_run(record, command, limit + GRACE, RESULTS)
+    bound = f"at most, stopped in {record['stopped']}: " if record.get("stopped") else ""
+    print(record.get("error") or f"{bound}{record['ess_per_second']:.3g} ESS/s")
+
+
+def keep_run(record: dict, command: list[str], seconds: float, results: Path) -> dict:
+    """Run a worker; its figures, or why there are none, with the versions and the machine, are a line of `results`."""
+    started = time.perf_counter()
+    record = record | _result(command, seconds)
     record["wall"] = time.perf_counter() - started
     record["commit"] = _commit()
     record["versions"] = {name: metadata.version(name) for name in VERSIONS if _installed(name)}
     record["machine"] = platform.processor() or platform.machine()
-    RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("a") as file:
+    results.parent.mkdir(exist_ok=True)
+    with results.open("a") as file:
         file.write(json.dumps(record) + "\n")
-    bound = f"at most, stopped in {record['stopped']}: " if record.get("stopped") else ""
-    print(record.get("error") or f"{bound}{record['ess_per_second']:.3g} ESS/s")
+    return record
 
 
 def _result(command: list[str], seconds: float) -> dict:
@@ -135,11 +141,11 @@ def _commit() -> str:
     return found.stdout.strip()
 
 
-def load() -> list[dict]:
+def load(results: Path = RESULTS) -> list[dict]:
     """Everything that was measured."""
-    if not RESULTS.exists():
+    if not results.exists():
         return []
-    return [json.loads(line) for line in RESULTS.read_text().splitlines() if line]
+    return [json.loads(line) for line in results.read_text().splitlines() if line]
 
 
 def _installed(name: str) -> bool:

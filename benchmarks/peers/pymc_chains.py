@@ -12,7 +12,7 @@ import pymc as pm
 
 from benchmarks.deadline import Deadline
 
-__all__ = ["PymcRun", "sample"]
+__all__ = ["CHAINS", "PymcRun", "Watch", "collected", "sample"]
 
 CHAINS = 2
 
@@ -43,7 +43,7 @@ class PymcRun:
     stopped: str
 
 
-class _Watch:
+class Watch:
     """PyMC's callback: keeps the traces, and ends a chain whose part of the time is over."""
 
     def __init__(self, deadline: Deadline) -> None:
@@ -73,17 +73,17 @@ def sample(
     What there is to compile is compiled in a run of `first_tune` tuning draws (None for the step's own number) before.
     """
     pm.sample(draws=2, tune=first_tune, chains=1, step=step, random_seed=0, progressbar=False)
-    watch = _Watch(deadline)
+    watch = Watch(deadline)
     deadline.begin()
     started = time.perf_counter()
     pm.sample(
         draws=draws, tune=tune, chains=CHAINS, cores=1, step=step, initvals=start, random_seed=seed,
         progressbar=False, compute_convergence_checks=False, discard_tuned_samples=False, callback=watch,
     )  # fmt: skip
-    return _collected(watch, parameters, names, time.perf_counter() - started)
+    return collected(watch, parameters, names, time.perf_counter() - started)
 
 
-def _collected(watch: _Watch, parameters: Sequence[str], names: Sequence[str], seconds: float) -> PymcRun:
+def collected(watch: Watch, parameters: Sequence[str], names: Sequence[str], seconds: float) -> PymcRun:
     """Values and statistics from the chains' own traces, which hold them however a chain ended."""
     lengths = {chain: len(trace) - watch.n_tuned[chain] for chain, trace in watch.traces.items()}
     in_tuning = min(lengths.values()) == 0

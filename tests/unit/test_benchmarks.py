@@ -9,6 +9,9 @@ from scipy.stats import multivariate_normal
 
 from benchmarks import path_length
 from benchmarks.bars import BARS, interval, shortcomings, verdict
+from benchmarks.catalogue.entry import Entry
+from benchmarks.catalogue.models import ALL, CATALOGUE, GROUPS
+from benchmarks.catalogue.moments import agreement, allowed, moments, truths
 from benchmarks.deadline import Deadline
 from benchmarks.growth import slope
 from benchmarks.harness import DRAWS, SAMPLERS, TABLE
@@ -321,3 +324,51 @@ def test_the_paths_that_are_compared_are_options_of_the_step():
     with logit(6).centred():
         for options in (*path_length.RULES.values(), *path_length.GRID.values()):
             RMHMC(**options)
+
+
+def test_the_catalogue_names_each_model_once():
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(ALL)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_catalogue_models_have_what_is_measured(name):
+    entry = CATALOGUE[name]
+    written = entry.written()
+    names = set(entry.names or [v.name for v in written.free_RVs])
+    assert set(entry.logged) | set(entry.compared) | set(entry.truth) <= names <= set(written.named_vars)
+    if entry.other is not None:
+        assert names <= set(entry.other().named_vars)
+
+
+@pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
+@pytest.mark.parametrize("name", [name for name, entry in CATALOGUE.items() if entry.other is not None])
+def test_catalogue_forms_are_one_posterior(name):
+    """With everything else fixed, effects and their standardised form differ by a constant Jacobian."""
+    written, other = CATALOGUE[name].written(), CATALOGUE[name].other()
+    exact, exact_other = exact_log_density(written), exact_log_density(other)
+    shared = [v.name for v in written.value_vars if v.name in other.initial_point()]
+    own = [v.name for v in written.value_vars if v.name not in shared]
+    values = other.compile_fn(
+        other.replace_rvs_by_values([other[n] for n in own]), inputs=other.value_vars, on_unused_input="ignore",
+        mode="FAST_COMPILE",
+    )  # fmt: skip
+    rng, gaps = np.random.default_rng(0), []
+    at = {k: v + 0.3 * rng.standard_normal(np.shape(v)) for k, v in other.initial_point().items()}
+    for _ in range(3):
+        point = {k: v if k in shared else 0.5 * rng.standard_normal(np.shape(v)) for k, v in at.items()}
+        theirs = {k: point[k] for k in shared} | dict(zip(own, values(point), strict=True))
+        gaps.append(exact(theirs) - exact_other(point))
+    np.testing.assert_allclose(gaps, gaps[0], atol=1e-6)
+
+
+def test_agreement_of_moments():
+    rng = np.random.default_rng(0)
+    entry = Entry(pm.Model, logged=("b",), truth={"a": (0.0, 1.0)})
+    draws = rng.standard_normal((2, 1000, 2))
+    mine = moments(np.stack([draws[..., 0], np.exp(draws[..., 1])], axis=-1), ["a", "b"], entry)
+    other = moments(np.exp(rng.standard_normal((2, 1000, 2))) - [1.0, 0.0], ["a", "b"], entry)
+    assert set(mine) == {"a", "log b"}
+    assert truths(mine, entry)[0] < allowed(mine, mine)
+    z, where = agreement(mine, other)
+    assert z > allowed(mine, other)
+    assert where.endswith("of a")
