@@ -1,4 +1,4 @@
-"""Riemannian manifold Hamiltonian Monte Carlo for latent Gaussian models in PyMC."""
+"""Riemannian manifold Hamiltonian Monte Carlo for PyMC: latent Gaussian models, and any other."""
 
 from pymc_rmhmc import errors
 from pymc_rmhmc.approximation import SiteFit, SiteRegression
@@ -20,6 +20,7 @@ from pymc_rmhmc.errors import (
 from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.geometry.metrics import DenseField, FisherMetric, FlatMetric, HessianMetric, MetricFieldBase
 from pymc_rmhmc.model.describe import BlockDescription, ModelDescription, describe
+from pymc_rmhmc.model.general.families import register_family, registered_families
 from pymc_rmhmc.model.likelihoods import (
     Curvature,
     LikelihoodTerms,
@@ -65,7 +66,9 @@ __all__ = [
     "describe",
     "errors",
     "plot_compare",
+    "register_family",
     "register_likelihood",
+    "registered_families",
     "registered_likelihoods",
     "summarize_failures",
     "undo_cloglog",

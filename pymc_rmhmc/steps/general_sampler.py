@@ -245,7 +245,7 @@ class GeneralSampler(ChainSampler):
         general = self.general
         if general.size <= MOST_DENSE or not self.charts:
             return np.arange(general.size) if general.size <= MOST_DENSE else np.empty(0, np.int64)
-        rest = np.setdiff1d(np.arange(general.size), np.concatenate([chart.places for chart in self.charts]))
+        rest = np.setdiff1d(np.arange(general.size), general.places)
         return rest if rest.size <= MOST_DENSE else np.empty(0, np.int64)
 
     def _curvatures(self) -> set[str]:

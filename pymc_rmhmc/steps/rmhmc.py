@@ -50,11 +50,15 @@ class RMHMCState(StepMethodState):
 
 
 class RMHMC(CheckedStep):
-    """Riemannian manifold HMC for latent Gaussian models: ``pm.sample(step=RMHMC())``.
+    """Riemannian manifold HMC for any model with a density that can be differentiated: ``pm.sample(step=RMHMC())``.
 
     Samples Gaussian-process classification, log-Gaussian Cox processes, count and robust regression, mixed models and
     the like. The latent vectors may be GPs (also on a grid), MvNormals, random walks, autoregressions, areal models,
     sums of these, and coefficients of a linear predictor.
+
+    A model without a latent Gaussian vector is sampled too, by a chart that is read from its graph: RMHMC moves every
+    continuous variable relative to the location and scale that other variables give it. So a hierarchy needs no
+    reparametrization, and a funnel is sampled as it is written.
 
     By default the continuous hyperparameters are sampled together with the latent values. Where that is not possible,
     the latent values are sampled given everything else, and the log says why. PyMC's other steps sample all that is
@@ -82,15 +86,20 @@ class RMHMC(CheckedStep):
         metric settles for 0.5 where its steps would otherwise be too short to cover a path. PyMC refuses
         ``pm.sample(target_accept=0.95)`` with "Invalid key found in step_kwargs: {'nuts'}", or gives it to NUTS if
         that samples other variables.
+    trajectory : {"auto", "static", "nuts"}, default "auto"
+        "static" follows a path of a length that is drawn beforehand, and accepts or rejects its end. "nuts" doubles a
+        trajectory until it turns back, and draws a state from it. "auto" is "static". In the chart of the graph a draw
+        of a cheap model takes several trajectories.
     path_length : float, optional
         Mean length of a trajectory, in units of the Hamiltonian's time, where a period is about 2π. The default is
-        1.7, a little over a quarter of a period.
+        1.7, a little over a quarter of a period; for hierarchies in the chart of the graph 2.5.
     n_steps : int, optional
         Take exactly this many steps per trajectory, without jitter. Give this or `path_length`, not both.
     jitter : float, optional
-        Path lengths are uniform in ``path_length * (1 ± jitter)``. The default is 0.1.
+        Path lengths are uniform in ``path_length * (1 ± jitter)``. The default is 0.1, or 0.3 for hierarchies in the
+        chart of the graph.
     max_steps : int, optional
-        The most steps in a trajectory; longer ones end early. The default is 100.
+        The most steps in a trajectory; longer ones end early. The default is 100, and 1023 with "nuts".
     init : {"auto", "laplace", "keep"}, default "auto"
         Where a chain starts. "laplace" starts it from a draw of a Gaussian approximation of the posterior, "keep" from
         the point that `pm.sample` gives. "auto" is "laplace", unless you chose a start with `initvals` or `initval`.

@@ -23,6 +23,7 @@ from pymc_rmhmc.dynamics.u_turn import UTurn
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.target import GeneralTarget
 from pymc_rmhmc.model.general.density import GeneralModel
+from tests.general_checks import scored, weights_and_pulls
 from tests.statistical.ranks import PLACES, Looks, p_value, rank
 
 pytestmark = pytest.mark.slow
@@ -47,7 +48,7 @@ class Hierarchy:
             pm.Poisson("counted", rate, observed=counts)
         self.model, self.point = model, model.initial_point()
         self.general = GeneralModel(model, model.free_RVs, self.point)
-        assert (self.general.size, self.general.n_charted) == (D, CHARTED)
+        assert (self.general.size, self.general.places.size) == (D, CHARTED)
 
     def parameters(self, rng: np.random.Generator) -> np.ndarray:
         """Values x (8,) of the prior."""
@@ -86,8 +87,8 @@ class Coordinates:
 
     def enter(self, general: GeneralModel, x: np.ndarray) -> np.ndarray:
         """U of values x, as math.md 10c has it."""
-        z, (weight, pull) = x.copy(), np.split(self.chart, 2)
-        _, location, scale = general.scores(x)
+        z, (weight, pull) = x.copy(), weights_and_pulls(general, self.chart)
+        _, location, scale = scored(general, x)
         root = np.sqrt(1.0 + weight * scale**2)
         z[general.places] = (x[general.places] - location) / scale * root - scale * (pull - weight * location) / root
         matrix = np.diag(self.flat.spread)
@@ -104,7 +105,9 @@ def absurd() -> Coordinates:
     """Constants of no use, and a dense block of six of the coordinates."""
     rng, dense = np.random.default_rng(3), np.array([0, 1, 2, 4, 5, 7])
     factor = np.tril(0.15 * rng.standard_normal((6, 6)), -1) + np.diag(rng.uniform(0.6, 1.1, 6))
-    chart = np.concatenate((rng.exponential(1.5, CHARTED), 1.5 * rng.standard_normal(CHARTED)))
+    # Variable by variable, of two elements each: w, then b.
+    pairs = [(rng.exponential(1.5, 2), 1.5 * rng.standard_normal(2)) for _ in range(CHARTED // 2)]
+    chart = np.concatenate([part for pair in pairs for part in pair])
     return Coordinates(chart, FlatMap(0.4 * rng.standard_normal(D), rng.uniform(0.6, 1.1, D), dense, factor))
 
 

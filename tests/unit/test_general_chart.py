@@ -16,6 +16,7 @@ from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.model.general import families
 from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.model.general.families import family_of, register_family, registered_families
+from tests.general_checks import constants, scored
 
 N = 3
 LOG, ODDS = "LogTransform", "LogOddsTransform"
@@ -65,10 +66,10 @@ ROWS = {
     ("HalfStudentT", LOG): Row(lambda a, s, n: pm.HalfStudentT("x", nu=4.0, sigma=s, shape=n), off=0.4, wider=1.6),
     ("Exponential", LOG): Row(lambda a, s, n: pm.Exponential("x", scale=s, shape=n), off=0.3, wider=1.3),
     ("Gamma", LOG): Row(lambda a, s, n: pm.Gamma("x", alpha=2.0 * s, beta=pt.exp(a), shape=n), off=0.3, wider=1.3),
-    ("InvGamma", LOG): Row(
+    ("InverseGamma", LOG): Row(
         lambda a, s, n: pm.InverseGamma("x", alpha=2.0 * s, beta=pt.exp(a), shape=n), off=0.3, wider=1.3
     ),
-    ("WeibullBeta", LOG): Row(
+    ("Weibull", LOG): Row(
         lambda a, s, n: pm.Weibull("x", alpha=2.0 * s, beta=pt.exp(a), shape=n), off=0.3, wider=1.3
     ),
     ("Wald", LOG): Row(lambda a, s, n: pm.Wald("x", mu=pt.exp(a), lam=2.0 * s, shape=n), off=0.3, wider=1.3),
@@ -109,8 +110,10 @@ class Charted:
 
     def __init__(self, model: pm.Model, chart=None, seed: int = 0, variables=None):
         self.model, self.general = model, read(model, variables)
-        rng, m = np.random.default_rng(seed), self.general.n_charted
-        self.chart = np.concatenate((rng.exponential(1.0, m), rng.standard_normal(m))) if chart is None else chart
+        rng, m = np.random.default_rng(seed), self.general.places.size
+        if chart is None and m:
+            chart = constants(self.general, rng.exponential(1.0, m), rng.standard_normal(m))
+        self.chart = np.empty(0) if chart is None else chart
         self.d = self.general.size
 
     def at(self, z):
@@ -156,7 +159,7 @@ def test_a_family_is_found_and_moved_by_its_parents(charted):
     assert only.variable is x
     assert set(only.parents) <= {"a", "t"}
     assert "t" in only.parents
-    assert charted.general.n_charted == charted.d - 2
+    assert charted.general.places.size == charted.d - 2
 
 
 def test_gradient_and_log_jacobian_are_those_of_the_density_and_the_map(charted):
@@ -188,7 +191,7 @@ def test_scores_are_of_all_but_the_own_prior(charted):
     own = charted.model.compile_logp(vars=[charted.model["x"]])
     z, chart = charted.point(1), charted.chart
     x = charted.at(z)[2]
-    rest, location, scale = charted.general.scores(np.ascontiguousarray(x))
+    rest, location, scale = scored(charted.general, x)
     unpack = charted.general.variables.unpack
     expected = derivative(lambda at: np.array(float(logp(unpack(at))) - float(own(unpack(at)))), x)
     np.testing.assert_allclose(rest, expected[place], rtol=1e-4, atol=1e-5)
@@ -211,7 +214,7 @@ def test_draws_of_the_prior_are_about_the_location_as_wide_as_the_scale(charted)
     for parents, drawn in zip(PARENTS, draws, strict=True):
         z = np.zeros(charted.d)
         z[[names.index("a"), names.index("t")]] = parents
-        location, scale = (part[0] for part in charted.general.scores(z)[1:])
+        location, scale = (part[0] for part in scored(charted.general, z)[1:])
         low, median, high = np.quantile(drawn, [1 / 6, 0.5, 5 / 6])
         off, ratio = (median - location) / scale, (high - low) / (2 * 0.9674 * scale)
         assert abs(off) < row.off
@@ -257,7 +260,7 @@ def test_a_variable_of_constant_parents_is_left_alone():
         x = pm.Normal("x", np.arange(N), 2.0)
         pm.Normal("y", x, 1.0, observed=np.ones(N))
     charted = Charted(model)
-    assert (charted.general.n_charted, charted.general.scores) == (0, None)
+    assert (charted.general.places.size, charted.general.scores) == (0, None)
     z = charted.point(0)
     value, _, x, log_jacobian = charted.at(z)
     np.testing.assert_array_equal(x, z)

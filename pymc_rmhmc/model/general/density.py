@@ -75,6 +75,12 @@ class GeneralModel:
         return self.variables.size
 
     @property
+    def places(self) -> NDArray[np.int64]:
+        """Where the charted elements are in x, variable by variable."""
+        found = [places for places, _ in self.charts]
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
+    @property
     def n_numbers(self) -> int:
         """How many numbers a gradient reads, as far as that shows: coordinates, data and long constants."""
         return self.size + sum(array.size for array in self.density.bound)

@@ -175,8 +175,8 @@ def _add_positive() -> None:
     _row("HalfStudentT", log, lambda nu, sigma: _log_spread(sigma, LOG_HALF_CAUCHY))
     _row("Exponential", log, lambda scale: _log_spread(scale, LOG_EXPONENTIAL))
     _row("Gamma", log, _log_gamma_of_scale)
-    _row("InvGamma", log, _log_inverse_gamma)
-    _row("WeibullBeta", log, lambda alpha, beta: (pt.log(beta) - 0.577 / alpha, 1.283 / alpha))
+    _row("InverseGamma", log, _log_inverse_gamma)
+    _row("Weibull", log, lambda alpha, beta: (pt.log(beta) - 0.577 / alpha, 1.283 / alpha))
     _row("Wald", log, lambda mu, lam, alpha: (pt.log(mu) - 0.5 * pt.log1p(mu / lam), pt.sqrt(pt.log1p(mu / lam))))
     _row("Rice", log, lambda b, sigma: (pt.log(sigma) + 0.5 * pt.log1p(b**2), 1.0 / (1.0 + b)))
 
