@@ -18,6 +18,7 @@ from pymc_rmhmc.geometry.general.mass import fit_flat_map, identity_map, map_of_
 from pymc_rmhmc.geometry.general.target import GeneralTarget
 from pymc_rmhmc.steps.chain_sampler import NEARNESS, REHEARSED_STEP, ChainSampler, ChainState
 from pymc_rmhmc.steps.options import Plan
+from pymc_rmhmc.steps.words import in_words
 
 __all__ = ["GeneralSampler", "GeneralState"]
 
@@ -175,7 +176,9 @@ class GeneralSampler(ChainSampler):
 
     def _coordinates(self, values: Array) -> Array:
         """U of values x."""
-        return _to_flat(FlatMap(*self.state.flat), self._charted(values[None])[0])
+        # Where a scale is 0 a value has no coordinate: it begins at its location.
+        charted = np.nan_to_num(self._charted(values[None])[0], posinf=0.0, neginf=0.0)
+        return _to_flat(FlatMap(*self.state.flat), charted)
 
     def _charted(self, values: Array) -> Array:
         """Z (t, d) of values (t, d)."""
@@ -238,7 +241,17 @@ class GeneralSampler(ChainSampler):
         slopes = np.array([function(np.ascontiguousarray(z), state.chart)[1][:d] for z in positions])
         good = np.isfinite(slopes).all(axis=1) & np.isfinite(positions).all(axis=1)
         if good.sum() >= 2:
+            self._check_read(slopes[good])
             state.flat = tuple(fit_flat_map(positions[good], slopes[good], self._dense()))
+
+    def _check_read(self, slopes: Array) -> None:
+        """Raise for a value that the density does not depend on: it has no distribution."""
+        unread = np.flatnonzero((slopes == 0.0).all(axis=0))
+        if unread.size:
+            raise ConfigurationError(
+                f"{self._label(int(unread[0]))}: the model's log density does not depend on it, so it has no posterior "
+                "distribution. Give it a proper prior in place of a Flat one, or data that depend on it."
+            )
 
     def _dense(self) -> NDArray[np.int64]:
         """The coordinates that share a dense block: all, or those which no chart moves, if they are few."""
@@ -256,8 +269,15 @@ class GeneralSampler(ChainSampler):
         return True
 
     def _start_error(self, point: Point) -> RMHMCError | None:
+        bad = self.general.not_finite(point)
+        if not bad:
+            return None
+        said = ", ".join(f"{name} is {value}" for name, value in bad.items())
+        where = in_words({self.labels.get(name, name): point[name] for name in self.general.variables.names})
         return ConfigurationError(
-            f"{self.name}: the log density or its gradient is not finite at the chain's starting point."
+            f"The log density of {said} at the chain's starting point, where {where}. "
+            "The cause is one of these distributions or Potentials, or its data. Correct it, or start elsewhere with "
+            "`initvals`."
         )
 
 

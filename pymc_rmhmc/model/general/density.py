@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,12 +10,14 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.logprob.utils import ParameterValueError
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.replace import clone_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.general.chart import charted_variables, place
+from pymc_rmhmc.model.graphs import Evaluator
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
 
 __all__ = ["GeneralModel", "check_differentiable"]
@@ -68,6 +71,8 @@ class GeneralModel:
         self.n_constants = sum(each.n_constants for each in self.charted)
         self.density = _density(model, self)
         self.scores = _scores(model, self) if parts else None
+        terms = model.logp(vars=_terms(model), sum=False)
+        self._terms = {str(v.name): Evaluator(model, [t.sum()]) for v, t in zip(_terms(model), terms, strict=True)}
 
     @property
     def size(self) -> int:
@@ -84,6 +89,20 @@ class GeneralModel:
     def n_numbers(self) -> int:
         """How many numbers a gradient reads, as far as that shows: coordinates, data and long constants."""
         return self.size + sum(array.size for array in self.density.bound)
+
+    def not_finite(self, point: Point) -> dict[str, str]:
+        """The variables and potentials whose log densities are no numbers at a point, and what they are instead."""
+        found = {}
+        for name, term in self._terms.items():
+            try:
+                with np.errstate(all="ignore"):
+                    value = float(term(point)[0])
+            except ParameterValueError as error:
+                found[name] = f"-inf, since it needs {error}"
+                continue
+            if not math.isfinite(value):
+                found[name] = f"{value:g}"
+        return found
 
     def bind(self, point: Point) -> None:
         """Take the variables that other steps move, and shared data, from a point."""
