@@ -102,7 +102,8 @@ def test_the_public_names_are_those_of_the_design():
     assert set(pymc_rmhmc.__all__) == {
         "RMHMC", "HessianMetric", "FisherMetric", "FlatMetric", "DenseField", "MetricFieldBase",
         "GeneralizedLeapfrog", "ImplicitMidpoint", "AndersonSolver", "SiteFit", "SiteRegression", "GaussianSites",
-        "register_likelihood", "registered_likelihoods", "LikelihoodTerms", "Curvature", "Reading",
+        "register_likelihood", "registered_likelihoods", "LikelihoodTerms", "Curvature", "Reading", "register_family",
+        "registered_families",
         "undo_log", "undo_logit", "undo_probit", "undo_cloglog",
         "describe", "ModelDescription", "BlockDescription", "compare", "plot_compare", "summarize_failures",
         "FailureSummary", "errors", "__version__", *pymc_rmhmc.errors.__all__,

@@ -89,7 +89,12 @@ class FoundGeneral:
 
     def warning(self) -> str:
         """What a user should know before waiting for draws; empty if there is nothing."""
-        return ""
+        if self.model.observed_RVs or self.model.potentials:
+            return ""
+        return (
+            "RMHMC: nothing in this model is observed, so the draws are of the prior. If data are missing, give them "
+            "with observed=."
+        )
 
 
 def find_general(

@@ -12,7 +12,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 
-from pymc_rmhmc import RMHMC, describe
+from pymc_rmhmc import RMHMC, FlatMetric, describe
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model import read_structure, read_together, together
 from pymc_rmhmc.model.graphs import Evaluator
@@ -288,10 +288,12 @@ def test_normals_without_their_mean_have_the_covariance_of_pymcs(n_axes):
     np.testing.assert_allclose(columns.T @ columns, expected, atol=1e-12)
 
 
-def announced(model: pm.Model, caplog: pytest.LogCaptureFixture, vars: Any = None) -> tuple[str, list[str]]:  # noqa: A002
+def announced(
+    model: pm.Model, caplog: pytest.LogCaptureFixture, vars: Any = None, chart: str = "auto"  # noqa: A002
+) -> tuple[str, list[str]]:
     """What the log says when a step is built, and the warnings of it."""
     with model, caplog.at_level("INFO", logger="pymc.rmhmc"):
-        RMHMC(vars)
+        RMHMC(vars, metric=FlatMetric(chart=chart))
     return caplog.text, [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
@@ -359,7 +361,7 @@ def test_many_that_have_no_other_form_are_for_nuts(caplog):
     with pm.Model() as model:
         u, v = pm.Normal("u", shape=(26, 2)), pm.Normal("v", shape=(30, 2))
         pm.Normal("y", u @ v.T, 1.0, observed=np.zeros((26, 30)))
-    text, (warning,) = announced(model, caplog)
+    text, (warning,) = announced(model, caplog, chart="latent")
     assert "samples 52 Gaussian values as hyperparameters (u)" in warning
     assert "NUTS may be faster for this model: pm.sample() without step=." in warning
     assert "v (60 values) together with u" in text

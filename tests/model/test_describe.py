@@ -315,9 +315,9 @@ def test_a_model_without_latent_gaussian_blocks_says_why():
         description = describe()
     assert description.blocks == ()
     assert description.hyperparameters == ()
-    assert "no latent Gaussian block that it could sample, so RMHMC() will raise an error" in str(description)
-    assert description.left_over == {"mu": "NUTS"}
-    assert description.reasons == {"mu": "the predictor of y is not linear in it (`pow`)"}
+    assert description.why == "the model has no latent Gaussian block"
+    assert description.charted == {"mu": "Normal, as PyMC has it on the unconstrained scale"}
+    assert description.left_over == {}
 
 
 def test_a_latent_variable_that_cannot_be_sampled_is_named_with_its_reason():
@@ -399,9 +399,9 @@ def test_one_value_is_singular():
     assert "f: 1 value, " in str(describe(model))
 
 
-def test_a_marginal_process_is_left_as_it_is():
+def test_a_marginal_process_is_sampled_in_the_chart_of_its_graph():
     with pm.Model() as model:
         gp = pm.gp.Marginal(cov_func=pm.gp.cov.ExpQuad(1, pm.HalfNormal("ls")))
         gp.marginal_likelihood("y", X, np.zeros(N), sigma=1.0)
     text = _one_line(describe(model))
-    assert "if pm.gp.Marginal makes it, keep it, because it integrates the latent values out, and sample with" in text
+    assert "- ls: HalfNormal, as PyMC has it on the unconstrained scale." in text

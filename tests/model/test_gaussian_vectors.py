@@ -8,7 +8,7 @@ import pytest
 from scipy import sparse
 from scipy.stats import multivariate_normal
 
-from pymc_rmhmc import RMHMC, describe
+from pymc_rmhmc import RMHMC, FlatMetric, describe
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.geometry.latent_blocks import conditional_of
@@ -188,7 +188,7 @@ def test_what_is_not_one_gaussian_vector_says_why(make, reason):
         x = make()
         pm.Poisson("y", mu=pm.math.exp(x), observed=np.broadcast_to(COUNTS, x.shape.eval()))
         with pytest.raises(UnsupportedModelError, match=reason):
-            RMHMC()
+            RMHMC(metric=FlatMetric(chart="latent"))
 
 
 def test_a_map_and_effects_of_its_own_for_every_area_are_one_block():

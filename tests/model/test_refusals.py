@@ -11,7 +11,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
-from pymc_rmhmc import RMHMC, describe
+from pymc_rmhmc import RMHMC, FlatMetric, describe
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model import read_structure
 from tests.model.conftest import COUNTS, N, X
@@ -179,7 +179,7 @@ def test_the_true_reason_comes_first_and_once(build):
     with pm.Model() as model:
         build()
         with pytest.raises(UnsupportedModelError) as raised:
-            RMHMC()
+            RMHMC(metric=FlatMetric(chart="latent"))
     first, *reasons, last = str(raised.value).splitlines()
     assert first == "The model has no latent Gaussian block that RMHMC could sample:"
     assert reasons == [f"- {line}" for line in REFUSED[build]]
@@ -202,13 +202,13 @@ def test_naming_a_variable_brings_no_other_reason():
                 read_structure(model, [name])
 
 
-def test_describe_gives_the_same_reasons():
+@pytest.mark.parametrize("build", REFUSED, ids=lambda build: build.__name__)
+def test_what_has_no_latent_block_is_sampled_in_the_chart_of_its_graph(build):
     with pm.Model() as model:
-        categorical()
+        build()
     description = describe(model)
-    assert set(description.reasons) == {"a", "b"}
-    assert all("does not factorise over the latent values" in why for why in description.reasons.values())
-    assert "no latent Gaussian block" in str(description)
+    assert set(description.charted) == {str(v.name) for v in model.free_RVs}
+    assert "because the model has no latent Gaussian block" in " ".join(str(description).split())
 
 
 def test_what_is_left_beside_a_block_has_its_own_reason():

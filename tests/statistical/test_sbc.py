@@ -30,7 +30,7 @@ from pymc_rmhmc.model.site_likelihood import BoundTerm, SiteLikelihood
 from tests.statistical.exact import hamiltonian_of
 from tests.statistical.ranks import PLACES, Looks, p_value, rank
 from tests.statistical.test_geweke import SIMULATORS
-from tests.statistical.test_mutants import UNCHECKED, MutantMetric, log_det_times
+from tests.statistical.test_mutants import UNCHECKED, MutantField, log_det_times
 from tests.unit.toys import ToyComponent, ToyPrior, kernel
 
 pytestmark = pytest.mark.slow
@@ -153,7 +153,7 @@ def test_ranks_of_the_truth_in_chains_through_it_are_uniform(case):
 
 
 def without_log_det(target, metric):
-    return RiemannianHamiltonian(MutantMetric(target, metric, log_det_times(0.0)))
+    return RiemannianHamiltonian(MutantField(target, metric, log_det_times(0.0)))
 
 
 def without_site_term(target, metric):

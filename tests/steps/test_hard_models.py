@@ -14,7 +14,7 @@ import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric, register_likelihood, summarize_failures
 from pymc_rmhmc.approximation import SiteFit
-from pymc_rmhmc.errors import CovarianceError, DataError, Failure, SamplingError, UnsupportedModelError
+from pymc_rmhmc.errors import CovarianceError, DataError, Failure, SamplingError
 from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.geometry.latent_blocks import has_dear_hyperparameters
 from pymc_rmhmc.model.likelihoods import Curvature, LikelihoodTerms, Reading, registry
@@ -147,11 +147,11 @@ def test_a_sum_without_data_is_refused(vars):  # noqa: A002
             RMHMC(vars)
 
 
-def test_a_process_that_nothing_observes_is_refused_by_name():
-    with pm.Model():
+def test_a_process_that_nothing_observes_is_said_to_be_drawn_from_the_prior(caplog):
+    with pm.Model(), caplog.at_level("WARNING", logger="pymc.rmhmc"):
         gp_of(X)
-        with pytest.raises(UnsupportedModelError, match="no likelihood depends on it"):
-            RMHMC()
+        RMHMC()
+    assert "RMHMC: nothing in this model is observed, so the draws are of the prior" in caplog.text
 
 
 @long_run

@@ -7,12 +7,12 @@ import itertools
 import numpy as np
 import pytest
 
+from pymc_rmhmc.dynamics import trajectory
 from pymc_rmhmc.dynamics.trajectory import JitteredPath, transition
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.joint import JointTarget
-from pymc_rmhmc.steps import alternation
 from pymc_rmhmc.steps.alternation import Alternation
 from tests.unit.test_joint_chart import THETA, ToyDensity, joint
 
@@ -117,7 +117,7 @@ def test_steps_are_shortened_far_out_but_the_path_is_still_walked(monkeypatch, a
     theta = held.trend.centre + np.array([amplitude, 0.0, 0.0, 0.0])
     chain = Alternation(target, led(0.0), JitteredPath(1.0, 0.0, 20))
     chain.stand(np.concatenate((target.chart.recover(theta), np.zeros(target.size - D))))
-    monkeypatch.setattr(alternation, "transition", watched)
+    monkeypatch.setattr(trajectory, "transition", watched)
     chain.draw(step_size, np.random.default_rng(4))
     n_steps, size = taken[0]
     assert n_steps == min(20, np.ceil(1.0 / shortest - 1e-9))
