@@ -48,7 +48,7 @@ class SamplingError(RMHMCError, RuntimeError):
 
 
 class UnsupportedModelError(RMHMCError, TypeError):
-    """The model has no latent Gaussian vector that RMHMC can sample.
+    """RMHMC cannot sample the model, or not in the chart that was asked for.
 
     Attributes
     ----------

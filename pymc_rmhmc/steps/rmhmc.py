@@ -68,8 +68,9 @@ class RMHMC(CheckedStep):
     ----------
     vars : list of variables or names, optional
         The variables to sample. By default every latent Gaussian vector of the model, and every continuous variable
-        that its mean, covariance or likelihood depends on. If you name latent vectors alone, RMHMC samples them given
-        everything else. If you also name hyperparameters, it samples these too, and no others.
+        that its mean, covariance or likelihood depends on; without such a vector every continuous variable. If you name
+        latent vectors alone, RMHMC samples them given everything else. If you also name hyperparameters, it samples
+        these too, and no others.
     metric : {"auto", "flat", "hessian", "fisher", "softabs"} or metric, default "auto"
         "auto" is "flat": a constant metric, exact and by far the fastest. "hessian" and "fisher" are the
         position-dependent metrics of the papers below. "softabs" is a position-dependent metric for likelihoods that
@@ -132,7 +133,8 @@ class RMHMC(CheckedStep):
     ConfigurationError
         An option is unknown, out of range, contradicts another or has no effect.
     UnsupportedModelError, UnsupportedLikelihoodError
-        The model has no latent Gaussian vector, or its likelihood cannot be read.
+        The model has no continuous variable or no gradient; or it has no latent Gaussian vector, where the metric needs
+        one.
     CovarianceError
         A covariance is not positive definite: a constant one when the step is built, or one that depends on
         hyperparameters at a chain's first point.
