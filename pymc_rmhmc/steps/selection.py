@@ -38,7 +38,8 @@ def find(
         if chart == "latent":
             raise
         variables = continuous_variables(model, vars)
-        return find_general(model, variables, point, NO_BLOCK, compile_kwargs)
+        why = NO_BLOCK if vars is None else "vars names no latent Gaussian block"
+        return find_general(model, variables, point, why, compile_kwargs)
     if chart == "latent" or vars is not None:
         return blocks
     why = why_general(blocks.structure, 0 if isinstance(blocks.joint, str) else blocks.joint.theta.size)

@@ -191,7 +191,9 @@ def without_the_jacobian_of_the_weights(density):
         value, found = density(z, chart, *rest)
         spread, half = np.exp(found[D + 1]), 0.0
         for i in range(4):
-            half += 0.5 * np.log1p(chart[i] * (spread if i < 2 else np.sqrt(spread)) ** 2)
+            # Of each variable two weights, then two pulls.
+            weight = chart[4 * (i // 2) + i % 2]
+            half += 0.5 * np.log1p(weight * (spread if i < 2 else np.sqrt(spread)) ** 2)
         return np.array(value[()] + half), found
 
     return function
