@@ -11,6 +11,7 @@ import pymc as pm
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, listed
+from pymc_rmhmc.model import names_by_value
 from pymc_rmhmc.model.compile import CompiledModel
 from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.steps.chain_sampler import ChainSampler
@@ -68,8 +69,7 @@ class FoundGeneral:
         own = any(self.model.rvs_to_initial_values.get(v) is not None for v in self.general.variables.variables)
         made = GeneralSampler(self.general, listed(self.names), self._plan(plan), np.empty(0), own)
         made.initial_values = made.read(initial)
-        values = self.general.variables.names
-        made.labels = dict(zip(values, self.names, strict=True))
+        made.labels = names_by_value(self.model)
         return [made]
 
     def _plan(self, plan: Plan) -> Plan:

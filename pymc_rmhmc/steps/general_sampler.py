@@ -177,15 +177,20 @@ class GeneralSampler(ChainSampler):
     def _coordinates(self, values: Array) -> Array:
         """U of values x."""
         # Where a scale is 0 a value has no coordinate: it begins at its location.
-        charted = np.nan_to_num(self._charted(values[None])[0], posinf=0.0, neginf=0.0)
+        _, moments = self._scored(values[None])
+        charted = np.nan_to_num(self._charted(values[None], moments)[0], posinf=0.0, neginf=0.0)
         return _to_flat(FlatMap(*self.state.flat), charted)
 
-    def _charted(self, values: Array) -> Array:
-        """Z (t, d) of values (t, d)."""
-        found = values.copy()
+    def _scored(self, values: Array) -> tuple[Array, Array]:
+        """Scores and moments of the charted elements at each of some values (t, d)."""
         if not self.charts:
-            return found
-        moments = np.array([self.general.scores(np.ascontiguousarray(row))[1] for row in values])
+            return np.empty((len(values), 0)), np.empty((len(values), 0))
+        scores, moments = zip(*(self.general.scores(np.ascontiguousarray(row)) for row in values), strict=True)
+        return np.array(scores), np.array(moments)
+
+    def _charted(self, values: Array, moments: Array) -> Array:
+        """Z (t, d) of values (t, d), whose moments are known."""
+        found = values.copy()
         at = constant = 0
         for chart in self.charts:
             held = self.state.chart[constant : constant + chart.n_constants]
@@ -216,16 +221,16 @@ class GeneralSampler(ChainSampler):
         if not with_sites or len(draws) < 2:
             return
         state.coordinates, state.n_steps = None, []
+        scores, moments = self._scored(draws)
         if self.charts:
-            state.chart = self._fitted_chart(draws)
-        self._fit_map(draws)
+            state.chart = self._fitted_chart(draws, scores)
+        self._fit_map(self._charted(draws, moments))
         self._build()
         if state.step_size is not None:
             state.step_size.restart(min(1.0, state.step_size.maximum))
 
-    def _fitted_chart(self, draws: Array) -> Array:
+    def _fitted_chart(self, draws: Array, scores: Array) -> Array:
         """The constants of every chart: the lines that the scores of the rest follow."""
-        scores = np.array([np.array(self.general.scores(np.ascontiguousarray(row))[0]) for row in draws])
         found, start = [], 0
         for chart in self.charts:
             m = chart.places.size
@@ -233,10 +238,9 @@ class GeneralSampler(ChainSampler):
             start += m
         return np.concatenate(found)
 
-    def _fit_map(self, draws: Array) -> None:
-        """The map to flat coordinates, from draws and their gradients in the chart as it is now."""
+    def _fit_map(self, positions: Array) -> None:
+        """The map to flat coordinates, from draws of z and their gradients in the chart as it is now."""
         function, state = self.general.density, self.state
-        positions = self._charted(draws)
         d = self.general.size
         slopes = np.array([function(np.ascontiguousarray(z), state.chart)[1][:d] for z in positions])
         good = np.isfinite(slopes).all(axis=1) & np.isfinite(positions).all(axis=1)
