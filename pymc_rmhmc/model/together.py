@@ -24,10 +24,14 @@ from pymc_rmhmc.model.priors import LATENT, gaussian_candidates, read_latent
 from pymc_rmhmc.model.refusals import ALL_PREDICTORS, Predictors, said_once
 from pymc_rmhmc.model.structure import ModelStructure, read_structure, resolve_variables
 
-__all__ = ["plan_together", "read_together", "warnings_of", "with_predictors_or_without"]
+__all__ = ["NOTHING_OBSERVED", "plan_together", "read_together", "warnings_of", "with_predictors_or_without"]
 
 type Point = dict[str, np.ndarray]
 
+NOTHING_OBSERVED = (
+    "Nothing in this model is observed, so the draws are of the prior. If you have data, give them to the likelihood "
+    "with observed=."
+)
 LATENTS_ALONE = "vars names latent variables alone"
 # Of hyperparameters that are Gaussian: of more than these a user is warned.
 MOST_GAUSSIAN = 50
@@ -201,10 +205,7 @@ def _without_data(structure: ModelStructure) -> str:
     model = structure.model
     data = [*model.observed_RVs, *model.potentials]
     if not data:
-        return (
-            "Nothing in this model is observed, so the draws are of the prior. If you have data, give them to the "
-            "likelihood with observed=."
-        )
+        return NOTHING_OBSERVED
     apart = [
         block for block in structure.blocks
         if not any(reaches(each, [latent.variable for latent in block.latents]) for each in data)

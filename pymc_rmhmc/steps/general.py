@@ -14,6 +14,7 @@ from pymc_rmhmc.errors import ConfigurationError, listed
 from pymc_rmhmc.model import names_by_value
 from pymc_rmhmc.model.compile import CompiledModel
 from pymc_rmhmc.model.general.density import GeneralModel
+from pymc_rmhmc.model.together import NOTHING_OBSERVED
 from pymc_rmhmc.steps.chain_sampler import ChainSampler
 from pymc_rmhmc.steps.general_sampler import GeneralSampler
 from pymc_rmhmc.steps.options import Plan
@@ -91,10 +92,7 @@ class FoundGeneral:
         """What a user should know before waiting for draws; empty if there is nothing."""
         if self.model.observed_RVs or self.model.potentials:
             return ""
-        return (
-            "RMHMC: nothing in this model is observed, so the draws are of the prior. If data are missing, give them "
-            "with observed=."
-        )
+        return NOTHING_OBSERVED
 
 
 def find_general(

@@ -151,7 +151,7 @@ def test_a_process_that_nothing_observes_is_said_to_be_drawn_from_the_prior(capl
     with pm.Model(), caplog.at_level("WARNING", logger="pymc.rmhmc"):
         gp_of(X)
         RMHMC()
-    assert "RMHMC: nothing in this model is observed, so the draws are of the prior" in caplog.text
+    assert "Nothing in this model is observed, so the draws are of the prior" in caplog.text
 
 
 @long_run
