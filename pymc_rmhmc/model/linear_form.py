@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.errors import DataError
+from pymc_rmhmc.errors import DataError, counted
 
 __all__ = ["LinearForm", "NotLinear", "SourceMap", "is_affine", "read_linear_form"]
 
@@ -162,9 +162,10 @@ def read_linear_form(
 
     lost = ~np.isfinite(offset)
     if lost.any():
+        kind = " (NaN)" if np.isnan(offset).any() else ""
         raise DataError(
-            f"where the latent values are 0 it is not finite for {np.count_nonzero(lost)} observations, the first at "
-            f"position {int(np.argmax(lost))}"
+            f"where the latent values are 0 it is not finite{kind} for {counted(int(lost.sum()), 'observation')}, the "
+            f"first at position {int(np.argmax(lost))}"
         )
     def matrix(which: int) -> Array | None:
         size = int(np.prod(shapes[which]))

@@ -28,6 +28,7 @@ from pymc_rmhmc.model.linear_form import LinearForm, SourceMap
 from pymc_rmhmc.model.observation import Observation, distribution_of
 from pymc_rmhmc.model.observations import AffineReader, Array, Point, Shapes, SiteOf, first_line
 from pymc_rmhmc.model.site_likelihood import BoundTerm
+from pymc_rmhmc.model.user_arguments import nan_in_words, values_in_words
 
 __all__ = ["PredictedReader", "UnregisteredReader", "log_density_at", "log_density_given"]
 
@@ -56,6 +57,7 @@ class GraphLikelihood:
         self, model: pm.Model, observation: Observation, node: TensorVariable, shape: tuple[int, ...]
     ) -> None:
         self.name = str(observation.variable.name)
+        self._model, self._variable = model, observation.variable  # for errors, which name its arguments
         self.size = math.prod(shape)
         flat = pt.dvector("eta")
         # The shape is a number: as an expression it would bring the node itself into the graph.
@@ -96,7 +98,7 @@ class GraphLikelihood:
         arguments = self._arguments(point, data)
         # Data that are replaced are other arrays: what was checked need not be checked for every draw.
         if self._checked is None or any(a is not b for a, b in zip(self._checked, data, strict=True)):
-            self._check_data(np.ravel(own), arguments)
+            self._check_data(np.ravel(own), arguments, point)
             try:
                 self._check_diagonal(point, data)
             except (NotImplementedError, NullTypeGradError) as error:
@@ -145,7 +147,7 @@ class GraphLikelihood:
                     return False
         return True
 
-    def _check_data(self, own: Array, arguments: tuple[Array, ...]) -> None:
+    def _check_data(self, own: Array, arguments: tuple[Array, ...], point: Point) -> None:
         """Every observation must have a finite log density at some latent value out of a wide range."""
         wrong: Any = True
         tried, refused = None, ""
@@ -164,9 +166,24 @@ class GraphLikelihood:
             wrong = wrong & ~np.isfinite(tried[0])
             if not wrong.any():
                 return
+        lost = nan_in_words(self._model, self._variable, point)
+        if lost:
+            raise DataError(
+                f"{lost[0].upper()}{lost[1:]}, so that {self.name} has no log density. Look for NaN in what it is "
+                "computed from."
+            )
         if tried is None:
-            raise DataError(f"a parameter of {self.name} is out of its range, whatever the latent values: {refused}.")
+            raise DataError(self._out_of_range(refused, point))
         raise DataError(_what_is_wrong(self.name, wrong, *tried))
+
+    def _out_of_range(self, refused: str, point: Point) -> str:
+        """That PyMC takes no value of the parameters, and what the user's arguments are."""
+        given = values_in_words(self._model, self._variable, point)
+        found = f" At the model's initial point it has {given}." if given else ""
+        return (
+            f"A parameter of {self.name} is out of its range, whatever the latent values: PyMC needs {refused}.{found} "
+            f"Correct the arguments of {self.name}, or its link: a positive one needs pm.math.exp(f)."
+        )
 
 
 class UnregisteredReader:

@@ -279,7 +279,7 @@ class GeneralSampler(ChainSampler):
         said = ", ".join(f"{name} is {value}" for name, value in bad.items())
         where = in_words({self.labels.get(name, name): point[name] for name in self.general.variables.names})
         return ConfigurationError(
-            f"The log density of {said} at the chain's starting point, where {where}. "
+            f"At the chain's starting point, where {where}, the log density of {said}. "
             "The cause is one of these distributions or Potentials, or its data. Correct it, or start elsewhere with "
             "`initvals`."
         )

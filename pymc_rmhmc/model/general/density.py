@@ -19,6 +19,7 @@ from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.general.chart import charted_variables, place
 from pymc_rmhmc.model.graphs import Evaluator
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
+from pymc_rmhmc.model.user_arguments import nan_in_words, values_in_words
 
 __all__ = ["GeneralModel", "check_differentiable"]
 
@@ -71,6 +72,7 @@ class GeneralModel:
         self.n_constants = sum(each.n_constants for each in self.charted)
         self.density = _density(model, self)
         self.scores = _scores(model, self) if parts else None
+        self._model = model  # for errors, which name the arguments of distributions
         terms = model.logp(vars=_terms(model), sum=False)
         self._terms = {str(v.name): Evaluator(model, [t.sum()]) for v, t in zip(_terms(model), terms, strict=True)}
 
@@ -98,11 +100,26 @@ class GeneralModel:
                 with np.errstate(all="ignore"):
                     value = float(term(point)[0])
             except ParameterValueError as error:
-                found[name] = f"-inf, since it needs {error}"
+                found[name] = self._refused(name, str(error), point)
                 continue
             if not math.isfinite(value):
-                found[name] = f"{value:g}"
+                lost = self._lost(name, point)
+                found[name] = f"{value:g}" + (f", since {lost}" if lost else "")
         return found
+
+    def _lost(self, name: str, point: Point) -> str:
+        """Which argument of a distribution is NaN; empty if none is."""
+        variable = self._model.named_vars[name]
+        return "" if variable in self._model.potentials else nan_in_words(self._model, variable, point)
+
+    def _refused(self, name: str, needed: str, point: Point) -> str:
+        """Why PyMC has no density for a distribution's parameters."""
+        lost = self._lost(name, point)
+        if lost:
+            return f"nan, since {lost}"
+        variable = self._model.named_vars[name]
+        given = "" if variable in self._model.potentials else values_in_words(self._model, variable, point)
+        return f"-inf, since it needs {needed}" + (f" but has {given}" if given else "")
 
     def bind(self, point: Point) -> None:
         """Take the variables that other steps move, and shared data, from a point."""
