@@ -73,7 +73,7 @@ def _parameters(variable: TensorVariable) -> list[Variable]:
 
 def _templates(variable: TensorVariable) -> Iterator[tuple[Mapping[Variable, str], TensorVariable]]:
     """The variable's distribution of symbols, once for each combination of arguments that it takes."""
-    distribution = getattr(pm, distribution_of(variable), None)
+    distribution: Any = getattr(pm, distribution_of(variable), None)
     if not hasattr(distribution, "dist"):
         return
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -123,10 +123,10 @@ def argument_values(model: pm.Model, variable: TensorVariable, point: Point) -> 
     known, values = arguments_of(variable), []
     given: list[tuple[str, Variable]] = [*known.items(), *((UNNAMED, p) for p in _parameters(variable))]
     for name, expression in given:
-        if expression.owner is not None and hasattr(expression.owner.op, "dist_params"):
-            if name == UNNAMED and expression not in model.basic_RVs:
-                values += argument_values(model, expression, point)  # the component of a mixture
-                continue
+        is_random = expression.owner is not None and hasattr(expression.owner.op, "dist_params")
+        if is_random and name == UNNAMED and expression not in model.basic_RVs:
+            values += argument_values(model, expression, point)  # the component of a mixture
+            continue
         value = _value(model, expression, point)
         if value is not None:
             values.append((name, value))

@@ -1,4 +1,4 @@
-"""The arguments that a user gave a distribution, found again behind PyMC's conversions, and named where they are bad."""
+"""The arguments that a user gave a distribution, found again behind PyMC's conversions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ POSITIVE, UNIT, COUNTS = np.linspace(0.5, 2.0, N), np.linspace(0.1, 0.9, N), np.
 BAD = np.where(np.arange(N) == 3, np.nan, 1.0)
 # A distribution, its data, and arguments of which the first is the one that is spoilt.
 FORMS = [
-    (pm.Gamma, POSITIVE, ("mu", "sigma")), (pm.Gamma, POSITIVE, ("sigma", "mu")), (pm.Gamma, POSITIVE, ("beta", "alpha")),
+    (pm.Gamma, POSITIVE, ("mu", "sigma")), (pm.Gamma, POSITIVE, ("sigma", "mu")),
+    (pm.Gamma, POSITIVE, ("beta", "alpha")),
     (pm.Beta, UNIT, ("mu", "sigma")), (pm.Beta, UNIT, ("nu", "mu")), (pm.Beta, UNIT, ("alpha", "beta")),
     (pm.InverseGamma, POSITIVE, ("mu", "sigma")), (pm.InverseGamma, POSITIVE, ("beta", "alpha")),
     (pm.NegativeBinomial, COUNTS, ("mu", "alpha or n")), (pm.NegativeBinomial, COUNTS, ("alpha or n", "mu")),
     (pm.NegativeBinomial, COUNTS, ("p", "alpha or n")), (pm.Weibull, POSITIVE, ("beta", "alpha")),
-    (pm.Normal, POSITIVE, ("tau", "mu")), (pm.StudentT, POSITIVE, ("lam", "mu", "nu")), (pm.Wald, POSITIVE, ("mu", "lam")),
+    (pm.Normal, POSITIVE, ("tau", "mu")), (pm.StudentT, POSITIVE, ("lam", "mu", "nu")),
+    (pm.Wald, POSITIVE, ("mu", "lam")),
     (pm.SkewNormal, POSITIVE, ("mu", "alpha", "sigma")), (pm.Exponential, POSITIVE, ("lam",)),
     (pm.LogNormal, POSITIVE, ("tau", "mu")),
 ]  # fmt: skip
