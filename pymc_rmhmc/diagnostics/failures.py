@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc_rmhmc.diagnostics.statistics import one_group_in_words
 from pymc_rmhmc.errors import DataError, Failure, shown
 
 __all__ = ["ADVICE", "FailureSummary", "failure_advice", "remedy_for", "summarize_failures"]
@@ -183,6 +184,12 @@ def failure_advice(counts: Mapping[Failure, int], n_draws: int, step_size: float
 
 def _check_result(idata: Any) -> None:
     """Look whether something is a tree of groups, as `pymc.sample` returns."""
+    group = one_group_in_words(idata)
+    if group:
+        raise DataError(
+            f"summarize_failures counts in idata.sample_stats, and what it was given has none. {group} "
+            "Write summarize_failures(idata)."
+        )
     if hasattr(idata, "children") and hasattr(idata, "groups"):
         return
     trace = " Make one of a MultiTrace with pm.to_inference_data(trace)." if hasattr(idata, "get_values") else ""

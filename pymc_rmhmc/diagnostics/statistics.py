@@ -12,6 +12,7 @@ from pymc_rmhmc.errors import ConfigurationError, DataError
 
 __all__ = [
     "common_variables",
+    "one_group_in_words",
     "posterior_of",
     "posteriors_of",
     "sampler_unknown",
@@ -21,11 +22,20 @@ __all__ = [
 ]
 
 
+def one_group_in_words(idata: Any) -> str:
+    """Say that the whole result is needed where one of its groups is given; empty for anything else."""
+    is_group = isinstance(idata, xr.DataTree) and not idata.children and bool(idata.data_vars)
+    if is_group or isinstance(idata, xr.Dataset | xr.DataArray):
+        return "It is one group of a result, such as idata.posterior: give the whole idata."
+    return ""
+
+
 def posterior_of(name: str, idata: Any) -> Any:
     """The posterior's dataset of a result, truths as 0 and 1, or the error that says what is missing."""
     children = getattr(idata, "children", {})
     if "posterior" not in children:
-        raise DataError(f"{name} has no posterior group; it must be a DataTree such as pm.sample returns.")
+        group = one_group_in_words(idata) or "Give a DataTree such as pm.sample returns."
+        raise DataError(f"{name} has no posterior group. {group}")
     dataset = idata["posterior"].dataset
     truths = [variable for variable in dataset.data_vars if dataset[variable].dtype == bool]
     return dataset.assign({variable: dataset[variable].astype(float) for variable in truths})
@@ -34,7 +44,7 @@ def posterior_of(name: str, idata: Any) -> Any:
 def posteriors_of(results: Any) -> dict[str, Any]:
     """The posteriors' datasets of all results by name, or the error that says what is wrong."""
     # A DataTree is a mapping too, of its groups.
-    if not isinstance(results, Mapping) or isinstance(results, xr.DataTree):
+    if not isinstance(results, Mapping) or isinstance(results, xr.DataTree | xr.Dataset):
         raise ConfigurationError(
             f'Results are given by name, such as {{"RMHMC": idata, "NUTS": other}}; got {type(results).__name__}.'
         )
