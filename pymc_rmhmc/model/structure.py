@@ -6,6 +6,7 @@ to; `pymc_rmhmc.model.compile` turns it into functions.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +23,7 @@ from pymc_rmhmc.model.choice import choice_of, explain, find_coefficients, find_
 from pymc_rmhmc.model.graphs import inlined, reaches
 from pymc_rmhmc.model.linear_normals import scaled_source
 from pymc_rmhmc.model.multipliers import is_never_zero
-from pymc_rmhmc.model.observation import Observation, names_of, observations_of
+from pymc_rmhmc.model.observation import Observation, names_by_value, names_of, observations_of
 from pymc_rmhmc.model.priors import LatentVariable, read_latent
 from pymc_rmhmc.model.refusals import ALL_PREDICTORS, GAUSSIAN, Predictors, nothing_found
 from pymc_rmhmc.model.scalars import written_as_scalars
@@ -209,7 +210,8 @@ def resolve_variables(model: pm.Model, wanted: Any) -> list[TensorVariable]:
         variable = item
         if isinstance(item, str):
             if item not in model.named_vars:
-                raise ConfigurationError(f'vars: the model has no variable "{item}". {_free_variables(model)}')
+                meant = _meant_by(model, item)
+                raise ConfigurationError(f'vars: the model has no variable "{item}". {meant}{_free_variables(model)}')
             variable = model.named_vars[item]
         if not isinstance(variable, Variable):
             raise ConfigurationError(
@@ -225,6 +227,17 @@ def resolve_variables(model: pm.Model, wanted: Any) -> list[TensorVariable]:
         if variable not in resolved:
             resolved.append(variable)
     return resolved
+
+
+def _meant_by(model: pm.Model, name: str) -> str:
+    """The question whether a name that the model has not is a slip for one of its free variables; empty if it is not.
+
+    Names of transformed values are those of their variables.
+    """
+    names = {value.lower(): given for value, given in names_by_value(model).items()}
+    names |= {given.lower(): given for given in names.values()}
+    close = difflib.get_close_matches(name.lower(), names, n=1)
+    return f'Did you mean "{names[close[0]]}"? ' if close else ""
 
 
 def _free_variables(model: pm.Model) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,28 @@ type Point = dict[str, np.ndarray]
 
 NUMBERS = "biuf"
 
+_LEARNED = "RMHMC learns its mass matrix in tuning: leave it out."
+_ADAPTED = "RMHMC chooses it: leave it out, or fix the step size with step_size=0.1."
+# What to write for the arguments that PyMC's NUTS and HamiltonianMC have, and RMHMC has not.
+ARGUMENTS_OF_NUTS = {
+    "max_treedepth": (
+        'Give RMHMC(trajectory="nuts", max_steps=1023): a tree of depth d has 2**d - 1 steps, so 1023 is '
+        "max_treedepth=10."
+    ),
+    "early_max_treedepth": 'Give RMHMC(trajectory="nuts", max_steps=255), which holds in tuning and in draws.',
+    "step_scale": "The first step size is found by a search. To fix the step size, give RMHMC(step_size=0.1).",
+    "step_rand": "Path lengths vary by RMHMC(jitter=0.1), and steps with them: leave step_rand out.",
+    "adapt_step_size": "The step size is adapted unless you fix it with RMHMC(step_size=0.1).",
+    "Emax": "A trajectory fails where the energy rises by more than 1000, and this cannot be changed: leave it out.",
+    **dict.fromkeys(("scaling", "is_cov", "potential"), _LEARNED),
+    **dict.fromkeys(("gamma", "k", "t0"), _ADAPTED),
+    "nuts": "Give RMHMC its arguments by name, such as RMHMC(target_accept=0.95).",
+}
+ARGUMENTS_OF_SAMPLE = {
+    "draws", "tune", "chains", "cores", "random_seed", "progressbar", "initvals", "idata_kwargs", "trace",
+    "discard_tuned_samples", "compute_convergence_checks", "return_inferencedata", "callback", "mp_ctx",
+}  # fmt: skip
+
 
 class CheckedStep(BlockedStep):
     """A step whose model and variables are looked at before PyMC reads them.
@@ -32,8 +56,10 @@ class CheckedStep(BlockedStep):
         Raises
         ------
         ConfigurationError
-            If there is no model, or `model` is something else, or `vars` is empty or a model.
+            If there is no model, or `model` is something else, or `vars` is empty or a model, or an argument has a
+            name that the step does not know.
         """
+        _check_names(cls, kwargs)
         wanted = args[0] if args else kwargs.get("vars")
         if isinstance(wanted, pm.Model):
             raise ConfigurationError(
@@ -47,6 +73,27 @@ class CheckedStep(BlockedStep):
                 "latent variables, such as vars=['f']."
             )
         return super().__new__(cls, *args, **kwargs)
+
+
+def _check_names(step: type, given: Mapping[str, Any]) -> None:
+    """Raise for an argument that a step does not have, and say what it has instead."""
+    parameters = inspect.signature(step.__init__).parameters  # type: ignore[misc]
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return
+    known = [name for name in parameters if name != "self"]
+    for name in given:
+        if name not in known:
+            raise ConfigurationError(f"{step.__name__} has no argument {name}. {_instead_of(name, known)}")
+
+
+def _instead_of(name: str, known: Sequence[str]) -> str:
+    """What to write for an argument of PyMC's HMC or NUTS, or for one that is misspelt."""
+    if name in ARGUMENTS_OF_NUTS:
+        return ARGUMENTS_OF_NUTS[name]
+    if name in ARGUMENTS_OF_SAMPLE:
+        return f"Give it to pm.sample: pm.sample({name}=..., step=RMHMC())."
+    close = difflib.get_close_matches(name, known, n=1)
+    return (f"Did you mean {close[0]}? " if close else "") + f"Its arguments are {', '.join(known)}."
 
 
 class ModelContents:
