@@ -93,6 +93,8 @@ class GeneralSampler(ChainSampler):
         if self.general.scores is not None:
             self.general.scores(values)
         self._enter(values, rng)
+        # A refit calls the density from Python, which is compiled for itself.
+        self.general.density(np.ascontiguousarray(self._phase.position), self.state.chart)
         if not self._has_failed:
             hamiltonian, integrator = self._hamiltonian, self.plan.integrator
             # The search for a step size makes single steps, whatever the trajectory.

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytensor
 
-from pymc_rmhmc.errors import RMHMCError, listed
+from pymc_rmhmc.errors import RMHMCError, counted, listed
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.chain_sampler import ChainSampler
 from pymc_rmhmc.stopwatch import COMPILING
@@ -68,8 +68,8 @@ class _Said:
         if not self._begun:
             self._begun = True
             _log.info(
-                f"RMHMC: compiling {self._n_functions} functions for {listed(self._names)}, usually 10 to 40 s the "
-                f"first time; kept in {_kept_in()} for later runs."
+                f"RMHMC: compiling {counted(self._n_functions, 'function')} for {listed(self._names)}, usually 10 to "
+                f"40 s the first time; kept in {_kept_in()} for later runs."
             )
 
     def after(self, seconds: float) -> None:
