@@ -244,7 +244,7 @@ class RegisteredReader(AffineReader):
         try:
             held = np.broadcast_to(np.asarray(values, dtype=np.float64), shape)
         except ValueError:
-            raise misfit(self.name, np.shape(y), name, shape if as_data else np.shape(values)) from None
+            raise misfit(self.name, np.shape(y), name, shape if as_data else np.shape(values), self.shared) from None
         return np.ascontiguousarray(held).ravel()
 
     def _check_finite(self, what: str, values: Array) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import pymc as pm
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError
+from pymc_rmhmc.model.graphs import Evaluator, shared_inputs
 
-__all__ = ["check_observed_shapes", "misfit"]
+__all__ = ["check_observed_shapes", "check_shapes_at", "misfit"]
 
 type Shape = tuple[int | None, ...]
 
@@ -41,14 +43,38 @@ def check_observed_shapes(variable: TensorVariable, value: Any) -> None:
     for name, parameter in _parameters(variable):
         shape = _known_shape(parameter)
         if not _fit(data, shape):
-            raise misfit(str(variable.name), data, name, shape)
+            raise misfit(str(variable.name), data, name, shape, shared_inputs([value, variable]))
 
 
-def misfit(observed: str, data: Shape, name: str, shape: Shape) -> DataError:
-    """Return the error of data and a parameter, or a predictor, whose shapes do not fit."""
+def check_shapes_at(model: pm.Model, variable: TensorVariable, point: dict[str, np.ndarray]) -> None:
+    """Compare the shapes that data and parameters have at a point.
+
+    Raises
+    ------
+    DataError
+        If a parameter of the distribution does not fit the data, with both shapes.
+    """
+    parameters = dict(list(_parameters(variable))[:-1])
+    if not parameters:
+        return
+    value = model.rvs_to_values[variable]
+    try:
+        data, *found = (np.shape(v) for v in Evaluator(model, [value, *parameters.values()])(point))
+    except ValueError:  # data that do not fit within a parameter, as PyTensor says where it evaluates them
+        return
+    for name, shape in zip(parameters, found, strict=True):
+        if not _fit(data, shape):
+            raise misfit(str(variable.name), data, name, shape, shared_inputs([value, variable]))
+
+
+def misfit(observed: str, data: Shape, name: str, shape: Shape, shared: Iterable[Any] = ()) -> DataError:
+    """Return the error of data and a parameter, or a predictor, whose shapes do not fit; `shared` are pm.Data."""
+    held = ", ".join(dict.fromkeys(f"{s.name} {np.shape(s.get_value(borrow=True))}" for s in shared))
+    after = f" If pm.set_data changed one of these, change the others too: {held}." if "," in held else ""
     return DataError(
         f"{observed}: the data have the shape {data}, and {name} has {shape}. Each observation needs one value of "
         f"{name}: give both the same shape, or pick the latent values that are observed with an index, f[index]."
+        + after
     )
 
 

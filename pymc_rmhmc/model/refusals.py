@@ -26,8 +26,10 @@ __all__ = [
     "ALL_PREDICTORS",
     "GAUSSIAN",
     "Predictors",
+    "discrete_in_words",
     "nothing_found",
     "said_once",
+    "step_in_words",
     "why_above",
     "why_not_latent",
 ]
@@ -36,6 +38,8 @@ __all__ = [
 GAUSSIAN = "gp.Latent, gp.LatentKron, MvNormal, GaussianRandomWalk, AR"
 # The beginnings of reasons that are said together, whatever the distributions are.
 NOT_GAUSSIAN = "not Gaussian"
+# How PyMC names the missing values of an observed variable.
+UNOBSERVED = "_unobserved"
 NOT_READ = "Gaussian, but not in a form that is read"
 
 
@@ -83,6 +87,9 @@ def why_not_latent(
         return f"its prior, {distribution_of(variable)}, is {NOT_READ}"
     if distribution_of(variable) == "CustomDist":
         return "a CustomDist is not read, whatever it is made of"
+    discrete = discrete_in_words(variable)
+    if discrete:
+        return discrete
     if not isinstance(variable.owner.op, NormalRV):
         return f"{NOT_GAUSSIAN} ({distribution_of(variable)})"
     transform = model.rvs_to_transforms.get(variable)
@@ -96,6 +103,23 @@ def why_not_latent(
         if why:
             return why
     return ""
+
+
+def discrete_in_words(variable: TensorVariable) -> str:
+    """Say that a variable is discrete, and whether it stands for missing data; empty for a continuous one."""
+    if variable.dtype.startswith("float"):
+        return ""
+    name = str(variable.name)
+    what = f"missing observations of {name.removesuffix(UNOBSERVED)}, " if name.endswith(UNOBSERVED) else ""
+    return f"{what}discrete ({distribution_of(variable)})"
+
+
+def step_in_words(variable: TensorVariable) -> str:
+    """Say which step of PyMC's samples a discrete variable; empty for a continuous one."""
+    if variable.dtype.startswith("float"):
+        return ""
+    step = max(pm.STEP_METHODS, key=lambda method: method._competence(variable, False))
+    return f", sampled by {step.__name__}"
 
 
 def why_above(

@@ -22,9 +22,10 @@ from pymc_rmhmc.model.linear_normals import linear_normals
 from pymc_rmhmc.model.observation import names_of
 from pymc_rmhmc.model.priors import LATENT, gaussian_candidates, read_latent
 from pymc_rmhmc.model.refusals import ALL_PREDICTORS, Predictors, said_once
+from pymc_rmhmc.model.source_code import distribution_of
 from pymc_rmhmc.model.structure import ModelStructure, read_structure, resolve_variables
 
-__all__ = ["NOTHING_OBSERVED", "plan_together", "read_together", "warnings_of", "with_predictors_or_without"]
+__all__ = ["no_data_in_words", "plan_together", "read_together", "warnings_of", "with_predictors_or_without"]
 
 type Point = dict[str, np.ndarray]
 
@@ -200,12 +201,25 @@ def _crowd_of_hyperparameters(structure: ModelStructure, joint: JointModel | Joi
     )
 
 
+def no_data_in_words(model: pm.Model) -> str:
+    """Say that nothing is observed, and which variables then have no posterior; empty if something is."""
+    if model.observed_RVs or model.potentials:
+        return ""
+    flat = [names_of([v]) for v in model.free_RVs if distribution_of(v) in ("Flat", "HalfFlat")]
+    if not flat:
+        return NOTHING_OBSERVED
+    return (
+        f"Nothing in this model is observed, so {listed(flat)} (Flat or HalfFlat) has no posterior distribution, and "
+        "RMHMC cannot sample it. Give it a proper prior such as pm.Normal, or data that depend on it with observed=."
+    )
+
+
 def _without_data(structure: ModelStructure) -> str:
     """A warning that draws are of the prior, as where `observed=` was forgotten; empty if data inform all blocks."""
     model = structure.model
     data = [*model.observed_RVs, *model.potentials]
     if not data:
-        return NOTHING_OBSERVED
+        return no_data_in_words(model)
     apart = [
         block for block in structure.blocks
         if not any(reaches(each, [latent.variable for latent in block.latents]) for each in data)

@@ -26,6 +26,7 @@ from pymc_rmhmc.model import (
     with_predictors_or_without,
 )
 from pymc_rmhmc.model.joint import NO_HYPERPARAMETERS
+from pymc_rmhmc.model.refusals import step_in_words
 from pymc_rmhmc.steps.block_sampler import BlockSampler
 from pymc_rmhmc.steps.chain_sampler import ChainSampler
 from pymc_rmhmc.steps.checks import check_block
@@ -75,6 +76,11 @@ class FoundBlocks:
         return [] if isinstance(self.joint, str) else [str(variable.name) for variable in self.joint.theta.variables]
 
     @property
+    def data_names(self) -> frozenset[str]:
+        """The shared data that are read."""
+        return frozenset(name for block in self.compiled.blocks for name in block.shapes())
+
+    @property
     def tune_steps(self) -> int | None:
         """How many draws tuning takes by default; None for as many as of latent values alone."""
         return None if isinstance(self.joint, str) else _draws_to_tune(self.joint)
@@ -119,7 +125,8 @@ class FoundBlocks:
         model, reasons = self.structure.model, dict.fromkeys(names, "") | self.structure.reasons
         if isinstance(self.joint, str) and self.joint != NO_HYPERPARAMETERS:
             reasons |= {name: self.joint for name in names if model[name].dtype.startswith("float")}
-        groups = said_once({name: reasons[name] for name in names})
+        by_step = {name: step_in_words(model[name]) for name in names}
+        groups = said_once({name: reasons[name] + by_step[name] for name in names})
         return ", ".join(f"{held} ({why})" if why else held for held, why in groups)
 
     def _advice(self) -> str:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import numpy as np
+import pymc as pm
 
 from pymc_rmhmc.errors import ConfigurationError, CovarianceError, DataError, Failure
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.model.components import factor_of_inverse
+from pymc_rmhmc.model.graphs import shared_inputs
 
-__all__ = ["check_block", "check_shapes", "check_start"]
+__all__ = ["check_block", "check_shapes", "check_start", "shapes_of_data"]
 
 type Point = dict[str, np.ndarray]
 
@@ -105,14 +107,38 @@ def _one_digit(value: float) -> float:
     return float(f"{math.ceil(value / unit) * unit:.0e}")
 
 
-def check_shapes(block: Any, known: dict[str, tuple[int, ...]]) -> None:
-    """Data may change between runs, but not their shapes."""
-    for name, shape in block.shapes().items():
-        if known.get(name) != shape:
-            raise DataError(
-                f"{block.name}: {name} had the shape {known.get(name)} when RMHMC was built and has {shape} now. "
-                "Build a new RMHMC after pm.set_data changes a shape."
-            )
+def shapes_of_data(model: pm.Model) -> dict[str, tuple[int, ...]]:
+    """The shapes of all shared data of a model, which `pm.set_data` can change."""
+    data = shared_inputs([*model.basic_RVs, *model.potentials, *model.rvs_to_values.values()])
+    return {str(s.name): np.shape(s.get_value(borrow=True)) for s in data}
+
+
+def check_shapes(known: dict[str, tuple[int, ...]], now: dict[str, tuple[int, ...]], read: Container[str]) -> None:
+    """Data may change between runs, but not their shapes.
+
+    Parameters
+    ----------
+    known, now : dict of str to tuple of int
+        From `shapes_of_data`, when the step was built and now.
+    read : container of str
+        The data that the step reads.
+
+    Raises
+    ------
+    DataError
+        If they have changed; it names other data of the same old length.
+    """
+    changed = [name for name, shape in known.items() if name in read and now.get(name, shape) != shape]
+    if not changed:
+        return
+    said = " and ".join(f"{name} from {known[name]} to {now[name]}" for name in changed)
+    lengths = {known[name][:1] for name in changed} - {()}
+    left = [f"{name} {shape}" for name, shape in now.items() if name not in changed and shape[:1] in lengths]
+    more = f"Change other data of the old length too, if their rows belong to it: {', '.join(left)}. " if left else ""
+    raise DataError(
+        f"pm.set_data has changed the shape of {said} since RMHMC was built. {more}Then build RMHMC again: "
+        "step=RMHMC()."
+    )
 
 
 def check_start(name: str, point: Point) -> None:

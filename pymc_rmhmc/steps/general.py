@@ -11,10 +11,12 @@ import pymc as pm
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, listed
-from pymc_rmhmc.model import names_by_value
+from pymc_rmhmc.model import names_by_value, said_once
 from pymc_rmhmc.model.compile import CompiledModel
 from pymc_rmhmc.model.general.density import GeneralModel
-from pymc_rmhmc.model.together import NOTHING_OBSERVED
+from pymc_rmhmc.model.observed_shapes import check_shapes_at
+from pymc_rmhmc.model.refusals import discrete_in_words, step_in_words
+from pymc_rmhmc.model.together import no_data_in_words
 from pymc_rmhmc.steps.chain_sampler import ChainSampler
 from pymc_rmhmc.steps.general_sampler import GeneralSampler
 from pymc_rmhmc.steps.options import Plan
@@ -61,6 +63,11 @@ class FoundGeneral:
         return [str(v.name).removesuffix("_rotated_") for v in self.general.variables.variables]
 
     @property
+    def data_names(self) -> frozenset[str]:
+        """The shared data that are read."""
+        return frozenset(str(data.name) for data in self.general.density.shared)
+
+    @property
     def tune_steps(self) -> int:
         """How many draws tuning takes by default."""
         return TUNE
@@ -80,19 +87,24 @@ class FoundGeneral:
     def announcement(self, plan: Plan) -> str:
         """One line that says what is sampled how, and what is left to other steps."""
         names = [str(v.name).removesuffix("_rotated_") for v in self.model.free_RVs]
-        left = [name for name in names if name not in self.names]
+        left = {name: self._why_left(name) for name in names if name not in self.names}
         relative = [
             f"{each.variable.name} relative to {listed(list(each.parents))}" for each in self.general.charted
         ]
         chart = f" ({listed(relative, 'variables', '; ')})" if relative else ""
-        rest = f"; left to other steps: {listed(left)}" if left else ""
+        groups = [f"{held} ({why})" for held, why in said_once(left)]
+        rest = f"; left to other steps: {', '.join(groups)}" if left else ""
         return f"RMHMC: flat metric for {listed(self.names)}{chart}, since {self.why}{rest}"
+
+    def _why_left(self, name: str) -> str:
+        """Why a variable is not sampled: every continuous one is, unless vars names others."""
+        held = self.model.named_vars
+        variable = held[name] if held[name] in self.model.free_RVs else held[f"{name}_rotated_"]
+        return discrete_in_words(variable) + step_in_words(variable) or "not named in vars"
 
     def warning(self) -> str:
         """What a user should know before waiting for draws; empty if there is nothing."""
-        if self.model.observed_RVs or self.model.potentials:
-            return ""
-        return NOTHING_OBSERVED
+        return no_data_in_words(self.model)
 
 
 def find_general(
@@ -104,6 +116,8 @@ def find_general(
     ------
     UnsupportedModelError
         If PyTensor cannot differentiate the density.
+    DataError
+        If data and a parameter of their distribution have shapes that do not fit.
     ConfigurationError
         If a family is registered with a location or scale of another shape, or compile_kwargs are given.
     """
@@ -112,6 +126,9 @@ def find_general(
             f"compile_kwargs={compile_kwargs!r} has no effect here: RMHMC compiles the whole density with Numba. "
             "Remove it."
         )
+    if model.data_vars:
+        for observed in model.observed_RVs:
+            check_shapes_at(model, observed, point)
     general = GeneralModel(model, variables, point)
     general.bind(point)
     return FoundGeneral(model, general, why)

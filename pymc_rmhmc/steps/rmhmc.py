@@ -20,7 +20,7 @@ from pymc_rmhmc.dynamics.option_numbers import switch
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.steps.arguments import CheckedStep, ModelContents, check_compile_kwargs, check_point, generator_of
 from pymc_rmhmc.steps.chain_sampler import ChainState
-from pymc_rmhmc.steps.checks import check_block, check_shapes
+from pymc_rmhmc.steps.checks import check_block, check_shapes, shapes_of_data
 from pymc_rmhmc.steps.notices import WATCHED, RunNotices, moved_by_others, moved_twice, too_short_tuning
 from pymc_rmhmc.steps.options import Options, settle
 from pymc_rmhmc.steps.rehearsal import compile_ahead
@@ -237,7 +237,7 @@ class RMHMC(CheckedStep):
         self._compile_seconds_in_chain, self._has_announced = 0.0, False
         self.default_tune_steps = found.tune_steps or self.default_tune_steps
         self._threads = BlasThreads(None if options.blas_threads is None else int(options.blas_threads))
-        self._shapes = [block.shapes() for block in self._compiled.blocks]
+        self._shapes, self._reads = shapes_of_data(model), found.data_names
         self._rest_key: Point | None = None
         self._rest = 0.0
         self.iteration = self.n_tune = self.n_draws = 0
@@ -274,8 +274,8 @@ class RMHMC(CheckedStep):
         """
         super().setup_chain(rng, tune, draws)
         self._contents.check(self._model)
-        for block, shapes in zip(self._compiled.blocks, self._shapes, strict=True):
-            check_shapes(block, shapes)
+        check_shapes(self._shapes, shapes_of_data(self._model), self._reads)
+        for block in self._compiled.blocks:
             check_block(block, self._initial_point, self._plan)
         self._rest_key = None
         self.iteration, self.n_tune, self.n_draws = 0, tune, draws
