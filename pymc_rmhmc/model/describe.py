@@ -26,9 +26,10 @@ from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.joint import JointModel, JointPlan
 from pymc_rmhmc.model.observation import names_by_value
 from pymc_rmhmc.model.priors import LatentVariable
-from pymc_rmhmc.model.refusals import Predictors, said_once
+from pymc_rmhmc.model.refusals import Predictors, discrete_in_words, said_once
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, model_in_context
 from pymc_rmhmc.model.together import (
+    no_data_in_words,
     plan_together,
     read_together,
     warnings_of,
@@ -316,7 +317,12 @@ def _general(
     shapes = {v: np.shape(point[str(model.rvs_to_values[v].name)]) for v in variables}
     steps = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs if str(v.name) not in taken], variables)
     advice = {} if error is None else error.advice
-    return ModelDescription((), "flat", (), "", steps, {}, advice, "", in_the_chart(model, variables, shapes), why)
+    reasons = {str(v.name): discrete_in_words(v) for v in model.free_RVs if str(v.name) in steps}
+    return ModelDescription(
+        (), "flat", (), "", steps, reasons, advice, no_data_in_words(model), in_the_chart(model, variables, shapes), why
+    )
+
+
 def _as_named(texts: dict[str, str]) -> dict[str, str]:
     """Texts by the names that the user gave the variables."""
     return {name.removesuffix("_rotated_"): text for name, text in texts.items()}
@@ -350,14 +356,16 @@ def _describe(
     # Rows of one variable are blocks of their own, named by their index.
     read = by_name.get(block.name) or by_name[block.name.rsplit("[", 1)[0]]
     prior = ", ".join(dict.fromkeys(_form(latent) for latent in read.latents))
+    # The values of what is not observed enter the likelihood, but it is they that depend on the block.
+    own = {str(o.variable.name) for o in read.observations}
     return BlockDescription(
         block.name,
         block.n_latent,
         block.n_sites,
         prior,
-        tuple(f"{o.variable.name}: {o.label}" for o in read.observations),
+        tuple(f"{o.variable.name}: {o.label}{'' if o.is_observed else ', not observed'}" for o in read.observations),
         block.likelihood(point).kinds,
-        tuple(dict.fromkeys(names[i] for i in (*block.prior_inputs, *block.likelihood_inputs))),
+        tuple(dict.fromkeys(n for i in (*block.prior_inputs, *block.likelihood_inputs) if (n := names[i]) not in own)),
     )
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pymc as pm
 from pymc.distributions.distribution import PartialObservedRV
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
-from pytensor.graph.basic import Variable
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.scan.op import Scan
 from pytensor.tensor.shape import Shape, Shape_i
@@ -73,6 +74,11 @@ class Observation:
         if self.likelihood is None:
             return f"{distribution_of(self.variable)} (through PyTensor's derivatives)"
         return f"{self.likelihood.name.split('_')[0]} ({self.likelihood.link} link)"
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether its value is data, and not a variable that a step samples."""
+        return isinstance(self.value, Constant | SharedVariable) or self.value.owner is not None
 
     @property
     def kinds(self) -> tuple[str, ...]:

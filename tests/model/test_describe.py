@@ -49,7 +49,7 @@ def test_blocks_priors_likelihoods_and_what_is_left(capsys):
     for line in (
         "- f: 8 values, whitened Gaussian process, read by y: poisson (log link); depends on ls.",
         "in one chain: ls.",
-        "- k (Metropolis): not Gaussian (Poisson).",
+        "- k (Metropolis): discrete (Poisson).",
     ):
         assert line in printed
 

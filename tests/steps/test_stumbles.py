@@ -1,0 +1,171 @@
+"""What a newcomer types or forgets: each is answered by a sentence that says what to type instead."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pymc as pm
+import pytest
+
+from pymc_rmhmc import RMHMC, ConfigurationError, DataError, compare, describe, plot_compare, summarize_failures
+from pymc_rmhmc.model.together import NOTHING_OBSERVED
+from tests.steps.conftest import COUNTS, N, poisson_model
+from tests.steps.test_diagnostics import made_up
+
+
+def announced(caplog, model, **options):
+    with caplog.at_level(logging.INFO, "pymc.rmhmc"), model:
+        RMHMC(**options)
+    return caplog.text
+
+
+@pytest.mark.parametrize("flat", [pm.Flat, pm.HalfFlat])
+def test_nothing_observed_without_a_gaussian_process(caplog, flat):
+    with pm.Model() as proper:
+        pm.HalfNormal("s")
+    with pm.Model() as improper:
+        flat("x")
+    assert NOTHING_OBSERVED in str(describe(proper))
+    assert NOTHING_OBSERVED in announced(caplog, proper)
+    says = "so x (Flat or HalfFlat) has no posterior distribution, and RMHMC cannot sample it. Give it a proper prior"
+    assert says in str(describe(improper))
+    assert says in announced(caplog, improper)
+    with pm.Model() as informed:
+        pm.Normal("y", flat("x"), 1.0, observed=[1.0, 2.0])
+    assert "Nothing in this model is observed" not in str(describe(informed))
+
+
+def test_an_observed_variable_without_data_is_discrete_and_no_hyperparameter(caplog):
+    with pm.Model() as model:
+        f = pm.MvNormal("f", np.zeros(N), cov=np.eye(N))
+        pm.Poisson("y", mu=pm.math.exp(f))
+    printed = " ".join(str(describe(model)).split())
+    assert "read by y: poisson (log link), not observed; depends on no hyperparameters." in printed
+    assert "- y (Metropolis): discrete (Poisson)." in printed
+    assert "left to other steps: y (discrete (Poisson), sampled by Metropolis)" in announced(caplog, model)
+
+
+def test_missing_counts_are_named_as_such(caplog):
+    with pm.Model() as model:
+        f = pm.MvNormal("f", np.zeros(N), cov=np.eye(N))
+        pm.Poisson("y", mu=pm.math.exp(f), observed=np.ma.masked_array(COUNTS, np.arange(N) < 2))
+    assert "- y_unobserved (Metropolis): missing observations of y, discrete (Poisson)." in str(describe(model))
+    assert "missing observations of y, discrete (Poisson), sampled by Metropolis" in announced(caplog, model)
+
+
+def test_a_discrete_variable_beside_a_chart_of_the_graph(caplog):
+    with pm.Model() as model:
+        pm.Normal("y", pm.Laplace("b", 0, 1) + pm.Bernoulli("k", 0.5), 1.0, observed=np.zeros(3))
+    assert "- k (BinaryGibbsMetropolis): discrete (Bernoulli)." in str(describe(model))
+    assert "k (discrete (Bernoulli), sampled by BinaryGibbsMetropolis)" in announced(caplog, model)
+
+
+def of_data(kind):
+    """A model of two data containers that belong together."""
+    with pm.Model() as model:
+        inputs, counts = pm.Data("inputs", np.linspace(0, 1, N)), pm.Data("counts", COUNTS)
+        pm.Data("elsewhere", np.zeros(N + 1))
+        prior = pm.MvNormal("f", np.zeros(N), cov=np.eye(N)) if kind == "process" else pm.Laplace("b", 0.0, 1.0)
+        pm.Poisson("y", mu=pm.math.exp(prior + inputs), observed=counts)
+    return model
+
+
+@pytest.mark.parametrize("kind", ["process", "graph"])
+def test_data_of_another_length(kind):
+    model = of_data(kind)
+    with model:
+        step = RMHMC()
+        pm.set_data({"elsewhere": np.zeros(3)})  # nothing reads it
+        step.setup_chain(np.random.default_rng(0), 10, 10)
+        pm.set_data({"counts": COUNTS[:5]})
+        says = (
+            r"^pm.set_data has changed the shape of counts from \(12,\) to \(5,\) since RMHMC was built. Change other "
+            r"data of the old length too, if their rows belong to it: inputs \(12,\). Then build RMHMC again"
+        )
+        with pytest.raises(DataError, match=says):
+            step.setup_chain(np.random.default_rng(0), 10, 10)
+        says = r"the data have the shape \(5,\).*has \(12,\).*change the others too: .*inputs \(12,\)"
+        with pytest.raises(DataError, match=says):
+            RMHMC()
+
+
+@pytest.mark.parametrize("group", ["posterior", "sample_stats"])
+@pytest.mark.parametrize("as_dataset", [False, True])
+def test_one_group_of_a_result(group, as_dataset):
+    part = made_up()[group]
+    part = part.dataset if as_dataset else part
+    with pytest.raises(DataError, match=r"give the whole idata. Write summarize_failures\(idata\)"):
+        summarize_failures(part)
+    for function in (compare, plot_compare):
+        with pytest.raises(DataError, match="NUTS has no posterior group. It is one group .*: give the whole idata"):
+            function({"RMHMC": made_up(), "NUTS": part})
+        with pytest.raises(ConfigurationError, match="Results are given by name"):
+            function(part)
+
+
+@pytest.mark.parametrize(("given", "meant"), [("ls_log__", "ls"), ("LS", "ls"), ("F", "f"), ("f_rotatd_", "f")])
+def test_names_that_are_almost_right(given, meant):
+    says = f'the model has no variable "{given}". Did you mean "{meant}"\\? The free'
+    with poisson_model(sampled=True, reparameterize=True), pytest.raises(ConfigurationError, match=says):
+        RMHMC(vars=[given])
+
+
+UNKNOWN = {
+    "max_treedepth": r'no argument max_treedepth. Give RMHMC\(trajectory="nuts", max_steps=1023\)',
+    "early_max_treedepth": r"max_steps=255",
+    "step_scale": r"To fix the step size, give RMHMC\(step_size=0.1\)",
+    "adapt_step_size": r"unless you fix it with RMHMC\(step_size=0.1\)",
+    "scaling": "learns its mass matrix in tuning: leave it out",
+    "potential": "learns its mass matrix",
+    "gamma": "leave it out, or fix the step size",
+    "Emax": "more than 1000",
+    "nuts": r"by name, such as RMHMC\(target_accept=0.95\)",
+    "tune": r"Give it to pm.sample: pm.sample\(tune=..., step=RMHMC\(\)\)",
+    "target_acept": r"Did you mean target_accept\? Its arguments are vars, metric,",
+    "zzz": "no argument zzz. Its arguments are vars",
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_arguments_that_it_does_not_have(name):
+    with poisson_model(), pytest.raises(ConfigurationError, match=UNKNOWN[name]):
+        RMHMC(**{name: 1})
+
+
+def test_every_argument_of_pymcs_own_steps_is_answered():
+    """Those of RMHMC aside, and those that PyMC's own functions give."""
+    import inspect
+
+    from pymc.step_methods.hmc.base_hmc import BaseHMC
+
+    from pymc_rmhmc.steps.arguments import ARGUMENTS_OF_NUTS
+
+    kinds = [pm.NUTS.__init__, pm.HamiltonianMC.__init__, BaseHMC.__init__]
+    names = {name for kind in kinds for name in inspect.signature(kind).parameters}
+    own = {*inspect.signature(RMHMC.__init__).parameters, "args", "kwargs", "logp_dlogp_func"}
+    assert names - own - set(ARGUMENTS_OF_NUTS) <= {"pytensor_kwargs", "dtype", "pytensor", "initial_point"}
+
+
+def test_what_vars_does_not_name_is_said(caplog):
+    model = poisson_model(sampled=True)
+    assert "left to other steps: f (not named in vars)" in announced(caplog, model, vars=["ls"])
+
+
+@pytest.mark.usefixtures("compiled_ahead")
+def test_compiling_is_said_once_without_a_gaussian_process(caplog):
+    with pm.Model():
+        effects = pm.Laplace("effects", 0.0, pm.HalfNormal("scale"), shape=11)
+        pm.Normal("y", effects, 1.3, observed=np.zeros(11))
+        with caplog.at_level(logging.INFO, "pymc.rmhmc"):
+            pm.sample(20, tune=100, chains=1, cores=1, step=RMHMC(), progressbar=False)
+    said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("RMHMC: compil")]
+    assert len(said) == 2
+    assert "2 functions" in said[0]
+
+
+@pytest.mark.usefixtures("compiled_ahead")
+def test_one_function_is_counted_as_one(caplog):
+    with pm.Model() as model:
+        pm.Normal("y", pm.Laplace("b", 0, 1.7), 1.9, observed=np.zeros(13))
+    assert "compiling 1 function for b" in announced(caplog, model)
