@@ -7,7 +7,7 @@ import re
 import textwrap
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -25,6 +25,7 @@ from pymc_rmhmc.model.general.selection import NO_BLOCK, continuous_variables, w
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.joint import JointModel, JointPlan
 from pymc_rmhmc.model.observation import names_by_value
+from pymc_rmhmc.model.predictions import predicted_variables, without
 from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.refusals import Predictors, discrete_in_words, said_once
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, model_in_context
@@ -47,6 +48,7 @@ ON_A_GRID = "whitened Gaussian process on a grid (Kronecker product)"
 METRIC = 'The metric is "{}", the default: it approximates each likelihood term by a Gaussian curve.'
 NOTHING = "RMHMC() cannot sample this model and will raise an error."
 GRAPH = "Sampled by RMHMC, all in one chain, in flat coordinates that are read from the model's graph, because {}:"
+PREDICTED = "Drawn from their priors given these, since nothing observed depends on them: {}."
 WIDTH = 100
 
 
@@ -113,6 +115,8 @@ class ModelDescription:
         If the coordinates are read from the graph: every variable that is sampled, and what it is relative to.
     why : str
         Why they are.
+    predicted : tuple of str
+        What nothing observed depends on: drawn from its prior given the rest.
     """
 
     blocks: tuple[BlockDescription, ...]
@@ -125,6 +129,7 @@ class ModelDescription:
     warning: str = ""
     charted: dict[str, str] = field(default_factory=dict)
     why: str = ""
+    predicted: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [NOTHING]
@@ -136,6 +141,8 @@ class ModelDescription:
             lines += [METRIC.format(self.metric), self._together()]
         if self.left_over:
             lines += ["Left to other steps:", *(f"- {self._left_line(group)}" for group in self._left_groups())]
+        if self.predicted:
+            lines.append(PREDICTED.format(listed(self.predicted)))
         # Advice as it is: it holds code, whose lines must not be folded.
         return "\n".join([*(_wrapped(line) for line in lines), *self._advice()])
 
@@ -153,6 +160,8 @@ class ModelDescription:
         if self.left_over:
             rows = [self._left_cells(group) for group in self._left_groups()]
             parts.append(_html_table(("left to other steps", "PyMC's step", "why"), rows))
+        if self.predicted:
+            parts.append(f"<p>{html.escape(PREDICTED.format(listed(self.predicted)))}</p>")
         parts += [f'<p style="white-space: pre-wrap">{html.escape(line)}</p>' for line in self._advice()]
         return "\n".join(parts)
 
@@ -273,7 +282,9 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
     model = model_in_context(model, "describe")
     # PyTensor folds constants by C code where it has a compiler, one small program after another.
     with pytensor.config.change_flags(cxx=""):
-        return _described(model)
+        predicted = predicted_variables(model)
+        description = _described(without(model, predicted))
+    return replace(description, predicted=tuple(str(v.name) for v in predicted))
 
 
 def _described(model: pm.Model) -> ModelDescription:
@@ -283,7 +294,7 @@ def _described(model: pm.Model) -> ModelDescription:
         structure, joint, compiled = with_predictors_or_without(lambda found: _read(model, point, found))
     except UnsupportedModelError as error:
         return _general(model, point, NO_BLOCK, error)
-    why = why_general(structure, 0 if isinstance(joint, str) else joint.theta.size)
+    why = why_general(structure, point)
     if why:
         return _general(model, point, why, None)
     by_name: dict[str, LatentBlock] = {block.name: block for block in structure.blocks}

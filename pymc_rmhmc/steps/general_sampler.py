@@ -14,7 +14,7 @@ from pymc_rmhmc.dynamics.trajectory import Transition, transition
 from pymc_rmhmc.errors import ConfigurationError, RMHMCError
 from pymc_rmhmc.geometry.general.charts import ElementwiseChart, RowsChart, VariableChart
 from pymc_rmhmc.geometry.general.loops import FlatMap
-from pymc_rmhmc.geometry.general.mass import fit_flat_map, identity_map, map_of_gradient
+from pymc_rmhmc.geometry.general.mass import fit_flat_map, identity_map, map_of_gradient, to_flat
 from pymc_rmhmc.geometry.general.target import GeneralTarget
 from pymc_rmhmc.steps.chain_sampler import NEARNESS, REHEARSED_STEP, ChainSampler, ChainState
 from pymc_rmhmc.steps.options import Plan
@@ -33,7 +33,10 @@ EARLY_REFITS = (6, 15, 30, 60)
 # What PyMC spends on a draw, and this package beside the trajectory: as long again is worth spending on gradients, of
 # which each takes so long, and so much more for every number that it reads. Measured on one core of 2024; in seconds.
 OVERHEAD, GRADIENT, NUMBER = 1e-4, 2e-6, 2e-8
-MOST_ROUNDS = 16
+# A path of about 2 turns most values to the other side of their centre: an odd number of them keeps a draw from coming
+# back to where it was. Three make draws next to independent, and of two a funnel of 1000 groups made a third of the
+# effective draws a second of one or three.
+ROUNDS = 3
 # Half the width of where chains start around a point that nobody chose, as PyMC has it.
 SCATTER = 1.0
 
@@ -118,7 +121,7 @@ class GeneralSampler(ChainSampler):
         state = self.state
         if state.n_steps and self.plan.may_repeat:
             gradients = OVERHEAD / (GRADIENT + NUMBER * self.general.n_numbers)
-            state.rounds = min(MOST_ROUNDS, max(1, round(gradients / max(1.0, float(np.mean(state.n_steps))))))
+            state.rounds = ROUNDS if gradients >= ROUNDS * float(np.mean(state.n_steps)) else 1
         state.n_steps = []
 
     def _condition(self, point: Point) -> None:
@@ -181,7 +184,7 @@ class GeneralSampler(ChainSampler):
         # Where a scale is 0 a value has no coordinate: it begins at its location.
         _, moments = self._scored(values[None])
         charted = np.nan_to_num(self._charted(values[None], moments)[0], posinf=0.0, neginf=0.0)
-        return _to_flat(FlatMap(*self.state.flat), charted)
+        return to_flat(FlatMap(*self.state.flat), charted)
 
     def _scored(self, values: Array) -> tuple[Array, Array]:
         """Scores and moments of the charted elements at each of some values (t, d)."""
@@ -285,14 +288,6 @@ class GeneralSampler(ChainSampler):
             "The cause is one of these distributions or Potentials, or its data. Correct it, or start elsewhere with "
             "`initvals`."
         )
-
-
-def _to_flat(flat: FlatMap, z: Array) -> Array:
-    """U with ``z = c + S u``."""
-    u = (z - flat.centre) / flat.spread
-    if flat.dense.size:
-        u[flat.dense] = np.linalg.solve(flat.factor, (z - flat.centre)[flat.dense])
-    return u
 
 
 def _chart(places: NDArray[np.int64], n_columns: int) -> VariableChart:

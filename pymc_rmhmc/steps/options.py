@@ -29,8 +29,7 @@ DEFAULT_PATH_LENGTH = 1.7
 DEFAULT_JITTER = 0.1
 # In the chart that is read from the graph what is left is less normal: a scale's logarithm moves slowly, and paths half
 # as long again make more effective draws for each gradient on hierarchies.
-DEFAULT_GENERAL_PATH_LENGTH = 2.5
-DEFAULT_GENERAL_JITTER = 0.3
+DEFAULT_GENERAL_PATH_LENGTH, DEFAULT_GENERAL_JITTER = 2.0, 0.3
 # From the same measurement: an explicit step is cheap against what PyMC spends on a draw, and a higher
 # acceptance doubles the tail ESS; an implicit step costs a factorisation, and fewer of them win.
 DEFAULT_TARGET_ACCEPT = {"explicit": 0.9, "implicit": 0.8}

@@ -16,6 +16,7 @@ import pytensor
 
 from pymc_rmhmc.errors import RMHMCError, counted, listed
 from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.model.predictions import Predictions
 from pymc_rmhmc.steps.chain_sampler import ChainSampler
 from pymc_rmhmc.stopwatch import COMPILING
 
@@ -30,7 +31,9 @@ _log = logging.getLogger("pymc.rmhmc")
 LONG = 5.0
 
 
-def compile_ahead(samplers: Sequence[ChainSampler], point: Point, names: Sequence[str]) -> float:
+def compile_ahead(
+    samplers: Sequence[ChainSampler], point: Point, names: Sequence[str], predictions: Predictions | None = None
+) -> float:
     """Compile what the samplers' chains will call, and say so before and after where there is anything to compile.
 
     Parameters
@@ -41,17 +44,21 @@ def compile_ahead(samplers: Sequence[ChainSampler], point: Point, names: Sequenc
         A point of the model.
     names : sequence of str
         The variables that are sampled, for the messages.
+    predictions : Predictions, optional
+        What is drawn after the samplers have moved.
 
     Returns
     -------
     float
         The seconds of compiling.
     """
-    said = _Said(sum(sampler.n_functions for sampler in samplers), names)
+    said = _Said(sum(sampler.n_functions for sampler in samplers) + (predictions is not None), names)
     before = COMPILING.seconds
     with np.errstate(all="ignore"), COMPILING.announced(said.before):
         for sampler in samplers:
             _rehearse(sampler, point)
+        if predictions is not None:
+            _predict(predictions, point)
     seconds = COMPILING.seconds - before
     said.after(seconds)
     return seconds
@@ -87,6 +94,15 @@ def _rehearse(sampler: ChainSampler, point: Point) -> None:
         twin.rehearse(point, np.random.default_rng(0))
     except (RMHMCError, PriorFailure, np.linalg.LinAlgError):
         # A chain may start at another point. Where it starts at this one, it says what is wrong.
+        return
+
+
+def _predict(predictions: Predictions, point: Point) -> None:
+    """Draw what the model predicts at a point, for nobody."""
+    try:
+        predictions.draw(point, np.random.default_rng(0))
+    except (ValueError, AssertionError, ArithmeticError):
+        # A chain may start at another point, as in `_rehearse`; a matrix without a factor is a ValueError.
         return
 
 

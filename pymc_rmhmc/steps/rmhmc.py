@@ -24,7 +24,7 @@ from pymc_rmhmc.steps.checks import check_block, check_shapes, shapes_of_data
 from pymc_rmhmc.steps.notices import WATCHED, RunNotices, moved_by_others, moved_twice, too_short_tuning
 from pymc_rmhmc.steps.options import Options, settle
 from pymc_rmhmc.steps.rehearsal import compile_ahead
-from pymc_rmhmc.steps.selection import find
+from pymc_rmhmc.steps.selection import find_with_predictions, predictions_in_words
 from pymc_rmhmc.steps.statistics import STATISTICS, FailureCount, block_statistics
 from pymc_rmhmc.steps.threads import BlasThreads
 from pymc_rmhmc.stopwatch import COMPILING
@@ -221,19 +221,20 @@ class RMHMC(CheckedStep):
         point = initial | check_point({} if initial_point is None else initial_point, initial, model)
         check_compile_kwargs(compile_kwargs)
         random = generator_of(rng)
-        found = find(model, vars, point, plan, compile_kwargs)
+        found, self._predictions = find_with_predictions(model, vars, point, plan, compile_kwargs)
+        predicted = self._predictions
         self._compiled = found.compiled
-        self.vars = found.value_vars
+        self.vars = [*found.value_vars, *(predicted.value_vars if predicted else ())]
         self.blocked = True
         self.rng = random
         self._model, self._contents, self._notices = model, ModelContents(model), RunNotices()
         self.tune = True
         self._initial_point, self._plan = point, plan
         self._samplers = found.samplers(point, plan, initial)
-        _log.info(found.announcement(plan))
+        _log.info(found.announcement(plan) + predictions_in_words(predicted))
         if found.warning():
             _log.warning(found.warning())
-        self._compile_seconds = compile_ahead(self._samplers, point, found.names)
+        self._compile_seconds = compile_ahead(self._samplers, point, found.names, predicted)
         self._compile_seconds_in_chain, self._has_announced = 0.0, False
         self.default_tune_steps = found.tune_steps or self.default_tune_steps
         self._threads = BlasThreads(None if options.blas_threads is None else int(options.blas_threads))
@@ -325,8 +326,10 @@ class RMHMC(CheckedStep):
             for sampler in self._samplers:
                 outcomes.append(sampler.draw(point, self.rng, tuning=self.tune))
                 sampler.write(point)
+            point, predicted = self._predicted(point)
         statistics = block_statistics(outcomes)
-        statistics["model_logp"] = sum(s.log_density for s in self._samplers) + self._rest_log_density(point)
+        rest = self._rest_log_density(point) + predicted
+        statistics["model_logp"] = sum(s.log_density for s in self._samplers) + rest
         statistics["step_size"] = min(s.current_step_size(tuning=self.tune) for s in self._samplers)
         # A step size that was given has no average, and `summarize_failures` knows it by that.
         is_given = self._plan.step_size is not None
@@ -364,6 +367,13 @@ class RMHMC(CheckedStep):
         refused = next(filter(None, (sampler.where_refused() for sampler in self._samplers)), "")
         remarks = " ".join(filter(None, (notice, *(sampler.remarks() for sampler in self._samplers))))
         return self.failures.warning(refused, remarks, self._plan.step_size)
+
+    def _predicted(self, point: Point) -> tuple[Point, float]:
+        """The point with what the model predicts at it, and the log density of that."""
+        if self._predictions is None:
+            return point, 0.0
+        drawn, log_density = self._predictions.draw(point, self.rng)
+        return point | drawn, log_density
 
     def _rest_log_density(self, point: Point) -> float:
         """What the model's log density has beyond the blocks; evaluated where its inputs have changed."""

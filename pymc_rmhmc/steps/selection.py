@@ -7,15 +7,41 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
-from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.errors import UnsupportedModelError, listed
 from pymc_rmhmc.model.general.selection import NO_BLOCK, continuous_variables, why_general
+from pymc_rmhmc.model.predictions import Predictions, predicted_variables, without
+from pymc_rmhmc.model.structure import read_structure, resolve_variables
+from pymc_rmhmc.model.together import with_predictors_or_without
 from pymc_rmhmc.steps.blocks import FoundBlocks, find_blocks
 from pymc_rmhmc.steps.general import FoundGeneral, find_general
 from pymc_rmhmc.steps.options import Plan
 
-__all__ = ["find"]
+__all__ = ["find", "find_with_predictions", "predictions_in_words"]
 
 type Point = dict[str, np.ndarray]
+
+
+def find_with_predictions(
+    model: pm.Model, vars: Any, point: Point, plan: Plan, compile_kwargs: dict[str, Any] | None  # noqa: A002
+) -> tuple[FoundBlocks | FoundGeneral, Predictions | None]:
+    """Read and compile what ``RMHMC(vars)`` samples, and apart from it what the model predicts from that.
+
+    Raises
+    ------
+    UnsupportedModelError, UnsupportedLikelihoodError, ConfigurationError, CovarianceError, DataError
+        As `RMHMC`.
+    """
+    named = () if vars is None else resolve_variables(model, vars)
+    predicted = predicted_variables(model, named)
+    found = find(without(model, predicted), vars, point, plan, compile_kwargs)
+    return found, Predictions(model, predicted) if predicted else None
+
+
+def predictions_in_words(predictions: Predictions | None) -> str:
+    """The end of the line that says what is sampled: what is drawn from its prior given the rest."""
+    if predictions is None:
+        return ""
+    return f"; drawn from their priors given these, since nothing observed depends on them: {listed(predictions.names)}"
 
 
 def find(
@@ -32,17 +58,25 @@ def find(
     if chart == "graph":
         variables = continuous_variables(model, vars)
         return find_general(model, variables, point, "the metric asks for it", compile_kwargs)
+    why = "" if chart == "latent" else _why_general(model, vars, point)
+    if not why:
+        try:
+            return find_blocks(model, vars, point, plan, compile_kwargs)
+        except UnsupportedModelError:  # of what is seen where a predictor is evaluated
+            if chart == "latent":
+                raise
+            why = _no_block(vars)
+    return find_general(model, continuous_variables(model, vars), point, why, compile_kwargs)
+
+
+def _no_block(vars: Any) -> str:  # noqa: A002
+    return NO_BLOCK if vars is None else "vars names no latent Gaussian block"
+
+
+def _why_general(model: pm.Model, vars: Any, point: Point) -> str:  # noqa: A002
+    """Why the chart of the graph is taken; empty if latent blocks are read. Nothing is compiled."""
     try:
-        blocks = find_blocks(model, vars, point, plan, compile_kwargs)
+        structure = with_predictors_or_without(lambda found: read_structure(model, vars, predictors=found))
     except UnsupportedModelError:
-        if chart == "latent":
-            raise
-        variables = continuous_variables(model, vars)
-        why = NO_BLOCK if vars is None else "vars names no latent Gaussian block"
-        return find_general(model, variables, point, why, compile_kwargs)
-    if chart == "latent" or vars is not None:
-        return blocks
-    why = why_general(blocks.structure, 0 if isinstance(blocks.joint, str) else blocks.joint.theta.size)
-    if why:
-        return find_general(model, continuous_variables(model), point, why, compile_kwargs)
-    return blocks
+        return _no_block(vars)
+    return "" if vars is not None else why_general(structure, point)

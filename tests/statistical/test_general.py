@@ -21,10 +21,12 @@ from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.trajectory import JitteredPath
 from pymc_rmhmc.dynamics.u_turn import UTurn
 from pymc_rmhmc.geometry.general.loops import FlatMap
+from pymc_rmhmc.geometry.general.mass import identity_map
 from pymc_rmhmc.geometry.general.target import GeneralTarget
 from pymc_rmhmc.model.general.density import GeneralModel
 from tests.general_checks import scored, weights_and_pulls
 from tests.statistical.ranks import PLACES, Looks, p_value, rank
+from tests.unit.general_toys import directions, matrix_of
 
 pytestmark = pytest.mark.slow
 
@@ -91,14 +93,12 @@ class Coordinates:
         _, location, scale = scored(general, x)
         root = np.sqrt(1.0 + weight * scale**2)
         z[general.places] = (x[general.places] - location) / scale * root - scale * (pull - weight * location) / root
-        matrix = np.diag(self.flat.spread)
-        matrix[np.ix_(self.flat.dense, self.flat.dense)] = self.flat.factor
-        return np.linalg.solve(matrix, z - self.flat.centre)
+        return np.linalg.solve(matrix_of(self.flat), z - self.flat.centre)
 
 
 def plain() -> Coordinates:
     """The non-centred form, and no map."""
-    return Coordinates(np.zeros(2 * CHARTED), FlatMap(np.zeros(D), np.ones(D), np.empty(0, np.int64), np.empty((0, 0))))
+    return Coordinates(np.zeros(2 * CHARTED), identity_map(np.zeros(D)))
 
 
 def absurd() -> Coordinates:
@@ -108,7 +108,8 @@ def absurd() -> Coordinates:
     # Variable by variable, of two elements each: w, then b.
     pairs = [(rng.exponential(1.5, 2), 1.5 * rng.standard_normal(2)) for _ in range(CHARTED // 2)]
     chart = np.concatenate([part for pair in pairs for part in pair])
-    return Coordinates(chart, FlatMap(0.4 * rng.standard_normal(D), rng.uniform(0.6, 1.1, D), dense, factor))
+    centre, spread = 0.4 * rng.standard_normal(D), rng.uniform(0.6, 1.1, D)
+    return Coordinates(chart, FlatMap(centre, spread, dense, factor, *directions(D)))
 
 
 def paths(rounds: int) -> JitteredPath:

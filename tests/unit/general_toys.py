@@ -52,17 +52,24 @@ def bounded(z, chart):
 
 
 def flat_map(seed: int = 0) -> FlatMap:
-    """A map with a dense block of the first and the last coordinate."""
+    """A map with a dense block of the first and the last coordinate, and a wide and a narrow direction."""
     rng = np.random.default_rng(seed)
-    factor = np.array([[0.9, 0.0], [0.3, 0.6]])
-    return FlatMap(0.2 * rng.standard_normal(D), np.array([1.0, 0.7, 0.5, 1.0]), np.array([0, D - 1]), factor)
+    factor, spread = np.array([[0.9, 0.0], [0.3, 0.6]]), np.array([1.0, 0.7, 0.5, 1.0])
+    return FlatMap(0.2 * rng.standard_normal(D), spread, np.array([0, D - 1]), factor, *directions(D))
+
+
+def directions(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two orthonormal directions (2, size), and how much longer each is made, less 1."""
+    made = np.linalg.qr(np.random.default_rng(7).standard_normal((size, 2)))[0].T
+    return np.ascontiguousarray(made), np.array([0.4, -0.3])
 
 
 def matrix_of(flat: FlatMap) -> np.ndarray:
     """S (d, d)."""
     dense = np.diag(flat.spread)
     dense[np.ix_(flat.dense, flat.dense)] = flat.factor
-    return dense
+    v = flat.directions
+    return dense @ (np.eye(flat.spread.size) + v.T @ np.diag(flat.stretches) @ v)
 
 
 @dataclass

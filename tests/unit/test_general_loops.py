@@ -9,7 +9,7 @@ from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.dynamics.trajectory import JitteredPath
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.general.mass import fit_flat_map, identity_map
+from pymc_rmhmc.geometry.general.mass import fit_flat_map, identity_map, to_flat
 from tests.unit.general_toys import (
     BOUNDED,
     CORRELATED,
@@ -243,3 +243,31 @@ def test_the_map_is_exact_without_what_keeps_it_regular(monkeypatch):
     flat = fit_flat_map(draws, -(draws - centre) @ np.linalg.inv(CORRELATED), np.arange(D))
     np.testing.assert_allclose(matrix_of(flat) @ matrix_of(flat).T, CORRELATED, rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(flat.centre, centre, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dense", [np.empty(0, np.int64), np.arange(3)], ids=["diagonal", "a block"])
+def test_a_direction_in_which_many_values_go_together_is_found(dense):
+    """Of 80 effects and their common level: no pair is far from independent, and their sum is."""
+    d, together = 80, np.full(80, 1.0 / np.sqrt(80))
+    covariance = np.eye(d) + 24.0 * np.outer(together, together)
+    scale = np.random.default_rng(0).uniform(0.1, 10.0, d)
+    covariance *= np.outer(scale, scale)
+    rng, centre = np.random.default_rng(1), 3.0 * scale
+    draws = rng.multivariate_normal(centre, covariance, size=90)
+    flat = fit_flat_map(draws, -(draws - centre) @ np.linalg.inv(covariance), dense)
+    root = matrix_of(flat)
+    left = np.linalg.solve(root, np.linalg.solve(root, covariance).T)
+    assert 1 <= flat.stretches.size <= 3
+    values = np.linalg.eigvalsh(left)  # 25 would be left of the sum, and 2 is what is not noticed
+    assert values[0] > 0.5
+    assert values[-1] < 2.0
+    np.testing.assert_allclose(root @ to_flat(flat, draws[0]) + flat.centre, draws[0], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose((flat.centre - centre) / scale, 0.0, atol=0.3)
+
+
+def test_no_direction_is_found_where_there_is_none():
+    rng = np.random.default_rng(2)
+    draws = rng.standard_normal((90, 60))
+    slopes = -draws + 0.3 * rng.standard_normal(draws.shape)  # of a density that is not quite normal
+    assert fit_flat_map(draws, slopes, np.empty(0, np.int64)).stretches.size == 0
+    assert fit_flat_map(draws[:10], slopes[:10], np.empty(0, np.int64)).stretches.size == 0

@@ -3,7 +3,8 @@
 The Hamiltonian is ``½ uᵀu + ½ pᵀp - φ(u)`` with ``φ(u) = log density(c + S u) + ½ uᵀu``. A step is half a kick by ∇φ,
 the exact rotation of every pair (u, p), and half a kick. One loop, kept on disk, serves every model.
 
-S is diagonal but for one dense block: `dense` says which coordinates are in it, and `factor` is its lower triangle.
+``S = B (1 + Vᵀ diag(stretches) V)``. B is diagonal but for one dense block: `dense` says which coordinates are in it,
+and `factor` is its lower triangle. The rows of V are a few directions that are wider or narrower than B has them.
 """
 
 from __future__ import annotations
@@ -33,17 +34,37 @@ class FlatMap(NamedTuple):
     Attributes
     ----------
     centre, spread : (d,) array
-        C, and S's diagonal where it is diagonal.
+        C, and B's diagonal where it is diagonal.
     dense : (k,) int array
         The coordinates of the dense block.
     factor : (k, k) array
         Its lower triangle.
+    directions : (r, d) array
+        V, with orthonormal rows.
+    stretches : (r,) array
+        How much longer each of them is made, less 1.
     """
 
     centre: Array
     spread: Array
     dense: NDArray[np.int64]
     factor: Array
+    directions: Array
+    stretches: Array
+
+
+@compiled
+def _stretched(directions: Array, stretches: Array, vector: Array) -> Array:  # pragma: no cover - compiled
+    """``(1 + Vᵀ diag(stretches) V) v``."""
+    made = vector.copy()
+    for row in range(stretches.size):
+        along = 0.0
+        for i in range(vector.size):
+            along += directions[row, i] * vector[i]
+        along *= stretches[row]
+        for i in range(vector.size):
+            made[i] += along * directions[row, i]
+    return made
 
 
 @compiled
@@ -52,23 +73,27 @@ def evaluate(  # pragma: no cover - compiled
 ) -> tuple[float, Array, Array]:
     """φ, its gradient (d,), and what the model's function returns besides its value."""
     d, k = u.size, flat.dense.size
-    z = flat.centre + flat.spread * u
+    w = _stretched(flat.directions, flat.stretches, u)
+    z = flat.centre + flat.spread * w
     for i in range(k):
         total = 0.0
         for j in range(i + 1):
-            total += flat.factor[i, j] * u[flat.dense[j]]
+            total += flat.factor[i, j] * w[flat.dense[j]]
         z[flat.dense[i]] = flat.centre[flat.dense[i]] + total
     value, found = call_for_value_and_slope(address, (z, chart), rest)
-    slope = np.empty(d)
-    square = 0.0
+    pulled = np.empty(d)
     for i in range(d):
-        square += u[i] * u[i]
-        slope[i] = flat.spread[i] * found[i] + u[i]
+        pulled[i] = flat.spread[i] * found[i]
     for j in range(k):
         total = 0.0
         for i in range(j, k):
             total += flat.factor[i, j] * found[flat.dense[i]]
-        slope[flat.dense[j]] = total + u[flat.dense[j]]
+        pulled[flat.dense[j]] = total
+    slope = _stretched(flat.directions, flat.stretches, pulled)
+    square = 0.0
+    for i in range(d):
+        square += u[i] * u[i]
+        slope[i] += u[i]
     return value[()] + 0.5 * square, slope, found
 
 

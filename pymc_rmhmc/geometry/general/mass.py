@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
 from pymc_rmhmc.geometry.general.loops import FlatMap
 
-__all__ = ["fit_flat_map", "identity_map", "map_of_gradient"]
+__all__ = ["fit_flat_map", "identity_map", "map_of_gradient", "to_flat"]
 
 type Array = NDArray[np.float64]
 
@@ -16,11 +18,14 @@ type Array = NDArray[np.float64]
 SMALLEST, LARGEST = 1e-10, 1e10
 # Of the unit matrix, so many draws are mixed into a window's covariances: half of what one draw says.
 PRIOR_DRAWS = 0.5
+# Directions apart from B: of how many draws they are looked for, at most how many, one for how many draws, and how
+# many times as large a variance must be, or as small, to be one.
+FEWEST_DRAWS, MOST_DIRECTIONS, DRAWS_OF_A_DIRECTION, NOTICED = 20, 8, 5, 2.0
 
 
 def identity_map(centre: Array) -> FlatMap:
     """``z = c + u``."""
-    return FlatMap(centre.copy(), np.ones(centre.size), np.empty(0, np.int64), np.empty((0, 0)))
+    return _diagonal(centre, np.ones(centre.size))
 
 
 def map_of_gradient(centre: Array, slope: Array) -> FlatMap:
@@ -29,7 +34,22 @@ def map_of_gradient(centre: Array, slope: Array) -> FlatMap:
     Where a density is steep, at a point that nobody chose, its scale is about ``1/|g|``.
     """
     spread = np.clip(1.0 / np.maximum(np.abs(slope), 1e-3), 1e-3, 1.0)
-    return FlatMap(centre.copy(), spread, np.empty(0, np.int64), np.empty((0, 0)))
+    return _diagonal(centre, spread)
+
+
+def to_flat(flat: FlatMap, z: Array) -> Array:
+    """U with ``z = c + S u``."""
+    w = (z - flat.centre) / flat.spread
+    if flat.dense.size:
+        w[flat.dense] = linalg.solve_triangular(flat.factor, (z - flat.centre)[flat.dense], lower=True)
+    shorter = 1.0 / (1.0 + flat.stretches) - 1.0
+    return w + flat.directions.T @ (shorter * (flat.directions @ w))
+
+
+def _diagonal(centre: Array, spread: Array) -> FlatMap:
+    """The map of a diagonal S."""
+    none = np.empty((0, 0))
+    return FlatMap(centre.copy(), spread, np.empty(0, np.int64), none, np.empty((0, centre.size)), np.empty(0))
 
 
 def fit_flat_map(positions: Array, slopes: Array, dense: NDArray[np.int64]) -> FlatMap:
@@ -53,15 +73,42 @@ def fit_flat_map(positions: Array, slopes: Array, dense: NDArray[np.int64]) -> F
     mean, mean_slope = positions.mean(axis=0), slopes.mean(axis=0)
     variance, of_slopes = positions.var(axis=0), slopes.var(axis=0)
     scale = np.sqrt(np.sqrt(np.clip(variance, SMALLEST, LARGEST) / np.clip(of_slopes, SMALLEST, LARGEST)))
-    centre = mean + scale**2 * mean_slope
+    # What is left of draws and gradients where B is taken out.
+    draws, gradients, pulled = (positions - mean) / scale, (slopes - mean_slope) * scale, mean_slope * scale
     factor = np.empty((0, 0))
     if dense.size:
-        unit = scale[dense]
-        draws, gradients = (positions[:, dense] - mean[dense]) / unit, (slopes[:, dense] - mean_slope[dense]) * unit
-        covariance = _balanced(_shrunk(draws), _shrunk(gradients))
-        factor = np.ascontiguousarray(unit[:, None] * np.linalg.cholesky(covariance))
-        centre[dense] = mean[dense] + factor @ (factor.T @ mean_slope[dense])
-    return FlatMap(centre, scale, dense, factor)
+        covariance = _balanced(_shrunk(draws[:, dense]), _shrunk(gradients[:, dense]))
+        root = np.linalg.cholesky(covariance)
+        factor = np.ascontiguousarray(scale[dense, None] * root)
+        draws[:, dense] = linalg.solve_triangular(root, draws[:, dense].T, lower=True).T
+        gradients[:, dense], pulled[dense] = gradients[:, dense] @ root, root.T @ pulled[dense]
+    directions, stretches = _directions(draws, gradients) if dense.size < mean.size else _no_directions(mean.size)
+    shift = pulled + directions.T @ (((1.0 + stretches) ** 2 - 1.0) * (directions @ pulled))
+    centre = mean + scale * shift
+    if dense.size:
+        centre[dense] = mean[dense] + factor @ shift[dense]
+    return FlatMap(centre, scale, dense, factor, directions, stretches)
+
+
+def _no_directions(size: int) -> tuple[Array, Array]:
+    return np.empty((0, size)), np.empty(0)
+
+
+def _directions(draws: Array, gradients: Array) -> tuple[Array, Array]:
+    """A few directions (r, d) that are wider or narrower than others, and by how much, less 1 (r,).
+
+    They are looked for among those in which the draws, or the gradients, lie farthest out.
+    """
+    t, d = draws.shape
+    if t < FEWEST_DRAWS:
+        return _no_directions(d)
+    few = min(MOST_DIRECTIONS, d, t // DRAWS_OF_A_DIRECTION)
+    farthest = [linalg.svd(each, full_matrices=False)[2][:few] for each in (draws, gradients)]
+    basis = linalg.orth(np.concatenate(farthest).T)  # (d, at most 2 few)
+    widths, turned = linalg.eigh(_balanced(_shrunk(draws @ basis), _shrunk(gradients @ basis)))
+    kept = np.flatnonzero(np.abs(np.log(widths)) > math.log(NOTICED))
+    made = np.ascontiguousarray((basis @ turned[:, kept]).T)
+    return made, np.sqrt(widths[kept]) - 1.0
 
 
 def _shrunk(centred: Array) -> Array:

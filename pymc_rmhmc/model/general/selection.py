@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Container
 from typing import Any
 
+import numpy as np
 import pymc as pm
+from pytensor.compile.ops import ViewOp
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import toposort
+from pytensor.tensor.basic import Join, MakeVector
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.math import Dot
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    IncSubtensor,
+    Subtensor,
+)
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.errors import UnsupportedModelError, listed
+from pymc_rmhmc.model.general.chart import charted_variables
+from pymc_rmhmc.model.graphs import Evaluator, reaches_by_value
+from pymc_rmhmc.model.observation import names_of
 from pymc_rmhmc.model.structure import ModelStructure, resolve_variables
 
 __all__ = ["NO_BLOCK", "continuous_variables", "why_general"]
@@ -15,6 +34,18 @@ __all__ = ["NO_BLOCK", "continuous_variables", "why_general"]
 NO_BLOCK = "the model has no latent Gaussian block"
 # Of the latent form: up to so many have an emulator.
 MOST_HYPERPARAMETERS = 11
+# Values whose prior is fixed are correlated with the scales that multiply them, and in the chart of the graph only so
+# many of them share a dense mass matrix: with 240 of them an item response model was a ninth as fast as latent blocks.
+MOST_DENSE = 50
+# Of a product of matrices: so few numbers go into each result as into effects that are correlated within a group.
+MOST_COLUMNS = 5
+# Operations of which each result comes of single values, or of a sum of them: none is a product with a matrix.
+BY_VALUE = (
+    ViewOp, Elemwise, DimShuffle, CAReduce, Reshape, SpecifyShape, Shape, Shape_i, Join, MakeVector, Subtensor,
+    AdvancedSubtensor, IncSubtensor, AdvancedIncSubtensor,
+)  # fmt: skip
+
+type Point = dict[str, np.ndarray]
 
 
 def continuous_variables(model: pm.Model, vars: Any = None) -> list[TensorVariable]:  # noqa: A002 - PyMC's name
@@ -48,14 +79,63 @@ def continuous_variables(model: pm.Model, vars: Any = None) -> list[TensorVariab
     return named
 
 
-def why_general(structure: ModelStructure, n_hyperparameters: int) -> str:
+def why_general(structure: ModelStructure, point: Point) -> str:
     """Why the chart of the graph is faster than the latent blocks that a model has; empty if it is not.
 
-    It is where all latents are Normals with a location and a scale of their own, and more hyperparameters move them
-    than the latent form emulates: each of its gradients factorises a matrix, where one here costs no more than the
-    model.
+    It is where latents are Normals, or a few correlated ones for each group, beside hyperparameters, and each
+    observation reads single ones of them, as effects of groups are read: nothing is gained then by the matrix that
+    the latent form factorises at each gradient. And it is where there are more hyperparameters than that form emulates.
+
+    Parameters
+    ----------
+    structure : ModelStructure
+        The latent Gaussian blocks.
+    point : dict
+        A point of the model, for shapes.
     """
-    latents = [latent for block in structure.blocks for latent in block.latents]
-    if any(latent.form != "independent" for latent in latents) or n_hyperparameters <= MOST_HYPERPARAMETERS:
+    model, latents = structure.model, [latent for block in structure.blocks for latent in block.latents]
+    variables = continuous_variables(model)
+    shapes = {v: np.shape(point[str(model.rvs_to_values[v].name)]) for v in variables}
+    n_others = sum(math.prod(shapes[v]) for v in variables if v not in structure.variables)
+    if n_others == 0:
         return ""
-    return f"its effects are Normals beside {n_hyperparameters} other values"
+    charted = {each.variable for each in charted_variables(model, variables, shapes)}
+    if not all(latent.form == "independent" or _are_rows(latent.variable, charted) for latent in latents):
+        return ""
+    if n_others > MOST_HYPERPARAMETERS:
+        return f"its effects are Normals beside {n_others} other values"
+    unmoved = [latent.variable for latent in latents if latent.variable not in charted]
+    if sum(math.prod(shapes[v]) for v in unmoved) > MOST_DENSE:
+        return ""
+    if all(_is_read_by_value(model, latent.variable, point) for latent in latents):
+        return f"the likelihood reads single values of {listed([names_of([v]) for v in structure.variables])}"
+    return ""
+
+
+def _are_rows(variable: TensorVariable, charted: Container[TensorVariable]) -> bool:
+    """Whether a variable is a vector for each of several groups, which a chart places."""
+    return variable.ndim == 2 and variable in charted
+
+
+def _is_read_by_value(model: pm.Model, variable: TensorVariable, point: Point) -> bool:
+    """Whether all that depends on a variable reads few of its values at a time."""
+    known: dict[Variable, bool] = {}
+    ends = [v for v in model.basic_RVs if v is not variable]
+    for reader in (*ends, *model.potentials):
+        blockers = [v for v in ends if v is not reader]
+        inputs = reader.owner.inputs if reader in model.basic_RVs else [reader]
+        for node in toposort([i for i in inputs if i.owner is not None], blockers=[variable, *blockers]):
+            is_on_the_way = any(reaches_by_value(i, [variable], known, blockers) for i in node.inputs)
+            if is_on_the_way and not _goes_by_value(model, node, point):
+                return False
+    return True
+
+
+def _goes_by_value(model: pm.Model, node: Apply, point: Point) -> bool:
+    """Whether an operation makes each result of few of its inputs' values: a product's of a row and a column."""
+    if isinstance(node.op, BY_VALUE):
+        return True
+    if not isinstance(getattr(node.op, "core_op", node.op), Dot):
+        return False
+    (length,) = Evaluator(model, [node.inputs[0].shape[-1]])(point)
+    return int(length) <= MOST_COLUMNS

@@ -1,0 +1,137 @@
+"""Free variables that a model predicts: nothing observed depends on them, so each draw of the rest gives one of them.
+
+Such is the `f_new` of a `gp.conditional` that was added before sampling. The rest of the model is sampled as if they
+were not there, and they are drawn from their priors given the rest: together that is an exact draw of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors, explicit_graph_inputs
+from pytensor.tensor.random.type import RandomGeneratorType
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.model.graphs import reaches
+from pymc_rmhmc.stopwatch import COMPILING
+
+__all__ = ["Predictions", "predicted_variables", "without"]
+
+type Point = dict[str, np.ndarray]
+
+# How PyMC names the missing values of an observed variable: they are sampled with what explains the others.
+MISSING = "_unobserved"
+# Seeds of the generators that draw a prediction.
+SEEDS = 2**63
+
+
+def predicted_variables(model: pm.Model, sampled: Iterable[TensorVariable] = ()) -> list[TensorVariable]:
+    """Return the free variables that the rest of a model predicts, in its order.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    sampled : iterable of TensorVariable
+        What is to be sampled in any case; the predictions are then those that depend on it. By default every free
+        variable that depends on another may be one.
+    """
+    known: list[TensorVariable] = [*model.observed_RVs, *model.potentials]
+    named = list(sampled)
+    if not known:
+        return []
+    held = {v for v in model.free_RVs if v in named or str(v.name).endswith(MISSING)}
+    # A variable is needed if an observed one, or one that is needed, depends on it.
+    while True:
+        ends = [*known, *held]
+        more = {v for v in model.free_RVs if v not in held and any(reaches(end, [v]) for end in ends if end is not v)}
+        if not more:
+            break
+        held |= more
+    above = named or list(held)
+    return [v for v in model.free_RVs if v not in held and reaches(v, above)]
+
+
+def without(model: pm.Model, predicted: Sequence[TensorVariable]) -> pm.Model:
+    """Return a view of a model as if some variables, which nothing else depends on, were not there."""
+    if not predicted:
+        return model
+    gone = {*predicted, *(d for d in model.deterministics if reaches(d, predicted))}
+    # PyMC's own copy makes new variables, and a step must name those of the user's model.
+    view = cast("pm.Model", object.__new__(type(model)))
+    values = {variable: value for variable, value in model.rvs_to_values.items() if variable not in gone}
+    changed = {
+        "free_RVs": _kept(model.free_RVs, gone),
+        "deterministics": _kept(model.deterministics, gone),
+        "rvs_to_values": values,
+        "values_to_rvs": {value: variable for variable, value in values.items()},
+        "named_vars": _same_kind(model.named_vars, gone),
+    }
+    view.__dict__.update(model.__dict__ | changed)
+    return view
+
+
+def _kept(variables: Any, gone: set[TensorVariable]) -> Any:
+    """A list as PyMC keeps it, without some variables."""
+    kept = variables.copy()
+    kept[:] = [v for v in variables if v not in gone]
+    return kept
+
+
+def _same_kind(named: Any, gone: set[TensorVariable]) -> Any:
+    """The names of a model without those of some variables."""
+    kept = named.copy()
+    for variable in gone:
+        kept.pop(variable.name, None)
+    return kept
+
+
+class Predictions:
+    """Draws of the variables that a model predicts, given its other values.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The whole model.
+    variables : sequence of TensorVariable
+        From `predicted_variables`.
+    """
+
+    def __init__(self, model: pm.Model, variables: Sequence[TensorVariable]) -> None:
+        self.names = tuple(str(v.name) for v in variables)
+        self.value_vars = [model.rvs_to_values[v] for v in variables]
+        self.value_names = tuple(str(value.name) for value in self.value_vars)
+        view = without(model, variables)
+        draws = [self._as_value(model, old, new) for old, new in zip(
+            variables, view.replace_rvs_by_values(list(variables)), strict=True)]  # fmt: skip
+        log_density = model.logp(vars=list(variables))
+        total = graph_replace([log_density], dict(zip(self.value_vars, draws, strict=True)), strict=False)[0]
+        outputs = [*draws, total]
+        held = set(ancestors(outputs))
+        givens = [value for value in view.value_vars if value in held]
+        self.inputs = tuple(str(value.name) for value in givens)
+        generators = [v for v in explicit_graph_inputs(outputs) if isinstance(v.type, RandomGeneratorType)]
+        handed = [generator.type() for generator in generators]
+        outputs = graph_replace(outputs, dict(zip(generators, handed, strict=True)), strict=False)
+        self._n_generators = len(generators)
+        with COMPILING.running():
+            self._function = pm.compile([*givens, *handed], outputs, on_unused_input="ignore")
+
+    @staticmethod
+    def _as_value(model: pm.Model, variable: TensorVariable, drawn: TensorVariable) -> TensorVariable:
+        """A draw on the scale on which PyMC keeps the variable."""
+        transform = model.rvs_to_transforms.get(variable)
+        if transform is None:
+            return drawn
+        return pt.as_tensor(transform.forward(drawn, *drawn.owner.inputs))
+
+    def draw(self, point: Point, rng: np.random.Generator) -> tuple[Point, float]:
+        """Return values of the predicted variables given the rest of a point, and their log density."""
+        generators = [np.random.default_rng(int(seed)) for seed in rng.integers(SEEDS, size=self._n_generators)]
+        *drawn, log_density = self._function(*(point[name] for name in self.inputs), *generators)
+        return dict(zip(self.value_names, drawn, strict=True)), float(log_density)
