@@ -37,6 +37,8 @@ OVERHEAD, GRADIENT, NUMBER = 1e-4, 2e-6, 2e-8
 # back to where it was. Three make draws next to independent, and of two a funnel of 1000 groups made a third of the
 # effective draws a second of one or three.
 ROUNDS = 3
+# A lag-one autocorrelation above this is slow: several trajectories a draw cost no more then, for each effective draw.
+SLOW = 0.5
 # Half the width of where chains start around a point that nobody chose, as PyMC has it.
 SCATTER = 1.0
 
@@ -45,13 +47,15 @@ SCATTER = 1.0
 class GeneralState(ChainState):
     """The state of the chain: the chart's constants, the map to flat coordinates, and draws to refit them to.
 
-    `n_steps` are those of the tuning draws since the last refit, from which follow a draw's trajectories, `rounds`.
+    `n_steps` are those of the tuning draws since the last refit. From them, and from whether some coordinate moved
+    slowly before it, follow a draw's trajectories, `rounds`.
     """
 
     chart: Any = field(default=None)
     flat: Any = field(default=None)
     draws: list[Any] = field(default_factory=list)
     n_steps: list[int] = field(default_factory=list)
+    is_slow: bool = False
     rounds: int = 1
 
 
@@ -121,7 +125,8 @@ class GeneralSampler(ChainSampler):
         state = self.state
         if state.n_steps and self.plan.may_repeat:
             gradients = OVERHEAD / (GRADIENT + NUMBER * self.general.n_numbers)
-            state.rounds = ROUNDS if gradients >= ROUNDS * float(np.mean(state.n_steps)) else 1
+            is_cheap = gradients >= ROUNDS * float(np.mean(state.n_steps))
+            state.rounds = ROUNDS if is_cheap or state.is_slow else 1
         state.n_steps = []
 
     def _condition(self, point: Point) -> None:
@@ -229,7 +234,9 @@ class GeneralSampler(ChainSampler):
         scores, moments = self._scored(draws)
         if self.charts:
             state.chart = self._fitted_chart(draws, scores)
-        self._fit_map(self._charted(draws, moments))
+        positions = self._charted(draws, moments)
+        self._fit_map(positions)
+        state.is_slow = _is_slow(positions)
         self._build()
         if state.step_size is not None:
             state.step_size.restart(min(1.0, state.step_size.maximum))
@@ -288,6 +295,13 @@ class GeneralSampler(ChainSampler):
             "The cause is one of these distributions or Potentials, or its data. Correct it, or start elsewhere with "
             "`initvals`."
         )
+
+
+def _is_slow(draws: Array) -> bool:
+    """Whether successive draws (t, d) of some coordinate are much alike."""
+    centred = draws - draws.mean(axis=0)
+    products = (centred[1:] * centred[:-1]).sum(axis=0)
+    return bool((products > SLOW * (centred**2).sum(axis=0)).any())
 
 
 def _chart(places: NDArray[np.int64], n_columns: int) -> VariableChart:

@@ -592,6 +592,14 @@ GEOMETRY = [
         "unit/test_general_loops.py::test_the_density_is_that_of_the_map[funnel]",
     ),
     Mutant(
+        "predictions-of-one-seed",
+        "what the model predicts is the same number at every draw, but for what it is given",
+        "model/predictions.py",
+        "np.random.default_rng(int(seed))",
+        "np.random.default_rng(0 * int(seed))",
+        "model/test_predictions.py::test_draws_are_of_the_prior_given_the_rest",
+    ),
+    Mutant(
         "map-without-directions",
         "values that go together are taken for independent ones: a level among a hundred effects hardly moves",
         "geometry/general/mass.py",

@@ -1,0 +1,151 @@
+"""Free variables on which nothing observed depends: which they are, and that each draw of the rest gives one."""
+
+from __future__ import annotations
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytest
+from scipy import stats
+
+from pymc_rmhmc import RMHMC, describe
+from pymc_rmhmc.model.predictions import Predictions, predicted_variables, without
+
+X = np.linspace(0.0, 3.0, 8)[:, None]
+
+
+def process(*, rotated: bool) -> pm.Model:
+    """A Gaussian process with a conditional that was made before sampling."""
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale")
+        gp = pm.gp.Latent(cov_func=scale**2 * pm.gp.cov.ExpQuad(1, 1.0))
+        f = gp.prior("f", X=X, reparameterize=rotated)
+        pm.Poisson("y", mu=pm.math.exp(f), observed=np.arange(8) % 3)
+        gp.conditional("f_new", X[:2] + 4.0)
+    return model
+
+
+def chain() -> pm.Model:
+    """A number that is observed, a positive one that depends on it, and a count of that."""
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 1.0)
+        pm.Normal("y", x, 0.5, observed=0.7)
+        z = pm.Gamma("z", alpha=2.0, beta=pm.math.exp(x))
+        n = pm.Poisson("n", mu=3.0 + z)
+        pm.Deterministic("half", n / 2)
+    return model
+
+
+def names(variables) -> list[str]:
+    return [variable.name for variable in variables]
+
+
+@pytest.mark.parametrize("rotated", [True, False])
+def test_a_conditional_is_predicted_and_the_process_is_read(rotated):
+    model = process(rotated=rotated)
+    assert names(predicted_variables(model)) == ["f_new"]
+    described = describe(model)
+    assert [block.name for block in described.blocks] == ["f"]
+    assert described.hyperparameters == ("scale",)
+    said = "Drawn from their priors given these, since nothing observed depends on them: f_new."
+    assert said in str(described)
+    assert said in described._repr_html_()
+
+
+def test_what_nothing_observed_depends_on_is_predicted_at_any_depth():
+    assert names(predicted_variables(chain())) == ["z", "n"]
+
+
+def test_what_is_named_is_sampled_and_what_depends_on_it_is_predicted():
+    model = chain()
+    assert names(predicted_variables(model, [model["z"]])) == ["n"]
+    assert names(predicted_variables(model, [model["x"]])) == ["z", "n"]
+
+
+def test_nothing_is_predicted_without_data_or_parents_or_of_missing_values():
+    with pm.Model() as prior:
+        pm.Normal("z", pm.Normal("x"), 1.0)
+    with pm.Model() as apart:
+        pm.Normal("y", pm.Normal("x"), 1.0, observed=0.0)
+        pm.Normal("alone")
+    with pm.Model() as missing, pytest.warns(pm.exceptions.ImputationWarning):
+        pm.Normal("y", pm.Normal("x"), 1.0, observed=np.array([1.0, np.nan]))
+    for model in (prior, apart, missing):
+        assert predicted_variables(model) == []
+        assert without(model, []) is model
+
+
+def test_a_potential_makes_a_variable_one_that_is_sampled():
+    model = chain()
+    with model:
+        pm.Potential("bound", -model["z"])
+    assert names(predicted_variables(model)) == ["n"]
+
+
+def test_the_view_lacks_them_and_the_model_keeps_them():
+    model = chain()
+    view = without(model, predicted_variables(model))
+    assert names(view.free_RVs) == ["x"]
+    assert names(view.deterministics) == []
+    assert list(view.initial_point()) == ["x"]
+    assert names(model.free_RVs) == ["x", "z", "n"]
+    assert names(model.deterministics) == ["half"]
+
+
+def test_draws_are_of_the_prior_given_the_rest():
+    """By the probability transform of both: uniform whatever x is, and no two draws alike."""
+    model = chain()
+    predictions, rng = Predictions(model, predicted_variables(model)), np.random.default_rng(1)
+    ranks, counts = [], []
+    for x in rng.normal(size=400):
+        drawn, log_density = predictions.draw({"x": np.array(x)}, rng)
+        point = {"x": np.array(x), **drawn}
+        total = model.compile_logp(vars=[model["z"], model["n"]])(point) if len(ranks) < 3 else log_density
+        assert log_density == pytest.approx(float(total))
+        z = float(np.exp(drawn["z_log__"]))
+        ranks.append(stats.gamma(2.0, scale=np.exp(-x)).cdf(z))
+        below, at = stats.poisson(3.0 + z).cdf(drawn["n"] - 1), stats.poisson(3.0 + z).pmf(drawn["n"])
+        counts.append(float(below + rng.uniform() * at))
+    assert len(set(ranks)) == 400
+    for each in (ranks, counts):
+        assert stats.kstest(each, "uniform").pvalue > 1e-3
+
+
+def test_a_copy_in_another_process_draws_the_same():
+    model = chain()
+    predictions = Predictions(model, predicted_variables(model))
+    copy = cloudpickle.loads(cloudpickle.dumps(predictions))
+    point = {"x": np.array(0.3)}
+    first, second = (each.draw(point, np.random.default_rng(5)) for each in (predictions, copy))
+    assert first[0]["n"] == second[0]["n"]
+    assert first[0]["z_log__"] == second[0]["z_log__"]
+    assert first[1] == second[1]
+
+
+@pytest.mark.parametrize("build", [chain, lambda: process(rotated=True)], ids=["graph", "latent"])
+def test_a_run_has_draws_of_them_and_the_log_density_of_all(build):
+    model = build()
+    with model:
+        step = RMHMC()
+        idata = pm.sample(
+            50, tune=60, chains=2, cores=1, step=step, progressbar=False, random_seed=3,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+    predicted = predicted_variables(model)
+    assert set(step.vars) == set(model.value_vars)
+    for variable in predicted:
+        drawn = idata.posterior[variable.name].values
+        assert np.unique(drawn[0].reshape(50, -1), axis=0).shape[0] > 1
+    point = {value.name: None for value in model.value_vars}
+    for variable in model.free_RVs:
+        value, transform = model.rvs_to_values[variable], model.rvs_to_transforms[variable]
+        last = idata.posterior[variable.name].values[1, -1]
+        point[value.name] = last if transform is None else np.log(last)
+    assert float(idata.sample_stats["lp"][1, -1]) == pytest.approx(float(model.compile_logp()(point)), rel=1e-6)
+
+
+def test_other_steps_may_sample_what_was_not_named():
+    model = process(rotated=False)
+    with model:
+        step = RMHMC(vars=["f"])
+    assert names(step.vars) == ["f", "f_new"]
