@@ -20,11 +20,11 @@ from pymc_rmhmc.approximation import find_mode, laplace_sites
 from pymc_rmhmc.dynamics.adaptation import DualAveraging
 from pymc_rmhmc.dynamics.hamiltonian import RiemannianHamiltonian
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint
-from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.geometry.charts import SiteChart
 from pymc_rmhmc.geometry.metrics import LatentField
 from pymc_rmhmc.geometry.prior import FactorizedPrior
 from pymc_rmhmc.geometry.target import LatentTarget
+from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.model import compile_model, read_structure
 
 N_STEPS = 6

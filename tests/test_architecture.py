@@ -19,13 +19,14 @@ MAY_IMPORT = {
     "errors": {"numpy"},
     "stopwatch": set(),
     "dynamics": {"numpy", "scipy", "errors"},
+    "kernels": {"numpy", "errors", "dynamics", "geometry"},
     "geometry": {"numpy", "scipy", "numba", "llvmlite", "errors", "stopwatch", "dynamics.hamiltonian"},
     "approximation": {"numpy", "scipy", "errors", "dynamics.hamiltonian", "geometry"},
     "model": {"numpy", "scipy", "arviz", "pymc", "pytensor", "rich", "errors", "stopwatch"},
     "diagnostics": {"numpy", "scipy", "pandas", "arviz", "xarray", "matplotlib", "errors"},
     "steps": {
         "numpy", "scipy", "arviz", "pymc", "pytensor", "rich", "threadpoolctl", "errors", "stopwatch", "dynamics",
-        "geometry", "approximation", "model", "diagnostics",
+        "geometry", "kernels", "approximation", "model", "diagnostics",
     },
 }  # fmt: skip
 MAX_FILE, MAX_FUNCTION = 600, 60

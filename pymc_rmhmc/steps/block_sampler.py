@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from pymc.step_methods.state import dataclass_state
 
 from pymc_rmhmc.approximation import SiteFit, find_mode, laplace_sites
-from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.errors import Failure, RMHMCError
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.geometry.target import LatentDensity, LatentTarget
+from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.steps.chain_sampler import NEARNESS, REHEARSED_STEP, ChainSampler, ChainState
 from pymc_rmhmc.steps.options import Plan
 from pymc_rmhmc.steps.site_fits import fitted_sites, new_fit, rough_sites

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from pymc.step_methods.state import DataClassState, dataclass_state
 
 from pymc_rmhmc.dynamics.adaptation import DualAveraging, search_step_size
-from pymc_rmhmc.dynamics.trajectory import JitteredPath, Trajectory, Transition, single_step_acceptance
 from pymc_rmhmc.errors import ConfigurationError, CovarianceError, RMHMCError, SamplingError
 from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.kernels.kernel import HMC, Kernel, Transition
+from pymc_rmhmc.kernels.trajectories import JitteredPath, single_step_acceptance
 from pymc_rmhmc.steps.checks import check_start
 from pymc_rmhmc.steps.movement import Movement
 from pymc_rmhmc.steps.options import Plan
@@ -180,10 +181,9 @@ class ChainSampler(ABC):
         return outcome
 
     def _move(self, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
-        """A trajectory, and in tuning what its acceptance says of the step size."""
-        step_size, failed = self.current_step_size(tuning=tuning), self._has_failed
-        trajectory = self._trajectory(tuning=tuning)
-        outcome = trajectory.move(self._hamiltonian, self.plan.integrator, self._phase, step_size, rng)
+        """One step of the kernel, and in tuning what it says of the step size."""
+        kernel, failed = self._kernel(tuning=tuning), self._has_failed
+        outcome = kernel.step(self._phase, rng)
         if outcome.accepted:
             self._keep(outcome.state)
         # Where not even a first step can be made, none is too long.
@@ -191,9 +191,10 @@ class ChainSampler(ABC):
             self.state.step_size.update(outcome.acceptance)
         return outcome
 
-    def _trajectory(self, *, tuning: bool) -> Trajectory:
-        """How a draw is made."""
-        return self.plan.trajectory
+    def _kernel(self, *, tuning: bool) -> Kernel[Any]:
+        """What makes a draw, of what tuning has found by now."""
+        step_size = self.current_step_size(tuning=tuning)
+        return HMC(self._hamiltonian, self.plan.integrator, self.plan.trajectory, step_size)
 
     def _stand(self, values: Array, point: Point, rng: np.random.Generator, *, tuning: bool) -> None:
         """Stand where the point says, given the rest of it; a prior without a factor there is a `PriorFailure`."""

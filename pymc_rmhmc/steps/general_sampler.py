@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from pymc.step_methods.state import dataclass_state
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
-from pymc_rmhmc.dynamics.trajectory import Transition, transition
 from pymc_rmhmc.errors import ConfigurationError, RMHMCError
 from pymc_rmhmc.geometry.general.charts import ElementwiseChart, RowsChart, VariableChart
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import fit_flat_map, identity_map, map_of_gradient, to_flat
 from pymc_rmhmc.geometry.general.target import GeneralTarget
+from pymc_rmhmc.kernels.kernel import HMC, Kernel, Transition
+from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.steps.chain_sampler import NEARNESS, REHEARSED_STEP, ChainSampler, ChainState
 from pymc_rmhmc.steps.options import Plan
 from pymc_rmhmc.steps.words import in_words
@@ -108,11 +109,12 @@ class GeneralSampler(ChainSampler):
             transition(hamiltonian, integrator, self._phase, 1, REHEARSED_STEP, rng)
             self._keep(self.plan.trajectory.move(hamiltonian, integrator, self._phase, REHEARSED_STEP, rng).state)
 
-    def _trajectory(self, *, tuning: bool) -> Any:
+    def _kernel(self, *, tuning: bool) -> Kernel[Any]:
         """In draws, as many trajectories as take about as long as everything else that a draw costs."""
-        trajectory: Any
-        trajectory, rounds = self.plan.trajectory, self.state.rounds
-        return trajectory if tuning or rounds == 1 else replace(trajectory, rounds=rounds)
+        trajectory: Any = self.plan.trajectory
+        if not tuning and self.state.rounds > 1:
+            trajectory = replace(trajectory, rounds=self.state.rounds)
+        return HMC(self._hamiltonian, self.plan.integrator, trajectory, self.current_step_size(tuning=tuning))
 
     def _move(self, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
         outcome = super()._move(rng, tuning=tuning)

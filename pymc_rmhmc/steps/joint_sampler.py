@@ -7,7 +7,7 @@ import copy
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,11 @@ from pymc_rmhmc.approximation.marginals import fit_marginals
 from pymc_rmhmc.approximation.parameters import fit_parameters
 from pymc_rmhmc.approximation.site_trend import ThinnedDraws, follow_trend
 from pymc_rmhmc.dynamics.adaptation import DualAveraging
-from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
-from pymc_rmhmc.dynamics.trajectory import JitteredPath, Transition, transition
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
+from pymc_rmhmc.dynamics.surrogates import SurrogateFlow, SurrogateSplitting
 from pymc_rmhmc.errors import RMHMCError, listed
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites
+from pymc_rmhmc.geometry.charts.moving_sites import SiteTrend
 from pymc_rmhmc.geometry.coefficients import compiled_coefficients
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.held_sites import HeldSites
@@ -32,7 +33,21 @@ from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
 from pymc_rmhmc.geometry.latent_blocks import conditional_of
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.geometry.site_policy import SitePolicy
-from pymc_rmhmc.steps.alternation import Alternation, Round, together
+from pymc_rmhmc.kernels.kernel import HMC, Kernel, Sometimes, Transition
+from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
+from pymc_rmhmc.kernels.turns import (
+    HYPERPARAMETERS,
+    JOINT,
+    LATENTS,
+    Alternation,
+    BothMove,
+    HyperparameterMove,
+    JointMove,
+    LatentMove,
+    ParameterMove,
+    Turn,
+    stand,
+)
 from pymc_rmhmc.steps.chain_sampler import NEARNESS, REHEARSED_STEP, ChainSampler, ChainState
 from pymc_rmhmc.steps.options import Plan
 from pymc_rmhmc.steps.site_fits import fitted_sites, new_fit, rough_sites
@@ -63,6 +78,9 @@ MUCH_REJECTED = 0.25
 PARAMETERS_FROM, PARAMETERS_ALWAYS = 0.18, 0.24
 STRETCH = 1.4
 CORRECTION = 0.2
+# Two turns cost less extra than they gain in tail ESS, because of what PyMC spends on a draw, and still less than one
+# joint trajectory.
+ROUNDS = 2
 # After so many turns the hyperparameters' mean acceptance must be this at least: below it joint trajectories
 # make more effective draws a second. Of few turns it is known with an error, `CHANCE` over the root of their number,
 # by which it may be less, since it is looked at after every draw of tuning.
@@ -99,6 +117,38 @@ class JointState(ChainState):
     tried: int = 0
     scores: tuple[Array, ...] = ()
     parameters: MarginalChart | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """What moves by halves are made of, for as long as sites and emulator stay."""
+
+    target: JointTarget
+    flow: SurrogateFlow
+    splitting: SurrogateSplitting
+    length: JitteredPath
+    trends: tuple[SiteTrend, ...]
+    parameters: ParameterMove | None
+
+    @classmethod
+    def of(
+        cls, target: JointTarget, emulator: Emulator, length: JitteredPath, parameters: MarginalChart | None
+    ) -> Turns:
+        """Those of an emulator, and of the chart of the likelihoods' own parameters if it is known."""
+        return cls(
+            target, SurrogateFlow(emulator), SurrogateSplitting(emulator, target.n_theta), length,
+            tuple(s.trend for s in target.sites if isinstance(s, MovingSites) and s.trend is not None),
+            None if parameters is None else ParameterMove(target, parameters),
+        )  # fmt: skip
+
+    def kernel(self, step_size: float, *first: Kernel[Any], both: float, parameters: float) -> Alternation:
+        """A draw's moves, of which those of both halves and of the parameters have a probability."""
+        target, length = self.target, self.length
+        before = (*first, Sometimes[Any](both, BothMove(target, self.splitting, length, step_size)))
+        if self.parameters is not None:
+            before = (*before, Sometimes[Any](parameters, self.parameters))
+        latents = LatentMove(length, step_size, self.trends)
+        return Alternation(target, Turn(latents, HyperparameterMove(target, self.flow, length)), ROUNDS, before)
 
 
 class JointSampler(ChainSampler):
@@ -143,7 +193,7 @@ class JointSampler(ChainSampler):
         self._key: Point | None = None
         self._point: Point = {}
         self._target: Any = None
-        self._alternation: Any = None
+        self._turns: Any = None
         self._refused_at = ""
 
     @property
@@ -186,11 +236,7 @@ class JointSampler(ChainSampler):
         self.state.parameters = _rehearsed_chart(theta[own]) if own.size else None
         position = self.state.coordinates
         self._build()
-        self._alternation.stand(position)
-        self._alternation.move_together(REHEARSED_STEP, rng)
-        if own.size:
-            self._alternation.move_parameters(rng)
-        self._alternation.draw(REHEARSED_STEP, rng)
+        self._turns.kernel(REHEARSED_STEP, both=2.0, parameters=2.0).step(stand(self._target, position), rng)
 
     def _condition(self, point: Point) -> None:
         """Bind what other steps have moved; the sites stay as they are."""
@@ -216,10 +262,10 @@ class JointSampler(ChainSampler):
             if compiled is None
             else GaussianHamiltonian(compiled, follow=compiled.follow)
         )
-        self._phase = self._alternation = None
+        self._phase = self._turns = None
         if state.emulator is not None:
             assert isinstance(self.plan.trajectory, JitteredPath)  # no other has an emulator
-            self._alternation = Alternation(self._target, state.emulator, self.plan.trajectory, state.parameters)
+            self._turns = Turns.of(self._target, state.emulator, self.plan.trajectory, state.parameters)
 
     def _start(self, values: Array, point: Point, rng: np.random.Generator) -> None:
         approximated, theta = self._starts_from_laplace(values), values[: self.model.theta.size]
@@ -315,67 +361,64 @@ class JointSampler(ChainSampler):
         else:
             theta, latents = self._split(values)
             position = self._target.enter(theta, latents, rng)
-        if self._alternation is None:
-            self._phase = self._hamiltonian.state(position)
-        else:
-            self._alternation.stand(position)
-            self._phase = GaussianState(self._alternation.joint_point, np.zeros_like(position))
-        self._remember(values)
+        turns = self._turns is not None
+        self._phase = stand(self._target, position) if turns else self._hamiltonian.state(position)
+        self._remember(values, self._joint_point)
+
+    @property
+    def _joint_point(self) -> JointPoint:
+        """Where the chain stands."""
+        return self._phase.point if self._turns is None else self._phase.joint_point
+
+    @property
+    def _has_failed(self) -> bool:
+        return self._phase is None or bool(self._phase.point.failure)
 
     @property
     def _adaptation(self) -> DualAveraging | None:
-        return self.state.step_size if self._alternation is None else self.state.held_step_size
+        return self.state.step_size if self._turns is None else self.state.held_step_size
+
+    def _kernel(self, *, tuning: bool) -> Kernel[Any]:
+        """A joint trajectory; or turns, and before them what mends that many of them are rejected."""
+        if self._turns is None:
+            return super()._kernel(tuning=tuning)
+        rejected, adaptation = 1.0 - self.state.trial[1], self.state.step_size
+        assert adaptation is not None
+        need = rejected * min(1.0, rejected / MUCH_REJECTED)
+        share = (rejected - PARAMETERS_FROM) / (PARAMETERS_ALWAYS - PARAMETERS_FROM)
+        longer = min(STRETCH * adaptation.average, adaptation.maximum)
+        jointly = HMC[Any](self._hamiltonian, self.plan.integrator, self.plan.trajectory, longer)
+        joint = Sometimes(JOINT_BY_REJECTED * need, JointMove(self._target, jointly))
+        made: Kernel[Any] = self._turns.kernel(
+            self.current_step_size(tuning=tuning), joint, both=TOGETHER_BY_REJECTED * need, parameters=share
+        )
+        return made
 
     def _move(self, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
-        if self._alternation is None:
+        if self._turns is None:
             return super()._move(rng, tuning=tuning)
-        rejected, step_size = 1.0 - self.state.trial[1], self.current_step_size(tuning=tuning)
-        failed = self._has_failed
-        need = rejected * min(1.0, rejected / MUCH_REJECTED)
-        learns = tuning and not failed
-        before = [self._move_jointly(rng, tuning=learns)] if rng.random() < JOINT_BY_REJECTED * need else []
-        self._phase = None  # it holds the factors of where the draw began
-        if rng.random() < TOGETHER_BY_REJECTED * need:
-            before.append(self._alternation.move_together(step_size, rng))
-        share = (rejected - PARAMETERS_FROM) / (PARAMETERS_ALWAYS - PARAMETERS_FROM)
-        if self._alternation.moves_parameters and rng.random() < share:
-            before.append(self._alternation.move_parameters(rng))
-        rounds = self._alternation.draw(step_size, rng)
-        self._keep(GaussianState(self._alternation.joint_point, np.empty(0)))
-        if learns:
-            self._learn(rounds)
-        return together(rounds, before)
-
-    def _move_jointly(self, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
-        """A joint trajectory, of steps like those that were right before turns were taken."""
-        adaptation = self.state.step_size
-        assert adaptation is not None
-        step_size = min(STRETCH * adaptation.average, adaptation.maximum)
-        position = self._phase.position
-        self._phase = None
-        self._alternation.leave()
-        phase = self._hamiltonian.state(position)
-        outcome = self.plan.trajectory.move(self._hamiltonian, self.plan.integrator, phase, step_size, rng)
-        if tuning:
-            # They are too few for dual averaging.
-            adaptation.average *= math.exp(CORRECTION * (outcome.acceptance - self.plan.held_target_accept))
-        end, outcome.state = outcome.state.position, None
-        del phase
-        try:
-            self._alternation.stand(end)
-        except PriorFailure as failure:  # it had a factor a moment ago, to the last digit
-            self._alternation.stand(position)
-            return Transition(None, failure=failure.failure, n_steps=outcome.n_steps)
+        kernel, failed = self._kernel(tuning=tuning), self._has_failed
+        outcome = kernel.step(self._taken(), rng)
+        self._keep(outcome.state)
+        if tuning and not failed:
+            self._learn(outcome)
         return outcome
 
-    def _learn(self, rounds: Sequence[Round]) -> None:
-        """Adapt the latents' step size, and give turns up where the hyperparameters are hardly ever accepted."""
+    def _taken(self) -> Any:
+        """The chain's state, which it keeps no longer: as kernels move it, its factors can go."""
+        phase, self._phase = self._phase, None
+        return phase
+
+    def _learn(self, outcome: Transition[Any]) -> None:
+        """Adapt the step sizes, and give turns up where the hyperparameters are hardly ever accepted."""
         state = self.state
         assert state.held_step_size is not None
-        for turn in rounds:
-            state.held_step_size.update(turn.latents.acceptance)
+        self._learn_jointly(outcome)
+        for move in outcome.of_kind(LATENTS):
+            state.held_step_size.update(move.acceptance)
+        for move in outcome.of_kind(HYPERPARAMETERS):
             count, mean = state.trial
-            state.trial = count + 1, mean + (turn.hyperparameters.acceptance - mean) / (count + 1)
+            state.trial = count + 1, mean + (move.acceptance - mean) / (count + 1)
         count, mean = state.trial
         if count >= TRIAL and mean < LEAST_ACCEPTED - CHANCE / math.sqrt(count):
             state.emulator = state.held_step_size = state.parameters = None
@@ -383,6 +426,13 @@ class JointSampler(ChainSampler):
             state.marginals = fit_marginals(np.array(state.thetas)) or state.marginals
             state.coordinates = None
             self._build()
+
+    def _learn_jointly(self, outcome: Transition[Any]) -> None:
+        """Correct the step size of joint trajectories, which are too few for dual averaging."""
+        adaptation = self.state.step_size
+        assert adaptation is not None
+        for move in outcome.of_kind(JOINT):
+            adaptation.average *= math.exp(CORRECTION * (move.acceptance - self.plan.held_target_accept))
 
     @property
     def _policy(self) -> SitePolicy:
@@ -433,16 +483,17 @@ class JointSampler(ChainSampler):
 
     def _keep(self, phase: Any) -> None:
         self._phase = phase
-        self._remember(self._values(phase.point))
+        point = self._joint_point
+        self._remember(self._values(point), point)
 
-    def _remember(self, values: Array) -> None:
+    def _remember(self, values: Array, point: JointPoint) -> None:
         """Note where the chain is, in both coordinates, and the model's log density there."""
-        state, point = self.state, self._phase.point
+        state = self.state
         state.coordinates, state.values, self.values = point.position, values, values
         self.log_density = np.nan if point.failure else self._target.model_log_density(point)
 
     def _observe(self) -> None:
-        state, point = self.state, self._phase.point
+        state, point = self.state, self._joint_point
         if not state.fits:
             state.fits = tuple(new_fit(self._policy, eta.size) for eta in point.eta)
             state.thinned = tuple(ThinnedDraws(eta.size) for eta in point.eta)
@@ -478,7 +529,7 @@ class JointSampler(ChainSampler):
         if state.marginals is None or not state.thetas:
             return
         thetas, scores = np.array(state.thetas), np.array(state.scores)
-        self._phase = self._alternation = None  # they hold factors, and will be made anew
+        self._phase = self._turns = None  # they hold factors, and will be made anew
         if with_sites:
             given = zip(self.model.blocks, state.sites, state.fits, state.thinned, strict=True)
             state.sites = tuple(self._refitted(*each, thetas.mean(axis=0)) for each in given)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pymc_rmhmc.dynamics.option_numbers import real_number, whole_number
-from pymc_rmhmc.dynamics.trajectory import FixedSteps, JitteredPath, Trajectory
-from pymc_rmhmc.dynamics.u_turn import UTurn
 from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.geometry.site_policy import SitePolicy
+from pymc_rmhmc.kernels.kernel import Trajectory
+from pymc_rmhmc.kernels.trajectories import FixedSteps, JitteredPath
+from pymc_rmhmc.kernels.u_turn import UTurn
 from pymc_rmhmc.steps.metric_choice import choose_integrator, choose_metric, curvature_of, policy_of
 
 __all__ = ["Options", "Plan", "settle"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +9,8 @@ import numpy as np
 from pymc.stats.convergence import SamplerWarning, WarningType
 
 from pymc_rmhmc.diagnostics.failures import failure_advice
-from pymc_rmhmc.dynamics.trajectory import Transition
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.kernels.kernel import Transition, merge_blocks
 
 __all__ = ["STATISTICS", "FailureCount", "block_statistics"]
 
@@ -48,8 +47,8 @@ ALARM_MIN_DRAWS = 20
 
 
 def block_statistics(outcomes: Sequence[Transition[Any]]) -> dict[str, Any]:
-    """The statistics of one draw, over the blocks: sums of what adds up, means of acceptances."""
-    outcome = outcomes[0] if len(outcomes) == 1 else _together(outcomes)
+    """Return the statistics of one draw of all blocks."""
+    outcome = merge_blocks(outcomes)
     return {
         "mean_tree_accept": outcome.acceptance,
         "tree_size": float(outcome.n_steps),
@@ -62,24 +61,6 @@ def block_statistics(outcomes: Sequence[Transition[Any]]) -> dict[str, Any]:
         "n_emulator_divergences": outcome.n_emulator_divergences,
         "accepted": float(outcome.accepted),
     }
-
-
-def _together(outcomes: Sequence[Transition[Any]]) -> Transition[None]:
-    """The blocks' transitions as one."""
-    failures = [outcome.failure for outcome in outcomes if outcome.failure]
-    checked = [o.reversal_error for o in outcomes if not math.isnan(o.reversal_error)]
-    return Transition(
-        None,
-        accepted=all(outcome.accepted for outcome in outcomes),
-        acceptance=sum(outcome.acceptance for outcome in outcomes) / len(outcomes),
-        energy=sum(outcome.energy for outcome in outcomes),
-        energy_error=sum(outcome.energy_error for outcome in outcomes),
-        failure=failures[0] if failures else Failure.NONE,
-        n_steps=sum(outcome.n_steps for outcome in outcomes),
-        n_solver_iter=sum(outcome.n_solver_iter for outcome in outcomes),
-        n_metric_evals=sum(outcome.n_metric_evals for outcome in outcomes),
-        reversal_error=max(checked) if checked else math.nan,
-    )
 
 
 class FailureCount:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pymc_rmhmc.diagnostics.failures import ADVICE, remedy_for
-from pymc_rmhmc.dynamics.trajectory import JitteredPath, Trajectory
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.kernels.kernel import Trajectory
+from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.steps.options import DEFAULT_MAX_STEPS, DEFAULT_PATH_LENGTH
 
 __all__ = [

@@ -13,7 +13,6 @@ import pytest
 
 from pymc_rmhmc.dynamics.hamiltonian import SiteHamiltonian, SpannedHamiltonian
 from pymc_rmhmc.dynamics.integrators import IntegratorBase, RotationSplitting
-from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.bridge import LatentBridge
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, SiteChart
@@ -23,6 +22,7 @@ from pymc_rmhmc.geometry.prior import FactorizedPrior
 from pymc_rmhmc.geometry.rounded import RoundedTarget, rounded
 from pymc_rmhmc.geometry.symmetric import LARGE
 from pymc_rmhmc.geometry.target import LatentTarget
+from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.model.joint import read_joint
 from pymc_rmhmc.model.likelihoods import FallbackKernel, LikelihoodKernel
 from pymc_rmhmc.model.site_likelihood import BoundTerm, SiteLikelihood

@@ -14,14 +14,14 @@ import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric, compare
 from pymc_rmhmc.dynamics.surrogates import SurrogateSplitting
-from pymc_rmhmc.dynamics.trajectory import JitteredPath
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.held import HeldNoise, WithoutThetaForce
 from pymc_rmhmc.geometry.joint import JointTarget
-from pymc_rmhmc.steps import alternation
-from pymc_rmhmc.steps.alternation import ROUNDS, Alternation
+from pymc_rmhmc.kernels import turns
+from pymc_rmhmc.kernels.trajectories import JitteredPath
+from pymc_rmhmc.kernels.turns import LatentMove, Standing
 from tests.statistical.joint_cases import (
     LIKELIHOODS,
     LOGISTIC,
@@ -38,6 +38,7 @@ from tests.statistical.ranks import PLACES, Looks, rank
 from tests.statistical.test_joint import along_a_trend, following, watched, width
 from tests.steps.conftest import draw
 from tests.steps.test_joint_sampling import two_scales
+from tests.turning_chain import ROUNDS, TurningChain
 
 pytestmark = pytest.mark.slow
 
@@ -108,29 +109,29 @@ def nothing_emulated(d: int) -> Emulator:
     return Emulator(np.zeros((d, 0)), np.zeros(0), 1.0, 0.0, np.zeros(d), np.zeros((d, d)))
 
 
-def backwards(kernel: Alternation, rng: np.random.Generator):
+def backwards(kernel: TurningChain, rng: np.random.Generator):
     """A draw of the kernel's reversal: every move is its own, and their order is the other."""
     moves = []
     for _ in range(ROUNDS):
-        hyperparameters = kernel._move_hyperparameters(rng)
-        moves += [kernel._move_latents(STEP_SIZE, rng), hyperparameters]
+        hyperparameters = kernel.move_hyperparameters(rng)
+        moves += [kernel.move_latents(STEP_SIZE, rng), hyperparameters]
     return moves
 
 
-def forwards(kernel: Alternation, rng: np.random.Generator):
-    return [move for turn in kernel.draw(STEP_SIZE, rng) for move in (turn.latents, turn.hyperparameters)]
+def forwards(kernel: TurningChain, rng: np.random.Generator):
+    return kernel.draw(STEP_SIZE, rng)
 
 
-def at_once(kernel: Alternation, rng: np.random.Generator):
+def at_once(kernel: TurningChain, rng: np.random.Generator):
     """Two trajectories of both halves, each its own reversal."""
-    return [kernel.move_together(SHORT_STEP, rng) for _ in range(2)]
+    return [kernel.move_both(SHORT_STEP, rng) for _ in range(2)]
 
 
 BOTH = {"turns": (at_once, at_once), "length": SHORT}
 
 
 def calibrate(
-    problem: Problem, kernel_class=Alternation, seed: int = 1, sites: GaussianSites | None = None,
+    problem: Problem, kernel_class=TurningChain, seed: int = 1, sites: GaussianSites | None = None,
     emulate=absurd_emulator, turns=(backwards, forwards), length=LENGTH, until: float | None = None,
     trend: float = 0.0, chart_of=bent_chart,
 ):  # fmt: skip
@@ -191,14 +192,14 @@ def test_ranks_are_uniform_where_steps_go_by_the_hyperparameters_that_are_held(n
     assert 0.03 < hyperparameters < 0.9
 
 
-class JudgedByTheEmulator(Alternation):
+class JudgedByTheEmulator(TurningChain):
     """The proposal judged by the density whose flow it follows."""
 
     def __init__(self, target, emulator, length) -> None:
         super().__init__(target, emulator, length)
         self._emulator = emulator
 
-    def _move_hyperparameters(self, rng):
+    def move_hyperparameters(self, rng):
         outer, emulator = self, self._emulator
 
         class Along(HeldNoise):
@@ -230,18 +231,18 @@ def instead(owner, name: str, other, move):
 
 def in_density(name: str, kind, move):
     """A move, with a class of another kind in place of the density that it takes by that name."""
-    return instead(alternation, name, kind, move)
+    return instead(turns, name, kind, move)
 
 
-def moved_along(kernel: Alternation, kind, rng):
+def moved_along(kernel: TurningChain, kind, rng):
     """The move of ϑ in a density of another kind."""
-    return in_density("HeldNoise", kind, lambda: Alternation._move_hyperparameters(kernel, rng))
+    return in_density("HeldNoise", kind, lambda: TurningChain.move_hyperparameters(kernel, rng))
 
 
-class WithoutEvidence(Alternation):
+class WithoutEvidence(TurningChain):
     """The evidence of the blocks, or what else a ϑ has beyond z's density, left out of the judgement."""
 
-    def _move_hyperparameters(self, rng):
+    def move_hyperparameters(self, rng):
         class Along(HeldNoise):
             def at(self, standard):
                 return without_evidence(super().at(standard))
@@ -259,11 +260,11 @@ def without_evidence(point):
     return point
 
 
-class WithoutVolume(Alternation):
+class WithoutVolume(TurningChain):
     """The volume of θ's normalising map left out of the judgement."""
 
-    def _move_hyperparameters(self, rng):
-        chart = self._target.chart
+    def move_hyperparameters(self, rng):
+        chart = self.target.chart
 
         class Along(HeldNoise):
             def at(self, standard):
@@ -282,47 +283,46 @@ def without_volume(point, chart: MarginalChart):
     return point
 
 
-class OfFreshNoise(Alternation):
+class OfFreshNoise(TurningChain):
     """ϑ moved at a z that is drawn for it, and the z kept: the joint law of the two is lost."""
 
-    def _move_hyperparameters(self, rng):
-        kept = self._noise
-        self._noise = rng.standard_normal(kept.size)
-        self._point = self._point.held.at_noise(self._noise)
-        outcome = super()._move_hyperparameters(rng)
-        self._noise = kept
-        self._point = self._point.held.at_noise(kept)
+    def move_hyperparameters(self, rng):
+        kept, other = self.here.noise, rng.standard_normal(self.here.noise.size)
+        self.here = Standing(other, self.here.point.held.at_noise(other))
+        outcome = super().move_hyperparameters(rng)
+        self.here = Standing(kept, self.here.point.held.at_noise(kept))
         return outcome
 
 
-class Following(Alternation):
+class Following(TurningChain):
     """The emulator moves with the chain: a proposal's way back is along another."""
 
-    def _move_hyperparameters(self, rng):
-        here = self._point.held.standard
-        self._flow.surrogate = replace(self._flow.surrogate, linear=here.copy())
-        return super()._move_hyperparameters(rng)
+    def move_hyperparameters(self, rng):
+        here = self.here.point.held.standard
+        self.flow.surrogate = replace(self.flow.surrogate, linear=here.copy())
+        return super().move_hyperparameters(rng)
 
 
-def along(kernel: Alternation, follow, step_size: float, rng):
+def along(kernel: TurningChain, follow, step_size: float, rng):
     """The move of z along another path than the compiled one, which `follow` has for its first argument."""
-    held = kernel._point.held
+    held = kernel.here.point.held
     assert held.follows
     other = partial(follow, held.follow)
-    return instead(held, "follow", other, lambda: Alternation._move_latents(kernel, step_size, rng))
+    return instead(held, "follow", other, lambda: TurningChain.move_latents(kernel, step_size, rng))
 
 
-class StepsByWhereItIs(Alternation):
+class StepsByWhereItIs(TurningChain):
     """A step size that is chosen by what is about to move: the way back has another, and ends elsewhere."""
 
-    def _step_size_here(self, step_size):
-        return step_size / (400.0 if self._point.displacement.sum() > 0.0 else 1.0)
+    class latent_move(LatentMove):  # noqa: N801
+        def step_size_at(self, state):
+            return self.step_size / (400.0 if state.point.displacement.sum() > 0.0 else 1.0)
 
 
-class SitesCountedTwice(Alternation):
+class SitesCountedTwice(TurningChain):
     """The end of a compiled trajectory is judged without taking off what the chart has of the sites."""
 
-    def _move_latents(self, step_size, rng):
+    def move_latents(self, step_size, rng):
         def follow(usual, *arguments):
             found = usual(*arguments)
             found.point.log_density = found.point.log_likelihood
@@ -331,10 +331,10 @@ class SitesCountedTwice(Alternation):
         return along(self, follow, step_size, rng)
 
 
-class OfUnevenLength(Alternation):
+class OfUnevenLength(TurningChain):
     """How long a compiled trajectory is depends on where it begins: its way back is another."""
 
-    def _move_latents(self, step_size, rng):
+    def move_latents(self, step_size, rng):
         def follow(usual, origin, point, n_steps, step_size):
             shorter = 1 if origin.displacement.sum() > 0.0 else n_steps
             return usual(origin, point, shorter, step_size)
@@ -342,25 +342,25 @@ class OfUnevenLength(Alternation):
         return along(self, follow, step_size, rng)
 
 
-class WithoutWhatKicksAdd(Alternation):
+class WithoutWhatKicksAdd(TurningChain):
     """The end of a compiled trajectory is judged as if z and p were no longer than at its beginning."""
 
-    def _move_latents(self, step_size, rng):
+    def move_latents(self, step_size, rng):
         def follow(usual, *arguments):
             return replace(usual(*arguments), gained=0.0)
 
         return along(self, follow, step_size, rng)
 
 
-class AtOnceWithoutEvidence(Alternation):
+class AtOnceWithoutEvidence(TurningChain):
     """What a ϑ has beyond z's density left out of the judgement."""
 
-    def move_together(self, step_size, rng):
+    def move_both(self, step_size, rng):
         class Both(WithoutThetaForce):
             def standing(self, noise, point):
                 return without_evidence(super().standing(noise, point))
 
-        return in_density("WithoutThetaForce", Both, lambda: Alternation.move_together(self, step_size, rng))
+        return in_density("WithoutThetaForce", Both, lambda: TurningChain.move_both(self, step_size, rng))
 
 
 class WithoutSecondKick(SurrogateSplitting):
@@ -372,12 +372,12 @@ class WithoutSecondKick(SurrogateSplitting):
             yield replace(step, state=end)
 
 
-class AtOnceAndNotBack(Alternation):
+class AtOnceAndNotBack(TurningChain):
     """A trajectory of both halves that taken back leads elsewhere."""
 
     def __init__(self, target, emulator, length) -> None:
         super().__init__(target, emulator, length)
-        self._both = WithoutSecondKick(emulator, target.n_theta)
+        self.splitting = WithoutSecondKick(emulator, target.n_theta)
 
 
 INFORMED = Problem(Process("centred", amplitude=0.0, level=0.0), "poisson_log")

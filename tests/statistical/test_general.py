@@ -18,11 +18,11 @@ import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
-from pymc_rmhmc.dynamics.trajectory import JitteredPath
-from pymc_rmhmc.dynamics.u_turn import UTurn
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import identity_map
 from pymc_rmhmc.geometry.general.target import GeneralTarget
+from pymc_rmhmc.kernels.trajectories import JitteredPath
+from pymc_rmhmc.kernels.u_turn import UTurn
 from pymc_rmhmc.model.general.density import GeneralModel
 from tests.general_checks import scored, weights_and_pulls
 from tests.statistical.ranks import PLACES, Looks, p_value, rank

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, RotationSplitting
-from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.prior import FactorizedPrior
 from pymc_rmhmc.geometry.target import LatentTarget
+from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.model.likelihoods import LikelihoodKernel, registered_likelihoods
 from pymc_rmhmc.model.site_likelihood import BoundTerm, SiteLikelihood
 from tests.statistical.exact import hamiltonian_of

@@ -16,10 +16,10 @@ from scipy.stats import norm
 from pymc_rmhmc.approximation import SiteRegression
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
-from pymc_rmhmc.dynamics.trajectory import transition
 from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.model.likelihoods import registered_likelihoods
 from tests.statistical.joint_cases import (
     BACKGROUND,

@@ -18,12 +18,13 @@ from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.geometry.held import HeldTheta
 from pymc_rmhmc.geometry.held_sites import ChartedParameters, HeldSites
 from pymc_rmhmc.geometry.joint import JointTarget
+from pymc_rmhmc.kernels.turns import ParameterMove, Standing
 from pymc_rmhmc.model import JointModel
-from pymc_rmhmc.steps.alternation import Alternation
 from tests.statistical.joint_cases import LIKELIHOODS, LOGISTIC, Grid, Problem, Process, Rows, Sum, absurd_sites
 from tests.statistical.ranks import PLACES, Looks, rank
 from tests.statistical.test_alternation import LENGTH, absurd_emulator, backwards, bent_chart, forwards, in_density
 from tests.statistical.test_joint import following, watched
+from tests.turning_chain import TurningChain
 
 pytestmark = pytest.mark.slow
 
@@ -70,31 +71,31 @@ class Calibration:
             assert 0.02 < self.hyperparameters < 0.9
 
 
-def there(kernel: Alternation, rng: np.random.Generator, count: int):
+def there(kernel: TurningChain, rng: np.random.Generator, count: int):
     """Moves of the parameters, then the turns."""
     return [move_parameters(kernel, rng) for _ in range(count)], forwards(kernel, rng)
 
 
-def alone(kernel: Alternation, rng: np.random.Generator, count: int):
+def alone(kernel: TurningChain, rng: np.random.Generator, count: int):
     """No turns: the parameters given the latent values, which is its own reversal."""
     return [move_parameters(kernel, rng) for _ in range(count)], []
 
 
-def back(kernel: Alternation, rng: np.random.Generator, count: int):
+def back(kernel: TurningChain, rng: np.random.Generator, count: int):
     """The reversal: every move is its own, and their order is the other."""
     turns = backwards(kernel, rng)
     kernel.stand(kernel.joint_point.position)  # the last of them has not evaluated z anew
     return [move_parameters(kernel, rng) for _ in range(count)], turns
 
 
-def move_parameters(kernel: Alternation, rng: np.random.Generator):
+def move_parameters(kernel: TurningChain, rng: np.random.Generator):
     """Of which another may follow: z is placed anew."""
     outcome = kernel.move_parameters(rng)
     kernel.stand(kernel.joint_point.position)
     return outcome
 
 
-def seen(target: JointTarget, kernel: Alternation) -> np.ndarray:
+def seen(target: JointTarget, kernel: TurningChain) -> np.ndarray:
     """What is ranked: of the latents' prior as well, or parameters that ignore it were uniform.
 
     All that a move holds comes back but for its last digits, which must not decide between values that are one.
@@ -104,7 +105,7 @@ def seen(target: JointTarget, kernel: Alternation) -> np.ndarray:
 
 
 def calibrate(
-    problem: Problem, kernel_class=Alternation, seed: int = 1, *, joint: JointModel | None = None, count: int = 1,
+    problem: Problem, kernel_class=TurningChain, seed: int = 1, *, joint: JointModel | None = None, count: int = 1,
     sites: GaussianSites | None = None, turns: bool = True, until: float | None = None,
 ):  # fmt: skip
     """As `test_alternation.calibrate`, of a kernel that moves the parameters `count` times before its turns."""
@@ -119,7 +120,6 @@ def calibrate(
         start, place, others = target.enter(theta, [values], rng), int(rng.integers(PLACES)), []
         for turn, length in zip((back, there) if turns else (alone, alone), (place, PLACES - 1 - place), strict=True):
             kernel = kernel_class(target, absurd_emulator(d), LENGTH, poor)
-            assert kernel.moves_parameters
             kernel.stand(start)
             for _ in range(length):
                 moved, others_moved = turn(kernel, rng, count)
@@ -141,34 +141,34 @@ def test_ranks_of_the_truth_are_uniform_whatever_sites_emulator_and_chart(name):
     found.assert_moved_well()
 
 
-def moved_in(kernel: Alternation, kind, rng):
+def moved_in(kernel: TurningChain, kind, rng):
     """The move in a density of another kind."""
-    return in_density("HeldSites", kind, lambda: Alternation.move_parameters(kernel, rng))
+    return in_density("HeldSites", kind, lambda: TurningChain.move_parameters(kernel, rng))
 
 
-class KeepingTheNoise(Alternation):
+class KeepingTheNoise(TurningChain):
     """Judged with the latent values held, and moved with z held: they go elsewhere."""
 
-    def _hold_latents(self, theta, rng):
-        held = HeldTheta(self._target, self._target.chart.recover(theta), self._point.held)
-        point = held.at_noise(self._noise)
-        if not point.failure:
-            self._point = point
-        return point.failure
+    class parameter_move(ParameterMove):  # noqa: N801
+        def hold_latents(self, state, theta, rng):
+            held = HeldTheta(self.target, self.target.chart.recover(theta), state.point.held)
+            point = held.at_noise(state.noise)
+            return point.failure or Standing(state.noise, point)
 
 
-class OfFreshNoise(Alternation):
+class OfFreshNoise(TurningChain):
     """Any z, and not one of those that lead to the latent values."""
 
-    def _hold_latents(self, theta, rng):
-        failure = super()._hold_latents(theta, rng)
-        if not failure:
-            self._noise = rng.standard_normal(self._noise.size)
-            self._point = self._point.held.at_noise(self._noise)
-        return failure
+    class parameter_move(ParameterMove):  # noqa: N801
+        def hold_latents(self, state, theta, rng):
+            there = ParameterMove.hold_latents(self, state, theta, rng)
+            if isinstance(there, Failure):
+                return there
+            noise = rng.standard_normal(there.noise.size)
+            return Standing(noise, there.point.held.at_noise(noise))
 
 
-class WithoutTheLikelihood(Alternation):
+class WithoutTheLikelihood(TurningChain):
     """The parameters moved as their prior has them."""
 
     def move_parameters(self, rng):
@@ -180,7 +180,7 @@ class WithoutTheLikelihood(Alternation):
         return moved_in(self, Rest, rng)
 
 
-class WithoutTheRest(Alternation):
+class WithoutTheRest(TurningChain):
     """The parameters moved as if they had no prior."""
 
     def move_parameters(self, rng):
@@ -192,7 +192,7 @@ class WithoutTheRest(Alternation):
         return moved_in(self, Observed, rng)
 
 
-class WithoutTheVolume(Alternation):
+class WithoutTheVolume(TurningChain):
     """A density of θ where one of the chart's coordinates is wanted."""
 
     def move_parameters(self, rng):

@@ -7,7 +7,7 @@ import pytest
 
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint, RotationSplitting
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
-from pymc_rmhmc.dynamics.trajectory import transition
+from pymc_rmhmc.kernels.trajectories import transition
 from tests.statistical.exact import Cell, changed, hamiltonian_of, make_target, squash, stationarity
 from tests.unit.banana import Banana, InformationField, TwistedField
 

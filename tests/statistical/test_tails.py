@@ -13,8 +13,8 @@ from scipy import stats
 from scipy.integrate import cumulative_trapezoid
 
 from pymc_rmhmc import RMHMC
+from pymc_rmhmc.kernels.turns import LatentMove
 from pymc_rmhmc.steps import joint_sampler
-from pymc_rmhmc.steps.alternation import Alternation
 from tests.statistical.joint_cases import matern_root
 from tests.steps.conftest import draw
 
@@ -77,5 +77,5 @@ def test_it_is_not_with_sites_that_stand_still(monkeypatch):
 
 
 def test_steps_that_stay_as_long_at_a_large_amplitude_fail_there(monkeypatch):
-    monkeypatch.setattr(Alternation, "_step_size_here", lambda self, step_size: step_size)
+    monkeypatch.setattr(LatentMove, "step_size_at", lambda self, state: self.step_size)
     assert sampled()[1] > 0.04

@@ -13,8 +13,9 @@ from pymc_rmhmc import RMHMC
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.held import HeldTheta
 from pymc_rmhmc.geometry.prior import PriorFailure
-from pymc_rmhmc.steps import alternation, joint_sampler
-from pymc_rmhmc.steps.alternation import Alternation
+from pymc_rmhmc.kernels import turns
+from pymc_rmhmc.kernels.turns import ParameterMove, Standing
+from pymc_rmhmc.steps import joint_sampler
 from tests.model.conftest import exact_log_density
 from tests.steps.conftest import N, X
 from tests.steps.test_joint_sampling import advance, goes_on_alike, two_scales
@@ -50,23 +51,24 @@ class Spy:
     moved: list = field(default_factory=list)
 
     def watch(self, monkeypatch) -> Spy:
-        usual = Alternation.move_parameters
+        usual = ParameterMove.step
 
-        def watched(kernel, rng):
-            before = [values.copy() for values in latents_of(kernel)], kernel._point.held.theta, kernel._noise
-            outcome = usual(kernel, rng)
+        def watched(kernel, state, rng):
+            before = [values.copy() for values in latents_of(kernel, state)], state.point.held.theta, state.noise
+            outcome = usual(kernel, state, rng)
+            there = outcome.state
             self.outcomes.append(outcome)
-            self.moved.append((before, (latents_of(kernel), kernel._point.held.theta, kernel._noise)))
+            self.moved.append((before, (latents_of(kernel, there), there.point.held.theta, there.noise)))
             return outcome
 
-        monkeypatch.setattr(Alternation, "move_parameters", watched)
+        monkeypatch.setattr(ParameterMove, "step", watched)
         return self
 
 
-def latents_of(kernel: Alternation) -> list[np.ndarray]:
-    """The model's latent variables where a kernel stands, of its factors and its z alone."""
-    held = HeldTheta(kernel._target, kernel._point.held.standard)
-    held.at_noise(kernel._noise)
+def latents_of(kernel: ParameterMove, state: Standing) -> list[np.ndarray]:
+    """The model's latent variables where a chain stands, of its factors and its z alone."""
+    held = HeldTheta(kernel.target, state.point.held.standard)
+    held.at_noise(state.noise)
     return [conditional.latents for conditional in held.conditionals]
 
 
@@ -128,7 +130,7 @@ def test_counts_without_a_dispersion_have_nothing_to_move(monkeypatch):
     assert step.chains[0].emulator is not None
     assert step.chains[0].parameters is None
     assert step.chains[0].scores == ()
-    assert not step._samplers[0]._alternation.moves_parameters
+    assert step._samplers[0]._turns.parameters is None
     advance(step, point, 10)
     assert spy.outcomes == []
 
@@ -201,7 +203,7 @@ def test_parameters_that_cannot_be_gone_to_are_a_rejection_with_its_cause(model,
                 raise PriorFailure(Failure[cause], 0)
             super().__init__(target, standard)
 
-    monkeypatch.setattr(alternation, "HeldTheta", Refusing)
+    monkeypatch.setattr(turns, "HeldTheta", Refusing)
     before = step.step(point)[1][0]["n_failures"]
     refused = 0
     for _ in range(20):

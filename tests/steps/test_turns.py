@@ -8,18 +8,24 @@ import pymc as pm
 import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric
-from pymc_rmhmc.dynamics.trajectory import JitteredPath, Transition
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
 from pymc_rmhmc.geometry.charts.marginal import MarginalChart
 from pymc_rmhmc.geometry.emulator import Emulator
+from pymc_rmhmc.kernels.kernel import Transition, merge
+from pymc_rmhmc.kernels.trajectories import JitteredPath
+from pymc_rmhmc.kernels.turns import HYPERPARAMETERS, LATENTS
 from pymc_rmhmc.steps import joint_sampler
-from pymc_rmhmc.steps.alternation import Round
 from tests.model.conftest import exact_log_density
 from tests.steps.conftest import N, draw
 from tests.steps.test_joint_sampling import advance, goes_on_alike, two_scales, value_points
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
+
+def rounds(acceptance: float, count: int) -> Transition:
+    """What a draw of so many turns reports."""
+    return merge([Transition(None, acceptance=acceptance, kind=kind) for kind in (LATENTS, HYPERPARAMETERS) * count])
+
 
 TUNE = 160  # by the last refit there are enough draws for two hyperparameters
 
@@ -92,7 +98,7 @@ def test_the_energy_is_that_of_the_position_and_of_two_momenta(model, turning):
     sampler, gaps = step._samplers[0], []
     for _ in range(60):
         point, (s,) = step.step(point)
-        here = sampler._alternation.joint_point
+        here = sampler._joint_point
         potential = 0.5 * here.position @ here.position - here.log_density
         gaps.append(s["energy"] - potential)
     size = 2 * N + 2
@@ -110,7 +116,7 @@ def test_joint_trajectories_stay_where_they_are_asked_for(model, options):
     step, point = tuned(model, **options)
     assert step.chains[0].emulator is None
     assert step.chains[0].held_step_size is None
-    assert step._samplers[0]._alternation is None
+    assert step._samplers[0]._turns is None
     exact = exact_log_density(model)
     for _ in range(3):
         point, (s,) = step.step(point)
@@ -172,7 +178,7 @@ def test_turns_are_given_up_where_hyperparameters_are_hardly_accepted(model, mon
     assert took == [i for begin in state.refits[-2:] for i in range(begin, begin + length)]
     assert state.trial[0] == joint_sampler.TRIAL
     assert state.trial[1] < joint_sampler.LEAST_ACCEPTED - joint_sampler.CHANCE / np.sqrt(joint_sampler.TRIAL)
-    assert step._samplers[0]._alternation is None
+    assert step._samplers[0]._turns is None
     assert seen[-1][1] == state.step_size.average
     positions = np.array([position for *_, position in seen[TUNE:]])
     assert np.unique(positions, axis=0).shape[0] > 60
@@ -186,8 +192,7 @@ def test_turns_are_not_given_up_by_the_chance_of_a_few(turning, count, mean, sta
     step, _ = turning
     state = step.chains[0]
     state.trial = count - 2, mean
-    turn = Round(*(Transition(None, acceptance=mean) for _ in range(2)), energy=0.0)
-    step._samplers[0]._learn([turn, turn])
+    step._samplers[0]._learn(rounds(mean, 2))
     assert state.trial == (count, pytest.approx(mean))
     assert (state.emulator is not None) == stays
 
@@ -288,8 +293,7 @@ def test_giving_turns_up_leaves_the_chain_where_it_is(turning):
     (state,) = step.chains
     point, _, _ = advance(step, point, 1)
     state.trial, chart = (400, 0.1), state.marginals
-    turn = Round(*(Transition(None, acceptance=0.1) for _ in range(2)), energy=0.0)
-    step._samplers[0]._learn([turn])
+    step._samplers[0]._learn(rounds(0.1, 1))
     assert state.emulator is None
     assert state.marginals is not chart
     state.step_size.average = 1e-9
@@ -372,7 +376,7 @@ def test_a_new_chain_begins_without_the_emulator_of_the_last(model, turning):
     assert step.chains[0].emulator is not None
     step.setup_chain(np.random.default_rng(2), TUNE, 10)
     assert step.chains[0].emulator is None
-    assert step._samplers[0]._alternation is None
+    assert step._samplers[0]._turns is None
     _, points, _ = advance(step, model.initial_point(), 5)
     assert np.isfinite(points).all()
 

@@ -7,13 +7,13 @@ import itertools
 import numpy as np
 import pytest
 
-from pymc_rmhmc.dynamics import trajectory
-from pymc_rmhmc.dynamics.trajectory import JitteredPath, transition
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.joint import JointTarget
-from pymc_rmhmc.steps.alternation import Alternation
+from pymc_rmhmc.kernels import trajectories
+from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
+from tests.turning_chain import TurningChain
 from tests.unit.test_joint_chart import THETA, ToyDensity, joint
 
 D = THETA.size
@@ -27,10 +27,10 @@ def led(slope: float) -> Emulator:
     return Emulator(np.zeros((D, 0)), np.zeros(0), 1.0, 0.0, np.full(D, slope), np.zeros((D, D)))
 
 
-def chain_at(target: JointTarget, slope: float = 0.0) -> Alternation:
+def chain_at(target: JointTarget, slope: float = 0.0) -> TurningChain:
     """A chain that stands where latent values and noise are likely."""
     target.density.of_likelihoods = NOISE
-    made = Alternation(target, led(slope), JitteredPath(0.1, 0.1, 20), OF_NOISE)
+    made = TurningChain(target, led(slope), JitteredPath(0.1, 0.1, 20), OF_NOISE)
     rng = np.random.default_rng(1)
     made.stand(np.concatenate((target.chart.recover(THETA), 0.3 * rng.standard_normal(target.size - D))))
     for _ in range(40):
@@ -39,11 +39,9 @@ def chain_at(target: JointTarget, slope: float = 0.0) -> Alternation:
 
 
 MOVES = {
-    "together": lambda chain, rng: chain.move_together(0.05, rng).accepted,
+    "together": lambda chain, rng: chain.move_both(0.05, rng).accepted,
     "parameters": lambda chain, rng: chain.move_parameters(rng).accepted,
-    "in turns": lambda chain, rng: any(
-        half.accepted for turn in chain.draw(0.1, rng) for half in (turn.latents, turn.hyperparameters)
-    ),
+    "in turns": lambda chain, rng: any(move.accepted for move in chain.draw(0.1, rng)),
 }
 
 
@@ -81,9 +79,9 @@ def test_factors_that_were_borrowed_are_not_kept_when_a_draw_ends(monkeypatch):
     for _ in range(20):
         moved = chain.move_parameters(rng).accepted
         turns = chain.draw(0.1, rng)
-        n_borrowed += moved and not any(turn.hyperparameters.accepted for turn in turns)
+        n_borrowed += moved and not any(move.accepted for move in turns[1::2])
         left = chain.joint_point
-        restored = Alternation(target, led(0.0), JitteredPath(0.1, 0.1, 20), OF_NOISE)
+        restored = TurningChain(target, led(0.0), JitteredPath(0.1, 0.1, 20), OF_NOISE)
         restored.stand(left.position)
         assert left.log_density == restored.joint_point.log_density
         for one, other in itertools.chain(
@@ -115,9 +113,9 @@ def test_steps_are_shortened_far_out_but_the_path_is_still_walked(monkeypatch, a
     target = JointTarget(ToyDensity(blocks), target.sites[:1], target.chart)
     (held,) = target.sites
     theta = held.trend.centre + np.array([amplitude, 0.0, 0.0, 0.0])
-    chain = Alternation(target, led(0.0), JitteredPath(1.0, 0.0, 20))
+    chain = TurningChain(target, led(0.0), JitteredPath(1.0, 0.0, 20))
     chain.stand(np.concatenate((target.chart.recover(theta), np.zeros(target.size - D))))
-    monkeypatch.setattr(trajectory, "transition", watched)
+    monkeypatch.setattr(trajectories, "transition", watched)
     chain.draw(step_size, np.random.default_rng(4))
     n_steps, size = taken[0]
     assert n_steps == min(20, np.ceil(1.0 / shortest - 1e-9))

@@ -7,9 +7,9 @@ import pytest
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
-from pymc_rmhmc.dynamics.trajectory import JitteredPath
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.general.mass import fit_flat_map, identity_map, to_flat
+from pymc_rmhmc.kernels.trajectories import JitteredPath
 from tests.unit.general_toys import (
     BOUNDED,
     CORRELATED,

@@ -11,11 +11,11 @@ from pymc_rmhmc.dynamics.adaptation import DualAveraging, search_step_size
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import IntegratorBase, RotationSplitting, Step
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
-from pymc_rmhmc.dynamics.trajectory import FixedSteps, JitteredPath, single_step_acceptance, transition
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.charts import SiteChart
 from pymc_rmhmc.geometry.prior import FactorizedPrior
 from pymc_rmhmc.geometry.target import LatentTarget
+from pymc_rmhmc.kernels.trajectories import FixedSteps, JitteredPath, single_step_acceptance, transition
 from tests.unit.toys import problem
 
 N = 5

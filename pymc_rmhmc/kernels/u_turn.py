@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.option_numbers import whole_number
-from pymc_rmhmc.dynamics.trajectory import MAX_ENERGY_ERROR, SEEDS, Transition, in_turn, made
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.kernels.kernel import Transition, repeat
+from pymc_rmhmc.kernels.trajectories import MAX_ENERGY_ERROR, SEEDS, made
 
 __all__ = ["UTurn"]
 
@@ -53,7 +54,7 @@ class UTurn:
         if getattr(hamiltonian, "makes", None) is not None:
             return made(hamiltonian, state, rng, lambda p, q, seed: hamiltonian.makes.grow(
                 p, q, step_size, self.max_depth, self.rounds, seed))  # fmt: skip
-        return in_turn(lambda at: self._grown(hamiltonian, integrator, at, step_size, rng), state, self.rounds)
+        return repeat(lambda at: self._grown(hamiltonian, integrator, at, step_size, rng), state, self.rounds)
 
     def _grown(
         self, hamiltonian: Any, integrator: Any, state: Any, step_size: float, rng: np.random.Generator

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from pymc_rmhmc.dynamics.hamiltonian import Hamiltonian
-from pymc_rmhmc.dynamics.integrators import Integrator, Step
+from pymc_rmhmc.dynamics.integrators import Integrator
 from pymc_rmhmc.dynamics.option_numbers import real_number, whole_number
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.kernels.kernel import Transition, repeat
 
 __all__ = [
     "MAX_ENERGY_ERROR",
     "FixedSteps",
     "JitteredPath",
-    "Length",
-    "Trajectory",
-    "Transition",
-    "in_turn",
     "made",
     "single_step_acceptance",
     "transition",
@@ -32,15 +28,6 @@ __all__ = [
 MAX_ENERGY_ERROR = 1000.0
 # Seeds of the random numbers within a trajectory.
 SEEDS = 2**31
-
-
-class Trajectory(Protocol):
-    """How one draw is made of a Hamiltonian and an integrator."""
-
-    def move[State](
-        self, hamiltonian: Any, integrator: Any, state: State, step_size: float, rng: np.random.Generator
-    ) -> Transition[State]:
-        """Refresh the momentum, follow the flow, and choose a state."""
 
 
 class _Static:
@@ -58,13 +45,6 @@ class _Static:
         """Draw a length, refresh the momentum, follow the flow, and accept or keep."""
         n_steps, size = self.draw(step_size, rng)
         return transition(hamiltonian, integrator, state, n_steps, size, rng)
-
-
-class Length(Trajectory, Protocol):
-    """The rule that gives a trajectory's number of steps and their size."""
-
-    def draw(self, step_size: float, rng: np.random.Generator) -> tuple[int, float]:
-        """The number of steps and the size of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +99,7 @@ class JitteredPath(_Static):
             path = (self.path_length, self.jitter, self.max_steps)
             return made(hamiltonian, state, rng, lambda p, q, seed: hamiltonian.makes.walk(
                 p, q, step_size, path, self.rounds, seed))  # fmt: skip
-        return in_turn(lambda at: _Static.move(self, hamiltonian, integrator, at, step_size, rng), state, self.rounds)
+        return repeat(lambda at: _Static.move(self, hamiltonian, integrator, at, step_size, rng), state, self.rounds)
 
     @property
     def covering(self) -> float:
@@ -134,56 +114,6 @@ class JitteredPath(_Static):
         if n_steps > self.max_steps:
             return self.max_steps, step_size
         return n_steps, length / n_steps
-
-
-@dataclass(slots=True)
-class Transition[State]:
-    """One draw's outcome.
-
-    Attributes
-    ----------
-    state : State
-        The kept state, with the momentum that it had when it was reached.
-    accepted : bool
-        Whether it is the proposal.
-    acceptance : float
-        ``min(1, exp(-energy_error))``; 0 where the trajectory failed.
-    energy : float
-        H of the kept state.
-    energy_error : float
-        H of the proposal less H of the start; nan where the trajectory failed.
-    failure : Failure
-        Why the trajectory failed, if it did. `Failure.ENERGY` marks an energy error beyond
-        `MAX_ENERGY_ERROR`.
-    n_steps, n_solver_iter, n_metric_evals : int
-        Counted over the trajectory, failed steps included.
-    reversal_error : float
-        The largest over the steps that were checked; nan if none was.
-    n_emulator_divergences : int
-        1 if a trajectory along an emulator ended where the posterior density is not finite, or lower by more than
-        `MAX_ENERGY_ERROR`. That is a rejection and no failure.
-    """
-
-    state: State
-    accepted: bool = False
-    acceptance: float = 0.0
-    energy: float = math.nan
-    energy_error: float = math.nan
-    failure: Failure = Failure.NONE
-    n_steps: int = 0
-    n_solver_iter: int = 0
-    n_metric_evals: int = 0
-    reversal_error: float = math.nan
-    n_emulator_divergences: int = 0
-
-    def count(self, step: Step[Any]) -> None:
-        """Add what one step reported."""
-        self.n_steps += step.n_steps
-        self.n_solver_iter += step.n_solver_iter
-        self.n_metric_evals += step.n_metric_evals
-        # Unchecked steps report nan, and do not hide a checked one.
-        if not math.isnan(step.reversal_error) and not self.reversal_error >= step.reversal_error:
-            self.reversal_error = step.reversal_error
 
 
 def made(hamiltonian: Any, state: Any, rng: np.random.Generator, make: Any) -> Transition[Any]:
@@ -201,29 +131,6 @@ def made(hamiltonian: Any, state: Any, rng: np.random.Generator, make: Any) -> T
         end, accepted=moved.accepted, acceptance=moved.acceptance, energy=hamiltonian.energy(end),
         energy_error=moved.energy_error, failure=moved.failure, n_steps=moved.n_steps, n_metric_evals=moved.n_steps,
     )  # fmt: skip
-
-
-def in_turn[State](move: Callable[[State], Transition[State]], state: State, rounds: int) -> Transition[State]:
-    """Several moves one after another as one outcome: sums, the mean acceptance, the energies of the last."""
-    outcome = move(state)
-    if rounds == 1:
-        return outcome
-    outcomes = [outcome]
-    for _ in range(rounds - 1):
-        outcomes.append(move(outcomes[-1].state))
-    checked = [each.reversal_error for each in outcomes if not math.isnan(each.reversal_error)]
-    return Transition(
-        outcomes[-1].state,
-        accepted=any(each.accepted for each in outcomes),
-        acceptance=sum(each.acceptance for each in outcomes) / rounds,
-        energy=outcomes[-1].energy,
-        energy_error=outcomes[-1].energy_error,
-        failure=next((each.failure for each in outcomes if each.failure), Failure.NONE),
-        n_steps=sum(each.n_steps for each in outcomes),
-        n_solver_iter=sum(each.n_solver_iter for each in outcomes),
-        n_metric_evals=sum(each.n_metric_evals for each in outcomes),
-        reversal_error=max(checked, default=math.nan),
-    )
 
 
 def transition[State](

@@ -1,0 +1,197 @@
+"""What a kernel is, what it reports, and how several moves are reported as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from pymc_rmhmc.dynamics.integrators import Step
+from pymc_rmhmc.errors import Failure
+
+__all__ = ["HMC", "Cycle", "Kernel", "Sometimes", "Trajectory", "Transition", "merge", "merge_blocks", "repeat"]
+
+
+@dataclass(slots=True)
+class Transition[State]:
+    """What became of a state.
+
+    Attributes
+    ----------
+    state : State
+        The kept state, with the momentum that it had when it was reached.
+    accepted : bool
+        Whether it is the proposal.
+    acceptance : float
+        ``min(1, exp(-energy_error))``; 0 where the trajectory failed.
+    energy : float
+        H of the kept state.
+    energy_error : float
+        H of the proposal less H of the start; nan where the trajectory failed.
+    failure : Failure
+        Why the trajectory failed, if it did. `Failure.ENERGY` marks an energy error beyond
+        `MAX_ENERGY_ERROR`.
+    n_steps, n_solver_iter, n_metric_evals : int
+        Counted over the trajectory, failed steps included.
+    reversal_error : float
+        The largest over the steps that were checked; nan if none was.
+    n_emulator_divergences : int
+        1 if a trajectory along an emulator ended where the posterior density is not finite, or lower by more than
+        `MAX_ENERGY_ERROR`. That is a rejection and no failure.
+    kind : str
+        Which part of a composed kernel made it.
+    parts : tuple of Transition, or None
+        The single moves of a composed kernel, without their states; None for a single move.
+    """
+
+    state: State
+    accepted: bool = False
+    acceptance: float = 0.0
+    energy: float = math.nan
+    energy_error: float = math.nan
+    failure: Failure = Failure.NONE
+    n_steps: int = 0
+    n_solver_iter: int = 0
+    n_metric_evals: int = 0
+    reversal_error: float = math.nan
+    n_emulator_divergences: int = 0
+    kind: str = ""
+    parts: tuple[Transition[Any], ...] | None = None
+
+    def count(self, step: Step[Any]) -> None:
+        """Add what one step reported."""
+        self.n_steps += step.n_steps
+        self.n_solver_iter += step.n_solver_iter
+        self.n_metric_evals += step.n_metric_evals
+        # Unchecked steps report nan, and do not hide a checked one.
+        if not math.isnan(step.reversal_error) and not self.reversal_error >= step.reversal_error:
+            self.reversal_error = step.reversal_error
+
+    def of_kind(self, kind: str) -> list[Transition[Any]]:
+        """The parts of one kind, in the order in which they were made."""
+        return [part for part in self.parts or () if part.kind == kind]
+
+
+class Kernel[State](Protocol):
+    """Leaves a distribution as it is; immutable."""
+
+    def step(self, state: State, rng: np.random.Generator) -> Transition[State]:
+        """Move a state; the caller does not use the old one again."""
+
+
+class Trajectory(Protocol):
+    """How one draw is made of a Hamiltonian and an integrator."""
+
+    def move[State](
+        self, hamiltonian: Any, integrator: Any, state: State, step_size: float, rng: np.random.Generator
+    ) -> Transition[State]:
+        """Refresh the momentum, follow the flow, and choose a state."""
+
+
+@dataclass(frozen=True, slots=True)
+class HMC[State]:
+    """Hamiltonian Monte Carlo.
+
+    Parameters
+    ----------
+    hamiltonian, integrator
+        A Hamiltonian and an integrator that understands its states.
+    trajectory : Trajectory
+        How long the flow is followed, and which of its states is kept.
+    step_size : float
+        The longest step.
+    """
+
+    hamiltonian: Any
+    integrator: Any
+    trajectory: Trajectory
+    step_size: float
+
+    def step(self, state: State, rng: np.random.Generator) -> Transition[State]:
+        """Make one trajectory, or as many as it makes for a draw."""
+        return self.trajectory.move(self.hamiltonian, self.integrator, state, self.step_size, rng)
+
+
+@dataclass(frozen=True, slots=True)
+class Sometimes[State]:
+    """A kernel that is used with a probability, which the state does not decide.
+
+    Parameters
+    ----------
+    probability : float
+        Below 0 it counts as 0, above 1 as 1.
+    kernel : Kernel
+        Left out otherwise.
+    """
+
+    probability: float
+    kernel: Kernel[State]
+
+    def step(self, state: State, rng: np.random.Generator) -> Transition[State]:
+        """Move, or report no moves."""
+        return self.kernel.step(state, rng) if rng.random() < self.probability else Transition(state, parts=())
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle[State]:
+    """Kernels one after another."""
+
+    kernels: tuple[Kernel[State], ...]
+
+    def step(self, state: State, rng: np.random.Generator) -> Transition[State]:
+        """Move with each in turn."""
+        moves: list[Transition[Any]] = []
+        for kernel in self.kernels:
+            moves.append(kernel.step(state, rng))
+            state, moves[-1].state = moves[-1].state, None  # a large one is kept no longer than it is needed
+        moves[-1].state = state
+        return merge(moves)
+
+
+def repeat[State](move: Callable[[State], Transition[State]], state: State, times: int) -> Transition[State]:
+    """Move so many times."""
+    outcome = move(state)
+    if times == 1:
+        return outcome
+    moves = [outcome]
+    for _ in range(times - 1):
+        moves.append(move(moves[-1].state))
+    return merge(moves)
+
+
+def merge(moves: Sequence[Transition[Any]]) -> Transition[Any]:
+    """Report moves that were made one after another as one. This is the only rule for it.
+
+    State and energies are those of the last. Numbers of steps add up, the acceptance is the mean over single moves, and
+    the failure is the first. The whole is accepted if any move is.
+    """
+    last, parts = moves[-1], [part for move in moves for part in (move.parts if move.parts is not None else (move,))]
+    state = last.state
+    for part in parts:
+        part.state = None
+    checked = [part.reversal_error for part in parts if not math.isnan(part.reversal_error)]
+    return Transition(
+        state,
+        accepted=any(part.accepted for part in parts),
+        acceptance=sum(part.acceptance for part in parts) / len(parts),
+        energy=last.energy,
+        energy_error=last.energy_error,
+        failure=next((part.failure for part in parts if part.failure), Failure.NONE),
+        n_steps=sum(part.n_steps for part in parts),
+        n_solver_iter=sum(part.n_solver_iter for part in parts),
+        n_metric_evals=sum(part.n_metric_evals for part in parts),
+        reversal_error=max(checked, default=math.nan),
+        n_emulator_divergences=sum(part.n_emulator_divergences for part in parts),
+        parts=tuple(parts),
+    )
+
+
+def merge_blocks(moves: Sequence[Transition[Any]]) -> Transition[Any]:
+    """The same for moves of separate variables, whose energies add up."""
+    if len(moves) == 1:
+        return moves[0]
+    energy, error = sum(move.energy for move in moves), sum(move.energy_error for move in moves)
+    return replace(merge(moves), energy=energy, energy_error=error)

@@ -1,0 +1,373 @@
+"""Moves of a joint chain by halves: latent values where ϑ is held, hyperparameters where z is held.
+
+Most of what a step of a joint trajectory costs is θ's: a factor for every prior, and its derivative. With ϑ held, the
+latents' Hamiltonian flow costs a few products of matrix and vector. With z held, ϑ follows the flow of an emulated
+density, and the density itself is evaluated once, without its derivative: a third of a gradient in place of three or
+four. In the chart (ϑ, z) the two are nearly independent, so that taking turns costs little. Where it does cost, both
+may move at once: still along the emulator, and with the derivative by z alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState, SpannedHamiltonian
+from pymc_rmhmc.dynamics.integrators import RotationSplitting
+from pymc_rmhmc.dynamics.surrogates import SurrogateFlow, SurrogateSplitting
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts import MarginalChart
+from pymc_rmhmc.geometry.charts.moving_sites import SiteTrend
+from pymc_rmhmc.geometry.held import HeldNoise, HeldPoint, HeldTheta, WithoutThetaForce
+from pymc_rmhmc.geometry.held_sites import HeldSites
+from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
+from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Transition, merge
+from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
+
+__all__ = [
+    "HYPERPARAMETERS", "JOINT", "LATENTS", "Alternation", "BothMove", "HyperparameterMove", "JointMove", "LatentMove",
+    "ParameterMove", "Standing", "Turn", "stand",
+]  # fmt: skip
+
+type Array = NDArray[np.float64]
+
+# The kinds of moves that tuning learns from.
+LATENTS, HYPERPARAMETERS, JOINT = "latents", "hyperparameters", "joint"
+# Of parameters of the likelihoods given the latent values: a quarter of a period, in steps that are good for four times
+# the precision that their chart was made for.
+PARAMETER_LENGTH, PARAMETER_STEP = JitteredPath(0.5 * math.pi, 0.4, 10), 0.9
+SPLITTING = RotationSplitting()
+
+
+@dataclass(slots=True)
+class Standing:
+    """Where a chain stands that moves by halves.
+
+    Attributes
+    ----------
+    noise : array
+        z.
+    point : HeldPoint
+        The sites of z where ϑ is held.
+    """
+
+    noise: Array
+    point: HeldPoint
+
+    @property
+    def position(self) -> Array:
+        """(ϑ, z)."""
+        return np.concatenate((self.point.held.standard, self.noise))
+
+    @property
+    def joint_point(self) -> JointPoint:
+        """The joint target here."""
+        return self.point.held.joint(self.noise, self.point)
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Keep no more of large factors than is needed while another ϑ is tried.
+
+        Where something interrupts, they are made again, and the chain may go on from here.
+        """
+        self.point.held.lend()
+        try:
+            yield
+        except BaseException:
+            self.point.held.regain()
+            raise
+
+
+def stand(target: JointTarget, position: Array) -> Standing:
+    """Stand at a (ϑ, z).
+
+    Raises
+    ------
+    PriorFailure
+        If a prior cannot be used there.
+    """
+    noise = position[target.n_theta :]
+    return Standing(noise, HeldTheta(target, position[: target.n_theta]).at_noise(noise))
+
+
+@dataclass(frozen=True, slots=True)
+class LatentMove:
+    """A trajectory of z where ϑ is held.
+
+    Parameters
+    ----------
+    length : JitteredPath
+        The rule for its length.
+    step_size : float
+        The longest step, where the sites were fitted.
+    trends : sequence of SiteTrend
+        Of the blocks whose sites follow one.
+    """
+
+    length: JitteredPath
+    step_size: float
+    trends: Sequence[SiteTrend] = ()
+
+    def step(self, state: Standing, rng: np.random.Generator) -> Transition[Any]:
+        """Move z."""
+        held = state.point.held
+        hamiltonian: Any = SpannedHamiltonian(held)
+        phase = hamiltonian.stand(state.noise, state.point.displacement, state.point)
+        outcome = self.length.move(hamiltonian, SPLITTING, phase, self.step_size_at(state), rng)
+        if outcome.accepted:
+            state = Standing(held.noise_at(outcome.state), outcome.state.point)
+        outcome.state, outcome.kind = state, LATENTS
+        return outcome
+
+    def step_size_at(self, state: Standing) -> float:
+        """The step size at the ϑ that is held, which may choose it: it stays as long as z moves.
+
+        Where latent values lie k times as far out as usual, z goes k times as fast into what bounds them. But far from
+        where tuning has been k may be anything, and no step is shortened to where a path cannot be walked.
+        """
+        if not self.trends:
+            return self.step_size
+        theta = state.point.held.theta
+        shorter = self.step_size / max(1.0, *(trend.widening(theta) for trend in self.trends))
+        return max(shorter, min(self.step_size, self.length.covering))
+
+
+@dataclass(frozen=True, slots=True)
+class HyperparameterMove:
+    """A trajectory of ϑ along an emulator where z is held, judged by the density.
+
+    Parameters
+    ----------
+    target : JointTarget
+        The density of (ϑ, z).
+    flow : SurrogateFlow
+        Of an emulator of ϑ's marginal density.
+    length : JitteredPath
+        The rule for the path's length.
+    """
+
+    target: JointTarget
+    flow: SurrogateFlow
+    length: JitteredPath
+
+    def step(self, state: Standing, rng: np.random.Generator) -> Transition[Any]:
+        """Move ϑ."""
+        along = HeldNoise(self.target, state.noise)
+        hamiltonian: Any = GaussianHamiltonian(along)
+        # The whole path is one step: the flow divides it as it needs.
+        _, length = self.length.draw(math.inf, rng)
+        phase = GaussianState(along.of(state.point), np.empty(0))
+        outcome = _try_another_theta(state, hamiltonian, self.flow, phase, 1, length, rng)
+        if outcome.accepted:
+            state = Standing(state.noise, outcome.state.point.point)
+        outcome.state, outcome.kind = state, HYPERPARAMETERS
+        return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class BothMove:
+    """A trajectory of ϑ and z together; to be made before a draw's turns.
+
+    ϑ follows the emulator and z its own force, which knows of every ϑ on the way. What a turn holds may be what
+    keeps the other half where it is: this holds neither.
+
+    Parameters
+    ----------
+    target : JointTarget
+        The density of (ϑ, z).
+    splitting : SurrogateSplitting
+        Along an emulator of ϑ's marginal density.
+    length : JitteredPath
+        The rule for the path's length.
+    step_size : float
+        Of the latents' trajectory.
+    """
+
+    target: JointTarget
+    splitting: SurrogateSplitting
+    length: JitteredPath
+    step_size: float
+
+    def step(self, state: Standing, rng: np.random.Generator) -> Transition[Any]:
+        """Move both."""
+        density = WithoutThetaForce(self.target)
+        hamiltonian: Any = GaussianHamiltonian(density)
+        n_steps, size = self.length.draw(self.step_size, rng)
+        phase = GaussianState(density.standing(state.noise, state.point), np.empty(0))
+        outcome = _try_another_theta(state, hamiltonian, self.splitting, phase, n_steps, size, rng)
+        if outcome.accepted:
+            there = outcome.state.point
+            state = Standing(there.position[self.target.n_theta :], there.point)
+        outcome.state = state
+        return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterMove:
+    """A trajectory of the likelihoods' own parameters, every latent value held; to be made before a draw's turns.
+
+    z is drawn anew among those that place the latent values where they are. A turn holds z in place of them: of two
+    ways to hold the latents a chain that goes both mixes at least as well as the better, and often better than
+    either.
+
+    Parameters
+    ----------
+    target : JointTarget
+        The density of (ϑ, z).
+    chart : MarginalChart
+        Of the parameters given the latent values.
+
+    References
+    ----------
+    Yu and Meng (2011), To center or not to center: that is not the question, section 2.3.
+    """
+
+    target: JointTarget
+    chart: MarginalChart
+
+    def step(self, state: Standing, rng: np.random.Generator) -> Transition[Any]:
+        """Move the parameters."""
+        density = HeldSites(self.target.density, state.point.held.theta, state.point.eta).within(self.chart)
+        hamiltonian: Any = GaussianHamiltonian(density)
+        n_steps, size = PARAMETER_LENGTH.draw(PARAMETER_STEP, rng)
+        outcome: Transition[Any] = transition(
+            hamiltonian, SPLITTING, hamiltonian.state(density.start), n_steps, size, rng
+        )
+        if outcome.accepted:
+            there = self.hold_latents(state, outcome.state.point.theta, rng)
+            if isinstance(there, Failure):
+                outcome.accepted, outcome.acceptance, outcome.energy_error = False, 0.0, math.nan
+                outcome.failure = there
+            else:
+                state = there
+        outcome.state = state
+        return outcome
+
+    def hold_latents(self, state: Standing, theta: Array, rng: np.random.Generator) -> Standing | Failure:
+        """Go to a θ with all latent values, or say why that cannot be done.
+
+        What is placed afterwards is another z: `Alternation` ends with one that is the chain's.
+        """
+        here = state.point
+        latents = [conditional.latents for conditional in here.held.conditionals]
+        try:
+            held = HeldTheta(self.target, self.target.chart.recover(theta), here.held)
+        except PriorFailure as failure:
+            return failure.failure
+        point = held.at(here.eta)
+        return point.failure or Standing(held.enter(latents, rng), point)
+
+
+@dataclass(frozen=True, slots=True)
+class JointMove:
+    """A joint trajectory, which knows nothing of an emulator; to be made before a draw's turns.
+
+    Parameters
+    ----------
+    target : JointTarget
+        The density of (ϑ, z).
+    kernel : HMC
+        That of a chain which takes no turns.
+    """
+
+    target: JointTarget
+    kernel: HMC[Any]
+
+    def step(self, state: Standing, rng: np.random.Generator) -> Transition[Any]:
+        """Move both."""
+        position = state.position
+        with state.lent():
+            outcome = self.kernel.step(self.kernel.hamiltonian.state(position), rng)
+            end, outcome.state = outcome.state.position, None
+            try:
+                outcome.state = stand(self.target, end)
+            except PriorFailure as failure:  # it had a factor a moment ago, to the last digit
+                outcome = Transition(
+                    stand(self.target, position), failure=failure.failure, acceptance=outcome.acceptance,
+                    n_steps=outcome.n_steps,
+                )  # fmt: skip
+        outcome.kind = JOINT
+        return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The latents' move, then the hyperparameters'."""
+
+    latents: Kernel[Standing]
+    hyperparameters: Kernel[Standing]
+
+    def step(self, state: Standing, rng: np.random.Generator) -> Transition[Any]:
+        """Move one half, then the other; the energy is the joint H at the end, of both momenta."""
+        latents: Transition[Any] = self.latents.step(state, rng)
+        state = latents.state
+        # The density of z is in that of ϑ as well.
+        energy = latents.energy + state.point.log_density
+        latents.state = None
+        hyperparameters = self.hyperparameters.step(state, rng)
+        turn = merge((latents, hyperparameters))
+        turn.energy = energy + hyperparameters.energy
+        turn.energy_error = latents.energy_error
+        if not hyperparameters.n_emulator_divergences:
+            turn.energy_error += hyperparameters.energy_error
+        return turn
+
+
+@dataclass(frozen=True, slots=True)
+class Alternation:
+    """A draw of a chain that moves ϑ and z in turns.
+
+    Parameters
+    ----------
+    target : JointTarget
+        The density of (ϑ, z).
+    turn : Kernel
+        One turn of each.
+    rounds : int
+        So many turns.
+    before : tuple of Kernel
+        What is done before them.
+    """
+
+    target: JointTarget
+    turn: Kernel[Standing]
+    rounds: int
+    before: tuple[Kernel[Standing], ...] = ()
+
+    def step(self, state: Standing, rng: np.random.Generator) -> Transition[Any]:
+        """Make one draw."""
+        outcome = Cycle((*self.before, *(self.turn,) * self.rounds)).step(state, rng)
+        if not outcome.of_kind(HYPERPARAMETERS)[-1].accepted:
+            # From ϑ and z alone, as a chain that is restored here has it; and so it is after a move of ϑ.
+            noise, held = outcome.state.noise, outcome.state.point.held
+            outcome.state = Standing(noise, (self._owning(held) if held.borrows else held).at_noise(noise))
+        return outcome
+
+    def _owning(self, held: HeldTheta) -> HeldTheta:
+        """The same ϑ with factors of its own; what it has where it has none, by the last digit."""
+        try:
+            return HeldTheta(self.target, held.standard)
+        except PriorFailure:
+            return held
+
+
+def _try_another_theta(
+    state: Standing, hamiltonian: Any, integrator: Any, phase: GaussianState, n_steps: int, size: float,
+    rng: np.random.Generator,
+) -> Transition[Any]:  # fmt: skip
+    """A trajectory to another ϑ, on which the chain keeps no more of where it stands than it must."""
+    with state.lent():
+        outcome = transition(hamiltonian, integrator, phase, n_steps, size, rng)
+    if not outcome.accepted:
+        state.point.held.regain()
+    # A divergence of the emulator says nothing of the posterior: it is counted apart from failures.
+    if outcome.failure in (Failure.ENERGY, Failure.NON_FINITE):
+        outcome.failure, outcome.energy_error, outcome.n_emulator_divergences = Failure.NONE, math.nan, 1
+    return outcome
