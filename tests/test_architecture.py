@@ -20,13 +20,15 @@ MAY_IMPORT = {
     "stopwatch": set(),
     "dynamics": {"numpy", "scipy", "errors"},
     "kernels": {"numpy", "errors", "dynamics", "geometry"},
+    "tuning": {"numpy", "errors", "geometry", "kernels", "approximation"},
+    "chains": {"numpy", "arviz", "errors", "geometry", "kernels", "tuning", "diagnostics"},
     "geometry": {"numpy", "scipy", "numba", "llvmlite", "errors", "stopwatch", "dynamics.hamiltonian"},
     "approximation": {"numpy", "scipy", "errors", "dynamics.hamiltonian", "geometry"},
     "model": {"numpy", "scipy", "arviz", "pymc", "pytensor", "rich", "errors", "stopwatch"},
     "diagnostics": {"numpy", "scipy", "pandas", "arviz", "xarray", "matplotlib", "errors"},
     "steps": {
         "numpy", "scipy", "arviz", "pymc", "pytensor", "rich", "threadpoolctl", "errors", "stopwatch", "dynamics",
-        "geometry", "kernels", "approximation", "model", "diagnostics",
+        "geometry", "kernels", "tuning", "chains", "approximation", "model", "diagnostics",
     },
 }  # fmt: skip
 MAX_FILE, MAX_FUNCTION = 600, 60

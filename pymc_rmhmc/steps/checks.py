@@ -12,7 +12,7 @@ from pymc_rmhmc.errors import ConfigurationError, CovarianceError, DataError, Fa
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.model.components import factor_of_inverse
 
-__all__ = ["check_block", "check_shapes", "check_start"]
+__all__ = ["check_block", "check_shapes"]
 
 type Point = dict[str, np.ndarray]
 
@@ -113,14 +113,3 @@ def check_shapes(block: Any, known: dict[str, tuple[int, ...]]) -> None:
                 f"{block.name}: {name} had the shape {known.get(name)} when RMHMC was built and has {shape} now. "
                 "Build a new RMHMC after pm.set_data changes a shape."
             )
-
-
-def check_start(name: str, point: Point) -> None:
-    """A chain's first point must be of numbers: nothing that is computed there would say whose fault it is."""
-    values = {variable: np.asarray(value) for variable, value in point.items()}
-    wrong = [v for v, value in values.items() if value.dtype.kind == "f" and not np.isfinite(value).all()]
-    if wrong:
-        raise ConfigurationError(
-            f"{name}: the chain's starting point has values of {', '.join(wrong)} that are not finite. Give other "
-            "`initvals`, within the bounds of these variables."
-        )

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pymc_rmhmc.chains.plan import DEFAULT_MAX_STEPS, DEFAULT_PATH_LENGTH, Plan
 from pymc_rmhmc.dynamics.option_numbers import real_number, whole_number
 from pymc_rmhmc.errors import ConfigurationError, shown
-from pymc_rmhmc.geometry.site_policy import SitePolicy
 from pymc_rmhmc.kernels.kernel import Trajectory
 from pymc_rmhmc.kernels.trajectories import FixedSteps, JitteredPath
 from pymc_rmhmc.kernels.u_turn import UTurn
@@ -19,14 +19,8 @@ __all__ = ["Options", "Plan", "settle"]
 INITS = ("auto", "laplace", "keep")
 TRAJECTORIES = ("auto", "static", "nuts")
 
-DEFAULT_MAX_STEPS = 100
 # Of a trajectory that ends where it turns back.
 DEFAULT_MOST_LEAVES = 1023
-# Measured on the smaller of bulk and tail ESS (benchmarks/path_length.py): in coordinates in which the
-# posterior is nearly standard normal a quarter of a period makes the next draw nearly independent. A
-# little more costs no step on most trajectories and makes up for those that are rejected; much more makes
-# means antithetic and starves the tails.
-DEFAULT_PATH_LENGTH = 1.7
 DEFAULT_JITTER = 0.1
 # In the chart that is read from the graph what is left is less normal: a scale's logarithm moves slowly, and paths half
 # as long again make more effective draws for each gradient on hierarchies.
@@ -59,66 +53,6 @@ class Options:
     solver_max_iter: int | None = None
     check_reversibility: bool | None = None
     blas_threads: int | None = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Options settled for one block.
-
-    Attributes
-    ----------
-    metric
-        A metric, such as `FlatMetric`; a string is settled by now.
-    policy : SitePolicy or None
-        What tuning does with the metric's sites; None if it uses none.
-    curvature : str or None
-        The curvature of the likelihood that the metric is made of; None if it asks for none.
-    integrator
-        One that fits the metric.
-    trajectory : Trajectory
-        How a draw is made.
-    general_trajectory : Trajectory
-        The same for the chart that is read from the graph of a hierarchy.
-    may_repeat : bool
-        Whether a draw of a cheap model may take several trajectories: not where the number of steps is the user's.
-    step_size : float or None
-        Fixed, or None to adapt.
-    initial_step_size, max_step_size : float
-        Where the search begins, and its bound.
-    target_accept : float
-        For the adaptation.
-    held_target_accept : float
-        For that of latent values which move where their hyperparameters are held.
-    init : str
-        "auto", "laplace" or "keep".
-    covering_step_size : float
-        With shorter steps the path is not covered, and a lower acceptance is enough.
-    """
-
-    metric: Any
-    policy: SitePolicy | None
-    curvature: str | None
-    integrator: Any
-    trajectory: Trajectory
-    general_trajectory: Trajectory
-    may_repeat: bool
-    step_size: float | None
-    initial_step_size: float
-    max_step_size: float
-    target_accept: float
-    held_target_accept: float
-    init: str
-    covering_step_size: float
-
-    @property
-    def uses_sites(self) -> bool:
-        """Whether the coordinates are those of Gaussian sites."""
-        return self.policy is not None
-
-    @property
-    def takes_hyperparameters(self) -> bool:
-        """Whether hyperparameters are sampled too: in the chart that sites make for both."""
-        return self.uses_sites
 
 
 def settle(options: Options, auto_metric: str) -> Plan:
