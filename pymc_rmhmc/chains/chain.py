@@ -411,9 +411,7 @@ class Chain:
     def current_step_size(self, *, tuning: bool) -> float:
         """The step size in use: the iterate in tuning, its average afterwards, or the fixed one."""
         used = self._step_size
-        if used is None:
-            return math.nan
-        return used.current if tuning else used.average
+        return math.nan if used is None else used.in_use(tuning=tuning)
 
     def average_step_size(self) -> float:
         """The step size that the draws after tuning use."""

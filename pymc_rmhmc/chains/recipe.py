@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.chains.variables import Point, Variables
 from pymc_rmhmc.errors import Failure, RMHMCError
-from pymc_rmhmc.kernels.kernel import Kernel
+from pymc_rmhmc.kernels.kernel import HMC, Kernel
+from pymc_rmhmc.kernels.trajectories import single_step_acceptance, transition
 from pymc_rmhmc.tuning.schedule import Adapter
 from pymc_rmhmc.tuning.step_size import StepSize, StepSizeRule
 
-__all__ = ["REHEARSED_STEP", "Recipe", "Setting"]
+__all__ = ["REHEARSED_STEP", "HMCSetting", "Recipe", "RecipeBase", "Setting"]
 
 type Array = NDArray[np.float64]
 
@@ -57,6 +61,26 @@ class Setting(Protocol):
 
     def rehearse(self, phase: Any, step_size: float, rng: np.random.Generator) -> Any:
         """Call what kernels call, with steps that are too short to leave; return a phase."""
+
+
+@dataclass(slots=True)
+class HMCSetting:
+    """What settings share whose phases are states of one Hamiltonian."""
+
+    hamiltonian: Any
+    plan: Plan
+
+    def hmc(self, step_size: float) -> HMC[Any]:
+        """Return the kernel that follows the Hamiltonian's flow, as the plan has it."""
+        return HMC(self.hamiltonian, self.plan.integrator, self.plan.trajectory, step_size)
+
+    def acceptance(self, phase: Any, step_size: float, rng: np.random.Generator) -> float:
+        """See `Setting`."""
+        return single_step_acceptance(self.hamiltonian, self.plan.integrator, phase, step_size, rng)
+
+    def single_step(self, phase: Any, step_size: float, rng: np.random.Generator) -> Any:
+        """Return the phase after one step."""
+        return transition(self.hamiltonian, self.plan.integrator, phase, 1, step_size, rng).state
 
 
 class Recipe(Protocol):
@@ -135,3 +159,18 @@ class Recipe(Protocol):
 
     def rehearsed(self, values: Array, rng: np.random.Generator) -> Iterator[Any]:
         """Give states of tuning that are of no use, so that all that a chain calls can be called once."""
+
+
+class RecipeBase(ABC):
+    """A recipe whose fields with an underscore are memory: they are not pickled, since a worker rebuilds them."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """See `Recipe`."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.forget()

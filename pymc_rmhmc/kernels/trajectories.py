@@ -108,6 +108,11 @@ class JitteredPath(_Static):
         return self
 
     @property
+    def longest(self) -> float:
+        """The longest path that may be drawn."""
+        return self.path_length * (1.0 + self.jitter)
+
+    @property
     def covering(self) -> float:
         """The shortest steps of which `max_steps` cover the path."""
         return self.path_length / self.max_steps

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from pymc_rmhmc.approximation import find_mode, laplace_sites
 from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.chains.plan import NEARNESS, Plan
+from pymc_rmhmc.chains.recipe import HMCSetting, RecipeBase
 from pymc_rmhmc.chains.variables import Point, Variables, changed
 from pymc_rmhmc.errors import Failure, RMHMCError
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.geometry.target import LatentDensity, LatentTarget
 from pymc_rmhmc.kernels.kernel import HMC
-from pymc_rmhmc.kernels.trajectories import single_step_acceptance, transition
 from pymc_rmhmc.steps.start_errors import likelihood_error
 from pymc_rmhmc.tuning.sites import SiteAdapter, SiteTuning, rough_sites
 from pymc_rmhmc.tuning.step_size import StepSize
@@ -32,20 +32,18 @@ N_KERNEL_FUNCTIONS = 3
 
 
 @dataclass(slots=True)
-class BlockSetting:
+class BlockSetting(HMCSetting):
     """A chart for one prior and one set of sites, and a likelihood in it; see `Setting`."""
 
     chart: SiteChart
     likelihood: Any
     target: LatentTarget
-    hamiltonian: Any
-    plan: Plan
 
     @classmethod
     def of(cls, chart: SiteChart, likelihood: Any, plan: Plan) -> BlockSetting:
         """Return the setting in the plan's metric."""
         target = LatentTarget(chart, likelihood)
-        return cls(chart, likelihood, target, plan.metric.bind(LatentDensity(target)).hamiltonian(), plan)
+        return cls(plan.metric.bind(LatentDensity(target)).hamiltonian(), plan, chart, likelihood, target)
 
     def stand(self, values: Array, coordinates: Any, rng: np.random.Generator) -> Any:
         """See `Setting`."""
@@ -73,21 +71,14 @@ class BlockSetting:
 
     def kernel(self, tuned: SiteTuning, step_size: StepSize, *, tuning: bool) -> HMC[Any]:
         """See `Setting`."""
-        plan = self.plan
-        return HMC(
-            self.hamiltonian, plan.integrator, plan.trajectory, step_size.current if tuning else step_size.average
-        )
-
-    def acceptance(self, phase: Any, step_size: float, rng: np.random.Generator) -> float:
-        """See `Setting`."""
-        return single_step_acceptance(self.hamiltonian, self.plan.integrator, phase, step_size, rng)
+        return self.hmc(step_size.in_use(tuning=tuning))
 
     def rehearse(self, phase: Any, step_size: float, rng: np.random.Generator) -> Any:
         """See `Setting`."""
-        return transition(self.hamiltonian, self.plan.integrator, phase, 1, step_size, rng).state
+        return self.single_step(phase, step_size, rng)
 
 
-class BlockRecipe:
+class BlockRecipe(RecipeBase):
     """Latent values of one block given everything else; see `Recipe`.
 
     Parameters
@@ -117,13 +108,6 @@ class BlockRecipe:
         self._refused_at = ""
         self._chart: Any = None
         self._setting: Any = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.forget()
 
     @property
     def n_functions(self) -> int:

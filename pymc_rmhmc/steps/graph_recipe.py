@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.chains.plan import NEARNESS, Plan
+from pymc_rmhmc.chains.recipe import HMCSetting, RecipeBase
 from pymc_rmhmc.chains.variables import Point, Variables
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.errors import ConfigurationError, Failure, RMHMCError
@@ -19,7 +20,6 @@ from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import map_of_gradient
 from pymc_rmhmc.geometry.general.target import GeneralTarget
 from pymc_rmhmc.kernels.kernel import HMC
-from pymc_rmhmc.kernels.trajectories import single_step_acceptance, transition
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
 from pymc_rmhmc.tuning.step_size import StepSize
 
@@ -32,13 +32,11 @@ SCATTER = 1.0
 
 
 @dataclass(slots=True)
-class GraphSetting:
+class GraphSetting(HMCSetting):
     """The density in a chart, and a map to flat coordinates; see `Setting`."""
 
     adapter: GraphChartAdapter
     tuned: ChartTuning
-    hamiltonian: Any
-    plan: Plan
 
     def stand(self, values: Array, coordinates: Any, rng: np.random.Generator) -> Any:
         """See `Setting`."""
@@ -65,25 +63,20 @@ class GraphSetting:
 
     def kernel(self, tuned: ChartTuning, step_size: StepSize, *, tuning: bool) -> HMC[Any]:
         """See `Setting`: in draws there are as many trajectories as take about as long as the rest of a draw."""
+        kernel = self.hmc(step_size.in_use(tuning=tuning))
+        if tuning or tuned.rounds == 1:
+            return kernel
         trajectory: Any = self.plan.trajectory
-        if not tuning and tuned.rounds > 1:
-            trajectory = replace(trajectory, rounds=tuned.rounds)
-        return HMC(
-            self.hamiltonian, self.plan.integrator, trajectory, step_size.current if tuning else step_size.average
-        )
-
-    def acceptance(self, phase: Any, step_size: float, rng: np.random.Generator) -> float:
-        """See `Setting`."""
-        return single_step_acceptance(self.hamiltonian, self.plan.integrator, phase, step_size, rng)
+        return replace(kernel, trajectory=replace(trajectory, rounds=tuned.rounds))
 
     def rehearse(self, phase: Any, step_size: float, rng: np.random.Generator) -> Any:
         """See `Setting`."""
         # The search for a step size makes single steps, whatever the trajectory.
-        transition(self.hamiltonian, self.plan.integrator, phase, 1, step_size, rng)
-        return self.plan.trajectory.move(self.hamiltonian, self.plan.integrator, phase, step_size, rng).state
+        self.single_step(phase, step_size, rng)
+        return self.hmc(step_size).step(phase, rng).state
 
 
-class GraphRecipe:
+class GraphRecipe(RecipeBase):
     """Continuous variables of a model given the others; see `Recipe`.
 
     Parameters
@@ -115,13 +108,6 @@ class GraphRecipe:
         self._given: Point | None = None
         self._setting: Any = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.forget()
-
     @property
     def n_functions(self) -> int:
         """See `Recipe`."""
@@ -152,7 +138,7 @@ class GraphRecipe:
             density = self.general.density
             target = GeneralTarget(density.function, density.bound, tuned.chart, FlatMap(*tuned.flat))
             hamiltonian = GaussianHamiltonian(target, follow=target.follow, makes=target)
-            self._setting = GraphSetting(self.adapter, tuned, hamiltonian, self.plan)
+            self._setting = GraphSetting(hamiltonian, self.plan, self.adapter, tuned)
         setting: GraphSetting = self._setting
         return setting
 

@@ -15,7 +15,7 @@ from pymc_rmhmc.approximation.emulation import can_be_emulated
 from pymc_rmhmc.approximation.joint import approximate_jointly, laplace_sites_at, moving_sites
 from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.chains.plan import NEARNESS, Plan
-from pymc_rmhmc.chains.recipe import REHEARSED_STEP
+from pymc_rmhmc.chains.recipe import REHEARSED_STEP, HMCSetting, RecipeBase
 from pymc_rmhmc.chains.variables import Point, Variables, changed
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.errors import Failure, RMHMCError, listed
@@ -26,8 +26,8 @@ from pymc_rmhmc.geometry.held_sites import HeldSites
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
 from pymc_rmhmc.geometry.latent_blocks import conditional_of
 from pymc_rmhmc.geometry.prior import PriorFailure
-from pymc_rmhmc.kernels.kernel import HMC, Kernel, Sometimes
-from pymc_rmhmc.kernels.trajectories import JitteredPath, single_step_acceptance, transition
+from pymc_rmhmc.kernels.kernel import Kernel, Sometimes
+from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.kernels.turns import JointMove, TurnMoves, stand
 from pymc_rmhmc.steps.start_errors import joint_start_error
 from pymc_rmhmc.tuning.hyperparameters import TURNS, HyperparameterAdapter, JointTuning
@@ -53,16 +53,14 @@ MOST_SUSPECTS = 10
 
 
 @dataclass(slots=True)
-class JointSetting:
+class JointSetting(HMCSetting):
     """The density of (ϑ, z) for one set of sites and charts; see `Setting`.
 
     A phase is a state of joint trajectories or, with an emulator, where an alternation stands.
     """
 
     target: JointTarget
-    hamiltonian: Any
     turns: TurnMoves | None
-    plan: Plan
 
     @classmethod
     def of(cls, model: Any, tuned: JointTuning, plan: Plan) -> JointSetting:
@@ -78,7 +76,7 @@ class JointSetting:
         turns = None
         if tuned.emulator is not None:
             turns = TurnMoves.of(target, tuned.emulator, plan.trajectory.path, tuned.parameters)
-        return cls(target, hamiltonian, turns, plan)
+        return cls(hamiltonian, plan, target, turns)
 
     def stand(self, values: Array, coordinates: Any, rng: np.random.Generator) -> Any:
         """See `Setting`."""
@@ -114,26 +112,18 @@ class JointSetting:
     def kernel(self, tuned: JointTuning, step_size: StepSize, *, tuning: bool) -> Kernel[Any]:
         """See `Setting`: a joint trajectory; or turns, and before them what mends that many of them are rejected."""
         if self.turns is None:
-            return self._jointly(step_size.current if tuning else step_size.average)
+            return self.hmc(step_size.in_use(tuning=tuning))
         rejected, held = 1.0 - tuned.trial[1], tuned.held_step_size
         assert held is not None
         need = TURNS.need(rejected)
-        longer = self._jointly(min(TURNS.stretch * step_size.average, step_size.maximum))
+        longer = self.hmc(min(TURNS.stretch * step_size.average, step_size.maximum))
         return self.turns.kernel(
-            held.current if tuning else held.average,
+            held.in_use(tuning=tuning),
             TURNS.rounds,
             Sometimes(TURNS.joint_by_rejected * need, JointMove(self.target, longer)),
             both=TURNS.both_by_rejected * need,
             parameters=TURNS.share_of_parameters(rejected),
         )
-
-    def _jointly(self, step_size: float) -> HMC[Any]:
-        """Return the kernel of joint trajectories."""
-        return HMC(self.hamiltonian, self.plan.integrator, self.plan.trajectory, step_size)
-
-    def acceptance(self, phase: Any, step_size: float, rng: np.random.Generator) -> float:
-        """See `Setting`."""
-        return single_step_acceptance(self.hamiltonian, self.plan.integrator, phase, step_size, rng)
 
     def rehearse(self, phase: Any, step_size: float, rng: np.random.Generator) -> Any:
         """See `Setting`."""
@@ -143,10 +133,10 @@ class JointSetting:
         target.expectation(point.theta, [np.zeros(target.size - target.n_theta)])
         if target.density.of_likelihoods.size:
             HeldSites(target.density, point.theta, point.eta).score(point.theta)
-        return transition(self.hamiltonian, self.plan.integrator, phase, 1, step_size, rng).state
+        return self.single_step(phase, step_size, rng)
 
 
-class JointRecipe:
+class JointRecipe(RecipeBase):
     """Hyperparameters and latent values; see `Recipe`.
 
     Parameters
@@ -179,13 +169,6 @@ class JointRecipe:
         self._point: Point = {}
         self._refused_at = ""
         self._setting: Any = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.forget()
 
     @property
     def n_functions(self) -> int:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from pymc_rmhmc.errors import ConfigurationError
 
 __all__ = ["DualAveraging", "FixedStepSize", "StepSize", "StepSizeRule", "search_step_size"]
 
 
-class StepSize(Protocol):
+class StepSize(ABC):
     """What is known of a step size.
 
     Attributes
@@ -27,15 +27,21 @@ class StepSize(Protocol):
     average: float
     maximum: float
 
+    def in_use(self, *, tuning: bool) -> float:
+        """Return the step size of a draw: the iterate in tuning, and its average afterwards."""
+        return self.current if tuning else self.average
+
+    @abstractmethod
     def update(self, acceptance: float) -> None:
         """Take the acceptance of one trajectory (0 if it failed)."""
 
+    @abstractmethod
     def restart(self, initial: float) -> None:
         """Forget what was learned, and begin again from a step size."""
 
 
-@dataclass(slots=True)
-class FixedStepSize:
+@dataclass
+class FixedStepSize(StepSize):
     """A step size that was given."""
 
     current: float
@@ -49,7 +55,7 @@ class FixedStepSize:
         """Stay."""
 
 
-class DualAveraging:
+class DualAveraging(StepSize):
     """Nesterov's dual averaging of the log step size towards a target acceptance.
 
     Parameters

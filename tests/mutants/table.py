@@ -862,8 +862,8 @@ STEPS = [
         "turns-by-the-last-iterate",
         "draws in turns are made with a step size that chance has left, and the statistics say another",
         "steps/joint_recipe.py",
-        "held.current if tuning else held.average",
-        "held.current",
+        "held.in_use(tuning=tuning)",
+        "held.in_use(tuning=True)",
         "steps/test_turns.py::test_the_draws_teach_nothing_and_are_made_with_averages",
     ),
     Mutant(
@@ -885,9 +885,9 @@ STEPS = [
     Mutant(
         "draws-by-the-last-iterate",
         "draws are made with a step size that chance has left, and the statistics say another",
-        "steps/block_recipe.py",
-        "step_size.current if tuning else step_size.average",
-        "step_size.current",
+        "tuning/step_size.py",
+        "return self.current if tuning else self.average",
+        "return self.current",
         "steps/test_state.py::test_draws_are_made_with_the_average_of_tuning[latents alone]",
     ),
     Mutant(
