@@ -31,11 +31,12 @@ class JudgementPolicy:
     Attributes
     ----------
     enough_tuning : int
-        Draws after which a step size is judged.
+        Tuning draws after which a step size is judged.
     least_of_path : float
-        A chain that covers less of its path is stopped.
+        A chain that covers a smaller share of its path is stopped. The hopeless chains of
+        `tests/steps/test_hard_models.py` cover less than a tenth of it.
     whole_path : float
-        Of a path that is covered but for so much nothing is said.
+        A chain that covers this share of its path gets no message.
     """
 
     enough_tuning: int = 50

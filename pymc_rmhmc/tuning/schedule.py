@@ -15,12 +15,12 @@ __all__ = ["REFITS", "Adapter", "Moment", "Refit", "RefitPolicy", "postponed", "
 
 @dataclass(frozen=True, slots=True)
 class RefitPolicy:
-    """When what is fitted to draws is refitted.
+    """When what is fitted to draws is refitted. Nothing depends on it much: these are not the result of a measurement.
 
     Attributes
     ----------
     fractions : tuple of float
-        Of the tuning. The last window goes to the step size alone; but an adapter may add a refit in it.
+        Shares of the tuning. The last window goes to the step size alone; but an adapter may add a refit in it.
     min_window : int
         Draws: a refit to fewer is left out.
     early : tuple of int
