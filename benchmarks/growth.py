@@ -129,7 +129,7 @@ def _chain(n: int) -> tuple[float, float, float]:
             point, _ = step.step(point)
             times.append(time.perf_counter() - started)
         peaks.append(_resident("VmHWM") - before)
-        assert step.chains[0].emulator is not None
+        assert step.chains[0].tuned.emulator is not None
     return float(np.median(times[TUNE + 1 :])), peaks[0], peaks[1]
 
 

@@ -85,6 +85,10 @@ class Kernel[State](Protocol):
 class Trajectory(Protocol):
     """How one draw is made of a Hamiltonian and an integrator."""
 
+    @property
+    def path(self) -> Any:
+        """The `JitteredPath` that its steps are to cover; None where it has no such path."""
+
     def move[State](
         self, hamiltonian: Any, integrator: Any, state: State, step_size: float, rng: np.random.Generator
     ) -> Transition[State]:

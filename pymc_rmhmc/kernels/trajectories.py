@@ -52,6 +52,7 @@ class FixedSteps(_Static):
     """Exactly `n_steps` steps of exactly the step size: no jitter."""
 
     n_steps: int
+    path = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n_steps", whole_number("n_steps", self.n_steps))
@@ -100,6 +101,16 @@ class JitteredPath(_Static):
             return made(hamiltonian, state, rng, lambda p, q, seed: hamiltonian.makes.walk(
                 p, q, step_size, path, self.rounds, seed))  # fmt: skip
         return repeat(lambda at: _Static.move(self, hamiltonian, integrator, at, step_size, rng), state, self.rounds)
+
+    @property
+    def path(self) -> JitteredPath:
+        """The path that is to be covered."""
+        return self
+
+    @property
+    def longest(self) -> float:
+        """The longest path that may be drawn."""
+        return self.path_length * (1.0 + self.jitter)
 
     @property
     def covering(self) -> float:

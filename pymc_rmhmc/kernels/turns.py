@@ -22,18 +22,19 @@ from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState, 
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.dynamics.surrogates import SurrogateFlow, SurrogateSplitting
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import MarginalChart
+from pymc_rmhmc.geometry.charts import MarginalChart, MovingSites
 from pymc_rmhmc.geometry.charts.moving_sites import SiteTrend
+from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.held import HeldNoise, HeldPoint, HeldTheta, WithoutThetaForce
 from pymc_rmhmc.geometry.held_sites import HeldSites
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
 from pymc_rmhmc.geometry.prior import PriorFailure
-from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Transition, merge
+from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Sometimes, Transition, merge
 from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
 
 __all__ = [
     "HYPERPARAMETERS", "JOINT", "LATENTS", "Alternation", "BothMove", "HyperparameterMove", "JointMove", "LatentMove",
-    "ParameterMove", "Standing", "Turn", "stand",
+    "ParameterMove", "Standing", "Turn", "TurnMoves", "stand",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -356,6 +357,40 @@ class Alternation:
             return HeldTheta(self.target, held.standard)
         except PriorFailure:
             return held
+
+
+@dataclass(frozen=True, slots=True)
+class TurnMoves:
+    """What the moves of an alternation are made of, for as long as sites and emulator stay."""
+
+    target: JointTarget
+    flow: SurrogateFlow
+    splitting: SurrogateSplitting
+    length: JitteredPath
+    trends: tuple[SiteTrend, ...]
+    parameters: ParameterMove | None
+
+    @classmethod
+    def of(
+        cls, target: JointTarget, emulator: Emulator, length: JitteredPath, parameters: MarginalChart | None
+    ) -> TurnMoves:
+        """Return those of an emulator, and of the chart of the likelihoods' own parameters if it is known."""
+        return cls(
+            target, SurrogateFlow(emulator), SurrogateSplitting(emulator, target.n_theta), length,
+            tuple(s.trend for s in target.sites if isinstance(s, MovingSites) and s.trend is not None),
+            None if parameters is None else ParameterMove(target, parameters),
+        )  # fmt: skip
+
+    def kernel(
+        self, step_size: float, rounds: int, *first: Kernel[Standing], both: float, parameters: float
+    ) -> Alternation:
+        """Return a draw's moves, of which those of both halves and of the parameters have a probability."""
+        target, length = self.target, self.length
+        before = (*first, Sometimes(both, BothMove(target, self.splitting, length, step_size)))
+        if self.parameters is not None:
+            before = (*before, Sometimes(parameters, self.parameters))
+        latents = LatentMove(length, step_size, self.trends)
+        return Alternation(target, Turn(latents, HyperparameterMove(target, self.flow, length)), rounds, before)
 
 
 def _try_another_theta(

@@ -43,6 +43,7 @@ class UTurn:
 
     max_depth: int = 10
     rounds: int = 1
+    path = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_depth", whole_number("max_depth", self.max_depth))

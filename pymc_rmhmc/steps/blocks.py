@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
+from pymc_rmhmc.chains.chain import Chain
+from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.errors import ConfigurationError, counted, listed
 from pymc_rmhmc.geometry.latent_blocks import has_dear_hyperparameters
 from pymc_rmhmc.model import (
@@ -27,11 +29,9 @@ from pymc_rmhmc.model import (
 )
 from pymc_rmhmc.model.joint import NO_HYPERPARAMETERS
 from pymc_rmhmc.model.refusals import step_in_words
-from pymc_rmhmc.steps.block_sampler import BlockSampler
-from pymc_rmhmc.steps.chain_sampler import ChainSampler
+from pymc_rmhmc.steps.block_recipe import BlockRecipe
 from pymc_rmhmc.steps.checks import check_block
-from pymc_rmhmc.steps.joint_sampler import JointSampler
-from pymc_rmhmc.steps.options import Plan
+from pymc_rmhmc.steps.joint_recipe import JointRecipe
 
 __all__ = ["FoundBlocks", "find_blocks"]
 
@@ -85,26 +85,22 @@ class FoundBlocks:
         """How many draws tuning takes by default; None for as many as of latent values alone."""
         return None if isinstance(self.joint, str) else _draws_to_tune(self.joint)
 
-    def samplers(self, point: Point, plan: Plan, initial: Point) -> list[ChainSampler]:
-        """A sampler for each block, or one for all of them with their hyperparameters.
+    def samplers(self, point: Point, plan: Plan, initial: Point) -> list[Chain]:
+        """Return a chain for each block, or one for all of them with their hyperparameters.
 
         The model is evaluated at the point; a chain that begins at the model's initial one has a start nobody chose.
         """
         blocks = self.compiled.blocks
         for block in blocks:
             check_block(block, point, plan)
+        labels, recipes = names_by_value(self.structure.model), list[tuple[BlockRecipe | JointRecipe, bool]]()
         if isinstance(self.joint, str):
-            made: list[ChainSampler] = [
-                BlockSampler(block, plan, np.empty(0), own)
-                for block, own in zip(blocks, self.compiled.own_initval, strict=True)
-            ]
+            for block, own in zip(blocks, self.compiled.own_initval, strict=True):
+                recipes.append((BlockRecipe(block, plan, labels), own))
         else:
             own = any(self.compiled.own_initval) or self._own_initval(self.joint)
-            made = [JointSampler(self.joint, blocks, plan, np.empty(0), own)]
-        labels = names_by_value(self.structure.model)
-        for sampler in made:
-            sampler.initial_values, sampler.labels = sampler.read(initial), labels
-        return made
+            recipes.append((JointRecipe(self.joint, blocks, plan, labels), own))
+        return [Chain(recipe, plan, recipe.variables.read(initial), own) for recipe, own in recipes]
 
     def _own_initval(self, joint: JointModel) -> bool:
         initial = self.structure.model.rvs_to_initial_values

@@ -14,7 +14,7 @@ from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.model.components import factor_of_inverse
 from pymc_rmhmc.model.graphs import shared_inputs
 
-__all__ = ["check_block", "check_shapes", "check_start", "shapes_of_data"]
+__all__ = ["check_block", "check_shapes", "shapes_of_data"]
 
 type Point = dict[str, np.ndarray]
 
@@ -139,14 +139,3 @@ def check_shapes(known: dict[str, tuple[int, ...]], now: dict[str, tuple[int, ..
         f"pm.set_data has changed the shape of {said} since RMHMC was built. {more}Then build RMHMC again: "
         "step=RMHMC()."
     )
-
-
-def check_start(name: str, point: Point) -> None:
-    """A chain's first point must be of numbers: nothing that is computed there would say whose fault it is."""
-    values = {variable: np.asarray(value) for variable, value in point.items()}
-    wrong = [v for v, value in values.items() if value.dtype.kind == "f" and not np.isfinite(value).all()]
-    if wrong:
-        raise ConfigurationError(
-            f"{name}: the chain's starting point has values of {', '.join(wrong)} that are not finite. Give other "
-            "`initvals`, within the bounds of these variables."
-        )

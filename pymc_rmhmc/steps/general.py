@@ -10,6 +10,8 @@ import numpy as np
 import pymc as pm
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_rmhmc.chains.chain import Chain
+from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.errors import ConfigurationError, listed
 from pymc_rmhmc.model import names_by_value, said_once
 from pymc_rmhmc.model.compile import CompiledModel
@@ -17,9 +19,7 @@ from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.model.observed_shapes import check_shapes_at
 from pymc_rmhmc.model.refusals import discrete_in_words, step_in_words
 from pymc_rmhmc.model.together import no_data_in_words
-from pymc_rmhmc.steps.chain_sampler import ChainSampler
-from pymc_rmhmc.steps.general_sampler import GeneralSampler
-from pymc_rmhmc.steps.options import Plan
+from pymc_rmhmc.steps.graph_recipe import GraphRecipe
 
 __all__ = ["FoundGeneral", "find_general"]
 
@@ -72,13 +72,12 @@ class FoundGeneral:
         """How many draws tuning takes by default."""
         return TUNE
 
-    def samplers(self, point: Point, plan: Plan, initial: Point) -> list[ChainSampler]:
-        """One sampler for all of them."""
+    def samplers(self, point: Point, plan: Plan, initial: Point) -> list[Chain]:
+        """Return one chain of all of them."""
         own = any(self.model.rvs_to_initial_values.get(v) is not None for v in self.general.variables.variables)
-        made = GeneralSampler(self.general, listed(self.names), self._plan(plan), np.empty(0), own)
-        made.initial_values = made.read(initial)
-        made.labels = names_by_value(self.model)
-        return [made]
+        plan = self._plan(plan)
+        recipe = GraphRecipe(self.general, listed(self.names), plan, names_by_value(self.model))
+        return [Chain(recipe, plan, recipe.variables.read(initial), own)]
 
     def _plan(self, plan: Plan) -> Plan:
         """The plan with the trajectory for a hierarchy, if this is one."""

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytensor
 
+from pymc_rmhmc.chains.chain import Chain
 from pymc_rmhmc.errors import RMHMCError, counted, listed
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.model.predictions import Predictions
-from pymc_rmhmc.steps.chain_sampler import ChainSampler
 from pymc_rmhmc.stopwatch import COMPILING
 
 __all__ = ["compile_ahead"]
@@ -32,13 +32,13 @@ LONG = 5.0
 
 
 def compile_ahead(
-    samplers: Sequence[ChainSampler], point: Point, names: Sequence[str], predictions: Predictions | None = None
+    samplers: Sequence[Chain], point: Point, names: Sequence[str], predictions: Predictions | None = None
 ) -> float:
     """Compile what the samplers' chains will call, and say so before and after where there is anything to compile.
 
     Parameters
     ----------
-    samplers : sequence of ChainSampler
+    samplers : sequence of Chain
         Their states are left as they are.
     point : dict
         A point of the model.
@@ -52,7 +52,7 @@ def compile_ahead(
     float
         The seconds of compiling.
     """
-    said = _Said(sum(sampler.n_functions for sampler in samplers) + (predictions is not None), names)
+    said = _Said(sum(each.recipe.n_functions for each in samplers) + (predictions is not None), names)
     before = COMPILING.seconds
     with np.errstate(all="ignore"), COMPILING.announced(said.before):
         for sampler in samplers:
@@ -86,10 +86,11 @@ class _Said:
             _log.info(f"RMHMC: compiled in {seconds:.1f} s.{then}")
 
 
-def _rehearse(sampler: ChainSampler, point: Point) -> None:
+def _rehearse(sampler: Chain, point: Point) -> None:
     """Let a copy make a short trajectory from a point."""
     twin = copy.copy(sampler)
-    twin.restore(twin._new_state(()))
+    twin.recipe = copy.copy(sampler.recipe)
+    twin.restore(twin.new_state())
     try:
         twin.rehearse(point, np.random.default_rng(0))
     except (RMHMCError, PriorFailure, np.linalg.LinAlgError):

@@ -438,7 +438,7 @@ def test_whole_runs_in_turns_and_of_joint_trajectories_agree():
     for emulate in (True, False):
         step = RMHMC(metric=FlatMetric(emulate=emulate), model=model)
         runs[f"emulate={emulate}"] = draw(model, step, draws=2000, tune=300, chains=2, random_seed=3 + emulate)
-        assert (step.chains[0].emulator is not None) == emulate
+        assert (step.chains[0].tuned.emulator is not None) == emulate
     names = ["ls", "eta", "f"]
     frame = compare(runs, var_names=names)
     assert frame["mean difference"].max() < 4.0

@@ -19,7 +19,7 @@ from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.model import read_joint, read_structure
-from pymc_rmhmc.steps.block_sampler import BlockSampler
+from pymc_rmhmc.steps.block_recipe import BlockRecipe
 from tests.statistical.ranks import PLACES, Looks, p_value, rank
 from tests.steps.conftest import draw
 
@@ -320,7 +320,7 @@ def test_ranks_of_the_truth_among_the_steps_own_draws_are_uniform():
             failures += statistics["failure"] != 0
             if i >= tune and (i - tune) % thin == thin - 1:
                 draws.append(quantities(case.joint.theta.pack(point), point["f"]))
-        in_turns += step.chains[0].emulator is not None
+        in_turns += step.chains[0].tuned.emulator is not None
         draws, exact = np.array(draws), quantities(theta, f)
         ranks.append(rank(exact, draws, rng))
         of_shifted.append(rank(exact + 0.5 * draws.std(axis=0), draws, rng))
@@ -439,7 +439,7 @@ def test_a_long_run_of_nuts_agrees(family):
     (centred, names), (whitened, _) = build(False), build(True)
     with centred:
         step = RMHMC()
-    assert not isinstance(step._samplers[0], BlockSampler)
+    assert not isinstance(step._samplers[0].recipe, BlockRecipe)
     ours = draw(centred, step, draws=2000, tune=300, chains=2)
     # Longer steps diverge in the tails of a scale, and stay there or leave them out.
     nuts = nutpie.sample(

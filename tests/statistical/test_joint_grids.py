@@ -173,7 +173,7 @@ def test_means_spreads_and_tails_are_those_of_a_grid(name):
     model = build()
     step = RMHMC(model=model)
     idata = draw(model, step, draws=4000, tune=500, chains=2)
-    assert step.chains[0].emulator is not None  # latents and hyperparameters moved in turns
+    assert step.chains[0].tuned.emulator is not None  # latents and hyperparameters moved in turns
     assert float((idata.sample_stats["failure"] > 0).mean()) < 0.01
     f = idata.posterior["f"].values.reshape(*idata.posterior["lengthscale"].shape, -1)
     for values, log in zip(("lengthscale", "amplitude"), logs.T, strict=True):

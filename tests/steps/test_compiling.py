@@ -42,7 +42,7 @@ def test_nothing_is_left_to_compile_for_a_chain_that_takes_turns(caplog):
     assert last.startswith("RMHMC: compiled in ")
     before = COMPILING.seconds
     stats = draw(model, step, draws=20, tune=200).sample_stats
-    assert step.chains[0].tried == 1
+    assert step.chains[0].tuned.tried == 1
     assert COMPILING.seconds == before
     assert step._compile_seconds > 0.0
     assert (stats["compile_seconds"] == step._compile_seconds).all()

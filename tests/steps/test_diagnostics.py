@@ -11,12 +11,12 @@ import pymc as pm
 import pytest
 
 from pymc_rmhmc import RMHMC, compare, plot_compare, summarize_failures
+from pymc_rmhmc.chains.messages import stood_still
 from pymc_rmhmc.diagnostics.failures import ADVICE, failure_advice
 from pymc_rmhmc.diagnostics.statistics import statistic
 from pymc_rmhmc.diagnostics.table import shown
 from pymc_rmhmc.errors import ConfigurationError, DataError, Failure
 from pymc_rmhmc.steps.statistics import FailureCount
-from pymc_rmhmc.steps.words import stood_still
 from tests.steps.conftest import draw, poisson_model
 
 

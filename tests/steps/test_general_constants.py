@@ -22,8 +22,8 @@ def schools() -> pm.Model:
 def constants(step: RMHMC) -> list[np.ndarray]:
     """All that a transition depends on besides where it starts."""
     (sampler,) = step._samplers
-    state = sampler.state
-    return [np.array(state.chart), *map(np.array, state.flat), np.array(sampler.average_step_size()), state.rounds]
+    tuned = sampler.state.tuned
+    return [np.array(tuned.chart), *map(np.array, tuned.flat), np.array(sampler.average_step_size()), tuned.rounds]
 
 
 @pytest.mark.parametrize("trajectory", ["static", "nuts"])

@@ -14,11 +14,13 @@ import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric, register_likelihood, summarize_failures
 from pymc_rmhmc.approximation import SiteFit
+from pymc_rmhmc.chains import judgement
+from pymc_rmhmc.chains.judgement import JUDGEMENT
+from pymc_rmhmc.chains.messages import part_of_path
 from pymc_rmhmc.errors import CovarianceError, DataError, Failure, SamplingError
 from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.geometry.latent_blocks import has_dear_hyperparameters
 from pymc_rmhmc.model.likelihoods import Curvature, LikelihoodTerms, Reading, registry
-from pymc_rmhmc.steps.chain_sampler import ENOUGH_TUNING, LEAST_OF_PATH, ChainSampler
 from tests.steps.conftest import COUNTS, N, X, draw, poisson_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
@@ -66,8 +68,8 @@ def run(build, step_size=None, **options):
         step = RMHMC(step_size=step_size)
     idata = draw(model, step, **{"draws": 200, "tune": 200, **options})
     (sampler,) = step._samplers
-    dear = any(has_dear_hyperparameters(block) for block in sampler.model.blocks)
-    n_turns, _ = step.chains[0].trial
+    dear = any(has_dear_hyperparameters(block) for block in sampler.recipe.model.blocks)
+    n_turns, _ = step.chains[0].tuned.trial
     assert (n_turns > 0) == (dear and options.get("tune", 200) >= 200)
     assert np.isfinite(idata.sample_stats["lp"]).all()
     for name, values in idata.posterior.items():
@@ -342,7 +344,7 @@ def phases():
 @pytest.mark.parametrize("sampled", [False, True])
 def test_a_chain_that_stands_still_under_a_log_concave_likelihood_is_told_of_the_prior(monkeypatch, sampled):
     """Its sites fit; no other metric is of use. Of a prior that stands still there is nothing to say."""
-    monkeypatch.setattr(ChainSampler, "_part_of_path", lambda self: 0.01)
+    monkeypatch.setattr(judgement, "part_of_path", lambda path, step_size: 0.01)
     of_prior = r"The likelihood is log-concave.*covariance is almost singular.*NUTS"
     says = of_prior if sampled else "does not fit this posterior. Reparametrize the model, or use NUTS"
     with pytest.raises(SamplingError, match=f"{says}.*raise max_steps or give n_steps"):
@@ -356,7 +358,7 @@ def test_a_path_that_the_options_cut_is_no_fault_of_the_metric():
     step.setup_chain(np.random.default_rng(1), 10, 10)
     step.step(model.initial_point())
     (state,), (sampler,) = step.chains, step._samplers
-    state.iteration, state.step_size.average = ENOUGH_TUNING, 1.0
+    state.iteration, state.step_size.average = JUDGEMENT.enough_tuning, 1.0
     with pytest.raises(SamplingError, match=says) as error:
         sampler._judge()
     assert "NUTS" not in str(error.value)
@@ -389,16 +391,17 @@ def test_sites_that_are_hopeless_are_an_error_that_says_what_to_use(phases, fixe
     with pytest.raises(SamplingError, match=says):
         draw(model, step, tune=100)
     (sampler,) = step._samplers
-    assert sampler._part_of_path() < 0.1 * LEAST_OF_PATH  # not by a hair's breadth, here or on another processor
+    covered = part_of_path(sampler._path, sampler.average_step_size())
+    assert covered < 0.1 * JUDGEMENT.least_of_path  # not by a hair's breadth, here or on another processor
     with model:
         RMHMC(vars=["f"], metric=metric)
 
 
 # After so many tuning draws steps that cover so much of a path stop the chain, or do not.
 JUDGED = [
-    (ENOUGH_TUNING, 0.99 * LEAST_OF_PATH, True),
-    (ENOUGH_TUNING, 1.01 * LEAST_OF_PATH, False),
-    (ENOUGH_TUNING - 1, 0.01 * LEAST_OF_PATH, False),
+    (JUDGEMENT.enough_tuning, 0.99 * JUDGEMENT.least_of_path, True),
+    (JUDGEMENT.enough_tuning, 1.01 * JUDGEMENT.least_of_path, False),
+    (JUDGEMENT.enough_tuning - 1, 0.01 * JUDGEMENT.least_of_path, False),
     (2000, 1e-6, True),
 ]
 

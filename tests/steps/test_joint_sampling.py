@@ -224,7 +224,7 @@ def test_sites_and_chart_are_refitted_in_tuning_and_frozen_for_the_draws():
         if i == 100:
             step.stop_tuning()
         point, _, _ = advance(step, point, 1)
-        seen.append((step.chains[0].marginals, step.chains[0].sites))
+        seen.append((step.chains[0].tuned.marginals, step.chains[0].tuned.sites))
     changes = [i for i in range(1, 130) if seen[i][0] is not seen[i - 1][0]]
     assert changes == list(step.chains[0].refits)
     assert changes

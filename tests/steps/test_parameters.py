@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import cloudpickle
 import numpy as np
@@ -15,7 +15,9 @@ from pymc_rmhmc.geometry.held import HeldTheta
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.kernels import turns
 from pymc_rmhmc.kernels.turns import ParameterMove, Standing
-from pymc_rmhmc.steps import joint_sampler
+from pymc_rmhmc.steps import joint_recipe
+from pymc_rmhmc.tuning import hyperparameters
+from pymc_rmhmc.tuning.hyperparameters import TURNS
 from tests.model.conftest import exact_log_density
 from tests.steps.conftest import N, X
 from tests.steps.test_joint_sampling import advance, goes_on_alike, two_scales
@@ -39,8 +41,7 @@ def robust(*, reparameterize: bool = False) -> pm.Model:
 
 def always(monkeypatch) -> None:
     """However few turns were rejected, every draw begins with such a move."""
-    monkeypatch.setattr(joint_sampler, "PARAMETERS_FROM", -2.0)
-    monkeypatch.setattr(joint_sampler, "PARAMETERS_ALWAYS", -1.0)
+    monkeypatch.setattr(joint_recipe, "TURNS", replace(TURNS, parameters_from=-2.0, parameters_always=-1.0))
 
 
 @dataclass
@@ -89,20 +90,20 @@ def kept(model) -> bytes:
 def moving(kept) -> tuple[RMHMC, dict]:
     """A step whose chain knows how to move its parameters, and where it stands."""
     step, point = cloudpickle.loads(kept)
-    assert step.chains[0].parameters is not None
+    assert step.chains[0].tuned.parameters is not None
     return step, point
 
 
 def own(step: RMHMC) -> np.ndarray:
-    return step._samplers[0].model.of_likelihoods
+    return step._samplers[0].recipe.model.of_likelihoods
 
 
 def test_a_noise_and_its_tails_move_with_the_latent_values_held(model, moving, monkeypatch):
     always(monkeypatch)
     spy, (step, point), exact = Spy().watch(monkeypatch), moving, exact_log_density(model)
     state = step.chains[0]
-    assert state.parameters.centre.size == own(step).size == 2
-    assert len(state.scores) == len(state.thetas)
+    assert state.tuned.parameters.centre.size == own(step).size == 2
+    assert len(state.tuned.scores) == len(state.tuned.thetas)
     for _ in range(60):
         point, (s,) = step.step(point)
         # What is written is what the log density is of, at every draw.
@@ -127,10 +128,10 @@ def test_counts_without_a_dispersion_have_nothing_to_move(monkeypatch):
     always(monkeypatch)
     spy = Spy().watch(monkeypatch)
     step, point = tuned(two_scales(), tune=TUNE)
-    assert step.chains[0].emulator is not None
-    assert step.chains[0].parameters is None
-    assert step.chains[0].scores == ()
-    assert step._samplers[0]._turns.parameters is None
+    assert step.chains[0].tuned.emulator is not None
+    assert step.chains[0].tuned.parameters is None
+    assert step.chains[0].tuned.scores == ()
+    assert step._samplers[0]._setting.turns.parameters is None
     advance(step, point, 10)
     assert spy.outcomes == []
 
@@ -138,7 +139,7 @@ def test_counts_without_a_dispersion_have_nothing_to_move(monkeypatch):
 @pytest.mark.parametrize(("rejected", "share"), [(0.1, 0.0), (0.18, 0.0), (0.21, 0.5), (0.24, 1.0), (0.6, 1.0)])
 def test_how_often_depends_on_what_was_rejected_in_tuning(moving, monkeypatch, rejected, share):
     spy, (step, point) = Spy().watch(monkeypatch), moving
-    step.chains[0].trial = 100, 1.0 - rejected
+    step.chains[0].tuned.trial = 100, 1.0 - rejected
     advance(step, point, 40)
     assert len(spy.outcomes) / 40 == pytest.approx(share, abs=0.25 * (0.0 < share < 1.0))
 
@@ -165,26 +166,26 @@ def test_a_replay_in_tuning_fits_the_same_chart(model):
     step.setup_chain(np.random.default_rng(1), LONG, 100)
     last = step.chains[0].refits[-1]
     point, _, _ = advance(step, model.initial_point(), last - 10)
-    assert step.chains[0].parameters is None
-    assert step.chains[0].scores
+    assert step.chains[0].tuned.parameters is None
+    assert step.chains[0].tuned.scores
     saved = cloudpickle.dumps(step.sampling_state)
     goes_on_alike((step, other), point, 30)
     charts = []
     for each in (step, other):
         each.sampling_state = cloudpickle.loads(saved)
         advance(each, point, 15)
-        charts.append(each.chains[0].parameters)
+        charts.append(each.chains[0].tuned.parameters)
     np.testing.assert_array_equal(charts[0].factor, charts[1].factor)
     np.testing.assert_array_equal(charts[0].centre, charts[1].centre)
 
 
 def test_a_chart_that_cannot_be_fitted_means_no_such_moves(model, monkeypatch):
     always(monkeypatch)
-    monkeypatch.setattr(joint_sampler, "fit_parameters", lambda values, scores: None)
+    monkeypatch.setattr(hyperparameters, "fit_parameters", lambda values, scores: None)
     step, point = tuned(model, tune=LONG)
     spy = Spy().watch(monkeypatch)
-    assert step.chains[0].emulator is not None
-    assert step.chains[0].parameters is None
+    assert step.chains[0].tuned.emulator is not None
+    assert step.chains[0].tuned.parameters is None
     exact = exact_log_density(model)
     for _ in range(5):
         point, (s,) = step.step(point)
@@ -229,7 +230,7 @@ def test_parameters_that_cannot_be_gone_to_are_a_rejection_with_its_cause(model,
 
 def test_turns_that_are_given_up_forget_the_chart(model, monkeypatch):
     always(monkeypatch)
-    monkeypatch.setattr(joint_sampler, "emulate_marginal", absurd)
+    monkeypatch.setattr(hyperparameters, "emulate_marginal", absurd)
     with model:
         step = RMHMC()
     spy, exact = Spy().watch(monkeypatch), exact_log_density(model)
@@ -238,18 +239,18 @@ def test_turns_that_are_given_up_forget_the_chart(model, monkeypatch):
     for i in range(LONG):
         point, (s,) = step.step(point)
         assert s["model_logp"] == pytest.approx(float(exact(point)), abs=1e-6)
-        known = step.chains[0].parameters is not None
-        assert known == (step.chains[0].emulator is not None)
+        known = step.chains[0].tuned.parameters is not None
+        assert known == (step.chains[0].tuned.emulator is not None)
         assert not (known and i + 1 < state.refits[2])
-    assert step.chains[0].parameters is None
+    assert step.chains[0].tuned.parameters is None
     # In every draw for as long as there were turns.
-    assert len(spy.outcomes) == 2 * (joint_sampler.TRIAL // 2)  # they are tried twice
+    assert len(spy.outcomes) == 2 * (TURNS.trial // 2)  # they are tried twice
     advance(step, point, 3)
-    assert len(spy.outcomes) == 2 * (joint_sampler.TRIAL // 2)
+    assert len(spy.outcomes) == 2 * (TURNS.trial // 2)
 
 
 def test_a_new_chain_begins_without_the_chart_of_the_last(moving):
     step, _ = moving
     step.setup_chain(np.random.default_rng(2), TUNE, 10)
-    assert step.chains[0].parameters is None
-    assert step.chains[0].scores == ()
+    assert step.chains[0].tuned.parameters is None
+    assert step.chains[0].tuned.scores == ()

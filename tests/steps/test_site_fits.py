@@ -16,7 +16,7 @@ from pymc_rmhmc.approximation import SiteFit, SiteRegression, find_mode, site_tr
 from pymc_rmhmc.approximation import joint as joint_approximation
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.charts import GaussianSites
-from pymc_rmhmc.steps import block_sampler
+from pymc_rmhmc.steps import block_recipe
 from tests.steps.conftest import COUNTS, N, X, draw, poisson_model
 from tests.steps.test_joint_sampling import two_scales
 
@@ -64,7 +64,7 @@ def test_the_fit_of_a_chain_is_the_one_named_and_its_sites_are_kept(make):
     model = make()
     step = RMHMC(metric=FlatMetric(site_fit=Absurd), model=model)
     draw(model, step, draws=5, tune=60)
-    sites = step.chains[0].sites
+    sites = step.chains[0].tuned.sites
     (sites,) = sites if isinstance(sites, tuple) else (sites,)
     np.testing.assert_array_equal(sites.precision, np.full(N, 0.7))
 
@@ -106,7 +106,7 @@ def tuned(model: pm.Model, **options) -> tuple:
 @pytest.mark.parametrize("make", [separable, one_sided_groups])
 def test_sites_follow_an_amplitude_that_nothing_bounds_and_a_restored_chain_goes_on_with_them(make):
     step, point = tuned(make())
-    (sites,) = step.chains[0].sites
+    (sites,) = step.chains[0].tuned.sites
     (exponents,) = sites.trend.exponents.T
     assert (exponents < -0.2).all()  # weaker where the amplitude is large
     state, ends = cloudpickle.loads(cloudpickle.dumps(step.sampling_state)), []
@@ -117,7 +117,7 @@ def test_sites_follow_an_amplitude_that_nothing_bounds_and_a_restored_chain_goes
         ends.append(at["f"])
         step.sampling_state = state
     np.testing.assert_array_equal(*ends)
-    assert step.chains[0].sites[0].trend.exponents.tolist() == sites.trend.exponents.tolist()  # frozen
+    assert step.chains[0].tuned.sites[0].trend.exponents.tolist() == sites.trend.exponents.tolist()  # frozen
 
 
 def test_what_likelihoods_alone_read_is_not_followed(monkeypatch):
@@ -129,7 +129,7 @@ def test_what_likelihoods_alone_read_is_not_followed(monkeypatch):
         f = gp.prior("f", X=X, reparameterize=False, jitter=1e-4)
         pm.NegativeBinomial("y", mu=pm.math.exp(f), alpha=pm.HalfNormal("alpha", 3.0), observed=COUNTS)
     step, _ = tuned(model)
-    exponents, which = step.chains[0].sites[0].trend.exponents, step._samplers[0].model.of_likelihoods
+    exponents, which = step.chains[0].tuned.sites[0].trend.exponents, step._samplers[0].recipe.model.of_likelihoods
     assert which.size == 1
     assert (exponents[:, which] == 0.0).all()
     assert (np.delete(exponents, which, axis=1) != 0.0).all()
@@ -137,7 +137,7 @@ def test_what_likelihoods_alone_read_is_not_followed(monkeypatch):
 
 def test_sites_of_ones_own_fit_follow_no_trend():
     step, _ = tuned(separable(), site_fit=SiteRegression)
-    assert isinstance(step.chains[0].sites[0], GaussianSites)
+    assert isinstance(step.chains[0].tuned.sites[0], GaussianSites)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_refit_that_is_not_taken_costs_its_sites_alone(make, when, windows):
     assert not idata.sample_stats["failure"].any()
     assert float(idata.sample_stats["acceptance_rate"].mean()) > 0.6
     if make is two_scales:
-        assert state.emulator is not None
+        assert state.tuned.emulator is not None
 
 
 @pytest.mark.parametrize("sampled", [False, True])
@@ -274,7 +274,7 @@ def test_an_approximation_that_has_not_converged_is_a_start_like_another(monkeyp
 def test_newton_that_has_not_converged_is_a_start_like_another(monkeypatch):
     model = poisson_model()
     usual = run(model)
-    monkeypatch.setattr(block_sampler, "find_mode", partial(find_mode, max_iter=1))
+    monkeypatch.setattr(block_recipe, "find_mode", partial(find_mode, max_iter=1))
     stopped = run(model)
     difference = usual.posterior["f"].mean(("chain", "draw")) - stopped.posterior["f"].mean(("chain", "draw"))
     assert float(abs(difference / usual.posterior["f"].std(("chain", "draw"))).max()) < 0.3

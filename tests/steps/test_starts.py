@@ -111,7 +111,8 @@ def test_values_are_named_as_the_model_has_them():
         f = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=ls[0]) * ls[1]).prior("f", X=X)
         pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
         (sampler,) = RMHMC()._samplers
-    assert [sampler._label(i) for i in (0, 1, 2, 13)] == ["my_ls_of_f[0]", "my_ls_of_f[1]", "f[0]", "f[11]"]
+    named = sampler.recipe.variables.label
+    assert [named(i) for i in (0, 1, 2, 13)] == ["my_ls_of_f[0]", "my_ls_of_f[1]", "f[0]", "f[11]"]
 
 
 def test_a_chain_that_stands_still_in_its_draws_says_so():

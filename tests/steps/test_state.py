@@ -11,7 +11,7 @@ from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.dynamics.hamiltonian import SpannedHamiltonian
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.prior import PriorFailure
-from pymc_rmhmc.steps.chain_sampler import refit_iterations
+from pymc_rmhmc.tuning.schedule import refit_iterations
 from tests.steps.conftest import COUNTS, N, poisson_model
 from tests.steps.test_joint_sampling import two_scales
 from tests.steps.test_turns import watch_lengths
@@ -81,12 +81,12 @@ def test_a_restored_chain_is_never_initialised_again():
         fresh = RMHMC()
     fresh.sampling_state = state
     fresh.setup_chain(np.random.default_rng(2), 0, 10)
-    sites = fresh.chains[0].sites
+    sites = fresh.chains[0].tuned.sites
     point = model.initial_point()
     new, (stats,) = fresh.step(point)
     if not stats["accepted"]:
         np.testing.assert_array_equal(new["f"], point["f"])  # kept, not replaced by a Laplace draw
-    np.testing.assert_array_equal(fresh.chains[0].sites.precision, sites.precision)
+    np.testing.assert_array_equal(fresh.chains[0].tuned.sites.precision, sites.precision)
 
 
 def first_position(step, point):
@@ -130,7 +130,7 @@ def test_sites_are_refitted_in_tuning_and_frozen_for_the_draws():
         if i == 200:
             step.stop_tuning()
         point, _ = step.step(point)
-        seen.append(step.chains[0].sites)
+        seen.append(step.chains[0].tuned.sites)
     changes = [i for i in range(1, 250) if seen[i] is not seen[i - 1]]
     assert tuple(changes) == refit_iterations(200)
     assert max(changes) < 200
@@ -152,9 +152,9 @@ def test_a_refit_waits_for_a_draw_whose_prior_has_a_factor(monkeypatch):
 
     monkeypatch.setattr(sampler, "_condition", condition)
     for _ in range(first + 4):
-        before = step.chains[0].sites
+        before = step.chains[0].tuned.sites
         point, _ = step.step(point)
-        refitted.append(step.chains[0].sites is not before)
+        refitted.append(step.chains[0].tuned.sites is not before)
     assert np.flatnonzero(refitted[1:]).tolist() == [first + 2]
 
 
@@ -176,7 +176,7 @@ def test_a_refit_leaves_the_chain_where_it_is(make):
             state.step_size.current = state.step_size.average = 1e-9
         moved, _ = step.step(point)
         if i in state.refits:
-            assert step.chains[0].sites is not state.sites
+            assert step.chains[0].tuned.sites is not state.tuned.sites
             for name, values in point.items():
                 np.testing.assert_allclose(moved[name], values, atol=1e-5)
             step.chains[0].step_size.restart(0.5)
@@ -206,12 +206,12 @@ def test_a_refit_that_tuning_has_put_off_to_its_end_is_not_made_in_the_draws(mak
     monkeypatch.setattr(sampler, "_condition", real)
     (state,) = step.chains
     assert state.iteration == last
-    tuned = state.sites, vars(state.step_size).copy()
+    tuned = state.tuned.sites, vars(state.step_size).copy()
     for _ in range(10):
         point, (statistics,) = step.step(point)
         assert statistics["failure"] == Failure.NONE
     assert step.chains[0] is state
-    assert state.sites is tuned[0]
+    assert state.tuned.sites is tuned[0]
     assert vars(state.step_size) == tuned[1]
 
 
@@ -253,19 +253,20 @@ def test_a_start_without_a_density_is_tried_nearer_the_mode(impossible, monkeypa
         step = RMHMC(init="laplace")
     step.setup_chain(np.random.default_rng(1), 10, 10)
     (sampler,), seen = step._samplers, []
-    draw = type(sampler)._draw_start
+    draw = type(sampler.recipe).start
 
-    def start(self, values, rng):
-        real = self._hamiltonian.failure
+    def start(self, tuned, values, rng, *, approximated):
+        hamiltonian = self.setting(tuned).hamiltonian
+        real = hamiltonian.failure
 
         def failure(phase):
             seen.append(phase)
             return Failure.NON_FINITE if len(seen) <= impossible else real(phase)
 
-        monkeypatch.setattr(self._hamiltonian, "failure", failure)
-        return draw(self, values, rng)
+        monkeypatch.setattr(hamiltonian, "failure", failure)
+        return draw(self, tuned, values, rng, approximated=approximated)
 
-    monkeypatch.setattr(type(sampler), "_draw_start", start)
+    monkeypatch.setattr(type(sampler.recipe), "start", start)
     step.step(step._initial_point)
     noise = [np.linalg.norm(phase.position) for phase in seen[: impossible + 1]]
     np.testing.assert_allclose(noise, noise[0] * np.array([1.0, 0.5, 0.25, 0.0])[: impossible + 1], atol=1e-6)
@@ -278,10 +279,10 @@ def test_refitting_can_be_switched_off():
     step.setup_chain(np.random.default_rng(1), 100, 10)
     point = model.initial_point()
     point, _ = step.step(point)
-    sites = step.chains[0].sites
+    sites = step.chains[0].tuned.sites
     for _ in range(100):
         point, _ = step.step(point)
-    assert step.chains[0].sites is sites
+    assert step.chains[0].tuned.sites is sites
 
 
 def test_a_short_tuning_refits_nothing():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cloudpickle
 import numpy as np
 import pymc as pm
@@ -15,7 +17,8 @@ from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.kernels.kernel import Transition, merge
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.kernels.turns import HYPERPARAMETERS, LATENTS
-from pymc_rmhmc.steps import joint_sampler
+from pymc_rmhmc.tuning import hyperparameters
+from pymc_rmhmc.tuning.hyperparameters import TURNS
 from tests.model.conftest import exact_log_density
 from tests.steps.conftest import N, draw
 from tests.steps.test_joint_sampling import advance, goes_on_alike, two_scales, value_points
@@ -55,19 +58,19 @@ def kept(model) -> bytes:
 def turning(kept) -> tuple[RMHMC, dict]:
     """A step that takes turns, and where it stands."""
     step, point = cloudpickle.loads(kept)
-    assert step.chains[0].emulator is not None
+    assert step.chains[0].tuned.emulator is not None
     return step, point
 
 
 def test_a_process_with_free_scales_takes_turns_and_says_so_in_its_statistics(model):
     step, point = tuned(model, tune=300)
     state = step.chains[0]
-    assert isinstance(state.emulator, Emulator)
-    assert state.emulator.points.shape[0] == 2
-    count, mean = state.trial
+    assert isinstance(state.tuned.emulator, Emulator)
+    assert state.tuned.emulator.points.shape[0] == 2
+    count, mean = state.tuned.trial
     assert state.refits == (30, 90, 180, 240)
     assert count == 2 * (300 - 180)
-    assert joint_sampler.LEAST_ACCEPTED < mean <= 1.0
+    assert TURNS.least_accepted < mean <= 1.0
     exact, kept, positions = exact_log_density(model), [], []
     for _ in range(100):
         point, (s,) = step.step(point)
@@ -75,10 +78,10 @@ def test_a_process_with_free_scales_takes_turns_and_says_so_in_its_statistics(mo
         positions.append(np.concatenate([np.ravel(v) for v in point.values()]))
         # What is written is what the log density is of, at every draw.
         assert s["model_logp"] == pytest.approx(float(exact(point)), abs=1e-6)
-        assert s["step_size"] == state.held_step_size.average == s["step_size_bar"]
+        assert s["step_size"] == state.tuned.held_step_size.average == s["step_size_bar"]
         assert s["failure"] == Failure.NONE
-    assert state.trial[0] == count  # the draws teach nothing
-    assert state.held_step_size is not state.step_size
+    assert state.tuned.trial[0] == count  # the draws teach nothing
+    assert state.tuned.held_step_size is not state.step_size
     energies = np.array([s["energy"] for s in kept])
     assert np.isfinite(energies).all()
     assert np.isfinite([s["energy_error"] for s in kept]).all()
@@ -98,7 +101,7 @@ def test_the_energy_is_that_of_the_position_and_of_two_momenta(model, turning):
     sampler, gaps = step._samplers[0], []
     for _ in range(60):
         point, (s,) = step.step(point)
-        here = sampler._joint_point
+        here = sampler._setting.seen(sampler._phase)
         potential = 0.5 * here.position @ here.position - here.log_density
         gaps.append(s["energy"] - potential)
     size = 2 * N + 2
@@ -114,9 +117,9 @@ def test_the_energy_is_that_of_the_position_and_of_two_momenta(model, turning):
 )
 def test_joint_trajectories_stay_where_they_are_asked_for(model, options):
     step, point = tuned(model, **options)
-    assert step.chains[0].emulator is None
-    assert step.chains[0].held_step_size is None
-    assert step._samplers[0]._turns is None
+    assert step.chains[0].tuned.emulator is None
+    assert step.chains[0].tuned.held_step_size is None
+    assert step._samplers[0]._setting.turns is None
     exact = exact_log_density(model)
     for _ in range(3):
         point, (s,) = step.step(point)
@@ -138,14 +141,14 @@ def test_coefficients_take_no_turns():
     step, _ = tuned(mixed)
     assert len(step.chains) == 1
     assert "spread_log__" in {v.name for v in step.vars}
-    assert step.chains[0].emulator is None
+    assert step.chains[0].tuned.emulator is None
 
 
 def test_a_short_tuning_makes_no_emulator(model):
     idata = draw(model, RMHMC(model=model), tune=20, draws=20)
     assert (idata.sample_stats["failure"] == Failure.NONE).all()
     step, point = tuned(model, tune=20)
-    assert step.chains[0].emulator is None
+    assert step.chains[0].tuned.emulator is None
     point, points, _ = advance(step, point, 10)
     assert np.ptp(points, axis=0).min() > 0.0
 
@@ -157,7 +160,7 @@ def absurd(target, thetas, rng) -> tuple[MarginalChart, Emulator]:
 
 
 def test_turns_are_given_up_where_hyperparameters_are_hardly_accepted(model, monkeypatch):
-    monkeypatch.setattr(joint_sampler, "emulate_marginal", absurd)
+    monkeypatch.setattr(hyperparameters, "emulate_marginal", absurd)
     with model:
         step = RMHMC()
     step.setup_chain(np.random.default_rng(1), TUNE, 100)
@@ -170,15 +173,15 @@ def test_turns_are_given_up_where_hyperparameters_are_hardly_accepted(model, mon
         assert s["model_logp"] == pytest.approx(float(exact(point)), abs=1e-6)
         assert 0.0 <= s["mean_tree_accept"] <= 1.0
         position = np.concatenate([np.ravel(v) for v in point.values()])
-        seen.append((step.chains[0].emulator is not None, s["step_size"], position))
+        seen.append((step.chains[0].tuned.emulator is not None, s["step_size"], position))
     state = step.chains[0]
     took = [i for i, (turns, *_) in enumerate(seen) if turns]
     # They are tried once more, with the sites of more draws.
-    length = joint_sampler.TRIAL // 2 - 1
+    length = TURNS.trial // 2 - 1
     assert took == [i for begin in state.refits[-2:] for i in range(begin, begin + length)]
-    assert state.trial[0] == joint_sampler.TRIAL
-    assert state.trial[1] < joint_sampler.LEAST_ACCEPTED - joint_sampler.CHANCE / np.sqrt(joint_sampler.TRIAL)
-    assert step._samplers[0]._turns is None
+    assert state.tuned.trial[0] == TURNS.trial
+    assert state.tuned.trial[1] < TURNS.least_accepted - TURNS.chance / np.sqrt(TURNS.trial)
+    assert step._samplers[0]._setting.turns is None
     assert seen[-1][1] == state.step_size.average
     positions = np.array([position for *_, position in seen[TUNE:]])
     assert np.unique(positions, axis=0).shape[0] > 60
@@ -191,18 +194,18 @@ def test_turns_are_given_up_where_hyperparameters_are_hardly_accepted(model, mon
 def test_turns_are_not_given_up_by_the_chance_of_a_few(turning, count, mean, stays):
     step, _ = turning
     state = step.chains[0]
-    state.trial = count - 2, mean
-    step._samplers[0]._learn(rounds(mean, 2))
-    assert state.trial == (count, pytest.approx(mean))
-    assert (state.emulator is not None) == stays
+    state.tuned.trial = count - 2, mean
+    step._samplers[0]._learn(rounds(mean, 2), stood=True)
+    assert state.tuned.trial == (count, pytest.approx(mean))
+    assert (state.tuned.emulator is not None) == stays
 
 
 def test_an_absurd_emulator_that_stays_does_not_stop_the_chain(model, monkeypatch):
     """With no trial the hyperparameters move in the joint trajectories alone, one draw in four."""
-    monkeypatch.setattr(joint_sampler, "emulate_marginal", absurd)
-    monkeypatch.setattr(joint_sampler, "LEAST_ACCEPTED", 0.0)
+    monkeypatch.setattr(hyperparameters, "emulate_marginal", absurd)
+    monkeypatch.setattr(hyperparameters, "TURNS", replace(TURNS, least_accepted=0.0))
     step, point = tuned(model)
-    assert step.chains[0].emulator is not None
+    assert step.chains[0].tuned.emulator is not None
     _, points, stats = advance(step, point, 100)
     assert np.isfinite(stats).all()
     moved = np.ptp(points, axis=0)
@@ -215,8 +218,8 @@ def test_divergences_of_the_emulator_are_counted_and_are_no_failures(model, monk
         slope = np.where(np.array(target.density.theta.names) == "ls_log__", -30.0, 30.0)
         return target.chart, Emulator(np.zeros((2, 0)), np.zeros(0), 1.0, 0.0, slope, np.zeros((2, 2)))
 
-    monkeypatch.setattr(joint_sampler, "emulate_marginal", far)
-    monkeypatch.setattr(joint_sampler, "LEAST_ACCEPTED", 0.0)
+    monkeypatch.setattr(hyperparameters, "emulate_marginal", far)
+    monkeypatch.setattr(hyperparameters, "TURNS", replace(TURNS, least_accepted=0.0))
     step, point = tuned(model)
     divergences = []
     for _ in range(20):
@@ -246,9 +249,9 @@ def test_a_restored_state_replays_exactly(model, when):
     if begin > TUNE:
         step.stop_tuning()
         point, _, _ = advance(step, point, begin - TUNE)
-    assert (step.chains[0].emulator is not None) == (begin > 0.6 * TUNE)
+    assert (step.chains[0].tuned.emulator is not None) == (begin > 0.6 * TUNE)
     goes_on_alike((step, other), point, 30)  # across a refit, in tuning
-    assert step.chains[0].emulator is not None
+    assert step.chains[0].tuned.emulator is not None
 
 
 def watch_lengths(monkeypatch) -> list[float]:
@@ -265,26 +268,26 @@ def watch_lengths(monkeypatch) -> list[float]:
 
 def learnt(state) -> dict:
     """All that tuning teaches a chain, by value."""
-    adapted = {"step_size": state.step_size, "held_step_size": state.held_step_size}
+    adapted = {"step_size": state.step_size, "held_step_size": state.tuned.held_step_size}
     averages = {name: None if found is None else vars(found).copy() for name, found in adapted.items()}
-    lasting = {name: getattr(state, name) for name in ("sites", "marginals", "emulator", "parameters", "trial")}
-    return averages | lasting | {"draws": len(state.thetas), "refits": state.refits, "tried": state.tried}
+    lasting = {name: getattr(state.tuned, name) for name in ("sites", "marginals", "emulator", "parameters", "trial")}
+    return averages | lasting | {"draws": len(state.tuned.thetas), "refits": state.refits, "tried": state.tuned.tried}
 
 
 def test_the_draws_teach_nothing_and_are_made_with_averages(turning, monkeypatch):
     """Of the latents' step size and of joint trajectories', which are taken where many turns are rejected."""
     step, point = turning
     (state,) = step.chains
-    state.trial = state.trial[0], 0.0
+    state.tuned.trial = state.tuned.trial[0], 0.0
     # The last iterates of dual averaging are what chance has made of them.
-    state.step_size.current = state.held_step_size.current = 1e-6
+    state.step_size.current = state.tuned.held_step_size.current = 1e-6
     before, asked = learnt(state), watch_lengths(monkeypatch)
     advance(step, point, 40)
     after = learnt(state)
     assert all(after[name] is before[name] for name in ("sites", "marginals", "emulator"))
     assert after == before
-    jointly = min(joint_sampler.STRETCH * state.step_size.average, state.step_size.maximum)
-    assert set(asked) == {state.held_step_size.average, jointly, np.inf}
+    jointly = min(TURNS.stretch * state.step_size.average, state.step_size.maximum)
+    assert set(asked) == {state.tuned.held_step_size.average, jointly, np.inf}
 
 
 def test_giving_turns_up_leaves_the_chain_where_it_is(turning):
@@ -292,10 +295,10 @@ def test_giving_turns_up_leaves_the_chain_where_it_is(turning):
     step, point = turning
     (state,) = step.chains
     point, _, _ = advance(step, point, 1)
-    state.trial, chart = (400, 0.1), state.marginals
-    step._samplers[0]._learn(rounds(0.1, 1))
-    assert state.emulator is None
-    assert state.marginals is not chart
+    state.tuned.trial, chart = (400, 0.1), state.tuned.marginals
+    step._samplers[0]._learn(rounds(0.1, 1), stood=True)
+    assert state.tuned.emulator is None
+    assert state.tuned.marginals is not chart
     state.step_size.average = 1e-9
     moved, _ = step.step(point)
     for name, values in point.items():
@@ -322,7 +325,7 @@ def test_a_state_that_is_saved_at_every_draw_changes_nothing(model, turning):
 def test_a_pickled_step_goes_on_where_it_was(model, turning):
     step, point = turning
     copy = cloudpickle.loads(cloudpickle.dumps(step))
-    assert copy.chains[0].emulator is not None
+    assert copy.chains[0].tuned.emulator is not None
     np.testing.assert_array_equal(advance(step, point, 15)[1], advance(copy, point, 15)[1])
 
 
@@ -354,7 +357,7 @@ def test_one_and_two_cores_give_the_same_draws(model):
     options = {"tune": TUNE, "draws": 25, "chains": 2}
     step = RMHMC(model=model)
     here = draw(model, step, **options)
-    assert step.chains[0].emulator is not None
+    assert step.chains[0].tuned.emulator is not None
     there = draw(model, RMHMC(model=model), cores=2, **options)
     for name in ("f", "ls", "eta"):
         np.testing.assert_array_equal(here.posterior[name].values, there.posterior[name].values)
@@ -365,7 +368,7 @@ def test_the_trace_holds_what_the_log_density_is_of():
     whitened = two_scales(reparameterize=True)
     step = RMHMC(model=whitened)
     idata = draw(whitened, step, tune=TUNE)
-    assert step.chains[0].emulator is not None
+    assert step.chains[0].tuned.emulator is not None
     exact = exact_log_density(whitened)
     logp = [float(exact(point)) for point in value_points(whitened, idata)]
     np.testing.assert_allclose(idata.sample_stats["lp"].values[0], logp, atol=1e-6)
@@ -373,10 +376,10 @@ def test_the_trace_holds_what_the_log_density_is_of():
 
 def test_a_new_chain_begins_without_the_emulator_of_the_last(model, turning):
     step, _ = turning
-    assert step.chains[0].emulator is not None
+    assert step.chains[0].tuned.emulator is not None
     step.setup_chain(np.random.default_rng(2), TUNE, 10)
-    assert step.chains[0].emulator is None
-    assert step._samplers[0]._turns is None
+    assert step.chains[0].tuned.emulator is None
+    assert step._samplers[0]._setting is None
     _, points, _ = advance(step, model.initial_point(), 5)
     assert np.isfinite(points).all()
 

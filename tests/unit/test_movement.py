@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
+from pymc_rmhmc.chains.messages import stood_still
+from pymc_rmhmc.chains.movement import FEWEST_DRAWS, LEAST_EFFECTIVE, MOST_DRAWS, MOST_WATCHED, Movement
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.steps.movement import FEWEST_DRAWS, LEAST_EFFECTIVE, MOST_DRAWS, MOST_WATCHED, Movement
-from pymc_rmhmc.steps.words import stood_still
 
 
 def tuned(draws: np.ndarray, failure: Failure = Failure.NONE) -> Movement:

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from pymc_rmhmc.dynamics.adaptation import DualAveraging, search_step_size
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import IntegratorBase, RotationSplitting, Step
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
@@ -16,6 +15,7 @@ from pymc_rmhmc.geometry.charts import SiteChart
 from pymc_rmhmc.geometry.prior import FactorizedPrior
 from pymc_rmhmc.geometry.target import LatentTarget
 from pymc_rmhmc.kernels.trajectories import FixedSteps, JitteredPath, single_step_acceptance, transition
+from pymc_rmhmc.tuning.step_size import DualAveraging, search_step_size
 from tests.unit.toys import problem
 
 N = 5

@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pymc_rmhmc.chains.plan import DEFAULT_MAX_STEPS, DEFAULT_PATH_LENGTH
 from pymc_rmhmc.diagnostics.failures import ADVICE, remedy_for
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.kernels.kernel import Trajectory
 from pymc_rmhmc.kernels.trajectories import JitteredPath
-from pymc_rmhmc.steps.options import DEFAULT_MAX_STEPS, DEFAULT_PATH_LENGTH
 
 __all__ = [
     "IF_SLOW",
@@ -54,14 +53,13 @@ def in_words(values: Point) -> str:
     return ", ".join(f"{name} = {value}" for name, value in zip(values, said, strict=True))
 
 
-def part_of_path(length: Trajectory, step_size: float) -> float:
-    """Return the part of the path that `max_steps` steps cover; 1 or more if the user chose the number of steps."""
-    return step_size / length.covering if isinstance(length, JitteredPath) else 1.0
+def part_of_path(length: JitteredPath | None, step_size: float) -> float:
+    """Return the part of the path that `max_steps` steps cover; 1 where there is no path that is to be covered."""
+    return 1.0 if length is None else step_size / length.covering
 
 
-def path_in_words(length: Trajectory, step_size: float) -> str:
+def path_in_words(length: JitteredPath, step_size: float) -> str:
     """Say how far trajectories get before `max_steps` ends them."""
-    assert isinstance(length, JitteredPath)
     return (
         f"the step size is {step_size:.2g}, so max_steps={length.max_steps} covers only "
         f"{length.max_steps * step_size:.2g} of path_length={length.path_length:.3g}"
@@ -75,15 +73,13 @@ def barely_moves(name: str, n_draws: int, path: str, advice: str) -> str:
     )
 
 
-def is_cut_by_options(length: Trajectory, covered: float, needed: float) -> bool:
+def is_cut_by_options(length: JitteredPath, covered: float, needed: float) -> bool:
     """Return whether steps that cover so much of the path would cover what is needed of the default path."""
-    assert isinstance(length, JitteredPath)
     return covered * length.covering >= needed * DEFAULT_PATH_LENGTH / DEFAULT_MAX_STEPS
 
 
-def more_steps(length: Trajectory, step_size: float) -> str:
+def more_steps(length: JitteredPath, step_size: float) -> str:
     """Say which `max_steps` would be enough for the path, or which `path_length` for the steps."""
-    assert isinstance(length, JitteredPath)
     longest = length.max_steps * step_size / (1.0 + length.jitter)
     return (
         f"max_steps is too small for this path_length. Give RMHMC(max_steps={_enough_steps(length, step_size)}), or "
@@ -96,9 +92,8 @@ def _enough_steps(length: JitteredPath, step_size: float) -> int:
     return math.ceil(length.path_length * (1.0 + length.jitter) / step_size)
 
 
-def cut_short(name: str, length: Trajectory, step_size: float, *, by_options: bool) -> str:
+def cut_short(name: str, length: JitteredPath, step_size: float, *, by_options: bool) -> str:
     """Say that `max_steps` ends trajectories early, and which number would not."""
-    assert isinstance(length, JitteredPath)
     if by_options:
         remedy = more_steps(length, step_size)
     else:

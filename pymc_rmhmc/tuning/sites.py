@@ -1,7 +1,8 @@
-"""What refits a chain's sites: the policy's choice or the default, and a look at what it gives."""
+"""The sites of one block, refitted to the draws of a window: by the policy's fit or the default, and checked."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,77 @@ from pymc_rmhmc.approximation.newton import NEAREST_FIRST
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.geometry.site_policy import SitePolicy
+from pymc_rmhmc.kernels.kernel import Transition
+from pymc_rmhmc.tuning.schedule import REFITS, Moment, Refit, RefitPolicy
+from pymc_rmhmc.tuning.step_size import StepSize
 
-__all__ = ["fitted_sites", "new_fit", "rough_sites"]
+__all__ = ["SiteAdapter", "SiteTuning", "fitted_sites", "new_fit", "rough_sites"]
+
+type Array = NDArray[np.float64]
+
+
+@dataclass
+class SiteTuning:
+    """What is known of a block: its sites, and the fit that has taken the draws since the last refit."""
+
+    sites: GaussianSites | None = None
+    fit: SiteFit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteAdapter:
+    """Refits one block's sites.
+
+    Parameters
+    ----------
+    policy : SitePolicy or None
+        What the metric says of its sites; None if it has none.
+    """
+
+    policy: SitePolicy | None
+    schedule: RefitPolicy = REFITS
+
+    def initial(self) -> SiteTuning:
+        """Return no sites: they come with the first prior."""
+        return SiteTuning()
+
+    def learn(self, tuned: SiteTuning, step_size: StepSize, outcome: Transition[Any], *, stood: bool) -> bool:
+        """Adapt the step size."""
+        if stood:
+            step_size.update(outcome.acceptance)
+        return False
+
+    def observe(self, tuned: SiteTuning, seen: tuple[Array, Array]) -> None:
+        """Take η and the slope there."""
+        eta, slope = seen
+        if tuned.fit is None:
+            assert self.policy is not None  # without sites there is no refit, and nothing to observe
+            tuned.fit = new_fit(self.policy, eta.size)
+        tuned.fit.add(eta, slope)
+
+    def forget(self, tuned: SiteTuning) -> None:
+        """Drop the window."""
+        tuned.fit = None
+
+    def refit(
+        self, tuned: SiteTuning, step_size: StepSize, moment: Moment, rng: np.random.Generator, *, with_sites: bool
+    ) -> Refit[SiteTuning]:
+        """Fit the sites to the window, or keep those that there are."""
+        kept = replace(tuned, fit=None)
+        if tuned.fit is None or tuned.sites is None or not with_sites:
+            return Refit(kept, changed=False)
+        sites = fitted_sites(tuned.fit, tuned.sites)
+        if sites is None:
+            return Refit(kept, changed=False)
+        step_size.restart(step_size.average)
+        return Refit(replace(kept, sites=sites))
+
+    def step_size(self, tuned: SiteTuning, step_size: StepSize) -> StepSize:
+        """Return the chain's."""
+        return step_size
+
+    def finish(self, tuned: SiteTuning) -> None:
+        """Do nothing: sites stay as they are."""
 
 
 def new_fit(policy: SitePolicy, n_sites: int) -> SiteFit:

@@ -3,14 +3,59 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pymc_rmhmc.errors import ConfigurationError
 
-__all__ = ["DualAveraging", "search_step_size"]
+__all__ = ["DualAveraging", "FixedStepSize", "StepSize", "StepSizeRule", "search_step_size"]
 
 
-class DualAveraging:
+class StepSize(ABC):
+    """What is known of a step size.
+
+    Attributes
+    ----------
+    current, average : float
+        That of tuning draws, and that of the draws after it.
+    maximum : float
+        It does not get longer.
+    """
+
+    current: float
+    average: float
+    maximum: float
+
+    def in_use(self, *, tuning: bool) -> float:
+        """Return the step size of a draw: the iterate in tuning, and its average afterwards."""
+        return self.current if tuning else self.average
+
+    @abstractmethod
+    def update(self, acceptance: float) -> None:
+        """Take the acceptance of one trajectory (0 if it failed)."""
+
+    @abstractmethod
+    def restart(self, initial: float) -> None:
+        """Forget what was learned, and begin again from a step size."""
+
+
+@dataclass
+class FixedStepSize(StepSize):
+    """A step size that was given."""
+
+    current: float
+    average: float
+    maximum: float = math.inf
+
+    def update(self, acceptance: float) -> None:
+        """Learn nothing."""
+
+    def restart(self, initial: float) -> None:
+        """Stay."""
+
+
+class DualAveraging(StepSize):
     """Nesterov's dual averaging of the log step size towards a target acceptance.
 
     Parameters
@@ -121,3 +166,37 @@ def search_step_size(
         if acceptance(step_size) >= threshold:
             break
     return step_size
+
+
+@dataclass(frozen=True, slots=True)
+class StepSizeRule:
+    """How a chain gets its step size.
+
+    Attributes
+    ----------
+    fixed : float or None
+        Given, or None to adapt.
+    initial, longest : float
+        Where the search begins, and its bound.
+    target : float
+        The acceptance to reach.
+    covering : float
+        As in `DualAveraging`.
+    """
+
+    fixed: float | None
+    initial: float
+    longest: float
+    target: float
+    covering: float
+
+    def first(self, acceptance: Callable[[float], float]) -> StepSize:
+        """Return the fixed step size, or one from the search, to be adapted."""
+        if self.fixed is not None:
+            return FixedStepSize(self.fixed, self.fixed)
+        found = search_step_size(acceptance, min(self.initial, self.longest), self.longest)
+        return self.adapting(found)
+
+    def adapting(self, initial: float) -> DualAveraging:
+        """Return one that is adapted from a first value."""
+        return DualAveraging(initial, self.target, self.longest, self.covering)

@@ -1,0 +1,426 @@
+"""The loop of every chain: condition on the rest of a point, stand, refit, move, learn.
+
+What a chain must remember is in `ChainState`, which is saved and restored. Everything else is rebuilt from it and from
+the point, by a recipe.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.chains.judgement import cut_path, judge, slowness
+from pymc_rmhmc.chains.messages import sites_kept, stood_still
+from pymc_rmhmc.chains.movement import Movement
+from pymc_rmhmc.chains.plan import Plan
+from pymc_rmhmc.chains.recipe import REHEARSED_STEP, Recipe
+from pymc_rmhmc.chains.variables import Point, check_start
+from pymc_rmhmc.errors import ConfigurationError, CovarianceError, SamplingError
+from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.kernels.kernel import Transition
+from pymc_rmhmc.tuning.schedule import Moment, postponed
+from pymc_rmhmc.tuning.step_size import StepSize
+
+__all__ = ["Chain", "ChainState"]
+
+type Array = NDArray[np.float64]
+
+
+@dataclass(kw_only=True)
+class ChainState:
+    """What a chain carries from draw to draw.
+
+    Attributes
+    ----------
+    started : bool
+        Whether it has a first position.
+    iteration : int
+        Draws, but for those whose refit had to wait.
+    refits : tuple of int
+        Iterations at whose beginning there is a refit.
+    tuned : object
+        What the adapter knows.
+    step_size : StepSize or None
+        None before the start.
+    coordinates, values
+        Where the chain is in its coordinates, and the values that this stands for: recomputing one from the other would
+        cost a solve a draw, and rounding would break an exact replay.
+    given : dict or None
+        The rest of the point on which coordinates depend: under another one they stand for other values.
+    judged : bool
+        Whether the end of tuning has been looked at.
+    dropped_refits : int
+        Refits after which the chain would have had no density.
+    n_tuned, watched_from : int
+        Tuning draws, and from which on the chain is watched: little is left to refit then.
+    movement : Movement
+        What was seen of it.
+    """
+
+    tuned: Any
+    started: bool = False
+    iteration: int = 0
+    refits: tuple[int, ...] = ()
+    step_size: StepSize | None = None
+    coordinates: Any = None
+    values: Any = None
+    given: Point | None = None
+    judged: bool = False
+    dropped_refits: int = 0
+    n_tuned: int = 0
+    watched_from: int = 0
+    movement: Movement = field(default_factory=Movement)
+
+
+class Chain:
+    """A chain of some variables that move together.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        How kernels are built.
+    plan : Plan
+        The options.
+    initial_values : (k,) array
+        The model's initial point for them, by which a start that nobody chose is told from one that somebody did.
+    own_initval : bool
+        Whether one of the variables has an initial value of its own.
+    """
+
+    def __init__(self, recipe: Recipe, plan: Plan, initial_values: Array, own_initval: bool) -> None:
+        self.recipe, self.plan = recipe, plan
+        self.initial_values, self.own_initval = initial_values, own_initval
+        self.state = self.new_state()
+        self._stand_nowhere()
+
+    def _stand_nowhere(self) -> None:
+        self.values: Any = None
+        self.log_density = -math.inf
+        self._setting: Any = None
+        self._phase: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Factors are rebuilt from the point, in a worker too.
+        return self.__dict__ | {"values": None, "log_density": -math.inf, "_setting": None, "_phase": None}
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return self.recipe.name
+
+    @property
+    def slices(self) -> tuple[tuple[str, slice], ...]:
+        """The value variables, and the parts of their raveled values."""
+        return self.recipe.variables.slices
+
+    @property
+    def labels(self) -> Any:
+        """What users call the value variables."""
+        return self.recipe.variables.labels
+
+    def new_state(self, tune: int = 0) -> ChainState:
+        """Return the state of a chain that has not begun."""
+        adapter, policy = self.recipe.adapter, self.plan.policy
+        refits = adapter.schedule.iterations(tune) if policy is not None and policy.refit else ()
+        return ChainState(tuned=adapter.initial(), refits=refits, watched_from=adapter.schedule.watched_from(tune))
+
+    def setup(self, tune: int) -> None:
+        """Begin a chain. A state that was restored goes on as it is, unless a tuning is asked for."""
+        self.restore(self.new_state(tune) if tune > 0 or not self.state.started else self.state)
+
+    def restore(self, state: ChainState) -> None:
+        """Take another state; what was built for the old one is dropped."""
+        self.state = state
+        self.recipe.forget()
+        self._stand_nowhere()
+
+    def rehearse(self, point: Point, rng: np.random.Generator) -> None:
+        """Call once all that a chain calls, with sites and scales of no use: what is called is compiled.
+
+        Raises
+        ------
+        PriorFailure, RMHMCError
+            If nothing can be computed at the point.
+        """
+        self.recipe.bind(point)
+        values = self.read(point)
+        for tuned in self.recipe.rehearsed(values, rng):
+            self.state.tuned = tuned
+            self._rebuild()
+            self._enter(values, rng)
+            if self._has_failed:
+                return
+            self._keep(self._setting.rehearse(self._phase, REHEARSED_STEP, rng))
+
+    def draw(self, point: Point, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
+        """Make one draw given the rest of the point; `values` holds the outcome."""
+        if not self.state.started:
+            check_start(self.name, point)
+        if not (tuning or self.state.judged) and self.state.movement.stood_still:
+            raise SamplingError(stood_still(self.name, self.state.movement.failures, self.plan.step_size))
+        outcome = self._draw(point, rng, tuning=tuning)
+        state = self.state
+        if not tuning:
+            state.movement.note_draw(self.values, moved=outcome.accepted)
+            return outcome
+        state.n_tuned += 1
+        if state.n_tuned > state.watched_from:
+            state.movement.note_tuning(self.values, outcome.failure)
+        return outcome
+
+    def _draw(self, point: Point, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
+        """Make the draw; a prior without a factor there is a rejection."""
+        values = self.read(point)
+        try:
+            self._stand(values, point, rng, tuning=tuning)
+        except PriorFailure as failure:
+            if not self.state.started:
+                self._explain_start(point)
+            self.values, self.log_density = values, -math.inf
+            # A refit waits for a draw that has a factor.
+            if not (tuning and self.state.iteration in self.state.refits):
+                self.state.iteration += 1
+            return Transition(None, failure=failure.failure)
+        state = self.state
+        if not (tuning or state.judged):
+            state.judged = True
+            state.movement.end_tuning()
+            self._judge()
+        outcome = self._move(rng, tuning=tuning)
+        # Where a slope cannot be computed, as next to a discrete value, there is nothing to fit to.
+        if tuning and state.refits and state.iteration < state.refits[-1] and not self._has_failed:
+            self.recipe.adapter.observe(state.tuned, self._setting.seen(self._phase))
+        state.iteration += 1
+        return outcome
+
+    def _move(self, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
+        """Make one step of the kernel, and let the adapter learn from it in tuning."""
+        state, stood = self.state, not self._has_failed
+        assert state.step_size is not None
+        kernel = self._setting.kernel(state.tuned, state.step_size, tuning=tuning)
+        outcome: Transition[Any] = kernel.step(self._taken(), rng)
+        self._phase = outcome.state
+        # Several moves place the values anew, even where none was accepted.
+        if outcome.accepted or outcome.parts is not None:
+            self._remember(self._setting.values(self._phase))
+        if tuning:
+            self._learn(outcome, stood=stood)
+        return outcome
+
+    def _learn(self, outcome: Transition[Any], *, stood: bool) -> None:
+        """Let the adapter learn, and build other kernels where it gives one up."""
+        state = self.state
+        assert state.step_size is not None
+        if self.recipe.adapter.learn(state.tuned, state.step_size, outcome, stood=stood):
+            state.coordinates = None
+            self._rebuild()
+
+    def _taken(self) -> Any:
+        """The phase, which a kernel moves: the chain holds it no longer, and its factors can be freed on the way."""
+        phase, self._phase = self._phase, None
+        return phase
+
+    def _stand(self, values: Array, point: Point, rng: np.random.Generator, *, tuning: bool) -> None:
+        """Stand where the point says, given the rest of it; a prior without a factor there is a `PriorFailure`."""
+        self._condition(point)
+        state = self.state
+        if not state.started:
+            self._start(values, point, rng)
+            return
+        # Shapes are known to agree: what `array_equal` checks besides costs as much as the comparison.
+        if self._phase is None or not (values == state.values).all():
+            self._enter(values, rng)
+        if tuning and state.iteration in state.refits:
+            self._refit_where_it_holds(values, rng)
+
+    def _condition(self, point: Point) -> None:
+        """Take in what the point holds besides the chain's own values."""
+        is_stale, given = self.recipe.bind(point)
+        if is_stale:
+            self._setting = self._phase = None
+        state = self.state
+        if state.given is not given:
+            known = state.given
+            # Coordinates that depend on something else are worth nothing.
+            if known is None or any(not np.array_equal(known[name], value) for name, value in given.items()):
+                state.coordinates = None
+            state.given = given
+        if self._setting is None:
+            self._setting = self.recipe.setting(state.tuned)
+
+    def _rebuild(self) -> None:
+        """Make the setting of what is known now; then the chain stands nowhere."""
+        self._setting = self._phase = None
+        self.recipe.drop()
+        self._setting = self.recipe.setting(self.state.tuned)
+
+    def _enter(self, values: Array, rng: np.random.Generator) -> None:
+        """Stand at given values: from memory where they are the ones that were kept."""
+        state = self.state
+        known = state.coordinates is not None and np.array_equal(values, state.values)
+        self._phase = self._setting.stand(values, state.coordinates if known else None, rng)
+        self._remember(values)
+
+    def _keep(self, phase: Any) -> None:
+        """Stand at a phase."""
+        self._phase = phase
+        self._remember(self._setting.values(phase))
+
+    def _remember(self, values: Array) -> None:
+        """Note where the chain is, in both coordinates, and the model's log density there."""
+        state = self.state
+        state.coordinates, self.log_density = self._setting.place(self._phase)
+        state.values = self.values = values
+
+    @property
+    def _has_failed(self) -> bool:
+        """Whether the chain stands nowhere yet, or where the log density or its gradient cannot be computed."""
+        return self._phase is None or bool(self._setting.failure(self._phase))
+
+    def _refit_where_it_holds(self, values: Array, rng: np.random.Generator) -> None:
+        """Refit, but not to a chart in which the chain would stand at no density and could never leave.
+
+        Such are the sites of a window in which the chain hardly moved: they seem to know everything. They stay as they
+        are then, and all else is refitted.
+        """
+        held = self.state
+        if self._has_failed:  # nothing could be said of a refit here: it waits for the next draw
+            held.refits = postponed(held.refits, held.iteration)
+            return
+        for with_sites in (True, False):
+            self.state = copy.copy(held)
+            self.state.step_size = copy.copy(held.step_size)
+            if self._holds_after_refit(values, rng, with_sites=with_sites):
+                return
+            held.dropped_refits += int(with_sites)
+        self.state = held
+        self.recipe.adapter.forget(held.tuned)
+        self._rebuild()
+        self._enter(values, rng)
+
+    def _holds_after_refit(self, values: Array, rng: np.random.Generator, *, with_sites: bool) -> bool:
+        """Refit, and stand at the same values; whether the chain has a density there."""
+        state, refits = self.state, self.state.refits
+        assert state.step_size is not None
+        moment = Moment(state.iteration, state.iteration == refits[0], state.iteration == refits[-1])
+        self._phase = None  # it may hold large factors
+        try:
+            found = self.recipe.adapter.refit(state.tuned, state.step_size, moment, rng, with_sites=with_sites)
+            state.tuned, state.refits = found.tuned, refits + found.more
+            if found.changed:
+                state.coordinates = None
+            if found.changed or not with_sites:
+                self._rebuild()
+            self._enter(values, rng)
+        except PriorFailure:
+            return False
+        return not self._has_failed
+
+    def _start(self, values: Array, point: Point, rng: np.random.Generator) -> None:
+        """The chain's first position and step size."""
+        approximated = self._starts_from_laplace(values)
+        first = self.recipe.start(self.state.tuned, values, rng, approximated=approximated)
+        self._setting = self.recipe.setting(self.state.tuned)
+        self._begin(first, point, rng, approximated=approximated)
+
+    def _starts_from_laplace(self, values: Array) -> bool:
+        """Whether the chain leaves the given point for a draw of the Laplace approximation."""
+        if self.plan.init != "auto":
+            return self.plan.init == "laplace"
+        return not self.own_initval and np.array_equal(values, self.initial_values)
+
+    def _explain_start(self, point: Point) -> None:
+        """Raise what is wrong where a chain is to begin, unless another draw of other steps may mend it."""
+        error = self.recipe.start_error(point)
+        if error is None and self.recipe.start_is_final:
+            error = CovarianceError(
+                f"{self.name}: no Gaussian approximation was found at the chain's starting point. The prior covariance "
+                "is next to singular there, or the likelihood too steep. Start elsewhere with `initvals`, or give "
+                "narrower priors."
+            )
+        if error is not None:
+            raise error from None
+
+    def _begin(self, values: Array, point: Point, rng: np.random.Generator, *, approximated: bool) -> None:
+        """Stand at the chain's first values, which must have a density, and choose a step size there.
+
+        Whether they come of an approximation is for the words of the error.
+        """
+        self._enter(values, rng)
+        if self._has_failed:
+            error = self.recipe.start_error(point)
+            if error is not None:
+                raise error
+            instead = (
+                "Nor was a draw of the approximation of use." if approximated
+                else 'Or let the chain start from the Laplace approximation with init="laplace".'
+            )  # fmt: skip
+            raise ConfigurationError(
+                f"{self.name}: the log density or its gradient is not finite at the chain's starting point. "
+                f"Give another `initvals`. {instead}"
+            )
+        setting, phase = self._setting, self._phase
+        self.state.step_size = self.recipe.steps.first(lambda size: setting.acceptance(phase, size, rng))
+        self.state.started = True
+
+    def _judge(self) -> None:
+        """At the end of tuning, stop a chain that would hardly move.
+
+        Raises
+        ------
+        SamplingError
+            If the trajectories cover less than a tenth of their path.
+        """
+        state, recipe = self.state, self.recipe
+        judge(
+            self.name, self._path, self.average_step_size(), state.iteration, lambda: recipe.curvatures(state.values),
+            uses_sites=self.plan.uses_sites, prior_moves=recipe.prior_moves,
+        )  # fmt: skip
+        recipe.adapter.finish(state.tuned)
+
+    @property
+    def _path(self) -> Any:
+        """The path that steps of an adapted size should cover; None where there is none."""
+        return self.plan.trajectory.path if self.plan.step_size is None else None
+
+    def remarks(self) -> str:
+        """Say what makes the chain slow; empty where nothing does."""
+        state = self.state
+        said = [
+            cut_path(self.name, self._path, self.average_step_size()),
+            sites_kept(self.name, state.dropped_refits, len(state.refits)),
+            slowness(self.name, state.movement, self.values.size, self.recipe.variables.label),
+        ]
+        return " ".join(filter(None, said))
+
+    def where_refused(self) -> str:
+        """Say where the prior could last not be factorised; empty if it always could."""
+        return self.recipe.where_refused()
+
+    @property
+    def _step_size(self) -> StepSize | None:
+        """The one that draws report."""
+        state = self.state
+        return None if state.step_size is None else self.recipe.adapter.step_size(state.tuned, state.step_size)
+
+    def current_step_size(self, *, tuning: bool) -> float:
+        """The step size in use: the iterate in tuning, its average afterwards, or the fixed one."""
+        used = self._step_size
+        return math.nan if used is None else used.in_use(tuning=tuning)
+
+    def average_step_size(self) -> float:
+        """The step size that the draws after tuning use."""
+        return self.current_step_size(tuning=False)
+
+    def read(self, point: Point) -> Array:
+        """The values in a point, concatenated, (k,)."""
+        return self.recipe.variables.read(point)
+
+    def write(self, point: Point) -> None:
+        """Put `values` into a point whose arrays are its own."""
+        self.recipe.variables.write(self.values, point)

@@ -1,0 +1,176 @@
+"""What a chain is told of its density: how kernels are built, from what tuning knows and the rest of a point."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.chains.plan import Plan
+from pymc_rmhmc.chains.variables import Point, Variables
+from pymc_rmhmc.errors import Failure, RMHMCError
+from pymc_rmhmc.kernels.kernel import HMC, Kernel
+from pymc_rmhmc.kernels.trajectories import single_step_acceptance, transition
+from pymc_rmhmc.tuning.schedule import Adapter
+from pymc_rmhmc.tuning.step_size import StepSize, StepSizeRule
+
+__all__ = ["REHEARSED_STEP", "HMCSetting", "Recipe", "RecipeBase", "Setting"]
+
+type Array = NDArray[np.float64]
+
+# Of a trajectory that is made to compile its functions: too short to leave where it begins.
+REHEARSED_STEP = 1e-3
+
+
+class Setting(Protocol):
+    """Coordinates and kernels for one state of tuning and one rest of the point.
+
+    A *phase* is a state of its kernels. Coordinates are what `stand` needs to stand at a phase again, to the last bit.
+    """
+
+    def stand(self, values: Array, coordinates: Any, rng: np.random.Generator) -> Any:
+        """Return a phase at the coordinates or, where they are None, at given values.
+
+        Raises
+        ------
+        PriorFailure
+            If a prior cannot be factorised there.
+        """
+
+    def failure(self, phase: Any) -> Failure:
+        """Return why there is no density or gradient at a phase."""
+
+    def values(self, phase: Any) -> Array:
+        """Return the model's values at a phase (k,)."""
+
+    def place(self, phase: Any) -> tuple[Any, float]:
+        """Return the coordinates, and the model's log density there."""
+
+    def seen(self, phase: Any) -> Any:
+        """Return what the adapter observes of a phase."""
+
+    def kernel(self, tuned: Any, step_size: StepSize, *, tuning: bool) -> Kernel[Any]:
+        """Return what makes a draw."""
+
+    def acceptance(self, phase: Any, step_size: float, rng: np.random.Generator) -> float:
+        """Return the acceptance of a single step: what the search for a step size asks."""
+
+    def rehearse(self, phase: Any, step_size: float, rng: np.random.Generator) -> Any:
+        """Call what kernels call, with steps that are too short to leave; return a phase."""
+
+
+@dataclass(slots=True)
+class HMCSetting:
+    """What settings share whose phases are states of one Hamiltonian."""
+
+    hamiltonian: Any
+    plan: Plan
+
+    def hmc(self, step_size: float) -> HMC[Any]:
+        """Return the kernel that follows the Hamiltonian's flow, as the plan has it."""
+        return HMC(self.hamiltonian, self.plan.integrator, self.plan.trajectory, step_size)
+
+    def acceptance(self, phase: Any, step_size: float, rng: np.random.Generator) -> float:
+        """See `Setting`."""
+        return single_step_acceptance(self.hamiltonian, self.plan.integrator, phase, step_size, rng)
+
+    def single_step(self, phase: Any, step_size: float, rng: np.random.Generator) -> Any:
+        """Return the phase after one step."""
+        return transition(self.hamiltonian, self.plan.integrator, phase, 1, step_size, rng).state
+
+
+class Recipe(Protocol):
+    """How settings are made. It remembers what it made for the point that it is bound to.
+
+    Attributes
+    ----------
+    name : str
+        For messages.
+    variables : Variables
+        What moves.
+    steps : StepSizeRule
+        How the step size is found.
+    """
+
+    name: str
+    variables: Variables
+    steps: StepSizeRule
+
+    @property
+    def adapter(self) -> Adapter[Any]:
+        """What tunes the chain."""
+
+    @property
+    def n_functions(self) -> int:
+        """How many functions of the model a chain calls."""
+
+    @property
+    def start_is_final(self) -> bool:
+        """Whether no other step moves the prior, so that a chain which cannot begin now never will."""
+
+    @property
+    def prior_moves(self) -> bool:
+        """Whether anything that is sampled moves the latents' prior."""
+
+    def bind(self, point: Point) -> tuple[bool, Point]:
+        """Take in what a point holds besides the chain's own values.
+
+        Returns
+        -------
+        bool
+            Whether settings that were made before are of no use now.
+        dict
+            The values on which coordinates depend.
+        """
+
+    def setting(self, tuned: Any) -> Setting | None:
+        """Return the setting for what is known, made if it was dropped; None where a chain must start first.
+
+        Raises
+        ------
+        PriorFailure
+            If a prior cannot be factorised at the point.
+        """
+
+    def drop(self) -> None:
+        """Drop the setting: what it was made of has changed, and the next one is as large."""
+
+    def forget(self) -> None:
+        """Drop everything that is rebuilt from a point and what is known."""
+
+    def start(self, tuned: Any, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
+        """Learn what a first point tells, and return the values at which a chain begins.
+
+        Where it is to start from an approximation, that is a draw of it.
+        """
+
+    def start_error(self, point: Point) -> RMHMCError | None:
+        """Return which part of the model has no number where a chain is to begin; None if each has."""
+
+    def where_refused(self) -> str:
+        """Say where a prior could last not be factorised; empty if it always could."""
+
+    def curvatures(self, values: Array) -> set[str]:
+        """Return the kinds of curvature that every likelihood gives."""
+
+    def rehearsed(self, values: Array, rng: np.random.Generator) -> Iterator[Any]:
+        """Give states of tuning that are of no use, so that all that a chain calls can be called once."""
+
+
+class RecipeBase(ABC):
+    """A recipe whose fields with an underscore are memory: they are not pickled, since a worker rebuilds them."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """See `Recipe`."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.forget()

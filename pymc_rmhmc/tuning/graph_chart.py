@@ -1,0 +1,226 @@
+"""What a chain in the chart of a model's graph learns: the chart's constants, and the map to flat coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.geometry.general.charts import VariableChart
+from pymc_rmhmc.geometry.general.loops import FlatMap
+from pymc_rmhmc.geometry.general.mass import fit_flat_map, identity_map, to_flat
+from pymc_rmhmc.kernels.kernel import Transition
+from pymc_rmhmc.tuning.schedule import Moment, Refit, RefitPolicy
+from pymc_rmhmc.tuning.step_size import StepSize
+
+__all__ = ["ChartTuning", "GraphChartAdapter", "GraphPolicy"]
+
+type Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPolicy:
+    """How the mass matrix is fitted, and how many trajectories a draw has.
+
+    Attributes
+    ----------
+    most_dense : int
+        Coordinates that share a dense block of the mass matrix, at most.
+    overhead : float
+        Seconds that PyMC spends on a draw, and this package besides trajectories: as long again is worth spending on
+        gradients. These three were measured on one core of 2024.
+    gradient, number : float
+        Seconds that a gradient takes, and that it takes for every number that it reads.
+    rounds : int
+        Trajectories of a draw, where several pay. A path of about 2 turns most values to the other side of their
+        centre, so that an odd number of them does not lead back to where a draw began: with two a funnel of 1000 groups
+        made a third of the effective draws a second that one or three make.
+    slow : float
+        A lag-one autocorrelation above this is slow: several trajectories a draw cost no more then, for each effective
+        draw.
+    """
+
+    most_dense: int = 50
+    overhead: float = 1e-4
+    gradient: float = 2e-6
+    number: float = 2e-8
+    rounds: int = 3
+    slow: float = 0.5
+
+    def is_cheap(self, n_numbers: int, n_steps: float) -> bool:
+        """Return whether several trajectories of so many steps take no longer than the rest of a draw."""
+        return self.overhead >= self.rounds * n_steps * (self.gradient + self.number * n_numbers)
+
+    def is_slow(self, positions: Array) -> bool:
+        """Return whether successive draws (t, d) of some coordinate are much alike."""
+        centred = positions - positions.mean(axis=0)
+        products = (centred[1:] * centred[:-1]).sum(axis=0)
+        return bool((products > self.slow * (centred**2).sum(axis=0)).any())
+
+
+GRAPH = GraphPolicy()
+# Gradients tell a scale from a few draws, and a chain that starts far out needs to know it at once.
+EARLY_REFITS = RefitPolicy(early=(6, 15, 30, 60))
+
+
+@dataclass
+class ChartTuning:
+    """What is known of a chain in the graph's chart.
+
+    Attributes
+    ----------
+    chart : (n_constants,) array
+        The chart's constants.
+    flat : tuple
+        The map to flat coordinates, as `FlatMap` has it.
+    draws : list of arrays
+        Values since the last refit.
+    n_steps : list of int
+        Of the tuning draws since then.
+    is_slow : bool
+        Whether some coordinate moved slowly before the last refit.
+    rounds : int
+        Trajectories of a draw after tuning.
+    """
+
+    chart: Array
+    flat: Any
+    draws: list[Array] = field(default_factory=list)
+    n_steps: list[int] = field(default_factory=list)
+    is_slow: bool = False
+    rounds: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GraphChartAdapter:
+    """Refits the chart to scores, and then the map to gradients.
+
+    Parameters
+    ----------
+    general : GeneralModel
+        The density.
+    charts : sequence of VariableChart
+        Of every variable that has one.
+    label : callable
+        The name of each value, for messages.
+    may_repeat : bool
+        Whether a draw may take several trajectories.
+    """
+
+    general: Any
+    charts: tuple[VariableChart, ...]
+    label: Callable[[int], str]
+    may_repeat: bool
+    schedule: RefitPolicy = EARLY_REFITS
+
+    def initial(self) -> ChartTuning:
+        """Return the chart without constants, and the identity."""
+        return ChartTuning(np.zeros(self.general.n_constants), identity_map(np.zeros(self.general.size)))
+
+    def step_size(self, tuned: ChartTuning, step_size: StepSize) -> StepSize:
+        """Return the chain's."""
+        return step_size
+
+    def learn(self, tuned: ChartTuning, step_size: StepSize, outcome: Transition[Any], *, stood: bool) -> bool:
+        """Adapt the step size, and count steps."""
+        if stood:
+            step_size.update(outcome.acceptance)
+        tuned.n_steps.append(outcome.n_steps)
+        return False
+
+    def finish(self, tuned: ChartTuning) -> None:
+        """Give a draw several trajectories where they are cheap, or one moves slowly."""
+        if tuned.n_steps and self.may_repeat:
+            is_cheap = GRAPH.is_cheap(self.general.n_numbers, float(np.mean(tuned.n_steps)))
+            tuned.rounds = GRAPH.rounds if is_cheap or tuned.is_slow else 1
+        tuned.n_steps = []
+
+    def observe(self, tuned: ChartTuning, seen: Array) -> None:
+        """Take the model's values."""
+        tuned.draws.append(seen)
+
+    def forget(self, tuned: ChartTuning) -> None:
+        """Drop the window."""
+        tuned.draws = []
+
+    def refit(
+        self, tuned: ChartTuning, step_size: StepSize, moment: Moment, rng: np.random.Generator, *, with_sites: bool
+    ) -> Refit[ChartTuning]:
+        """Refit all of it; the chart is what sites are elsewhere."""
+        draws, found = np.array(tuned.draws), replace(tuned, draws=[])
+        if not with_sites or len(draws) < 2:
+            return Refit(found, changed=False)
+        found.n_steps = []
+        scores, moments = self.scored(draws)
+        if self.charts:
+            found.chart = self._fitted_chart(draws, scores)
+        positions = self.charted(found.chart, draws, moments)
+        self._fit_map(found, positions)
+        found.is_slow = GRAPH.is_slow(positions)
+        step_size.restart(min(1.0, step_size.maximum))
+        return Refit(found)
+
+    def scored(self, values: Array) -> tuple[Array, Array]:
+        """Return scores and moments of the charted elements at each of some values (t, d)."""
+        if not self.charts:
+            return np.empty((len(values), 0)), np.empty((len(values), 0))
+        scores, moments = zip(*(self.general.scores(np.ascontiguousarray(row)) for row in values), strict=True)
+        return np.array(scores), np.array(moments)
+
+    def charted(self, constants: Array, values: Array, moments: Array) -> Array:
+        """Return z (t, d) of values (t, d), whose moments are known."""
+        found = values.copy()
+        at = constant = 0
+        for chart in self.charts:
+            held = constants[constant : constant + chart.n_constants]
+            own = moments[:, at : at + chart.n_moments]
+            found[:, chart.places] = chart.standardised(values[:, chart.places], own, held)
+            at, constant = at + chart.n_moments, constant + chart.n_constants
+        return found
+
+    def coordinates(self, tuned: ChartTuning, values: Array) -> Array:
+        """Return u of values x."""
+        # Where a scale is 0 a value has no coordinate: it begins at its location.
+        _, moments = self.scored(values[None])
+        z = np.nan_to_num(self.charted(tuned.chart, values[None], moments)[0], posinf=0.0, neginf=0.0)
+        return to_flat(FlatMap(*tuned.flat), z)
+
+    def _fitted_chart(self, draws: Array, scores: Array) -> Array:
+        """Return the constants of every chart: the lines that the scores of the rest follow."""
+        found, start = [], 0
+        for chart in self.charts:
+            m = chart.places.size
+            found.append(chart.fit(draws[:, chart.places], scores[:, start : start + m]))
+            start += m
+        return np.concatenate(found)
+
+    def _fit_map(self, found: ChartTuning, positions: Array) -> None:
+        """Fit the map to flat coordinates to draws of z and their gradients in the chart as it is now."""
+        function, d = self.general.density, self.general.size
+        slopes = np.array([function(np.ascontiguousarray(z), found.chart)[1][:d] for z in positions])
+        good = np.isfinite(slopes).all(axis=1) & np.isfinite(positions).all(axis=1)
+        if good.sum() >= 2:
+            self._check_read(slopes[good])
+            found.flat = tuple(fit_flat_map(positions[good], slopes[good], self._dense()))
+
+    def _check_read(self, slopes: Array) -> None:
+        """Raise for a value that the density does not depend on: it has no distribution."""
+        unread = np.flatnonzero((slopes == 0.0).all(axis=0))
+        if unread.size:
+            raise ConfigurationError(
+                f"{self.label(int(unread[0]))}: the model's log density does not depend on it, so it has no posterior "
+                "distribution. Give it a proper prior in place of a Flat one, or data that depend on it."
+            )
+
+    def _dense(self) -> NDArray[np.int64]:
+        """Return the coordinates that share a dense block: all, or those which no chart moves, if they are few."""
+        general = self.general
+        if general.size <= GRAPH.most_dense or not self.charts:
+            return np.arange(general.size) if general.size <= GRAPH.most_dense else np.empty(0, np.int64)
+        rest = np.setdiff1d(np.arange(general.size), general.places)
+        return rest if rest.size <= GRAPH.most_dense else np.empty(0, np.int64)
+

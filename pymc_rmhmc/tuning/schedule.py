@@ -1,0 +1,132 @@
+"""When tuning refits, what an adapter is told of it, and what it gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from pymc_rmhmc.kernels.kernel import Transition
+from pymc_rmhmc.tuning.step_size import StepSize
+
+__all__ = ["REFITS", "Adapter", "Moment", "Refit", "RefitPolicy", "postponed", "refit_iterations"]
+
+
+@dataclass(frozen=True, slots=True)
+class RefitPolicy:
+    """When what is fitted to draws is refitted. Nothing depends on it much: these are not the result of a measurement.
+
+    Attributes
+    ----------
+    fractions : tuple of float
+        Shares of the tuning. The last window goes to the step size alone; but an adapter may add a refit in it.
+    min_window : int
+        Draws: a refit to fewer is left out.
+    early : tuple of int
+        Tuning draws at which there is a refit before the first of these.
+    """
+
+    fractions: tuple[float, ...] = (0.1, 0.3, 0.6)
+    min_window: int = 15
+    early: tuple[int, ...] = ()
+
+    def iterations(self, tune: int) -> tuple[int, ...]:
+        """Return the tuning iterations at whose beginning there is a refit; none in a short tuning."""
+        ends, last = [], 0
+        for fraction in self.fractions:
+            end = int(fraction * tune)
+            if end - last >= self.min_window:
+                ends.append(end)
+                last = end
+        return (*(at for at in self.early if ends and at < ends[0]), *ends)
+
+    def watched_from(self, tune: int) -> int:
+        """Return the tuning draw after which little is left to refit."""
+        return int(self.fractions[-1] * tune)
+
+
+REFITS = RefitPolicy()
+
+
+def refit_iterations(tune: int) -> tuple[int, ...]:
+    """Return the tuning iterations at whose beginning sites and scales are refitted at least."""
+    return REFITS.iterations(tune)
+
+
+def postponed(refits: tuple[int, ...], iteration: int) -> tuple[int, ...]:
+    """Return the same refits, but that of this iteration with the next draw."""
+    return tuple(at + 1 if at == iteration else at for at in refits)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a refit is made.
+
+    Attributes
+    ----------
+    iteration : int
+        So many tuning draws have been made.
+    is_first, is_last : bool
+        Whether it is the first refit of the tuning, or the last that is planned.
+    """
+
+    iteration: int
+    is_first: bool
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refit[Tuned]:
+    """What came of a refit.
+
+    Attributes
+    ----------
+    tuned : object
+        What is known now.
+    changed : bool
+        Whether coordinates stand for other values now.
+    more : tuple of int
+        Iterations at which there shall be refits besides those that are planned.
+    """
+
+    tuned: Tuned
+    changed: bool = True
+    more: tuple[int, ...] = ()
+
+
+class Adapter[Tuned](Protocol):
+    """Learns from the draws of tuning. What it has learned belongs to the chain."""
+
+    @property
+    def schedule(self) -> RefitPolicy:
+        """When there are refits."""
+
+    def initial(self) -> Tuned:
+        """Return what is known before the first draw."""
+
+    def learn(self, tuned: Tuned, step_size: StepSize, outcome: Transition[Any], *, stood: bool) -> bool:
+        """Take what became of a tuning draw; return whether a kernel has been given up, for which others are built.
+
+        `stood` is whether there was a density where the draw began. Where there was none, no step is too long.
+        """
+
+    def observe(self, tuned: Tuned, seen: Any) -> None:
+        """Take where a tuning draw has led into the window that will be refitted to."""
+
+    def forget(self, tuned: Tuned) -> None:
+        """Drop the window."""
+
+    def refit(
+        self, tuned: Tuned, step_size: StepSize, moment: Moment, rng: np.random.Generator, *, with_sites: bool
+    ) -> Refit[Tuned]:
+        """Refit scales, and sites if they are to be, to the window; restart the step size where that has changed.
+
+        What was known is left as it is: a chain goes back to it where it would have no density in the new chart.
+        """
+
+    def step_size(self, tuned: Tuned, step_size: StepSize) -> StepSize:
+        """Return the step size that draws report: that of the chain, or one of this adapter's own."""
+
+    def finish(self, tuned: Tuned) -> None:
+        """Settle what depends on the whole tuning, before the first draw after it."""
