@@ -28,6 +28,7 @@ from pymc_rmhmc.model.observation import names_by_value
 from pymc_rmhmc.model.predictions import predicted_variables, without
 from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.refusals import Predictors, discrete_in_words, said_once
+from pymc_rmhmc.model.scalars import advice_on_scalars
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, model_in_context
 from pymc_rmhmc.model.together import (
     no_data_in_words,
@@ -327,7 +328,7 @@ def _general(
     taken = {str(v.name) for v in variables}
     shapes = {v: np.shape(point[str(model.rvs_to_values[v].name)]) for v in variables}
     steps = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs if str(v.name) not in taken], variables)
-    advice = {} if error is None else error.advice
+    advice = advice_on_scalars(model) if error is None else error.advice
     reasons = {str(v.name): discrete_in_words(v) for v in model.free_RVs if str(v.name) in steps}
     return ModelDescription(
         (), "flat", (), "", steps, reasons, advice, no_data_in_words(model), in_the_chart(model, variables, shapes), why

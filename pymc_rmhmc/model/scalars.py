@@ -13,9 +13,10 @@ from pymc_rmhmc.model.advice import AS_IT_IS
 from pymc_rmhmc.model.affine import is_linear
 from pymc_rmhmc.model.graphs import operation_name, reaches
 from pymc_rmhmc.model.likelihoods.links import strip
+from pymc_rmhmc.model.observation import direct_readers
 from pymc_rmhmc.model.source_code import UNKNOWN, code_of
 
-__all__ = ["written_as_scalars"]
+__all__ = ["advice_on_scalars", "written_as_scalars"]
 
 # Scalars of which each is the mean of the next: fewer may be levels of a hierarchy.
 SHORTEST_CHAIN = 5
@@ -23,6 +24,11 @@ SHORTEST_CHAIN = 5
 MOST_FOLLOWERS = 3
 # Scalars that differ by a number in their names: fewer are named each for what it is.
 FEWEST_SCALARS = 20
+
+
+def advice_on_scalars(model: pm.Model) -> dict[str, str]:
+    """`written_as_scalars` of a model of which nothing else is known."""
+    return written_as_scalars(model, direct_readers(model))
 
 
 def written_as_scalars(

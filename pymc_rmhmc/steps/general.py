@@ -18,6 +18,7 @@ from pymc_rmhmc.model.compile import CompiledModel
 from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.model.observed_shapes import check_shapes_at
 from pymc_rmhmc.model.refusals import discrete_in_words, step_in_words
+from pymc_rmhmc.model.scalars import advice_on_scalars
 from pymc_rmhmc.model.together import no_data_in_words
 from pymc_rmhmc.steps.graph_recipe import GraphRecipe
 
@@ -84,7 +85,7 @@ class FoundGeneral:
         return replace(plan, trajectory=plan.general_trajectory) if self.general.charts else plan
 
     def announcement(self, plan: Plan) -> str:
-        """One line that says what is sampled how, and what is left to other steps."""
+        """One line that says what is sampled how and what is left to other steps, and what to write for many scalars."""
         names = [str(v.name).removesuffix("_rotated_") for v in self.model.free_RVs]
         left = {name: self._why_left(name) for name in names if name not in self.names}
         relative = [
@@ -93,7 +94,8 @@ class FoundGeneral:
         chart = f" ({listed(relative, 'variables', '; ')})" if relative else ""
         groups = [f"{held} ({why})" for held, why in said_once(left)]
         rest = f"; left to other steps: {', '.join(groups)}" if left else ""
-        return f"RMHMC: flat metric for {listed(self.names)}{chart}, since {self.why}{rest}"
+        advice = "".join(f"\n{names}: {text}" for names, text in said_once(advice_on_scalars(self.model)))
+        return f"RMHMC: flat metric for {listed(self.names)}{chart}, since {self.why}{rest}{advice}"
 
     def _why_left(self, name: str) -> str:
         """Why a variable is not sampled: every continuous one is, unless vars names others."""

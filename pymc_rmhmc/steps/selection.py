@@ -58,7 +58,7 @@ def find(
     if chart == "graph":
         variables = continuous_variables(model, vars)
         return find_general(model, variables, point, "the metric asks for it", compile_kwargs)
-    why = "" if chart == "latent" else _why_general(model, vars, point)
+    why = "" if chart == "latent" or vars is not None else _why_general(model, point)
     if not why:
         try:
             return find_blocks(model, vars, point, plan, compile_kwargs)
@@ -73,10 +73,10 @@ def _no_block(vars: Any) -> str:  # noqa: A002
     return NO_BLOCK if vars is None else "vars names no latent Gaussian block"
 
 
-def _why_general(model: pm.Model, vars: Any, point: Point) -> str:  # noqa: A002
+def _why_general(model: pm.Model, point: Point) -> str:
     """Why the chart of the graph is taken; empty if latent blocks are read. Nothing is compiled."""
     try:
-        structure = with_predictors_or_without(lambda found: read_structure(model, vars, predictors=found))
+        structure = with_predictors_or_without(lambda found: read_structure(model, predictors=found))
     except UnsupportedModelError:
-        return _no_block(vars)
-    return "" if vars is not None else why_general(structure, point)
+        return NO_BLOCK
+    return why_general(structure, point)

@@ -10,7 +10,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 
-from pymc_rmhmc import RMHMC
+from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.approximation.joint import moving_sites
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
@@ -261,7 +261,7 @@ def test_other_forms_are_evaluated_by_python(build, without_a_compiler):
 def test_a_chain_is_compiled_writes_what_its_density_is_of_and_replays(build):
     with pm.Model() as model:
         build()
-        step = RMHMC()
+        step = RMHMC(metric=FlatMetric(chart="latent"))
     exact, point = exact_log_density(model), model.initial_point()
     step.setup_chain(np.random.default_rng(1), 100, 50)
     for i in range(130):

@@ -11,7 +11,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 
-from pymc_rmhmc import RMHMC
+from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.errors import CovarianceError, Failure, SamplingError
 from tests.model.conftest import exact_log_density
 from tests.steps.conftest import COUNTS, N, X, draw
@@ -110,7 +110,7 @@ def noises_of_another_kind(form: str) -> pm.Model:
 def test_hyperparameters_of_a_likelihood_that_is_not_registered_are_in_the_chain(form):
     model = noises_of_another_kind(form)
     with model:
-        step = RMHMC()
+        step = RMHMC(metric=FlatMetric(chart="latent"))
     assert len(step.vars) == 4
     exact, point = exact_log_density(model), model.initial_point()
     step.setup_chain(np.random.default_rng(1), 60, 40)
@@ -170,7 +170,7 @@ def rows_of_two_covariances() -> None:
 def test_whatever_predictors_read_by_is_sampled_with_it(form):
     with pm.Model() as model:
         form()
-        step = RMHMC()
+        step = RMHMC(metric=FlatMetric(chart="latent"))
     assert {v.name for v in step.vars} == {v.name for v in model.value_vars}
     idata = draw(model, step, draws=60, tune=60)
     assert (idata.sample_stats["failure"] != Failure.NONE).sum() <= 1
@@ -277,7 +277,7 @@ def test_a_switchpoint_that_another_step_moves_is_seen_by_every_draw():
         switch = pm.DiscreteUniform("switch", 1, N - 1)
         levels = pm.Normal("levels", 0.0, pm.HalfNormal("scale"), shape=2)
         pm.Poisson("y", mu=pm.math.exp(levels[(np.arange(N) >= switch).astype("int64")]), observed=COUNTS)
-        step = RMHMC()
+        step = RMHMC(metric=FlatMetric(chart="latent"))
         assert [v.name for v in step.vars] == ["levels"]
         exact, means = exact_log_density(model), []
         step.setup_chain(np.random.default_rng(0), 20, 80)
@@ -545,5 +545,6 @@ def test_tuning_is_twice_as_long_where_draws_are_cheap_and_no_emulator_follows()
     with pm.Model():
         effects = pm.Normal("effects", 0.0, pm.HalfNormal("scale", 1.0), shape=3)
         pm.Poisson("y", mu=pm.math.exp(effects[np.arange(N) % 3]), observed=COUNTS)
-        step = RMHMC()
+        step = RMHMC(metric=FlatMetric(chart="latent"))
+        assert RMHMC().default_tune_steps == 300  # in the chart of the graph, which is the default here
     assert step.default_tune_steps == 600
