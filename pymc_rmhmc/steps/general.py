@@ -85,7 +85,7 @@ class FoundGeneral:
         return replace(plan, trajectory=plan.general_trajectory) if self.general.charts else plan
 
     def announcement(self, plan: Plan) -> str:
-        """One line that says what is sampled how and what is left to other steps, and what to write for many scalars."""
+        """One line that says what is sampled how and what is left, and what to write for many scalars."""
         names = [str(v.name).removesuffix("_rotated_") for v in self.model.free_RVs]
         left = {name: self._why_left(name) for name in names if name not in self.names}
         relative = [

@@ -24,7 +24,7 @@ TRAJECTORIES = ("auto", "static", "nuts")
 DEFAULT_MOST_LEAVES = 1023
 DEFAULT_JITTER = 0.1
 # In the chart that is read from the graph what is left is less normal: a scale's logarithm moves slowly, and somewhat
-# longer paths make more effective draws for each gradient on hierarchies (of 1.6, 2.0 and 2.5, in three models of four).
+# longer paths make more effective draws for each gradient on hierarchies (2.0 of 1.6, 2.0 and 2.5).
 DEFAULT_GENERAL_PATH_LENGTH = 2.0
 DEFAULT_GENERAL_JITTER = 0.3
 
