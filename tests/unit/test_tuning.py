@@ -172,21 +172,36 @@ def test_a_refit_among_turns_leaves_what_was_known():
     assert found.tuned.held_step_size is not tuned.held_step_size
 
 
-@pytest.mark.parametrize(("n_numbers", "n_steps", "rounds"), [(10, 4.0, 11), (10, 1.0, 16), (10**6, 4.0, 1)])
-def test_a_draw_of_a_cheap_model_takes_several_trajectories(n_numbers, n_steps, rounds):
-    assert GRAPH.rounds(n_numbers, n_steps) == rounds
+@pytest.mark.parametrize(("n_numbers", "n_steps", "is_cheap"), [(10, 4.0, True), (10, 16.0, False), (10**6, 4.0, False)])
+def test_a_draw_of_a_cheap_model_has_time_for_several_trajectories(n_numbers, n_steps, is_cheap):
+    assert GRAPH.is_cheap(n_numbers, n_steps) == is_cheap
+    assert GRAPH.rounds % 2 == 1  # an even number of paths leads back
 
 
-def test_trajectories_of_a_draw_are_settled_when_tuning_ends():
-    general = SimpleNamespace(n_constants=0, size=2, n_numbers=10)
-    for may_repeat in (True, False):
-        adapter = GraphChartAdapter(general, (), str, may_repeat)
-        tuned = adapter.initial()
-        for _ in range(5):
-            adapter.learn(tuned, DualAveraging(0.5, 0.8), Transition(None, n_steps=4), stood=True)
-        adapter.finish(tuned)
-        assert tuned.rounds == (11 if may_repeat else 1)
-        assert tuned.n_steps == []
+def test_draws_in_a_row_that_are_alike_are_slow():
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((90, 40))
+    walk = noise.copy()
+    for t in range(1, 90):
+        walk[t, 3] = 0.9 * walk[t - 1, 3] + 0.44 * noise[t, 3]
+    assert not GRAPH.is_slow(noise)
+    assert GRAPH.is_slow(walk)
+
+
+@pytest.mark.parametrize(
+    ("n_numbers", "is_slow", "may_repeat", "rounds"),
+    [(10, False, True, 3), (10**6, False, True, 1), (10**6, True, True, 3), (10, True, False, 1)],
+)
+def test_trajectories_of_a_draw_are_settled_when_tuning_ends(n_numbers, is_slow, may_repeat, rounds):
+    general = SimpleNamespace(n_constants=0, size=2, n_numbers=n_numbers)
+    adapter = GraphChartAdapter(general, (), str, may_repeat)
+    tuned = adapter.initial()
+    tuned.is_slow = is_slow
+    for _ in range(5):
+        adapter.learn(tuned, DualAveraging(0.5, 0.8), Transition(None, n_steps=4), stood=True)
+    adapter.finish(tuned)
+    assert tuned.rounds == rounds
+    assert tuned.n_steps == []
 
 
 def test_what_is_tuned_can_be_pickled():
