@@ -34,6 +34,8 @@ __all__ = ["PredictedReader", "UnregisteredReader", "log_density_at", "log_densi
 
 # Latent values at which an unregistered likelihood is tried, beside the model's own initial ones.
 TRIED = (0.0, 0.5, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0, 30.0, -30.0)
+# Distributions that take `logit_p` for the logit of a probability.
+WITH_LOGIT_P = ("Bernoulli", "Binomial")
 
 
 class ArgumentWords:
@@ -86,6 +88,7 @@ class GraphLikelihood:
     ) -> None:
         self.name = str(observation.variable.name)
         self._words = ArgumentWords(model, observation.variable)
+        self._is_binary = distribution_of(observation.variable) in WITH_LOGIT_P
         self.size = math.prod(shape)
         flat = pt.dvector("eta")
         # The shape is a number: as an expression it would bring the node itself into the graph.
@@ -208,9 +211,13 @@ class GraphLikelihood:
         """That PyMC takes no value of the parameters, and what the user's arguments are."""
         given = self._words.values(point)
         found = f" At the model's initial point it has {given}." if given else ""
+        is_probability = "<= 1" in refused
+        link = "a probability needs pm.math.invlogit(f)" if is_probability else "a positive one needs pm.math.exp(f)"
+        if is_probability and self._is_binary:
+            link = "a probability needs logit_p=f or pm.math.invlogit(f)"
         return (
             f"A parameter of {self.name} is out of its range, whatever the latent values: PyMC needs {refused}.{found} "
-            f"Correct the arguments of {self.name}, or its link: a positive one needs pm.math.exp(f)."
+            f"Correct the arguments of {self.name}, or its link: {link}."
         )
 
 
