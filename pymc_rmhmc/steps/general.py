@@ -93,7 +93,7 @@ class FoundGeneral:
         chart = f" ({listed(relative, 'variables', '; ')})" if relative else ""
         groups = [f"{held} ({why})" for held, why in said_once(left)]
         rest = f"; left to other steps: {', '.join(groups)}" if left else ""
-        return f"RMHMC: flat metric for {listed(self.names)}{chart}, since {self.why}{rest}"
+        return f"RMHMC: flat metric for {listed(self.names)}{chart}, because {self.why}{rest}"
 
     def _why_left(self, name: str) -> str:
         """Why a variable is not sampled: every continuous one is, unless vars names others."""
