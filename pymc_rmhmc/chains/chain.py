@@ -389,14 +389,15 @@ class Chain:
         return self.plan.trajectory.path if self.plan.step_size is None else None
 
     def remarks(self) -> str:
-        """Say what makes the chain slow; empty where nothing does."""
-        state = self.state
+        """Say what makes the chain slow, a line each; empty where nothing does."""
+        state, label = self.state, self.recipe.variables.label
+        slow = slowness(self.name, state.movement, self.values.size, label, self.plan.step_size)
         said = [
-            cut_path(self.name, self._path, self.average_step_size()),
-            sites_kept(self.name, state.dropped_refits, len(state.refits)),
-            slowness(self.name, state.movement, self.values.size, self.recipe.variables.label),
+            cut_path(self.name, self._path, self.average_step_size(), is_trusted=not slow),
+            sites_kept(self.name, state.dropped_refits, len(state.refits), is_trusted=not slow),
+            slow,
         ]
-        return " ".join(filter(None, said))
+        return "\n".join(filter(None, said))
 
     def where_refused(self) -> str:
         """Say where the prior could last not be factorised; empty if it always could."""

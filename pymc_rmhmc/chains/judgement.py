@@ -71,21 +71,23 @@ def judge(
     raise SamplingError(barely_moves(name, n_tuned, said, advice + IF_SLOW))
 
 
-def cut_path(name: str, path: JitteredPath | None, step_size: float) -> str:
+def cut_path(name: str, path: JitteredPath | None, step_size: float, *, is_trusted: bool = True) -> str:
     """Say that `max_steps` ends trajectories early; empty where it does not."""
     covered = part_of_path(path, step_size)
     if path is None or covered >= JUDGEMENT.whole_path:
         return ""
     by_options = is_cut_by_options(path, covered, JUDGEMENT.whole_path)
-    return cut_short(name, path, step_size, by_options=by_options)
+    return cut_short(name, path, step_size, by_options=by_options, is_trusted=is_trusted)
 
 
-def slowness(name: str, movement: Movement, size: int, label: Callable[[int], str]) -> str:
-    """Say that a chain of so many values hardly moved; empty where it did."""
+def slowness(
+    name: str, movement: Movement, size: int, label: Callable[[int], str], step_size: float | None = None
+) -> str:
+    """Say that a chain of so many values hardly moved; empty where it did. `step_size` is the user's."""
     if movement.never_moved:
-        return never_moved(name, movement.n_draws)
+        return never_moved(name, movement.n_draws, step_size)
     slowest = movement.slowest(size)
     if slowest is None:
         return ""
     effective, which = slowest
-    return hardly_moved(label(which), effective, movement.n_draws)
+    return hardly_moved(label(which), effective, movement.n_draws, step_size)

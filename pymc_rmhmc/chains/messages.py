@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pymc_rmhmc.chains.plan import DEFAULT_MAX_STEPS, DEFAULT_PATH_LENGTH
-from pymc_rmhmc.diagnostics.failures import ADVICE, remedy_for
+from pymc_rmhmc.diagnostics.failures import ADVICE, SMALLER_STEPS
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 
@@ -42,6 +42,7 @@ HOPELESS_PRIOR = (
     "covariance is almost singular or an autoregression explodes. Narrow the priors of the hyperparameters, or use "
     "NUTS."
 )
+LEAVE_STEP_SIZE_OUT = "Leave step_size out of RMHMC, so that it is adapted."
 IF_SLOW = " If slow sampling is acceptable, raise max_steps or give n_steps."
 # Of the curvatures that a likelihood may give, those that are positive where it has several modes.
 ALWAYS_POSITIVE = ("fisher", "softabs")
@@ -92,57 +93,85 @@ def _enough_steps(length: JitteredPath, step_size: float) -> int:
     return math.ceil(length.path_length * (1.0 + length.jitter) / step_size)
 
 
-def cut_short(name: str, length: JitteredPath, step_size: float, *, by_options: bool) -> str:
-    """Say that `max_steps` ends trajectories early, and which number would not."""
+def cut_short(name: str, length: JitteredPath, step_size: float, *, by_options: bool, is_trusted: bool = True) -> str:
+    """Say that `max_steps` ends trajectories early, and which number would not; call trusted draws correct."""
     if by_options:
         remedy = more_steps(length, step_size)
     else:
         enough = _enough_steps(length, step_size)
         remedy = f"Raise the limit with RMHMC(max_steps={enough}), reparametrize the model, or try another metric."
-    return f"{name}: {path_in_words(length, step_size)}. The draws are correct, but the chain is slow. {remedy}"
+    correct = "The draws are correct, but the chain is slow. " if is_trusted else ""
+    return f"{name}: {path_in_words(length, step_size)}. {correct}{remedy}"
 
 
-def sites_kept(name: str, n_dropped: int, n_refits: int) -> str:
+def sites_kept(name: str, n_dropped: int, n_refits: int, *, is_trusted: bool = True) -> str:
     """Say that refits in tuning could not be used; empty if all could."""
     if not n_dropped:
         return ""
+    correct = "The draws are correct, but the chain may be slow. " if is_trusted else ""
     return (
         f"{name}: {n_dropped} of {n_refits} refits of the Gaussian approximation in tuning gave no finite log density "
-        "and were dropped. The draws are correct, but the chain may be slow. Give pm.sample a larger tune=, and check "
-        "site_fit if it is your own."
+        f"and were dropped. {correct}Give pm.sample a larger tune=, and check site_fit if it is your own."
     )
 
 
 def stood_still(name: str, failures: Sequence[Failure], step_size: float | None = None) -> str:
-    """That tuning ended with draws that are all the same, and why."""
+    """Say that tuning ended with draws that are all the same, and why.
+
+    Parameters
+    ----------
+    name : str
+        The variables of the chain.
+    failures : sequence of Failure
+        Of these draws. A cause of fewer than half of them is not named.
+    step_size : float or None
+        The step size that the user gave; None if it is adapted.
+    """
     causes = Counter(failure for failure in failures if failure)
-    if not causes:
-        smaller = "" if step_size is None else f"Take smaller steps with RMHMC(step_size={0.1 * step_size:.2g}), or "
-        start = "start" if smaller else "Start"
-        why = (
-            f"Every proposal was rejected. {smaller}{start} elsewhere with `initvals`, reparametrize the model, or use "
-            "NUTS."
-        )
+    cause, count = causes.most_common(1)[0] if causes else (Failure.NONE, 0)
+    if 2 * count >= len(failures):
+        meaning, remedy = ADVICE[cause]
+        found = f"{count} of their trajectories failed because {meaning} ({cause.name})."
+        if step_size is not None:
+            large = _is_too_large(step_size)
+            remedy = remedy.replace(SMALLER_STEPS, large) if SMALLER_STEPS in remedy else f"{remedy} {large}"
     else:
-        ((cause, count),) = causes.most_common(1)
-        meaning, remedy = ADVICE[cause][0], remedy_for(cause, step_size)
-        why = f"{count} of their trajectories failed because {meaning} ({cause.name}). {remedy}"
-    return f"{name}: no value changed in the last {len(failures)} tuning draws, so the chain stands still. {why}"
+        found = "Every proposal was rejected."
+        elsewhere = "tart elsewhere with `initvals`, reparametrize the model, or use NUTS."
+        given = "" if step_size is None else f"{_is_too_large(step_size)} If that does not help, s"
+        remedy = (given or "S") + elsewhere
+    still = f"no value changed in the last {len(failures)} tuning draws, so the chain stands still"
+    return f"{name}: {still}. {found} {remedy}"
 
 
-def never_moved(name: str, n_draws: int) -> str:
-    """That all draws after tuning are the same."""
+def _is_too_large(step_size: float) -> str:
+    return f"step_size={step_size:.3g} is probably too large. {LEAVE_STEP_SIZE_OUT}"
+
+
+def never_moved(name: str, n_draws: int, step_size: float | None = None) -> str:
+    """Say that all draws after tuning are the same; `step_size` is the user's, None if it is adapted."""
+    if step_size is None:
+        remedy = "Reparametrize the model, or use NUTS."
+    else:
+        remedy = f"{_is_too_large(step_size)} If that does not help, reparametrize the model, or use NUTS."
     return (
         f"{name}: no value changed in {n_draws} draws after tuning. These draws say nothing about the posterior. "
-        "Reparametrize the model, or use NUTS."
+        f"{remedy}"
     )
 
 
-def hardly_moved(label: str, effective: float, n_draws: int) -> str:
-    """That a chain hardly moved."""
+def hardly_moved(label: str, effective: float, n_draws: int, step_size: float | None = None) -> str:
+    """Say that a chain hardly moved; `step_size` is the user's, None if it is adapted."""
+    if step_size is None:
+        remedy = "Reparametrize the model, give narrower priors, or compare with NUTS."
+    else:
+        remedy = (
+            f"The probable cause is that you gave step_size={step_size:.3g}. {LEAVE_STEP_SIZE_OUT} If that does not "
+            "help, reparametrize the model, give narrower priors, or compare with NUTS."
+        )
     return (
         f"{label}: {n_draws} draws are worth about {max(1.0, effective):.0f} independent ones. Do not trust this "
-        "chain. Reparametrize the model, give narrower priors, or compare with NUTS."
+        f"chain. {remedy}"
     )
 
 

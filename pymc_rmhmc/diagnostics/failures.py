@@ -36,7 +36,11 @@ ADVICE = {
     ),
     Failure.NON_FINITE: (
         "the log density or its gradient was not finite",
-        "Check the priors and the scale of the data: the trajectory reached values at which the density overflows.",
+        (
+            "Check the priors, the links and the scale of the data: the trajectory reached values at which the density "
+            "overflows or a parameter is out of range. A rate needs pm.math.exp(f), and a probability needs logit_p=f "
+            "or pm.math.invlogit(f)."
+        ),
     ),
     Failure.ENERGY: ("the energy rose by more than 1000", SMALLER_STEPS),
 }
@@ -184,11 +188,10 @@ def failure_advice(counts: Mapping[Failure, int], n_draws: int, step_size: float
 
 def _check_result(idata: Any) -> None:
     """Look whether something is a tree of groups, as `pymc.sample` returns."""
-    group = one_group_in_words(idata)
-    if group:
+    if one_group_in_words(idata):
         raise DataError(
-            f"summarize_failures counts in idata.sample_stats, and what it was given has none. {group} "
-            "Write summarize_failures(idata)."
+            "summarize_failures takes the whole result of pm.sample, and was given one group of it. Give the whole "
+            "idata: summarize_failures(idata)."
         )
     if hasattr(idata, "children") and hasattr(idata, "groups"):
         return

@@ -48,7 +48,7 @@ FORMS = {
 ON_A_GRID = "whitened Gaussian process on a grid (Kronecker product)"
 METRIC = 'The metric is "{}", the default: it approximates each likelihood term by a Gaussian curve.'
 NOTHING = "RMHMC() cannot sample this model and will raise an error."
-GRAPH = "Sampled by RMHMC, all in one chain, in flat coordinates that are read from the model's graph, because {}:"
+GRAPH = "Sampled by RMHMC, all together, in flat coordinates that are read from the model's graph, because {}:"
 PREDICTED = "Drawn from their priors given these, since nothing observed depends on them: {}."
 WIDTH = 100
 
@@ -133,7 +133,7 @@ class ModelDescription:
     predicted: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [NOTHING]
+        lines = [NOTHING, *self._why_nothing()]
         if self.charted:
             lines = [GRAPH.format(self.why), *(f"- {line}" for line in self._charted_lines())]
         elif self.blocks:
@@ -150,7 +150,7 @@ class ModelDescription:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        parts = [f"<p>{html.escape(NOTHING)}</p>"]
+        parts = [f"<p>{html.escape(line)}</p>" for line in (NOTHING, *self._why_nothing())]
         if self.charted:
             said = [(listed(names), how) for how, names in self._charted_groups().items()]
             parts = [f"<p>{html.escape(GRAPH.format(self.why))}</p>", _html_table(("sampled by RMHMC", "how"), said)]
@@ -165,6 +165,10 @@ class ModelDescription:
             parts.append(f"<p>{html.escape(PREDICTED.format(listed(self.predicted)))}</p>")
         parts += [f'<p style="white-space: pre-wrap">{html.escape(line)}</p>' for line in self._advice()]
         return "\n".join(parts)
+
+    def _why_nothing(self) -> list[str]:
+        """The reason why nothing is sampled, unless the lines of the variables that are left give it."""
+        return [self.alone] if self.alone and not self.left_over else []
 
     def _charted_groups(self) -> dict[str, list[str]]:
         """The variables whose coordinates are read from the graph, those together of which the same is said."""
@@ -238,7 +242,7 @@ class ModelDescription:
     def _together(self) -> str:
         """One sentence on the hyperparameters."""
         if self.hyperparameters:
-            return f"Sampled together with the latent values, in one chain: {listed(self.hyperparameters, '')}."
+            return f"Sampled together with the latent values: {listed(self.hyperparameters, '')}."
         return f"The latent values are sampled alone: {self.alone}."
 
 

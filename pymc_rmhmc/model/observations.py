@@ -11,16 +11,17 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, DataError, UnsupportedModelError, shown
 from pymc_rmhmc.model.affine import is_linear
 from pymc_rmhmc.model.dependence import linear_inputs
 from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there, points_elsewhere
-from pymc_rmhmc.model.graphs import BatchEvaluator, Evaluator, substitute
+from pymc_rmhmc.model.graphs import BatchEvaluator, Evaluator, shared_inputs, substitute
 from pymc_rmhmc.model.likelihoods import LikelihoodKernel, ParameterFault, places
 from pymc_rmhmc.model.linear_form import LinearForm, NotLinear, SourceMap, is_affine, read_linear_form
-from pymc_rmhmc.model.observation import Observation, curve_in_words
+from pymc_rmhmc.model.observation import Observation, curve_in_words, names_of
 from pymc_rmhmc.model.observed_shapes import misfit
 from pymc_rmhmc.model.site_likelihood import BoundTerm
 
@@ -173,6 +174,10 @@ class RegisteredReader(AffineReader):
         offset = pt.zeros(()) if reading.offset is None else reading.offset
         parameters = [reading.parameters[name] for name in likelihood.parameters]
         self._data = Evaluator(model, [observation.value, offset, *parameters])
+        # For errors: what a user would correct for each parameter.
+        self._origins = {
+            name: _origin(model, parameter) for name, parameter in zip(likelihood.parameters, parameters, strict=True)
+        }
         self.inputs = tuple(dict.fromkeys((*self._predictor.inputs, *self._data.inputs)))
         self.shared = [*self._predictor.shared, *self._data.shared]
 
@@ -216,12 +221,13 @@ class RegisteredReader(AffineReader):
         named = dict(zip(self._likelihood.parameters, parameters, strict=True))
         vectors = {name: self._vector(values, shape, y, name) for name, values in named.items()}
         for name, values in named.items():
-            self._check_finite(f"the parameter {_given_as(name)}", np.ravel(values))
+            self._check_finite(f"the parameter {_given_as(name)}", np.ravel(values), self._remedy(name))
         data = self._vector(y, shape, y, "its linear predictor", as_data=True)
         self._check_finite("the data", data)
         wrong = self._likelihood.check(data, vectors)
         if isinstance(wrong, ParameterFault):
-            raise DataError(f"the parameter {_given_as(wrong.name)} of {self.name} {wrong.words}. {CORRECT}")
+            remedy = self._remedy(wrong.name, positive=wrong.words.startswith("must be positive"))
+            raise DataError(f"the parameter {_given_as(wrong.name)} of {self.name} {wrong.words}. {remedy}")
         if wrong is not None and not isinstance(wrong, str):
             raise ConfigurationError(
                 f"{self._likelihood.name}: `check` must return a sentence, a ParameterFault or None, "
@@ -247,10 +253,20 @@ class RegisteredReader(AffineReader):
             raise misfit(self.name, np.shape(y), name, shape if as_data else np.shape(values), self.shared) from None
         return np.ascontiguousarray(held).ravel()
 
-    def _check_finite(self, what: str, values: Array) -> None:
+    def _remedy(self, name: str, *, positive: bool = False) -> str:
+        """Say what to correct where a parameter cannot be used: a prior, data, or the argument."""
+        free, data = self._origins.get(name, ("", ""))
+        if free:
+            prior = "a positive prior, such as pm.HalfNormal" if positive else "a prior that leaves such values out"
+            return f"It is computed from {free}: give {free} {prior}. If only its start is wrong, give it an initval."
+        if data:
+            return f"It is computed from the data {data}: correct these."
+        return f"Correct this argument of {self.name}."
+
+    def _check_finite(self, what: str, values: Array, remedy: str = CORRECT) -> None:
         bad = ~np.isfinite(values)
         if bad.any():
-            raise DataError(f"{what} of {self.name} has values that are not finite: {places(bad, values)}. {CORRECT}")
+            raise DataError(f"{what} of {self.name} has values that are not finite: {places(bad, values)}. {remedy}")
 
     def _offset_in_words(self, bad: NDArray[np.bool_], predictor: Array, factor: Array) -> str:
         """Which part of a predictor cannot be used: what multiplies the exponential, or what is added to latents."""
@@ -286,6 +302,13 @@ def predictor_of_data(observation: Observation) -> TensorVariable:
 def first_line(error: Exception) -> str:
     """What an error says, without PyTensor's account of the graph."""
     return str(error).split("\n")[0].rstrip(".")
+
+
+def _origin(model: pm.Model, parameter: TensorVariable) -> tuple[str, str]:
+    """Return the free variables and the data that a parameter is computed from, each in words; empty for none."""
+    made = set(ancestors([parameter], blockers=model.free_RVs))
+    free = [v for v in model.free_RVs if v in made]
+    return names_of(free), names_of([data for data in shared_inputs([parameter]) if data in made])
 
 
 def _placeholder(source: TensorVariable) -> TensorVariable:

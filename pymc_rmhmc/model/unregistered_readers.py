@@ -34,6 +34,36 @@ __all__ = ["PredictedReader", "UnregisteredReader", "log_density_at", "log_densi
 
 # Latent values at which an unregistered likelihood is tried, beside the model's own initial ones.
 TRIED = (0.0, 0.5, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0, 30.0, -30.0)
+# Distributions that take `logit_p` for the logit of a probability.
+WITH_LOGIT_P = ("Bernoulli", "Binomial")
+
+
+class ArgumentWords:
+    """Describe a variable's arguments, for errors.
+
+    A copy shares the model. A pickle leaves it out and describes nothing: the data were checked before.
+    """
+
+    def __init__(self, model: pm.Model | None = None, variable: TensorVariable | None = None) -> None:
+        self._model, self._variable = model, variable
+
+    def nan(self, point: Point) -> str:
+        """Say which argument is NaN; empty if none is."""
+        if self._model is None or self._variable is None:
+            return ""
+        return nan_in_words(self._model, self._variable, point)
+
+    def values(self, point: Point) -> str:
+        """Say what values the arguments have."""
+        if self._model is None or self._variable is None:
+            return ""
+        return values_in_words(self._model, self._variable, point)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ArgumentWords:
+        return self
+
+    def __reduce__(self) -> tuple[type[ArgumentWords], tuple[()]]:
+        return ArgumentWords, ()
 
 
 class GraphLikelihood:
@@ -57,7 +87,8 @@ class GraphLikelihood:
         self, model: pm.Model, observation: Observation, node: TensorVariable, shape: tuple[int, ...]
     ) -> None:
         self.name = str(observation.variable.name)
-        self._model, self._variable = model, observation.variable  # for errors, which name its arguments
+        self._words = ArgumentWords(model, observation.variable)
+        self._is_binary = distribution_of(observation.variable) in WITH_LOGIT_P
         self.size = math.prod(shape)
         flat = pt.dvector("eta")
         # The shape is a number: as an expression it would bring the node itself into the graph.
@@ -166,7 +197,7 @@ class GraphLikelihood:
             wrong = wrong & ~np.isfinite(tried[0])
             if not wrong.any():
                 return
-        lost = nan_in_words(self._model, self._variable, point)
+        lost = self._words.nan(point)
         if lost:
             raise DataError(
                 f"{lost[0].upper()}{lost[1:]}, so that {self.name} has no log density. Look for NaN in what it is "
@@ -178,11 +209,15 @@ class GraphLikelihood:
 
     def _out_of_range(self, refused: str, point: Point) -> str:
         """That PyMC takes no value of the parameters, and what the user's arguments are."""
-        given = values_in_words(self._model, self._variable, point)
+        given = self._words.values(point)
         found = f" At the model's initial point it has {given}." if given else ""
+        is_probability = "<= 1" in refused
+        link = "a probability needs pm.math.invlogit(f)" if is_probability else "a positive one needs pm.math.exp(f)"
+        if is_probability and self._is_binary:
+            link = "a probability needs logit_p=f or pm.math.invlogit(f)"
         return (
             f"A parameter of {self.name} is out of its range, whatever the latent values: PyMC needs {refused}.{found} "
-            f"Correct the arguments of {self.name}, or its link: a positive one needs pm.math.exp(f)."
+            f"Correct the arguments of {self.name}, or its link: {link}."
         )
 
 

@@ -136,6 +136,6 @@ def check_shapes(known: dict[str, tuple[int, ...]], now: dict[str, tuple[int, ..
     left = [f"{name} {shape}" for name, shape in now.items() if name not in changed and shape[:1] in lengths]
     more = f"Change other data of the old length too, if their rows belong to it: {', '.join(left)}. " if left else ""
     raise DataError(
-        f"pm.set_data has changed the shape of {said} since RMHMC was built. {more}Then build RMHMC again: "
+        f"pm.set_data has changed the shape of {said} since RMHMC was built. {more}Build RMHMC again: "
         "step=RMHMC()."
     )

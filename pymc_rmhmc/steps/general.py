@@ -95,7 +95,7 @@ class FoundGeneral:
         groups = [f"{held} ({why})" for held, why in said_once(left)]
         rest = f"; left to other steps: {', '.join(groups)}" if left else ""
         advice = "".join(f"\n{names}: {text}" for names, text in said_once(advice_on_scalars(self.model)))
-        return f"RMHMC: flat metric for {listed(self.names)}{chart}, since {self.why}{rest}{advice}"
+        return f"RMHMC: flat metric for {listed(self.names)}{chart}, because {self.why}{rest}{advice}"
 
     def _why_left(self, name: str) -> str:
         """Why a variable is not sampled: every continuous one is, unless vars names others."""

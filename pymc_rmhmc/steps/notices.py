@@ -45,7 +45,7 @@ class RunNotices:
 
     def take(self) -> str:
         """Return what is to be said now; empty as a rule."""
-        said, self._waiting = " ".join(self._waiting), []
+        said, self._waiting = "\n".join(self._waiting), []
         return said
 
 

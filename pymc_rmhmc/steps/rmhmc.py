@@ -148,8 +148,9 @@ class RMHMC(CheckedStep):
     At most 1000 hyperparameters are sampled together with the latent values.
 
     Without ``tune=``, `pm.sample` tunes an RMHMC that samples all variables for 200 draws. With hyperparameters it
-    tunes for 300 draws, or for 600 if they need no new factorisation of a covariance, as in a model of coefficients.
-    It tunes for at least 3 draws per hyperparameter.
+    tunes for 300 draws, or for 600 with coefficients that are read through a matrix of many columns, as in an HSGP,
+    and no process. In latent form it tunes for at least 3 draws per hyperparameter. In coordinates that are read from
+    the graph, as for effects of groups, it tunes for 300.
 
     References
     ----------
@@ -365,7 +366,7 @@ class RMHMC(CheckedStep):
         if not last:
             return SamplerWarning(WarningType.BAD_PARAMS, notice, "warn") if notice else None
         refused = next(filter(None, (sampler.where_refused() for sampler in self._samplers)), "")
-        remarks = " ".join(filter(None, (notice, *(sampler.remarks() for sampler in self._samplers))))
+        remarks = "\n".join(filter(None, (notice, *(sampler.remarks() for sampler in self._samplers))))
         return self.failures.warning(refused, remarks, self._plan.step_size)
 
     def _predicted(self, point: Point) -> tuple[Point, float]:

@@ -100,8 +100,8 @@ def likelihood_error(name: str, total: float, slope: Array, where: str) -> Confi
     given = f", where {where}" if where else ""
     return ConfigurationError(
         f"{name}: the log likelihood {found} when the latent values are at their prior mean{given}. It may "
-        "overflow, or a parameter is out of range: a rate needs pm.math.exp(f). Check its offset, link and units, or "
-        "centre the prior near the data."
+        "overflow, or a parameter is out of range. A rate needs pm.math.exp(f), and a probability needs logit_p=f or "
+        "pm.math.invlogit(f). Check its offset, link and units, or centre the prior near the data."
     )
 
 

@@ -113,5 +113,5 @@ class FailureCount:
             )
         if advice is not None and refused and lost:
             advice += f" The covariance was last not positive definite at {refused}."
-        said = " ".join(filter(None, (advice, remarks)))
+        said = "\n".join(filter(None, (advice, remarks)))
         return SamplerWarning(WarningType.BAD_PARAMS, said, level) if said else None

@@ -23,8 +23,8 @@ TRAJECTORIES = ("auto", "static", "nuts")
 # Of a trajectory that ends where it turns back.
 DEFAULT_MOST_LEAVES = 1023
 DEFAULT_JITTER = 0.1
-# In the chart that is read from the graph what is left is less normal: a scale's logarithm moves slowly, and somewhat
-# longer paths make more effective draws for each gradient on hierarchies (2.0 of 1.6, 2.0 and 2.5).
+# In the chart that is read from the graph what is left is less normal: a scale's logarithm moves slowly. Somewhat
+# longer paths make more effective draws per gradient on hierarchies (2.0 of 1.6, 2.0 and 2.5).
 DEFAULT_GENERAL_PATH_LENGTH = 2.0
 DEFAULT_GENERAL_JITTER = 0.3
 

@@ -48,7 +48,7 @@ def test_blocks_priors_likelihoods_and_what_is_left(capsys):
     assert set(description.reasons) == {"k"}
     for line in (
         "- f: 8 values, whitened Gaussian process, read by y: poisson (log link); depends on ls.",
-        "in one chain: ls.",
+        "together with the latent values: ls.",
         "- k (Metropolis): discrete (Poisson).",
     ):
         assert line in printed
@@ -292,7 +292,7 @@ def test_hyperparameters_that_are_taken_in_are_those_that_the_step_samples(build
     assert set(taken) <= sampled
     words = f"together with {', '.join(taken)}" if taken else reason
     assert not description.left_over or words in caplog.text
-    assert (f"in one chain: {', '.join(taken)}." if taken else f"sampled alone: {reason}.") in _one_line(description)
+    assert (f"latent values: {', '.join(taken)}." if taken else f"sampled alone: {reason}.") in _one_line(description)
 
 
 def _one_line(description):

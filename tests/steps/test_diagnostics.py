@@ -629,10 +629,12 @@ def test_a_given_step_size_is_advised_to_be_smaller(cause):
     steps = {"step_size": np.full((2, 400), 0.8), "step_size_bar": np.full((2, 400), np.nan)}
     for said in (
         count.warning(step_size=0.8).message, str(summarize_failures(made_up(stats={"failure": codes, **steps}))),
-        stood_still("f", [cause] * 30, 0.8),
     ):  # fmt: skip
         assert "RMHMC(step_size=0.4)" in said
         assert "target_accept" not in said
+    still = stood_still("f", [cause] * 30, 0.8)
+    assert "step_size=0.8 is probably too large. Leave step_size out" in still
+    assert "target_accept" not in still
     adapted = steps | {"step_size_bar": steps["step_size"]}
     assert "target_accept=0.95" in str(summarize_failures(made_up(stats={"failure": codes, **adapted})))
 

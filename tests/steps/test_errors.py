@@ -322,7 +322,7 @@ def test_data_whose_shape_changed():
         pm.Poisson("y", mu=pm.math.exp(f), observed=counts)
         step = RMHMC()
         pm.set_data({"counts": COUNTS[:5]})
-        with pytest.raises(DataError, match=r"shape of counts from \(12,\) to \(5,\) since RMHMC was built. Then"):
+        with pytest.raises(DataError, match=r"shape of counts from \(12,\) to \(5,\) since RMHMC was built. Build"):
             step.setup_chain(np.random.default_rng(0), 10, 10)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import pickle
 
 import numpy as np
 import pymc as pm
@@ -10,6 +12,8 @@ import pytest
 
 from pymc_rmhmc import RMHMC, ConfigurationError, DataError, compare, describe, plot_compare, summarize_failures
 from pymc_rmhmc.model.together import NOTHING_OBSERVED
+from pymc_rmhmc.model.unregistered_readers import ArgumentWords
+from pymc_rmhmc.steps.notices import RunNotices
 from tests.steps.conftest import COUNTS, N, poisson_model
 from tests.steps.test_diagnostics import made_up
 
@@ -81,7 +85,7 @@ def test_data_of_another_length(kind):
         pm.set_data({"counts": COUNTS[:5]})
         says = (
             r"^pm.set_data has changed the shape of counts from \(12,\) to \(5,\) since RMHMC was built. Change other "
-            r"data of the old length too, if their rows belong to it: inputs \(12,\). Then build RMHMC again"
+            r"data of the old length too, if their rows belong to it: inputs \(12,\). Build RMHMC again"
         )
         with pytest.raises(DataError, match=says):
             step.setup_chain(np.random.default_rng(0), 10, 10)
@@ -95,7 +99,7 @@ def test_data_of_another_length(kind):
 def test_one_group_of_a_result(group, as_dataset):
     part = made_up()[group]
     part = part.dataset if as_dataset else part
-    with pytest.raises(DataError, match=r"give the whole idata. Write summarize_failures\(idata\)"):
+    with pytest.raises(DataError, match=r"one group of it. Give the whole idata: summarize_failures\(idata\)"):
         summarize_failures(part)
     for function in (compare, plot_compare):
         with pytest.raises(DataError, match="NUTS has no posterior group. It is one group .*: give the whole idata"):
@@ -169,3 +173,68 @@ def test_one_function_is_counted_as_one(caplog):
     with pm.Model() as model:
         pm.Normal("y", pm.Laplace("b", 0, 1.7), 1.9, observed=np.zeros(13))
     assert "compiling 1 function for b" in announced(caplog, model)
+
+
+def process():
+    return pm.MvNormal("f", np.zeros(N), cov=np.eye(N))
+
+
+WRONG_SCALES = {
+    "s: give s a positive prior, such as pm.HalfNormal. If only its start is wrong, give it an initval": (
+        lambda: 2.0 * pm.Normal("s")
+    ),
+    "the data scale: correct these": lambda: pm.Data("scale", -1.0),
+    r"the first at position 0 \(-1\). Correct this argument of y": lambda: -1.0,
+}
+
+
+@pytest.mark.parametrize("says", WRONG_SCALES)
+def test_a_scale_that_is_not_positive_is_traced_to_its_origin(says):
+    with pm.Model():
+        pm.Normal("y", process(), WRONG_SCALES[says](), observed=np.zeros(N))
+        with pytest.raises(DataError, match=f"sigma .* must be positive, .*{says}") as error:
+            RMHMC()
+    assert "observations" not in str(error.value)
+
+
+LINKS = {"Bernoulli": "needs logit_p=f or pm.math.invlogit", "Geometric": "a probability needs pm.math.invlogit"}
+
+
+@pytest.mark.parametrize("kind", LINKS)
+def test_a_probability_out_of_range_needs_an_inverse_logit(kind):
+    with pm.Model():
+        getattr(pm, kind)("y", p=process() - 300.0, observed=np.ones(N, dtype=int))
+        with pytest.raises(DataError, match=rf"out of its range.*{LINKS[kind]}\(f\)"):
+            RMHMC()
+
+
+def test_why_a_model_of_nothing_is_not_sampled():
+    description = describe(pm.Model())
+    for shown in (str(description), description._repr_html_()):
+        assert "The model has no free variables" in " ".join(shown.split())
+
+
+def test_what_is_read_by_value_is_said_plainly(caplog):
+    with pm.Model() as model:
+        effects = pm.Normal("effects", 0.0, pm.HalfNormal("scale"), shape=5)
+        pm.Normal("y", effects, 1.0, observed=np.zeros(5))
+    because = "because each observation reads few values of effects"
+    printed = " ".join(str(describe(model)).split())
+    assert because in printed
+    assert "all together" in printed
+    assert because in announced(caplog, model)
+
+
+def test_each_notice_has_a_line():
+    notices = RunNotices()
+    notices.add("a", "One.")
+    notices.add("b", "Two.")
+    assert notices.take() == "One.\nTwo."
+
+
+def test_a_copy_names_arguments_and_a_pickle_holds_no_model():
+    with pm.Model() as model:
+        y = pm.Laplace("y", 2.0, 3.0, observed=np.zeros(N))
+    words = ArgumentWords(model, y)
+    assert copy.deepcopy(words).values({}) == words.values({}) == "mu = 2, b = 3"
+    assert pickle.loads(pickle.dumps(words)).values({}) == ""

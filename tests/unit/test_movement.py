@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from pymc_rmhmc.chains.messages import stood_still
+from pymc_rmhmc.chains.judgement import cut_path
+from pymc_rmhmc.chains.messages import hardly_moved, never_moved, sites_kept, stood_still
 from pymc_rmhmc.chains.movement import FEWEST_DRAWS, LEAST_EFFECTIVE, MOST_DRAWS, MOST_WATCHED, Movement
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.kernels.trajectories import JitteredPath
 
 
 def tuned(draws: np.ndarray, failure: Failure = Failure.NONE) -> Movement:
@@ -85,4 +87,22 @@ def test_words():
     assert "30 of their trajectories failed" in said
     assert "NON_FINITE" in said
     assert "Every proposal was rejected. Start elsewhere" in stood_still("f", [Failure.NONE] * 30)
-    assert "RMHMC(step_size=0.05), or start elsewhere" in stood_still("f", [Failure.NONE] * 30, 0.5)
+    for rare in (0, 1):  # one failure of many is not the cause
+        said = stood_still("f", [Failure.ENERGY] * rare + [Failure.NONE] * 30, 100.0)
+        assert "Every proposal was rejected. step_size=100 is probably too large. Leave step_size out of RMHMC" in said
+        assert "ENERGY" not in said
+
+
+def test_a_step_size_that_was_given_is_blamed():
+    for say in (hardly_moved, never_moved):
+        assert "step_size" not in (say("f", 1.0, 100) if say is hardly_moved else say("f", 100))
+    assert "you gave step_size=1e-06. Leave step_size out of RMHMC" in hardly_moved("f", 1.0, 100, 1e-6)
+    assert "step_size=50 is probably too large" in never_moved("f", 100, 50.0)
+
+
+def test_draws_are_not_called_correct_and_worthless():
+    path = JitteredPath(1.7, 0.2, 100)
+    assert "The draws are correct" in cut_path("f", path, 1e-3)
+    assert "max_steps=" in cut_path("f", path, 1e-3, is_trusted=False)
+    assert "correct" not in cut_path("f", path, 1e-3, is_trusted=False)
+    assert "correct" not in sites_kept("f", 1, 3, is_trusted=False)

@@ -172,7 +172,9 @@ def test_a_refit_among_turns_leaves_what_was_known():
     assert found.tuned.held_step_size is not tuned.held_step_size
 
 
-@pytest.mark.parametrize(("n_numbers", "n_steps", "is_cheap"), [(10, 4.0, True), (10, 16.0, False), (10**6, 4.0, False)])
+@pytest.mark.parametrize(
+    ("n_numbers", "n_steps", "is_cheap"), [(10, 4.0, True), (10, 16.0, False), (10**6, 4.0, False)]
+)
 def test_a_draw_of_a_cheap_model_has_time_for_several_trajectories(n_numbers, n_steps, is_cheap):
     assert GRAPH.is_cheap(n_numbers, n_steps) == is_cheap
     assert GRAPH.rounds % 2 == 1  # an even number of paths leads back

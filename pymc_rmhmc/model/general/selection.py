@@ -108,7 +108,7 @@ def why_general(structure: ModelStructure, point: Point) -> str:
     if sum(math.prod(shapes[v]) for v in unmoved) > MOST_DENSE:
         return ""
     if all(_is_read_by_value(model, latent.variable, point) for latent in latents):
-        return f"the likelihood reads single values of {listed([names_of([v]) for v in structure.variables])}"
+        return f"each observation reads few values of {listed([names_of([v]) for v in structure.variables])}"
     return ""
 
 
