@@ -126,13 +126,30 @@ BEYOND = {
 
 @pytest.mark.parametrize("name", BEYOND)
 def test_a_predictor_that_cannot_be_sampled_leaves_the_rest_as_it_was(name):
+    # Of so many columns that the chart of the graph does not take their place.
+    design = np.hstack([DESIGN, DESIGN**2])
     with pm.Model() as model:
-        pm.Poisson("y", pm.math.exp(DESIGN @ pm.Normal("b", 0.0, pm.HalfNormal("s"), shape=4)), observed=COUNTS)
+        pm.Poisson("y", pm.math.exp(design @ pm.Normal("b", 0.0, pm.HalfNormal("s"), shape=8)), observed=COUNTS)
         BEYOND[name](pm.Normal("g", 0.0, 0.5, shape=3)[GROUP])
     description = describe(model)
     assert [block.name for block in description.blocks] == ["b"]
     assert description.hyperparameters == ("s",)
     assert set(description.left_over) == {"g"}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_with_effects_of_groups_the_whole_model_is_sampled_if_it_has_a_derivative(name):
+    with pm.Model() as model:
+        effects = pm.Normal("b", 0.0, pm.HalfNormal("s"), shape=3)
+        pm.Poisson("y", pm.math.exp(effects[GROUP]), observed=COUNTS)
+        BEYOND[name](pm.Normal("g", 0.0, 0.5, shape=3)[GROUP])
+    description = describe(model)
+    if name == "no derivative":
+        assert [block.name for block in description.blocks] == ["b"]
+        assert set(description.left_over) == {"g"}
+    else:
+        assert set(description.charted) == {"b", "s", "g"}
+        assert not description.left_over
 
 
 def test_a_softmax_alone_has_no_block():

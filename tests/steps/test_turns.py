@@ -138,7 +138,7 @@ def test_coefficients_take_no_turns():
         effects = pm.Normal("effects", 0.0, spread, shape=6)
         eta = pm.math.dot(rng.standard_normal((24, 2)), slopes) + effects[group]
         pm.Bernoulli("y", logit_p=eta, observed=rng.integers(0, 2, 24))
-    step, _ = tuned(mixed)
+    step, _ = tuned(mixed, metric=FlatMetric(chart="latent"))
     assert len(step.chains) == 1
     assert "spread_log__" in {v.name for v in step.vars}
     assert step.chains[0].tuned.emulator is None

@@ -25,6 +25,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError, listed
 from pymc_rmhmc.model.general.chart import charted_variables
+from pymc_rmhmc.model.general.density import check_differentiable
 from pymc_rmhmc.model.graphs import Evaluator, reaches_by_value
 from pymc_rmhmc.model.observation import names_of
 from pymc_rmhmc.model.structure import ModelStructure, resolve_variables
@@ -93,6 +94,17 @@ def why_general(structure: ModelStructure, point: Point) -> str:
     point : dict
         A point of the model, for shapes.
     """
+    why = _what_is_read(structure, point)
+    try:
+        if why:
+            check_differentiable(structure.model, continuous_variables(structure.model))
+    except UnsupportedModelError:  # the blocks may leave out what has no derivative
+        return ""
+    return why
+
+
+def _what_is_read(structure: ModelStructure, point: Point) -> str:
+    """The same, if the whole density has a derivative."""
     model, latents = structure.model, [latent for block in structure.blocks for latent in block.latents]
     variables = continuous_variables(model)
     shapes = {v: np.shape(point[str(model.rvs_to_values[v].name)]) for v in variables}
