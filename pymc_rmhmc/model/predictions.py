@@ -13,7 +13,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors, explicit_graph_inputs
+from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.variable import TensorVariable
 
@@ -115,7 +115,7 @@ class Predictions:
         held = set(ancestors(outputs))
         givens = [value for value in view.value_vars if value in held]
         self.inputs = tuple(str(value.name) for value in givens)
-        generators = [v for v in explicit_graph_inputs(outputs) if isinstance(v.type, RandomGeneratorType)]
+        generators = [v for v in graph_inputs(outputs) if isinstance(v.type, RandomGeneratorType)]
         handed = [generator.type() for generator in generators]
         outputs = graph_replace(outputs, dict(zip(generators, handed, strict=True)), strict=False)
         self._n_generators = len(generators)

@@ -111,6 +111,20 @@ def test_draws_are_of_the_prior_given_the_rest():
         assert stats.kstest(each, "uniform").pvalue > 1e-3
 
 
+def test_a_seed_gives_the_draws_and_leaves_the_models_own_generators():
+    """By the chain's random numbers alone, whatever was drawn of the model before."""
+    found = []
+    for _ in range(2):
+        model, rng = chain(), np.random.default_rng(4)
+        predictions = Predictions(model, predicted_variables(model))
+        drawn = [predictions.draw({"x": np.array(0.2)}, rng)[0] for _ in range(3)]
+        again = predictions.draw({"x": np.array(0.2)}, np.random.default_rng(4))[0]
+        assert again == drawn[0]
+        found.append([float(each["z_log__"]) for each in drawn])
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 3
+
+
 def test_a_copy_in_another_process_draws_the_same():
     model = chain()
     predictions = Predictions(model, predicted_variables(model))
