@@ -15,7 +15,7 @@ from pymc_rmhmc.dynamics.surrogates import SurrogateFlow, SurrogateSplitting
 from pymc_rmhmc.geometry.charts import MarginalChart, MovingSites
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.joint import JointTarget
-from pymc_rmhmc.kernels.kernel import Kernel, Transition
+from pymc_rmhmc.kernels.kernel import Cycle, Kernel, Transition
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.kernels.turns import (
     Alternation,
@@ -87,4 +87,4 @@ class TurningChain:
         """Single moves of both halves, in the order in which they are made."""
         latents = Override(self, lambda rng: self.move_latents(step_size, rng))
         turn = Turn(latents, Override(self, self.move_hyperparameters))
-        return list(self.make(Alternation(self.target, turn, ROUNDS), rng).parts or ())
+        return list(self.make(Alternation(self.target, Cycle((turn,) * ROUNDS)), rng).parts or ())

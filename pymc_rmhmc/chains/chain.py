@@ -103,10 +103,12 @@ class Chain:
         self.log_density = -math.inf
         self._setting: Any = None
         self._phase: Any = None
+        self._kernel: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Factors are rebuilt from the point, in a worker too.
-        return self.__dict__ | {"values": None, "log_density": -math.inf, "_setting": None, "_phase": None}
+        nowhere = {"values": None, "log_density": -math.inf, "_setting": None, "_phase": None, "_kernel": None}
+        return self.__dict__ | nowhere
 
     @property
     def name(self) -> str:
@@ -155,7 +157,8 @@ class Chain:
             self._enter(values, rng)
             if self._has_failed:
                 return
-            self._keep(self._setting.rehearse(self._phase, REHEARSED_STEP, rng))
+            self._phase = self._setting.rehearse(self._phase, REHEARSED_STEP, rng)
+            self._remember()
 
     def draw(self, point: Point, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
         """Make one draw given the rest of the point; `values` holds the outcome."""
@@ -188,7 +191,7 @@ class Chain:
             return Transition(None, failure=failure.failure)
         state = self.state
         if not (tuning or state.judged):
-            state.judged = True
+            state.judged, self._kernel = True, None
             state.movement.end_tuning()
             self._judge()
         outcome = self._move(rng, tuning=tuning)
@@ -202,12 +205,14 @@ class Chain:
         """Make one step of the kernel, and let the adapter learn from it in tuning."""
         state, stood = self.state, not self._has_failed
         assert state.step_size is not None
-        kernel = self._setting.kernel(state.tuned, state.step_size, tuning=tuning)
-        outcome: Transition[Any] = kernel.step(self._taken(), rng)
+        # Nothing that a kernel is made of changes after tuning.
+        if tuning or self._kernel is None:
+            self._kernel = self._setting.kernel(state.tuned, state.step_size, tuning=tuning)
+        outcome: Transition[Any] = self._kernel.step(self._taken(), rng)
         self._phase = outcome.state
         # Several moves place the values anew, even where none was accepted.
         if outcome.accepted or outcome.parts is not None:
-            self._remember(self._setting.values(self._phase))
+            self._remember()
         if tuning:
             self._learn(outcome, stood=stood)
         return outcome
@@ -242,7 +247,7 @@ class Chain:
         """Take in what the point holds besides the chain's own values."""
         is_stale, given = self.recipe.bind(point)
         if is_stale:
-            self._setting = self._phase = None
+            self._setting = self._phase = self._kernel = None
         state = self.state
         if state.given is not given:
             known = state.given
@@ -255,7 +260,7 @@ class Chain:
 
     def _rebuild(self) -> None:
         """Make the setting of what is known now; then the chain stands nowhere."""
-        self._setting = self._phase = None
+        self._setting = self._phase = self._kernel = None
         self.recipe.drop()
         self._setting = self.recipe.setting(self.state.tuned)
 
@@ -266,16 +271,11 @@ class Chain:
         self._phase = self._setting.stand(values, state.coordinates if known else None, rng)
         self._remember(values)
 
-    def _keep(self, phase: Any) -> None:
-        """Stand at a phase."""
-        self._phase = phase
-        self._remember(self._setting.values(phase))
-
-    def _remember(self, values: Array) -> None:
+    def _remember(self, values: Array | None = None) -> None:
         """Note where the chain is, in both coordinates, and the model's log density there."""
         state = self.state
-        state.coordinates, self.log_density = self._setting.place(self._phase)
-        state.values = self.values = values
+        state.coordinates, state.values, self.log_density = self._setting.place(self._phase, values)
+        self.values = state.values
 
     @property
     def _has_failed(self) -> bool:

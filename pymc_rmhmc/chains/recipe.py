@@ -44,11 +44,8 @@ class Setting(Protocol):
     def failure(self, phase: Any) -> Failure:
         """Return why there is no density or gradient at a phase."""
 
-    def values(self, phase: Any) -> Array:
-        """Return the model's values at a phase (k,)."""
-
-    def place(self, phase: Any) -> tuple[Any, float]:
-        """Return the coordinates, and the model's log density there."""
+    def place(self, phase: Any, values: Array | None) -> tuple[Any, Array, float]:
+        """Return the coordinates, the model's values (k,), which may be known, and the model's log density there."""
 
     def seen(self, phase: Any) -> Any:
         """Return what the adapter observes of a phase."""

@@ -172,25 +172,26 @@ def merge(moves: Sequence[Transition[Any]]) -> Transition[Any]:
     State and energies are those of the last. Numbers of steps add up, the acceptance is the mean over single moves, and
     the failure is the first. The whole is accepted if any move is.
     """
-    last, parts = moves[-1], [part for move in moves for part in (move.parts if move.parts is not None else (move,))]
-    state = last.state
-    for part in parts:
+    last = moves[-1]
+    state, parts = last.state, list[Transition[Any]]()
+    for move in moves:
+        parts += (move,) if move.parts is None else move.parts
+    accepted, failure, reversal_error = False, Failure.NONE, math.nan
+    n_steps = n_solver_iter = n_metric_evals = n_emulator_divergences = 0
+    for part in parts:  # a loop, since this is made three times a draw
         part.state = None
-    checked = [part.reversal_error for part in parts if not math.isnan(part.reversal_error)]
+        accepted = accepted or part.accepted
+        failure = failure or part.failure
+        n_steps += part.n_steps
+        n_solver_iter += part.n_solver_iter
+        n_metric_evals += part.n_metric_evals
+        n_emulator_divergences += part.n_emulator_divergences
+        if part.reversal_error == part.reversal_error and not reversal_error >= part.reversal_error:  # nan: unchecked
+            reversal_error = part.reversal_error
     return Transition(
-        state,
-        accepted=any(part.accepted for part in parts),
-        acceptance=sum(part.acceptance for part in parts) / len(parts),
-        energy=last.energy,
-        energy_error=last.energy_error,
-        failure=next((part.failure for part in parts if part.failure), Failure.NONE),
-        n_steps=sum(part.n_steps for part in parts),
-        n_solver_iter=sum(part.n_solver_iter for part in parts),
-        n_metric_evals=sum(part.n_metric_evals for part in parts),
-        reversal_error=max(checked, default=math.nan),
-        n_emulator_divergences=sum(part.n_emulator_divergences for part in parts),
-        parts=tuple(parts),
-    )
+        state, accepted, sum([part.acceptance for part in parts]) / len(parts), last.energy, last.energy_error, failure,
+        n_steps, n_solver_iter, n_metric_evals, reversal_error, n_emulator_divergences, parts=tuple(parts),
+    )  # fmt: skip
 
 
 def merge_blocks(moves: Sequence[Transition[Any]]) -> Transition[Any]:

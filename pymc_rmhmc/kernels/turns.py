@@ -10,8 +10,7 @@ may move at once: still along the emulator, and with the derivative by z alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,19 +70,6 @@ class Standing:
     def joint_point(self) -> JointPoint:
         """The joint target here."""
         return self.point.held.joint(self.noise, self.point)
-
-    @contextmanager
-    def lent(self) -> Iterator[None]:
-        """Keep no more of large factors than is needed while another ϑ is tried.
-
-        Where something interrupts, they are made again, and the chain may go on from here.
-        """
-        self.point.held.lend()
-        try:
-            yield
-        except BaseException:
-            self.point.held.regain()
-            raise
 
 
 def stand(target: JointTarget, position: Array) -> Standing:
@@ -283,8 +269,9 @@ class JointMove:
 
     def step(self, state: Standing, rng: np.random.Generator) -> Transition[Any]:
         """Move both."""
-        position = state.position
-        with state.lent():
+        position, held = state.position, state.point.held
+        held.lend()
+        try:
             outcome = self.kernel.step(self.kernel.hamiltonian.state(position), rng)
             end, outcome.state = outcome.state.position, None
             try:
@@ -294,6 +281,9 @@ class JointMove:
                     stand(self.target, position), failure=failure.failure, acceptance=outcome.acceptance,
                     n_steps=outcome.n_steps,
                 )  # fmt: skip
+        except BaseException:  # an interrupted chain may go on from here
+            held.regain()
+            raise
         outcome.kind = JOINT
         return outcome
 
@@ -329,23 +319,18 @@ class Alternation:
     ----------
     target : JointTarget
         The density of (ϑ, z).
-    turn : Kernel
-        One turn of each.
-    rounds : int
-        So many turns.
-    before : tuple of Kernel
-        What is done before them.
+    cycle : Cycle
+        Turns, and what is done before them.
     """
 
     target: JointTarget
-    turn: Kernel[Standing]
-    rounds: int
-    before: tuple[Kernel[Standing], ...] = ()
+    cycle: Cycle[Standing]
 
     def step(self, state: Standing, rng: np.random.Generator) -> Transition[Any]:
         """Make one draw."""
-        outcome = Cycle((*self.before, *(self.turn,) * self.rounds)).step(state, rng)
-        if not outcome.of_kind(HYPERPARAMETERS)[-1].accepted:
+        outcome = self.cycle.step(state, rng)
+        assert outcome.parts is not None
+        if not outcome.parts[-1].accepted:  # the last turn's move of ϑ
             # From ϑ and z alone, as a chain that is restored here has it; and so it is after a move of ϑ.
             noise, held = outcome.state.noise, outcome.state.point.held
             outcome.state = Standing(noise, (self._owning(held) if held.borrows else held).at_noise(noise))
@@ -389,8 +374,8 @@ class TurnMoves:
         before = (*first, Sometimes(both, BothMove(target, self.splitting, length, step_size)))
         if self.parameters is not None:
             before = (*before, Sometimes(parameters, self.parameters))
-        latents = LatentMove(length, step_size, self.trends)
-        return Alternation(target, Turn(latents, HyperparameterMove(target, self.flow, length)), rounds, before)
+        turn = Turn(LatentMove(length, step_size, self.trends), HyperparameterMove(target, self.flow, length))
+        return Alternation(target, Cycle((*before, *(turn,) * rounds)))
 
 
 def _try_another_theta(
@@ -398,10 +383,14 @@ def _try_another_theta(
     rng: np.random.Generator,
 ) -> Transition[Any]:  # fmt: skip
     """A trajectory to another ϑ, on which the chain keeps no more of where it stands than it must."""
-    with state.lent():
+    held, has_left = state.point.held, False
+    held.lend()
+    try:
         outcome = transition(hamiltonian, integrator, phase, n_steps, size, rng)
-    if not outcome.accepted:
-        state.point.held.regain()
+        has_left = outcome.accepted
+    finally:  # an interrupted chain may go on from here
+        if not has_left:
+            held.regain()
     # A divergence of the emulator says nothing of the posterior: it is counted apart from failures.
     if outcome.failure in (Failure.ENERGY, Failure.NON_FINITE):
         outcome.failure, outcome.energy_error, outcome.n_emulator_divergences = Failure.NONE, math.nan, 1

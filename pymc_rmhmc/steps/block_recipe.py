@@ -55,14 +55,12 @@ class BlockSetting(HMCSetting):
         failure: Failure = self.hamiltonian.failure(phase)
         return failure
 
-    def values(self, phase: Any) -> Array:
+    def place(self, phase: Any, values: Array | None) -> tuple[Any, Array, float]:
         """See `Setting`."""
-        return self.chart.to_model(phase.position, phase.density_point.eta)
-
-    def place(self, phase: Any) -> tuple[Any, float]:
-        """See `Setting`."""
-        point = phase.density_point
-        return phase.coordinates, self.target.model_log_density(phase.position, point.eta, point.log_likelihood)
+        point, position = phase.density_point, phase.position
+        if values is None:
+            values = self.chart.to_model(position, point.eta)
+        return phase.coordinates, values, self.target.model_log_density(position, point.eta, point.log_likelihood)
 
     def seen(self, phase: Any) -> tuple[Array, Array]:
         """Return η and the likelihood's slope there."""

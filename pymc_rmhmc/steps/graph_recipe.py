@@ -49,17 +49,13 @@ class GraphSetting(HMCSetting):
         failure: Failure = phase.point.failure
         return failure
 
-    def values(self, phase: Any) -> Array:
+    def place(self, phase: Any, values: Array | None) -> tuple[Any, Array, float]:
         """See `Setting`."""
-        return np.array(phase.point.values)
-
-    def place(self, phase: Any) -> tuple[Any, float]:
-        """See `Setting`."""
-        return phase.position, phase.point.model_log_density
+        return phase.position, self.seen(phase) if values is None else values, phase.point.model_log_density
 
     def seen(self, phase: Any) -> Array:
         """Return the model's values."""
-        return self.values(phase)
+        return np.array(phase.point.values)
 
     def kernel(self, tuned: ChartTuning, step_size: StepSize, *, tuning: bool) -> HMC[Any]:
         """See `Setting`: in draws there may be several trajectories."""
@@ -158,7 +154,7 @@ class GraphRecipe(RecipeBase):
         for nearness in NEARNESS:
             phase = setting.hamiltonian.state(nearness * width + self.adapter.coordinates(tuned, values))
             if not setting.failure(phase):
-                return setting.values(phase)
+                return setting.seen(phase)
         return values
 
     def start_error(self, point: Point) -> RMHMCError | None:

@@ -96,18 +96,15 @@ class JointSetting(HMCSetting):
         point: JointPoint = phase.point if self.turns is None else phase.joint_point
         return point
 
-    def values(self, phase: Any) -> Array:
-        """See `Setting`."""
-        return self.values_at(self.seen(phase))
-
     def values_at(self, point: JointPoint) -> Array:
         """Return the model's variables at a point."""
         return np.concatenate((point.theta, *self.target.latents(point)))
 
-    def place(self, phase: Any) -> tuple[Any, float]:
+    def place(self, phase: Any, values: Array | None) -> tuple[Any, Array, float]:
         """See `Setting`."""
         point = self.seen(phase)
-        return point.position, np.nan if point.failure else self.target.model_log_density(point)
+        log_density = np.nan if point.failure else self.target.model_log_density(point)
+        return point.position, self.values_at(point) if values is None else values, log_density
 
     def kernel(self, tuned: JointTuning, step_size: StepSize, *, tuning: bool) -> Kernel[Any]:
         """See `Setting`: a joint trajectory; or turns, and before them what mends that many of them are rejected."""

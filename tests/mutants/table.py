@@ -155,8 +155,8 @@ DYNAMICS = [
         "composed-moves-counted-as-one",
         "acceptance is that of the remedies as much as of all turns, and tells a wrong story",
         "kernels/kernel.py",
-        "(move.parts if move.parts is not None else (move,))",
-        "(move,)",
+        "parts += (move,) if move.parts is None else move.parts",
+        "parts.append(move)",
         "unit/test_kernels.py::test_a_move_that_is_composed_counts_as_its_parts",
     ),
     Mutant(
