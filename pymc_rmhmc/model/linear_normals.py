@@ -19,7 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.model.affine import is_linear, predictor_node
 from pymc_rmhmc.model.graphs import core_op, operation_name, reaches
 from pymc_rmhmc.model.likelihoods import read_likelihood
-from pymc_rmhmc.model.observation import direct_readers
+from pymc_rmhmc.model.observation import UNOBSERVED, direct_readers
 
 __all__ = ["ScaledSource", "linear_normals", "scaled_source"]
 
@@ -77,7 +77,7 @@ def _imputed(model: pm.Model) -> list[TensorVariable]:
     observed = {str(v.name) for v in model.observed_RVs}
     found = [
         v for v in model.free_RVs
-        if str(v.name).endswith("_unobserved") and model.rvs_to_transforms.get(v) is None
+        if str(v.name).endswith(UNOBSERVED) and model.rvs_to_transforms.get(v) is None
         and f"{str(v.name).removesuffix('_unobserved')}_observed" in observed
     ]  # fmt: skip
     others = [*model.basic_RVs, *model.potentials]

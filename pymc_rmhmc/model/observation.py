@@ -27,6 +27,7 @@ from pymc_rmhmc.model.source_code import distribution_of
 
 __all__ = [
     "LEAVE_OUT",
+    "UNOBSERVED",
     "Observation",
     "curve_in_words",
     "depends_on_potential",
@@ -37,6 +38,9 @@ __all__ = [
     "observation_of",
     "observations_of",
 ]
+
+# How PyMC names the missing values of an observed variable.
+UNOBSERVED = "_unobserved"
 
 # For the words of errors.
 LEAVE_OUT = "leave them out of the data, and their rows out of the predictor (f[seen] for a vector f)"
@@ -157,7 +161,7 @@ def observation_of(
     if isinstance(variable.owner.op, PartialObservedRV):
         raise UnsupportedLikelihoodError(f"{variable.name} is of one distribution with missing values: {LEAVE_OUT}")
     if free and model.rvs_to_transforms.get(variable) is not None:
-        if str(variable.name).endswith("_unobserved"):
+        if str(variable.name).endswith(UNOBSERVED):
             raise UnsupportedLikelihoodError(
                 f"{variable.name} stands for missing values of a bounded distribution, which are transformed: "
                 f"{LEAVE_OUT}"

@@ -18,14 +18,13 @@ from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.graphs import reaches
+from pymc_rmhmc.model.observation import UNOBSERVED
 from pymc_rmhmc.stopwatch import COMPILING
 
 __all__ = ["Predictions", "predicted_variables", "without"]
 
 type Point = dict[str, np.ndarray]
 
-# How PyMC names the missing values of an observed variable: they are sampled with what explains the others.
-MISSING = "_unobserved"
 # Seeds of the generators that draw a prediction.
 SEEDS = 2**63
 
@@ -45,7 +44,8 @@ def predicted_variables(model: pm.Model, sampled: Iterable[TensorVariable] = ())
     named = list(sampled)
     if not known:
         return []
-    held = {v for v in model.free_RVs if v in named or str(v.name).endswith(MISSING)}
+    # Missing observations are sampled with what explains the others.
+    held = {v for v in model.free_RVs if v in named or str(v.name).endswith(UNOBSERVED)}
     # A variable is needed if an observed one, or one that is needed, depends on it.
     while True:
         ends = [*known, *held]

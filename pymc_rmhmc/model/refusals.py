@@ -15,6 +15,7 @@ from pymc_rmhmc.model.affine import first_bend, predictor_node
 from pymc_rmhmc.model.graphs import is_of_dims, reaches
 from pymc_rmhmc.model.likelihoods import read_likelihood
 from pymc_rmhmc.model.observation import (
+    UNOBSERVED,
     Observation,
     depends_on_potential,
     names_of,
@@ -38,8 +39,6 @@ __all__ = [
 GAUSSIAN = "gp.Latent, gp.LatentKron, MvNormal, GaussianRandomWalk, AR"
 # The beginnings of reasons that are said together, whatever the distributions are.
 NOT_GAUSSIAN = "not Gaussian"
-# How PyMC names the missing values of an observed variable.
-UNOBSERVED = "_unobserved"
 NOT_READ = "Gaussian, but not in a form that is read"
 
 
@@ -128,7 +127,7 @@ def why_above(
     """That a variable is in the prior of others, or in nothing at all; empty if a likelihood alone reads it."""
     if not readers[variable]:
         return "no likelihood depends on it"
-    priors = [v for v in readers[variable] if v in model.free_RVs and not str(v.name).endswith("_unobserved")]
+    priors = [v for v in readers[variable] if v in model.free_RVs and not str(v.name).endswith(UNOBSERVED)]
     return f"the prior of {listed(_names(priors))} depends on it" if priors else ""
 
 

@@ -32,7 +32,10 @@ from pymc_rmhmc.model.graphs import reaches
 from pymc_rmhmc.model.priors import root_of
 from pymc_rmhmc.model.source_code import distribution_of
 
-__all__ = ["Charted", "ChartedRows", "ChartedVariable", "Placement", "charted_variables", "in_the_chart", "place"]
+__all__ = [
+    "MOST_COLUMNS", "Charted", "ChartedRows", "ChartedVariable", "Placement", "charted_variables", "in_the_chart",
+    "place",
+]  # fmt: skip
 
 type Symbol = TensorVariable
 type Charted = ChartedVariable | ChartedRows

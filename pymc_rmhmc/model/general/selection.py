@@ -24,7 +24,7 @@ from pytensor.tensor.subtensor import (
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError, listed
-from pymc_rmhmc.model.general.chart import charted_variables
+from pymc_rmhmc.model.general.chart import MOST_COLUMNS, charted_variables
 from pymc_rmhmc.model.general.density import check_differentiable
 from pymc_rmhmc.model.graphs import Evaluator, reaches_by_value
 from pymc_rmhmc.model.observation import names_of
@@ -38,8 +38,6 @@ MOST_HYPERPARAMETERS = 11
 # Values whose prior is fixed are correlated with the scales that multiply them, and in the chart of the graph only so
 # many of them share a dense mass matrix: with 240 of them an item response model was a ninth as fast as latent blocks.
 MOST_DENSE = 50
-# Of a product of matrices: so few numbers go into each result as into effects that are correlated within a group.
-MOST_COLUMNS = 5
 # Operations of which each result comes of single values, or of a sum of them: none is a product with a matrix.
 BY_VALUE = (
     ViewOp, Elemwise, DimShuffle, CAReduce, Reshape, SpecifyShape, Shape, Shape_i, Join, MakeVector, Subtensor,
@@ -149,5 +147,6 @@ def _goes_by_value(model: pm.Model, node: Apply, point: Point) -> bool:
         return True
     if not isinstance(getattr(node.op, "core_op", node.op), Dot):
         return False
+    # No more than of effects that are correlated within a group.
     (length,) = Evaluator(model, [node.inputs[0].shape[-1]])(point)
     return int(length) <= MOST_COLUMNS
