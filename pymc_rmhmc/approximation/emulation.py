@@ -22,6 +22,8 @@ there some of them are pushed outwards, and all values serve again, for they are
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +37,7 @@ from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.geometry.latent_blocks import JointDensity, has_dear_hyperparameters
 from pymc_rmhmc.geometry.prior import PriorFailure
 
-__all__ = ["can_be_emulated", "emulate_marginal"]
+__all__ = ["LogDensity", "are_few", "can_be_emulated", "emulate", "emulate_marginal"]
 
 type Array = NDArray[np.float64]
 
@@ -63,6 +65,26 @@ N_CHECKED, N_PUSHED, OUTWARDS = 20, 20, (1.5, 2.0, 2.5, 3.0)
 LEAST_AGREED = 0.15
 
 
+class LogDensity(Protocol):
+    """The log density of some variables θ in a chart of them, each evaluation of which is dear.
+
+    Attributes
+    ----------
+    chart : MarginalChart
+        From ϑ to θ.
+    """
+
+    @property
+    def chart(self) -> MarginalChart:
+        """From ϑ to θ."""
+
+    def in_chart(self, chart: MarginalChart) -> LogDensity:
+        """The same of another chart's ϑ."""
+
+    def beyond_normal(self, point: Array) -> float:
+        """What it has at a ϑ beyond a standard normal, but for a constant; -inf where it cannot be computed."""
+
+
 def emulate_marginal(
     target: JointTarget, thetas: Array, rng: np.random.Generator
 ) -> tuple[MarginalChart, Emulator] | None:
@@ -85,25 +107,45 @@ def emulate_marginal(
     """
     if not can_be_emulated(target.density, target.n_theta):
         return None
-    points = _design(target, thetas, rng)
+    points = _design(target.chart, thetas, rng)
     if points is None:
         return None
-    marginal = _Marginal(target, rng.standard_normal((N_NOISES, target.size - target.n_theta)))
-    marginal.evaluate(target.chart, points)
-    draft = _through(*marginal.within(target.chart))
+    noises = rng.standard_normal((N_NOISES, target.size - target.n_theta))
+    return _emulate(_Marginal(target, noises), points, thetas, rng)
+
+
+def emulate(
+    density: LogDensity, thetas: Array, rng: np.random.Generator
+) -> tuple[MarginalChart, Emulator] | None:
+    """Emulate a density, in a chart that is made for it; see `emulate_marginal`."""
+    points = _design(density.chart, thetas, rng)
+    return None if points is None else _emulate(density, points, thetas, rng)
+
+
+def _emulate(
+    density: LogDensity, points: Array, thetas: Array, rng: np.random.Generator
+) -> tuple[MarginalChart, Emulator] | None:
+    """A draft from values at some points, and what its own draws and more values make of it."""
+    known = _Known(density)
+    known.evaluate(density.chart, points)
+    draft = _through(*known.within(density.chart))
     if draft is None:
         return None
-    drawn = _draws_along(draft, np.array([target.chart.recover(theta) for theta in thetas]), rng)
-    chart = _chart_of(draft, drawn, marginal)
-    marginal.evaluate(chart, _outwards(drawn[N_CHECKED:], target.chart, chart))
-    final = _through(*marginal.within(chart))
+    drawn = _draws_along(draft, np.array([density.chart.recover(theta) for theta in thetas]), rng)
+    chart = _chart_of(draft, drawn, known)
+    known.evaluate(chart, _outwards(drawn[N_CHECKED:], density.chart, chart))
+    final = _through(*known.within(chart))
     return None if final is None else (chart, on_a_floor(final, rng))
 
 
 def can_be_emulated(density: JointDensity, n_theta: int) -> bool:
     """Whether an emulator would save anything, and has points enough for a parabola in so many hyperparameters."""
-    is_simple = n_coefficients(n_theta) <= SHARE_OF_TREND * len(SCALES) * _n_each(n_theta)
-    return is_simple and any(map(has_dear_hyperparameters, density.blocks))
+    return are_few(n_theta) and any(map(has_dear_hyperparameters, density.blocks))
+
+
+def are_few(n_theta: int) -> bool:
+    """Whether an emulator of so many variables has points enough for a parabola."""
+    return n_coefficients(n_theta) <= SHARE_OF_TREND * len(SCALES) * _n_each(n_theta)
 
 
 def _n_each(n_theta: int) -> int:
@@ -113,26 +155,55 @@ def _n_each(n_theta: int) -> int:
     return math.ceil(n_points / len(SCALES))
 
 
+@dataclass(frozen=True, slots=True)
 class _Marginal:
-    """The marginal log density of θ but for a constant, wherever it has been evaluated.
+    """``log ∫ N(z; 0, I) exp φ(ϑ, z) dz``, estimated from a few z that are the same at every ϑ.
 
     Parameters
     ----------
     target : JointTarget
         The log density of (ϑ, z).
     noises : (k, n) array
-        The z with which it is estimated.
+        The z.
     """
 
-    def __init__(self, target: JointTarget, noises: Array) -> None:
-        self.target, self._noises = target, noises
+    target: JointTarget
+    noises: Array
+
+    @property
+    def chart(self) -> MarginalChart:
+        """From ϑ to θ."""
+        return self.target.chart
+
+    def in_chart(self, chart: MarginalChart) -> _Marginal:
+        """The same of another chart's ϑ."""
+        return _Marginal(self.target.in_chart(chart), self.noises)
+
+    def beyond_normal(self, point: Array) -> float:
+        """The integral; -inf where a prior cannot be used."""
+        try:
+            held = HeldTheta(self.target, point)
+        except PriorFailure:
+            return -np.inf
+        values = np.array([held.at_noise(noise).log_density for noise in self.noises])
+        if not np.isfinite(values).all():
+            return -np.inf
+        best = float(values.max())
+        return held.log_marginal + best + float(np.log(np.exp(values - best).mean()))
+
+
+class _Known:
+    """A log density of θ but for a constant, wherever it has been evaluated."""
+
+    def __init__(self, density: LogDensity) -> None:
+        self.density = density
         self._thetas: list[Array] = []
         self._log_densities: list[float] = []
 
     def evaluate(self, chart: MarginalChart, points: Array) -> Array:
         """Add the points (m, d) of a chart; what the log density has beyond a standard normal there, (m,)."""
-        there = self.target.in_chart(chart)
-        values = np.array([_log_marginal(there, point, self._noises) for point in points])
+        there = self.density.in_chart(chart)
+        values = np.array([there.beyond_normal(point) for point in points])
         for point, value in zip(points, values, strict=True):
             placed = chart.place(point)
             self._thetas.append(placed.theta)
@@ -146,12 +217,12 @@ class _Marginal:
         return points, np.array(self._log_densities) + volumes + 0.5 * np.einsum("ij,ij->i", points, points)
 
 
-def _chart_of(draft: Emulator, drawn: Array, marginal: _Marginal) -> MarginalChart:
+def _chart_of(draft: Emulator, drawn: Array, known: _Known) -> MarginalChart:
     """The chart of a draft's draws (m, d), if these are the density's; the one in which they were made, if not."""
-    held = marginal.target.chart
+    held = known.density.chart
     checked = drawn[:N_CHECKED]
     said = [draft.evaluate(point)[0] for point in checked]
-    if _share_of_independent(marginal.evaluate(held, checked) - said) < LEAST_AGREED:
+    if _share_of_independent(known.evaluate(held, checked) - said) < LEAST_AGREED:
         return held
     return fit_marginals(np.array([held.place(point).theta for point in drawn])) or held
 
@@ -199,15 +270,16 @@ def _through(points: Array, values: Array) -> Emulator | None:
     return interpolate(points[kept], values[kept])
 
 
-def _design(target: JointTarget, thetas: Array, rng: np.random.Generator) -> Array | None:
+def _design(chart: MarginalChart, thetas: Array, rng: np.random.Generator) -> Array | None:
     """The ϑ at which the density is evaluated for a draft, (m, d); None if the draws are too few."""
     distinct = np.unique(thetas, axis=0)
-    n_each = min(_n_each(target.n_theta), len(distinct))
-    if len(distinct) < FEWEST_DRAWS or n_coefficients(target.n_theta) > SHARE_OF_TREND * n_each * len(SCALES):
+    d = thetas.shape[1]
+    n_each = min(_n_each(d), len(distinct))
+    if len(distinct) < FEWEST_DRAWS or n_coefficients(d) > SHARE_OF_TREND * n_each * len(SCALES):
         return None
-    draws = np.array([target.chart.recover(theta) for theta in rng.permutation(distinct)])
+    draws = np.array([chart.recover(theta) for theta in rng.permutation(distinct)])
     scales = np.repeat(SCALES, n_each)
-    points = np.resize(draws, (scales.size, target.n_theta)) * scales[:, None]
+    points = np.resize(draws, (scales.size, d)) * scales[:, None]
     return np.concatenate((points, _along_axes(draws)))
 
 
@@ -218,16 +290,3 @@ def _along_axes(draws: Array) -> Array:
     for point, (j, place) in zip(points, places, strict=True):
         point[j] = place
     return points
-
-
-def _log_marginal(target: JointTarget, point: Array, noises: Array) -> float:
-    """``log ∫ N(z; 0, I) exp φ(ϑ, z) dz``, estimated; -inf where a prior cannot be used."""
-    try:
-        held = HeldTheta(target, point)
-    except PriorFailure:
-        return -np.inf
-    values = np.array([held.at_noise(noise).log_density for noise in noises])
-    if not np.isfinite(values).all():
-        return -np.inf
-    best = float(values.max())
-    return held.log_marginal + best + float(np.log(np.exp(values - best).mean()))

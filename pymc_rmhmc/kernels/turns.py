@@ -29,6 +29,7 @@ from pymc_rmhmc.geometry.held_sites import HeldSites
 from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Sometimes, Transition, merge
+from pymc_rmhmc.kernels.surrogates import without_divergence
 from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
 
 __all__ = [
@@ -391,7 +392,4 @@ def _try_another_theta(
     finally:  # an interrupted chain may go on from here
         if not has_left:
             held.regain()
-    # A divergence of the emulator says nothing of the posterior: it is counted apart from failures.
-    if outcome.failure in (Failure.ENERGY, Failure.NON_FINITE):
-        outcome.failure, outcome.energy_error, outcome.n_emulator_divergences = Failure.NONE, math.nan, 1
-    return outcome
+    return without_divergence(outcome)

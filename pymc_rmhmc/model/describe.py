@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 import textwrap
 import warnings
@@ -20,6 +21,7 @@ from pymc_rmhmc.errors import UnsupportedModelError, counted, listed
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.general.chart import in_the_chart
+from pymc_rmhmc.model.general.cost import dear_in_words, gradient_seconds, is_dear
 from pymc_rmhmc.model.general.density import check_differentiable
 from pymc_rmhmc.model.general.selection import NO_BLOCK, continuous_variables, why_general
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
@@ -49,6 +51,7 @@ ON_A_GRID = "whitened Gaussian process on a grid (Kronecker product)"
 METRIC = 'The metric is "{}", the default: it approximates each likelihood term by a Gaussian curve.'
 NOTHING = "RMHMC() cannot sample this model and will raise an error."
 GRAPH = "Sampled by RMHMC, all together, in flat coordinates that are read from the model's graph, because {}:"
+DEAR = "Their log density is dear: {}, which tuning makes."
 PREDICTED = "Drawn from their priors given these, since nothing observed depends on them: {}."
 WIDTH = 100
 
@@ -118,6 +121,8 @@ class ModelDescription:
         Why they are.
     predicted : tuple of str
         What nothing observed depends on: drawn from its prior given the rest.
+    dear : str
+        What is said of a log density that an emulator stands in for; empty for others.
     """
 
     blocks: tuple[BlockDescription, ...]
@@ -131,11 +136,13 @@ class ModelDescription:
     charted: dict[str, str] = field(default_factory=dict)
     why: str = ""
     predicted: tuple[str, ...] = ()
+    dear: str = ""
 
     def __str__(self) -> str:
         lines = [NOTHING, *self._why_nothing()]
         if self.charted:
             lines = [GRAPH.format(self.why), *(f"- {line}" for line in self._charted_lines())]
+            lines += [self.dear] if self.dear else []
         elif self.blocks:
             lines = ["Sampled by RMHMC:"]
             lines += [f"- {self._block_line(group)}" for group in self._block_groups()]
@@ -154,6 +161,7 @@ class ModelDescription:
         if self.charted:
             said = [(listed(names), how) for how, names in self._charted_groups().items()]
             parts = [f"<p>{html.escape(GRAPH.format(self.why))}</p>", _html_table(("sampled by RMHMC", "how"), said)]
+            parts += [f"<p>{html.escape(self.dear)}</p>"] if self.dear else []
         elif self.blocks:
             heads = ("sampled by RMHMC", "values", "prior", "likelihood", "curvature", "depends on")
             parts = [_html_table(heads, [self._block_cells(group) for group in self._block_groups()])]
@@ -334,8 +342,11 @@ def _general(
     steps = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs if str(v.name) not in taken], variables)
     advice = advice_on_scalars(model) if error is None else error.advice
     reasons = {str(v.name): discrete_in_words(v) for v in model.free_RVs if str(v.name) in steps}
+    seconds = gradient_seconds(model, variables, point)
+    dear = DEAR.format(dear_in_words(seconds)) if is_dear(sum(map(math.prod, shapes.values())), seconds) else ""
+    charted = in_the_chart(model, variables, shapes)
     return ModelDescription(
-        (), "flat", (), "", steps, reasons, advice, no_data_in_words(model), in_the_chart(model, variables, shapes), why
+        (), "flat", (), "", steps, reasons, advice, no_data_in_words(model), charted, why, dear=dear
     )
 
 

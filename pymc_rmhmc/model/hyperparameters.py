@@ -18,7 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.model.graphs import shared_inputs, substitute
 from pymc_rmhmc.model.likelihoods.kernel import compile_outputs
 
-__all__ = ["GraphFunction", "Hyperparameters", "hyperparameters_of"]
+__all__ = ["GraphFunction", "Hyperparameters", "hyperparameters_of", "is_long"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -145,7 +145,7 @@ class GraphFunction:
         values = [v for v in model.value_vars if v in held]
         self.value_names = tuple(str(v.name) for v in values)
         self.shared = shared_inputs(outputs)
-        constants = [v for v in held if isinstance(v, Constant) and _is_long(v)]
+        constants = [v for v in held if isinstance(v, Constant) and is_long(v)]
         # A set has no order; compiled functions are found again by what they look like.
         constants.sort(key=lambda c: (c.type.ndim, c.data.shape, c.data.tobytes()[:64]))
         self._constants = tuple(np.asarray(c.data) for c in constants)
@@ -183,6 +183,7 @@ class GraphFunction:
         return self.__dict__ | {"_function": None}
 
 
-def _is_long(constant: Constant) -> bool:
+def is_long(constant: Constant) -> bool:
+    """Whether a constant is given to compiled code as an argument."""
     data = constant.data
     return isinstance(data, np.ndarray) and data.ndim > 0 and data.size >= LIFTED_SIZE and data.dtype.kind == "f"

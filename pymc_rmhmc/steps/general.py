@@ -15,6 +15,7 @@ from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.errors import ConfigurationError, listed
 from pymc_rmhmc.model import names_by_value, said_once
 from pymc_rmhmc.model.compile import CompiledModel
+from pymc_rmhmc.model.general.cost import dear_in_words
 from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.model.observed_shapes import check_shapes_at
 from pymc_rmhmc.model.refusals import discrete_in_words, step_in_words
@@ -95,7 +96,8 @@ class FoundGeneral:
         groups = [f"{held} ({why})" for held, why in said_once(left)]
         rest = f"; left to other steps: {', '.join(groups)}" if left else ""
         advice = "".join(f"\n{names}: {text}" for names, text in said_once(advice_on_scalars(self.model)))
-        return f"RMHMC: flat metric for {listed(self.names)}{chart}, because {self.why}{rest}{advice}"
+        dear = f"; {dear_in_words(self.general.gradient_seconds)}" if self.general.is_dear and plan.may_emulate else ""
+        return f"RMHMC: flat metric for {listed(self.names)}{chart}, because {self.why}{dear}{rest}{advice}"
 
     def _why_left(self, name: str) -> str:
         """Why a variable is not sampled: every continuous one is, unless vars names others."""

@@ -11,16 +11,24 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.chains.plan import NEARNESS, Plan
-from pymc_rmhmc.chains.recipe import HMCSetting, RecipeBase
+from pymc_rmhmc.chains.recipe import REHEARSED_STEP, HMCSetting, RecipeBase
 from pymc_rmhmc.chains.variables import Point, Variables
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
+from pymc_rmhmc.dynamics.surrogates import SurrogateFlow
 from pymc_rmhmc.errors import ConfigurationError, Failure, RMHMCError
+from pymc_rmhmc.geometry.charts import MarginalChart
+from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.general.charts import ElementwiseChart, RowsChart, VariableChart
 from pymc_rmhmc.geometry.general.loops import FlatMap
-from pymc_rmhmc.geometry.general.mass import map_of_gradient
+from pymc_rmhmc.geometry.general.mass import from_flat, map_of_gradient, to_flat
 from pymc_rmhmc.geometry.general.target import GeneralTarget
-from pymc_rmhmc.kernels.kernel import HMC
+from pymc_rmhmc.geometry.general.value import ValueTarget
+from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Sometimes
+from pymc_rmhmc.kernels.surrogates import ElsewhereMove, SurrogateHMC
+from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
+from pymc_rmhmc.tuning.graph_emulator import EmulatingAdapter
+from pymc_rmhmc.tuning.hyperparameters import TURNS
 from pymc_rmhmc.tuning.step_size import StepSize
 
 __all__ = ["GraphRecipe", "GraphSetting"]
@@ -72,6 +80,75 @@ class GraphSetting(HMCSetting):
         return self.hmc(step_size).step(phase, rng).state
 
 
+@dataclass(slots=True)
+class EmulatedSetting(HMCSetting):
+    """The density without its gradient, in standard normals ϑ, with an emulator; see `Setting`.
+
+    A phase is a state at a `ValuePoint`.
+    """
+
+    exact: GraphSetting
+    flow: SurrogateFlow
+
+    @classmethod
+    def of(cls, value: Any, exact: GraphSetting) -> EmulatedSetting:
+        """Return the setting for what is known."""
+        tuned = exact.tuned
+        assert tuned.emulator is not None
+        assert tuned.marginals is not None
+        hamiltonian = GaussianHamiltonian(ValueTarget(value, tuned.chart, tuned.marginals))
+        return cls(hamiltonian, exact.plan, exact, SurrogateFlow(tuned.emulator))
+
+    def stand(self, values: Array, coordinates: Any, rng: np.random.Generator) -> Any:
+        """See `Setting`."""
+        if coordinates is None:
+            coordinates = self._chart.recover(self.exact.adapter.charted_point(self.exact.tuned, values))
+        return self.hamiltonian.state(coordinates)
+
+    @property
+    def _chart(self) -> MarginalChart:
+        chart: MarginalChart = self.hamiltonian.residual.chart
+        return chart
+
+    def failure(self, phase: Any) -> Failure:
+        """See `Setting`."""
+        failure: Failure = phase.point.failure
+        return failure
+
+    def place(self, phase: Any, values: Array | None) -> tuple[Any, Array, float]:
+        """See `Setting`."""
+        return phase.position, self.seen(phase) if values is None else values, phase.point.model_log_density
+
+    def seen(self, phase: Any) -> Array:
+        """Return the model's values."""
+        return np.array(phase.point.values)
+
+    def kernel(self, tuned: ChartTuning, step_size: StepSize, *, tuning: bool) -> Kernel[Any]:
+        """See `Setting`: a trajectory along the emulator, and before some one along the density.
+
+        They are the more, the more of the first are rejected.
+        """
+        share = TURNS.joint_by_rejected * TURNS.need(1.0 - tuned.trial[1])
+        exact = ElsewhereMove(self.exact.hmc(step_size.average), self._there, self._back)
+        return Cycle((Sometimes(share, exact), self._along(self.plan.trajectory.path)))
+
+    def _along(self, path: JitteredPath) -> SurrogateHMC:
+        return SurrogateHMC(self.hamiltonian, self.flow, path)
+
+    def _there(self, phase: Any) -> Any:
+        """Return the same place in the coordinates of trajectories along the density."""
+        flat = FlatMap(*self.exact.tuned.flat)
+        return self.exact.hamiltonian.state(to_flat(flat, phase.point.coordinates))
+
+    def _back(self, phase: Any) -> Any:
+        z = from_flat(FlatMap(*self.exact.tuned.flat), phase.position)
+        return self.hamiltonian.state(self._chart.recover(z))
+
+    def rehearse(self, phase: Any, step_size: float, rng: np.random.Generator) -> Any:
+        """See `Setting`."""
+        return self._along(JitteredPath(REHEARSED_STEP, 0.0, 1)).step(self._back(self._there(phase)), rng).state
+
+
 class GraphRecipe(RecipeBase):
     """Continuous variables of a model given the others; see `Recipe`.
 
@@ -95,7 +172,9 @@ class GraphRecipe(RecipeBase):
         parts = tuple((n, slice(0, p.stop - p.start)) for n, p in zip(names, slices, strict=True))
         self.variables = Variables(parts, labels)
         charts = tuple(_chart(places, n_columns) for places, n_columns in general.charts)
-        self.adapter = GraphChartAdapter(general, charts, self.variables.label, plan.may_repeat)
+        self.emulates = plan.may_emulate and general.is_dear
+        adapter = EmulatingAdapter if self.emulates else GraphChartAdapter
+        self.adapter = adapter(general, charts, self.variables.label, plan.may_repeat)
         self.steps = plan.steps()
         self.forget()
 
@@ -107,7 +186,7 @@ class GraphRecipe(RecipeBase):
     @property
     def n_functions(self) -> int:
         """See `Recipe`."""
-        return 1 + (self.general.scores is not None)
+        return 1 + (self.general.scores is not None) + self.emulates
 
     @property
     def start_is_final(self) -> bool:
@@ -128,14 +207,15 @@ class GraphRecipe(RecipeBase):
         """See `Recipe`."""
         self._setting = None
 
-    def setting(self, tuned: ChartTuning) -> GraphSetting:
+    def setting(self, tuned: ChartTuning) -> GraphSetting | EmulatedSetting:
         """See `Recipe`."""
         if self._setting is None:
             density = self.general.density
             target = GeneralTarget(density.function, density.bound, tuned.chart, FlatMap(*tuned.flat))
             hamiltonian = GaussianHamiltonian(target, follow=target.follow, makes=target)
-            self._setting = GraphSetting(hamiltonian, self.plan, self.adapter, tuned)
-        setting: GraphSetting = self._setting
+            exact = GraphSetting(hamiltonian, self.plan, self.adapter, tuned)
+            self._setting = exact if tuned.emulator is None else EmulatedSetting.of(self.general.value, exact)
+        setting: GraphSetting | EmulatedSetting = self._setting
         return setting
 
     def start(self, tuned: ChartTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
@@ -187,6 +267,10 @@ class GraphRecipe(RecipeBase):
         # A refit calls the density from Python, which is compiled for itself.
         self.general.density(np.ascontiguousarray(values), tuned.chart)
         yield tuned
+        if self.emulates:
+            d = self.general.size
+            standard = MarginalChart.linear(np.zeros(d), np.eye(d))
+            yield replace(tuned, emulator=Emulator.flat(d), marginals=standard)
 
 
 def _chart(places: NDArray[np.int64], n_columns: int) -> VariableChart:

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.geometry.charts import MarginalChart
+from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.general.charts import VariableChart
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import fit_flat_map, identity_map, to_flat
@@ -17,7 +19,7 @@ from pymc_rmhmc.kernels.kernel import Transition
 from pymc_rmhmc.tuning.schedule import Moment, Refit, RefitPolicy
 from pymc_rmhmc.tuning.step_size import StepSize
 
-__all__ = ["ChartTuning", "GraphChartAdapter", "GraphPolicy"]
+__all__ = ["GRAPH", "ChartTuning", "GraphChartAdapter", "GraphPolicy"]
 
 type Array = NDArray[np.float64]
 
@@ -32,9 +34,7 @@ class GraphPolicy:
         Coordinates that share a dense block of the mass matrix, at most.
     overhead : float
         Seconds that PyMC spends on a draw, and this package besides trajectories: as long again is worth spending on
-        gradients. These three were measured on one core of 2024.
-    gradient, number : float
-        Seconds that a gradient takes, and that it takes for every number that it reads.
+        gradients. Measured on one core of 2024.
     rounds : int
         Trajectories of a draw, where several pay. A path of about 2 turns most values to the other side of their
         centre, so that an odd number of them does not lead back to where a draw began: with two a funnel of 1000 groups
@@ -46,14 +46,12 @@ class GraphPolicy:
 
     most_dense: int = 50
     overhead: float = 1e-4
-    gradient: float = 2e-6
-    number: float = 2e-8
     rounds: int = 3
     slow: float = 0.5
 
-    def is_cheap(self, n_numbers: int, n_steps: float) -> bool:
+    def is_cheap(self, gradient_seconds: float, n_steps: float) -> bool:
         """Return whether several trajectories of so many steps take no longer than the rest of a draw."""
-        return self.overhead >= self.rounds * n_steps * (self.gradient + self.number * n_numbers)
+        return self.overhead >= self.rounds * n_steps * gradient_seconds
 
     def is_slow(self, positions: Array) -> bool:
         """Return whether successive draws (t, d) of some coordinate are much alike."""
@@ -85,6 +83,10 @@ class ChartTuning:
         Whether some coordinate moved slowly before the last refit.
     rounds : int
         Trajectories of a draw after tuning.
+    emulator, marginals : Emulator and MarginalChart, or None
+        Where trajectories follow an emulator: that of the density in standard normals ϑ, and the chart from these to z.
+    trial : (int, float)
+        How many moves tuning has made along the emulator, and their mean acceptance.
     """
 
     chart: Array
@@ -93,6 +95,9 @@ class ChartTuning:
     n_steps: list[int] = field(default_factory=list)
     is_slow: bool = False
     rounds: int = 1
+    emulator: Emulator | None = None
+    marginals: MarginalChart | None = None
+    trial: tuple[int, float] = (0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +140,7 @@ class GraphChartAdapter:
     def finish(self, tuned: ChartTuning) -> None:
         """Give a draw several trajectories where they are cheap, or one moves slowly."""
         if tuned.n_steps and self.may_repeat:
-            is_cheap = GRAPH.is_cheap(self.general.n_numbers, float(np.mean(tuned.n_steps)))
+            is_cheap = GRAPH.is_cheap(self.general.gradient_seconds, float(np.mean(tuned.n_steps)))
             tuned.rounds = GRAPH.rounds if is_cheap or tuned.is_slow else 1
         tuned.n_steps = []
 
@@ -184,10 +189,14 @@ class GraphChartAdapter:
 
     def coordinates(self, tuned: ChartTuning, values: Array) -> Array:
         """Return u of values x."""
+        return to_flat(FlatMap(*tuned.flat), self.charted_point(tuned, values))
+
+    def charted_point(self, tuned: ChartTuning, values: Array) -> Array:
+        """Return z of values x."""
         # Where a scale is 0 a value has no coordinate: it begins at its location.
         _, moments = self.scored(values[None])
-        z = np.nan_to_num(self.charted(tuned.chart, values[None], moments)[0], posinf=0.0, neginf=0.0)
-        return to_flat(FlatMap(*tuned.flat), z)
+        found: Array = np.nan_to_num(self.charted(tuned.chart, values[None], moments)[0], posinf=0.0, neginf=0.0)
+        return found
 
     def _fitted_chart(self, draws: Array, scores: Array) -> Array:
         """Return the constants of every chart: the lines that the scores of the rest follow."""

@@ -260,7 +260,7 @@ def thetas_of(target: JointTarget, m: int, seed: int = 0, width: float = 0.8) ->
 
 def test_among_the_points_are_some_that_are_far_out_in_one_coordinate_alone():
     target, _ = gaussian_target()
-    points = emulation._design(target, thetas_of(target, 200), np.random.default_rng(1))
+    points = emulation._design(target.chart, thetas_of(target, 200), np.random.default_rng(1))
     # Twice the spread of the draws is far out already, for all coordinates but one.
     for reach in emulation.REACHES:
         for j in range(target.n_theta):
@@ -329,12 +329,12 @@ class Synthetic:
 def log_gammas(monkeypatch):
     """A marginal density of logarithms of gamma variates, with long tails to one side: its values, and draws of it."""
 
-    def beyond_normal(target, point, noises=None) -> float:
-        placed, shape = target.chart.place(point), np.linspace(0.7, 4.0, target.n_theta)
+    def beyond_normal(density, point) -> float:
+        placed, shape = density.chart.place(point), np.linspace(0.7, 4.0, point.size)
         log_density = float((shape * placed.theta - np.exp(placed.theta)).sum())
         return log_density + placed.log_volume + 0.5 * float(point @ point)
 
-    monkeypatch.setattr(emulation, "_log_marginal", beyond_normal)
+    monkeypatch.setattr(emulation._Marginal, "beyond_normal", beyond_normal)
     monkeypatch.setattr(emulation, "has_dear_hyperparameters", lambda block: True)
     draw = lambda d, m, rng: np.log(rng.gamma(np.linspace(0.7, 4.0, d), size=(m, d)))  # noqa: E731
     return beyond_normal, draw
@@ -374,14 +374,14 @@ def test_cheap_hyperparameters_are_not_emulated(kind):
 
 def test_a_density_that_is_hardly_ever_finite_is_not_emulated(monkeypatch):
     target, _ = gaussian_target()
-    usual = emulation._log_marginal
+    usual = emulation._Marginal.beyond_normal
     seen = []
 
-    def broken(target, point, noises):
+    def broken(density, point):
         seen.append(point)
-        return usual(target, point, noises) if len(seen) % 10 == 0 else -np.inf
+        return usual(density, point) if len(seen) % 10 == 0 else -np.inf
 
-    monkeypatch.setattr(emulation, "_log_marginal", broken)
+    monkeypatch.setattr(emulation._Marginal, "beyond_normal", broken)
     assert emulate_marginal(target, thetas_of(target, 100), np.random.default_rng(1)) is None
 
 
@@ -405,13 +405,14 @@ def test_values_of_one_chart_are_values_of_another():
     target, _ = gaussian_target()
     rng = np.random.default_rng(3)
     marginal = emulation._Marginal(target, rng.standard_normal((4, target.size - target.n_theta)))
-    marginal.evaluate(target.chart, rng.standard_normal((5, 4)))
+    known = emulation._Known(marginal)
+    known.evaluate(target.chart, rng.standard_normal((5, 4)))
     other = MarginalChart.linear(THETA - 0.2, np.diag([0.3, 0.2, 0.4, 0.1]))
-    marginal.evaluate(other, rng.standard_normal((5, 4)))
+    known.evaluate(other, rng.standard_normal((5, 4)))
     for chart in (target.chart, other):
-        points, values = marginal.within(chart)
+        points, values = known.within(chart)
         assert points.shape == (10, 4)
-        exact = [emulation._log_marginal(target.in_chart(chart), x, marginal._noises) for x in points]
+        exact = [marginal.in_chart(chart).beyond_normal(x) for x in points]
         np.testing.assert_allclose(values, exact, rtol=1e-9)
 
 

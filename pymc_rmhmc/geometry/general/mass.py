@@ -10,7 +10,7 @@ from scipy import linalg
 
 from pymc_rmhmc.geometry.general.loops import FlatMap
 
-__all__ = ["fit_flat_map", "identity_map", "map_of_gradient", "to_flat"]
+__all__ = ["fit_flat_map", "from_flat", "identity_map", "map_of_gradient", "to_flat"]
 
 type Array = NDArray[np.float64]
 
@@ -35,6 +35,15 @@ def map_of_gradient(centre: Array, slope: Array) -> FlatMap:
     """
     spread = np.clip(1.0 / np.maximum(np.abs(slope), 1e-3), 1e-3, 1.0)
     return _diagonal(centre, spread)
+
+
+def from_flat(flat: FlatMap, u: Array) -> Array:
+    """``z = c + S u``."""
+    w = u + flat.directions.T @ (flat.stretches * (flat.directions @ u))
+    z: Array = flat.centre + flat.spread * w
+    if flat.dense.size:
+        z[flat.dense] = flat.centre[flat.dense] + flat.factor @ w[flat.dense]
+    return z
 
 
 def to_flat(flat: FlatMap, z: Array) -> Array:

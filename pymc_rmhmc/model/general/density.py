@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.general.chart import charted_variables, place
+from pymc_rmhmc.model.general.cost import gradient_seconds, is_dear
 from pymc_rmhmc.model.graphs import Evaluator
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
 from pymc_rmhmc.model.user_arguments import nan_in_words, values_in_words
@@ -55,6 +57,8 @@ class GeneralModel:
         Of all charts together.
     density : GraphFunction
         ``(z, constants) -> (log density of z, [gradient (d,), x (d,), log-Jacobian])``.
+    value : GraphFunction
+        ``(z, constants) -> (log density of z, [x (d,), log-Jacobian])``: without the gradient.
     scores : GraphFunction or None
         ``(x,) -> (scores, moments)``: the score that everything but its own prior gives each charted element, and
         where its prior lies, variable by variable. None if no variable is charted.
@@ -70,9 +74,10 @@ class GeneralModel:
             (np.arange(p.start, p.stop), each.n_columns) for p, each in zip(parts, self.charted, strict=True)
         )
         self.n_constants = sum(each.n_constants for each in self.charted)
-        self.density = _density(model, self)
+        self.density, self.value = _density(model, self)
         self.scores = _scores(model, self) if parts else None
         self._model = model  # for errors, which name the arguments of distributions
+        self._point = point
         terms = model.logp(vars=_terms(model), sum=False)
         self._terms = {str(v.name): Evaluator(model, [t.sum()]) for v, t in zip(_terms(model), terms, strict=True)}
 
@@ -87,10 +92,15 @@ class GeneralModel:
         found = [places for places, _ in self.charts]
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
+    @cached_property
+    def gradient_seconds(self) -> float:
+        """About how long a gradient takes, by what the graph shows."""
+        return gradient_seconds(self._model, self.variables.variables, self._point)
+
     @property
-    def n_numbers(self) -> int:
-        """How many numbers a gradient reads, as far as that shows: coordinates, data and long constants."""
-        return self.size + sum(array.size for array in self.density.bound)
+    def is_dear(self) -> bool:
+        """Whether trajectories are to follow an emulator."""
+        return is_dear(self.size, self.gradient_seconds)
 
     def not_finite(self, point: Point) -> dict[str, str]:
         """The variables and potentials whose log densities are no numbers at a point, and what they are instead."""
@@ -124,6 +134,7 @@ class GeneralModel:
     def bind(self, point: Point) -> None:
         """Take the variables that other steps move, and shared data, from a point."""
         self.density.bind(point)
+        self.value.bind(point)
         if self.scores is not None:
             self.scores.bind(point)
 
@@ -137,8 +148,8 @@ class GeneralModel:
         return self.__dict__ | {"charted": []}
 
 
-def _density(model: pm.Model, general: GeneralModel) -> GraphFunction:
-    """The log density of the chart's coordinates with its gradient, the values and the log-Jacobian."""
+def _density(model: pm.Model, general: GeneralModel) -> tuple[GraphFunction, GraphFunction]:
+    """The log density of the chart's coordinates with the values and the log-Jacobian: with its gradient, and alone."""
     variables, constants = general.variables, pt.dvector("constants")
     placed = place(general.charted, variables.parts, constants)
     terms = model.logp(vars=[v for v in _terms(model) if v not in placed.own], sum=False)
@@ -146,8 +157,10 @@ def _density(model: pm.Model, general: GeneralModel) -> GraphFunction:
     total = pt.add(*(t.astype("float64") for t in (*rest, *placed.own.values())), placed.log_jacobian, pt.zeros(()))
     values = [placed.values[model.rvs_to_values[v]].ravel() for v in variables.variables]
     jacobian = placed.log_jacobian + placed.scales
-    vector = pt.concatenate([_gradient(total, variables.symbol), *values, jacobian[None]])
-    return GraphFunction(model, [variables.symbol, constants], [total, vector])
+    placed_at = [*values, jacobian[None]]
+    vectors = (pt.concatenate([_gradient(total, variables.symbol), *placed_at]), pt.concatenate(placed_at))
+    with_gradient, alone = (GraphFunction(model, [variables.symbol, constants], [total, v]) for v in vectors)
+    return with_gradient, alone
 
 
 def _scores(model: pm.Model, general: GeneralModel) -> GraphFunction:

@@ -1,0 +1,79 @@
+"""Trajectories along a cheap surrogate of a density, judged by the density itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pymc_rmhmc.dynamics.surrogates import SurrogateFlow
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.kernels.kernel import Kernel, Transition
+from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
+
+__all__ = ["ALONG_SURROGATE", "ElsewhereMove", "SurrogateHMC", "without_divergence"]
+
+# The kind of these moves, from which tuning learns what a surrogate is worth.
+ALONG_SURROGATE = "along a surrogate"
+
+
+@dataclass(frozen=True, slots=True)
+class SurrogateHMC:
+    """A trajectory along a surrogate's flow, which asks the density itself once, at the end.
+
+    Parameters
+    ----------
+    hamiltonian : GaussianHamiltonian
+        The density's own.
+    flow : SurrogateFlow
+        Of the surrogate.
+    length : JitteredPath
+        The rule for the path's length.
+
+    References
+    ----------
+    Neal (2011), MCMC using Hamiltonian dynamics, the section on using approximations to compute the trajectory.
+    """
+
+    hamiltonian: Any
+    flow: SurrogateFlow
+    length: JitteredPath
+
+    def step(self, state: Any, rng: np.random.Generator) -> Transition[Any]:
+        """Move; the whole path is one step, which the flow divides as it needs."""
+        _, length = self.length.draw(math.inf, rng)
+        outcome: Transition[Any] = transition(self.hamiltonian, self.flow, state, 1, length, rng)
+        outcome.kind = ALONG_SURROGATE
+        return without_divergence(outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class ElsewhereMove:
+    """A move of a kernel whose states have other coordinates.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Of the other states.
+    there, back : callable
+        From a state to one of the kernel's, and back.
+    """
+
+    kernel: Kernel[Any]
+    there: Any
+    back: Any
+
+    def step(self, state: Any, rng: np.random.Generator) -> Transition[Any]:
+        """Go there, move and come back; where the move is rejected, nothing is rounded on the way."""
+        outcome = self.kernel.step(self.there(state), rng)
+        outcome.state = self.back(outcome.state) if outcome.accepted else state
+        return outcome
+
+
+def without_divergence(outcome: Transition[Any]) -> Transition[Any]:
+    """The same outcome, in which a divergence of the surrogate is counted apart: it says nothing of the posterior."""
+    if outcome.failure in (Failure.ENERGY, Failure.NON_FINITE):
+        outcome.failure, outcome.energy_error, outcome.n_emulator_divergences = Failure.NONE, math.nan, 1
+    return outcome
