@@ -51,7 +51,7 @@ ON_A_GRID = "whitened Gaussian process on a grid (Kronecker product)"
 METRIC = 'The metric is "{}", the default: it approximates each likelihood term by a Gaussian curve.'
 NOTHING = "RMHMC() cannot sample this model and will raise an error."
 GRAPH = "Sampled by RMHMC, all together, in flat coordinates that are read from the model's graph, because {}:"
-DEAR = "Their log density is dear: {}, which tuning makes."
+DEAR = "Their log density is dear: {}, made in tuning."
 PREDICTED = "Drawn from their priors given these, since nothing observed depends on them: {}."
 WIDTH = 100
 

@@ -96,8 +96,9 @@ class FoundGeneral:
         groups = [f"{held} ({why})" for held, why in said_once(left)]
         rest = f"; left to other steps: {', '.join(groups)}" if left else ""
         advice = "".join(f"\n{names}: {text}" for names, text in said_once(advice_on_scalars(self.model)))
-        dear = f"; {dear_in_words(self.general.gradient_seconds)}" if self.general.is_dear and plan.may_emulate else ""
-        return f"RMHMC: flat metric for {listed(self.names)}{chart}, because {self.why}{dear}{rest}{advice}"
+        emulates = self.general.is_dear and plan.may_emulate
+        dear = f". The log density is dear: {dear_in_words(self.general.gradient_seconds)}" if emulates else ""
+        return f"RMHMC: flat metric for {listed(self.names)}{chart}, because {self.why}{rest}{dear}{advice}"
 
     def _why_left(self, name: str) -> str:
         """Why a variable is not sampled: every continuous one is, unless vars names others."""

@@ -50,7 +50,8 @@ def is_dear(n_values: int, seconds: float) -> bool:
 
 def dear_in_words(seconds: float) -> str:
     """What is said of it: one sentence without a full stop."""
-    return f"its gradient takes about {float(f"{1e3 * seconds:.1g}"):g} ms, so trajectories follow an emulator of the log density"
+    milliseconds = float(f"{1e3 * seconds:.1g}")
+    return f"its gradient takes about {milliseconds:g} ms, so trajectories follow an emulator of it"
 
 
 def _count_multiplications(model: pm.Model, density: TensorVariable, point: Point) -> float:
