@@ -220,6 +220,8 @@ def test_every_mutant_is_rejected(hierarchy, name):
 def test_successive_conditional_draws_have_the_prior(hierarchy, case):
     """Parameters and data drawn in turn: first and second moments are those of the prior."""
     trajectory, coordinates, step_size = CASES[case]
+    # A chain comes to the tails too, where twice as long steps fail so often that it stays.
+    step_size *= 0.5
     general, rng = hierarchy.general, np.random.default_rng(6)
     x, trace, failures, n_draws = hierarchy.parameters(rng), [], 0, 8000
     for _ in range(n_draws):
