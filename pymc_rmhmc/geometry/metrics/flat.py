@@ -48,7 +48,8 @@ class FlatMetric:
         With free hyperparameters: if true, fit an emulator of their marginal density in tuning. Hyperparameters and
         latent values then move in turns, which is faster when a covariance has to be factorised again for each new
         value. If false, both move in one trajectory. They also do so with coefficients, with more than eleven
-        hyperparameters, with `step_size` or `n_steps`, or if tuning shows that turns are not accepted.
+        hyperparameters, with `step_size` or `n_steps`, or if tuning shows that turns are not accepted. In the chart
+        "graph", the emulator is of the whole density, if that is dear and has at most eleven values.
     chart : {"auto", "latent", "graph"}
         The coordinates in which the metric is constant. "latent" are those of a latent Gaussian block and its sites.
         "graph" takes every continuous variable of any model relative to the location and scale that other variables
