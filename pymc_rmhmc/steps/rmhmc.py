@@ -18,7 +18,7 @@ from rich.table import Column
 
 from pymc_rmhmc.chains.chain import ChainState
 from pymc_rmhmc.dynamics.option_numbers import switch
-from pymc_rmhmc.errors import ConfigurationError, Failure
+from pymc_rmhmc.errors import ConfigurationError, Failure, wrapped
 from pymc_rmhmc.steps.arguments import CheckedStep, ModelContents, check_compile_kwargs, check_point, generator_of
 from pymc_rmhmc.steps.checks import check_block, check_shapes, shapes_of_data
 from pymc_rmhmc.steps.notices import WATCHED, RunNotices, moved_by_others, moved_twice, too_short_tuning
@@ -232,9 +232,9 @@ class RMHMC(CheckedStep):
         self.tune = True
         self._initial_point, self._plan = point, plan
         self._samplers = found.samplers(point, plan, initial)
-        _log.info(found.announcement(plan) + predictions_in_words(predicted))
+        _log.info(wrapped(found.announcement(plan) + predictions_in_words(predicted)))
         if found.warning():
-            _log.warning(found.warning())
+            _log.warning(wrapped(found.warning()))
         self._compile_seconds = compile_ahead(self._samplers, point, found.names, predicted)
         self._compile_seconds_in_chain, self._has_announced = 0.0, False
         self.default_tune_steps = found.tune_steps or self.default_tune_steps
