@@ -16,6 +16,7 @@ from pymc.step_methods.compound import BlockedStep
 from pytensor.gradient import NullTypeGradError
 
 from pymc_rmhmc.errors import UnsupportedModelError, counted, listed, wrapped
+from pymc_rmhmc.model.bad_inputs import check_inputs
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.general.chart import in_the_chart
@@ -293,6 +294,7 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
 def _described(model: pm.Model) -> ModelDescription:
     """What `describe` returns."""
     point = model.initial_point()
+    check_inputs(model, point)
     try:
         structure, joint, compiled = with_predictors_or_without(lambda found: _read(model, point, found))
     except UnsupportedModelError as error:

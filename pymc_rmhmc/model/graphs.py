@@ -25,6 +25,7 @@ __all__ = [
     "BatchEvaluator",
     "Evaluator",
     "bad_constants",
+    "constant_arrays",
     "core_op",
     "inlined",
     "is_of_dims",
@@ -138,14 +139,16 @@ def shared_inputs(expressions: Iterable[Variable]) -> list[Any]:
     return list(found)
 
 
+def constant_arrays(expressions: Iterable[Variable]) -> list[Any]:
+    """Constants in expressions that are arrays of floating numbers."""
+    made = ancestors(list(expressions))
+    constants = [v for v in made if isinstance(v, Constant) and isinstance(v.data, np.ndarray)]
+    return [v for v in constants if v.ndim and v.dtype.startswith("float")]
+
+
 def bad_constants(expressions: Iterable[Variable]) -> list[np.ndarray]:
     """Constant arrays of floating numbers in expressions that hold values that are not finite."""
-    arrays = [
-        v.data
-        for v in ancestors(list(expressions))
-        if isinstance(v, Constant) and isinstance(v.data, np.ndarray) and v.ndim and v.dtype.startswith("float")
-    ]
-    return [a for a in arrays if not np.isfinite(a).all()]
+    return [v.data for v in constant_arrays(expressions) if not np.isfinite(v.data).all()]
 
 
 class Evaluator:

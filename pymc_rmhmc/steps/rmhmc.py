@@ -19,6 +19,7 @@ from rich.table import Column
 from pymc_rmhmc.chains.chain import ChainState
 from pymc_rmhmc.dynamics.option_numbers import switch
 from pymc_rmhmc.errors import ConfigurationError, Failure, wrapped
+from pymc_rmhmc.model.bad_inputs import check_inputs
 from pymc_rmhmc.steps.arguments import CheckedStep, ModelContents, check_compile_kwargs, check_point, generator_of
 from pymc_rmhmc.steps.checks import check_block, check_shapes, shapes_of_data
 from pymc_rmhmc.steps.notices import WATCHED, RunNotices, moved_by_others, moved_twice, too_short_tuning
@@ -221,6 +222,7 @@ class RMHMC(CheckedStep):
         initial = model.initial_point()
         point = initial | check_point({} if initial_point is None else initial_point, initial, model)
         check_compile_kwargs(compile_kwargs)
+        check_inputs(model, point)
         random = generator_of(rng)
         found, self._predictions = find_with_predictions(model, vars, point, plan, compile_kwargs)
         predicted = self._predictions
@@ -277,6 +279,7 @@ class RMHMC(CheckedStep):
         super().setup_chain(rng, tune, draws)
         self._contents.check(self._model)
         check_shapes(self._shapes, shapes_of_data(self._model), self._reads)
+        check_inputs(self._model, self._initial_point)
         for block in self._compiled.blocks:
             check_block(block, self._initial_point, self._plan)
         self._rest_key = None

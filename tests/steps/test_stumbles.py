@@ -331,3 +331,49 @@ def test_the_line_on_compiling_is_broken(caplog):
 def test_code_stays_whole():
     code = f"    x = pm.Normal({'1, ' * 70})"
     assert wrapped(f"{'Words ' * 40}\n{code}").endswith(code)
+
+
+SPOILT = np.where(np.arange(N) == 3, np.inf, COVARIATE)
+
+
+def coefficients(law, covariate):
+    return law("a", 0, 1) + law("b", 0, 1) * covariate
+
+
+WITH_A_COVARIATE = {
+    "a chart of the graph": lambda x: pm.Normal("y", coefficients(pm.Laplace, x), pm.HalfNormal("s"), observed=NOISY),
+    "latents": lambda x: pm.Poisson("y", pm.math.exp(coefficients(pm.Normal, x)), observed=COUNTS),
+    "beside a process": lambda x: pm.Poisson("y", pm.math.exp(process() + pm.Normal("b") * x), observed=COUNTS),
+    "an offset": lambda x: pm.Laplace("y", process() + x, 1.0, observed=NOISY),
+    "a potential": lambda x: pm.Potential("y", -((coefficients(pm.Laplace, x) - NOISY) ** 2).sum()),
+}
+
+
+@pytest.mark.parametrize("kind", WITH_A_COVARIATE)
+def test_a_covariate_that_is_not_finite_is_named(kind):
+    build = WITH_A_COVARIATE[kind]
+    lost = "are not finite in 1 of 12 values, the first at position 3 .*, so that y has no finite log density"
+    for name, value in (("The data xd", lambda: pm.Data("xd", SPOILT)), ("Constants in the formula of y", SPOILT.copy)):
+        with pm.Model() as model:
+            build(value())
+        with pytest.raises(DataError, match=f"{name} {lost}"):
+            describe(model)
+        with pytest.raises(DataError, match=f"{name} {lost}"), model:
+            RMHMC()
+
+
+def test_a_covariate_that_is_not_finite_any_more_is_named():
+    with pm.Model():
+        WITH_A_COVARIATE["a chart of the graph"](pm.Data("xd", COVARIATE))
+        step = RMHMC()
+        pm.set_data({"xd": SPOILT})
+        with pytest.raises(DataError, match="The data xd are not finite"):
+            step.setup_chain(np.random.default_rng(0), 10, 10)
+
+
+def test_a_bound_at_infinity_is_no_fault():
+    with pm.Model() as model:
+        law = pm.Normal.dist(pm.Laplace("b", 0, 1), 1.0)
+        pm.Censored("y", law, lower=np.full(N, -np.inf), upper=np.ones(N), observed=np.zeros(N))
+        RMHMC()
+    assert "Sampled by RMHMC" in str(describe(model))
