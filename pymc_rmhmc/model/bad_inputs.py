@@ -9,11 +9,10 @@ import pymc as pm
 from numpy.typing import NDArray
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError
-from pymc_rmhmc.model.graphs import Evaluator, constant_arrays, operation_name, shared_inputs
+from pymc_rmhmc.model.graphs import Evaluator, constant_arrays, formula_of, shared_inputs
 
 __all__ = ["check_inputs", "not_finite_in_words"]
 
@@ -46,11 +45,10 @@ def check_inputs(model: pm.Model, point: Point) -> None:
 
 
 def _bad_inputs(model: pm.Model, variable: TensorVariable) -> Iterator[Input]:
-    """What a variable is computed from and is not finite, up to the random variables that it depends on."""
+    """The inputs of a variable's formula that are not finite."""
     parts = [variable] if variable in model.potentials else list(variable.owner.inputs)
     # What a covariance is computed from has a check of its own.
-    factors = [v for v in ancestors(parts) if operation_name(v) == "Cholesky"]
-    made = set(ancestors(parts, blockers=[*model.basic_RVs, *factors]))
+    made = formula_of(model, parts)
     for shared in shared_inputs(parts):
         values = shared.get_value(borrow=True)
         if shared in made and values.dtype.kind == "f" and not np.isfinite(values).all():

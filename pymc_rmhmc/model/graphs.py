@@ -27,6 +27,7 @@ __all__ = [
     "bad_constants",
     "constant_arrays",
     "core_op",
+    "formula_of",
     "inlined",
     "is_of_dims",
     "is_standard_normal",
@@ -137,6 +138,12 @@ def shared_inputs(expressions: Iterable[Variable]) -> list[Any]:
         if isinstance(variable, pytensor.compile.SharedVariable) and isinstance(variable, TensorVariable):
             found[variable] = None
     return list(found)
+
+
+def formula_of(model: pm.Model, expressions: Sequence[Variable]) -> set[Variable]:
+    """What expressions are computed from, up to random variables and the factors of covariances."""
+    factors = [v for v in ancestors(expressions) if operation_name(v) == "Cholesky"]
+    return set(ancestors(expressions, blockers=[*model.basic_RVs, *factors]))
 
 
 def constant_arrays(expressions: Iterable[Variable]) -> list[Any]:

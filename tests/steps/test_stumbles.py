@@ -14,6 +14,7 @@ from pymc_rmhmc import RMHMC, ConfigurationError, DataError, compare, describe, 
 from pymc_rmhmc.errors import wrapped
 from pymc_rmhmc.model.together import NOTHING_OBSERVED
 from pymc_rmhmc.model.unregistered_readers import ArgumentWords
+from pymc_rmhmc.steps.graph_recipe import GraphRecipe
 from pymc_rmhmc.steps.notices import RunNotices
 from pymc_rmhmc.steps.rehearsal import _Said
 from tests.steps.conftest import COUNTS, N, poisson_model
@@ -377,3 +378,74 @@ def test_a_bound_at_infinity_is_no_fault():
         pm.Censored("y", law, lower=np.full(N, -np.inf), upper=np.ones(N), observed=np.zeros(N))
         RMHMC()
     assert "Sampled by RMHMC" in str(describe(model))
+
+
+WITHOUT_A_START = {
+    "latents, no link": (
+        lambda: pm.Poisson("y", coefficients(pm.Normal, COVARIATE) - 2.0, observed=COUNTS),
+        r"y is -inf, since it needs mu >= 0 but has mu = -2. .* needs pm.math.exp",
+    ),
+    "a process, no link": (
+        lambda: pm.Poisson("y", process(), observed=COUNTS),
+        r"y is -inf with mu = 0, data from 0 to 6. .* A rate of 0 needs pm.math.exp",
+    ),
+    "a graph, no link": (
+        lambda: pm.Poisson("y", coefficients(pm.Laplace, COVARIATE) - 2.0, observed=COUNTS),
+        r"where a = 0.0, b = 0.0, the log density of y is -inf, since it needs mu >= 0 but has mu = -2. .*exp",
+    ),
+    "a scale": (
+        lambda: pm.Normal("y", pm.Normal("m"), coefficients(pm.Laplace, COVARIATE) - 1.0, observed=NOISY),
+        "it needs sigma > 0 but has .*sigma = -1. An argument that must be positive",
+    ),
+    "a scale of a process": (
+        lambda: pm.Normal("y", process(), coefficients(pm.Normal, COVARIATE) - 1.0, observed=NOISY),
+        r"sigma .* must be positive.*computed from a, b: take pm.math.exp\(...\) of its formula, or give each",
+    ),
+    "a probability": (
+        lambda: pm.Bernoulli("y", p=coefficients(pm.Laplace, COVARIATE) + 2.0, observed=COUNTS > 2),
+        r"it needs 0 <= p <= 1 but has p = 2. A probability needs pm.math.invlogit\(...\), or logit_p=",
+    ),
+    "an overflow": (
+        lambda: pm.Poisson("y", pm.math.exp(800.0 + coefficients(pm.Laplace, COVARIATE)), observed=COUNTS),
+        "the argument mu of y is infinite at position 0 .* pm.math.exp overflows above 709",
+    ),
+    "an overflow of a process": (
+        lambda: pm.Poisson("y", pm.math.exp(800.0 + process()), observed=COUNTS),
+        "the argument mu of y is infinite at position 0 .* pm.math.exp overflows above 709.*offset",
+    ),
+    "a logarithm": (
+        lambda: pm.Normal("y", pm.math.log(pm.Laplace("a", -1, 1) * np.ones(N)), 1.0, observed=NOISY),
+        r"the argument mu of y is NaN at position 0 \(12 of 12 values\). log, sqrt and powers of a negative",
+    ),
+    "a division": (
+        lambda: pm.Normal("y", 1.0 / (pm.Laplace("a", 0, 1) * np.zeros(N)), 1.0, observed=NOISY),
+        r"the argument mu of y is infinite at position 0 .* A division by 0",
+    ),
+    "an unnamed parameter": (
+        lambda: pm.NegativeBinomial("y", pm.Laplace("a", -1, 1), pm.HalfNormal("s"), observed=COUNTS),
+        "a parameter of y is NaN.*, with .*mu = -1",
+    ),
+    "data": (
+        lambda: pm.Gamma("y", 2.0, pm.HalfNormal("s"), observed=NOISY),
+        "y is -inf with alpha = 2, beta = 1, data from -0.841 to 0.841. Check that these data can occur",
+    ),
+}
+
+
+@pytest.mark.usefixtures("without_a_compiler")
+@pytest.mark.parametrize("kind", WITHOUT_A_START)
+def test_a_start_without_a_density_names_the_argument_and_the_remedy(kind):
+    build, says = WITHOUT_A_START[kind]
+    with pm.Model() as model:
+        build()
+        with pytest.raises((ConfigurationError, DataError), match=says):
+            begin(RMHMC(init="keep"), model.initial_point())
+
+
+def begin(step, point):
+    """Begin a chain; in a chart of the graph, whose density is compiled for that, only ask why it could not begin."""
+    (sampler,) = step._samplers
+    if isinstance(sampler.recipe, GraphRecipe):
+        raise sampler.recipe.start_error(point)
+    step.setup_chain(np.random.default_rng(0), 10, 10)
+    step.step(point)

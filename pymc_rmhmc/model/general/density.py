@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,16 +9,14 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pymc.logprob.utils import ParameterValueError
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.replace import clone_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.model.density_terms import DensityTerms
 from pymc_rmhmc.model.general.chart import charted_variables, place
-from pymc_rmhmc.model.graphs import Evaluator
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
-from pymc_rmhmc.model.user_arguments import nan_in_words, values_in_words
 
 __all__ = ["GeneralModel", "check_differentiable"]
 
@@ -55,6 +52,8 @@ class GeneralModel:
         Of all charts together.
     density : GraphFunction
         ``(z, constants) -> (log density of z, [gradient (d,), x (d,), log-Jacobian])``.
+    terms : DensityTerms
+        For errors, which name the arguments of distributions.
     scores : GraphFunction or None
         ``(x,) -> (scores, moments)``: the score that everything but its own prior gives each charted element, and
         where its prior lies, variable by variable. None if no variable is charted.
@@ -72,9 +71,7 @@ class GeneralModel:
         self.n_constants = sum(each.n_constants for each in self.charted)
         self.density = _density(model, self)
         self.scores = _scores(model, self) if parts else None
-        self._model = model  # for errors, which name the arguments of distributions
-        terms = model.logp(vars=_terms(model), sum=False)
-        self._terms = {str(v.name): Evaluator(model, [t.sum()]) for v, t in zip(_terms(model), terms, strict=True)}
+        self.terms = DensityTerms(model)
 
     @property
     def size(self) -> int:
@@ -91,35 +88,6 @@ class GeneralModel:
     def n_numbers(self) -> int:
         """How many numbers a gradient reads, as far as that shows: coordinates, data and long constants."""
         return self.size + sum(array.size for array in self.density.bound)
-
-    def not_finite(self, point: Point) -> dict[str, str]:
-        """The variables and potentials whose log densities are no numbers at a point, and what they are instead."""
-        found = {}
-        for name, term in self._terms.items():
-            try:
-                with np.errstate(all="ignore"):
-                    value = float(term(point)[0])
-            except ParameterValueError as error:
-                found[name] = self._refused(name, str(error), point)
-                continue
-            if not math.isfinite(value):
-                lost = self._lost(name, point)
-                found[name] = f"{value:g}" + (f", since {lost}" if lost else "")
-        return found
-
-    def _lost(self, name: str, point: Point) -> str:
-        """Which argument of a distribution is NaN; empty if none is."""
-        variable = self._model.named_vars[name]
-        return "" if variable in self._model.potentials else nan_in_words(self._model, variable, point)
-
-    def _refused(self, name: str, needed: str, point: Point) -> str:
-        """Why PyMC has no density for a distribution's parameters."""
-        lost = self._lost(name, point)
-        if lost:
-            return f"nan, since {lost}"
-        variable = self._model.named_vars[name]
-        given = "" if variable in self._model.potentials else values_in_words(self._model, variable, point)
-        return f"-inf, since it needs {needed}" + (f" but has {given}" if given else "")
 
     def bind(self, point: Point) -> None:
         """Take the variables that other steps move, and shared data, from a point."""
