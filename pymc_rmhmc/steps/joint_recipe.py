@@ -152,9 +152,7 @@ class JointRecipe(RecipeBase):
 
     start_is_final = prior_moves = True
 
-    def __init__(
-        self, model: Any, blocks: Sequence[Any], plan: Plan, labels: Mapping[str, str], terms: Any
-    ) -> None:
+    def __init__(self, model: Any, blocks: Sequence[Any], plan: Plan, labels: Mapping[str, str], terms: Any) -> None:
         self.terms = terms
         self.model, self.blocks, self.plan = model, tuple(blocks), plan
         assert plan.policy is not None  # a metric without sites takes no hyperparameters

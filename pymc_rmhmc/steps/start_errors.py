@@ -28,9 +28,7 @@ UNKNOWN_CAUSE = (
 )
 
 
-def joint_start_error(
-    model: Any, theta: Array, where: str, names: str, cause: Callable[[], str]
-) -> RMHMCError | None:
+def joint_start_error(model: Any, theta: Array, where: str, names: str, cause: Callable[[], str]) -> RMHMCError | None:
     """What is wrong with a joint model at θ; None where each part has a number.
 
     Parameters
