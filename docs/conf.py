@@ -45,6 +45,8 @@ html_show_sourcelink = False
 templates_path = ["_templates"]
 exclude_patterns = ["_build", "generated", "jupyter_execute"]
 myst_enable_extensions = ["dollarmath", "deflist"]
+# Links to headings are those of plain Markdown, which a viewer of a repository follows too.
+myst_heading_anchors = 4
 nb_merge_streams = True
 numpydoc_show_class_members = False
 # The type aliases of PEP 695 have no page of their own to link to.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numbers
 import reprlib
+import textwrap
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any
@@ -33,6 +34,8 @@ SHORT_NUMBER = 1_000_000
 LONGEST_SHOWN = 60
 # As many names as a line of a message can hold.
 MOST_NAMES = 6
+# Columns of a line in the log.
+LOG_WIDTH = 150
 
 
 class RMHMCError(Exception):
@@ -104,6 +107,16 @@ def listed(names: Iterable[str], kind: str = "variables", between: str = ", ", m
 def counted(n: int, noun: str) -> str:
     """Return a number and a noun, in the plural but for 1."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def wrapped(text: str, width: int = LOG_WIDTH) -> str:
+    """Return text with its long lines broken; lines of code, which are indented, stay whole."""
+    return "\n".join(line if line.startswith(" ") else _broken(line, width) for line in text.split("\n"))
+
+
+def _broken(line: str, width: int) -> str:
+    indent = "  " if line.startswith(("- ", "RMHMC: ")) else ""
+    return textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
 
 
 def shown(value: Any) -> str:

@@ -133,3 +133,21 @@ def test_the_step_is_shown_with_its_arguments(site, built):
     for argument in ("vars", "metric", "step_size", "target_accept", "blocked"):
         assert f">{argument}<" in signature
     assert "kwargs<" not in signature.replace("compile_kwargs", "")
+
+
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "gallery").glob("*.md")])
+
+
+def anchors(page):
+    """The anchors that a viewer of plain Markdown, such as GitHub, makes of the headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text), flags=re.MULTILINE)
+    slugs = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+    return {f"{slug}-{before}" if (before := slugs[:i].count(slug)) else slug for i, slug in enumerate(slugs)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_to_headings_lead_somewhere_in_plain_markdown(page):
+    links = re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text())
+    dead = [link for link in links if link[1] not in anchors(page.parent / link[0] if link[0] else page)]
+    assert not dead

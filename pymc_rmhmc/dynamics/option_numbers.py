@@ -50,10 +50,13 @@ RANGES = {
     ),
     "path_length": Range(
         1e-6, 1e4,
-        "A shorter path does not move a chain, a longer one turns in circles. The default is path_length=1.7.",
+        "A shorter path does not move a chain, a longer one turns in circles. The default is path_length=1.7, "
+        "or 2.0 for hierarchies.",
     ),
     "jitter": Range(
-        0.0, 1.0, "A path's length varies by this fraction and must stay positive. The default is jitter=0.1.",
+        0.0, 1.0,
+        "A path's length varies by this fraction and must stay positive. The default is jitter=0.1, or 0.3 for "
+        "hierarchies.",
         below=True,
     ),
     "n_steps": Range(1, 1e6, f"{STEPS}Leave n_steps out, and path_length decides."),

@@ -113,6 +113,11 @@ class JitteredPath(_Static):
         return self.path_length * (1.0 + self.jitter)
 
     @property
+    def longest_in_words(self) -> str:
+        """The longest path, and the options that it comes of."""
+        return f"{self.longest:.3g} (path_length={self.path_length:.3g} and jitter={self.jitter:.3g})"
+
+    @property
     def covering(self) -> float:
         """The shortest steps of which `max_steps` cover the path."""
         return self.path_length / self.max_steps

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 
 from pymc_rmhmc.errors import CovarianceError, DataError
+from pymc_rmhmc.model.bad_inputs import not_finite_in_words
 from pymc_rmhmc.model.graphs import Evaluator, bad_constants
 from pymc_rmhmc.model.priors import LatentVariable
 
@@ -160,7 +161,8 @@ class LatentReader:
         arrays = [*self._constants, *(s.get_value(borrow=True) for s in self.shared)]
         bad = [a for a in arrays if a.dtype.kind == "f" and a.ndim and not np.isfinite(a).all()]
         if bad and not all(np.isfinite(value).all() for value in self._evaluate(point)):
-            raise DataError(f"The inputs of the prior of {self.name} {_not_finite(bad[0])}. Remove or impute them.")
+            lost = not_finite_in_words(bad[0])
+            raise DataError(f"The inputs of the prior of {self.name} {lost}. Remove or impute them.")
         if self._is_factor and _is_upper(self._evaluate(point)[0]):
             raise CovarianceError(
                 f"The factor chol of {self.name} has values above its diagonal, of which PyMC's density knows nothing: "
@@ -177,14 +179,6 @@ class LatentReader:
                     f"The prior {kind} of {self.name} is not symmetric: it differs from its transpose by up to "
                     f"{largest:.3g}. Take (S + S.T) / 2 if that is rounding."
                 )
-
-
-def _not_finite(values: Array) -> str:
-    """Say how many values are not finite, and where the first is."""
-    bad = np.argwhere(~np.isfinite(values))
-    first = tuple(map(int, bad[0]))
-    where = "row {}, column {}".format(*first) if len(first) == 2 else f"position {', '.join(map(str, first))}"
-    return f"are not finite in {len(bad)} of {values.size} values, the first at {where} ({values[first]:.4g})"
 
 
 def _is_upper(factor: Array) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import math
 import re
-import textwrap
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,8 @@ import pytensor
 from pymc.step_methods.compound import BlockedStep
 from pytensor.gradient import NullTypeGradError
 
-from pymc_rmhmc.errors import UnsupportedModelError, counted, listed
+from pymc_rmhmc.errors import UnsupportedModelError, counted, listed, wrapped
+from pymc_rmhmc.model.bad_inputs import check_inputs
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.general.chart import in_the_chart
@@ -151,8 +151,7 @@ class ModelDescription:
             lines += ["Left to other steps:", *(f"- {self._left_line(group)}" for group in self._left_groups())]
         if self.predicted:
             lines.append(PREDICTED.format(listed(self.predicted)))
-        # Advice as it is: it holds code, whose lines must not be folded.
-        return "\n".join([*(_wrapped(line) for line in lines), *self._advice()])
+        return wrapped("\n".join([*lines, *self._advice()]), WIDTH)
 
     __repr__ = __str__
 
@@ -303,6 +302,7 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
 def _described(model: pm.Model) -> ModelDescription:
     """What `describe` returns."""
     point = model.initial_point()
+    check_inputs(model, point)
     try:
         structure, joint, compiled = with_predictors_or_without(lambda found: _read(model, point, found))
     except UnsupportedModelError as error:
@@ -449,12 +449,6 @@ def _names_in(block: BlockDescription) -> list[str]:
 def _counted(names: Sequence[str], kind: str) -> str:
     """Names, and of several how many they are."""
     return names[0] if len(names) == 1 else f"{listed(names, '')} ({len(names)} {kind})"
-
-
-def _wrapped(line: str) -> str:
-    """A line that is no wider than a terminal."""
-    indent = "  " if line.startswith("- ") else ""
-    return textwrap.fill(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
 
 
 def _html_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

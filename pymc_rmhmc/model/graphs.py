@@ -25,7 +25,9 @@ __all__ = [
     "BatchEvaluator",
     "Evaluator",
     "bad_constants",
+    "constant_arrays",
     "core_op",
+    "formula_of",
     "inlined",
     "is_of_dims",
     "is_standard_normal",
@@ -138,14 +140,22 @@ def shared_inputs(expressions: Iterable[Variable]) -> list[Any]:
     return list(found)
 
 
+def formula_of(model: pm.Model, expressions: Sequence[Variable]) -> set[Variable]:
+    """What expressions are computed from, up to random variables and the factors of covariances."""
+    factors = [v for v in ancestors(expressions) if operation_name(v) == "Cholesky"]
+    return set(ancestors(expressions, blockers=[*model.basic_RVs, *factors]))
+
+
+def constant_arrays(expressions: Iterable[Variable]) -> list[Any]:
+    """Constants in expressions that are arrays of floating numbers."""
+    made = ancestors(list(expressions))
+    constants = [v for v in made if isinstance(v, Constant) and isinstance(v.data, np.ndarray)]
+    return [v for v in constants if v.ndim and v.dtype.startswith("float")]
+
+
 def bad_constants(expressions: Iterable[Variable]) -> list[np.ndarray]:
     """Constant arrays of floating numbers in expressions that hold values that are not finite."""
-    arrays = [
-        v.data
-        for v in ancestors(list(expressions))
-        if isinstance(v, Constant) and isinstance(v.data, np.ndarray) and v.ndim and v.dtype.startswith("float")
-    ]
-    return [a for a in arrays if not np.isfinite(a).all()]
+    return [v.data for v in constant_arrays(expressions) if not np.isfinite(v.data).all()]
 
 
 class Evaluator:

@@ -258,6 +258,8 @@ class RegisteredReader(AffineReader):
         free, data = self._origins.get(name, ("", ""))
         if free:
             prior = "a positive prior, such as pm.HalfNormal" if positive else "a prior that leaves such values out"
+            if positive and ", " in free:
+                return f"It is computed from {free}: take pm.math.exp(...) of its formula, or give each {prior}."
             return f"It is computed from {free}: give {free} {prior}. If only its start is wrong, give it an initval."
         if data:
             return f"It is computed from the data {data}: correct these."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from pymc_rmhmc.errors import counted, shown
 from pymc_rmhmc.model.graphs import Evaluator, operation_name
 from pymc_rmhmc.model.source_code import SAME_VALUE, distribution_of
 
-__all__ = ["argument_values", "arguments_of", "nan_in_words", "values_in_words"]
+__all__ = ["argument_values", "arguments_of", "infinite_in_words", "nan_in_words", "values_in_words"]
 
 type Point = dict[str, np.ndarray]
 
@@ -31,6 +31,8 @@ type Point = dict[str, np.ndarray]
 MOST_ARGUMENTS = 6
 # What is said of a parameter whose argument is not known.
 UNNAMED = "a parameter"
+# Arguments that may be infinite.
+BOUNDS = ("lower", "upper")
 
 
 def arguments_of(variable: TensorVariable) -> dict[str, TensorVariable]:
@@ -144,12 +146,24 @@ def _value(model: pm.Model, expression: Any, point: Point) -> np.ndarray | None:
 
 def nan_in_words(model: pm.Model, variable: TensorVariable, point: Point) -> str:
     """Say which argument of a variable is NaN, and where; empty if none is."""
-    for name, value in argument_values(model, variable, point):
-        bad = np.isnan(value).ravel()
+    values = argument_values(model, variable, point)
+    return _first_in_words(variable, ((name, np.isnan(value)) for name, value in values), "NaN")
+
+
+def infinite_in_words(model: pm.Model, variable: TensorVariable, point: Point) -> str:
+    """Say which argument of a variable is infinite, and where; bounds may be, and empty if none else is."""
+    values = argument_values(model, variable, point)
+    return _first_in_words(
+        variable, ((name, np.isinf(value)) for name, value in values if name not in BOUNDS), "infinite"
+    )
+
+
+def _first_in_words(variable: TensorVariable, arguments: Iterable[tuple[str, np.ndarray]], what: str) -> str:
+    for name, bad in arguments:
         if bad.any():
-            what = name if name == UNNAMED else f"the argument {name}"
-            where = f" at position {int(np.argmax(bad))} ({_part(bad)})" if value.ndim else ""
-            return f"{what} of {variable.name} is NaN{where}"
+            named = name if name == UNNAMED else f"the argument {name}"
+            where = f" at position {int(np.argmax(bad))} ({_part(bad)})" if bad.ndim else ""
+            return f"{named} of {variable.name} is {what}{where}"
     return ""
 
 

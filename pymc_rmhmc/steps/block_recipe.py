@@ -87,9 +87,12 @@ class BlockRecipe(RecipeBase):
         Metric, integrator, lengths.
     labels : mapping of str to str
         What users call the value variables.
+    terms : DensityTerms
+        The terms of the model's log density, for errors.
     """
 
-    def __init__(self, block: Any, plan: Plan, labels: Mapping[str, str]) -> None:
+    def __init__(self, block: Any, plan: Plan, labels: Mapping[str, str], terms: Any) -> None:
+        self.terms = terms
         self.block, self.plan, self.name = block, plan, block.name
         self.variables = Variables(tuple(block.slices), labels)
         self.adapter, self.steps = SiteAdapter(plan.policy), plan.steps()
@@ -194,7 +197,8 @@ class BlockRecipe(RecipeBase):
             return None
         eta = self._prior.predictor.offset
         total, slope = self._likelihood.gradient(eta)
-        return likelihood_error(self.name, total, slope, in_words(self._prior_key or {}))
+        where = in_words(self._prior_key or {})
+        return likelihood_error(self.name, total, slope, where, lambda: self.terms.in_words(point))
 
     def where_refused(self) -> str:
         """Return the values from other steps at which the prior could last not be factorised."""

@@ -27,6 +27,7 @@ from pymc_rmhmc.model import (
     warnings_of,
     with_predictors_or_without,
 )
+from pymc_rmhmc.model.density_terms import DensityTerms
 from pymc_rmhmc.model.joint import NO_HYPERPARAMETERS
 from pymc_rmhmc.model.refusals import step_in_words
 from pymc_rmhmc.steps.block_recipe import BlockRecipe
@@ -93,13 +94,14 @@ class FoundBlocks:
         blocks = self.compiled.blocks
         for block in blocks:
             check_block(block, point, plan)
+        terms = DensityTerms(self.structure.model)
         labels, recipes = names_by_value(self.structure.model), list[tuple[BlockRecipe | JointRecipe, bool]]()
         if isinstance(self.joint, str):
             for block, own in zip(blocks, self.compiled.own_initval, strict=True):
-                recipes.append((BlockRecipe(block, plan, labels), own))
+                recipes.append((BlockRecipe(block, plan, labels, terms), own))
         else:
             own = any(self.compiled.own_initval) or self._own_initval(self.joint)
-            recipes.append((JointRecipe(self.joint, blocks, plan, labels), own))
+            recipes.append((JointRecipe(self.joint, blocks, plan, labels, terms), own))
         return [Chain(recipe, plan, recipe.variables.read(initial), own) for recipe, own in recipes]
 
     def _own_initval(self, joint: JointModel) -> bool:

@@ -22,6 +22,7 @@ from pymc_rmhmc.model.refusals import discrete_in_words, step_in_words
 from pymc_rmhmc.model.scalars import advice_on_scalars
 from pymc_rmhmc.model.together import no_data_in_words
 from pymc_rmhmc.steps.graph_recipe import GraphRecipe
+from pymc_rmhmc.steps.trajectory_choice import check_reach
 
 __all__ = ["FoundGeneral", "find_general"]
 
@@ -83,7 +84,11 @@ class FoundGeneral:
 
     def _plan(self, plan: Plan) -> Plan:
         """The plan with the trajectory for a hierarchy, if this is one."""
-        return replace(plan, trajectory=plan.general_trajectory) if self.general.charts else plan
+        if not self.general.charts:
+            return plan
+        if plan.step_size is not None:
+            check_reach(plan.step_size, plan.general_trajectory)
+        return replace(plan, trajectory=plan.general_trajectory)
 
     def announcement(self, plan: Plan) -> str:
         """One line that says what is sampled how and what is left, and what to write for many scalars."""

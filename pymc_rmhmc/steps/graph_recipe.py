@@ -239,16 +239,14 @@ class GraphRecipe(RecipeBase):
 
     def start_error(self, point: Point) -> RMHMCError | None:
         """See `Recipe`."""
-        bad = self.general.not_finite(point)
-        if not bad:
+        said = self.general.terms.in_words(point)
+        if not said:
             return None
-        said = ", ".join(f"{name} is {value}" for name, value in bad.items())
-        labels = self.variables.labels
-        where = in_words({labels.get(name, name): point[name] for name in self.general.variables.names})
+        sampled = {str(v.name) for v in self.general.variables.variables}
+        values = self.general.terms.free_values(point)
+        where = in_words({n.removesuffix("_rotated_"): value for n, value in values.items() if n in sampled})
         return ConfigurationError(
-            f"At the chain's starting point, where {where}, the log density of {said}. "
-            "The cause is one of these distributions or Potentials, or its data. Correct it, or start elsewhere with "
-            "`initvals`."
+            f"At the chain's starting point, where {where}, {said} Correct this, or start elsewhere with `initvals`."
         )
 
     def where_refused(self) -> str:

@@ -146,11 +146,14 @@ class JointRecipe(RecipeBase):
         Metric, integrator, lengths.
     labels : mapping of str to str
         What users call the value variables.
+    terms : DensityTerms
+        The terms of the model's log density, for errors.
     """
 
     start_is_final = prior_moves = True
 
-    def __init__(self, model: Any, blocks: Sequence[Any], plan: Plan, labels: Mapping[str, str]) -> None:
+    def __init__(self, model: Any, blocks: Sequence[Any], plan: Plan, labels: Mapping[str, str], terms: Any) -> None:
+        self.terms = terms
         self.model, self.blocks, self.plan = model, tuple(blocks), plan
         assert plan.policy is not None  # a metric without sites takes no hyperparameters
         self.name = " + ".join(block.name for block in model.blocks)
@@ -243,7 +246,8 @@ class JointRecipe(RecipeBase):
         """See `Recipe`."""
         theta = self.model.theta.pack(point)
         names = listed(self.model.rest_names, most=MOST_SUSPECTS)
-        return joint_start_error(self.model, theta, in_words(self.model.theta.unpack(theta)), names)
+        where = in_words(self.model.theta.unpack(theta))
+        return joint_start_error(self.model, theta, where, names, lambda: self.terms.in_words(point))
 
     def where_refused(self) -> str:
         """Say where a prior last had no factor: the unconstrained hyperparameters, and what other steps had given."""

@@ -11,6 +11,7 @@ from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.steps.metric_choice import choose_integrator, choose_metric, curvature_of, policy_of
 from pymc_rmhmc.steps.trajectory_choice import (
     check_reach,
+    check_step,
     choose_trajectory,
     covering_step,
     for_hierarchies,
@@ -81,11 +82,7 @@ def settle(options: Options, auto_metric: str) -> Plan:
     longest = longest_step(trajectory, step_size, integrator=integrator)
     if step_size is not None:
         check_reach(step_size, trajectory)
-    if step_size is not None and step_size > longest:
-        raise ConfigurationError(
-            f"step_size={step_size:.3g} is longer than a path, which is at most {longest:.3g} long. "
-            "Give a smaller step_size, a longer path_length, or n_steps."
-        )
+        check_step(step_size, trajectory, longest)
     target = None if options.target_accept is None else real_number("target_accept", options.target_accept)
     kind = "implicit" if integrator.implicit else "explicit"
     default_target = DEFAULT_TARGET_ACCEPT[kind]

@@ -15,7 +15,7 @@ import numpy as np
 import pytensor
 
 from pymc_rmhmc.chains.chain import Chain
-from pymc_rmhmc.errors import RMHMCError, counted, listed
+from pymc_rmhmc.errors import RMHMCError, counted, listed, wrapped
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.model.predictions import Predictions
 from pymc_rmhmc.stopwatch import COMPILING
@@ -74,10 +74,11 @@ class _Said:
         """Before the first function is compiled, and not before the others."""
         if not self._begun:
             self._begun = True
-            _log.info(
-                f"RMHMC: compiling {counted(self._n_functions, 'function')} for {listed(self._names)}, usually 10 to "
-                f"40 s the first time; kept in {_kept_in()} for later runs."
-            )
+            functions = counted(self._n_functions, "function")
+            _log.info(wrapped(
+                f"RMHMC: compiling {functions} for {listed(self._names)}, usually 10 to 40 s the first time; kept in "
+                f"{_kept_in()} for later runs."
+            ))  # fmt: skip
 
     def after(self, seconds: float) -> None:
         """When all is done; nothing where nothing was compiled."""

@@ -18,7 +18,8 @@ from rich.table import Column
 
 from pymc_rmhmc.chains.chain import ChainState
 from pymc_rmhmc.dynamics.option_numbers import switch
-from pymc_rmhmc.errors import ConfigurationError, Failure
+from pymc_rmhmc.errors import ConfigurationError, Failure, wrapped
+from pymc_rmhmc.model.bad_inputs import check_inputs
 from pymc_rmhmc.steps.arguments import CheckedStep, ModelContents, check_compile_kwargs, check_point, generator_of
 from pymc_rmhmc.steps.checks import check_block, check_shapes, shapes_of_data
 from pymc_rmhmc.steps.notices import WATCHED, RunNotices, moved_by_others, moved_twice, too_short_tuning
@@ -93,7 +94,7 @@ class RMHMC(CheckedStep):
         of a cheap model takes several trajectories.
     path_length : float, optional
         Mean length of a trajectory, in units of the Hamiltonian's time, where a period is about 2π. The default is
-        1.7, a little over a quarter of a period; for hierarchies in the chart of the graph 2.5.
+        1.7, a little over a quarter of a period; for hierarchies in the chart of the graph 2.0.
     n_steps : int, optional
         Take exactly this many steps per trajectory, without jitter. Give this or `path_length`, not both.
     jitter : float, optional
@@ -221,6 +222,7 @@ class RMHMC(CheckedStep):
         initial = model.initial_point()
         point = initial | check_point({} if initial_point is None else initial_point, initial, model)
         check_compile_kwargs(compile_kwargs)
+        check_inputs(model, point)
         random = generator_of(rng)
         found, self._predictions = find_with_predictions(model, vars, point, plan, compile_kwargs)
         predicted = self._predictions
@@ -232,9 +234,9 @@ class RMHMC(CheckedStep):
         self.tune = True
         self._initial_point, self._plan = point, plan
         self._samplers = found.samplers(point, plan, initial)
-        _log.info(found.announcement(plan) + predictions_in_words(predicted))
+        _log.info(wrapped(found.announcement(plan) + predictions_in_words(predicted)))
         if found.warning():
-            _log.warning(found.warning())
+            _log.warning(wrapped(found.warning()))
         self._compile_seconds = compile_ahead(self._samplers, point, found.names, predicted)
         self._compile_seconds_in_chain, self._has_announced = 0.0, False
         self.default_tune_steps = found.tune_steps or self.default_tune_steps
@@ -277,6 +279,7 @@ class RMHMC(CheckedStep):
         super().setup_chain(rng, tune, draws)
         self._contents.check(self._model)
         check_shapes(self._shapes, shapes_of_data(self._model), self._reads)
+        check_inputs(self._model, self._initial_point)
         for block in self._compiled.blocks:
             check_block(block, self._initial_point, self._plan)
         self._rest_key = None

@@ -7,7 +7,7 @@ part is asked by itself, so that the error names the one to change.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,13 @@ __all__ = ["joint_start_error", "likelihood_error"]
 
 type Array = NDArray[np.float64]
 
+UNKNOWN_CAUSE = (
+    "It may overflow, or a parameter is out of range. A rate needs pm.math.exp(f), and a probability needs logit_p=f "
+    "or pm.math.invlogit(f)."
+)
 
-def joint_start_error(model: Any, theta: Array, where: str, names: str) -> RMHMCError | None:
+
+def joint_start_error(model: Any, theta: Array, where: str, names: str, cause: Callable[[], str]) -> RMHMCError | None:
     """What is wrong with a joint model at θ; None where each part has a number.
 
     Parameters
@@ -36,6 +41,8 @@ def joint_start_error(model: Any, theta: Array, where: str, names: str) -> RMHMC
         The same in words.
     names : str
         The variables and potentials whose log densities are the rest.
+    cause : callable
+        Which terms of the model have no number where the chain begins, in words.
     """
     try:
         total, gradient = model.rest(theta)
@@ -48,13 +55,13 @@ def joint_start_error(model: Any, theta: Array, where: str, names: str) -> RMHMC
             "these priors or Potentials, and not the latent values. Correct it, or start elsewhere with `initvals`."
         )
     for block in model.blocks:
-        error = _block_error(block, theta, where)
+        error = _block_error(block, theta, where, cause)
         if error is not None:
             return error
     return None
 
 
-def _block_error(block: Any, theta: Array, where: str) -> RMHMCError | None:
+def _block_error(block: Any, theta: Array, where: str, cause: Callable[[], str]) -> RMHMCError | None:
     """What is wrong with a block's prior or its likelihood at θ."""
     try:
         stated = prior_of(block, theta, derivative=False)
@@ -72,7 +79,7 @@ def _block_error(block: Any, theta: Array, where: str) -> RMHMCError | None:
     except PriorFailure as failure:
         return _no_factor(block, where) if failure.failure is Failure.NOT_POSITIVE_DEFINITE else None
     total, slope, _ = block.likelihood(theta, centre)
-    return likelihood_error(block.name, total, slope, where)
+    return likelihood_error(block.name, total, slope, where, cause)
 
 
 def _no_factor(block: Any, where: str) -> CovarianceError:
@@ -82,7 +89,9 @@ def _no_factor(block: Any, where: str) -> CovarianceError:
     )
 
 
-def likelihood_error(name: str, total: float, slope: Array, where: str) -> ConfigurationError | None:
+def likelihood_error(
+    name: str, total: float, slope: Array, where: str, cause: Callable[[], str]
+) -> ConfigurationError | None:
     """The error for a likelihood without a number where the latent values are at their prior mean.
 
     Parameters
@@ -93,15 +102,18 @@ def likelihood_error(name: str, total: float, slope: Array, where: str) -> Confi
         Its log density and its slope.
     where : str
         The hyperparameters in words, empty if there are none.
+    cause : callable
+        Which terms of the model have no number where the chain begins, in words; empty if each has.
     """
     if math.isfinite(total) and np.isfinite(slope).all():
         return None
     found = f"is {total:.3g}" if not math.isfinite(total) else "has a gradient that is not finite"
     given = f", where {where}" if where else ""
+    said = cause()
+    why = f"At the chain's starting point {said}" if said else UNKNOWN_CAUSE
     return ConfigurationError(
-        f"{name}: the log likelihood {found} when the latent values are at their prior mean{given}. It may "
-        "overflow, or a parameter is out of range. A rate needs pm.math.exp(f), and a probability needs logit_p=f or "
-        "pm.math.invlogit(f). Check its offset, link and units, or centre the prior near the data."
+        f"{name}: the log likelihood {found} when the latent values are at their prior mean{given}. {why} Check its "
+        "offset, link and units, or centre the prior near the data."
     )
 
 

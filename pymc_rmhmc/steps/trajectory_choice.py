@@ -16,7 +16,7 @@ from pymc_rmhmc.kernels.kernel import Trajectory
 from pymc_rmhmc.kernels.trajectories import FixedSteps, JitteredPath
 from pymc_rmhmc.kernels.u_turn import UTurn
 
-__all__ = ["check_reach", "choose_trajectory", "covering_step", "for_hierarchies", "longest_step"]
+__all__ = ["check_reach", "check_step", "choose_trajectory", "covering_step", "for_hierarchies", "longest_step"]
 
 TRAJECTORIES = ("auto", "static", "nuts")
 
@@ -104,6 +104,8 @@ def for_hierarchies(options: Asked, trajectory: Trajectory) -> Trajectory:
     jitter = DEFAULT_GENERAL_JITTER if options.jitter is None else path.jitter
     longer: Trajectory = replace(path, path_length=length, jitter=jitter)
     return longer
+
+
 def check_reach(step_size: float, trajectory: Trajectory) -> None:
     """Steps of a given size must be able to walk the path: cut short, all paths would be one, without jitter."""
     path = trajectory.path
@@ -112,10 +114,26 @@ def check_reach(step_size: float, trajectory: Trajectory) -> None:
     needed = math.ceil(path.longest / step_size)
     if needed > path.max_steps:
         raise ConfigurationError(
-            f"step_size={step_size:.3g} needs {shown(needed)} steps for a path of up to "
-            f"{path.longest:.3g}, and max_steps is {shown(path.max_steps)}: give a "
-            "larger step_size or max_steps, a shorter path_length, or n_steps."
+            f"step_size={step_size:.3g} needs {shown(needed)} steps for a path of up to {path.longest_in_words}, and "
+            f"max_steps is {shown(path.max_steps)}: give a larger step_size or max_steps, a shorter path_length, or "
+            "n_steps."
         )
+
+
+def check_step(step_size: float, trajectory: Trajectory, longest: float) -> None:
+    """A step of a given size must fit into the path; without a path, into the most that is ever of use."""
+    if step_size <= longest:
+        return
+    path = trajectory.path
+    if path is None:
+        raise ConfigurationError(
+            f"step_size={step_size:.3g} is too long: a longer step than {longest:.3g} turns back within itself. Give a "
+            "smaller step_size, or leave it out."
+        )
+    raise ConfigurationError(
+        f"step_size={step_size:.3g} is longer than a path, which is at most {path.longest_in_words} long. Give a "
+        "smaller step_size, a longer path_length, or n_steps."
+    )
 
 
 def longest_step(trajectory: Trajectory, step_size: float | None, *, integrator: Any) -> float:

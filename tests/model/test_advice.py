@@ -306,7 +306,7 @@ def test_the_log_and_describe_give_the_advice_once(name, caplog):
     advice = advice_for(model)[form.of]
     assert text.count(advice) == 1
     assert description.advice[form.of].endswith(advice)
-    assert str(description).count(advice) == 1
+    assert " ".join(str(description).split()).count(" ".join(advice.split())) == 1
 
 
 @pytest.mark.parametrize("name", ["walks in rows", "Normals that sum to zero", "a linear stochastic equation"])

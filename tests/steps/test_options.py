@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pymc as pm
 import pytest
 from threadpoolctl import threadpool_info
 
-from pymc_rmhmc import RMHMC
+from pymc_rmhmc import RMHMC, ConfigurationError
 from pymc_rmhmc.dynamics.integrators import ImplicitMidpoint
+from pymc_rmhmc.dynamics.option_numbers import RANGES
 from pymc_rmhmc.steps.options import Options, settle
 from tests.steps.conftest import poisson_model
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def begun(**options):
@@ -119,3 +125,24 @@ def test_where_the_model_is_first_evaluated_is_not_where_a_chain_is_expected_to_
     np.testing.assert_array_equal(step.step(point)[0]["f"], other.step(point)[0]["f"])
     kept, _ = begun(initial_point=elsewhere, step_size=1e-9, n_steps=1)
     np.testing.assert_allclose(kept.step(elsewhere)[0]["f"], elsewhere["f"], atol=1e-7)
+
+
+def test_every_sentence_on_path_lengths_has_the_defaults():
+    usual, hierarchies = settle(Options(), "flat").trajectory, settle(Options(), "flat").general_trajectory
+    said = " ".join(RMHMC.__doc__.split())
+    assert f"The default is {usual.path_length}, a" in said
+    assert f"chart of the graph {hierarchies.path_length}." in said
+    assert f"The default is {usual.jitter}, or {hierarchies.jitter} for hierarchies" in said
+    assert f"path_length={usual.path_length}, or {hierarchies.path_length} for" in RANGES["path_length"].advice
+    assert f"jitter={usual.jitter}, or {hierarchies.jitter} for" in RANGES["jitter"].advice
+    page = (ROOT / "docs" / "how_it_works.md").read_text()
+    for path in (usual, hierarchies):
+        assert f"uniform within {100 * path.jitter:.0f} % of {path.path_length}" in page
+
+
+def test_fixed_steps_must_cover_the_longer_path_of_a_hierarchy_too():
+    with pm.Model():
+        effects = pm.Normal("effects", 0.0, pm.HalfNormal("scale"), shape=5)
+        pm.Normal("y", effects, 1.0, observed=np.zeros(5))
+        with pytest.raises(ConfigurationError, match=r"130 steps for a path of up to 2\.6 \(path_length=2 and jit"):
+            RMHMC(step_size=0.02)

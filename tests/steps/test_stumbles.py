@@ -11,17 +11,24 @@ import pymc as pm
 import pytest
 
 from pymc_rmhmc import RMHMC, ConfigurationError, DataError, compare, describe, plot_compare, summarize_failures
+from pymc_rmhmc.errors import wrapped
 from pymc_rmhmc.model.together import NOTHING_OBSERVED
 from pymc_rmhmc.model.unregistered_readers import ArgumentWords
+from pymc_rmhmc.steps.graph_recipe import GraphRecipe
 from pymc_rmhmc.steps.notices import RunNotices
+from pymc_rmhmc.steps.rehearsal import _Said
 from tests.steps.conftest import COUNTS, N, poisson_model
 from tests.steps.test_diagnostics import made_up
+
+
+def printed(model):
+    return " ".join(str(describe(model)).split())
 
 
 def announced(caplog, model, **options):
     with caplog.at_level(logging.INFO, "pymc.rmhmc"), model:
         RMHMC(**options)
-    return caplog.text
+    return " ".join(caplog.text.split())
 
 
 @pytest.mark.parametrize("flat", [pm.Flat, pm.HalfFlat])
@@ -30,10 +37,10 @@ def test_nothing_observed_without_a_gaussian_process(caplog, flat):
         pm.HalfNormal("s")
     with pm.Model() as improper:
         flat("x")
-    assert NOTHING_OBSERVED in str(describe(proper))
+    assert NOTHING_OBSERVED in printed(proper)
     assert NOTHING_OBSERVED in announced(caplog, proper)
     says = "so x (Flat or HalfFlat) has no posterior distribution, and RMHMC cannot sample it. Give it a proper prior"
-    assert says in str(describe(improper))
+    assert says in printed(improper)
     assert says in announced(caplog, improper)
     with pm.Model() as informed:
         pm.Normal("y", flat("x"), 1.0, observed=[1.0, 2.0])
@@ -44,9 +51,8 @@ def test_an_observed_variable_without_data_is_discrete_and_no_hyperparameter(cap
     with pm.Model() as model:
         f = pm.MvNormal("f", np.zeros(N), cov=np.eye(N))
         pm.Poisson("y", mu=pm.math.exp(f))
-    printed = " ".join(str(describe(model)).split())
-    assert "read by y: poisson (log link), not observed; depends on no hyperparameters." in printed
-    assert "- y (Metropolis): discrete (Poisson)." in printed
+    assert "read by y: poisson (log link), not observed; depends on no hyperparameters." in printed(model)
+    assert "- y (Metropolis): discrete (Poisson)." in printed(model)
     assert "left to other steps: y (discrete (Poisson), sampled by Metropolis)" in announced(caplog, model)
 
 
@@ -219,9 +225,8 @@ def test_what_is_read_by_value_is_said_plainly(caplog):
         effects = pm.Normal("effects", 0.0, pm.HalfNormal("scale"), shape=5)
         pm.Normal("y", effects, 1.0, observed=np.zeros(5))
     because = "because each observation reads few values of effects"
-    printed = " ".join(str(describe(model)).split())
-    assert because in printed
-    assert "all together" in printed
+    assert because in printed(model)
+    assert "all together" in printed(model)
     assert because in announced(caplog, model)
 
 
@@ -238,3 +243,209 @@ def test_a_copy_names_arguments_and_a_pickle_holds_no_model():
     words = ArgumentWords(model, y)
     assert copy.deepcopy(words).values({}) == words.values({}) == "mu = 2, b = 3"
     assert pickle.loads(pickle.dumps(words)).values({}) == ""
+
+
+GROUPS, COVARIATE = np.arange(N) % 4, np.linspace(-1.0, 1.0, N)
+NOISY = np.sin(COVARIATE)
+
+
+def a_process(name):
+    kernel = pm.HalfNormal(f"eta_{name}") ** 2 * pm.gp.cov.Matern52(1, ls=pm.LogNormal(f"ls_{name}"))
+    return pm.gp.Latent(cov_func=kernel).prior(name, X=COVARIATE[:, None])
+
+
+def counts():
+    linear = pm.Normal("a") + np.vander(COVARIATE, 3) @ pm.Normal("b", shape=3)
+    pm.NegativeBinomial("y", pm.math.exp(linear + a_process("f")), pm.HalfNormal("alpha"), observed=COUNTS)
+
+
+def varying_slopes():
+    def effects(name):
+        mean, scale = pm.Normal(f"mu_{name}"), pm.HalfNormal(f"sigma_{name}")
+        return pm.Normal(name, mean, scale, shape=4)[GROUPS]
+
+    mean = effects("intercept") + effects("slope") * COVARIATE
+    pm.Normal("radon", mean, pm.HalfNormal("sigma"), observed=NOISY)
+
+
+def predicted():
+    gp = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=pm.LogNormal("ls")))
+    pm.Poisson("y", pm.math.exp(gp.prior("f", X=COVARIATE[:, None])), observed=COUNTS)
+    gp.conditional("f_new", Xnew=np.ones((2, 1)))
+
+
+def volatility():
+    walk = pm.GaussianRandomWalk("v", sigma=pm.Exponential("step", 50), init_dist=pm.Normal.dist(0.0, 1.0), shape=N)
+    pm.StudentT("y", nu=pm.Exponential("nu", 0.1), lam=pm.math.exp(-2 * walk), observed=NOISY)
+
+
+def horseshoe():
+    scale = pm.HalfCauchy("tau", 1.0) * pm.HalfCauchy("lam", 1.0, shape=5)
+    pm.Normal("y", np.vander(COVARIATE, 5) @ pm.Normal("b", 0.0, scale), pm.HalfNormal("s"), observed=NOISY)
+
+
+def scalars():
+    values = [pm.Normal(f"b{i}") for i in range(8)]
+    pm.Normal("y", sum(b * COVARIATE**i for i, b in enumerate(values)), pm.HalfNormal("s"), observed=NOISY)
+
+
+TYPICAL = {
+    "counts": counts,
+    "two processes": lambda: pm.Bernoulli("y", logit_p=a_process("f") + a_process("g"), observed=COUNTS > 2),
+    "heteroscedastic": lambda: pm.Normal("y", a_process("f"), pm.math.exp(a_process("g")), observed=NOISY),
+    "varying slopes": varying_slopes,
+    "missing": lambda: pm.Poisson(
+        "y", pm.math.exp(a_process("f")), observed=np.ma.masked_array(COUNTS, np.arange(N) < 2)
+    ),
+    "predicted": predicted,
+    "volatility": volatility,
+    "horseshoe": horseshoe,
+    "scalars": scalars,
+    "crowd": lambda: pm.Normal("y", a_process("f"), pm.math.exp(pm.Normal("g", shape=60)[:N]), observed=NOISY),
+    "discrete": lambda: pm.Normal("y", pm.Laplace("b", 0, 1) + pm.Bernoulli("k", 0.5), 1.0, observed=NOISY),
+    "no data": lambda: pm.HalfNormal("s"),
+    "no data of a process": lambda: pm.Poisson("y", pm.math.exp(a_process("f"))),
+    "improper": lambda: pm.Flat("x"),
+}
+
+
+@pytest.mark.usefixtures("without_a_compiler")
+@pytest.mark.parametrize("kind", TYPICAL)
+def test_no_line_is_too_long_to_read(caplog, kind):
+    with pm.Model() as model:
+        TYPICAL[kind]()
+    announced(caplog, model)
+    logged = [line for record in caplog.records for line in record.getMessage().split("\n")]
+    assert logged
+    assert [line for line in logged if len(line) > 150] == []
+    assert [line for line in str(describe(model)).split("\n") if len(line) > 100] == []
+
+
+def test_the_line_on_compiling_is_broken(caplog):
+    with caplog.at_level(logging.INFO, "pymc.rmhmc"):
+        _Said(2, ["mu_intercept", "sigma_intercept", *"abcd", "sigma"]).before()
+    first, second = caplog.records[0].getMessage().split("\n")
+    assert max(len(first), len(second)) <= 150
+    assert second.startswith("  ")
+
+
+def test_code_stays_whole():
+    code = f"    x = pm.Normal({'1, ' * 70})"
+    assert wrapped(f"{'Words ' * 40}\n{code}").endswith(code)
+
+
+SPOILT = np.where(np.arange(N) == 3, np.inf, COVARIATE)
+
+
+def coefficients(law, covariate):
+    return law("a", 0, 1) + law("b", 0, 1) * covariate
+
+
+WITH_A_COVARIATE = {
+    "a chart of the graph": lambda x: pm.Normal("y", coefficients(pm.Laplace, x), pm.HalfNormal("s"), observed=NOISY),
+    "latents": lambda x: pm.Poisson("y", pm.math.exp(coefficients(pm.Normal, x)), observed=COUNTS),
+    "beside a process": lambda x: pm.Poisson("y", pm.math.exp(process() + pm.Normal("b") * x), observed=COUNTS),
+    "an offset": lambda x: pm.Laplace("y", process() + x, 1.0, observed=NOISY),
+    "a potential": lambda x: pm.Potential("y", -((coefficients(pm.Laplace, x) - NOISY) ** 2).sum()),
+}
+
+
+@pytest.mark.parametrize("kind", WITH_A_COVARIATE)
+def test_a_covariate_that_is_not_finite_is_named(kind):
+    build = WITH_A_COVARIATE[kind]
+    lost = "are not finite in 1 of 12 values, the first at position 3 .*, so that y has no finite log density"
+    for name, value in (("The data xd", lambda: pm.Data("xd", SPOILT)), ("Constants in the formula of y", SPOILT.copy)):
+        with pm.Model() as model:
+            build(value())
+        with pytest.raises(DataError, match=f"{name} {lost}"):
+            describe(model)
+        with pytest.raises(DataError, match=f"{name} {lost}"), model:
+            RMHMC()
+
+
+def test_a_covariate_that_is_not_finite_any_more_is_named():
+    with pm.Model():
+        WITH_A_COVARIATE["a chart of the graph"](pm.Data("xd", COVARIATE))
+        step = RMHMC()
+        pm.set_data({"xd": SPOILT})
+        with pytest.raises(DataError, match="The data xd are not finite"):
+            step.setup_chain(np.random.default_rng(0), 10, 10)
+
+
+def test_a_bound_at_infinity_is_no_fault():
+    with pm.Model() as model:
+        law = pm.Normal.dist(pm.Laplace("b", 0, 1), 1.0)
+        pm.Censored("y", law, lower=np.full(N, -np.inf), upper=np.ones(N), observed=np.zeros(N))
+        RMHMC()
+    assert "Sampled by RMHMC" in str(describe(model))
+
+
+WITHOUT_A_START = {
+    "latents, no link": (
+        lambda: pm.Poisson("y", coefficients(pm.Normal, COVARIATE) - 2.0, observed=COUNTS),
+        r"y is -inf, since it needs mu >= 0 but has mu = -2. .* needs pm.math.exp",
+    ),
+    "a process, no link": (
+        lambda: pm.Poisson("y", process(), observed=COUNTS),
+        r"y is -inf with mu = 0, data from 0 to 6. .* A rate of 0 needs pm.math.exp",
+    ),
+    "a graph, no link": (
+        lambda: pm.Poisson("y", coefficients(pm.Laplace, COVARIATE) - 2.0, observed=COUNTS),
+        r"where a = 0.0, b = 0.0, the log density of y is -inf, since it needs mu >= 0 but has mu = -2. .*exp",
+    ),
+    "a scale": (
+        lambda: pm.Normal("y", pm.Normal("m"), coefficients(pm.Laplace, COVARIATE) - 1.0, observed=NOISY),
+        "it needs sigma > 0 but has .*sigma = -1. An argument that must be positive",
+    ),
+    "a scale of a process": (
+        lambda: pm.Normal("y", process(), coefficients(pm.Normal, COVARIATE) - 1.0, observed=NOISY),
+        r"sigma .* must be positive.*computed from a, b: take pm.math.exp\(...\) of its formula, or give each",
+    ),
+    "a probability": (
+        lambda: pm.Bernoulli("y", p=coefficients(pm.Laplace, COVARIATE) + 2.0, observed=COUNTS > 2),
+        r"it needs 0 <= p <= 1 but has p = 2. A probability needs pm.math.invlogit\(...\), or logit_p=",
+    ),
+    "an overflow": (
+        lambda: pm.Poisson("y", pm.math.exp(800.0 + coefficients(pm.Laplace, COVARIATE)), observed=COUNTS),
+        "the argument mu of y is infinite at position 0 .* pm.math.exp overflows above 709",
+    ),
+    "an overflow of a process": (
+        lambda: pm.Poisson("y", pm.math.exp(800.0 + process()), observed=COUNTS),
+        "the argument mu of y is infinite at position 0 .* pm.math.exp overflows above 709.*offset",
+    ),
+    "a logarithm": (
+        lambda: pm.Normal("y", pm.math.log(pm.Laplace("a", -1, 1) * np.ones(N)), 1.0, observed=NOISY),
+        r"the argument mu of y is NaN at position 0 \(12 of 12 values\). log, sqrt and powers of a negative",
+    ),
+    "a division": (
+        lambda: pm.Normal("y", 1.0 / (pm.Laplace("a", 0, 1) * np.zeros(N)), 1.0, observed=NOISY),
+        r"the argument mu of y is infinite at position 0 .* A division by 0",
+    ),
+    "an unnamed parameter": (
+        lambda: pm.NegativeBinomial("y", pm.Laplace("a", -1, 1), pm.HalfNormal("s"), observed=COUNTS),
+        "a parameter of y is NaN.*, with .*mu = -1",
+    ),
+    "data": (
+        lambda: pm.Gamma("y", 2.0, pm.HalfNormal("s"), observed=NOISY),
+        "y is -inf with alpha = 2, beta = 1, data from -0.841 to 0.841. Check that these data can occur",
+    ),
+}
+
+
+@pytest.mark.usefixtures("without_a_compiler")
+@pytest.mark.parametrize("kind", WITHOUT_A_START)
+def test_a_start_without_a_density_names_the_argument_and_the_remedy(kind):
+    build, says = WITHOUT_A_START[kind]
+    with pm.Model() as model:
+        build()
+        with pytest.raises((ConfigurationError, DataError), match=says):
+            begin(RMHMC(init="keep"), model.initial_point())
+
+
+def begin(step, point):
+    """Begin a chain; in a chart of the graph, whose density is compiled for that, only ask why it could not begin."""
+    (sampler,) = step._samplers
+    if isinstance(sampler.recipe, GraphRecipe):
+        raise sampler.recipe.start_error(point)
+    step.setup_chain(np.random.default_rng(0), 10, 10)
+    step.step(point)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -11,17 +10,15 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pymc.logprob.utils import ParameterValueError
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.replace import clone_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.model.density_terms import DensityTerms
 from pymc_rmhmc.model.general.chart import charted_variables, place
 from pymc_rmhmc.model.general.cost import gradient_seconds, is_dear
-from pymc_rmhmc.model.graphs import Evaluator
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
-from pymc_rmhmc.model.user_arguments import nan_in_words, values_in_words
 
 __all__ = ["GeneralModel", "check_differentiable"]
 
@@ -57,8 +54,8 @@ class GeneralModel:
         Of all charts together.
     density : GraphFunction
         ``(z, constants) -> (log density of z, [gradient (d,), x (d,), log-Jacobian])``.
-    value : GraphFunction
-        ``(z, constants) -> (log density of z, [x (d,), log-Jacobian])``: without the gradient.
+        self.terms = DensityTerms(model)
+        self._model, self._point = model, point
     scores : GraphFunction or None
         ``(x,) -> (scores, moments)``: the score that everything but its own prior gives each charted element, and
         where its prior lies, variable by variable. None if no variable is charted.
@@ -76,10 +73,8 @@ class GeneralModel:
         self.n_constants = sum(each.n_constants for each in self.charted)
         self.density, self.value = _density(model, self)
         self.scores = _scores(model, self) if parts else None
-        self._model = model  # for errors, which name the arguments of distributions
-        self._point = point
-        terms = model.logp(vars=_terms(model), sum=False)
-        self._terms = {str(v.name): Evaluator(model, [t.sum()]) for v, t in zip(_terms(model), terms, strict=True)}
+        self.terms = DensityTerms(model)
+        self._model, self._point = model, point
 
     @property
     def size(self) -> int:
@@ -101,35 +96,6 @@ class GeneralModel:
     def is_dear(self) -> bool:
         """Whether trajectories are to follow an emulator."""
         return is_dear(self.size, self.gradient_seconds)
-
-    def not_finite(self, point: Point) -> dict[str, str]:
-        """The variables and potentials whose log densities are no numbers at a point, and what they are instead."""
-        found = {}
-        for name, term in self._terms.items():
-            try:
-                with np.errstate(all="ignore"):
-                    value = float(term(point)[0])
-            except ParameterValueError as error:
-                found[name] = self._refused(name, str(error), point)
-                continue
-            if not math.isfinite(value):
-                lost = self._lost(name, point)
-                found[name] = f"{value:g}" + (f", since {lost}" if lost else "")
-        return found
-
-    def _lost(self, name: str, point: Point) -> str:
-        """Which argument of a distribution is NaN; empty if none is."""
-        variable = self._model.named_vars[name]
-        return "" if variable in self._model.potentials else nan_in_words(self._model, variable, point)
-
-    def _refused(self, name: str, needed: str, point: Point) -> str:
-        """Why PyMC has no density for a distribution's parameters."""
-        lost = self._lost(name, point)
-        if lost:
-            return f"nan, since {lost}"
-        variable = self._model.named_vars[name]
-        given = "" if variable in self._model.potentials else values_in_words(self._model, variable, point)
-        return f"-inf, since it needs {needed}" + (f" but has {given}" if given else "")
 
     def bind(self, point: Point) -> None:
         """Take the variables that other steps move, and shared data, from a point."""

@@ -1,0 +1,90 @@
+"""Data and constants that are not finite, and that leave a model without a density."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pymc as pm
+from numpy.typing import NDArray
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.errors import DataError
+from pymc_rmhmc.model.graphs import Evaluator, constant_arrays, formula_of, shared_inputs
+
+__all__ = ["check_inputs", "not_finite_in_words"]
+
+type Array = NDArray[np.float64]
+type Point = dict[str, np.ndarray]
+# A symbol, what a user calls it, and its values.
+type Input = tuple[Variable, str, Array]
+
+
+def check_inputs(model: pm.Model, point: Point) -> None:
+    """Look for data and constants that are not finite, such as a covariate with an infinity.
+
+    An infinity may be meant, as a bound that is none. So it counts only where a finite number in its place gives the
+    density a number. Priors of vectors have checks of their own.
+
+    Raises
+    ------
+    DataError
+        With the name of the data, and where they are not finite.
+    """
+    univariate = [v for v in model.free_RVs if getattr(v.owner.op, "ndim_supp", 0) == 0]
+    for variable in (*model.observed_RVs, *model.potentials, *univariate):
+        bad = list(_bad_inputs(model, variable))
+        if bad and _is_lost_by(model, variable, bad, point):
+            _, name, values = bad[0]
+            raise DataError(
+                f"{name} {not_finite_in_words(values)}, so that {variable.name} has no finite log density. Remove or "
+                "impute these values."
+            )
+
+
+def _bad_inputs(model: pm.Model, variable: TensorVariable) -> Iterator[Input]:
+    """The inputs of a variable's formula that are not finite."""
+    parts = [variable] if variable in model.potentials else list(variable.owner.inputs)
+    # What a covariance is computed from has a check of its own.
+    made = formula_of(model, parts)
+    for shared in shared_inputs(parts):
+        values = shared.get_value(borrow=True)
+        if shared in made and values.dtype.kind == "f" and not np.isfinite(values).all():
+            yield shared, f"The data {shared.name}", values
+    for constant in constant_arrays(parts):
+        if constant in made and not np.isfinite(constant.data).all():
+            yield constant, f"Constants in the formula of {variable.name}", constant.data
+
+
+def _is_lost_by(model: pm.Model, variable: TensorVariable, bad: list[Input], point: Point) -> bool:
+    """Whether a log density has no number at a point, and would have one if inputs were finite."""
+    (term,) = model.logp(vars=[variable], sum=False)
+    finite = {symbol: symbol.type.make_constant(_mended(values)) for symbol, _, values in bad}
+    (mended,) = clone_replace([term], finite)
+    return _is_finite(model, mended, point) and not _is_finite(model, term, point)
+
+
+def _is_finite(model: pm.Model, term: TensorVariable, point: Point) -> bool:
+    """Whether a log density has a number; what has none for other reasons has messages of its own."""
+    try:
+        with np.errstate(all="ignore"):
+            return bool(np.isfinite(Evaluator(model, [term])(point)[0]).all())
+    except Exception:  # noqa: BLE001 - a density without a number fails in many ways
+        return False
+
+
+def _mended(values: Array) -> Array:
+    """Values with their median in the place of what is not finite."""
+    known = values[np.isfinite(values)]
+    return np.where(np.isfinite(values), values, np.median(known) if known.size else 1.0).astype(values.dtype)
+
+
+def not_finite_in_words(values: Array) -> str:
+    """Say that values are not finite, how many, and where the first is."""
+    bad = np.argwhere(~np.isfinite(values))
+    first = tuple(map(int, bad[0]))
+    where = "row {}, column {}".format(*first) if len(first) == 2 else f"position {', '.join(map(str, first))}"
+    at = f", the first at {where} ({values[first]:.4g})" if first else f" ({values:.4g})"
+    return f"are not finite in {len(bad)} of {values.size} values{at}"
