@@ -173,10 +173,10 @@ def test_a_refit_among_turns_leaves_what_was_known():
 
 
 @pytest.mark.parametrize(
-    ("n_numbers", "n_steps", "is_cheap"), [(10, 4.0, True), (10, 16.0, False), (10**6, 4.0, False)]
+    ("gradient", "n_steps", "is_cheap"), [(2.2e-6, 4.0, True), (2.2e-6, 16.0, False), (0.02, 4.0, False)]
 )
-def test_a_draw_of_a_cheap_model_has_time_for_several_trajectories(n_numbers, n_steps, is_cheap):
-    assert GRAPH.is_cheap(n_numbers, n_steps) == is_cheap
+def test_a_draw_of_a_cheap_model_has_time_for_several_trajectories(gradient, n_steps, is_cheap):
+    assert GRAPH.is_cheap(gradient, n_steps) == is_cheap
     assert GRAPH.rounds % 2 == 1  # an even number of paths leads back
 
 
@@ -191,11 +191,11 @@ def test_draws_in_a_row_that_are_alike_are_slow():
 
 
 @pytest.mark.parametrize(
-    ("n_numbers", "is_slow", "may_repeat", "rounds"),
-    [(10, False, True, 3), (10**6, False, True, 1), (10**6, True, True, 3), (10, True, False, 1)],
+    ("gradient", "is_slow", "may_repeat", "rounds"),
+    [(2.2e-6, False, True, 3), (0.02, False, True, 1), (0.02, True, True, 3), (2.2e-6, True, False, 1)],
 )
-def test_trajectories_of_a_draw_are_settled_when_tuning_ends(n_numbers, is_slow, may_repeat, rounds):
-    general = SimpleNamespace(n_constants=0, size=2, n_numbers=n_numbers)
+def test_trajectories_of_a_draw_are_settled_when_tuning_ends(gradient, is_slow, may_repeat, rounds):
+    general = SimpleNamespace(n_constants=0, size=2, gradient_seconds=gradient)
     adapter = GraphChartAdapter(general, (), str, may_repeat)
     tuned = adapter.initial()
     tuned.is_slow = is_slow
