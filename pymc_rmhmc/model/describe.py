@@ -14,7 +14,6 @@ import numpy as np
 import pymc as pm
 import pytensor
 from pymc.step_methods.compound import BlockedStep
-from pytensor.gradient import NullTypeGradError
 
 from pymc_rmhmc.errors import UnsupportedModelError, counted, listed
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
@@ -357,10 +356,9 @@ def _read(
 
 def _has_derivatives(model: pm.Model, theta: Hyperparameters) -> bool:
     """Whether PyTensor differentiates the log density by hyperparameters."""
-    values = [model.rvs_to_values[variable] for variable in theta.variables]
     try:
-        pytensor.grad(model.logp(), values, disconnected_inputs="ignore")
-    except (NotImplementedError, NullTypeGradError):
+        check_differentiable(model, theta.variables)
+    except UnsupportedModelError:
         return False
     return True
 
