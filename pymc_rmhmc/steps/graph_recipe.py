@@ -20,6 +20,7 @@ from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import map_of_gradient
 from pymc_rmhmc.geometry.general.target import GeneralTarget
 from pymc_rmhmc.kernels.kernel import HMC
+from pymc_rmhmc.model.general.selection import MOST_DENSE
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
 from pymc_rmhmc.tuning.step_size import StepSize
 
@@ -95,7 +96,7 @@ class GraphRecipe(RecipeBase):
         parts = tuple((n, slice(0, p.stop - p.start)) for n, p in zip(names, slices, strict=True))
         self.variables = Variables(parts, labels)
         charts = tuple(_chart(places, n_columns) for places, n_columns in general.charts)
-        self.adapter = GraphChartAdapter(general, charts, self.variables.label, plan.may_repeat)
+        self.adapter = GraphChartAdapter(general, charts, self.variables.label, plan.may_repeat, MOST_DENSE)
         self.steps = plan.steps()
         self.forget()
 

@@ -30,13 +30,13 @@ from pymc_rmhmc.model.graphs import Evaluator, reaches_by_value
 from pymc_rmhmc.model.observation import names_of
 from pymc_rmhmc.model.structure import ModelStructure, resolve_variables
 
-__all__ = ["NO_BLOCK", "continuous_variables", "why_general"]
+__all__ = ["MOST_DENSE", "NO_BLOCK", "continuous_variables", "why_general"]
 
 NO_BLOCK = "the model has no latent Gaussian block"
 # Of the latent form: up to so many have an emulator.
 MOST_HYPERPARAMETERS = 11
-# Values whose prior is fixed are correlated with the scales that multiply them, and in the chart of the graph only so
-# many of them share a dense mass matrix: with 240 of them an item response model was a ninth as fast as latent blocks.
+# In the chart of the graph at most this many values share a dense mass matrix. Those whose prior is fixed are
+# correlated with the scales that multiply them: with 240 an item response model was a ninth as fast as in blocks.
 MOST_DENSE = 50
 # Operations of which each result comes of single values, or of a sum of them: none is a product with a matrix.
 BY_VALUE = (
