@@ -7,7 +7,7 @@ to; `pymc_rmhmc.model.compile` turns it into functions.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,7 +29,14 @@ from pymc_rmhmc.model.refusals import ALL_PREDICTORS, GAUSSIAN, Predictors, noth
 from pymc_rmhmc.model.scalars import written_as_scalars
 from pymc_rmhmc.model.scales import scales_first
 
-__all__ = ["LatentBlock", "ModelStructure", "model_in_context", "read_structure", "resolve_variables"]
+__all__ = [
+    "LatentBlock",
+    "ModelStructure",
+    "has_own_initval",
+    "model_in_context",
+    "read_structure",
+    "resolve_variables",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,10 +103,10 @@ class ModelStructure:
             texts |= dict.fromkeys(names, f"{reason}. {text}" if reason else text)
         return texts
 
-    def has_own_initval(self, block: LatentBlock) -> bool:
-        """Whether any variable of a block was given an `initval` in the model."""
-        initial = self.model.rvs_to_initial_values
-        return any(initial.get(latent.variable) is not None for latent in block.latents)
+
+def has_own_initval(model: pm.Model, variables: Iterable[TensorVariable]) -> bool:
+    """Whether a model gives any of some variables an `initval`."""
+    return any(model.rvs_to_initial_values.get(variable) is not None for variable in variables)
 
 
 def read_structure(

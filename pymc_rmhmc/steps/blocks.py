@@ -29,6 +29,7 @@ from pymc_rmhmc.model import (
 )
 from pymc_rmhmc.model.joint import NO_HYPERPARAMETERS
 from pymc_rmhmc.model.refusals import step_in_words
+from pymc_rmhmc.model.structure import has_own_initval
 from pymc_rmhmc.steps.block_recipe import BlockRecipe
 from pymc_rmhmc.steps.checks import check_block
 from pymc_rmhmc.steps.joint_recipe import JointRecipe
@@ -98,13 +99,9 @@ class FoundBlocks:
             for block, own in zip(blocks, self.compiled.own_initval, strict=True):
                 recipes.append((BlockRecipe(block, plan, labels), own))
         else:
-            own = any(self.compiled.own_initval) or self._own_initval(self.joint)
+            own = any(self.compiled.own_initval) or has_own_initval(self.structure.model, self.joint.theta.variables)
             recipes.append((JointRecipe(self.joint, blocks, plan, labels), own))
         return [Chain(recipe, plan, recipe.variables.read(initial), own) for recipe, own in recipes]
-
-    def _own_initval(self, joint: JointModel) -> bool:
-        initial = self.structure.model.rvs_to_initial_values
-        return any(initial.get(variable) is not None for variable in joint.theta.variables)
 
     def announcement(self, plan: Plan) -> str:
         """One line that says what is sampled how and what is left to other steps, and what to write to change that."""
