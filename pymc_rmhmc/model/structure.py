@@ -32,6 +32,7 @@ from pymc_rmhmc.model.scales import scales_first
 __all__ = [
     "LatentBlock",
     "ModelStructure",
+    "check_is_continuous",
     "has_own_initval",
     "model_in_context",
     "read_structure",
@@ -267,13 +268,18 @@ def _check_is_free(model: pm.Model, variable: Any) -> None:
     )
 
 
+def check_is_continuous(variable: TensorVariable) -> None:
+    """Raise an `UnsupportedModelError` for a discrete variable that a user named."""
+    if not variable.dtype.startswith("float"):
+        raise UnsupportedModelError(
+            f"{variable.name} is discrete, and RMHMC moves continuous variables: leave it out of vars, and PyMC will "
+            "sample it with a step of its own."
+        )
+
+
 def _named_latent(model: pm.Model, variable: TensorVariable, named: Sequence[TensorVariable]) -> LatentVariable:
     """The latent variable that a user named, or the error that says why it is none."""
-    if variable.dtype not in ("float64", "float32"):
-        raise UnsupportedModelError(
-            f"{variable.name} is discrete. RMHMC moves continuous latent Gaussian values: leave it out of vars, and "
-            "PyMC will sample it with a step of its own."
-        )
+    check_is_continuous(variable)
     latent = read_latent(model, variable)
     if isinstance(latent, str):
         advice = unread_forms(model, [variable])

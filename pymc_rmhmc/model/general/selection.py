@@ -28,7 +28,7 @@ from pymc_rmhmc.model.general.chart import MOST_COLUMNS, charted_variables
 from pymc_rmhmc.model.general.density import check_differentiable
 from pymc_rmhmc.model.graphs import Evaluator, reaches_by_value
 from pymc_rmhmc.model.observation import names_of
-from pymc_rmhmc.model.structure import ModelStructure, resolve_variables
+from pymc_rmhmc.model.structure import ModelStructure, check_is_continuous, resolve_variables
 
 __all__ = ["MOST_DENSE", "NO_BLOCK", "continuous_variables", "why_general"]
 
@@ -53,29 +53,22 @@ def continuous_variables(model: pm.Model, vars: Any = None) -> list[TensorVariab
     Raises
     ------
     UnsupportedModelError
-        If there is none, or one that is named is discrete or not free.
+        If there is none, or one that is named is discrete.
+    ConfigurationError
+        If one that is named is not free.
     """
+    if vars is not None:
+        named = resolve_variables(model, vars)
+        for variable in named:
+            check_is_continuous(variable)
+        return named
     free = [v for v in model.free_RVs if v.dtype.startswith("float")]
-    if vars is None:
-        if not free:
-            kinds = "only discrete free variables" if model.free_RVs else "no free variables"
-            raise UnsupportedModelError(
-                f"The model has {kinds}, and RMHMC moves continuous ones. Sample it with pm.sample() without step=."
-            )
-        return free
-    named = resolve_variables(model, vars)
-    for variable in named:
-        if variable not in model.free_RVs:
-            raise UnsupportedModelError(
-                f"{variable.name} is not a free random variable of the model, and only those are sampled. Its free "
-                f"variables are {', '.join(str(v.name) for v in model.free_RVs)}."
-            )
-        if variable not in free:
-            raise UnsupportedModelError(
-                f"{variable.name} is discrete, and RMHMC moves continuous variables: leave it out of vars, and PyMC "
-                "will sample it with a step of its own."
-            )
-    return named
+    if not free:
+        kinds = "only discrete free variables" if model.free_RVs else "no free variables"
+        raise UnsupportedModelError(
+            f"The model has {kinds}, and RMHMC moves continuous ones. Sample it with pm.sample() without step=."
+        )
+    return free
 
 
 def why_general(structure: ModelStructure, point: Point) -> str:
