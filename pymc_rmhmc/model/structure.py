@@ -69,6 +69,8 @@ class ModelStructure:
         For each variable left over, why.
     advice : dict of str to str
         For variables that are not read as they could be, what to write: the same text for those that belong together.
+    predictors : Predictors
+        What the model was read with.
     """
 
     model: pm.Model
@@ -76,6 +78,7 @@ class ModelStructure:
     left_over: tuple[str, ...]
     reasons: dict[str, str]
     advice: dict[str, str] = field(default_factory=dict)
+    predictors: Predictors = ALL_PREDICTORS
 
     @property
     def variables(self) -> list[TensorVariable]:
@@ -156,7 +159,7 @@ def read_structure(
     blocks = _connect(model, latents, observations)
     sampled = {latent.variable for block in blocks for latent in block.latents}
     left = tuple(str(v.name) for v in model.free_RVs if v not in sampled)
-    return ModelStructure(model, tuple(blocks), left, reasons, advice)
+    return ModelStructure(model, tuple(blocks), left, reasons, advice, predictors)
 
 
 def _found(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Callable, Container
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,9 @@ from pymc_rmhmc.model.general.density import check_differentiable
 from pymc_rmhmc.model.graphs import Evaluator, reaches_by_value
 from pymc_rmhmc.model.observation import names_of
 from pymc_rmhmc.model.structure import ModelStructure, check_is_continuous, resolve_variables
+from pymc_rmhmc.model.together import with_predictors_or_without
 
-__all__ = ["MOST_DENSE", "NO_BLOCK", "continuous_variables", "why_general"]
+__all__ = ["MOST_DENSE", "InGraphChart", "blocks_or_graph", "continuous_variables"]
 
 NO_BLOCK = "the model has no latent Gaussian block"
 # Of the latent form: up to so many have an emulator.
@@ -71,7 +73,47 @@ def continuous_variables(model: pm.Model, vars: Any = None) -> list[TensorVariab
     return free
 
 
-def why_general(structure: ModelStructure, point: Point) -> str:
+@dataclass(frozen=True)
+class InGraphChart:
+    """That all variables are sampled in the chart of the graph.
+
+    Attributes
+    ----------
+    why : str
+        The reason.
+    error : UnsupportedModelError or None
+        What says that the model has no latent Gaussian block.
+    """
+
+    why: str
+    error: UnsupportedModelError | None = None
+
+
+def blocks_or_graph[T](model: pm.Model, point: Point, build: Callable[[ModelStructure], T]) -> T | InGraphChart:
+    """Return what is built of a model's latent Gaussian blocks, unless the chart of its graph takes their place.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    point : dict
+        A point of it, for shapes.
+    build : callable
+        From the structure. It is called only if the blocks are faster than the chart, and may raise an
+        `UnsupportedModelError`.
+    """
+
+    def chosen(structure: ModelStructure) -> T | InGraphChart:
+        why = _why_general(structure, point)
+        return InGraphChart(why) if why else build(structure)
+
+    try:
+        return with_predictors_or_without(model, chosen)
+    except UnsupportedModelError as error:
+        return InGraphChart(NO_BLOCK, error)
+
+
+def _why_general(structure: ModelStructure, point: Point) -> str:
     """Why the chart of the graph is faster than the latent blocks that a model has; empty if it is not.
 
     It is where latents are Normals, or a few correlated ones for each group, beside hyperparameters, and each
