@@ -92,6 +92,10 @@ class Failure(IntEnum):
     ENERGY = 5
 
 
+# An energy error above this is `Failure.ENERGY`, a divergence; in a tree it ends the trajectory, as in NUTS.
+MAX_ENERGY_ERROR = 1000.0
+
+
 def listed(names: Iterable[str], kind: str = "variables", between: str = ", ", most: int = MOST_NAMES) -> str:
     """Return names as a list, for a message: of more than `most` the first two and the last.
 

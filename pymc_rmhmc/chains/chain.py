@@ -30,6 +30,9 @@ __all__ = ["Chain", "ChainState"]
 
 type Array = NDArray[np.float64]
 
+# What of a chain is rebuilt from the point, in a worker too, and holds large factors: empty here.
+NOWHERE = {"values": None, "log_density": -math.inf, "_setting": None, "_phase": None, "_kernel": None}
+
 
 @dataclass(kw_only=True)
 class ChainState:
@@ -92,6 +95,12 @@ class Chain:
         Whether one of the variables has an initial value of its own.
     """
 
+    values: Any
+    log_density: float
+    _setting: Any
+    _phase: Any
+    _kernel: Any
+
     def __init__(self, recipe: Recipe, plan: Plan, initial_values: Array, own_initval: bool) -> None:
         self.recipe, self.plan = recipe, plan
         self.initial_values, self.own_initval = initial_values, own_initval
@@ -99,16 +108,11 @@ class Chain:
         self._stand_nowhere()
 
     def _stand_nowhere(self) -> None:
-        self.values: Any = None
-        self.log_density = -math.inf
-        self._setting: Any = None
-        self._phase: Any = None
-        self._kernel: Any = None
+        for name, empty in NOWHERE.items():
+            setattr(self, name, empty)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Factors are rebuilt from the point, in a worker too.
-        nowhere = {"values": None, "log_density": -math.inf, "_setting": None, "_phase": None, "_kernel": None}
-        return self.__dict__ | nowhere
+        return self.__dict__ | NOWHERE
 
     @property
     def name(self) -> str:

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -33,8 +33,8 @@ __all__ = ["HeldNoise", "HeldPoint", "HeldTheta", "ThetaPoint", "WithoutThetaFor
 
 type Array = NDArray[np.float64]
 
-# From this size on two of one θ's three matrices are kept while another θ is tried: the third is had again for a
-# fraction of what the factors cost.
+# From this size on two of one θ's three matrices are kept while another θ is tried: to make the third again takes a
+# fraction of the time that the factors take.
 LARGE = 500
 
 
@@ -147,24 +147,11 @@ class HeldTheta:
             return block, sites, like.conditionals[which].with_sites(sites)
         return block, sites, target.conditional(which, self.theta, sites, derivative=False)
 
-    def lend(self) -> None:
-        """Let go of large covariances while another θ is tried: nothing can be evaluated until they are regained."""
-        for _, conditional in self._large:
-            conditional.lend()
-
-    def regain(self) -> None:
-        """Take them again, from θ."""
-        for block, conditional in self._large:
-            conditional.regain(prior_of(block, self.theta, derivative=False)[1])
-
-    @property
-    def _large(self) -> list[tuple[JointBlock, DenseConditional]]:
-        """What has a large covariance that is of this θ alone."""
-        return [
-            (block, conditional)
-            for block, _, conditional in self._blocks
-            if isinstance(conditional, DenseConditional) and block.n_sites >= LARGE and not block.fixed_covariance
-        ]
+    def release(self) -> None:
+        """Free large covariances while another θ is tried; they are made again from this θ when next needed."""
+        for block, _, conditional in self._blocks:
+            if isinstance(conditional, DenseConditional) and block.n_sites >= LARGE and not block.fixed_covariance:
+                conditional.release(partial(_covariance_at, block, self.theta))
 
     def at_noise(self, noise: Array) -> HeldPoint:
         """Evaluate at z; the model's variables are those of this z until the next."""
@@ -272,6 +259,12 @@ class HeldTheta:
             log_density=self.log_marginal + point.log_density,
             failure=point.failure,
         )
+
+
+def _covariance_at(block: JointBlock, theta: Array) -> Array:
+    """The covariance (n, n) of a block's prior at θ."""
+    covariance: Array = prior_of(block, theta, derivative=False)[1]
+    return covariance
 
 
 def _joined(parts: list[Array]) -> Array:

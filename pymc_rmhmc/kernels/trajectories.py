@@ -11,21 +11,11 @@ import numpy as np
 from pymc_rmhmc.dynamics.hamiltonian import Hamiltonian
 from pymc_rmhmc.dynamics.integrators import Integrator
 from pymc_rmhmc.dynamics.option_numbers import real_number, whole_number
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import MAX_ENERGY_ERROR, Failure
 from pymc_rmhmc.kernels.kernel import Transition, repeat
 
-__all__ = [
-    "MAX_ENERGY_ERROR",
-    "FixedSteps",
-    "JitteredPath",
-    "made",
-    "single_step_acceptance",
-    "transition",
-]
+__all__ = ["FixedSteps", "JitteredPath", "made", "single_step_acceptance", "transition"]
 
-# An energy error above this is called a divergence. It is judged at the trajectory's end alone:
-# stopping on a running energy check would not be time-reversible.
-MAX_ENERGY_ERROR = 1000.0
 # Seeds of the random numbers within a trajectory.
 SEEDS = 2**31
 
@@ -200,7 +190,10 @@ def transition[State](
 def _decide[State](
     outcome: Transition[State], proposal: State, energy: float, log_uniform: float
 ) -> None:
-    """Metropolis: move to the proposal with probability ``min(1, exp(-energy_error))``."""
+    """Metropolis: move to the proposal with probability ``min(1, exp(-energy_error))``.
+
+    A divergence is judged at the trajectory's end alone: to stop on the way would not be time-reversible.
+    """
     error = energy - outcome.energy
     if not math.isfinite(error):
         outcome.failure = Failure.NON_FINITE

@@ -270,21 +270,17 @@ class JointMove:
 
     def step(self, state: Standing, rng: np.random.Generator) -> Transition[Any]:
         """Move both."""
-        position, held = state.position, state.point.held
-        held.lend()
+        position = state.position
+        state.point.held.release()
+        outcome = self.kernel.step(self.kernel.hamiltonian.state(position), rng)
+        end, outcome.state = outcome.state.position, None
         try:
-            outcome = self.kernel.step(self.kernel.hamiltonian.state(position), rng)
-            end, outcome.state = outcome.state.position, None
-            try:
-                outcome.state = stand(self.target, end)
-            except PriorFailure as failure:  # it had a factor a moment ago, to the last digit
-                outcome = Transition(
-                    stand(self.target, position), failure=failure.failure, acceptance=outcome.acceptance,
-                    n_steps=outcome.n_steps,
-                )  # fmt: skip
-        except BaseException:  # an interrupted chain may go on from here
-            held.regain()
-            raise
+            outcome.state = stand(self.target, end)
+        except PriorFailure as failure:  # it had a factor a moment ago, to the last digit
+            outcome = Transition(
+                stand(self.target, position), failure=failure.failure, acceptance=outcome.acceptance,
+                n_steps=outcome.n_steps,
+            )  # fmt: skip
         outcome.kind = JOINT
         return outcome
 
@@ -384,12 +380,5 @@ def _try_another_theta(
     rng: np.random.Generator,
 ) -> Transition[Any]:  # fmt: skip
     """A trajectory to another ϑ, on which the chain keeps no more of where it stands than it must."""
-    held, has_left = state.point.held, False
-    held.lend()
-    try:
-        outcome = transition(hamiltonian, integrator, phase, n_steps, size, rng)
-        has_left = outcome.accepted
-    finally:  # an interrupted chain may go on from here
-        if not has_left:
-            held.regain()
-    return without_divergence(outcome)
+    state.point.held.release()
+    return without_divergence(transition(hamiltonian, integrator, phase, n_steps, size, rng))

@@ -25,14 +25,13 @@ import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.compile.mode import Mode
-from pytensor.gradient import NullTypeGradError
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError
 from pymc_rmhmc.model.affine import goes_one_by_one
 from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there
-from pymc_rmhmc.model.graphs import Evaluator, substitute
+from pymc_rmhmc.model.graphs import NO_DERIVATIVE, Evaluator, substitute
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.linear_form import NotLinear, read_linear_form
 from pymc_rmhmc.model.linear_reads import LinearRead, linear_reads
@@ -184,7 +183,7 @@ def _slope(
     density = log_density_at(model, observation, dict(holders))
     try:
         slopes = pytensor.grad(density.sum(), inputs, disconnected_inputs="ignore")
-    except (NotImplementedError, NullTypeGradError):
+    except NO_DERIVATIVE:
         return None
     slope = pt.concatenate([each.ravel() for each in slopes])
     held = set(ancestors([slope]))

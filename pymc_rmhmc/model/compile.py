@@ -23,7 +23,7 @@ from pymc_rmhmc.model.graphs import PYTHON_MODE
 from pymc_rmhmc.model.observation import Observation
 from pymc_rmhmc.model.observations import AffineReader, RegisteredReader
 from pymc_rmhmc.model.site_likelihood import BoundTerm, SiteLikelihood
-from pymc_rmhmc.model.structure import LatentBlock, ModelStructure
+from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, has_own_initval
 from pymc_rmhmc.model.unregistered_readers import PredictedReader, UnregisteredReader
 
 __all__ = ["CompiledBlock", "CompiledModel", "GaussianComponent", "GaussianPrior", "compile_model"]
@@ -237,7 +237,7 @@ def compile_model(
     for block in structure.blocks:
         made = _compile_block(model, block, point)
         blocks += made
-        own_initval += [structure.has_own_initval(block)] * len(made)
+        own_initval += [has_own_initval(model, [latent.variable for latent in block.latents])] * len(made)
     inputs, rest = _compile_rest(structure, compile_kwargs or {}) if with_rest else ((), _Constant(0.0))
     return CompiledModel(tuple(blocks), tuple(own_initval), inputs, rest)
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import pymc as pm
 import pytensor
-from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Variable
 from pytensor.scalar.basic import Second
 from pytensor.tensor.basic import Alloc, get_underlying_scalar_constant_value
@@ -23,7 +22,7 @@ from pytensor.tensor.subtensor import AdvancedIncSubtensor, IncSubtensor
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import core_op, shared_inputs
+from pymc_rmhmc.model.graphs import NO_DERIVATIVE, core_op, shared_inputs
 
 __all__ = ["LinearInputs", "linear_inputs"]
 
@@ -62,7 +61,7 @@ def linear_inputs(model: pm.Model, predictor: TensorVariable, sources: Sequence[
     bar = predictor.type(name="bar")
     try:
         slopes = pytensor.grad((predictor * bar).sum(), list(sources), disconnected_inputs="ignore")
-    except (NotImplementedError, NullTypeGradError):
+    except NO_DERIVATIVE:
         # An operation that says nothing of its derivative: whatever the predictor depends on may be in it.
         slopes = [predictor]
     held, beside = (_read_by_value(slopes, through_indices=t) for t in (True, False))

@@ -14,7 +14,6 @@ import numpy as np
 import pymc as pm
 import pytensor
 from pymc.step_methods.compound import BlockedStep
-from pytensor.gradient import NullTypeGradError
 
 from pymc_rmhmc.errors import UnsupportedModelError, counted, listed, wrapped
 from pymc_rmhmc.model.bad_inputs import check_inputs
@@ -23,13 +22,13 @@ from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.general.chart import in_the_chart
 from pymc_rmhmc.model.general.cost import dear_in_words, gradient_seconds, is_dear
 from pymc_rmhmc.model.general.density import check_differentiable
-from pymc_rmhmc.model.general.selection import NO_BLOCK, continuous_variables, why_general
+from pymc_rmhmc.model.general.selection import InGraphChart, blocks_or_graph, continuous_variables
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.joint import JointModel, JointPlan
 from pymc_rmhmc.model.observation import names_by_value
 from pymc_rmhmc.model.predictions import predicted_variables, without
 from pymc_rmhmc.model.priors import LatentVariable
-from pymc_rmhmc.model.refusals import Predictors, discrete_in_words, said_once
+from pymc_rmhmc.model.refusals import discrete_in_words, said_once
 from pymc_rmhmc.model.scalars import advice_on_scalars
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, model_in_context
 from pymc_rmhmc.model.together import (
@@ -37,7 +36,6 @@ from pymc_rmhmc.model.together import (
     plan_together,
     read_together,
     warnings_of,
-    with_predictors_or_without,
 )
 
 __all__ = ["BlockDescription", "ModelDescription", "describe"]
@@ -303,13 +301,10 @@ def _described(model: pm.Model) -> ModelDescription:
     """What `describe` returns."""
     point = model.initial_point()
     check_inputs(model, point)
-    try:
-        structure, joint, compiled = with_predictors_or_without(lambda found: _read(model, point, found))
-    except UnsupportedModelError as error:
-        return _general(model, point, NO_BLOCK, error)
-    why = why_general(structure, point)
-    if why:
-        return _general(model, point, why, None)
+    found = blocks_or_graph(model, point, lambda read: _read(read, point))
+    if isinstance(found, InGraphChart):
+        return _general(model, point, found.why, found.error)
+    structure, joint, compiled = found
     by_name: dict[str, LatentBlock] = {block.name: block for block in structure.blocks}
     names = names_by_value(model)
     described = tuple(_describe(block, by_name, point, names) for block in compiled.blocks)
@@ -356,22 +351,21 @@ def _as_named(texts: dict[str, str]) -> dict[str, str]:
 
 
 def _read(
-    model: pm.Model, point: dict[str, Any], predictors: Predictors
+    read: ModelStructure, point: dict[str, Any]
 ) -> tuple[ModelStructure, JointPlan | JointModel | str, CompiledModel]:
     """The structure, what is sampled together with it or why nothing is, and the blocks."""
     joint: JointPlan | JointModel | str
-    structure, joint = plan_together(model, point, predictors=predictors)
-    if not isinstance(joint, str) and not _has_derivatives(model, joint.theta):
-        structure, joint = read_together(model, None, point, predictors=predictors)
+    structure, joint = plan_together(read, point)
+    if not isinstance(joint, str) and not _has_derivatives(read.model, joint.theta):
+        structure, joint = read_together(read.model, None, point, structure=read)
     return structure, joint, compile_model(structure, point, with_rest=False)
 
 
 def _has_derivatives(model: pm.Model, theta: Hyperparameters) -> bool:
     """Whether PyTensor differentiates the log density by hyperparameters."""
-    values = [model.rvs_to_values[variable] for variable in theta.variables]
     try:
-        pytensor.grad(model.logp(), values, disconnected_inputs="ignore")
-    except (NotImplementedError, NullTypeGradError):
+        check_differentiable(model, theta.variables)
+    except UnsupportedModelError:
         return False
     return True
 

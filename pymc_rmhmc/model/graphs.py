@@ -12,6 +12,7 @@ import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
 from pytensor.compile.rewriting import inline_ofg_node
+from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors, toposort
@@ -22,15 +23,18 @@ from pytensor.xtensor.type import XTensorType
 
 __all__ = [
     "LINEAR_OPERATIONS",
+    "NO_DERIVATIVE",
     "BatchEvaluator",
     "Evaluator",
     "bad_constants",
     "constant_arrays",
     "core_op",
+    "first_line",
     "formula_of",
     "inlined",
     "is_of_dims",
     "is_standard_normal",
+    "no_derivative_in_words",
     "operation_name",
     "reaches",
     "reaches_by_value",
@@ -48,6 +52,21 @@ PYTHON_MODE = Mode(linker="py", optimizer="fast_compile").excluding("constant_fo
 
 # Elementwise operations that are affine in all of their inputs together.
 LINEAR_OPERATIONS = {"Add", "Sub", "Neg", "Identity", "Cast", "Second"}
+
+# What PyTensor raises where an operation has no derivative.
+NO_DERIVATIVE = (NotImplementedError, NullTypeGradError)
+# As many letters of PyTensor's own message are repeated.
+LONGEST_REASON = 200
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, without PyTensor's account of the graph."""
+    return str(error).strip().split("\n")[0].rstrip(".")
+
+
+def no_derivative_in_words(what: str, error: Exception) -> str:
+    """Say that PyTensor cannot differentiate something, and name the operation at fault by one of `NO_DERIVATIVE`."""
+    return f"PyTensor cannot differentiate {what} ({first_line(error)[:LONGEST_REASON]})"
 
 
 def core_op(variable: Variable) -> Any:

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
-from pytensor.gradient import NullTypeGradError
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.components import LatentReader, LatentRow
 from pymc_rmhmc.model.design import DesignReader, PlainReading, SameValues
+from pymc_rmhmc.model.graphs import NO_DERIVATIVE, no_derivative_in_words
 from pymc_rmhmc.model.hierarchies import coordinates_of_hierarchies
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, hyperparameters_of
 from pymc_rmhmc.model.joint_blocks import CovarianceBlock
@@ -131,8 +131,8 @@ class JointPlan:
         structure, theta = self.structure, self.theta
         try:
             blocks, rest = [recipe() for recipe in self.recipes], _rest(structure, theta)
-        except (NotImplementedError, NullTypeGradError) as error:  # an operation without a derivative
-            return f"PyTensor cannot differentiate the model by its hyperparameters ({str(error).splitlines()[0]})"
+        except NO_DERIVATIVE as error:
+            return no_derivative_in_words("the model by its hyperparameters", error)
         hierarchies = coordinates_of_hierarchies(structure.model, theta)
         of_likelihoods = _of_likelihoods(structure, theta)
         for block in blocks:  # what moves sites cannot move where they are held

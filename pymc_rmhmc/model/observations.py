@@ -18,14 +18,14 @@ from pymc_rmhmc.errors import ConfigurationError, DataError, UnsupportedModelErr
 from pymc_rmhmc.model.affine import is_linear
 from pymc_rmhmc.model.dependence import linear_inputs
 from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there, points_elsewhere
-from pymc_rmhmc.model.graphs import BatchEvaluator, Evaluator, shared_inputs, substitute
+from pymc_rmhmc.model.graphs import BatchEvaluator, Evaluator, first_line, shared_inputs, substitute
 from pymc_rmhmc.model.likelihoods import LikelihoodKernel, ParameterFault, places
 from pymc_rmhmc.model.linear_form import LinearForm, NotLinear, SourceMap, is_affine, read_linear_form
 from pymc_rmhmc.model.observation import Observation, curve_in_words, names_of
 from pymc_rmhmc.model.observed_shapes import misfit
 from pymc_rmhmc.model.site_likelihood import BoundTerm
 
-__all__ = ["AffineReader", "RegisteredReader", "first_line", "predictor_of", "predictor_of_data"]
+__all__ = ["AffineReader", "RegisteredReader", "predictor_of", "predictor_of_data"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -299,11 +299,6 @@ def predictor_of_data(observation: Observation) -> TensorVariable:
     if observation.likelihood is None:
         return observation.reading.eta
     return pt.second(pt.zeros_like(observation.value, dtype="float64"), observation.reading.eta)
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, without PyTensor's account of the graph."""
-    return str(error).split("\n")[0].rstrip(".")
 
 
 def _origin(model: pm.Model, parameter: TensorVariable) -> tuple[str, str]:

@@ -7,7 +7,7 @@ to; `pymc_rmhmc.model.compile` turns it into functions.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,7 +29,15 @@ from pymc_rmhmc.model.refusals import ALL_PREDICTORS, GAUSSIAN, Predictors, noth
 from pymc_rmhmc.model.scalars import written_as_scalars
 from pymc_rmhmc.model.scales import scales_first
 
-__all__ = ["LatentBlock", "ModelStructure", "model_in_context", "read_structure", "resolve_variables"]
+__all__ = [
+    "LatentBlock",
+    "ModelStructure",
+    "check_is_continuous",
+    "has_own_initval",
+    "model_in_context",
+    "read_structure",
+    "resolve_variables",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +69,8 @@ class ModelStructure:
         For each variable left over, why.
     advice : dict of str to str
         For variables that are not read as they could be, what to write: the same text for those that belong together.
+    predictors : Predictors
+        What the model was read with.
     """
 
     model: pm.Model
@@ -68,6 +78,7 @@ class ModelStructure:
     left_over: tuple[str, ...]
     reasons: dict[str, str]
     advice: dict[str, str] = field(default_factory=dict)
+    predictors: Predictors = ALL_PREDICTORS
 
     @property
     def variables(self) -> list[TensorVariable]:
@@ -96,10 +107,10 @@ class ModelStructure:
             texts |= dict.fromkeys(names, f"{reason}. {text}" if reason else text)
         return texts
 
-    def has_own_initval(self, block: LatentBlock) -> bool:
-        """Whether any variable of a block was given an `initval` in the model."""
-        initial = self.model.rvs_to_initial_values
-        return any(initial.get(latent.variable) is not None for latent in block.latents)
+
+def has_own_initval(model: pm.Model, variables: Iterable[TensorVariable]) -> bool:
+    """Whether a model gives any of some variables an `initval`."""
+    return any(model.rvs_to_initial_values.get(variable) is not None for variable in variables)
 
 
 def read_structure(
@@ -148,7 +159,7 @@ def read_structure(
     blocks = _connect(model, latents, observations)
     sampled = {latent.variable for block in blocks for latent in block.latents}
     left = tuple(str(v.name) for v in model.free_RVs if v not in sampled)
-    return ModelStructure(model, tuple(blocks), left, reasons, advice)
+    return ModelStructure(model, tuple(blocks), left, reasons, advice, predictors)
 
 
 def _found(
@@ -260,13 +271,18 @@ def _check_is_free(model: pm.Model, variable: Any) -> None:
     )
 
 
+def check_is_continuous(variable: TensorVariable) -> None:
+    """Raise an `UnsupportedModelError` for a discrete variable that a user named."""
+    if not variable.dtype.startswith("float"):
+        raise UnsupportedModelError(
+            f"{variable.name} is discrete, and RMHMC moves continuous variables: leave it out of vars, and PyMC will "
+            "sample it with a step of its own."
+        )
+
+
 def _named_latent(model: pm.Model, variable: TensorVariable, named: Sequence[TensorVariable]) -> LatentVariable:
     """The latent variable that a user named, or the error that says why it is none."""
-    if variable.dtype not in ("float64", "float32"):
-        raise UnsupportedModelError(
-            f"{variable.name} is discrete. RMHMC moves continuous latent Gaussian values: leave it out of vars, and "
-            "PyMC will sample it with a step of its own."
-        )
+    check_is_continuous(variable)
     latent = read_latent(model, variable)
     if isinstance(latent, str):
         advice = unread_forms(model, [variable])

@@ -21,7 +21,7 @@ from pymc_rmhmc.model.joint import NO_HYPERPARAMETERS, JointModel, JointPlan, pl
 from pymc_rmhmc.model.linear_normals import linear_normals
 from pymc_rmhmc.model.observation import names_of
 from pymc_rmhmc.model.priors import LATENT, gaussian_candidates, read_latent
-from pymc_rmhmc.model.refusals import ALL_PREDICTORS, Predictors, said_once
+from pymc_rmhmc.model.refusals import Predictors, said_once
 from pymc_rmhmc.model.source_code import distribution_of
 from pymc_rmhmc.model.structure import ModelStructure, read_structure, resolve_variables
 
@@ -44,7 +44,7 @@ MOST_ENTRIES = 10**8
 
 
 def read_together(
-    model: pm.Model, vars: Any, point: Point, *, predictors: Predictors = ALL_PREDICTORS  # noqa: A002
+    model: pm.Model, vars: Any, point: Point, *, structure: ModelStructure | None = None  # noqa: A002
 ) -> tuple[ModelStructure, JointModel | str]:
     """A model's structure, and its blocks with their hyperparameters.
 
@@ -56,8 +56,8 @@ def read_together(
         Latent variables, and the hyperparameters that are to be sampled with them; by default all.
     point : dict
         Where shapes are taken.
-    predictors : Predictors
-        As in `read_structure`.
+    structure : ModelStructure, optional
+        That of the whole model, if it has been read.
 
     Returns
     -------
@@ -70,7 +70,7 @@ def read_together(
         As `read_structure`.
     """
     if vars is None:
-        return _with_advice(*_read_all(model, point, predictors, read_joint))
+        return _with_advice(*_read_all(read_structure(model) if structure is None else structure, point, read_joint))
     return _with_advice(*_read_named(model, vars, point))
 
 
@@ -94,34 +94,31 @@ def _read_named(model: pm.Model, vars: Any, point: Point) -> tuple[ModelStructur
         raise UnsupportedModelError(f"{names} cannot be sampled together with the latents: {joint} ({error})") from None
 
 
-def with_predictors_or_without[T](read: Callable[[Predictors], T]) -> T:
-    """What is read of a model with the predictors of likelihoods that are not registered, or if one fails, without.
+def with_predictors_or_without[T](model: pm.Model, build: Callable[[ModelStructure], T]) -> T:
+    """Build from a model's structure, without the predictors of unregistered likelihoods where one of these fails.
 
     That a likelihood does not factorise over its predictor is seen where it is evaluated: the rest of a model can then
     be sampled as it could if nobody had looked for that predictor.
     """
     try:
-        return read(ALL_PREDICTORS)
+        return build(read_structure(model))
     except UnsupportedLikelihoodError as error:
-        return read(Predictors(str(error)))
+        return build(read_structure(model, predictors=Predictors(str(error))))
 
 
-def plan_together(
-    model: pm.Model, point: Point, *, predictors: Predictors = ALL_PREDICTORS
-) -> tuple[ModelStructure, JointPlan | str]:
+def plan_together(structure: ModelStructure, point: Point) -> tuple[ModelStructure, JointPlan | str]:
     """What `read_together` of a whole model comes to, with no function built; but for derivatives, see `plan_joint`."""
-    return _with_advice(*_read_all(model, point, predictors, plan_joint))
+    return _with_advice(*_read_all(structure, point, plan_joint))
 
 
 def _read_all[T](
-    model: pm.Model, point: Point, predictors: Predictors, read: Callable[[ModelStructure, Point], T | str]
+    structure: ModelStructure, point: Point, read: Callable[[ModelStructure, Point], T | str]
 ) -> tuple[ModelStructure, T | str]:
     """Everything that can be sampled, with vectors of coefficients among the latents wherever they can be.
 
     As hyperparameters they would have a dimension of θ each; and a scale, if they have one, would be a funnel.
     """
-    structure = read_structure(model, predictors=predictors)
-    wider = _with_coefficients(structure, point, predictors)
+    wider = _with_coefficients(structure, point)
     if wider is not None:
         joint = read(wider, point)
         if not isinstance(joint, str) or joint == NO_HYPERPARAMETERS:
@@ -129,7 +126,7 @@ def _read_all[T](
     return structure, read(structure, point)
 
 
-def _with_coefficients(structure: ModelStructure, point: Point, predictors: Predictors) -> ModelStructure | None:
+def _with_coefficients(structure: ModelStructure, point: Point) -> ModelStructure | None:
     """A structure with the Normals that predictors read linearly beside its latents; None without a vector of them."""
     model, variables = structure.model, structure.variables
     candidates = gaussian_candidates(model)
@@ -138,7 +135,7 @@ def _with_coefficients(structure: ModelStructure, point: Point, predictors: Pred
     # one vector.
     if not processes or any(v.ndim > 1 for v in processes):
         return None
-    found = [v for v in linear_normals(model, variables, predictors=bool(predictors)) if v not in variables]
+    found = [v for v in linear_normals(model, variables, predictors=bool(structure.predictors)) if v not in variables]
     sizes = [point[str(model.rvs_to_values[v].name)].size for v in found]
     # A number alone, an intercept, is one hyperparameter more: that is cheaper than a sum of vectors.
     if all(size == 1 for size in sizes) or sum(sizes) > MOST_COEFFICIENTS:
@@ -147,7 +144,7 @@ def _with_coefficients(structure: ModelStructure, point: Point, predictors: Pred
     if not 0 < _n_observed(structure, point) * n_values <= MOST_ENTRIES:
         return None
     try:
-        wider = read_structure(model, [*variables, *found])
+        wider = read_structure(model, [*variables, *found], predictors=structure.predictors)
     except UnsupportedModelError:
         return None
     reasons = {name: why for name, why in structure.reasons.items() if name in wider.left_over}

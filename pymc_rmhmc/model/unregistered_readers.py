@@ -14,7 +14,6 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.logprob.abstract import MeasurableOp
 from pymc.logprob.utils import ParameterValueError
-from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Constant
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
@@ -22,11 +21,19 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError, UnsupportedLikelihoodError, UnsupportedModelError, counted
 from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there, points_elsewhere
-from pymc_rmhmc.model.graphs import PYTHON_MODE, Evaluator, shared_inputs, substitute
+from pymc_rmhmc.model.graphs import (
+    NO_DERIVATIVE,
+    PYTHON_MODE,
+    Evaluator,
+    first_line,
+    no_derivative_in_words,
+    shared_inputs,
+    substitute,
+)
 from pymc_rmhmc.model.likelihoods import FallbackKernel, SlopeByNumPy, has_diagonal_hessian
 from pymc_rmhmc.model.linear_form import LinearForm, SourceMap
 from pymc_rmhmc.model.observation import Observation, distribution_of
-from pymc_rmhmc.model.observations import AffineReader, Array, Point, Shapes, SiteOf, first_line
+from pymc_rmhmc.model.observations import AffineReader, Array, Point, Shapes, SiteOf
 from pymc_rmhmc.model.site_likelihood import BoundTerm
 from pymc_rmhmc.model.user_arguments import nan_in_words, values_in_words
 
@@ -132,10 +139,10 @@ class GraphLikelihood:
             self._check_data(np.ravel(own), arguments, point)
             try:
                 self._check_diagonal(point, data)
-            except (NotImplementedError, NullTypeGradError) as error:
+            except NO_DERIVATIVE as error:
                 raise UnsupportedLikelihoodError(
-                    f"PyTensor cannot differentiate the log density of {self.name} ({first_line(error)}): sample with "
-                    "NUTS, or register it with a slope of its own (register_likelihood)."
+                    f"{no_derivative_in_words(f'the log density of {self.name}', error)}: sample with NUTS, or "
+                    "register it with a slope of its own (register_likelihood)."
                 ) from None
             self._checked = data
         return arguments

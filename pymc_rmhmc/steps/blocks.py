@@ -18,7 +18,6 @@ from pymc_rmhmc.model import (
     CompiledModel,
     JointModel,
     ModelStructure,
-    Predictors,
     compile_model,
     names_by_value,
     read_structure,
@@ -30,11 +29,12 @@ from pymc_rmhmc.model import (
 from pymc_rmhmc.model.density_terms import DensityTerms
 from pymc_rmhmc.model.joint import NO_HYPERPARAMETERS
 from pymc_rmhmc.model.refusals import step_in_words
+from pymc_rmhmc.model.structure import has_own_initval
 from pymc_rmhmc.steps.block_recipe import BlockRecipe
 from pymc_rmhmc.steps.checks import check_block
 from pymc_rmhmc.steps.joint_recipe import JointRecipe
 
-__all__ = ["FoundBlocks", "find_blocks"]
+__all__ = ["FoundBlocks", "build_blocks", "find_blocks"]
 
 type Point = dict[str, np.ndarray]
 
@@ -100,13 +100,9 @@ class FoundBlocks:
             for block, own in zip(blocks, self.compiled.own_initval, strict=True):
                 recipes.append((BlockRecipe(block, plan, labels, terms), own))
         else:
-            own = any(self.compiled.own_initval) or self._own_initval(self.joint)
+            own = any(self.compiled.own_initval) or has_own_initval(self.structure.model, self.joint.theta.variables)
             recipes.append((JointRecipe(self.joint, blocks, plan, labels, terms), own))
         return [Chain(recipe, plan, recipe.variables.read(initial), own) for recipe, own in recipes]
-
-    def _own_initval(self, joint: JointModel) -> bool:
-        initial = self.structure.model.rvs_to_initial_values
-        return any(initial.get(variable) is not None for variable in joint.theta.variables)
 
     def announcement(self, plan: Plan) -> str:
         """One line that says what is sampled how and what is left to other steps, and what to write to change that."""
@@ -156,20 +152,31 @@ def find_blocks(
     UnsupportedModelError, UnsupportedLikelihoodError, ConfigurationError, CovarianceError, DataError
         As `RMHMC`.
     """
-    return with_predictors_or_without(lambda predictors: _find(model, vars, point, plan, compile_kwargs, predictors))
-
-
-def _find(
-    model: pm.Model, vars: Any, point: Point, plan: Plan, compile_kwargs: dict[str, Any] | None,  # noqa: A002
-    predictors: Predictors,
-) -> FoundBlocks:  # fmt: skip
-    """The same, with predictors of likelihoods that are not registered or without."""
-    joint: JointModel | str
+    if vars is None:
+        return with_predictors_or_without(model, lambda read: build_blocks(read, point, plan, compile_kwargs))
     if plan.takes_hyperparameters:
-        structure, joint = read_together(model, vars, point, predictors=predictors)
-    else:
-        structure = read_structure(model, vars, predictors=predictors)
-        joint = f"the {plan.metric.name} metric takes latent values alone"
+        return _compiled(*read_together(model, vars, point), point, compile_kwargs)
+    return _compiled(read_structure(model, vars), _alone(plan), point, compile_kwargs)
+
+
+def build_blocks(
+    structure: ModelStructure, point: Point, plan: Plan, compile_kwargs: dict[str, Any] | None
+) -> FoundBlocks:
+    """Return the same of a whole model, whose structure has been read."""
+    if plan.takes_hyperparameters:
+        return _compiled(*read_together(structure.model, None, point, structure=structure), point, compile_kwargs)
+    return _compiled(structure, _alone(plan), point, compile_kwargs)
+
+
+def _alone(plan: Plan) -> str:
+    """Why a metric samples the blocks without hyperparameters."""
+    return f"the {plan.metric.name} metric takes latent values alone"
+
+
+def _compiled(
+    structure: ModelStructure, joint: JointModel | str, point: Point, compile_kwargs: dict[str, Any] | None
+) -> FoundBlocks:
+    """The blocks as functions."""
     if compile_kwargs and not isinstance(joint, str):
         raise ConfigurationError(
             f"compile_kwargs={compile_kwargs!r} has no effect here: RMHMC samples hyperparameters together with the "

@@ -20,6 +20,7 @@ from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.model.observed_shapes import check_shapes_at
 from pymc_rmhmc.model.refusals import discrete_in_words, step_in_words
 from pymc_rmhmc.model.scalars import advice_on_scalars
+from pymc_rmhmc.model.structure import has_own_initval
 from pymc_rmhmc.model.together import no_data_in_words
 from pymc_rmhmc.steps.graph_recipe import GraphRecipe
 from pymc_rmhmc.steps.trajectory_choice import check_reach
@@ -77,7 +78,7 @@ class FoundGeneral:
 
     def samplers(self, point: Point, plan: Plan, initial: Point) -> list[Chain]:
         """Return one chain of all of them."""
-        own = any(self.model.rvs_to_initial_values.get(v) is not None for v in self.general.variables.variables)
+        own = has_own_initval(self.model, self.general.variables.variables)
         plan = self._plan(plan)
         recipe = GraphRecipe(self.general, listed(self.names), plan, names_by_value(self.model))
         return [Chain(recipe, plan, recipe.variables.read(initial), own)]

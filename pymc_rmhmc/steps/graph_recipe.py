@@ -26,6 +26,7 @@ from pymc_rmhmc.geometry.general.value import ValueTarget
 from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Sometimes
 from pymc_rmhmc.kernels.surrogates import ElsewhereMove, SurrogateHMC
 from pymc_rmhmc.kernels.trajectories import JitteredPath
+from pymc_rmhmc.model.general.selection import MOST_DENSE
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
 from pymc_rmhmc.tuning.graph_emulator import EmulatingAdapter
 from pymc_rmhmc.tuning.hyperparameters import TURNS
@@ -174,7 +175,7 @@ class GraphRecipe(RecipeBase):
         charts = tuple(_chart(places, n_columns) for places, n_columns in general.charts)
         self.emulates = plan.may_emulate and general.is_dear
         adapter = EmulatingAdapter if self.emulates else GraphChartAdapter
-        self.adapter = adapter(general, charts, self.variables.label, plan.may_repeat)
+        self.adapter = adapter(general, charts, self.variables.label, plan.may_repeat, MOST_DENSE)
         self.steps = plan.steps()
         self.forget()
 

@@ -8,11 +8,10 @@ import numpy as np
 import pymc as pm
 
 from pymc_rmhmc.errors import UnsupportedModelError, listed
-from pymc_rmhmc.model.general.selection import NO_BLOCK, continuous_variables, why_general
+from pymc_rmhmc.model.general.selection import InGraphChart, blocks_or_graph, continuous_variables
 from pymc_rmhmc.model.predictions import Predictions, predicted_variables, without
-from pymc_rmhmc.model.structure import read_structure, resolve_variables
-from pymc_rmhmc.model.together import with_predictors_or_without
-from pymc_rmhmc.steps.blocks import FoundBlocks, find_blocks
+from pymc_rmhmc.model.structure import resolve_variables
+from pymc_rmhmc.steps.blocks import FoundBlocks, build_blocks, find_blocks
 from pymc_rmhmc.steps.general import FoundGeneral, find_general
 from pymc_rmhmc.steps.options import Plan
 
@@ -55,28 +54,17 @@ def find(
         As `RMHMC`.
     """
     chart = getattr(plan.metric, "chart", "latent")
+    if chart == "latent":
+        return find_blocks(model, vars, point, plan, compile_kwargs)
     if chart == "graph":
-        variables = continuous_variables(model, vars)
-        return find_general(model, variables, point, "the metric asks for it", compile_kwargs)
-    why = "" if chart == "latent" or vars is not None else _why_general(model, point)
-    if not why:
+        found: FoundBlocks | InGraphChart = InGraphChart("the metric asks for it")
+    elif vars is None:
+        found = blocks_or_graph(model, point, lambda read: build_blocks(read, point, plan, compile_kwargs))
+    else:
         try:
-            return find_blocks(model, vars, point, plan, compile_kwargs)
-        except UnsupportedModelError:  # of what is seen where a predictor is evaluated
-            if chart == "latent":
-                raise
-            why = _no_block(vars)
-    return find_general(model, continuous_variables(model, vars), point, why, compile_kwargs)
-
-
-def _no_block(vars: Any) -> str:  # noqa: A002
-    return NO_BLOCK if vars is None else "vars names no latent Gaussian block"
-
-
-def _why_general(model: pm.Model, point: Point) -> str:
-    """Why the chart of the graph is taken; empty if latent blocks are read. Nothing is compiled."""
-    try:
-        structure = with_predictors_or_without(lambda found: read_structure(model, predictors=found))
-    except UnsupportedModelError:
-        return NO_BLOCK
-    return why_general(structure, point)
+            found = find_blocks(model, vars, point, plan, compile_kwargs)
+        except UnsupportedModelError:
+            found = InGraphChart("vars names no latent Gaussian block")
+    if isinstance(found, FoundBlocks):
+        return found
+    return find_general(model, continuous_variables(model, vars), point, found.why, compile_kwargs)

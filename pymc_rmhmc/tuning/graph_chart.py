@@ -26,12 +26,10 @@ type Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class GraphPolicy:
-    """How the mass matrix is fitted, and how many trajectories a draw has.
+    """How many trajectories a draw has.
 
     Attributes
     ----------
-    most_dense : int
-        Coordinates that share a dense block of the mass matrix, at most.
     overhead : float
         Seconds that PyMC spends on a draw, and this package besides trajectories: as long again is worth spending on
         gradients. Measured on one core of 2024.
@@ -44,7 +42,6 @@ class GraphPolicy:
         draw.
     """
 
-    most_dense: int = 50
     overhead: float = 1e-4
     rounds: int = 3
     slow: float = 0.5
@@ -114,12 +111,15 @@ class GraphChartAdapter:
         The name of each value, for messages.
     may_repeat : bool
         Whether a draw may take several trajectories.
+    most_dense : int
+        At most this many coordinates share a dense block of the mass matrix.
     """
 
     general: Any
     charts: tuple[VariableChart, ...]
     label: Callable[[int], str]
     may_repeat: bool
+    most_dense: int
     schedule: RefitPolicy = EARLY_REFITS
 
     def initial(self) -> ChartTuning:
@@ -227,9 +227,8 @@ class GraphChartAdapter:
 
     def _dense(self) -> NDArray[np.int64]:
         """Return the coordinates that share a dense block: all, or those which no chart moves, if they are few."""
-        general = self.general
-        if general.size <= GRAPH.most_dense or not self.charts:
-            return np.arange(general.size) if general.size <= GRAPH.most_dense else np.empty(0, np.int64)
-        rest = np.setdiff1d(np.arange(general.size), general.places)
-        return rest if rest.size <= GRAPH.most_dense else np.empty(0, np.int64)
+        found: NDArray[np.int64] = np.arange(self.general.size)
+        if found.size > self.most_dense and self.charts:
+            found = np.setdiff1d(found, self.general.places)
+        return found if found.size <= self.most_dense else np.empty(0, np.int64)
 

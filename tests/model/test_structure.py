@@ -9,6 +9,7 @@ import pytest
 
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model import read_structure
+from pymc_rmhmc.model.structure import has_own_initval
 from tests.model.conftest import BINARY, COUNTS, MODELS, N, covariance, gp_prior
 
 # Names of the blocks' latent variables, and of the observations of each.
@@ -211,10 +212,9 @@ def test_values_that_are_not_standard_normal_are_none_of_a_grid(law):
 
 def test_initial_values_of_the_users_are_seen():
     model = MODELS["centred"]()
-    structure = read_structure(model)
-    assert not structure.has_own_initval(structure.blocks[0])
+    assert not has_own_initval(model, read_structure(model).variables)
     with pm.Model() as model:
         f = pm.MvNormal("f", np.zeros(N), np.eye(N), initval=np.ones(N))
         pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
-    structure = read_structure(model)
-    assert structure.has_own_initval(structure.blocks[0])
+    assert has_own_initval(model, read_structure(model).variables)
+    assert not has_own_initval(model, ())

@@ -61,9 +61,19 @@ def test_an_operation_without_a_derivative_is_named():
     with pm.Model() as model:
         x = pm.Laplace("x", 0.0, 1.0)
         pm.Potential("p", -Opaque()(x))
-        with pytest.raises(UnsupportedModelError, match="no gradient of the model's log density.*Opaque"):
+        with pytest.raises(UnsupportedModelError, match="cannot differentiate the model's log density.*Opaque"):
             RMHMC()
     assert "RMHMC() cannot sample this model and will raise an error" in str(describe(model))
+
+
+def test_what_remains_without_an_unread_predictor_is_sampled_as_described():
+    group, counts = np.arange(12) % 3, np.arange(12)
+    with pm.Model() as model:
+        pm.Poisson("y", pm.math.exp(pm.Normal("b", 0.0, pm.HalfNormal("s"), shape=3)[group]), observed=counts)
+        p = pm.math.softmax(pt.concatenate([pm.Normal("g", 0.0, 0.5, shape=3)[group], [0.0]]))
+        pm.Categorical("z", p=p * np.ones((12, 1)), observed=counts % 3)
+        step = RMHMC()
+    assert {model.values_to_rvs[value].name for value in step.vars} == set(describe(model).charted) == {"b", "s", "g"}
 
 
 def test_a_model_of_discrete_variables_alone_is_refused():

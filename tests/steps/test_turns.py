@@ -11,6 +11,7 @@ import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry import held
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
 from pymc_rmhmc.geometry.charts.marginal import MarginalChart
 from pymc_rmhmc.geometry.emulator import Emulator
@@ -329,27 +330,29 @@ def test_a_pickled_step_goes_on_where_it_was(model, turning):
     np.testing.assert_array_equal(advance(step, point, 15)[1], advance(copy, point, 15)[1])
 
 
-def test_covariances_that_are_lent_on_the_way_change_nothing(turning, kept, monkeypatch):
-    """Large ones are let go of while another θ is tried, and made again where it is not accepted."""
-    counted = {"lend": 0, "regain": 0}
+def test_covariances_that_are_released_on_the_way_change_nothing(turning, kept, monkeypatch):
+    """Large ones are freed while another θ is tried, and made again where it is not accepted."""
+    counted = {"release": 0, "_covariance_at": 0}
 
-    def count(name: str, method) -> None:
-        def counting(held, *args):
+    def count(owner, name: str) -> None:
+        method = getattr(owner, name)
+
+        def counting(*args):
             counted[name] += 1
-            method(held, *args)
+            return method(*args)
 
-        monkeypatch.setattr(DenseConditional, name, counting)
+        monkeypatch.setattr(owner, name, counting)
 
-    count("lend", DenseConditional.lend)
-    count("regain", DenseConditional.regain)
+    count(DenseConditional, "release")
+    count(held, "_covariance_at")
     straight = advance(*turning, 60)
     assert not any(counted.values())
     monkeypatch.setattr("pymc_rmhmc.geometry.held.LARGE", 1)
-    lending = advance(*cloudpickle.loads(kept), 60)
-    np.testing.assert_array_equal(lending[1], straight[1])
-    np.testing.assert_array_equal(lending[2], straight[2])
-    assert counted["lend"] >= 120
-    assert 0 < counted["regain"] < counted["lend"]
+    releasing = advance(*cloudpickle.loads(kept), 60)
+    np.testing.assert_array_equal(releasing[1], straight[1])
+    np.testing.assert_array_equal(releasing[2], straight[2])
+    assert counted["release"] >= 120
+    assert 0 < counted["_covariance_at"] < counted["release"]
 
 
 @pytest.mark.slow

@@ -385,6 +385,11 @@ def test_a_transform_is_named(rows):
         (lambda mu, s: mu, r"must return a pair \(location, scale\), and returned .*Mend it in register_family"),
         (lambda mu, s: (mu, s, s), "must return a pair"),
         (lambda mu, s: None, "must return a pair.*NoneType"),
+        (
+            lambda mu: (mu, 1.0),
+            r'2 parameters \(mu, sigma\), and .* takes \(mu\)\..*Give .*"Moyal", lambda mu, sigma: \(location, scale\)',
+        ),
+        (lambda mu, s, tail: (mu, s), r"Moyal has 2 parameters .* takes \(mu, s, tail\)"),
         (lambda mu, s: (pt.zeros(2), s), r"the location .* Moyal has the shape \(2,\), and .* has \(3,\)"),
         (lambda mu, s: (mu, pt.zeros((3, 3)) + s), r"the scale .* has the shape \(3, 3\).*Mend the function"),
     ],

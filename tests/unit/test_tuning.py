@@ -196,7 +196,7 @@ def test_draws_in_a_row_that_are_alike_are_slow():
 )
 def test_trajectories_of_a_draw_are_settled_when_tuning_ends(gradient, is_slow, may_repeat, rounds):
     general = SimpleNamespace(n_constants=0, size=2, gradient_seconds=gradient)
-    adapter = GraphChartAdapter(general, (), str, may_repeat)
+    adapter = GraphChartAdapter(general, (), str, may_repeat, most_dense=50)
     tuned = adapter.initial()
     tuned.is_slow = is_slow
     for _ in range(5):

@@ -25,6 +25,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Self
 
 import numpy as np
@@ -82,15 +83,19 @@ class SitesOnCovariance(ABC):
         If m or Q is not finite, or B not positive definite.
     """
 
+    _covariance: Array | None
+    _remake: Callable[[], Array]
+
     def __init__(self, mean: Array, covariance: Array, sites: GaussianSites, inner: Array | None = None) -> None:
-        self._mean, self._covariance = mean, np.asfortranarray(covariance)
+        covariance = np.asfortranarray(covariance)
+        self._mean, self._covariance = mean, covariance
         self._site_linear, self._precision = sites.linear, sites.precision
         if inner is None:
             has_factor, self._inner, self._roots, found, self.log_evidence = weigh(
-                self._covariance, mean, sites.linear, sites.precision
+                covariance, mean, sites.linear, sites.precision
             )
             if not has_factor:
-                raise without_factor(self._covariance if np.isfinite(self._roots).all() else self._roots)
+                raise without_factor(covariance if np.isfinite(self._roots).all() else self._roots)
         else:
             self._inner, self._roots = inner, roots_of_sites(sites.precision, covariance.diagonal())
             found, self.log_evidence = centre_of_sites(*self.weighted, mean, sites.linear, sites.precision)
@@ -111,8 +116,19 @@ class SitesOnCovariance(ABC):
     def with_sites(self, sites: GaussianSites) -> Self:
         """The same prior times other sites: a factor of B is all that is made anew."""
         other = copy.copy(self)
-        SitesOnCovariance.__init__(other, self._mean, self._covariance, sites)
+        SitesOnCovariance.__init__(other, self._mean, self.covariance, sites)
         return other
+
+    def release(self, remake: Callable[[], Array]) -> None:
+        """Free Q, which is as large as its factor; `remake` makes the same matrix when it is next needed."""
+        self._covariance, self._remake = None, remake
+
+    @property
+    def covariance(self) -> Array:
+        """Q, (n, n) in Fortran order."""
+        if self._covariance is None:
+            self._covariance = np.asfortranarray(self._remake())
+        return self._covariance
 
     def marginals(self) -> tuple[Array, Array]:
         """Mean and variance (n,) of each site under the prior times the sites' factors."""
@@ -179,7 +195,7 @@ class SitesOnCovariance(ABC):
 
     def _multiply(self, vector: Array) -> Array:
         """``Q v``."""
-        return multiply_symmetric(self._covariance, vector)
+        return multiply_symmetric(self.covariance, vector)
 
     def _dual(self, vector: Array) -> Array:
         """``(I + W̄Q)⁻¹ v``."""
@@ -188,7 +204,7 @@ class SitesOnCovariance(ABC):
     @property
     def weighted(self) -> tuple[Array, Array, Array]:
         """Q, B's factor, and the roots, as what is compiled has them."""
-        return self._covariance, self._inner, self._roots
+        return self.covariance, self._inner, self._roots
 
     @property
     def _root(self) -> Array:
@@ -288,14 +304,6 @@ class DenseConditional(SitesOnCovariance):
     def unwhiten(self, whitened: Array) -> Array:
         """``m + Lν``, (n,)."""
         return self._mean + multiply_lower(self._factor, whitened)
-
-    def lend(self) -> None:
-        """Let go of K, which is as large as its factor: nothing can be placed until it is given back."""
-        del self._covariance
-
-    def regain(self, covariance: Array) -> None:
-        """Take the same K again, (n, n) in Fortran order."""
-        self._covariance = np.asfortranarray(covariance)
 
     def log_prior(self) -> float:
         """The log density of the model's variable for the noise that was placed last."""

@@ -143,7 +143,7 @@ class KroneckerConditional(SitesOnCovariance):
     ) -> None:  # fmt: skip
         self._by_covariance, self._n_axes = by_covariance, len(covariances)
         self._product: KroneckerProduct = KroneckerProduct(covariances) if like is None else like._product
-        dense: Array = self._product.dense() if like is None else like._covariance
+        dense: Array = self._product.dense() if like is None else like.covariance
         super().__init__(mean, dense, sites, like._inner if like is not None and same_sites else None)
 
     def place(self, noise: Array) -> Array:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.errors import MAX_ENERGY_ERROR
 from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.native import call_for_value_and_slope
 
@@ -23,9 +24,6 @@ __all__ = ["FlatMap", "State", "evaluate", "follow_path", "grow_trees", "walk_pa
 type Array = NDArray[np.float64]
 # U, φ, its gradient, and what the model's function returns besides its value.
 type State = tuple[Array, float, Array, Array]
-
-# An energy error above this ends a tree, as in NUTS.
-MAX_ENERGY_ERROR = 1000.0
 
 
 class FlatMap(NamedTuple):

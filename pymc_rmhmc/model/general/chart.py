@@ -104,15 +104,11 @@ class ChartedVariable:
         Raises
         ------
         ConfigurationError
-            If the family's function returns something else than a pair, or of another shape.
+            If the family's function does not take these parameters, or returns something else than a pair of this
+            shape.
         """
-        found = self.family.moments(*parameters)
-        if not isinstance(found, tuple | list) or len(found) != 2:
-            raise ConfigurationError(
-                f"{self.variable.name}: the function registered for {self.family.name} must return a pair (location, "
-                f"scale), and returned {type(found).__name__}. Mend it in register_family."
-            )
-        return self._broadcast(found[0], "location"), self._broadcast(found[1], "scale")
+        location, scale = self.family.moments_at(parameters, str(self.variable.name))
+        return self._broadcast(location, "location"), self._broadcast(scale, "scale")
 
     def place(self, z: Symbol, constants: Symbol, parameters: Sequence[Symbol]) -> Placed:
         """The variable at z; the constants (n_constants,) are w and then b."""

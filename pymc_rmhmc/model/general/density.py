@@ -10,7 +10,6 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pytensor.gradient import NullTypeGradError
 from pytensor.graph.replace import clone_replace
 from pytensor.tensor.variable import TensorVariable
 
@@ -18,6 +17,7 @@ from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.density_terms import DensityTerms
 from pymc_rmhmc.model.general.chart import charted_variables, place
 from pymc_rmhmc.model.general.cost import gradient_seconds, is_dear
+from pymc_rmhmc.model.graphs import NO_DERIVATIVE, no_derivative_in_words
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
 
 __all__ = ["GeneralModel", "check_differentiable"]
@@ -25,9 +25,6 @@ __all__ = ["GeneralModel", "check_differentiable"]
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
 type Symbol = TensorVariable
-
-# Letters of PyTensor's own message that are repeated.
-LONGEST_REASON = 200
 
 
 class GeneralModel:
@@ -171,15 +168,10 @@ def _gradient[Wrt](total: Symbol, symbols: Wrt) -> Wrt:
     """
     try:
         found: Wrt = pt.grad(total, symbols, disconnected_inputs="ignore")
-    except (NotImplementedError, NullTypeGradError) as error:
+    except NO_DERIVATIVE as error:
+        why = no_derivative_in_words("the model's log density", error)
         raise UnsupportedModelError(
-            f"PyTensor has no gradient of the model's log density: {_first_sentence(error)}. RMHMC needs one, as NUTS "
-            "does. Write the operation with PyTensor's functions or give it a `pullback`, or sample its variables with "
-            "pm.Slice or pm.DEMetropolisZ."
+            f"{why}. RMHMC needs its gradient, as NUTS does. Write the operation with PyTensor's functions or give it "
+            "a `pullback`, or sample its variables with pm.Slice or pm.DEMetropolisZ."
         ) from None
     return found
-
-
-def _first_sentence(error: Exception) -> str:
-    """The first line of an exception, which names the operation."""
-    return str(error).strip().split("\n")[0].rstrip(".")[:LONGEST_REASON]

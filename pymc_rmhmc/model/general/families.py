@@ -6,7 +6,8 @@ hardly move. Nothing needs to be right here but the speed: any location and scal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -14,7 +15,8 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import ConfigurationError, shown
+from pymc_rmhmc.errors import ConfigurationError, counted, shown
+from pymc_rmhmc.model.likelihoods.registry import takes
 from pymc_rmhmc.model.observation import distribution_of
 
 __all__ = ["Family", "LocationScale", "family_of", "register_family", "registered_families"]
@@ -51,6 +53,35 @@ class Family:
     moments: LocationScale
     standard: Callable[..., Symbol] | None = None
 
+    def moments_at(self, parameters: Sequence[Symbol], variable: str) -> tuple[Symbol, Symbol]:
+        """Return the location and the scale that the function gives for a variable's parameters.
+
+        Raises
+        ------
+        ConfigurationError
+            If the function takes another number of parameters, or returns something else than a pair.
+        """
+        if not takes(self.moments, len(parameters)):
+            raise ConfigurationError(f"{variable}: {self._wrong_arity(len(parameters))}")
+        found = self.moments(*parameters)
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            raise ConfigurationError(
+                f"{variable}: the function registered for {self.name} must return a pair (location, scale), and "
+                f"returned {type(found).__name__}. Mend it in register_family."
+            )
+        return found[0], found[1]
+
+    def _wrong_arity(self, n_parameters: int) -> str:
+        """Say that the function does not take the distribution's parameters, and what to register instead."""
+        names = _parameter_names(self.name, n_parameters)
+        has = counted(n_parameters, "parameter") + (f" ({', '.join(names)})" if names else "")
+        function = f"lambda {', '.join(names)}: (location, scale)" if names else f"a function of {n_parameters}"
+        transform = f', transform="{self.transform}"' if self.transform else ""
+        return (
+            f"{self.name} has {has}, and the function registered for it takes {inspect.signature(self.moments)}. RMHMC "
+            f'calls it with all of them. Give register_family("{self.name}", {function}{transform}).'
+        )
+
 
 _families: dict[tuple[str, str], Family] = {}
 
@@ -75,8 +106,8 @@ def register_family(name: str, moments: LocationScale, *, transform: str = "") -
     Raises
     ------
     ConfigurationError
-        If an argument is not of these types. Later, when RMHMC reads a model, if what the function returns is no pair
-        of tensors or has another shape than the variable.
+        If an argument is not of these types. Later, when RMHMC reads a model, if the function takes another number of
+        parameters, or what it returns is no pair of tensors or has another shape than the variable.
 
     Notes
     -----
@@ -111,6 +142,13 @@ def family_of(model: pm.Model, variable: TensorVariable) -> Family | None:
     """The row of a free variable; None if there is none for its distribution and transform."""
     transform = model.rvs_to_transforms[variable]
     return _families.get((distribution_of(variable), "" if transform is None else type(transform).__name__))
+
+
+def _parameter_names(name: str, n_parameters: int) -> list[str]:
+    """The names of a distribution's parameters, as PyMC's log density has them; none if it has not so many."""
+    log_density = getattr(getattr(pm, name, None), "logp", None)
+    names = list(inspect.signature(log_density).parameters)[1:] if inspect.isfunction(log_density) else []
+    return names if len(names) == n_parameters else []
 
 
 def _row(name: str, transform: str, moments: LocationScale, standard: Callable[..., Symbol] | None = None) -> None:

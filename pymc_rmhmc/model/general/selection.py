@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Callable, Container
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,15 +29,16 @@ from pymc_rmhmc.model.general.chart import MOST_COLUMNS, charted_variables
 from pymc_rmhmc.model.general.density import check_differentiable
 from pymc_rmhmc.model.graphs import Evaluator, reaches_by_value
 from pymc_rmhmc.model.observation import names_of
-from pymc_rmhmc.model.structure import ModelStructure, resolve_variables
+from pymc_rmhmc.model.structure import ModelStructure, check_is_continuous, resolve_variables
+from pymc_rmhmc.model.together import with_predictors_or_without
 
-__all__ = ["NO_BLOCK", "continuous_variables", "why_general"]
+__all__ = ["MOST_DENSE", "InGraphChart", "blocks_or_graph", "continuous_variables"]
 
 NO_BLOCK = "the model has no latent Gaussian block"
 # Of the latent form: up to so many have an emulator.
 MOST_HYPERPARAMETERS = 11
-# Values whose prior is fixed are correlated with the scales that multiply them, and in the chart of the graph only so
-# many of them share a dense mass matrix: with 240 of them an item response model was a ninth as fast as latent blocks.
+# In the chart of the graph at most this many values share a dense mass matrix. Those whose prior is fixed are
+# correlated with the scales that multiply them: with 240 an item response model was a ninth as fast as in blocks.
 MOST_DENSE = 50
 # Operations of which each result comes of single values, or of a sum of them: none is a product with a matrix.
 BY_VALUE = (
@@ -53,32 +55,65 @@ def continuous_variables(model: pm.Model, vars: Any = None) -> list[TensorVariab
     Raises
     ------
     UnsupportedModelError
-        If there is none, or one that is named is discrete or not free.
+        If there is none, or one that is named is discrete.
+    ConfigurationError
+        If one that is named is not free.
     """
+    if vars is not None:
+        named = resolve_variables(model, vars)
+        for variable in named:
+            check_is_continuous(variable)
+        return named
     free = [v for v in model.free_RVs if v.dtype.startswith("float")]
-    if vars is None:
-        if not free:
-            kinds = "only discrete free variables" if model.free_RVs else "no free variables"
-            raise UnsupportedModelError(
-                f"The model has {kinds}, and RMHMC moves continuous ones. Sample it with pm.sample() without step=."
-            )
-        return free
-    named = resolve_variables(model, vars)
-    for variable in named:
-        if variable not in model.free_RVs:
-            raise UnsupportedModelError(
-                f"{variable.name} is not a free random variable of the model, and only those are sampled. Its free "
-                f"variables are {', '.join(str(v.name) for v in model.free_RVs)}."
-            )
-        if variable not in free:
-            raise UnsupportedModelError(
-                f"{variable.name} is discrete, and RMHMC moves continuous variables: leave it out of vars, and PyMC "
-                "will sample it with a step of its own."
-            )
-    return named
+    if not free:
+        kinds = "only discrete free variables" if model.free_RVs else "no free variables"
+        raise UnsupportedModelError(
+            f"The model has {kinds}, and RMHMC moves continuous ones. Sample it with pm.sample() without step=."
+        )
+    return free
 
 
-def why_general(structure: ModelStructure, point: Point) -> str:
+@dataclass(frozen=True)
+class InGraphChart:
+    """That all variables are sampled in the chart of the graph.
+
+    Attributes
+    ----------
+    why : str
+        The reason.
+    error : UnsupportedModelError or None
+        What says that the model has no latent Gaussian block.
+    """
+
+    why: str
+    error: UnsupportedModelError | None = None
+
+
+def blocks_or_graph[T](model: pm.Model, point: Point, build: Callable[[ModelStructure], T]) -> T | InGraphChart:
+    """Return what is built of a model's latent Gaussian blocks, unless the chart of its graph takes their place.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    point : dict
+        A point of it, for shapes.
+    build : callable
+        From the structure. It is called only if the blocks are faster than the chart, and may raise an
+        `UnsupportedModelError`.
+    """
+
+    def chosen(structure: ModelStructure) -> T | InGraphChart:
+        why = _why_general(structure, point)
+        return InGraphChart(why) if why else build(structure)
+
+    try:
+        return with_predictors_or_without(model, chosen)
+    except UnsupportedModelError as error:
+        return InGraphChart(NO_BLOCK, error)
+
+
+def _why_general(structure: ModelStructure, point: Point) -> str:
     """Why the chart of the graph is faster than the latent blocks that a model has; empty if it is not.
 
     It is where latents are Normals, or a few correlated ones for each group, beside hyperparameters, and each

@@ -32,6 +32,7 @@ __all__ = [
     "read_likelihood",
     "register_likelihood",
     "registered_likelihoods",
+    "takes",
 ]
 
 KINDS = ("hessian", "fisher")
@@ -269,7 +270,7 @@ def read_likelihood(variable: TensorVariable) -> tuple[Likelihood, Reading] | No
 
 def _read(likelihood: Likelihood, parameters: Sequence[Any]) -> Reading | None:
     """Call `read` with a distribution's parameters, and look at what it gives."""
-    if not _takes(likelihood.read, len(parameters)):
+    if not takes(likelihood.read, len(parameters)):
         raise ConfigurationError(
             f"{likelihood.name}: `read` must take {len(parameters)} parameters, as many as "
             f"{likelihood.operation.__name__} has. Give a function of so many."
@@ -282,7 +283,7 @@ def _read(likelihood: Likelihood, parameters: Sequence[Any]) -> Reading | None:
     return reading
 
 
-def _takes(function: Callable[..., Any], n_arguments: int) -> bool:
+def takes(function: Callable[..., Any], n_arguments: int) -> bool:
     """Whether a function can be called with so many arguments; a function that does not say so can."""
     try:
         signature = inspect.signature(function)
