@@ -11,6 +11,8 @@ import pymc as pm
 from pytensor.graph.basic import Apply, Constant
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scan.op import Scan
+from pytensor.tensor.linalg.solvers.general import Solve
+from pytensor.tensor.linalg.solvers.lstsq import Lstsq
 from pytensor.tensor.math import Dot
 from pytensor.tensor.variable import TensorVariable
 
@@ -31,6 +33,8 @@ DEAR, MOST_EMULATED = 1e-3, 11
 OF_MATRICES = ("pytensor.tensor.linalg", "pytensor.tensor.nlinalg", "pytensor.tensor.slinalg")
 # An operation within a loop takes as long as so many multiplications, and one that PyTensor does not have may.
 IN_A_LOOP, FOREIGN = 100.0, 1e7
+# Where PyMC and PyTensor keep operations that call a solver of differential equations, or what JAX has compiled.
+CALLING_OUT = ("pymc.ode", "pytensor.link.")
 
 
 def gradient_seconds(model: pm.Model, variables: Sequence[TensorVariable], point: Point) -> float:
@@ -68,7 +72,7 @@ def _count_multiplications(model: pm.Model, density: TensorVariable, point: Poin
     found = Evaluator(model, [*counts, *shapes])(point)
     steps, sizes = found[: len(loops)], [tuple(map(int, shape)) for shape in found[len(loops) :]]
     in_loops = sum(IN_A_LOOP * int(n) * len(node.op.fgraph.apply_nodes) for n, node in zip(steps, loops, strict=True))
-    return unknown + in_loops + sum(map(_of_product, sizes[::2], sizes[1::2]))
+    return unknown + in_loops + sum(map(_of_product, products, sizes[::2], sizes[1::2]))
 
 
 def _core(node: Apply) -> Any:
@@ -81,11 +85,14 @@ def _is_of_matrices(node: Apply) -> bool:
 
 
 def _is_foreign(node: Apply) -> bool:
-    """Whether an operation is a user's own, or calls a solver of differential equations."""
+    """Whether an operation is a user's own, or calls one that PyTensor does not have."""
     home = type(_core(node)).__module__
-    return not home.startswith(("pytensor.", "pymc.")) or home.startswith("pymc.ode")
+    return not home.startswith(("pytensor.", "pymc.")) or home.startswith(CALLING_OUT)
 
 
-def _of_product(first: tuple[int, ...], last: tuple[int, ...]) -> float:
+def _of_product(node: Apply, first: tuple[int, ...], last: tuple[int, ...]) -> float:
     """Of every element of the first matrix with a row of the last; of a factor, with one of its own."""
-    return float(math.prod(first)) * float(last[-1] if len(last) > 1 else 1)
+    rows = last[-1] if len(last) > 1 else 1
+    # Only these factorise one matrix and then solve for another.
+    own = first[-1] if isinstance(_core(node), Solve | Lstsq) else 0
+    return float(math.prod(first)) * float(rows + own)
