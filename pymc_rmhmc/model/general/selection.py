@@ -26,6 +26,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError, listed
 from pymc_rmhmc.model.general.chart import MOST_COLUMNS, charted_variables
+from pymc_rmhmc.model.general.cost import MOST_EMULATED
 from pymc_rmhmc.model.general.density import check_differentiable
 from pymc_rmhmc.model.graphs import Evaluator, reaches_by_value
 from pymc_rmhmc.model.observation import names_of
@@ -35,8 +36,6 @@ from pymc_rmhmc.model.together import with_predictors_or_without
 __all__ = ["MOST_DENSE", "InGraphChart", "blocks_or_graph", "continuous_variables"]
 
 NO_BLOCK = "the model has no latent Gaussian block"
-# Of the latent form: up to so many have an emulator.
-MOST_HYPERPARAMETERS = 11
 # In the chart of the graph at most this many values share a dense mass matrix. Those whose prior is fixed are
 # correlated with the scales that multiply them: with 240 an item response model was a ninth as fast as in blocks.
 MOST_DENSE = 50
@@ -147,7 +146,7 @@ def _what_is_read(structure: ModelStructure, point: Point) -> str:
     charted = {each.variable for each in charted_variables(model, variables, shapes)}
     if not all(latent.form == "independent" or _are_rows(latent.variable, charted) for latent in latents):
         return ""
-    if n_others > MOST_HYPERPARAMETERS:
+    if n_others > MOST_EMULATED:
         return f"its effects are Normals beside {n_others} other values"
     unmoved = [latent.variable for latent in latents if latent.variable not in charted]
     if sum(math.prod(shapes[v]) for v in unmoved) > MOST_DENSE:
