@@ -330,18 +330,6 @@ def test_ranks_of_the_truth_among_the_steps_own_draws_are_uniform():
     assert p_value(np.array(of_shifted)) < LEVEL
 
 
-def ard(rng, reparameterize):
-    """Counts over the plane, with a parameter of the likelihood."""
-    x = rng.uniform(-2.0, 2.0, (25, 2))
-    lengthscales = pm.InverseGamma("lengthscales", 5.0, 5.0, shape=2)
-    amplitude, shape = pm.HalfNormal("amplitude", 2.0), pm.Gamma("shape", 4.0, 1.0)
-    gp = pm.gp.Latent(cov_func=amplitude**2 * pm.gp.cov.ExpQuad(2, ls=lengthscales))
-    f = gp.prior("f", X=x, reparameterize=reparameterize)
-    y = rng.poisson(np.exp(np.sin(2.0 * x[:, 0])))
-    pm.NegativeBinomial("y", mu=pm.math.exp(f), alpha=shape, observed=y)
-    return ["lengthscales", "amplitude", "shape", "f"]
-
-
 def additive(rng, reparameterize):
     """Two processes of different inputs, and a level."""
     x = rng.uniform(-2.0, 2.0, (25, 2))
@@ -382,21 +370,6 @@ def mixed(rng, reparameterize):
     return ["spread", "slopes", "level", "effects"]
 
 
-def grid(rng, reparameterize):
-    """A process on a grid, by its axes; for NUTS by the covariance of all places, the same but for the jitter."""
-    first, second = np.linspace(-1.0, 1.0, 5)[:, None], np.linspace(-1.0, 1.0, 4)[:, None]
-    lengthscales, amplitude = pm.InverseGamma("lengthscales", 5.0, 5.0, shape=2), pm.HalfNormal("amplitude", 1.0)
-    kernels = [amplitude**2 * pm.gp.cov.Matern52(1, ls=lengthscales[0]), pm.gp.cov.Matern52(1, ls=lengthscales[1])]
-    if reparameterize:
-        gp = pm.gp.Latent(cov_func=pm.gp.cov.Kron(kernels))
-        f = gp.prior("f", X=pm.math.cartesian(first, second))
-    else:
-        f = pm.gp.LatentKron(cov_funcs=kernels).prior("f", Xs=[first, second])
-    y = rng.poisson(np.exp(1.0 + np.sin(2.0 * first) * second.T)).ravel()
-    pm.Poisson("y", mu=pm.math.exp(pm.Normal("level") + f), observed=y)
-    return ["lengthscales", "amplitude", "level", "f"]
-
-
 def classes(rng, reparameterize):
     """Binary data over the plane, with a lengthscale for each axis."""
     x = rng.uniform(-2.0, 2.0, (28, 2))
@@ -430,7 +403,7 @@ def width(values):
     return high - low
 
 
-@pytest.mark.parametrize("family", [ard, additive, basis, mixed, grid, classes, two_processes])
+@pytest.mark.parametrize("family", [additive, basis, mixed, classes, two_processes])
 def test_a_long_run_of_nuts_agrees(family):
     def build(reparameterize):
         with pm.Model() as model:

@@ -282,7 +282,6 @@ MUTANTS = {
     ),
     "sites of coefficients that move, evidence that does not": (NOISE, WithoutTheSitesMoving),
     "no volume of the spreads": (DIAGONAL, WithoutSpreadsVolume),
-    "stale design, coefficients": (WARPED, StaleDesign),
     "stale design, sum": (LOADED, StaleDesign),
     "no determinant, process beside slopes": (BESIDE, WithoutDeterminant),
     "sites of a process beside slopes that move, evidence that does not": (BESIDE_NOISE, WithoutTheSitesMoving),

@@ -140,7 +140,6 @@ MUTANTS = {
     "log-det dropped, of fewer coefficients than sites": (
         STRONG_NARROW, riemannian(log_det_times(0.0)), UNCHECKED, transition,
     ),
-    "log-det doubled": (STRONG, riemannian(log_det_times(2.0)), UNCHECKED, transition),
     "momentum from the inverse": (STRONG, riemannian(momentum_of_the_inverse), UNCHECKED, transition),
     "one unchecked sweep": (
         replace(STRONG, step_size=0.4, n_steps=4),
