@@ -258,6 +258,61 @@ DYNAMICS = [
         "                return",
         "unit/test_u_turn.py::test_nothing_is_chosen_of_a_half_in_which_a_step_fails",
     ),
+    Mutant(
+        "emulator-judges-itself",
+        "whatever an emulator proposes is accepted: draws of the emulator and not of the posterior",
+        "kernels/surrogates.py",
+        "        return without_divergence(outcome)\n",
+        "        momentum, outcome.accepted = rng.standard_normal(state.position.size), True\n"
+        "        end = self.flow.surrogate.follow(state.position, momentum, length)\n"
+        "        outcome.state = self.hamiltonian.moved(*end)\n"
+        "        return without_divergence(outcome)\n",
+        "unit/test_surrogate_kernels.py::test_exact_draws_stay_exact[along a wrong emulator]",
+    ),
+    Mutant(
+        "divergences-of-an-emulator-are-failures",
+        "an emulator that is wrong somewhere alarms users with divergences of the posterior",
+        "kernels/surrogates.py",
+        "outcome.failure, outcome.energy_error, outcome.n_emulator_divergences = Failure.NONE, math.nan, 1",
+        "outcome.energy_error, outcome.n_emulator_divergences = math.nan, 1",
+        "unit/test_surrogate_kernels.py::test_a_surrogates_divergence_is_counted_apart_and_no_failure[nan]",
+    ),
+    Mutant(
+        "rejected-moves-elsewhere-are-rounded",
+        "a chain that stays where it is drifts by rounding, and its coordinates are not those that were kept",
+        "kernels/surrogates.py",
+        "outcome.state = self.back(outcome.state) if outcome.accepted else state",
+        "outcome.state = self.back(outcome.state)",
+        "unit/test_surrogate_kernels.py::test_a_rejected_move_elsewhere_leaves_the_very_state",
+    ),
+    Mutant(
+        "emulator-of-another-chart",
+        "an emulator is made of the density in a chart that is no longer used: hardly any proposal is accepted",
+        "tuning/graph_emulator.py",
+        "emulate(ValueTarget(self.general.value, found.chart, chart)",
+        "emulate(ValueTarget(self.general.value, 0.0 * found.chart, chart)",
+        "unit/test_graph_emulator.py::test_an_emulator_is_made_in_the_chart_that_was_fitted_at_once",
+    ),
+    Mutant(
+        "chart-refitted-under-an-emulator",
+        "an emulator stays when the chart in which it was made is replaced by another",
+        "tuning/graph_emulator.py",
+        "        if tuned.emulator is None:\n"
+        "            made =",
+        "        if with_sites:\n"
+        "            made =",
+        "unit/test_graph_emulator.py::test_where_there_is_an_emulator_chart_and_map_stay",
+    ),
+    Mutant(
+        "useless-emulator-kept",
+        "where an emulator is of no use a chain hardly moves, though it could along the density",
+        "tuning/graph_emulator.py",
+        "        if not TURNS.is_given_up(*tuned.trial):\n"
+        "            return False",
+        "        if tuned.trial:\n"
+        "            return False",
+        "unit/test_graph_emulator.py::test_it_is_given_up_where_hardly_any_is_accepted[30-0.3-False]",
+    ),
 ]
 
 GEOMETRY = [
@@ -647,6 +702,38 @@ GEOMETRY = [
         "return made, 0.0 * widths[kept]",
         "unit/test_general_loops.py::test_a_direction_in_which_many_values_go_together_is_found[diagonal]",
     ),
+    Mutant(
+        "values-chart-without-its-volume",
+        "with an emulator hyperparameters are drawn by a density without the volume of their chart",
+        "geometry/general/value.py",
+        "beyond = log_density + placed.log_volume + 0.5",
+        "beyond = log_density + 0.5",
+        "unit/test_value_target.py::test_what_the_density_is_beyond_a_standard_normal[scales-bent]",
+    ),
+    Mutant(
+        "values-normal-counted-twice",
+        "with an emulator hyperparameters are drawn too near their centre",
+        "geometry/general/value.py",
+        "+ 0.5 * float(position @ position)",
+        "- 0.5 * float(position @ position)",
+        "unit/test_value_target.py::test_what_the_density_is_beyond_a_standard_normal[scales-linear]",
+    ),
+    Mutant(
+        "values-log-density-with-the-jacobian",
+        "lp is the density of a chart's coordinates and not the model's",
+        "geometry/general/value.py",
+        "log_density - float(found[-1]))",
+        "log_density)",
+        "unit/test_value_target.py::test_the_models_log_density_is_the_models[parents-linear]",
+    ),
+    Mutant(
+        "way-back-without-the-centre",
+        "after each trajectory along the density a chain that follows an emulator stands elsewhere",
+        "geometry/general/mass.py",
+        "    z: Array = flat.centre + flat.spread * w",
+        "    z: Array = flat.spread * w",
+        "unit/test_value_target.py::test_from_flat_coordinates_and_back[diagonal]",
+    ),
 ]
 
 APPROXIMATION = [
@@ -846,6 +933,22 @@ MODEL = [
         "return mean - pt.log(scale), deviation",
         "unit/test_general_chart.py::test_draws_of_the_prior_are_about_the_location_as_wide_as_the_scale[Gamma]",
     ),
+    Mutant(
+        "solve-counted-without-its-factor",
+        "a model that solves with large matrices is taken for a cheap one, and is sampled slowly",
+        "model/general/cost.py",
+        "first[-1] if isinstance(_core(node), Solve | Lstsq) else 0",
+        "0",
+        "model/test_gradient_cost.py::test_what_else_takes_the_cube_of_a_matrix_counts[solve]",
+    ),
+    Mutant(
+        "users-operation-taken-for-cheap",
+        "a model with a user's own costly operation follows its gradient in every step",
+        "model/general/cost.py",
+        "unknown = FOREIGN * sum(",
+        "unknown = 0.0 * FOREIGN * sum(",
+        "model/test_gradient_cost.py::test_an_operation_that_is_a_users_own_is_dear[Doubled]",
+    ),
 ]
 
 STEPS = [
@@ -1006,6 +1109,33 @@ STEPS = [
         "        if not tuning and state.iteration % 20 == 0:\n"
         "            self._refit_where_it_holds(self.values, rng)",
         "steps/test_general_constants.py::test_chart_mass_and_step_size_are_learned_in_tuning_and_then_kept[static]",
+    ),
+    Mutant(
+        "emulators-way-back-off-its-centre",
+        "after each trajectory along the density a chain that follows an emulator stands elsewhere",
+        "steps/graph_recipe.py",
+        "        z = from_flat(FlatMap(*self.exact.tuned.flat), phase.position)\n"
+        "",
+        "        flat = FlatMap(*self.exact.tuned.flat)\n"
+        "        z = from_flat(flat, phase.position) - flat.centre\n"
+        "",
+        "unit/test_graph_emulator.py::test_the_way_to_the_densitys_trajectories_and_back_leads_to_the_same_place",
+    ),
+    Mutant(
+        "emulator-in-spite-of-the-user",
+        "a chain follows an emulator though FlatMetric(emulate=False) or a step size was given",
+        "steps/graph_recipe.py",
+        "self.emulates = plan.may_emulate and general.is_dear",
+        "self.emulates = general.is_dear",
+        "steps/test_emulated_density.py::test_none_is_made_where_it_is_not_wanted[not wanted]",
+    ),
+    Mutant(
+        "no-trajectories-along-the-density",
+        "where an emulator falls short nothing makes up for it: chains stay long in tails",
+        "steps/graph_recipe.py",
+        "share = TURNS.joint_by_rejected * TURNS.need(1.0 - tuned.trial[1])",
+        "share = TURNS.joint_by_rejected * TURNS.need(0.0)",
+        "unit/test_graph_emulator.py::test_the_more_is_rejected_the_more_trajectories_follow_the_density[0.5]",
     ),
 ]
 

@@ -88,9 +88,8 @@ def check_emulates(general, tuned: ChartTuning) -> None:
     points = 0.8 * np.random.default_rng(7).standard_normal((60, D))
     exact = np.array([target.at(point).log_density for point in points])
     gaps = exact - [tuned.emulator.evaluate(point)[0] for point in points]
-    assert np.std(gaps) < 0.3
-    assert np.std(gaps) < 0.5 * np.std(exact) or np.std(exact) < 0.3
-    # Draws are near where the standard normals are.
+    assert np.std(gaps) < 0.15
+    # It would have seen another chart of the hierarchy.
     other = ValueTarget(general.value, np.zeros_like(tuned.chart), tuned.marginals)
     apart = [other.at(point).log_density - tuned.emulator.evaluate(point)[0] for point in points]
     assert np.std(apart) > 3.0 * np.std(gaps)
