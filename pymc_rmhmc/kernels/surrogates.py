@@ -13,10 +13,10 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels.kernel import Kernel, Transition
 from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
 
-__all__ = ["ALONG_SURROGATE", "ElsewhereMove", "SurrogateHMC", "without_divergence"]
+__all__ = ["ALONG_DENSITY", "ALONG_SURROGATE", "ElsewhereMove", "SurrogateHMC", "without_divergence"]
 
-# The kind of these moves, from which tuning learns what a surrogate is worth.
-ALONG_SURROGATE = "along a surrogate"
+# The kinds of moves from which tuning learns what a surrogate is worth, and what steps the others take.
+ALONG_SURROGATE, ALONG_DENSITY = "along a surrogate", "along the density"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class ElsewhereMove:
     def step(self, state: Any, rng: np.random.Generator) -> Transition[Any]:
         """Go there, move and come back; where the move is rejected, nothing is rounded on the way."""
         outcome = self.kernel.step(self.there(state), rng)
-        outcome.state = self.back(outcome.state) if outcome.accepted else state
+        outcome.state, outcome.kind = self.back(outcome.state) if outcome.accepted else state, ALONG_DENSITY
         return outcome
 
 

@@ -15,7 +15,7 @@ from pymc_rmhmc.geometry.charts import MarginalChart
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.value import ValueTarget
 from pymc_rmhmc.kernels.kernel import Transition
-from pymc_rmhmc.kernels.surrogates import ALONG_SURROGATE
+from pymc_rmhmc.kernels.surrogates import ALONG_DENSITY, ALONG_SURROGATE
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
 from pymc_rmhmc.tuning.hyperparameters import TURNS
 from pymc_rmhmc.tuning.schedule import Moment, Refit, RefitPolicy
@@ -44,6 +44,8 @@ class EmulatingAdapter(GraphChartAdapter):
         for move in outcome.of_kind(ALONG_SURROGATE):
             count, mean = tuned.trial
             tuned.trial = count + 1, mean + (move.acceptance - mean) / (count + 1)
+        for move in outcome.of_kind(ALONG_DENSITY):
+            _correct(step_size, move.acceptance)
         if not TURNS.is_given_up(*tuned.trial):
             return False
         tuned.emulator = tuned.marginals = None
@@ -80,3 +82,9 @@ class EmulatingAdapter(GraphChartAdapter):
         if flat.dense.size == flat.centre.size:
             return MarginalChart.linear(flat.centre, flat.factor)
         return fit_marginals(positions)
+
+
+def _correct(step_size: Any, acceptance: float) -> None:
+    """Correct the step size of trajectories along the density, which are too few for dual averaging."""
+    step_size.average *= math.exp(TURNS.correction * (acceptance - step_size.target))
+    step_size.average = min(step_size.average, step_size.maximum)

@@ -288,7 +288,7 @@ def test_what_follows_an_emulator_is_said(model, caplog):
     says = "log density is dear: its gradient takes about 0.01 ms, so trajectories follow an emulator of it"
     with caplog.at_level("INFO", "pymc.rmhmc"):
         RMHMC(model=model)
-    assert f"The {says}" in caplog.text
+    assert f"The {says}" in " ".join(caplog.text.split())
     described = describe(model)
     for printed in (str(described), described._repr_html_()):
         assert f"Their {says}, made in tuning." in " ".join(printed.split())

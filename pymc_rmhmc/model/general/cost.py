@@ -16,7 +16,7 @@ from pytensor.tensor.linalg.solvers.lstsq import Lstsq
 from pytensor.tensor.math import Dot
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import Evaluator, shared_inputs
+from pymc_rmhmc.model.graphs import Evaluator, inlined, shared_inputs
 from pymc_rmhmc.model.hyperparameters import is_long
 
 __all__ = ["MOST_EMULATED", "dear_in_words", "gradient_seconds", "is_dear"]
@@ -33,13 +33,13 @@ DEAR, MOST_EMULATED = 1e-3, 11
 OF_MATRICES = ("pytensor.tensor.linalg", "pytensor.tensor.nlinalg", "pytensor.tensor.slinalg")
 # An operation within a loop takes as long as so many multiplications, and one that PyTensor does not have may.
 IN_A_LOOP, FOREIGN = 100.0, 1e7
-# Where PyMC and PyTensor keep operations that call a solver of differential equations, or what JAX has compiled.
-CALLING_OUT = ("pymc.ode", "pytensor.link.")
+# Where PyMC and PyTensor keep operations that call a solver of equations, or what JAX has compiled.
+CALLING_OUT = ("pymc.ode", "pytensor.link.", "pytensor.tensor.optimize")
 
 
 def gradient_seconds(model: pm.Model, variables: Sequence[TensorVariable], point: Point) -> float:
     """About how long one gradient of the log density by some of the variables takes."""
-    density = model.logp()
+    (density,) = inlined([model.logp()], ())
     constants = [v for v in ancestors([density]) if isinstance(v, Constant) and is_long(v)]
     shared = [np.size(s.get_value(borrow=True)) for s in shared_inputs([density])]
     values = [np.size(point[str(model.rvs_to_values[v].name)]) for v in variables]
