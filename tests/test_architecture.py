@@ -18,14 +18,15 @@ OURS = "pymc_rmhmc."
 MAY_IMPORT = {
     "errors": {"numpy"},
     "stopwatch": set(),
+    "usage": {"errors"},
     "dynamics": {"numpy", "scipy", "errors"},
     "kernels": {"numpy", "errors", "dynamics", "geometry"},
     "tuning": {"numpy", "errors", "geometry", "kernels", "approximation"},
     "chains": {"numpy", "arviz", "errors", "geometry", "kernels", "tuning", "diagnostics"},
     "geometry": {"numpy", "scipy", "numba", "llvmlite", "errors", "stopwatch", "dynamics.hamiltonian"},
     "approximation": {"numpy", "scipy", "errors", "dynamics.hamiltonian", "geometry"},
-    "model": {"numpy", "scipy", "arviz", "pymc", "pytensor", "rich", "errors", "stopwatch"},
-    "diagnostics": {"numpy", "scipy", "pandas", "arviz", "xarray", "matplotlib", "errors"},
+    "model": {"numpy", "scipy", "arviz", "pymc", "pytensor", "rich", "errors", "stopwatch", "usage"},
+    "diagnostics": {"numpy", "scipy", "pandas", "arviz", "xarray", "matplotlib", "errors", "usage"},
     "steps": {
         "numpy", "scipy", "arviz", "pymc", "pytensor", "rich", "threadpoolctl", "errors", "stopwatch", "dynamics",
         "geometry", "kernels", "tuning", "chains", "approximation", "model", "diagnostics",

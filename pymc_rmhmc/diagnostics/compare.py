@@ -20,6 +20,7 @@ from pymc_rmhmc.diagnostics.statistics import (
 )
 from pymc_rmhmc.diagnostics.table import ComparisonTable
 from pymc_rmhmc.errors import ConfigurationError, DataError
+from pymc_rmhmc.usage import called_as
 
 __all__ = ["compare", "parameter_tables"]
 
@@ -27,6 +28,7 @@ __all__ = ["compare", "parameter_tables"]
 FEWEST_DRAWS = 4
 
 
+@called_as('compare({"RMHMC": idata, "NUTS": other})')
 def compare(
     results: Mapping[str, Any],
     timings: Mapping[str, Timing] | None = None,

@@ -11,6 +11,7 @@ import numpy as np
 
 from pymc_rmhmc.diagnostics.statistics import one_group_in_words
 from pymc_rmhmc.errors import DataError, Failure, shown
+from pymc_rmhmc.usage import called_as
 
 __all__ = ["ADVICE", "FailureSummary", "failure_advice", "remedy_for", "summarize_failures"]
 
@@ -121,6 +122,7 @@ class FailureSummary:
         return self.n_draws * chains
 
 
+@called_as("summarize_failures(idata), one result at a time")
 def summarize_failures(idata: Any) -> FailureSummary:
     """Count the failed trajectories of a result, by cause.
 

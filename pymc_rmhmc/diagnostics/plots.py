@@ -13,6 +13,7 @@ from pymc_rmhmc.diagnostics.compare import parameter_tables
 from pymc_rmhmc.diagnostics.seconds import timeline_of
 from pymc_rmhmc.diagnostics.statistics import common_variables, posteriors_of, statistic
 from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.usage import called_as
 
 __all__ = ["plot_compare"]
 
@@ -23,6 +24,7 @@ MAX_LAG = 40
 WHITENED = "_rotated_"
 
 
+@called_as('plot_compare({"RMHMC": idata, "NUTS": other})')
 def plot_compare(
     results: Mapping[str, Any],
     *,

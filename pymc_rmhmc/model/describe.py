@@ -37,6 +37,7 @@ from pymc_rmhmc.model.together import (
     read_together,
     warnings_of,
 )
+from pymc_rmhmc.usage import called_as
 
 __all__ = ["BlockDescription", "ModelDescription", "describe"]
 
@@ -46,6 +47,7 @@ FORMS = {
     "independent": "independent Normals",
 }
 ON_A_GRID = "whitened Gaussian process on a grid (Kronecker product)"
+ALLOWED = "The likelihood also allows metric={}."
 METRIC = 'The metric is "{}", the default: it approximates each likelihood term by a Gaussian curve.'
 NOTHING = "RMHMC() cannot sample this model and will raise an error."
 GRAPH = "Sampled by RMHMC, all together, in flat coordinates that are read from the model's graph, because {}:"
@@ -144,7 +146,7 @@ class ModelDescription:
         elif self.blocks:
             lines = ["Sampled by RMHMC:"]
             lines += [f"- {self._block_line(group)}" for group in self._block_groups()]
-            lines += [METRIC.format(self.metric), self._together()]
+            lines += [METRIC.format(self.metric), *self._allowed(), self._together()]
         if self.left_over:
             lines += ["Left to other steps:", *(f"- {self._left_line(group)}" for group in self._left_groups())]
         if self.predicted:
@@ -244,6 +246,11 @@ class ModelDescription:
         count = f"{len(group)} variables, " if len(group) > 1 else ""
         return f"{listed(group, '')} ({count}{step})" + (f": {reason.removesuffix('.')}." if reason else ".")
 
+    def _allowed(self) -> list[str]:
+        """The position-dependent metrics that every likelihood allows."""
+        kinds = [kind for kind in self.blocks[0].kinds if all(kind in block.kinds for block in self.blocks)]
+        return [ALLOWED.format(" or ".join(f'"{kind}"' for kind in kinds))] if kinds else []
+
     def _together(self) -> str:
         """One sentence on the hyperparameters."""
         if self.hyperparameters:
@@ -251,6 +258,7 @@ class ModelDescription:
         return f"The latent values are sampled alone: {self.alone}."
 
 
+@called_as("describe(model); it shows what RMHMC() does by default")
 def describe(model: pm.Model | None = None) -> ModelDescription:
     """Return what `RMHMC()` would do with a model, as an object that shows itself.
 

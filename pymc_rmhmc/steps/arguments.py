@@ -60,6 +60,11 @@ class CheckedStep(BlockedStep):
             name that the step does not know.
         """
         _check_names(cls, kwargs)
+        if len(args) > 1:
+            raise ConfigurationError(
+                f"{cls.__name__} takes the variables alone without a name, but got {len(args)} arguments. Name the "
+                f'others, such as {cls.__name__}(metric="hessian").'
+            )
         wanted = args[0] if args else kwargs.get("vars")
         if isinstance(wanted, pm.Model):
             raise ConfigurationError(

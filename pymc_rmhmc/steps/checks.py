@@ -50,8 +50,8 @@ def _covariance_error(block: Any, point: Point, failure: PriorFailure) -> Except
     component = prior.components[failure.component]
     if failure.failure is Failure.NON_FINITE:
         return DataError(
-            f"{block.name}: the prior's mean or covariance has values that are not finite. Inputs of this size may "
-            "overflow. Rescale them to about 1, and look for NaN."
+            f"{block.name}: the prior's mean or covariance has values that are not finite. Look for a lengthscale of 0 "
+            "and for NaN among what they are made of. Very large inputs overflow: rescale them to about 1."
         )
     if component.precision is not None:
         return _indefinite(

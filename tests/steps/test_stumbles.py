@@ -449,3 +449,32 @@ def begin(step, point):
         raise sampler.recipe.start_error(point)
     step.setup_chain(np.random.default_rng(0), 10, 10)
     step.step(point)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda model: plot_compare({}, {}), r'too many positional arguments\. Write plot_compare\(\{"RMHMC": idata'),
+        (lambda model: compare({}, 1, 2), r'too many positional arguments\. Write compare\(\{"RMHMC": idata, "NUTS"'),
+        (lambda model: summarize_failures(1, 2), r"Write summarize_failures\(idata\), one result at a time"),
+        (lambda model: describe(model, metric="hessian"), r"argument 'metric'\. Write describe\(model\)"),
+        (lambda model: RMHMC(None, "hessian", model=model), r"2 arguments\. Name the others, such as RMHMC\(metric="),
+    ],
+)
+def test_calls_that_cannot_be_made_are_answered_by_one_that_can(call, says):
+    with pytest.raises(ConfigurationError, match=says):
+        call(poisson_model())
+
+
+@pytest.mark.parametrize("lengthscale", [0.0, np.nan])
+def test_a_lengthscale_that_is_no_length_is_named_as_a_cause(lengthscale):
+    with pm.Model():
+        covariance = pm.gp.cov.Matern52(1, ls=lengthscale)
+        f = pm.gp.Latent(cov_func=covariance).prior("f", X=np.linspace(0, 1, N)[:, None], reparameterize=False)
+        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+        with pytest.raises(DataError, match="Look for a lengthscale of 0 and for NaN"):
+            RMHMC()
+
+
+def test_print_says_which_other_metrics_are_allowed():
+    assert 'The likelihood also allows metric="hessian" or "fisher".' in str(describe(poisson_model()))
