@@ -1113,7 +1113,7 @@ STEPS = [
     Mutant(
         "emulators-way-back-off-its-centre",
         "after each trajectory along the density a chain that follows an emulator stands elsewhere",
-        "steps/graph_recipe.py",
+        "steps/graph_settings.py",
         "        z = from_flat(FlatMap(*self.exact.tuned.flat), phase.position)\n"
         "",
         "        flat = FlatMap(*self.exact.tuned.flat)\n"
@@ -1124,7 +1124,7 @@ STEPS = [
     Mutant(
         "emulator-in-spite-of-the-user",
         "a chain follows an emulator though FlatMetric(emulate=False) or a step size was given",
-        "steps/graph_recipe.py",
+        "steps/graph_settings.py",
         "self.emulates = plan.may_emulate and general.is_dear",
         "self.emulates = general.is_dear",
         "steps/test_emulated_density.py::test_none_is_made_where_it_is_not_wanted[not wanted]",
@@ -1132,7 +1132,7 @@ STEPS = [
     Mutant(
         "no-trajectories-along-the-density",
         "where an emulator falls short nothing makes up for it: chains stay long in tails",
-        "steps/graph_recipe.py",
+        "steps/graph_settings.py",
         "share = TURNS.joint_by_rejected * TURNS.need(1.0 - tuned.trial[1])",
         "share = TURNS.joint_by_rejected * TURNS.need(0.0)",
         "unit/test_graph_emulator.py::test_the_more_is_rejected_the_more_trajectories_follow_the_density[0.5]",

@@ -22,7 +22,8 @@ from pymc_rmhmc.kernels.kernel import Cycle, Sometimes, Transition, merge
 from pymc_rmhmc.kernels.surrogates import ALONG_SURROGATE
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.model.general.density import GeneralModel
-from pymc_rmhmc.steps.graph_recipe import EmulatedSetting, _chart
+from pymc_rmhmc.steps.graph_recipe import _chart
+from pymc_rmhmc.steps.graph_settings import EmulatedSetting
 from pymc_rmhmc.tuning.graph_chart import ChartTuning
 from pymc_rmhmc.tuning.graph_emulator import EARLY_EMULATION, MOST_DRAWS, EmulatingAdapter
 from pymc_rmhmc.tuning.hyperparameters import TURNS

@@ -1,0 +1,138 @@
+"""Kernels in the flat chart that is read from a model's graph: along the density, and along an emulator of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.chains.recipe import REHEARSED_STEP, HMCSetting
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
+from pymc_rmhmc.dynamics.surrogates import SurrogateFlow
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.charts import MarginalChart
+from pymc_rmhmc.geometry.general.loops import FlatMap
+from pymc_rmhmc.geometry.general.mass import from_flat, to_flat
+from pymc_rmhmc.geometry.general.value import ValueTarget
+from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Sometimes
+from pymc_rmhmc.kernels.surrogates import ElsewhereMove, SurrogateHMC
+from pymc_rmhmc.kernels.trajectories import JitteredPath
+from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
+from pymc_rmhmc.tuning.hyperparameters import TURNS
+from pymc_rmhmc.tuning.step_size import StepSize
+
+__all__ = ["EmulatedSetting", "GraphSetting"]
+
+type Array = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class GraphSetting(HMCSetting):
+    """The density in a chart, and a map to flat coordinates; see `Setting`."""
+
+    adapter: GraphChartAdapter
+    tuned: ChartTuning
+
+    def stand(self, values: Array, coordinates: Any, rng: np.random.Generator) -> Any:
+        """See `Setting`."""
+        return self.hamiltonian.state(
+            self.adapter.coordinates(self.tuned, values) if coordinates is None else coordinates
+        )
+
+    def failure(self, phase: Any) -> Failure:
+        """See `Setting`."""
+        failure: Failure = phase.point.failure
+        return failure
+
+    def place(self, phase: Any, values: Array | None) -> tuple[Any, Array, float]:
+        """See `Setting`."""
+        return phase.position, self.seen(phase) if values is None else values, phase.point.model_log_density
+
+    def seen(self, phase: Any) -> Array:
+        """Return the model's values."""
+        return np.array(phase.point.values)
+
+    def kernel(self, tuned: ChartTuning, step_size: StepSize, *, tuning: bool) -> HMC[Any]:
+        """See `Setting`: in draws there may be several trajectories."""
+        kernel = self.hmc(step_size.in_use(tuning=tuning))
+        if tuning or tuned.rounds == 1:
+            return kernel
+        trajectory: Any = self.plan.trajectory
+        return replace(kernel, trajectory=replace(trajectory, rounds=tuned.rounds))
+
+    def rehearse(self, phase: Any, step_size: float, rng: np.random.Generator) -> Any:
+        """See `Setting`."""
+        # The search for a step size makes single steps, whatever the trajectory.
+        self.single_step(phase, step_size, rng)
+        return self.hmc(step_size).step(phase, rng).state
+
+
+@dataclass(slots=True)
+class EmulatedSetting(HMCSetting):
+    """The density without its gradient, in standard normals ϑ, with an emulator; see `Setting`.
+
+    A phase is a state at a `ValuePoint`.
+    """
+
+    exact: GraphSetting
+    flow: SurrogateFlow
+
+    @classmethod
+    def of(cls, value: Any, exact: GraphSetting) -> EmulatedSetting:
+        """Return the setting for what is known."""
+        tuned = exact.tuned
+        assert tuned.emulator is not None
+        assert tuned.marginals is not None
+        hamiltonian = GaussianHamiltonian(ValueTarget(value, tuned.chart, tuned.marginals))
+        return cls(hamiltonian, exact.plan, exact, SurrogateFlow(tuned.emulator))
+
+    def stand(self, values: Array, coordinates: Any, rng: np.random.Generator) -> Any:
+        """See `Setting`."""
+        if coordinates is None:
+            coordinates = self._chart.recover(self.exact.adapter.charted_point(self.exact.tuned, values))
+        return self.hamiltonian.state(coordinates)
+
+    @property
+    def _chart(self) -> MarginalChart:
+        chart: MarginalChart = self.hamiltonian.residual.chart
+        return chart
+
+    def failure(self, phase: Any) -> Failure:
+        """See `Setting`."""
+        failure: Failure = phase.point.failure
+        return failure
+
+    def place(self, phase: Any, values: Array | None) -> tuple[Any, Array, float]:
+        """See `Setting`."""
+        return phase.position, self.seen(phase) if values is None else values, phase.point.model_log_density
+
+    def seen(self, phase: Any) -> Array:
+        """Return the model's values."""
+        return np.array(phase.point.values)
+
+    def kernel(self, tuned: ChartTuning, step_size: StepSize, *, tuning: bool) -> Kernel[Any]:
+        """See `Setting`: a trajectory along the emulator, and before some one along the density.
+
+        They are the more, the more of the first are rejected.
+        """
+        share = TURNS.joint_by_rejected * TURNS.need(1.0 - tuned.trial[1])
+        exact = ElsewhereMove(self.exact.hmc(step_size.average), self._there, self._back)
+        return Cycle((Sometimes(share, exact), self._along(self.plan.trajectory.path)))
+
+    def _along(self, path: JitteredPath) -> SurrogateHMC:
+        return SurrogateHMC(self.hamiltonian, self.flow, path)
+
+    def _there(self, phase: Any) -> Any:
+        """Return the same place in the coordinates of trajectories along the density."""
+        flat = FlatMap(*self.exact.tuned.flat)
+        return self.exact.hamiltonian.state(to_flat(flat, phase.point.coordinates))
+
+    def _back(self, phase: Any) -> Any:
+        z = from_flat(FlatMap(*self.exact.tuned.flat), phase.position)
+        return self.hamiltonian.state(self._chart.recover(z))
+
+    def rehearse(self, phase: Any, step_size: float, rng: np.random.Generator) -> Any:
+        """See `Setting`."""
+        return self._along(JitteredPath(REHEARSED_STEP, 0.0, 1)).step(self._back(self._there(phase)), rng).state
