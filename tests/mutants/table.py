@@ -281,8 +281,8 @@ DYNAMICS = [
         "rejected-moves-elsewhere-are-rounded",
         "a chain that stays where it is drifts by rounding, and its coordinates are not those that were kept",
         "kernels/surrogates.py",
-        "outcome.state = self.back(outcome.state) if outcome.accepted else state",
-        "outcome.state = self.back(outcome.state)",
+        "self.back(outcome.state) if outcome.accepted else state, ALONG",
+        "self.back(outcome.state), ALONG",
         "unit/test_surrogate_kernels.py::test_a_rejected_move_elsewhere_leaves_the_very_state",
     ),
     Mutant(
@@ -1124,7 +1124,7 @@ STEPS = [
     Mutant(
         "emulator-in-spite-of-the-user",
         "a chain follows an emulator though FlatMetric(emulate=False) or a step size was given",
-        "steps/graph_settings.py",
+        "steps/graph_recipe.py",
         "self.emulates = plan.may_emulate and general.is_dear",
         "self.emulates = general.is_dear",
         "steps/test_emulated_density.py::test_none_is_made_where_it_is_not_wanted[not wanted]",
