@@ -304,7 +304,7 @@ def test_ranks_of_the_truth_beside_another_step_are_uniform(options):
 
 def test_ranks_of_the_truth_among_the_steps_own_draws_are_uniform():
     """As they are by default: tuned, and in turns."""
-    case, rng, tune, thin, simulations = Case(negative_binomial), np.random.default_rng(5), 160, 3, 200
+    case, rng, tune, thin, simulations = Case(negative_binomial), np.random.default_rng(5), 160, 3, 150
     with case.model:
         step = RMHMC()
     ranks, of_shifted, failures, in_turns = [], [], 0, 0
