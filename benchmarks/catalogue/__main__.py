@@ -11,7 +11,9 @@ import os
 import sys
 import tempfile
 import time
+from pathlib import Path
 
+from benchmarks.catalogue.figure import draw_figure
 from benchmarks.catalogue.models import CATALOGUE, GROUPS
 from benchmarks.catalogue.table import print_table
 from benchmarks.harness import RESULTS, keep_run, load
@@ -33,6 +35,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="200 draws a chain")
     parser.add_argument("--cold", action="store_true", help="compile everything anew")
     parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--figure", type=Path, help="where to draw the ratios")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured")
     arguments = parser.parse_args()
     if arguments.fresh:
@@ -41,7 +44,10 @@ def main() -> None:
     names = _chosen(arguments.only)
     if not arguments.table:
         _run_all(names, arguments, draws)
-    print_table([r for r in load(CATALOGUE_RESULTS) if r["problem"] in names])
+    records = [r for r in load(CATALOGUE_RESULTS) if r["problem"] in names]
+    print_table(records)
+    if arguments.figure:
+        draw_figure(records, arguments.figure)
 
 
 def _chosen(only: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ from benchmarks.bars import LARGEST_RHAT
 from benchmarks.catalogue.models import CATALOGUE
 from benchmarks.catalogue.moments import agreement, allowed, truths
 
-__all__ = ["print_table"]
+__all__ = ["best_peer", "comparable", "is_weak", "print_table", "runs_by_model", "seconds"]
 
 OURS = ("rmhmc", "rmhmc-latent", "rmhmc-graph")
 PEERS = ("nutpie", "nutpie-other")
@@ -27,9 +27,7 @@ type Runs = dict[str, list[dict]]
 
 def print_table(records: list[dict]) -> None:
     """Print what was measured, the medians over seeds, and what failed. The longest run of each is taken."""
-    by_model: dict[str, Runs] = defaultdict(lambda: defaultdict(list))
-    for record in records:
-        by_model[record["problem"]][record["sampler"]].append(record)
+    by_model = runs_by_model(records)
     print("| " + " | ".join(HEADINGS) + " |\n|" + " --- |" * len(HEADINGS))
     for name in CATALOGUE:
         if name in by_model:
@@ -41,11 +39,24 @@ def print_table(records: list[dict]) -> None:
             print(f"\nfailed: {run}: {record['error']}\n  {where}")
 
 
-def _print_model(name: str, runs: Runs) -> None:
-    good = {sampler: _comparable(held) for sampler, held in runs.items()}
-    good = {sampler: held for sampler, held in good.items() if held}
+def runs_by_model(records: list[dict]) -> dict[str, Runs]:
+    """The records of each model, by sampler."""
+    by_model: dict[str, Runs] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        by_model[record["problem"]][record["sampler"]].append(record)
+    return by_model
+
+
+def best_peer(good: Runs) -> str | None:
+    """The form in which nutpie is fastest, of those whose chains agree if there is one."""
     peers = [s for s in PEERS if s in good]
-    best = min(peers, key=lambda s: (_is_weak(good[s]), _median(good[s], seconds)), default=None)
+    return min(peers, key=lambda s: (is_weak(good[s]), _median(good[s], seconds)), default=None)
+
+
+def _print_model(name: str, runs: Runs) -> None:
+    good = comparable(runs)
+    peers = [s for s in PEERS if s in good]
+    best = best_peer(good)
     surest = max(peers, key=lambda s: _median(good[s], _ess), default=None)
     for sampler in (*OURS, *PEERS):
         if sampler not in good:
@@ -57,11 +68,15 @@ def _print_model(name: str, runs: Runs) -> None:
         print(f"| {name} | {sampler} | " + " | ".join(_cells(name, sampler, held, ratio, good, surest)) + " |")
 
 
-def _comparable(held: list[dict]) -> list[dict]:
-    """The runs with figures, of the most draws that were asked for."""
-    held = [record for record in held if "error" not in record]
-    most = max((record["asked"] for record in held), default=0)
-    return [record for record in held if record["asked"] == most]
+def comparable(runs: Runs) -> Runs:
+    """The runs of each sampler with figures, of the most draws that were asked for."""
+    good = {}
+    for sampler, records in runs.items():
+        held = [record for record in records if "error" not in record]
+        most = max((record["asked"] for record in held), default=0)
+        if held:
+            good[sampler] = [record for record in held if record["asked"] == most]
+    return good
 
 
 def seconds(record: dict) -> float:
@@ -74,7 +89,7 @@ def _ess(record: dict) -> float:
     return record["ess"] if np.isfinite(record["ess"]) else 0.0
 
 
-def _is_weak(held: list[dict]) -> bool:
+def is_weak(held: list[dict]) -> bool:
     """Whether there are too few effective draws, or chains that differ."""
     return min(map(_ess, held)) < SMALLEST_ESS or any(not (r["rhat"] or np.inf) < LARGEST_RHAT for r in held)
 
@@ -89,7 +104,7 @@ def _cells(name: str, sampler: str, held: list[dict], ratio: float | None, good:
     failed = [100.0 * e.get("failures", e.get("divergences", np.nan)) for e in extra]
     rhat = max(record["rhat"] or np.inf for record in held)
     bound = "≥ " if any(record["stopped"] for record in held) else ""
-    weak = " !" if _is_weak(held) else ""
+    weak = " !" if is_weak(held) else ""
     charts = [s.removeprefix("chart: ") for s in held[0].get("said", ()) if s.startswith("chart: ")]
     return [
         *(charts or [""]),

@@ -21,6 +21,7 @@ from benchmarks.outcome import Outcome, merged
 from benchmarks.peers.nuts import nutpie_chains
 from benchmarks.peers.pymc_chains import CHAINS, Watch, collected
 from pymc_rmhmc import RMHMC, FlatMetric
+from pymc_rmhmc.steps.graph_recipe import GraphRecipe
 
 __all__ = ["OTHER_FORM", "RMHMC_OPTIONS"]
 
@@ -69,7 +70,7 @@ def run_rmhmc(entry: Entry, sampler: str, seed: int, deadline: Deadline, draws: 
     with entry.written() as model:
         watch = Clock(deadline, time.process_time())
         step = RMHMC(**RMHMC_OPTIONS[sampler])
-        said.append("chart: " + ("graph" if hasattr(step.chains[0], "chart") else "latent"))
+        said.append("chart: " + ("graph" if isinstance(step._samplers[0].recipe, GraphRecipe) else "latent"))
         deadline.begin()
         pm.sample(
             draws=draws, chains=CHAINS, cores=1, step=step, random_seed=seed, progressbar=False,
