@@ -1,8 +1,9 @@
-"""The marginal log density of hyperparameters in a joint chart, emulated from its values at some of them.
+"""A dear log density of a few variables, emulated from its values: a whole one, or a marginal one.
 
-With z standard normal given ϑ, as it nearly is in the posterior, ``log ∫ N(z; 0, I) exp φ(ϑ, z) dz`` is what the
-posterior of ϑ has beyond a standard normal: a smooth function of a few variables. It is estimated from the same noise
-at every point, so that it stays smooth, and interpolated by a Gaussian process.
+The marginal one is of hyperparameters in a joint chart. With z standard normal given ϑ, as it nearly is in the
+posterior, ``log ∫ N(z; 0, I) exp φ(ϑ, z) dz`` is what the posterior of ϑ has beyond a standard normal: a smooth
+function of a few variables. It is estimated from the same noise at every point, so that it stays smooth, and
+interpolated by a Gaussian process.
 
 The first points are draws of a tuning window, pushed outwards by up to a factor of four. A proposal is judged by the
 density itself, so that any emulator will do; but where it falls short of the density by a factor w, the chain stays for
@@ -117,7 +118,22 @@ def emulate_marginal(
 def emulate(
     density: LogDensity, thetas: Array, rng: np.random.Generator
 ) -> tuple[MarginalChart, Emulator] | None:
-    """Emulate a density, in a chart that is made for it; see `emulate_marginal`."""
+    """Emulate what a density of ϑ has beyond a standard normal, in a chart that is made for it.
+
+    Parameters
+    ----------
+    density : LogDensity
+        Of ϑ, in a first chart of θ.
+    thetas : (m, d) array
+        Draws of θ.
+    rng : numpy.random.Generator
+        For the choice among them, and for the draws of a draft.
+
+    Returns
+    -------
+    (MarginalChart, Emulator) or None
+        None if there are too few distinct draws or finite densities for a parabola in so many variables.
+    """
     points = _design(density.chart, thetas, rng)
     return None if points is None else _emulate(density, points, thetas, rng)
 

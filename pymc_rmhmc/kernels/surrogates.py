@@ -1,8 +1,9 @@
-"""Trajectories along a cheap surrogate of a density, judged by the density itself."""
+"""Trajectories along a cheap surrogate of a density, judged by the density itself; and some along the density."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels.kernel import Kernel, Transition
 from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
 
-__all__ = ["ALONG_DENSITY", "ALONG_SURROGATE", "ElsewhereMove", "SurrogateHMC", "without_divergence"]
+__all__ = ["ALONG_DENSITY", "ALONG_SURROGATE", "DensityMove", "SurrogateHMC", "without_divergence"]
 
 # The kinds of moves from which tuning learns what a surrogate is worth, and what steps the others take.
 ALONG_SURROGATE, ALONG_DENSITY = "along a surrogate", "along the density"
@@ -50,30 +51,33 @@ class SurrogateHMC:
 
 
 @dataclass(frozen=True, slots=True)
-class ElsewhereMove:
-    """A move of a kernel whose states have other coordinates.
+class DensityMove:
+    """A trajectory along the density itself, whose states have other coordinates.
 
     Parameters
     ----------
     kernel : Kernel
         Of the other states.
-    there, back : callable
+    enter, leave : callable
         From a state to one of the kernel's, and back.
     """
 
     kernel: Kernel[Any]
-    there: Any
-    back: Any
+    enter: Callable[[Any], Any]
+    leave: Callable[[Any], Any]
 
     def step(self, state: Any, rng: np.random.Generator) -> Transition[Any]:
         """Go there, move and come back; where the move is rejected, nothing is rounded on the way."""
-        outcome = self.kernel.step(self.there(state), rng)
-        outcome.state, outcome.kind = self.back(outcome.state) if outcome.accepted else state, ALONG_DENSITY
+        outcome = self.kernel.step(self.enter(state), rng)
+        outcome.state, outcome.kind = self.leave(outcome.state) if outcome.accepted else state, ALONG_DENSITY
         return outcome
 
 
 def without_divergence(outcome: Transition[Any]) -> Transition[Any]:
-    """The same outcome, in which a divergence of the surrogate is counted apart: it says nothing of the posterior."""
-    if outcome.failure in (Failure.ENERGY, Failure.NON_FINITE):
+    """The same outcome, in which a divergence of the surrogate is counted apart: it says nothing of the posterior.
+
+    A start without a density is no divergence of the surrogate.
+    """
+    if outcome.failure in (Failure.ENERGY, Failure.NON_FINITE) and math.isfinite(outcome.energy):
         outcome.failure, outcome.energy_error, outcome.n_emulator_divergences = Failure.NONE, math.nan, 1
     return outcome

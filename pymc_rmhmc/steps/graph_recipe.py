@@ -127,7 +127,7 @@ class GraphRecipe(RecipeBase):
         said = self.general.terms.in_words(point)
         if not said:
             return None
-        sampled = {str(v.name) for v in self.general.variables.variables}
+        sampled = self.general.names
         values = self.general.terms.free_values(point)
         where = in_words({n.removesuffix("_rotated_"): value for n, value in values.items() if n in sampled})
         return ConfigurationError(

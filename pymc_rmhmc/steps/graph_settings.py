@@ -17,7 +17,7 @@ from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import from_flat, to_flat
 from pymc_rmhmc.geometry.general.value import ValueTarget
 from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Sometimes
-from pymc_rmhmc.kernels.surrogates import ElsewhereMove, SurrogateHMC
+from pymc_rmhmc.kernels.surrogates import DensityMove, SurrogateHMC
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
 from pymc_rmhmc.tuning.hyperparameters import TURNS
@@ -113,26 +113,27 @@ class EmulatedSetting(HMCSetting):
         return np.array(phase.point.values)
 
     def kernel(self, tuned: ChartTuning, step_size: StepSize, *, tuning: bool) -> Kernel[Any]:
-        """See `Setting`: a trajectory along the emulator, and before some one along the density.
+        """See `Setting`: a trajectory along the emulator.
 
-        They are the more, the more of the first are rejected.
+        With a probability that grows with the share that is rejected, one along the density comes before.
         """
         share = TURNS.joint_by_rejected * TURNS.need(1.0 - tuned.trial[1])
-        exact = ElsewhereMove(self.exact.hmc(step_size.average), self._there, self._back)
+        exact = DensityMove(self.exact.hmc(step_size.average), self._to_exact, self._from_exact)
         return Cycle((Sometimes(share, exact), self._along(self.plan.trajectory.path)))
 
     def _along(self, path: JitteredPath) -> SurrogateHMC:
         return SurrogateHMC(self.hamiltonian, self.flow, path)
 
-    def _there(self, phase: Any) -> Any:
+    def _to_exact(self, phase: Any) -> Any:
         """Return the same place in the coordinates of trajectories along the density."""
         flat = FlatMap(*self.exact.tuned.flat)
         return self.exact.hamiltonian.state(to_flat(flat, phase.point.coordinates))
 
-    def _back(self, phase: Any) -> Any:
+    def _from_exact(self, phase: Any) -> Any:
         z = from_flat(FlatMap(*self.exact.tuned.flat), phase.position)
         return self.hamiltonian.state(self._chart.recover(z))
 
     def rehearse(self, phase: Any, step_size: float, rng: np.random.Generator) -> Any:
         """See `Setting`."""
-        return self._along(JitteredPath(REHEARSED_STEP, 0.0, 1)).step(self._back(self._there(phase)), rng).state
+        again = self._from_exact(self._to_exact(phase))
+        return self._along(JitteredPath(REHEARSED_STEP, 0.0, 1)).step(again, rng).state

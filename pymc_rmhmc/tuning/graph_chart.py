@@ -159,6 +159,12 @@ class GraphChartAdapter:
         draws, found = np.array(tuned.draws), replace(tuned, draws=[])
         if not with_sites or len(draws) < 2:
             return Refit(found, changed=False)
+        self.fit(found, draws)
+        step_size.restart(min(1.0, step_size.maximum))
+        return Refit(found)
+
+    def fit(self, found: ChartTuning, draws: Array) -> Array:
+        """Fit the chart and then the map to draws of the values (t, d); return z (t, d)."""
         found.n_steps = []
         scores, moments = self.scored(draws)
         if self.charts:
@@ -166,8 +172,7 @@ class GraphChartAdapter:
         positions = self.charted(found.chart, draws, moments)
         self._fit_map(found, positions)
         found.is_slow = GRAPH.is_slow(positions)
-        step_size.restart(min(1.0, step_size.maximum))
-        return Refit(found)
+        return positions
 
     def scored(self, values: Array) -> tuple[Array, Array]:
         """Return scores and moments of the charted elements at each of some values (t, d)."""

@@ -281,8 +281,8 @@ DYNAMICS = [
         "rejected-moves-elsewhere-are-rounded",
         "a chain that stays where it is drifts by rounding, and its coordinates are not those that were kept",
         "kernels/surrogates.py",
-        "self.back(outcome.state) if outcome.accepted else state, ALONG",
-        "self.back(outcome.state), ALONG",
+        "self.leave(outcome.state) if outcome.accepted else state, ALONG",
+        "self.leave(outcome.state), ALONG",
         "unit/test_surrogate_kernels.py::test_a_rejected_move_elsewhere_leaves_the_very_state",
     ),
     Mutant(
@@ -297,10 +297,8 @@ DYNAMICS = [
         "chart-refitted-under-an-emulator",
         "an emulator stays when the chart in which it was made is replaced by another",
         "tuning/graph_emulator.py",
-        "        if tuned.emulator is None:\n"
-        "            made =",
-        "        if with_sites:\n"
-        "            made =",
+        "        if tuned.emulator is None:\n            positions =",
+        "        if with_sites:\n            positions =",
         "unit/test_graph_emulator.py::test_where_there_is_an_emulator_chart_and_map_stay",
     ),
     Mutant(
@@ -945,8 +943,8 @@ MODEL = [
         "users-operation-taken-for-cheap",
         "a model with a user's own costly operation follows its gradient in every step",
         "model/general/cost.py",
-        "unknown = FOREIGN * sum(",
-        "unknown = 0.0 * FOREIGN * sum(",
+        "return FOREIGN * sum(",
+        "return 0.0 * FOREIGN * sum(",
         "model/test_gradient_cost.py::test_an_operation_that_is_a_users_own_is_dear[Doubled]",
     ),
 ]

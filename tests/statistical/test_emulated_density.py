@@ -21,7 +21,7 @@ from pymc_rmhmc.geometry.general.mass import from_flat, identity_map, to_flat
 from pymc_rmhmc.geometry.general.target import GeneralTarget
 from pymc_rmhmc.geometry.general.value import ValueTarget
 from pymc_rmhmc.kernels.kernel import HMC, Cycle, Sometimes
-from pymc_rmhmc.kernels.surrogates import ElsewhereMove, SurrogateHMC
+from pymc_rmhmc.kernels.surrogates import DensityMove, SurrogateHMC
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from tests.statistical.ranks import PLACES, Looks, p_value, rank
 from tests.statistical.test_general import Coordinates, D, Hierarchy, absurd, paths, quantities
@@ -86,8 +86,8 @@ class Kernels:
         return SurrogateHMC(self.here, SurrogateFlow(wrong()), LENGTH)
 
     @property
-    def elsewhere(self) -> ElsewhereMove:
-        return ElsewhereMove(
+    def elsewhere(self) -> DensityMove:
+        return DensityMove(
             HMC(self.there, None, paths(1), 0.4),
             lambda phase: self.there.state(to_flat(self.flat, phase.point.coordinates)), self.back,
         )  # fmt: skip

@@ -23,7 +23,7 @@ from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.kernels.kernel import Transition, merge
 from pymc_rmhmc.kernels.surrogates import ALONG_SURROGATE
 from pymc_rmhmc.model.general.cost import DEAR
-from pymc_rmhmc.steps import graph_recipe
+from pymc_rmhmc.steps import graph_settings
 from pymc_rmhmc.tuning import graph_emulator
 from pymc_rmhmc.tuning.graph_emulator import EmulatingAdapter
 from pymc_rmhmc.tuning.hyperparameters import TURNS
@@ -336,7 +336,7 @@ def test_a_state_that_is_saved_at_every_draw_changes_nothing(steps, following):
 
 def test_nor_does_it_where_many_draws_follow_the_density_too(steps, following, monkeypatch):
     """A move elsewhere and back is remembered in the coordinates to which it led."""
-    monkeypatch.setattr(graph_recipe, "TURNS", replace(TURNS, joint_by_rejected=1.0))
+    monkeypatch.setattr(graph_settings, "TURNS", replace(TURNS, joint_by_rejected=1.0))
     (state,) = steps[0].chains
     state.tuned.trial = state.tuned.trial[0], 0.3
     goes_on_alike_if_always_saved(steps, following[1])
@@ -385,11 +385,11 @@ class Nowhere:
 
 def test_making_it_leaves_the_chain_where_it_is(steps, start, exact, monkeypatch):
     """Its coordinates stand for other values then."""
-    monkeypatch.setattr(graph_recipe.EmulatedSetting, "_along", lambda setting, path: Nowhere())
+    monkeypatch.setattr(graph_settings.EmulatedSetting, "_along", lambda setting, path: Nowhere())
     step, point = steps[0], tuned(steps[0], start, until=REFITS[-1])
     assert step.chains[0].tuned.emulator is None
     step.chains[0].step_size.average = 1e-9
-    monkeypatch.setattr(graph_recipe, "TURNS", replace(TURNS, joint_by_rejected=0.0))
+    monkeypatch.setattr(graph_settings, "TURNS", replace(TURNS, joint_by_rejected=0.0))
     moved, (s,) = step.step(point)
     assert step.chains[0].tuned.emulator is not None
     for name, values in point.items():
@@ -399,8 +399,8 @@ def test_making_it_leaves_the_chain_where_it_is(steps, start, exact, monkeypatch
 
 def test_a_move_along_the_density_is_made_from_where_the_chain_stands_and_leads_back(following, exact, monkeypatch):
     """Of steps too short to leave."""
-    monkeypatch.setattr(graph_recipe, "TURNS", replace(TURNS, joint_by_rejected=10.0))
-    monkeypatch.setattr(graph_recipe.EmulatedSetting, "_along", lambda setting, path: Nowhere())
+    monkeypatch.setattr(graph_settings, "TURNS", replace(TURNS, joint_by_rejected=10.0))
+    monkeypatch.setattr(graph_settings.EmulatedSetting, "_along", lambda setting, path: Nowhere())
     step, point = following
     (state,) = step.chains
     state.tuned.trial, state.step_size.average, state.judged = (64, 0.3), 1e-9, True
@@ -468,12 +468,13 @@ def exact_of_switch() -> dict[str, float]:
     return {"on": shares[1], "a": shares @ a, "b": shares @ b}
 
 
-def test_where_another_step_changes_the_density_an_emulator_only_proposes():
-    """It was made of one setting of the switch, and the chain is right for both."""
+def test_of_a_density_that_another_step_changes_none_is_made():
+    """It would be of one setting of the switch; the chain is right for both."""
     made = switched()
     step = RMHMC(model=made, metric=FlatMetric(chart="graph"))
+    assert not step._samplers[0].recipe.emulates
+    assert "emulator" not in str(describe(made))
     idata = draw(made, step, tune=TUNE, draws=2500)
-    assert step.chains[0].tuned.emulator is not None
     for name, exact in exact_of_switch().items():
         values = idata.posterior[name].values.astype(float)
         error = float(az.mcse(values))

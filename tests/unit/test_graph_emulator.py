@@ -13,7 +13,6 @@ import pytest
 from pymc_rmhmc.approximation import emulation
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.surrogates import SurrogateFlow
-from pymc_rmhmc.geometry.charts import MarginalChart
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import from_flat
@@ -24,6 +23,7 @@ from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.steps.graph_recipe import _chart
 from pymc_rmhmc.steps.graph_settings import EmulatedSetting
+from pymc_rmhmc.tuning import graph_emulator
 from pymc_rmhmc.tuning.graph_chart import ChartTuning
 from pymc_rmhmc.tuning.graph_emulator import EARLY_EMULATION, MOST_DRAWS, EmulatingAdapter
 from pymc_rmhmc.tuning.hyperparameters import TURNS
@@ -179,20 +179,37 @@ def test_of_many_draws_some_are_asked_where_the_density_is(general, tuned, monke
     usual = emulation._design
 
     def watched(chart, thetas, rng):
-        asked.append(len(thetas))
+        asked.append(len(np.unique(thetas, axis=0)))
         return usual(chart, thetas, rng)
 
     monkeypatch.setattr(emulation, "_design", watched)
-    refitted(adapter_of(general), tuned, posterior(3 * MOST_DRAWS, seed=8))
-    refitted(adapter_of(general), tuned, posterior(MOST_DRAWS + 1, seed=8))
-    assert asked == [MOST_DRAWS, MOST_DRAWS // 2 + 1]
+    adapter = adapter_of(general)
+    found = refitted(adapter, tuned, posterior(60, seed=8)).tuned
+    refitted(adapter, found, posterior(3 * MOST_DRAWS, seed=8))
+    # A rejection repeats a draw, and says nothing.
+    refitted(adapter, found, np.repeat(posterior(MOST_DRAWS + 1, seed=8), 2, axis=0))
+    assert asked == [60, MOST_DRAWS, MOST_DRAWS]
+
+
+def test_draws_that_are_too_few_stay_for_the_next_refit(general):
+    adapter = adapter_of(general)
+    few = posterior(emulation.FEWEST_DRAWS - 5, seed=8)
+    found = refitted(adapter, adapter.initial(), few).tuned
+    assert found.emulator is None
+    assert len(found.draws) == len(few)
+    found = refitted(adapter, found, np.concatenate((few, posterior(10, seed=9)))).tuned
+    assert found.emulator is not None
+    assert found.draws == []
+    assert len(refitted(adapter, found, few).tuned.draws) == len(few)
+    # The way from the start is forgotten.
+    assert refitted(adapter, adapter.initial(), few[:15]).tuned.draws == []
 
 
 def test_one_of_the_first_refits_has_draws_enough():
     at = EARLY_EMULATION.iterations(300)
-    assert at == (6, 15, 65, 90, 180)
-    assert np.diff(at).tolist().index(65 - 15) == 1
-    assert emulation.FEWEST_DRAWS < 65 - 15 < 2 * emulation.FEWEST_DRAWS
+    assert at == (6, 15, 70, 90, 180)
+    assert np.diff(at).tolist().index(70 - 15) == 1
+    assert emulation.FEWEST_DRAWS < 70 - 15 < 2 * emulation.FEWEST_DRAWS
     assert EARLY_EMULATION.iterations(20) == ()
 
 
@@ -253,9 +270,9 @@ def test_the_way_to_the_densitys_trajectories_and_back_leads_to_the_same_place(g
     setting = setting_of(general, tuned)
     for position in np.random.default_rng(9).standard_normal((4, D)):
         phase = setting.hamiltonian.state(position)
-        there = setting._there(phase)
+        there = setting._to_exact(phase)
         np.testing.assert_allclose(from_flat(FLAT, there.position), phase.point.coordinates, rtol=1e-9, atol=1e-9)
-        back = setting._back(there)
+        back = setting._from_exact(there)
         np.testing.assert_allclose(back.position, position, rtol=1e-8, atol=1e-8)
         np.testing.assert_allclose(back.point.values, phase.point.values, rtol=1e-8, atol=1e-8)
 
@@ -284,17 +301,17 @@ def test_the_more_is_rejected_the_more_trajectories_follow_the_density(general, 
     assert along.length == JitteredPath(2.0, 0.3, 100)
 
 
-def test_a_first_chart_is_the_map_where_it_is_dense(general):
-    """It knows of gradients too; of a map with no dense block the draws say all."""
-    adapter, positions = adapter_of(general), posterior(60)
+def test_a_first_chart_is_the_map(general, monkeypatch):
+    """It knows of gradients too; where there is no dense map there is no emulator."""
+    charts, adapter = [], adapter_of(general)
+    monkeypatch.setattr(graph_emulator, "emulate", lambda density, positions, rng: charts.append(density.chart))
     factor = np.tril(np.ones((D, D)))
     nothing = np.empty((0, D)), np.empty(0)
     found = adapter.initial()
     found.flat = (np.arange(5.0), np.ones(D), np.arange(D), factor, *nothing)
-    chart = adapter._chart(found, positions)
+    adapter._emulated(found, posterior(60), np.random.default_rng(0))
     for standard in (np.zeros(D), np.ones(D)):
-        np.testing.assert_allclose(chart.place(standard).theta, np.arange(5.0) + factor @ standard, atol=1e-12)
+        np.testing.assert_allclose(charts[0].place(standard).theta, np.arange(5.0) + factor @ standard, atol=1e-12)
     found.flat = tuple(FLAT)
-    fitted = adapter._chart(found, positions)
-    assert isinstance(fitted, MarginalChart)
-    np.testing.assert_allclose(fitted.place(np.zeros(D)).theta, positions.mean(axis=0), atol=0.6)
+    assert adapter._emulated(found, posterior(60), np.random.default_rng(0)) is None
+    assert len(charts) == 1

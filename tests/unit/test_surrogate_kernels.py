@@ -20,7 +20,7 @@ from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import from_flat, to_flat
 from pymc_rmhmc.geometry.general.value import ValueTarget
 from pymc_rmhmc.kernels.kernel import HMC, Cycle, Sometimes, Transition
-from pymc_rmhmc.kernels.surrogates import ALONG_SURROGATE, ElsewhereMove, SurrogateHMC
+from pymc_rmhmc.kernels.surrogates import ALONG_SURROGATE, DensityMove, SurrogateHMC
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from tests.unit.general_toys import directions
 
@@ -84,9 +84,9 @@ def along(emulator: Emulator, target: ValueTarget | None = None) -> SurrogateHMC
     return SurrogateHMC(GaussianHamiltonian(target), SurrogateFlow(emulator), LENGTH)
 
 
-def elsewhere(flat: FlatMap = FLAT, step_size: float = 1.0) -> ElsewhereMove:
+def elsewhere(flat: FlatMap = FLAT, step_size: float = 1.0) -> DensityMove:
     there, here = GaussianHamiltonian(InFlatCoordinates()), GaussianHamiltonian(in_chart())
-    return ElsewhereMove(
+    return DensityMove(
         HMC(there, RotationSplitting(), LENGTH, step_size),
         lambda phase: there.state(to_flat(FLAT, phase.point.coordinates)),
         lambda phase: here.state(CHART.recover(from_flat(flat, phase.position))),

@@ -209,3 +209,13 @@ def test_a_map_that_is_fitted_to_draws_goes_both_ways(dense):
     assert (flat.directions.size > 0) == (len(dense) < D)
     u = np.array([to_flat(flat, z) for z in draws])
     np.testing.assert_allclose([from_flat(flat, each) for each in u], draws, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("error", [ValueError, np.linalg.LinAlgError, FloatingPointError, RuntimeError])
+def test_what_an_operation_raises_far_out_is_no_density(error):
+    def raises(z, constants):
+        raise error("out of range")
+
+    target = ValueTarget(raises, np.empty(0), MarginalChart.linear(np.zeros(2), np.eye(2)))
+    assert target.at(np.ones(2)).failure is Failure.NON_FINITE
+    assert target.beyond_normal(np.ones(2)) == -np.inf

@@ -67,9 +67,12 @@ class ValueTarget:
         return ValueTarget(self.function, self.constants, chart)
 
     def at(self, position: Array) -> ValuePoint:
-        """Evaluate at ϑ (d,)."""
+        """Evaluate at ϑ (d,); far out, where an emulator may ask, a user's own operation may raise."""
         placed = self.chart.place(position)
-        value, found = self.function(placed.theta, self.constants)
+        try:
+            value, found = self.function(placed.theta, self.constants)
+        except (ArithmeticError, RuntimeError, ValueError):  # a matrix without a factor is a ValueError
+            value, found = math.nan, np.full(position.size + 1, math.nan)
         log_density = float(value)
         beyond = log_density + placed.log_volume + 0.5 * float(position @ position)
         return ValuePoint(position, placed.theta, found[:-1], beyond, log_density - float(found[-1]))

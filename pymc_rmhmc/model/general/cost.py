@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pymc as pm
-from pytensor.graph.basic import Apply, Constant
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scan.op import Scan
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.linalg.solvers.general import Solve
 from pytensor.tensor.linalg.solvers.lstsq import Lstsq
 from pytensor.tensor.math import Dot
@@ -23,14 +25,16 @@ __all__ = ["MOST_EMULATED", "dear_in_words", "gradient_seconds", "is_dear"]
 
 type Point = dict[str, np.ndarray]
 
-# Seconds that a gradient takes, and that it takes for every number that it reads and for every multiplication of
-# matrices. Measured on one core of 2024.
-GRADIENT, NUMBER, MULTIPLICATION = 2e-6, 2e-8, 1e-10
+# Seconds of a gradient: as such, for every number that it reads, for every one that is read in a product alone, and for
+# every multiplication of matrices. Measured on one core of 2024.
+GRADIENT, NUMBER, FACTOR, MULTIPLICATION = 2e-6, 2e-8, 1e-9, 1e-10
 # From so many seconds on an emulator of the density is cheaper by so much that it pays. There is one of so many values
 # at most.
 DEAR, MOST_EMULATED = 1e-3, 11
 # Where PyTensor keeps factorisations and solves.
 OF_MATRICES = ("pytensor.tensor.linalg", "pytensor.tensor.nlinalg", "pytensor.tensor.slinalg")
+# Of these, what only puts matrices side by side.
+PLACING = ("BlockDiagonal",)
 # An operation within a loop takes as long as so many multiplications, and one that PyTensor does not have may.
 IN_A_LOOP, FOREIGN = 100.0, 1e7
 # Where PyMC and PyTensor keep operations that call a solver of equations, or what JAX has compiled.
@@ -41,10 +45,30 @@ def gradient_seconds(model: pm.Model, variables: Sequence[TensorVariable], point
     """About how long one gradient of the log density by some of the variables takes."""
     (density,) = inlined([model.logp()], ())
     constants = [v for v in ancestors([density]) if isinstance(v, Constant) and is_long(v)]
-    shared = [np.size(s.get_value(borrow=True)) for s in shared_inputs([density])]
+    sizes = {v: v.data.size for v in constants} | {
+        s: np.size(s.get_value(borrow=True)) for s in shared_inputs([density])
+    }
+    in_products = _read_in_products(density)
+    n_factors = sum(size for v, size in sizes.items() if v in in_products)
     values = [np.size(point[str(model.rvs_to_values[v].name)]) for v in variables]
-    n_numbers = sum([*values, *shared, *(c.data.size for c in constants)])
-    return GRADIENT + NUMBER * n_numbers + MULTIPLICATION * _count_multiplications(model, density, point)
+    n_numbers = sum(values) + sum(sizes.values()) - n_factors
+    multiplications = _count_multiplications(model, density, point)
+    return GRADIENT + NUMBER * n_numbers + FACTOR * n_factors + MULTIPLICATION * multiplications
+
+
+def _read_in_products(density: TensorVariable) -> set[Variable]:
+    """What nothing but products of matrices reads, transposed or as it is."""
+    inside, outside = set[Variable](), set[Variable]()
+    for node in toposort([density]):
+        if not isinstance(node.op, DimShuffle):
+            (inside if isinstance(_core(node), Dot) else outside).update(map(_untransposed, node.inputs))
+    return inside - outside
+
+
+def _untransposed(variable: Variable) -> Variable:
+    """What a transposed variable is made of."""
+    node = variable.owner
+    return node.inputs[0] if node is not None and isinstance(node.op, DimShuffle) else variable
 
 
 def is_dear(n_values: int, seconds: float) -> bool:
@@ -61,18 +85,33 @@ def dear_in_words(seconds: float) -> str:
 def _count_multiplications(model: pm.Model, density: TensorVariable, point: Point) -> float:
     """Multiplications that factors, solves and products of matrices take, and loops."""
     ordered = list(toposort([density]))
-    unknown = FOREIGN * sum(_is_foreign(node) for node in ordered)
-    nodes = [node for node in ordered if isinstance(_core(node), Scan | Dot) or _is_of_matrices(node)]
-    loops = [node for node in nodes if isinstance(node.op, Scan)]
-    products = [node for node in nodes if not isinstance(node.op, Scan)]
-    if not nodes:
-        return unknown
-    counts = [node.inputs[0] for node in loops]
-    shapes = [end.shape for node in products for end in (node.inputs[0], node.inputs[-1])]
-    found = Evaluator(model, [*counts, *shapes])(point)
-    steps, sizes = found[: len(loops)], [tuple(map(int, shape)) for shape in found[len(loops) :]]
-    in_loops = sum(IN_A_LOOP * int(n) * len(node.op.fgraph.apply_nodes) for n, node in zip(steps, loops, strict=True))
-    return unknown + in_loops + sum(map(_of_product, products, sizes[::2], sizes[1::2]))
+    loops = [node for node in ordered if isinstance(node.op, Scan)]
+    products = [node for node in ordered if isinstance(_core(node), Dot) or _is_of_matrices(node)]
+    shapes = [[i.shape for i in node.inputs[1:]] for node in loops]
+    shapes += [[node.inputs[0].shape, node.inputs[-1].shape] for node in products]
+    found = iter(_evaluated(model, [*(node.inputs[0] for node in loops), *chain.from_iterable(shapes)], point))
+    steps = [int(next(found)) for _ in loops]
+    sizes = [[tuple(map(int, next(found))) for _ in each] for each in shapes]
+    in_loops = sum(n * _of_step(node, each) for n, node, each in zip(steps, loops, sizes[: len(loops)], strict=True))
+    in_products = sum(_of_product(node, *each) for node, each in zip(products, sizes[len(loops) :], strict=True))
+    return FOREIGN * sum(map(_is_foreign, ordered)) + in_loops + in_products
+
+
+def _evaluated(model: pm.Model, expressions: Sequence[TensorVariable], point: Point) -> list[np.ndarray]:
+    return Evaluator(model, expressions)(point) if expressions else []
+
+
+def _of_step(loop: Apply, shapes: Sequence[tuple[int, ...]]) -> float:
+    """Of one step of a loop, whose inputs but for the number of steps have these shapes.
+
+    Matrices within it are as large as the largest that it is given: each step gets one place of the first axis, but of
+    what does not change with the steps.
+    """
+    nodes, n_held = loop.op.fgraph.apply_nodes, loop.op.info.n_non_seqs
+    each = [shape[1:] for shape in shapes[: len(shapes) - n_held]] + list(shapes[len(shapes) - n_held :])
+    largest = max((max(shape) for shape in each if len(shape) > 1), default=0)
+    n_matrices = sum(_is_of_matrices(node) or isinstance(_core(node), Dot) for node in nodes)
+    return IN_A_LOOP * len(nodes) + float(n_matrices) * float(largest) ** 3
 
 
 def _core(node: Apply) -> Any:
@@ -81,7 +120,8 @@ def _core(node: Apply) -> Any:
 
 
 def _is_of_matrices(node: Apply) -> bool:
-    return type(_core(node)).__module__.startswith(OF_MATRICES)
+    kind = type(_core(node))
+    return kind.__module__.startswith(OF_MATRICES) and kind.__name__ not in PLACING
 
 
 def _is_foreign(node: Apply) -> bool:

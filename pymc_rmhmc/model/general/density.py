@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,6 +42,8 @@ class GeneralModel:
     ----------
     variables : Hyperparameters
         How they are packed: all value variables as one vector x (d,).
+    names : tuple of str
+        Theirs.
     charted : list of ChartedVariable
         Those which the chart moves relative to others, parents first.
     charts : tuple of (int array, int)
@@ -51,15 +52,20 @@ class GeneralModel:
         Of all charts together.
     density : GraphFunction
         ``(z, constants) -> (log density of z, [gradient (d,), x (d,), log-Jacobian])``.
-        self.terms = DensityTerms(model)
-        self._model, self._point = model, point
+    value : GraphFunction
+        ``(z, constants) -> (log density of z, [x (d,), log-Jacobian])``: without the gradient.
     scores : GraphFunction or None
         ``(x,) -> (scores, moments)``: the score that everything but its own prior gives each charted element, and
         where its prior lies, variable by variable. None if no variable is charted.
+    terms : DensityTerms
+        The log density term by term, for errors.
+    gradient_seconds : float
+        About how long a gradient takes, by what the graph shows.
     """
 
     def __init__(self, model: pm.Model, variables: Sequence[TensorVariable], point: Point) -> None:
         self.variables = Hyperparameters(model, variables, point)
+        self.names = tuple(str(v.name) for v in variables)
         shapes = dict(zip(self.variables.variables, self.variables.shapes, strict=True))
         self.charted = charted_variables(model, variables, shapes)
         ranges = dict(zip(self.variables.variables, self.variables.slices, strict=True))
@@ -71,7 +77,7 @@ class GeneralModel:
         self.density, self.value = _density(model, self)
         self.scores = _scores(model, self) if parts else None
         self.terms = DensityTerms(model)
-        self._model, self._point = model, point
+        self.gradient_seconds = gradient_seconds(model, variables, point)
 
     @property
     def size(self) -> int:
@@ -84,15 +90,10 @@ class GeneralModel:
         found = [places for places, _ in self.charts]
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
-    @cached_property
-    def gradient_seconds(self) -> float:
-        """About how long a gradient takes, by what the graph shows."""
-        return gradient_seconds(self._model, self.variables.variables, self._point)
-
     @property
     def is_dear(self) -> bool:
-        """Whether trajectories are to follow an emulator."""
-        return is_dear(self.size, self.gradient_seconds)
+        """Whether trajectories are to follow an emulator: it is of one density, which no other step may change."""
+        return not self.inputs and is_dear(self.size, self.gradient_seconds)
 
     def bind(self, point: Point) -> None:
         """Take the variables that other steps move, and shared data, from a point."""
