@@ -1,6 +1,7 @@
 """Models that are sampled in the chart of their graph: what is said of bad input, and what is left to other steps."""
 
 import logging
+from functools import partial
 
 import numpy as np
 import pymc as pm
@@ -10,6 +11,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 from pymc_rmhmc import RMHMC, ConfigurationError, FlatMetric, UnsupportedModelError, describe
+from pymc_rmhmc.steps.graph_recipe import GraphRecipe
 
 
 class Opaque(Op):
@@ -117,6 +119,37 @@ def test_many_hyperparameters_beside_effects_choose_the_chart_of_the_graph(caplo
             assert "effects relative to scales" in caplog.text
             RMHMC(metric=FlatMetric(chart="latent"))
     assert "effects (20 values) together with scales" in caplog.text
+
+
+def correlated_in_other_form(transposed: bool) -> pm.Model:
+    with pm.Model() as model:
+        factor, _, _ = pm.LKJCholeskyCov("chol", n=2, eta=2.0, sd_dist=pm.HalfNormal.dist(1.0))
+        z = pm.Normal("z", shape=(2, 30) if transposed else (30, 2))
+        effects = (factor @ z).T if transposed else z @ factor.T
+        eta = effects[np.arange(90) % 30, 0] + effects[np.arange(90) % 30, 1] * np.linspace(0.0, 1.0, 90)
+        pm.Normal("y", eta, pm.HalfNormal("s"), observed=np.zeros(90))
+    return model
+
+
+def scaled_in_other_form() -> pm.Model:
+    with pm.Model() as model:
+        z = pm.Normal("z", shape=60)
+        pm.Poisson("y", pm.math.exp(pm.HalfNormal("s") * z[np.arange(300) % 60]), observed=np.zeros(300, dtype=int))
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
+@pytest.mark.parametrize(
+    ("build", "is_charted"),
+    [(partial(correlated_in_other_form, False), True), (partial(correlated_in_other_form, True), True),
+     (scaled_in_other_form, False)],
+)  # fmt: skip
+def test_effects_in_their_other_form_choose_by_what_multiplies_them(build, is_charted):
+    """Many that a scale multiplies keep their block; a few a group that a factor multiplies do not."""
+    model = build()
+    assert bool(describe(model).charted) == is_charted
+    (sampler,) = RMHMC(model=model)._samplers
+    assert isinstance(sampler.recipe, GraphRecipe) == is_charted
 
 
 def test_compile_kwargs_have_no_effect():

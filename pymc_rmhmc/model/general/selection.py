@@ -149,11 +149,20 @@ def _what_is_read(structure: ModelStructure, point: Point) -> str:
     if n_others > MOST_EMULATED:
         return f"its effects are Normals beside {n_others} other values"
     unmoved = [latent.variable for latent in latents if latent.variable not in charted]
-    if sum(math.prod(shapes[v]) for v in unmoved) > MOST_DENSE:
+    if sum(math.prod(shapes[v]) for v in unmoved if not _is_in_groups(shapes[v])) > MOST_DENSE:
         return ""
     if all(_is_read_by_value(model, latent.variable, point) for latent in latents):
         return f"each observation reads few values of {listed([names_of([v]) for v in structure.variables])}"
     return ""
+
+
+def _is_in_groups(shape: tuple[int, ...]) -> bool:
+    """Whether values are a few for each of many groups: correlated effects in their non-centred form.
+
+    They are multiplied by a factor of a covariance, and what is a matter of scales alone is the smaller part: on 85
+    groups of two the graph's chart made 26 times as many effective draws a second as latent blocks.
+    """
+    return len(shape) == 2 and min(shape) <= MOST_COLUMNS
 
 
 def _are_rows(variable: TensorVariable, charted: Container[TensorVariable]) -> bool:
