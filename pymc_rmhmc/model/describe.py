@@ -24,6 +24,7 @@ from pymc_rmhmc.model.general.cost import dear_in_words, gradient_seconds, is_de
 from pymc_rmhmc.model.general.density import check_differentiable
 from pymc_rmhmc.model.general.selection import InGraphChart, blocks_or_graph, continuous_variables
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
+from pymc_rmhmc.model.index_bounds import IndexBounds
 from pymc_rmhmc.model.joint import JointModel, JointPlan
 from pymc_rmhmc.model.observation import names_by_value
 from pymc_rmhmc.model.predictions import predicted_variables, without
@@ -307,7 +308,9 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
 
 def _described(model: pm.Model) -> ModelDescription:
     """What `describe` returns."""
+    bounds = IndexBounds(model)
     point = model.initial_point()
+    bounds.check(point)
     check_inputs(model, point)
     found = blocks_or_graph(model, point, lambda read: _read(read, point))
     if isinstance(found, InGraphChart):
