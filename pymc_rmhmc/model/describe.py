@@ -16,7 +16,7 @@ import pytensor
 from pymc.step_methods.compound import BlockedStep
 
 from pymc_rmhmc.errors import UnsupportedModelError, counted, listed, wrapped
-from pymc_rmhmc.model.bad_inputs import check_inputs
+from pymc_rmhmc.model.bad_inputs import InputChecks
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.general.chart import in_the_chart
@@ -24,7 +24,6 @@ from pymc_rmhmc.model.general.cost import dear_in_words, gradient_seconds, is_de
 from pymc_rmhmc.model.general.density import check_differentiable
 from pymc_rmhmc.model.general.selection import InGraphChart, blocks_or_graph, continuous_variables
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
-from pymc_rmhmc.model.index_bounds import IndexBounds
 from pymc_rmhmc.model.joint import JointModel, JointPlan
 from pymc_rmhmc.model.observation import names_by_value
 from pymc_rmhmc.model.predictions import predicted_variables, without
@@ -308,10 +307,9 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
 
 def _described(model: pm.Model) -> ModelDescription:
     """What `describe` returns."""
-    bounds = IndexBounds(model)
+    inputs = InputChecks(model)
     point = model.initial_point()
-    bounds.check(point)
-    check_inputs(model, point)
+    inputs.check(point)
     found = blocks_or_graph(model, point, lambda read: _read(read, point))
     if isinstance(found, InGraphChart):
         return _general(model, point, found.why, found.error)

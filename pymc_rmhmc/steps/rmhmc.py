@@ -19,8 +19,7 @@ from rich.table import Column
 from pymc_rmhmc.chains.chain import ChainState
 from pymc_rmhmc.dynamics.option_numbers import switch
 from pymc_rmhmc.errors import ConfigurationError, Failure, wrapped
-from pymc_rmhmc.model.bad_inputs import check_inputs
-from pymc_rmhmc.model.index_bounds import IndexBounds
+from pymc_rmhmc.model.bad_inputs import InputChecks
 from pymc_rmhmc.steps.arguments import CheckedStep, ModelContents, check_compile_kwargs, check_point, generator_of
 from pymc_rmhmc.steps.checks import check_block, check_shapes, shapes_of_data
 from pymc_rmhmc.steps.notices import WATCHED, RunNotices, moved_by_others, moved_twice, too_short_tuning
@@ -141,7 +140,8 @@ class RMHMC(CheckedStep):
         A covariance is not positive definite: a constant one when the step is built, or one that depends on
         hyperparameters at a chain's first point.
     DataError
-        Inputs are not finite, indices are out of bounds, or data are outside the support of their distribution.
+        Inputs are not finite, a prior's arguments are out of range, indices are out of bounds, or data are outside the
+        support of their distribution.
     SamplingError
         In `pm.sample`, at the end of tuning: the chain would barely move.
 
@@ -220,12 +220,11 @@ class RMHMC(CheckedStep):
         )  # fmt: skip
         plan = settle(options, auto_metric="flat")
         model = pm.modelcontext(model)
-        self._index_bounds = IndexBounds(model)
+        self._inputs = InputChecks(model)
         initial = model.initial_point()
         point = initial | check_point({} if initial_point is None else initial_point, initial, model)
         check_compile_kwargs(compile_kwargs)
-        self._index_bounds.check(point)
-        check_inputs(model, point)
+        self._inputs.check(point)
         random = generator_of(rng)
         found, self._predictions = find_with_predictions(model, vars, point, plan, compile_kwargs)
         predicted = self._predictions
@@ -275,16 +274,14 @@ class RMHMC(CheckedStep):
         Raises
         ------
         DataError
-            If `pm.set_data` has changed a shape since the step was built, or has set values that are not finite or an
-            index that is out of bounds.
+            If `pm.set_data` has changed a shape since the step was built, or has set values that cannot be used.
         ConfigurationError
             If the model has other variables than when the step was built.
         """
         super().setup_chain(rng, tune, draws)
         self._contents.check(self._model)
         check_shapes(self._shapes, shapes_of_data(self._model), self._reads)
-        self._index_bounds.check(self._initial_point)
-        check_inputs(self._model, self._initial_point)
+        self._inputs.check(self._initial_point)
         for block in self._compiled.blocks:
             check_block(block, self._initial_point, self._plan)
         self._rest_key = None
@@ -326,7 +323,7 @@ class RMHMC(CheckedStep):
         started = time.perf_counter()
         # In C order: what is drawn is written through flat views.
         point = {name: np.array(value, order="C") for name, value in point.items()}
-        self._index_bounds.check_moved(point)
+        self._inputs.check_moved(point)
         outcomes = []
         # What overflows inside a trajectory is found by its own checks, and counted: no warnings besides.
         with np.errstate(all="ignore"):

@@ -478,3 +478,59 @@ def test_a_lengthscale_that_is_no_length_is_named_as_a_cause(lengthscale):
 
 def test_print_says_which_other_metrics_are_allowed():
     assert 'The likelihood also allows metric="hessian" or "fisher".' in str(describe(poisson_model()))
+
+
+NEIGHBOURS = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+
+
+def neighbours(alpha=0.5, tau=1.0, w=NEIGHBOURS):
+    return pm.CAR("a", np.zeros(3), w, alpha=alpha, tau=tau)
+
+
+def walk(sigma, first=1.0):
+    return pm.GaussianRandomWalk("a", sigma=sigma, init_dist=pm.Normal.dist(0.0, first), shape=3)
+
+
+OUT_OF_RANGE = {
+    "normal": (lambda: pm.Normal("a", 0, -1, shape=3), "^sigma of a must be positive, got -1, so a has no density"),
+    "zero": (lambda: pm.Normal("a", 0, 0), "^sigma of a must be positive, got 0, "),
+    "several": (lambda: pm.Normal("a", 0, [0.0, 1.0, 1.0]), "^sigma of a must be positive, got 0 in 1 of 3 values"),
+    "precision": (lambda: pm.Normal("a", tau=-1), "^tau of a must be positive, got -1"),
+    "data": (lambda: pm.Normal("a", 0, pm.Data("s", -2.0)), "^sigma of a must be positive, got -2"),
+    "above": (lambda: pm.Normal("a", 0, pm.HalfNormal("s", -2.0)), "^sigma of s must be positive, got -2"),
+    "walk": (lambda: walk(-1.0), "^sigma of a must be positive, got -1"),
+    "constant walk": (lambda: walk(0.0), "^sigma of a must be positive, got 0"),
+    "first": (lambda: walk(1.0, -1.0), "^sigma of a must be positive, got -1"),
+    "alpha": (lambda: neighbours(alpha=2.0), "^a needs alpha < 1, got 2"),
+    "tau": (lambda: neighbours(tau=-1.0), "^tau of a must be positive, got -1"),
+    "asymmetric": (lambda: neighbours(w=np.triu(NEIGHBOURS)), "^a needs this: W is a symmetric adjacency matrix"),
+    "bounds": (lambda: pm.Uniform("a", 1, 0), "^a needs lower < upper, got lower=1 and upper=0"),
+    "equal bounds": (lambda: pm.Uniform("a", 1, 1), "^a needs lower < upper, got lower=1 and upper=1"),
+    "truncated": (lambda: pm.TruncatedNormal("a", 0, 1, lower=2, upper=-2), "^a needs lower < upper, got lower=2 and"),
+    "half": (lambda: pm.HalfNormal("a", -1), "^sigma of a must be positive, got -1"),
+    "gamma": (lambda: pm.Gamma("a", -1, 1), "^alpha of a must be positive, got -1"),
+    "beta": (lambda: pm.Beta("a", 0, 1), "^alpha of a must be positive, got 0"),
+    "rate": (lambda: pm.Exponential("a", -1), "^lam of a must be positive, got -1"),
+    "t": (lambda: pm.StudentT("a", nu=3, sigma=-1), "^sigma of a must be positive, got -1"),
+}
+
+
+@pytest.mark.parametrize("kind", OUT_OF_RANGE)
+def test_an_argument_that_is_out_of_its_range_is_named(kind):
+    build, says = OUT_OF_RANGE[kind]
+    with pm.Model() as model:
+        pm.Poisson("y", pm.math.exp(build()), observed=[0, 1, 2])
+        with pytest.raises(DataError, match=says):
+            RMHMC()
+    with pytest.raises(DataError, match=says):
+        describe(model)
+
+
+@pytest.mark.usefixtures("without_a_compiler")
+def test_an_argument_that_new_data_put_out_of_its_range():
+    with pm.Model():
+        pm.Poisson("y", pm.math.exp(pm.Normal("a", 0.0, pm.Data("s", 2.0))), observed=[0, 1, 2])
+        step = RMHMC()
+        pm.set_data({"s": -2.0})
+        with pytest.raises(DataError, match="^sigma of a must be positive, got -2"):
+            step.setup_chain(np.random.default_rng(0), 10, 10)
