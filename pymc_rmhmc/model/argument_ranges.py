@@ -84,19 +84,24 @@ class ArgumentRanges:
 
 def _fixed_checks(model: pm.Model) -> Iterator[_Check]:
     """The checks in the log densities of free variables that depend on constants and data alone."""
-    values = set(model.value_vars)
-    for variable, term in zip(model.free_RVs, model.logp(vars=model.free_RVs, sum=False), strict=True):
-        for check in _checks_of(variable, term):
+    for variable in model.free_RVs:
+        value = variable.type()
+        moving = {value, *model.basic_RVs}
+        for check in _checks_of(variable, value):
             made = set(ancestors([check.holds]))
             # Matrices have checks of their own, and these would be costly.
-            if not made & values and "Cholesky" not in map(operation_name, made):
+            if not made & moving and "Cholesky" not in map(operation_name, made):
                 yield check
 
 
-def _checks_of(variable: TensorVariable, term: TensorVariable) -> Iterator[_Check]:
-    """All checks in a log density, each condition by itself."""
-    nodes = dict.fromkeys(v.owner for v in ancestors([term]) if v.owner is not None)
-    for node in nodes:
+def _checks_of(variable: TensorVariable, value: TensorVariable) -> Iterator[_Check]:
+    """All checks in a variable's log density, each condition by itself."""
+    try:
+        # The model's own log density takes seconds to build where it folds a covariance of constants.
+        term = pm.logp(variable, value, warn_rvs=False)
+    except NotImplementedError:
+        return
+    for node in dict.fromkeys(v.owner for v in ancestors([term]) if v.owner is not None):
         if isinstance(node.op, CheckParameterValue):
             conditions = [_bare(part) for condition in node.inputs[1:] for part in _parts(condition)]
             for needed, holds in zip(_needed(node.op.msg, len(conditions)), conditions, strict=True):
