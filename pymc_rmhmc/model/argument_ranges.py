@@ -10,6 +10,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.logprob.utils import CheckParameterValue
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.variable import TensorVariable
@@ -84,21 +85,23 @@ class ArgumentRanges:
 
 def _fixed_checks(model: pm.Model) -> Iterator[_Check]:
     """The checks in the log densities of free variables that depend on constants and data alone."""
+    symbols = {variable: variable.type() for variable in model.basic_RVs}
+    moving = set(symbols.values())
     for variable in model.free_RVs:
-        value = variable.type()
-        moving = {value, *model.basic_RVs}
-        for check in _checks_of(variable, value):
+        inputs = ancestors(variable.owner.inputs, blockers=list(symbols))
+        (given,) = clone_replace([variable], {v: symbols[v] for v in inputs if v in symbols})
+        for check in _checks_of(variable, given, symbols[variable]):
             made = set(ancestors([check.holds]))
             # Matrices have checks of their own, and these would be costly.
             if not made & moving and "Cholesky" not in map(operation_name, made):
                 yield check
 
 
-def _checks_of(variable: TensorVariable, value: TensorVariable) -> Iterator[_Check]:
-    """All checks in a variable's log density, each condition by itself."""
+def _checks_of(variable: TensorVariable, given: TensorVariable, value: TensorVariable) -> Iterator[_Check]:
+    """All checks in a variable's log density given others, each condition by itself."""
     try:
         # The model's own log density takes seconds to build where it folds a covariance of constants.
-        term = pm.logp(variable, value, warn_rvs=False)
+        term = pm.logp(given, value, warn_rvs=False)
     except NotImplementedError:
         return
     for node in dict.fromkeys(v.owner for v in ancestors([term]) if v.owner is not None):
