@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from pymc_rmhmc.chains.chain import ChainState
 from pymc_rmhmc.dynamics.option_numbers import switch
 from pymc_rmhmc.errors import ConfigurationError, Failure, wrapped
 from pymc_rmhmc.model.bad_inputs import InputChecks
+from pymc_rmhmc.model.together import flat_priors
 from pymc_rmhmc.steps.arguments import CheckedStep, ModelContents, check_compile_kwargs, check_point, generator_of
 from pymc_rmhmc.steps.checks import check_block, check_shapes, shapes_of_data
 from pymc_rmhmc.steps.notices import WATCHED, RunNotices, moved_by_others, moved_twice, too_short_tuning
@@ -83,9 +84,9 @@ class RMHMC(CheckedStep):
         A fixed step size, no longer than a path. By default it is adapted in tuning. With `path_length`, each path is
         divided into equal steps of at most this size. With `n_steps`, each step has exactly this size.
     target_accept : float, optional
-        The acceptance that the step size is adapted to, in (0, 1). By default 0.9 for the flat metric and 0.8 for the
-        others. Raise it for smaller steps and fewer failures: ``RMHMC(target_accept=0.95)``. By default the flat
-        metric settles for 0.5 where its steps would otherwise be too short to cover a path. PyMC refuses
+        The acceptance that the step size is adapted to, from 0.01 to 0.999. By default 0.9 for the flat metric and 0.8
+        for the others. Raise it for smaller steps and fewer failures: ``RMHMC(target_accept=0.95)``. By default the
+        flat metric settles for 0.5 where its steps would otherwise be too short to cover a path. PyMC refuses
         ``pm.sample(target_accept=0.95)`` with "Invalid key found in step_kwargs: {'nuts'}", or gives it to NUTS if
         that samples other variables.
     trajectory : {"auto", "static", "nuts"}, default "auto"
@@ -218,8 +219,8 @@ class RMHMC(CheckedStep):
             solver_tol=solver_tol, solver_max_iter=solver_max_iter,
             check_reversibility=check_reversibility, blas_threads=blas_threads,
         )  # fmt: skip
-        plan = settle(options, auto_metric="flat")
         model = pm.modelcontext(model)
+        plan = replace(settle(options, auto_metric="flat"), flat_priors=flat_priors(model))
         self._inputs = InputChecks(model)
         initial = model.initial_point()
         point = initial | check_point({} if initial_point is None else initial_point, initial, model)
