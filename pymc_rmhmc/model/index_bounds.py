@@ -131,7 +131,7 @@ class IndexBounds:
                 read.check({})
             else:
                 self._reads.append(read)
-        self._moving = [read for read in self._reads if any(part.inputs for part in read.parts)]
+        self._moving = [read for read in self._reads if read.indices.inputs]
 
     def check(self, point: Point) -> None:
         """Check all indices at a point, with the shared data as they are now.
@@ -152,7 +152,7 @@ class IndexBounds:
         DataError
             If one is out of bounds.
         """
-        names = {name for read in self._moving for part in read.parts for name in part.inputs}
+        names = {name for read in self._moving for name in read.indices.inputs}
         if all(name in self._moved and np.array_equal(self._moved[name], point[name]) for name in names):
             return
         self._moved = {name: np.array(point[name]) for name in names}

@@ -110,6 +110,7 @@ def test_an_index_that_another_step_moves():
     bounds, point = IndexBounds(model), model.initial_point()
     bounds.check(point)
     bounds.check_moved(point)
+    assert len(bounds._moving) == 1
     with pytest.raises(DataError, match=r"y: index 9 .* of u \(1 of 1 indices in k\)"):
         bounds.check_moved(point | {"k": np.array(9)})
 
@@ -121,4 +122,18 @@ def test_indices_within_bounds_are_left_alone():
         pm.Normal("y", mean, 1.0, observed=COUNTS)
     bounds = IndexBounds(model)
     bounds.check(model.initial_point())
-    assert len(bounds._reads) == 1
+    assert [read.data for read in bounds._reads] == [" in column"]
+    assert bounds._moving == []
+
+
+def test_a_size_that_data_give_is_not_looked_at_in_every_draw():
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=pm.LogNormal("ls")))
+        f = gp.prior("f", X=pm.Data("x", np.linspace(0.0, 1.0, 8)[:, None]))
+        pm.Poisson("y", pm.math.exp(f[GROUPS - 1]), observed=COUNTS)
+    bounds = IndexBounds(model)
+    bounds.check(model.initial_point())
+    assert bounds._moving == []
+    pm.set_data({"x": np.linspace(0.0, 1.0, 7)[:, None]}, model=model)
+    with pytest.raises(DataError, match="y: index 7 is out of bounds for axis 0 with size 7 of f"):
+        bounds.check(model.initial_point() | {"f_rotated_": np.zeros(7)})
