@@ -383,7 +383,7 @@ class Chain:
         state, recipe = self.state, self.recipe
         judge(
             self.name, self._path, self.average_step_size(), state.iteration, lambda: recipe.curvatures(state.values),
-            uses_sites=self.plan.uses_sites, prior_moves=recipe.prior_moves,
+            uses_sites=self.plan.uses_sites, prior_moves=recipe.prior_moves, flat_priors=self.plan.flat_priors,
         )  # fmt: skip
         recipe.adapter.finish(state.tuned)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pymc_rmhmc.chains.messages import (
@@ -49,7 +49,7 @@ JUDGEMENT = JudgementPolicy()
 
 def judge(
     name: str, path: JitteredPath | None, step_size: float, n_tuned: int, curvatures: Callable[[], set[str]], *,
-    uses_sites: bool, prior_moves: bool,
+    uses_sites: bool, prior_moves: bool, flat_priors: Sequence[str] = (),
 ) -> None:  # fmt: skip
     """Stop a chain that would hardly move at the end of tuning.
 
@@ -67,7 +67,7 @@ def judge(
     said = path_in_words(path, step_size)
     if is_cut_by_options(path, covered, JUDGEMENT.least_of_path):
         raise SamplingError(barely_moves(name, n_tuned, said, more_steps(path, step_size)))
-    advice = advice_for(curvatures, uses_sites=uses_sites, prior_moves=prior_moves)
+    advice = advice_for(curvatures, uses_sites=uses_sites, prior_moves=prior_moves, flat_priors=flat_priors)
     raise SamplingError(barely_moves(name, n_tuned, said, advice + IF_SLOW))
 
 

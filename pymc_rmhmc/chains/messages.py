@@ -10,7 +10,7 @@ import numpy as np
 
 from pymc_rmhmc.chains.plan import DEFAULT_MAX_STEPS, DEFAULT_PATH_LENGTH
 from pymc_rmhmc.diagnostics.failures import ADVICE, SMALLER_STEPS
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, listed
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 
 __all__ = [
@@ -41,6 +41,10 @@ HOPELESS_PRIOR = (
     "The likelihood is log-concave, so the prior is the probable cause. It may allow hyperparameters at which the "
     "covariance is almost singular or an autoregression explodes. Narrow the priors of the hyperparameters, or use "
     "NUTS."
+)
+IMPROPER = (
+    "The probable cause is the Flat or HalfFlat prior of {}: if the data do not bound it, it has no posterior "
+    "distribution. Give it a proper prior, such as pm.Normal or pm.HalfNormal."
 )
 LEAVE_STEP_SIZE_OUT = "Leave step_size out of RMHMC, so that it is adapted."
 IF_SLOW = " If slow sampling is acceptable, raise max_steps or give n_steps."
@@ -134,7 +138,8 @@ def stood_still(name: str, failures: Sequence[Failure], step_size: float | None 
         found = f"{count} of their trajectories failed because {meaning} ({cause.name})."
         if step_size is not None:
             large = _is_too_large(step_size)
-            remedy = remedy.replace(SMALLER_STEPS, large) if SMALLER_STEPS in remedy else f"{remedy} {large}"
+            is_replaced = SMALLER_STEPS in remedy
+            remedy = remedy.replace(SMALLER_STEPS, large) if is_replaced else f"{large} If that does not help: {remedy}"
     else:
         found = "Every proposal was rejected."
         elsewhere = "tart elsewhere with `initvals`, reparametrize the model, or use NUTS."
@@ -175,8 +180,12 @@ def hardly_moved(label: str, effective: float, n_draws: int, step_size: float | 
     )
 
 
-def advice_for(curvatures: Callable[[], set[str]], *, uses_sites: bool, prior_moves: bool) -> str:
-    """Return what to use in place of a hopeless metric: one that fits the likelihood's curvature, or NUTS."""
+def advice_for(
+    curvatures: Callable[[], set[str]], *, uses_sites: bool, prior_moves: bool, flat_priors: Sequence[str] = ()
+) -> str:
+    """Return what to do where a metric is hopeless: a proper prior, one for the likelihood's curvature, or NUTS."""
+    if flat_priors:
+        return IMPROPER.format(listed(flat_priors))
     if not uses_sites:
         return HOPELESS
     # A likelihood has a Hessian for a curvature only where that is never negative.

@@ -52,6 +52,8 @@ class Plan:
         "auto", "laplace" or "keep".
     covering_step_size : float
         With shorter steps the path is not covered, and a lower acceptance is enough.
+    flat_priors : tuple of str
+        The model's variables whose prior is improper, for messages.
     """
 
     metric: Any
@@ -68,6 +70,7 @@ class Plan:
     held_target_accept: float
     init: str
     covering_step_size: float
+    flat_priors: tuple[str, ...] = ()
 
     def steps(self, fewest: int = 1) -> StepSizeRule:
         """Return how the step size is found; of a path there are at least so many steps."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from scipy.stats import rankdata
 from pymc_rmhmc.diagnostics.compare import parameter_tables
 from pymc_rmhmc.diagnostics.seconds import timeline_of
 from pymc_rmhmc.diagnostics.statistics import common_variables, posteriors_of, statistic
-from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.usage import called_as
 
 __all__ = ["plot_compare"]
@@ -67,6 +68,11 @@ def plot_compare(
     >>> plot_compare({"RMHMC": idata, "NUTS": other}).savefig("compare.png")  # doctest: +SKIP
     """
     posteriors = posteriors_of(results)
+    if not isinstance(n_parameters, numbers.Integral) or isinstance(n_parameters, bool):
+        raise ConfigurationError(
+            f"n_parameters must be a whole number, got {shown(n_parameters)}. It says how many parameters to show. "
+            'To choose variables, give var_names="f".'
+        )
     if n_parameters < 1:
         raise ConfigurationError(f"n_parameters must be at least 1, got {n_parameters}.")
     try:

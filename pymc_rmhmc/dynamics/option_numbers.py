@@ -13,6 +13,10 @@ from pymc_rmhmc.errors import ConfigurationError, shown
 __all__ = ["RANGES", "Range", "real_number", "switch", "whole_number"]
 
 
+# Characters of a number that is shown in full.
+LONGEST_NUMBER = 12
+
+
 class Range(NamedTuple):
     """The values that an option may take.
 
@@ -91,7 +95,7 @@ def real_number(name: str, value: Any) -> float:
         raise ConfigurationError(f"{name} must be a number, got {shown(value)}. Give one {allowed}. {allowed.advice}")
     number = _as_float(value)
     if not allowed.holds(number):
-        raise ConfigurationError(f"{name} must be a number {allowed}, got {shown(value)}. {allowed.advice}")
+        raise ConfigurationError(f"{name} must be a number {allowed}, got {_unrounded(value)}. {allowed.advice}")
     return number
 
 
@@ -125,6 +129,13 @@ def switch(name: str, value: Any) -> bool:
             f"give {name}=True or {name}=False."
         )
     return bool(value)
+
+
+def _unrounded(value: numbers.Real) -> str:
+    """Return a number in a few characters, with all digits of a short one: 0.9995 is not 1."""
+    digits = repr(_as_float(value))
+    is_short = not isinstance(value, numbers.Integral) and len(digits) <= LONGEST_NUMBER
+    return digits.removesuffix(".0") if is_short else shown(value)
 
 
 def _as_float(value: Any) -> float:

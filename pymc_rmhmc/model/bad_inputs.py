@@ -1,4 +1,4 @@
-"""Data and constants that are not finite, and that leave a model without a density."""
+"""Data and constants that leave a model without a density: not finite, out of range, or indices past an end."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from pytensor.graph.replace import clone_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError
+from pymc_rmhmc.model.argument_ranges import ArgumentRanges
 from pymc_rmhmc.model.graphs import Evaluator, constant_arrays, formula_of, shared_inputs
+from pymc_rmhmc.model.index_bounds import IndexBounds
 
-__all__ = ["check_inputs", "not_finite_in_words"]
+__all__ = ["InputChecks", "not_finite_in_words"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -22,16 +24,52 @@ type Point = dict[str, np.ndarray]
 type Input = tuple[Variable, str, Array]
 
 
-def check_inputs(model: pm.Model, point: Point) -> None:
-    """Look for data and constants that are not finite, such as a covariate with an infinity.
+class InputChecks:
+    """The checks of data and constants: at once of what nothing can change.
 
-    An infinity may be meant, as a bound that is none. So it counts only where a finite number in its place gives the
-    density a number. Priors of vectors have checks of their own.
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
 
     Raises
     ------
     DataError
-        With the name of the data, and where they are not finite.
+        If an argument is out of its range, or an index out of bounds.
+    """
+
+    def __init__(self, model: pm.Model) -> None:
+        self._model, self._bounds, self._ranges = model, IndexBounds(model), ArgumentRanges(model)
+        self._ranges.check()
+
+    def check(self, point: Point) -> None:
+        """Check everything, with the shared data as they are now.
+
+        Raises
+        ------
+        DataError
+            With the name of the data, and what is wrong with them.
+        """
+        self._ranges.check()
+        self._bounds.check(point)
+        _check_finite(self._model, point)
+
+    def check_moved(self, point: Point) -> None:
+        """Check indices that free variables give, where these have changed.
+
+        Raises
+        ------
+        DataError
+            If one is out of bounds.
+        """
+        self._bounds.check_moved(point)
+
+
+def _check_finite(model: pm.Model, point: Point) -> None:
+    """Look for data and constants that are not finite, such as a covariate with an infinity.
+
+    An infinity may be meant, as a bound that is none. So it counts only where a finite number in its place gives the
+    density a number. Priors of vectors have checks of their own.
     """
     univariate = [v for v in model.free_RVs if getattr(v.owner.op, "ndim_supp", 0) == 0]
     for variable in (*model.observed_RVs, *model.potentials, *univariate):

@@ -20,6 +20,7 @@ from pymc_rmhmc.model.user_arguments import (
     arguments_of,
     infinite_in_words,
     nan_in_words,
+    needed_of_arguments,
     values_in_words,
 )
 
@@ -109,6 +110,7 @@ class DensityTerms:
             has = f", with {given}" if given and lost.startswith(UNNAMED) else ""
             return LostTerm(f"nan, since {lost}{has}", self._remedy_of_nan(variable))
         if needed:
+            needed = needed_of_arguments(needed, arguments_of(variable))
             has = f" but has {given}" if given else ""
             return LostTerm(f"{value}, since it needs {needed}{has}", _remedy_of_range(variable, needed))
         lost = infinite_in_words(self._model, variable, point)

@@ -16,7 +16,7 @@ import pytensor
 from pymc.step_methods.compound import BlockedStep
 
 from pymc_rmhmc.errors import UnsupportedModelError, counted, listed, wrapped
-from pymc_rmhmc.model.bad_inputs import check_inputs
+from pymc_rmhmc.model.bad_inputs import InputChecks
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.general.chart import in_the_chart
@@ -307,8 +307,9 @@ def describe(model: pm.Model | None = None) -> ModelDescription:
 
 def _described(model: pm.Model) -> ModelDescription:
     """What `describe` returns."""
+    inputs = InputChecks(model)
     point = model.initial_point()
-    check_inputs(model, point)
+    inputs.check(point)
     found = blocks_or_graph(model, point, lambda read: _read(read, point))
     if isinstance(found, InGraphChart):
         return _general(model, point, found.why, found.error)

@@ -260,7 +260,8 @@ def _check_is_free(model: pm.Model, variable: Any) -> None:
     """Raise a `ConfigurationError` for what no step of the model samples."""
     if variable in model.free_RVs:
         return
-    if variable.name in [v.name for v in model.free_RVs]:
+    own = model.named_vars.get(variable.name)
+    if own is not None and own is not variable:
         raise ConfigurationError(
             f'vars holds the {variable.name} of another model. Give vars=["{variable.name}"], or build RMHMC '
             "with the model that it is of."

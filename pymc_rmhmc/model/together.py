@@ -25,7 +25,14 @@ from pymc_rmhmc.model.refusals import Predictors, said_once
 from pymc_rmhmc.model.source_code import distribution_of
 from pymc_rmhmc.model.structure import ModelStructure, read_structure, resolve_variables
 
-__all__ = ["no_data_in_words", "plan_together", "read_together", "warnings_of", "with_predictors_or_without"]
+__all__ = [
+    "flat_priors",
+    "no_data_in_words",
+    "plan_together",
+    "read_together",
+    "warnings_of",
+    "with_predictors_or_without",
+]
 
 type Point = dict[str, np.ndarray]
 
@@ -198,11 +205,16 @@ def _crowd_of_hyperparameters(structure: ModelStructure, joint: JointModel | Joi
     )
 
 
+def flat_priors(model: pm.Model) -> tuple[str, ...]:
+    """Return the names of the free variables with a Flat or HalfFlat prior."""
+    return tuple(names_of([v]) for v in model.free_RVs if distribution_of(v) in ("Flat", "HalfFlat"))
+
+
 def no_data_in_words(model: pm.Model) -> str:
     """Say that nothing is observed, and which variables then have no posterior; empty if something is."""
     if model.observed_RVs or model.potentials:
         return ""
-    flat = [names_of([v]) for v in model.free_RVs if distribution_of(v) in ("Flat", "HalfFlat")]
+    flat = flat_priors(model)
     if not flat:
         return NOTHING_OBSERVED
     return (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -23,7 +24,14 @@ from pymc_rmhmc.errors import counted, shown
 from pymc_rmhmc.model.graphs import Evaluator, operation_name
 from pymc_rmhmc.model.source_code import SAME_VALUE, distribution_of
 
-__all__ = ["argument_values", "arguments_of", "infinite_in_words", "nan_in_words", "values_in_words"]
+__all__ = [
+    "argument_values",
+    "arguments_of",
+    "infinite_in_words",
+    "nan_in_words",
+    "needed_of_arguments",
+    "values_in_words",
+]
 
 type Point = dict[str, np.ndarray]
 
@@ -31,6 +39,8 @@ type Point = dict[str, np.ndarray]
 MOST_ARGUMENTS = 6
 # What is said of a parameter whose argument is not known.
 UNNAMED = "a parameter"
+# What a user may have given in the place of a parameter that PyMC names.
+GIVEN_FOR = {"sigma": ("tau", "lam"), "tau": ("sigma",), "lam": ("sigma",), "mu": ("lam", "scale")}
 # Arguments that may be infinite.
 BOUNDS = ("lower", "upper")
 
@@ -116,6 +126,17 @@ def _bare(expression: Variable) -> Variable:
     ):
         expression = expression.owner.inputs[0]
     return expression
+
+
+def needed_of_arguments(needed: str, arguments: Iterable[str]) -> str:
+    """Return what PyMC says that parameters need, such as ``lam > 0``, by the names of a user's arguments."""
+    held = list(arguments)
+
+    def given(match: re.Match[str]) -> str:
+        instead = [name for name in GIVEN_FOR.get(match[0], ()) if name in held and match[0] not in held]
+        return instead[0] if instead else match[0]
+
+    return re.sub(r"[a-z_]+", given, needed)
 
 
 def argument_values(model: pm.Model, variable: TensorVariable, point: Point) -> list[tuple[str, np.ndarray]]:

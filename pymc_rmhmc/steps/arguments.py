@@ -14,6 +14,7 @@ from pymc.util import get_random_generator
 
 from pymc_rmhmc.errors import ConfigurationError, counted, shown
 from pymc_rmhmc.model import model_in_context
+from pymc_rmhmc.steps.metric_choice import METRIC_NAMES
 
 __all__ = ["CheckedStep", "ModelContents", "check_compile_kwargs", "check_point", "generator_of"]
 
@@ -22,19 +23,26 @@ type Point = dict[str, np.ndarray]
 NUMBERS = "biuf"
 
 _LEARNED = "RMHMC learns its mass matrix in tuning: leave it out."
+_TREE = (
+    'Give RMHMC(trajectory="nuts", max_steps=1023): a tree of depth d has 2**d - 1 steps, so 1023 is max_treedepth=10.'
+)
 _ADAPTED = "RMHMC chooses it: leave it out, or fix the step size with step_size=0.1."
+# What other samplers call its arguments.
+NAMES_ELSEWHERE = {
+    **dict.fromkeys(("delta", "adapt_delta", "target_accept_prob", "target_acceptance_rate"), "target_accept=0.95"),
+    **dict.fromkeys(("epsilon", "eps", "stepsize", "step"), "step_size=0.1"),
+    **dict.fromkeys(("L", "num_steps", "num_integration_steps", "n_leapfrog", "n_leapfrog_steps"), "n_steps=10"),
+    **dict.fromkeys(("trajectory_length", "int_time"), "path_length=1.7"),
+}
 # What to write for the arguments that PyMC's NUTS and HamiltonianMC have, and RMHMC has not.
 ARGUMENTS_OF_NUTS = {
-    "max_treedepth": (
-        'Give RMHMC(trajectory="nuts", max_steps=1023): a tree of depth d has 2**d - 1 steps, so 1023 is '
-        "max_treedepth=10."
-    ),
+    **dict.fromkeys(("max_treedepth", "max_tree_depth", "max_depth", "maxdepth", "treedepth"), _TREE),
     "early_max_treedepth": 'Give RMHMC(trajectory="nuts", max_steps=255), which holds in tuning and in draws.',
     "step_scale": "The first step size is found by a search. To fix the step size, give RMHMC(step_size=0.1).",
     "step_rand": "Path lengths vary by RMHMC(jitter=0.1), and steps with them: leave step_rand out.",
     "adapt_step_size": "The step size is adapted unless you fix it with RMHMC(step_size=0.1).",
     "Emax": "A trajectory fails where the energy rises by more than 1000, and this cannot be changed: leave it out.",
-    **dict.fromkeys(("scaling", "is_cov", "potential"), _LEARNED),
+    **dict.fromkeys(("scaling", "is_cov", "potential", "mass_matrix", "inverse_mass_matrix", "inv_metric"), _LEARNED),
     **dict.fromkeys(("gamma", "k", "t0"), _ADAPTED),
     "nuts": "Give RMHMC its arguments by name, such as RMHMC(target_accept=0.95).",
 }
@@ -56,8 +64,8 @@ class CheckedStep(BlockedStep):
         Raises
         ------
         ConfigurationError
-            If there is no model, or `model` is something else, or `vars` is empty or a model, or an argument has a
-            name that the step does not know.
+            If there is no model, or `model` is something else, or `vars` is empty, a model or a metric, or an argument
+            has a name that the step does not know.
         """
         _check_names(cls, kwargs)
         if len(args) > 1:
@@ -71,7 +79,12 @@ class CheckedStep(BlockedStep):
                 f"vars is a model: the first argument of {cls.__name__} are the variables to sample. Give "
                 f"{cls.__name__}(model=model)."
             )
-        model_in_context(kwargs.get("model"), cls.__name__)
+        model = model_in_context(kwargs.get("model"), cls.__name__)
+        if isinstance(wanted, str) and wanted in METRIC_NAMES and wanted not in model.named_vars:
+            raise ConfigurationError(
+                f'vars is "{wanted}", which is a metric, and the model has no variable of this name. Give '
+                f'{cls.__name__}(metric="{wanted}").'
+            )
         if isinstance(wanted, list | tuple) and not wanted:
             raise ConfigurationError(
                 "vars is empty, so there is nothing to sample. Leave it out, and RMHMC takes what it can, or name "
@@ -95,6 +108,10 @@ def _instead_of(name: str, known: Sequence[str]) -> str:
     """What to write for an argument of PyMC's HMC or NUTS, or for one that is misspelt."""
     if name in ARGUMENTS_OF_NUTS:
         return ARGUMENTS_OF_NUTS[name]
+    if name in NAMES_ELSEWHERE:
+        return f"Give RMHMC({NAMES_ELSEWHERE[name]})."
+    if name in ("seed", "random_state"):
+        return "Give pm.sample the seed: pm.sample(random_seed=1, step=RMHMC())."
     if name in ARGUMENTS_OF_SAMPLE:
         return f"Give it to pm.sample: pm.sample({name}=..., step=RMHMC())."
     close = difflib.get_close_matches(name, known, n=1)

@@ -14,9 +14,10 @@ from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.geometry.metrics import METRICS, CurvatureMetric, FlatMetric
 from pymc_rmhmc.geometry.site_policy import SitePolicy
 
-__all__ = ["choose_integrator", "choose_metric", "curvature_of", "policy_of"]
+__all__ = ["METRIC_NAMES", "choose_integrator", "choose_metric", "curvature_of", "policy_of"]
 
 INTEGRATORS: dict[str, Any] = {"generalized_leapfrog": GeneralizedLeapfrog, "implicit_midpoint": ImplicitMidpoint}
+METRIC_NAMES = ("auto", *METRICS)
 # What a metric of a user's own must have.
 METRIC_ATTRIBUTES = ("bind", "name")
 
@@ -37,7 +38,7 @@ def choose_metric(metric: Any, auto_metric: str) -> Any:
     if isinstance(metric, str):
         name = auto_metric if metric == "auto" else metric
         if name not in METRICS:
-            known = ", ".join(f'"{m}"' for m in ("auto", *METRICS))
+            known = ", ".join(f'"{m}"' for m in METRIC_NAMES)
             raise ConfigurationError(
                 f"Unknown metric {shown(metric)}: it must be one of {known}, or a metric object such as FlatMetric()."
             )

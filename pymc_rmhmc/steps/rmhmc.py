@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from rich.table import Column
 from pymc_rmhmc.chains.chain import ChainState
 from pymc_rmhmc.dynamics.option_numbers import switch
 from pymc_rmhmc.errors import ConfigurationError, Failure, wrapped
-from pymc_rmhmc.model.bad_inputs import check_inputs
+from pymc_rmhmc.model.bad_inputs import InputChecks
+from pymc_rmhmc.model.together import flat_priors
 from pymc_rmhmc.steps.arguments import CheckedStep, ModelContents, check_compile_kwargs, check_point, generator_of
 from pymc_rmhmc.steps.checks import check_block, check_shapes, shapes_of_data
 from pymc_rmhmc.steps.notices import WATCHED, RunNotices, moved_by_others, moved_twice, too_short_tuning
@@ -83,9 +84,9 @@ class RMHMC(CheckedStep):
         A fixed step size, no longer than a path. By default it is adapted in tuning. With `path_length`, each path is
         divided into equal steps of at most this size. With `n_steps`, each step has exactly this size.
     target_accept : float, optional
-        The acceptance that the step size is adapted to, in (0, 1). By default 0.9 for the flat metric and 0.8 for the
-        others. Raise it for smaller steps and fewer failures: ``RMHMC(target_accept=0.95)``. By default the flat
-        metric settles for 0.5 where its steps would otherwise be too short to cover a path. PyMC refuses
+        The acceptance that the step size is adapted to, from 0.01 to 0.999. By default 0.9 for the flat metric and 0.8
+        for the others. Raise it for smaller steps and fewer failures: ``RMHMC(target_accept=0.95)``. By default the
+        flat metric settles for 0.5 where its steps would otherwise be too short to cover a path. PyMC refuses
         ``pm.sample(target_accept=0.95)`` with "Invalid key found in step_kwargs: {'nuts'}", or gives it to NUTS if
         that samples other variables.
     trajectory : {"auto", "static", "nuts"}, default "auto"
@@ -140,7 +141,8 @@ class RMHMC(CheckedStep):
         A covariance is not positive definite: a constant one when the step is built, or one that depends on
         hyperparameters at a chain's first point.
     DataError
-        Inputs are not finite, or data are outside the support of their distribution.
+        Inputs are not finite, a prior's arguments are out of range, indices are out of bounds, or data are outside the
+        support of their distribution.
     SamplingError
         In `pm.sample`, at the end of tuning: the chain would barely move.
 
@@ -217,12 +219,13 @@ class RMHMC(CheckedStep):
             solver_tol=solver_tol, solver_max_iter=solver_max_iter,
             check_reversibility=check_reversibility, blas_threads=blas_threads,
         )  # fmt: skip
-        plan = settle(options, auto_metric="flat")
         model = pm.modelcontext(model)
+        plan = replace(settle(options, auto_metric="flat"), flat_priors=flat_priors(model))
+        self._inputs = InputChecks(model)
         initial = model.initial_point()
         point = initial | check_point({} if initial_point is None else initial_point, initial, model)
         check_compile_kwargs(compile_kwargs)
-        check_inputs(model, point)
+        self._inputs.check(point)
         random = generator_of(rng)
         found, self._predictions = find_with_predictions(model, vars, point, plan, compile_kwargs)
         predicted = self._predictions
@@ -272,14 +275,14 @@ class RMHMC(CheckedStep):
         Raises
         ------
         DataError
-            If `pm.set_data` has changed a shape since the step was built, or has set values that are not finite.
+            If `pm.set_data` has changed a shape since the step was built, or has set values that cannot be used.
         ConfigurationError
             If the model has other variables than when the step was built.
         """
         super().setup_chain(rng, tune, draws)
         self._contents.check(self._model)
         check_shapes(self._shapes, shapes_of_data(self._model), self._reads)
-        check_inputs(self._model, self._initial_point)
+        self._inputs.check(self._initial_point)
         for block in self._compiled.blocks:
             check_block(block, self._initial_point, self._plan)
         self._rest_key = None
@@ -321,6 +324,7 @@ class RMHMC(CheckedStep):
         started = time.perf_counter()
         # In C order: what is drawn is written through flat views.
         point = {name: np.array(value, order="C") for name, value in point.items()}
+        self._inputs.check_moved(point)
         outcomes = []
         # What overflows inside a trajectory is found by its own checks, and counted: no warnings besides.
         with np.errstate(all="ignore"):

@@ -219,7 +219,7 @@ class GraphChartAdapter:
         good = np.isfinite(slopes).all(axis=1) & np.isfinite(positions).all(axis=1)
         if good.sum() >= 2:
             self._check_read(slopes[good])
-            found.flat = tuple(fit_flat_map(positions[good], slopes[good], self._dense()))
+            found.flat = tuple(fit_flat_map(positions[good], slopes[good], self._dense()) or found.flat)
 
     def _check_read(self, slopes: Array) -> None:
         """Raise for a value that the density does not depend on: it has no distribution."""

@@ -803,6 +803,14 @@ APPROXIMATION = [
 
 MODEL = [
     Mutant(
+        "index-past-the-end",
+        "groups that are counted from 1 read past the end of their effects: the last has random ones",
+        "model/index_bounds.py",
+        "(indices >= size)",
+        "(indices > size)",
+        "model/test_index_bounds.py::test_an_index_out_of_bounds_is_found_when_the_step_is_built[constant]",
+    ),
+    Mutant(
         "poisson-slope",
         "counts are sampled along a wrong gradient: slow, and rejected",
         "model/likelihoods/counts.py",

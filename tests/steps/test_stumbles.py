@@ -11,13 +11,14 @@ import pymc as pm
 import pytest
 
 from pymc_rmhmc import RMHMC, ConfigurationError, DataError, compare, describe, plot_compare, summarize_failures
-from pymc_rmhmc.errors import wrapped
+from pymc_rmhmc.errors import SamplingError, wrapped
+from pymc_rmhmc.model.density_terms import DensityTerms
 from pymc_rmhmc.model.together import NOTHING_OBSERVED
 from pymc_rmhmc.model.unregistered_readers import ArgumentWords
 from pymc_rmhmc.steps.graph_recipe import GraphRecipe
 from pymc_rmhmc.steps.notices import RunNotices
 from pymc_rmhmc.steps.rehearsal import _Said
-from tests.steps.conftest import COUNTS, N, poisson_model
+from tests.steps.conftest import COUNTS, N, draw, poisson_model
 from tests.steps.test_diagnostics import made_up
 
 
@@ -123,7 +124,16 @@ def test_names_that_are_almost_right(given, meant):
 
 UNKNOWN = {
     "max_treedepth": r'no argument max_treedepth. Give RMHMC\(trajectory="nuts", max_steps=1023\)',
+    "max_tree_depth": r'RMHMC\(trajectory="nuts", max_steps=1023\)',
+    "maxdepth": r'RMHMC\(trajectory="nuts", max_steps=1023\)',
     "early_max_treedepth": r"max_steps=255",
+    "delta": r"no argument delta. Give RMHMC\(target_accept=0.95\)",
+    "adapt_delta": r"Give RMHMC\(target_accept=0.95\)",
+    "epsilon": r"Give RMHMC\(step_size=0.1\)",
+    "stepsize": r"Give RMHMC\(step_size=0.1\)",
+    "L": r"Give RMHMC\(n_steps=10\)",
+    "seed": r"pm.sample\(random_seed=1, step=RMHMC\(\)\)",
+    "mass_matrix": "learns its mass matrix in tuning: leave it out",
     "step_scale": r"To fix the step size, give RMHMC\(step_size=0.1\)",
     "adapt_step_size": r"unless you fix it with RMHMC\(step_size=0.1\)",
     "scaling": "learns its mass matrix in tuning: leave it out",
@@ -478,3 +488,96 @@ def test_a_lengthscale_that_is_no_length_is_named_as_a_cause(lengthscale):
 
 def test_print_says_which_other_metrics_are_allowed():
     assert 'The likelihood also allows metric="hessian" or "fisher".' in str(describe(poisson_model()))
+
+
+NEIGHBOURS = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+
+
+def neighbours(alpha=0.5, tau=1.0, w=NEIGHBOURS):
+    return pm.CAR("a", np.zeros(3), w, alpha=alpha, tau=tau)
+
+
+def walk(sigma, first=1.0):
+    return pm.GaussianRandomWalk("a", sigma=sigma, init_dist=pm.Normal.dist(0.0, first), shape=3)
+
+
+OUT_OF_RANGE = {
+    "normal": (lambda: pm.Normal("a", 0, -1, shape=3), "^sigma of a must be positive, got -1, so a has no density"),
+    "zero": (lambda: pm.Normal("a", 0, 0), "^sigma of a must be positive, got 0, "),
+    "several": (lambda: pm.Normal("a", 0, [0.0, 1.0, 1.0]), "^sigma of a must be positive, got 0 in 1 of 3 values"),
+    "precision": (lambda: pm.Normal("a", tau=-1), "^tau of a must be positive, got -1"),
+    "data": (lambda: pm.Normal("a", 0, pm.Data("s", -2.0)), "^sigma of a must be positive, got -2"),
+    "above": (lambda: pm.Normal("a", 0, pm.HalfNormal("s", -2.0)), "^sigma of s must be positive, got -2"),
+    "walk": (lambda: walk(-1.0), "^sigma of a must be positive, got -1"),
+    "constant walk": (lambda: walk(0.0), "^sigma of a must be positive, got 0"),
+    "first": (lambda: walk(1.0, -1.0), "^sigma of a must be positive, got -1"),
+    "alpha": (lambda: neighbours(alpha=2.0), "^a needs alpha < 1, got 2"),
+    "tau": (lambda: neighbours(tau=-1.0), "^tau of a must be positive, got -1"),
+    "asymmetric": (lambda: neighbours(w=np.triu(NEIGHBOURS)), "^a needs this: W is a symmetric adjacency matrix"),
+    "bounds": (lambda: pm.Uniform("a", 1, 0), "^a needs lower < upper, got lower=1 and upper=0"),
+    "equal bounds": (lambda: pm.Uniform("a", 1, 1), "^a needs lower < upper, got lower=1 and upper=1"),
+    "truncated": (lambda: pm.TruncatedNormal("a", 0, 1, lower=2, upper=-2), "^a needs lower < upper, got lower=2 and"),
+    "half": (lambda: pm.HalfNormal("a", -1), "^sigma of a must be positive, got -1"),
+    "gamma": (lambda: pm.Gamma("a", -1, 1), "^alpha of a must be positive, got -1"),
+    "beta": (lambda: pm.Beta("a", 0, 1), "^alpha of a must be positive, got 0"),
+    "rate": (lambda: pm.Exponential("a", -1), "^lam of a must be positive, got -1"),
+    "t": (lambda: pm.StudentT("a", nu=3, sigma=-1), "^sigma of a must be positive, got -1"),
+}
+
+
+@pytest.mark.parametrize("kind", OUT_OF_RANGE)
+def test_an_argument_that_is_out_of_its_range_is_named(kind):
+    build, says = OUT_OF_RANGE[kind]
+    with pm.Model() as model:
+        pm.Poisson("y", pm.math.exp(build()), observed=[0, 1, 2])
+        with pytest.raises(DataError, match=says):
+            RMHMC()
+    with pytest.raises(DataError, match=says):
+        describe(model)
+
+
+@pytest.mark.usefixtures("without_a_compiler")
+def test_an_argument_that_new_data_put_out_of_its_range():
+    with pm.Model():
+        pm.Poisson("y", pm.math.exp(pm.Normal("a", 0.0, pm.Data("s", 2.0))), observed=[0, 1, 2])
+        step = RMHMC()
+        pm.set_data({"s": -2.0})
+        with pytest.raises(DataError, match="^sigma of a must be positive, got -2"):
+            step.setup_chain(np.random.default_rng(0), 10, 10)
+
+
+def test_a_metric_in_the_place_of_variables():
+    with poisson_model(), pytest.raises(ConfigurationError, match=r'"flat", which is a metric.*RMHMC\(metric="flat"\)'):
+        RMHMC("flat")
+
+
+@pytest.mark.parametrize("reparameterize", [False, True])
+def test_a_variable_of_another_model(reparameterize):
+    other = poisson_model(reparameterize=reparameterize)
+    with poisson_model(reparameterize=True), pytest.raises(ConfigurationError, match="vars holds the f of another"):
+        RMHMC(vars=[other["f"]])
+
+
+def test_a_number_is_not_rounded_into_its_range():
+    with poisson_model(), pytest.raises(ConfigurationError, match=r"from 0.01 to 0.999, got 0.9995\."):
+        RMHMC(target_accept=0.9995)
+
+
+@pytest.mark.parametrize("given", ["f", 1.5, True, None])
+def test_a_number_of_parameters_that_is_none(given):
+    with pytest.raises(ConfigurationError, match='n_parameters must be a whole number, got .*give var_names="f"'):
+        plot_compare({"RMHMC": made_up()}, n_parameters=given)
+
+
+def test_an_improper_prior_is_the_likely_cause_of_a_chain_that_hardly_moves():
+    with pm.Model():
+        pm.Normal("y", 0.0, pm.HalfFlat("a"), observed=[0.0, 0.0])
+        with pytest.raises(SamplingError, match=r"The probable cause is the Flat or HalfFlat prior of a: "):
+            draw(pm.modelcontext(None), tune=300)
+
+
+def test_a_scale_of_data_is_named_as_its_user_has_it():
+    with pm.Model() as model:
+        pm.StudentT("y", nu=3, mu=pm.Laplace("b", 0.0, 1.0), sigma=-1.0, observed=NOISY)
+    said = DensityTerms(model).in_words(model.initial_point())
+    assert "since it needs sigma > 0, nu > 0 but has" in said

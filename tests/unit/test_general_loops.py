@@ -271,3 +271,28 @@ def test_no_direction_is_found_where_there_is_none():
     slopes = -draws + 0.3 * rng.standard_normal(draws.shape)  # of a density that is not quite normal
     assert fit_flat_map(draws, slopes, np.empty(0, np.int64)).stretches.size == 0
     assert fit_flat_map(draws[:10], slopes[:10], np.empty(0, np.int64)).stretches.size == 0
+
+
+SPOILT = {
+    "an overflow": (1e200, 1.0),
+    "a steep slope": (1.0, 1e200),
+    "infinity": (np.inf, 1.0),
+    "nan": (1.0, np.nan),
+    "far out": (1e13, 1e13),
+}
+
+
+@pytest.mark.parametrize("dense", [np.arange(D), np.arange(2), np.empty(0, np.int64)], ids=["all", "some", "none"])
+@pytest.mark.parametrize("kind", SPOILT)
+@pytest.mark.filterwarnings("ignore::scipy.linalg.LinAlgWarning")
+def test_draws_that_overflow_give_no_error(kind, dense):
+    draws = np.random.default_rng(5).normal(size=(30, D))
+    of_draws, of_slopes = SPOILT[kind]
+    first = (np.arange(30) == 0)[:, None]
+    positions, slopes = np.where(first, of_draws * draws, draws), np.where(first, -of_slopes * draws, -draws)
+    flat, without = fit_flat_map(positions, slopes, dense), fit_flat_map(draws[1:], -draws[1:], dense)
+    assert flat is None or all(np.isfinite(part).all() for part in flat)
+    if kind != "far out":
+        assert all(np.array_equal(part, other) for part, other in zip(flat, without, strict=True))
+    for factor in (1e200, np.nan):
+        assert fit_flat_map(factor * draws, -draws, dense) is None

@@ -91,6 +91,9 @@ def test_words():
         said = stood_still("f", [Failure.ENERGY] * rare + [Failure.NONE] * 30, 100.0)
         assert "Every proposal was rejected. step_size=100 is probably too large. Leave step_size out of RMHMC" in said
         assert "ENERGY" not in said
+    said = stood_still("f", [Failure.NON_FINITE] * 30, 1e3)
+    assert "(NON_FINITE). step_size=1e+03 is probably too large. Leave step_size out" in said
+    assert said.index("too large") < said.index("Check the priors")
 
 
 def test_a_step_size_that_was_given_is_blamed():

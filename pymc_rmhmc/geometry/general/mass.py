@@ -16,6 +16,8 @@ type Array = NDArray[np.float64]
 
 # Variances and scales are kept within these factors of 1, in the chart's coordinates.
 SMALLEST, LARGEST = 1e-10, 1e10
+# Draws and gradients beyond this are left out: their products overflow.
+ENORMOUS = 1e50
 # Of the unit matrix, so many draws are mixed into a window's covariances: half of what one draw says.
 PRIOR_DRAWS = 0.5
 # Directions apart from B: of how many draws they are looked for, at most how many, one for how many draws, and how
@@ -61,8 +63,8 @@ def _diagonal(centre: Array, spread: Array) -> FlatMap:
     return FlatMap(centre.copy(), spread, np.empty(0, np.int64), none, np.empty((0, centre.size)), np.empty(0))
 
 
-def fit_flat_map(positions: Array, slopes: Array, dense: NDArray[np.int64]) -> FlatMap:
-    """The map under which draws have unit covariance and so have their gradients.
+def fit_flat_map(positions: Array, slopes: Array, dense: NDArray[np.int64]) -> FlatMap | None:
+    """The map under which draws have unit covariance and so have their gradients; None where they give no map.
 
     For a normal density N(c, Σ) the gradient is ``-Σ⁻¹(z - c)``, and the covariances A of draws and B of gradients
     obey ``Σ B Σ = A`` whatever the draws are: few of them tell Σ exactly. The centre is where the mean gradient would
@@ -71,7 +73,7 @@ def fit_flat_map(positions: Array, slopes: Array, dense: NDArray[np.int64]) -> F
     Parameters
     ----------
     positions, slopes : (t, d) array
-        Draws of z and the gradients of their log density.
+        Draws of z and the gradients of their log density. Those that are not finite, or enormous, are left out.
     dense : (k,) int array
         The coordinates that share a dense block of S.
 
@@ -79,6 +81,19 @@ def fit_flat_map(positions: Array, slopes: Array, dense: NDArray[np.int64]) -> F
     ----------
     Seyboldt, Carlson and Carpenter (2025), Preconditioning Hamiltonian Monte Carlo by minimizing Fisher divergence.
     """
+    is_usable = (np.abs(np.hstack([positions, slopes])) < ENORMOUS).all(axis=1)
+    if is_usable.sum() < 2:
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            fitted = _fitted(positions[is_usable], slopes[is_usable], dense)
+    except (linalg.LinAlgError, ValueError):  # products of rounded numbers have no factor, or have overflowed
+        return None
+    return fitted if all(np.isfinite(part).all() for part in fitted) else None
+
+
+def _fitted(positions: Array, slopes: Array, dense: NDArray[np.int64]) -> FlatMap:
+    """See `fit_flat_map`."""
     mean, mean_slope = positions.mean(axis=0), slopes.mean(axis=0)
     variance, of_slopes = positions.var(axis=0), slopes.var(axis=0)
     scale = np.sqrt(np.sqrt(np.clip(variance, SMALLEST, LARGEST) / np.clip(of_slopes, SMALLEST, LARGEST)))
