@@ -5,6 +5,7 @@ How dear a gradient has to be is set to nothing here: models are small.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import arviz as az
@@ -62,9 +63,12 @@ def model(nothing_is_cheap) -> pm.Model:
 
 
 @pytest.fixture(scope="module")
-def steps(model) -> tuple[RMHMC, RMHMC]:
-    """Two that are compiled once: each test begins chains of its own."""
-    return RMHMC(model=model), RMHMC(model=model)
+def steps(model) -> Iterator[tuple[RMHMC, RMHMC]]:
+    """Two that are compiled once: each test begins chains of its own, and none of these ends by itself."""
+    both = RMHMC(model=model), RMHMC(model=model)
+    yield both
+    for step in both:
+        step._threads.release()
 
 
 @pytest.fixture(scope="module")
