@@ -15,7 +15,7 @@ from pymc_rmhmc.usage import called_as
 
 __all__ = ["ADVICE", "FailureSummary", "failure_advice", "remedy_for", "summarize_failures"]
 
-SMALLER_STEPS = "Take smaller steps with RMHMC(target_accept=0.95)."
+SMALLER_STEPS = "Take smaller steps with RMHMC(target_accept=0.95), or 0.99 if it is that already."
 # What each cause means, and what to do about it.
 ADVICE = {
     Failure.SOLVER: (

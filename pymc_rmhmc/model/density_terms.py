@@ -36,6 +36,7 @@ UNDEFINED = "0 / 0 and inf - inf are NaN: look for divisions, and for exponentia
 OVERFLOW = "pm.math.exp overflows above 709: scale its inputs to about 1, or narrow the priors."
 OF_ZERO = "A division by 0 and the log of 0 are infinite: keep them away from 0, as pm.math.exp(...) does."
 IMPOSSIBLE = "Check that these data can occur with these arguments."
+CORRECT = "Correct these data or the arguments, or leave the observations out."
 AT_ITS_EDGE = " A rate of 0 needs pm.math.exp(...), and a probability of 0 needs pm.math.invlogit(...)."
 # Operations that are NaN of negative numbers.
 OF_POSITIVE = {"Log", "Log1p", "Log2", "Log10", "Sqrt", "Pow"}
@@ -116,9 +117,29 @@ class DensityTerms:
         lost = infinite_in_words(self._model, variable, point)
         if lost:
             return LostTerm(f"{value}, since {lost}", self._remedy_of_infinity(variable))
-        data = self._data_in_words(variable, point)
-        held = ", ".join(filter(None, (given, data)))
-        return LostTerm(value + (f" with {held}" if held else ""), self._remedy_of_data(variable, point))
+        held = ", ".join(filter(None, (given, self._data_in_words(variable, point))))
+        remedy = self._remedy_of_data(variable, point)
+        impossible = self._impossible_data(variable, point) if remedy == IMPOSSIBLE else ""
+        if impossible:
+            return LostTerm(f"{value} with {held}, since {impossible}", CORRECT)
+        return LostTerm(value + (f" with {held}" if held else ""), remedy)
+
+    def _impossible_data(self, variable: TensorVariable, point: Point) -> str:
+        """Which few of the data have no density where the others have one; empty if that is not how it is."""
+        if variable not in self._model.observed_RVs:
+            return ""
+        term, data = (
+            np.ravel(each)
+            for each in Evaluator(
+                self._model, [*self._model.logp(vars=[variable], sum=False), self._model.rvs_to_values[variable]]
+            )(point)
+        )
+        lost = np.flatnonzero(np.isneginf(term))
+        if term.size != data.size or not 0 < lost.size < data.size:
+            return ""
+        first = int(lost[0])
+        held = shown(data[first])
+        return f"{lost.size} of {data.size} observations cannot occur, the first at position {first} ({held})"
 
     def _remedy_of_nan(self, variable: TensorVariable) -> str:
         made = self._operations(variable)
@@ -136,7 +157,9 @@ class DensityTerms:
         if variable not in self._model.observed_RVs:
             return ""
         values = argument_values(self._model, variable, point)
-        is_edge = any((value == 0.0).any() for name, value in values if name != UNNAMED)
+        # The mean of a continuous variable is no rate.
+        can_be_0 = {UNNAMED} if variable.dtype.startswith("int") else {UNNAMED, "mu"}
+        is_edge = any((value == 0.0).any() for name, value in values if name not in can_be_0)
         return IMPOSSIBLE + (AT_ITS_EDGE if is_edge else "")
 
     def _operations(self, variable: TensorVariable) -> set[str]:

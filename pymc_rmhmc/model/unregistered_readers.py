@@ -368,7 +368,7 @@ def _what_is_wrong(name: str, wrong: NDArray[np.bool_], density: Array, data: Ar
     lost = int(np.count_nonzero(~np.isfinite(held)))
     if lost:
         return (
-            f"the data of {name} has {counted(lost, 'non-finite value')}, the first at position {first}: remove "
+            f"the data of {name} have {counted(lost, 'non-finite value')}, the first at position {first}: remove "
             "them, or mask them to impute them."
         )
     if np.isnan(density[wrong]).any():
@@ -377,9 +377,8 @@ def _what_is_wrong(name: str, wrong: NDArray[np.bool_], density: Array, data: Ar
             f"{first}, whatever the latent values: check its parameters and the inputs of its predictor."
         )
     return (
-        f"the data of {name} is out of its distribution's support for {counted(n, 'observation')}, the first at "
-        f"position {first}. They hold values such as {np.unique(held)[:3].tolist()}, and their log density is "
-        "not finite whatever the latent values."
+        f"the data of {name} are out of their distribution's support for {counted(n, 'observation')}, the first at "
+        f"position {first}: no latent values can give {np.unique(held)[:3].tolist()}. Correct these, or leave them out."
     )
 
 

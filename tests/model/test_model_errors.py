@@ -220,18 +220,18 @@ def spoilt(bad, good=COUNTS):
 UNREGISTERED = {
     "infinite data": (
         lambda: pm.Logistic("y", latent(), 1.0, observed=spoilt(np.inf)),
-        "data of y has 1 non-finite value, the first at position 2",
+        "data of y have 1 non-finite value, the first at position 2",
     ),
     "data of a whitened GP": (
         lambda: pm.Logistic("y", gp_prior("f"), 1.0, observed=spoilt(-np.inf)),
-        "data of y has 1 non-finite value",
+        "data of y have 1 non-finite value",
     ),
     "nan offset": (lambda: pm.Logistic("y", latent() + spoilt(np.nan), 1.0, observed=COUNTS), "mu of y is NaN"),
     "nan parameter": (lambda: pm.Logistic("y", latent(), spoilt(np.nan, COUNTS + 1), observed=COUNTS), "s of y is NaN"),
     "parameter out of range": (lambda: pm.Logistic("y", latent(), -1.0, observed=COUNTS), "s > 0"),
     "support": (
         lambda: pm.LogNormal("y", latent(), 1.0, observed=spoilt(-0.5, COUNTS + 1)),
-        r"out of its distribution's support for 1 observation.*\[-0.5\]",
+        r"out of their distribution's support for 1 observation.*\[-0.5\]",
     ),
     "open support": (
         lambda: pm.Beta("y", mu=pm.math.sigmoid(latent()), nu=5.0, observed=COUNTS / 4.0),
@@ -264,7 +264,7 @@ def test_new_data_of_an_unregistered_likelihood_are_checked():
         pm.Logistic("y", latent(), 1.0, observed=pm.Data("counts", COUNTS.astype(float)))
     (block,) = compiled(model).blocks
     pm.set_data({"counts": spoilt(np.inf)}, model=model)
-    with pytest.raises(DataError, match="data of y has 1 non-finite value"):
+    with pytest.raises(DataError, match="data of y have 1 non-finite value"):
         block.likelihood(model.initial_point())
 
 

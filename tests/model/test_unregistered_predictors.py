@@ -219,5 +219,5 @@ def test_new_observations_out_of_the_support_are_refused():
     (block,) = compile_model(structure).blocks
     with model:
         pm.set_data({"data": np.where(np.arange(N) == 2, 1.5, 0.5)})
-    with pytest.raises(DataError, match="out of its distribution's support for 1 observation,"):
+    with pytest.raises(DataError, match="out of their distribution's support for 1 observation,"):
         block.likelihood(model.initial_point())

@@ -1067,9 +1067,9 @@ STEPS = [
     Mutant(
         "joint-coordinates-kept-over-a-refit",
         "at a refit the chain jumps to other values that nothing has accepted",
-        "tuning/hyperparameters.py",
-        "return Refit(found, more=more)",
-        "return Refit(found, changed=False, more=more)",
+        "chains/chain.py",
+        "            if found.changed:\n                state.coordinates = None\n",
+        "",
         "steps/test_state.py::test_a_refit_leaves_the_chain_where_it_is[with hyperparameters]",
     ),
     Mutant(

@@ -437,7 +437,7 @@ WITHOUT_A_START = {
     ),
     "data": (
         lambda: pm.Gamma("y", 2.0, pm.HalfNormal("s"), observed=NOISY),
-        "y is -inf with alpha = 2, beta = 1, data from -0.841 to 0.841. Check that these data can occur",
+        r"y is -inf with alpha = 2, beta = 1, data from -0.841 to 0.841, since 6 of 12 observations cannot occur",
     ),
 }
 
@@ -581,3 +581,27 @@ def test_a_scale_of_data_is_named_as_its_user_has_it():
         pm.StudentT("y", nu=3, mu=pm.Laplace("b", 0.0, 1.0), sigma=-1.0, observed=NOISY)
     said = DensityTerms(model).in_words(model.initial_point())
     assert "since it needs sigma > 0, nu > 0 but has" in said
+
+
+def impossible_rate():
+    pm.Poisson("y", pm.math.exp(pm.Normal("a", 0, pm.HalfNormal("t"))), observed=[2, -1, 3])
+
+
+def impossible_logarithm():
+    pm.LogNormal("y", pm.Normal("a"), pm.HalfNormal("s"), observed=[1.0, 0.0, 3.0])
+
+
+@pytest.mark.parametrize(("build", "datum"), [(impossible_rate, "-1"), (impossible_logarithm, "0")])
+def test_data_that_cannot_occur_are_named_and_no_rate_is_blamed(build, datum):
+    with pm.Model():
+        build()
+        with pytest.raises((ConfigurationError, DataError)) as error:
+            pm.sample(5, tune=5, step=RMHMC(), chains=1, progressbar=False)
+    said = str(error.value)
+    assert f"since 1 of 3 observations cannot occur, the first at position 1 ({datum})" in said
+    assert "Correct these data" in said
+    assert "A rate of 0" not in said
+
+
+def test_without_free_variables_there_is_nothing_to_sample():
+    assert "Give its parameters priors" in str(describe(pm.Model()))

@@ -65,9 +65,14 @@ def continuous_variables(model: pm.Model, vars: Any = None) -> list[TensorVariab
         return named
     free = [v for v in model.free_RVs if v.dtype.startswith("float")]
     if not free:
-        kinds = "only discrete free variables" if model.free_RVs else "no free variables"
+        if not model.free_RVs:
+            raise UnsupportedModelError(
+                "The model has no free variables, so there is nothing to sample. Give its parameters priors, such as "
+                'pm.Normal("mu", 0, 1).'
+            )
         raise UnsupportedModelError(
-            f"The model has {kinds}, and RMHMC moves continuous ones. Sample it with pm.sample() without step=."
+            "The model has only discrete free variables, and RMHMC moves continuous ones. Sample it with pm.sample() "
+            "without step=."
         )
     return free
 
