@@ -29,17 +29,8 @@ type Array = NDArray[np.float64]
 
 
 @dataclass(slots=True)
-class GraphSetting(HMCSetting):
-    """The density in a chart, and a map to flat coordinates; see `Setting`."""
-
-    adapter: GraphChartAdapter
-    tuned: ChartTuning
-
-    def stand(self, values: Array, coordinates: Any, rng: np.random.Generator) -> Any:
-        """See `Setting`."""
-        return self.hamiltonian.state(
-            self.adapter.coordinates(self.tuned, values) if coordinates is None else coordinates
-        )
+class _ChartSetting(HMCSetting):
+    """What the settings share, whose phases stand at points that hold the model's values."""
 
     def failure(self, phase: Any) -> Failure:
         """See `Setting`."""
@@ -53,6 +44,20 @@ class GraphSetting(HMCSetting):
     def seen(self, phase: Any) -> Array:
         """Return the model's values."""
         return np.array(phase.point.values)
+
+
+@dataclass(slots=True)
+class GraphSetting(_ChartSetting):
+    """The density in a chart, and a map to flat coordinates; see `Setting`."""
+
+    adapter: GraphChartAdapter
+    tuned: ChartTuning
+
+    def stand(self, values: Array, coordinates: Any, rng: np.random.Generator) -> Any:
+        """See `Setting`."""
+        return self.hamiltonian.state(
+            self.adapter.coordinates(self.tuned, values) if coordinates is None else coordinates
+        )
 
     def kernel(self, tuned: ChartTuning, step_size: StepSize, *, tuning: bool) -> HMC[Any]:
         """See `Setting`: in draws there may be several trajectories."""
@@ -70,7 +75,7 @@ class GraphSetting(HMCSetting):
 
 
 @dataclass(slots=True)
-class EmulatedSetting(HMCSetting):
+class EmulatedSetting(_ChartSetting):
     """The density without its gradient, in standard normals ϑ, with an emulator; see `Setting`.
 
     A phase is a state at a `ValuePoint`.
@@ -98,19 +103,6 @@ class EmulatedSetting(HMCSetting):
     def _chart(self) -> MarginalChart:
         chart: MarginalChart = self.hamiltonian.residual.chart
         return chart
-
-    def failure(self, phase: Any) -> Failure:
-        """See `Setting`."""
-        failure: Failure = phase.point.failure
-        return failure
-
-    def place(self, phase: Any, values: Array | None) -> tuple[Any, Array, float]:
-        """See `Setting`."""
-        return phase.position, self.seen(phase) if values is None else values, phase.point.model_log_density
-
-    def seen(self, phase: Any) -> Array:
-        """Return the model's values."""
-        return np.array(phase.point.values)
 
     def kernel(self, tuned: ChartTuning, step_size: StepSize, *, tuning: bool) -> Kernel[Any]:
         """See `Setting`: a trajectory along the emulator.

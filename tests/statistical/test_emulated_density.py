@@ -25,6 +25,7 @@ from pymc_rmhmc.kernels.surrogates import DensityMove, SurrogateHMC
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from tests.statistical.ranks import PLACES, Looks, p_value, rank
 from tests.statistical.test_general import Coordinates, D, Hierarchy, absurd, paths, quantities
+from tests.unit.test_surrogate_kernels import JudgedByItsEmulator
 
 pytestmark = pytest.mark.slow
 
@@ -119,29 +120,10 @@ class WithoutCentre(Kernels):
         return self.here.state(self.chart.recover(z - 0.5 * self.flat.centre))
 
 
-@dataclass
-class Trusted:
-    """A trajectory along an emulator, which judges it as well."""
-
-    kernel: SurrogateHMC
-
-    def step(self, state, rng):
-        emulator, exact = self.kernel.flow.surrogate, self.kernel.hamiltonian.residual
-
-        class Emulated:
-            def at(self, position):
-                return replace(exact.at(position), log_density=emulator.evaluate(position)[0])
-
-        kernel = replace(self.kernel, hamiltonian=GaussianHamiltonian(Emulated()))
-        outcome = kernel.step(kernel.hamiltonian.state(state.position), rng)
-        outcome.state = self.kernel.hamiltonian.state(outcome.state.position)
-        return outcome
-
-
 class JudgedByTheEmulator(Kernels):
     @property
     def along(self):
-        return Trusted(super().along)
+        return JudgedByItsEmulator(super().along)
 
 
 def calibrate(
