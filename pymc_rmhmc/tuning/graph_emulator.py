@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -43,9 +42,7 @@ class EmulatingAdapter(GraphChartAdapter):
             return GraphChartAdapter.learn(self, tuned, step_size, outcome, stood=stood)
         if not stood:
             return False
-        for move in outcome.of_kind(ALONG_SURROGATE):
-            count, mean = tuned.trial
-            tuned.trial = count + 1, mean + (move.acceptance - mean) / (count + 1)
+        tuned.trial = TURNS.tried(tuned.trial, outcome.of_kind(ALONG_SURROGATE))
         for move in outcome.of_kind(ALONG_DENSITY):
             _correct(step_size, move.acceptance)
         if not TURNS.is_given_up(*tuned.trial):
@@ -93,6 +90,6 @@ class EmulatingAdapter(GraphChartAdapter):
 
 
 def _correct(step_size: Any, acceptance: float) -> None:
-    """Correct the step size of trajectories along the density, which are too few for dual averaging."""
-    step_size.average *= math.exp(TURNS.correction * (acceptance - step_size.target))
-    step_size.average = min(step_size.average, step_size.maximum)
+    """Correct the step size of trajectories along the density, within its bound."""
+    corrected = TURNS.corrected(step_size.average, acceptance, step_size.target)
+    step_size.average = min(corrected, step_size.maximum)

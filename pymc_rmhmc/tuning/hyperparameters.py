@@ -93,6 +93,17 @@ class TurnPolicy:
         """Return the probability of the third."""
         return (rejected - self.parameters_from) / (self.parameters_always - self.parameters_from)
 
+    def tried(self, trial: tuple[int, float], moves: Sequence[Transition[Any]]) -> tuple[int, float]:
+        """Return the number of moves along an emulator and their mean acceptance, with some more of them."""
+        count, mean = trial
+        for move in moves:
+            count, mean = count + 1, mean + (move.acceptance - mean) / (count + 1)
+        return count, mean
+
+    def corrected(self, step_size: float, acceptance: float, target: float) -> float:
+        """Return the step size of trajectories along the density, which are too few for dual averaging."""
+        return step_size * math.exp(self.correction * (acceptance - target))
+
     def is_given_up(self, count: int, acceptance: float) -> bool:
         """Return whether turns are worth less than joint trajectories."""
         return count >= self.trial and acceptance < self.least_accepted - self.chance / math.sqrt(count)
@@ -182,9 +193,7 @@ class HyperparameterAdapter:
         self.correct(step_size, outcome)
         for move in outcome.of_kind(LATENTS):
             tuned.held_step_size.update(move.acceptance)
-        for move in outcome.of_kind(HYPERPARAMETERS):
-            count, mean = tuned.trial
-            tuned.trial = count + 1, mean + (move.acceptance - mean) / (count + 1)
+        tuned.trial = TURNS.tried(tuned.trial, outcome.of_kind(HYPERPARAMETERS))
         if not TURNS.is_given_up(*tuned.trial):
             return False
         tuned.emulator = tuned.held_step_size = tuned.parameters = None
@@ -195,7 +204,7 @@ class HyperparameterAdapter:
     def correct(self, step_size: StepSize, outcome: Transition[Any]) -> None:
         """Correct the step size of joint trajectories, which are too few for dual averaging."""
         for move in outcome.of_kind(JOINT):
-            step_size.average *= math.exp(TURNS.correction * (move.acceptance - self.held_steps.target))
+            step_size.average = TURNS.corrected(step_size.average, move.acceptance, self.held_steps.target)
 
     def observe(self, tuned: JointTuning, seen: JointPoint) -> None:
         """Take a point into the window."""

@@ -943,7 +943,7 @@ MODEL = [
         "solve-counted-without-its-factor",
         "a model that solves with large matrices is taken for a cheap one, and is sampled slowly",
         "model/general/cost.py",
-        "first[-1] if isinstance(_core(node), Solve | Lstsq) else 0",
+        "first[-1] if isinstance(core_op(node.outputs[0]), Solve | Lstsq) else 0",
         "0",
         "model/test_gradient_cost.py::test_what_else_takes_the_cube_of_a_matrix_counts[solve]",
     ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -18,7 +17,7 @@ from pytensor.tensor.linalg.solvers.lstsq import Lstsq
 from pytensor.tensor.math import Dot
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import Evaluator, inlined, shared_inputs
+from pymc_rmhmc.model.graphs import Evaluator, core_op, inlined, shared_inputs
 from pymc_rmhmc.model.hyperparameters import is_long
 
 __all__ = ["MOST_EMULATED", "dear_in_words", "gradient_seconds", "is_dear"]
@@ -61,7 +60,7 @@ def _read_in_products(density: TensorVariable) -> set[Variable]:
     inside, outside = set[Variable](), set[Variable]()
     for node in toposort([density]):
         if not isinstance(node.op, DimShuffle):
-            (inside if isinstance(_core(node), Dot) else outside).update(map(_untransposed, node.inputs))
+            (inside if isinstance(core_op(node.outputs[0]), Dot) else outside).update(map(_untransposed, node.inputs))
     return inside - outside
 
 
@@ -86,7 +85,7 @@ def _count_multiplications(model: pm.Model, density: TensorVariable, point: Poin
     """Multiplications that factors, solves and products of matrices take, and loops."""
     ordered = list(toposort([density]))
     loops = [node for node in ordered if isinstance(node.op, Scan)]
-    products = [node for node in ordered if isinstance(_core(node), Dot) or _is_of_matrices(node)]
+    products = [node for node in ordered if isinstance(core_op(node.outputs[0]), Dot) or _is_of_matrices(node)]
     shapes = [[i.shape for i in node.inputs[1:]] for node in loops]
     shapes += [[node.inputs[0].shape, node.inputs[-1].shape] for node in products]
     found = iter(_evaluated(model, [*(node.inputs[0] for node in loops), *chain.from_iterable(shapes)], point))
@@ -110,23 +109,18 @@ def _of_step(loop: Apply, shapes: Sequence[tuple[int, ...]]) -> float:
     nodes, n_held = loop.op.fgraph.apply_nodes, loop.op.info.n_non_seqs
     each = [shape[1:] for shape in shapes[: len(shapes) - n_held]] + list(shapes[len(shapes) - n_held :])
     largest = max((max(shape) for shape in each if len(shape) > 1), default=0)
-    n_matrices = sum(_is_of_matrices(node) or isinstance(_core(node), Dot) for node in nodes)
+    n_matrices = sum(_is_of_matrices(node) or isinstance(core_op(node.outputs[0]), Dot) for node in nodes)
     return IN_A_LOOP * len(nodes) + float(n_matrices) * float(largest) ** 3
 
 
-def _core(node: Apply) -> Any:
-    """The operation, without what repeats it for a batch."""
-    return getattr(node.op, "core_op", node.op)
-
-
 def _is_of_matrices(node: Apply) -> bool:
-    kind = type(_core(node))
+    kind = type(core_op(node.outputs[0]))
     return kind.__module__.startswith(OF_MATRICES) and kind.__name__ not in PLACING
 
 
 def _is_foreign(node: Apply) -> bool:
     """Whether an operation is a user's own, or calls one that PyTensor does not have."""
-    home = type(_core(node)).__module__
+    home = type(core_op(node.outputs[0])).__module__
     return not home.startswith(("pytensor.", "pymc.")) or home.startswith(CALLING_OUT)
 
 
@@ -134,5 +128,5 @@ def _of_product(node: Apply, first: tuple[int, ...], last: tuple[int, ...]) -> f
     """Of every element of the first matrix with a row of the last; of a factor, with one of its own."""
     rows = last[-1] if len(last) > 1 else 1
     # Only these factorise one matrix and then solve for another.
-    own = first[-1] if isinstance(_core(node), Solve | Lstsq) else 0
+    own = first[-1] if isinstance(core_op(node.outputs[0]), Solve | Lstsq) else 0
     return float(math.prod(first)) * float(rows + own)
