@@ -128,12 +128,8 @@ class DensityTerms:
         """Which few of the data have no density where the others have one; empty if that is not how it is."""
         if variable not in self._model.observed_RVs:
             return ""
-        term, data = (
-            np.ravel(each)
-            for each in Evaluator(
-                self._model, [*self._model.logp(vars=[variable], sum=False), self._model.rvs_to_values[variable]]
-            )(point)
-        )
+        terms = [*self._model.logp(vars=[variable], sum=False), self._model.rvs_to_values[variable]]
+        term, data = map(np.ravel, Evaluator(self._model, terms)(point))
         lost = np.flatnonzero(np.isneginf(term))
         if term.size != data.size or not 0 < lost.size < data.size:
             return ""

@@ -346,10 +346,9 @@ def _general(
     steps = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs if str(v.name) not in taken], variables)
     advice = advice_on_scalars(model) if error is None else error.advice
     reasons = {str(v.name): discrete_in_words(v) for v in model.free_RVs if str(v.name) in steps}
-    seconds = gradient_seconds(model, variables, point)
     # There is no emulator of a density that another step changes.
-    follows = not steps and is_dear(sum(map(math.prod, shapes.values())), seconds)
-    dear = DEAR.format(dear_in_words(seconds)) if follows else ""
+    seconds = 0.0 if steps else gradient_seconds(model, variables, point)
+    dear = DEAR.format(dear_in_words(seconds)) if is_dear(sum(map(math.prod, shapes.values())), seconds) else ""
     charted = in_the_chart(model, variables, shapes)
     return ModelDescription(
         (), "flat", (), "", steps, reasons, advice, no_data_in_words(model), charted, why, dear=dear

@@ -43,7 +43,7 @@ class GeneralModel:
     variables : Hyperparameters
         How they are packed: all value variables as one vector x (d,).
     names : tuple of str
-        Theirs.
+        The names of these variables in the model.
     charted : list of ChartedVariable
         Those which the chart moves relative to others, parents first.
     charts : tuple of (int array, int)
