@@ -25,7 +25,7 @@ type Array = NDArray[np.float64]
 # The objective is a log density: a gain below this is far under anything that sampling could notice.
 GAIN_TOLERANCE = 1e-8
 MAX_HALVINGS = 30
-NEAREST_FIRST = ("hessian", "fisher", "softabs")
+NEAREST_FIRST = ("hessian", "fisher", "softabs_curvature")
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ IMPROPER = (
 LEAVE_STEP_SIZE_OUT = "Leave step_size out of RMHMC, so that it is adapted."
 IF_SLOW = " If slow sampling is acceptable, raise max_steps or give n_steps."
 # Of the curvatures that a likelihood may give, those that are positive where it has several modes.
-ALWAYS_POSITIVE = ("fisher", "softabs")
+ALWAYS_POSITIVE = ("fisher", "softabs_curvature")
 
 
 def in_words(values: Point) -> str:

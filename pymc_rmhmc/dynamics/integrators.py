@@ -22,9 +22,9 @@ from pymc_rmhmc.dynamics.hamiltonian import (
     RiemannianHamiltonian,
     RiemannianState,
 )
-from pymc_rmhmc.dynamics.option_numbers import switch
 from pymc_rmhmc.dynamics.solvers import AndersonSolver, Solution
 from pymc_rmhmc.errors import ConfigurationError, Failure, shown
+from pymc_rmhmc.option_numbers import switch
 
 __all__ = [
     "GeneralizedLeapfrog",
@@ -116,6 +116,10 @@ class IntegratorBase[Flow, State](ABC):
             if step.state is None:
                 return
             state = step.state
+
+    def extend(self, hamiltonian: Flow) -> Any:
+        """Return the Hamiltonian whose states the steps move: this one, unless they need more than its own."""
+        return hamiltonian
 
     def _leave(self, hamiltonian: Flow, state: State) -> None:
         """Free large arrays of a state that a path only passes through."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
-from pymc_rmhmc.dynamics.option_numbers import real_number, whole_number
+from pymc_rmhmc.option_numbers import real_number, whole_number
 
 __all__ = ["AndersonSolver", "Solution"]
 

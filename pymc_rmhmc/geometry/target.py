@@ -31,7 +31,7 @@ class Likelihood(Protocol):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The curvatures that it can give: of "hessian", "fisher", "softabs"."""
+        """The curvatures that it can give: of "hessian", "fisher", "softabs_curvature"."""
 
     def gradient(self, eta: Array) -> tuple[float, Array]:
         """``Σ ℓ`` and ``∂ℓ/∂η`` (n,)."""

@@ -10,9 +10,9 @@ import numpy as np
 
 from pymc_rmhmc.dynamics.hamiltonian import Hamiltonian
 from pymc_rmhmc.dynamics.integrators import Integrator
-from pymc_rmhmc.dynamics.option_numbers import real_number, whole_number
 from pymc_rmhmc.errors import MAX_ENERGY_ERROR, Failure
 from pymc_rmhmc.kernels.kernel import Transition, repeat
+from pymc_rmhmc.option_numbers import real_number, whole_number
 
 __all__ = ["FixedSteps", "JitteredPath", "made", "single_step_acceptance", "transition"]
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.option_numbers import whole_number
 from pymc_rmhmc.errors import MAX_ENERGY_ERROR, Failure
 from pymc_rmhmc.kernels.kernel import Transition, repeat
 from pymc_rmhmc.kernels.trajectories import SEEDS, made
+from pymc_rmhmc.option_numbers import whole_number
 
 __all__ = ["UTurn"]
 

@@ -87,7 +87,7 @@ class Observation:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The curvatures that it gives."""
-        return ("softabs",) if self.likelihood is None else self.likelihood.kinds
+        return ("softabs_curvature",) if self.likelihood is None else self.likelihood.kinds
 
 
 def direct_readers(model: pm.Model) -> dict[TensorVariable, list[TensorVariable]]:

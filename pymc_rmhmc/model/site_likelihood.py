@@ -65,9 +65,10 @@ class SiteLikelihood:
         self.terms = tuple(terms)
         held = [set(term.kernel.kinds) for term in self.terms]
         common = set.intersection(*held) if held else {"hessian", "fisher"}
-        # Where no kind is common, "softabs" is: each term that has none gives its own information instead,
+        # Where no kind is common, "softabs_curvature" is: each term that has none gives its own information instead,
         # which is a smooth curvature above 0 as well.
-        self.kinds = tuple(kind for kind in ("hessian", "fisher", "softabs") if kind in common) or ("softabs",)
+        kinds = tuple(kind for kind in ("hessian", "fisher", "softabs_curvature") if kind in common)
+        self.kinds = kinds or ("softabs_curvature",)
         # One variable that reads every site in order needs neither gather nor sum.
         self._only = self.terms[0] if len(self.terms) == 1 and self.terms[0].index is None else None
 

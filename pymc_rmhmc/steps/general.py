@@ -25,7 +25,7 @@ from pymc_rmhmc.model.together import no_data_in_words
 from pymc_rmhmc.steps.graph_recipe import GraphRecipe
 from pymc_rmhmc.steps.trajectory_choice import check_reach
 
-__all__ = ["FoundGeneral", "find_general"]
+__all__ = ["FoundGeneral", "check_whole_model", "find_general", "left_in_words", "no_part"]
 
 type Point = dict[str, np.ndarray]
 
@@ -54,7 +54,7 @@ class FoundGeneral:
     @property
     def compiled(self) -> CompiledModel:
         """No block, and nothing left of the log density."""
-        return CompiledModel((), (), (), _nothing)
+        return CompiledModel((), (), (), no_part)
 
     @property
     def value_vars(self) -> list[Any]:
@@ -93,24 +93,15 @@ class FoundGeneral:
 
     def announcement(self, plan: Plan) -> str:
         """One line that says what is sampled how and what is left, and what to write for many scalars."""
-        names = [str(v.name).removesuffix("_rotated_") for v in self.model.free_RVs]
-        left = {name: self._why_left(name) for name in names if name not in self.names}
         relative = [
             f"{each.variable.name} relative to {listed(list(each.parents))}" for each in self.general.charted
         ]
         chart = f" ({listed(relative, 'variables', '; ')})" if relative else ""
-        groups = [f"{held} ({why})" for held, why in said_once(left)]
-        rest = f"; left to other steps: {', '.join(groups)}" if left else ""
+        rest = left_in_words(self.model, self.names)
         advice = "".join(f"\n{names}: {text}" for names, text in said_once(advice_on_scalars(self.model)))
         emulates = self.general.is_dear and plan.may_emulate
         dear = f". The log density is dear: {dear_in_words(self.general.gradient_seconds)}" if emulates else ""
         return f"RMHMC: flat metric for {listed(self.names)}{chart}, because {self.why}{rest}{dear}{advice}"
-
-    def _why_left(self, name: str) -> str:
-        """Why a variable is not sampled: every continuous one is, unless vars names others."""
-        held = self.model.named_vars
-        variable = held[name] if held[name] in self.model.free_RVs else held[f"{name}_rotated_"]
-        return discrete_in_words(variable) + step_in_words(variable) or "not named in vars"
 
     def warning(self) -> str:
         """What a user should know before waiting for draws; empty if there is nothing."""
@@ -131,6 +122,22 @@ def find_general(
     ConfigurationError
         If a family is registered with a location or scale of another shape, or compile_kwargs are given.
     """
+    check_whole_model(model, point, compile_kwargs)
+    general = GeneralModel(model, variables, point)
+    general.bind(point)
+    return FoundGeneral(model, general, why)
+
+
+def check_whole_model(model: pm.Model, point: Point, compile_kwargs: dict[str, Any] | None) -> None:
+    """Raise for data of other shapes than their distribution's parameters, and for options of a compiler.
+
+    Raises
+    ------
+    DataError
+        If the shapes do not fit.
+    ConfigurationError
+        If compile_kwargs are given.
+    """
     if compile_kwargs:
         raise ConfigurationError(
             f"compile_kwargs={compile_kwargs!r} has no effect here: RMHMC compiles the whole density with Numba. "
@@ -139,11 +146,22 @@ def find_general(
     if model.data_vars:
         for observed in model.observed_RVs:
             check_shapes_at(model, observed, point)
-    general = GeneralModel(model, variables, point)
-    general.bind(point)
-    return FoundGeneral(model, general, why)
 
 
-def _nothing(point: Point) -> float:
+def left_in_words(model: pm.Model, sampled: Sequence[str]) -> str:
+    """The end of an announcement: the variables that are left to other steps, and why; empty if there are none."""
+    names = [str(v.name).removesuffix("_rotated_") for v in model.free_RVs]
+    groups = said_once({name: _why_left(model, name) for name in names if name not in sampled})
+    return f"; left to other steps: {', '.join(f'{held} ({why})' for held, why in groups)}" if groups else ""
+
+
+def _why_left(model: pm.Model, name: str) -> str:
+    """Why a variable is not sampled: every continuous one is, unless vars names others."""
+    held = model.named_vars
+    variable = held[name] if held[name] in model.free_RVs else held[f"{name}_rotated_"]
+    return discrete_in_words(variable) + step_in_words(variable) or "not named in vars"
+
+
+def no_part(point: Point) -> float:
     """No part of the log density."""
     return 0.0

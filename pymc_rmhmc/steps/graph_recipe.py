@@ -9,12 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.chains.messages import in_words
-from pymc_rmhmc.chains.plan import NEARNESS, Plan
-from pymc_rmhmc.chains.recipe import RecipeBase
-from pymc_rmhmc.chains.variables import Point, Variables
+from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
-from pymc_rmhmc.errors import ConfigurationError, RMHMCError
 from pymc_rmhmc.geometry.charts import MarginalChart
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.general.charts import ElementwiseChart, RowsChart, VariableChart
@@ -23,6 +19,8 @@ from pymc_rmhmc.geometry.general.mass import map_of_gradient
 from pymc_rmhmc.geometry.general.target import GeneralTarget
 from pymc_rmhmc.model.general.selection import MOST_DENSE
 from pymc_rmhmc.steps.graph_settings import EmulatedSetting, GraphSetting
+from pymc_rmhmc.steps.starts import scattered
+from pymc_rmhmc.steps.whole_model_recipe import WholeModelRecipe
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
 from pymc_rmhmc.tuning.graph_emulator import EmulatingAdapter
 
@@ -30,11 +28,8 @@ __all__ = ["GraphRecipe"]
 
 type Array = NDArray[np.float64]
 
-# Half the width of where chains start around a point that nobody chose, as PyMC has it.
-SCATTER = 1.0
 
-
-class GraphRecipe(RecipeBase):
+class GraphRecipe(WholeModelRecipe):
     """Continuous variables of a model given the others; see `Recipe`.
 
     Parameters
@@ -49,57 +44,26 @@ class GraphRecipe(RecipeBase):
         What users call the value variables.
     """
 
-    prior_moves = True
-
     def __init__(self, general: Any, name: str, plan: Plan, labels: Mapping[str, str]) -> None:
-        self.general, self.name, self.plan = general, name, plan
-        names, slices = general.variables.names, general.variables.slices
-        parts = tuple((n, slice(0, p.stop - p.start)) for n, p in zip(names, slices, strict=True))
-        self.variables = Variables(parts, labels)
+        super().__init__(general, name, plan, labels)
         charts = tuple(_chart(places, n_columns) for places, n_columns in general.charts)
         self.emulates = plan.may_emulate and general.is_dear
         adapter = EmulatingAdapter if self.emulates else GraphChartAdapter
         self.adapter = adapter(general, charts, self.variables.label, plan.may_repeat, MOST_DENSE)
-        self.steps = plan.steps()
-        self.forget()
-
-    def forget(self) -> None:
-        """See `Recipe`."""
-        self._given: Point | None = None
-        self._setting: Any = None
 
     @property
     def n_functions(self) -> int:
         """See `Recipe`."""
-        return 1 + (self.general.scores is not None) + self.emulates
-
-    @property
-    def start_is_final(self) -> bool:
-        """See `Recipe`."""
-        return not self.general.inputs
-
-    def bind(self, point: Point) -> tuple[bool, Point]:
-        """See `Recipe`."""
-        known = self._given
-        if known is not None and all(np.array_equal(known[name], point[name]) for name in self.general.inputs):
-            return False, known
-        self._given = {name: np.array(point[name]) for name in self.general.inputs}
-        self.general.bind(point)
-        self.drop()
-        return True, self._given
-
-    def drop(self) -> None:
-        """See `Recipe`."""
-        self._setting = None
+        return 1 + (self.model.scores is not None) + self.emulates
 
     def setting(self, tuned: ChartTuning) -> GraphSetting | EmulatedSetting:
         """See `Recipe`."""
         if self._setting is None:
-            density = self.general.density
+            density = self.model.density
             target = GeneralTarget(density.function, density.bound, tuned.chart, FlatMap(*tuned.flat))
             hamiltonian = GaussianHamiltonian(target, follow=target.follow, makes=target)
             exact = GraphSetting(hamiltonian, self.plan, self.adapter, tuned)
-            self._setting = exact if tuned.emulator is None else EmulatedSetting.of(self.general.value, exact)
+            self._setting = exact if tuned.emulator is None else EmulatedSetting.of(self.model.value, exact)
         setting: GraphSetting | EmulatedSetting = self._setting
         return setting
 
@@ -115,43 +79,21 @@ class GraphRecipe(RecipeBase):
 
     def _scattered(self, tuned: ChartTuning, values: Array, rng: np.random.Generator) -> Array:
         """Return a point nearby, nearer where there is no density; at last the point itself."""
-        width, setting = SCATTER * rng.uniform(-1.0, 1.0, values.size), self.setting(tuned)
-        for nearness in NEARNESS:
-            phase = setting.hamiltonian.state(nearness * width + self.adapter.coordinates(tuned, values))
-            if not setting.failure(phase):
-                return setting.seen(phase)
-        return values
-
-    def start_error(self, point: Point) -> RMHMCError | None:
-        """See `Recipe`."""
-        said = self.general.terms.in_words(point)
-        if not said:
-            return None
-        sampled = self.general.names
-        values = self.general.terms.free_values(point)
-        where = in_words({n.removesuffix("_rotated_"): value for n, value in values.items() if n in sampled})
-        return ConfigurationError(
-            f"At the chain's starting point, where {where}, {said} Correct this, or start elsewhere with `initvals`."
-        )
-
-    def where_refused(self) -> str:
-        """See `Recipe`."""
-        return ""
-
-    def curvatures(self, values: Array) -> set[str]:
-        """See `Recipe`."""
-        return set()
+        setting = self.setting(tuned)
+        centre = self.adapter.coordinates(tuned, values)
+        phase = scattered(setting.hamiltonian.state, setting.failure, centre, rng)
+        return values if phase is None else setting.seen(phase)
 
     def rehearsed(self, values: Array, rng: np.random.Generator) -> Iterator[ChartTuning]:
         """See `Recipe`."""
-        if self.general.scores is not None:
-            self.general.scores(values)
+        if self.model.scores is not None:
+            self.model.scores(values)
         tuned = self.adapter.initial()
         # A refit calls the density from Python, which is compiled for itself.
-        self.general.density(np.ascontiguousarray(values), tuned.chart)
+        self.model.density(np.ascontiguousarray(values), tuned.chart)
         yield tuned
         if self.emulates:
-            d = self.general.size
+            d = self.model.size
             standard = MarginalChart.linear(np.zeros(d), np.eye(d))
             yield replace(tuned, emulator=Emulator.flat(d), marginals=standard)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint, RotationSplitting
-from pymc_rmhmc.dynamics.option_numbers import switch
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.geometry.metrics import METRICS, CurvatureMetric, FlatMetric
 from pymc_rmhmc.geometry.site_policy import SitePolicy
+from pymc_rmhmc.option_numbers import switch
 
 __all__ = ["METRIC_NAMES", "choose_integrator", "choose_metric", "curvature_of", "policy_of"]
 

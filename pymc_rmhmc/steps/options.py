@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pymc_rmhmc.chains.plan import Plan
-from pymc_rmhmc.dynamics.option_numbers import real_number, whole_number
 from pymc_rmhmc.errors import ConfigurationError, shown
+from pymc_rmhmc.option_numbers import real_number, whole_number
 from pymc_rmhmc.steps.metric_choice import choose_integrator, choose_metric, curvature_of, policy_of
 from pymc_rmhmc.steps.trajectory_choice import (
     check_reach,

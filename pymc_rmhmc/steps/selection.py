@@ -14,6 +14,7 @@ from pymc_rmhmc.model.structure import resolve_variables
 from pymc_rmhmc.steps.blocks import FoundBlocks, build_blocks, find_blocks
 from pymc_rmhmc.steps.general import FoundGeneral, find_general
 from pymc_rmhmc.steps.options import Plan
+from pymc_rmhmc.steps.riemannian import FoundRiemannian, find_riemannian
 
 __all__ = ["find", "find_with_predictions", "predictions_in_words"]
 
@@ -22,7 +23,7 @@ type Point = dict[str, np.ndarray]
 
 def find_with_predictions(
     model: pm.Model, vars: Any, point: Point, plan: Plan, compile_kwargs: dict[str, Any] | None  # noqa: A002
-) -> tuple[FoundBlocks | FoundGeneral, Predictions | None]:
+) -> tuple[FoundBlocks | FoundGeneral | FoundRiemannian, Predictions | None]:
     """Read and compile what ``RMHMC(vars)`` samples, and apart from it what the model predicts from that.
 
     Raises
@@ -45,7 +46,7 @@ def predictions_in_words(predictions: Predictions | None) -> str:
 
 def find(
     model: pm.Model, vars: Any, point: Point, plan: Plan, compile_kwargs: dict[str, Any] | None  # noqa: A002
-) -> FoundBlocks | FoundGeneral:
+) -> FoundBlocks | FoundGeneral | FoundRiemannian:
     """Read and compile what ``RMHMC(vars)`` samples, in the form that is fastest for the model.
 
     Raises
@@ -54,6 +55,9 @@ def find(
         As `RMHMC`.
     """
     chart = getattr(plan.metric, "chart", "latent")
+    if chart == "graph" and plan.policy is None:
+        variables = continuous_variables(model, vars)
+        return find_riemannian(model, variables, point, plan.metric, compile_kwargs)
     if chart == "latent":
         return find_blocks(model, vars, point, plan, compile_kwargs)
     if chart == "graph":

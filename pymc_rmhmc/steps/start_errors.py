@@ -7,18 +7,20 @@ part is asked by itself, so that the error names the one to change.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.chains.messages import in_words
+from pymc_rmhmc.chains.variables import Point
 from pymc_rmhmc.errors import ConfigurationError, CovarianceError, DataError, Failure, RMHMCError
 from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.geometry.latent_blocks import conditional_of, prior_of
 from pymc_rmhmc.geometry.prior import PriorFailure
 
-__all__ = ["joint_start_error", "likelihood_error"]
+__all__ = ["density_error", "joint_start_error", "likelihood_error"]
 
 type Array = NDArray[np.float64]
 
@@ -114,6 +116,28 @@ def likelihood_error(
     return ConfigurationError(
         f"{name}: the log likelihood {found} when the latent values are at their prior mean{given}. {why} Check its "
         "offset, link and units, or centre the prior near the data."
+    )
+
+
+def density_error(terms: Any, sampled: Sequence[str], point: Point) -> ConfigurationError | None:
+    """The error for a whole model without a density where a chain begins; None if each term has a number.
+
+    Parameters
+    ----------
+    terms : DensityTerms
+        The model's.
+    sampled : sequence of str
+        The names of the variables that move.
+    point : dict
+        Where the chain begins.
+    """
+    said = terms.in_words(point)
+    if not said:
+        return None
+    values = terms.free_values(point)
+    where = in_words({n.removesuffix("_rotated_"): value for n, value in values.items() if n in sampled})
+    return ConfigurationError(
+        f"At the chain's starting point, where {where}, {said} Correct this, or start elsewhere with `initvals`."
     )
 
 

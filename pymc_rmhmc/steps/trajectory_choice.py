@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from pymc_rmhmc.chains.plan import DEFAULT_MAX_STEPS, DEFAULT_PATH_LENGTH
-from pymc_rmhmc.dynamics.option_numbers import whole_number
 from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.kernels.kernel import Trajectory
 from pymc_rmhmc.kernels.trajectories import FixedSteps, JitteredPath
 from pymc_rmhmc.kernels.u_turn import UTurn
+from pymc_rmhmc.option_numbers import whole_number
 
 __all__ = ["check_reach", "check_step", "choose_trajectory", "covering_step", "for_hierarchies", "longest_step"]
 

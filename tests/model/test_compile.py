@@ -427,11 +427,11 @@ def test_registered_and_unregistered_likelihoods_of_one_latent():
     (block,) = compile_model(read_structure(model)).blocks
     point = random_point(model, np.random.default_rng(1))
     likelihood = block.likelihood(point)
-    assert likelihood.kinds == ("softabs",)
+    assert likelihood.kinds == ("softabs_curvature",)
     assert likelihood.log_density(point["f"]) == pytest.approx(
         float(model.compile_logp(vars=[model["y"], model["z"]])(point)), abs=1e-8
     )
-    assert (likelihood.curvature(point["f"], "softabs")[2] > np.exp(point["f"])).all()
+    assert (likelihood.curvature(point["f"], "softabs_curvature")[2] > np.exp(point["f"])).all()
 
 
 def test_shared_data_of_an_unregistered_likelihood():

@@ -500,7 +500,7 @@ def test_fallback_derivatives_and_softabs_match_mpmath():
     kernel = student_kernel()
     eta = np.array([-40.0, -2.1, -0.3, 0.0, 0.99999, 1.5, 8.0])
     args = [np.zeros(eta.size), np.full(eta.size, 1.0)]
-    _, g, w, r = kernel.curvature(eta, args, "softabs")
+    _, g, w, r = kernel.curvature(eta, args, "softabs_curvature")
 
     def density(e):
         return -mp.log(1 + e**2)
@@ -549,4 +549,4 @@ def test_what_numba_runs_in_python_is_not_said():
     eta, y = pt.dvector("eta"), pt.dvector("y")
     mean = pm.math.invlogit(eta)
     kernel = FallbackKernel(eta, (y,), pm.logp(pm.Beta.dist(5.0 * mean, 5.0 * (1.0 - mean)), y))
-    assert np.isfinite(kernel.curvature(np.zeros(2), (np.full(2, 0.3),), "softabs")[1]).all()
+    assert np.isfinite(kernel.curvature(np.zeros(2), (np.full(2, 0.3),), "softabs_curvature")[1]).all()

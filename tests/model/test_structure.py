@@ -99,7 +99,7 @@ def test_the_likelihood_and_its_curvatures_are_named():
     assert set(observation.kinds) <= {"hessian", "fisher"}
     (block,) = read_structure(MODELS["unregistered"]()).blocks
     assert block.observations[0].likelihood is None
-    assert block.observations[0].kinds == ("softabs",)
+    assert block.observations[0].kinds == ("softabs_curvature",)
 
 
 def test_independent_normals_must_be_named():

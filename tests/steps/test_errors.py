@@ -52,7 +52,7 @@ BAD_OPTIONS = [
     ({"integrator": GeneralizedLeapfrog()}, "integrator.*explicitly"),
     ({"check_reversibility": False}, "check_reversibility.*explicitly"),
     ({"metric": "hessian", "integrator": GeneralizedLeapfrog(), "solver_tol": 1e-8}, "on the integrator itself"),
-    ({"metric": "softabs"}, 'no "softabs" curvature.*hessian'),
+    ({"metric": "softabs_curvature"}, 'no "softabs_curvature" curvature.*hessian'),
     ({"init": "random"}, "init must be one of"),
     ({"blas_threads": 0}, "blas_threads"),
     ({"blas_threads": 1.5}, "blas_threads must be a whole number from 1 to 1024, got 1.5"),

@@ -373,7 +373,7 @@ class Blind(SiteFit):
 
 # Which chain is stopped must not hang on the last digits of arithmetic. Of a chain that fits its own sites it does:
 # whether they fit the one mode that it has found. Under blind sites every chain's steps are far too short.
-@pytest.mark.parametrize(("metric", "fixed"), [("fisher", False), ("fisher", True), ("softabs", True)])
+@pytest.mark.parametrize(("metric", "fixed"), [("fisher", False), ("fisher", True), ("softabs_curvature", True)])
 def test_sites_that_are_hopeless_are_an_error_that_says_what_to_use(phases, fixed, metric):
     """A metric for which the likelihood has a curvature: that step can be built."""
     with pm.Model() as model:

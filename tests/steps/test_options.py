@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_info
 
 from pymc_rmhmc import RMHMC, ConfigurationError
 from pymc_rmhmc.dynamics.integrators import ImplicitMidpoint
-from pymc_rmhmc.dynamics.option_numbers import RANGES
+from pymc_rmhmc.option_numbers import RANGES
 from pymc_rmhmc.steps.options import Options, settle
 from tests.steps.conftest import poisson_model
 

@@ -6,6 +6,7 @@ What a chain does with a metric beyond its matrix is in `pymc_rmhmc.steps.metric
 from pymc_rmhmc.geometry.metrics.dense import DenseField, DenseMatrix
 from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
 from pymc_rmhmc.geometry.metrics.flat import FlatField, FlatMetric
+from pymc_rmhmc.geometry.metrics.graph import GraphMetric, MatrixField
 from pymc_rmhmc.geometry.metrics.latent import (
     CurvatureMetric,
     FisherMetric,
@@ -15,6 +16,7 @@ from pymc_rmhmc.geometry.metrics.latent import (
     LatentPoint,
     SoftAbsCurvatureMetric,
 )
+from pymc_rmhmc.geometry.metrics.softabs_metric import SoftAbsField, SoftAbsMetric
 
 __all__ = [
     "METRICS",
@@ -24,15 +26,20 @@ __all__ = [
     "FisherMetric",
     "FlatField",
     "FlatMetric",
+    "GraphMetric",
     "HessianMetric",
     "LatentField",
     "LatentMatrix",
     "LatentPoint",
+    "MatrixField",
     "MetricFieldBase",
     "SoftAbsCurvatureMetric",
+    "SoftAbsField",
+    "SoftAbsMetric",
 ]
 
 # What a string names. "auto" is the step's business: it depends on the model.
 METRICS = {
-    metric.name: metric for metric in (FlatMetric, HessianMetric, FisherMetric, SoftAbsCurvatureMetric)
+    metric.name: metric
+    for metric in (FlatMetric, HessianMetric, FisherMetric, SoftAbsMetric, SoftAbsCurvatureMetric)
 }

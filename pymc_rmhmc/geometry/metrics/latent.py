@@ -115,7 +115,7 @@ class SoftAbsCurvatureMetric(CurvatureMetric):
     Betancourt (2013), A general metric for Riemannian manifold Hamiltonian Monte Carlo.
     """
 
-    name = "softabs"
+    name = "softabs_curvature"
 
 
 class LatentField(MetricFieldBase[TargetPoint, Array]):
@@ -130,7 +130,7 @@ class LatentField(MetricFieldBase[TargetPoint, Array]):
         Its chart must hold the whole Gaussian part of the density, so that only the likelihood has a curvature that
         moves.
     kind : str
-        "hessian", "fisher" or "softabs": which curvature of the likelihood is W.
+        "hessian", "fisher" or "softabs_curvature": which curvature of the likelihood is W.
 
     Raises
     ------

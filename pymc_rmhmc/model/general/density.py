@@ -19,7 +19,7 @@ from pymc_rmhmc.model.general.cost import gradient_seconds, is_dear
 from pymc_rmhmc.model.graphs import NO_DERIVATIVE, no_derivative_in_words
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
 
-__all__ = ["GeneralModel", "check_differentiable"]
+__all__ = ["GeneralModel", "check_differentiable", "gradient_of"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -122,7 +122,7 @@ def _density(model: pm.Model, general: GeneralModel) -> tuple[GraphFunction, Gra
     values = [placed.values[model.rvs_to_values[v]].ravel() for v in variables.variables]
     jacobian = placed.log_jacobian + placed.scales
     placed_at = [*values, jacobian[None]]
-    vectors = (pt.concatenate([_gradient(total, variables.symbol), *placed_at]), pt.concatenate(placed_at))
+    vectors = (pt.concatenate([gradient_of(total, variables.symbol), *placed_at]), pt.concatenate(placed_at))
     with_gradient, alone = (GraphFunction(model, [variables.symbol, constants], [total, v]) for v in vectors)
     return with_gradient, alone
 
@@ -156,10 +156,10 @@ def check_differentiable(model: pm.Model, variables: Sequence[TensorVariable]) -
     UnsupportedModelError
         With the operation that has none.
     """
-    _gradient(model.logp(), [model.rvs_to_values[v] for v in variables])
+    gradient_of(model.logp(), [model.rvs_to_values[v] for v in variables])
 
 
-def _gradient[Wrt](total: Symbol, symbols: Wrt) -> Wrt:
+def gradient_of[Wrt](total: Symbol, symbols: Wrt) -> Wrt:
     """The gradient of the log density; an operation without one is named.
 
     Raises

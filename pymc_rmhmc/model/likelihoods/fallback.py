@@ -71,7 +71,7 @@ def differentiate(logp: TensorVariable, eta: TensorVariable) -> LikelihoodTerms:
     gradient = pytensor.grad(logp.sum(), eta)
     h = pytensor.grad(gradient.sum(), eta, disconnected_inputs="ignore")
     third = pytensor.grad(h.sum(), eta, disconnected_inputs="ignore")
-    return LikelihoodTerms(logp, gradient, {"softabs": softabs(h, third)})
+    return LikelihoodTerms(logp, gradient, {"softabs_curvature": softabs(h, third)})
 
 
 # Spreads of the points at which a Hessian is looked at; near its place a density must be finite.
@@ -201,7 +201,7 @@ class FallbackKernel:
         The symbolic log density, elementwise or summed, in which every element depends on one site.
     """
 
-    kinds: tuple[str, ...] = ("softabs",)
+    kinds: tuple[str, ...] = ("softabs_curvature",)
 
     def __init__(self, eta: TensorVariable, inputs: Sequence[TensorVariable], log_density: TensorVariable) -> None:
         self._graph = (eta, tuple(inputs), log_density)
@@ -235,7 +235,7 @@ class FallbackKernel:
         if output not in self._functions:
             eta, inputs, log_density = self._graph
             terms = differentiate(log_density, eta)
-            outputs = select_outputs(terms, output, "softabs")
+            outputs = select_outputs(terms, output, "softabs_curvature")
             self._functions[output] = compile_outputs((eta, *inputs), outputs)
         return self._functions[output]
 

@@ -76,6 +76,11 @@ RANGES = {
         1, 1e5, "What is not solved by then has no solution as a rule. The default is solver_max_iter=100."
     ),
     "depth": Range(0, 100, "So many earlier residuals are kept and mixed. The default is depth=6."),
+    "alpha": Range(
+        1e-3, 1e12,
+        "The metric's absolute value of a curvature is sharp above 1/alpha; a small alpha makes wide directions slow. "
+        "The default is alpha=1e6.",
+    ),
     "blas_threads": Range(
         1, 1024, "It limits the threads of matrix products. The default is blas_threads=1; None leaves them alone."
     ),

@@ -1,0 +1,77 @@
+"""A model's density with a matrix of its derivatives at every position: what metrics of whole models are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.finite import failure_of
+
+__all__ = ["MatrixDensity", "MatrixPoint"]
+
+type Array = NDArray[np.float64]
+
+
+# Not frozen, though nobody writes to them: one is made for every iteration of an implicit step.
+@dataclass(slots=True)
+class MatrixPoint:
+    """The density at one x, with the matrix there.
+
+    Attributes
+    ----------
+    position, gradient : (d,) array
+        X, and the gradient of the log density.
+    log_density : float
+        Its value, as the model has it.
+    matrix : (r, d) array
+        What the density was built to give: rows of the Hessian, or the metric itself.
+    """
+
+    position: Array
+    log_density: float
+    gradient: Array
+    matrix: Array
+
+    @property
+    def failure(self) -> Failure:
+        """NON_FINITE where the log density or its gradient is."""
+        return failure_of(self.log_density, self.gradient)
+
+
+class MatrixDensity:
+    """A log density with a matrix, and the derivative of a number by that matrix as one by the position.
+
+    Parameters
+    ----------
+    evaluate : callable
+        ``(x, *given) -> (log density, gradient (d,), matrix (r, d))``.
+    pull : callable
+        ``(x, *given, bar (r, d)) -> (Σᵢⱼ barᵢⱼ ∂matrixᵢⱼ/∂x,)``, (d,).
+    size : int
+        D.
+    given : sequence of arrays
+        What both take after x, such as the vectors that the Hessian is multiplied with.
+    """
+
+    def __init__(
+        self, evaluate: Callable[..., Sequence[Array]], pull: Callable[..., Sequence[Array]], size: int,
+        given: Sequence[Array] = (),
+    ) -> None:  # fmt: skip
+        self._evaluate, self._pull, self.size, self.given = evaluate, pull, size, tuple(given)
+
+    def at(self, position: Array) -> MatrixPoint:
+        """Evaluate at x (d,): one call for everything."""
+        value, gradient, matrix = self._evaluate(position, *self.given)
+        return MatrixPoint(position, float(value), gradient, matrix)
+
+    def pullback(self, point: MatrixPoint, bar: Array) -> Array:
+        """``Σᵢⱼ barᵢⱼ ∂matrixᵢⱼ/∂x``, (d,): one call, whatever the size of the bar."""
+        return self._pull(point.position, *self.given, np.ascontiguousarray(bar))[0]
+
+    def with_vectors(self, *given: Array) -> MatrixDensity:
+        """Return the same density with other vectors."""
+        return MatrixDensity(self._evaluate, self._pull, self.size, given)

@@ -1,0 +1,125 @@
+"""A model's density with its second and third derivatives, as compiled functions of its value variables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.graph.replace import vectorize_graph
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.model.density_terms import DensityTerms
+from pymc_rmhmc.model.general.density import gradient_of
+from pymc_rmhmc.model.graphs import NO_DERIVATIVE, no_derivative_in_words
+from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
+
+__all__ = ["HessianModel", "ValueModel", "twice"]
+
+type Array = NDArray[np.float64]
+type Point = dict[str, np.ndarray]
+type Symbol = TensorVariable
+
+
+class ValueModel:
+    """Some continuous free variables of a model as one vector of their values x, with a matrix at every x.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    variables : sequence of TensorVariable
+        The free variables that are sampled.
+    point : dict
+        Where shapes are taken.
+
+    Attributes
+    ----------
+    variables : Hyperparameters
+        How they are packed: all value variables as one vector x (d,).
+    names : tuple of str
+        The names of these variables in the model.
+    evaluate : GraphFunction
+        ``(x, ...) -> (log density, gradient (d,), matrix)``.
+    pull : GraphFunction
+        ``(x, ..., bar) -> (Σ bar ∘ ∂matrix/∂x,)``, (d,), with a bar of the matrix's shape.
+    terms : DensityTerms
+        The log density term by term, for errors.
+    """
+
+    evaluate: GraphFunction
+    pull: GraphFunction
+
+    def __init__(self, model: pm.Model, variables: Sequence[TensorVariable], point: Point) -> None:
+        self.variables = Hyperparameters(model, variables, point)
+        self.names = tuple(str(v.name) for v in variables)
+        self.terms = DensityTerms(model)
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates d."""
+        return self.variables.size
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The value variables of other steps on which the density depends."""
+        return self.evaluate.value_names
+
+    def bind(self, point: Point) -> None:
+        """Take the variables that other steps move, and shared data, from a point."""
+        self.evaluate.bind(point)
+        self.pull.bind(point)
+
+    def _log_density(self, model: pm.Model) -> tuple[Symbol, Symbol]:
+        """The log density of x and its gradient."""
+        (total,) = self.variables.place([model.logp().astype("float64")])
+        return total, gradient_of(total, self.variables.symbol)
+
+
+class HessianModel(ValueModel):
+    """A model's log density with products of its Hessian H; see `ValueModel`.
+
+    `evaluate` takes vectors V (r, d) after x, and its matrix is ``V H``, (r, d). `pull` takes x, V, and a bar (r, d).
+    All products are one pass through the graph, and so is the derivative of their weighted sum.
+    """
+
+    def __init__(self, model: pm.Model, variables: Sequence[TensorVariable], point: Point) -> None:
+        super().__init__(model, variables, point)
+        x, vectors, bar = self.variables.symbol, pt.dmatrix("vectors"), pt.dmatrix("bar")
+        total, gradient = self._log_density(model)
+        products = _products(gradient, x, vectors)
+        pulled = twice((products * bar).sum(), x)
+        self.evaluate = GraphFunction(model, [x, vectors], [total, gradient, products])
+        self.pull = GraphFunction(model, [x, vectors, bar], [pulled])
+
+
+def _products(gradient: Symbol, x: Symbol, vectors: Symbol) -> Symbol:
+    """``V H``: the derivative of the gradient along each row of V, without a loop."""
+    along = pt.dvector("along")
+    product = twice((gradient * along).sum(), x)
+    found: Symbol = vectorize_graph(product, {along: vectors})
+    # Where the gradient is constant, so is the product: it does not know of the rows.
+    return found if found.ndim == vectors.ndim else pt.broadcast_to(found, vectors.shape)
+
+
+def twice[Wrt](total: Symbol, symbols: Wrt) -> Wrt:
+    """The gradient of an expression that holds derivatives already; an operation that has no more of them is named.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If PyTensor cannot differentiate it.
+    """
+    try:
+        found: Wrt = pt.grad(total, symbols, disconnected_inputs="ignore")
+    except NO_DERIVATIVE as error:
+        why = no_derivative_in_words("the gradient of the model's log density", error)
+        raise UnsupportedModelError(
+            f"{why}. This metric needs derivatives up to the third. Write the operation with PyTensor's functions, or "
+            'give RMHMC(metric="flat"), which needs the gradient alone.'
+        ) from None
+    return found
+
