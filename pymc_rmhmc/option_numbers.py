@@ -1,4 +1,4 @@
-"""Options that are numbers or switches: their types, and the range of each number."""
+"""Options that are numbers, switches or words: their types, and what each may be."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from pymc_rmhmc.errors import ConfigurationError, shown
 
-__all__ = ["RANGES", "Range", "real_number", "switch", "whole_number"]
+__all__ = ["RANGES", "Range", "one_of", "real_number", "switch", "whole_number"]
 
 
 # Characters of a number that is shown in full.
@@ -134,6 +134,19 @@ def switch(name: str, value: Any) -> bool:
             f"give {name}=True or {name}=False."
         )
     return bool(value)
+
+
+def one_of(name: str, value: Any, known: tuple[str, ...], advice: str) -> str:
+    """Return an option that is one of a few words.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is none of them.
+    """
+    if not isinstance(value, str) or value not in known:
+        raise ConfigurationError(f"{name} must be one of {', '.join(known)}, got {shown(value)}. {advice}")
+    return value
 
 
 def _unrounded(value: numbers.Real) -> str:

@@ -55,11 +55,10 @@ def find(
         As `RMHMC`.
     """
     chart = getattr(plan.metric, "chart", "latent")
-    if chart == "graph" and plan.policy is None:
-        variables = continuous_variables(model, vars)
-        return find_riemannian(model, variables, point, plan.metric, compile_kwargs)
     if chart == "latent":
         return find_blocks(model, vars, point, plan, compile_kwargs)
+    if plan.policy is None:
+        return _find_in_metric(model, vars, point, plan, compile_kwargs)
     if chart == "graph":
         found: FoundBlocks | InGraphChart = InGraphChart("the metric asks for it")
     elif vars is None:
@@ -72,3 +71,16 @@ def find(
     if isinstance(found, FoundBlocks):
         return found
     return find_general(model, continuous_variables(model, vars), point, found.why, compile_kwargs)
+
+
+def _find_in_metric(
+    model: pm.Model, vars: Any, point: Point, plan: Plan, compile_kwargs: dict[str, Any] | None  # noqa: A002
+) -> FoundBlocks | FoundRiemannian:
+    """The same in a position-dependent metric that whole models have: of latent blocks alone where it prefers them."""
+    if plan.metric.chart == "auto":
+        try:
+            return find_blocks(model, vars, point, plan, compile_kwargs)
+        except UnsupportedModelError:  # the model has none
+            pass
+    variables = continuous_variables(model, vars)
+    return find_riemannian(model, variables, point, plan.metric, compile_kwargs)

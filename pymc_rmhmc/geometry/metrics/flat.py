@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, SiteHamiltonian, SpannedHamiltonian
-from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
 from pymc_rmhmc.geometry.rounded import rounded
 from pymc_rmhmc.geometry.site_policy import SitePolicy
 from pymc_rmhmc.geometry.target import LatentDensity, LatentTarget, TargetPoint, latent_target
+from pymc_rmhmc.option_numbers import one_of
 
 __all__ = ["FlatField", "FlatMetric"]
 
@@ -27,6 +27,7 @@ type Array = NDArray[np.float64]
 # Sites a latent value, up to which one product with ΦΦᵀ is cheaper than two with Φ.
 MOST_SITES = 2
 CHARTS = ("auto", "latent", "graph")
+ADVICE = 'Leave it out, or give FlatMetric(chart="graph").'
 
 
 class FlatMetric:
@@ -82,12 +83,7 @@ class FlatMetric:
         self, *, refit: bool = True, site_fit: Callable[[int], Any] | None = None, emulate: bool = True,
         chart: str = "auto",
     ) -> None:  # fmt: skip
-        if not isinstance(chart, str) or chart not in CHARTS:
-            raise ConfigurationError(
-                f"chart must be one of {', '.join(CHARTS)}, got {shown(chart)}. Leave it out, or give "
-                'FlatMetric(chart="graph").'
-            )
-        self.policy, self.chart = SitePolicy(refit, site_fit, emulate), chart
+        self.policy, self.chart = SitePolicy(refit, site_fit, emulate), one_of("chart", chart, CHARTS, ADVICE)
 
     def __repr__(self) -> str:
         policy = self.policy

@@ -24,11 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import ConfigurationError, Failure
+from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity
 from pymc_rmhmc.geometry.metrics.equations import DriftEquation, KickEquation
 from pymc_rmhmc.geometry.metrics.factors import LatentFactor, SiteFactor, factorise
 from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
+from pymc_rmhmc.geometry.metrics.graph import MatrixField
 from pymc_rmhmc.geometry.prior import Predictor
 from pymc_rmhmc.geometry.target import LatentDensity, LatentTarget, TargetPoint, latent_target
+from pymc_rmhmc.option_numbers import one_of
 
 __all__ = [
     "CurvatureMetric",
@@ -44,6 +47,8 @@ type Array = NDArray[np.float64]
 
 # A weight below it is none: a quotient by it would be rounding alone.
 TINY = 1e-290
+CHARTS = ("auto", "latent", "graph")
+ADVICE = 'Leave it out, or give FisherMetric(chart="graph").'
 
 
 class CurvatureMetric:
@@ -86,23 +91,56 @@ class HessianMetric(CurvatureMetric):
 
 
 class FisherMetric(CurvatureMetric):
-    """Position-dependent metric ``G(f) = W(f) + K⁻¹`` with W the Fisher information of the likelihood.
+    """Position-dependent metric of the Fisher information.
+
+    On a latent Gaussian block it is ``G(f) = W(f) + K⁻¹`` with W the information of the likelihood, and RMHMC samples
+    latent values alone. On any other model it is the information of all variables, observed or not, in all sampled
+    values, with the curvature of the priors, and RMHMC samples all continuous variables.
 
     The Fisher information is never negative, so this metric also suits likelihoods that are not log-concave, such as
-    StudentT. It samples latent values alone.
+    StudentT.
+
+    Parameters
+    ----------
+    chart : {"auto", "latent", "graph"}
+        "latent" is the metric of a latent Gaussian block, "graph" that of all values. "auto" is "latent" where the
+        model has such a block, and "graph" elsewhere.
+
+    Raises
+    ------
+    ConfigurationError
+        If `chart` is none of these. When RMHMC is built: if the information of a variable is not known, or the matrix
+        may be singular.
 
     References
     ----------
-    Girolami and Calderhead (2011), section 5 and, for a log-Gaussian Cox process, section 9.
+    Girolami and Calderhead (2011), section 5, section 7 for logistic regression and section 9 for a log-Gaussian Cox
+    process.
 
     Examples
     --------
     >>> from pymc_rmhmc import FisherMetric
-    >>> FisherMetric().name
+    >>> FisherMetric(chart="graph").name
     'fisher'
     """
 
-    name = "fisher"
+    name, source = "fisher", "information"
+
+    def __init__(self, chart: str = "auto") -> None:
+        self.chart = one_of("chart", chart, CHARTS, ADVICE)
+
+    def __repr__(self) -> str:
+        return f"FisherMetric(chart={self.chart!r})"
+
+    def bind(self, density: LatentDensity | MatrixDensity) -> LatentField | MatrixField:  # type: ignore[override]
+        """Return the metric of a density.
+
+        Raises
+        ------
+        ConfigurationError
+            If the density has no likelihood whose information is known.
+        """
+        return MatrixField(density) if isinstance(density, MatrixDensity) else super().bind(density)
 
 
 class SoftAbsCurvatureMetric(CurvatureMetric):

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.errors import ConfigurationError, Failure, shown
+from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity, MatrixPoint
 from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
 from pymc_rmhmc.geometry.metrics.graph import matrix_density
 from pymc_rmhmc.geometry.metrics.softabs import SoftAbsMatrix
-from pymc_rmhmc.option_numbers import real_number
+from pymc_rmhmc.option_numbers import one_of, real_number
 
 __all__ = ["SoftAbsField", "SoftAbsMetric"]
 
@@ -65,12 +65,7 @@ class SoftAbsMetric:
 
     def __init__(self, alpha: float = 1e6, structure: str = "auto") -> None:
         self.alpha = real_number("alpha", alpha)
-        if structure not in STRUCTURES:
-            raise ConfigurationError(
-                f"structure must be one of {', '.join(STRUCTURES)}, got {shown(structure)}. Leave it out, and the "
-                "cheaper one is taken."
-            )
-        self.structure = structure
+        self.structure = one_of("structure", structure, STRUCTURES, "Leave it out, and the cheaper one is taken.")
 
     def __repr__(self) -> str:
         return f"SoftAbsMetric(alpha={self.alpha}, structure={self.structure!r})"
