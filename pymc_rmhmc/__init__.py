@@ -7,6 +7,7 @@ from pymc_rmhmc.diagnostics.failures import FailureSummary, summarize_failures
 from pymc_rmhmc.diagnostics.plots import plot_compare
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
+from pymc_rmhmc.dynamics.tao import ExplicitTao
 from pymc_rmhmc.errors import (
     ConfigurationError,
     CovarianceError,
@@ -18,7 +19,15 @@ from pymc_rmhmc.errors import (
     UnsupportedModelError,
 )
 from pymc_rmhmc.geometry.charts import GaussianSites
-from pymc_rmhmc.geometry.metrics import DenseField, FisherMetric, FlatMetric, HessianMetric, MetricFieldBase
+from pymc_rmhmc.geometry.metrics import (
+    DenseField,
+    FisherMetric,
+    FlatMetric,
+    GraphMetric,
+    HessianMetric,
+    MetricFieldBase,
+    SoftAbsMetric,
+)
 from pymc_rmhmc.model.describe import BlockDescription, ModelDescription, describe
 from pymc_rmhmc.model.general.families import register_family, registered_families
 from pymc_rmhmc.model.likelihoods import (
@@ -43,12 +52,14 @@ __all__ = [
     "Curvature",
     "DataError",
     "DenseField",
+    "ExplicitTao",
     "Failure",
     "FailureSummary",
     "FisherMetric",
     "FlatMetric",
     "GaussianSites",
     "GeneralizedLeapfrog",
+    "GraphMetric",
     "HessianMetric",
     "ImplicitMidpoint",
     "LikelihoodTerms",
@@ -59,6 +70,7 @@ __all__ = [
     "SamplingError",
     "SiteFit",
     "SiteRegression",
+    "SoftAbsMetric",
     "UnsupportedLikelihoodError",
     "UnsupportedModelError",
     "__version__",

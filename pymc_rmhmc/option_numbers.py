@@ -81,6 +81,16 @@ RANGES = {
         "The metric's absolute value of a curvature is sharp above 1/alpha; a small alpha makes wide directions slow. "
         "The default is alpha=1e6.",
     ),
+    "omega": Range(
+        1e-3, 1e6,
+        "It binds the two copies: well above the frequency of the motion, with steps of at most 1/omega. "
+        "Try ExplicitTao(omega=10.0).",
+    ),
+    "sigma": Range(1e-6, 1e3, "It is how far apart the two copies begin. Leave it out, or try sigma=0.1."),
+    "mass": Range(
+        1e-12, 1e12,
+        "It scales the distance between the two copies as the metric would. The default is mass=1.0.",
+    ),
     "blas_threads": Range(
         1, 1024, "It limits the threads of matrix products. The default is blas_threads=1; None leaves them alone."
     ),

@@ -108,8 +108,9 @@ def test_there_are_no_cycles_between_modules():
 
 def test_the_public_names_are_those_of_the_design():
     assert set(pymc_rmhmc.__all__) == {
-        "RMHMC", "HessianMetric", "FisherMetric", "FlatMetric", "DenseField", "MetricFieldBase",
-        "GeneralizedLeapfrog", "ImplicitMidpoint", "AndersonSolver", "SiteFit", "SiteRegression", "GaussianSites",
+        "RMHMC", "HessianMetric", "FisherMetric", "FlatMetric", "SoftAbsMetric", "GraphMetric", "DenseField",
+        "MetricFieldBase", "GeneralizedLeapfrog", "ImplicitMidpoint", "ExplicitTao", "AndersonSolver", "SiteFit",
+        "SiteRegression", "GaussianSites",
         "register_likelihood", "registered_likelihoods", "LikelihoodTerms", "Curvature", "Reading", "register_family",
         "registered_families",
         "undo_log", "undo_logit", "undo_probit", "undo_cloglog",
@@ -135,7 +136,8 @@ def test_files_and_functions_are_short(path):
 CLASSES_OF_ONE_FILE = {
     "steps/metric_choice.py": {
         "FlatMetric", "CurvatureMetric", "HessianMetric", "FisherMetric", "SoftAbsCurvatureMetric", "RotationSplitting",
-        "GeneralizedLeapfrog", "ImplicitMidpoint", "LatentField", "FlatField", "DenseField",
+        "GeneralizedLeapfrog", "ImplicitMidpoint", "ExplicitTao", "SoftAbsMetric", "GraphMetric",
+        "LatentField", "FlatField", "DenseField",
     },
     "steps/trajectory_choice.py": {"FixedSteps", "JitteredPath", "UTurn"},
 }  # fmt: skip

@@ -94,10 +94,25 @@ class IntegratorBase[Flow, State](ABC):
         Whether its steps solve equations.
     accepts_any_step : bool
         Whether a step of any size is accepted if the density is normal: a tuned step size then needs a bound.
+    tunes_step_size : bool
+        Whether a step size can be found by the acceptance; if not, the user must give it.
     """
 
     implicit = False
     accepts_any_step = False
+    tunes_step_size = True
+
+    def extend(self, hamiltonian: Any) -> Any:
+        """Return the Hamiltonian whose states this integrator moves; most take it as it is."""
+        return hamiltonian
+
+    def check_step_size(self, step_size: float | None) -> None:
+        """Raise a `ConfigurationError` for a step size that it cannot take; None is one that is tuned."""
+        del step_size
+
+    def check_u_turn(self) -> None:
+        """Raise a `ConfigurationError` if a trajectory cannot end where it turns back."""
+        return
 
     @abstractmethod
     def step(self, hamiltonian: Flow, state: State, step_size: float) -> Step[State]:
@@ -116,10 +131,6 @@ class IntegratorBase[Flow, State](ABC):
             if step.state is None:
                 return
             state = step.state
-
-    def extend(self, hamiltonian: Flow) -> Any:
-        """Return the Hamiltonian whose states the steps move: this one, unless they need more than its own."""
-        return hamiltonian
 
     def _leave(self, hamiltonian: Flow, state: State) -> None:
         """Free large arrays of a state that a path only passes through."""

@@ -89,6 +89,9 @@ class Trajectory(Protocol):
     def path(self) -> Any:
         """The `JitteredPath` that its steps are to cover; None where it has no such path."""
 
+    def check_integrator(self, integrator: Any) -> None:
+        """Raise a `ConfigurationError` for an integrator that it cannot use."""
+
     def move[State](
         self, hamiltonian: Any, integrator: Any, state: State, step_size: float, rng: np.random.Generator
     ) -> Transition[State]:

@@ -25,6 +25,10 @@ class _Static:
 
     __slots__ = ()
 
+    def check_integrator(self, integrator: Any) -> None:
+        """Take any."""
+        del integrator
+
     def draw(self, step_size: float, rng: np.random.Generator) -> tuple[int, float]:
         """The number of steps and the size of each."""
         raise NotImplementedError

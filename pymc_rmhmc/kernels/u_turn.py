@@ -48,6 +48,10 @@ class UTurn:
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_depth", whole_number("max_depth", self.max_depth))
 
+    def check_integrator(self, integrator: Any) -> None:
+        """Raise a `ConfigurationError` for an integrator whose trajectories cannot end where they turn back."""
+        integrator.check_u_turn()
+
     def move(
         self, hamiltonian: Any, integrator: Any, state: Any, step_size: float, rng: np.random.Generator
     ) -> Transition[Any]:
@@ -61,6 +65,7 @@ class UTurn:
         self, hamiltonian: Any, integrator: Any, state: Any, step_size: float, rng: np.random.Generator
     ) -> Transition[Any]:
         """One trajectory, step by step."""
+        self.check_integrator(integrator)
         start = hamiltonian.refresh(state, rng)
         random, energy = np.random.RandomState(int(rng.integers(SEEDS))), hamiltonian.energy(start)
         if not math.isfinite(energy):

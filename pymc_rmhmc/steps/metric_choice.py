@@ -9,6 +9,7 @@ from typing import Any
 
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint, RotationSplitting
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
+from pymc_rmhmc.dynamics.tao import ExplicitTao
 from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.geometry.metrics import METRICS, CurvatureMetric, FlatMetric
 from pymc_rmhmc.geometry.site_policy import SitePolicy
@@ -17,6 +18,9 @@ from pymc_rmhmc.option_numbers import switch
 __all__ = ["METRIC_NAMES", "choose_integrator", "choose_metric", "curvature_of", "policy_of"]
 
 INTEGRATORS: dict[str, Any] = {"generalized_leapfrog": GeneralizedLeapfrog, "implicit_midpoint": ImplicitMidpoint}
+# Those with numbers of the user's own have no string.
+OBJECTS = (*INTEGRATORS.values(), ExplicitTao)
+TAO_NAMES = ("explicit_tao", "tao")
 METRIC_NAMES = ("auto", *METRICS)
 # What a metric of a user's own must have.
 METRIC_ATTRIBUTES = ("bind", "name")
@@ -89,12 +93,10 @@ def choose_integrator(
     if not default.implicit:
         _check_needs_none(metric, wanted, given)
         return default()
-    if isinstance(wanted, tuple(INTEGRATORS.values())):
+    if isinstance(wanted, OBJECTS):
         if len(given) > 1:
             raise ConfigurationError(
-                f"{', '.join(given[1:])}: set these on the integrator itself, "
-                f"{type(wanted).__name__}(AndersonSolver(...), check_reversibility=...), "
-                "or name the integrator by a string."
+                f"{', '.join(given[1:])}: {_where_set(wanted)}"
             )
         return wanted
     solver = AndersonSolver(
@@ -107,7 +109,7 @@ def choose_integrator(
 
 def _check_needs_none(metric: Any, integrator: Any, given: list[str]) -> None:
     """Raise for options of a solver, or an integrator, that a metric has no use for."""
-    if integrator is not None and not isinstance(integrator, tuple(INTEGRATORS.values())):
+    if integrator is not None and not isinstance(integrator, OBJECTS):
         _integrator_class(integrator)  # an unknown one is better called so
     if given:
         several = len(given) > 1
@@ -124,8 +126,23 @@ def _integrator_class(integrator: Any) -> Any:
         return integrator
     if isinstance(integrator, str) and integrator in INTEGRATORS:
         return INTEGRATORS[integrator]
+    if integrator in (ExplicitTao, *TAO_NAMES):
+        raise ConfigurationError(
+            "ExplicitTao needs a binding: give RMHMC(integrator=ExplicitTao(omega=10.0), step_size=0.1), with an omega "
+            "well above the frequency of the motion."
+        )
     known = ", ".join(f'"{name}"' for name in INTEGRATORS)
     raise ConfigurationError(
-        f"Unknown integrator {shown(integrator)}: it must be one of {known}, GeneralizedLeapfrog() or "
-        "ImplicitMidpoint(). The flat metric takes none: leave integrator out."
+        f"Unknown integrator {shown(integrator)}: it must be one of {known}, GeneralizedLeapfrog(), ImplicitMidpoint() "
+        "or ExplicitTao(omega=10.0). The flat metric takes none: leave integrator out."
+    )
+
+
+def _where_set(integrator: Any) -> str:
+    """Where the options of a solver are set, of an integrator that was given as an object."""
+    if not integrator.implicit:
+        return "these have no effect, since ExplicitTao solves no equations. Leave them out."
+    return (
+        f"set these on the integrator itself, {type(integrator).__name__}(AndersonSolver(...), "
+        "check_reversibility=...), or name the integrator by a string."
     )

@@ -12,6 +12,7 @@ from pymc_rmhmc.steps.metric_choice import choose_integrator, choose_metric, cur
 from pymc_rmhmc.steps.trajectory_choice import (
     check_reach,
     check_step,
+    check_trajectory,
     choose_trajectory,
     covering_step,
     for_hierarchies,
@@ -78,7 +79,9 @@ def settle(options: Options, auto_metric: str) -> Plan:
     if options.blas_threads is not None:
         whole_number("blas_threads", options.blas_threads)
     step_size = _step_size(options)
+    integrator.check_step_size(step_size)
     trajectory = choose_trajectory(options)
+    check_trajectory(trajectory, integrator)
     longest = longest_step(trajectory, step_size, integrator=integrator)
     if step_size is not None:
         check_reach(step_size, trajectory)
