@@ -732,6 +732,22 @@ GEOMETRY = [
         "    z: Array = flat.spread * w",
         "unit/test_value_target.py::test_from_flat_coordinates_and_back[diagonal]",
     ),
+    Mutant(
+        "softabs-log-determinant-halved",
+        "SoftAbs samples where its determinant is large too often",
+        "geometry/metrics/softabs.py",
+        "self.half_log_det = 0.5 * float(np.log(self.softened).sum())",
+        "self.half_log_det = 0.25 * float(np.log(self.softened).sum())",
+        "unit/test_softabs.py::test_the_matrix_is_softabs[apart]",
+    ),
+    Mutant(
+        "softabs-quotient-of-close-eigenvalues",
+        "forces of SoftAbs are rounding alone where eigenvalues nearly agree",
+        "geometry/metrics/softabs.py",
+        "if abs(gap) >= CLOSE:",
+        "if gap != 0.0:",
+        "unit/test_softabs.py::test_divided_differences_keep_their_digits_at_any_gap[1.0]",
+    ),
 ]
 
 APPROXIMATION = [
