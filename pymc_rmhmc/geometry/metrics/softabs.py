@@ -163,6 +163,11 @@ class SoftAbsMatrix:
         """The size of a vector that `sqrt_times` takes: d."""
         return int(self._values.size)
 
+    @property
+    def inverse_root(self) -> Array:
+        """``Q diag(s(Λ))^-½``, (d, d), whose square is ``G⁻¹``."""
+        return self._vectors / np.sqrt(self.softened)
+
     def solve(self, vector: Array) -> Array:
         """``G⁻¹ vector``, (d,)."""
         return np.asarray(self._vectors @ ((vector @ self._vectors) / self.softened))
