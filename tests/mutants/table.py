@@ -732,6 +732,64 @@ GEOMETRY = [
         "    z: Array = flat.spread * w",
         "unit/test_value_target.py::test_from_flat_coordinates_and_back[diagonal]",
     ),
+    Mutant(
+        "softabs-log-determinant-halved",
+        "SoftAbs samples where its determinant is large too often",
+        "geometry/metrics/softabs.py",
+        "self.half_log_det = 0.5 * float(np.log(self.softened).sum())",
+        "self.half_log_det = 0.25 * float(np.log(self.softened).sum())",
+        "unit/test_softabs.py::test_the_matrix_is_softabs[apart]",
+    ),
+    Mutant(
+        "softabs-quotient-of-close-eigenvalues",
+        "forces of SoftAbs are rounding alone where eigenvalues nearly agree",
+        "geometry/metrics/softabs.py",
+        "if abs(gap) >= CLOSE:",
+        "if gap != 0.0:",
+        "unit/test_softabs.py::test_divided_differences_keep_their_digits_at_any_gap[1.0]",
+    ),
+    Mutant(
+        "pattern-misses-an-entry",
+        "entries of two groups are added up as if they were one: a metric, and forces, of another matrix",
+        "geometry/general/sparsity.py",
+        "return unite(found, found.T, sparse.eye_array(d, dtype=bool))",
+        "found = found.tolil()\n"
+        "    found[0, 1] = found[1, 0] = False\n"
+        "    return unite(found, found.T, sparse.eye_array(d, dtype=bool))",
+        "unit/test_sparsity.py::test_a_pattern_holds_where_it_was_found[slopes]",
+    ),
+    Mutant(
+        "mismatch-compares-with-itself",
+        "a branch of a model that is taken later is never noticed",
+        "geometry/general/sparsity.py",
+        "direct = products(x, vector[None])[0]",
+        "direct = matrix @ vector",
+        "unit/test_sparsity.py::test_an_entry_that_the_pattern_misses_is_a_mismatch[first]",
+    ),
+    Mutant(
+        "schur-complement-with-the-wrong-sign",
+        "SoftAbs by blocks is far from the curvature: short steps, and forces of another matrix",
+        "geometry/metrics/arrow.py",
+        "SoftAbsMatrix.soften(entries.border - turned.T @ half, alpha)",
+        "SoftAbsMatrix.soften(entries.border + turned.T @ half, alpha)",
+        "unit/test_arrow_metric.py::test_bars_are_derivatives_by_the_entries[slopes-convex-1.0]",
+    ),
+    Mutant(
+        "block-bars-without-the-border",
+        "forces of SoftAbs by blocks are not those of its energy: trajectories are rejected",
+        "geometry/metrics/arrow.py",
+        "self._block_bars(spread, self._half, 0.5 / self._softened)",
+        "self._block_bars(0.0 * spread, self._half, 0.5 / self._softened)",
+        "unit/test_arrow_metric.py::test_bars_are_derivatives_by_the_entries[slopes-indefinite-1.0]",
+    ),
+    Mutant(
+        "coupling-counted-twice",
+        "forces of a hierarchical model's scale are doubled: trajectories are rejected",
+        "geometry/general/sparsity.py",
+        "rows[:, self.partition.inner] = bar.coupling",
+        "rows[:, self.partition.inner] = 2.0 * bar.coupling",
+        "unit/test_arrow_metric.py::test_bars_become_gradients_of_a_density[groups]",
+    ),
 ]
 
 APPROXIMATION = [
