@@ -131,8 +131,8 @@ class Chain:
 
     def new_state(self, tune: int = 0) -> ChainState:
         """Return the state of a chain that has not begun."""
-        adapter, policy = self.recipe.adapter, self.plan.policy
-        refits = adapter.schedule.iterations(tune) if policy is not None and policy.refit else ()
+        adapter = self.recipe.adapter
+        refits = adapter.schedule.iterations(tune) if self.recipe.refits else ()
         return ChainState(tuned=adapter.initial(), refits=refits, watched_from=adapter.schedule.watched_from(tune))
 
     def setup(self, tune: int) -> None:

@@ -110,6 +110,10 @@ class Recipe(Protocol):
         """Whether no other step moves the prior, so that a chain which cannot begin now never will."""
 
     @property
+    def refits(self) -> bool:
+        """Whether tuning fits anything to its draws besides the step size."""
+
+    @property
     def prior_moves(self) -> bool:
         """Whether anything that is sampled moves the latents' prior."""
 
@@ -161,9 +165,16 @@ class Recipe(Protocol):
 class RecipeBase(ABC):
     """A recipe whose fields with an underscore are memory: they are not pickled, since a worker rebuilds them."""
 
+    plan: Plan
+
     @abstractmethod
     def forget(self) -> None:
         """See `Recipe`."""
+
+    @property
+    def refits(self) -> bool:
+        """See `Recipe`: the sites, if the metric has some that are to be refitted."""
+        return self.plan.policy is not None and self.plan.policy.refit
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}

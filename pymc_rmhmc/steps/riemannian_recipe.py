@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,15 @@ from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity
 from pymc_rmhmc.kernels.kernel import HMC
 from pymc_rmhmc.steps.starts import scattered
 from pymc_rmhmc.steps.whole_model_recipe import WholeModelRecipe
-from pymc_rmhmc.tuning.sites import SiteAdapter, SiteTuning
 from pymc_rmhmc.tuning.step_size import StepSize
+from pymc_rmhmc.tuning.structure import MetricTuning, StructureAdapter
 
 __all__ = ["RiemannianRecipe", "RiemannianSetting"]
 
 type Array = NDArray[np.float64]
+
+# Positions near the start at which the Hessian's pattern is read too: at one alone a model may take one branch.
+N_NEARBY = 2
 
 
 @dataclass(slots=True)
@@ -45,7 +48,7 @@ class RiemannianSetting(HMCSetting):
         """Return the values."""
         return np.array(phase.position)
 
-    def kernel(self, tuned: SiteTuning, step_size: StepSize, *, tuning: bool) -> HMC[Any]:
+    def kernel(self, tuned: MetricTuning, step_size: StepSize, *, tuning: bool) -> HMC[Any]:
         """See `Setting`."""
         return self.hmc(step_size.in_use(tuning=tuning))
 
@@ -74,27 +77,60 @@ class RiemannianRecipe(WholeModelRecipe):
 
     def __init__(self, values: Any, name: str, plan: Plan, labels: Mapping[str, str]) -> None:
         super().__init__(values, name, plan, labels)
-        self.adapter = SiteAdapter(None)
+        self.adapter = StructureAdapter(self._holds)
 
-    def setting(self, tuned: SiteTuning) -> RiemannianSetting:
+    @property
+    def refits(self) -> bool:
+        """See `Recipe`: there is a structure to compare."""
+        return self._has_structure
+
+    @property
+    def _has_structure(self) -> bool:
+        return hasattr(self.plan.metric, "find_structure")
+
+    def _density(self, partition: Any = None) -> MatrixDensity:
+        """The density as it is bound now."""
+        evaluate, pull = self.model.evaluate, self.model.pull
+        return MatrixDensity(evaluate, pull, self.model.size, partition=partition)
+
+    def _holds(self, partition: Any, position: Array, rng: np.random.Generator) -> bool:
+        holds: bool = self.plan.metric.holds(self._density(), partition, position, rng)
+        return holds
+
+    def setting(self, tuned: MetricTuning) -> RiemannianSetting:
         """See `Recipe`."""
         if self._setting is None:
-            density = MatrixDensity(self.model.evaluate, self.model.pull, self.model.size)
-            hamiltonian = self.plan.metric.bind(density).hamiltonian()
+            hamiltonian = self.plan.metric.bind(self._density(tuned.partition)).hamiltonian()
             self._setting = RiemannianSetting(self.plan.integrator.extend(hamiltonian), self.plan)
         setting: RiemannianSetting = self._setting
         return setting
 
-    def start(self, tuned: SiteTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
+    def structured(self, tuned: MetricTuning, values: Array) -> MetricTuning:
+        """Return the same with the structure of the Hessian, read at values and near them.
+
+        Raises
+        ------
+        ConfigurationError
+            If the metric's matrices would be too large.
+        """
+        if not self._has_structure:
+            return tuned
+        nearby = np.random.default_rng(0).uniform(-1.0, 1.0, (N_NEARBY, values.size))
+        return replace(tuned, partition=self.plan.metric.find_structure(self._density(), [values, *(values + nearby)]))
+
+    def start(self, tuned: MetricTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
         """See `Recipe`: near a point that nobody chose."""
+        tuned.partition = self.structured(tuned, values).partition
+        self.drop()
         if not approximated:
             return values
         setting = self.setting(tuned)
-        phase = scattered(
-            lambda position: setting.stand(position, None, rng), setting.failure, values, rng
-        )
+        phase = scattered(lambda position: setting.stand(position, None, rng), setting.failure, values, rng)
         return values if phase is None else np.array(phase.position)
 
-    def rehearsed(self, values: Array, rng: np.random.Generator) -> Iterator[SiteTuning]:
+    def rehearsed(self, values: Array, rng: np.random.Generator) -> Iterator[MetricTuning]:
         """See `Recipe`."""
-        yield self.adapter.initial()
+        tuned = self.structured(self.adapter.initial(), values)
+        if tuned.partition is not None:
+            self._holds(tuned.partition, values, rng)
+        yield tuned

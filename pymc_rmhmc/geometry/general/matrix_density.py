@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.finite import failure_of
+from pymc_rmhmc.geometry.general.sparsity import Partition
 
 __all__ = ["MatrixDensity", "MatrixPoint"]
 
@@ -55,13 +56,16 @@ class MatrixDensity:
         D.
     given : sequence of arrays
         What both take after x, such as the vectors that the Hessian is multiplied with.
+    partition : Partition, optional
+        Where the Hessian has entries, if it has a structure that is worth its use.
     """
 
     def __init__(
         self, evaluate: Callable[..., Sequence[Array]], pull: Callable[..., Sequence[Array]], size: int,
-        given: Sequence[Array] = (),
+        given: Sequence[Array] = (), partition: Partition | None = None,
     ) -> None:  # fmt: skip
         self._evaluate, self._pull, self.size, self.given = evaluate, pull, size, tuple(given)
+        self.partition = partition
 
     def at(self, position: Array) -> MatrixPoint:
         """Evaluate at x (d,): one call for everything."""
@@ -74,4 +78,8 @@ class MatrixDensity:
 
     def with_vectors(self, *given: Array) -> MatrixDensity:
         """Return the same density with other vectors."""
-        return MatrixDensity(self._evaluate, self._pull, self.size, given)
+        return MatrixDensity(self._evaluate, self._pull, self.size, given, self.partition)
+
+    def products(self, position: Array, vectors: Array) -> Array:
+        """Return the matrix at x for other vectors (r, d) than the density's own."""
+        return np.asarray(self._evaluate(position, vectors)[2])

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity, MatrixPoint
+from pymc_rmhmc.geometry.general.sparsity import (
+    ArrowEntries,
+    Partition,
+    Probes,
+    hessian_pattern,
+    partition,
+    unite,
+)
+from pymc_rmhmc.geometry.metrics.arrow import ArrowSoftAbsMatrix
 from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
 from pymc_rmhmc.geometry.metrics.graph import matrix_density
 from pymc_rmhmc.geometry.metrics.softabs import SoftAbsMatrix
 from pymc_rmhmc.option_numbers import one_of, real_number
 
-__all__ = ["SoftAbsField", "SoftAbsMetric"]
+__all__ = ["BlockSoftAbsField", "SoftAbsField", "SoftAbsMetric"]
 
 type Array = NDArray[np.float64]
 
 STRUCTURES = ("auto", "dense", "blocks")
+# Of a product with the Hessian that its blocks give, relative: rounding leaves 1e-12, a missing entry about 1.
+MOST_MISMATCH = 1e-6
+# What a dense Hessian takes, and the vectors, products and derivatives beside it, in bytes: more is refused.
+MATRICES, MOST_BYTES = 4, 2**30
 
 
 class SoftAbsMetric:
@@ -70,15 +84,69 @@ class SoftAbsMetric:
     def __repr__(self) -> str:
         return f"SoftAbsMetric(alpha={self.alpha}, structure={self.structure!r})"
 
-    def bind(self, density: MatrixDensity) -> SoftAbsField:
-        """Return the metric of a density.
+    def find_structure(self, density: MatrixDensity, positions: Sequence[Array]) -> Partition | None:
+        """Return the border and the blocks that make the metric cheap; None if the dense matrix is to be taken.
+
+        Parameters
+        ----------
+        density : MatrixDensity
+            Of products of the Hessian.
+        positions : sequence of (d,) arrays
+            Where the pattern is read. An entry that is seen at none of them is missed: compare with `holds` later.
+
+        Raises
+        ------
+        ConfigurationError
+            If the dense matrix is to be taken, and is too large.
+        """
+        found = None if self.structure == "dense" else _structure(density, positions)
+        if found is not None and found.is_dense and self.structure == "auto":
+            found = None
+        if found is None:
+            _check_size(density.size, self.structure)
+        return found
+
+    def holds(self, density: MatrixDensity, partition: Partition, position: Array, rng: np.random.Generator) -> bool:
+        """Return whether the blocks hold all of the Hessian at a position, by a product with a random vector."""
+        mismatch = Probes(partition).mismatch(density.products, position, rng)
+        return math.isnan(mismatch) or mismatch < MOST_MISMATCH
+
+    def bind(self, density: MatrixDensity) -> SoftAbsField | BlockSoftAbsField:
+        """Return the metric of a density, by blocks if the density has a partition.
 
         Raises
         ------
         ConfigurationError
             If the density has no Hessian.
         """
-        return SoftAbsField(matrix_density(density, self.name), self.alpha)
+        density = matrix_density(density, self.name)
+        if density.partition is None:
+            return SoftAbsField(density, self.alpha)
+        return BlockSoftAbsField(density, density.partition, self.alpha)
+
+
+def _structure(density: MatrixDensity, positions: Sequence[Array]) -> Partition | None:
+    """The partition of the pattern that is seen at positions; None where no Hessian is finite."""
+    nothing = np.zeros((1, density.size))
+    finite = [position for position in positions if np.isfinite(density.products(position, nothing)).all()]
+    return partition(unite(*(hessian_pattern(density.products, at) for at in finite))) if finite else None
+
+
+def _check_size(size: int, structure: str) -> None:
+    """Raise if a dense Hessian of so many values would not fit.
+
+    Raises
+    ------
+    ConfigurationError
+        If it would not.
+    """
+    needed = MATRICES * 8 * size**2
+    if needed > MOST_BYTES:
+        other = " or SoftAbsMetric(structure=\"auto\")" if structure == "dense" else ""
+        raise ConfigurationError(
+            f"The SoftAbs metric of {size} values needs dense matrices of {needed / 2**30:.1f} GiB, and their "
+            f"eigenvalues in each step. Give RMHMC(metric=\"flat\"){other}, or name fewer variables in vars=."
+        )
 
 
 class SoftAbsField(MetricFieldBase[MatrixPoint, Array]):
@@ -93,14 +161,42 @@ class SoftAbsField(MetricFieldBase[MatrixPoint, Array]):
     """
 
     def __init__(self, density: MatrixDensity, alpha: float) -> None:
-        density = density.with_vectors(np.eye(density.size))
-        super().__init__(density)
-        self._matrices, self._alpha = density, alpha
+        self._matrices = density.with_vectors(np.eye(density.size))
+        super().__init__(self._matrices)
+        self._alpha = alpha
 
     def at(self, point: MatrixPoint) -> SoftAbsMatrix | Failure:
         """Take the Hessian apart; a `Failure` if it is not finite."""
         return SoftAbsMatrix.soften(-point.matrix, self._alpha)
 
-    def pullback(self, point: MatrixPoint, bar: Any) -> Array:
+    def pullback(self, point: MatrixPoint, bar: Array) -> Array:
         """One call of the compiled derivative, (d,)."""
         return -self._matrices.pullback(point, bar)
+
+
+class BlockSoftAbsField(MetricFieldBase[MatrixPoint, ArrowEntries]):
+    """The metric of a Hessian of a border and blocks; a bar is the derivative by each entry of the negative Hessian.
+
+    Parameters
+    ----------
+    density : MatrixDensity
+        Of products of its Hessian.
+    partition : Partition
+        Where its entries are.
+    alpha : float
+        How sharp the absolute value is.
+    """
+
+    def __init__(self, density: MatrixDensity, partition: Partition, alpha: float) -> None:
+        self._probes, self._alpha = Probes(partition), alpha
+        self._matrices = density.with_vectors(self._probes.vectors)
+        super().__init__(self._matrices)
+
+    def at(self, point: MatrixPoint) -> ArrowSoftAbsMatrix | Failure:
+        """Soften the blocks, then the border; a `Failure` if the Hessian is not finite."""
+        entries = self._probes.recover(-point.matrix)
+        return ArrowSoftAbsMatrix.soften(entries, self._probes.partition, self._alpha)
+
+    def pullback(self, point: MatrixPoint, bar: ArrowEntries) -> Array:
+        """One call of the compiled derivative, (d,)."""
+        return -self._matrices.pullback(point, self._probes.weights(bar))
