@@ -735,9 +735,9 @@ GEOMETRY = [
     Mutant(
         "softabs-log-determinant-halved",
         "SoftAbs samples where its determinant is large too often",
-        "geometry/metrics/softabs.py",
-        "self.half_log_det = 0.5 * float(np.log(self.softened).sum())",
-        "self.half_log_det = 0.25 * float(np.log(self.softened).sum())",
+        "geometry/metrics/arrow_loops.py",
+        "half_log_det = 0.5 * (np.log(softened).sum()",
+        "half_log_det = 0.25 * (np.log(softened).sum()",
         "unit/test_softabs.py::test_the_matrix_is_softabs[apart]",
     ),
     Mutant(
@@ -769,17 +769,17 @@ GEOMETRY = [
     Mutant(
         "schur-complement-with-the-wrong-sign",
         "SoftAbs by blocks is far from the curvature: short steps, and forces of another matrix",
-        "geometry/metrics/arrow.py",
-        "SoftAbsMatrix.soften(entries.border - turned.T @ half, alpha)",
-        "SoftAbsMatrix.soften(entries.border + turned.T @ half, alpha)",
+        "geometry/metrics/arrow_loops.py",
+        "complement = border - np.dot(turned.T, half)",
+        "complement = border + np.dot(turned.T, half)",
         "unit/test_arrow_metric.py::test_bars_are_derivatives_by_the_entries[slopes-convex-1.0]",
     ),
     Mutant(
         "block-bars-without-the-border",
         "forces of SoftAbs by blocks are not those of its energy: trajectories are rejected",
-        "geometry/metrics/arrow.py",
-        "self._block_bars(spread, self._half, 0.5 / self._softened)",
-        "self._block_bars(0.0 * spread, self._half, 0.5 / self._softened)",
+        "geometry/metrics/arrow_loops.py",
+        "factor.vectors, found[0], spread, factor.half, 0.5 / factor.softened",
+        "factor.vectors, found[0], 0.0 * spread, factor.half, 0.5 / factor.softened",
         "unit/test_arrow_metric.py::test_bars_are_derivatives_by_the_entries[slopes-indefinite-1.0]",
     ),
     Mutant(

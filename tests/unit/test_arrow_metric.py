@@ -8,7 +8,6 @@ import pytest
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.general.sparsity import ArrowEntries, Partition, Probes, hessian_pattern, partition
 from pymc_rmhmc.geometry.metrics.arrow import ArrowSoftAbsMatrix
-from pymc_rmhmc.geometry.metrics.softabs import SoftAbsMatrix
 from tests.unit.sparse_toys import TOYS
 
 PARTITIONS = {
@@ -92,15 +91,6 @@ def test_a_convex_matrix_is_left_as_it_is(name):
     matrix = ArrowSoftAbsMatrix.soften(entries, part, 1e3)
     u = np.random.default_rng(2).normal(size=part.size)
     np.testing.assert_allclose(matrix.times(u), dense(part, entries) @ u, rtol=1e-10)
-
-
-def test_without_blocks_the_matrix_is_the_dense_one():
-    part = PARTITIONS["no blocks"]
-    entries = entries_of(part, "indefinite")
-    ours, right = ArrowSoftAbsMatrix.soften(entries, part, 2.0), SoftAbsMatrix.soften(entries.border, 2.0)
-    u = np.random.default_rng(3).normal(size=5)
-    np.testing.assert_allclose(ours.times(u), right.times(u), rtol=1e-12)
-    np.testing.assert_allclose(ours.quadratic_bar(u).border, right.quadratic_bar(u), rtol=1e-12)
 
 
 def moved(entries, way, step):

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.general.sparsity import ArrowEntries, Partition
+from pymc_rmhmc.geometry.metrics.arrow import ArrowSoftAbsMatrix
 from pymc_rmhmc.geometry.metrics.softabs import (
-    SoftAbsMatrix,
     divided_difference,
     divided_differences,
     softabs,
@@ -95,6 +96,13 @@ def symmetric(kind, rng):
 KINDS = ("apart", "equal", "close")
 
 
+def soften(matrix, alpha):
+    """Of a dense matrix, in which all parameters are the border."""
+    size = len(matrix)
+    entries = ArrowEntries(matrix, np.empty((size, 0)), np.empty(0))
+    return ArrowSoftAbsMatrix.soften(entries, Partition.of(range(size), []), alpha)
+
+
 def by_definition(matrix, alpha):
     values, vectors = np.linalg.eigh(matrix)
     return (vectors * (values / np.tanh(alpha * values))) @ vectors.T
@@ -104,7 +112,7 @@ def by_definition(matrix, alpha):
 def test_the_matrix_is_softabs(kind):
     rng = np.random.default_rng(1)
     matrix, alpha = symmetric(kind, rng) + 1e-3 * np.eye(6), 20.0
-    softened = SoftAbsMatrix.soften(matrix, alpha)
+    softened = soften(matrix, alpha)
     right = by_definition(matrix, alpha)
     u = rng.normal(size=6)
     np.testing.assert_allclose(softened.times(u), right @ u, rtol=1e-11)
@@ -120,19 +128,19 @@ def test_the_matrix_is_softabs(kind):
 def test_bars_are_derivatives_by_the_matrix_that_is_softened(kind, alpha):
     rng = np.random.default_rng(2)
     matrix, u = symmetric(kind, rng), rng.normal(size=6)
-    softened = SoftAbsMatrix.soften(matrix, alpha)
+    softened = soften(matrix, alpha)
     for _ in range(4):
         way = rng.normal(size=(6, 6))
         way = way + way.T
         step = 1e-5
-        ahead, behind = (SoftAbsMatrix.soften(matrix + sign * step * way, alpha) for sign in (1, -1))
+        ahead, behind = (soften(matrix + sign * step * way, alpha) for sign in (1, -1))
         log_det = (ahead.half_log_det - behind.half_log_det) / (2 * step)
         quadratic = -0.5 * (u @ ahead.times(u) - u @ behind.times(u)) / (2 * step)
-        np.testing.assert_allclose((softened.log_det_bar() * way).sum(), log_det, rtol=1e-6, atol=1e-7)
-        np.testing.assert_allclose((softened.quadratic_bar(u) * way).sum(), quadratic, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose((softened.log_det_bar().border * way).sum(), log_det, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose((softened.quadratic_bar(u).border * way).sum(), quadratic, rtol=1e-6, atol=1e-7)
 
 
 def test_a_matrix_that_is_not_finite_is_a_failure():
     matrix = np.eye(3)
     matrix[1, 2] = np.nan
-    assert SoftAbsMatrix.soften(matrix, 1.0) is Failure.NON_FINITE
+    assert soften(matrix, 1.0) is Failure.NON_FINITE

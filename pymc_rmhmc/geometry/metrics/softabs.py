@@ -18,16 +18,14 @@ and F has three forms, none of which cancels where it is used:
 from __future__ import annotations
 
 import math
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import zeta
 
-from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.compilation import compiled
 
-__all__ = ["SoftAbsMatrix", "divided_difference", "divided_differences", "soft", "softabs", "softabs_slope"]
+__all__ = ["divided_difference", "divided_differences", "soft", "softabs", "softabs_slope"]
 
 type Array = NDArray[np.float64]
 
@@ -108,89 +106,3 @@ def divided_differences(values: Array, alpha: float) -> Array:  # pragma: no cov
         for j in range(i + 1):
             made[i, j] = made[j, i] = divided_difference(values[i], values[j], alpha)
     return made
-
-
-class SoftAbsMatrix:
-    """The SoftAbs ``G = Q s(Λ) Qᵀ`` of a symmetric matrix ``M = Q Λ Qᵀ``; `soften` makes one.
-
-    Parameters
-    ----------
-    values : (d,) array
-        Λ.
-    vectors : (d, d) array
-        Q, in columns.
-    alpha : float
-        α: G is about ``|M|`` where ``|λ|`` is above ``1/α``, and ``1/α`` where it is below.
-
-    Attributes
-    ----------
-    half_log_det : float
-        ``½ log|G|``.
-    scale : (d,) array
-        ``sqrt(diag(G⁻¹))``.
-    softened : (d,) array
-        ``s(Λ)``, G's eigenvalues.
-
-    Notes
-    -----
-    A bar is the derivative of a number by M, not by G. It is symmetric: its product with a symmetric dM sums to the
-    change.
-
-    References
-    ----------
-    Betancourt (2013), A general metric for Riemannian manifold Hamiltonian Monte Carlo.
-    """
-
-    def __init__(self, values: Array, vectors: Array, alpha: float) -> None:
-        self._values, self._vectors, self._alpha = values, vectors, alpha
-        self.softened = softabs(values, alpha)
-        self.half_log_det = 0.5 * float(np.log(self.softened).sum())
-        self.scale: float | Array = np.sqrt(vectors**2 @ (1.0 / self.softened))
-
-    @classmethod
-    def soften(cls, matrix: Array, alpha: float) -> SoftAbsMatrix | Failure:
-        """Decompose M, of which the lower triangle is read, or say why it cannot be."""
-        if not np.isfinite(matrix).all():
-            return Failure.NON_FINITE
-        try:
-            values, vectors = np.linalg.eigh(matrix)
-        except np.linalg.LinAlgError:
-            return Failure.NON_FINITE
-        return cls(values, vectors, alpha)
-
-    @property
-    def root_size(self) -> int:
-        """The size of a vector that `sqrt_times` takes: d."""
-        return int(self._values.size)
-
-    @property
-    def inverse_root(self) -> Array:
-        """``Q diag(s(Λ))^-½``, (d, d), whose square is ``G⁻¹``."""
-        return self._vectors / np.sqrt(self.softened)
-
-    def solve(self, vector: Array) -> Array:
-        """``G⁻¹ vector``, (d,)."""
-        return np.asarray(self._vectors @ ((vector @ self._vectors) / self.softened))
-
-    def times(self, vector: Array) -> Array:
-        """``G vector``, (d,)."""
-        return np.asarray(self._vectors @ ((vector @ self._vectors) * self.softened))
-
-    def sqrt_times(self, vector: Array) -> Array:
-        """``R vector`` with ``R = Q sqrt(s(Λ))``, (d,)."""
-        return np.asarray(self._vectors @ (np.sqrt(self.softened) * vector))
-
-    def log_det_bar(self) -> Array:
-        """The bar of ``½ log|G|``: ``Q diag(½ s'/s) Qᵀ``, (d, d)."""
-        weights = 0.5 * softabs_slope(self._values, self._alpha) / self.softened
-        return np.asarray((self._vectors * weights) @ self._vectors.T)
-
-    def quadratic_bar(self, velocity: Array) -> Array:
-        """The bar of ``-½ uᵀGu`` at a fixed u: ``-½ Q (J ∘ wwᵀ) Qᵀ`` with ``w = Qᵀu``, (d, d)."""
-        turned = self._vectors * (velocity @ self._vectors)
-        return np.asarray(-0.5 * turned @ self._differences @ turned.T)
-
-    @cached_property
-    def _differences(self) -> Array:
-        """J, (d, d)."""
-        return divided_differences(self._values, self._alpha)

@@ -21,10 +21,9 @@ from pymc_rmhmc.geometry.general.sparsity import (
 from pymc_rmhmc.geometry.metrics.arrow import ArrowSoftAbsMatrix
 from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
 from pymc_rmhmc.geometry.metrics.graph import matrix_density
-from pymc_rmhmc.geometry.metrics.softabs import SoftAbsMatrix
 from pymc_rmhmc.option_numbers import one_of, real_number
 
-__all__ = ["BlockSoftAbsField", "SoftAbsField", "SoftAbsMetric"]
+__all__ = ["SoftAbsField", "SoftAbsMetric"]
 
 type Array = NDArray[np.float64]
 
@@ -111,7 +110,7 @@ class SoftAbsMetric:
         mismatch = Probes(partition).mismatch(density.products, position, rng)
         return math.isnan(mismatch) or mismatch < MOST_MISMATCH
 
-    def bind(self, density: MatrixDensity) -> SoftAbsField | BlockSoftAbsField:
+    def bind(self, density: MatrixDensity) -> SoftAbsField:
         """Return the metric of a density, by blocks if the density has a partition.
 
         Raises
@@ -120,9 +119,8 @@ class SoftAbsMetric:
             If the density has no Hessian.
         """
         density = matrix_density(density, self.name)
-        if density.partition is None:
-            return SoftAbsField(density, self.alpha)
-        return BlockSoftAbsField(density, density.partition, self.alpha)
+        found = density.partition or Partition.of(range(density.size), [])
+        return SoftAbsField(density, found, self.alpha)
 
 
 def _structure(density: MatrixDensity, positions: Sequence[Array]) -> Partition | None:
@@ -149,32 +147,7 @@ def _check_size(size: int, structure: str) -> None:
         )
 
 
-class SoftAbsField(MetricFieldBase[MatrixPoint, Array]):
-    """The metric of a dense Hessian; a bar is the derivative by the negative Hessian, (d, d).
-
-    Parameters
-    ----------
-    density : MatrixDensity
-        Of products of its Hessian.
-    alpha : float
-        How sharp the absolute value is.
-    """
-
-    def __init__(self, density: MatrixDensity, alpha: float) -> None:
-        self._matrices = density.with_vectors(np.eye(density.size))
-        super().__init__(self._matrices)
-        self._alpha = alpha
-
-    def at(self, point: MatrixPoint) -> SoftAbsMatrix | Failure:
-        """Take the Hessian apart; a `Failure` if it is not finite."""
-        return SoftAbsMatrix.soften(-point.matrix, self._alpha)
-
-    def pullback(self, point: MatrixPoint, bar: Array) -> Array:
-        """One call of the compiled derivative, (d,)."""
-        return -self._matrices.pullback(point, bar)
-
-
-class BlockSoftAbsField(MetricFieldBase[MatrixPoint, ArrowEntries]):
+class SoftAbsField(MetricFieldBase[MatrixPoint, ArrowEntries]):
     """The metric of a Hessian of a border and blocks; a bar is the derivative by each entry of the negative Hessian.
 
     Parameters
