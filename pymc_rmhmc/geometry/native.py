@@ -27,6 +27,7 @@ __all__ = [
     "call_for_five_vectors",
     "call_for_five_vectors_and_matrix",
     "call_for_value_and_slope",
+    "call_for_value_slope_matrix",
     "call_for_vector",
     "call_likelihood",
     "native_function",
@@ -197,9 +198,13 @@ def _caller(result: Any) -> Any:
 
 _RETURNED = (
     _Tuple((_SCALAR, _NUMBERS)), _Tuple((_NUMBERS,) * 5), _Tuple((*(_NUMBERS,) * 5, _MATRIX)), _Tuple((_NUMBERS,)),
+    _Tuple((_SCALAR, _NUMBERS, _MATRIX)),
 )  # fmt: skip
 _CALLERS = tuple(_caller(result) for result in _RETURNED)
-call_for_value_and_slope, call_for_five_vectors, call_for_five_vectors_and_matrix, call_for_vector = _CALLERS
+(
+    call_for_value_and_slope, call_for_five_vectors, call_for_five_vectors_and_matrix, call_for_vector,
+    call_for_value_slope_matrix,
+) = _CALLERS  # fmt: skip
 _RESULTS: dict[Any, Any] = dict(zip(_CALLERS, _RETURNED, strict=True))
 call_likelihood: Any = intrinsic(_call_likelihood)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +80,11 @@ class MatrixDensity:
     def with_vectors(self, *given: Array) -> MatrixDensity:
         """Return the same density with other vectors."""
         return MatrixDensity(self._evaluate, self._pull, self.size, given, self.partition)
+
+    @property
+    def functions(self) -> tuple[Any, Any]:
+        """The two functions as they were given."""
+        return self._evaluate, self._pull
 
     def products(self, position: Array, vectors: Array) -> Array:
         """Return the matrix at x for other vectors (r, d) than the density's own."""

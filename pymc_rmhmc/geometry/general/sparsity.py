@@ -174,6 +174,8 @@ class Probes:
     ----------
     vectors : (r, d) array
         One row for each parameter of the border, then one for each place within a block.
+    found_at : (e,) int array
+        Where the entries of the blocks are among all products, raveled.
     """
 
     def __init__(self, partition: Partition) -> None:
@@ -189,12 +191,12 @@ class Probes:
         row = np.repeat(np.arange(inner.size), width)
         column = _ranges(np.repeat(partition.starts[:-1], sizes), width)
         self._rows, self._columns = inner[row], inner[column]
-        self._found_at = (m + place[column]) * d + self._rows
+        self.found_at = (m + place[column]) * d + self._rows
 
     def recover(self, found: Array) -> ArrowEntries:
         """Read a matrix's entries from its products with the probes, (r, d)."""
         rows = found[: self.partition.border.size]
-        return ArrowEntries(rows[:, self.partition.border], rows[:, self.partition.inner], found.take(self._found_at))
+        return ArrowEntries(rows[:, self.partition.border], rows[:, self.partition.inner], found.take(self.found_at))
 
     def weights(self, bar: ArrowEntries) -> Array:
         """Place the derivatives by the entries where `recover` reads them, (r, d): its adjoint."""
@@ -202,7 +204,7 @@ class Probes:
         rows = made[: self.partition.border.size]
         rows[:, self.partition.border] = bar.border
         rows[:, self.partition.inner] = bar.coupling
-        made.ravel()[self._found_at] = bar.blocks
+        made.ravel()[self.found_at] = bar.blocks
         return made
 
     def negative_hessian(self, products: Products, x: Array) -> ArrowEntries:

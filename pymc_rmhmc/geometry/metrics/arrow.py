@@ -77,7 +77,8 @@ class ArrowSoftAbsMatrix:
         """Decompose M of its entries, or say why it cannot be. Of a block or a border the lower triangle is read."""
         layout = layout_of(partition)
         try:
-            finite, factor = loops.soften(layout, *map(np.ascontiguousarray, entries), float(alpha))
+            border, coupling, blocks = (np.ascontiguousarray(part) for part in entries)
+            finite, factor = loops.soften(layout, border, coupling, blocks, float(alpha))
         except np.linalg.LinAlgError:
             return Failure.NON_FINITE
         return cls(layout, factor) if finite else Failure.NON_FINITE

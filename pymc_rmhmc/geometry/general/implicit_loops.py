@@ -1,0 +1,369 @@
+"""The generalised leapfrog in the SoftAbs metric of a whole model, in compiled code.
+
+One loop, kept on disk, serves every model: its functions are called by their addresses. The steps are those of
+`GeneralizedLeapfrog` with the equations of `pymc_rmhmc.geometry.metrics.field`, solved as `AndersonSolver` does.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.geometry.compilation import compiled
+from pymc_rmhmc.geometry.metrics import arrow_loops as arrow
+from pymc_rmhmc.geometry.metrics.arrow_loops import Differences, Factor, Layout
+from pymc_rmhmc.geometry.native import call_for_value_slope_matrix, call_for_vector
+
+__all__ = ["NON_FINITE", "NON_REVERSIBLE", "SOLVER", "Curved", "Rules", "follow"]
+
+type Array = NDArray[np.float64]
+type Index = NDArray[np.int64]
+
+# Why a step failed; 0 if it did not.
+NON_FINITE, SOLVER, NON_REVERSIBLE = 1, 2, 3
+# The two equations.
+KICK, DRIFT = 0, 1
+# As of `AndersonSolver`.
+SECOND_DEPTH, RIDGE, TINY = 3, 1e-13, 1e-300
+
+
+class Curved(NamedTuple):
+    """A model's density with its Hessian, and what is to be made of it.
+
+    Attributes
+    ----------
+    evaluate, pull : int
+        Addresses of ``(x, V, *rest) -> (log density, gradient, V H)`` and ``(x, V, bar, *rest) -> (pulled back,)``.
+    evaluate_rest, pull_rest : tuple of arrays
+        What they take besides.
+    vectors : (r, d) array
+        V, the probes.
+    layout : Layout
+        Of border and blocks.
+    found_at : (e,) int array
+        Where the blocks' entries are among the products, as `Probes` has them.
+    alpha : float
+        Of SoftAbs.
+    """
+
+    evaluate: int
+    pull: int
+    evaluate_rest: tuple[np.ndarray, ...]
+    pull_rest: tuple[np.ndarray, ...]
+    vectors: Array
+    layout: Layout
+    found_at: Index
+    alpha: float
+
+
+class Rules(NamedTuple):
+    """How the equations are solved; see `AndersonSolver`.
+
+    Attributes
+    ----------
+    tolerance : float
+        Of the residual.
+    max_iter, depth : int
+        Evaluations for an attempt, and remembered residuals.
+    reversal_tolerance : float
+        How far a step that is integrated back may end from its start; below 0 it is not integrated back.
+    """
+
+    tolerance: float
+    max_iter: int
+    depth: int
+    reversal_tolerance: float
+
+
+class _Point(NamedTuple):
+    """Density and metric at one position."""
+
+    x: Array
+    gradient: Array
+    factor: Factor
+    differences: Differences
+    trace: Array
+    scale: Array
+    finite: bool
+
+
+class _Equation(NamedTuple):
+    """A fixed point ``y = f(y)`` for a velocity in units of its scale; see `FieldKick` and `FieldDrift`."""
+
+    kind: int
+    start: Array
+    given: Array
+    time: float
+
+
+@compiled
+def _is_finite(vector: Array) -> bool:  # pragma: no cover - compiled
+    total = 0.0
+    for i in range(vector.size):
+        total += vector[i] * vector[i]
+    return math.isfinite(total)
+
+
+@compiled
+def _softened(curved: Curved, x: Array) -> tuple[bool, Array, Factor]:  # pragma: no cover - compiled
+    """Whether all is finite, the gradient, and the factor of the metric."""
+    layout, d = curved.layout, x.size
+    m, n = layout.border.size, layout.inner.size
+    value, gradient, products = call_for_value_slope_matrix(curved.evaluate, (x, curved.vectors), curved.evaluate_rest)
+    border, coupling, blocks = np.empty((m, m)), np.empty((m, n)), np.empty(curved.found_at.size)
+    for i in range(m):
+        for j in range(m):
+            border[i, j] = -products[i, layout.border[j]]
+        for j in range(n):
+            coupling[i, j] = -products[i, layout.inner[j]]
+    for k in range(blocks.size):
+        at = curved.found_at[k]
+        blocks[k] = -products[at // d, at % d]
+    finite, factor = arrow.soften(layout, border, coupling, blocks, curved.alpha)
+    slope = np.empty(d)
+    for i in range(d):
+        slope[i] = gradient[i]
+    return finite and math.isfinite(value[()]) and _is_finite(slope), slope, factor
+
+
+@compiled
+def _pulled(curved: Curved, x: Array, bar: tuple[Array, Array, Array]) -> Array:  # pragma: no cover - compiled
+    """What a bar becomes by the position, (d,)."""
+    layout, d = curved.layout, x.size
+    m, n = layout.border.size, layout.inner.size
+    weights = np.zeros(curved.vectors.shape)
+    for i in range(m):
+        for j in range(m):
+            weights[i, layout.border[j]] = bar[0][i, j]
+        for j in range(n):
+            weights[i, layout.inner[j]] = bar[1][i, j]
+    for k in range(curved.found_at.size):
+        at = curved.found_at[k]
+        weights[at // d, at % d] = bar[2][k]
+    (pulled,) = call_for_vector(curved.pull, (x, curved.vectors, weights), curved.pull_rest)
+    made = np.empty(d)
+    for i in range(d):
+        made[i] = -pulled[i]
+    return made
+
+
+@compiled
+def _point(curved: Curved, x: Array) -> _Point:  # pragma: no cover - compiled
+    """Evaluate density and metric."""
+    finite, gradient, factor = _softened(curved, x)
+    found = arrow.differences(curved.layout, factor)
+    if not finite:
+        return _Point(x, gradient, factor, found, gradient, gradient, False)
+    trace = _pulled(curved, x, arrow.log_det_bar(curved.layout, factor, found))
+    scale = arrow.scale(curved.layout, factor)
+    return _Point(x, gradient, factor, found, trace, scale, math.isfinite(factor.half_log_det) and _is_finite(trace))
+
+
+@compiled
+def _quadratic(curved: Curved, point: _Point, velocity: Array) -> Array:  # pragma: no cover - compiled
+    """``-½ uᵀ(∂G/∂xᵢ)u`` for every i."""
+    bar = arrow.quadratic_bar(curved.layout, point.factor, point.differences, velocity)
+    return _pulled(curved, point.x, bar)
+
+
+@compiled
+def _mapped(curved: Curved, point: _Point, equation: _Equation, y: Array) -> Array:  # pragma: no cover - compiled
+    """The map of an equation."""
+    velocity = point.scale * y
+    if equation.kind == KICK:
+        gained = equation.time * _quadratic(curved, point, velocity)
+    else:
+        x = point.x + equation.time * (equation.given + velocity)
+        finite, _, there = _softened(curved, x)
+        if not finite:
+            return np.full(y.size, np.nan)
+        gained = arrow.times(curved.layout, there, velocity) - arrow.times(curved.layout, point.factor, velocity)
+    return equation.start - arrow.solve(curved.layout, point.factor, gained) / point.scale
+
+
+@compiled
+def _mixing(  # pragma: no cover - compiled
+    residual_changes: Array, value_changes: Array, held: int, residual: Array, x: Array
+) -> Array:
+    """Take from x the correction ``ΔF γ`` with ``γ = argmin |residual - ΔR γ|``, over the first rows."""
+    gram, right, scale = np.empty((held, held)), np.empty(held), np.empty(held)
+    for a in range(held):
+        right[a] = np.dot(residual_changes[a], residual)
+        for b in range(a + 1):
+            gram[a, b] = np.dot(residual_changes[a], residual_changes[b])
+    for a in range(held):
+        scale[a] = 1.0 / math.sqrt(gram[a, a] + TINY)
+    for a in range(held):
+        right[a] *= scale[a]
+        for b in range(a + 1):
+            gram[a, b] *= scale[a] * scale[b]
+        gram[a, a] += RIDGE
+    # Cholesky's factor in the lower triangle, then both substitutions.
+    for a in range(held):
+        for b in range(a + 1):
+            total = gram[a, b]
+            for k in range(b):
+                total -= gram[a, k] * gram[b, k]
+            if a > b:
+                gram[a, b] = total / gram[b, b]
+            elif total > 0.0:
+                gram[a, a] = math.sqrt(total)
+            else:
+                return x
+        total = right[a]
+        for k in range(a):
+            total -= gram[a, k] * right[k]
+        right[a] = total / gram[a, a]
+    for a in range(held - 1, -1, -1):
+        for k in range(a + 1, held):
+            right[a] -= gram[k, a] * right[k]
+        right[a] /= gram[a, a]
+    for a in range(held):
+        for i in range(x.size):
+            x[i] -= right[a] * scale[a] * value_changes[a, i]
+    return x
+
+
+@compiled
+def _largest(vector: Array) -> float:  # pragma: no cover - compiled
+    """``max |v|``, inf if any element is not finite."""
+    largest = 0.0
+    for i in range(vector.size):
+        size = abs(vector[i])
+        if not math.isfinite(size):
+            return math.inf
+        largest = max(largest, size)
+    return largest
+
+
+@compiled
+def _attempt(  # pragma: no cover - compiled
+    curved: Curved, point: _Point, equation: _Equation, rules: Rules, depth: int
+) -> tuple[Array, int, bool]:
+    """Iterate with a memory of so many residuals: the last argument, the evaluations, and whether it converged."""
+    x, size = equation.start.copy(), equation.start.size
+    value = _mapped(curved, point, equation, x)
+    residual = value - x
+    error = _largest(residual)
+    residual_changes, value_changes = np.empty((depth, size)), np.empty((depth, size))
+    for n_iter in range(1, rules.max_iter + 1):
+        if error <= rules.tolerance:
+            return x, n_iter, True
+        if not math.isfinite(error) or n_iter == rules.max_iter:
+            return x, n_iter, False
+        x = _mixing(residual_changes, value_changes, min(n_iter - 1, depth), residual, value.copy())
+        new_value = _mapped(curved, point, equation, x)
+        new_residual = new_value - x
+        if depth > 0:
+            row = (n_iter - 1) % depth
+            residual_changes[row] = new_residual - residual
+            value_changes[row] = new_value - value
+        value, residual, error = new_value, new_residual, _largest(new_residual)
+    return x, rules.max_iter, False
+
+
+@compiled
+def _solved(  # pragma: no cover - compiled
+    curved: Curved, point: _Point, equation: _Equation, rules: Rules
+) -> tuple[Array, int, bool]:
+    """Attempt it once, and once more with a shorter memory."""
+    x, n_iter, converged = _attempt(curved, point, equation, rules, rules.depth)
+    if converged or n_iter == 1 or rules.depth <= SECOND_DEPTH:
+        return x, n_iter, converged
+    x, more, converged = _attempt(curved, point, equation, rules, SECOND_DEPTH)
+    return x, n_iter + more, converged
+
+
+@compiled
+def _kicked(  # pragma: no cover - compiled
+    curved: Curved, point: _Point, p: Array, step_size: float, rules: Rules
+) -> tuple[Array, Array, int, bool]:
+    """Map (a): the momentum, its velocity, evaluations, and whether it was solved."""
+    half = 0.5 * step_size
+    explicit = p - half * (point.trace - point.gradient)
+    start = arrow.solve(curved.layout, point.factor, explicit) / point.scale
+    y, n_iter, converged = _solved(curved, point, _Equation(KICK, start, explicit, half), rules)
+    momentum = explicit - half * _quadratic(curved, point, point.scale * y)
+    return momentum, arrow.solve(curved.layout, point.factor, momentum), n_iter, converged
+
+
+@compiled
+def _drifted(  # pragma: no cover - compiled
+    curved: Curved, point: _Point, velocity: Array, step_size: float, rules: Rules
+) -> tuple[Array, Array, int, bool]:
+    """Map (b): the position, the velocity there, evaluations, and whether it was solved."""
+    half = 0.5 * step_size
+    equation = _Equation(DRIFT, velocity / point.scale, velocity, half)
+    y, n_iter, converged = _solved(curved, point, equation, rules)
+    end = point.scale * y
+    return point.x + half * (velocity + end), end, n_iter, converged
+
+
+@compiled
+def _reversal_error(  # pragma: no cover - compiled
+    curved: Curved, end: _Point, p: Array, x: Array, velocity: Array, step_size: float, rules: Rules
+) -> tuple[float, int]:
+    """How far (a) and (b) of the reversed step, solved from the end, miss the beginning; and evaluations."""
+    _, back, n_kick, converged = _kicked(curved, end, -p, step_size, rules)
+    if not converged:
+        return math.inf, n_kick
+    position, final, n_drift, converged = _drifted(curved, end, back, step_size, rules)
+    if not converged:
+        return math.inf, n_kick + n_drift
+    miss = max(_largest((position - x) / end.scale), _largest((final + velocity) / end.scale))
+    return miss, n_kick + n_drift
+
+
+@compiled
+def _step(  # pragma: no cover - compiled
+    curved: Curved, point: _Point, p: Array, step_size: float, rules: Rules
+) -> tuple[int, _Point, Array, float, int, int]:
+    """One step: the failure, the end, its momentum, the reversal error, evaluations of maps, and metrics."""
+    momentum, velocity, n_iter, converged = _kicked(curved, point, p, step_size, rules)
+    if not converged:
+        return SOLVER, point, p, math.nan, n_iter, 0
+    x, _, more, converged = _drifted(curved, point, velocity, step_size, rules)
+    n_iter += more
+    if not converged:
+        return SOLVER, point, p, math.nan, n_iter, 0
+    end = _point(curved, x)
+    if not end.finite:
+        return NON_FINITE, point, p, math.nan, n_iter, 1
+    final = arrow.solve(curved.layout, end.factor, momentum)
+    momentum = momentum - 0.5 * step_size * (end.trace - end.gradient + _quadratic(curved, end, final))
+    if not _is_finite(momentum):
+        return NON_FINITE, point, p, math.nan, n_iter, 1
+    if rules.reversal_tolerance < 0.0:
+        return 0, end, momentum, math.nan, n_iter, 1
+    error, more = _reversal_error(curved, end, momentum, point.x, velocity, step_size, rules)
+    failure = 0 if error <= rules.reversal_tolerance else NON_REVERSIBLE
+    return failure, end, momentum, error, n_iter + more, 1
+
+
+@compiled
+def follow(  # pragma: no cover - compiled
+    curved: Curved, x: Array, p: Array, n_steps: int, step_size: float, rules: Rules
+) -> tuple[int, Array, Array, float, int, int, int]:
+    """Make so many steps; one that fails is the last.
+
+    Returns
+    -------
+    failure, position, momentum
+        The failure is 0 if there was none.
+    reversal error, evaluations of maps, metrics, steps
+        The largest error, and what was counted.
+    """
+    point = _point(curved, x)
+    worst, n_iter, n_metrics = math.nan, 0, 0
+    for step in range(n_steps):
+        failure, point, p, error, some, made = _step(curved, point, p, step_size, rules)
+        n_iter += some
+        n_metrics += made
+        if not error <= worst and not math.isnan(error):
+            worst = error
+        if failure != 0:
+            return failure, point.x, p, worst, n_iter, n_metrics, step + 1
+    return 0, point.x, p, worst, n_iter, n_metrics, n_steps
