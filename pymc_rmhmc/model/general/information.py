@@ -230,7 +230,8 @@ class _Reader:
         """SoftAbs of the second derivatives of a prior that nothing moves, one for each value."""
         value, which = self.model.rvs_to_values[variable], self.packed.variables.index(variable)
         try:
-            slope = pt.grad(self.model.logp(vars=[variable], sum=False)[0].sum(), value)
+            (term,) = inlined(self.model.logp(vars=[variable], sum=False), ())
+            slope = pt.grad(term.sum(), value)
             second = pt.grad(slope.sum(), value).ravel() if elementwise else None
         except NO_DERIVATIVE as error:
             raise self._no_derivative(error) from None

@@ -305,16 +305,19 @@ def _poisson(mu: Symbol) -> Information:
 
 
 def _negative_binomial(n: Symbol, p: Symbol) -> Information:
-    """About ``log μ`` and ``log α``, α = n. Of α that of ``(y - μ)²``, a lower bound: its own has no closed form.
+    """About ``log μ`` and ``log α``, α = n. Of α, which has no closed form, that of ``(y - μ)²`` and of ``y = 0``.
 
-    With ``V = μ + μ²/α`` and the kurtosis ``3 + 6/α + 1/V`` it is ``(∂V/∂ log α)²/(V² (2 + 6/α + 1/V))``.
+    With ``V = μ + μ²/α`` and the kurtosis ``3 + 6/α + 1/V`` the first is ``(∂V/∂ log α)²/(V² (2 + 6/α + 1/V))``. Their
+    sum is 0.35 to 1.1 of the information from a mean of 0.5 on, and never less than a tenth of it.
     """
     mean = mean_of_odds(p, n)
     log_mu = pt.log(n) + pt.log1p(-p) - pt.log(p) if mean is None else log_of(mean)
     odds = log_mu - log_of(n)
     up = pt.sigmoid(odds)  # μ/(μ + α)
-    of_shape = up**2 / (2.0 + 6.0 / n + pt.sigmoid(-odds) / pt.maximum(pt.exp(log_mu), TINY))
-    return Information([log_mu, log_of(n)], [[n * up, 0.0], [0.0, of_shape]])
+    of_square = up**2 / (2.0 + 6.0 / n + pt.sigmoid(-odds) / pt.maximum(pt.exp(log_mu), TINY))
+    surprise = n * pt.softplus(odds)  # -log P(y = 0)
+    of_zero = pt.exp(-surprise) * (surprise - n * up) ** 2 / pt.maximum(-pt.expm1(-surprise), TINY)
+    return Information([log_mu, log_of(n)], [[n * up, 0.0], [0.0, of_square + of_zero]])
 
 
 def _geometric(p: Symbol) -> Information:
