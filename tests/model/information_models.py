@@ -88,6 +88,15 @@ def process() -> pm.Model:
     return model
 
 
+def basis() -> pm.Model:
+    t = np.linspace(0.0, 2.0, 9)[:, None]
+    with pm.Model() as model:
+        cov = pm.HalfNormal("eta", 1.0) ** 2 * pm.gp.cov.ExpQuad(1, ls=pm.Gamma("length", 2.0, 2.0))
+        f = pm.gp.HSGP(m=[5], c=1.5, cov_func=cov).prior("f", t)
+        pm.Binomial("y", 4, pm.math.invprobit(f), observed=np.arange(9) % 5)
+    return model
+
+
 def choices() -> pm.Model:
     with pm.Model() as model:
         share = pm.Dirichlet("share", np.array([1.0, 2.0, 3.0]))
@@ -103,6 +112,6 @@ def choices() -> pm.Model:
 MODELS: dict[str, Callable[[], pm.Model]] = {
     build.__name__: build
     for build in (
-        eight_schools, eight_schools_apart, counts, proportions, series, correlated_effects, process, choices,
+        eight_schools, eight_schools_apart, counts, proportions, series, correlated_effects, process, choices, basis,
     )
 }  # fmt: skip

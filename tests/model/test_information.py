@@ -20,6 +20,7 @@ from pymc_rmhmc.model.general.information_families import (
     registered_information,
 )
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
+from tests.model.conftest import exact_log_density
 from tests.model.information_models import MODELS, information_of
 
 pytestmark = [
@@ -361,6 +362,20 @@ def test_a_prior_that_is_not_registered_adds_the_softened_second_derivative():
     np.testing.assert_allclose(information_of(model, at), np.diag(softened(0.5 * np.exp(-z) / 4.0)), rtol=1e-10)
 
 
+def test_of_a_prior_of_a_vector_it_is_the_softened_diagonal_of_the_second_derivatives():
+    with pm.Model() as model:
+        pm.LKJCholeskyCov("c", n=2, eta=2.0, sd_dist=pm.HalfNormal.dist(1.0, shape=2))
+    log_density, at = exact_log_density(model), np.array([0.3, -0.5, 0.8])
+    name, h = str(model.value_vars[0].name), 1e-3
+
+    def second(i):
+        moved = [log_density({name: at + step * np.eye(3)[i]}) for step in (-h, 0.0, h)]
+        return (moved[0] - 2.0 * moved[1] + moved[2]) / h**2
+
+    expected = [softened(-second(i)) for i in range(3)]
+    np.testing.assert_allclose(information_of(model, at), np.diag(expected), rtol=1e-4, atol=1e-6)
+
+
 def test_a_prior_without_curvature_is_left_with_the_least():
     with pm.Model() as model:
         pm.AsymmetricLaplace("x", kappa=1.3, mu=0.5, b=2.0)
@@ -440,6 +455,16 @@ def concentration():
     pm.Dirichlet("y", pm.HalfNormal("x", shape=3))
 
 
+def dims():
+    import pymc.dims as pmd
+
+    pmd.Normal("x", 0.0, 1.0, dims="place")
+
+
+def mixture():
+    pm.NormalMixture("y", w=[0.5, 0.5], mu=pm.Normal("x", shape=2), sigma=1.0, observed=np.zeros(2))
+
+
 @pytest.mark.parametrize(
     "build, says",
     [
@@ -450,12 +475,14 @@ def concentration():
         (censored, r"y: the expected information of Censored is not registered"),
         (bounds, r"y: the expected information of Uniform is not registered"),
         (zeros, r"y: the expected information of Mixture is not registered when psi is sampled too"),
+        (dims, r"x is a variable of pymc\.dims"),
+        (mixture, r"y: the expected information of Mixture is not registered, so"),
         (concentration, r"y: the expected information of Dirichlet is not registered when its concentration"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )  # fmt: skip
 def test_what_has_no_information_names_itself(build, says):
-    with pm.Model() as model:
+    with pm.Model(coords={"place": range(2)}) as model:
         build()
     packed = Hyperparameters(model, model.free_RVs, model.initial_point())
     with pytest.raises(ConfigurationError, match=says):

@@ -26,8 +26,10 @@ from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
 from pytensor.gradient import pushforward
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import vectorize_graph
+from pytensor.graph.traversal import toposort
 from pytensor.tensor.linalg.decomposition.cholesky import cholesky
 from pytensor.tensor.linalg.solvers.triangular import solve_triangular
+from pytensor.tensor.math import Prod
 from pytensor.tensor.random.basic import DirichletRV, MvNormalRV
 from pytensor.tensor.variable import TensorVariable
 
@@ -40,7 +42,7 @@ from pymc_rmhmc.model.general.information_families import (
     log_probabilities,
     registered_information,
 )
-from pymc_rmhmc.model.graphs import NO_DERIVATIVE, inlined, no_derivative_in_words, reaches
+from pymc_rmhmc.model.graphs import NO_DERIVATIVE, inlined, is_of_dims, no_derivative_in_words, reaches
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.likelihoods.registry import read_likelihood
 from pymc_rmhmc.model.source_code import distribution_of
@@ -89,6 +91,10 @@ def fisher_information(model: pm.Model, variables: Sequence[TensorVariable], pac
         differentiate it, or if a free variable has no curvature of its own.
     """
     reader = _Reader(model, packed)
+    for variable in filter(is_of_dims, model.basic_RVs):
+        raise ConfigurationError(
+            f"{variable.name} is a variable of pymc.dims, whose information FisherMetric does not read. {INSTEAD}."
+        )
     for potential in model.potentials:
         if reader.depends(potential):
             raise ConfigurationError(
@@ -201,7 +207,7 @@ class _Reader:
     def valued(self, expressions: Sequence[Symbol]) -> list[Symbol]:
         """Expressions of random variables as expressions of value variables, without compound operations."""
         tensors = self.model.replace_rvs_by_values([pt.as_tensor_variable(each) for each in expressions])
-        return inlined([tensor.astype("float64") for tensor in tensors], ())
+        return _smooth(inlined([tensor.astype("float64") for tensor in tensors], ()))
 
     # ------------------------------------------------------------------------------- terms of G
 
@@ -369,6 +375,21 @@ def _structure_of(variable: Symbol) -> Callable[[_Reader, Symbol, Symbol, Shape]
 
 
 # ------------------------------------------------------------------------------------------ small parts
+
+
+def _smooth(expressions: Sequence[Symbol]) -> list[Symbol]:
+    """Expressions whose products over an axis have second derivatives, where no factor is 0."""
+    rewritten: dict[Variable, Variable] = {}
+    for node in toposort(list(expressions)):
+        inputs = [rewritten.get(i, i) for i in node.inputs]
+        if isinstance(node.op, Prod) and not node.op.no_zeros_in_input:
+            op = node.op
+            product = Prod(axis=op.axis, dtype=op.dtype, acc_dtype=op.acc_dtype, no_zeros_in_input=True)
+            rewritten[node.outputs[0]] = product(*inputs)
+        elif any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
+            outputs = node.clone_with_new_inputs(inputs, strict=False).outputs
+            rewritten |= dict(zip(node.outputs, outputs, strict=True))
+    return [rewritten.get(each, each) for each in expressions]
 
 
 def _shape_of(value: Symbol) -> Shape:

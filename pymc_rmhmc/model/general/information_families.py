@@ -33,6 +33,8 @@ type Entry = TensorVariable | float
 # On what scale of the value the first parameter is a location, and PyMC's transform to this scale.
 SCALES = {"identity": "", "log": "LogTransform", "logit": "LogOddsTransform", "interval": "Interval"}
 TINY = 1e-300
+# A probability or mean that is not read through its link counts as no less: of less it has no digits, and no weight.
+LEAST = 1e-12
 EULER = 0.5772156649015329
 # Of a standard Gumbel variable about its location and log scale.
 GUMBEL_CROSS, GUMBEL_SCALE = EULER - 1.0, (1.0 - EULER) ** 2 + math.pi**2 / 6.0
@@ -294,12 +296,12 @@ def _binomial(n: Symbol, p: Symbol) -> Information:
         if eta is not None:
             terms = likelihood(eta, {"n": n}, pt.zeros_like(eta))
             return Information([eta], [[terms.curvature["fisher"].weight]])
-    return Information([p], [[n / pt.maximum(p * (1.0 - p), TINY)]])
+    return Information([p], [[n / pt.maximum(p * (1.0 - p), LEAST)]])
 
 
 def _poisson(mu: Symbol) -> Information:
     if undo_log(mu) is None:
-        return Information([mu], [[1.0 / pt.maximum(mu, TINY)]])
+        return Information([mu], [[1.0 / pt.maximum(mu, LEAST)]])
     log_mu = log_of(mu)
     return Information([log_mu], [[pt.exp(log_mu)]])
 
@@ -324,7 +326,7 @@ def _geometric(p: Symbol) -> Information:
     eta = undo_logit(p)
     if eta is not None:
         return Information([eta], [[pt.sigmoid(-eta)]])
-    return Information([p], [[1.0 / pt.maximum(p**2 * (1.0 - p), TINY)]])
+    return Information([p], [[1.0 / pt.maximum(p**2 * (1.0 - p), LEAST)]])
 
 
 def _multinomial(n: Symbol, p: Symbol) -> Information:
@@ -333,7 +335,7 @@ def _multinomial(n: Symbol, p: Symbol) -> Information:
     if is_softmax(p):
         log_p = log_probabilities(p)
         return Information([log_p], [[n * pt.exp(log_p)]])
-    return Information([p], [[n / pt.maximum(p, TINY)]])
+    return Information([p], [[n / pt.maximum(p, LEAST)]])
 
 
 def _row(name: str, function: Callable[..., Information], location: str = "", n_categories_axes: int = 0) -> None:
