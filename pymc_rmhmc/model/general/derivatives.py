@@ -17,7 +17,7 @@ from pymc_rmhmc.model.general.density import gradient_of
 from pymc_rmhmc.model.graphs import NO_DERIVATIVE, no_derivative_in_words
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
 
-__all__ = ["HessianModel", "ValueModel", "twice"]
+__all__ = ["GradientModel", "HessianModel", "ValueModel", "twice"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -94,6 +94,16 @@ class HessianModel(ValueModel):
         pulled = twice((products * bar).sum(), x)
         self.evaluate = GraphFunction(model, [x, vectors], [total, gradient, products])
         self.pull = GraphFunction(model, [x, vectors, bar], [pulled])
+
+
+class GradientModel(ValueModel):
+    """A model's log density alone, for metrics that need no more of the model: its matrix has no rows."""
+
+    def __init__(self, model: pm.Model, variables: Sequence[TensorVariable], point: Point) -> None:
+        super().__init__(model, variables, point)
+        x, bar = self.variables.symbol, pt.dmatrix("bar")
+        self.evaluate = GraphFunction(model, [x], [*self._log_density(model), pt.zeros((0, x.size))])
+        self.pull = GraphFunction(model, [x, bar], [pt.zeros_like(x)])
 
 
 def _products(gradient: Symbol, x: Symbol, vectors: Symbol) -> Symbol:
