@@ -92,8 +92,8 @@ class HessianModel(ValueModel):
         total, gradient = self._log_density(model)
         products = _products(gradient, x, vectors)
         pulled = twice((products * bar).sum(), x)
-        self.evaluate = GraphFunction(model, [x, vectors], [total, gradient, products])
-        self.pull = GraphFunction(model, [x, vectors, bar], [pulled])
+        self.evaluate = GraphFunction(model, [x, vectors], [total, gradient, products], point)
+        self.pull = GraphFunction(model, [x, vectors, bar], [pulled], point)
 
 
 class GradientModel(ValueModel):
@@ -102,8 +102,8 @@ class GradientModel(ValueModel):
     def __init__(self, model: pm.Model, variables: Sequence[TensorVariable], point: Point) -> None:
         super().__init__(model, variables, point)
         x, bar = self.variables.symbol, pt.dmatrix("bar")
-        self.evaluate = GraphFunction(model, [x], [*self._log_density(model), pt.zeros((0, x.size))])
-        self.pull = GraphFunction(model, [x, bar], [pt.zeros_like(x)])
+        self.evaluate = GraphFunction(model, [x], [*self._log_density(model), pt.zeros((0, x.size))], point)
+        self.pull = GraphFunction(model, [x, bar], [pt.zeros_like(x)], point)
 
 
 def _products(gradient: Symbol, x: Symbol, vectors: Symbol) -> Symbol:

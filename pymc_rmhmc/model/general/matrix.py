@@ -73,8 +73,8 @@ class MatrixModel(ValueModel):
                 f"{no_derivative_in_words(f'the matrix of {name}', error)}. RMHMC needs its derivative. Write the "
                 'operation with PyTensor\'s functions, or use RMHMC(metric="flat").'
             ) from None
-        self.evaluate = GraphFunction(model, [theta], [*self._log_density(model), matrix])
-        self.pull = GraphFunction(model, [theta, bar], [slope])
+        self.evaluate = GraphFunction(model, [theta], [*self._log_density(model), matrix], point)
+        self.pull = GraphFunction(model, [theta, bar], [slope], point)
         self.bind(point)
         self._check_derivative(point)
 
