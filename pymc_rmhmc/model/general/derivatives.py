@@ -23,6 +23,9 @@ type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
 type Symbol = TensorVariable
 
+# Half the distance of the points whose difference is taken, and how far it may be from the derivative.
+DIFFERENCE, MOST_DIFFERENCE = 1e-5, 1e-4
+
 
 class ValueModel:
     """Some continuous free variables of a model as one vector of their values x, with a matrix at every x.
@@ -73,6 +76,37 @@ class ValueModel:
         self.evaluate.bind(point)
         self.pull.bind(point)
 
+    def check_derivative(self, point: Point, *given: Array) -> None:
+        """Compare the derivative of the matrix with differences, along a random direction.
+
+        Parameters
+        ----------
+        point : dict
+            Where.
+        given : arrays
+            What the functions take after x.
+
+        Raises
+        ------
+        UnsupportedModelError
+            If they differ: PyTensor has compiled something else than what was written. A force that is not that of the
+            energy would not leave the posterior unchanged.
+        """
+        x, rng = self.variables.pack(point), np.random.default_rng(0)
+        matrix = self.evaluate(x, *given)[2]
+        bar, way = rng.standard_normal(matrix.shape), rng.standard_normal(x.size)
+        ends = [self.evaluate(x + sign * DIFFERENCE * way, *given)[2] for sign in (1.0, -1.0)]
+        found = float(self.pull(x, *given, bar)[0] @ way)
+        expected = float(np.sum(bar * (ends[0] - ends[1]))) / (2.0 * DIFFERENCE)
+        size = float(np.sum(np.abs(bar) * (np.abs(ends[0]) + np.abs(ends[1])))) + abs(expected)
+        # Where nothing is finite, the chain says so where it begins.
+        if abs(found - expected) > MOST_DIFFERENCE * size:
+            raise UnsupportedModelError(
+                f"PyTensor's compiled derivative of the metric is {found:.6g} in a direction in which differences give "
+                f"{expected:.6g}. It has compiled the model's third derivatives wrongly, and draws would be wrong. Give "
+                'RMHMC(metric="flat"), which needs the gradient alone.'
+            )
+
     def _log_density(self, model: pm.Model) -> tuple[Symbol, Symbol]:
         """The log density of x and its gradient."""
         (total,) = self.variables.place([model.logp().astype("float64")])
@@ -94,6 +128,8 @@ class HessianModel(ValueModel):
         pulled = twice((products * bar).sum(), x)
         self.evaluate = GraphFunction(model, [x, vectors], [total, gradient, products], point)
         self.pull = GraphFunction(model, [x, vectors, bar], [pulled], point)
+        self.bind(point)
+        self.check_derivative(point, np.random.default_rng(1).standard_normal((2, self.size)))
 
 
 class GradientModel(ValueModel):

@@ -76,7 +76,8 @@ class MatrixModel(ValueModel):
         self.evaluate = GraphFunction(model, [theta], [*self._log_density(model), matrix], point)
         self.pull = GraphFunction(model, [theta, bar], [slope], point)
         self.bind(point)
-        self._check_derivative(point)
+        self._check_finite_derivative(point)
+        self.check_derivative(point)
 
     def matrix(self, theta: Array) -> Array:
         """Return G (d, d), symmetric, at θ (d,), which must be contiguous."""
@@ -140,7 +141,7 @@ class MatrixModel(ValueModel):
                 "of pt.eye(d)."
             )
 
-    def _check_derivative(self, point: Point) -> None:
+    def _check_finite_derivative(self, point: Point) -> None:
         """The derivative at the start, of one sum over all entries."""
         d = self.size
         found = self.pullback(self.variables.pack(point), np.ones((d, d)) + np.eye(d))
