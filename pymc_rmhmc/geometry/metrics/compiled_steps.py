@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import FollowedSteps
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.general.implicit_loops import (
+from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity
+from pymc_rmhmc.geometry.general.sparsity import Probes
+from pymc_rmhmc.geometry.metrics.arrow import layout_of
+from pymc_rmhmc.geometry.metrics.implicit_loops import (
     INDEFINITE,
     NON_FINITE,
     NON_REVERSIBLE,
@@ -19,9 +22,6 @@ from pymc_rmhmc.geometry.general.implicit_loops import (
     follow,
     with_addresses,
 )
-from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity
-from pymc_rmhmc.geometry.general.sparsity import Probes
-from pymc_rmhmc.geometry.metrics.arrow import layout_of
 
 __all__ = ["compiled_steps"]
 
