@@ -204,3 +204,22 @@ def test_the_energy_of_a_models_funnel_falls_in_error_with_the_square_of_the_ste
         errors.append(abs(flow.energy(last.state) - energy))
     assert errors[0] < 0.05
     assert 3.0 < errors[0] / errors[1] < 5.0
+
+
+class Unit:
+    """A generator whose normal numbers are a unit vector."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def standard_normal(self, size: int) -> np.ndarray:
+        return np.eye(size)[self._place]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_momenta_have_the_metric_as_their_covariance(name, hessian, information):
+    point = field_of(name, hessian, information).evaluate(np.array([0.8, 0.4, -1.1, 0.3]))
+    root = np.column_stack([point.sample_momentum(Unit(i)) for i in range(4)])
+    metric = np.column_stack([point.times(e) for e in np.eye(4)])
+    np.testing.assert_allclose(root @ root.T, metric, rtol=1e-10, atol=1e-10)
+    assert point.half_log_det == pytest.approx(0.5 * np.linalg.slogdet(metric)[1])
