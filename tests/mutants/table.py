@@ -840,6 +840,47 @@ GEOMETRY = [
         "rows[:, self.partition.inner] = 2.0 * bar.coupling",
         "unit/test_arrow_metric.py::test_bars_become_gradients_of_a_density[groups]",
     ),
+    Mutant(
+        "whole-model-momentum-from-the-inverse",
+        "momenta of a whole model's metric have its inverse as their covariance: draws of another distribution",
+        "geometry/metrics/field.py",
+        "return self._matrix.sqrt_times(rng.standard_normal(self._matrix.root_size))",
+        "return self.solve(self._matrix.sqrt_times(rng.standard_normal(self._matrix.root_size)))",
+        "unit/test_implicit_loops.py::test_momenta_have_the_metric_as_their_covariance[blocks]",
+    ),
+    Mutant(
+        "border-log-determinant-halved",
+        "the energy of a whole model in SoftAbs is not that of its momenta: draws of another distribution",
+        "geometry/metrics/arrow_loops.py",
+        "half_log_det = 0.5 * (np.log(softened).sum() + np.log(edge_softened).sum())",
+        "half_log_det = 0.5 * np.log(softened).sum() + 0.25 * np.log(edge_softened).sum()",
+        "unit/test_implicit_loops.py::test_momenta_have_the_metric_as_their_covariance[dense]",
+    ),
+    Mutant(
+        "whole-model-trace-halved",
+        "compiled forces of SoftAbs belong to half its log-determinant: trajectories are rejected",
+        "geometry/general/implicit_loops.py",
+        "trace = _pulled(curved, x, arrow.log_det_bar(curved.layout, factor, found))",
+        "trace = 0.5 * _pulled(curved, x, arrow.log_det_bar(curved.layout, factor, found))",
+        "unit/test_implicit_loops.py::test_compiled_steps_are_the_interpreted_ones[dense-0.15-checked]",
+    ),
+    Mutant(
+        "compiled-pullback-with-the-wrong-sign",
+        "compiled forces of SoftAbs push the wrong way: trajectories are rejected",
+        "geometry/general/implicit_loops.py",
+        "made[i] = -pulled[i]",
+        "made[i] = pulled[i]",
+        "unit/test_implicit_loops.py::test_the_energy_of_a_models_funnel_falls_in_error_with_the_square_of_the_step"
+        "[blocks]",
+    ),
+    Mutant(
+        "compiled-check-is-left-out",
+        "steps that do not lead back are accepted: draws of another distribution",
+        "geometry/general/implicit_loops.py",
+        "failure = 0 if error <= rules.reversal_tolerance else NON_REVERSIBLE",
+        "failure = 0 if error <= math.inf else NON_REVERSIBLE",
+        "unit/test_implicit_loops.py::test_a_step_that_is_too_long_fails_alike[blocks]",
+    ),
 ]
 
 APPROXIMATION = [
@@ -1115,6 +1156,14 @@ MODEL = [
 ]
 
 STEPS = [
+    Mutant(
+        "structure-never-compared",
+        "SoftAbs keeps a structure that misses a branch of the model: short steps",
+        "tuning/structure.py",
+        "if tuned.partition is None or all(self.holds(tuned.partition, at, rng) for at in tuned.seen):",
+        "if True:",
+        "steps/test_whole_model_metrics.py::test_a_structure_that_misses_an_entry_is_dropped_in_tuning",
+    ),
     Mutant(
         "noise-left-behind",
         "after a move of both halves the chain stands at a z that is not its latent values': a wrong kernel",

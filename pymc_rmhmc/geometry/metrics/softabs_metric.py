@@ -56,7 +56,7 @@ class SoftAbsMetric:
     Raises
     ------
     ConfigurationError
-        If `alpha` or `structure` is out of range. When RMHMC is built: if the dense matrix would be too large.
+        If `alpha` or `structure` is out of range. When a chain begins: if the dense matrix would be too large.
     UnsupportedModelError
         When RMHMC is built: if the log density cannot be differentiated three times.
 
