@@ -75,6 +75,7 @@ class FoundRiemannian:
         """Return one chain of all of them."""
         own = has_own_initval(self.model, self.values.variables.variables)
         recipe = RiemannianRecipe(self.values, listed(self.names), plan, names_by_value(self.model))
+        recipe.check_size(recipe.variables.read(point))
         return [Chain(recipe, plan, recipe.variables.read(initial), own)]
 
     def announcement(self, plan: Plan) -> str:

@@ -859,7 +859,7 @@ GEOMETRY = [
     Mutant(
         "whole-model-trace-halved",
         "compiled forces of SoftAbs belong to half its log-determinant: trajectories are rejected",
-        "geometry/general/implicit_loops.py",
+        "geometry/metrics/implicit_loops.py",
         "trace = _pulled(curved, x, arrow.log_det_bar(curved.layout, factor, found))",
         "trace = 0.5 * _pulled(curved, x, arrow.log_det_bar(curved.layout, factor, found))",
         "unit/test_implicit_loops.py::test_compiled_steps_are_the_interpreted_ones[dense-0.15-checked]",
@@ -867,7 +867,7 @@ GEOMETRY = [
     Mutant(
         "compiled-pullback-with-the-wrong-sign",
         "compiled forces of SoftAbs push the wrong way: trajectories are rejected",
-        "geometry/general/implicit_loops.py",
+        "geometry/metrics/implicit_loops.py",
         "made[i] = -pulled[i]",
         "made[i] = pulled[i]",
         "unit/test_implicit_loops.py::test_the_energy_of_a_models_funnel_falls_in_error_with_the_square_of_the_step"
@@ -876,7 +876,7 @@ GEOMETRY = [
     Mutant(
         "compiled-check-is-left-out",
         "steps that do not lead back are accepted: draws of another distribution",
-        "geometry/general/implicit_loops.py",
+        "geometry/metrics/implicit_loops.py",
         "failure = 0 if error <= rules.reversal_tolerance else NON_REVERSIBLE",
         "failure = 0 if error <= math.inf else NON_REVERSIBLE",
         "unit/test_implicit_loops.py::test_a_step_that_is_too_long_fails_alike[blocks]",

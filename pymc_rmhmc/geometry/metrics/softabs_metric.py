@@ -46,9 +46,10 @@ class SoftAbsMetric:
     Parameters
     ----------
     alpha : float
-        How sharp the absolute value is, from 1e-3 to 1e12, in units of the inverse curvature of the variables. It
-        should be large: a small one floors the curvature of wide directions, and a chain then crosses them slowly or
-        not at all.
+        How sharp the absolute value is, from 1e-3 to 1e12, in units of the inverse curvature of the variables.
+        Curvatures below ``1/alpha`` count as ``1/alpha``. With a small one a chain crosses wide directions slowly or
+        not at all. With a large one the metric nearly vanishes where an eigenvalue of the Hessian changes its sign: if
+        steps get very short there, lower it.
     structure : {"auto", "dense", "blocks"}
         How the Hessian is factorised. "dense" takes all eigenvalues, in O(d³). "blocks" finds small blocks of values
         that are coupled by few others, as in a hierarchy, and costs O(d). "auto" takes the cheaper one.
@@ -56,7 +57,7 @@ class SoftAbsMetric:
     Raises
     ------
     ConfigurationError
-        If `alpha` or `structure` is out of range. When a chain begins: if the dense matrix would be too large.
+        If `alpha` or `structure` is out of range. When RMHMC is built: if the dense matrix would be too large.
     UnsupportedModelError
         When RMHMC is built: if the log density cannot be differentiated three times.
 
