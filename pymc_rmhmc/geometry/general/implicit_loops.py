@@ -185,24 +185,9 @@ def _mapped(curved: Curved, point: _Point, equation: _Equation, y: Array) -> Arr
 
 
 @compiled
-def _mixing(  # pragma: no cover - compiled
-    residual_changes: Array, value_changes: Array, held: int, residual: Array, x: Array
-) -> Array:
-    """Take from x the correction ``ΔF γ`` with ``γ = argmin |residual - ΔR γ|``, over the first rows."""
-    gram, right, scale = np.empty((held, held)), np.empty(held), np.empty(held)
-    for a in range(held):
-        right[a] = np.dot(residual_changes[a], residual)
-        for b in range(a + 1):
-            gram[a, b] = np.dot(residual_changes[a], residual_changes[b])
-    for a in range(held):
-        scale[a] = 1.0 / math.sqrt(gram[a, a] + TINY)
-    for a in range(held):
-        right[a] *= scale[a]
-        for b in range(a + 1):
-            gram[a, b] *= scale[a] * scale[b]
-        gram[a, a] += RIDGE
-    # Cholesky's factor in the lower triangle, then both substitutions.
-    for a in range(held):
+def _factorised(gram: Array) -> bool:  # pragma: no cover - compiled
+    """Overwrite the lower triangle of a matrix by Cholesky's factor; False if there is none."""
+    for a in range(len(gram)):
         for b in range(a + 1):
             total = gram[a, b]
             for k in range(b):
@@ -212,18 +197,45 @@ def _mixing(  # pragma: no cover - compiled
             elif total > 0.0:
                 gram[a, a] = math.sqrt(total)
             else:
-                return x
-        total = right[a]
+                return False
+    return True
+
+
+@compiled
+def _substitute(factor: Array, right: Array) -> None:  # pragma: no cover - compiled
+    """Solve ``L Lᵀ x = right`` in place."""
+    size = right.size
+    for a in range(size):
         for k in range(a):
-            total -= gram[a, k] * right[k]
-        right[a] = total / gram[a, a]
-    for a in range(held - 1, -1, -1):
-        for k in range(a + 1, held):
-            right[a] -= gram[k, a] * right[k]
-        right[a] /= gram[a, a]
+            right[a] -= factor[a, k] * right[k]
+        right[a] /= factor[a, a]
+    for a in range(size - 1, -1, -1):
+        for k in range(a + 1, size):
+            right[a] -= factor[k, a] * right[k]
+        right[a] /= factor[a, a]
+
+
+@compiled
+def _mixing(  # pragma: no cover - compiled
+    residual_changes: Array, value_changes: Array, held: int, residual: Array, x: Array
+) -> Array:
+    """Take from x the correction ``ΔF γ`` with ``γ = argmin |residual - ΔR γ|``, over the first rows."""
+    gram, gamma, scale = np.empty((held, held)), np.empty(held), np.empty(held)
+    for a in range(held):
+        for b in range(a + 1):
+            gram[a, b] = np.dot(residual_changes[a], residual_changes[b])
+        scale[a] = 1.0 / math.sqrt(gram[a, a] + TINY)
+        gamma[a] = np.dot(residual_changes[a], residual) * scale[a]
+    for a in range(held):
+        for b in range(a + 1):
+            gram[a, b] *= scale[a] * scale[b]
+        gram[a, a] += RIDGE
+    if not _factorised(gram):
+        return x
+    _substitute(gram, gamma)
     for a in range(held):
         for i in range(x.size):
-            x[i] -= right[a] * scale[a] * value_changes[a, i]
+            x[i] -= gamma[a] * scale[a] * value_changes[a, i]
     return x
 
 
