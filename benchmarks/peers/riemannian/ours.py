@@ -73,7 +73,7 @@ def _run(problem, seed: int, seconds: float, starts, options: dict) -> Outcome:
         step = RMHMC(**options)
         pilot = pm.sample(draws=PILOT, tune=tune, chains=1, step=step, random_seed=1000 + seed, **quiet)
         compiling = time.process_time() - began
-        per_draw = LEAST + float(pilot.sample_stats["process_time_diff"].values.mean())
+        per_draw = LEAST + float(np.median(pilot.sample_stats["process_time_diff"].values))
         watch = Clock(NEVER, time.process_time())
         pm.sample(
             draws=draws_within(seconds, per_draw), tune=tune, chains=CHAINS, step=step, initvals=starts,

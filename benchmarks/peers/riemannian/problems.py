@@ -34,9 +34,11 @@ class Funnel:
     """
 
     groups: int = 10
-    step_size: float = 0.2
-    n_steps: int = 20
+    step_size: float = 0.25
+    n_steps: int = 24
 
+    # Of the seconds that a sampler gets on a regression: its draws have ten times the steps.
+    share = 4.0
     labels = ("v",)
     truth = {"v": (0.0, 3.0)}  # noqa: RUF012 - nobody writes to it
 
@@ -102,6 +104,7 @@ class Logistic:
     step_size: float = 0.5
     n_steps: int = 3
 
+    share = 1.0
     truth = None
 
     @property

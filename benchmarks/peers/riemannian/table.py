@@ -17,6 +17,12 @@ OURS = "RMHMC"
 LIKE_FOR_LIKE, AS_IT_COMES = 3.0, 20.0
 # With fewer effective draws a rate is an order of magnitude, and the errors of moments are not known.
 FEWEST_EFFECTIVE = 100.0
+# Those that do the same work in a step; of BlackJAX's it is not checked whether it can be integrated back.
+SAME_STEP = (
+    ("RMHMC leapfrog", "mici leapfrog"),
+    ("RMHMC midpoint", "mici midpoint"),
+    ("RMHMC midpoint, unchecked", "BlackJAX midpoint"),
+)
 HEADINGS = (
     "problem", "sampler", "ms a trajectory", "ms a step", "acceptance", "failures", "draws", "ESS", "ESS/s", "R-hat",
     "z mean", "z sd", "compile s",
@@ -53,6 +59,11 @@ def rate(record: dict) -> float:
     return record["ess_per_second"]
 
 
+def step_seconds(held: list[dict]) -> float:
+    """Seconds a leapfrog step."""
+    return float(np.median([r["sampling"] / (r["draws"] * r["extra"]["steps"]) for r in held if r["extra"]["steps"]]))
+
+
 def _truth(problem: str, samplers: dict[str, list[dict]]) -> dict[str, list[float]]:
     """Means and standard deviations with their errors, known or from the long run."""
     known = PROBLEMS[problem].truth
@@ -64,8 +75,7 @@ def _truth(problem: str, samplers: dict[str, list[dict]]) -> dict[str, list[floa
 def _cells(held: list[dict], truth: dict[str, list[float]]) -> list[str]:
     median = {key: float(np.median([r["extra"][key] for r in held])) for key in held[0]["extra"]}
     per_draw = float(np.median([r["sampling"] / r["draws"] for r in held]))
-    made = median["steps"] * per_draw > 0.0
-    per_step = f"{1e3 * per_draw / median['steps']:.3g}" if made else ""
+    per_step = f"{1e3 * step_seconds(held):.3g}" if median["steps"] else ""
     ess = float(np.median([r["ess"] for r in held]))
     rhats = [r["rhat"] for r in held if r["rhat"] is not None]
     return [
@@ -108,4 +118,7 @@ def _print_ratios(problem: str, samplers: dict[str, list[dict]]) -> None:
         said.append(f"{ours} {fixed[ours] / peers[best]:.2g} × (wanted {LIKE_FOR_LIKE:g})")
     if AUTOMATIC in rates:
         said.append(f"{AUTOMATIC} {rates[AUTOMATIC] / peers[best]:.2g} × (wanted {AS_IT_COMES:g})")
-    print(f"\n{problem}: ESS/s over {best}: " + ", ".join(said) + ".")
+    print(f"\n{problem}: ESS/s over {best}: " + ", ".join(said) + ".", end="")
+    same = [(a, b) for a, b in SAME_STEP if a in samplers and b in samplers]
+    faster = [f"{a} {step_seconds(samplers[b]) / step_seconds(samplers[a]):.2g} × {b}" for a, b in same]
+    print(" Steps a second: " + ", ".join(faster) + "." if faster else "")

@@ -40,7 +40,7 @@ def main(name: str, target: str, seed: str, seconds: str) -> None:
     module, function = target.split(":")
     problem = PROBLEMS[name]
     try:
-        outcome = getattr(import_module(module), function)(problem, int(seed), float(seconds))
+        outcome = getattr(import_module(module), function)(problem, int(seed), problem.share * float(seconds))
     except Exception as error:  # noqa: BLE001 - it is what is recorded
         record = {"error": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
     else:
