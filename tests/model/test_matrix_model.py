@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
-
+import cloudpickle
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -51,7 +50,7 @@ def test_the_pullback_is_the_derivative(name):
 def test_compiled_functions_say_what_the_graph_says():
     made = matrix_model(MODELS["eight_schools_apart"]())
     agrees_with_differences(made, 0)
-    again = pickle.loads(pickle.dumps(made))
+    again = cloudpickle.loads(cloudpickle.dumps(made))
     theta = np.linspace(-1.0, 1.0, made.size)
     assert np.array_equal(again.matrix(theta), made.matrix(theta))
     assert np.array_equal(made.matrix(theta), made.matrix(theta).T)

@@ -7,17 +7,19 @@ One loop, kept on disk, serves every model: its functions are called by their ad
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numba
 import numpy as np
+from numba import types
 from numpy.typing import NDArray
 
 from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.metrics import arrow_loops as arrow
 from pymc_rmhmc.geometry.metrics.arrow_loops import Differences, Factor, Layout
-from pymc_rmhmc.geometry.native import call_for_value_slope_matrix, call_for_vector
+from pymc_rmhmc.geometry.native import call_apart, call_for_value_slope_matrix, call_for_vector, resolved
 
-__all__ = ["NON_FINITE", "NON_REVERSIBLE", "SOLVER", "Curved", "Rules", "follow"]
+__all__ = ["NON_FINITE", "NON_REVERSIBLE", "SOLVER", "Curved", "Rules", "follow", "with_addresses"]
 
 type Array = NDArray[np.float64]
 type Index = NDArray[np.int64]
@@ -47,6 +49,9 @@ class Curved(NamedTuple):
         Where the blocks' entries are among the products, as `Probes` has them.
     alpha : float
         Of SoftAbs.
+    attempt, quadratic : int
+        Addresses of `_attempt` and `_quadratic`, as `with_addresses` finds them. What is called so is compiled once,
+        and not again within each of its callers.
     """
 
     evaluate: int
@@ -57,6 +62,8 @@ class Curved(NamedTuple):
     layout: Layout
     found_at: Index
     alpha: float
+    attempt: int
+    quadratic: int
 
 
 class Rules(NamedTuple):
@@ -174,7 +181,7 @@ def _mapped(curved: Curved, point: _Point, equation: _Equation, y: Array) -> Arr
     """The map of an equation."""
     velocity = point.scale * y
     if equation.kind == KICK:
-        gained = equation.time * _quadratic(curved, point, velocity)
+        gained = equation.time * call_apart(curved.quadratic, _quadratic, (curved, point, velocity))
     else:
         x = point.x + equation.time * (equation.given + velocity)
         finite, _, there = _softened(curved, x)
@@ -282,10 +289,10 @@ def _solved(  # pragma: no cover - compiled
     curved: Curved, point: _Point, equation: _Equation, rules: Rules
 ) -> tuple[Array, int, bool]:
     """Attempt it once, and once more with a shorter memory."""
-    x, n_iter, converged = _attempt(curved, point, equation, rules, rules.depth)
+    x, n_iter, converged = call_apart(curved.attempt, _attempt, (curved, point, equation, rules, rules.depth))
     if converged or n_iter == 1 or rules.depth <= SECOND_DEPTH:
         return x, n_iter, converged
-    x, more, converged = _attempt(curved, point, equation, rules, SECOND_DEPTH)
+    x, more, converged = call_apart(curved.attempt, _attempt, (curved, point, equation, rules, SECOND_DEPTH))
     return x, n_iter + more, converged
 
 
@@ -298,7 +305,7 @@ def _kicked(  # pragma: no cover - compiled
     explicit = p - half * (point.trace - point.gradient)
     start = arrow.solve(curved.layout, point.factor, explicit) / point.scale
     y, n_iter, converged = _solved(curved, point, _Equation(KICK, start, explicit, half), rules)
-    momentum = explicit - half * _quadratic(curved, point, point.scale * y)
+    momentum = explicit - half * call_apart(curved.quadratic, _quadratic, (curved, point, point.scale * y))
     return momentum, arrow.solve(curved.layout, point.factor, momentum), n_iter, converged
 
 
@@ -345,7 +352,8 @@ def _step(  # pragma: no cover - compiled
     if not end.finite:
         return NON_FINITE, point, p, math.nan, n_iter, 1
     final = arrow.solve(curved.layout, end.factor, momentum)
-    momentum = momentum - 0.5 * step_size * (end.trace - end.gradient + _quadratic(curved, end, final))
+    turned = call_apart(curved.quadratic, _quadratic, (curved, end, final))
+    momentum = momentum - 0.5 * step_size * (end.trace - end.gradient + turned)
     if not _is_finite(momentum):
         return NON_FINITE, point, p, math.nan, n_iter, 1
     if rules.reversal_tolerance < 0.0:
@@ -379,3 +387,15 @@ def follow(  # pragma: no cover - compiled
         if failure != 0:
             return failure, point.x, p, worst, n_iter, n_metrics, step + 1
     return 0, point.x, p, worst, n_iter, n_metrics, n_steps
+
+
+def with_addresses(curved: Curved) -> Curved:
+    """Compile what is called by its address, and note where it is."""
+    of: Any = numba.typeof
+    vector, known = types.Array(types.float64, 1, "C"), of(curved)
+    _, point = resolved(_point, (known, vector))
+    quadratic, _ = resolved(_quadratic, (known, point, vector))
+    curved = curved._replace(quadratic=quadratic)
+    equation = of(_Equation(0, np.empty(0), np.empty(0), 0.0))
+    attempt, _ = resolved(_attempt, (known, point, equation, of(Rules(0.0, 0, 0, 0.0)), types.int64))
+    return curved._replace(attempt=attempt)

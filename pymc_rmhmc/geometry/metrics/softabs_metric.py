@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import FollowedSteps, RiemannianHamiltonian
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.geometry.general.implicit_loops import NON_FINITE, NON_REVERSIBLE, SOLVER, Curved, Rules, follow
+from pymc_rmhmc.geometry.general.implicit_loops import (
+    NON_FINITE,
+    NON_REVERSIBLE,
+    SOLVER,
+    Curved,
+    Rules,
+    follow,
+    with_addresses,
+)
 from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity, MatrixPoint
 from pymc_rmhmc.geometry.general.sparsity import (
     ArrowEntries,
@@ -192,10 +200,10 @@ class SoftAbsField(MetricFieldBase[MatrixPoint, ArrowEntries]):
         if native is None:
             return None
         evaluate, pull = native
-        curved = Curved(
+        curved = with_addresses(Curved(
             evaluate.address, pull.address, evaluate.rest, pull.rest, self._probes.vectors,
-            layout_of(self._probes.partition), self._probes.found_at, float(self._alpha),
-        )  # fmt: skip
+            layout_of(self._probes.partition), self._probes.found_at, float(self._alpha), 0, 0,
+        ))  # fmt: skip
 
         def advance(position: Array, momentum: Array, n_steps: int, step_size: float, rules: Any) -> FollowedSteps:
             failure, x, p, error, n_iter, n_metrics, made = follow(

@@ -16,6 +16,7 @@ from pytensor.graph.traversal import explicit_graph_inputs
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, listed, shown
+from pymc_rmhmc.model.general.derivatives import ValueModel
 from pymc_rmhmc.model.graphs import NO_DERIVATIVE, PYTHON_MODE, inlined, no_derivative_in_words
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
 
@@ -30,8 +31,10 @@ type Builder = Callable[[pm.Model, Hyperparameters], Any]
 MOST_ASYMMETRY = 1e-8
 
 
-class MatrixModel:
-    """A matrix G(θ) at every point of a model, θ being its sampled value variables.
+class MatrixModel(ValueModel):
+    """A model's log density with a matrix G(θ), θ being its sampled value variables; see `ValueModel`.
+
+    `evaluate` takes θ, and its matrix is G, (d, d), symmetric. `pull` takes θ and a bar (d, d).
 
     Parameters
     ----------
@@ -46,11 +49,6 @@ class MatrixModel:
     name : str, optional
         What messages call the metric.
 
-    Attributes
-    ----------
-    variables : Hyperparameters
-        θ.
-
     Raises
     ------
     ConfigurationError
@@ -62,7 +60,7 @@ class MatrixModel:
         self, model: pm.Model, variables: Sequence[TensorVariable], point: Point, build: Builder,
         *, name: str = "GraphMetric",
     ) -> None:  # fmt: skip
-        self.variables = Hyperparameters(model, variables, point)
+        super().__init__(model, variables, point)
         self._name = name
         raw = self._as_matrix(build(model, self.variables), model)
         self._check_at_start(raw, model, point)
@@ -75,33 +73,19 @@ class MatrixModel:
                 f"{no_derivative_in_words(f'the matrix of {name}', error)}. RMHMC needs its derivative. Write the "
                 'operation with PyTensor\'s functions, or use RMHMC(metric="flat").'
             ) from None
-        self._matrix = GraphFunction(model, [theta], [matrix])
-        self._pullback = GraphFunction(model, [theta, bar], [slope])
+        self.evaluate = GraphFunction(model, [theta], [*self._log_density(model), matrix], point)
+        self.pull = GraphFunction(model, [theta, bar], [slope], point)
         self.bind(point)
-        self._check_derivative(point)
-
-    @property
-    def size(self) -> int:
-        """The number of coordinates d."""
-        return self.variables.size
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The value variables of other steps on which the matrix depends."""
-        return self._matrix.value_names
-
-    def bind(self, point: Point) -> None:
-        """Take the variables that other steps move, and shared data, from a point."""
-        self._matrix.bind(point)
-        self._pullback.bind(point)
+        self._check_finite_derivative(point)
+        self.check_derivative(point)
 
     def matrix(self, theta: Array) -> Array:
         """Return G (d, d), symmetric, at θ (d,), which must be contiguous."""
-        return self._matrix(theta)[0]
+        return self.evaluate(theta)[2]
 
     def pullback(self, theta: Array, bar: Array) -> Array:
         """Return ``Σⱼₖ barⱼₖ ∂Gⱼₖ/∂θᵢ`` for every i, (d,), by one pass back through the graph."""
-        return self._pullback(theta, bar)[0]
+        return self.pull(theta, bar)[0]
 
     def _as_matrix(self, found: Any, model: pm.Model) -> Symbol:
         """What a function returned, as a matrix of θ and of what may be bound."""
@@ -157,7 +141,7 @@ class MatrixModel:
                 "of pt.eye(d)."
             )
 
-    def _check_derivative(self, point: Point) -> None:
+    def _check_finite_derivative(self, point: Point) -> None:
         """The derivative at the start, of one sum over all entries."""
         d = self.size
         found = self.pullback(self.variables.pack(point), np.ones((d, d)) + np.eye(d))
