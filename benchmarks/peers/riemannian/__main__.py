@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], choices=PROBLEMS, help="a problem; may be repeated")
     parser.add_argument("--sampler", action="append", default=[], choices=SAMPLERS, help="may be repeated")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of sampling, both chains; on the funnel 4 x as many")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of sampling; on the funnel 4 x as many")
     parser.add_argument("--table", action="store_true", help="run nothing")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured")
     arguments = parser.parse_args()
