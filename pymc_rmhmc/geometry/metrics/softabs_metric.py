@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian import FollowedSteps, RiemannianHamiltonian
+from pymc_rmhmc.dynamics.hamiltonian import RiemannianHamiltonian
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.geometry.general.implicit_loops import (
-    NON_FINITE,
-    NON_REVERSIBLE,
-    SOLVER,
-    Curved,
-    Rules,
-    follow,
-    with_addresses,
-)
 from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity, MatrixPoint
 from pymc_rmhmc.geometry.general.sparsity import (
     ArrowEntries,
@@ -29,7 +19,8 @@ from pymc_rmhmc.geometry.general.sparsity import (
     partition,
     unite,
 )
-from pymc_rmhmc.geometry.metrics.arrow import ArrowSoftAbsMatrix, layout_of
+from pymc_rmhmc.geometry.metrics.arrow import ArrowSoftAbsMatrix
+from pymc_rmhmc.geometry.metrics.compiled_steps import compiled_steps
 from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
 from pymc_rmhmc.geometry.metrics.graph import matrix_density
 from pymc_rmhmc.option_numbers import one_of, real_number
@@ -39,10 +30,6 @@ __all__ = ["SoftAbsField", "SoftAbsMetric"]
 type Array = NDArray[np.float64]
 
 STRUCTURES = ("auto", "dense", "blocks")
-# What the compiled steps report.
-FAILURES = {
-    0: Failure.NONE, NON_FINITE: Failure.NON_FINITE, SOLVER: Failure.SOLVER, NON_REVERSIBLE: Failure.NON_REVERSIBLE,
-}  # fmt: skip
 # Of a product with the Hessian that its blocks give, relative: rounding leaves 1e-12, a missing entry about 1.
 MOST_MISMATCH = 1e-6
 # What a dense Hessian takes, and the vectors, products and derivatives beside it, in bytes: more is refused.
@@ -179,7 +166,7 @@ class SoftAbsField(MetricFieldBase[MatrixPoint, ArrowEntries]):
         self._probes, self._alpha = Probes(partition), alpha
         self._matrices = density.with_vectors(self._probes.vectors)
         super().__init__(self._matrices)
-        self.follow = self._compiled_follow()
+        self.follow = compiled_steps(self._matrices, self._probes, float(alpha), is_metric=False)
 
     def at(self, point: MatrixPoint) -> ArrowSoftAbsMatrix | Failure:
         """Soften the blocks, then the border; a `Failure` if the Hessian is not finite."""
@@ -193,22 +180,3 @@ class SoftAbsField(MetricFieldBase[MatrixPoint, ArrowEntries]):
     def hamiltonian(self) -> RiemannianHamiltonian:
         """Return the Hamiltonian of the density in this metric, which makes the leapfrog's steps in compiled code."""
         return RiemannianHamiltonian(self, self.follow)
-
-    def _compiled_follow(self) -> Callable[..., FollowedSteps] | None:
-        """Return what makes the steps of a trajectory in compiled code; None if the density is not Numba's."""
-        native = self._matrices.native()
-        if native is None:
-            return None
-        evaluate, pull = native
-        curved = with_addresses(Curved(
-            evaluate.address, pull.address, evaluate.rest, pull.rest, self._probes.vectors,
-            layout_of(self._probes.partition), self._probes.found_at, float(self._alpha), 0, 0,
-        ))  # fmt: skip
-
-        def advance(position: Array, momentum: Array, n_steps: int, step_size: float, rules: Any) -> FollowedSteps:
-            failure, x, p, error, n_iter, n_metrics, made = follow(
-                curved, position, momentum, n_steps, step_size, Rules(*rules)
-            )
-            return FollowedSteps(x, p, FAILURES[failure], error, n_iter, n_metrics, made)
-
-        return advance

@@ -103,7 +103,7 @@ class ValueModel:
         if abs(found - expected) > MOST_DIFFERENCE * size:
             raise UnsupportedModelError(
                 f"PyTensor's compiled derivative of the metric is {found:.6g} in a direction in which differences give "
-                f"{expected:.6g}. It has compiled the model's third derivatives wrongly, and draws would be wrong. Give "
+                f"{expected:.6g}. It has compiled the third derivatives wrongly, and draws would be wrong. Give "
                 'RMHMC(metric="flat"), which needs the gradient alone.'
             )
 

@@ -29,12 +29,14 @@ type Builder = Callable[[pm.Model, Hyperparameters], Any]
 
 # The largest difference between the two halves, in units of the largest entry.
 MOST_ASYMMETRY = 1e-8
+NO_VECTORS = np.empty((0, 0))
 
 
 class MatrixModel(ValueModel):
     """A model's log density with a matrix G(θ), θ being its sampled value variables; see `ValueModel`.
 
-    `evaluate` takes θ, and its matrix is G, (d, d), symmetric. `pull` takes θ and a bar (d, d).
+    `evaluate` takes θ, and its matrix is G, (d, d), symmetric. `pull` takes θ and a bar (d, d). Both take vectors after
+    θ as those of `HessianModel` do, and make no use of them.
 
     Parameters
     ----------
@@ -64,7 +66,7 @@ class MatrixModel(ValueModel):
         self._name = name
         raw = self._as_matrix(build(model, self.variables), model)
         self._check_at_start(raw, model, point)
-        matrix, bar = 0.5 * (raw + raw.T), pt.dmatrix("bar")
+        matrix, vectors, bar = 0.5 * (raw + raw.T), pt.dmatrix("vectors"), pt.dmatrix("bar")
         theta = self.variables.symbol
         try:
             slope = pt.grad((bar * matrix).sum(), theta, disconnected_inputs="ignore")
@@ -73,19 +75,19 @@ class MatrixModel(ValueModel):
                 f"{no_derivative_in_words(f'the matrix of {name}', error)}. RMHMC needs its derivative. Write the "
                 'operation with PyTensor\'s functions, or use RMHMC(metric="flat").'
             ) from None
-        self.evaluate = GraphFunction(model, [theta], [*self._log_density(model), matrix], point)
-        self.pull = GraphFunction(model, [theta, bar], [slope], point)
+        self.evaluate = GraphFunction(model, [theta, vectors], [*self._log_density(model), matrix], point)
+        self.pull = GraphFunction(model, [theta, vectors, bar], [slope], point)
         self.bind(point)
         self._check_finite_derivative(point)
-        self.check_derivative(point)
+        self.check_derivative(point, NO_VECTORS)
 
     def matrix(self, theta: Array) -> Array:
         """Return G (d, d), symmetric, at θ (d,), which must be contiguous."""
-        return self.evaluate(theta)[2]
+        return self.evaluate(theta, NO_VECTORS)[2]
 
     def pullback(self, theta: Array, bar: Array) -> Array:
         """Return ``Σⱼₖ barⱼₖ ∂Gⱼₖ/∂θᵢ`` for every i, (d,), by one pass back through the graph."""
-        return self.pull(theta, bar)[0]
+        return self.pull(theta, NO_VECTORS, bar)[0]
 
     def _as_matrix(self, found: Any, model: pm.Model) -> Symbol:
         """What a function returned, as a matrix of θ and of what may be bound."""
