@@ -1,0 +1,1 @@
+def draw_figures(records, folder, suffix): return []
