@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.harness import RESULTS, keep_run, load
@@ -25,6 +26,7 @@ def main() -> None:
     parser.add_argument("paper", choices=sorted(PAPERS))
     parser.add_argument("--full", action="store_true", help="more draws and seeds: hours instead of minutes")
     parser.add_argument("--only", default="", help="runs whose experiment or sampler contains this word")
+    parser.add_argument("--limit", type=float, help="seconds of sampling after which a run hands in what it has")
     parser.add_argument("--table", action="store_true", help="run nothing")
     parser.add_argument("--figures", type=Path, help="a folder to draw the figures in")
     parser.add_argument("--format", default="svg", choices=("svg", "png"), help="of the figures")
@@ -35,7 +37,8 @@ def main() -> None:
         results.unlink(missing_ok=True)
     runs = [r for r in paper.runs(arguments.full) if arguments.only in r.experiment or arguments.only in r.sampler]
     if not arguments.table:
-        _run_missing(arguments.paper, runs, results)
+        limited = [replace(run, limit=arguments.limit) for run in runs] if arguments.limit else runs
+        _run_missing(arguments.paper, limited, results)
     keys = [run.key for run in paper.runs(arguments.full)]
     records = [record for record in load(results) if any(key.items() <= record.items() for key in keys)]
     print(paper.title + "\n")

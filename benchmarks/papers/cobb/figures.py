@@ -11,7 +11,7 @@ import numpy as np
 from scipy.stats import norm
 
 from benchmarks.papers.cobb.funnel import LABELS, SD
-from benchmarks.papers.cobb.logistic import PRIORS, ROWS, START, TRUTH, data_set
+from benchmarks.papers.cobb.logistic import PATH_STEP, PRIORS, ROWS, START, TRUTH, data_set
 
 __all__ = ["FIGURES", "draw_figures"]
 
@@ -191,9 +191,10 @@ def _paths(plt: Any, held: dict[str, dict]) -> Any:
         shared = min(len(path), len(implicit))
         apart = np.linalg.norm(path[:shared] - implicit[:shared], axis=1)
         left.plot(*path[:200].T, color=colours[name], linewidth=1.1)
-        right.plot(0.05 * np.arange(shared), np.maximum(apart, 1e-3), color=colours[name], label=f"explicit, ω = {name}")
+        times, shown = PATH_STEP * np.arange(shared), np.maximum(apart, 1e-3)
+        right.plot(times, shown, color=colours[name], label=f"explicit, ω = {name}")
         if shared < len(implicit):
-            right.plot(0.05 * (shared - 1), max(apart[-1], 1e-3), "x", color=colours[name], markersize=8)
+            right.plot(times[-1], shown[-1], "x", color=colours[name], markersize=8)
     left.plot(*implicit[:200].T, "--", color=BLACK, linewidth=1.2)
     right.plot([], [], "--", color=BLACK, label="implicit")
     reach = np.array([implicit.min(axis=0) - 1.0, implicit.max(axis=0) + 1.0])

@@ -35,6 +35,11 @@ def _riemannian(**options: Any) -> Callable[[], RMHMC]:
     return lambda: RMHMC(metric=SoftAbsMetric(1e6, structure="dense"), init="keep", **options)
 
 
+def _nuts() -> pm.NUTS:
+    """As `pm.sample` makes it."""
+    return pm.init_nuts(chains=CHAINS, random_seed=0, progressbar=False)[1]
+
+
 def _hand_tuned() -> pm.HamiltonianMC:
     """25 leapfrog steps of 0.05, the best KL of 0.03, 0.05, 0.1, 0.15 and 0.2 with 100 000 draws at seed 100."""
     return pm.HamiltonianMC(
@@ -45,15 +50,13 @@ def _hand_tuned() -> pm.HamiltonianMC:
 
 # What makes each step, and its tuning draws; None for its own number.
 SAMPLERS: dict[str, tuple[Callable[[], Any], int | None]] = {
-    "nuts": (pm.NUTS, 1000),
+    "nuts": (_nuts, 1000),
     "hmc": (_hand_tuned, 0),
     "implicit": (_riemannian(**PUBLISHED), 0),
     "implicit loose": (_riemannian(**PUBLISHED, solver_tol=1e-5, check_reversibility=False), 0),
     "midpoint": (_riemannian(**PUBLISHED, integrator="implicit_midpoint"), 0),
     "explicit released": (_riemannian(**PUBLISHED, integrator=OverwrittenBinding(10.0)), 0),
-    "explicit printed": (
-        _riemannian(**SHORT, integrator=ExplicitTao(5.0, acceptance="one_copy_approximate")), 0
-    ),  # fmt: skip
+    "explicit printed": (_riemannian(**SHORT, integrator=ExplicitTao(5.0, acceptance="one_copy_approximate")), 0),
     "explicit exact": (_riemannian(**SHORTER, integrator=ExplicitTao(12.5, 0.01)), 0),
     "flat": (RMHMC, None),
 }
@@ -118,25 +121,32 @@ class Calls:
 def measure_funnel(run: Run) -> dict:
     """Two chains of one sampler, from v = 0."""
     calls, (make, tune) = Calls(), SAMPLERS[run.sampler]
-    starts = np.random.default_rng(1000 + run.seed).standard_normal((CHAINS, SIZE))
     with funnel():
-        step = make()
+        step, starts = make(), _starts(run)
         acceptance = "accept" if run.sampler == "hmc" else "mean_tree_accept"
         length = "n_steps" if run.sampler == "hmc" else "tree_size"
         failed = "failure" if isinstance(step, RMHMC) else "diverging"
         names = ("process_time_diff", acceptance, length, failed)
-        compiled = "compile_seconds_in_chain" if run.sampler == "flat" else None
+        compiled = ("compile_seconds_in_chain",) if run.sampler == "flat" else ()
         made = sample(
-            step, ("v", "x"), run.draws, tune, run.seed, Deadline(run.limit), (*names, *([compiled] if compiled else [])),
-            start=[{"v": 0.0, "x": x} for x in starts], first_tune=None if run.sampler == "flat" else 2,
+            step, ("v", "x"), run.draws, tune, run.seed, Deadline(run.limit), (*names, *compiled),
+            start=starts, first_tune=None if run.sampler == "flat" else 2,
         )  # fmt: skip
     record = _record(made, names)
     trajectories = record["draws"]
     record |= {"hessians": calls.hessians / trajectories, "thirds": calls.thirds / trajectories}
     if compiled:
-        record["tuning"] -= sum(float(tuned[compiled][-1]) for tuned, _ in made.ends)
+        record["tuning"] -= sum(float(tuned[compiled[0]][-1]) for tuned, _ in made.ends)
     record["said"] = f"KL {record['kl']:.3g}, ESS {record['ess']:.0f}, accepted {record['acceptance']:.2f}"
     return record
+
+
+def _starts(run: Run) -> Any:
+    """A start for each chain: v = 0 and x from its distribution there; NUTS has PyMC's own."""
+    if run.sampler == "nuts":
+        return pm.init_nuts(chains=CHAINS, random_seed=run.seed, progressbar=False)[0]
+    x = np.random.default_rng(1000 + run.seed).standard_normal((CHAINS, SIZE))
+    return [{"v": 0.0, "x": each} for each in x]
 
 
 def _record(made: PymcRun, names: tuple[str, ...]) -> dict:

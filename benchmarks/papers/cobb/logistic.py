@@ -13,7 +13,10 @@ from benchmarks.papers.cobb.funnel import hamiltonian_of
 from benchmarks.papers.paper import Run
 from pymc_rmhmc import RMHMC, ExplicitTao, GeneralizedLeapfrog, SoftAbsMetric
 
-__all__ = ["OMEGAS", "PATHS", "PRIORS", "ROWS", "SCHEMES", "START", "TRUTH", "data_set", "measure_paths", "measure_regression", "measure_start"]
+__all__ = [
+    "PATH_STEP", "PRIORS", "ROWS", "SCHEMES", "START", "TRUTH", "data_set", "measure_paths", "measure_regression",
+    "measure_start",
+]  # fmt: skip
 
 SCHEMES = ("hmc", "implicit", "explicit")
 # Nothing of this is in the text of the paper: the data, the start and the path are ours.

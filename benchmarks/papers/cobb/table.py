@@ -37,7 +37,8 @@ def spread(values: Sequence[float], form: str = ".2g") -> str:
 def print_tables(records: list[dict]) -> None:
     """Print everything that was measured."""
     print(markdown(HEADINGS, funnel_rows(records)) + "\n")
-    print(markdown(("scheme", "steps", "Hessians per step", "third derivatives per step", "ms per step"), _costs(records)))
+    costs = ("scheme", "steps", "Hessians per step", "third derivatives per step", "ms per step")
+    print(markdown(costs, _costs(records)))
     for text in (_ratios(records), _bias(records), _regressions(records), _starts(records)):
         print("\n" + text)
     for record in records:
