@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from benchmarks.papers.cobb.figures import draw_figures
 from benchmarks.papers.cobb.funnel import SAMPLERS, measure_funnel
 from benchmarks.papers.cobb.logistic import SCHEMES, measure_paths, measure_regression, measure_start
-from benchmarks.papers.cobb.omega import BINDINGS, measure_bias, measure_omega
+from benchmarks.papers.cobb.omega import BINDINGS, measure_bias, measure_omega, measure_reach
 from benchmarks.papers.cobb.table import print_tables
 from benchmarks.papers.paper import Paper, Run
 
@@ -20,6 +20,7 @@ MEASURES = {
     "paths": measure_paths,
     "omega": measure_omega,
     "bias": measure_bias,
+    "reach": measure_reach,
 }
 # Draws per chain and seconds of sampling: by default, and with --full.
 DRAWS, FULL_DRAWS = 1000, 5000
@@ -40,6 +41,7 @@ def _runs(full: bool) -> Sequence[Run]:
     made += [Run("paths", "all", 0, 600, limit)]
     made += [Run("omega", binding, 0, 1000 if full else 100, limit) for binding in BINDINGS]
     made += [Run("bias", sampler, 0, 5 * draws, limit) for sampler in ("implicit", *BINDINGS)]
+    made += [Run("reach", sampler, 0, 200 if full else 30, limit) for sampler in ("implicit", *BINDINGS)]
     return made
 
 

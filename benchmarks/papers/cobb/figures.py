@@ -1,7 +1,8 @@
-"""The paper's seven figures, drawn from what was measured, and one more on the binding ω."""
+"""The paper's seven figures, drawn from what was measured, and two more: on the binding ω, and on where steps fail."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,14 +55,22 @@ def draw_figures(records: list[dict], folder: Path, suffix: str) -> list[Path]:
                 paths.append(folder / f"cobb_{name}.{suffix}")
                 figure.savefig(paths[-1], metadata={"Date": None} if suffix == "svg" else None)
                 plt.close(figure)
+                if suffix == "svg":
+                    paths[-1].write_text(_shortened(paths[-1].read_text()))
     return paths
+
+
+def _shortened(svg: str) -> str:
+    """Paths with two decimals, and no spaces at the ends of lines."""
+    rounded = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), svg)
+    return re.sub(r"[ \t]+\n", "\n", rounded)
 
 
 def _start(plt: Any, held: dict[str, dict]) -> Any:
     """Figure 1: the way from a distant start to the mode, one panel per scheme."""
-    data, figure = data_set(TRUTH, ROWS, seed=0), None
+    data = data_set(TRUTH, ROWS, seed=0)
     figure, panels = plt.subplots(1, 3, figsize=(8.0, 3.0), sharex=True, sharey=True, layout="constrained")
-    first, second = np.meshgrid(np.linspace(-1.5, 4.0, 90), np.linspace(-3.5, 3.6, 90))
+    first, second = np.meshgrid(np.linspace(-1.5, 4.0, 50), np.linspace(-3.5, 3.6, 50))
     logits = np.stack([first, second], axis=-1) @ data.design.T
     density = logits @ data.labels - np.logaddexp(0.0, logits).sum(axis=-1) - 0.5 * (first**2 + second**2)
     for axis, (scheme, (label, colour, marker)) in zip(panels, SCHEMES.items(), strict=True):
@@ -70,7 +79,7 @@ def _start(plt: Any, held: dict[str, dict]) -> Any:
         run = held[scheme]
         way = np.array([START, *run["w"]])
         levels = density.max() - np.array([150.0, 80.0, 40.0, 20.0, 10.0, 3.0])
-        axis.contour(first, second, density, levels=levels, colors="0.8", linewidths=0.7)
+        axis.contour(first, second, density, levels=levels, colors="0.8", linewidths=0.7, linestyles="-")
         axis.plot(*way.T, color=colour, marker=marker, markersize=3.0, linewidth=0.8)
         axis.plot(*TRUTH, "x", color=BLACK, markersize=9, markeredgewidth=2)
         axis.set(title=f"{label}: {run['draws']} draws, {run['seconds']:.2g} s", xlabel="weight")
@@ -190,14 +199,16 @@ def _paths(plt: Any, held: dict[str, dict]) -> Any:
     for name, path in paths.items():
         shared = min(len(path), len(implicit))
         apart = np.linalg.norm(path[:shared] - implicit[:shared], axis=1)
-        left.plot(*path[:200].T, color=colours[name], linewidth=1.1)
-        times, shown = PATH_STEP * np.arange(shared), np.maximum(apart, 1e-3)
-        right.plot(times, shown, color=colours[name], label=f"explicit, ω = {name}")
+        line = "-." if name == "6" else "-"
+        left.plot(*path[:200].T, line, color=colours[name], linewidth=1.1)
+        times, shown = PATH_STEP * np.arange(shared), np.where(apart < 1e-3, np.nan, apart)
+        right.plot(times, shown, line, color=colours[name], label=f"explicit, ω = {name}")
         if shared < len(implicit):
             right.plot(times[-1], shown[-1], "x", color=colours[name], markersize=8)
     left.plot(*implicit[:200].T, "--", color=BLACK, linewidth=1.2)
     right.plot([], [], "--", color=BLACK, label="implicit")
-    reach = np.array([implicit.min(axis=0) - 1.0, implicit.max(axis=0) + 1.0])
+    shown = implicit[:200]
+    reach = np.array([shown.min(axis=0) - 1.0, shown.max(axis=0) + 1.0])
     left.set(xlim=reach[:, 0], ylim=reach[:, 1], xlabel="weight", ylabel="bias", title="the first 200 steps")
     right.set(yscale="log", xlabel="time", ylabel="distance from the implicit trajectory", ylim=(1e-3, 60.0))
     figure.legend(loc="outside right center")
@@ -206,7 +217,7 @@ def _paths(plt: Any, held: dict[str, dict]) -> Any:
 
 def _binding(plt: Any, held: dict[str, dict]) -> Any:
     """What is accepted, and what fails, as the binding turns by a larger angle in each step."""
-    figure, panels = plt.subplots(1, 2, figsize=(7.6, 3.0), sharey=True, layout="constrained")
+    figure, panels = plt.subplots(1, 2, figsize=(8.4, 3.0), sharey=True, layout="constrained")
     for axis, key, title in zip(panels, ("acceptance", "failed"), ("accepted", "failed"), strict=True):
         for binding, (label, colour, marker) in BINDINGS.items():
             if binding in held:
@@ -215,7 +226,23 @@ def _binding(plt: Any, held: dict[str, dict]) -> Any:
         axis.axvline(1.0, color="0.7", linewidth=0.7)
         axis.set(title=title, xlabel="angle 2ωε in units of π")
     panels[0].set_ylabel("share of trajectories")
-    panels[0].legend(loc="lower left")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center")
+    return figure
+
+
+def _reach(plt: Any, held: dict[str, dict]) -> Any:
+    """What is accepted of trajectories that start at each v."""
+    figure, axis = plt.subplots(figsize=(6.6, 3.0), layout="constrained")
+    for scheme, (label, colour, marker) in {"implicit": ("implicit", BLUE, "D"), **BINDINGS}.items():
+        if scheme in held:
+            name = label if scheme == "implicit" else f"explicit, {label}"
+            axis.plot(
+                held[scheme]["places"], held[scheme]["acceptance"], color=colour, marker=marker, markersize=4, lw=1.1,
+                label=name,
+            )  # fmt: skip
+    axis.set(xlabel="v at the start", ylabel="accepted", ylim=(-0.03, 1.03))
+    axis.set_xticks([-9, -6, -3, 0, 3, 6, 9])
+    figure.legend(loc="outside right center")
     return figure
 
 
@@ -229,4 +256,5 @@ FIGURES: dict[str, tuple[str, Callable[[Any, dict[str, dict]], Any]]] = {
     "6_priors": ("regression", _priors),
     "7_trajectories": ("paths", _paths),
     "8_binding": ("omega", _binding),
+    "9_reach": ("reach", _reach),
 }

@@ -22,7 +22,10 @@ from benchmarks.peers.pymc_chains import CHAINS, PymcRun, sample
 from pymc_rmhmc import RMHMC, ExplicitTao, SoftAbsMetric
 from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity
 
-__all__ = ["LABELS", "SAMPLERS", "SETTINGS", "SIZE", "funnel", "hamiltonian_of", "measure_funnel"]
+__all__ = [
+    "LABELS", "PUBLISHED", "SAMPLERS", "SD", "SETTINGS", "SHORT", "SHORTER", "SIZE", "funnel", "hamiltonian_of",
+    "measure_funnel",
+]  # fmt: skip
 
 SIZE, SD = 10, 3.0
 LAGS, KEPT, POINTS = 60, 1000, 40

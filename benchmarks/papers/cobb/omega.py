@@ -1,4 +1,4 @@
-"""How the binding ω decides what is accepted on the funnel, and how far the published acceptance is from the truth."""
+"""What the explicit integrators accept on the funnel, by ω and by place, and how biased the published acceptance is."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import arviz as az
 import numpy as np
 
 from benchmarks.papers.cobb.binding import OverwrittenBinding
-from benchmarks.papers.cobb.funnel import SD, SIZE, funnel, hamiltonian_of
+from benchmarks.papers.cobb.funnel import PUBLISHED, SD, SHORT, SHORTER, SIZE, funnel, hamiltonian_of
 from benchmarks.papers.paper import Run
 from pymc_rmhmc import DenseField, ExplicitTao, GeneralizedLeapfrog
 from pymc_rmhmc.geometry.general.matrix_density import MatrixPoint
 from pymc_rmhmc.kernels.trajectories import FixedSteps
 
-__all__ = ["ANGLES", "BINDINGS", "measure_bias", "measure_omega"]
+__all__ = ["ANGLES", "BINDINGS", "PLACES", "measure_bias", "measure_omega", "measure_reach"]
 
 # 2ωε in units of π.
 ANGLES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5)
 BINDINGS = ("printed", "released", "exact")
 STEP, PATH, SIGMA = 0.05, 3.5, 0.03
+# Values of v, up to three standard deviations.
+PLACES = (-9.0, -7.5, -6.0, -4.5, -3.0, -1.5, 0.0, 1.5, 3.0, 4.5, 6.0, 7.5, 9.0)
 
 
 def _integrator(binding: str, omega: float, sigma: float = SIGMA) -> ExplicitTao:
@@ -46,6 +48,27 @@ def measure_omega(run: Run) -> dict:
         record["acceptance"].append(accepted / run.draws)
         record["failed"].append(failed / run.draws)
     return record | {"said": f"accepted at most {max(record['acceptance']):.2f}"}
+
+
+def measure_reach(run: Run) -> dict:
+    """Start trajectories at each v, with x from its distribution there: what is accepted, with the table's settings."""
+    integrator, settings = {
+        "implicit": (GeneralizedLeapfrog(), PUBLISHED),
+        "released": (OverwrittenBinding(10.0), PUBLISHED),
+        "printed": (_integrator("printed", 5.0), SHORT),
+        "exact": (_integrator("exact", 12.5, 0.01), SHORTER),
+    }[run.sampler]
+    flow, rng = integrator.extend(hamiltonian_of(funnel())), np.random.default_rng(run.seed)
+    accepted = []
+    for v in PLACES:
+        total = 0.0
+        for _ in range(run.draws):
+            start = flow.state(np.append(v, math.exp(-0.5 * v) * rng.standard_normal(SIZE)))
+            with np.errstate(all="ignore"):
+                moved = FixedSteps(int(settings["n_steps"])).move(flow, integrator, start, settings["step_size"], rng)
+            total += moved.acceptance
+        accepted.append(total / run.draws)
+    return {"places": PLACES, "acceptance": accepted, "said": f"{min(accepted):.2f} to {max(accepted):.2f}"}
 
 
 class BentMetric(DenseField):

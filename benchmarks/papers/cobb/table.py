@@ -86,8 +86,9 @@ def _row(sampler: str, runs: list[dict]) -> list[str]:
 
 
 def _costs(records: list[dict]) -> list[list[str]]:
-    rows = []
-    for sampler, runs in _of(records, "funnel").items():
+    rows, held = [], _of(records, "funnel")
+    for sampler in (sampler for sampler in LABELS if sampler in held):
+        runs = held[sampler]
         steps = [run["steps"] for run in runs]
         milliseconds = [1e3 * run["sampling"] / (run["draws"] * run["steps"]) for run in runs]
         hessians, thirds = ([run[name] / run["steps"] for run in runs] for name in ("hessians", "thirds"))
