@@ -1,0 +1,1 @@
+"""Published experiments of Riemannian manifold HMC, measured again with this package."""

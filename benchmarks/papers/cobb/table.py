@@ -1,0 +1,157 @@
+"""The tables: the funnel's samplers, the cost of a step, the bias, and the logistic regressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from benchmarks.papers.cobb.funnel import LABELS, SETTINGS
+
+__all__ = ["cost_ratios", "funnel_rows", "markdown", "print_tables", "spread"]
+
+HEADINGS = (
+    "scheme", "settings", "draws", "seconds", "accepted", "failed %", "KL of v", "KL by bins", "v: mean", "sd", "ESS",
+    "R-hat", "ESS per second",
+)  # fmt: skip
+IMPLICIT = "implicit"
+EXPLICIT = ("explicit released", "explicit printed", "explicit exact")
+
+
+def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = ["| " + " | ".join(headings) + " |", "|" + " --- |" * len(headings)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def spread(values: Sequence[float], form: str = ".2g") -> str:
+    """Return the seeds' values: both of two, the median and the range of more."""
+    shown = [format(value, form) for value in values]
+    if len(set(shown)) == 1:
+        return shown[0]
+    if len(shown) <= 2:
+        return ", ".join(shown)
+    return f"{np.median(values):{form}} ({min(values):{form}}-{max(values):{form}})"
+
+
+def print_tables(records: list[dict]) -> None:
+    """Print everything that was measured."""
+    print(markdown(HEADINGS, funnel_rows(records)) + "\n")
+    costs = ("scheme", "steps", "Hessians per step", "third derivatives per step", "ms per step")
+    print(markdown(costs, _costs(records)))
+    for text in (_ratios(records), _bias(records), _regressions(records), _starts(records)):
+        print("\n" + text)
+    for record in records:
+        if "error" in record:
+            print(f"failed: {record['experiment']} / {record['sampler']} / seed {record['seed']}: {record['error']}")
+
+
+def _of(records: list[dict], experiment: str) -> dict[str, list[dict]]:
+    """The records of an experiment without those that failed, by sampler."""
+    found: dict[str, list[dict]] = {}
+    for record in records:
+        if record["experiment"] == experiment and "error" not in record:
+            found.setdefault(record["sampler"], []).append(record)
+    return found
+
+
+def funnel_rows(records: list[dict]) -> list[list[str]]:
+    """Return the rows of the paper's table 1, a scheme each."""
+    held = _of(records, "funnel")
+    return [_row(sampler, held[sampler]) for sampler in LABELS if sampler in held]
+
+
+def _row(sampler: str, runs: list[dict]) -> list[str]:
+    def column(value: Callable[[dict], float], form: str = ".2g") -> str:
+        return spread([value(run) for run in runs], form)
+
+    # A chain whose R-hat is large has an ESS that means nothing.
+    is_stuck = any(not run["rhat"] < 1.1 for run in runs)
+    rate = column(lambda r: r["ess"] / (r["tuning"] + r["sampling"]))
+    return [
+        LABELS[sampler],
+        SETTINGS[sampler],
+        column(lambda r: r["draws"], "d") + (" (stopped)" if any(run["stopped"] for run in runs) else ""),
+        column(lambda r: r["tuning"] + r["sampling"], ".3g"),
+        column(lambda r: r["acceptance"]),
+        column(lambda r: 100.0 * r["failed"]),
+        column(lambda r: r["kl"]),
+        column(lambda r: r["kl_bins"]),
+        column(lambda r: r["mean"], "+.2f") + " ± " + column(lambda r: r["mcse"]),
+        column(lambda r: r["sd"], ".2f"),
+        column(lambda r: r["ess"], ".0f"),
+        column(lambda r: r["rhat"], ".3f"),
+        f"({rate})" if is_stuck else rate,
+    ]
+
+
+def _costs(records: list[dict]) -> list[list[str]]:
+    rows, held = [], _of(records, "funnel")
+    for sampler in (sampler for sampler in LABELS if sampler in held):
+        runs = held[sampler]
+        steps = [run["steps"] for run in runs]
+        milliseconds = [1e3 * run["sampling"] / (run["draws"] * run["steps"]) for run in runs]
+        hessians, thirds = ([run[name] / run["steps"] for run in runs] for name in ("hessians", "thirds"))
+        counted = [spread(hessians), spread(thirds)] if max(hessians) else ["", ""]
+        rows.append([LABELS[sampler], spread(steps, ".3g"), *counted, spread(milliseconds)])
+    return rows
+
+
+def cost_ratios(records: list[dict]) -> dict[str, dict[str, float]]:
+    """Return, for each explicit scheme, the seconds of the implicit leapfrog over its own.
+
+    Per step, per draw, and per effective draw of v: above 1 the explicit one is faster. Medians over seeds.
+    """
+    held = _of(records, "funnel")
+    costs: dict[str, Callable[[dict], float]] = {
+        "step": lambda r: r["sampling"] / (r["draws"] * r["steps"]),
+        "draw": lambda r: r["sampling"] / r["draws"],
+        "effective draw": lambda r: r["sampling"] / r["ess"],
+    }
+    if IMPLICIT not in held:
+        return {}
+
+    def median(sampler: str, cost: Callable[[dict], float]) -> float:
+        return float(np.median([cost(run) for run in held[sampler]]))
+
+    return {
+        sampler: {name: median(IMPLICIT, cost) / median(sampler, cost) for name, cost in costs.items()}
+        for sampler in ("implicit loose", "midpoint", *EXPLICIT)
+        if sampler in held
+    }
+
+
+def _ratios(records: list[dict]) -> str:
+    rows = [[LABELS[s], *(f"{value:.2g}" for value in ratio.values())] for s, ratio in cost_ratios(records).items()]
+    return markdown(("times as fast as the implicit leapfrog", "a step", "a draw", "an effective draw"), rows)
+
+
+def _bias(records: list[dict]) -> str:
+    rows = [
+        [sampler, f"{run['variance']:.3f} ± {run['mcse']:.3f}", f"{run['acceptance']:.2f}"]
+        for sampler, runs in _of(records, "bias").items()
+        for run in runs
+    ]
+    return markdown(("scheme", "variance of a standard normal, metric 1 + q²", "accepted"), rows)
+
+
+def _regressions(records: list[dict]) -> str:
+    rows = []
+    for sampler, runs in _of(records, "regression").items():
+        for run in runs:
+            for setting in (key for key in run if isinstance(run[key], dict) and "accuracy" in run[key]):
+                found = run[setting]
+                rows.append([
+                    sampler, setting, f"{found['seconds']:.2g}", f"{found['acceptance']:.2f}",
+                    f"{100 * found['accuracy']:.1f}", f"{found['autocorrelation'][1]:+.2f}",
+                ])  # fmt: skip
+    return markdown(("scheme", "prior, path", "seconds", "accepted", "held-out accuracy %", "lag 1"), rows)
+
+
+def _starts(records: list[dict]) -> str:
+    rows = [
+        [sampler, f"{run['draws']}", f"{run['seconds']:.2g}", f"{run['acceptance']:.2f}"]
+        for sampler, runs in _of(records, "start").items()
+        for run in runs
+    ]
+    return markdown(("two weights", "draws", "seconds", "accepted"), rows)
