@@ -177,6 +177,8 @@ class _ImplicitIntegrator(IntegratorBase[Any, Any]):
     """What the implicit integrators share: the solver, the check, and the implicit half kick."""
 
     implicit = True
+    # Which of the two a metric is to make in compiled code.
+    is_midpoint = False
 
     def __init__(self, solver: AndersonSolver | None = None, *, check_reversibility: bool = True) -> None:
         if solver is not None and not isinstance(solver, AndersonSolver):
@@ -186,6 +188,32 @@ class _ImplicitIntegrator(IntegratorBase[Any, Any]):
             )
         self.solver = AndersonSolver(1e-9, 100) if solver is None else solver
         self.check_reversibility = switch("check_reversibility", check_reversibility)
+
+    def path(
+        self, hamiltonian: RiemannianHamiltonian, state: RiemannianState, n_steps: int, step_size: float
+    ) -> Iterator[Step[RiemannianState]]:
+        """Advance so many times: at once where the metric makes such steps in compiled code."""
+        if hamiltonian.follow is None:
+            yield from super().path(hamiltonian, state, n_steps, step_size)
+        else:
+            yield self._followed(hamiltonian, state, n_steps, step_size)
+
+    def _followed(
+        self, hamiltonian: RiemannianHamiltonian, state: RiemannianState, n_steps: int, step_size: float
+    ) -> Step[RiemannianState]:
+        """Steps that the metric makes, and the state to which they lead."""
+        assert hamiltonian.follow is not None
+        tolerance = self.reversal_tolerance if self.check_reversibility else -1.0
+        rules = (self.solver.tolerance, self.solver.max_iter, self.solver.depth, tolerance)
+        made = hamiltonian.follow(state.position, state.momentum, n_steps, step_size, rules, midpoint=self.is_midpoint)
+        failure, end = made.failure, None
+        if not failure:
+            point = hamiltonian.field.evaluate(made.position)
+            failure, end = point.failure, RiemannianState(point, made.momentum)
+        return Step(
+            None if failure else end, failure, made.reversal_error, made.n_solver_iter, made.n_metric_evals,
+            made.n_steps,
+        )  # fmt: skip
 
     @property
     def reversal_tolerance(self) -> float:
@@ -266,32 +294,6 @@ class GeneralizedLeapfrog(_ImplicitIntegrator):
         failure = Failure.NONE if error <= self.reversal_tolerance else Failure.NON_REVERSIBLE
         return Step(None if failure else new, failure, error, n_iter + n_back, 1)
 
-    def path(
-        self, hamiltonian: RiemannianHamiltonian, state: RiemannianState, n_steps: int, step_size: float
-    ) -> Iterator[Step[RiemannianState]]:
-        """Advance so many times: at once where the metric makes such steps in compiled code."""
-        if hamiltonian.follow is None:
-            yield from super().path(hamiltonian, state, n_steps, step_size)
-        else:
-            yield self._followed(hamiltonian, state, n_steps, step_size)
-
-    def _followed(
-        self, hamiltonian: RiemannianHamiltonian, state: RiemannianState, n_steps: int, step_size: float
-    ) -> Step[RiemannianState]:
-        """Steps that the metric makes, and the state to which they lead."""
-        assert hamiltonian.follow is not None
-        tolerance = self.reversal_tolerance if self.check_reversibility else -1.0
-        rules = (self.solver.tolerance, self.solver.max_iter, self.solver.depth, tolerance)
-        made = hamiltonian.follow(state.position, state.momentum, n_steps, step_size, rules)
-        failure, end = made.failure, None
-        if not failure:
-            point = hamiltonian.field.evaluate(made.position)
-            failure, end = point.failure, RiemannianState(point, made.momentum)
-        return Step(
-            None if failure else end, failure, made.reversal_error, made.n_solver_iter, made.n_metric_evals,
-            made.n_steps,
-        )  # fmt: skip
-
     def _drift(self, point: MetricPoint, velocity: Array, step_size: float) -> tuple[Array, Array, Solution]:
         """Solve (b) from ``u = G(q)⁻¹p'``: return q', ``u' = G(q')⁻¹p'`` and the solver's report."""
         return self._solve(point.drift_equation(velocity, 0.5 * step_size))
@@ -342,12 +344,14 @@ class ImplicitMidpoint(_ImplicitIntegrator):
     False
     """
 
-    accepts_any_step = True
+    accepts_any_step = is_midpoint = True
 
     def step(
         self, hamiltonian: RiemannianHamiltonian, state: RiemannianState, step_size: float
     ) -> Step[RiemannianState]:
         """Advance by `step_size`."""
+        if hamiltonian.follow is not None:
+            return self._followed(hamiltonian, state, 1, step_size)
         forward = _Midpoint(self, hamiltonian, state, step_size)
         failure = forward.solve()
         if failure:

@@ -874,6 +874,14 @@ GEOMETRY = [
         "[blocks]",
     ),
     Mutant(
+        "midpoint-force-without-the-trace",
+        "compiled midpoints follow another Hamiltonian: trajectories are rejected",
+        "geometry/metrics/implicit_loops.py",
+        "bar = (trace[0] + quadratic[0], trace[1] + quadratic[1], trace[2] + quadratic[2])",
+        "bar = (quadratic[0], quadratic[1], quadratic[2])",
+        "unit/test_implicit_loops.py::test_compiled_midpoints_are_the_interpreted_ones[dense-0.15-checked]",
+    ),
+    Mutant(
         "compiled-check-is-left-out",
         "steps that do not lead back are accepted: draws of another distribution",
         "geometry/metrics/implicit_loops.py",

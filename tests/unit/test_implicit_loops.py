@@ -1,4 +1,4 @@
-"""The compiled leapfrog in the SoftAbs metric makes the interpreted one's steps, and both are symplectic."""
+"""The compiled integrators in the SoftAbs metric make the interpreted ones' steps, and these are symplectic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytensor.tensor as pt
 import pytest
 
 from pymc_rmhmc.dynamics.hamiltonian import RiemannianHamiltonian, RiemannianState
-from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog
+from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity
@@ -100,6 +100,39 @@ def test_compiled_steps_are_the_interpreted_ones(hessian, partition, step_size, 
         assert counts[1:] == others[1:]
         assert abs(counts[0] - others[0]) <= n_steps  # rounding decides about the last iteration at this tolerance
     assert moved > 1.0
+
+
+@pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])
+@pytest.mark.parametrize("step_size", [0.15, -0.15])
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_compiled_midpoints_are_the_interpreted_ones(hessian, partition, step_size, check):
+    """They solve the same equation in another way, so that they agree to the tolerance."""
+    field = bound(hessian, partition)
+    integrator = ImplicitMidpoint(AndersonSolver(1e-12, 100), check_reversibility=check)
+    moved = 0.0
+    for seed, n_steps in itertools.product(range(4), (1, 5)):
+        x, p = place(field, seed)
+        (end, failure, counts), (other, same, others) = (
+            advance(field, integrator, x, p, n_steps, step_size) for advance in (compiled, interpreted)
+        )
+        assert (failure, counts[2]) == (same, others[2])
+        if failure:
+            continue
+        moved += np.abs(end.position - x).max()
+        np.testing.assert_allclose(end.position, other.position, rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(end.momentum, other.momentum, rtol=1e-8, atol=1e-8)
+    assert moved > 1.0
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_midpoints_that_are_too_long_are_rejections(hessian, partition):
+    field, integrator, seen = bound(hessian, partition), ImplicitMidpoint(AndersonSolver(1e-9, 40)), set()
+    for seed in range(40):
+        x, p = place(field, seed)
+        end, failure, _ = compiled(field, integrator, x, p, 1, 4.0)
+        assert (end is None) == bool(failure)
+        seen.add(failure)
+    assert {Failure.SOLVER, Failure.NON_REVERSIBLE} & seen
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)

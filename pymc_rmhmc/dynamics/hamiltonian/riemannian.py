@@ -37,8 +37,8 @@ class RiemannianHamiltonian:
     field : MetricField
         A metric bound to the density that is sampled, since a metric is usually made of the density's derivatives.
     follow : callable, optional
-        Makes steps of the generalised leapfrog at once: from a position, a momentum, the number of steps, their size
-        and the rules of the solver to `FollowedSteps`.
+        Makes steps of an implicit integrator at once: from a position, a momentum, the number of steps, their size, the
+        rules of the solver, and whether it is the midpoint rule, to `FollowedSteps`.
 
     References
     ----------

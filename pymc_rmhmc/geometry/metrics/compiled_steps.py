@@ -1,4 +1,4 @@
-"""Steps of the generalised leapfrog that a metric of a whole model makes in compiled code."""
+"""Steps of the implicit integrators that a metric of a whole model makes in compiled code."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from pymc_rmhmc.geometry.metrics.implicit_loops import (
     Curved,
     Rules,
     follow,
+    follow_midpoints,
     with_addresses,
 )
 
 __all__ = ["compiled_steps"]
 
 type Array = NDArray[np.float64]
-type Steps = Callable[[Array, Array, int, float, tuple[float, int, int, float]], FollowedSteps]
+type Steps = Callable[..., FollowedSteps]
 
 # What the compiled steps report.
 FAILURES = {
@@ -59,9 +60,11 @@ def compiled_steps(density: MatrixDensity, probes: Probes, alpha: float, *, is_m
     ))  # fmt: skip
 
     def advance(
-        position: Array, momentum: Array, n_steps: int, step_size: float, rules: tuple[float, int, int, float]
-    ) -> FollowedSteps:
-        failure, x, p, error, n_iter, n_metrics, made = follow(
+        position: Array, momentum: Array, n_steps: int, step_size: float, rules: tuple[float, int, int, float],
+        *, midpoint: bool,
+    ) -> FollowedSteps:  # fmt: skip
+        steps = follow_midpoints if midpoint else follow
+        failure, x, p, error, n_iter, n_metrics, made = steps(
             curved, position, momentum, n_steps, step_size, Rules(*rules)
         )
         return FollowedSteps(x, p, FAILURES[failure], error, n_iter, n_metrics, made)

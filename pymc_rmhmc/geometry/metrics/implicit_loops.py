@@ -1,7 +1,12 @@
-"""The generalised leapfrog in a metric of a whole model, in compiled code.
+"""The implicit integrators in a metric of a whole model, in compiled code.
 
-One loop, kept on disk, serves every model: its functions are called by their addresses. The steps are those of
-`GeneralizedLeapfrog` with the equations of `pymc_rmhmc.geometry.metrics.field`, solved as `AndersonSolver` does.
+One loop, kept on disk, serves every model: its functions are called by their addresses. The steps of the leapfrog are
+those of `GeneralizedLeapfrog` with the equations of `pymc_rmhmc.geometry.metrics.field`, solved as `AndersonSolver`
+does. The implicit midpoint is solved for the middle (q̄, p̄) itself, in units of the scale at the trajectory's start:
+
+    q̄ = q + ε/2 G(q̄)⁻¹p̄,        p̄ = p - ε/2 ∂H/∂q(q̄, p̄),        q' = 2 q̄ - q,   p' = 2 p̄ - p
+
+Each evaluation factorises the metric at another q̄, and takes one derivative for its trace and quadratic terms together.
 """
 
 from __future__ import annotations
@@ -19,15 +24,18 @@ from pymc_rmhmc.geometry.metrics import arrow_loops as arrow
 from pymc_rmhmc.geometry.metrics.arrow_loops import Differences, Factor, Layout
 from pymc_rmhmc.geometry.native import call_apart, call_for_value_slope_matrix, call_for_vector, resolved
 
-__all__ = ["INDEFINITE", "NON_FINITE", "NON_REVERSIBLE", "SOLVER", "Curved", "Rules", "follow", "with_addresses"]
+__all__ = [
+    "INDEFINITE", "NON_FINITE", "NON_REVERSIBLE", "SOLVER", "Curved", "Rules", "follow", "follow_midpoints",
+    "with_addresses",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 type Index = NDArray[np.int64]
 
 # Why a step failed; 0 if it did not.
 NON_FINITE, SOLVER, NON_REVERSIBLE, INDEFINITE = 1, 2, 3, 4
-# The two equations.
-KICK, DRIFT = 0, 1
+# The equations: two of the leapfrog, and that of the midpoint.
+KICK, DRIFT, MIDDLE = 0, 1, 2
 # As of `AndersonSolver`.
 SECOND_DEPTH, RIDGE, TINY = 3, 1e-13, 1e-300
 
@@ -102,7 +110,10 @@ class _Point(NamedTuple):
 
 
 class _Equation(NamedTuple):
-    """A fixed point ``y = f(y)`` for a velocity in units of its scale; see `FieldKick` and `FieldDrift`."""
+    """A fixed point ``y = f(y)`` for a velocity in units of its scale; see `FieldKick` and `FieldDrift`.
+
+    Of the midpoint y is ``((q̄ - q)/scale, (p̄ - p) scale)``, (2 d,), and what is given is p.
+    """
 
     kind: int
     start: Array
@@ -201,8 +212,29 @@ def _quadratic(curved: Curved, point: _Point, velocity: Array) -> Array:  # prag
 
 
 @compiled
+def _middle(curved: Curved, point: _Point, equation: _Equation, y: Array) -> Array:  # pragma: no cover - compiled
+    """The map of the midpoint's equation; nan where there is no metric."""
+    d, layout = point.x.size, curved.layout
+    x, p = point.x + point.scale * y[:d], equation.given + y[d:] / point.scale
+    failure, gradient, factor = _softened(curved, x)
+    if failure != 0:
+        return np.full(y.size, np.nan)
+    found, velocity = arrow.differences(layout, factor), arrow.solve(layout, factor, p)
+    trace, quadratic = arrow.log_det_bar(layout, factor, found), arrow.quadratic_bar(layout, factor, found, velocity)
+    bar = (trace[0] + quadratic[0], trace[1] + quadratic[1], trace[2] + quadratic[2])
+    force = _pulled(curved, x, bar) - gradient
+    made = np.empty(2 * d)
+    for i in range(d):
+        made[i] = equation.time * velocity[i] / point.scale[i]
+        made[d + i] = -equation.time * force[i] * point.scale[i]
+    return made
+
+
+@compiled
 def _mapped(curved: Curved, point: _Point, equation: _Equation, y: Array) -> Array:  # pragma: no cover - compiled
     """The map of an equation."""
+    if equation.kind == MIDDLE:
+        return _middle(curved, point, equation, y)
     velocity = point.scale * y
     if equation.kind == KICK:
         gained = equation.time * call_apart(curved.quadratic, _quadratic, (curved, point, velocity))
@@ -382,6 +414,49 @@ def _step(  # pragma: no cover - compiled
     error, more = _reversal_error(curved, end, momentum, point.x, velocity, step_size, rules)
     failure = 0 if error <= rules.reversal_tolerance else NON_REVERSIBLE
     return failure, end, momentum, error, n_iter + more, 1
+
+
+@compiled
+def _crossed(  # pragma: no cover - compiled
+    curved: Curved, start: _Point, p: Array, step_size: float, rules: Rules
+) -> tuple[Array, Array, int, bool]:
+    """Solve a step of the midpoint: the position and momentum at its end, evaluations, and whether it was solved."""
+    d = p.size
+    y, n_iter, converged = _solved(curved, start, _Equation(MIDDLE, np.zeros(2 * d), p, 0.5 * step_size), rules)
+    return start.x + 2.0 * start.scale * y[:d], p + 2.0 * y[d:] / start.scale, n_iter, converged
+
+
+@compiled
+def _at(point: _Point, x: Array) -> _Point:  # pragma: no cover - compiled
+    """A point of which the position and the units are known alone."""
+    return _Point(x, point.gradient, point.factor, point.differences, point.trace, point.scale, 0)
+
+
+@compiled
+def follow_midpoints(  # pragma: no cover - compiled
+    curved: Curved, x: Array, p: Array, n_steps: int, step_size: float, rules: Rules
+) -> tuple[int, Array, Array, float, int, int, int]:
+    """Make so many steps of the implicit midpoint; as `follow`."""
+    point = _point(curved, x)
+    worst, n_iter = math.nan, 0
+    for step in range(n_steps):
+        to, momentum, some, converged = _crossed(curved, point, p, step_size, rules)
+        n_iter += some
+        if not converged:
+            return SOLVER, point.x, p, worst, n_iter, n_iter, step + 1
+        if rules.reversal_tolerance >= 0.0:
+            back, reversed_p, some, converged = _crossed(curved, _at(point, to), -momentum, step_size, rules)
+            n_iter += some
+            error = math.inf
+            if converged:
+                missed = _largest((reversed_p + p) * point.scale)
+                error = max(_largest((back - point.x) / point.scale), missed)
+            if not error <= worst:
+                worst = error
+            if not error <= rules.reversal_tolerance:
+                return NON_REVERSIBLE, point.x, p, worst, n_iter, n_iter, step + 1
+        point, p = _at(point, to), momentum
+    return 0, point.x, p, worst, n_iter, n_iter, n_steps
 
 
 @compiled
