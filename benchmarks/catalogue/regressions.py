@@ -11,19 +11,24 @@ from scipy.special import softmax
 
 from benchmarks.catalogue.entry import Entry
 
-__all__ = ["REGRESSIONS"]
+__all__ = ["REGRESSIONS", "logistic_data"]
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 
 
-def logistic(name: str) -> pm.Model:
-    """The regressions of Girolami and Calderhead (2011); ripley's is a cubic of each input."""
+def logistic_data(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Standardised inputs with a column of ones, and outcomes; ripley's inputs are a cubic of each."""
     table = np.genfromtxt(DATA / f"{name}.csv", delimiter=",", skip_header=1)
     x, y = table[:, :-1], table[:, -1].astype(int)
     x = (x - x.mean(axis=0)) / x.std(axis=0, ddof=1)
     if name == "ripley":
         x = np.hstack([x, x**2, x**3])
-    x = np.column_stack([np.ones(len(y)), x])
+    return np.column_stack([np.ones(len(y)), x]), y
+
+
+def logistic(name: str) -> pm.Model:
+    """The regressions of Girolami and Calderhead (2011)."""
+    x, y = logistic_data(name)
     with pm.Model() as model:
         beta = pm.Normal("beta", 0.0, 10.0, shape=x.shape[1])
         pm.Bernoulli("y", logit_p=pm.math.dot(x, beta), observed=y)

@@ -239,6 +239,8 @@ class GeneralizedLeapfrog(_ImplicitIntegrator):
         self, hamiltonian: RiemannianHamiltonian, state: RiemannianState, step_size: float
     ) -> Step[RiemannianState]:
         """Advance by `step_size`."""
+        if hamiltonian.follow is not None:
+            return self._followed(hamiltonian, state, 1, step_size)
         point = state.point
         # (a)
         momentum, velocity, kicked = self._half_kick(point, state.momentum, step_size)
@@ -263,6 +265,32 @@ class GeneralizedLeapfrog(_ImplicitIntegrator):
         error, n_back = self._reversal_error(new, point.position, velocity, step_size)
         failure = Failure.NONE if error <= self.reversal_tolerance else Failure.NON_REVERSIBLE
         return Step(None if failure else new, failure, error, n_iter + n_back, 1)
+
+    def path(
+        self, hamiltonian: RiemannianHamiltonian, state: RiemannianState, n_steps: int, step_size: float
+    ) -> Iterator[Step[RiemannianState]]:
+        """Advance so many times: at once where the metric makes such steps in compiled code."""
+        if hamiltonian.follow is None:
+            yield from super().path(hamiltonian, state, n_steps, step_size)
+        else:
+            yield self._followed(hamiltonian, state, n_steps, step_size)
+
+    def _followed(
+        self, hamiltonian: RiemannianHamiltonian, state: RiemannianState, n_steps: int, step_size: float
+    ) -> Step[RiemannianState]:
+        """Steps that the metric makes, and the state to which they lead."""
+        assert hamiltonian.follow is not None
+        tolerance = self.reversal_tolerance if self.check_reversibility else -1.0
+        rules = (self.solver.tolerance, self.solver.max_iter, self.solver.depth, tolerance)
+        made = hamiltonian.follow(state.position, state.momentum, n_steps, step_size, rules)
+        failure, end = made.failure, None
+        if not failure:
+            point = hamiltonian.field.evaluate(made.position)
+            failure, end = point.failure, RiemannianState(point, made.momentum)
+        return Step(
+            None if failure else end, failure, made.reversal_error, made.n_solver_iter, made.n_metric_evals,
+            made.n_steps,
+        )  # fmt: skip
 
     def _drift(self, point: MetricPoint, velocity: Array, step_size: float) -> tuple[Array, Array, Solution]:
         """Solve (b) from ``u = G(q)⁻¹p'``: return q', ``u' = G(q')⁻¹p'`` and the solver's report."""

@@ -16,6 +16,7 @@ from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors, toposort
+from pytensor.graph.utils import MethodNotDefined
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
@@ -54,7 +55,7 @@ PYTHON_MODE = Mode(linker="py", optimizer="fast_compile").excluding("constant_fo
 LINEAR_OPERATIONS = {"Add", "Sub", "Neg", "Identity", "Cast", "Second"}
 
 # What PyTensor raises where an operation has no derivative.
-NO_DERIVATIVE = (NotImplementedError, NullTypeGradError)
+NO_DERIVATIVE = (NotImplementedError, MethodNotDefined, NullTypeGradError)
 # As many letters of PyTensor's own message are repeated.
 LONGEST_REASON = 200
 

@@ -138,9 +138,15 @@ class GraphFunction:
         Given at each call.
     outputs : sequence of TensorVariable
         Expressions of them.
+    point : dict, optional
+        Where the shapes of the rest are taken. If it is given, the rest is two vectors, of all floating-point and of
+        all other numbers, whatever the model: compiled code that calls the function is then the same for all models.
     """
 
-    def __init__(self, model: pm.Model, inputs: Sequence[TensorVariable], outputs: Sequence[TensorVariable]) -> None:
+    def __init__(
+        self, model: pm.Model, inputs: Sequence[TensorVariable], outputs: Sequence[TensorVariable],
+        point: Point | None = None,
+    ) -> None:  # fmt: skip
         held = set(ancestors(list(outputs)))
         values = [v for v in model.value_vars if v in held]
         self.value_names = tuple(str(v.name) for v in values)
@@ -151,16 +157,25 @@ class GraphFunction:
         self._constants = tuple(np.asarray(c.data) for c in constants)
         lifted = {v: v.type(name=f"argument_{i}") for i, v in enumerate((*self.shared, *constants))}
         outputs = clone_replace(list(outputs), lifted) if lifted else list(outputs)
-        self._graph = (tuple(inputs), (*values, *lifted.values()), tuple(outputs))
+        rest = (*values, *lifted.values())
+        self._is_packed = point is not None
+        if point is not None:
+            rest, outputs = _packed(rest, self._arrays(point), outputs)
+        self._graph = (tuple(inputs), rest, tuple(outputs))
         self._tail: tuple[np.ndarray, ...] = ()
         self._function: Callable[..., Sequence[Array]] | None = None
 
     def bind(self, point: Point) -> None:
         """Take what is not given at a call from a point, and shared data as they are now."""
+        arrays = self._arrays(point)
+        self._tail = _joined(arrays) if self._is_packed else arrays
+
+    def _arrays(self, point: Point) -> tuple[np.ndarray, ...]:
+        """What is bound at a point, array by array."""
         values = [np.asarray(point[name]) for name in self.value_names]
         data = [np.asarray(s.get_value(borrow=True)) for s in self.shared]
         # `ascontiguousarray` would make a vector of a scalar.
-        self._tail = tuple(np.require(a, requirements="C") for a in (*values, *data, *self._constants))
+        return tuple(np.require(a, requirements="C") for a in (*values, *data, *self._constants))
 
     @property
     def bound(self) -> tuple[np.ndarray, ...]:
@@ -181,6 +196,30 @@ class GraphFunction:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_function": None}
+
+
+def _packed(
+    rest: Sequence[TensorVariable], arrays: Sequence[np.ndarray], outputs: Sequence[TensorVariable]
+) -> tuple[tuple[TensorVariable, TensorVariable], list[TensorVariable]]:
+    """Expressions of parts of two vectors in the place of what they take besides their inputs."""
+    vectors, used = (pt.dvector("numbers"), pt.lvector("whole_numbers")), [0, 0]
+    places: dict[TensorVariable, TensorVariable] = {}
+    for variable, array in zip(rest, arrays, strict=True):
+        which = int(array.dtype.kind != "f")
+        start, used[which] = used[which], used[which] + array.size
+        part = vectors[which][start : used[which]].reshape(array.shape).astype(variable.dtype)
+        places[variable] = variable.type.filter_variable(part, allow_convert=True)
+    return vectors, clone_replace(list(outputs), places) if places else list(outputs)
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """All floating-point numbers in one vector, and all others in another."""
+    floats = [a.ravel() for a in arrays if a.dtype.kind == "f"]
+    others = [a.ravel() for a in arrays if a.dtype.kind != "f"]
+    return (
+        np.concatenate([np.empty(0), *floats]).astype(np.float64),
+        np.concatenate([np.empty(0, np.int64), *others]).astype(np.int64),
+    )
 
 
 def is_long(constant: Constant) -> bool:

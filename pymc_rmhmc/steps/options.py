@@ -12,7 +12,6 @@ from pymc_rmhmc.steps.metric_choice import choose_integrator, choose_metric, cur
 from pymc_rmhmc.steps.trajectory_choice import (
     check_reach,
     check_step,
-    check_trajectory,
     choose_trajectory,
     covering_step,
     for_hierarchies,
@@ -81,7 +80,7 @@ def settle(options: Options, auto_metric: str) -> Plan:
     step_size = _step_size(options)
     integrator.check_step_size(step_size)
     trajectory = choose_trajectory(options)
-    check_trajectory(trajectory, integrator)
+    trajectory.check_integrator(integrator)
     longest = longest_step(trajectory, step_size, integrator=integrator)
     if step_size is not None:
         check_reach(step_size, trajectory)

@@ -15,7 +15,9 @@ from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.errors import counted, listed
 from pymc_rmhmc.model import names_by_value
 from pymc_rmhmc.model.compile import CompiledModel
-from pymc_rmhmc.model.general.derivatives import HessianModel, ValueModel
+from pymc_rmhmc.model.general.derivatives import GradientModel, HessianModel, ValueModel
+from pymc_rmhmc.model.general.information import fisher_information
+from pymc_rmhmc.model.general.matrix import MatrixModel, of_value_variables
 from pymc_rmhmc.model.structure import has_own_initval
 from pymc_rmhmc.model.together import no_data_in_words
 from pymc_rmhmc.steps.general import check_whole_model, left_in_words, no_part
@@ -73,6 +75,7 @@ class FoundRiemannian:
         """Return one chain of all of them."""
         own = has_own_initval(self.model, self.values.variables.variables)
         recipe = RiemannianRecipe(self.values, listed(self.names), plan, names_by_value(self.model))
+        recipe.check_size(recipe.variables.read(point))
         return [Chain(recipe, plan, recipe.variables.read(initial), own)]
 
     def announcement(self, plan: Plan) -> str:
@@ -101,6 +104,21 @@ def find_riemannian(
         If the metric cannot be made for the model, or compile_kwargs are given.
     """
     check_whole_model(model, point, compile_kwargs)
-    values = HessianModel(model, variables, point)
+    values = _values(model, variables, point, metric)
     values.bind(point)
     return FoundRiemannian(model, values)
+
+
+def _values(model: pm.Model, variables: Sequence[TensorVariable], point: Point, metric: Any) -> ValueModel:
+    """The density with what the metric says that it is made of: its `source`."""
+    source = getattr(metric, "source", None)
+    if source is None:
+        return GradientModel(model, variables, point)
+    if source == "hessian":
+        return HessianModel(model, variables, point)
+    if source == "information":
+        return MatrixModel(
+            model, variables, point, lambda m, packed: fisher_information(m, packed.variables, packed),
+            name=f"the {metric.name} metric",
+        )  # fmt: skip
+    return MatrixModel(model, variables, point, of_value_variables(source), name=repr(metric))

@@ -118,6 +118,16 @@ class RiemannianRecipe(WholeModelRecipe):
         nearby = np.random.default_rng(0).uniform(-1.0, 1.0, (N_NEARBY, values.size))
         return replace(tuned, partition=self.plan.metric.find_structure(self._density(), [values, *(values + nearby)]))
 
+    def check_size(self, values: Array) -> None:
+        """Raise if the metric's matrices would be too large at values (d,), where the model is bound already.
+
+        Raises
+        ------
+        ConfigurationError
+            If they would.
+        """
+        self.structured(self.adapter.initial(), values)
+
     def start(self, tuned: MetricTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
         """See `Recipe`: near a point that nobody chose."""
         tuned.partition = self.structured(tuned, values).partition

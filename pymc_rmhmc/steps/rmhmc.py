@@ -73,11 +73,12 @@ class RMHMC(CheckedStep):
         that its mean, covariance or likelihood depends on; without such a vector every continuous variable. If you name
         latent vectors alone, RMHMC samples them given everything else. If you also name hyperparameters, it samples
         these too, and no others.
-    metric : {"auto", "flat", "hessian", "fisher", "softabs"} or metric, default "auto"
-        "auto" is "flat": a constant metric, exact and by far the fastest. "hessian" and "fisher" are the
-        position-dependent metrics of the papers below. "softabs" is a position-dependent metric for likelihoods that
-        are not registered. Position-dependent metrics sample latent values alone. `DenseField` shows how to write a
-        metric of your own.
+    metric : {"auto", "flat", "softabs", "fisher", "hessian", "softabs_curvature"} or metric, default "auto"
+        "auto" is "flat": a constant metric, exact and by far the fastest. The others depend on the position, as in the
+        papers below. "softabs" is made of the Hessian of the whole log density and samples all continuous variables.
+        "fisher" is the Fisher information: of a latent Gaussian block if the model has one, and of all continuous
+        variables otherwise. "hessian" and "softabs_curvature" sample the latent values of a Gaussian block alone.
+        `GraphMetric` and `DenseField` are for metrics of your own.
     integrator : {"generalized_leapfrog", "implicit_midpoint"} or integrator, optional
         Integrator for the position-dependent metrics; by default the generalised leapfrog.
     step_size : float, optional

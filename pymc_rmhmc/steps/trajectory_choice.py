@@ -16,10 +16,7 @@ from pymc_rmhmc.kernels.trajectories import FixedSteps, JitteredPath
 from pymc_rmhmc.kernels.u_turn import UTurn
 from pymc_rmhmc.option_numbers import whole_number
 
-__all__ = [
-    "check_reach", "check_step", "check_trajectory", "choose_trajectory", "covering_step", "for_hierarchies",
-    "longest_step",
-]  # fmt: skip
+__all__ = ["check_reach", "check_step", "choose_trajectory", "covering_step", "for_hierarchies", "longest_step"]
 
 TRAJECTORIES = ("auto", "static", "nuts")
 
@@ -121,12 +118,6 @@ def check_reach(step_size: float, trajectory: Trajectory) -> None:
             f"max_steps is {shown(path.max_steps)}: give a larger step_size or max_steps, a shorter path_length, or "
             "n_steps."
         )
-
-
-def check_trajectory(trajectory: Trajectory, integrator: Any) -> None:
-    """Raise for a trajectory that an integrator cannot make exactly as it says."""
-    if isinstance(trajectory, UTurn):
-        integrator.check_u_turn()
 
 
 def check_step(step_size: float, trajectory: Trajectory, longest: float) -> None:

@@ -17,8 +17,8 @@ __all__ = ["MetricTuning", "StructureAdapter"]
 
 type Array = NDArray[np.float64]
 
-# Positions of a window that are compared.
-MOST_COMPARED = 5
+# Positions of a window that are compared, from all over it: each costs a few products with the Hessian.
+MOST_COMPARED = 20
 
 
 @dataclass
@@ -62,7 +62,7 @@ class StructureAdapter:
 
     def observe(self, tuned: MetricTuning, seen: Array) -> None:
         """Take where the chain is."""
-        tuned.seen = [*tuned.seen[1 - MOST_COMPARED :], seen]
+        tuned.seen = [*tuned.seen, seen]
 
     def forget(self, tuned: MetricTuning) -> None:
         """Drop the window."""
@@ -72,8 +72,10 @@ class StructureAdapter:
         self, tuned: MetricTuning, step_size: StepSize, moment: Moment, rng: np.random.Generator, *, with_sites: bool
     ) -> Refit[MetricTuning]:
         """Compare; without its structure the metric is another, and the step size begins anew."""
-        kept = replace(tuned, seen=[])
-        if tuned.partition is None or all(self.holds(tuned.partition, at, rng) for at in tuned.seen):
+        kept, stride = replace(tuned, seen=[]), 1 + len(tuned.seen) // MOST_COMPARED
+        # From the end on, where the chain has got furthest.
+        compared = tuned.seen[::-stride]
+        if tuned.partition is None or all(self.holds(tuned.partition, at, rng) for at in compared):
             return Refit(kept, changed=False)
         step_size.restart(step_size.average)
         return Refit(replace(kept, partition=None))

@@ -840,6 +840,47 @@ GEOMETRY = [
         "rows[:, self.partition.inner] = 2.0 * bar.coupling",
         "unit/test_arrow_metric.py::test_bars_become_gradients_of_a_density[groups]",
     ),
+    Mutant(
+        "whole-model-momentum-from-the-inverse",
+        "momenta of a whole model's metric have its inverse as their covariance: draws of another distribution",
+        "geometry/metrics/field.py",
+        "return self._matrix.sqrt_times(rng.standard_normal(self._matrix.root_size))",
+        "return self.solve(self._matrix.sqrt_times(rng.standard_normal(self._matrix.root_size)))",
+        "unit/test_implicit_loops.py::test_momenta_have_the_metric_as_their_covariance[blocks]",
+    ),
+    Mutant(
+        "border-log-determinant-halved",
+        "the energy of a whole model in SoftAbs is not that of its momenta: draws of another distribution",
+        "geometry/metrics/arrow_loops.py",
+        "half_log_det = 0.5 * (np.log(softened).sum() + np.log(edge_softened).sum())",
+        "half_log_det = 0.5 * np.log(softened).sum() + 0.25 * np.log(edge_softened).sum()",
+        "unit/test_implicit_loops.py::test_momenta_have_the_metric_as_their_covariance[dense]",
+    ),
+    Mutant(
+        "whole-model-trace-halved",
+        "compiled forces of SoftAbs belong to half its log-determinant: trajectories are rejected",
+        "geometry/metrics/implicit_loops.py",
+        "trace = _pulled(curved, x, arrow.log_det_bar(curved.layout, factor, found))",
+        "trace = 0.5 * _pulled(curved, x, arrow.log_det_bar(curved.layout, factor, found))",
+        "unit/test_implicit_loops.py::test_compiled_steps_are_the_interpreted_ones[dense-0.15-checked]",
+    ),
+    Mutant(
+        "compiled-pullback-with-the-wrong-sign",
+        "compiled forces of SoftAbs push the wrong way: trajectories are rejected",
+        "geometry/metrics/implicit_loops.py",
+        "made[i] = sign * pulled[i]",
+        "made[i] = -sign * pulled[i]",
+        "unit/test_implicit_loops.py::test_the_energy_of_a_models_funnel_falls_in_error_with_the_square_of_the_step"
+        "[blocks]",
+    ),
+    Mutant(
+        "compiled-check-is-left-out",
+        "steps that do not lead back are accepted: draws of another distribution",
+        "geometry/metrics/implicit_loops.py",
+        "failure = 0 if error <= rules.reversal_tolerance else NON_REVERSIBLE",
+        "failure = 0 if error <= math.inf else NON_REVERSIBLE",
+        "unit/test_implicit_loops.py::test_a_step_that_is_too_long_fails_alike[blocks]",
+    ),
 ]
 
 APPROXIMATION = [
@@ -1040,6 +1081,55 @@ MODEL = [
         "unit/test_general_chart.py::test_scores_are_of_all_but_the_own_prior[Normal]",
     ),
     Mutant(
+        "effects-pull-their-mean-the-wrong-way",
+        "the Fisher metric of a hierarchy couples effects and mean with the wrong sign: slow, and nothing says so",
+        "model/general/information.py",
+        "-(found[1] * _ravelled(entry, shape)).T",
+        "(found[1] * _ravelled(entry, shape)).T",
+        "model/test_information.py::test_of_a_hierarchy_it_has_the_cross_block_of_effects_and_mean",
+    ),
+    Mutant(
+        "scale-with-half-its-information",
+        "the Fisher metric moves scales too far, and steps are small",
+        "model/general/information_families.py",
+        "return _location_scale(mu, sigma, 1.0, 2.0)",
+        "return _location_scale(mu, sigma, 1.0, 1.0)",
+        "model/test_information.py::test_of_an_observation_it_is_the_covariance_of_the_score[Normal]",
+    ),
+    Mutant(
+        "covariance-counted-twice",
+        "a process's hyperparameters have twice their information in the Fisher metric",
+        "model/general/information.py",
+        "0.5 * n_vectors * (scaled @ scaled.T)",
+        "n_vectors * (scaled @ scaled.T)",
+        "model/test_information.py::test_of_a_marginal_process_it_is_that_of_mean_and_covariance",
+    ),
+    Mutant(
+        "vectors-counted-once",
+        "many vectors of one covariance say no more of it than one in the Fisher metric",
+        "model/general/information.py",
+        "0.5 * n_vectors * (scaled @ scaled.T)",
+        "0.5 * (scaled @ scaled.T)",
+        "model/test_information.py::test_vectors_that_share_a_covariance_count_each",
+    ),
+    Mutant(
+        "rows-of-a-users-matrix-in-another-order",
+        "a user's metric for some of the variables belongs to others",
+        "model/general/matrix.py",
+        "return matrix[order[:, None], order[None, :]]",
+        "return matrix",
+        "model/test_matrix_model.py::test_a_users_matrix_has_rows_in_the_models_order",
+    ),
+    Mutant(
+        "known-variables-counted-as-moving",
+        "a potential of variables that another step samples refuses the Fisher metric",
+        "model/general/information.py",
+        "return reaches(expression, self.packed.variables, self.model.basic_RVs)",
+        "return reaches(expression, self.model.free_RVs, self.model.basic_RVs)",
+        "model/test_information.py::test_a_potential_of_nothing_that_is_sampled_is_none_of_its_concern",
+        fails_with="ConfigurationError",
+    ),
+    Mutant(
         "log-gamma-in-the-rate",
         "a Gamma is placed as far on the other side of 1 as it lies: its hierarchies are slow, and nothing says so",
         "model/general/families.py",
@@ -1066,6 +1156,14 @@ MODEL = [
 ]
 
 STEPS = [
+    Mutant(
+        "structure-never-compared",
+        "SoftAbs keeps a structure that misses a branch of the model: short steps",
+        "tuning/structure.py",
+        "if tuned.partition is None or all(self.holds(tuned.partition, at, rng) for at in compared):",
+        "if True:",
+        "steps/test_whole_model_metrics.py::test_a_structure_that_misses_an_entry_is_dropped_in_tuning",
+    ),
     Mutant(
         "noise-left-behind",
         "after a move of both halves the chain stands at a z that is not its latent values': a wrong kernel",

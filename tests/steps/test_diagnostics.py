@@ -10,7 +10,7 @@ import pandas as pd
 import pymc as pm
 import pytest
 
-from pymc_rmhmc import RMHMC, compare, plot_compare, summarize_failures
+from pymc_rmhmc import RMHMC, SoftAbsMetric, compare, plot_compare, summarize_failures
 from pymc_rmhmc.chains.messages import stood_still
 from pymc_rmhmc.diagnostics.failures import ADVICE, failure_advice
 from pymc_rmhmc.diagnostics.statistics import statistic
@@ -586,6 +586,141 @@ def test_failures_are_counted_by_cause_and_chain_with_what_to_do():
     assert ADVICE[Failure.NON_FINITE][1] in text
     assert "ENERGY" not in text
     assert compare({"x": with_failures()}).loc["x", "failures"] == 33
+
+
+N_DRAWS = (4, 1000)
+
+
+def failing(rate, seed=0, shape=N_DRAWS, **others):
+    """A result with failures at a rate that depends on a scalar v, next to 20 values that tell nothing."""
+    rng = np.random.default_rng(seed)
+    v = rng.standard_normal(shape)
+    codes = np.where(rng.random(shape) < rate(v), int(Failure.SOLVER), int(Failure.NONE))
+    posterior = {"x": rng.standard_normal((*shape, 20)), "v": v, **others}
+    return az.from_dict({"posterior": posterior, "sample_stats": {"failure": codes}})
+
+
+def bounds(condition):
+    return [float(number) for number in re.findall(r"-?\d+\.?\d*", condition)]
+
+
+@pytest.mark.parametrize(
+    ("inside", "words", "edges"),
+    [
+        (lambda v: v > 1.5, r"v is above \S+", [1.5]),
+        (lambda v: v < -1.2, r"v is at most \S+", [-1.2]),
+        (lambda v: abs(v) > 1.9, r"v is at most \S+ or above \S+", [-1.9, 1.9]),
+        (lambda v: abs(v - 0.5) < 0.15, r"v is above \S+ and at most \S+", [0.35, 0.65]),
+    ],
+    ids=["upper", "lower", "tails", "between"],
+)
+def test_the_region_of_failures_is_found(inside, words, edges):
+    result = failing(lambda v: np.where(inside(v), 0.5, 0.001))
+    summary = summarize_failures(result)
+    assert re.fullmatch(words, summary.region)
+    np.testing.assert_allclose(bounds(summary.region), edges, atol=0.15)
+    v, failed = result["posterior"]["v"].values, result["sample_stats"]["failure"].values > 0
+    assert summary.region_draws == pytest.approx(inside(v).mean(), rel=0.2)
+    assert summary.region_failures == pytest.approx(inside(v[failed]).mean(), abs=0.1)
+    assert summary.region_rate == pytest.approx(failed[inside(v)].mean(), rel=0.2)
+    assert not summary.is_trusted
+    text = str(summary)
+    assert f"lie where {summary.region}: " in text
+    assert "Do not trust the draws there or beyond" in text
+    assert "raise its alpha" in text
+
+
+def test_failures_that_are_rare_in_their_region_are_harmless():
+    summary = summarize_failures(failing(lambda v: np.where(v > 0.8, 0.06, 0.0)))
+    assert summary.region.startswith("v is above")
+    assert summary.is_trusted
+    assert "They lie where v is above" in str(summary)
+    assert "Do not trust" not in str(summary)
+
+
+@pytest.mark.parametrize("rate", [0.0005, 0.003, 0.02, 0.2])
+def test_failures_everywhere_have_no_region_and_are_harmless(rate):
+    for seed in range(5):
+        summary = summarize_failures(failing(lambda v: rate, seed))
+        assert summary.region == ""
+        assert np.isnan([summary.region_failures, summary.region_draws, summary.region_rate]).all()
+        assert summary.is_trusted
+        assert "lie where" not in str(summary)
+
+
+def test_too_many_failures_are_not_trusted_wherever_they_lie():
+    summary = summarize_failures(failing(lambda v: 0.6))
+    assert (summary.region, summary.is_trusted) == ("", False)
+    assert re.search(r"Do not trust the draws: \d\d % of all trajectories failed", str(summary))
+
+
+def test_a_chain_that_failed_long_in_one_place_has_no_region():
+    """The place is extreme in some value or other, and that says nothing about the others like it."""
+    codes = np.zeros(N_DRAWS, dtype=int)
+    codes[0, 100:200] = Failure.SOLVER
+    result = failing(lambda v: 0.0)
+    result["sample_stats"]["failure"].values[:] = codes
+    result["posterior"]["v"].values[0, 100:200] = 3.0
+    assert summarize_failures(result).region == ""
+
+
+def test_regions_of_awkward_variables():
+    """Whole numbers, truths, constants, draws that are no numbers, and an element with coordinates."""
+    rng = np.random.default_rng(1)
+    count = rng.integers(0, 6, N_DRAWS)
+    failed = (rng.random(N_DRAWS) < 0.5) & (count == 4)
+    others = {
+        "k": np.stack([rng.integers(0, 6, N_DRAWS), count], axis=-1), "same": np.ones(N_DRAWS), "truth": count == 2,
+        "broken": np.where(failed, np.nan, 0.0), "word": np.full(N_DRAWS, "a"),
+        "none": np.zeros((*N_DRAWS, 0)),
+    }  # fmt: skip
+    result = failing(lambda v: failed, **others)
+    result["posterior"] = result["posterior"].to_dataset().assign_coords(k_dim_0=["left", "right"])
+    summary = summarize_failures(result)
+    assert summary.region == "k[right] is above 3 and at most 4"
+    assert summary.region_failures == 1.0
+    result["posterior"] = result["posterior"].to_dataset().drop_vars("k")
+    assert summarize_failures(result).region == ""
+    with_infinities = failing(lambda v: failed, endless=np.where(failed, np.inf, rng.standard_normal(N_DRAWS)))
+    assert summarize_failures(with_infinities).region.startswith("endless is above")
+
+
+def test_regions_are_looked_for_with_less_than_a_whole_result():
+    codes = failing(lambda v: v > 1.5)["sample_stats"].to_dataset()
+    alone = az.from_dict({"sample_stats": {"failure": codes["failure"].values}})
+    assert summarize_failures(alone).region == ""
+    # A compound, in which the second RMHMC fails, and a ZarrTrace, which keeps the steps apart.
+    result = failing(lambda v: v > 1.5)
+    stacked = np.stack([np.full(N_DRAWS, np.nan), codes["failure"].values, np.zeros(N_DRAWS)], axis=-1)
+    for stats in ({"failure": stacked}, {"sampler_1__failure": codes["failure"].values}):
+        result["sample_stats"] = az.from_dict({"sample_stats": stats})["sample_stats"]
+        assert summarize_failures(result).region.startswith("v is above 1.")
+
+
+def test_long_results_are_compared_in_part(monkeypatch):
+    """Short variables come first, and of the longest some elements are left out."""
+    monkeypatch.setattr("pymc_rmhmc.diagnostics.regions.MOST_NUMBERS", 6 * 4000)
+    named = []
+    monkeypatch.setattr(
+        "pymc_rmhmc.diagnostics.regions._label", lambda name, _, i: named.append((name, i)) or f"{name}{i}"
+    )
+    assert summarize_failures(failing(lambda v: v > 1.5)).region.startswith("v0 is above 1.")
+    assert named == [("v", 0), *(("x", i) for i in (0, 4, 9, 14, 19))]
+
+
+def test_steps_that_are_too_large_for_the_neck_of_a_funnel():
+    """The standard deviation of v is 3, and a chain that fails in the neck hardly enters it."""
+    with pm.Model() as funnel:
+        v = pm.Normal("v", 0, 3)
+        pm.Normal("x", 0, pm.math.exp(v / 2), shape=5)
+        step = RMHMC(metric=SoftAbsMetric(alpha=1.0), step_size=0.5, n_steps=5)
+    result = draw(funnel, step, draws=600, tune=50, initvals={"v": 0.0, "x": np.full(5, 0.1)})
+    summary = summarize_failures(result)
+    assert summary.region.startswith("v is at most -")
+    assert not summary.is_trusted
+    assert "lie where v is at most -" in str(summary)
+    assert "Do not trust the draws there or beyond" in str(summary)
+    assert "RMHMC(step_size=0.25)" in str(summary)
 
 
 def test_failures_of_real_runs(runs):

@@ -15,6 +15,7 @@ __all__ = [
     "Density",
     "DensityPoint",
     "Followed",
+    "FollowedSteps",
     "Hamiltonian",
     "ImplicitEquation",
     "Metric",
@@ -235,6 +236,31 @@ class Followed:
     driven: Array
     gained: float
     point: SitePoint
+
+
+@dataclass(slots=True)
+class FollowedSteps:
+    """Implicit steps that a metric's field has made by itself, in compiled code.
+
+    Attributes
+    ----------
+    position, momentum : (n,) array
+        After the last step that succeeded.
+    failure : Failure
+        Why the last step failed, if it did.
+    reversal_error : float
+        The largest; nan if no step was integrated back.
+    n_solver_iter, n_metric_evals, n_steps : int
+        What was counted, a failed step included.
+    """
+
+    position: Array
+    momentum: Array
+    failure: Failure
+    reversal_error: float
+    n_solver_iter: int
+    n_metric_evals: int
+    n_steps: int
 
 
 class Hamiltonian[State](Protocol):

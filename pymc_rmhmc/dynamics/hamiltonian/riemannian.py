@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian.protocols import DensityPoint, MetricField, MetricPoint
+from pymc_rmhmc.dynamics.hamiltonian.protocols import DensityPoint, FollowedSteps, MetricField, MetricPoint
 from pymc_rmhmc.dynamics.hamiltonian.state import PhaseState
 from pymc_rmhmc.errors import Failure
 
@@ -35,14 +36,17 @@ class RiemannianHamiltonian:
     ----------
     field : MetricField
         A metric bound to the density that is sampled, since a metric is usually made of the density's derivatives.
+    follow : callable, optional
+        Makes steps of the generalised leapfrog at once: from a position, a momentum, the number of steps, their size
+        and the rules of the solver to `FollowedSteps`.
 
     References
     ----------
     Girolami and Calderhead (2011), eq. 13; Paquet and Fraccaro (2016), eq. 11.
     """
 
-    def __init__(self, field: MetricField[Any, Any]) -> None:
-        self.field = field
+    def __init__(self, field: MetricField[Any, Any], follow: Callable[..., FollowedSteps] | None = None) -> None:
+        self.field, self.follow = field, follow
 
     def state(self, position: Array) -> RiemannianState:
         """The metric at a position; the momentum is zero until `refresh`."""

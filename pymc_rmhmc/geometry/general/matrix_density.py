@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,12 @@ from numpy.typing import NDArray
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.finite import failure_of
 from pymc_rmhmc.geometry.general.sparsity import Partition
+from pymc_rmhmc.geometry.native import (
+    NativeFunction,
+    call_for_value_slope_matrix,
+    call_for_vector,
+    native_function,
+)
 
 __all__ = ["MatrixDensity", "MatrixPoint"]
 
@@ -50,7 +56,8 @@ class MatrixDensity:
     Parameters
     ----------
     evaluate : callable
-        ``(x, *given) -> (log density, gradient (d,), matrix (r, d))``.
+        ``(x, *given) -> (log density, gradient (d,), matrix (r, d))``. If it has a compiled `function` and what that
+        takes besides, `bound`, steps are made in compiled code.
     pull : callable
         ``(x, *given, bar (r, d)) -> (Σᵢⱼ barᵢⱼ ∂matrixᵢⱼ/∂x,)``, (d,).
     size : int
@@ -62,7 +69,7 @@ class MatrixDensity:
     """
 
     def __init__(
-        self, evaluate: Callable[..., Sequence[Array]], pull: Callable[..., Sequence[Array]], size: int,
+        self, evaluate: Any, pull: Any, size: int,
         given: Sequence[Array] = (), partition: Partition | None = None,
     ) -> None:  # fmt: skip
         self._evaluate, self._pull, self.size, self.given = evaluate, pull, size, tuple(given)
@@ -75,16 +82,23 @@ class MatrixDensity:
 
     def pullback(self, point: MatrixPoint, bar: Array) -> Array:
         """``Σᵢⱼ barᵢⱼ ∂matrixᵢⱼ/∂x``, (d,): one call, whatever the size of the bar."""
-        return self._pull(point.position, *self.given, np.ascontiguousarray(bar))[0]
+        return np.asarray(self._pull(point.position, *self.given, np.ascontiguousarray(bar))[0])
 
     def with_vectors(self, *given: Array) -> MatrixDensity:
         """Return the same density with other vectors."""
         return MatrixDensity(self._evaluate, self._pull, self.size, given, self.partition)
 
-    @property
-    def functions(self) -> tuple[Any, Any]:
-        """The two functions as they were given."""
-        return self._evaluate, self._pull
+    def native(self) -> tuple[NativeFunction, NativeFunction] | None:
+        """Return both functions for compiled code; None if Numba has not compiled them."""
+        if not all(hasattr(each, "bound") for each in (self._evaluate, self._pull)):
+            return None
+        x, bar = np.zeros(self.size), np.zeros((len(self.given[0]), self.size))
+        held, pull = self._evaluate, self._pull
+        found = (
+            native_function(held.function, (x, *self.given), held.bound, call_for_value_slope_matrix),
+            native_function(pull.function, (x, *self.given, bar), pull.bound, call_for_vector),
+        )
+        return None if found[0] is None or found[1] is None else (found[0], found[1])
 
     def products(self, position: Array, vectors: Array) -> Array:
         """Return the matrix at x for other vectors (r, d) than the density's own."""

@@ -327,14 +327,14 @@ def _eigen_cost(size: int) -> float:  # pragma: no cover - compiled
 @compiled
 def _dense_cost(size: int) -> float:  # pragma: no cover - compiled
     """Of a dense matrix."""
-    return 20.0 + _eigen_cost(size) + PER_NUMBER * size * size
+    return 1.0 + _eigen_cost(size) + PER_NUMBER * size * size
 
 
 @compiled
 def _arrow_cost(d: int, m: int, places: int, squares: float, blocks: float) -> float:  # pragma: no cover - compiled
     """Of a border of m and blocks: by the largest, the sum of their squared sizes, and what they cost themselves."""
     products = PER_NUMBER * d * (m + places)
-    return 60.0 + products + blocks + 20.0 + _eigen_cost(m) + 2e-3 * m * (d * m + squares)
+    return 2.0 + products + blocks + _eigen_cost(m) + 2e-3 * m * (d * m + squares)
 
 
 @compiled

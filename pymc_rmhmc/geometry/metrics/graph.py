@@ -8,13 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.dynamics.hamiltonian import RiemannianHamiltonian
 from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity, MatrixPoint
+from pymc_rmhmc.geometry.general.sparsity import Partition, Probes
+from pymc_rmhmc.geometry.metrics.compiled_steps import compiled_steps
 from pymc_rmhmc.geometry.metrics.dense import DenseField
 
 __all__ = ["GraphMetric", "MatrixField", "matrix_density"]
 
 type Array = NDArray[np.float64]
+
+# Values up to which compiled steps are faster.
+MOST_DECOMPOSED = 100
+# With this α SoftAbs leaves a positive definite matrix as it is.
+UNSOFTENED = 1e200
 
 
 class MatrixField(DenseField[MatrixPoint]):
@@ -27,6 +35,17 @@ class MatrixField(DenseField[MatrixPoint]):
     """
 
     density: MatrixDensity
+
+    def __init__(self, density: MatrixDensity) -> None:
+        probes = Probes(Partition.of(range(density.size), []))
+        super().__init__(density.with_vectors(probes.vectors))
+        # Its eigenvalues take longer than Cholesky's factor, which does not matter while both are small.
+        is_small = density.size <= MOST_DECOMPOSED
+        self.follow = compiled_steps(self.density, probes, UNSOFTENED, is_metric=True) if is_small else None
+
+    def hamiltonian(self) -> RiemannianHamiltonian:
+        """Return the Hamiltonian of the density in this metric, which makes the leapfrog's steps in compiled code."""
+        return RiemannianHamiltonian(self, self.follow)
 
     def matrix(self, point: MatrixPoint) -> Array:
         """G."""

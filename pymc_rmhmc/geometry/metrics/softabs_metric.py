@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.dynamics.hamiltonian import RiemannianHamiltonian
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity, MatrixPoint
 from pymc_rmhmc.geometry.general.sparsity import (
@@ -19,6 +20,7 @@ from pymc_rmhmc.geometry.general.sparsity import (
     unite,
 )
 from pymc_rmhmc.geometry.metrics.arrow import ArrowSoftAbsMatrix
+from pymc_rmhmc.geometry.metrics.compiled_steps import compiled_steps
 from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
 from pymc_rmhmc.geometry.metrics.graph import matrix_density
 from pymc_rmhmc.option_numbers import one_of, real_number
@@ -44,9 +46,10 @@ class SoftAbsMetric:
     Parameters
     ----------
     alpha : float
-        How sharp the absolute value is, from 1e-3 to 1e12, in units of the inverse curvature of the variables. It
-        should be large: a small one floors the curvature of wide directions, and a chain then crosses them slowly or
-        not at all.
+        How sharp the absolute value is, from 1e-3 to 1e12, in units of the inverse curvature of the variables.
+        Curvatures below ``1/alpha`` count as ``1/alpha``. With a small one a chain crosses wide directions slowly or
+        not at all. With a large one the metric nearly vanishes where an eigenvalue of the Hessian changes its sign: if
+        steps get very short there, lower it.
     structure : {"auto", "dense", "blocks"}
         How the Hessian is factorised. "dense" takes all eigenvalues, in O(d³). "blocks" finds small blocks of values
         that are coupled by few others, as in a hierarchy, and costs O(d). "auto" takes the cheaper one.
@@ -164,6 +167,7 @@ class SoftAbsField(MetricFieldBase[MatrixPoint, ArrowEntries]):
         self._probes, self._alpha = Probes(partition), alpha
         self._matrices = density.with_vectors(self._probes.vectors)
         super().__init__(self._matrices)
+        self.follow = compiled_steps(self._matrices, self._probes, float(alpha), is_metric=False)
 
     def at(self, point: MatrixPoint) -> ArrowSoftAbsMatrix | Failure:
         """Soften the blocks, then the border; a `Failure` if the Hessian is not finite."""
@@ -173,3 +177,7 @@ class SoftAbsField(MetricFieldBase[MatrixPoint, ArrowEntries]):
     def pullback(self, point: MatrixPoint, bar: ArrowEntries) -> Array:
         """One call of the compiled derivative, (d,)."""
         return -self._matrices.pullback(point, self._probes.weights(bar))
+
+    def hamiltonian(self) -> RiemannianHamiltonian:
+        """Return the Hamiltonian of the density in this metric, which makes the leapfrog's steps in compiled code."""
+        return RiemannianHamiltonian(self, self.follow)

@@ -74,7 +74,7 @@ class GeneralModel:
             (np.arange(p.start, p.stop), each.n_columns) for p, each in zip(parts, self.charted, strict=True)
         )
         self.n_constants = sum(each.n_constants for each in self.charted)
-        self.density, self.value = _density(model, self)
+        self.density, self.value = _density(model, self, point)
         self.scores = _scores(model, self) if parts else None
         self.terms = DensityTerms(model)
         self.gradient_seconds = gradient_seconds(model, variables, point)
@@ -112,7 +112,7 @@ class GeneralModel:
         return self.__dict__ | {"charted": []}
 
 
-def _density(model: pm.Model, general: GeneralModel) -> tuple[GraphFunction, GraphFunction]:
+def _density(model: pm.Model, general: GeneralModel, point: Point) -> tuple[GraphFunction, GraphFunction]:
     """The log density of the chart's coordinates with the values and the log-Jacobian: with its gradient, and alone."""
     variables, constants = general.variables, pt.dvector("constants")
     placed = place(general.charted, variables.parts, constants)
@@ -123,7 +123,7 @@ def _density(model: pm.Model, general: GeneralModel) -> tuple[GraphFunction, Gra
     jacobian = placed.log_jacobian + placed.scales
     placed_at = [*values, jacobian[None]]
     vectors = (pt.concatenate([gradient_of(total, variables.symbol), *placed_at]), pt.concatenate(placed_at))
-    with_gradient, alone = (GraphFunction(model, [variables.symbol, constants], [total, v]) for v in vectors)
+    with_gradient, alone = (GraphFunction(model, [variables.symbol, constants], [total, v], point) for v in vectors)
     return with_gradient, alone
 
 

@@ -17,11 +17,14 @@ from pymc_rmhmc.model.general.density import gradient_of
 from pymc_rmhmc.model.graphs import NO_DERIVATIVE, no_derivative_in_words
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
 
-__all__ = ["HessianModel", "ValueModel", "twice"]
+__all__ = ["GradientModel", "HessianModel", "ValueModel", "twice"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
 type Symbol = TensorVariable
+
+# Half the distance of the points whose difference is taken, and how far it may be from the derivative.
+DIFFERENCE, MOST_DIFFERENCE = 1e-5, 1e-4
 
 
 class ValueModel:
@@ -73,6 +76,37 @@ class ValueModel:
         self.evaluate.bind(point)
         self.pull.bind(point)
 
+    def check_derivative(self, point: Point, *given: Array) -> None:
+        """Compare the derivative of the matrix with differences, along a random direction.
+
+        Parameters
+        ----------
+        point : dict
+            Where.
+        given : arrays
+            What the functions take after x.
+
+        Raises
+        ------
+        UnsupportedModelError
+            If they differ: PyTensor has compiled something else than what was written. A force that is not that of the
+            energy would not leave the posterior unchanged.
+        """
+        x, rng = self.variables.pack(point), np.random.default_rng(0)
+        matrix = self.evaluate(x, *given)[2]
+        bar, way = rng.standard_normal(matrix.shape), rng.standard_normal(x.size)
+        ends = [self.evaluate(x + sign * DIFFERENCE * way, *given)[2] for sign in (1.0, -1.0)]
+        found = float(self.pull(x, *given, bar)[0] @ way)
+        expected = float(np.sum(bar * (ends[0] - ends[1]))) / (2.0 * DIFFERENCE)
+        size = float(np.sum(np.abs(bar) * (np.abs(ends[0]) + np.abs(ends[1])))) + abs(expected)
+        # Where nothing is finite, the chain says so where it begins.
+        if abs(found - expected) > MOST_DIFFERENCE * size:
+            raise UnsupportedModelError(
+                f"PyTensor's compiled derivative of the metric is {found:.6g} in a direction in which differences give "
+                f"{expected:.6g}. It has compiled the third derivatives wrongly, and draws would be wrong. Give "
+                'RMHMC(metric="flat"), which needs the gradient alone.'
+            )
+
     def _log_density(self, model: pm.Model) -> tuple[Symbol, Symbol]:
         """The log density of x and its gradient."""
         (total,) = self.variables.place([model.logp().astype("float64")])
@@ -92,8 +126,20 @@ class HessianModel(ValueModel):
         total, gradient = self._log_density(model)
         products = _products(gradient, x, vectors)
         pulled = twice((products * bar).sum(), x)
-        self.evaluate = GraphFunction(model, [x, vectors], [total, gradient, products])
-        self.pull = GraphFunction(model, [x, vectors, bar], [pulled])
+        self.evaluate = GraphFunction(model, [x, vectors], [total, gradient, products], point)
+        self.pull = GraphFunction(model, [x, vectors, bar], [pulled], point)
+        self.bind(point)
+        self.check_derivative(point, np.random.default_rng(1).standard_normal((2, self.size)))
+
+
+class GradientModel(ValueModel):
+    """A model's log density alone, for metrics that need no more of the model: its matrix has no rows."""
+
+    def __init__(self, model: pm.Model, variables: Sequence[TensorVariable], point: Point) -> None:
+        super().__init__(model, variables, point)
+        x, bar = self.variables.symbol, pt.dmatrix("bar")
+        self.evaluate = GraphFunction(model, [x], [*self._log_density(model), pt.zeros((0, x.size))], point)
+        self.pull = GraphFunction(model, [x, bar], [pt.zeros_like(x)], point)
 
 
 def _products(gradient: Symbol, x: Symbol, vectors: Symbol) -> Symbol:

@@ -28,7 +28,7 @@ from pymc_rmhmc.model.likelihoods.registry import (
     register_likelihood,
 )
 
-__all__: list[str] = []
+__all__ = ["mean_of_odds"]
 
 type Tensor = TensorVariable
 type Parameters = dict[str, TensorVariable]
@@ -131,12 +131,12 @@ def zero_inflated_poisson_log(eta: Tensor, parameters: Parameters, y: Tensor) ->
 
 def _read_negative_binomial(n: Tensor, p: Tensor) -> Reading | None:
     """PyMC turns (μ, α) into n = α and p = α/(μ + α), written ``sigmoid(log α - log μ)``."""
-    mean = _mean_of_odds(p, n)
+    mean = mean_of_odds(p, n)
     found = None if mean is None else undo_log(mean)
     return None if found is None else Reading(found[0], {"alpha": n}, found[1])
 
 
-def _mean_of_odds(p: Tensor, alpha: Tensor) -> Tensor | None:
+def mean_of_odds(p: Tensor, alpha: Tensor) -> Tensor | None:
     """μ of ``sigmoid(log α - log μ)`` or ``α / (μ + α)``; None of any other p."""
     p = strip(p)
     if _is(p, psm.Sigmoid):

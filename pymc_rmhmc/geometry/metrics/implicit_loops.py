@@ -1,4 +1,4 @@
-"""The generalised leapfrog in the SoftAbs metric of a whole model, in compiled code.
+"""The generalised leapfrog in a metric of a whole model, in compiled code.
 
 One loop, kept on disk, serves every model: its functions are called by their addresses. The steps are those of
 `GeneralizedLeapfrog` with the equations of `pymc_rmhmc.geometry.metrics.field`, solved as `AndersonSolver` does.
@@ -7,23 +7,25 @@ One loop, kept on disk, serves every model: its functions are called by their ad
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numba
 import numpy as np
+from numba import types
 from numpy.typing import NDArray
 
 from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.metrics import arrow_loops as arrow
 from pymc_rmhmc.geometry.metrics.arrow_loops import Differences, Factor, Layout
-from pymc_rmhmc.geometry.native import call_for_value_slope_matrix, call_for_vector
+from pymc_rmhmc.geometry.native import call_apart, call_for_value_slope_matrix, call_for_vector, resolved
 
-__all__ = ["NON_FINITE", "NON_REVERSIBLE", "SOLVER", "Curved", "Rules", "follow"]
+__all__ = ["INDEFINITE", "NON_FINITE", "NON_REVERSIBLE", "SOLVER", "Curved", "Rules", "follow", "with_addresses"]
 
 type Array = NDArray[np.float64]
 type Index = NDArray[np.int64]
 
 # Why a step failed; 0 if it did not.
-NON_FINITE, SOLVER, NON_REVERSIBLE = 1, 2, 3
+NON_FINITE, SOLVER, NON_REVERSIBLE, INDEFINITE = 1, 2, 3, 4
 # The two equations.
 KICK, DRIFT = 0, 1
 # As of `AndersonSolver`.
@@ -31,7 +33,7 @@ SECOND_DEPTH, RIDGE, TINY = 3, 1e-13, 1e-300
 
 
 class Curved(NamedTuple):
-    """A model's density with its Hessian, and what is to be made of it.
+    """A model's density with its Hessian or a metric, and what is to be made of it.
 
     Attributes
     ----------
@@ -47,6 +49,12 @@ class Curved(NamedTuple):
         Where the blocks' entries are among the products, as `Probes` has them.
     alpha : float
         Of SoftAbs.
+    is_metric : bool
+        Whether the function's matrix is the metric, and not V H. Then all parameters are in the border, and α is so
+        large that SoftAbs leaves the matrix as it is.
+    attempt, quadratic : int
+        Addresses of `_attempt` and `_quadratic`, as `with_addresses` finds them. What is called so is compiled once,
+        and not again within each of its callers.
     """
 
     evaluate: int
@@ -57,6 +65,9 @@ class Curved(NamedTuple):
     layout: Layout
     found_at: Index
     alpha: float
+    is_metric: bool
+    attempt: int
+    quadratic: int
 
 
 class Rules(NamedTuple):
@@ -87,7 +98,7 @@ class _Point(NamedTuple):
     differences: Differences
     trace: Array
     scale: Array
-    finite: bool
+    failure: int
 
 
 class _Equation(NamedTuple):
@@ -108,25 +119,44 @@ def _is_finite(vector: Array) -> bool:  # pragma: no cover - compiled
 
 
 @compiled
-def _softened(curved: Curved, x: Array) -> tuple[bool, Array, Factor]:  # pragma: no cover - compiled
-    """Whether all is finite, the gradient, and the factor of the metric."""
+def _softened(curved: Curved, x: Array) -> tuple[int, Array, Factor]:  # pragma: no cover - compiled
+    """Why there is no metric (0 if there is), the gradient, and the factor of the metric."""
     layout, d = curved.layout, x.size
     m, n = layout.border.size, layout.inner.size
-    value, gradient, products = call_for_value_slope_matrix(curved.evaluate, (x, curved.vectors), curved.evaluate_rest)
+    sign = 1.0 if curved.is_metric else -1.0
+    value, gradient, matrix = call_for_value_slope_matrix(curved.evaluate, (x, curved.vectors), curved.evaluate_rest)
     border, coupling, blocks = np.empty((m, m)), np.empty((m, n)), np.empty(curved.found_at.size)
     for i in range(m):
         for j in range(m):
-            border[i, j] = -products[i, layout.border[j]]
+            border[i, j] = sign * matrix[i, layout.border[j]]
         for j in range(n):
-            coupling[i, j] = -products[i, layout.inner[j]]
+            coupling[i, j] = sign * matrix[i, layout.inner[j]]
     for k in range(blocks.size):
         at = curved.found_at[k]
-        blocks[k] = -products[at // d, at % d]
+        blocks[k] = sign * matrix[at // d, at % d]
     finite, factor = arrow.soften(layout, border, coupling, blocks, curved.alpha)
     slope = np.empty(d)
     for i in range(d):
         slope[i] = gradient[i]
-    return finite and math.isfinite(value[()]) and _is_finite(slope), slope, factor
+    if not (finite and math.isfinite(value[()]) and _is_finite(slope)):
+        return NON_FINITE, slope, factor
+    if curved.is_metric and not factor.edge_values.min() > 0.0:
+        return INDEFINITE, slope, factor
+    return 0, slope, factor
+
+
+@compiled
+def _product(curved: Curved, x: Array, vector: Array) -> Array:  # pragma: no cover - compiled
+    """``G vector`` at another position, without a factor if the matrix is the metric; nan where there is none."""
+    if not curved.is_metric:
+        failure, _, factor = _softened(curved, x)
+        return arrow.times(curved.layout, factor, vector) if failure == 0 else np.full(x.size, np.nan)
+    _, _, matrix = call_for_value_slope_matrix(curved.evaluate, (x, curved.vectors), curved.evaluate_rest)
+    made = np.zeros(x.size)
+    for i in range(x.size):
+        for j in range(x.size):
+            made[i] += matrix[i, j] * vector[j]
+    return made
 
 
 @compiled
@@ -144,22 +174,23 @@ def _pulled(curved: Curved, x: Array, bar: tuple[Array, Array, Array]) -> Array:
         at = curved.found_at[k]
         weights[at // d, at % d] = bar[2][k]
     (pulled,) = call_for_vector(curved.pull, (x, curved.vectors, weights), curved.pull_rest)
-    made = np.empty(d)
+    sign, made = 1.0 if curved.is_metric else -1.0, np.empty(d)
     for i in range(d):
-        made[i] = -pulled[i]
+        made[i] = sign * pulled[i]
     return made
 
 
 @compiled
 def _point(curved: Curved, x: Array) -> _Point:  # pragma: no cover - compiled
     """Evaluate density and metric."""
-    finite, gradient, factor = _softened(curved, x)
+    failure, gradient, factor = _softened(curved, x)
     found = arrow.differences(curved.layout, factor)
-    if not finite:
-        return _Point(x, gradient, factor, found, gradient, gradient, False)
+    if failure != 0:
+        return _Point(x, gradient, factor, found, gradient, gradient, failure)
     trace = _pulled(curved, x, arrow.log_det_bar(curved.layout, factor, found))
     scale = arrow.scale(curved.layout, factor)
-    return _Point(x, gradient, factor, found, trace, scale, math.isfinite(factor.half_log_det) and _is_finite(trace))
+    finite = math.isfinite(factor.half_log_det) and _is_finite(trace)
+    return _Point(x, gradient, factor, found, trace, scale, 0 if finite else NON_FINITE)
 
 
 @compiled
@@ -174,35 +205,17 @@ def _mapped(curved: Curved, point: _Point, equation: _Equation, y: Array) -> Arr
     """The map of an equation."""
     velocity = point.scale * y
     if equation.kind == KICK:
-        gained = equation.time * _quadratic(curved, point, velocity)
+        gained = equation.time * call_apart(curved.quadratic, _quadratic, (curved, point, velocity))
     else:
         x = point.x + equation.time * (equation.given + velocity)
-        finite, _, there = _softened(curved, x)
-        if not finite:
-            return np.full(y.size, np.nan)
-        gained = arrow.times(curved.layout, there, velocity) - arrow.times(curved.layout, point.factor, velocity)
+        gained = _product(curved, x, velocity) - arrow.times(curved.layout, point.factor, velocity)
     return equation.start - arrow.solve(curved.layout, point.factor, gained) / point.scale
 
 
 @compiled
-def _mixing(  # pragma: no cover - compiled
-    residual_changes: Array, value_changes: Array, held: int, residual: Array, x: Array
-) -> Array:
-    """Take from x the correction ``ΔF γ`` with ``γ = argmin |residual - ΔR γ|``, over the first rows."""
-    gram, right, scale = np.empty((held, held)), np.empty(held), np.empty(held)
-    for a in range(held):
-        right[a] = np.dot(residual_changes[a], residual)
-        for b in range(a + 1):
-            gram[a, b] = np.dot(residual_changes[a], residual_changes[b])
-    for a in range(held):
-        scale[a] = 1.0 / math.sqrt(gram[a, a] + TINY)
-    for a in range(held):
-        right[a] *= scale[a]
-        for b in range(a + 1):
-            gram[a, b] *= scale[a] * scale[b]
-        gram[a, a] += RIDGE
-    # Cholesky's factor in the lower triangle, then both substitutions.
-    for a in range(held):
+def _factorised(gram: Array) -> bool:  # pragma: no cover - compiled
+    """Overwrite the lower triangle of a matrix by Cholesky's factor; False if there is none."""
+    for a in range(len(gram)):
         for b in range(a + 1):
             total = gram[a, b]
             for k in range(b):
@@ -212,18 +225,45 @@ def _mixing(  # pragma: no cover - compiled
             elif total > 0.0:
                 gram[a, a] = math.sqrt(total)
             else:
-                return x
-        total = right[a]
+                return False
+    return True
+
+
+@compiled
+def _substitute(factor: Array, right: Array) -> None:  # pragma: no cover - compiled
+    """Solve ``L Lᵀ x = right`` in place."""
+    size = right.size
+    for a in range(size):
         for k in range(a):
-            total -= gram[a, k] * right[k]
-        right[a] = total / gram[a, a]
-    for a in range(held - 1, -1, -1):
-        for k in range(a + 1, held):
-            right[a] -= gram[k, a] * right[k]
-        right[a] /= gram[a, a]
+            right[a] -= factor[a, k] * right[k]
+        right[a] /= factor[a, a]
+    for a in range(size - 1, -1, -1):
+        for k in range(a + 1, size):
+            right[a] -= factor[k, a] * right[k]
+        right[a] /= factor[a, a]
+
+
+@compiled
+def _mixing(  # pragma: no cover - compiled
+    residual_changes: Array, value_changes: Array, held: int, residual: Array, x: Array
+) -> Array:
+    """Take from x the correction ``ΔF γ`` with ``γ = argmin |residual - ΔR γ|``, over the first rows."""
+    gram, gamma, scale = np.empty((held, held)), np.empty(held), np.empty(held)
+    for a in range(held):
+        for b in range(a + 1):
+            gram[a, b] = np.dot(residual_changes[a], residual_changes[b])
+        scale[a] = 1.0 / math.sqrt(gram[a, a] + TINY)
+        gamma[a] = np.dot(residual_changes[a], residual) * scale[a]
+    for a in range(held):
+        for b in range(a + 1):
+            gram[a, b] *= scale[a] * scale[b]
+        gram[a, a] += RIDGE
+    if not _factorised(gram):
+        return x
+    _substitute(gram, gamma)
     for a in range(held):
         for i in range(x.size):
-            x[i] -= right[a] * scale[a] * value_changes[a, i]
+            x[i] -= gamma[a] * scale[a] * value_changes[a, i]
     return x
 
 
@@ -270,10 +310,10 @@ def _solved(  # pragma: no cover - compiled
     curved: Curved, point: _Point, equation: _Equation, rules: Rules
 ) -> tuple[Array, int, bool]:
     """Attempt it once, and once more with a shorter memory."""
-    x, n_iter, converged = _attempt(curved, point, equation, rules, rules.depth)
+    x, n_iter, converged = call_apart(curved.attempt, _attempt, (curved, point, equation, rules, rules.depth))
     if converged or n_iter == 1 or rules.depth <= SECOND_DEPTH:
         return x, n_iter, converged
-    x, more, converged = _attempt(curved, point, equation, rules, SECOND_DEPTH)
+    x, more, converged = call_apart(curved.attempt, _attempt, (curved, point, equation, rules, SECOND_DEPTH))
     return x, n_iter + more, converged
 
 
@@ -286,7 +326,7 @@ def _kicked(  # pragma: no cover - compiled
     explicit = p - half * (point.trace - point.gradient)
     start = arrow.solve(curved.layout, point.factor, explicit) / point.scale
     y, n_iter, converged = _solved(curved, point, _Equation(KICK, start, explicit, half), rules)
-    momentum = explicit - half * _quadratic(curved, point, point.scale * y)
+    momentum = explicit - half * call_apart(curved.quadratic, _quadratic, (curved, point, point.scale * y))
     return momentum, arrow.solve(curved.layout, point.factor, momentum), n_iter, converged
 
 
@@ -330,10 +370,11 @@ def _step(  # pragma: no cover - compiled
     if not converged:
         return SOLVER, point, p, math.nan, n_iter, 0
     end = _point(curved, x)
-    if not end.finite:
-        return NON_FINITE, point, p, math.nan, n_iter, 1
+    if end.failure != 0:
+        return end.failure, point, p, math.nan, n_iter, 1
     final = arrow.solve(curved.layout, end.factor, momentum)
-    momentum = momentum - 0.5 * step_size * (end.trace - end.gradient + _quadratic(curved, end, final))
+    turned = call_apart(curved.quadratic, _quadratic, (curved, end, final))
+    momentum = momentum - 0.5 * step_size * (end.trace - end.gradient + turned)
     if not _is_finite(momentum):
         return NON_FINITE, point, p, math.nan, n_iter, 1
     if rules.reversal_tolerance < 0.0:
@@ -367,3 +408,15 @@ def follow(  # pragma: no cover - compiled
         if failure != 0:
             return failure, point.x, p, worst, n_iter, n_metrics, step + 1
     return 0, point.x, p, worst, n_iter, n_metrics, n_steps
+
+
+def with_addresses(curved: Curved) -> Curved:
+    """Compile what is called by its address, and note where it is."""
+    of: Any = numba.typeof
+    vector, known = types.Array(types.float64, 1, "C"), of(curved)
+    _, point = resolved(_point, (known, vector))
+    quadratic, _ = resolved(_quadratic, (known, point, vector))
+    curved = curved._replace(quadratic=quadratic)
+    equation = of(_Equation(0, np.empty(0), np.empty(0), 0.0))
+    attempt, _ = resolved(_attempt, (known, point, equation, of(Rules(0.0, 0, 0, 0.0)), types.int64))
+    return curved._replace(attempt=attempt)

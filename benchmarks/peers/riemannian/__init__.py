@@ -1,0 +1,1 @@
+"""RMHMC of several packages with one metric, integrator, step size, number of steps and tolerance."""

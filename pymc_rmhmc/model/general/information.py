@@ -1,0 +1,434 @@
+"""The Fisher information of any model as a matrix in its value variables, read from its graph.
+
+Each random variable adds ``Jᵀ F J``: F is the information of its family about parameters a, and ``J = ∂a/∂θ``. A free
+variable x with a location ℓ has a density of ``x - ℓ``: x then counts as a parameter too, with ``∂(ℓ - x)/∂θ`` in J.
+The block of x, the cross block and the block of the parents of ℓ come of the same term,
+
+    x ~ N(μ, σ):    r = μ - x,    G += ∂rᵀ∂r/σ² + 2 (∂ log σ)ᵀ(∂ log σ).
+
+Ordered parents first, J of these terms is triangular, with 1 on its diagonal: G is positive definite wherever every
+free variable has such a term. A free variable of another family, which no other moves, adds the SoftAbs of the second
+derivatives of its own log density, one for each value: ``λ coth(αλ)``, never less than 1/α.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pymc.distributions.multivariate import ZeroSumNormalRV
+from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
+from pytensor.gradient import pushforward
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import vectorize_graph
+from pytensor.graph.traversal import toposort
+from pytensor.tensor.linalg.decomposition.cholesky import cholesky
+from pytensor.tensor.linalg.solvers.triangular import solve_triangular
+from pytensor.tensor.math import Prod
+from pytensor.tensor.random.basic import DirichletRV, MvNormalRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.model.general.information_families import (
+    SCALES,
+    Information,
+    InformationRow,
+    log_of,
+    log_probabilities,
+    registered_information,
+)
+from pymc_rmhmc.model.graphs import NO_DERIVATIVE, inlined, is_of_dims, no_derivative_in_words, reaches
+from pymc_rmhmc.model.hyperparameters import Hyperparameters
+from pymc_rmhmc.model.likelihoods.registry import read_likelihood
+from pymc_rmhmc.model.source_code import distribution_of
+
+__all__ = ["SOFTABS_ALPHA", "fisher_information"]
+
+type Symbol = TensorVariable
+type Places = NDArray[np.int64]
+type Shape = tuple[Symbol | int, ...]
+
+# Of the second derivatives of a prior that has no registered information: no less than 1/α is left of any, as of a
+# prior with standard deviation √α = 10 on the scale of the value variable.
+SOFTABS_ALPHA = 100.0
+# Below this |αλ| the series 1 + (αλ)²/3 serves for αλ coth(αλ).
+SMALL = 1e-3
+# Priors without any curvature, with which a metric can be singular.
+FLAT = ("Flat", "HalfFlat")
+# Transforms that act on each value alone.
+ELEMENTWISE = (
+    "", "LogTransform", "LogOddsTransform", "Interval", "LogExpM1", "CircularTransform",
+)  # fmt: skip
+INSTEAD = 'Use RMHMC(metric="softabs"), which reads the log density alone, or RMHMC(metric="flat")'
+
+
+def fisher_information(model: pm.Model, variables: Sequence[TensorVariable], packed: Hyperparameters) -> Symbol:
+    """Return G (d, d), the information of the observed and of the free variables, as a graph of θ.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    variables : sequence of TensorVariable
+        Its random variables that are sampled. The others count as known.
+    packed : Hyperparameters
+        Their value variables as one vector θ.
+
+    Returns
+    -------
+    TensorVariable
+        (d, d), symmetric, and positive definite wherever the model has a density.
+
+    Raises
+    ------
+    ConfigurationError
+        If a random variable or a potential depends on θ in a way that is not registered, if PyTensor cannot
+        differentiate it, or if a free variable has no curvature of its own.
+    """
+    reader = _Reader(model, packed)
+    for variable in filter(is_of_dims, model.basic_RVs):
+        raise ConfigurationError(
+            f"{variable.name} is a variable of pymc.dims, whose information FisherMetric does not read. {INSTEAD}."
+        )
+    for potential in model.potentials:
+        if reader.depends(potential):
+            raise ConfigurationError(
+                f'The potential "{potential.name}" is a log density whose expected information is not known, so '
+                f"FisherMetric cannot count it. {INSTEAD}."
+            )
+    for variable in model.basic_RVs:
+        if variable in packed.variables:
+            reader.read_free(variable, packed.slices[packed.variables.index(variable)])
+        elif any(reader.depends(parameter) for parameter in variable.owner.inputs):
+            reader.read_known(variable)
+    return reader.total()
+
+
+@dataclass
+class _Reader:
+    """Collects the terms of G.
+
+    Attributes
+    ----------
+    model : pymc.Model
+        The model.
+    packed : Hyperparameters
+        θ.
+    blocks : list of (places, places, block)
+        Rows and columns of G, and what is added there.
+    """
+
+    model: pm.Model
+    packed: Hyperparameters
+    blocks: list[tuple[Places, Places, Symbol]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # All is written in the value variables; θ takes their places at the end.
+        self._values = [self.model.rvs_to_values[v] for v in self.packed.variables]
+        self._name = ""
+
+    # ------------------------------------------------------------------------------- what is read
+
+    def depends(self, expression: Variable) -> bool:
+        """Whether an expression of random variables depends on those that are sampled, by no other variable."""
+        return reaches(expression, self.packed.variables, self.model.basic_RVs)
+
+    def read_known(self, variable: Symbol) -> None:
+        """Add the term of a variable that is observed, or moved by another step."""
+        self._name = str(variable.name)
+        self.read(variable, variable, _shape_of(self.model.rvs_to_values[variable]))
+
+    def read_free(self, variable: Symbol, own: slice) -> None:
+        """Add the term of a variable that is sampled, whose values are at `own` in θ."""
+        self._name = str(variable.name)
+        name, transform = distribution_of(variable), self.model.rvs_to_transforms[variable]
+        if name in FLAT:
+            raise ConfigurationError(
+                f"{self._name} has a {name} prior, which has no curvature: the Fisher metric can be singular. Give it "
+                f'a proper prior, such as pm.Normal({self._name!r}, 0, 10), or use RMHMC(metric="softabs").'
+            )
+        row, kind = registered_information().get(name), "" if transform is None else type(transform).__name__
+        (value,) = self.valued([variable])
+        if row is not None and row.location and SCALES[row.location] == kind:
+            self._add_relative(self._information(row, variable), own, _shape_of(value))
+        elif (row is not None and row.location not in ("", "interval")) or _structure_of(variable) is not None:
+            self.read(variable, variable, _shape_of(value))
+        elif any(self.depends(parameter) for parameter in variable.owner.inputs):
+            raise self.unknown(name)
+        else:
+            self._add_own(variable, own, elementwise=variable.owner.op.ndim_supp == 0 and kind in ELEMENTWISE)
+
+    def read(self, variable: Symbol, value: Symbol, shape: Shape) -> None:
+        """Add the term of a distribution for a value of this shape, an expression of the model's random variables."""
+        name, structure = distribution_of(variable), _structure_of(variable)
+        row = registered_information().get(name)
+        if structure is not None:
+            structure(self, variable, value, shape)
+        elif row is None or row.location == "interval":
+            self.add(self._of_likelihood(variable, name), shape)
+        else:
+            information = self._information(row, variable)
+            if row.n_categories_axes:
+                shape = (*shape, *_shape_of(information.parameters[0])[-row.n_categories_axes :])
+            if row.location:
+                (x,) = self.valued([_on_scale(value, row.location)])
+                first, *rest = information.parameters
+                information = Information([first - x, *rest], information.matrix)
+            self.add(information, shape)
+
+    def _information(self, row: InformationRow, variable: Symbol) -> Information:
+        return row.at(self.valued(variable.owner.op.dist_params(variable.owner)), self._name)
+
+    def _of_likelihood(self, variable: Symbol, name: str) -> Information:
+        """Of a registered likelihood whose other parameters are known: of its predictor alone."""
+        found = read_likelihood(variable)
+        if found is None or "fisher" not in found[0].kinds:
+            raise self.unknown(name)
+        likelihood, reading = found
+        if any(self.depends(parameter) for parameter in reading.parameters.values()):
+            raise self.unknown(name, f" when {', '.join(reading.parameters)} is sampled too")
+        predictor = reading.eta if reading.offset is None else reading.eta + reading.offset
+        eta, *others = self.valued([predictor, *reading.parameters.values()])
+        parameters = dict(zip(reading.parameters, others, strict=True))
+        terms = likelihood.terms(eta, parameters, self.model.rvs_to_values[variable].astype("float64"))
+        return Information([eta], [[terms.curvature["fisher"].weight]])
+
+    def unknown(self, name: str, when: str = "") -> ConfigurationError:
+        return ConfigurationError(
+            f"{self._name}: the expected information of {name} is not registered{when}, so FisherMetric cannot count "
+            f"this variable. {INSTEAD}."
+        )
+
+    def valued(self, expressions: Sequence[Symbol]) -> list[Symbol]:
+        """Expressions of random variables as expressions of value variables, without compound operations."""
+        tensors = self.model.replace_rvs_by_values([pt.as_tensor_variable(each) for each in expressions])
+        return _smooth(inlined([tensor.astype("float64") for tensor in tensors], ()))
+
+    # ------------------------------------------------------------------------------- terms of G
+
+    def add(self, information: Information, shape: Shape) -> None:
+        """``Jᵀ F J``, summed over the elements of an array."""
+        rows = [self.jacobian(a, shape) for a in information.parameters]
+        for i, first in enumerate(rows):
+            for j, second in enumerate(rows[: i + 1]):
+                entry = information.matrix[i][j]
+                if first is None or second is None or _is_zero(entry):
+                    continue
+                block = (first[1] * _ravelled(entry, shape)) @ second[1].T
+                self.put(first[0], second[0], block, mirrored=i != j)
+
+    def _add_relative(self, information: Information, own: slice, shape: Shape) -> None:
+        """The same with ``ℓ - θ[own]`` as the first parameter, which is 1 to 1: no product is needed for it."""
+        self.add(information, shape)
+        places = np.arange(own.start, own.stop)
+        self.put(places, places, pt.diag(_ravelled(information.matrix[0][0], shape)))
+        for parameter, entry in zip(information.parameters, information.matrix[0], strict=True):
+            found = None if _is_zero(entry) else self.jacobian(parameter, shape)
+            if found is not None:
+                self.put(places, found[0], -(found[1] * _ravelled(entry, shape)).T, mirrored=True)
+
+    def _add_own(self, variable: Symbol, own: slice, *, elementwise: bool) -> None:
+        """SoftAbs of the second derivatives of a prior that nothing moves, one for each value."""
+        value, which = self.model.rvs_to_values[variable], self.packed.variables.index(variable)
+        try:
+            (term,) = inlined(self.model.logp(vars=[variable], sum=False), ())
+            slope = pt.grad(term.sum(), value)
+            second = pt.grad(slope.sum(), value).ravel() if elementwise else None
+        except NO_DERIVATIVE as error:
+            raise self._no_derivative(error) from None
+        if second is None:
+            second = pt.diagonal(self._rows(slope.ravel(), [which]))
+        places = np.arange(own.start, own.stop)
+        self.put(places, places, pt.diag(_softabs(-second)))
+
+    def put(self, rows: Places, columns: Places, block: Symbol, *, mirrored: bool = False) -> None:
+        self.blocks.append((rows, columns, block))
+        if mirrored:
+            self.blocks.append((columns, rows, block.T))
+
+    def total(self) -> Symbol:
+        """G, symmetric to the last digit."""
+        found = pt.zeros((self.packed.size, self.packed.size))
+        for rows, columns, block in self.blocks:
+            found = pt.inc_subtensor(found[_at(rows, columns)], block)
+        (placed,) = self.packed.place([found])
+        return 0.5 * (placed + placed.T)
+
+    # ------------------------------------------------------------------------------- derivatives
+
+    def jacobian(self, parameter: Symbol, shape: Shape) -> tuple[Places, Symbol] | None:
+        """Places and ``∂a/∂θ`` there, (places, elements), of a parameter a; None if it does not depend on θ."""
+        found = self.derivative(parameter)
+        if found is None:
+            return None
+        places, rows = found
+        new_axes = range(1, 1 + len(shape) - parameter.ndim)
+        whole = pt.broadcast_to(pt.expand_dims(rows, list(new_axes)), (places.size, *shape))
+        return places, whole.reshape((places.size, -1))
+
+    def derivative(self, parameter: Symbol) -> tuple[Places, Symbol] | None:
+        """The same in the parameter's shape, with one more axis in front."""
+        held = [i for i, value in enumerate(self._values) if reaches(parameter, [value])]
+        if not held:
+            return None
+        places = np.concatenate([np.arange(self.packed.slices[i].start, self.packed.slices[i].stop) for i in held])
+        return places, self._rows(parameter, held)
+
+    def _rows(self, expression: Symbol, held: Sequence[int]) -> Symbol:
+        """The derivatives of an expression along the elements of some value variables, one in front for each."""
+        values, shapes = [self._values[i] for i in held], [self.packed.shapes[i] for i in held]
+        sizes = [math.prod(shape) for shape in shapes]
+        along = [value.type() for value in values]
+        basis = np.split(np.eye(sum(sizes)), np.cumsum(sizes)[:-1], axis=1)
+        many = [pt.constant(part.reshape((-1, *shape))) for part, shape in zip(basis, shapes, strict=True)]
+        try:
+            slope = pushforward(expression, values, along, disconnected_outputs="ignore")
+        except NO_DERIVATIVE as error:
+            raise self._no_derivative(error) from None
+        rows = vectorize_graph(slope, dict(zip(along, many, strict=True)))
+        return rows if rows.ndim > expression.ndim else pt.zeros((sum(sizes), *_shape_of(expression)))
+
+    def _no_derivative(self, error: Exception) -> ConfigurationError:
+        why = no_derivative_in_words(f"what {self._name} depends on", error)
+        return ConfigurationError(f"{why}. FisherMetric needs its derivative. Use RMHMC(metric=\"flat\").")
+
+
+# --------------------------------------------------------------------------- distributions of vectors
+
+
+def _mv_normal(reader: _Reader, variable: Symbol, value: Symbol, shape: Shape) -> None:
+    """``½ tr(C⁻¹∂ᵢC C⁻¹∂ⱼC) + ∂ᵢrᵀ C⁻¹ ∂ⱼr`` with ``r = μ - x``, by one factor of C."""
+    mean, covariance = variable.owner.op.dist_params(variable.owner)
+    residual, covariance = reader.valued([mean - value, covariance])
+    size = covariance.shape[-1]
+    inverse = solve_triangular(cholesky(covariance, on_error="nan"), pt.eye(size), lower=True, b_ndim=2)
+    found, moved = reader.jacobian(residual, shape), reader.derivative(covariance)
+    if found is not None:
+        places, rows = found
+        scaled = (inverse @ rows.T.reshape((*shape, places.size))).reshape((-1, places.size))
+        reader.put(places, places, scaled.T @ scaled)
+    if moved is not None:
+        places, slopes = moved
+        scaled = (inverse @ slopes @ pt.swapaxes(inverse, -1, -2)).reshape((places.size, -1))
+        n_vectors = pt.prod(pt.stack([*shape[:-1], 1])) / pt.prod(covariance.shape[:-2])
+        reader.put(places, places, 0.5 * n_vectors * (scaled @ scaled.T))
+
+
+def _random_walk(reader: _Reader, variable: Symbol, value: Symbol, shape: Shape) -> None:
+    """The first value, and each step from one value to the next."""
+    first, steps, *_ = variable.owner.op.dist_params(variable.owner)
+    axis = variable.ndim - variable.owner.op.ndim_supp
+    others = (*shape[:axis], *shape[axis + 1 :])
+    walked = pt.moveaxis(value, axis, 0)  # as both distributions have it
+    reader.read(first, walked[:1], (1, *others))
+    reader.read(steps, walked[1:] - walked[:-1], (shape[axis] - 1, *others))
+
+
+def _autoregression(reader: _Reader, variable: Symbol, value: Symbol, shape: Shape) -> None:
+    """The first values, and each value given those before it."""
+    op = variable.owner.op
+    rhos, sigma, first, *_ = op.dist_params(variable.owner)
+    order, *others = op.ar_order, *shape[:-1]
+    lags = [value[..., order - 1 - k : -1 - k] for k in range(order)]
+    weights = [rhos[..., k, None] for k in range(order + op.constant_term)]
+    mean = weights.pop(0) if op.constant_term else pt.zeros(())
+    residual = value[..., order:] - pt.add(mean, *(w * lag for w, lag in zip(weights, lags, strict=True)))
+    residual, sigma = reader.valued([residual, sigma[..., None]])
+    matrix = [[1.0 / sigma**2, 0.0], [0.0, 2.0]]
+    reader.add(Information([residual, log_of(sigma)], matrix), (*others, shape[-1] - order))
+    reader.read(first, value[..., :order], (*others, order))
+
+
+def _zero_sum_normal(reader: _Reader, variable: Symbol, value: Symbol, shape: Shape) -> None:
+    """``1/σ²`` of the values, and of log σ 2 for each free value: ``(k - 1)/k`` of all in each axis of sums 0."""
+    value, sigma = reader.valued([value, variable.owner.op.dist_params(variable.owner)[0]])
+    share = pt.prod(pt.stack([1.0 - 1.0 / k for k in shape[len(shape) - variable.owner.op.ndim_supp :]]))
+    reader.add(Information([value, log_of(sigma)], [[1.0 / sigma**2, 0.0], [0.0, 2.0 * share]]), shape)
+
+
+def _dirichlet(reader: _Reader, variable: Symbol, value: Symbol, shape: Shape) -> None:
+    """``a₀²/(a₀ + 1) (diag m - mmᵀ)`` of log x, with ``m = a/a₀`` and ``a₀ = Σ a``, which nothing may move."""
+    (a,) = variable.owner.op.dist_params(variable.owner)
+    if reader.depends(a):
+        raise reader.unknown("Dirichlet", " when its concentration is sampled too")
+    value, a = reader.valued([value, a])
+    total = a.sum(axis=-1, keepdims=True)
+    log_x = log_probabilities(value)
+    centred = log_x - (a / total * log_x).sum(axis=-1, keepdims=True)
+    reader.add(Information([centred], [[total * a / (total + 1.0)]]), shape)
+
+
+STRUCTURES: tuple[tuple[type, Callable[[_Reader, Symbol, Symbol, Shape], None]], ...] = (
+    (MvNormalRV, _mv_normal), (RandomWalkRV, _random_walk), (AutoRegressiveRV, _autoregression),
+    (ZeroSumNormalRV, _zero_sum_normal), (DirichletRV, _dirichlet),
+)  # fmt: skip
+
+
+def _structure_of(variable: Symbol) -> Callable[[_Reader, Symbol, Symbol, Shape], None] | None:
+    """What adds the term of a vector's distribution; None for one without such."""
+    return next((add for kind, add in STRUCTURES if isinstance(variable.owner.op, kind)), None)
+
+
+# ------------------------------------------------------------------------------------------ small parts
+
+
+def _smooth(expressions: Sequence[Symbol]) -> list[Symbol]:
+    """Expressions whose products over an axis have second derivatives, where no factor is 0."""
+    rewritten: dict[Variable, Variable] = {}
+    for node in toposort(list(expressions)):
+        inputs = [rewritten.get(i, i) for i in node.inputs]
+        if isinstance(node.op, Prod) and not node.op.no_zeros_in_input:
+            op = node.op
+            product = Prod(axis=op.axis, dtype=op.dtype, acc_dtype=op.acc_dtype, no_zeros_in_input=True)
+            rewritten[node.outputs[0]] = product(*inputs)
+        elif any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
+            outputs = node.clone_with_new_inputs(inputs, strict=False).outputs
+            rewritten |= dict(zip(node.outputs, outputs, strict=True))
+    return [rewritten.get(each, each) for each in expressions]
+
+
+def _shape_of(value: Symbol) -> Shape:
+    """The lengths of an array's axes; numbers where the graph has them."""
+    return tuple(n if n is not None else value.shape[i] for i, n in enumerate(value.type.shape))
+
+
+def _at(rows: Places, columns: Places) -> tuple[object, object]:
+    """Indices of a block; slices where the places follow one another."""
+    first, second = (_slice_of(places) for places in (rows, columns))
+    if first is not None and second is not None:
+        return first, second
+    return rows[:, None], columns[None, :]
+
+
+def _slice_of(places: Places) -> slice | None:
+    is_run = places.size == 0 or places[-1] - places[0] + 1 == places.size
+    return slice(int(places[0]), int(places[-1]) + 1) if is_run and places.size else None
+
+
+def _is_zero(entry: Symbol | float) -> bool:
+    return not isinstance(entry, Variable) and entry == 0.0
+
+
+def _ravelled(entry: Symbol | float, shape: Shape) -> Symbol:
+    """An entry of F for every element, (elements,)."""
+    return pt.broadcast_to(pt.as_tensor(entry, dtype="float64"), shape).ravel()
+
+
+def _on_scale(value: Symbol, scale: str) -> Symbol:
+    """A value on the scale of its location."""
+    if scale == "log":
+        return pt.log(value)
+    return pt.log(value) - pt.log1p(-value) if scale == "logit" else value
+
+
+def _softabs(curvature: Symbol) -> Symbol:
+    """``λ coth(αλ)``: smooth, about ``|λ|``, and 1/α at 0."""
+    scaled = SOFTABS_ALPHA * curvature
+    is_small = pt.abs(scaled) < SMALL
+    safe = pt.switch(is_small, 1.0, scaled)
+    return pt.switch(is_small, 1.0 + scaled**2 / 3.0, safe / pt.tanh(safe)) / SOFTABS_ALPHA

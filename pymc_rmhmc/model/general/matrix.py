@@ -1,0 +1,192 @@
+"""A symbolic matrix of a model's value variables as compiled functions: the matrix, and derivatives along it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant
+from pytensor.graph.traversal import explicit_graph_inputs
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.errors import ConfigurationError, listed, shown
+from pymc_rmhmc.model.general.derivatives import ValueModel
+from pymc_rmhmc.model.graphs import NO_DERIVATIVE, PYTHON_MODE, inlined, no_derivative_in_words
+from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
+
+__all__ = ["MatrixModel", "of_value_variables"]
+
+type Array = NDArray[np.float64]
+type Point = dict[str, np.ndarray]
+type Symbol = TensorVariable
+type Builder = Callable[[pm.Model, Hyperparameters], Any]
+
+# The largest difference between the two halves, in units of the largest entry.
+MOST_ASYMMETRY = 1e-8
+NO_VECTORS = np.empty((0, 0))
+
+
+class MatrixModel(ValueModel):
+    """A model's log density with a matrix G(θ), θ being its sampled value variables; see `ValueModel`.
+
+    `evaluate` takes θ, and its matrix is G, (d, d), symmetric. `pull` takes θ and a bar (d, d). Both take vectors after
+    θ as those of `HessianModel` do, and make no use of them.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    variables : sequence of TensorVariable
+        The random variables that are sampled.
+    point : dict
+        The start: shapes are taken here, and G is looked at.
+    build : callable
+        From the model and its `Hyperparameters` to a symbolic (d, d) matrix of ``Hyperparameters.symbol``.
+    name : str, optional
+        What messages call the metric.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such matrix, if at the start it has another shape, is not finite, symmetric and positive
+        definite or its derivative is not finite, or if PyTensor cannot differentiate it.
+    """
+
+    def __init__(
+        self, model: pm.Model, variables: Sequence[TensorVariable], point: Point, build: Builder,
+        *, name: str = "GraphMetric",
+    ) -> None:  # fmt: skip
+        super().__init__(model, variables, point)
+        self._name = name
+        raw = self._as_matrix(build(model, self.variables), model)
+        self._check_at_start(raw, model, point)
+        matrix, vectors, bar = 0.5 * (raw + raw.T), pt.dmatrix("vectors"), pt.dmatrix("bar")
+        theta = self.variables.symbol
+        try:
+            slope = pt.grad((bar * matrix).sum(), theta, disconnected_inputs="ignore")
+        except NO_DERIVATIVE as error:
+            raise ConfigurationError(
+                f"{no_derivative_in_words(f'the matrix of {name}', error)}. RMHMC needs its derivative. Write the "
+                'operation with PyTensor\'s functions, or use RMHMC(metric="flat").'
+            ) from None
+        self.evaluate = GraphFunction(model, [theta, vectors], [*self._log_density(model), matrix], point)
+        self.pull = GraphFunction(model, [theta, vectors, bar], [slope], point)
+        self.bind(point)
+        self._check_finite_derivative(point)
+        self.check_derivative(point, NO_VECTORS)
+
+    def matrix(self, theta: Array) -> Array:
+        """Return G (d, d), symmetric, at θ (d,), which must be contiguous."""
+        return self.evaluate(theta, NO_VECTORS)[2]
+
+    def pullback(self, theta: Array, bar: Array) -> Array:
+        """Return ``Σⱼₖ barⱼₖ ∂Gⱼₖ/∂θᵢ`` for every i, (d,), by one pass back through the graph."""
+        return self.pull(theta, NO_VECTORS, bar)[0]
+
+    def _as_matrix(self, found: Any, model: pm.Model) -> Symbol:
+        """What a function returned, as a matrix of θ and of what may be bound."""
+        try:
+            matrix = pt.as_tensor_variable(found)
+        except (TypeError, ValueError, NotImplementedError):
+            matrix = None
+        if matrix is None or matrix.ndim != 2:
+            kind = f"a value with {matrix.ndim} axes" if matrix is not None else shown(found)
+            raise ConfigurationError(
+                f"{self._name}: the function must return a symbolic matrix of the value variables, and returned {kind}."
+                ' Return one such as lambda m: pt.diag(pt.exp(m.rvs_to_values[m["x"]])).'
+            )
+        known = {self.variables.symbol, *model.value_vars}
+        inputs = [v for v in explicit_graph_inputs([matrix]) if not isinstance(v, Constant | SharedVariable)]
+        strange = [str(v) for v in inputs if v not in known]
+        if strange:
+            raise ConfigurationError(
+                f"{self._name}: the matrix depends on {listed(strange)}, which the model does not have. Use the value "
+                'variables of the model that the function is given, such as m.rvs_to_values[m["x"]].'
+            )
+        return matrix.astype("float64")
+
+    def _check_at_start(self, matrix: Symbol, model: pm.Model, point: Point) -> None:
+        """Look at the matrix at the start; nothing is compiled."""
+        values = [v for v in model.value_vars if str(v.name) not in self.variables.names]
+        (graph,) = inlined([matrix], ())
+        function = pytensor.function([self.variables.symbol, *values], graph, mode=PYTHON_MODE,
+                                     on_unused_input="ignore", allow_input_downcast=True)  # fmt: skip
+        found = np.asarray(function(self.variables.pack(point), *(point[str(v.name)] for v in values)))
+        d = self.size
+        if found.shape != (d, d):
+            raise ConfigurationError(
+                f"{self._name}: the matrix has shape {found.shape}, and must have {(d, d)}: a row for each value of "
+                f"{listed(self.variables.names)}, one variable after another."
+            )
+        if not np.isfinite(found).all():
+            raise ConfigurationError(
+                f"{self._name}: the matrix is not finite at the start: {self._entry(~np.isfinite(found), found)}. "
+                "Give variables other initial values with pm.sample(initvals=), or mend the matrix."
+            )
+        difference = np.abs(found - found.T)
+        if difference.max(initial=0.0) > MOST_ASYMMETRY * np.abs(found).max(initial=0.0):
+            raise ConfigurationError(
+                f"{self._name}: the matrix is not symmetric: {self._entry(difference == difference.max(), found)}, and "
+                "the other half differs. Return (G + G.T) / 2."
+            )
+        least = float(np.linalg.eigvalsh(found).min(initial=np.inf))
+        if least <= 0.0:
+            raise ConfigurationError(
+                f"{self._name}: the matrix is not positive definite at the start; its least eigenvalue is "
+                f"{shown(least)}. Momenta need a positive definite one: add the curvature of the prior, or a multiple "
+                "of pt.eye(d)."
+            )
+
+    def _check_finite_derivative(self, point: Point) -> None:
+        """The derivative at the start, of one sum over all entries."""
+        d = self.size
+        found = self.pullback(self.variables.pack(point), np.ones((d, d)) + np.eye(d))
+        if not np.isfinite(found).all():
+            raise ConfigurationError(
+                f"{self._name}: the matrix's derivative by {self._place(int(np.argmin(np.isfinite(found))))} is not "
+                "finite at the start. Look for square roots or absolute values at 0, and for divisions by 0 in a "
+                "branch of pt.switch that is not taken."
+            )
+
+    def _entry(self, mask: NDArray[np.bool_], found: Array) -> str:
+        """The first entry of a mask, in words."""
+        i, j = np.argwhere(mask)[0]
+        return f"the entry of {self._place(int(i))} and {self._place(int(j))} is {shown(float(found[i, j]))}"
+
+    def _place(self, index: int) -> str:
+        """The name of a coordinate of θ."""
+        for name, shape, part in zip(self.variables.names, self.variables.shapes, self.variables.slices, strict=True):
+            if part.start <= index < part.stop:
+                at = np.unravel_index(index - part.start, shape)
+                return name + (f"[{', '.join(str(int(k)) for k in at)}]" if shape else "")
+        raise IndexError(index)
+
+
+def of_value_variables(function: Callable[[pm.Model], Any]) -> Builder:
+    """Return the builder of a user's matrix, a function of the model.
+
+    The function writes the matrix in the model's value variables, with rows in the order of ``model.value_vars``.
+    """
+
+    def build(model: pm.Model, packed: Hyperparameters) -> Any:
+        found = function(model)
+        if not isinstance(found, TensorVariable) or found.ndim != 2:
+            return found
+        (matrix,) = packed.substitute([found], model)
+        given = [str(v.name) for v in model.value_vars if str(v.name) in packed.names]
+        if given == list(packed.names):
+            return matrix
+        # Rows as the function has them, for each coordinate of θ.
+        lengths = {name: part.stop - part.start for name, part in zip(packed.names, packed.slices, strict=True)}
+        ends = np.cumsum([0, *(lengths[name] for name in given)])
+        starts = dict(zip(given, ends, strict=False))
+        order = np.concatenate([starts[name] + np.arange(lengths[name]) for name in packed.names])
+        return matrix[order[:, None], order[None, :]]
+
+    return build
