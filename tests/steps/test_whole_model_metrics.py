@@ -93,7 +93,7 @@ WAYS = {
     "leapfrog": {"integrator": "generalized_leapfrog", "target_accept": 0.95},
     "midpoint": {"integrator": "implicit_midpoint", "target_accept": 0.95},
     "tao": {"integrator": ExplicitTao(omega=10.0), "step_size": 0.08, "n_steps": 12},
-    "nuts": {"trajectory": "nuts", "target_accept": 0.95},
+    "nuts": {"trajectory": "nuts", "target_accept": 0.99},
 }
 
 
@@ -311,9 +311,8 @@ def test_a_structure_that_holds_is_kept():
 def test_too_many_values_for_a_dense_matrix():
     with pm.Model():
         pm.Normal("x", shape=6000)
-        step = RMHMC(metric=SoftAbsMetric(structure="dense"))
         with pytest.raises(ConfigurationError, match=r"6000 values needs dense matrices of 1\.1 GiB.*auto") as error:
-            pm.sample(step=step, chains=1, cores=1, progressbar=False)
+            RMHMC(metric=SoftAbsMetric(structure="dense"))
     assert 'RMHMC(metric="flat")' in str(error.value)
 
 

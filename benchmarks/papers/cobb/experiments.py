@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarks.papers.cobb.cost import measure_cost
 from benchmarks.papers.cobb.figures import draw_figures
 from benchmarks.papers.cobb.funnel import SAMPLERS, measure_funnel
 from benchmarks.papers.cobb.logistic import SCHEMES, measure_paths, measure_regression, measure_start
@@ -21,6 +22,7 @@ MEASURES = {
     "omega": measure_omega,
     "bias": measure_bias,
     "reach": measure_reach,
+    "cost": measure_cost,
 }
 # Draws per chain and seconds of sampling: by default, and with --full.
 DRAWS, FULL_DRAWS = 1000, 5000
@@ -39,6 +41,7 @@ def _runs(full: bool) -> Sequence[Run]:
     made += [Run("start", sampler, 0, 60, limit) for sampler in SCHEMES]
     made += [Run("regression", sampler, 0, 500, limit) for sampler in SCHEMES]
     made += [Run("paths", "all", 0, 600, limit)]
+    made += [Run("cost", "all", 0, 100, limit)]
     made += [Run("omega", binding, 0, 1000 if full else 100, limit) for binding in BINDINGS]
     made += [Run("bias", sampler, 0, 5 * draws, limit) for sampler in ("implicit", *BINDINGS)]
     made += [Run("reach", sampler, 0, 200 if full else 30, limit) for sampler in ("implicit", *BINDINGS)]

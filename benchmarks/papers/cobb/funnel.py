@@ -23,7 +23,17 @@ from pymc_rmhmc import RMHMC, ExplicitTao, SoftAbsMetric
 from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity
 
 __all__ = [
-    "LABELS", "PUBLISHED", "SAMPLERS", "SD", "SETTINGS", "SHORT", "SHORTER", "SIZE", "funnel", "hamiltonian_of",
+    "LABELS",
+    "PUBLISHED",
+    "SAMPLERS",
+    "SD",
+    "SETTINGS",
+    "SHORT",
+    "SHORTER",
+    "SIZE",
+    "Calls",
+    "funnel",
+    "hamiltonian_of",
     "measure_funnel",
 ]  # fmt: skip
 

@@ -37,7 +37,7 @@ def spread(values: Sequence[float], form: str = ".2g") -> str:
 def print_tables(records: list[dict]) -> None:
     """Print everything that was measured."""
     print(markdown(HEADINGS, funnel_rows(records)) + "\n")
-    costs = ("scheme", "steps", "Hessians per step", "third derivatives per step", "ms per step")
+    costs = ("a step", "Hessians", "third derivatives", "ms", "times as fast as the implicit leapfrog")
     print(markdown(costs, _costs(records)))
     for text in (_ratios(records), _bias(records), _regressions(records), _starts(records)):
         print("\n" + text)
@@ -86,14 +86,13 @@ def _row(sampler: str, runs: list[dict]) -> list[str]:
 
 
 def _costs(records: list[dict]) -> list[list[str]]:
-    rows, held = [], _of(records, "funnel")
-    for sampler in (sampler for sampler in LABELS if sampler in held):
-        runs = held[sampler]
-        steps = [run["steps"] for run in runs]
-        milliseconds = [1e3 * run["sampling"] / (run["draws"] * run["steps"]) for run in runs]
-        hessians, thirds = ([run[name] / run["steps"] for run in runs] for name in ("hessians", "thirds"))
-        counted = [spread(hessians), spread(thirds)] if max(hessians) else ["", ""]
-        rows.append([LABELS[sampler], spread(steps, ".3g"), *counted, spread(milliseconds)])
+    """A row for each integrator: what a step takes, and how many of them one implicit step would pay for."""
+    rows = []
+    for run in (run for runs in _of(records, "cost").values() for run in runs):
+        for name, step in run["steps"].items():
+            ratio = run["steps"][IMPLICIT]["ms"] / step["ms"]
+            counts = (f"{step['hessians']:.3g}", f"{step['thirds']:.3g}")
+            rows.append([LABELS.get(name, name), *counts, f"{step['ms']:.2g}", f"{ratio:.2g}"])
     return rows
 
 

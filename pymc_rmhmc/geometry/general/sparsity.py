@@ -27,7 +27,7 @@ from scipy.sparse.csgraph import connected_components
 
 from pymc_rmhmc.geometry.compilation import compiled
 
-__all__ = ["ArrowEntries", "Partition", "Probes", "hessian_pattern", "partition", "unite"]
+__all__ = ["MOST_OF_DENSE", "ArrowEntries", "Partition", "Probes", "hessian_pattern", "partition", "unite"]
 
 type Array = NDArray[np.float64]
 type Index = NDArray[np.int64]
@@ -36,6 +36,8 @@ type Products = Callable[[Array, Array], Array]
 
 # A unit further than this from the median may belong to a row that holds rounding alone, as may a smaller row.
 LARGEST_UNIT, SMALLEST_ROW = 1e4, 1e-2
+# Blocks make another metric than SoftAbs of the whole Hessian where that is indefinite: they have to be much cheaper.
+MOST_OF_DENSE = 1.0 / 3.0
 # The most parameters that a border is looked for among.
 MAX_BORDER = 500
 
@@ -262,13 +264,15 @@ def _ranges(first: Index, lengths: Index) -> Index:
     return np.arange(total[-1]) - np.repeat(total[:-1] - first, lengths)
 
 
-def partition(pattern: Any) -> Partition:
+def partition(pattern: Any, *, most_of_dense: float = MOST_OF_DENSE) -> Partition:
     """Choose the border and the blocks that make a point of the SoftAbs metric cheapest, or none.
 
     Parameters
     ----------
     pattern : (d, d) csr_array of bool
         Symmetric; of `hessian_pattern`.
+    most_of_dense : float
+        The part of a dense matrix's cost that blocks may have.
 
     Returns
     -------
@@ -287,7 +291,7 @@ def partition(pattern: Any) -> Partition:
     order = np.concatenate([np.setdiff1d(np.arange(d), removed), removed[::-1]])
     costs = _border_costs(starts, others, order, removed.size)
     m = int(np.argmin(costs))
-    if costs[m] >= _dense_cost(d):
+    if costs[m] >= most_of_dense * _dense_cost(d):
         return Partition.of(np.arange(d), [])
     inner = np.setdiff1d(np.arange(d), removed[:m])
     _, label = connected_components(pattern[inner][:, inner], directed=False)

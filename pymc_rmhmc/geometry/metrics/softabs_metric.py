@@ -12,6 +12,7 @@ from pymc_rmhmc.dynamics.hamiltonian import RiemannianHamiltonian
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity, MatrixPoint
 from pymc_rmhmc.geometry.general.sparsity import (
+    MOST_OF_DENSE,
     ArrowEntries,
     Partition,
     Probes,
@@ -101,7 +102,8 @@ class SoftAbsMetric:
         ConfigurationError
             If the dense matrix is to be taken, and is too large.
         """
-        found = None if self.structure == "dense" else _structure(density, positions)
+        wanted = math.inf if self.structure == "blocks" else MOST_OF_DENSE
+        found = None if self.structure == "dense" else _structure(density, positions, wanted)
         if found is not None and found.is_dense and self.structure == "auto":
             found = None
         if found is None:
@@ -126,11 +128,13 @@ class SoftAbsMetric:
         return SoftAbsField(density, found, self.alpha)
 
 
-def _structure(density: MatrixDensity, positions: Sequence[Array]) -> Partition | None:
+def _structure(density: MatrixDensity, positions: Sequence[Array], most_of_dense: float) -> Partition | None:
     """The partition of the pattern that is seen at positions; None where no Hessian is finite."""
     nothing = np.zeros((1, density.size))
     finite = [position for position in positions if np.isfinite(density.products(position, nothing)).all()]
-    return partition(unite(*(hessian_pattern(density.products, at) for at in finite))) if finite else None
+    if not finite:
+        return None
+    return partition(unite(*(hessian_pattern(density.products, at) for at in finite)), most_of_dense=most_of_dense)
 
 
 def _check_size(size: int, structure: str) -> None:
