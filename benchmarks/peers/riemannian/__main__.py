@@ -31,8 +31,8 @@ SAMPLERS = {
 }
 # Which metric a sampler is run in; by default in both.
 ONLY_IN = {"RMHMC leapfrog, whole model": "fisher", "mici leapfrog, as it comes": "softabs", REFERENCE: "fisher"}
-# Seconds after which a worker that has handed in nothing is ended.
-LIMIT = 300.0
+# Seconds after which a worker that has handed in nothing is ended, and what each second of sampling adds.
+LIMIT, LIMIT_PER_SECOND = 240.0, 20.0
 
 
 def main() -> None:
@@ -79,7 +79,8 @@ def _key(record: dict) -> tuple:
 def _run_one(record: dict) -> None:
     print(f"{record['problem']} / {record['sampler']} / seed {record['seed']} ...", end=" ", flush=True)
     parts = (record["problem"], SAMPLERS[record["sampler"]], record["seed"], record["seconds"])
-    kept = keep_run(record, [sys.executable, "-m", f"{HERE}.worker", *map(str, parts)], LIMIT, RIEMANNIAN_RESULTS)
+    command = [sys.executable, "-m", f"{HERE}.worker", *map(str, parts)]
+    kept = keep_run(record, command, LIMIT + LIMIT_PER_SECOND * record["seconds"], RIEMANNIAN_RESULTS)
     print(f"{kept.get('error') or format(kept['ess_per_second'], '.3g') + ' ESS/s'} ({kept['wall']:.0f} s)", flush=True)
 
 

@@ -109,7 +109,7 @@ def _print_ratios(problem: str, samplers: dict[str, list[dict]]) -> None:
     rates = {name: float(np.median([rate(r) for r in held])) for name, held in samplers.items() if name != REFERENCE}
     peers = {name: r for name, r in rates.items() if not name.startswith(OURS)}
     fixed = {name: r for name, r in rates.items() if name.startswith(OURS) and name != AUTOMATIC}
-    if not peers or max(peers.values()) == 0.0:
+    if not peers or max(peers.values()) == 0.0 or len(peers) == len(rates):
         return
     best = max(peers, key=peers.__getitem__)
     said = []
