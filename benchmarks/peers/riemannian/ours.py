@@ -56,7 +56,7 @@ def graph_leapfrog(problem: Funnel | Logistic, seed: int, seconds: float) -> Out
 
 def _fixed(problem, seed, seconds, integrator, metric=None, check_reversibility: bool = True) -> Outcome:
     if metric is None:
-        metric = SoftAbsMetric(alpha=ALPHA) if problem.metric == "softabs" else "fisher"
+        metric = SoftAbsMetric(alpha=ALPHA, structure="dense") if problem.metric == "softabs" else "fisher"
     options = {
         "metric": metric, "step_size": problem.step_size, "n_steps": problem.n_steps,
         "integrator": integrator(AndersonSolver(TOLERANCE, 100), check_reversibility=check_reversibility),
