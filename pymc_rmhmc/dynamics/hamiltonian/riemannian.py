@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,17 +37,25 @@ class RiemannianHamiltonian:
     ----------
     field : MetricField
         A metric bound to the density that is sampled, since a metric is usually made of the density's derivatives.
-    follow : callable, optional
-        Makes steps of an implicit integrator at once: from a position, a momentum, the number of steps, their size, the
-        rules of the solver, and whether it is the midpoint rule, to `FollowedSteps`.
+    make_follow : callable, optional
+        Returns what makes steps of an implicit integrator at once, or None. That takes a position, a momentum, the
+        number of steps, their size, the rules of the solver, and whether it is the midpoint rule, and returns
+        `FollowedSteps`.
 
     References
     ----------
     Girolami and Calderhead (2011), eq. 13; Paquet and Fraccaro (2016), eq. 11.
     """
 
-    def __init__(self, field: MetricField[Any, Any], follow: Callable[..., FollowedSteps] | None = None) -> None:
-        self.field, self.follow = field, follow
+    def __init__(
+        self, field: MetricField[Any, Any], make_follow: Callable[[], Callable[..., FollowedSteps] | None] | None = None
+    ) -> None:
+        self.field, self._make_follow = field, make_follow
+
+    @cached_property
+    def follow(self) -> Callable[..., FollowedSteps] | None:
+        """What makes steps at once, compiled when an integrator first asks for it; None if there is nothing."""
+        return None if self._make_follow is None else self._make_follow()
 
     def state(self, position: Array) -> RiemannianState:
         """The metric at a position; the momentum is zero until `refresh`."""

@@ -24,7 +24,7 @@ from pymc_rmhmc.geometry.metrics.implicit_loops import (
     with_addresses,
 )
 
-__all__ = ["compiled_steps"]
+__all__ = ["Steps", "compiled_steps"]
 
 type Array = NDArray[np.float64]
 type Steps = Callable[..., FollowedSteps]

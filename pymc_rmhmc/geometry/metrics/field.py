@@ -73,7 +73,11 @@ class MetricFieldBase[Point: DensityPoint, Bar](ABC):
 
     def hamiltonian(self) -> Any:
         """Return the Hamiltonian of the density in this metric."""
-        return RiemannianHamiltonian(self)
+        return RiemannianHamiltonian(self, self.compiled_steps)
+
+    def compiled_steps(self) -> Any:
+        """Return what makes steps of the implicit integrators in compiled code; None if nothing does."""
+        return None
 
 
 class FieldPoint[Point: DensityPoint, Bar]:

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian import RiemannianHamiltonian
 from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity, MatrixPoint
 from pymc_rmhmc.geometry.general.sparsity import Partition, Probes
-from pymc_rmhmc.geometry.metrics.compiled_steps import compiled_steps
+from pymc_rmhmc.geometry.metrics.compiled_steps import Steps, compiled_steps
 from pymc_rmhmc.geometry.metrics.dense import DenseField
 
 __all__ = ["GraphMetric", "MatrixField", "matrix_density"]
@@ -37,15 +36,14 @@ class MatrixField(DenseField[MatrixPoint]):
     density: MatrixDensity
 
     def __init__(self, density: MatrixDensity) -> None:
-        probes = Probes(Partition.of(range(density.size), []))
-        super().__init__(density.with_vectors(probes.vectors))
-        # Its eigenvalues take longer than Cholesky's factor, which does not matter while both are small.
-        is_small = density.size <= MOST_DECOMPOSED
-        self.follow = compiled_steps(self.density, probes, UNSOFTENED, is_metric=True) if is_small else None
+        self._probes = Probes(Partition.of(range(density.size), []))
+        super().__init__(density.with_vectors(self._probes.vectors))
 
-    def hamiltonian(self) -> RiemannianHamiltonian:
-        """Return the Hamiltonian of the density in this metric, which makes the leapfrog's steps in compiled code."""
-        return RiemannianHamiltonian(self, self.follow)
+    def compiled_steps(self) -> Steps | None:
+        """See `MetricFieldBase`; None where its eigenvalues would take much longer than Cholesky's factor."""
+        if self.density.size > MOST_DECOMPOSED:
+            return None
+        return compiled_steps(self.density, self._probes, UNSOFTENED, is_metric=True)
 
     def matrix(self, point: MatrixPoint) -> Array:
         """G."""

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian import RiemannianHamiltonian
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity, MatrixPoint
 from pymc_rmhmc.geometry.general.sparsity import (
@@ -21,7 +20,7 @@ from pymc_rmhmc.geometry.general.sparsity import (
     unite,
 )
 from pymc_rmhmc.geometry.metrics.arrow import ArrowSoftAbsMatrix
-from pymc_rmhmc.geometry.metrics.compiled_steps import compiled_steps
+from pymc_rmhmc.geometry.metrics.compiled_steps import Steps, compiled_steps
 from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
 from pymc_rmhmc.geometry.metrics.graph import matrix_density
 from pymc_rmhmc.option_numbers import one_of, real_number
@@ -171,7 +170,6 @@ class SoftAbsField(MetricFieldBase[MatrixPoint, ArrowEntries]):
         self._probes, self._alpha = Probes(partition), alpha
         self._matrices = density.with_vectors(self._probes.vectors)
         super().__init__(self._matrices)
-        self.follow = compiled_steps(self._matrices, self._probes, float(alpha), is_metric=False)
 
     def at(self, point: MatrixPoint) -> ArrowSoftAbsMatrix | Failure:
         """Soften the blocks, then the border; a `Failure` if the Hessian is not finite."""
@@ -182,6 +180,6 @@ class SoftAbsField(MetricFieldBase[MatrixPoint, ArrowEntries]):
         """One call of the compiled derivative, (d,)."""
         return -self._matrices.pullback(point, self._probes.weights(bar))
 
-    def hamiltonian(self) -> RiemannianHamiltonian:
-        """Return the Hamiltonian of the density in this metric, which makes the leapfrog's steps in compiled code."""
-        return RiemannianHamiltonian(self, self.follow)
+    def compiled_steps(self) -> Steps | None:
+        """See `MetricFieldBase`."""
+        return compiled_steps(self._matrices, self._probes, float(self._alpha), is_metric=False)
