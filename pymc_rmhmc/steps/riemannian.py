@@ -14,78 +14,43 @@ from pymc_rmhmc.chains.chain import Chain
 from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.errors import counted, listed
 from pymc_rmhmc.model import names_by_value
-from pymc_rmhmc.model.compile import CompiledModel
 from pymc_rmhmc.model.general.derivatives import GradientModel, HessianModel, ValueModel
 from pymc_rmhmc.model.general.information import fisher_information
 from pymc_rmhmc.model.general.matrix import MatrixModel, of_value_variables
 from pymc_rmhmc.model.structure import has_own_initval
-from pymc_rmhmc.model.together import no_data_in_words
-from pymc_rmhmc.steps.general import check_whole_model, left_in_words, no_part
 from pymc_rmhmc.steps.riemannian_recipe import RiemannianRecipe
+from pymc_rmhmc.steps.whole_model import FoundWholeModel, check_whole_model, left_in_words
 
 __all__ = ["FoundRiemannian", "find_riemannian"]
 
 type Point = dict[str, np.ndarray]
 
-# Draws in which the step size is learned.
-TUNE = 300
-
 
 @dataclass(frozen=True)
-class FoundRiemannian:
+class FoundRiemannian(FoundWholeModel):
     """What is sampled.
 
     Attributes
     ----------
     model : pymc.Model
         The model.
-    values : ValueModel
+    density_model : ValueModel
         The density of the variables, with the matrix that the metric is made of.
     """
 
-    model: pm.Model
-    values: ValueModel
-
-    @property
-    def compiled(self) -> CompiledModel:
-        """No block, and nothing left of the log density."""
-        return CompiledModel((), (), (), no_part)
-
-    @property
-    def value_vars(self) -> list[Any]:
-        """The value variables that are sampled."""
-        return [self.model.rvs_to_values[v] for v in self.values.variables.variables]
-
-    @property
-    def names(self) -> list[str]:
-        """The variables that are sampled."""
-        return [name.removesuffix("_rotated_") for name in self.values.names]
-
-    @property
-    def data_names(self) -> frozenset[str]:
-        """The shared data that are read."""
-        return frozenset(str(data.name) for data in self.values.evaluate.shared)
-
-    @property
-    def tune_steps(self) -> int:
-        """How many draws tuning takes by default."""
-        return TUNE
+    density_model: ValueModel
 
     def samplers(self, point: Point, plan: Plan, initial: Point) -> list[Chain]:
         """Return one chain of all of them."""
-        own = has_own_initval(self.model, self.values.variables.variables)
-        recipe = RiemannianRecipe(self.values, listed(self.names), plan, names_by_value(self.model))
+        own = has_own_initval(self.model, self.density_model.variables.variables)
+        recipe = RiemannianRecipe(self.density_model, listed(self.names), plan, names_by_value(self.model))
         recipe.check_size(recipe.variables.read(point))
         return [Chain(recipe, plan, recipe.variables.read(initial), own)]
 
     def announcement(self, plan: Plan) -> str:
         """One line that says what is sampled in which metric, and what is left."""
-        said = f"{listed(self.names)} ({counted(self.values.size, 'value')})"
+        said = f"{listed(self.names)} ({counted(self.density_model.size, 'value')})"
         return f"RMHMC: {plan.metric.name} metric for {said}{left_in_words(self.model, self.names)}"
-
-    def warning(self) -> str:
-        """What a user should know before waiting for draws; empty if there is nothing."""
-        return no_data_in_words(self.model)
 
 
 def find_riemannian(

@@ -13,11 +13,11 @@ from pytensor.graph.replace import clone_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError
-from pymc_rmhmc.model.density_terms import DensityTerms
 from pymc_rmhmc.model.general.chart import charted_variables, place
 from pymc_rmhmc.model.general.cost import gradient_seconds, is_dear
+from pymc_rmhmc.model.general.packed import PackedModel
 from pymc_rmhmc.model.graphs import NO_DERIVATIVE, no_derivative_in_words
-from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
+from pymc_rmhmc.model.hyperparameters import GraphFunction
 
 __all__ = ["GeneralModel", "check_differentiable", "gradient_of"]
 
@@ -26,7 +26,7 @@ type Point = dict[str, np.ndarray]
 type Symbol = TensorVariable
 
 
-class GeneralModel:
+class GeneralModel(PackedModel):
     """The continuous free variables of a model as one vector, in a flat chart.
 
     Parameters
@@ -64,8 +64,7 @@ class GeneralModel:
     """
 
     def __init__(self, model: pm.Model, variables: Sequence[TensorVariable], point: Point) -> None:
-        self.variables = Hyperparameters(model, variables, point)
-        self.names = tuple(str(v.name) for v in variables)
+        super().__init__(model, variables, point)
         shapes = dict(zip(self.variables.variables, self.variables.shapes, strict=True))
         self.charted = charted_variables(model, variables, shapes)
         ranges = dict(zip(self.variables.variables, self.variables.slices, strict=True))
@@ -76,13 +75,12 @@ class GeneralModel:
         self.n_constants = sum(each.n_constants for each in self.charted)
         self.density, self.value = _density(model, self, point)
         self.scores = _scores(model, self) if parts else None
-        self.terms = DensityTerms(model)
         self.gradient_seconds = gradient_seconds(model, variables, point)
 
     @property
-    def size(self) -> int:
-        """The number of coordinates d."""
-        return self.variables.size
+    def shared(self) -> list[Any]:
+        """The shared data that are read."""
+        return self.density.shared
 
     @property
     def places(self) -> NDArray[np.int64]:

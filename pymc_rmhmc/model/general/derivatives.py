@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -12,10 +13,10 @@ from pytensor.graph.replace import vectorize_graph
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError
-from pymc_rmhmc.model.density_terms import DensityTerms
 from pymc_rmhmc.model.general.density import gradient_of
+from pymc_rmhmc.model.general.packed import PackedModel
 from pymc_rmhmc.model.graphs import NO_DERIVATIVE, no_derivative_in_words
-from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
+from pymc_rmhmc.model.hyperparameters import GraphFunction
 
 __all__ = ["GradientModel", "HessianModel", "ValueModel", "twice"]
 
@@ -27,7 +28,7 @@ type Symbol = TensorVariable
 DIFFERENCE, MOST_DIFFERENCE = 1e-5, 1e-4
 
 
-class ValueModel:
+class ValueModel(PackedModel):
     """Some continuous free variables of a model as one vector of their values x, with a matrix at every x.
 
     Parameters
@@ -56,15 +57,10 @@ class ValueModel:
     evaluate: GraphFunction
     pull: GraphFunction
 
-    def __init__(self, model: pm.Model, variables: Sequence[TensorVariable], point: Point) -> None:
-        self.variables = Hyperparameters(model, variables, point)
-        self.names = tuple(str(v.name) for v in variables)
-        self.terms = DensityTerms(model)
-
     @property
-    def size(self) -> int:
-        """The number of coordinates d."""
-        return self.variables.size
+    def shared(self) -> list[Any]:
+        """The shared data that are read."""
+        return self.evaluate.shared
 
     @property
     def inputs(self) -> tuple[str, ...]:
