@@ -36,7 +36,7 @@ def widths(model):
 def values_of(model, metric):
     """The density with what the metric is made of, and a field that is bound to it."""
     found = find_riemannian(model, model.free_RVs, model.initial_point(), metric, None)
-    return found.values
+    return found.density_model
 
 
 def field_of(values, metric, partition=None):
