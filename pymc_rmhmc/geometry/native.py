@@ -26,6 +26,7 @@ __all__ = [
     "call_apart",
     "call_for_five_vectors",
     "call_for_five_vectors_and_matrix",
+    "call_for_two_vectors",
     "call_for_value_and_slope",
     "call_for_value_slope_matrix",
     "call_for_vector",
@@ -198,12 +199,12 @@ def _caller(result: Any) -> Any:
 
 _RETURNED = (
     _Tuple((_SCALAR, _NUMBERS)), _Tuple((_NUMBERS,) * 5), _Tuple((*(_NUMBERS,) * 5, _MATRIX)), _Tuple((_NUMBERS,)),
-    _Tuple((_SCALAR, _NUMBERS, _MATRIX)),
+    _Tuple((_SCALAR, _NUMBERS, _MATRIX)), _Tuple((_NUMBERS,) * 2),
 )  # fmt: skip
 _CALLERS = tuple(_caller(result) for result in _RETURNED)
 (
     call_for_value_and_slope, call_for_five_vectors, call_for_five_vectors_and_matrix, call_for_vector,
-    call_for_value_slope_matrix,
+    call_for_value_slope_matrix, call_for_two_vectors,
 ) = _CALLERS  # fmt: skip
 _RESULTS: dict[Any, Any] = dict(zip(_CALLERS, _RETURNED, strict=True))
 call_likelihood: Any = intrinsic(_call_likelihood)

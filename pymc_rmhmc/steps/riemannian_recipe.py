@@ -72,12 +72,14 @@ class RiemannianRecipe(WholeModelRecipe):
         What users call the value variables.
     """
 
-    # Evaluation and pullback.
-    n_functions = 2
-
     def __init__(self, values: Any, name: str, plan: Plan, labels: Mapping[str, str]) -> None:
         super().__init__(values, name, plan, labels)
         self.adapter = StructureAdapter(self._holds)
+
+    @property
+    def n_functions(self) -> int:
+        """See `Recipe`: evaluation, pullback, and quadratic forms where the matrix is the metric."""
+        return 2 if self.model.along is None else 3
 
     @property
     def refits(self) -> bool:
@@ -90,8 +92,8 @@ class RiemannianRecipe(WholeModelRecipe):
 
     def _density(self, partition: Any = None) -> MatrixDensity:
         """The density as it is bound now."""
-        evaluate, pull = self.model.evaluate, self.model.pull
-        return MatrixDensity(evaluate, pull, self.model.size, partition=partition)
+        model = self.model
+        return MatrixDensity(model.evaluate, model.pull, model.size, partition=partition, along=model.along)
 
     def _holds(self, partition: Any, position: Array, rng: np.random.Generator) -> bool:
         holds: bool = self.plan.metric.holds(self._density(), partition, position, rng)

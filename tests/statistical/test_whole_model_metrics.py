@@ -40,7 +40,8 @@ def values_of(model, metric):
 
 
 def field_of(values, metric, partition=None):
-    return metric.bind(MatrixDensity(values.evaluate, values.pull, values.size, partition=partition))
+    density = MatrixDensity(values.evaluate, values.pull, values.size, partition=partition, along=values.along)
+    return metric.bind(density)
 
 
 # The metric, its structure, and a step that is long enough to be rejected now and then.

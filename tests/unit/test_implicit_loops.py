@@ -51,8 +51,11 @@ def information():
 
 
 def bound(hessian, partition: str, alpha: float = 1.0):
-    density = MatrixDensity(hessian.evaluate, hessian.pull, hessian.size, partition=PARTITIONS[partition])
-    return SoftAbsMetric(alpha=alpha).bind(density)
+    return SoftAbsMetric(alpha=alpha).bind(density_of(hessian, PARTITIONS[partition]))
+
+
+def density_of(made, partition=None):
+    return MatrixDensity(made.evaluate, made.pull, made.size, partition=partition, along=made.along)
 
 
 def place(field, seed: int):
@@ -178,7 +181,7 @@ def test_where_there_is_no_density_a_step_fails_alike(hessian):
 
 def field_of(name, hessian, information):
     if name == "fisher":
-        return FisherMetric(chart="graph").bind(MatrixDensity(information.evaluate, information.pull, information.size))
+        return FisherMetric(chart="graph").bind(density_of(information))
     return bound(hessian, name)
 
 

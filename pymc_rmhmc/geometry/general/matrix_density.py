@@ -14,6 +14,7 @@ from pymc_rmhmc.geometry.finite import failure_of
 from pymc_rmhmc.geometry.general.sparsity import Partition
 from pymc_rmhmc.geometry.native import (
     NativeFunction,
+    call_for_two_vectors,
     call_for_value_slope_matrix,
     call_for_vector,
     native_function,
@@ -66,14 +67,16 @@ class MatrixDensity:
         What both take after x, such as the vectors that the Hessian is multiplied with.
     partition : Partition, optional
         Where the Hessian has entries, if it has a structure that is worth its use.
+    along : callable, optional
+        ``(x, u) -> (matrix u (d,), -½ uᵀ(∂matrix/∂xᵢ)u (d,))`` where the matrix is the metric.
     """
 
     def __init__(
         self, evaluate: Any, pull: Any, size: int,
-        given: Sequence[Array] = (), partition: Partition | None = None,
+        given: Sequence[Array] = (), partition: Partition | None = None, along: Any = None,
     ) -> None:  # fmt: skip
         self._evaluate, self._pull, self.size, self.given = evaluate, pull, size, tuple(given)
-        self.partition = partition
+        self.partition, self._along = partition, along
 
     def at(self, position: Array) -> MatrixPoint:
         """Evaluate at x (d,): one call for everything."""
@@ -86,20 +89,26 @@ class MatrixDensity:
 
     def with_vectors(self, *given: Array) -> MatrixDensity:
         """Return the same density with other vectors."""
-        return MatrixDensity(self._evaluate, self._pull, self.size, given, self.partition)
+        return MatrixDensity(self._evaluate, self._pull, self.size, given, self.partition, self._along)
 
-    def native(self) -> tuple[NativeFunction, NativeFunction] | None:
-        """Return both functions for compiled code; None if Numba has not compiled them."""
-        if not all(hasattr(each, "bound") for each in (self._evaluate, self._pull)):
-            return None
+    def native(self) -> tuple[NativeFunction, NativeFunction, NativeFunction | None] | None:
+        """Return its functions for compiled code, the last if it has one; None if Numba has not compiled them."""
         x, bar = np.zeros(self.size), np.zeros((len(self.given[0]), self.size))
-        held, pull = self._evaluate, self._pull
         found = (
-            native_function(held.function, (x, *self.given), held.bound, call_for_value_slope_matrix),
-            native_function(pull.function, (x, *self.given, bar), pull.bound, call_for_vector),
+            _native(self._evaluate, (x, *self.given), call_for_value_slope_matrix),
+            _native(self._pull, (x, *self.given, bar), call_for_vector),
+            _native(self._along, (x, x), call_for_two_vectors),
         )
-        return None if found[0] is None or found[1] is None else (found[0], found[1])
+        if found[0] is None or found[1] is None or (self._along is not None and found[2] is None):
+            return None
+        return found[0], found[1], found[2]
 
     def products(self, position: Array, vectors: Array) -> Array:
         """Return the matrix at x for other vectors (r, d) than the density's own."""
         return np.asarray(self._evaluate(position, vectors)[2])
+
+
+def _native(function: Any, given: tuple[Array, ...], call: Any) -> NativeFunction | None:
+    """A model's function for compiled code; None if Numba has not compiled it."""
+    bound = getattr(function, "bound", None)
+    return None if bound is None else native_function(function.function, given, bound, call)

@@ -53,10 +53,13 @@ def compiled_steps(density: MatrixDensity, probes: Probes, alpha: float, *, is_m
     native = density.native()
     if native is None:
         return None
-    evaluate, pull = native
+    evaluate, pull, along = native
+    if is_metric and along is None:
+        return None
+    along = along or pull
     curved = with_addresses(Curved(
-        evaluate.address, pull.address, evaluate.rest, pull.rest, probes.vectors, layout_of(probes.partition),
-        probes.found_at, alpha, is_metric, 0, 0,
+        evaluate.address, pull.address, along.address, evaluate.rest, pull.rest, along.rest, probes.vectors,
+        layout_of(probes.partition), probes.found_at, alpha, is_metric, 0, 0,
     ))  # fmt: skip
 
     def advance(

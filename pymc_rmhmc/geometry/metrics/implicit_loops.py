@@ -22,7 +22,13 @@ from numpy.typing import NDArray
 from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.metrics import arrow_loops as arrow
 from pymc_rmhmc.geometry.metrics.arrow_loops import Differences, Factor, Layout
-from pymc_rmhmc.geometry.native import call_apart, call_for_value_slope_matrix, call_for_vector, resolved
+from pymc_rmhmc.geometry.native import (
+    call_apart,
+    call_for_two_vectors,
+    call_for_value_slope_matrix,
+    call_for_vector,
+    resolved,
+)
 
 __all__ = [
     "INDEFINITE", "NON_FINITE", "NON_REVERSIBLE", "SOLVER", "Curved", "Rules", "follow", "follow_midpoints",
@@ -47,7 +53,10 @@ class Curved(NamedTuple):
     ----------
     evaluate, pull : int
         Addresses of ``(x, V, *rest) -> (log density, gradient, V H)`` and ``(x, V, bar, *rest) -> (pulled back,)``.
-    evaluate_rest, pull_rest : tuple of arrays
+    along : int
+        If the matrix is the metric G, the address of ``(x, u, *rest) -> (G u, -½ uᵀ(∂G/∂xᵢ)u)``. Otherwise of nothing
+        that is called.
+    evaluate_rest, pull_rest, along_rest : tuple of arrays
         What they take besides.
     vectors : (r, d) array
         V, the probes.
@@ -67,8 +76,10 @@ class Curved(NamedTuple):
 
     evaluate: int
     pull: int
+    along: int
     evaluate_rest: tuple[np.ndarray, ...]
     pull_rest: tuple[np.ndarray, ...]
+    along_rest: tuple[np.ndarray, ...]
     vectors: Array
     layout: Layout
     found_at: Index
@@ -157,17 +168,22 @@ def _softened(curved: Curved, x: Array) -> tuple[int, Array, Factor]:  # pragma:
 
 
 @compiled
+def _along(curved: Curved, x: Array, vector: Array) -> tuple[Array, Array]:  # pragma: no cover - compiled
+    """``G vector`` and the quadratic term of a metric."""
+    product, quadratic = call_for_two_vectors(curved.along, (x, vector), curved.along_rest)
+    first, second = np.empty(x.size), np.empty(x.size)
+    for i in range(x.size):
+        first[i], second[i] = product[i], quadratic[i]
+    return first, second
+
+
+@compiled
 def _product(curved: Curved, x: Array, vector: Array) -> Array:  # pragma: no cover - compiled
     """``G vector`` at another position, without a factor if the matrix is the metric; nan where there is none."""
-    if not curved.is_metric:
-        failure, _, factor = _softened(curved, x)
-        return arrow.times(curved.layout, factor, vector) if failure == 0 else np.full(x.size, np.nan)
-    _, _, matrix = call_for_value_slope_matrix(curved.evaluate, (x, curved.vectors), curved.evaluate_rest)
-    made = np.zeros(x.size)
-    for i in range(x.size):
-        for j in range(x.size):
-            made[i] += matrix[i, j] * vector[j]
-    return made
+    if curved.is_metric:
+        return _along(curved, x, vector)[0]
+    failure, _, factor = _softened(curved, x)
+    return arrow.times(curved.layout, factor, vector) if failure == 0 else np.full(x.size, np.nan)
 
 
 @compiled
@@ -207,6 +223,8 @@ def _point(curved: Curved, x: Array) -> _Point:  # pragma: no cover - compiled
 @compiled
 def _quadratic(curved: Curved, point: _Point, velocity: Array) -> Array:  # pragma: no cover - compiled
     """``-½ uᵀ(∂G/∂xᵢ)u`` for every i."""
+    if curved.is_metric:
+        return _along(curved, point.x, velocity)[1]
     bar = arrow.quadratic_bar(curved.layout, point.factor, point.differences, velocity)
     return _pulled(curved, point.x, bar)
 

@@ -50,12 +50,15 @@ class ValueModel(PackedModel):
         ``(x, ...) -> (log density, gradient (d,), matrix)``.
     pull : GraphFunction
         ``(x, ..., bar) -> (Σ bar ∘ ∂matrix/∂x,)``, (d,), with a bar of the matrix's shape.
+    along : GraphFunction or None
+        Where the matrix is a metric G, ``(x, u) -> (G u, -½ uᵀ(∂G/∂xᵢ)u)``.
     terms : DensityTerms
         The log density term by term, for errors.
     """
 
     evaluate: GraphFunction
     pull: GraphFunction
+    along: GraphFunction | None = None
 
     @property
     def shared(self) -> list[Any]:

@@ -19,14 +19,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.distributions.multivariate import ZeroSumNormalRV
 from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
 from pytensor.gradient import pushforward
-from pytensor.graph.basic import Variable
-from pytensor.graph.replace import vectorize_graph
-from pytensor.graph.traversal import toposort
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace, vectorize_graph
+from pytensor.graph.traversal import graph_inputs, toposort
 from pytensor.tensor.linalg.decomposition.cholesky import cholesky
 from pytensor.tensor.linalg.solvers.triangular import solve_triangular
 from pytensor.tensor.math import Prod
@@ -42,12 +43,12 @@ from pymc_rmhmc.model.general.information_families import (
     log_probabilities,
     registered_information,
 )
-from pymc_rmhmc.model.graphs import NO_DERIVATIVE, inlined, is_of_dims, no_derivative_in_words, reaches
+from pymc_rmhmc.model.graphs import NO_DERIVATIVE, PYTHON_MODE, inlined, is_of_dims, no_derivative_in_words, reaches
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.likelihoods.registry import read_likelihood
 from pymc_rmhmc.model.source_code import distribution_of
 
-__all__ = ["SOFTABS_ALPHA", "fisher_information"]
+__all__ = ["SOFTABS_ALPHA", "InformationGraph", "fisher_information"]
 
 type Symbol = TensorVariable
 type Places = NDArray[np.int64]
@@ -67,8 +68,27 @@ ELEMENTWISE = (
 INSTEAD = 'Use RMHMC(metric="softabs"), which reads the log density alone, or RMHMC(metric="flat")'
 
 
-def fisher_information(model: pm.Model, variables: Sequence[TensorVariable], packed: Hyperparameters) -> Symbol:
-    """Return G (d, d), the information of the observed and of the free variables, as a graph of θ.
+@dataclass(frozen=True)
+class InformationGraph:
+    """G as graphs of θ.
+
+    Attributes
+    ----------
+    matrix : TensorVariable
+        (d, d), symmetric to the last digit.
+    form : callable
+        From a symbolic vector u (d,) to ``uᵀ G u``. It takes derivatives along u alone: of n observations in d values
+        it costs O(dn), where the matrix costs O(d²n).
+    """
+
+    matrix: Symbol
+    form: Callable[[Symbol], Symbol]
+
+
+def fisher_information(
+    model: pm.Model, variables: Sequence[TensorVariable], packed: Hyperparameters
+) -> InformationGraph:
+    """Return G (d, d), the information of the observed and of the free variables, as graphs of θ.
 
     Parameters
     ----------
@@ -81,8 +101,8 @@ def fisher_information(model: pm.Model, variables: Sequence[TensorVariable], pac
 
     Returns
     -------
-    TensorVariable
-        (d, d), symmetric, and positive definite wherever the model has a density.
+    InformationGraph
+        Positive definite wherever the model has a density.
 
     Raises
     ------
@@ -106,7 +126,7 @@ def fisher_information(model: pm.Model, variables: Sequence[TensorVariable], pac
             reader.read_free(variable, packed.slices[packed.variables.index(variable)])
         elif any(reader.depends(parameter) for parameter in variable.owner.inputs):
             reader.read_known(variable)
-    return reader.total()
+    return InformationGraph(reader.total(), reader.form)
 
 
 @dataclass
@@ -121,11 +141,14 @@ class _Reader:
         θ.
     blocks : list of (places, places, block)
         Rows and columns of G, and what is added there.
+    forms : list of callable
+        Each the same number ``uᵀ block u``, of a vector u, of the blocks of a term.
     """
 
     model: pm.Model
     packed: Hyperparameters
     blocks: list[tuple[Places, Places, Symbol]] = field(default_factory=list)
+    forms: list[Callable[[Symbol], Symbol]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         # All is written in the value variables; θ takes their places at the end.
@@ -213,6 +236,10 @@ class _Reader:
 
     def add(self, information: Information, shape: Shape) -> None:
         """``Jᵀ F J``, summed over the elements of an array."""
+        self._add_blocks(information, shape)
+        self.forms.append(lambda u: _form(information, [self.along(a, u) for a in information.parameters], shape))
+
+    def _add_blocks(self, information: Information, shape: Shape) -> None:
         rows = [self.jacobian(a, shape) for a in information.parameters]
         for i, first in enumerate(rows):
             for j, second in enumerate(rows[: i + 1]):
@@ -224,13 +251,20 @@ class _Reader:
 
     def _add_relative(self, information: Information, own: slice, shape: Shape) -> None:
         """The same with ``ℓ - θ[own]`` as the first parameter, which is 1 to 1: no product is needed for it."""
-        self.add(information, shape)
+        self._add_blocks(information, shape)
         places = np.arange(own.start, own.stop)
         self.put(places, places, pt.diag(_ravelled(information.matrix[0][0], shape)))
         for parameter, entry in zip(information.parameters, information.matrix[0], strict=True):
             found = None if _is_zero(entry) else self.jacobian(parameter, shape)
             if found is not None:
                 self.put(places, found[0], -(found[1] * _ravelled(entry, shape)).T, mirrored=True)
+
+        def form(u: Symbol) -> Symbol:
+            first, *rest = (self.along(a, u) for a in information.parameters)
+            moved = u[own].reshape(shape)
+            return _form(information, [-moved if first is None else first - moved, *rest], shape)
+
+        self.forms.append(form)
 
     def _add_own(self, variable: Symbol, own: slice, *, elementwise: bool) -> None:
         """SoftAbs of the second derivatives of a prior that nothing moves, one for each value."""
@@ -243,8 +277,9 @@ class _Reader:
             raise self._no_derivative(error) from None
         if second is None:
             second = pt.diagonal(self._rows(slope.ravel(), [which]))
-        places = np.arange(own.start, own.stop)
-        self.put(places, places, pt.diag(_softabs(-second)))
+        places, curvature = np.arange(own.start, own.stop), _softabs(-second)
+        self.put(places, places, pt.diag(curvature))
+        self.forms.append(lambda u: (curvature * u[own] ** 2).sum())
 
     def put(self, rows: Places, columns: Places, block: Symbol, *, mirrored: bool = False) -> None:
         self.blocks.append((rows, columns, block))
@@ -258,6 +293,11 @@ class _Reader:
             found = pt.inc_subtensor(found[_at(rows, columns)], block)
         (placed,) = self.packed.place([found])
         return 0.5 * (placed + placed.T)
+
+    def form(self, vector: Symbol) -> Symbol:
+        """``uᵀ G u``."""
+        (placed,) = self.packed.place([pt.add(pt.zeros(()), *(form(vector) for form in self.forms))])
+        return placed
 
     # ------------------------------------------------------------------------------- derivatives
 
@@ -279,18 +319,33 @@ class _Reader:
         places = np.concatenate([np.arange(self.packed.slices[i].start, self.packed.slices[i].stop) for i in held])
         return places, self._rows(parameter, held)
 
-    def _rows(self, expression: Symbol, held: Sequence[int]) -> Symbol:
-        """The derivatives of an expression along the elements of some value variables, one in front for each."""
-        values, shapes = [self._values[i] for i in held], [self.packed.shapes[i] for i in held]
-        sizes = [math.prod(shape) for shape in shapes]
+    def along(self, expression: Symbol, vector: Symbol) -> Symbol | None:
+        """The derivative of an expression along a vector of θ's size, in its shape; None if it does not depend on θ."""
+        held = [i for i, value in enumerate(self._values) if reaches(expression, [value])]
+        if not held:
+            return None
+        slope, along = self._slope(expression, held)
+        parts = [vector[self.packed.slices[i]].reshape(self.packed.shapes[i]) for i in held]
+        (found,) = clone_replace([slope], dict(zip(along, parts, strict=True)))
+        return found
+
+    def _slope(self, expression: Symbol, held: Sequence[int]) -> tuple[Symbol, list[Symbol]]:
+        """The derivative of an expression along directions of some value variables, and these directions."""
+        values = [self._values[i] for i in held]
         along = [value.type() for value in values]
-        basis = np.split(np.eye(sum(sizes)), np.cumsum(sizes)[:-1], axis=1)
-        many = [pt.constant(part.reshape((-1, *shape))) for part, shape in zip(basis, shapes, strict=True)]
         try:
-            slope = pushforward(expression, values, along, disconnected_outputs="ignore")
+            return pushforward(expression, values, along, disconnected_outputs="ignore"), along
         except NO_DERIVATIVE as error:
             raise self._no_derivative(error) from None
-        rows = vectorize_graph(slope, dict(zip(along, many, strict=True)))
+
+    def _rows(self, expression: Symbol, held: Sequence[int]) -> Symbol:
+        """The derivatives of an expression along the elements of some value variables, one in front for each."""
+        shapes = [self.packed.shapes[i] for i in held]
+        sizes = [math.prod(shape) for shape in shapes]
+        slope, along = self._slope(expression, held)
+        basis = np.split(np.eye(sum(sizes)), np.cumsum(sizes)[:-1], axis=1)
+        many = [pt.constant(part.reshape((-1, *shape))) for part, shape in zip(basis, shapes, strict=True)]
+        rows = _folded(vectorize_graph(slope, dict(zip(along, many, strict=True))))
         return rows if rows.ndim > expression.ndim else pt.zeros((sum(sizes), *_shape_of(expression)))
 
     def _no_derivative(self, error: Exception) -> ConfigurationError:
@@ -312,11 +367,15 @@ def _mv_normal(reader: _Reader, variable: Symbol, value: Symbol, shape: Shape) -
         places, rows = found
         scaled = (inverse @ rows.T.reshape((*shape, places.size))).reshape((-1, places.size))
         reader.put(places, places, scaled.T @ scaled)
+        reader.forms.append(lambda u: _squares(inverse @ _broadcast(reader.along(residual, u), shape)[..., None]))
     if moved is not None:
         places, slopes = moved
         scaled = (inverse @ slopes @ pt.swapaxes(inverse, -1, -2)).reshape((places.size, -1))
         n_vectors = pt.prod(pt.stack([*shape[:-1], 1])) / pt.prod(covariance.shape[:-2])
         reader.put(places, places, 0.5 * n_vectors * (scaled @ scaled.T))
+        reader.forms.append(
+            lambda u: 0.5 * n_vectors * _squares(inverse @ reader.along(covariance, u) @ pt.swapaxes(inverse, -1, -2))
+        )
 
 
 def _random_walk(reader: _Reader, variable: Symbol, value: Symbol, shape: Shape) -> None:
@@ -412,6 +471,35 @@ def _slice_of(places: Places) -> slice | None:
 
 def _is_zero(entry: Symbol | float) -> bool:
     return not isinstance(entry, Variable) and entry == 0.0
+
+
+def _form(information: Information, slopes: Sequence[Symbol | None], shape: Shape) -> Symbol:
+    """``Σ aᵀ F a`` over the elements of an array, a being the slopes of a family's parameters."""
+    total = pt.zeros(())
+    for i, first in enumerate(slopes):
+        for j, second in enumerate(slopes[: i + 1]):
+            entry = information.matrix[i][j]
+            if first is None or second is None or _is_zero(entry):
+                continue
+            summed = _broadcast(first * second * entry, shape).sum()
+            total += summed if i == j else 2.0 * summed
+    return total
+
+
+def _squares(expression: Symbol) -> Symbol:
+    """The sum of the squares."""
+    return (expression**2).sum()
+
+
+def _broadcast(expression: Symbol, shape: Shape) -> Symbol:
+    return pt.broadcast_to(expression, shape)
+
+
+def _folded(expression: Symbol) -> Symbol:
+    """An expression of constants as its value: PyTensor would compute it at every call if they are long."""
+    if not all(isinstance(each, Constant) for each in graph_inputs([expression])):
+        return expression
+    return pt.constant(pytensor.function([], expression, mode=PYTHON_MODE)())
 
 
 def _ravelled(entry: Symbol | float, shape: Shape) -> Symbol:

@@ -15,8 +15,9 @@ from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import explicit_graph_inputs
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import ConfigurationError, listed, shown
+from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, listed, shown
 from pymc_rmhmc.model.general.derivatives import ValueModel
+from pymc_rmhmc.model.general.information import InformationGraph
 from pymc_rmhmc.model.graphs import NO_DERIVATIVE, PYTHON_MODE, inlined, no_derivative_in_words
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
 
@@ -29,6 +30,8 @@ type Builder = Callable[[pm.Model, Hyperparameters], Any]
 
 # The largest difference between the two halves, in units of the largest entry.
 MOST_ASYMMETRY = 1e-8
+# The largest difference between the same numbers computed in two ways, in units of the largest.
+MOST_FORM_DIFFERENCE = 1e-6
 NO_VECTORS = np.empty((0, 0))
 
 
@@ -36,7 +39,8 @@ class MatrixModel(ValueModel):
     """A model's log density with a matrix G(θ), θ being its sampled value variables; see `ValueModel`.
 
     `evaluate` takes θ, and its matrix is G, (d, d), symmetric. `pull` takes θ and a bar (d, d). Both take vectors after
-    θ as those of `HessianModel` do, and make no use of them.
+    θ as those of `HessianModel` do, and make no use of them. `along` takes θ and a vector u (d,), and gives ``G u`` and
+    ``-½ uᵀ(∂G/∂θᵢ)u`` for every i.
 
     Parameters
     ----------
@@ -47,7 +51,8 @@ class MatrixModel(ValueModel):
     point : dict
         The start: shapes are taken here, and G is looked at.
     build : callable
-        From the model and its `Hyperparameters` to a symbolic (d, d) matrix of ``Hyperparameters.symbol``.
+        From the model and its `Hyperparameters` to a symbolic (d, d) matrix of ``Hyperparameters.symbol``, or to an
+        `InformationGraph`, whose quadratic forms cost less than its matrix.
     name : str, optional
         What messages call the metric.
 
@@ -58,18 +63,24 @@ class MatrixModel(ValueModel):
         definite or its derivative is not finite, or if PyTensor cannot differentiate it.
     """
 
+    along: GraphFunction
+
     def __init__(
         self, model: pm.Model, variables: Sequence[TensorVariable], point: Point, build: Builder,
         *, name: str = "GraphMetric",
     ) -> None:  # fmt: skip
         super().__init__(model, variables, point)
         self._name = name
-        raw = self._as_matrix(build(model, self.variables), model)
+        built = build(model, self.variables)
+        is_information = isinstance(built, InformationGraph)
+        raw = self._as_matrix(built.matrix if is_information else built, model)
         self._check_at_start(raw, model, point)
         matrix, vectors, bar = 0.5 * (raw + raw.T), pt.dmatrix("vectors"), pt.dmatrix("bar")
-        theta = self.variables.symbol
+        theta, u = self.variables.symbol, pt.dvector("u")
+        form = built.form(u) if is_information else u @ matrix @ u
         try:
             slope = pt.grad((bar * matrix).sum(), theta, disconnected_inputs="ignore")
+            doubled, change = pt.grad(form, [u, theta], disconnected_inputs="ignore")
         except NO_DERIVATIVE as error:
             raise ConfigurationError(
                 f"{no_derivative_in_words(f'the matrix of {name}', error)}. RMHMC needs its derivative. Write the "
@@ -77,9 +88,16 @@ class MatrixModel(ValueModel):
             ) from None
         self.evaluate = GraphFunction(model, [theta, vectors], [*self._log_density(model), matrix], point)
         self.pull = GraphFunction(model, [theta, vectors, bar], [slope], point)
+        self.along = GraphFunction(model, [theta, u], [0.5 * doubled, -0.5 * change], point)
         self.bind(point)
         self._check_finite_derivative(point)
         self.check_derivative(point, NO_VECTORS)
+        self._check_along(point)
+
+    def bind(self, point: Point) -> None:
+        """See `ValueModel`."""
+        super().bind(point)
+        self.along.bind(point)
 
     def matrix(self, theta: Array) -> Array:
         """Return G (d, d), symmetric, at θ (d,), which must be contiguous."""
@@ -153,6 +171,18 @@ class MatrixModel(ValueModel):
                 "finite at the start. Look for square roots or absolute values at 0, and for divisions by 0 in a "
                 "branch of pt.switch that is not taken."
             )
+
+    def _check_along(self, point: Point) -> None:
+        """Compare the form that needs no matrix with the matrix, at the start."""
+        theta = self.variables.pack(point)
+        u = np.random.default_rng(2).standard_normal(self.size)
+        expected = (self.matrix(theta) @ u, self.pullback(theta, -0.5 * np.outer(u, u)))
+        for found, other in zip(self.along(theta, u), expected, strict=True):
+            if np.abs(found - other).max(initial=0.0) > MOST_FORM_DIFFERENCE * np.abs(other).max(initial=1.0):
+                raise UnsupportedModelError(
+                    f"PyTensor has compiled two forms of the matrix of {self._name} differently, and draws would be "
+                    'wrong. Give RMHMC(metric="flat"), which needs the gradient alone.'
+                )
 
     def _entry(self, mask: NDArray[np.bool_], found: Array) -> str:
         """The first entry of a mask, in words."""
