@@ -43,7 +43,7 @@ class FoundRiemannian(FoundWholeModel):
     def samplers(self, point: Point, plan: Plan, initial: Point) -> list[Chain]:
         """Return one chain of all of them."""
         own, recipe = has_own_initval(self.model, self.density_model.variables.variables), self._recipe(plan)
-        recipe.check_size(recipe.variables.read(point))
+        recipe.structure(recipe.variables.read(point))  # an error if its matrices would be too large
         return [Chain(recipe, plan, recipe.variables.read(initial), own)]
 
     def _recipe(self, plan: Plan) -> RiemannianRecipe:
@@ -54,7 +54,7 @@ class FoundRiemannian(FoundWholeModel):
         if getattr(plan.metric, "source", None) != "hessian":
             return ""
         recipe = self._recipe(plan)
-        partition = recipe.structured(recipe.adapter.initial(), recipe.variables.read(point)).partition
+        partition = recipe.structure(recipe.variables.read(point))
         dense = _bytes_in_words(8 * self.density_model.size**2)
         if partition is None or partition.is_dense:
             return f"The Hessian is factorised as a dense matrix of {dense}."
