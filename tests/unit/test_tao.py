@@ -239,7 +239,6 @@ def test_other_integrators_take_a_hamiltonian_as_it_is():
     flow = InformationField(Banana()).hamiltonian()
     for integrator in (GeneralizedLeapfrog(), RotationSplitting()):
         assert integrator.extend(flow) is flow
-        assert integrator.tunes_step_size
         integrator.check_step_size(None)
         integrator.check_u_turn()
 
@@ -364,7 +363,6 @@ def test_a_flat_metric_is_an_error():
 
 def test_the_step_size_is_given_and_at_most_the_bindings():
     integrator = ExplicitTao(10.0)
-    assert not integrator.tunes_step_size
     integrator.check_step_size(0.1)
     with pytest.raises(ConfigurationError, match="needs a step size: .*step_size=0.1"):
         integrator.check_step_size(None)
