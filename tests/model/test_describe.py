@@ -562,7 +562,7 @@ def _funnel_without_blocks() -> pm.Model:
         ({"vars": ["v"]}, ConfigurationError, r"describe\(\) does not take vars. Write describe\(model\)"),
         ({"metric": "soft"}, ConfigurationError, "Unknown metric 'soft'"),
         ({"metric": "softabs", "n_steps": 3, "jitter": 0.1}, ConfigurationError, "n_steps fixes the number of steps"),
-        ({"metric": "softabs_curvature"}, ConfigurationError, "x: its likelihood gives no \"softabs_curvature\""),
+        ({"metric": "softabs_curvature"}, ConfigurationError, 'x: its likelihood gives no "softabs_curvature"'),
         ({"metric": GraphMetric(lambda model: pt.eye(2))}, ConfigurationError, r"has shape \(2, 2\)"),
     ],
 )
