@@ -28,7 +28,7 @@ from pymc_rmhmc.geometry.metrics import (
     MetricFieldBase,
     SoftAbsMetric,
 )
-from pymc_rmhmc.model.describe import BlockDescription, ModelDescription, describe
+from pymc_rmhmc.model.describe import BlockDescription, MetricDescription, ModelDescription
 from pymc_rmhmc.model.general.families import register_family, registered_families
 from pymc_rmhmc.model.likelihoods import (
     Curvature,
@@ -38,6 +38,7 @@ from pymc_rmhmc.model.likelihoods import (
     registered_likelihoods,
 )
 from pymc_rmhmc.model.likelihoods.links import undo_cloglog, undo_log, undo_logit, undo_probit
+from pymc_rmhmc.steps.preview import describe
 from pymc_rmhmc.steps.rmhmc import RMHMC
 
 # The only place where the version stands: the build reads it from here.
@@ -63,6 +64,7 @@ __all__ = [
     "HessianMetric",
     "ImplicitMidpoint",
     "LikelihoodTerms",
+    "MetricDescription",
     "MetricFieldBase",
     "ModelDescription",
     "RMHMCError",

@@ -31,8 +31,8 @@ MAY_IMPORT = {
     "model": {"numpy", "scipy", "arviz", "pymc", "pytensor", "rich", "errors", "stopwatch", "usage"},
     "diagnostics": {"numpy", "scipy", "pandas", "arviz", "xarray", "matplotlib", "errors", "usage"},
     "steps": {
-        "numpy", "scipy", "arviz", "pymc", "pytensor", "rich", "threadpoolctl", "errors", "stopwatch", "option_numbers",
-        "dynamics",
+        "numpy", "scipy", "arviz", "pymc", "pytensor", "rich", "threadpoolctl", "errors", "stopwatch", "usage",
+        "option_numbers", "dynamics",
         "geometry", "kernels", "tuning", "chains", "approximation", "model", "diagnostics",
     },
 }  # fmt: skip
@@ -114,8 +114,8 @@ def test_the_public_names_are_those_of_the_design():
         "register_likelihood", "registered_likelihoods", "LikelihoodTerms", "Curvature", "Reading", "register_family",
         "registered_families",
         "undo_log", "undo_logit", "undo_probit", "undo_cloglog",
-        "describe", "ModelDescription", "BlockDescription", "compare", "plot_compare", "summarize_failures",
-        "FailureSummary", "errors", "__version__", *pymc_rmhmc.errors.__all__,
+        "describe", "ModelDescription", "BlockDescription", "MetricDescription", "compare", "plot_compare",
+        "summarize_failures", "FailureSummary", "errors", "__version__", *pymc_rmhmc.errors.__all__,
     }  # fmt: skip
     for name in pymc_rmhmc.__all__:
         assert getattr(pymc_rmhmc, name).__doc__

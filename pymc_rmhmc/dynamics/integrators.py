@@ -94,13 +94,10 @@ class IntegratorBase[Flow, State](ABC):
         Whether its steps solve equations.
     accepts_any_step : bool
         Whether a step of any size is accepted if the density is normal: a tuned step size then needs a bound.
-    tunes_step_size : bool
-        Whether a step size can be found by the acceptance; if not, the user must give it.
     """
 
     implicit = False
     accepts_any_step = False
-    tunes_step_size = True
 
     def extend(self, hamiltonian: Any) -> Any:
         """Return the Hamiltonian whose states this integrator moves; most take it as it is."""

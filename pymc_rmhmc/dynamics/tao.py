@@ -171,8 +171,6 @@ class ExplicitTao(IntegratorBase[TaoHamiltonian, TaoState]):
     0.1
     """
 
-    tunes_step_size = False
-
     def __init__(
         self,
         omega: float,

@@ -65,7 +65,6 @@ class UTurn:
         self, hamiltonian: Any, integrator: Any, state: Any, step_size: float, rng: np.random.Generator
     ) -> Transition[Any]:
         """One trajectory, step by step."""
-        self.check_integrator(integrator)
         start = hamiltonian.refresh(state, rng)
         random, energy = np.random.RandomState(int(rng.integers(SEEDS))), hamiltonian.energy(start)
         if not math.isfinite(energy):

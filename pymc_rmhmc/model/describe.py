@@ -7,13 +7,13 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 import pymc as pm
-import pytensor
 from pymc.step_methods.compound import BlockedStep
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError, counted, listed, wrapped
 from pymc_rmhmc.model.bad_inputs import InputChecks
@@ -26,20 +26,19 @@ from pymc_rmhmc.model.general.selection import InGraphChart, blocks_or_graph, co
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.joint import JointModel, JointPlan
 from pymc_rmhmc.model.observation import names_by_value
-from pymc_rmhmc.model.predictions import predicted_variables, without
 from pymc_rmhmc.model.priors import LatentVariable
 from pymc_rmhmc.model.refusals import discrete_in_words, said_once
 from pymc_rmhmc.model.scalars import advice_on_scalars
-from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, model_in_context
+from pymc_rmhmc.model.structure import LatentBlock, ModelStructure
 from pymc_rmhmc.model.together import (
     no_data_in_words,
     plan_together,
     read_together,
     warnings_of,
+    with_predictors_or_without,
 )
-from pymc_rmhmc.usage import called_as
 
-__all__ = ["BlockDescription", "ModelDescription", "describe"]
+__all__ = ["BlockDescription", "MetricDescription", "ModelDescription", "describe_in_metric", "describe_latents"]
 
 FORMS = {
     "centred": "centred Gaussian process or MvNormal",
@@ -49,6 +48,8 @@ FORMS = {
 ON_A_GRID = "whitened Gaussian process on a grid (Kronecker product)"
 ALLOWED = "The likelihood also allows metric={}."
 METRIC = 'The metric is "{}", the default: it approximates each likelihood term by a Gaussian curve.'
+OTHER_METRIC = 'The metric is "{}": it depends on the position of the latent values.'
+IN_METRIC = "Sampled by RMHMC, all together, in a metric that depends on the position:"
 NOTHING = "RMHMC() cannot sample this model and will raise an error."
 GRAPH = "Sampled by RMHMC, all together, in flat coordinates that are read from the model's graph, because {}:"
 DEAR = "Their log density is dear: {}, made in tuning."
@@ -92,19 +93,49 @@ class BlockDescription:
 
 
 @dataclass(frozen=True)
+class MetricDescription:
+    """A position-dependent metric of a whole model in words, and how RMHMC moves in it.
+
+    Attributes
+    ----------
+    variables : tuple of str
+        What is sampled.
+    n_values : int
+        How many values these have.
+    matrix : str
+        The metric, and what its matrix is made of.
+    structure : str
+        Which structure was found in the Hessian; empty for metrics that are not made of it.
+    trajectory : str
+        The trajectory, its integrator, and the step size.
+    """
+
+    variables: tuple[str, ...]
+    n_values: int
+    matrix: str
+    structure: str
+    trajectory: str
+
+    @property
+    def lines(self) -> list[str]:
+        """Sentences on the metric, the structure and the trajectory."""
+        return [said for said in (self.matrix, self.structure, self.trajectory) if said]
+
+
+@dataclass(frozen=True)
 class ModelDescription:
-    """What `RMHMC()` would do with a model: text when it is printed, a table where a notebook shows it.
+    """What `RMHMC` would do with a model: text when it is printed, a table where a notebook shows it.
 
     Blocks that differ in their names alone share a line.
 
     Attributes
     ----------
     blocks : tuple of BlockDescription
-        What `RMHMC()` samples.
+        What `RMHMC` samples.
     metric : str
-        What ``metric="auto"`` takes.
+        The metric's name; by default what ``metric="auto"`` takes.
     hyperparameters : tuple of str
-        The continuous variables that `RMHMC()` samples together with the blocks.
+        The continuous variables that `RMHMC` samples together with the blocks.
     alone : str
         Why it samples the blocks alone; empty if it takes hyperparameters in.
     left_over : dict of str to str
@@ -123,6 +154,8 @@ class ModelDescription:
         What nothing observed depends on: drawn from its prior given the rest.
     dear : str
         What is said of a log density that an emulator stands in for; empty for others.
+    in_metric : MetricDescription or None
+        If a position-dependent metric of the whole model is asked for: what is sampled in it, and how.
     """
 
     blocks: tuple[BlockDescription, ...]
@@ -137,16 +170,20 @@ class ModelDescription:
     why: str = ""
     predicted: tuple[str, ...] = ()
     dear: str = ""
+    in_metric: MetricDescription | None = None
 
     def __str__(self) -> str:
         lines = [NOTHING, *self._why_nothing()]
-        if self.charted:
+        if self.in_metric:
+            sampled = f"- {listed(self.in_metric.variables)}: {counted(self.in_metric.n_values, 'value')}."
+            lines = [IN_METRIC, sampled, *self.in_metric.lines]
+        elif self.charted:
             lines = [GRAPH.format(self.why), *(f"- {line}" for line in self._charted_lines())]
             lines += [self.dear] if self.dear else []
         elif self.blocks:
             lines = ["Sampled by RMHMC:"]
             lines += [f"- {self._block_line(group)}" for group in self._block_groups()]
-            lines += [METRIC.format(self.metric), *self._allowed(), self._together()]
+            lines += [self._metric(), *self._allowed(), self._together()]
         if self.left_over:
             lines += ["Left to other steps:", *(f"- {self._left_line(group)}" for group in self._left_groups())]
         if self.predicted:
@@ -157,14 +194,18 @@ class ModelDescription:
 
     def _repr_html_(self) -> str:
         parts = [f"<p>{html.escape(line)}</p>" for line in (NOTHING, *self._why_nothing())]
-        if self.charted:
+        if self.in_metric:
+            row = (listed(self.in_metric.variables), str(self.in_metric.n_values))
+            parts = [f"<p>{html.escape(IN_METRIC)}</p>", _html_table(("sampled by RMHMC", "values"), [row])]
+            parts += [f"<p>{'<br>'.join(map(html.escape, self.in_metric.lines))}</p>"]
+        elif self.charted:
             said = [(listed(names), how) for how, names in self._charted_groups().items()]
             parts = [f"<p>{html.escape(GRAPH.format(self.why))}</p>", _html_table(("sampled by RMHMC", "how"), said)]
             parts += [f"<p>{html.escape(self.dear)}</p>"] if self.dear else []
         elif self.blocks:
             heads = ("sampled by RMHMC", "values", "prior", "likelihood", "curvature", "depends on")
             parts = [_html_table(heads, [self._block_cells(group) for group in self._block_groups()])]
-            parts += [f"<p>{html.escape(METRIC.format(self.metric))}<br>{html.escape(self._together())}</p>"]
+            parts += [f"<p>{html.escape(self._metric())}<br>{html.escape(self._together())}</p>"]
         if self.left_over:
             rows = [self._left_cells(group) for group in self._left_groups()]
             parts.append(_html_table(("left to other steps", "PyMC's step", "why"), rows))
@@ -246,8 +287,14 @@ class ModelDescription:
         count = f"{len(group)} variables, " if len(group) > 1 else ""
         return f"{listed(group, '')} ({count}{step})" + (f": {reason.removesuffix('.')}." if reason else ".")
 
+    def _metric(self) -> str:
+        """One sentence on the metric of latent values."""
+        return (METRIC if self.metric == "flat" else OTHER_METRIC).format(self.metric)
+
     def _allowed(self) -> list[str]:
-        """The position-dependent metrics that every likelihood allows."""
+        """The position-dependent metrics that every likelihood allows, unless one of them is taken."""
+        if self.metric != "flat":
+            return []
         kinds = [kind for kind in self.blocks[0].kinds if all(kind in block.kinds for block in self.blocks)]
         return [ALLOWED.format(" or ".join(f'"{kind}"' for kind in kinds))] if kinds else []
 
@@ -258,66 +305,48 @@ class ModelDescription:
         return f"The latent values are sampled alone: {self.alone}."
 
 
-@called_as("describe(model); it shows what RMHMC() does by default")
-def describe(model: pm.Model | None = None) -> ModelDescription:
-    """Return what `RMHMC()` would do with a model, as an object that shows itself.
-
-    A notebook or an interactive interpreter shows it; a script prints it: ``print(describe(model))``. Nothing is
-    compiled. A position-dependent metric takes the latent values that have a covariance; coefficients next to them
-    are left.
+def describe_latents(
+    model: pm.Model, metric: str, *, chart: str = "auto", alone: str = "", emulates: bool = True
+) -> ModelDescription:
+    """Return what RMHMC does in the flat metric, or in another one with latent values alone; nothing is compiled.
 
     Parameters
     ----------
-    model : pymc.Model, optional
-        By default the model in context.
-
-    Returns
-    -------
-    ModelDescription
-        Blocks and sizes, priors, likelihoods, links and curvatures, the metric that "auto" takes, the
-        hyperparameters that are sampled with the blocks or the reason why none are, and what is left over and
-        which step of PyMC's would sample it.
+    model : pymc.Model
+        The model, without what it predicts.
+    metric : str
+        The metric's name.
+    chart : {"auto", "latent", "graph"}
+        The chart that the metric asks for.
+    alone : str
+        Why latent values are sampled alone; empty if hyperparameters are taken in where they can be.
+    emulates : bool
+        Whether an emulator may stand in for a log density that is dear.
 
     Raises
     ------
     DataError
-        If data, parameters or inputs cannot be used, as `RMHMC` would raise it.
-
-    Examples
-    --------
-    >>> import numpy as np, pymc as pm
-    >>> from pymc_rmhmc import describe
-    >>> with pm.Model() as model:
-    ...     f = pm.MvNormal("f", np.zeros(3), cov=np.eye(3))
-    ...     y = pm.Poisson("y", mu=pm.math.exp(f), observed=[1, 0, 2])
-    >>> description = describe(model)
-    >>> print(description)  # doctest: +ELLIPSIS
-    Sampled by RMHMC:
-    - f: 3 values, centred Gaussian process or MvNormal, read by y: poisson (log link)...
-    >>> description.blocks[0].n_latent
-    3
+        If data, parameters or inputs cannot be used.
+    UnsupportedModelError
+        If the metric needs a latent Gaussian block, and there is none.
     """
-    model = model_in_context(model, "describe")
-    # PyTensor folds constants by C code where it has a compiler, one small program after another.
-    with pytensor.config.change_flags(cxx=""):
-        predicted = predicted_variables(model)
-        description = _described(without(model, predicted))
-    return replace(description, predicted=tuple(str(v.name) for v in predicted))
+    point = _checked_point(model)
 
+    def read(structure: ModelStructure) -> tuple[ModelStructure, JointPlan | JointModel | str, CompiledModel]:
+        return _read(structure, point, alone)
 
-def _described(model: pm.Model) -> ModelDescription:
-    """What `describe` returns."""
-    inputs = InputChecks(model)
-    point = model.initial_point()
-    inputs.check(point)
-    found = blocks_or_graph(model, point, lambda read: _read(read, point))
+    found = (
+        InGraphChart("the metric asks for it") if chart == "graph"
+        else with_predictors_or_without(model, read) if chart == "latent"
+        else blocks_or_graph(model, point, read)
+    )  # fmt: skip
     if isinstance(found, InGraphChart):
-        return _general(model, point, found.why, found.error)
+        return _general(model, point, found.why, found.error, emulates=emulates)
     structure, joint, compiled = found
     by_name: dict[str, LatentBlock] = {block.name: block for block in structure.blocks}
     names = names_by_value(model)
     described = tuple(_describe(block, by_name, point, names) for block in compiled.blocks)
-    together, alone = ((), joint) if isinstance(joint, str) else (joint.theta.variables, "")
+    together, why = ((), joint) if isinstance(joint, str) else (joint.theta.variables, "")
     taken = tuple(str(variable.name) for variable in together)
     left = [name for name in structure.left_over if name not in taken]
     steps = _steps_of_pymc(model, left, [*structure.variables, *together])
@@ -325,13 +354,35 @@ def _described(model: pm.Model) -> ModelDescription:
     # The reason of what is left is in its own line.
     advice = structure.explained_advice | {n: text for n, text in structure.advice.items() if n in reasons}
     return ModelDescription(
-        described, "flat", taken, alone, _as_named(steps), _as_named(reasons), _as_named(advice),
+        described, metric, taken, why, _as_named(steps), _as_named(reasons), _as_named(advice),
         warnings_of(structure, joint),
     )  # fmt: skip
 
 
+def describe_in_metric(
+    model: pm.Model, metric: str, variables: Sequence[TensorVariable], said: MetricDescription
+) -> ModelDescription:
+    """Return what is said of variables that are sampled in a metric of the whole model, with what is left over."""
+    steps, reasons = _left_over(model, variables)
+    return ModelDescription((), metric, (), "", steps, reasons, warning=no_data_in_words(model), in_metric=said)
+
+
+def _checked_point(model: pm.Model) -> dict[str, Any]:
+    """The model's initial point, at which its inputs can be used."""
+    inputs, point = InputChecks(model), model.initial_point()
+    inputs.check(point)
+    return point
+
+
+def _left_over(model: pm.Model, variables: Sequence[TensorVariable]) -> tuple[dict[str, str], dict[str, str]]:
+    """PyMC's step for each variable beside those that are sampled, and why it is left."""
+    taken = {str(v.name) for v in variables}
+    steps = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs if str(v.name) not in taken], variables)
+    return steps, {str(v.name): discrete_in_words(v) for v in model.free_RVs if str(v.name) in steps}
+
+
 def _general(
-    model: pm.Model, point: dict[str, Any], why: str, error: UnsupportedModelError | None
+    model: pm.Model, point: dict[str, Any], why: str, error: UnsupportedModelError | None, *, emulates: bool
 ) -> ModelDescription:
     """A model whose coordinates are read from its graph; one that cannot be sampled at all if it has no density."""
     try:
@@ -341,13 +392,11 @@ def _general(
         steps = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs], ())
         reasons = {name: str(hopeless) for name in steps}
         return ModelDescription((), "", (), str(hopeless), steps, reasons, {} if error is None else error.advice)
-    taken = {str(v.name) for v in variables}
     shapes = {v: np.shape(point[str(model.rvs_to_values[v].name)]) for v in variables}
-    steps = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs if str(v.name) not in taken], variables)
+    steps, reasons = _left_over(model, variables)
     advice = advice_on_scalars(model) if error is None else error.advice
-    reasons = {str(v.name): discrete_in_words(v) for v in model.free_RVs if str(v.name) in steps}
     # There is no emulator of a density that another step changes.
-    seconds = 0.0 if steps else gradient_seconds(model, variables, point)
+    seconds = 0.0 if steps or not emulates else gradient_seconds(model, variables, point)
     dear = DEAR.format(dear_in_words(seconds)) if is_dear(sum(map(math.prod, shapes.values())), seconds) else ""
     charted = in_the_chart(model, variables, shapes)
     return ModelDescription(
@@ -361,9 +410,11 @@ def _as_named(texts: dict[str, str]) -> dict[str, str]:
 
 
 def _read(
-    read: ModelStructure, point: dict[str, Any]
+    read: ModelStructure, point: dict[str, Any], alone: str
 ) -> tuple[ModelStructure, JointPlan | JointModel | str, CompiledModel]:
     """The structure, what is sampled together with it or why nothing is, and the blocks."""
+    if alone:
+        return read, alone, compile_model(read, point, with_rest=False)
     joint: JointPlan | JointModel | str
     structure, joint = plan_together(read, point)
     if not isinstance(joint, str) and not _has_derivatives(read.model, joint.theta):

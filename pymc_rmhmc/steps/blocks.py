@@ -34,7 +34,7 @@ from pymc_rmhmc.steps.block_recipe import BlockRecipe
 from pymc_rmhmc.steps.checks import check_block
 from pymc_rmhmc.steps.joint_recipe import JointRecipe
 
-__all__ = ["FoundBlocks", "build_blocks", "find_blocks"]
+__all__ = ["FoundBlocks", "alone_in_words", "build_blocks", "find_blocks"]
 
 type Point = dict[str, np.ndarray]
 
@@ -156,7 +156,7 @@ def find_blocks(
         return with_predictors_or_without(model, lambda read: build_blocks(read, point, plan, compile_kwargs))
     if plan.takes_hyperparameters:
         return _compiled(*read_together(model, vars, point), point, compile_kwargs)
-    return _compiled(read_structure(model, vars), _alone(plan), point, compile_kwargs)
+    return _compiled(read_structure(model, vars), alone_in_words(plan), point, compile_kwargs)
 
 
 def build_blocks(
@@ -165,11 +165,11 @@ def build_blocks(
     """Return the same of a whole model, whose structure has been read."""
     if plan.takes_hyperparameters:
         return _compiled(*read_together(structure.model, None, point, structure=structure), point, compile_kwargs)
-    return _compiled(structure, _alone(plan), point, compile_kwargs)
+    return _compiled(structure, alone_in_words(plan), point, compile_kwargs)
 
 
-def _alone(plan: Plan) -> str:
-    """Why a metric samples the blocks without hyperparameters."""
+def alone_in_words(plan: Plan) -> str:
+    """Say why a metric samples the blocks without hyperparameters."""
     return f"the {plan.metric.name} metric takes latent values alone"
 
 

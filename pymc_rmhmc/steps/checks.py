@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.model.components import factor_of_inverse
 from pymc_rmhmc.model.graphs import shared_inputs
 
-__all__ = ["check_block", "check_shapes", "shapes_of_data"]
+__all__ = ["check_block", "check_curvature", "check_shapes", "shapes_of_data"]
 
 type Point = dict[str, np.ndarray]
 
@@ -29,12 +29,7 @@ def check_block(block: Any, point: Point, plan: Any) -> None:
             f"{block.name} has no observations: the data are empty. Give data, or draw from the prior with "
             "pm.sample_prior_predictive()."
         )
-    wanted = plan.curvature
-    if wanted is not None and wanted not in likelihood.kinds:
-        raise ConfigurationError(
-            f'{block.name}: its likelihood gives no "{wanted}" curvature, only {", ".join(likelihood.kinds)}. '
-            f'Choose metric="{likelihood.kinds[0]}" or metric="flat".'
-        )
+    check_curvature(block.name, likelihood.kinds, plan.curvature)
     block.check_inputs(point)
     if block.prior_inputs:
         return
@@ -42,6 +37,15 @@ def check_block(block: Any, point: Point, plan: Any) -> None:
         FactorizedPrior(block.prior(point))
     except PriorFailure as failure:
         raise _covariance_error(block, point, failure) from None
+
+
+def check_curvature(block: str, kinds: Sequence[str], wanted: str | None) -> None:
+    """Raise a `ConfigurationError` if a metric wants a curvature that a block's likelihood does not give."""
+    if wanted is not None and wanted not in kinds:
+        raise ConfigurationError(
+            f'{block}: its likelihood gives no "{wanted}" curvature, only {", ".join(kinds)}. '
+            f'Choose metric="{kinds[0]}" or metric="flat".'
+        )
 
 
 def _covariance_error(block: Any, point: Point, failure: PriorFailure) -> Exception:

@@ -15,7 +15,7 @@ from pymc_rmhmc.geometry.metrics import METRICS, CurvatureMetric, FlatMetric
 from pymc_rmhmc.geometry.site_policy import SitePolicy
 from pymc_rmhmc.option_numbers import switch
 
-__all__ = ["METRIC_NAMES", "choose_integrator", "choose_metric", "curvature_of", "policy_of"]
+__all__ = ["METRIC_NAMES", "choose_integrator", "choose_metric", "curvature_of", "integrator_in_words", "policy_of"]
 
 INTEGRATORS: dict[str, Any] = {"generalized_leapfrog": GeneralizedLeapfrog, "implicit_midpoint": ImplicitMidpoint}
 # Those with numbers of the user's own have no string.
@@ -105,6 +105,14 @@ def choose_integrator(
     )
     check = check_reversibility is None or switch("check_reversibility", check_reversibility)
     return _integrator_class(default if wanted is None else wanted)(solver, check_reversibility=check)
+
+
+def integrator_in_words(integrator: Any) -> str:
+    """Name an integrator as a user would, and say if its steps are not checked."""
+    if isinstance(integrator, ExplicitTao):
+        return f"ExplicitTao(omega={integrator.omega:g})"
+    name = next(name for name, made in INTEGRATORS.items() if isinstance(integrator, made))
+    return f'"{name}"' + ("" if integrator.check_reversibility else " without a check that its steps can be reversed")
 
 
 def _check_needs_none(metric: Any, integrator: Any, given: list[str]) -> None:

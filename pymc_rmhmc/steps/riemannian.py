@@ -21,7 +21,7 @@ from pymc_rmhmc.model.structure import has_own_initval
 from pymc_rmhmc.steps.riemannian_recipe import RiemannianRecipe
 from pymc_rmhmc.steps.whole_model import FoundWholeModel, check_whole_model, left_in_words
 
-__all__ = ["FoundRiemannian", "find_riemannian"]
+__all__ = ["FoundRiemannian", "find_riemannian", "matrix_in_words"]
 
 type Point = dict[str, np.ndarray]
 
@@ -42,10 +42,26 @@ class FoundRiemannian(FoundWholeModel):
 
     def samplers(self, point: Point, plan: Plan, initial: Point) -> list[Chain]:
         """Return one chain of all of them."""
-        own = has_own_initval(self.model, self.density_model.variables.variables)
-        recipe = RiemannianRecipe(self.density_model, listed(self.names), plan, names_by_value(self.model))
-        recipe.check_size(recipe.variables.read(point))
+        own, recipe = has_own_initval(self.model, self.density_model.variables.variables), self._recipe(plan)
+        recipe.structure(recipe.variables.read(point))  # an error if its matrices would be too large
         return [Chain(recipe, plan, recipe.variables.read(initial), own)]
+
+    def _recipe(self, plan: Plan) -> RiemannianRecipe:
+        return RiemannianRecipe(self.density_model, listed(self.names), plan, names_by_value(self.model))
+
+    def structure_in_words(self, point: Point, plan: Plan) -> str:
+        """Say which structure of a Hessian the chain begins with; empty if the metric is not made of one."""
+        if getattr(plan.metric, "source", None) != "hessian":
+            return ""
+        recipe = self._recipe(plan)
+        partition = recipe.structure(recipe.variables.read(point))
+        dense = _bytes_in_words(8 * self.density_model.size**2)
+        if partition is None or partition.is_dense:
+            return f"The Hessian is factorised as a dense matrix of {dense}."
+        border = counted(partition.border.size, "border value") if partition.border.size else "no border"
+        largest = counted(partition.n_places, "value")
+        blocks = f"{counted(partition.n_blocks, 'block')} of {'' if partition.n_places == 1 else 'at most '}{largest}"
+        return f"The Hessian has {border} and {blocks}. A dense matrix would take {dense}."
 
     def announcement(self, plan: Plan) -> str:
         """One line that says what is sampled in which metric, and what is left."""
@@ -72,6 +88,24 @@ def find_riemannian(
     values = _values(model, variables, point, metric)
     values.bind(point)
     return FoundRiemannian(model, values)
+
+
+def matrix_in_words(metric: Any) -> str:
+    """Say what the matrix of a metric is made of: its `source`."""
+    source = getattr(metric, "source", None)
+    if source is None:
+        return f"your {type(metric).__name__} computes its matrix"
+    if source == "hessian":
+        return f"{metric!r}, made of the Hessian of the negative log density"
+    if source == "information":
+        return "the Fisher information of all values, with the curvature of the priors"
+    return f"the matrix that your function {getattr(source, '__name__', source)} writes"
+
+
+def _bytes_in_words(n: int) -> str:
+    """A size in memory, in the largest unit of which it is at least one."""
+    unit = max((power for power in range(4) if n >= 1024**power), default=0)
+    return f"{n / 1024**unit:.3g} {('bytes', 'KiB', 'MiB', 'GiB')[unit]}"
 
 
 def _values(model: pm.Model, variables: Sequence[TensorVariable], point: Point, metric: Any) -> ValueModel:

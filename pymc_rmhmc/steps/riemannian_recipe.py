@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,8 @@ class RiemannianRecipe(WholeModelRecipe):
     def __init__(self, values: Any, name: str, plan: Plan, labels: Mapping[str, str]) -> None:
         super().__init__(values, name, plan, labels)
         self.adapter = StructureAdapter(self._holds)
+        # The last structure that was read, and all numbers that it was read at: it travels to workers.
+        self.known_structure: tuple[Any, tuple[Array, ...]] = (None, ())
 
     @property
     def n_functions(self) -> int:
@@ -107,8 +109,8 @@ class RiemannianRecipe(WholeModelRecipe):
         setting: RiemannianSetting = self._setting
         return setting
 
-    def structured(self, tuned: MetricTuning, values: Array) -> MetricTuning:
-        """Return the same with the structure of the Hessian, read at values and near them.
+    def structure(self, values: Array) -> Any:
+        """Return the structure of the Hessian at values (d,) and near them, where the model is bound; None without one.
 
         Raises
         ------
@@ -116,23 +118,19 @@ class RiemannianRecipe(WholeModelRecipe):
             If the metric's matrices would be too large.
         """
         if not self._has_structure:
-            return tuned
+            return None
+        known, before = self.known_structure
+        numbers = (values, *self.model.evaluate.bound)
+        if len(before) == len(numbers) and all(map(np.array_equal, before, numbers)):
+            return known
         nearby = np.random.default_rng(0).uniform(-1.0, 1.0, (N_NEARBY, values.size))
-        return replace(tuned, partition=self.plan.metric.find_structure(self._density(), [values, *(values + nearby)]))
-
-    def check_size(self, values: Array) -> None:
-        """Raise if the metric's matrices would be too large at values (d,), where the model is bound already.
-
-        Raises
-        ------
-        ConfigurationError
-            If they would.
-        """
-        self.structured(self.adapter.initial(), values)
+        found = self.plan.metric.find_structure(self._density(), [values, *(values + nearby)])
+        self.known_structure = (found, numbers)
+        return found
 
     def start(self, tuned: MetricTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
         """See `Recipe`: near a point that nobody chose."""
-        tuned.partition = self.structured(tuned, values).partition
+        tuned.partition = self.structure(values)
         self.drop()
         if not approximated:
             return values
@@ -142,7 +140,7 @@ class RiemannianRecipe(WholeModelRecipe):
 
     def rehearsed(self, values: Array, rng: np.random.Generator) -> Iterator[MetricTuning]:
         """See `Recipe`."""
-        tuned = self.structured(self.adapter.initial(), values)
+        tuned = MetricTuning(self.structure(values))
         if tuned.partition is not None:
             self._holds(tuned.partition, values, rng)
         yield tuned

@@ -64,7 +64,7 @@ class RMHMC(CheckedStep):
 
     By default the continuous hyperparameters are sampled together with the latent values. Where that is not possible,
     the latent values are sampled given everything else, and the log says why. PyMC's other steps sample all that is
-    left. `describe` tells beforehand what will be done.
+    left. `describe` tells beforehand what will be done, and takes the same options.
 
     Parameters
     ----------

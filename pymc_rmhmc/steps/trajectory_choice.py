@@ -10,13 +10,16 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from pymc_rmhmc.chains.plan import DEFAULT_MAX_STEPS, DEFAULT_PATH_LENGTH
-from pymc_rmhmc.errors import ConfigurationError, shown
+from pymc_rmhmc.errors import ConfigurationError, counted, shown
 from pymc_rmhmc.kernels.kernel import Trajectory
 from pymc_rmhmc.kernels.trajectories import FixedSteps, JitteredPath
 from pymc_rmhmc.kernels.u_turn import UTurn
 from pymc_rmhmc.option_numbers import whole_number
 
-__all__ = ["check_reach", "check_step", "choose_trajectory", "covering_step", "for_hierarchies", "longest_step"]
+__all__ = [
+    "check_reach", "check_step", "choose_trajectory", "covering_step", "for_hierarchies", "longest_step",
+    "trajectory_in_words",
+]  # fmt: skip
 
 TRAJECTORIES = ("auto", "static", "nuts")
 
@@ -93,6 +96,17 @@ def _u_turn(options: Asked) -> UTurn:
         )
     most = DEFAULT_MOST_LEAVES if options.max_steps is None else whole_number("max_steps", options.max_steps)
     return UTurn(max(1, int(most + 1).bit_length() - 1))
+
+
+def trajectory_in_words(trajectory: Trajectory) -> str:
+    """Say how long a trajectory is, after «each trajectory is»."""
+    if isinstance(trajectory, UTurn):
+        return f"doubled until it turns back, with fewer than {2**trajectory.max_depth} steps"
+    if isinstance(trajectory, FixedSteps):
+        return f"{counted(trajectory.n_steps, 'step')} long"
+    path = trajectory.path
+    varied = f" ± {100.0 * path.jitter:g} %" if path.jitter else ""
+    return f"a path of length {path.path_length:g}{varied}, of at most {counted(path.max_steps, 'step')}"
 
 
 def for_hierarchies(options: Asked, trajectory: Trajectory) -> Trajectory:

@@ -16,7 +16,7 @@ from pymc_rmhmc.geometry.general.charts import VariableChart
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import fit_flat_map, identity_map, to_flat
 from pymc_rmhmc.kernels.kernel import Transition
-from pymc_rmhmc.tuning.schedule import Moment, Refit, RefitPolicy
+from pymc_rmhmc.tuning.schedule import Moment, Refit, RefitPolicy, StepSizeAdapter
 from pymc_rmhmc.tuning.step_size import StepSize
 
 __all__ = ["GRAPH", "ChartTuning", "GraphChartAdapter", "GraphPolicy"]
@@ -98,7 +98,7 @@ class ChartTuning:
 
 
 @dataclass(frozen=True, slots=True)
-class GraphChartAdapter:
+class GraphChartAdapter(StepSizeAdapter):
     """Refits the chart to scores, and then the map to gradients.
 
     Parameters
@@ -125,10 +125,6 @@ class GraphChartAdapter:
     def initial(self) -> ChartTuning:
         """Return the chart without constants, and the identity."""
         return ChartTuning(np.zeros(self.general.n_constants), identity_map(np.zeros(self.general.size)))
-
-    def step_size(self, tuned: ChartTuning, step_size: StepSize) -> StepSize:
-        """Return the chain's."""
-        return step_size
 
     def learn(self, tuned: ChartTuning, step_size: StepSize, outcome: Transition[Any], *, stood: bool) -> bool:
         """Adapt the step size, and count steps."""

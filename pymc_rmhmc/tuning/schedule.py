@@ -10,7 +10,7 @@ import numpy as np
 from pymc_rmhmc.kernels.kernel import Transition
 from pymc_rmhmc.tuning.step_size import StepSize
 
-__all__ = ["REFITS", "Adapter", "Moment", "Refit", "RefitPolicy", "postponed", "refit_iterations"]
+__all__ = ["REFITS", "Adapter", "Moment", "Refit", "RefitPolicy", "StepSizeAdapter", "postponed", "refit_iterations"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +130,22 @@ class Adapter[Tuned](Protocol):
 
     def finish(self, tuned: Tuned) -> None:
         """Settle what depends on the whole tuning, before the first draw after it."""
+
+
+class StepSizeAdapter:
+    """What adapters share that leave the chain's own step size to it, and adapt nothing else to single draws."""
+
+    __slots__ = ()
+
+    def learn(self, tuned: Any, step_size: StepSize, outcome: Transition[Any], *, stood: bool) -> bool:
+        """Adapt the step size."""
+        if stood:
+            step_size.update(outcome.acceptance)
+        return False
+
+    def step_size(self, tuned: Any, step_size: StepSize) -> StepSize:
+        """Return the chain's."""
+        return step_size
+
+    def finish(self, tuned: Any) -> None:
+        """Do nothing."""

@@ -13,8 +13,7 @@ from pymc_rmhmc.approximation.newton import NEAREST_FIRST
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.geometry.site_policy import SitePolicy
-from pymc_rmhmc.kernels.kernel import Transition
-from pymc_rmhmc.tuning.schedule import REFITS, Moment, Refit, RefitPolicy
+from pymc_rmhmc.tuning.schedule import REFITS, Moment, Refit, RefitPolicy, StepSizeAdapter
 from pymc_rmhmc.tuning.step_size import StepSize
 
 __all__ = ["SiteAdapter", "SiteTuning", "fitted_sites", "new_fit", "rough_sites"]
@@ -31,7 +30,7 @@ class SiteTuning:
 
 
 @dataclass(frozen=True, slots=True)
-class SiteAdapter:
+class SiteAdapter(StepSizeAdapter):
     """Refits one block's sites.
 
     Parameters
@@ -46,12 +45,6 @@ class SiteAdapter:
     def initial(self) -> SiteTuning:
         """Return no sites: they come with the first prior."""
         return SiteTuning()
-
-    def learn(self, tuned: SiteTuning, step_size: StepSize, outcome: Transition[Any], *, stood: bool) -> bool:
-        """Adapt the step size."""
-        if stood:
-            step_size.update(outcome.acceptance)
-        return False
 
     def observe(self, tuned: SiteTuning, seen: tuple[Array, Array]) -> None:
         """Take η and the slope there."""
@@ -77,13 +70,6 @@ class SiteAdapter:
             return Refit(kept, changed=False)
         step_size.restart(step_size.average)
         return Refit(replace(kept, sites=sites))
-
-    def step_size(self, tuned: SiteTuning, step_size: StepSize) -> StepSize:
-        """Return the chain's."""
-        return step_size
-
-    def finish(self, tuned: SiteTuning) -> None:
-        """Do nothing: sites stay as they are."""
 
 
 def new_fit(policy: SitePolicy, n_sites: int) -> SiteFit:

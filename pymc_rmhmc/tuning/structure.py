@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.kernels.kernel import Transition
-from pymc_rmhmc.tuning.schedule import REFITS, Moment, Refit, RefitPolicy
+from pymc_rmhmc.tuning.schedule import REFITS, Moment, Refit, RefitPolicy, StepSizeAdapter
 from pymc_rmhmc.tuning.step_size import StepSize
 
 __all__ = ["MetricTuning", "StructureAdapter"]
@@ -38,7 +37,7 @@ class MetricTuning:
 
 
 @dataclass(frozen=True, slots=True)
-class StructureAdapter:
+class StructureAdapter(StepSizeAdapter):
     """Adapts the step size, and drops a structure that does not hold.
 
     Parameters
@@ -53,12 +52,6 @@ class StructureAdapter:
     def initial(self) -> MetricTuning:
         """Return no structure: it is read at the start."""
         return MetricTuning()
-
-    def learn(self, tuned: MetricTuning, step_size: StepSize, outcome: Transition[Any], *, stood: bool) -> bool:
-        """Adapt the step size."""
-        if stood:
-            step_size.update(outcome.acceptance)
-        return False
 
     def observe(self, tuned: MetricTuning, seen: Array) -> None:
         """Take where the chain is."""
@@ -79,10 +72,3 @@ class StructureAdapter:
             return Refit(kept, changed=False)
         step_size.restart(step_size.average)
         return Refit(replace(kept, partition=None))
-
-    def step_size(self, tuned: MetricTuning, step_size: StepSize) -> StepSize:
-        """Return the chain's."""
-        return step_size
-
-    def finish(self, tuned: MetricTuning) -> None:
-        """Do nothing."""

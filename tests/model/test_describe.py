@@ -14,7 +14,18 @@ from pytensor.graph.op import Op
 from pytensor.link.c.op import COp
 from pytensor.link.numba import NumbaLinker
 
-from pymc_rmhmc import RMHMC, describe
+from pymc_rmhmc import (
+    RMHMC,
+    ConfigurationError,
+    DenseField,
+    ExplicitTao,
+    FisherMetric,
+    FlatMetric,
+    GraphMetric,
+    SoftAbsMetric,
+    UnsupportedModelError,
+    describe,
+)
 from pymc_rmhmc.model import joint, linear_form, read_joint, read_structure
 from pymc_rmhmc.model.graphs import BatchEvaluator, Evaluator
 
@@ -405,3 +416,164 @@ def test_a_marginal_process_is_sampled_in_the_chart_of_its_graph():
         gp.marginal_likelihood("y", X, np.zeros(N), sigma=1.0)
     text = _one_line(describe(model))
     assert "- ls: HalfNormal, as PyMC has it on the unconstrained scale." in text
+
+
+def _funnel() -> pm.Model:
+    """Five values, one of which is the others' scale, next to a discrete one and a prediction."""
+    with pm.Model() as model:
+        v = pm.Normal("v")
+        x = pm.Normal("x", 0.0, pm.math.exp(0.5 * v), shape=4)
+        pm.Normal("y", x + pm.Bernoulli("k", 0.5), 1.0, observed=np.zeros(4))
+        pm.Normal("later", x[0])
+    return model
+
+
+def _scales(model):
+    return pt.eye(5) * (1.0 + pt.exp(model.rvs_to_values[model["v"]]))
+
+
+class _OwnField(DenseField):
+    def matrix(self, point):
+        return np.eye(point.position.size)
+
+    def pullback(self, point, bar):
+        return np.zeros(point.position.size)
+
+
+class _Own:
+    """A metric whose field is written with NumPy."""
+
+    name, chart = "own", "graph"
+
+    def bind(self, density):
+        return _OwnField(density)
+
+
+DENSE = "The Hessian is factorised as a dense matrix of 200 bytes."
+PATH = 'Each trajectory is a path of length 1.7 ± 10 %, of at most 100 steps, by "generalized_leapfrog"; its step size'
+WHOLE = {
+    "softabs by its name": (
+        {"metric": "softabs"},
+        ['The metric is "softabs": SoftAbsMetric(alpha=1000000.0, structure=\'auto\'), made of the Hessian of the',
+         DENSE, f"{PATH} is tuned to an acceptance of 0.8."],
+    ),
+    "blocks": (
+        {"metric": SoftAbsMetric(structure="blocks"), "trajectory": "nuts", "target_accept": 0.95},
+        ["The Hessian has 1 border value and 4 blocks of 1 value. A dense matrix would take 200 bytes.",
+         'doubled until it turns back, with fewer than 1024 steps, by "generalized_leapfrog"; its step size is tuned',
+         "to an acceptance of 0.95."],
+    ),
+    "fisher": (
+        {"metric": FisherMetric(chart="graph"), "integrator": "implicit_midpoint", "check_reversibility": False},
+        ['The metric is "fisher": the Fisher information of all values, with the curvature of the priors.',
+         'by "implicit_midpoint" without a check that its steps can be reversed'],
+    ),
+    "graph": (
+        {"metric": GraphMetric(_scales, name="scales"), "n_steps": 3, "step_size": 0.1},
+        ['The metric is "scales": the matrix that your function _scales writes.',
+         'Each trajectory is 3 steps long, by "generalized_leapfrog"; its steps have the size 0.1.'],
+    ),
+    "field": (
+        {"metric": _Own(), "integrator": ExplicitTao(omega=10.0), "step_size": 0.1, "jitter": 0.0},
+        ['The metric is "own": your _Own computes its matrix.',
+         "Each trajectory is a path of length 1.7, of at most 100 steps, by ExplicitTao(omega=10); its steps"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WHOLE)
+@pytest.mark.usefixtures("without_a_compiler")
+def test_a_metric_of_the_whole_model_is_described_as_the_step_takes_it(case):
+    options, says = WHOLE[case]
+    model = _funnel()
+    description = describe(model, **options)
+    assert max(map(len, str(description).splitlines())) <= 100
+    for line in (
+        "Sampled by RMHMC, all together, in a metric that depends on the position: - v, x: 5 values.",
+        "Left to other steps: - k (BinaryGibbsMetropolis): discrete (Bernoulli).",
+        "Drawn from their priors given these, since nothing observed depends on them: later.",
+        *says,
+    ):
+        assert line in _one_line(description)
+    assert description.blocks == ()
+    assert ("Hessian" in str(description)) == (description.in_metric.structure != "")
+    with model:
+        step = RMHMC(**options)
+    sampled = {str(model.values_to_rvs[value].name) for value in step.vars}
+    assert sampled == {*description.in_metric.variables, *description.predicted}
+    assert description.metric == step._plan.metric.name
+
+
+@pytest.mark.usefixtures("without_a_compiler")
+def test_a_notebook_gets_the_metric_of_the_whole_model():
+    shown = describe(_funnel(), metric="softabs")._repr_html_()
+    assert shown.count("<table>") == shown.count("</table>") == 2
+    for word in ("v, x</td>", "The metric is &quot;softabs&quot;", f"<br>{DENSE}<br>Each trajectory"):
+        assert word in shown
+
+
+@pytest.mark.usefixtures("without_a_compiler")
+def test_a_hessian_without_a_border():
+    with pm.Model() as model:
+        x, _ = pm.Normal("x", shape=(2, 20)), pm.Normal("single", shape=2)
+        pm.Potential("data", -pt.sum(x[0] ** 2 * x[1] ** 2))
+    metric = SoftAbsMetric(structure="blocks")
+    says = "The Hessian has no border and 22 blocks of at most 2 values. A dense matrix would take 13.8 KiB."
+    assert describe(model, metric=metric).in_metric.structure == says
+
+
+@pytest.mark.parametrize("metric", ["hessian", "fisher"])
+def test_a_metric_of_latent_values_leaves_their_hyperparameters(metric):
+    with pm.Model() as model:
+        _gathered()
+    description = describe(model, metric=metric)
+    with model:
+        step = RMHMC(metric=metric)
+    assert description.metric == metric
+    assert description.hyperparameters == ()
+    assert set(description.left_over) == {"above", "level", "ls", "alpha"}
+    assert [block.name for block in description.blocks] == [v.name for v in step.vars]
+    text = _one_line(description)
+    assert f'The metric is "{metric}": it depends on the position of the latent values.' in text
+    assert f"The latent values are sampled alone: the {metric} metric takes latent values alone." in text
+    assert "default" not in text
+    assert "also allows" not in text
+
+
+def test_the_flat_metric_takes_the_chart_that_it_is_given():
+    model = _gp_with(lambda mu: pm.Poisson("y", mu, observed=np.arange(N)))
+    description = describe(model, metric=FlatMetric(chart="graph"))
+    assert description.why == "the metric asks for it"
+    assert set(description.charted) == {"f"}
+    assert describe(model, metric=FlatMetric(chart="latent")).blocks == describe(model).blocks != ()
+    with pytest.raises(UnsupportedModelError):
+        describe(_funnel_without_blocks(), metric=FlatMetric(chart="latent"))
+
+
+def _funnel_without_blocks() -> pm.Model:
+    with pm.Model() as model:
+        pm.Gamma("y", pm.Exponential("a", 1.0), 1.0, observed=[1.0, 2.0])
+    return model
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"vars": ["v"]}, ConfigurationError, r"describe\(\) does not take vars. Write describe\(model\)"),
+        ({"metric": "soft"}, ConfigurationError, "Unknown metric 'soft'"),
+        ({"metric": "softabs", "n_steps": 3, "jitter": 0.1}, ConfigurationError, "n_steps fixes the number of steps"),
+        ({"metric": "softabs_curvature"}, ConfigurationError, 'x: its likelihood gives no "softabs_curvature"'),
+        ({"metric": GraphMetric(lambda model: pt.eye(2))}, ConfigurationError, r"has shape \(2, 2\)"),
+    ],
+)
+def test_options_that_do_not_fit_are_the_errors_of_the_step(options, error, says):
+    with pytest.raises(error, match=says):
+        describe(_funnel(), **options)
+
+
+@pytest.mark.usefixtures("without_a_compiler")
+def test_a_dense_hessian_that_is_too_large_is_the_error_of_the_step():
+    with pm.Model() as model:
+        pm.Normal("x", shape=6000)
+    with pytest.raises(ConfigurationError, match=r"6000 values needs dense matrices of 1\.1 GiB"):
+        describe(model, metric=SoftAbsMetric(structure="dense"))

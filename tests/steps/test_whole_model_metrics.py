@@ -301,6 +301,27 @@ def test_a_structure_that_misses_an_entry_is_dropped_in_tuning():
     assert np.mean((x[..., 0] - x[..., 1]) ** 2) == pytest.approx(apart, rel=0.3)
 
 
+@pytest.mark.usefixtures("compiled_ahead")
+def test_a_structure_is_read_again_only_if_the_numbers_have_changed(monkeypatch):
+    """For the check of its size, the rehearsal, and the chain it is the same."""
+    seen, find = [], SoftAbsMetric.find_structure
+
+    def noted(self, density, positions):
+        seen.append(positions[0])
+        return find(self, density, positions)
+
+    monkeypatch.setattr(SoftAbsMetric, "find_structure", noted)
+    model = counted()
+    with model:
+        step = RMHMC(metric=SoftAbsMetric())
+    for n_reads in (1, 2):
+        draw(model, step, draws=2, tune=2)
+        draw(model, step, draws=2, tune=2)
+        assert len(seen) == n_reads
+        with model:
+            pm.set_data({"centre": np.full(3, 0.1)})
+
+
 def test_a_structure_that_holds_is_kept():
     with funnel():
         step = RMHMC(metric=METRICS["blocks"])
