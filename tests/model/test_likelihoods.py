@@ -31,6 +31,7 @@ from pymc_rmhmc.model.likelihoods import (
     registered_likelihoods,
     registry,
 )
+from pymc_rmhmc.model.likelihoods.kernel import compile_outputs
 
 mp.mp.dps = 60
 WIDE = [-1000.0, -100.0, -15.0, -5.0, -3.9, -2.0, -0.3, 0.0, 0.7, 4.1, 12.0, 39.0, 100.0, 1000.0]
@@ -550,3 +551,16 @@ def test_what_numba_runs_in_python_is_not_said():
     mean = pm.math.invlogit(eta)
     kernel = FallbackKernel(eta, (y,), pm.logp(pm.Beta.dist(5.0 * mean, 5.0 * (1.0 - mean)), y))
     assert np.isfinite(kernel.curvature(np.zeros(2), (np.full(2, 0.3),), "softabs_curvature")[1]).all()
+
+
+@pytest.mark.parametrize("set_first", [True, False])
+def test_writes_of_both_kinds_at_one_index_stay_what_they_are(set_first):
+    """Derivatives of an LKJ factor hold such a pair, which PyTensor 3.3 makes one loop of one kind of write."""
+    x, index = pt.dvector("x"), np.array([0, 2])
+    value = pt.exp(x)
+    outputs = [pt.ones(3)[index].set(value), pt.ones(3)[index].inc(2.0 * value)]
+    order = [0, 1] if set_first else [1, 0]
+    found = compile_outputs([x], [outputs[i] for i in order], exact=True)(np.zeros(2))
+    expected = [[1.0, 1.0, 1.0], [3.0, 1.0, 3.0]]
+    for i, array in zip(order, found, strict=True):
+        np.testing.assert_allclose(array, expected[i])

@@ -103,11 +103,26 @@ def compile_outputs(
     with COMPILING.running(), pytensor.config.change_flags(numba__fastmath=fast), warnings.catch_warnings():
         # Numba has no tri_gamma, and a user can do nothing about that.
         warnings.filterwarnings("ignore", message="Numba will use object mode", category=UserWarning)
-        function = pytensor.function(
-            list(inputs), list(outputs), mode=mode, trust_input=True, on_unused_input="ignore"
-        )
+        given: dict[str, Any] = {"trust_input": True, "on_unused_input": "ignore"}
+        function = pytensor.function(list(inputs), list(outputs), mode=mode, **given)
+        # Numba compiles at the first call: what is dropped here has cost the rewriting alone.
+        if _mixes_writes(function):
+            function = pytensor.function(list(inputs), list(outputs), mode=mode.excluding("fuse_elemwise"), **given)
     # Not public API: where it is missing, the function itself serves, only slower.
     return getattr(function.vm, "jit_fn", function)
+
+
+def _mixes_writes(function: Any) -> bool:
+    """Whether one loop sets elements of an array and adds to those of another at the same index.
+
+    PyTensor 3.3 compiles all writes at an index as it does the first of them: what is to be set is added.
+    """
+    for node in function.maker.fgraph.apply_nodes:
+        for entry in getattr(node.op, "indexed_outputs", ()):
+            writes = [] if entry is None else [node.op.fgraph.outputs[i].owner.op for i in entry[0]]
+            if len({getattr(op, "set_instead_of_inc", None) for op in writes}) > 1:
+                return True
+    return False
 
 
 @cache
