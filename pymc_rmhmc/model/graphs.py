@@ -25,6 +25,7 @@ from pytensor.xtensor.type import XTensorType
 __all__ = [
     "LINEAR_OPERATIONS",
     "NO_DERIVATIVE",
+    "WITHOUT_TRACES",
     "BatchEvaluator",
     "Evaluator",
     "bad_constants",
@@ -53,6 +54,10 @@ PYTHON_MODE = Mode(linker="py", optimizer="fast_compile").excluding("constant_fo
 
 # Elementwise operations that are affine in all of their inputs together.
 LINEAR_OPERATIONS = {"Add", "Sub", "Neg", "Identity", "Cast", "Second"}
+
+# PyTensor keeps with each operation the lines of code that made it, and rewriting copies them: of third derivatives
+# gigabytes, and most of the time.
+WITHOUT_TRACES = {"traceback__limit": 0}
 
 # What PyTensor raises where an operation has no derivative.
 NO_DERIVATIVE = (NotImplementedError, MethodNotDefined, NullTypeGradError)

@@ -69,9 +69,12 @@ def curvature_of(metric: Any) -> str | None:
     return metric.name if isinstance(metric, CurvatureMetric) else None
 
 
-def default_integrator(metric: Any) -> type[RotationSplitting | GeneralizedLeapfrog]:
+def default_integrator(metric: Any) -> type[RotationSplitting | GeneralizedLeapfrog | ImplicitMidpoint]:
     """Return the integrator that belongs to a metric, if the user chooses no other."""
-    return RotationSplitting if isinstance(metric, FlatMetric) else GeneralizedLeapfrog
+    if isinstance(metric, FlatMetric):
+        return RotationSplitting
+    # SoftAbs is factorised in each evaluation of the leapfrog's drift anyway, and the midpoint's steps are longer.
+    return ImplicitMidpoint if getattr(metric, "source", None) == "hessian" else GeneralizedLeapfrog
 
 
 def choose_integrator(

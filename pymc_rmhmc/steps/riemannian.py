@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.chains.chain import Chain
@@ -17,6 +18,7 @@ from pymc_rmhmc.model import names_by_value
 from pymc_rmhmc.model.general.derivatives import GradientModel, HessianModel, ValueModel
 from pymc_rmhmc.model.general.information import fisher_information
 from pymc_rmhmc.model.general.matrix import MatrixModel, of_value_variables
+from pymc_rmhmc.model.graphs import WITHOUT_TRACES
 from pymc_rmhmc.model.structure import has_own_initval
 from pymc_rmhmc.steps.riemannian_recipe import RiemannianRecipe
 from pymc_rmhmc.steps.whole_model import FoundWholeModel, check_whole_model, left_in_words
@@ -85,7 +87,8 @@ def find_riemannian(
         If the metric cannot be made for the model, or compile_kwargs are given.
     """
     check_whole_model(model, point, compile_kwargs)
-    values = _values(model, variables, point, metric)
+    with pytensor.config.change_flags(**WITHOUT_TRACES):
+        values = _values(model, variables, point, metric)
     values.bind(point)
     return FoundRiemannian(model, values)
 

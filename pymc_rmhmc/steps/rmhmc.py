@@ -80,7 +80,8 @@ class RMHMC(CheckedStep):
         variables otherwise. "hessian" and "softabs_curvature" sample the latent values of a Gaussian block alone.
         `GraphMetric` and `DenseField` are for metrics of your own.
     integrator : {"generalized_leapfrog", "implicit_midpoint"} or integrator, optional
-        Integrator for the position-dependent metrics; by default the generalised leapfrog.
+        Integrator for the position-dependent metrics; by default the implicit midpoint for `SoftAbsMetric`, and the
+        generalised leapfrog for the others.
     step_size : float, optional
         A fixed step size, no longer than a path. By default it is adapted in tuning. With `path_length`, each path is
         divided into equal steps of at most this size. With `n_steps`, each step has exactly this size.

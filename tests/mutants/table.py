@@ -1097,6 +1097,22 @@ MODEL = [
         "model/test_information.py::test_of_a_hierarchy_it_has_the_cross_block_of_effects_and_mean",
     ),
     Mutant(
+        "forms-with-effects-the-wrong-way",
+        "the leapfrog's equations are those of another metric than the energy's",
+        "model/general/information.py",
+        "first - moved, *rest]",
+        "first + moved, *rest]",
+        "model/test_matrix_model.py::test_the_pullback_is_the_derivative[eight_schools]",
+    ),
+    Mutant(
+        "what-is-set-is-added",
+        "third derivatives of correlated effects are wrong by a fifth, as PyTensor compiles them",
+        "model/likelihoods/kernel.py",
+        "set_instead_of_inc\", None) for op in writes}) > 1:",
+        "set_instead_of_inc\", None) for op in writes}) > 2:",
+        "model/test_likelihoods.py::test_writes_of_both_kinds_at_one_index_stay_what_they_are[True]",
+    ),
+    Mutant(
         "scale-with-half-its-information",
         "the Fisher metric moves scales too far, and steps are small",
         "model/general/information_families.py",

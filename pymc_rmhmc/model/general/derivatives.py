@@ -26,6 +26,8 @@ type Symbol = TensorVariable
 
 # Half the distance of the points whose difference is taken, and how far it may be from the derivative.
 DIFFERENCE, MOST_DIFFERENCE = 1e-5, 1e-4
+# How far from the start derivatives are compared.
+CHECKED_AWAY = 0.3
 
 
 class ValueModel(PackedModel):
@@ -81,7 +83,7 @@ class ValueModel(PackedModel):
         Parameters
         ----------
         point : dict
-            Where.
+            Near it, since what is 0 at a start hides what is wrong; at it, if nothing is finite there.
         given : arrays
             What the functions take after x.
 
@@ -91,7 +93,7 @@ class ValueModel(PackedModel):
             If they differ: PyTensor has compiled something else than what was written. A force that is not that of the
             energy would not leave the posterior unchanged.
         """
-        x, rng = self.variables.pack(point), np.random.default_rng(0)
+        x, rng = self._near(point, *given), np.random.default_rng(1)
         matrix = self.evaluate(x, *given)[2]
         bar, way = rng.standard_normal(matrix.shape), rng.standard_normal(x.size)
         ends = [self.evaluate(x + sign * DIFFERENCE * way, *given)[2] for sign in (1.0, -1.0)]
@@ -105,6 +107,12 @@ class ValueModel(PackedModel):
                 f"{expected:.6g}. It has compiled the third derivatives wrongly, and draws would be wrong. Give "
                 'RMHMC(metric="flat"), which needs the gradient alone.'
             )
+
+    def _near(self, point: Point, *given: Array) -> Array:
+        """A position near a point, or the point's own if the matrix is not finite there."""
+        x = self.variables.pack(point)
+        near = x + CHECKED_AWAY * np.random.default_rng(0).standard_normal(x.size)
+        return near if np.isfinite(self.evaluate(near, *given)[2]).all() else x
 
     def _log_density(self, model: pm.Model) -> tuple[Symbol, Symbol]:
         """The log density of x and its gradient."""

@@ -16,6 +16,7 @@ import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 
+from pymc_rmhmc.model.graphs import WITHOUT_TRACES
 from pymc_rmhmc.model.likelihoods.registry import LikelihoodTerms, lookup
 from pymc_rmhmc.stopwatch import COMPILING
 
@@ -100,7 +101,8 @@ def compile_outputs(
     # As in PyMC's own functions, a parameter out of its range is a log density of -inf, not an exception.
     mode = pytensor.compile.mode.get_mode("NUMBA").including("local_check_parameter_to_ninf_switch")
     fast = pytensor.config.numba__fastmath and not exact
-    with COMPILING.running(), pytensor.config.change_flags(numba__fastmath=fast), warnings.catch_warnings():
+    flags = pytensor.config.change_flags(numba__fastmath=fast, **WITHOUT_TRACES)
+    with COMPILING.running(), flags, warnings.catch_warnings():
         # Numba has no tri_gamma, and a user can do nothing about that.
         warnings.filterwarnings("ignore", message="Numba will use object mode", category=UserWarning)
         given: dict[str, Any] = {"trust_input": True, "on_unused_input": "ignore"}
