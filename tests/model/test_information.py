@@ -19,6 +19,7 @@ from pymc_rmhmc.model.general.information_families import (
     register_information,
     registered_information,
 )
+from pymc_rmhmc.model.graphs import PYTHON_MODE
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from tests.model.conftest import exact_log_density
 from tests.model.information_models import MODELS, information_of
@@ -487,6 +488,17 @@ def test_what_has_no_information_names_itself(build, says):
     packed = Hyperparameters(model, model.free_RVs, model.initial_point())
     with pytest.raises(ConfigurationError, match=says):
         fisher_information(model, model.free_RVs, packed)
+
+
+@pytest.mark.parametrize("name", ["eight_schools", "process", "counts"])
+def test_the_form_is_that_of_the_matrix(name):
+    model = MODELS[name]()
+    packed = Hyperparameters(model, model.free_RVs, model.initial_point())
+    graph, u = fisher_information(model, model.free_RVs, packed), pt.dvector("u")
+    function = pytensor.function([packed.symbol, u], [graph.form(u), u @ graph.matrix @ u], mode=PYTHON_MODE)
+    rng = np.random.default_rng(4)
+    found, expected = function(0.3 * rng.standard_normal(packed.size), rng.standard_normal(packed.size))
+    assert found == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_potential_of_nothing_that_is_sampled_is_none_of_its_concern():

@@ -1102,7 +1102,7 @@ MODEL = [
         "model/general/information.py",
         "first - moved, *rest]",
         "first + moved, *rest]",
-        "model/test_matrix_model.py::test_the_pullback_is_the_derivative[eight_schools]",
+        "model/test_information.py::test_the_form_is_that_of_the_matrix[eight_schools]",
     ),
     Mutant(
         "what-is-set-is-added",

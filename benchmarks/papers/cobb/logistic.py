@@ -61,7 +61,8 @@ def _step(scheme: str, path: float, unit: float, size: int) -> Any:
             path_length=STEP * unit * (n_steps + 0.5), step_scale=STEP * unit * size**0.25, adapt_step_size=False,
             step_rand=None, scaling=np.ones(size), is_cov=True,
         )  # fmt: skip
-    integrator = ExplicitTao(OMEGA, acceptance="one_copy_approximate") if scheme == "explicit" else None
+    explicit = scheme == "explicit"
+    integrator = ExplicitTao(OMEGA, acceptance="one_copy_approximate") if explicit else "generalized_leapfrog"
     return RMHMC(
         metric=SoftAbsMetric(1e6, structure="dense"), integrator=integrator, step_size=STEP, n_steps=n_steps,
         init="keep",
