@@ -20,6 +20,8 @@ from benchmarks.harness import RESULTS, keep_run, load
 
 CATALOGUE_RESULTS = RESULTS.with_name("catalogue.jsonl")
 SAMPLERS = ("rmhmc", "nutpie", "nutpie-other", "rmhmc-latent", "rmhmc-graph")
+# Run only if they are asked for.
+CURVED = ("rmhmc-fisher", "rmhmc-softabs")
 DRAWS, QUICK = 1000, 200
 # What compiling and measuring may take beside the sampler's own seconds.
 GRACE = 300.0
@@ -29,7 +31,8 @@ def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", default=[], help="a model or a group; may be repeated")
-    parser.add_argument("--sampler", action="append", default=[], choices=[s for s in SAMPLERS if s != "nutpie-other"])
+    choices = [s for s in (*SAMPLERS, *CURVED) if s != "nutpie-other"]
+    parser.add_argument("--sampler", action="append", default=[], choices=choices)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--limit", type=float, default=300.0, help="seconds after which a sampler is stopped")
     parser.add_argument("--quick", action="store_true", help="200 draws a chain")
@@ -60,7 +63,8 @@ def _chosen(only: list[str]) -> list[str]:
 
 def _run_all(names: list[str], arguments: argparse.Namespace, draws: int) -> None:
     done = {_key(record) for record in load(CATALOGUE_RESULTS)}
-    samplers = [s for s in SAMPLERS if not arguments.sampler or s.removesuffix("-other") in arguments.sampler]
+    asked = arguments.sampler or SAMPLERS
+    samplers = [s for s in (*SAMPLERS, *CURVED) if s in asked or s.removesuffix("-other") in asked]
     for seed in range(arguments.seeds):
         for name in names:
             for sampler in samplers:

@@ -12,7 +12,7 @@ from benchmarks.catalogue.moments import agreement, allowed, truths
 
 __all__ = ["best_peer", "comparable", "is_weak", "print_table", "runs_by_model", "seconds"]
 
-OURS = ("rmhmc", "rmhmc-latent", "rmhmc-graph")
+OURS = ("rmhmc", "rmhmc-latent", "rmhmc-graph", "rmhmc-fisher", "rmhmc-softabs")
 PEERS = ("nutpie", "nutpie-other")
 EFFECTIVE = 1000.0
 # With fewer effective draws a run is not one to compare with.

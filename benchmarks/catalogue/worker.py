@@ -20,8 +20,9 @@ from benchmarks.measures import measured
 from benchmarks.outcome import Outcome, merged
 from benchmarks.peers.nuts import nutpie_chains
 from benchmarks.peers.pymc_chains import CHAINS, Watch, collected
-from pymc_rmhmc import RMHMC, FlatMetric
+from pymc_rmhmc import RMHMC, FisherMetric, FlatMetric, SoftAbsMetric
 from pymc_rmhmc.steps.graph_recipe import GraphRecipe
+from pymc_rmhmc.steps.riemannian_recipe import RiemannianRecipe
 
 __all__ = ["OTHER_FORM", "RMHMC_OPTIONS"]
 
@@ -29,6 +30,8 @@ RMHMC_OPTIONS = {
     "rmhmc": {},
     "rmhmc-latent": {"metric": FlatMetric(chart="latent")},
     "rmhmc-graph": {"metric": FlatMetric(chart="graph")},
+    "rmhmc-fisher": {"metric": FisherMetric(chart="graph")},
+    "rmhmc-softabs": {"metric": SoftAbsMetric()},
 }
 OTHER_FORM = "nutpie-other"
 
@@ -70,7 +73,7 @@ def run_rmhmc(entry: Entry, sampler: str, seed: int, deadline: Deadline, draws: 
     with entry.written() as model:
         watch = Clock(deadline, time.process_time())
         step = RMHMC(**RMHMC_OPTIONS[sampler])
-        said.append("chart: " + ("graph" if isinstance(step._samplers[0].recipe, GraphRecipe) else "latent"))
+        said.append("chart: " + _chart(step))
         deadline.begin()
         pm.sample(
             draws=draws, chains=CHAINS, cores=1, step=step, random_seed=seed, progressbar=False,
@@ -87,6 +90,14 @@ def run_rmhmc(entry: Entry, sampler: str, seed: int, deadline: Deadline, draws: 
         "first draw": watch.first, "compile": watch.first + watch.compiling, "draws of tuning": watch.n_tuned[0],
     }  # fmt: skip
     return Outcome(run.draws, tuning, sampling, extra, run.stopped)
+
+
+def _chart(step: RMHMC) -> str:
+    """The coordinates in which it samples."""
+    recipe = step._samplers[0].recipe
+    if isinstance(recipe, RiemannianRecipe):
+        return "none"
+    return "graph" if isinstance(recipe, GraphRecipe) else "latent"
 
 
 def run_nutpie(entry: Entry, sampler: str, seed: int, deadline: Deadline, draws: int) -> Outcome:
