@@ -38,6 +38,8 @@ from pymc_rmhmc.model.likelihoods import (
     registered_likelihoods,
 )
 from pymc_rmhmc.model.likelihoods.links import undo_cloglog, undo_log, undo_logit, undo_probit
+from pymc_rmhmc.steps.elliptical_slice import EllipticalSlice
+from pymc_rmhmc.steps.langevin import MALA, MMALA
 from pymc_rmhmc.steps.preview import describe
 from pymc_rmhmc.steps.rmhmc import RMHMC
 
@@ -45,6 +47,8 @@ from pymc_rmhmc.steps.rmhmc import RMHMC
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "MALA",
+    "MMALA",
     "RMHMC",
     "AndersonSolver",
     "BlockDescription",
@@ -53,6 +57,7 @@ __all__ = [
     "Curvature",
     "DataError",
     "DenseField",
+    "EllipticalSlice",
     "ExplicitTao",
     "Failure",
     "FailureSummary",

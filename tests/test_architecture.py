@@ -108,7 +108,8 @@ def test_there_are_no_cycles_between_modules():
 
 def test_the_public_names_are_those_of_the_design():
     assert set(pymc_rmhmc.__all__) == {
-        "RMHMC", "HessianMetric", "FisherMetric", "FlatMetric", "SoftAbsMetric", "GraphMetric", "DenseField",
+        "RMHMC", "MALA", "MMALA", "EllipticalSlice",
+        "HessianMetric", "FisherMetric", "FlatMetric", "SoftAbsMetric", "GraphMetric", "DenseField",
         "MetricFieldBase", "GeneralizedLeapfrog", "ImplicitMidpoint", "ExplicitTao", "AndersonSolver", "SiteFit",
         "SiteRegression", "GaussianSites",
         "register_likelihood", "registered_likelihoods", "LikelihoodTerms", "Curvature", "Reading", "register_family",

@@ -54,6 +54,8 @@ class Plan:
         With shorter steps the path is not covered, and a lower acceptance is enough.
     flat_priors : tuple of str
         The model's variables whose prior is improper, for messages.
+    sampler : str
+        The step's name, for messages.
     """
 
     metric: Any
@@ -71,6 +73,7 @@ class Plan:
     init: str
     covering_step_size: float
     flat_priors: tuple[str, ...] = ()
+    sampler: str = "RMHMC"
 
     def steps(self, fewest: int = 1) -> StepSizeRule:
         """Return how the step size is found; of a path there are at least so many steps."""

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.chains.variables import Point, Variables
 from pymc_rmhmc.errors import Failure, RMHMCError
-from pymc_rmhmc.kernels.kernel import HMC, Kernel
-from pymc_rmhmc.kernels.trajectories import single_step_acceptance, transition
+from pymc_rmhmc.kernels.kernel import HMC, Kernel, Transition
 from pymc_rmhmc.tuning.schedule import Adapter
 from pymc_rmhmc.tuning.step_size import StepSize, StepSizeRule
 
@@ -73,11 +72,14 @@ class HMCSetting:
 
     def acceptance(self, phase: Any, step_size: float, rng: np.random.Generator) -> float:
         """See `Setting`."""
-        return single_step_acceptance(self.hamiltonian, self.plan.integrator, phase, step_size, rng)
+        return self._single(phase, step_size, rng).acceptance
 
     def single_step(self, phase: Any, step_size: float, rng: np.random.Generator) -> Any:
         """Return the phase after one step."""
-        return transition(self.hamiltonian, self.plan.integrator, phase, 1, step_size, rng).state
+        return self._single(phase, step_size, rng).state
+
+    def _single(self, phase: Any, step_size: float, rng: np.random.Generator) -> Transition[Any]:
+        return self.plan.trajectory.single_step(self.hamiltonian, self.plan.integrator, phase, step_size, rng)
 
 
 class Recipe(Protocol):

@@ -89,6 +89,10 @@ class Trajectory(Protocol):
     def path(self) -> Any:
         """The `JitteredPath` that its steps are to cover; None where it has no such path."""
 
+    @property
+    def most_values(self) -> float:
+        """How many values of a whole model it can move."""
+
     def check_integrator(self, integrator: Any) -> None:
         """Raise a `ConfigurationError` for an integrator that it cannot use."""
 
@@ -96,6 +100,11 @@ class Trajectory(Protocol):
         self, hamiltonian: Any, integrator: Any, state: State, step_size: float, rng: np.random.Generator
     ) -> Transition[State]:
         """Refresh the momentum, follow the flow, and choose a state."""
+
+    def single_step[State](
+        self, hamiltonian: Any, integrator: Any, state: State, step_size: float, rng: np.random.Generator
+    ) -> Transition[State]:
+        """Make the shortest move, by whose acceptance a step size is searched for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,26 @@ from pymc_rmhmc.errors import MAX_ENERGY_ERROR, Failure
 from pymc_rmhmc.kernels.kernel import Transition, repeat
 from pymc_rmhmc.option_numbers import real_number, whole_number
 
-__all__ = ["FixedSteps", "JitteredPath", "made", "single_step_acceptance", "transition"]
+__all__ = ["FixedSteps", "JitteredPath", "SingleSteps", "decide", "made", "transition"]
 
 # Seeds of the random numbers within a trajectory.
 SEEDS = 2**31
 
 
-class _Static:
+class SingleSteps:
+    """What trajectories of several steps share: the search for a step size asks how one step is accepted."""
+
+    __slots__ = ()
+    most_values = math.inf
+
+    def single_step[State](
+        self, hamiltonian: Any, integrator: Any, state: State, step_size: float, rng: np.random.Generator
+    ) -> Transition[State]:
+        """Follow one step, whose acceptance is 0 if it fails."""
+        return transition(hamiltonian, integrator, state, 1, step_size, rng)
+
+
+class _Static(SingleSteps):
     """A trajectory whose number of steps is known before it starts; its end is accepted or not."""
 
     __slots__ = ()
@@ -187,11 +200,11 @@ def transition[State](
             outcome.failure = step.failure
             return outcome
         proposal = step.state
-    _decide(outcome, proposal, hamiltonian.energy(proposal), log_uniform)
+    decide(outcome, proposal, hamiltonian.energy(proposal), log_uniform)
     return outcome
 
 
-def _decide[State](
+def decide[State](
     outcome: Transition[State], proposal: State, energy: float, log_uniform: float
 ) -> None:
     """Metropolis: move to the proposal with probability ``min(1, exp(-energy_error))``.
@@ -208,14 +221,3 @@ def _decide[State](
         outcome.failure = Failure.ENERGY
     elif log_uniform < -error:
         outcome.state, outcome.energy, outcome.accepted = proposal, energy, True
-
-
-def single_step_acceptance[State](
-    hamiltonian: Hamiltonian[State],
-    integrator: Integrator[Any, State],
-    state: State,
-    step_size: float,
-    rng: np.random.Generator,
-) -> float:
-    """The acceptance of a trajectory of one step, 0 if it fails: what the search for a step size asks."""
-    return transition(hamiltonian, integrator, state, 1, step_size, rng).acceptance

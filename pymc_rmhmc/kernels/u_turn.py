@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import MAX_ENERGY_ERROR, Failure
 from pymc_rmhmc.kernels.kernel import Transition, repeat
-from pymc_rmhmc.kernels.trajectories import SEEDS, made
+from pymc_rmhmc.kernels.trajectories import SEEDS, SingleSteps, made
 from pymc_rmhmc.option_numbers import whole_number
 
 __all__ = ["UTurn"]
@@ -21,7 +21,7 @@ type Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class UTurn:
+class UTurn(SingleSteps):
     """Multinomial no-U-turn trajectories.
 
     A trajectory is doubled, forward or backward in time, until its ends would come closer if it went on. That is asked

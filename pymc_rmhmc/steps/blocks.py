@@ -112,7 +112,7 @@ class FoundBlocks:
             left = [name for name in left if name not in self._hyperparameters]
             said += f" together with {listed(self._hyperparameters)}"
         rest = f"; left to other steps: {self._left(left)}" if left else ""
-        return f"RMHMC: {plan.metric.name} metric for {said}{rest}{self._advice()}"
+        return f"{plan.sampler}: {plan.metric.name} metric for {said}{rest}{self._advice()}"
 
     def _left(self, names: Sequence[str]) -> str:
         """Variables that are left, and why: those that could be hyperparameters, because none are sampled."""
@@ -170,7 +170,8 @@ def build_blocks(
 
 def alone_in_words(plan: Plan) -> str:
     """Say why a metric samples the blocks without hyperparameters."""
-    return f"the {plan.metric.name} metric takes latent values alone"
+    taker = f"the {plan.metric.name} metric" if plan.sampler == "RMHMC" else plan.sampler
+    return f"{taker} takes latent values alone"
 
 
 def _compiled(

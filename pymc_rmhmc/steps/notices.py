@@ -49,13 +49,15 @@ class RunNotices:
         return said
 
 
-def too_short_tuning(tune: int, needed: int) -> str:
+def too_short_tuning(tune: int, needed: int, sampler: str = "RMHMC") -> str:
     """Say that a tuning is too short to learn from; empty if it is not."""
     if tune >= LEAST_PART * needed:
         return ""
+    learned = "its step size and its approximation of the posterior" if sampler == "RMHMC" else "its step size"
     return (
-        f"RMHMC: tune={tune} is too short. RMHMC learns its step size and its approximation of the posterior in "
-        f"tuning, and without them draws are slow or hardly move. Leave tune out, or give tune={needed} or more."
+        f"{sampler}: tune={tune} is too short. {sampler} learns {learned} in tuning, and without "
+        f"{'them' if sampler == 'RMHMC' else 'it'} draws are slow or hardly move. Leave tune out, or give "
+        f"tune={needed} or more."
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from pymc_rmhmc.chains.plan import Plan
+from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.errors import ConfigurationError, shown
+from pymc_rmhmc.kernels.kernel import Trajectory
 from pymc_rmhmc.option_numbers import real_number, whole_number
 from pymc_rmhmc.steps.metric_choice import choose_integrator, choose_metric, curvature_of, policy_of
 from pymc_rmhmc.steps.trajectory_choice import (
@@ -18,7 +21,7 @@ from pymc_rmhmc.steps.trajectory_choice import (
     longest_step,
 )
 
-__all__ = ["Options", "Plan", "settle"]
+__all__ = ["Options", "Plan", "settle", "settle_move"]
 
 INITS = ("auto", "laplace", "keep")
 
@@ -70,13 +73,7 @@ def settle(options: Options, auto_metric: str) -> Plan:
     integrator = choose_integrator(
         metric, options.integrator, options.solver_tol, options.solver_max_iter, options.check_reversibility
     )
-    if options.init not in INITS:
-        raise ConfigurationError(
-            f"init must be one of {', '.join(INITS)}, got {shown(options.init)}. It says where a chain starts; "
-            'init="auto" is the default.'
-        )
-    if options.blas_threads is not None:
-        whole_number("blas_threads", options.blas_threads)
+    _check_common(options)
     step_size = _step_size(options)
     integrator.check_step_size(step_size)
     trajectory = choose_trajectory(options)
@@ -104,6 +101,58 @@ def settle(options: Options, auto_metric: str) -> Plan:
         init=options.init,
         covering_step_size=covering_step(options, trajectory, integrator),
     )
+
+
+def settle_move(options: Options, move: Trajectory, target_accept: float, sampler: str) -> Plan:
+    """Check and fill in the options of a sampler whose draws are single moves, without an integrator.
+
+    Parameters
+    ----------
+    options : Options
+        As the user gave them; the metric is an object.
+    move : Trajectory
+        What makes a draw.
+    target_accept : float
+        The acceptance to reach if the user gives none.
+    sampler : str
+        Its name, for messages.
+
+    Raises
+    ------
+    ConfigurationError
+        As `settle`.
+    """
+    _check_common(options)
+    target = options.target_accept
+    target_accept = target_accept if target is None else real_number("target_accept", target)
+    return Plan(
+        metric=options.metric,
+        policy=policy_of(options.metric),
+        curvature=curvature_of(options.metric),
+        integrator=RotationSplitting(),
+        trajectory=move,
+        general_trajectory=move,
+        may_repeat=False,
+        step_size=_step_size(options),
+        initial_step_size=INITIAL_STEP_SIZE["implicit"],
+        max_step_size=math.inf,
+        target_accept=target_accept,
+        held_target_accept=target_accept,
+        init=options.init,
+        covering_step_size=0.0,
+        sampler=sampler,
+    )
+
+
+def _check_common(options: Options) -> None:
+    """Raise for options that have nothing to do with how draws are made."""
+    if options.init not in INITS:
+        raise ConfigurationError(
+            f"init must be one of {', '.join(INITS)}, got {shown(options.init)}. It says where a chain starts; "
+            'init="auto" is the default.'
+        )
+    if options.blas_threads is not None:
+        whole_number("blas_threads", options.blas_threads)
 
 
 def _step_size(options: Options) -> float | None:

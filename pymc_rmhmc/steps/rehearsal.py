@@ -32,8 +32,9 @@ LONG = 5.0
 
 
 def compile_ahead(
-    samplers: Sequence[Chain], point: Point, names: Sequence[str], predictions: Predictions | None = None
-) -> float:
+    samplers: Sequence[Chain], point: Point, names: Sequence[str], predictions: Predictions | None = None,
+    sampler_name: str = "RMHMC",
+) -> float:  # fmt: skip
     """Compile what the samplers' chains will call, and say so before and after where there is anything to compile.
 
     Parameters
@@ -46,13 +47,15 @@ def compile_ahead(
         The variables that are sampled, for the messages.
     predictions : Predictions, optional
         What is drawn after the samplers have moved.
+    sampler_name : str
+        Which step says it.
 
     Returns
     -------
     float
         The seconds of compiling.
     """
-    said = _Said(sum(each.recipe.n_functions for each in samplers) + (predictions is not None), names)
+    said = _Said(sum(each.recipe.n_functions for each in samplers) + (predictions is not None), names, sampler_name)
     before = COMPILING.seconds
     with np.errstate(all="ignore"), COMPILING.announced(said.before):
         for sampler in samplers:
@@ -67,8 +70,8 @@ def compile_ahead(
 class _Said:
     """The two lines about compiling."""
 
-    def __init__(self, n_functions: int, names: Sequence[str]) -> None:
-        self._n_functions, self._names, self._begun = n_functions, names, False
+    def __init__(self, n_functions: int, names: Sequence[str], sampler: str) -> None:
+        self._n_functions, self._names, self._sampler, self._begun = n_functions, names, sampler, False
 
     def before(self) -> None:
         """Before the first function is compiled, and not before the others."""
@@ -76,15 +79,15 @@ class _Said:
             self._begun = True
             functions = counted(self._n_functions, "function")
             _log.info(wrapped(
-                f"RMHMC: compiling {functions} for {listed(self._names)}, usually 10 to 40 s the first time; kept in "
-                f"{_kept_in()} for later runs."
+                f"{self._sampler}: compiling {functions} for {listed(self._names)}, usually 10 to 40 s the first time; "
+                f"kept in {_kept_in()} for later runs."
             ))  # fmt: skip
 
     def after(self, seconds: float) -> None:
         """When all is done; nothing where nothing was compiled."""
         if self._begun:
             then = " PyMC now compiles functions of its own." if seconds > LONG else ""
-            _log.info(f"RMHMC: compiled in {seconds:.1f} s.{then}")
+            _log.info(f"{self._sampler}: compiled in {seconds:.1f} s.{then}")
 
 
 def _rehearse(sampler: Chain, point: Point) -> None:

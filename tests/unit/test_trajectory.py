@@ -14,7 +14,7 @@ from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.charts import SiteChart
 from pymc_rmhmc.geometry.prior import FactorizedPrior
 from pymc_rmhmc.geometry.target import LatentTarget
-from pymc_rmhmc.kernels.trajectories import FixedSteps, JitteredPath, single_step_acceptance, transition
+from pymc_rmhmc.kernels.trajectories import FixedSteps, JitteredPath, transition
 from pymc_rmhmc.tuning.step_size import DualAveraging, search_step_size
 from tests.unit.toys import problem
 
@@ -104,7 +104,7 @@ def test_an_energy_that_is_not_finite_is_a_failure(flow):
 def test_a_failed_single_step_counts_as_acceptance_zero(flow):
     rng = np.random.default_rng(5)
     state = flow.state(np.zeros(N))
-    assert single_step_acceptance(flow, Broken(1, Failure.SOLVER), state, 0.1, rng) == 0.0
+    assert FixedSteps(3).single_step(flow, Broken(1, Failure.SOLVER), state, 0.1, rng).acceptance == 0.0
 
 
 def test_fixed_steps_have_no_jitter():

@@ -71,6 +71,20 @@ class MetricFieldBase[Point: DensityPoint, Bar](ABC):
         """Evaluate the density and the metric, and factorise the metric; a failure is in the point."""
         return FieldPoint(self, self.density.at(position))
 
+    def inverse_divergence(self, point: FieldPoint[Point, Bar]) -> Array:
+        """Return ``Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ = -Σ (G⁻¹)ᵢₐ ∂ⱼGₐᵦ (G⁻¹)ᵦⱼ`` for every i, (n,), by n(n + 1)/2 pullbacks."""
+        unit, inverse = np.eye(point.position.size), np.array([point.solve(e) for e in np.eye(point.position.size)])
+        # Of e_a, and of e_a + e_b, the quadratic terms are those of single entries of ∂G.
+        own = np.array([-2.0 * point.quadratic_term(e) for e in unit])
+        total = np.zeros_like(point.position)
+        for a in range(total.size):
+            total[a] += inverse[a] @ own[a]
+            for b in range(a):
+                entry = -point.quadratic_term(unit[a] + unit[b]) - 0.5 * (own[a] + own[b])
+                total[a] += inverse[b] @ entry
+                total[b] += inverse[a] @ entry
+        return -inverse @ total
+
     def hamiltonian(self) -> Any:
         """Return the Hamiltonian of the density in this metric."""
         return RiemannianHamiltonian(self, self.compiled_steps)
@@ -140,6 +154,10 @@ class FieldPoint[Point: DensityPoint, Bar]:
     def quadratic_term(self, velocity: Array) -> Array:
         """``-½ uᵀ(∂G/∂qᵢ)u`` for every i."""
         return self._field.pullback(self._density_point, self._matrix.quadratic_bar(velocity))
+
+    def inverse_divergence(self) -> Array:
+        """``Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ`` for every i, (n,)."""
+        return self._field.inverse_divergence(self)
 
     def kick_equation(self, momentum: Array, time: float) -> FieldKick:
         """``p' = momentum - time · quadratic_term(G⁻¹p')``."""

@@ -341,6 +341,14 @@ class LatentPoint:
         """``G⁻¹ vector``, (k,)."""
         return self._matrix.solve(vector)
 
+    def times(self, vector: Array) -> Array:
+        """``G vector``, (k,)."""
+        return self._matrix.times(vector)
+
+    def inverse_divergence(self) -> Array:
+        """``Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ`` for every i: ``-2 G⁻¹`` times the trace term, since ``∂ⱼGₐᵦ`` is the same in any order."""
+        return -2.0 * self.solve(self.trace_term)
+
     def sample_momentum(self, rng: np.random.Generator) -> Array:
         """A draw from ``N(0, G)``."""
         return self._matrix.sqrt_times(rng.standard_normal(self._matrix.root_size))

@@ -1,0 +1,277 @@
+"""What all step methods of this package share: from a plan to draws, statistics, messages and progress."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from dataclasses import field, replace
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.step_methods.compound import Competence, StepMethodState
+from pymc.step_methods.state import dataclass_state
+from rich.progress import TextColumn
+from rich.table import Column
+
+from pymc_rmhmc.chains.chain import ChainState
+from pymc_rmhmc.errors import ConfigurationError, Failure, wrapped
+from pymc_rmhmc.model.bad_inputs import InputChecks
+from pymc_rmhmc.model.together import flat_priors
+from pymc_rmhmc.option_numbers import switch
+from pymc_rmhmc.steps.arguments import CheckedStep, ModelContents, check_compile_kwargs, check_point, generator_of
+from pymc_rmhmc.steps.checks import check_block, check_shapes, shapes_of_data
+from pymc_rmhmc.steps.notices import WATCHED, RunNotices, moved_by_others, moved_twice, too_short_tuning
+from pymc_rmhmc.steps.options import Plan
+from pymc_rmhmc.steps.rehearsal import compile_ahead
+from pymc_rmhmc.steps.selection import find_with_predictions, predictions_in_words
+from pymc_rmhmc.steps.statistics import STATISTICS, FailureCount, block_statistics
+from pymc_rmhmc.steps.threads import BlasThreads
+from pymc_rmhmc.stopwatch import COMPILING
+
+__all__ = ["Sampler"]
+
+type Point = dict[str, np.ndarray]
+
+# A child of PyMC's logger, so that its messages appear where PyMC's do.
+_log = logging.getLogger("pymc.rmhmc")
+
+
+@dataclass_state
+class SamplerState(StepMethodState):
+    """Everything that the rest of a chain depends on."""
+
+    tune: bool
+    iteration: int
+    n_tune: int
+    n_draws: int
+    chains: list[ChainState] = field(default_factory=list)
+    failures: Any = None
+
+
+class Sampler(CheckedStep):
+    """A step method that samples what a plan says; a subclass has the options, as `RMHMC`.
+
+    Attributes
+    ----------
+    has_step_size : bool
+        Whether its draws have one.
+    """
+
+    has_step_size = True
+    default_blocked = True
+    default_tune_steps = 200
+    stats_dtypes_shapes = STATISTICS
+    _state_class = SamplerState
+
+    def _build(
+        self, vars: Any, plan: Plan, *, blas_threads: int | None, model: pm.Model | None, rng: Any,  # noqa: A002
+        initial_point: Point | None, compile_kwargs: dict[str, Any] | None, blocked: bool,
+    ) -> None:  # fmt: skip
+        """Read the model, compile what a chain calls, and stand ready for `pm.sample`."""
+        if not switch("blocked", blocked):
+            raise ConfigurationError(
+                f"blocked=False is not possible, because {plan.sampler} moves all its variables together. Remove it, "
+                f'or give one step for each latent vector: step=[{plan.sampler}(vars=["f"]), {plan.sampler}(vars=["g"])].'
+            )
+        model = pm.modelcontext(model)
+        plan = replace(plan, flat_priors=flat_priors(model))
+        self._inputs = InputChecks(model)
+        initial = model.initial_point()
+        point = initial | check_point({} if initial_point is None else initial_point, initial, model)
+        check_compile_kwargs(compile_kwargs)
+        self._inputs.check(point)
+        random = generator_of(rng)
+        found, self._predictions = find_with_predictions(model, vars, point, plan, compile_kwargs)
+        predicted = self._predictions
+        self._compiled = found.compiled
+        self.vars = [*found.value_vars, *(predicted.value_vars if predicted else ())]
+        self.blocked = True
+        self.rng = random
+        self._model, self._contents, self._notices = model, ModelContents(model), RunNotices()
+        self.tune = True
+        self._initial_point, self._plan = point, plan
+        self._samplers = found.samplers(point, plan, initial)
+        _log.info(wrapped(found.announcement(plan) + predictions_in_words(predicted)))
+        if found.warning():
+            _log.warning(wrapped(found.warning()))
+        self._compile_seconds = compile_ahead(self._samplers, point, found.names, predicted, plan.sampler)
+        self._compile_seconds_in_chain, self._has_announced = 0.0, False
+        self.default_tune_steps = found.tune_steps or self.default_tune_steps
+        self._threads = BlasThreads(None if blas_threads is None else int(blas_threads))
+        self._shapes, self._reads = shapes_of_data(model), found.data_names
+        self._rest_key: Point | None = None
+        self._rest = 0.0
+        self.iteration = self.n_tune = self.n_draws = 0
+        self.failures = FailureCount()
+        # A chain that is held to one BLAS thread runs in one thread: its own clock is the one to read. The clock
+        # of the whole process costs up to a third of a millisecond under some kernels, more than a draw.
+        self._clock = time.thread_time if blas_threads == 1 else time.process_time
+        self._process_time = self._clock()
+
+    @staticmethod
+    def competence(var: Any, has_grad: bool) -> Competence:
+        """Return INCOMPATIBLE: PyMC never chooses this step by itself."""
+        return Competence.INCOMPATIBLE
+
+    @property
+    def chains(self) -> list[ChainState]:
+        """State of each block's chain, which `sampling_state` saves."""
+        return [sampler.state for sampler in self._samplers]
+
+    @chains.setter
+    def chains(self, states: list[ChainState]) -> None:
+        for sampler, state in zip(self._samplers, states, strict=True):
+            sampler.restore(state)
+
+    def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
+        """Begin a chain: take its random numbers and length, and check data that may have changed.
+
+        Raises
+        ------
+        DataError
+            If `pm.set_data` has changed a shape since the step was built, or has set values that cannot be used.
+        ConfigurationError
+            If the model has other variables than when the step was built.
+        """
+        super().setup_chain(rng, tune, draws)
+        self._contents.check(self._model)
+        check_shapes(self._shapes, shapes_of_data(self._model), self._reads)
+        self._inputs.check(self._initial_point)
+        for block in self._compiled.blocks:
+            check_block(block, self._initial_point, self._plan)
+        self._rest_key = None
+        self.iteration, self.n_tune, self.n_draws = 0, tune, draws
+        self.failures = FailureCount()
+        self.tune = tune > 0
+        self._process_time = self._clock()
+        self._compile_seconds_in_chain, self._has_announced = 0.0, False
+        for sampler in self._samplers:
+            sampler.setup(tune)
+        if self._plan.step_size is None and not any(sampler.state.started for sampler in self._samplers):
+            self._notices.add("tuning", too_short_tuning(tune, self.default_tune_steps, self._plan.sampler))
+        self._threads.hold()
+
+    def step(self, point: Point) -> tuple[Point, list[dict[str, Any]]]:
+        """Make one draw: read the point, move every block, write the values, report."""
+        before, had_announced = COMPILING.seconds, self._has_announced
+        try:
+            with COMPILING.announced(None if self._has_announced else self._announce):
+                point, (statistics,) = self._draw(point)
+        except BaseException:  # the chain is over, and what is sampled in its place shall have all threads
+            self._threads.release()
+            raise
+        self._compile_seconds_in_chain += COMPILING.seconds - before
+        if self._has_announced and not had_announced:
+            _log.info(f"{self._plan.sampler}: compiled in {self._compile_seconds_in_chain:.1f} s.")
+        statistics["compile_seconds"] = self._compile_seconds + self._compile_seconds_in_chain
+        statistics["compile_seconds_in_chain"] = self._compile_seconds_in_chain
+        return point, [statistics]
+
+    def _announce(self) -> None:
+        """Say, once a chain, that something is compiled after all."""
+        if not self._has_announced:
+            self._has_announced = True
+            _log.info(
+                f"{self._plan.sampler}: compiling a function that this chain needs now. The progress bar waits "
+                "meanwhile."
+            )
+
+    def _draw(self, point: Point) -> tuple[Point, list[dict[str, Any]]]:
+        """Everything that PyMC is given of a draw but the seconds of compiling."""
+        started = time.perf_counter()
+        # In C order: what is drawn is written through flat views.
+        point = {name: np.array(value, order="C") for name, value in point.items()}
+        self._inputs.check_moved(point)
+        outcomes = []
+        # What overflows inside a trajectory is found by its own checks, and counted: no warnings besides.
+        with np.errstate(all="ignore"):
+            if 0 < self.iteration < WATCHED:  # at first a chain stands where it is put
+                moved = moved_by_others(self._samplers, point)
+                self._notices.add("moved", moved_twice(moved, self._samplers[0].labels))
+            for sampler in self._samplers:
+                outcomes.append(sampler.draw(point, self.rng, tuning=self.tune))
+                sampler.write(point)
+            point, predicted = self._predicted(point)
+        statistics = block_statistics(outcomes)
+        rest = self._rest_log_density(point) + predicted
+        statistics["model_logp"] = sum(s.log_density for s in self._samplers) + rest
+        sizes = [s.current_step_size(tuning=self.tune) for s in self._samplers] if self.has_step_size else [math.nan]
+        statistics["step_size"] = min(sizes)
+        # A step size that was given has no average, and `summarize_failures` knows it by that.
+        is_given = self._plan.step_size is not None
+        statistics["step_size_bar"] = math.nan if is_given else min(s.average_step_size() for s in self._samplers)
+        statistics.update(self._count(Failure(statistics["failure"])))
+        statistics["perf_counter_start"] = started
+        statistics["perf_counter_diff"] = time.perf_counter() - started
+        statistics["process_time_diff"] = self._processor_seconds()
+        return point, [statistics]
+
+    def _processor_seconds(self) -> float:
+        """Processor time since the last draw ended: one look at the clock a draw, since looks are not free."""
+        before, self._process_time = self._process_time, self._clock()
+        return max(0.0, self._process_time - before)
+
+    def _count(self, failure: Failure) -> dict[str, Any]:
+        """Count the draw; on the last of the chain, sum up and let BLAS go."""
+        self.iteration += 1
+        if not self.tune:
+            self.failures.add(failure)
+        last = self.iteration == self.n_tune + self.n_draws
+        if last:
+            self._threads.release()
+        return {
+            "diverging": self.failures.diverging(failure),
+            "n_failures": self.failures.total,
+            "warning": self._summary(last=last),
+        }
+
+    def _summary(self, *, last: bool) -> SamplerWarning | None:
+        """What to say: at the end of the chain how it went, and before that what a run says once."""
+        notice = self._notices.take()
+        if not last:
+            return SamplerWarning(WarningType.BAD_PARAMS, notice, "warn") if notice else None
+        refused = next(filter(None, (sampler.where_refused() for sampler in self._samplers)), "")
+        remarks = "\n".join(filter(None, (notice, *(sampler.remarks() for sampler in self._samplers))))
+        return self.failures.warning(refused, remarks, self._plan.step_size)
+
+    def _predicted(self, point: Point) -> tuple[Point, float]:
+        """The point with what the model predicts at it, and the log density of that."""
+        if self._predictions is None:
+            return point, 0.0
+        drawn, log_density = self._predictions.draw(point, self.rng)
+        return point | drawn, log_density
+
+    def _rest_log_density(self, point: Point) -> float:
+        """What the model's log density has beyond the blocks; evaluated where its inputs have changed."""
+        names = self._compiled.rest_inputs
+        key = self._rest_key
+        if key is None or any(not np.array_equal(key[name], point[name]) for name in names):
+            self._rest_key = {name: point[name] for name in names}
+            self._rest = float(self._compiled.rest_log_density(point))
+        return self._rest
+
+    def _progressbar_config(self, n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[float]]]:
+        self._notices.begin_run()  # PyMC asks for this once a run
+        columns = [
+            TextColumn("{task.fields[rmhmc_step]:0.3f}", table_column=Column("Step size", ratio=1)),
+            TextColumn("{task.fields[rmhmc_accept]:0.2f}", table_column=Column("Acceptance", ratio=1)),
+            TextColumn("{task.fields[rmhmc_failures]}", table_column=Column("Failures", ratio=1)),
+        ]
+        shown = columns if self.has_step_size else columns[2:]
+        return shown, {name: [0] * n_chains for name in ("rmhmc_step", "rmhmc_accept", "rmhmc_failures")}
+
+    @staticmethod
+    def _make_progressbar_update_functions() -> tuple[Any, ...]:
+        def update(statistics: dict[str, Any]) -> dict[str, Any]:
+            return {
+                "rmhmc_step": statistics["step_size"],
+                "rmhmc_accept": statistics["mean_tree_accept"],
+                "rmhmc_failures": statistics["n_failures"],
+                "failing": statistics["n_failures"] > 0,
+            }
+
+        return (update,)
+
