@@ -1,4 +1,4 @@
-"""The arguments of `RMHMC` that are no options: the model, its variables, where and how to begin."""
+"""The arguments of steps that are no options: the model, its variables, where and how to begin."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ class CheckedStep(BlockedStep):
             )
         if isinstance(wanted, list | tuple) and not wanted:
             raise ConfigurationError(
-                "vars is empty, so there is nothing to sample. Leave it out, and RMHMC takes what it can, or name "
-                "latent variables, such as vars=['f']."
+                f"vars is empty, so there is nothing to sample. Leave it out, and {cls.__name__} takes what it can, or "
+                "name latent variables, such as vars=['f']."
             )
         return super().__new__(cls, *args, **kwargs)
 
@@ -101,19 +101,20 @@ def _check_names(step: type, given: Mapping[str, Any]) -> None:
     known = [name for name in parameters if name != "self"]
     for name in given:
         if name not in known:
-            raise ConfigurationError(f"{step.__name__} has no argument {name}. {_instead_of(name, known)}")
+            instead = _instead_of(name, known, step.__name__)
+            raise ConfigurationError(f"{step.__name__} has no argument {name}. {instead}")
 
 
-def _instead_of(name: str, known: Sequence[str]) -> str:
+def _instead_of(name: str, known: Sequence[str], step: str) -> str:
     """What to write for an argument of PyMC's HMC or NUTS, or for one that is misspelt."""
-    if name in ARGUMENTS_OF_NUTS:
+    if name in ARGUMENTS_OF_NUTS and step == "RMHMC":
         return ARGUMENTS_OF_NUTS[name]
-    if name in NAMES_ELSEWHERE:
-        return f"Give RMHMC({NAMES_ELSEWHERE[name]})."
+    if NAMES_ELSEWHERE.get(name, "").split("=")[0] in known:
+        return f"Give {step}({NAMES_ELSEWHERE[name]})."
     if name in ("seed", "random_state"):
-        return "Give pm.sample the seed: pm.sample(random_seed=1, step=RMHMC())."
+        return f"Give pm.sample the seed: pm.sample(random_seed=1, step={step}())."
     if name in ARGUMENTS_OF_SAMPLE:
-        return f"Give it to pm.sample: pm.sample({name}=..., step=RMHMC())."
+        return f"Give it to pm.sample: pm.sample({name}=..., step={step}())."
     close = difflib.get_close_matches(name, known, n=1)
     return (f"Did you mean {close[0]}? " if close else "") + f"Its arguments are {', '.join(known)}."
 

@@ -74,8 +74,8 @@ class Sampler(CheckedStep):
         if not switch("blocked", blocked):
             raise ConfigurationError(
                 f"blocked=False is not possible, because {plan.sampler} moves all its variables together. Remove it, "
-                f"or give one step for each latent vector: step=[{plan.sampler}(vars=['f']), {plan.sampler}(vars=['g'])]"
-                "."
+                "or give one step for each latent vector: "
+                f"step=[{plan.sampler}(vars=['f']), {plan.sampler}(vars=['g'])]."
             )
         model = pm.modelcontext(model)
         plan = replace(plan, flat_priors=flat_priors(model))

@@ -1321,7 +1321,7 @@ STEPS = [
     Mutant(
         "lp-of-the-data-before",
         "lp of a chain after pm.set_data is that of the data before",
-        "steps/rmhmc.py",
+        "steps/sampler.py",
         "        self._rest_key = None\n        self.iteration, self.n",
         "        self.iteration, self.n",
         "steps/test_sampling.py::test_the_log_density_is_that_of_the_data_that_are_set[False]",
@@ -1411,4 +1411,55 @@ DIAGNOSTICS = [
     ),
 ]
 
-MUTANTS = [*DYNAMICS, *GEOMETRY, *APPROXIMATION, *MODEL, *STEPS, *DIAGNOSTICS]
+KERNELS = [
+    Mutant(
+        "langevin-by-the-posterior-alone",
+        "a Langevin proposal is accepted without the density of its own making",
+        "kernels/langevin.py",
+        "energy=_energy(here, noise)",
+        "energy=_energy(here, 0.0 * noise)",
+        "unit/test_other_kernels.py::test_langevin_keeps_exact_draws_of_any_density",
+    ),
+    Mutant(
+        "langevin-back-by-the-simple-drift",
+        "the way back of a full Langevin proposal is judged by another drift",
+        "kernels/langevin.py",
+        "self._mean(there, step_size)",
+        "Langevin()._mean(there, step_size)",
+        "unit/test_other_kernels.py::test_langevin_keeps_exact_draws_of_any_density",
+    ),
+    Mutant(
+        "langevin-with-the-wrong-determinant",
+        "Langevin proposals crowd where the metric is large",
+        "kernels/langevin.py",
+        "- point.half_log_det",
+        "+ point.half_log_det",
+        "unit/test_other_kernels.py::test_langevin_keeps_exact_draws_of_any_density",
+    ),
+    Mutant(
+        "half-a-divergence",
+        "the drift of MMALA is not that of the diffusion: exact, and nothing says so",
+        "geometry/metrics/latent.py",
+        "-2.0 * self.solve(self.trace_term)",
+        "-1.0 * self.solve(self.trace_term)",
+        "unit/test_metrics.py::test_the_divergence_of_the_inverse_is_that_of_differences",
+    ),
+    Mutant(
+        "divergence-by-the-wrong-column",
+        "the drift of MMALA is another in metrics whose derivative has no symmetry",
+        "geometry/metrics/field.py",
+        "total[b] += inverse[a] @ entry",
+        "total[b] += inverse[b] @ entry",
+        "unit/test_metric_fields.py::test_the_divergence_of_the_inverse_is_that_of_differences",
+    ),
+    Mutant(
+        "ellipse-from-a-fixed-angle",
+        "elliptical slices begin at one angle always",
+        "kernels/elliptical_slice.py",
+        "angle = 2.0 * math.pi * rng.random()\n        lower",
+        "angle = 0.2\n        lower",
+        "unit/test_other_kernels.py::test_elliptical_slices_keep_exact_draws_of_a_normal",
+    ),
+]
+
+MUTANTS = [*DYNAMICS, *KERNELS, *GEOMETRY, *APPROXIMATION, *MODEL, *STEPS, *DIAGNOSTICS]

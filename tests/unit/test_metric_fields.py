@@ -318,3 +318,12 @@ def test_a_field_without_a_pullback_cannot_be_made():
 
     with pytest.raises(TypeError, match="pullback"):
         Half(Banana())
+
+
+def test_the_divergence_of_the_inverse_is_that_of_differences(field):
+    q, _ = place(field)
+    changes = differences(field, lambda x: np.linalg.inv(matrix_at(field, x)), q)
+    units = field.density.units
+    expected = np.einsum("jij,j->i", changes, 1.0 / units)
+    found = field.evaluate(q).inverse_divergence()
+    np.testing.assert_allclose(found / units, expected / units, rtol=1e-5, atol=1e-8)

@@ -246,3 +246,18 @@ def test_a_nearly_singular_prior_needs_no_jitter():
     assert point.failure is Failure.NONE
     v = np.ones(n)
     np.testing.assert_allclose(dense(metric, z) @ point.solve(v), v, atol=1e-6)
+
+
+def test_the_divergence_of_the_inverse_is_that_of_differences(metric, z):
+    step = 1e-5
+    changes = [
+        (np.linalg.inv(dense(metric, z + e)) - np.linalg.inv(dense(metric, z - e))) / (2.0 * step)
+        for e in step * np.eye(z.size)
+    ]
+    found = metric.evaluate(z).inverse_divergence()
+    np.testing.assert_allclose(found, np.einsum("jij->i", np.array(changes)), rtol=1e-5, atol=1e-7)
+
+
+def test_a_point_multiplies_by_its_matrix(metric, z):
+    vector = np.random.default_rng(3).standard_normal(z.size)
+    np.testing.assert_allclose(metric.evaluate(z).times(vector), dense(metric, z) @ vector, rtol=1e-10)
