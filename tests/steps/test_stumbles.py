@@ -333,7 +333,7 @@ def test_no_line_is_too_long_to_read(caplog, kind):
 
 def test_the_line_on_compiling_is_broken(caplog):
     with caplog.at_level(logging.INFO, "pymc.rmhmc"):
-        _Said(2, ["mu_intercept", "sigma_intercept", *"abcd", "sigma"]).before()
+        _Said(2, ["mu_intercept", "sigma_intercept", *"abcd", "sigma"], "RMHMC").before()
     first, second = caplog.records[0].getMessage().split("\n")
     assert max(len(first), len(second)) <= 150
     assert second.startswith("  ")
@@ -467,7 +467,7 @@ def begin(step, point):
         (lambda model: plot_compare({}, {}), r'too many positional arguments\. Write plot_compare\(\{"RMHMC": idata'),
         (lambda model: compare({}, 1, 2), r'too many positional arguments\. Write compare\(\{"RMHMC": idata, "NUTS"'),
         (lambda model: summarize_failures(1, 2), r"Write summarize_failures\(idata\), one result at a time"),
-        (lambda model: describe(model, metric="hessian"), r"argument 'metric'\. Write describe\(model\)"),
+        (lambda model: describe(model, draws=5), r"describe\(\) does not take draws\. Write describe\(model\)"),
         (lambda model: RMHMC(None, "hessian", model=model), r"2 arguments\. Name the others, such as RMHMC\(metric="),
     ],
 )
