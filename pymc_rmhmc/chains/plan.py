@@ -96,5 +96,5 @@ class Plan:
 
     @property
     def takes_hyperparameters(self) -> bool:
-        """Whether hyperparameters are sampled too: in the chart that sites make for both."""
-        return self.uses_sites
+        """Whether hyperparameters are sampled too: in the chart that fitted sites make for both."""
+        return self.policy is not None and self.policy.sites == "fitted"

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 
 from pymc_rmhmc.errors import ConfigurationError, shown
+from pymc_rmhmc.option_numbers import one_of
 
 __all__ = ["SitePolicy"]
+
+SITES = ("fitted", "prior_expected")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class SitePolicy:
         What makes a `SiteFit` from the number of sites; None for the default.
     emulate : bool
         Fit an emulator of the hyperparameters' marginal density in tuning.
+    sites : str
+        "fitted" or "prior_expected".
 
     Raises
     ------
@@ -35,8 +40,10 @@ class SitePolicy:
     refit: bool = True
     site_fit: Callable[[int], Any] | None = None
     emulate: bool = True
+    sites: str = "fitted"
 
     def __post_init__(self) -> None:
+        one_of("sites", self.sites, SITES, 'Leave it out, or give FlatMetric(sites="prior_expected").')
         for option in ("refit", "emulate"):
             value = getattr(self, option)
             if not isinstance(value, bool | np.bool_):
@@ -45,6 +52,13 @@ class SitePolicy:
                     f"Give FlatMetric({option}=False) to switch it off."
                 )
             object.__setattr__(self, option, bool(value))
+        if self.sites == "prior_expected":
+            if self.site_fit is not None:
+                raise ConfigurationError(
+                    'site_fit refits the sites, but those of sites="prior_expected" are constant: leave one of them '
+                    "out."
+                )
+            object.__setattr__(self, "refit", False)
         if self.site_fit is None:
             return
         if not callable(self.site_fit):

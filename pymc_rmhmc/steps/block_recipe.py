@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.approximation import find_mode, laplace_sites
+from pymc_rmhmc.approximation import find_mode, laplace_sites, prior_expected_sites
 from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.chains.plan import NEARNESS, Plan
 from pymc_rmhmc.chains.recipe import HMCSetting, RecipeBase
@@ -159,7 +159,7 @@ class BlockRecipe(RecipeBase):
             self._prior = FactorizedPrior(self.block.prior(self._point))
         if self.plan.uses_sites:
             if tuned.sites is None:
-                tuned.sites = self._laplace_sites()
+                tuned.sites = self._first_sites()
             # The mode is all that needs the covariance besides its factor.
             self._prior.predictor.forget_gram()
         if self._chart is None:
@@ -170,6 +170,14 @@ class BlockRecipe(RecipeBase):
             self._setting = BlockSetting.of(self._chart, self._likelihood, self.plan)
         setting: BlockSetting = self._setting
         return setting
+
+    def _first_sites(self) -> GaussianSites:
+        """Those that the policy begins with."""
+        assert self.plan.policy is not None
+        if self.plan.policy.sites == "fitted":
+            return self._laplace_sites()
+        predictor = self._prior.predictor
+        return prior_expected_sites(predictor, self._likelihood, find_mode(predictor, self._likelihood))
 
     def _laplace_sites(self) -> GaussianSites:
         return laplace_sites(find_mode(self._prior.predictor, self._likelihood))

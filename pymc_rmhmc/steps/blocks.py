@@ -171,6 +171,8 @@ def build_blocks(
 def alone_in_words(plan: Plan) -> str:
     """Say why a metric samples the blocks without hyperparameters."""
     taker = f"the {plan.metric.name} metric" if plan.sampler == "RMHMC" else plan.sampler
+    if plan.policy is not None:
+        taker += " with prior_expected sites"
     return f"{taker} takes latent values alone"
 
 

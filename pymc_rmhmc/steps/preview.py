@@ -102,7 +102,7 @@ def _options(given: dict[str, Any]) -> Options:
 def _of_latents(model: pm.Model, plan: Plan) -> ModelDescription | None:
     """What is sampled in the flat metric, or of latent blocks in another; None if the metric is of the whole model."""
     metric, chart = plan.metric, getattr(plan.metric, "chart", "latent")
-    if plan.policy is not None:
+    if plan.takes_hyperparameters:
         return describe_latents(model, metric.name, chart=chart, emulates=plan.may_emulate)
     if chart == "graph":
         return None

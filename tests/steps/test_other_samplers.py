@@ -148,3 +148,31 @@ def test_the_full_drift_is_refused_in_many_dimensions():
         pm.Normal("x", 0.0, 1.0, shape=101)
         with pytest.raises(ConfigurationError, match=r"5151 derivatives.*101 values.*at most 100.*simplified=True"):
             MMALA(metric=GraphMetric(lambda m: pt.diag(1.0 + m.rvs_to_values[m["x"]] ** 2)), simplified=False)
+
+
+def test_the_constant_metric_of_the_priors_expectation_samples_latent_values_alone(caplog):
+    model = poisson_model(sampled=True)
+    with caplog.at_level(logging.INFO, logger="pymc.rmhmc"), model:
+        RMHMC(metric=FlatMetric(sites="prior_expected"))
+    assert "flat metric for f (12 values); left to other steps: ls (the flat metric with prior_expected sites" in (
+        caplog.text
+    )
+    with latent():
+        step = RMHMC(metric=FlatMetric(sites="prior_expected"))
+    mean, sd = ends(draw(latent(), step, draws=1500, tune=200), "f")
+    expected, spread = ends(draw(latent(), RMHMC(model=latent()), draws=1500, tune=200), "f")
+    np.testing.assert_allclose(mean, expected, atol=0.2 * spread.max())
+    np.testing.assert_allclose(sd, spread, rtol=0.2)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"sites": "prior"}, r"sites must be one of.*prior_expected"),
+        ({"sites": "prior_expected", "chart": "graph"}, 'chart="graph" has no sites'),
+        ({"sites": "prior_expected", "site_fit": int}, "are constant: leave one of them out"),
+    ],
+)
+def test_sites_that_cannot_be_say_so(options, says):
+    with pytest.raises(ConfigurationError, match=says):
+        FlatMetric(**options)

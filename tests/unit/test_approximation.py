@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import kurtosis, skew
 
-from pymc_rmhmc.approximation import SiteRegression, find_mode, laplace_sites
+from pymc_rmhmc.approximation import SiteRegression, find_mode, laplace_sites, prior_expected_sites
 from pymc_rmhmc.approximation.joint import _curvature, approximate_jointly, variational_sites_at
 from pymc_rmhmc.approximation.marginals import _deviance, fit_marginals
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, SiteChart
@@ -267,3 +267,13 @@ def test_newtons_method_finds_the_same_mode_in_both_coordinates():
     assert many.converged
     np.testing.assert_allclose(few.eta, many.eta, atol=1e-5)
     assert few.log_density == pytest.approx(many.log_density, abs=1e-8)
+
+
+def test_sites_of_the_priors_expectation_have_the_mean_curvature_of_a_rate():
+    stated, family = problem("centred", "poisson", 5)
+    prior = FactorizedPrior(stated)
+    mode = find_mode(prior.predictor, family)
+    sites = prior_expected_sites(prior.predictor, family, mode)
+    variance = np.diag(prior.predictor.matrix @ prior.predictor.matrix.T)
+    np.testing.assert_allclose(sites.precision, np.exp(prior.predictor.offset + 0.5 * variance), rtol=1e-9)
+    np.testing.assert_allclose(sites.linear - sites.precision * mode.eta, mode.gradient, atol=1e-9)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, SiteHamiltonian, SpannedHamiltonian
+from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
 from pymc_rmhmc.geometry.rounded import rounded
 from pymc_rmhmc.geometry.site_policy import SitePolicy
@@ -51,6 +52,10 @@ class FlatMetric:
         value. If false, both move in one trajectory. They also do so with coefficients, with more than eleven
         hyperparameters, with `step_size` or `n_steps`, or if tuning shows that turns are not accepted. In the chart
         "graph", the emulator is of the whole density, if that is dear and has at most eleven values.
+    sites : {"fitted", "prior_expected"}
+        "fitted" sites are those of the Laplace approximation, refitted in tuning. "prior_expected" sites have the
+        curvature that the prior expects, and keep it: the constant metric of Girolami and Calderhead for log-Gaussian
+        Cox processes and stochastic volatility. RMHMC then samples latent values alone, given everything else.
     chart : {"auto", "latent", "graph"}
         The coordinates in which the metric is constant. "latent" are those of a latent Gaussian block and its sites.
         "graph" takes every continuous variable of any model relative to the location and scale that other variables
@@ -59,7 +64,8 @@ class FlatMetric:
     Raises
     ------
     ConfigurationError
-        If `site_fit` cannot be called, or is given with ``refit=False``.
+        If `site_fit` cannot be called, or is given with sites that are not refitted; or if there are prior_expected
+        sites in the chart "graph", which has none.
 
     Notes
     -----
@@ -81,15 +87,23 @@ class FlatMetric:
 
     def __init__(
         self, *, refit: bool = True, site_fit: Callable[[int], Any] | None = None, emulate: bool = True,
-        chart: str = "auto",
+        chart: str = "auto", sites: str = "fitted",
     ) -> None:  # fmt: skip
-        self.policy, self.chart = SitePolicy(refit, site_fit, emulate), one_of("chart", chart, CHARTS, ADVICE)
+        self.policy, self.chart = SitePolicy(refit, site_fit, emulate, sites), one_of("chart", chart, CHARTS, ADVICE)
+        if sites == "prior_expected":
+            if chart == "graph":
+                raise ConfigurationError(
+                    'sites="prior_expected" are of latent Gaussian values, and chart="graph" has no sites: leave one '
+                    "of them out."
+                )
+            self.chart = "latent"
 
     def __repr__(self) -> str:
         policy = self.policy
         fit = "" if policy.site_fit is None else f"site_fit={getattr(policy.site_fit, '__name__', policy.site_fit)}, "
-        chart = "" if self.chart == "auto" else f", chart={self.chart!r}"
-        return f"FlatMetric(refit={policy.refit}, {fit}emulate={policy.emulate}{chart})"
+        chart = "" if self.chart == "auto" or policy.sites != "fitted" else f", chart={self.chart!r}"
+        sites = "" if policy.sites == "fitted" else f", sites={policy.sites!r}"
+        return f"FlatMetric(refit={policy.refit}, {fit}emulate={policy.emulate}{chart}{sites})"
 
     def bind(self, density: LatentDensity) -> FlatField:
         """Return the metric of a density.
