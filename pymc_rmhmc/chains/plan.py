@@ -56,6 +56,8 @@ class Plan:
         The model's variables whose prior is improper, for messages.
     sampler : str
         The step's name, for messages.
+    alone : bool
+        Whether latent values are sampled without hyperparameters in any metric.
     """
 
     metric: Any
@@ -74,6 +76,7 @@ class Plan:
     covering_step_size: float
     flat_priors: tuple[str, ...] = ()
     sampler: str = "RMHMC"
+    alone: bool = False
 
     def steps(self, fewest: int = 1) -> StepSizeRule:
         """Return how the step size is found; of a path there are at least so many steps."""
@@ -97,4 +100,4 @@ class Plan:
     @property
     def takes_hyperparameters(self) -> bool:
         """Whether hyperparameters are sampled too: in the chart that fitted sites make for both."""
-        return self.policy is not None and self.policy.sites == "fitted"
+        return self.policy is not None and self.policy.sites == "fitted" and not self.alone

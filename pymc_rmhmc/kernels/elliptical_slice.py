@@ -37,6 +37,11 @@ class EllipticalSlice:
         """Take any: none is used."""
         del integrator
 
+    def hamiltonian(self, field: Any) -> GaussianHamiltonian:
+        """The likelihood beside a standard normal."""
+        found: GaussianHamiltonian = field.hamiltonian()
+        return found
+
     def move(
         self, hamiltonian: GaussianHamiltonian, integrator: Any, state: Any, step_size: float, rng: np.random.Generator
     ) -> Transition[Any]:

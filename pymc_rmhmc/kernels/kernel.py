@@ -96,6 +96,9 @@ class Trajectory(Protocol):
     def check_integrator(self, integrator: Any) -> None:
         """Raise a `ConfigurationError` for an integrator that it cannot use."""
 
+    def hamiltonian(self, field: Any) -> Any:
+        """Return the Hamiltonian of a metric that it is made along."""
+
     def move[State](
         self, hamiltonian: Any, integrator: Any, state: State, step_size: float, rng: np.random.Generator
     ) -> Transition[State]:

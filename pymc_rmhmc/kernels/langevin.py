@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian import Hamiltonian
+from pymc_rmhmc.dynamics.hamiltonian import Hamiltonian, RiemannianHamiltonian
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels.kernel import Transition
 from pymc_rmhmc.kernels.trajectories import decide
@@ -50,6 +50,10 @@ class Langevin:
     def check_integrator(self, integrator: Any) -> None:
         """Take any: none is used."""
         del integrator
+
+    def hamiltonian(self, field: Any) -> RiemannianHamiltonian:
+        """That of the metric at every point, even where it is constant."""
+        return RiemannianHamiltonian(field)
 
     def move(
         self, hamiltonian: Hamiltonian[Any], integrator: Any, state: Any, step_size: float, rng: np.random.Generator

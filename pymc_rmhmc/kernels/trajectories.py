@@ -26,6 +26,10 @@ class SingleSteps:
     __slots__ = ()
     most_values = math.inf
 
+    def hamiltonian(self, field: Any) -> Any:
+        """The one with the cheapest steps."""
+        return field.hamiltonian()
+
     def single_step[State](
         self, hamiltonian: Any, integrator: Any, state: State, step_size: float, rng: np.random.Generator
     ) -> Transition[State]:

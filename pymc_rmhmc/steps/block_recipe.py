@@ -43,7 +43,8 @@ class BlockSetting(HMCSetting):
     def of(cls, chart: SiteChart, likelihood: Any, plan: Plan) -> BlockSetting:
         """Return the setting in the plan's metric."""
         target = LatentTarget(chart, likelihood)
-        return cls(plan.metric.bind(LatentDensity(target)).hamiltonian(), plan, chart, likelihood, target)
+        hamiltonian = plan.trajectory.hamiltonian(plan.metric.bind(LatentDensity(target)))
+        return cls(hamiltonian, plan, chart, likelihood, target)
 
     def stand(self, values: Array, coordinates: Any, rng: np.random.Generator) -> Any:
         """See `Setting`."""

@@ -171,7 +171,7 @@ def build_blocks(
 def alone_in_words(plan: Plan) -> str:
     """Say why a metric samples the blocks without hyperparameters."""
     taker = f"the {plan.metric.name} metric" if plan.sampler == "RMHMC" else plan.sampler
-    if plan.policy is not None:
+    if plan.policy is not None and plan.policy.sites != "fitted":
         taker += " with prior_expected sites"
     return f"{taker} takes latent values alone"
 

@@ -112,7 +112,8 @@ class MMALA(Sampler):
     vars : list of variables or names, optional
         The variables to sample: latent Gaussian values, or continuous variables, as the metric takes them.
     metric : {"fisher", "softabs", "hessian", "softabs_curvature"} or metric, default "fisher"
-        As for `RMHMC`, but for the flat one.
+        As for `RMHMC`. A flat one is ``FlatMetric(chart="latent")`` or ``FlatMetric(sites="prior_expected")``, and
+        moves latent values alone.
     simplified : bool, default True
         If true, the drift is ``ε²/2 G⁻¹∇L``. If false, it is that of the diffusion which has the posterior as its
         stationary distribution, with the divergence of G⁻¹ too. Draws are exact either way. The divergence has a closed
@@ -134,8 +135,8 @@ class MMALA(Sampler):
     Raises
     ------
     ConfigurationError
-        An option is unknown, out of range or contradicts another, the metric is constant or does not fit the model, or
-        the full drift is asked for in too many dimensions.
+        An option is unknown, out of range or contradicts another, the metric does not fit the model, or the
+        full drift is asked for in too many dimensions.
     UnsupportedModelError, UnsupportedLikelihoodError
         As `RMHMC` with this metric.
     DataError
@@ -179,9 +180,9 @@ class MMALA(Sampler):
         blocked: bool = True,
     ) -> None:
         chosen = choose_metric(metric, "fisher")
-        if policy_of(chosen) is not None:
+        if policy_of(chosen) is not None and chosen.chart != "latent":
             raise ConfigurationError(
-                "MMALA needs a metric that depends on the position, and the flat one is constant. Give "
+                "MMALA takes the flat metric of latent values alone. Give MMALA(metric=FlatMetric(chart=\"latent\")), "
                 'MMALA(metric="fisher") or MMALA(metric="softabs"), or use MALA() or RMHMC().'
             )
         options = Options(

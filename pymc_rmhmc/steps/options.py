@@ -141,6 +141,7 @@ def settle_move(options: Options, move: Trajectory, target_accept: float, sample
         init=options.init,
         covering_step_size=0.0,
         sampler=sampler,
+        alone=True,
     )
 
 

@@ -104,7 +104,7 @@ class RiemannianRecipe(WholeModelRecipe):
     def setting(self, tuned: MetricTuning) -> RiemannianSetting:
         """See `Recipe`."""
         if self._setting is None:
-            hamiltonian = self.plan.metric.bind(self._density(tuned.partition)).hamiltonian()
+            hamiltonian = self.plan.trajectory.hamiltonian(self.plan.metric.bind(self._density(tuned.partition)))
             self._setting = RiemannianSetting(self.plan.integrator.extend(hamiltonian), self.plan)
         setting: RiemannianSetting = self._setting
         return setting

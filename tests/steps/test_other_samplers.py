@@ -50,6 +50,7 @@ CASES = {
     "MMALA, full drift": (logistic, "b", lambda: MMALA(metric=FisherMetric(chart="graph"), simplified=False)),
     "MMALA of latent values": (latent, "f", MMALA),
     "MMALA of latent values, full drift": (latent, "f", lambda: MMALA(metric="hessian", simplified=False)),
+    "MMALA in a constant metric": (latent, "f", lambda: MMALA(metric=FlatMetric(sites="prior_expected"))),
     "slices": (latent, "f", EllipticalSlice),
 }
 
@@ -114,8 +115,8 @@ def test_each_speaks_in_its_own_name(caplog):
 
 
 REFUSED = {
-    "flat metric": (lambda: MMALA(metric="flat"), r"MMALA needs a metric that depends.*MALA\(\) or RMHMC\(\)"),
-    "flat object": (lambda: MMALA(metric=FlatMetric()), "MMALA needs a metric that depends"),
+    "flat metric": (lambda: MMALA(metric="flat"), r"flat metric of latent values alone.*MALA\(\) or RMHMC\(\)"),
+    "flat object": (lambda: MMALA(metric=FlatMetric()), "MMALA takes the flat metric of latent values alone"),
     "unknown metric": (lambda: MMALA(metric="riemann"), "Unknown metric 'riemann'"),
     "simplified": (lambda: MMALA(simplified=1), "simplified must be True or False, got 1"),
     "both": (lambda: MALA(step_size=0.1, target_accept=0.5), "leave one of them out"),
