@@ -20,6 +20,7 @@ from pymc_rmhmc.errors import (
 )
 from pymc_rmhmc.geometry.charts import GaussianSites
 from pymc_rmhmc.geometry.metrics import (
+    BlockMetric,
     DenseField,
     FisherMetric,
     FlatMetric,
@@ -27,6 +28,7 @@ from pymc_rmhmc.geometry.metrics import (
     HessianMetric,
     MetricFieldBase,
     SoftAbsMetric,
+    WhitenedFisherMetric,
 )
 from pymc_rmhmc.model.describe import BlockDescription, MetricDescription, ModelDescription
 from pymc_rmhmc.model.general.families import register_family, registered_families
@@ -52,6 +54,7 @@ __all__ = [
     "RMHMC",
     "AndersonSolver",
     "BlockDescription",
+    "BlockMetric",
     "ConfigurationError",
     "CovarianceError",
     "Curvature",
@@ -80,6 +83,7 @@ __all__ = [
     "SoftAbsMetric",
     "UnsupportedLikelihoodError",
     "UnsupportedModelError",
+    "WhitenedFisherMetric",
     "__version__",
     "compare",
     "describe",

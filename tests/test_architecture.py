@@ -110,6 +110,7 @@ def test_the_public_names_are_those_of_the_design():
     assert set(pymc_rmhmc.__all__) == {
         "RMHMC", "MALA", "MMALA", "EllipticalSlice",
         "HessianMetric", "FisherMetric", "FlatMetric", "SoftAbsMetric", "GraphMetric", "DenseField",
+        "BlockMetric", "WhitenedFisherMetric",
         "MetricFieldBase", "GeneralizedLeapfrog", "ImplicitMidpoint", "ExplicitTao", "AndersonSolver", "SiteFit",
         "SiteRegression", "GaussianSites",
         "register_likelihood", "registered_likelihoods", "LikelihoodTerms", "Curvature", "Reading", "register_family",
@@ -138,7 +139,7 @@ CLASSES_OF_ONE_FILE = {
     "steps/metric_choice.py": {
         "FlatMetric", "CurvatureMetric", "HessianMetric", "FisherMetric", "SoftAbsCurvatureMetric", "RotationSplitting",
         "GeneralizedLeapfrog", "ImplicitMidpoint", "ExplicitTao", "SoftAbsMetric", "GraphMetric",
-        "LatentField", "FlatField", "DenseField",
+        "LatentField", "FlatField", "DenseField", "BlockMetric", "BlockField", "WhitenedFisherMetric", "WhitenedField",
     },
     "steps/trajectory_choice.py": {"FixedSteps", "JitteredPath", "UTurn"},
 }  # fmt: skip

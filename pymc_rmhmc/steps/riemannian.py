@@ -23,9 +23,12 @@ from pymc_rmhmc.model.structure import has_own_initval
 from pymc_rmhmc.steps.riemannian_recipe import RiemannianRecipe
 from pymc_rmhmc.steps.whole_model import FoundWholeModel, check_whole_model, left_in_words
 
-__all__ = ["FoundRiemannian", "find_riemannian", "matrix_in_words"]
+__all__ = ["FoundRiemannian", "bytes_in_words", "find_riemannian", "matrix_in_words"]
 
 type Point = dict[str, np.ndarray]
+
+# Metrics of which the Fisher information of what is sampled is the matrix.
+INFORMED = ("information", "blocks", "whitened")
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class FoundRiemannian(FoundWholeModel):
             return ""
         recipe = self._recipe(plan)
         partition = recipe.structure(recipe.variables.read(point))
-        dense = _bytes_in_words(8 * self.density_model.size**2)
+        dense = bytes_in_words(8 * self.density_model.size**2)
         if partition is None or partition.is_dense:
             return f"The Hessian is factorised as a dense matrix of {dense}."
         border = counted(partition.border.size, "border value") if partition.border.size else "no border"
@@ -109,10 +112,14 @@ def matrix_in_words(metric: Any) -> str:
         return f"{metric!r}, made of the Hessian of the negative log density"
     if source == "information":
         return "the Fisher information of all values, with the curvature of the priors"
+    if source == "blocks":
+        return "the Fisher information of the process and that of its hyperparameters, in two blocks"
+    if source == "whitened":
+        return "the Fisher information of the whitened process and its hyperparameters together"
     return f"the matrix that your function {getattr(source, '__name__', source)} writes"
 
 
-def _bytes_in_words(n: int) -> str:
+def bytes_in_words(n: int) -> str:
     """A size in memory, in the largest unit of which it is at least one."""
     unit = max((power for power in range(4) if n >= 1024**power), default=0)
     return f"{n / 1024**unit:.3g} {('bytes', 'KiB', 'MiB', 'GiB')[unit]}"
@@ -125,7 +132,7 @@ def _values(model: pm.Model, variables: Sequence[TensorVariable], point: Point, 
         return GradientModel(model, variables, point)
     if source == "hessian":
         return HessianModel(model, variables, point)
-    if source == "information":
+    if source in INFORMED:
         return MatrixModel(
             model, variables, point, lambda m, packed: fisher_information(m, packed.variables, packed),
             name=f"the {metric.name} metric",

@@ -1,4 +1,4 @@
-"""How a model is sampled: its latent Gaussian blocks, or all its continuous variables in the chart of its graph."""
+"""How a model is sampled: its latent blocks, one process with its hyperparameters, or all in the graph's chart."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pymc_rmhmc.model.structure import resolve_variables
 from pymc_rmhmc.steps.blocks import FoundBlocks, build_blocks, find_blocks
 from pymc_rmhmc.steps.general import FoundGeneral, find_general
 from pymc_rmhmc.steps.options import Plan
+from pymc_rmhmc.steps.process import FoundProcess, find_process
 from pymc_rmhmc.steps.riemannian import FoundRiemannian, find_riemannian
 
 __all__ = ["find", "find_with_predictions", "predictions_in_words"]
@@ -23,7 +24,7 @@ type Point = dict[str, np.ndarray]
 
 def find_with_predictions(
     model: pm.Model, vars: Any, point: Point, plan: Plan, compile_kwargs: dict[str, Any] | None  # noqa: A002
-) -> tuple[FoundBlocks | FoundGeneral | FoundRiemannian, Predictions | None]:
+) -> tuple[FoundBlocks | FoundGeneral | FoundRiemannian | FoundProcess, Predictions | None]:
     """Read and compile what ``RMHMC(vars)`` samples, and apart from it what the model predicts from that.
 
     Raises
@@ -46,7 +47,7 @@ def predictions_in_words(predictions: Predictions | None) -> str:
 
 def find(
     model: pm.Model, vars: Any, point: Point, plan: Plan, compile_kwargs: dict[str, Any] | None  # noqa: A002
-) -> FoundBlocks | FoundGeneral | FoundRiemannian:
+) -> FoundBlocks | FoundGeneral | FoundRiemannian | FoundProcess:
     """Read and compile what ``RMHMC(vars)`` samples, in the form that is fastest for the model.
 
     Raises
@@ -75,8 +76,10 @@ def find(
 
 def _find_in_metric(
     model: pm.Model, vars: Any, point: Point, plan: Plan, compile_kwargs: dict[str, Any] | None  # noqa: A002
-) -> FoundBlocks | FoundRiemannian:
+) -> FoundBlocks | FoundRiemannian | FoundProcess:
     """The same in a position-dependent metric that whole models have: of latent blocks alone where it prefers them."""
+    if plan.metric.chart == "process":
+        return find_process(model, vars, point, plan.metric, compile_kwargs)
     if plan.metric.chart == "auto":
         try:
             return find_blocks(model, vars, point, plan, compile_kwargs)

@@ -33,13 +33,15 @@ class DenseMatrix:
         ``½ log|G|``.
     scale : (n,) array
         ``sqrt(diag(G⁻¹))``.
+    inverse_factor : (n, n) array
+        ``L⁻¹``.
     """
 
     def __init__(self, matrix: Array, factor: Array) -> None:
         self._matrix, self._factor = matrix, factor
         self.half_log_det = float(np.log(factor.diagonal()).sum())
-        self._inverse_factor = inverse_lower(factor)
-        self.scale: float | Array = np.sqrt((self._inverse_factor**2).sum(axis=0))
+        self.inverse_factor = inverse_lower(factor)
+        self.scale: float | Array = np.sqrt((self.inverse_factor**2).sum(axis=0))
 
     @classmethod
     def factorize(cls, matrix: Array) -> DenseMatrix | Failure:
@@ -56,8 +58,8 @@ class DenseMatrix:
 
     def solve(self, vector: Array) -> Array:
         """``G⁻¹ vector``, (n,)."""
-        half = multiply_lower(self._inverse_factor, vector)
-        return multiply_lower(self._inverse_factor, half, transpose=True)
+        half = multiply_lower(self.inverse_factor, vector)
+        return multiply_lower(self.inverse_factor, half, transpose=True)
 
     def times(self, vector: Array) -> Array:
         """``G vector``, (n,)."""
@@ -69,7 +71,7 @@ class DenseMatrix:
 
     def log_det_bar(self) -> Array:
         """``½ G⁻¹``, (n, n)."""
-        return np.asarray(0.5 * self._inverse_factor.T @ self._inverse_factor)
+        return np.asarray(0.5 * self.inverse_factor.T @ self.inverse_factor)
 
     def quadratic_bar(self, velocity: Array) -> Array:
         """``-½ uuᵀ``, (n, n)."""

@@ -43,12 +43,20 @@ from pymc_rmhmc.model.general.information_families import (
     log_probabilities,
     registered_information,
 )
-from pymc_rmhmc.model.graphs import NO_DERIVATIVE, PYTHON_MODE, inlined, is_of_dims, no_derivative_in_words, reaches
+from pymc_rmhmc.model.graphs import (
+    NO_DERIVATIVE,
+    PYTHON_MODE,
+    inlined,
+    is_of_dims,
+    no_derivative_in_words,
+    reaches,
+    substitute,
+)
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.likelihoods.registry import read_likelihood
 from pymc_rmhmc.model.source_code import distribution_of
 
-__all__ = ["SOFTABS_ALPHA", "InformationGraph", "fisher_information"]
+__all__ = ["SOFTABS_ALPHA", "InformationGraph", "fisher_information", "information_form"]
 
 type Symbol = TensorVariable
 type Places = NDArray[np.int64]
@@ -111,22 +119,36 @@ def fisher_information(
         differentiate it, or if a free variable has no curvature of its own.
     """
     reader = _Reader(model, packed)
-    for variable in filter(is_of_dims, model.basic_RVs):
-        raise ConfigurationError(
-            f"{variable.name} is a variable of pymc.dims, whose information FisherMetric does not read. {INSTEAD}."
-        )
-    for potential in model.potentials:
-        if reader.depends(potential):
-            raise ConfigurationError(
-                f'The potential "{potential.name}" is a log density whose expected information is not known, so '
-                f"FisherMetric cannot count it. {INSTEAD}."
-            )
-    for variable in model.basic_RVs:
-        if variable in packed.variables:
-            reader.read_free(variable, packed.slices[packed.variables.index(variable)])
-        elif any(reader.depends(parameter) for parameter in variable.owner.inputs):
-            reader.read_known(variable)
+    reader.read_all()
     return InformationGraph(reader.total(), reader.form)
+
+
+def information_form(
+    model: pm.Model, packed: Hyperparameters, process: TensorVariable, replaced: dict[Symbol, Symbol], *, metric: str
+) -> Callable[[Symbol], Symbol]:
+    """Return ``u -> uᵀ G u`` of all variables but a process, as graphs of the process's values and the others.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    packed : Hyperparameters
+        All that is sampled.
+    process : TensorVariable
+        The random variable of the process, whose own prior is not counted.
+    replaced : dict
+        The node at which the model reads the process, and the symbolic values of `packed` that take its place.
+    metric : str
+        What messages call the metric.
+
+    Raises
+    ------
+    ConfigurationError
+        As `fisher_information`.
+    """
+    reader = _Reader(model, packed, replaced=replaced, metric=metric, of_process=True)
+    reader.read_all(apart=process)
+    return reader.form
 
 
 @dataclass
@@ -143,19 +165,48 @@ class _Reader:
         Rows and columns of G, and what is added there.
     forms : list of callable
         Each the same number ``uᵀ block u``, of a vector u, of the blocks of a term.
+    replaced : dict
+        Nodes of the model, and the symbols of values that stand for them.
+    metric : str
+        What messages call the metric.
+    of_process : bool
+        Whether forms alone are asked for, no blocks, and the likelihoods' closed forms where no parameter moves.
     """
 
     model: pm.Model
     packed: Hyperparameters
     blocks: list[tuple[Places, Places, Symbol]] = field(default_factory=list)
     forms: list[Callable[[Symbol], Symbol]] = field(default_factory=list)
+    replaced: dict[Symbol, Symbol] = field(default_factory=dict)
+    metric: str = "FisherMetric"
+    of_process: bool = False
 
     def __post_init__(self) -> None:
         # All is written in the value variables; θ takes their places at the end.
-        self._values = [self.model.rvs_to_values[v] for v in self.packed.variables]
+        self._values = list(self.packed.parts)
         self._name = ""
 
     # ------------------------------------------------------------------------------- what is read
+
+    def read_all(self, apart: Symbol | None = None) -> None:
+        """Add the terms of all variables but one."""
+        for variable in filter(is_of_dims, self.model.basic_RVs):
+            raise ConfigurationError(
+                f"{variable.name} is a variable of pymc.dims, whose information {self.metric} does not read. "
+                f"{INSTEAD}."
+            )
+        for potential in filter(self.depends, self.model.potentials):
+            raise ConfigurationError(
+                f'The potential "{potential.name}" is a log density whose expected information is not known, so '
+                f"{self.metric} cannot count it. {INSTEAD}."
+            )
+        for variable in self.model.basic_RVs:
+            if variable is apart:
+                continue
+            if variable in self.packed.variables:
+                self.read_free(variable, self.packed.slices[self.packed.variables.index(variable)])
+            elif any(self.depends(parameter) for parameter in variable.owner.inputs):
+                self.read_known(variable)
 
     def depends(self, expression: Variable) -> bool:
         """Whether an expression of random variables depends on those that are sampled, by no other variable."""
@@ -172,7 +223,7 @@ class _Reader:
         name, transform = distribution_of(variable), self.model.rvs_to_transforms[variable]
         if name in FLAT:
             raise ConfigurationError(
-                f"{self._name} has a {name} prior, which has no curvature: the Fisher metric can be singular. Give it "
+                f"{self._name} has a {name} prior, which has no curvature: the metric can be singular. Give it "
                 f'a proper prior, such as pm.Normal({self._name!r}, 0, 10), or use RMHMC(metric="softabs").'
             )
         row, kind = registered_information().get(name), "" if transform is None else type(transform).__name__
@@ -192,7 +243,7 @@ class _Reader:
         row = registered_information().get(name)
         if structure is not None:
             structure(self, variable, value, shape)
-        elif row is None or row.location == "interval":
+        elif row is None or row.location == "interval" or (self.of_process and self._has_known_parameters(variable)):
             self.add(self._of_likelihood(variable, name), shape)
         else:
             information = self._information(row, variable)
@@ -206,6 +257,13 @@ class _Reader:
 
     def _information(self, row: InformationRow, variable: Symbol) -> Information:
         return row.at(self.valued(variable.owner.op.dist_params(variable.owner)), self._name)
+
+    def _has_known_parameters(self, variable: Symbol) -> bool:
+        """Whether a variable has a registered likelihood of which nothing is sampled but its predictor."""
+        found = read_likelihood(variable)
+        if found is None or "fisher" not in found[0].kinds:
+            return False
+        return not any(self.depends(parameter) for parameter in found[1].parameters.values())
 
     def _of_likelihood(self, variable: Symbol, name: str) -> Information:
         """Of a registered likelihood whose other parameters are known: of its predictor alone."""
@@ -223,13 +281,13 @@ class _Reader:
 
     def unknown(self, name: str, when: str = "") -> ConfigurationError:
         return ConfigurationError(
-            f"{self._name}: the expected information of {name} is not registered{when}, so FisherMetric cannot count "
+            f"{self._name}: the expected information of {name} is not registered{when}, so {self.metric} cannot count "
             f"this variable. {INSTEAD}."
         )
 
     def valued(self, expressions: Sequence[Symbol]) -> list[Symbol]:
         """Expressions of random variables as expressions of value variables, without compound operations."""
-        tensors = self.model.replace_rvs_by_values([pt.as_tensor_variable(each) for each in expressions])
+        tensors = substitute([pt.as_tensor_variable(each) for each in expressions], self.replaced, self.model)
         return _smooth(inlined([tensor.astype("float64") for tensor in tensors], ()))
 
     # ------------------------------------------------------------------------------- terms of G
@@ -240,6 +298,8 @@ class _Reader:
         self.forms.append(lambda u: _form(information, [self.along(a, u) for a in information.parameters], shape))
 
     def _add_blocks(self, information: Information, shape: Shape) -> None:
+        if self.of_process:
+            return
         rows = [self.jacobian(a, shape) for a in information.parameters]
         for i, first in enumerate(rows):
             for j, second in enumerate(rows[: i + 1]):
@@ -350,7 +410,7 @@ class _Reader:
 
     def _no_derivative(self, error: Exception) -> ConfigurationError:
         why = no_derivative_in_words(f"what {self._name} depends on", error)
-        return ConfigurationError(f"{why}. FisherMetric needs its derivative. Use RMHMC(metric=\"flat\").")
+        return ConfigurationError(f"{why}. {self.metric} needs its derivative. Use RMHMC(metric=\"flat\").")
 
 
 # --------------------------------------------------------------------------- distributions of vectors

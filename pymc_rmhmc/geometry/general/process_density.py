@@ -1,0 +1,356 @@
+"""The log density of a Gaussian process with its hyperparameters, in two charts, with the factors that metrics share.
+
+The process is s ~ N(m(θ), K(θ)) with ``K = L Lᵀ``. A *centred* position is (s, θ), a *whitened* one (ν, θ) with
+``s = m + L ν``. With ``Sᵢ = L⁻¹ ∂ᵢK L⁻ᵀ`` and Φ, which takes a lower triangle with half its diagonal,
+
+    ∂ᵢL     = L Φ(Sᵢ)
+    ∂ᵢ∂ⱼL   = L [Φ(Sᵢ) Φ(Sⱼ) + Φ(Sᵢⱼ - Φ(Sᵢ) Sⱼ - Sⱼ Φ(Sᵢ)ᵀ)],   Sᵢⱼ = L⁻¹ ∂ᵢ∂ⱼK L⁻ᵀ
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.finite import failure_of
+from pymc_rmhmc.geometry.linalg import cholesky, inverse_lower, multiply_lower, solve_lower
+
+__all__ = ["CentredDensity", "Kernel", "Process", "ProcessPoint", "WhitenedDensity"]
+
+type Array = NDArray[np.float64]
+
+
+class Function(Protocol):
+    """A compiled function of contiguous arrays."""
+
+    def __call__(self, *arrays: Array) -> Sequence[Array]:
+        """Evaluate it."""
+
+
+class Process(Protocol):
+    """What a model says of a process; see `pymc_rmhmc.model.general.process.ProcessModel`.
+
+    Attributes
+    ----------
+    n_process, n_theta : int
+        N and d.
+    whitened : bool
+        Whether the model's own values are ``L⁻¹ s``, and not s itself.
+    moving : (k,) int array
+        The coordinates of θ that move m or K.
+    pairs : (k (k + 1) / 2, 2) int array
+        The pairs of `moving` along which second derivatives are taken.
+    rest, information, information_pull, prior, prior_curvature
+        Compiled functions.
+    """
+
+    n_process: int
+    n_theta: int
+    whitened: bool
+    moving: NDArray[np.int64]
+    pairs: NDArray[np.int64]
+    rest: Function
+    information: Function
+    information_pull: Function
+    prior: Function
+    prior_curvature: Function
+
+
+class Kernel:
+    """M and K at one θ, with K's factor and their derivatives, each computed when it is first asked for.
+
+    Attributes
+    ----------
+    factor : (n, n) array or None
+        L; None if K is not positive definite.
+    half_log_det : float
+        ``½ log|K|``.
+    """
+
+    def __init__(self, process: Process, theta: Array) -> None:
+        self.process, self.theta = process, theta
+        self.mean, self.covariance, self.mean_slopes, self.slopes = process.prior(theta)
+        self.factor = cholesky(self.covariance)
+        self.half_log_det = math.nan if self.factor is None else float(np.log(self.factor.diagonal()).sum())
+
+    @cached_property
+    def inverse_factor(self) -> Array:
+        """``L⁻¹``."""
+        assert self.factor is not None
+        return inverse_lower(self.factor)
+
+    @cached_property
+    def scaled_slopes(self) -> Array:
+        """``Sᵢ`` for each moving coordinate, (k, n, n)."""
+        return self.scaled(self.slopes)
+
+    def scaled(self, matrices: Array) -> Array:
+        """``L⁻¹ M L⁻ᵀ`` of symmetric matrices M (r, n, n)."""
+        return np.stack([_both_sides(self.inverse_factor, each) for each in matrices]) if len(matrices) else matrices
+
+    @cached_property
+    def curvatures(self) -> tuple[Array, Array]:
+        """``∂∂m`` (pairs, n) and ``∂∂K`` (pairs, n, n)."""
+        mean, covariance = self.process.prior_curvature(self.theta)
+        return mean, covariance
+
+    def solve(self, vector: Array) -> Array:
+        """``K⁻¹ vector``."""
+        half = multiply_lower(self.inverse_factor, vector)
+        return multiply_lower(self.inverse_factor, half, transpose=True)
+
+    @cached_property
+    def inverse(self) -> Array:
+        """``K⁻¹``, (n, n)."""
+        return np.asarray(self.inverse_factor.T @ self.inverse_factor)
+
+    @cached_property
+    def scaled_mean_slopes(self) -> Array:
+        """``L⁻¹ ∂ᵢm``, (n, k)."""
+        return multiply_lower(self.inverse_factor, np.asfortranarray(self.mean_slopes.T))
+
+    @cached_property
+    def information(self) -> Array:
+        """``½ tr(Sᵢ Sⱼ) + ∂ᵢmᵀ K⁻¹ ∂ⱼm``, (k, k): what s says of θ."""
+        rows = self.scaled_slopes.reshape((len(self.slopes), -1))
+        return 0.5 * rows @ rows.T + self.scaled_mean_slopes.T @ self.scaled_mean_slopes
+
+    @cached_property
+    def information_slopes(self) -> Array:
+        """The derivative of `information` by each moving coordinate, (k, k, k), that coordinate first."""
+        k, n = self.slopes.shape[:2]
+        scaled = self.scaled_slopes
+        rows = scaled.reshape((k, -1))
+        mean_curvatures, curvatures = self.curvatures
+        # <∂ᵢ∂ⱼK, L⁻ᵀ Sₖ L⁻¹> for each pair (i, j).
+        turned = np.stack([_both_sides(self.inverse_factor.T, s) for s in scaled]).reshape((k, -1)) if k else rows
+        seconds, triples = np.empty((k, k, k)), np.empty((k, k, k))
+        whitened = self.scaled_mean_slopes
+        means = np.empty((k, k, k))
+        half = multiply_lower(self.inverse_factor, np.asfortranarray(mean_curvatures.T)) if k else np.empty((n, 0))
+        for (i, j), curvature, column in zip(self.process.pairs, curvatures, half.T, strict=True):
+            seconds[i, j] = seconds[j, i] = turned @ curvature.ravel()
+            triples[i, j] = triples[j, i] = rows @ (scaled[i] @ scaled[j]).ravel()
+            means[i, j] = means[j, i] = whitened.T @ column
+        along = np.einsum("ai,kab,bj->kij", whitened, scaled, whitened, optimize=True)
+        parts = 0.5 * seconds + means
+        return parts + parts.transpose(0, 2, 1) - triples - along
+
+    # ------------------------------------------------------------------- of the factor
+
+    @cached_property
+    def factor_slopes(self) -> Array:
+        """``∂ᵢL``, (k, n, n)."""
+        return self._times_factor([half_lower(s) for s in self.scaled_slopes])
+
+    @cached_property
+    def factor_curvatures(self) -> Array:
+        """``∂ᵢ∂ⱼL`` for each pair, (pairs, n, n)."""
+        lower = [half_lower(s) for s in self.scaled_slopes]
+        found = []
+        for (i, j), both in zip(self.process.pairs, self.scaled(self.curvatures[1]), strict=True):
+            product = lower[i] @ self.scaled_slopes[j]
+            found.append(lower[i] @ lower[j] + half_lower(both - product - product.T))
+        return self._times_factor(found)
+
+    def _times_factor(self, matrices: Sequence[Array]) -> Array:
+        assert self.factor is not None
+        n = len(self.mean)
+        factor = self.factor
+        return np.stack([multiply_lower(factor, np.asfortranarray(m)) for m in matrices]) if len(matrices) else (
+            np.empty((0, n, n))
+        )
+
+
+def half_lower(matrix: Array) -> Array:
+    """Φ: the lower triangle with half the diagonal."""
+    found = np.tril(matrix)
+    found[np.diag_indices_from(found)] *= 0.5
+    return found
+
+
+def _both_sides(lower: Array, matrix: Array) -> Array:
+    """``T M Tᵀ`` of a symmetric M."""
+    if lower.flags.f_contiguous:  # lower triangular
+        left = multiply_lower(lower, np.asfortranarray(matrix))
+        return multiply_lower(lower, np.asfortranarray(left.T))
+    left = multiply_lower(lower.T, np.asfortranarray(matrix), transpose=True)
+    return multiply_lower(lower.T, np.asfortranarray(left.T), transpose=True)
+
+
+class ProcessPoint:
+    """The density at one position; a chart says where s and θ are.
+
+    Attributes
+    ----------
+    position : (n + d,) array
+        Where.
+    kernel : Kernel
+        At its θ.
+    values : (n + d,) array
+        (s, θ).
+    log_density : float
+        In the chart's coordinates.
+    """
+
+    def __init__(self, process: Process, kernel: Kernel, position: Array, values: Array, whitened: Array) -> None:
+        self.process, self.kernel, self.position, self.values = process, kernel, position, values
+        self.whitened = whitened
+        total, self.rest_gradient = process.rest(values)
+        n = process.n_process
+        # Of the whitened values; a centred process has the factor's determinant besides.
+        self.standard = float(total) - 0.5 * float(whitened @ whitened) - 0.5 * n * math.log(2.0 * math.pi)
+
+    log_density: float
+    gradient: Array
+
+    @property
+    def failure(self) -> Failure:
+        """NOT_POSITIVE_DEFINITE where K is not; NON_FINITE where the density is no number."""
+        if self.kernel.factor is None:
+            return Failure.NOT_POSITIVE_DEFINITE
+        return failure_of(self.log_density, self.gradient)
+
+    @property
+    def model_log_density(self) -> float:
+        """The log density as the model has it, of its own values."""
+        return self.standard - (0.0 if self.process.whitened else self.kernel.half_log_det)
+
+    @property
+    def model_values(self) -> Array:
+        """The model's own values."""
+        process, n = self.process, self.process.n_process
+        return np.concatenate((self.whitened if process.whitened else self.values[:n], self.values[n:]))
+
+    @cached_property
+    def information(self) -> tuple[Array, Array, Array]:
+        """W (n,), C (n, d) and R (d, d) of everything but the prior of s."""
+        weight, cross, theta = self.process.information(self.values)
+        return weight, cross, 0.5 * (theta + theta.T)
+
+    def pull_information(self, weight_bar: Array, cross_bar: Array, theta_bar: Array) -> Array:
+        """``Σ bar ∘ ∂information/∂(s, θ)``, (n + d,)."""
+        bars = (np.ascontiguousarray(bar) for bar in (weight_bar, cross_bar, theta_bar))
+        return self.process.information_pull(self.values, *bars)[0]
+
+
+class CentredPoint(ProcessPoint):
+    """At (s, θ)."""
+
+    @property
+    def log_density(self) -> float:  # type: ignore[override]
+        """Its value, with ``log N(s; m, K)``."""
+        return self.standard - self.kernel.half_log_det
+
+    @cached_property
+    def gradient(self) -> Array:  # type: ignore[override]
+        """``∇ log π``, (n + d,)."""
+        process, kernel, n = self.process, self.kernel, self.process.n_process
+        solved = multiply_lower(kernel.inverse_factor, self.whitened, transpose=True)
+        found = self.rest_gradient.copy()
+        found[:n] -= solved
+        traces = np.trace(kernel.scaled_slopes, axis1=1, axis2=2)
+        squares = (kernel.slopes @ solved) @ solved
+        found[n + process.moving] += 0.5 * (squares - traces) + kernel.mean_slopes @ solved
+        return found
+
+
+class WhitenedPoint(ProcessPoint):
+    """At (ν, θ)."""
+
+    @property
+    def log_density(self) -> float:  # type: ignore[override]
+        """Its value, with ``log N(ν; 0, I)``."""
+        return self.standard
+
+    @cached_property
+    def moved(self) -> Array:
+        """``∂ᵢs = ∂ᵢm + ∂ᵢL ν``, (n, k)."""
+        return (self.kernel.mean_slopes + self.kernel.factor_slopes @ self.whitened).T
+
+    @cached_property
+    def moved_twice(self) -> Array:
+        """``∂ᵢ∂ⱼs``, (pairs, n)."""
+        return self.kernel.curvatures[0] + self.kernel.factor_curvatures @ self.whitened
+
+    @cached_property
+    def gradient(self) -> Array:  # type: ignore[override]
+        """``∇ log π``, (n + d,)."""
+        process, kernel, n = self.process, self.kernel, self.process.n_process
+        assert kernel.factor is not None
+        slope = self.rest_gradient[:n]
+        found = self.rest_gradient.copy()
+        found[:n] = multiply_lower(kernel.factor, slope, transpose=True) - self.whitened
+        found[n + process.moving] += slope @ self.moved
+        return found
+
+
+class _ProcessDensity:
+    """What the charts share: kernels by θ, of which the last is remembered.
+
+    Parameters
+    ----------
+    process : Process
+        The model's process.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.size = process.n_process + process.n_theta
+        self._last: Kernel | None = None
+
+    def kernel(self, theta: Array) -> Kernel:
+        """Return m and K at θ (d,)."""
+        last = self._last
+        if last is None or not np.array_equal(last.theta, theta):
+            last = self._last = Kernel(self.process, np.ascontiguousarray(theta))
+        return last
+
+    def _split(self, position: Array) -> tuple[Array, Kernel]:
+        n = self.process.n_process
+        return position[:n], self.kernel(position[n:])
+
+
+class CentredDensity(_ProcessDensity):
+    """The density of (s, θ)."""
+
+    def at(self, position: Array) -> CentredPoint:
+        """Evaluate at (s, θ), (n + d,)."""
+        values, kernel = self._split(position)
+        left = values - kernel.mean
+        whitened = np.full_like(left, np.nan) if kernel.factor is None else solve_lower(kernel.factor, left)
+        return CentredPoint(self.process, kernel, position, position, whitened)
+
+    def enter(self, values: Array) -> Array:
+        """Return the position of the model's own values."""
+        if not self.process.whitened:
+            return np.array(values)
+        own, kernel = self._split(values)
+        found = np.full_like(own, np.nan) if kernel.factor is None else multiply_lower(kernel.factor, own)
+        return np.concatenate((kernel.mean + found, values[own.size :]))
+
+
+class WhitenedDensity(_ProcessDensity):
+    """The density of (ν, θ)."""
+
+    def at(self, position: Array) -> WhitenedPoint:
+        """Evaluate at (ν, θ), (n + d,)."""
+        whitened, kernel = self._split(position)
+        moved = np.full_like(whitened, np.nan) if kernel.factor is None else multiply_lower(kernel.factor, whitened)
+        values = np.concatenate((kernel.mean + moved, position[whitened.size :]))
+        return WhitenedPoint(self.process, kernel, position, values, whitened)
+
+    def enter(self, values: Array) -> Array:
+        """Return the position of the model's own values."""
+        if self.process.whitened:
+            return np.array(values)
+        own, kernel = self._split(values)
+        left = own - kernel.mean
+        found = np.full_like(own, np.nan) if kernel.factor is None else solve_lower(kernel.factor, left)
+        return np.concatenate((found, values[own.size :]))

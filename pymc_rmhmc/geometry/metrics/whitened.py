@@ -1,0 +1,202 @@
+"""The Fisher metric of a whitened Gaussian process and its hyperparameters together.
+
+With ``s = m(θ) + L(θ) ν``, the information (W, C, R) of everything but the process's prior about s, s with θ, and θ:
+
+    J = [L, ∂s/∂θ],   G(ν, θ) = Jᵀ W J + blockdiag(I, R) + Jᵀ[0, C] + [0, C]ᵀJ
+
+A derivative of a number by G is had as ``c U Uᵀ``: with ``c = ½`` and ``U = L_G⁻ᵀ`` for ``½ log|G|``, with ``c = -½`` and
+``U = u`` for ``-½ uᵀGu``. With ``Y = J U`` the derivatives by W, C, R, L and ∂s/∂θ are products of Y with U.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.general.process_density import Process, WhitenedDensity, WhitenedPoint
+from pymc_rmhmc.geometry.linalg import multiply_lower
+from pymc_rmhmc.geometry.metrics.block import bound_process
+from pymc_rmhmc.geometry.metrics.dense import DenseMatrix
+from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
+
+__all__ = ["WhitenedField", "WhitenedFisherMetric"]
+
+type Array = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class SquareBar:
+    """The derivative ``factor · U Uᵀ`` of a number by G.
+
+    Attributes
+    ----------
+    factor : float
+        A multiple.
+    root : (n + d, r) array
+        U.
+    """
+
+    factor: float
+    root: Array
+
+
+class WhitenedMatrix:
+    """G at one point, factorised; see `pymc_rmhmc.dynamics.hamiltonian.MetricMatrix`."""
+
+    def __init__(self, dense: DenseMatrix) -> None:
+        self._dense = dense
+        self.half_log_det, self.scale, self.root_size = dense.half_log_det, dense.scale, dense.root_size
+        self.solve, self.times, self.sqrt_times = dense.solve, dense.times, dense.sqrt_times
+
+    def log_det_bar(self) -> SquareBar:
+        """The bar of ``½ log|G|``."""
+        return SquareBar(0.5, self._dense.inverse_factor.T)
+
+    def quadratic_bar(self, velocity: Array) -> SquareBar:
+        """The bar of ``-½ uᵀGu`` at a fixed u."""
+        return SquareBar(-0.5, velocity[:, None])
+
+
+class WhitenedField(MetricFieldBase[WhitenedPoint, SquareBar]):
+    """``G(ν, θ) = Jᵀ W J + blockdiag(I, R)`` with what the likelihood's own parameters add.
+
+    Parameters
+    ----------
+    density : WhitenedDensity
+        Of ν and θ.
+    """
+
+    density: WhitenedDensity
+
+    def at(self, point: WhitenedPoint) -> WhitenedMatrix | Failure:
+        """G at a point of the density, factorised."""
+        if point.kernel.factor is None:
+            return Failure.NOT_POSITIVE_DEFINITE
+        found = DenseMatrix.factorize(self._matrix(point))
+        return found if isinstance(found, Failure) else WhitenedMatrix(found)
+
+    def product(self, point: WhitenedPoint, vector: Array) -> Array:
+        """``G vector``, (n + d,), without a factor of G."""
+        kernel = point.kernel
+        if kernel.factor is None:
+            return np.full_like(vector, np.nan)
+        weight, cross, own = point.information
+        n, moving = weight.size, self.density.process.moving
+        nu, theta = vector[:n], vector[n:]
+        image = multiply_lower(kernel.factor, nu) + point.moved @ theta[moving]
+        pushed = weight * image + cross @ theta
+        found = np.concatenate((nu + multiply_lower(kernel.factor, pushed, transpose=True), own @ theta))
+        found[n:] += cross.T @ image
+        found[n + moving] += point.moved.T @ pushed
+        return found
+
+    def pullback(self, point: WhitenedPoint, bar: SquareBar) -> Array:
+        """``Σ bar ∘ ∂G/∂(ν, θ)``, (n + d,): O(n²) of one vector, once L's derivatives at the point are known."""
+        process, kernel = self.density.process, point.kernel
+        if kernel.factor is None:
+            return np.full_like(point.position, np.nan)
+        weight, cross, _ = point.information
+        n, moving = weight.size, process.moving
+        root, twice = bar.root, 2.0 * bar.factor
+        nu, theta = root[:n], root[n:]
+        image = multiply_lower(kernel.factor, np.asfortranarray(nu)) + point.moved @ theta[moving]
+        image_bar = twice * (weight[:, None] * image + cross @ theta)
+        # By L and by ∂s/∂θ, which are ν and θ of every column.
+        factor_bar, moved_bar = image_bar @ nu.T, image_bar @ theta[moving].T
+        found = np.array(point.pull_information(
+            bar.factor * (image * image).sum(axis=1), twice * image @ theta.T, bar.factor * theta @ theta.T
+        ))  # fmt: skip
+        values_bar = found[:n]
+        by_theta = point.moved.T @ values_bar + np.einsum("kab,ab->k", kernel.factor_slopes, factor_bar)
+        for (i, j), change in zip(process.pairs, point.moved_twice, strict=True):
+            by_theta[i] += moved_bar[:, j] @ change
+            if i != j:
+                by_theta[j] += moved_bar[:, i] @ change
+        by_nu = multiply_lower(kernel.factor, values_bar, transpose=True)
+        by_nu += np.einsum("kab,ak->b", kernel.factor_slopes, moved_bar)
+        found[n + moving] += by_theta
+        found[:n] = by_nu
+        return found
+
+    def _matrix(self, point: WhitenedPoint) -> Array:
+        """G, (n + d, n + d)."""
+        kernel = point.kernel
+        assert kernel.factor is not None
+        weight, cross, own = point.information
+        n, moving = weight.size, self.density.process.moving
+        moved = np.zeros_like(cross)
+        moved[:, moving] = point.moved
+        pushed = weight[:, None] * moved + cross
+        size = n + moved.shape[1]
+        found = np.empty((size, size))
+        scaled = np.sqrt(weight)[:, None] * kernel.factor
+        found[:n, :n] = scaled.T @ scaled
+        found[np.arange(n), np.arange(n)] += 1.0
+        found[:n, n:] = multiply_lower(kernel.factor, np.asfortranarray(pushed), transpose=True)
+        found[n:, :n] = found[:n, n:].T
+        corner = moved.T @ pushed + cross.T @ moved + own
+        found[n:, n:] = 0.5 * (corner + corner.T)
+        return found
+
+
+class WhitenedFisherMetric:
+    """Fisher metric of a whitened Gaussian process and its hyperparameters together, with all that they share.
+
+    RMHMC moves ν and the hyperparameters θ, with the process ``f = m(θ) + L(θ) ν`` and ``L Lᵀ = K(θ)``, whether the
+    model has ``pm.gp.Latent.prior(reparameterize=True)``, ``reparameterize=False`` or `pm.MvNormal`.
+
+    Raises
+    ------
+    ConfigurationError, UnsupportedModelError
+        When RMHMC is built: if the model has no single latent Gaussian vector with a dense covariance and
+        hyperparameters, if it has more than 500 latent values, or if the information of a variable is not known.
+
+    Notes
+    -----
+    ``G(ν, θ) = JᵀWJ + blockdiag(I, P)`` with ``J = [L, ∂(m + Lν)/∂θ]`` and the Fisher information W of the likelihood.
+    P is the negative second derivative of ``log π(θ)`` on the unconstrained scale, in SoftAbs form unless the prior is
+    Normal. Parameters of the likelihood add their information, and what they share with f.
+
+    `BlockMetric` drops the coupling between f and θ, which this metric keeps. Both store d derivatives of the
+    covariance, ``8 d n²`` bytes.
+
+    References
+    ----------
+    Filippone (2010), comment on Girolami and Calderhead, whose closing question it answers. Girolami and Calderhead
+    (2011), section 5.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm
+    >>> from pymc_rmhmc import RMHMC, WhitenedFisherMetric
+    >>> x = np.linspace(0.0, 1.0, 8)[:, None]
+    >>> with pm.Model() as model:
+    ...     ls = pm.Gamma("ls", 4.0, 8.0)
+    ...     gp = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=ls))
+    ...     f = gp.prior("f", X=x)
+    ...     y = pm.Poisson("y", mu=pm.math.exp(f), observed=np.arange(8) // 2)
+    ...     idata = pm.sample(
+    ...         draws=20, tune=20, chains=1, step=RMHMC(metric=WhitenedFisherMetric()), progressbar=False, random_seed=1
+    ...     )
+    >>> idata.posterior["f"].shape
+    (1, 20, 8)
+    """
+
+    name, chart, whitens = "whitened_fisher", "process", True
+    source = "whitened"
+
+    def __repr__(self) -> str:
+        return "WhitenedFisherMetric()"
+
+    def bind(self, density: Process) -> WhitenedField:
+        """Return the metric of a model's process.
+
+        Raises
+        ------
+        ConfigurationError
+            If the density is not that of a process.
+        """
+        return WhitenedField(WhitenedDensity(bound_process(density, self.name)))

@@ -1,0 +1,217 @@
+"""What one RMHMC samples of a model in a metric of one Gaussian process together with its hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.chains.chain import Chain
+from pymc_rmhmc.chains.plan import Plan
+from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, counted, listed
+from pymc_rmhmc.model import names_by_value, read_structure
+from pymc_rmhmc.model.general.process import ProcessModel
+from pymc_rmhmc.model.general.selection import continuous_variables
+from pymc_rmhmc.model.graphs import WITHOUT_TRACES
+from pymc_rmhmc.model.hyperparameters import hyperparameters_of
+from pymc_rmhmc.model.priors import LatentVariable, gaussian_candidates
+from pymc_rmhmc.model.structure import LatentBlock, has_own_initval, resolve_variables
+from pymc_rmhmc.steps.process_recipe import ProcessRecipe
+from pymc_rmhmc.steps.riemannian import FoundRiemannian, bytes_in_words, find_riemannian
+from pymc_rmhmc.steps.whole_model import FoundWholeModel, check_whole_model, left_in_words
+
+__all__ = ["MOST_VALUES", "FoundProcess", "find_process"]
+
+type Point = dict[str, np.ndarray]
+
+# Of a process with dense matrices: a step takes several factors of as many rows.
+MOST_VALUES = 500
+# Of hyperparameters: K has as many derivatives, and half their square of second ones.
+MOST_MOVING = 30
+FLAT = 'RMHMC(metric="flat")'
+
+
+@dataclass(frozen=True)
+class FoundProcess(FoundWholeModel):
+    """What is sampled.
+
+    Attributes
+    ----------
+    model : pymc.Model
+        The model.
+    density_model : ProcessModel
+        The process and its hyperparameters.
+    """
+
+    density_model: ProcessModel
+
+    def samplers(self, point: Point, plan: Plan, initial: Point) -> list[Chain]:
+        """Return one chain of all of them."""
+        variables = self.density_model.variables.variables
+        recipe = ProcessRecipe(self.density_model, listed(self.names), plan, names_by_value(self.model))
+        return [Chain(recipe, plan, recipe.variables.read(initial), has_own_initval(self.model, variables))]
+
+    def announcement(self, plan: Plan) -> str:
+        """One line that says what is sampled in which metric, what that leaves out, and what is left."""
+        said = f"{listed(self.names)} ({counted(self.density_model.size, 'value')})"
+        left = left_in_words(self.model, self.names)
+        return f"RMHMC: {plan.metric.name} metric for {said}{left}. {self.structure_in_words({}, plan)}"
+
+    def structure_in_words(self, point: Point, plan: Plan) -> str:
+        """Say in which coordinates the process moves, what the metric leaves out, and how large it is."""
+        process, name = self.density_model, self.names[0]
+        size = bytes_in_words(8 * process.moving.size * process.n_process**2)
+        form = f"L⁻¹({name} - mean)" if plan.metric.whitens else name
+        said = f"The process moves as {form}. The derivatives of its covariance take {size}."
+        if plan.metric.whitens:
+            return said
+        dropped = [
+            f"of {listed(names)} through {how}"
+            for names, how in ((process.moves_mean, "the mean"), (process.shares, "the likelihood")) if names
+        ]  # fmt: skip
+        if not dropped:
+            return f"{said} {name} shares no expected information with the hyperparameters."
+        return f"{said} The blocks drop the information that {name} shares with those {' and '.join(dropped)}.".replace(
+            "with those of ", "with "
+        )
+
+
+def find_process(
+    model: pm.Model, vars: Any, point: Point, metric: Any, compile_kwargs: dict[str, Any] | None  # noqa: A002
+) -> FoundProcess | FoundRiemannian:
+    """Read and build what RMHMC samples of a model in a metric of a process and its hyperparameters.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If the model has no such process, or the metric does not fit its likelihood.
+    ConfigurationError
+        If there are no hyperparameters or too many values, if `vars` names the process alone, or if the information of
+        a variable is not known.
+    DataError
+        If data and a parameter of their distribution have shapes that do not fit.
+    """
+    named = None if vars is None else resolve_variables(model, vars)
+    latents = None if named is None else [v for v in named if v in gaussian_candidates(model)]
+    if named is not None and not latents:
+        return _given_the_process(model, named, point, metric, compile_kwargs)
+    check_whole_model(model, point, compile_kwargs)
+    with pytensor.config.change_flags(**WITHOUT_TRACES):
+        block = _the_process(model, latents, point, metric)
+        hyperparameters = _hyperparameters(model, block, named, metric)
+        process = ProcessModel(model, block, hyperparameters, point, metric.name)
+    _check_size(process.moving.size, MOST_MOVING, "hyperparameters that move the process", metric)
+    return FoundProcess(model, process)
+
+
+def _given_the_process(
+    model: pm.Model, named: Sequence[TensorVariable], point: Point, metric: Any, compile_kwargs: dict[str, Any] | None
+) -> FoundRiemannian:
+    """Hyperparameters alone: the process's prior and the likelihood inform them, as any known variable does."""
+    continuous_variables(model, list(named))  # an error names those that are not
+    whole = _the_process(model, None, point, metric)
+    (latent,) = whole.latents
+    whitened = latent.form == "whitened"
+    if whitened != metric.whitens:
+        wanted, other = ("True", "block") if metric.whitens else ("False", "whitened_fisher")
+        held = "L⁻¹(f - mean)" if metric.whitens else latent.name
+        raise ConfigurationError(
+            f"vars names hyperparameters alone, and the {metric.name} metric then holds {held}. The model gives "
+            f"{latent.name} in the other form: write gp.prior(..., reparameterize={wanted}), or give "
+            f'RMHMC(metric="{other}"), which holds what the model has.'
+        )
+    return find_riemannian(model, named, point, metric, compile_kwargs)
+
+
+def _the_process(
+    model: pm.Model, named: Sequence[TensorVariable] | None, point: Point, metric: Any
+) -> LatentBlock:
+    """The one latent vector with a dense covariance matrix, and its observations.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If there is none or more than one.
+    ConfigurationError
+        If it has too many values.
+    """
+    try:
+        structure = read_structure(model, None if named is None else list(named))
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(
+            f"The {metric.name} metric needs a Gaussian process with hyperparameters. {error}", advice=error.advice
+        ) from None
+    latents = [latent for block in structure.blocks for latent in block.latents]
+    needed = f"The {metric.name} metric needs one latent Gaussian vector with a dense covariance matrix"
+    if len(latents) != 1:
+        names = listed([latent.name for latent in latents])
+        raise UnsupportedModelError(f"{needed}, and the model has {len(latents)}: {names}. Use {FLAT}.")
+    why = _why_not_dense(model, latents[0], point)
+    if why:
+        raise UnsupportedModelError(f"{needed}, and {latents[0].name} {why}. Use {FLAT}.")
+    size = int(np.size(point[str(model.rvs_to_values[latents[0].variable].name)]))
+    _check_size(size, MOST_VALUES, f"values of {latents[0].name}", metric)
+    return structure.blocks[0]
+
+
+def _why_not_dense(model: pm.Model, latent: LatentVariable, point: Point) -> str:
+    """Why a latent vector has no dense covariance matrix; empty if it has one."""
+    if latent.form == "independent":
+        return "is a vector of independent Normals"
+    if latent.root == "kronecker":
+        return "has a covariance that is a Kronecker product"
+    if latent.variable.ndim != 1 or latent.matrix.ndim != 2:
+        return f"has shape {np.shape(point[str(model.rvs_to_values[latent.variable].name)])}, which are several vectors"
+    if latent.variable not in gaussian_candidates(model):
+        return "has a structured covariance or precision"
+    return ""
+
+
+def _hyperparameters(
+    model: pm.Model, block: LatentBlock, named: Sequence[TensorVariable] | None, metric: Any
+) -> list[TensorVariable]:
+    """The continuous variables on which the process's prior and its likelihood depend, or those that were named.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none.
+    """
+    (latent,) = block.latents
+    read = [e for o in block.observations for e in o.variable.owner.inputs if isinstance(e, TensorVariable)]
+    found = [v for v in hyperparameters_of(model, [*latent.expressions, *read]) if v is not latent.variable]
+    if not found:
+        raise ConfigurationError(
+            f"{latent.name} has no hyperparameters that are sampled, and the {metric.name} metric is for both together."
+            ' Use RMHMC(metric="fisher") for latent values alone, or give the hyperparameters priors.'
+        )
+    if named is None:
+        return found
+    wanted = [v for v in found if v in named]
+    strange = [str(v.name) for v in named if v not in found and v is not latent.variable]
+    if strange:
+        raise ConfigurationError(
+            f"vars names {listed(strange)}, on which neither {latent.name} nor its likelihood depends. Name "
+            f"{listed([latent.name, *(str(v.name) for v in found)])}, or leave vars out."
+        )
+    if not wanted:
+        raise ConfigurationError(
+            f"vars names {latent.name} alone, and the {metric.name} metric moves it together with its hyperparameters "
+            f'{listed([str(v.name) for v in found])}. Name them too, or use RMHMC(vars=["{latent.name}"], '
+            'metric="fisher").'
+        )
+    return wanted
+
+
+def _check_size(size: int, most: int, what: str, metric: Any) -> None:
+    """Raise a `ConfigurationError` for more than dense matrices are for."""
+    if size > most:
+        raise ConfigurationError(
+            f"There are {size} {what}, and the {metric.name} metric takes at most {most}: its matrices are dense, and "
+            f"a step factorises several. Use {FLAT}."
+        )

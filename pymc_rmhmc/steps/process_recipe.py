@@ -1,0 +1,66 @@
+"""How kernels of one Gaussian process with its hyperparameters are built, in the coordinates that the metric chooses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.steps.riemannian_recipe import RiemannianRecipe, RiemannianSetting
+from pymc_rmhmc.steps.starts import scattered
+from pymc_rmhmc.tuning.structure import MetricTuning
+
+__all__ = ["ProcessRecipe", "ProcessSetting"]
+
+type Array = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class ProcessSetting(RiemannianSetting):
+    """The Hamiltonian of a metric, whose coordinates need not be the model's values; see `Setting`."""
+
+    density: Any
+
+    def stand(self, values: Array, coordinates: Any, rng: np.random.Generator) -> Any:
+        """See `Setting`."""
+        position = self.density.enter(values) if coordinates is None else coordinates
+        return self.hamiltonian.state(np.ascontiguousarray(position))
+
+    def place(self, phase: Any, values: Array | None) -> tuple[Any, Array, float]:
+        """See `Setting`."""
+        point = phase.density_point
+        return phase.position, point.model_values if values is None else values, point.model_log_density
+
+    def seen(self, phase: Any) -> Array:
+        """Return the model's values."""
+        values: Array = phase.density_point.model_values
+        return values
+
+
+class ProcessRecipe(RiemannianRecipe):
+    """One process with its hyperparameters, given the model's other variables; see `Recipe`."""
+
+    @property
+    def n_functions(self) -> int:
+        """See `Recipe`."""
+        return len(self.model.functions)
+
+    def setting(self, tuned: MetricTuning) -> ProcessSetting:
+        """See `Recipe`."""
+        if self._setting is None:
+            field = self.plan.metric.bind(self.model)
+            hamiltonian = self.plan.integrator.extend(field.hamiltonian())
+            self._setting = ProcessSetting(hamiltonian, self.plan, field.density)
+        setting: ProcessSetting = self._setting
+        return setting
+
+    def start(self, tuned: MetricTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
+        """See `Recipe`: near a point that nobody chose."""
+        self.drop()
+        if not approximated:
+            return values
+        setting = self.setting(tuned)
+        phase = scattered(lambda at: setting.stand(at, None, rng), setting.failure, values, rng)
+        return values if phase is None else setting.seen(phase)
