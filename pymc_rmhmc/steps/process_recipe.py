@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.geometry.general.process_density import WhitenedDensity
 from pymc_rmhmc.steps.riemannian_recipe import RiemannianRecipe, RiemannianSetting
 from pymc_rmhmc.steps.starts import scattered
 from pymc_rmhmc.tuning.structure import MetricTuning
@@ -57,10 +58,17 @@ class ProcessRecipe(RiemannianRecipe):
         return setting
 
     def start(self, tuned: MetricTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
-        """See `Recipe`: near a point that nobody chose."""
+        """See `Recipe`: near a point that nobody chose, in whitened coordinates.
+
+        Noise in a smooth process itself would be where its prior has next to no density.
+        """
         self.drop()
         if not approximated:
             return values
-        setting = self.setting(tuned)
-        phase = scattered(lambda at: setting.stand(at, None, rng), setting.failure, values, rng)
+        setting, whitened = self.setting(tuned), WhitenedDensity(self.model)
+
+        def stand(at: Array) -> Any:
+            return setting.stand(whitened.at(at).model_values, None, rng)
+
+        phase = scattered(stand, setting.failure, whitened.enter(values), rng)
         return values if phase is None else setting.seen(phase)

@@ -202,10 +202,18 @@ class ProcessPoint:
     def __init__(self, process: Process, kernel: Kernel, position: Array, values: Array, whitened: Array) -> None:
         self.process, self.kernel, self.position, self.values = process, kernel, position, values
         self.whitened = whitened
-        total, self.rest_gradient = process.rest(values)
-        n = process.n_process
-        # Of the whitened values; a centred process has the factor's determinant besides.
-        self.standard = float(total) - 0.5 * float(whitened @ whitened) - 0.5 * n * math.log(2.0 * math.pi)
+
+    @cached_property
+    def rest(self) -> tuple[float, Array]:
+        """The log density of everything but the process, and its gradient (n + d,)."""
+        total, gradient = self.process.rest(self.values)
+        return float(total), gradient
+
+    @cached_property
+    def standard(self) -> float:
+        """The log density of the whitened values; that of the process has the factor's determinant besides."""
+        square, n = float(self.whitened @ self.whitened), self.process.n_process
+        return self.rest[0] - 0.5 * square - 0.5 * n * math.log(2.0 * math.pi)
 
     log_density: float
     gradient: Array
@@ -252,8 +260,10 @@ class CentredPoint(ProcessPoint):
     def gradient(self) -> Array:  # type: ignore[override]
         """``∇ log π``, (n + d,)."""
         process, kernel, n = self.process, self.kernel, self.process.n_process
+        if kernel.factor is None:
+            return np.full_like(self.position, np.nan)
         solved = multiply_lower(kernel.inverse_factor, self.whitened, transpose=True)
-        found = self.rest_gradient.copy()
+        found = self.rest[1].copy()
         found[:n] -= solved
         traces = np.trace(kernel.scaled_slopes, axis1=1, axis2=2)
         squares = (kernel.slopes @ solved) @ solved
@@ -283,9 +293,10 @@ class WhitenedPoint(ProcessPoint):
     def gradient(self) -> Array:  # type: ignore[override]
         """``∇ log π``, (n + d,)."""
         process, kernel, n = self.process, self.kernel, self.process.n_process
-        assert kernel.factor is not None
-        slope = self.rest_gradient[:n]
-        found = self.rest_gradient.copy()
+        if kernel.factor is None:
+            return np.full_like(self.position, np.nan)
+        slope = self.rest[1][:n]
+        found = self.rest[1].copy()
         found[:n] = multiply_lower(kernel.factor, slope, transpose=True) - self.whitened
         found[n + process.moving] += slope @ self.moved
         return found
