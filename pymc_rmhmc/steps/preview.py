@@ -18,7 +18,8 @@ from pymc_rmhmc.steps.blocks import alone_in_words
 from pymc_rmhmc.steps.checks import check_curvature
 from pymc_rmhmc.steps.metric_choice import integrator_in_words
 from pymc_rmhmc.steps.options import Options, Plan, settle
-from pymc_rmhmc.steps.riemannian import find_riemannian, matrix_in_words
+from pymc_rmhmc.steps.process import FoundProcess, find_process
+from pymc_rmhmc.steps.riemannian import FoundRiemannian, find_riemannian, matrix_in_words
 from pymc_rmhmc.steps.trajectory_choice import trajectory_in_words
 from pymc_rmhmc.usage import called_as
 
@@ -104,7 +105,7 @@ def _of_latents(model: pm.Model, plan: Plan) -> ModelDescription | None:
     metric, chart = plan.metric, getattr(plan.metric, "chart", "latent")
     if plan.takes_hyperparameters:
         return describe_latents(model, metric.name, chart=chart, emulates=plan.may_emulate)
-    if chart == "graph":
+    if chart in ("graph", "process"):
         return None
     try:
         found = describe_latents(model, metric.name, chart="latent", alone=alone_in_words(plan))
@@ -119,9 +120,13 @@ def _of_latents(model: pm.Model, plan: Plan) -> ModelDescription | None:
 
 def _of_whole_model(model: pm.Model, plan: Plan) -> ModelDescription:
     """What is sampled in a position-dependent metric of all values, which is built."""
-    point, variables = model.initial_point(), continuous_variables(model)
+    point = model.initial_point()
     InputChecks(model).check(point)
-    found = find_riemannian(model, variables, point, plan.metric, None)
+    found: FoundProcess | FoundRiemannian
+    if plan.metric.chart == "process":
+        found = find_process(model, None, point, plan.metric, None)
+    else:
+        found = find_riemannian(model, continuous_variables(model), point, plan.metric, None)
     said = MetricDescription(
         tuple(found.names),
         found.density_model.size,
@@ -130,7 +135,7 @@ def _of_whole_model(model: pm.Model, plan: Plan) -> ModelDescription:
         f"Each trajectory is {trajectory_in_words(plan.trajectory)}, by {integrator_in_words(plan.integrator)}; "
         f"{_step_size_in_words(plan)}.",
     )
-    return describe_in_metric(model, plan.metric.name, variables, said)
+    return describe_in_metric(model, plan.metric.name, found.density_model.variables.variables, said)
 
 
 def _step_size_in_words(plan: Plan) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Protocol
 
 import numpy as np
@@ -145,34 +145,44 @@ class Kernel:
     # ------------------------------------------------------------------- of the factor
 
     @cached_property
+    def lower_slopes(self) -> Array:
+        """``Φ(Sᵢ) = L⁻¹ ∂ᵢL``, (k, n, n)."""
+        return half_lower(self.scaled_slopes)
+
+    @cached_property
     def factor_slopes(self) -> Array:
         """``∂ᵢL``, (k, n, n)."""
-        return self._times_factor([half_lower(s) for s in self.scaled_slopes])
+        return self._times_factor(self.lower_slopes)
 
     @cached_property
     def factor_curvatures(self) -> Array:
         """``∂ᵢ∂ⱼL`` for each pair, (pairs, n, n)."""
-        lower = [half_lower(s) for s in self.scaled_slopes]
+        lower = self.lower_slopes
         found = []
         for (i, j), both in zip(self.process.pairs, self.scaled(self.curvatures[1]), strict=True):
             product = lower[i] @ self.scaled_slopes[j]
             found.append(lower[i] @ lower[j] + half_lower(both - product - product.T))
         return self._times_factor(found)
 
-    def _times_factor(self, matrices: Sequence[Array]) -> Array:
-        assert self.factor is not None
-        n = len(self.mean)
-        factor = self.factor
-        return np.stack([multiply_lower(factor, np.asfortranarray(m)) for m in matrices]) if len(matrices) else (
-            np.empty((0, n, n))
-        )
+    def _times_factor(self, matrices: Sequence[Array] | Array) -> Array:
+        """``L M`` of matrices M."""
+        factor, n = self.factor, len(self.mean)
+        assert factor is not None
+        products = [multiply_lower(factor, np.asfortranarray(m)) for m in matrices]
+        return np.stack(products) if products else np.empty((0, n, n))
+
+
+@cache
+def _half_lower_ones(n: int) -> Array:
+    """1 below the diagonal, and ½ on it."""
+    found = np.tril(np.ones((n, n)))
+    found[np.diag_indices(n)] = 0.5
+    return found
 
 
 def half_lower(matrix: Array) -> Array:
     """Φ: the lower triangle with half the diagonal."""
-    found = np.tril(matrix)
-    found[np.diag_indices_from(found)] *= 0.5
-    return found
+    return np.asarray(matrix * _half_lower_ones(matrix.shape[-1]))
 
 
 def _both_sides(lower: Array, matrix: Array) -> Array:
@@ -282,7 +292,10 @@ class WhitenedPoint(ProcessPoint):
     @cached_property
     def moved(self) -> Array:
         """``∂ᵢs = ∂ᵢm + ∂ᵢL ν``, (n, k)."""
-        return (self.kernel.mean_slopes + self.kernel.factor_slopes @ self.whitened).T
+        kernel = self.kernel
+        assert kernel.factor is not None
+        turned = np.asfortranarray((kernel.lower_slopes @ self.whitened).T)
+        return np.asarray(kernel.mean_slopes.T + multiply_lower(kernel.factor, turned))
 
     @cached_property
     def moved_twice(self) -> Array:

@@ -109,14 +109,15 @@ class WhitenedField(MetricFieldBase[WhitenedPoint, SquareBar]):
         found = np.array(point.pull_information(
             bar.factor * (image * image).sum(axis=1), twice * image @ theta.T, bar.factor * theta @ theta.T
         ))  # fmt: skip
-        values_bar = found[:n]
-        by_theta = point.moved.T @ values_bar + np.einsum("kab,ab->k", kernel.factor_slopes, factor_bar)
+        values_bar, slopes = found[:n], kernel.factor_slopes
+        by_theta = point.moved.T @ values_bar + slopes.reshape((moving.size, -1)) @ factor_bar.ravel()
         for (i, j), change in zip(process.pairs, point.moved_twice, strict=True):
             by_theta[i] += moved_bar[:, j] @ change
             if i != j:
                 by_theta[j] += moved_bar[:, i] @ change
         by_nu = multiply_lower(kernel.factor, values_bar, transpose=True)
-        by_nu += np.einsum("kab,ak->b", kernel.factor_slopes, moved_bar)
+        for slope, column in zip(slopes, moved_bar.T, strict=True):
+            by_nu += column @ slope
         found[n + moving] += by_theta
         found[:n] = by_nu
         return found

@@ -1,0 +1,181 @@
+"""Metrics of a process with its hyperparameters: against dense matrices, differences, and the scores' covariance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+from pymc_rmhmc import BlockMetric, ConfigurationError, GeneralizedLeapfrog, ImplicitMidpoint, WhitenedFisherMetric
+from pymc_rmhmc.dynamics.hamiltonian import RiemannianState
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.general.process_density import CentredDensity, WhitenedDensity
+from tests.unit.process_toy import N, PRECISION, ToyProcess, point
+
+METRICS = {"block": BlockMetric(), "whitened": WhitenedFisherMetric()}
+
+
+@pytest.fixture(params=METRICS)
+def field(request):
+    return METRICS[request.param].bind(ToyProcess())
+
+
+def place(field, seed=0):
+    """The coordinates of whitened values and θ."""
+    return field.density.enter(point(seed))
+
+
+def differences(function, q, h=1e-5):
+    return np.array([(function(q + e) - function(q - e)) / (2.0 * h) for e in h * np.eye(q.size)])
+
+
+def moments(theta):
+    """m and K."""
+    return ToyProcess().prior(theta)[:2]
+
+
+def dense(field, q):
+    """G by its definition, with m, K and L differentiated by differences."""
+    process = field.density.process
+    values = field.density.at(q).values
+    theta, d = values[N:], values.size - N
+    weight, cross, own = process.information(values)
+    mean_slopes, slopes = (differences(lambda t, i=i: moments(t)[i], theta) for i in (0, 1))
+    if field.density.at(q).position is not values and not np.array_equal(q, values):
+        nu = q[:N]
+        moved = differences(lambda t: moments(t)[0] + np.linalg.cholesky(moments(t)[1]) @ nu, theta)
+        jacobian = np.hstack((np.linalg.cholesky(moments(theta)[1]), moved.T))
+        shared = np.hstack((np.zeros((N, N)), cross))
+        g = jacobian.T @ np.diag(weight) @ jacobian + jacobian.T @ shared + shared.T @ jacobian
+        g[:N, :N] += np.eye(N)
+        g[N:, N:] += own
+        return g
+    inverse = np.linalg.inv(moments(theta)[1])
+    g = np.zeros((N + d, N + d))
+    g[:N, :N] = np.diag(weight) + inverse
+    for i in range(d):
+        for j in range(d):
+            g[N + i, N + j] = 0.5 * np.trace(inverse @ slopes[i] @ inverse @ slopes[j])
+            g[N + i, N + j] += mean_slopes[i] @ inverse @ mean_slopes[j] + own[i, j]
+    return g
+
+
+def matrix_at(field, q):
+    return np.column_stack([field.product(field.density.at(q), e) for e in np.eye(q.size)])
+
+
+def test_the_factorised_matrix_is_the_definition(field):
+    q = place(field)
+    g, matrix = dense(field, q), field.at(field.density.at(q))
+    v = np.random.default_rng(1).standard_normal(q.size)
+    root = np.column_stack([matrix.sqrt_times(e) for e in np.eye(matrix.root_size)])
+    assert matrix.half_log_det == pytest.approx(0.5 * np.linalg.slogdet(g)[1], abs=1e-8)
+    np.testing.assert_allclose(matrix.solve(v), np.linalg.solve(g, v), rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(matrix.times(v), g @ v, rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(field.product(field.density.at(q), v), g @ v, rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(root @ root.T, g, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(matrix.scale, np.sqrt(np.linalg.inv(g).diagonal()), rtol=1e-6)
+
+
+def test_the_densitys_gradient_is_a_difference(field):
+    q = place(field)
+    slopes = differences(lambda at: field.density.at(at).log_density, q)
+    np.testing.assert_allclose(field.density.at(q).gradient, slopes, rtol=1e-6, atol=1e-6)
+
+
+def test_contractions_match_differences_of_the_matrix(field):
+    q = place(field)
+    at, u = field.evaluate(q), np.random.default_rng(2).standard_normal(q.size)
+    slopes = differences(lambda x: matrix_at(field, x), q)
+    inverse = np.linalg.inv(matrix_at(field, q))
+    np.testing.assert_allclose(at.trace_term, [0.5 * np.trace(inverse @ s) for s in slopes], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(at.quadratic_term(u), [-0.5 * u @ s @ u for s in slopes], rtol=1e-5, atol=1e-6)
+    near = field.evaluate(place(field, seed=1)).nearby(q)
+    np.testing.assert_allclose(near.quadratic_term(u), at.quadratic_term(u), rtol=1e-10)
+    np.testing.assert_allclose(near.gradient, at.gradient, rtol=1e-10)
+
+
+def test_the_hamiltonians_derivative_is_the_force(field):
+    q = place(field)
+    flow, at = field.hamiltonian(), field.evaluate(q)
+    p = at.sample_momentum(np.random.default_rng(3))
+    slopes = differences(lambda x: flow.energy(RiemannianState(field.evaluate(x), p)), q)
+    force = -at.gradient + at.trace_term + at.quadratic_term(at.solve(p))
+    np.testing.assert_allclose(force, slopes, rtol=1e-5, atol=1e-5)
+
+
+def test_momenta_have_the_metrics_covariance(field):
+    at, rng = field.evaluate(place(field)), np.random.default_rng(4)
+    drawn = np.array([at.sample_momentum(rng) for _ in range(4000)])
+    g = dense(field, place(field))
+    scale = np.sqrt(g.diagonal())
+    np.testing.assert_allclose(np.cov(drawn.T) / np.outer(scale, scale), g / np.outer(scale, scale), atol=0.1)
+
+
+def test_the_block_of_hyperparameters_is_the_covariance_of_the_scores():
+    """Scores of log N(s; m, K) by θ, at draws of s: nothing of the closed form is in them."""
+    theta, rng = point()[N:], np.random.default_rng(5)
+    mean, covariance = moments(theta)
+    drawn = rng.multivariate_normal(mean, covariance, size=4000)
+    scores = differences(lambda t: multivariate_normal(*moments(t)).logpdf(drawn), theta)[:2]
+    field = BlockMetric().bind(ToyProcess())
+    q = place(field)
+    found = dense_theta(field, q) - PRECISION * np.eye(2)
+    np.testing.assert_allclose(scores @ scores.T / len(drawn), found, rtol=0.1, atol=0.05 * np.abs(found).max())
+
+
+def dense_theta(field, q):
+    return matrix_at(field, q)[N : N + 2, N : N + 2]
+
+
+@pytest.mark.parametrize("whitened", [True, False])
+def test_values_and_log_densities_are_the_models(whitened):
+    process, theta = ToyProcess(whitened=whitened), point()[N:]
+    mean, covariance = moments(theta)
+    factor = np.linalg.cholesky(covariance)
+    s = mean + factor @ point()[:N]
+    values = point() if whitened else np.concatenate((s, theta))
+    prior = multivariate_normal(np.zeros(N)).logpdf(point()[:N])
+    expected = float(process.rest(np.concatenate((s, theta)))[0]) + prior
+    if not whitened:
+        expected -= np.log(factor.diagonal()).sum()
+    for density in (CentredDensity(process), WhitenedDensity(process)):
+        at = density.at(density.enter(values))
+        np.testing.assert_allclose(at.model_values, values, atol=1e-12)
+        assert at.model_log_density == pytest.approx(expected, abs=1e-10)
+
+
+def test_both_charts_have_the_density_that_the_jacobian_says():
+    process = ToyProcess()
+    centred, whitened = CentredDensity(process), WhitenedDensity(process)
+    gap = centred.at(centred.enter(point())).log_density - whitened.at(point()).log_density
+    assert gap == pytest.approx(-0.5 * np.linalg.slogdet(moments(point()[N:])[1])[1])
+
+
+@pytest.mark.parametrize("integrator", [GeneralizedLeapfrog(), ImplicitMidpoint()], ids=["leapfrog", "midpoint"])
+def test_steps_are_reversible_and_of_second_order(field, integrator):
+    q, flow = place(field), field.hamiltonian()
+    start = RiemannianState(field.evaluate(q), field.evaluate(q).sample_momentum(np.random.default_rng(6)))
+    errors = []
+    for step_size in (0.1, 0.05):
+        state = start
+        for _ in range(round(0.4 / step_size)):
+            step = integrator.step(flow, state, step_size)
+            assert step.failure is Failure.NONE
+            state = step.state
+        errors.append(abs(flow.energy(state) - flow.energy(start)))
+    assert errors[0] < 0.5
+    assert 2.0 < errors[0] / errors[1] < 8.0
+
+
+def test_a_covariance_that_is_not_positive_definite_is_a_failure(field):
+    q = place(field)
+    q[N] = np.nan
+    assert field.evaluate(q).failure is not Failure.NONE
+    assert not np.isfinite(field.product(field.density.at(q), np.ones(q.size))).any()
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+def test_another_density_is_refused(metric):
+    with pytest.raises(ConfigurationError, match="needs a Gaussian process with its hyperparameters"):
+        metric.bind(object())
