@@ -889,6 +889,38 @@ GEOMETRY = [
         "failure = 0 if error <= math.inf else NON_REVERSIBLE",
         "unit/test_implicit_loops.py::test_a_step_that_is_too_long_fails_alike[blocks]",
     ),
+    Mutant(
+        "half-missing-in-the-trace-of-hyperparameters",
+        "the metric of hyperparameters is twice as wide as the process's scores are: steps too short",
+        "geometry/general/process_density.py",
+        "return 0.5 * rows @ rows.T + self",
+        "return rows @ rows.T + self",
+        "unit/test_process_metrics.py::test_the_block_of_hyperparameters_is_the_covariance_of_the_scores",
+    ),
+    Mutant(
+        "whitening-by-the-transposed-factor",
+        "a centred model's process is written back by another matrix than it was read by: wrong draws",
+        "geometry/general/process_density.py",
+        "found = np.full_like(own, np.nan) if kernel.factor is None else solve_lower(kernel.factor, left)",
+        "found = np.full_like(own, np.nan) if kernel.factor is None else solve_lower(kernel.factor, left, transpose=True)",
+        "unit/test_process_metrics.py::test_values_and_log_densities_are_the_models[False]",
+    ),
+    Mutant(
+        "stale-covariance-in-the-energy",
+        "a trajectory's proposals are accepted by the covariance of other hyperparameters",
+        "geometry/general/process_density.py",
+        "if last is None or not np.array_equal(last.theta, theta):",
+        "if last is None:",
+        "unit/test_process_metrics.py::test_the_densitys_gradient_is_a_difference[block]",
+    ),
+    Mutant(
+        "third-moment-missing-in-the-force",
+        "the force of hyperparameters is not that of the energy: few proposals are accepted",
+        "geometry/general/process_density.py",
+        "return parts + parts.transpose(0, 2, 1) - triples - along",
+        "return parts + parts.transpose(0, 2, 1) - along",
+        "unit/test_process_metrics.py::test_contractions_match_differences_of_the_matrix[block]",
+    ),
 ]
 
 APPROXIMATION = [

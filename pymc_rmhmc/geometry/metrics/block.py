@@ -16,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import ConfigurationError, Failure
+from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity
 from pymc_rmhmc.geometry.general.process_density import CentredDensity, CentredPoint, Process
 from pymc_rmhmc.geometry.linalg import cholesky, identity_plus_scaled, inverse_lower, multiply_lower
 from pymc_rmhmc.geometry.metrics.dense import DenseMatrix
 from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
+from pymc_rmhmc.geometry.metrics.graph import MatrixField
 
 __all__ = ["BlockBar", "BlockField", "BlockMatrix", "BlockMetric", "bound_process"]
 
@@ -227,14 +229,16 @@ class BlockMetric:
     def __repr__(self) -> str:
         return "BlockMetric()"
 
-    def bind(self, density: Process) -> BlockField:
-        """Return the metric of a model's process.
+    def bind(self, density: Process | MatrixDensity) -> BlockField | MatrixField:
+        """Return the metric of a model's process, or of its hyperparameters alone.
 
         Raises
         ------
         ConfigurationError
-            If the density is not that of a process.
+            If the density is neither.
         """
+        if isinstance(density, MatrixDensity):
+            return MatrixField(density)
         return BlockField(CentredDensity(bound_process(density, self.name)))
 
 

@@ -16,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity
 from pymc_rmhmc.geometry.general.process_density import Process, WhitenedDensity, WhitenedPoint
 from pymc_rmhmc.geometry.linalg import multiply_lower
 from pymc_rmhmc.geometry.metrics.block import bound_process
 from pymc_rmhmc.geometry.metrics.dense import DenseMatrix
 from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
+from pymc_rmhmc.geometry.metrics.graph import MatrixField
 
 __all__ = ["WhitenedField", "WhitenedFisherMetric"]
 
@@ -192,12 +194,14 @@ class WhitenedFisherMetric:
     def __repr__(self) -> str:
         return "WhitenedFisherMetric()"
 
-    def bind(self, density: Process) -> WhitenedField:
-        """Return the metric of a model's process.
+    def bind(self, density: Process | MatrixDensity) -> WhitenedField | MatrixField:
+        """Return the metric of a model's process, or of its hyperparameters alone.
 
         Raises
         ------
         ConfigurationError
-            If the density is not that of a process.
+            If the density is neither.
         """
+        if isinstance(density, MatrixDensity):
+            return MatrixField(density)
         return WhitenedField(WhitenedDensity(bound_process(density, self.name)))
