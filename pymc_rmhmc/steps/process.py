@@ -15,6 +15,7 @@ from pymc_rmhmc.chains.chain import Chain
 from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, counted, listed
 from pymc_rmhmc.model import names_by_value, read_structure
+from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.general.process import ProcessModel
 from pymc_rmhmc.model.general.selection import continuous_variables
 from pymc_rmhmc.model.graphs import WITHOUT_TRACES
@@ -163,12 +164,12 @@ def _why_not_dense(model: pm.Model, latent: LatentVariable, point: Point) -> str
     """Why a latent vector has no dense covariance matrix; empty if it has one."""
     if latent.form == "independent":
         return "is a vector of independent Normals"
+    if type(latent.variable.owner.op) in GAUSSIAN_VECTORS:
+        return "is a series or a map, whose covariance has a structure"
     if latent.root == "kronecker":
         return "has a covariance that is a Kronecker product"
     if latent.variable.ndim != 1 or latent.matrix.ndim != 2:
         return f"has shape {np.shape(point[str(model.rvs_to_values[latent.variable].name)])}, which are several vectors"
-    if latent.variable not in gaussian_candidates(model):
-        return "has a structured covariance or precision"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""How kernels of one Gaussian process with its hyperparameters are built, in the coordinates that the metric chooses."""
+"""How kernels of a Gaussian process with its hyperparameters are built, in the metric's coordinates."""
 
 from __future__ import annotations
 

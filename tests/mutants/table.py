@@ -893,16 +893,17 @@ GEOMETRY = [
         "half-missing-in-the-trace-of-hyperparameters",
         "the metric of hyperparameters is twice as wide as the process's scores are: steps too short",
         "geometry/general/process_density.py",
-        "return 0.5 * rows @ rows.T + self",
-        "return rows @ rows.T + self",
+        "found: Array = 0.5 * rows @ rows.T + self",
+        "found: Array = rows @ rows.T + self",
         "unit/test_process_metrics.py::test_the_block_of_hyperparameters_is_the_covariance_of_the_scores",
     ),
     Mutant(
         "whitening-by-the-transposed-factor",
         "a centred model's process is written back by another matrix than it was read by: wrong draws",
         "geometry/general/process_density.py",
-        "found = np.full_like(own, np.nan) if kernel.factor is None else solve_lower(kernel.factor, left)",
-        "found = np.full_like(own, np.nan) if kernel.factor is None else solve_lower(kernel.factor, left, transpose=True)",
+        "kernel.factor is None else solve_lower(kernel.factor, left)\n        return np.concatenate((found,",
+        "kernel.factor is None else solve_lower(kernel.factor, left, transpose=True)\n"
+        "        return np.concatenate((found,",
         "unit/test_process_metrics.py::test_values_and_log_densities_are_the_models[False]",
     ),
     Mutant(

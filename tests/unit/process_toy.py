@@ -14,31 +14,29 @@ PRECISION = 4.0
 
 
 class ToyProcess:
-    """θ = (log amplitude a, log lengthscale l, level c); s ~ N(0.5 a², t, K), y ~ Poisson(exp(s + c)).
-
-    The mean ``a l t`` moves too, so that no term is 0.
-    """
+    """θ = (log amplitude a, log lengthscale b, level c); s ~ N(a b t, K), y ~ Poisson(exp(s + c))."""
 
     n_process, n_theta = N, 3
     moving = np.array([0, 1])
     pairs = np.array([[0, 0], [0, 1], [1, 1]])
 
-    def __init__(self, *, whitened: bool = True, moves_mean: bool = True) -> None:
-        self.whitened, self.trend = whitened, AT if moves_mean else 0.0 * AT
+    def __init__(self, *, whitened: bool = True) -> None:
+        self.whitened = whitened
 
     def prior(self, theta):
-        a, l = theta[:2]
-        scaled = SQUARES * np.exp(-2.0 * l)
+        a, b = theta[:2]
+        scaled = SQUARES * np.exp(-2.0 * b)
         k = np.exp(2.0 * a - 0.5 * scaled)
         slopes = np.stack([2.0 * k, k * scaled])
-        return a * l * self.trend, k + JITTER * np.eye(N), np.stack([l * self.trend, a * self.trend]), slopes
+        return a * b * AT, k + JITTER * np.eye(N), np.stack([b * AT, a * AT]), slopes
 
     def prior_curvature(self, theta):
-        a, l = theta[:2]
-        scaled = SQUARES * np.exp(-2.0 * l)
+        a, b = theta[:2]
+        scaled = SQUARES * np.exp(-2.0 * b)
         k = np.exp(2.0 * a - 0.5 * scaled)
         zero = np.zeros(N)
-        return np.stack([zero, self.trend, zero]), np.stack([4.0 * k, 2.0 * k * scaled, k * scaled**2 - 2.0 * k * scaled])
+        curvatures = np.stack([4.0 * k, 2.0 * k * scaled, k * scaled**2 - 2.0 * k * scaled])
+        return np.stack([zero, AT, zero]), curvatures
 
     def rest(self, x):
         s, theta = x[:N], x[N:]

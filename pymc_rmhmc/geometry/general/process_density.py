@@ -119,7 +119,8 @@ class Kernel:
     def information(self) -> Array:
         """``½ tr(Sᵢ Sⱼ) + ∂ᵢmᵀ K⁻¹ ∂ⱼm``, (k, k): what s says of θ."""
         rows = self.scaled_slopes.reshape((len(self.slopes), -1))
-        return 0.5 * rows @ rows.T + self.scaled_mean_slopes.T @ self.scaled_mean_slopes
+        found: Array = 0.5 * rows @ rows.T + self.scaled_mean_slopes.T @ self.scaled_mean_slopes
+        return found
 
     @cached_property
     def information_slopes(self) -> Array:

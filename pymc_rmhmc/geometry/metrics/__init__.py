@@ -50,5 +50,5 @@ METRICS = {
     for metric in (
         FlatMetric, HessianMetric, FisherMetric, SoftAbsMetric, SoftAbsCurvatureMetric, BlockMetric,
         WhitenedFisherMetric,
-    )  # fmt: skip
+    )
 }

@@ -272,7 +272,8 @@ def _log_density(
         return density, density
     names = list(reading.parameters)
     predictor = reading.eta if reading.offset is None else reading.eta + reading.offset
-    given = substitute([predictor, *(pt.as_tensor_variable(reading.parameters[name]) for name in names)], replaced, model)
+    others = [pt.as_tensor_variable(reading.parameters[name]) for name in names]
+    given = substitute([predictor, *others], replaced, model)
     predictor, *others = (each.astype("float64") for each in given)
     parameters = dict(zip(names, others, strict=True))
     y = pt.as_tensor_variable(observation.value).astype("float64")
