@@ -521,8 +521,8 @@ GEOMETRY = [
         "bar-of-the-determinant-doubled",
         "dense metrics follow a wrong force, and their trajectories are rejected",
         "geometry/metrics/dense.py",
-        "return np.asarray(0.5 * self._inverse_factor.T @ self._inverse_factor)",
-        "return np.asarray(self._inverse_factor.T @ self._inverse_factor)",
+        "return np.asarray(0.5 * self.inverse_factor.T @ self.inverse_factor)",
+        "return np.asarray(self.inverse_factor.T @ self.inverse_factor)",
         "unit/test_metric_fields.py::test_derivatives_of_the_hamiltonian",
     ),
     Mutant(
@@ -893,8 +893,8 @@ GEOMETRY = [
         "half-missing-in-the-trace-of-hyperparameters",
         "the metric of hyperparameters is twice as wide as the process's scores are: steps too short",
         "geometry/general/process_density.py",
-        "found: Array = 0.5 * rows @ rows.T + self",
-        "found: Array = rows @ rows.T + self",
+        "return np.asarray(0.5 * rows @ rows.T + self",
+        "return np.asarray(rows @ rows.T + self",
         "unit/test_process_metrics.py::test_the_block_of_hyperparameters_is_the_covariance_of_the_scores",
     ),
     Mutant(

@@ -119,8 +119,7 @@ class Kernel:
     def information(self) -> Array:
         """``½ tr(Sᵢ Sⱼ) + ∂ᵢmᵀ K⁻¹ ∂ⱼm``, (k, k): what s says of θ."""
         rows = self.scaled_slopes.reshape((len(self.slopes), -1))
-        found: Array = 0.5 * rows @ rows.T + self.scaled_mean_slopes.T @ self.scaled_mean_slopes
-        return found
+        return np.asarray(0.5 * rows @ rows.T + self.scaled_mean_slopes.T @ self.scaled_mean_slopes)
 
     @cached_property
     def information_slopes(self) -> Array:
@@ -141,7 +140,7 @@ class Kernel:
             means[i, j] = means[j, i] = whitened.T @ column
         along = np.einsum("ai,kab,bj->kij", whitened, scaled, whitened, optimize=True)
         parts = 0.5 * seconds + means
-        return parts + parts.transpose(0, 2, 1) - triples - along
+        return np.asarray(parts + parts.transpose(0, 2, 1) - triples - along)
 
     # ------------------------------------------------------------------- of the factor
 

@@ -4,8 +4,8 @@ With ``s = m(θ) + L(θ) ν``, the information (W, C, R) of everything but the p
 
     J = [L, ∂s/∂θ],   G(ν, θ) = Jᵀ W J + blockdiag(I, R) + Jᵀ[0, C] + [0, C]ᵀJ
 
-The derivative of a number by G is ``c U Uᵀ``: with ``c = ½`` and ``U = L_G⁻ᵀ`` for ``½ log|G|``, and with ``c = -½`` and
-``U = u`` for ``-½ uᵀGu``. With ``Y = J U`` the derivatives by W, C, R, L and ∂s/∂θ are products of Y with U.
+The derivative of a number by G is ``c U Uᵀ``: with ``c = ½`` and ``U = L_G⁻ᵀ`` for ``½ log|G|``, and with ``c = -½``
+and ``U = u`` for ``-½ uᵀGu``. With ``Y = J U`` the derivatives by W, C, R, L and ∂s/∂θ are products of Y with U.
 """
 
 from __future__ import annotations
