@@ -52,7 +52,7 @@ class ProcessRecipe(RiemannianRecipe):
         """See `Recipe`."""
         if self._setting is None:
             field = self.plan.metric.bind(self.model)
-            hamiltonian = self.plan.integrator.extend(field.hamiltonian())
+            hamiltonian = self.plan.integrator.extend(self.plan.trajectory.hamiltonian(field))
             self._setting = ProcessSetting(hamiltonian, self.plan, field.density)
         setting: ProcessSetting = self._setting
         return setting
