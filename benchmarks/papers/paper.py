@@ -10,7 +10,8 @@ from pathlib import Path
 __all__ = ["PAPERS", "Paper", "Run", "load_paper"]
 
 # Each module has a `PAPER`.
-PAPERS = {"cobb": "benchmarks.papers.cobb.experiments"}
+NAMES = ("bivariate", "cobb", "lalchand", "logistic", "paquet", "volatility")
+PAPERS = {name: f"benchmarks.papers.{name}.experiments" for name in NAMES}
 
 
 @dataclass(frozen=True)

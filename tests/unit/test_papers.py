@@ -18,8 +18,9 @@ from benchmarks.papers.cobb.divergence import (
 )
 from benchmarks.papers.cobb.figures import FIGURES, draw_figures
 from benchmarks.papers.cobb.funnel import LABELS, SAMPLERS, SETTINGS
-from benchmarks.papers.cobb.table import HEADINGS, cost_ratios, funnel_rows, markdown, spread
+from benchmarks.papers.cobb.table import HEADINGS, cost_ratios, funnel_rows
 from benchmarks.papers.paper import PAPERS, load_paper
+from benchmarks.papers.text import markdown, spread
 from pymc_rmhmc import ExplicitTao
 
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from scipy.stats import norm
 
 from benchmarks.papers.cobb.funnel import LABELS, SD
 from benchmarks.papers.cobb.logistic import PATH_STEP, PRIORS, ROWS, START, TRUTH, data_set
+from benchmarks.papers.looks import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, YELLOW, Figures, save_figures
 
 __all__ = ["FIGURES", "draw_figures"]
 
-# Okabe and Ito's colours, which differ under every kind of colour blindness.
-BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY, BLACK = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
-)  # fmt: skip
 LOOKS = {
     "nuts": (YELLOW, "-"), "hmc": (SKY, "-"), "implicit": (BLUE, "-"), "midpoint": (BLUE, ":"),
     "explicit released": (GREEN, "-"), "explicit printed": (PURPLE, "-"), "explicit exact": (ORANGE, "-"),
@@ -29,41 +24,11 @@ SCHEMES = {"hmc": ("HMC", SKY, "s"), "implicit": ("implicit", BLUE, "o"), "expli
 BINDINGS = {
     "printed": ("as printed", PURPLE, "o"), "released": ("as released", GREEN, "s"), "exact": ("exact", ORANGE, "^")
 }  # fmt: skip
-STYLE = {
-    "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "font.size": 9,
-    "axes.titlesize": 10, "svg.hashsalt": "cobb", "savefig.dpi": 130,
-}  # fmt: skip
-
-type Records = dict[str, dict[str, dict]]
 
 
 def draw_figures(records: list[dict], folder: Path, suffix: str) -> list[Path]:
     """Draw each figure whose experiments have records, of the first seed; return where they are."""
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    held: Records = {}
-    for record in sorted(records, key=lambda r: -r["seed"]):
-        if "error" not in record:
-            held.setdefault(record["experiment"], {})[record["sampler"]] = record
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    with mpl.rc_context(STYLE):
-        for name, (experiment, draw) in FIGURES.items():
-            if experiment in held:
-                figure = draw(plt, held[experiment])
-                paths.append(folder / f"cobb_{name}.{suffix}")
-                figure.savefig(paths[-1], metadata={"Date": None} if suffix == "svg" else None)
-                plt.close(figure)
-                if suffix == "svg":
-                    paths[-1].write_text(_shortened(paths[-1].read_text()))
-    return paths
-
-
-def _shortened(svg: str) -> str:
-    """Paths with two decimals, and no spaces at the ends of lines."""
-    rounded = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), svg)
-    return re.sub(r"[ \t]+\n", "\n", rounded)
+    return save_figures("cobb", FIGURES, records, folder, suffix)
 
 
 def _start(plt: Any, held: dict[str, dict]) -> Any:
@@ -246,8 +211,7 @@ def _reach(plt: Any, held: dict[str, dict]) -> Any:
     return figure
 
 
-# File name, experiment and function.
-FIGURES: dict[str, tuple[str, Callable[[Any, dict[str, dict]], Any]]] = {
+FIGURES: Figures = {
     "1_start": ("start", _start),
     "2_convergence": ("funnel", _convergence),
     "3_funnel": ("funnel", _scatter),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from benchmarks.papers.cobb.funnel import LABELS, SETTINGS
+from benchmarks.papers.text import by_sampler, markdown, print_errors, spread
 
-__all__ = ["cost_ratios", "funnel_rows", "markdown", "print_tables", "spread"]
+__all__ = ["HEADINGS", "cost_ratios", "funnel_rows", "print_tables"]
 
 HEADINGS = (
     "scheme", "settings", "draws", "seconds", "accepted", "failed %", "KL of v", "KL by bins", "v: mean", "sd", "ESS",
@@ -18,22 +19,6 @@ IMPLICIT = "implicit"
 EXPLICIT = ("explicit released", "explicit printed", "explicit exact")
 
 
-def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = ["| " + " | ".join(headings) + " |", "|" + " --- |" * len(headings)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
-
-
-def spread(values: Sequence[float], form: str = ".2g") -> str:
-    """Return the seeds' values: both of two, the median and the range of more."""
-    shown = [format(value, form) for value in values]
-    if len(set(shown)) == 1:
-        return shown[0]
-    if len(shown) <= 2:
-        return ", ".join(shown)
-    return f"{np.median(values):{form}} ({min(values):{form}}-{max(values):{form}})"
-
-
 def print_tables(records: list[dict]) -> None:
     """Print everything that was measured."""
     print(markdown(HEADINGS, funnel_rows(records)) + "\n")
@@ -41,23 +26,12 @@ def print_tables(records: list[dict]) -> None:
     print(markdown(costs, _costs(records)))
     for text in (_ratios(records), _bias(records), _regressions(records), _starts(records)):
         print("\n" + text)
-    for record in records:
-        if "error" in record:
-            print(f"failed: {record['experiment']} / {record['sampler']} / seed {record['seed']}: {record['error']}")
-
-
-def _of(records: list[dict], experiment: str) -> dict[str, list[dict]]:
-    """The records of an experiment without those that failed, by sampler."""
-    found: dict[str, list[dict]] = {}
-    for record in records:
-        if record["experiment"] == experiment and "error" not in record:
-            found.setdefault(record["sampler"], []).append(record)
-    return found
+    print_errors(records)
 
 
 def funnel_rows(records: list[dict]) -> list[list[str]]:
     """Return the rows of the paper's table 1, a scheme each."""
-    held = _of(records, "funnel")
+    held = by_sampler(records, "funnel")
     return [_row(sampler, held[sampler]) for sampler in LABELS if sampler in held]
 
 
@@ -88,7 +62,7 @@ def _row(sampler: str, runs: list[dict]) -> list[str]:
 def _costs(records: list[dict]) -> list[list[str]]:
     """A row for each integrator: what a step takes, and how many of them one implicit step would pay for."""
     rows = []
-    for run in (run for runs in _of(records, "cost").values() for run in runs):
+    for run in (run for runs in by_sampler(records, "cost").values() for run in runs):
         for name, step in run["steps"].items():
             ratio = run["steps"][IMPLICIT]["ms"] / step["ms"]
             counts = (f"{step['hessians']:.3g}", f"{step['thirds']:.3g}")
@@ -101,7 +75,7 @@ def cost_ratios(records: list[dict]) -> dict[str, dict[str, float]]:
 
     Per step, per draw, and per effective draw of v: above 1 the explicit one is faster. Medians over seeds.
     """
-    held = _of(records, "funnel")
+    held = by_sampler(records, "funnel")
     costs: dict[str, Callable[[dict], float]] = {
         "step": lambda r: r["sampling"] / (r["draws"] * r["steps"]),
         "draw": lambda r: r["sampling"] / r["draws"],
@@ -128,7 +102,7 @@ def _ratios(records: list[dict]) -> str:
 def _bias(records: list[dict]) -> str:
     rows = [
         [sampler, f"{run['variance']:.3f} ± {run['mcse']:.3f}", f"{run['acceptance']:.2f}"]
-        for sampler, runs in _of(records, "bias").items()
+        for sampler, runs in by_sampler(records, "bias").items()
         for run in runs
     ]
     return markdown(("scheme", "variance of a standard normal, metric 1 + q²", "accepted"), rows)
@@ -136,7 +110,7 @@ def _bias(records: list[dict]) -> str:
 
 def _regressions(records: list[dict]) -> str:
     rows = []
-    for sampler, runs in _of(records, "regression").items():
+    for sampler, runs in by_sampler(records, "regression").items():
         for run in runs:
             for setting in (key for key in run if isinstance(run[key], dict) and "accuracy" in run[key]):
                 found = run[setting]
@@ -150,7 +124,7 @@ def _regressions(records: list[dict]) -> str:
 def _starts(records: list[dict]) -> str:
     rows = [
         [sampler, f"{run['draws']}", f"{run['seconds']:.2g}", f"{run['acceptance']:.2f}"]
-        for sampler, runs in _of(records, "start").items()
+        for sampler, runs in by_sampler(records, "start").items()
         for run in runs
     ]
     return markdown(("two weights", "draws", "seconds", "accepted"), rows)

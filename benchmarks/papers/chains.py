@@ -1,0 +1,93 @@
+"""Chains of any of PyMC's step methods, and of nutpie: the processor's seconds, and what the draws are worth."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import arviz as az
+import numpy as np
+import pymc as pm
+
+from benchmarks.deadline import Deadline
+from benchmarks.outcome import merged
+from benchmarks.papers.paper import Run
+from benchmarks.peers.nuts import nutpie_chains
+from benchmarks.peers.pymc_chains import CHAINS, Watch, collected
+
+__all__ = ["measure_nutpie", "measure_step", "summary"]
+
+
+class Clock(Watch):
+    """Counts the processor's seconds of tuning and of draws, without compiling, and how often a step accepts."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        super().__init__(deadline)
+        self.seconds = [0.0, 0.0]
+        self.accepted: list[float] = []
+        self._before: dict[int, tuple[float, float]] = {}
+
+    def __call__(self, trace: Any, draw: Any) -> None:
+        now, compiled = time.thread_time(), sum(s.get("compile_seconds_in_chain", 0.0) for s in draw.stats)
+        if draw.chain in self._before:
+            before, compiled_before = self._before[draw.chain]
+            self.seconds[not draw.tuning] += max(0.0, now - before - float(compiled - compiled_before))
+        if not draw.tuning:
+            self.accepted.append(_acceptance(draw.stats[-1]))
+        self._before[draw.chain] = time.thread_time(), compiled
+        super().__call__(trace, draw)
+
+
+def _acceptance(stats: dict) -> float:
+    """What a step says of its acceptance: a probability, or whether it has moved."""
+    name = next((n for n in ("mean_tree_accept", "accepted", "accept") if n in stats), None)
+    return float(np.mean(stats[name])) if name else float("nan")
+
+
+def measure_step(
+    model: pm.Model, make: Callable[[], Any], names: Sequence[str], run: Run, tune: int | None,
+    starts: Any = None, first_tune: int | None = 2,
+) -> tuple[np.ndarray, dict]:  # fmt: skip
+    """Run two chains; return the draws (chain, draw, n) and a record without them.
+
+    A run of `first_tune` tuning draws compiles before the clock starts.
+    """
+    common: dict[str, Any] = {"cores": 1, "progressbar": False, "compute_convergence_checks": False}
+    deadline = Deadline(run.limit)
+    watch = Clock(deadline)
+    with model:
+        step = make()
+        pm.sample(draws=2, tune=first_tune, chains=1, step=step, random_seed=0, initvals=starts and starts[0], **common)
+        deadline.begin()
+        pm.sample(
+            draws=run.draws, tune=tune, chains=CHAINS, step=step, random_seed=100 + run.seed, callback=watch,
+            initvals=starts, discard_tuned_samples=False, **common,
+        )  # fmt: skip
+    made = collected(watch, names, (), float("nan"))
+    tuning, sampling = watch.seconds
+    return made.draws, {
+        "draws": made.draws.shape[1], "tuning": tuning, "sampling": sampling, "stopped": made.stopped,
+        "acceptance": float(np.mean(watch.accepted)) if watch.accepted else float("nan"),
+    }  # fmt: skip
+
+
+def measure_nutpie(model: pm.Model, names: Sequence[str], run: Run) -> tuple[np.ndarray, dict]:
+    """Return the same of nutpie."""
+    made = merged(nutpie_chains(model, tuple(names), run.seed, Deadline(run.limit), run.draws, time.process_time))
+    return made.draws, {
+        "draws": made.draws.shape[1], "tuning": made.tuning, "sampling": made.sampling, "stopped": made.stopped,
+        "acceptance": float("nan"),
+    }  # fmt: skip
+
+
+def summary(draws: np.ndarray) -> dict:
+    """Return each value's bulk ESS, mean, sd and error of the mean, and the largest R-hat, of (chain, draw, n)."""
+    data = az.from_dict({"posterior": {"q": draws}})
+    return {
+        "ess": [float(v) for v in np.atleast_1d(az.ess(data, method="bulk")["q"])],
+        "mean": [float(v) for v in draws.mean(axis=(0, 1))],
+        "sd": [float(v) for v in draws.std(axis=(0, 1))],
+        "mcse": [float(v) for v in np.atleast_1d(az.mcse(data, method="mean")["q"])],
+        "rhat": float(az.rhat(data)["q"].max()),
+    }  # fmt: skip
