@@ -12,7 +12,7 @@ import pymc as pm
 from benchmarks.measures import largest_rhat, smallest_ess
 from benchmarks.papers.flows import constant_metric, flow_of, follow, run_chain
 from benchmarks.papers.paper import Run
-from pymc_rmhmc import FisherMetric
+from pymc_rmhmc import FisherMetric, ImplicitMidpoint
 
 __all__ = ["SETTINGS", "STEP_SIZES", "leapfrog", "measure_leapfrog", "measure_warped", "warped_log_density"]
 
@@ -44,12 +44,13 @@ def measure_leapfrog(run: Run) -> dict:
 
 @dataclass(frozen=True)
 class Setting:
-    """The metric, the step size and the number of steps."""
+    """A name for tables, whether the metric is Fisher's, the step size, and the number of steps."""
 
     label: str
     riemannian: bool
     step_size: float
     n_steps: int
+    integrator: Any = None
 
 
 SETTINGS = {
@@ -61,6 +62,7 @@ SETTINGS = {
         (True, 0.05, 20), (True, 0.2, 10),
     )
 }  # fmt: skip
+SETTINGS["midpoint 0.2 10"] = Setting("RMHMC, midpoint, ε = 0.2, L = 10", True, 0.2, 10, ImplicitMidpoint())
 
 
 def _observations() -> np.ndarray:
@@ -97,12 +99,15 @@ def measure_warped(run: Run) -> dict:
     flow = flow_of(warped(), metric)
     with np.errstate(all="ignore"):
         made = [
-            run_chain(flow, START, run.draws, setting.step_size, lambda rng: setting.n_steps, CHAINS * run.seed + i)
+            run_chain(
+                flow, START, run.draws, setting.step_size, lambda rng: setting.n_steps, CHAINS * run.seed + i,
+                setting.integrator,
+            )
             for i in range(CHAINS)
         ]
         rng = np.random.default_rng(run.seed)
         momentum = flow.refresh(flow.state(START), rng).momentum
-        path = follow(flow, START, momentum, setting.step_size, setting.n_steps)
+        path = follow(flow, START, momentum, setting.step_size, setting.n_steps, setting.integrator)
     draws = np.stack([chain.draws for chain in made])
     ess, (mean, variance) = smallest_ess(draws), truth_of_moments()
     return {

@@ -88,7 +88,8 @@ def _fits(records: list[dict], experiment: str, keys: Sequence[str]) -> list[lis
 
 def _report(records: list[dict]) -> None:
     tables = (
-        (("fit", "lengthscale", "log marginal likelihood"), _fits(records, "lengthscales", ("lengthscale", "log_marginal"))),
+        (("fit", "lengthscale", "log marginal likelihood"),
+         _fits(records, "lengthscales", ("lengthscale", "log_marginal"))),
         (("kernel, made CO2 series", "log marginal likelihood", "RMSE", "log density of a held-out month"),
          _fits(records, "composite", ("log_marginal", "rmse", "density"))),
         (("kernel, additive surface", "log marginal likelihood", "RMSE away from the data"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import FixedLocator
 
 from benchmarks.papers.lalchand.dynamics import SETTINGS, START, warped_log_density
 from benchmarks.papers.looks import BLACK, BLUE, GREEN, ORANGE, PURPLE, YELLOW, Figures
@@ -71,7 +72,7 @@ def _additive(plt: Any, held: dict[str, dict]) -> Any:
     surfaces = {"truth, and where the data are": record["truth"]} | {
         f"{name}: RMSE {each['rmse']:.2f}": each["mean"] for name, each in record["fits"].items()
     }
-    levels = np.linspace(min(record["truth"]) - 0.3, max(record["truth"]) + 0.3, 15)
+    levels = np.linspace(-2.0, 2.0, 17)
     figure, panels = plt.subplots(1, 3, figsize=(8.6, 3.0), sharey=True, layout="constrained")
     for axis, (title, values) in zip(panels, surfaces.items(), strict=True):
         shape = (len(side), len(side))
@@ -79,7 +80,7 @@ def _additive(plt: Any, held: dict[str, dict]) -> Any:
         axis.set(title=title, xlabel="$x_1$", aspect="equal")
     panels[0].plot(*x.T, ".", color="white", markersize=4, markeredgecolor=BLACK, markeredgewidth=0.4)
     panels[0].set_ylabel("$x_2$")
-    figure.colorbar(filled, ax=panels, shrink=0.8)
+    figure.colorbar(filled, ax=panels, shrink=0.8, ticks=[-2, -1, 0, 1, 2])
     return figure
 
 
@@ -93,8 +94,9 @@ def _leapfrog(plt: Any, held: dict[str, dict]) -> Any:
         axis.plot(*np.array(path).T, ".-", color=BLUE, markersize=4, linewidth=0.7)
         axis.plot(*path[0], "x", color=BLACK, markersize=7, markeredgewidth=1.6)
         axis.set(title=f"ε = {size}", xlabel="q")
+        axis.set_box_aspect(1.0)
         if np.abs(path).max() < 5.0:
-            axis.set(xlim=(-2.6, 2.6), ylim=(-2.6, 2.6), aspect="equal")
+            axis.set(xlim=(-2.2, 2.2), ylim=(-2.2, 2.2))
     panels[0].set_ylabel("p")
     return figure
 
@@ -139,7 +141,11 @@ def _prediction(plt: Any, held: dict[str, dict]) -> Any:
     right.plot(draws[:, 0], draws[:, 2], ".", color=BLUE, markersize=3, label="draws of RMHMC()")
     right.plot(shown["best"][0], shown["best"][2], "X", color=ORANGE, markersize=9, label="ML-II")
     right.set(xscale="log", yscale="log", xlabel="lengthscale", ylabel="noise, sd")
-    figure.legend(loc="outside lower center", ncols=6)
+    for each in (right.xaxis, right.yaxis):
+        each.set_minor_formatter("")
+        each.set_major_locator(FixedLocator((0.1, 0.2, 0.5, 1.0, 2.0)))
+        each.set_major_formatter("{x:g}")
+    figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 
