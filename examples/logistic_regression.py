@@ -53,7 +53,7 @@ def main() -> None:
     axis.axhline(0.0, color="0.7", linewidth=0.8, zorder=0)
     axis.set_xticks(places, ["one", *(f"x{i}" for i in places[1:])])
     axis.set(ylabel="coefficient, 90 % interval", xlabel="standardised input")
-    axis.legend(frameon=False)
+    axis.legend(frameon=False, loc="lower right")
     FIGURES.mkdir(exist_ok=True)
     figure.savefig(FIGURES / "logistic_regression.png", dpi=130)
 

@@ -135,7 +135,8 @@ def test_the_step_is_shown_with_its_arguments(site, built):
     assert "kwargs<" not in signature.replace("compile_kwargs", "")
 
 
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "gallery").glob("*.md")])
+FOLDERS = (ROOT / "docs", ROOT / "docs" / "gallery", ROOT / "docs" / "papers")
+PAGES = sorted([ROOT / "README.md", *(page for folder in FOLDERS for page in folder.glob("*.md"))])
 
 
 def anchors(page):
