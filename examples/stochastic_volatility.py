@@ -39,7 +39,7 @@ def main() -> None:
         start = pm.Normal.dist(0.0, sigma / pm.math.sqrt(1.0 - phi**2), shape=1)
         x = pm.AR("x", phi[None], sigma=sigma, init_dist=start, steps=TIMES - 1)
         pm.Normal("y", 0.0, beta * pm.math.exp(0.5 * x), observed=y)
-        idata = pm.sample(draws=500, step=RMHMC(), chains=2, cores=1, random_seed=1, progressbar=False)
+        idata = pm.sample(draws=300, step=RMHMC(), chains=2, cores=1, random_seed=1, progressbar=False)
     print(az.summary(idata, var_names=["beta", "sigma", "phi"]))
 
     draws = idata.posterior["x"].values.reshape(-1, TIMES)

@@ -47,18 +47,18 @@ def _acceptance(stats: dict) -> float:
 
 def measure_step(
     model: pm.Model, make: Callable[[], Any], names: Sequence[str], run: Run, tune: int | None,
-    starts: Any = None, first_tune: int | None = 2,
+    starts: Any = None,
 ) -> tuple[np.ndarray, dict]:  # fmt: skip
     """Run two chains; return the draws (chain, draw, n) and a record without them.
 
-    A run of `first_tune` tuning draws compiles before the clock starts.
+    A run of two draws compiles before the clock starts. What a step compiles later, and reports, is not counted.
     """
     common: dict[str, Any] = {"cores": 1, "progressbar": False, "compute_convergence_checks": False}
     deadline = Deadline(run.limit)
     watch = Clock(deadline)
     with model:
         step = make()
-        pm.sample(draws=2, tune=first_tune, chains=1, step=step, random_seed=0, initvals=starts and starts[0], **common)
+        pm.sample(draws=2, tune=2, chains=1, step=step, random_seed=0, initvals=starts and starts[0], **common)
         deadline.begin()
         pm.sample(
             draws=run.draws, tune=tune, chains=CHAINS, step=step, random_seed=100 + run.seed, callback=watch,

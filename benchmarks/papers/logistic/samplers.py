@@ -61,8 +61,6 @@ def measure(run: Run) -> dict:
     else:
         sampler = SAMPLERS[run.sampler]
         assert sampler.make is not None
-        # RMHMC() compiles as it tunes: its rehearsal has all of its own tuning draws.
-        rehearsal = None if run.sampler == "flat" else 2
-        draws, record = measure_step(model, sampler.make, ("beta",), run, sampler.tune, first_tune=rehearsal)
+        draws, record = measure_step(model, sampler.make, ("beta",), run, sampler.tune)
     found = summary(draws)
     return record | found | {"said": f"ESS {min(found['ess']):.0f} in {record['tuning'] + record['sampling']:.1f} s"}

@@ -65,7 +65,7 @@ def _in_turns(parameters: Callable[[list[Any]], Any]) -> Callable[[], Any]:
 
 SAMPLERS: dict[str, Sampler] = {
     "metropolis": Sampler("Metropolis for the parameters", _in_turns(lambda v: pm.Metropolis(vars=v)), 3),
-    "hmc": Sampler("HMC for all", pm.HamiltonianMC),
+    "hmc": Sampler("HMC for all", lambda: pm.HamiltonianMC(target_accept=0.95)),
     "fisher": Sampler(
         "RMHMC, Fisher, for the parameters", _in_turns(lambda v: RMHMC(vars=v, metric=FisherMetric(chart="graph")))
     ),
@@ -80,8 +80,7 @@ def measure(run: Run) -> dict:
     if sampler.make is None:
         draws, record = measure_nutpie(model, names, run)
     else:
-        rehearsal = None if run.sampler == "flat" else 2
-        draws, record = measure_step(model, sampler.make, names, run, sampler.tune, first_tune=rehearsal)
+        draws, record = measure_step(model, sampler.make, names, run, sampler.tune)
     found, x, truth = summary(draws), draws[..., len(NAMES) :], observations()["x"]
     low, high = np.quantile(x, (0.05, 0.95), axis=(0, 1))
     by_parameter = {key: found[key][: len(NAMES)] for key in ("mean", "sd", "mcse", "ess")}
