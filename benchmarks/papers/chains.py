@@ -29,20 +29,27 @@ class Clock(Watch):
         self._before: dict[int, tuple[float, float]] = {}
 
     def __call__(self, trace: Any, draw: Any) -> None:
-        now, compiled = time.thread_time(), sum(s.get("compile_seconds_in_chain", 0.0) for s in draw.stats)
-        if draw.chain in self._before:
-            before, compiled_before = self._before[draw.chain]
-            self.seconds[not draw.tuning] += max(0.0, now - before - float(compiled - compiled_before))
+        now, reported = time.thread_time(), _reported(draw.stats)
+        before, compiled = self._before.get(draw.chain, (now - reported["process_time_diff"], 0.0))
+        # Seconds of compiling are those on the wall: they count by their share of the draw's.
+        share = (reported["compile_seconds_in_chain"] - compiled) / max(1e-9, reported["perf_counter_diff"])
+        self.seconds[not draw.tuning] += (now - before) * (1.0 - min(1.0, share))
         if not draw.tuning:
-            self.accepted.append(_acceptance(draw.stats[-1]))
-        self._before[draw.chain] = time.thread_time(), compiled
+            self.accepted.append(_acceptance(draw.stats))
+        self._before[draw.chain] = time.thread_time(), reported["compile_seconds_in_chain"]
         super().__call__(trace, draw)
 
 
-def _acceptance(stats: dict) -> float:
-    """What a step says of its acceptance: a probability, or whether it has moved."""
-    name = next((n for n in ("mean_tree_accept", "accepted", "accept") if n in stats), None)
-    return float(np.mean(stats[name])) if name else float("nan")
+def _reported(stats: Sequence[dict]) -> dict[str, float]:
+    """Seconds of a draw that its steps report, added up; those of a step that reports none are not known."""
+    names = ("process_time_diff", "perf_counter_diff", "compile_seconds_in_chain")
+    return {name: float(sum(np.sum(each.get(name, 0.0)) for each in stats)) for name in names}
+
+
+def _acceptance(stats: Sequence[dict]) -> float:
+    """What the last of several steps says of its acceptance: a probability, or whether it has moved."""
+    said = [each[n] for each in stats for n in ("mean_tree_accept", "accepted", "accept") if n in each]
+    return float(np.mean(said[-1])) if said else float("nan")
 
 
 def measure_step(

@@ -24,7 +24,7 @@ JOINED = 100
 
 
 def _runs(full: bool) -> Sequence[Run]:
-    draws, seeds, limit = (5000, 5, 1200.0) if full else (1000, 2, 40.0)
+    draws, seeds, limit = (5000, 5, 1200.0) if full else (1000, 2, 100.0)
     return [
         Run("chains", name, seed, draws * sampler.times, limit)
         for seed in range(seeds)
@@ -37,7 +37,8 @@ def rows(records: list[dict]) -> list[list[str]]:
     held, made = by_sampler(records, "chains"), []
     for name in (name for name in SAMPLERS if name in held):
         runs = held[name]
-        stopped = " (stopped)" if any(run["stopped"] for run in runs) else ""
+        # A run that was stopped in tuning hands in its tuning draws.
+        stopped = "".join(sorted({f" (stopped in {run['stopped']})" for run in runs if run["stopped"]}))
         made.append([
             SAMPLERS[name].label, spread([2 * r["draws"] for r in runs], "d") + stopped,
             spread([r["acceptance"] for r in runs], ".2f"), SLIDES.get(name, ""),
@@ -74,7 +75,7 @@ def _traces(plt: Any, held: dict[str, dict]) -> Any:
             axis.set(xlim=(0.08, 0.45), ylim=(0.86, 1.002))
         column[0].set_title(SAMPLERS[name].label.replace(" for", "\nfor"), fontsize=9)
         column[1].set_xlabel("σ")
-    panels[0, 0].set_ylabel("φ, 1000 draws")
+    panels[0, 0].set_ylabel("φ, all that are kept")
     panels[1, 0].set_ylabel(f"φ, {JOINED} draws")
     return figure
 
