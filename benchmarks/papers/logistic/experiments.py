@@ -15,8 +15,8 @@ from benchmarks.papers.text import by_sampler, markdown, print_errors, spread
 __all__ = ["PAPER", "largest_z", "rows"]
 
 HEADINGS = (
-    "sampler", "draws per chain", "accepted", "ESS: min", "median", "max", "seconds", "of which tuning", "s per min ESS",
-    "R-hat", "largest z",
+    "sampler", "draws per chain", "accepted", "ESS: min", "median", "max", "seconds", "of which tuning",
+    "s per min ESS", "R-hat", "largest z",
 )  # fmt: skip
 REFERENCE_SEED, MAX_Z = 1000, 4.0
 COLOURS = (YELLOW, "0.6", "0.4", PURPLE, ORANGE, BLUE, SKY, GREEN, BLACK)

@@ -33,7 +33,7 @@ class Sampler:
 
 def _langevin() -> dict[str, Sampler]:
     """Langevin samplers in the flat metric and in that of Fisher; the simplified one leaves out its derivatives."""
-    mala, mmala = pymc_rmhmc.MALA, pymc_rmhmc.MMALA  # type: ignore[attr-defined]
+    mala, mmala = pymc_rmhmc.MALA, pymc_rmhmc.MMALA
     fisher = FisherMetric(chart="graph")
     return {
         "mala": Sampler("MALA", mala, 5),
