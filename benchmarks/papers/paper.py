@@ -10,7 +10,7 @@ from pathlib import Path
 __all__ = ["PAPERS", "Paper", "Run", "load_paper"]
 
 # Each module has a `PAPER`.
-NAMES = ("bivariate", "cobb", "lalchand", "logistic", "paquet", "volatility")
+NAMES = ("bivariate", "cobb", "cox", "filippone", "lalchand", "logistic", "paquet", "volatility")
 PAPERS = {name: f"benchmarks.papers.{name}.experiments" for name in NAMES}
 
 

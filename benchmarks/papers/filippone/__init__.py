@@ -1,0 +1,1 @@
+"""Filippone (2011), discussion of Girolami and Calderhead: latent values and hyperparameters of a GP classifier."""
