@@ -83,5 +83,6 @@ def _bars(plt: Any, held: dict[str, dict]) -> Any:
 FIGURES: Figures = {"methods": ("classifier", _bars)}
 PAPER = Paper(
     "Filippone (2011), discussion of Girolami and Calderhead, table 1",
-    _runs, measure, _report, lambda records, folder, suffix: save_figures("filippone", FIGURES, records, folder, suffix),
+    _runs, measure, _report,
+    lambda records, folder, suffix: save_figures("filippone", FIGURES, records, folder, suffix),
 )  # fmt: skip

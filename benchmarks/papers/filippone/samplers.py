@@ -89,7 +89,9 @@ SAMPLERS: dict[str, Sampler] = {
     "hmc": Sampler("HMC", partial(pm.HamiltonianMC, max_steps=LEAPFROGS)),
     "s-mmala": Sampler("S-MMALA", partial(MMALA, metric=BlockMetric())),
     "rm-hmc": Sampler("RM-HMC", partial(RMHMC, metric=BlockMetric(), **CURVED)),
-    "whitened": Sampler("RM-HMC, whitened Fisher", partial(RMHMC, metric=WhitenedFisherMetric(), **CURVED), True, False),
+    "whitened": Sampler(
+        "RM-HMC, whitened Fisher", partial(RMHMC, metric=WhitenedFisherMetric(), **CURVED), True, False
+    ),
     "flat": Sampler("RMHMC()", RMHMC, paper=False),
     "nutpie": Sampler("nutpie, whitened", None, True, False),
 }  # fmt: skip
