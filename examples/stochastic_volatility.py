@@ -1,6 +1,6 @@
-"""Stochastic volatility: 500 latent values of an autoregression are sampled together with its three parameters.
+"""Stochastic volatility: 200 latent values of an autoregression are sampled together with its three parameters.
 
-Run it with ``python examples/stochastic_volatility.py``: two minutes at most. The picture is in ``figures/``.
+Run it with ``python examples/stochastic_volatility.py``: under two minutes. The picture is in ``figures/``.
 Girolami and Calderhead (2011), section 8; the data are simulated at β = 0.65, σ = 0.15, φ = 0.98.
 """
 
@@ -25,7 +25,7 @@ import pymc as pm
 from pymc_rmhmc import RMHMC
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "sv_synth_T2000.npz"
-FIGURES, TIMES = Path("figures"), 500
+FIGURES, TIMES = Path("figures"), 200
 
 
 def main() -> None:
