@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -18,6 +20,16 @@ def poisson_model(*, reparameterize: bool = False, sampled: bool = False) -> pm.
         gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(0.5), cov_func=1.5 * pm.gp.cov.Matern52(1, ls=lengthscale))
         f = gp.prior("f", X=X, reparameterize=reparameterize)
         pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+    return model
+
+
+@cache
+def logistic() -> pm.Model:
+    """An intercept and a slope."""
+    at = np.linspace(-2.0, 2.0, 20)
+    with pm.Model() as model:
+        b = pm.Normal("b", 0.0, 2.0, shape=2)
+        pm.Bernoulli("y", logit_p=b[0] + b[1] * at, observed=(at + np.sin(9.0 * at) > 0.3).astype(int))
     return model
 
 

@@ -22,16 +22,7 @@ from pymc_rmhmc import (
     UnsupportedModelError,
     summarize_failures,
 )
-from tests.steps.conftest import draw, poisson_model
-
-
-@cache
-def logistic() -> pm.Model:
-    at = np.linspace(-2.0, 2.0, 20)
-    with pm.Model() as model:
-        b = pm.Normal("b", 0.0, 2.0, shape=2)
-        pm.Bernoulli("y", logit_p=b[0] + b[1] * at, observed=(at + np.sin(9.0 * at) > 0.3).astype(int))
-    return model
+from tests.steps.conftest import draw, logistic, poisson_model
 
 
 @cache

@@ -22,7 +22,7 @@ from pymc_rmhmc import (
     UnsupportedModelError,
 )
 from pymc_rmhmc.steps import riemannian
-from tests.steps.conftest import draw, poisson_model
+from tests.steps.conftest import draw, logistic, poisson_model
 
 SEEN = np.array([-1.0, 0.5, 2.0])
 
@@ -55,16 +55,6 @@ def funnel() -> pm.Model:
         v = pm.Normal("v", 0.0, 1.0)
         x = pm.Normal("x", 0.0, pt.exp(0.5 * v), shape=3)
         pm.Normal("y", x, 1.0, observed=SEEN)
-    return model
-
-
-@cache
-def logistic() -> pm.Model:
-    """An intercept and a slope."""
-    at = np.linspace(-2.0, 2.0, 20)
-    with pm.Model() as model:
-        b = pm.Normal("b", 0.0, 2.0, shape=2)
-        pm.Bernoulli("y", logit_p=b[0] + b[1] * at, observed=(at + np.sin(9.0 * at) > 0.3).astype(int))
     return model
 
 
