@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+import pytest
 
 from pymc_rmhmc.model.general.information import fisher_information
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
@@ -109,9 +110,12 @@ def choices() -> pm.Model:
     return model
 
 
+# Reading these takes PyTensor tens of seconds.
+DEAR = ("correlated_effects", "choices")
 MODELS: dict[str, Callable[[], pm.Model]] = {
     build.__name__: build
     for build in (
         eight_schools, eight_schools_apart, counts, proportions, series, correlated_effects, process, choices, basis,
     )
 }  # fmt: skip
+EACH = [pytest.param(name, marks=pytest.mark.slow if name in DEAR else ()) for name in MODELS]

@@ -450,7 +450,7 @@ class _Own:
 
 
 DENSE = "The Hessian is factorised as a dense matrix of 200 bytes."
-PATH = 'Each trajectory is a path of length 1.7 ± 10 %, of at most 100 steps, by "generalized_leapfrog"; its step size'
+PATH = 'Each trajectory is a path of length 1.7 ± 10 %, of at most 100 steps, by "implicit_midpoint"; its step size'
 WHOLE = {
     "softabs by its name": (
         {"metric": "softabs"},
@@ -460,7 +460,7 @@ WHOLE = {
     "blocks": (
         {"metric": SoftAbsMetric(structure="blocks"), "trajectory": "nuts", "target_accept": 0.95},
         ["The Hessian has 1 border value and 4 blocks of 1 value. A dense matrix would take 200 bytes.",
-         'doubled until it turns back, with fewer than 1024 steps, by "generalized_leapfrog"; its step size is tuned',
+         'doubled until it turns back, with fewer than 1024 steps, by "implicit_midpoint"; its step size is tuned',
          "to an acceptance of 0.95."],
     ),
     "fisher": (

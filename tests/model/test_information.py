@@ -22,7 +22,7 @@ from pymc_rmhmc.model.general.information_families import (
 from pymc_rmhmc.model.graphs import PYTHON_MODE
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from tests.model.conftest import exact_log_density
-from tests.model.information_models import MODELS, information_of
+from tests.model.information_models import EACH, MODELS, information_of
 
 pytestmark = [
     pytest.mark.usefixtures("pymc_by_python", "without_a_compiler"),
@@ -409,7 +409,7 @@ def test_missing_observations_are_parameters():
     np.testing.assert_allclose(information_of(model, np.array([0.1, 0.7])), expected)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EACH)
 def test_it_is_symmetric_and_positive_definite_everywhere(name):
     model, rng = MODELS[name](), np.random.default_rng(5)
     size = sum(np.size(v) for v in model.initial_point().values())

@@ -713,7 +713,9 @@ def test_steps_that_are_too_large_for_the_neck_of_a_funnel():
     with pm.Model() as funnel:
         v = pm.Normal("v", 0, 3)
         pm.Normal("x", 0, pm.math.exp(v / 2), shape=5)
-        step = RMHMC(metric=SoftAbsMetric(alpha=1.0), step_size=0.5, n_steps=5)
+        step = RMHMC(
+            metric=SoftAbsMetric(alpha=1.0), integrator="generalized_leapfrog", step_size=0.5, n_steps=5
+        )
     result = draw(funnel, step, draws=600, tune=50, initvals={"v": 0.0, "x": np.full(5, 0.1)})
     summary = summarize_failures(result)
     assert summary.region.startswith("v is at most -")

@@ -23,6 +23,12 @@ from tests.steps.conftest import COUNTS, N, X, draw
 
 METRICS = {"block": BlockMetric, "whitened_fisher": WhitenedFisherMetric}
 FORMS = ("whitened", "centred", "mvnormal")
+QUICK = (("block", "whitened"), ("whitened_fisher", "centred"))
+PAIRS = [
+    pytest.param(metric, form, marks=() if (metric, form) in QUICK else pytest.mark.slow)
+    for metric in METRICS
+    for form in FORMS
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -62,8 +68,7 @@ def gp(likelihood: str = "poisson", form: str = "whitened") -> pm.Model:
     return model
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(("metric", "form"), PAIRS)
 def test_a_process_and_its_hyperparameters_are_sampled_together(metric, form):
     model = gp(form=form)
     idata = draw(model, RMHMC(metric=metric, model=model))
@@ -76,7 +81,10 @@ def test_a_process_and_its_hyperparameters_are_sampled_together(metric, form):
 
 
 @pytest.mark.parametrize(
-    "options", [{"integrator": ImplicitMidpoint()}, {"trajectory": "nuts"}, {"step_size": 0.3, "n_steps": 2}],
+    "options", [
+        pytest.param({"integrator": ImplicitMidpoint()}, marks=pytest.mark.slow), {"trajectory": "nuts"},
+        {"step_size": 0.3, "n_steps": 2},
+    ],
     ids=["midpoint", "nuts", "fixed"],
 )  # fmt: skip
 def test_integrators_and_trajectories(options):
