@@ -87,6 +87,13 @@ class MatrixDensity:
         """``Σᵢⱼ barᵢⱼ ∂matrixᵢⱼ/∂x``, (d,): one call, whatever the size of the bar."""
         return np.asarray(self._pull(point.position, *self.given, np.ascontiguousarray(bar))[0])
 
+    def along(self, position: Array, vector: Array) -> tuple[Array, Array] | None:
+        """``matrix u`` and ``-½ uᵀ(∂matrix/∂xᵢ)u`` without the matrix; None if that cannot be had."""
+        if self._along is None:
+            return None
+        product, quadratic = self._along(position, np.ascontiguousarray(vector))
+        return product, quadratic
+
     def with_vectors(self, *given: Array) -> MatrixDensity:
         """Return the same density with other vectors."""
         return MatrixDensity(self._evaluate, self._pull, self.size, given, self.partition, self._along)

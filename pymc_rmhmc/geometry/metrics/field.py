@@ -67,6 +67,10 @@ class MetricFieldBase[Point: DensityPoint, Bar](ABC):
         matrix = self.at(point)
         return np.full_like(vector, np.nan) if isinstance(matrix, Failure) else matrix.times(vector)
 
+    def quadratic_term(self, point: Point, matrix: MetricMatrix[Bar], velocity: Array) -> Array:
+        """Return ``-½ uᵀ(∂G/∂qᵢ)u`` for every i, (n,). Override it if that costs less than a pullback."""
+        return self.pullback(point, matrix.quadratic_bar(velocity))
+
     def evaluate(self, position: Array) -> MetricPoint:
         """Evaluate the density and the metric, and factorise the metric; a failure is in the point."""
         return FieldPoint(self, self.density.at(position))
@@ -153,7 +157,7 @@ class FieldPoint[Point: DensityPoint, Bar]:
 
     def quadratic_term(self, velocity: Array) -> Array:
         """``-½ uᵀ(∂G/∂qᵢ)u`` for every i."""
-        return self._field.pullback(self._density_point, self._matrix.quadratic_bar(velocity))
+        return self._field.quadratic_term(self._density_point, self._matrix, velocity)
 
     def inverse_divergence(self) -> Array:
         """``Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ`` for every i, (n,)."""
@@ -195,7 +199,7 @@ class FieldNeighbour[Point: DensityPoint, Bar]:
 
     def quadratic_term(self, velocity: Array) -> Array:
         """``-½ uᵀ(∂G/∂qᵢ)u`` here, for every i."""
-        return self._field.pullback(self._here, self._there.quadratic_bar(velocity))
+        return self._field.quadratic_term(self._here, self._there, velocity)
 
     def apply_change(self, velocity: Array) -> Array:
         """``(G(here) - G(there)) velocity``."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.dynamics.hamiltonian import MetricMatrix
 from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity, MatrixPoint
 from pymc_rmhmc.geometry.general.sparsity import Partition, Probes
@@ -52,6 +53,11 @@ class MatrixField(DenseField[MatrixPoint]):
     def pullback(self, point: MatrixPoint, bar: Array) -> Array:
         """One call of the compiled derivative."""
         return self.density.pullback(point, bar)
+
+    def quadratic_term(self, point: MatrixPoint, matrix: MetricMatrix[Array], velocity: Array) -> Array:
+        """See `MetricFieldBase`: by a derivative along the velocity, if there is one."""
+        found = self.density.along(point.position, velocity)
+        return super().quadratic_term(point, matrix, velocity) if found is None else found[1]
 
 
 class GraphMetric:
