@@ -10,7 +10,7 @@ import numpy as np
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.kernels.kernel import Transition
+from pymc_rmhmc.kernels.kernel import MoveBase, Transition
 
 __all__ = ["EllipticalSlice"]
 
@@ -19,7 +19,7 @@ MOST_POINTS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class EllipticalSlice:
+class EllipticalSlice(MoveBase):
     """A standard normal prior times a likelihood: there is no step size, and no draw is rejected.
 
     A draw of the prior spans an ellipse with the state. Angles are tried from a bracket that shrinks towards the state,
@@ -31,16 +31,6 @@ class EllipticalSlice:
     """
 
     path = None
-    most_values = math.inf
-
-    def check_integrator(self, integrator: Any) -> None:
-        """Take any: none is used."""
-        del integrator
-
-    def hamiltonian(self, field: Any) -> GaussianHamiltonian:
-        """The likelihood beside a standard normal."""
-        found: GaussianHamiltonian = field.hamiltonian()
-        return found
 
     def move(
         self, hamiltonian: GaussianHamiltonian, integrator: Any, state: Any, step_size: float, rng: np.random.Generator

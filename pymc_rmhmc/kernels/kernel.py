@@ -12,7 +12,9 @@ import numpy as np
 from pymc_rmhmc.dynamics.integrators import Step
 from pymc_rmhmc.errors import Failure
 
-__all__ = ["HMC", "Cycle", "Kernel", "Sometimes", "Trajectory", "Transition", "merge", "merge_blocks", "repeat"]
+__all__ = [
+    "HMC", "Cycle", "Kernel", "MoveBase", "Sometimes", "Trajectory", "Transition", "merge", "merge_blocks", "repeat",
+]  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -108,6 +110,25 @@ class Trajectory(Protocol):
         self, hamiltonian: Any, integrator: Any, state: State, step_size: float, rng: np.random.Generator
     ) -> Transition[State]:
         """Make the shortest move, by whose acceptance a step size is searched for."""
+
+
+class MoveBase:
+    """What most moves say: any integrator will do, the cheapest Hamiltonian, and any number of values."""
+
+    __slots__ = ()
+
+    @property
+    def most_values(self) -> float:
+        """See `Trajectory`."""
+        return math.inf
+
+    def check_integrator(self, integrator: Any) -> None:
+        """See `Trajectory`."""
+        del integrator
+
+    def hamiltonian(self, field: Any) -> Any:
+        """See `Trajectory`: the one with the cheapest steps."""
+        return field.hamiltonian()
 
 
 @dataclass(frozen=True, slots=True)

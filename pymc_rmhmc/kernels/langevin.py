@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import Hamiltonian, RiemannianHamiltonian
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.kernels.kernel import Transition
+from pymc_rmhmc.kernels.kernel import MoveBase, Transition
 from pymc_rmhmc.kernels.trajectories import decide
 
 __all__ = ["Langevin"]
@@ -22,7 +22,7 @@ MOST_DIVERGED = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Langevin:
+class Langevin(MoveBase):
     """One step of a discretised Langevin diffusion for each draw.
 
     The proposal is ``q' ~ N(q + ε²/2 d(q), ε² G(q)⁻¹)`` with the drift ``d = G⁻¹∇L``, and if it is not simplified
@@ -46,10 +46,6 @@ class Langevin:
     def most_values(self) -> float:
         """How many values of a whole model it can move: the divergence costs half their square in derivatives."""
         return math.inf if self.simplified else MOST_DIVERGED
-
-    def check_integrator(self, integrator: Any) -> None:
-        """Take any: none is used."""
-        del integrator
 
     def hamiltonian(self, field: Any) -> RiemannianHamiltonian:
         """That of the metric at every point, even where it is constant."""

@@ -11,7 +11,7 @@ import numpy as np
 from pymc_rmhmc.dynamics.hamiltonian import Hamiltonian
 from pymc_rmhmc.dynamics.integrators import Integrator
 from pymc_rmhmc.errors import MAX_ENERGY_ERROR, Failure
-from pymc_rmhmc.kernels.kernel import Transition, repeat
+from pymc_rmhmc.kernels.kernel import MoveBase, Transition, repeat
 from pymc_rmhmc.option_numbers import real_number, whole_number
 
 __all__ = ["FixedSteps", "JitteredPath", "SingleSteps", "decide", "made", "transition"]
@@ -20,15 +20,10 @@ __all__ = ["FixedSteps", "JitteredPath", "SingleSteps", "decide", "made", "trans
 SEEDS = 2**31
 
 
-class SingleSteps:
+class SingleSteps(MoveBase):
     """What trajectories of several steps share: the search for a step size asks how one step is accepted."""
 
     __slots__ = ()
-    most_values = math.inf
-
-    def hamiltonian(self, field: Any) -> Any:
-        """The one with the cheapest steps."""
-        return field.hamiltonian()
 
     def single_step[State](
         self, hamiltonian: Any, integrator: Any, state: State, step_size: float, rng: np.random.Generator
@@ -41,10 +36,6 @@ class _Static(SingleSteps):
     """A trajectory whose number of steps is known before it starts; its end is accepted or not."""
 
     __slots__ = ()
-
-    def check_integrator(self, integrator: Any) -> None:
-        """Take any."""
-        del integrator
 
     def draw(self, step_size: float, rng: np.random.Generator) -> tuple[int, float]:
         """The number of steps and the size of each."""

@@ -23,9 +23,9 @@ ANY_STEP = 1.0
 class EllipticalSlice(Sampler):
     """Elliptical slice sampling of latent Gaussian values: ``pm.sample(step=[EllipticalSlice(), ...])``.
 
-    It needs no gradient, has no step size, and never rejects. Each draw moves the latent values of a Gaussian prior
-    along an ellipse, given everything else; PyMC's other steps sample what is left. It is slow where data say much, and
-    is here to be compared with.
+    Its draws use no gradient, have no step size, and are never rejected. Each moves the latent values of a Gaussian
+    prior along an ellipse, given everything else; PyMC's other steps sample what is left. It is slow where data say
+    much, and is here to be compared with.
 
     Parameters
     ----------

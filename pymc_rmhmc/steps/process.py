@@ -53,6 +53,7 @@ class FoundProcess(FoundWholeModel):
 
     def samplers(self, point: Point, plan: Plan, initial: Point) -> list[Chain]:
         """Return one chain of all of them."""
+        self.check_move(plan)
         variables = self.density_model.variables.variables
         recipe = ProcessRecipe(self.density_model, listed(self.names), plan, names_by_value(self.model))
         return [Chain(recipe, plan, recipe.variables.read(initial), has_own_initval(self.model, variables))]
@@ -61,7 +62,7 @@ class FoundProcess(FoundWholeModel):
         """One line that says what is sampled in which metric, what that leaves out, and what is left."""
         said = f"{listed(self.names)} ({counted(self.density_model.size, 'value')})"
         left = left_in_words(self.model, self.names)
-        return f"RMHMC: {plan.metric.name} metric for {said}{left}. {self.structure_in_words({}, plan)}"
+        return f"{plan.sampler}: {plan.metric.name} metric for {said}{left}. {self.structure_in_words({}, plan)}"
 
     def structure_in_words(self, point: Point, plan: Plan) -> str:
         """Say in which coordinates the process moves, what the metric leaves out, and how large it is."""

@@ -13,7 +13,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.chains.chain import Chain
 from pymc_rmhmc.chains.plan import Plan
-from pymc_rmhmc.errors import ConfigurationError, counted, listed
+from pymc_rmhmc.errors import counted, listed
 from pymc_rmhmc.model import names_by_value
 from pymc_rmhmc.model.general.derivatives import GradientModel, HessianModel, ValueModel
 from pymc_rmhmc.model.general.information import fisher_information
@@ -47,13 +47,7 @@ class FoundRiemannian(FoundWholeModel):
 
     def samplers(self, point: Point, plan: Plan, initial: Point) -> list[Chain]:
         """Return one chain of all of them."""
-        size = self.density_model.size
-        if size > plan.trajectory.most_values:
-            raise ConfigurationError(
-                f"{plan.sampler} would need {size * (size + 1) // 2} derivatives of the metric in each draw for {size} "
-                f"values, and takes at most {plan.trajectory.most_values}. Give {plan.sampler}(simplified=True), whose "
-                "draws are exact too."
-            )
+        self.check_move(plan)
         own, recipe = has_own_initval(self.model, self.density_model.variables.variables), self._recipe(plan)
         recipe.structure(recipe.variables.read(point))  # an error if its matrices would be too large
         return [Chain(recipe, plan, recipe.variables.read(initial), own)]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
+from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.model import said_once
 from pymc_rmhmc.model.compile import CompiledModel
@@ -63,6 +64,22 @@ class FoundWholeModel:
     def tune_steps(self) -> int:
         """How many draws tuning takes by default."""
         return TUNE
+
+    def check_move(self, plan: Plan) -> None:
+        """Raise for more values than the plan's move can take.
+
+        Raises
+        ------
+        ConfigurationError
+            If there are.
+        """
+        size = self.density_model.size
+        if size > plan.trajectory.most_values:
+            raise ConfigurationError(
+                f"{plan.sampler} would need {size * (size + 1) // 2} derivatives of the metric in each draw for {size} "
+                f"values, and takes at most {plan.trajectory.most_values}. Give {plan.sampler}(simplified=True), whose "
+                "draws are exact too."
+            )
 
     def warning(self) -> str:
         """What a user should know before waiting for draws; empty if there is nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 
 import arviz as az
@@ -10,6 +11,7 @@ import pymc as pm
 import pytest
 
 from pymc_rmhmc import (
+    MMALA,
     RMHMC,
     BlockMetric,
     ConfigurationError,
@@ -18,6 +20,7 @@ from pymc_rmhmc import (
     WhitenedFisherMetric,
     describe,
 )
+from pymc_rmhmc.kernels import langevin
 from pymc_rmhmc.steps import process
 from tests.steps.conftest import COUNTS, N, X, draw
 
@@ -235,3 +238,13 @@ def summary(idata):
             found["sd"].append(chain.std())
             found["error"].append(chain.std() / np.sqrt(ess))
     return {name: np.array(each) for name, each in found.items()}
+
+
+def test_langevin_moves_speak_in_their_own_name_and_have_their_bound(caplog, monkeypatch):
+    model = gp()
+    with caplog.at_level(logging.INFO, logger="pymc.rmhmc"):
+        MMALA(metric=BlockMetric(), model=model)
+    assert "MMALA: block metric for f, ls, scale" in caplog.text
+    monkeypatch.setattr(langevin, "MOST_DIVERGED", 5)
+    with pytest.raises(ConfigurationError, match=r"derivatives of the metric.*at most 5.*simplified=True"):
+        MMALA(metric=BlockMetric(), simplified=False, model=model)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from pymc_rmhmc.geometry.metrics.dense import DenseMatrix
 from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
 from pymc_rmhmc.geometry.metrics.graph import MatrixField
 
-__all__ = ["BlockBar", "BlockField", "BlockMatrix", "BlockMetric", "bound_process"]
+__all__ = ["BlockBar", "BlockField", "BlockMatrix", "BlockMetric", "ProcessMetric"]
 
 type Array = NDArray[np.float64]
 
@@ -172,7 +173,41 @@ class BlockField(MetricFieldBase[CentredPoint, BlockBar]):
         return found
 
 
-class BlockMetric:
+class ProcessMetric:
+    """Base of the metrics of a process with its hyperparameters.
+
+    Attributes
+    ----------
+    field, coordinates : class
+        The metric of a density of the process, and that density.
+    """
+
+    name: str
+    field: Any
+    coordinates: Any
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def bind(self, density: Process | MatrixDensity) -> Any:
+        """Return the metric of a model's process, or of its hyperparameters alone.
+
+        Raises
+        ------
+        ConfigurationError
+            If the density is neither.
+        """
+        if isinstance(density, MatrixDensity):
+            return MatrixField(density)
+        if not hasattr(density, "prior_curvature"):
+            raise ConfigurationError(
+                f"The {self.name} metric needs a Gaussian process with its hyperparameters, and got a "
+                f"{type(density).__name__}. Give the metric to RMHMC(metric=), which binds it."
+            )
+        return self.field(self.coordinates(density))
+
+
+class BlockMetric(ProcessMetric):
     """Metric of a Gaussian process f and its hyperparameters θ in two blocks: ``blockdiag(W + K⁻¹, G_θ)``.
 
     RMHMC then moves f and all hyperparameters together, in the process's centred form, whether the model has
@@ -225,34 +260,4 @@ class BlockMetric:
 
     name, chart, whitens = "block", "process", False
     source = "blocks"
-
-    def __repr__(self) -> str:
-        return "BlockMetric()"
-
-    def bind(self, density: Process | MatrixDensity) -> BlockField | MatrixField:
-        """Return the metric of a model's process, or of its hyperparameters alone.
-
-        Raises
-        ------
-        ConfigurationError
-            If the density is neither.
-        """
-        if isinstance(density, MatrixDensity):
-            return MatrixField(density)
-        return BlockField(CentredDensity(bound_process(density, self.name)))
-
-
-def bound_process(density: Process, metric: str) -> Process:
-    """What a metric is bound to, if it is a process.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is another density.
-    """
-    if not hasattr(density, "prior_curvature"):
-        raise ConfigurationError(
-            f"The {metric} metric needs a Gaussian process with its hyperparameters, and got a "
-            f"{type(density).__name__}. Give the metric to RMHMC(metric=), which binds it."
-        )
-    return density
+    field, coordinates = BlockField, CentredDensity

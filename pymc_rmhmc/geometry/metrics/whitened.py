@@ -16,13 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity
-from pymc_rmhmc.geometry.general.process_density import Process, WhitenedDensity, WhitenedPoint
+from pymc_rmhmc.geometry.general.process_density import WhitenedDensity, WhitenedPoint
 from pymc_rmhmc.geometry.linalg import multiply_lower
-from pymc_rmhmc.geometry.metrics.block import bound_process
+from pymc_rmhmc.geometry.metrics.block import ProcessMetric
 from pymc_rmhmc.geometry.metrics.dense import DenseMatrix
 from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
-from pymc_rmhmc.geometry.metrics.graph import MatrixField
 
 __all__ = ["WhitenedField", "WhitenedFisherMetric"]
 
@@ -145,7 +143,7 @@ class WhitenedField(MetricFieldBase[WhitenedPoint, SquareBar]):
         return found
 
 
-class WhitenedFisherMetric:
+class WhitenedFisherMetric(ProcessMetric):
     """Fisher metric of a whitened Gaussian process and its hyperparameters together, with all that they share.
 
     RMHMC moves ν and the hyperparameters θ, with the process ``f = m(θ) + L(θ) ν`` and ``L Lᵀ = K(θ)``, whether the
@@ -190,18 +188,4 @@ class WhitenedFisherMetric:
 
     name, chart, whitens = "whitened_fisher", "process", True
     source = "whitened"
-
-    def __repr__(self) -> str:
-        return "WhitenedFisherMetric()"
-
-    def bind(self, density: Process | MatrixDensity) -> WhitenedField | MatrixField:
-        """Return the metric of a model's process, or of its hyperparameters alone.
-
-        Raises
-        ------
-        ConfigurationError
-            If the density is neither.
-        """
-        if isinstance(density, MatrixDensity):
-            return MatrixField(density)
-        return WhitenedField(WhitenedDensity(bound_process(density, self.name)))
+    field, coordinates = WhitenedField, WhitenedDensity

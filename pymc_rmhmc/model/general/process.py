@@ -20,10 +20,10 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError, listed
 from pymc_rmhmc.model.components import LatentReader
-from pymc_rmhmc.model.density_terms import DensityTerms
 from pymc_rmhmc.model.general.density import gradient_of
 from pymc_rmhmc.model.general.derivatives import twice
 from pymc_rmhmc.model.general.information import information_form
+from pymc_rmhmc.model.general.packed import PackedModel
 from pymc_rmhmc.model.graphs import NO_DERIVATIVE, inlined, no_derivative_in_words, reaches, substitute
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
 from pymc_rmhmc.model.joint_blocks import covariance_of
@@ -54,7 +54,7 @@ class _ProcessValues(Hyperparameters):
             self._parts = {values: self._parts[own]} | {value: self._parts[value] for value in others}
 
 
-class ProcessModel:
+class ProcessModel(PackedModel):
     """A process of n values s and d hyperparameters θ, as functions of x = (s, θ) or of θ alone.
 
     Parameters
@@ -114,10 +114,8 @@ class ProcessModel:
     ) -> None:
         (latent,) = block.latents
         variables = [latent.variable, *hyperparameters]
-        self._metric, self.terms = metric, DensityTerms(model)
-        self.names = tuple(str(v.name) for v in variables)
-        self.whitened = latent.form == "whitened"
-        self.variables = Hyperparameters(model, variables, point)
+        super().__init__(model, variables, point)
+        self._metric, self.whitened = metric, latent.form == "whitened"
         self.n_process = self.variables.slices[0].stop
         self.n_theta = self.variables.size - self.n_process
         theta = Hyperparameters(model, hyperparameters, point)
@@ -127,10 +125,10 @@ class ProcessModel:
         replaced = {source: pt.specify_shape(next(iter(values.parts)).reshape(shape), source.type.shape)}
         self._compile_rest(model, block, values, replaced)
         form = information_form(model, values, latent.variable, replaced, metric=metric)
-        self._compile_information(model, values, form)
+        product = self._compile_information(model, values, form)
         self.functions = (self.rest, self.information, self.information_pull, self.prior, self.prior_curvature)
         self.bind(point)
-        self._look(theta, point)
+        self._look(product, theta, point)
 
     @property
     def shared(self) -> list[Any]:
@@ -141,11 +139,6 @@ class ProcessModel:
     def inputs(self) -> tuple[str, ...]:
         """The value variables of other steps on which the density depends."""
         return tuple(dict.fromkeys(name for function in self.functions for name in function.value_names))
-
-    @property
-    def size(self) -> int:
-        """The number of coordinates n + d."""
-        return self.variables.size
 
     def bind(self, point: Point) -> None:
         """Take the variables that other steps move, and shared data, from a point."""
@@ -210,8 +203,14 @@ class ProcessModel:
 
     def _compile_information(
         self, model: pm.Model, values: Hyperparameters, form: Callable[[Symbol], Symbol]
-    ) -> None:
-        """W, C and R: what the rest's information gives of 1 in all of s, and of each coordinate of θ."""
+    ) -> GraphFunction:
+        """W, C and R: what the rest's information gives of 1 in all of s, and of each coordinate of θ.
+
+        Returns
+        -------
+        GraphFunction
+            ``(x, u) -> (information times u,)``.
+        """
         n, d, x = self.n_process, self.n_theta, values.symbol
         u = pt.dvector("u", shape=(n + d,))
         product = 0.5 * twice(form(u), u)
@@ -224,17 +223,17 @@ class ProcessModel:
         total = sum(((o * bar).sum() for o, bar in zip(outputs, bars, strict=True)), pt.zeros(()))
         self.information = GraphFunction(model, [x], outputs)
         self.information_pull = GraphFunction(model, [x, *bars], [twice(total, x)])
-        self._product = GraphFunction(model, [x, u], [product])
+        return GraphFunction(model, [x, u], [product])
 
-    def _look(self, theta: Hyperparameters, point: Point) -> None:
+    def _look(self, product: GraphFunction, theta: Hyperparameters, point: Point) -> None:
         """Whether the information of s is a diagonal, and what it shares with θ."""
         n, rng = self.n_process, np.random.default_rng(0)
-        self._product.bind(point)
+        product.bind(point)
         (mean, _, mean_slopes, _) = self.prior(theta.pack(point))
         x = np.concatenate([mean + LOOKED_AT * rng.standard_normal(n), theta.pack(point)])
         weight, cross, _ = self.information(x)
         u = np.concatenate([rng.standard_normal(n), np.zeros(self.n_theta)])
-        found = self._product(x, u)[0][:n]
+        found = product(x, u)[0][:n]
         if np.abs(found - weight * u[:n]).max() > MOST_ROUNDING * np.abs(weight).max(initial=1.0):
             raise UnsupportedModelError(
                 f"An observation reads several values of {self.names[0].removesuffix('_rotated_')}, so the "
@@ -243,7 +242,6 @@ class ProcessModel:
             )
         self.shares = _names(theta, np.flatnonzero(np.abs(cross).max(axis=0, initial=0.0)))
         self.moves_mean = _names(theta, self.moving[np.abs(mean_slopes).max(axis=1, initial=0.0) > 0.0])
-        del self._product
 
 
 def _names(theta: Hyperparameters, places: NDArray[np.int64]) -> tuple[str, ...]:
