@@ -224,7 +224,7 @@ class _ImplicitIntegrator(IntegratorBase[Any, Any]):
 
     def _solve(self, equation: ImplicitEquation) -> tuple[Array, Array, Solution]:
         """What an equation's solution says, and the solver's report."""
-        solution = self.solver.solve(equation.function, equation.start)
+        solution = equation.solve(self.solver)
         return *equation.conclude(solution.argument), solution
 
 

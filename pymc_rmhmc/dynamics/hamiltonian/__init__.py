@@ -5,6 +5,7 @@ from pymc_rmhmc.dynamics.hamiltonian.protocols import (
     Bridge,
     Density,
     DensityPoint,
+    FixedPointSolver,
     Followed,
     FollowedSteps,
     Hamiltonian,
@@ -16,6 +17,7 @@ from pymc_rmhmc.dynamics.hamiltonian.protocols import (
     NearbyPoint,
     Placed,
     SitePoint,
+    Solution,
 )
 from pymc_rmhmc.dynamics.hamiltonian.riemannian import RiemannianHamiltonian, RiemannianState
 from pymc_rmhmc.dynamics.hamiltonian.sites import InvertibleSiteDensity, SiteHamiltonian, SiteState
@@ -25,6 +27,7 @@ __all__ = [
     "Bridge",
     "Density",
     "DensityPoint",
+    "FixedPointSolver",
     "Followed",
     "FollowedSteps",
     "GaussianHamiltonian",
@@ -45,6 +48,7 @@ __all__ = [
     "SiteHamiltonian",
     "SitePoint",
     "SiteState",
+    "Solution",
     "SpannedHamiltonian",
     "SpannedState",
     "dot",

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.dynamics.solvers import Solution
 from pymc_rmhmc.errors import Failure
 
 __all__ = [
     "Bridge",
     "Density",
     "DensityPoint",
+    "FixedPointSolver",
     "Followed",
     "FollowedSteps",
     "Hamiltonian",
@@ -25,6 +28,7 @@ __all__ = [
     "NearbyPoint",
     "Placed",
     "SitePoint",
+    "Solution",
 ]
 
 type Array = NDArray[np.float64]
@@ -64,6 +68,15 @@ class NearbyPoint(Protocol):
         """``(G(here) - G(there)) velocity``."""
 
 
+class FixedPointSolver(Protocol):
+    """What solves ``x = f(x)``; see `pymc_rmhmc.dynamics.solvers.AndersonSolver`."""
+
+    tolerance: float
+
+    def solve(self, function: Callable[[Array], Array], start: Array) -> Solution:
+        """Iterate from a start."""
+
+
 class ImplicitEquation(Protocol):
     """One of the leapfrog's implicit equations as a fixed point ``x = f(x)``.
 
@@ -71,12 +84,15 @@ class ImplicitEquation(Protocol):
     It is measured in standard deviations, so that one tolerance serves all.
     """
 
-    @property
-    def start(self) -> Array:
-        """X where the velocity does not change: what the step in the other direction begins with as well."""
+    # Where the velocity does not change: what the step in the other direction begins with as well.
+    start: Array
 
     def function(self, x: Array) -> Array:
         """The map."""
+
+    def solve(self, solver: FixedPointSolver) -> Solution:
+        """Find x; override it where parts of x are found one after the other."""
+        return solver.solve(self.function, self.start)
 
     def conclude(self, x: Array) -> tuple[Array, Array]:
         """What the solution says: momentum and velocity, or position and velocity."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache, cached_property
+from itertools import permutations
 from typing import Protocol
 
 import numpy as np
@@ -124,23 +125,19 @@ class Kernel:
     @cached_property
     def information_slopes(self) -> Array:
         """The derivative of `information` by each moving coordinate, (k, k, k), that coordinate first."""
-        k, n = self.slopes.shape[:2]
-        scaled = self.scaled_slopes
-        rows = scaled.reshape((k, -1))
+        scaled, whitened = self.scaled_slopes, self.scaled_mean_slopes
+        k, n = scaled.shape[:2]
         mean_curvatures, curvatures = self.curvatures
         # <∂ᵢ∂ⱼK, L⁻ᵀ Sₖ L⁻¹> for each pair (i, j).
-        turned = np.stack([_both_sides(self.inverse_factor.T, s) for s in scaled]).reshape((k, -1)) if k else rows
-        seconds, triples = np.empty((k, k, k)), np.empty((k, k, k))
-        whitened = self.scaled_mean_slopes
-        means = np.empty((k, k, k))
-        half = multiply_lower(self.inverse_factor, np.asfortranarray(mean_curvatures.T)) if k else np.empty((n, 0))
-        for (i, j), curvature, column in zip(self.process.pairs, curvatures, half.T, strict=True):
-            seconds[i, j] = seconds[j, i] = turned @ curvature.ravel()
-            triples[i, j] = triples[j, i] = rows @ (scaled[i] @ scaled[j]).ravel()
-            means[i, j] = means[j, i] = whitened.T @ column
-        along = np.einsum("ai,kab,bj->kij", whitened, scaled, whitened, optimize=True)
-        parts = 0.5 * seconds + means
-        return np.asarray(parts + parts.transpose(0, 2, 1) - triples - along)
+        turned = np.stack([_both_sides(self.inverse_factor.T, s) for s in scaled]) if k else scaled
+        by_pair = 0.5 * curvatures.reshape((-1, n * n)) @ turned.reshape((k, -1)).T
+        by_pair += multiply_lower(self.inverse_factor, np.asfortranarray(mean_curvatures.T)).T @ whitened
+        seconds = np.empty((k, k, k))
+        first, second = self.process.pairs.T
+        seconds[first, second] = seconds[second, first] = by_pair
+        return np.asarray(
+            seconds + seconds.transpose(0, 2, 1) - _triple_traces(scaled) - whitened.T @ (scaled @ whitened)
+        )
 
     # ------------------------------------------------------------------- of the factor
 
@@ -170,6 +167,20 @@ class Kernel:
         assert factor is not None
         products = [multiply_lower(factor, np.asfortranarray(m)) for m in matrices]
         return np.stack(products) if products else np.empty((0, n, n))
+
+
+def _triple_traces(matrices: Array) -> Array:
+    """``tr(Mᵢ Mⱼ Mₖ)`` of symmetric matrices, (k, k, k), by as few products of two as hold them all."""
+    k = len(matrices)
+    rows, found = matrices.reshape((k, -1)), np.empty((k, k, k))
+    for i in range(k):
+        found[i, i] = found[i, :, i] = found[:, i, i] = rows @ (matrices[i].T @ matrices[i]).ravel()
+        for j in range(i + 1, k - 1):
+            traces = rows[j + 1 :] @ (matrices[i] @ matrices[j]).ravel()
+            for offset, trace in enumerate(traces):
+                for place in permutations((i, j, j + 1 + offset)):
+                    found[place] = trace
+    return found
 
 
 @cache

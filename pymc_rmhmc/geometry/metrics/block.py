@@ -3,14 +3,10 @@
 With s ~ N(m(θ), K(θ)), the likelihood's information W of s, and R, what everything else says of θ:
 
     G   = blockdiag(W + K⁻¹, G_θ),   (G_θ)ᵢⱼ = ½ tr(K⁻¹∂ᵢK K⁻¹∂ⱼK) + ∂ᵢmᵀK⁻¹∂ⱼm + Rᵢⱼ
-    B   = I + D K D = C Cᵀ with D = W^½
-    (W + K⁻¹)⁻¹ = K - K D B⁻¹ D K,   log|W + K⁻¹| = log|B| - log|K|
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,99 +15,15 @@ from numpy.typing import NDArray
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity
 from pymc_rmhmc.geometry.general.process_density import CentredDensity, CentredPoint, Process
-from pymc_rmhmc.geometry.linalg import cholesky, identity_plus_scaled, inverse_lower, multiply_lower
+from pymc_rmhmc.geometry.metrics.block_drift import BlockDrift
+from pymc_rmhmc.geometry.metrics.block_matrix import BlockBar, BlockMatrix, LatentBlock
 from pymc_rmhmc.geometry.metrics.dense import DenseMatrix
-from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
+from pymc_rmhmc.geometry.metrics.field import FieldPoint, MetricFieldBase
 from pymc_rmhmc.geometry.metrics.graph import MatrixField
 
-__all__ = ["BlockBar", "BlockField", "BlockMatrix", "BlockMetric", "ProcessMetric"]
+__all__ = ["BlockField", "BlockMetric", "ProcessMetric"]
 
 type Array = NDArray[np.float64]
-
-
-@dataclass(slots=True)
-class BlockBar:
-    """The derivative of a number by G.
-
-    Attributes
-    ----------
-    weight : (n,) array
-        By W.
-    covariance : (n, n) array or None
-        By K; where there is none, that of ``-½ velocityᵀ K⁻¹ velocity``.
-    velocity : (n,) array
-        Of s.
-    theta : (d, d) array
-        By G_θ.
-    """
-
-    weight: Array
-    covariance: Array | None
-    velocity: Array
-    theta: Array
-
-
-class BlockMatrix:
-    """G at one point, factorised.
-
-    Parameters
-    ----------
-    point : CentredPoint
-        Where; K is positive definite there.
-    weight : (n,) array
-        W.
-    factor : (n, n) array
-        C.
-    theta : DenseMatrix
-        G_θ.
-    """
-
-    def __init__(self, point: CentredPoint, weight: Array, factor: Array, theta: DenseMatrix) -> None:
-        self._kernel, self._weight, self._root, self._theta = point.kernel, weight, np.sqrt(weight), theta
-        self._inverse = inverse_lower(factor)
-        self._n = weight.size
-        self.root_size = 2 * self._n + theta.root_size
-        determinants = float(np.log(factor.diagonal()).sum()) - self._kernel.half_log_det
-        self.half_log_det = determinants + theta.half_log_det
-        variance = self._kernel.covariance.diagonal()
-        left = (self._inverse**2).sum(axis=0)
-        # About diag((W + K⁻¹)⁻¹): where data say nothing, the difference is rounding.
-        narrowed = np.divide(1.0 - left, weight, out=variance.copy(), where=weight * variance > 1e-6)
-        self.scale: float | Array = np.concatenate((np.sqrt(narrowed), theta.scale))
-
-    def solve(self, vector: Array) -> Array:
-        """``G⁻¹ vector``, (n + d,)."""
-        own, theta = vector[: self._n], self._theta.solve(vector[self._n :])
-        smoothed = self._kernel.covariance @ own
-        half = multiply_lower(self._inverse, self._root * smoothed)
-        left = multiply_lower(self._inverse, half, transpose=True)
-        return np.concatenate((smoothed - self._kernel.covariance @ (self._root * left), theta))
-
-    def times(self, vector: Array) -> Array:
-        """``G vector``, (n + d,)."""
-        own = vector[: self._n]
-        return np.concatenate((self._weight * own + self._kernel.solve(own), self._theta.times(vector[self._n :])))
-
-    def sqrt_times(self, vector: Array) -> Array:
-        """``(D v₁ + L⁻ᵀ v₂, L_θ v₃)`` of (2n + d,) numbers."""
-        n = self._n
-        turned = multiply_lower(self._kernel.inverse_factor, vector[n : 2 * n], transpose=True)
-        return np.concatenate((self._root * vector[:n] + turned, self._theta.sqrt_times(vector[2 * n :])))
-
-    def log_det_bar(self) -> BlockBar:
-        """The bar of ``½ log|G|``."""
-        scaled = self._inverse * self._root
-        joined = scaled.T @ scaled  # D B⁻¹ D = (K + W⁻¹)⁻¹
-        kernel = self._kernel
-        spread = kernel.covariance.diagonal() - np.einsum(
-            "ij,ij->j", kernel.covariance, joined @ kernel.covariance
-        )
-        return BlockBar(0.5 * spread, 0.5 * (joined - kernel.inverse), np.zeros(0), self._theta.log_det_bar())
-
-    def quadratic_bar(self, velocity: Array) -> BlockBar:
-        """The bar of ``-½ uᵀGu`` at a fixed u."""
-        own, theta = velocity[: self._n], velocity[self._n :]
-        return BlockBar(-0.5 * own * own, None, own, self._theta.quadratic_bar(theta))
 
 
 class BlockField(MetricFieldBase[CentredPoint, BlockBar]):
@@ -127,19 +39,15 @@ class BlockField(MetricFieldBase[CentredPoint, BlockBar]):
 
     def at(self, point: CentredPoint) -> BlockMatrix | Failure:
         """G at a point of the density, factorised."""
-        kernel = point.kernel
-        if kernel.factor is None:
-            return Failure.NOT_POSITIVE_DEFINITE
-        weight, _, _ = point.information
-        if not math.isfinite(float(weight @ weight)):
-            return Failure.NON_FINITE
-        if (weight < 0.0).any():
-            return Failure.NOT_POSITIVE_DEFINITE
-        factor = cholesky(identity_plus_scaled(kernel.covariance, np.sqrt(weight)))
-        theta = DenseMatrix.factorize(self._theta_block(point))
-        if factor is None:
-            return Failure.NOT_POSITIVE_DEFINITE
-        return theta if isinstance(theta, Failure) else BlockMatrix(point, weight, factor, theta)
+        latent = LatentBlock.factorize(point.kernel, point.information[0])
+        if isinstance(latent, Failure):
+            return latent
+        theta = DenseMatrix.factorize(self.theta_block(point))
+        return theta if isinstance(theta, Failure) else BlockMatrix(latent, theta)
+
+    def drift_equation(self, point: FieldPoint[CentredPoint, BlockBar], velocity: Array, time: float) -> BlockDrift:
+        """See `MetricFieldBase`: the blocks are solved one after the other."""
+        return BlockDrift(self, point, velocity, time)
 
     def product(self, point: CentredPoint, vector: Array) -> Array:
         """``G vector``, (n + d,), without a factor of G."""
@@ -147,7 +55,7 @@ class BlockField(MetricFieldBase[CentredPoint, BlockBar]):
             return np.full_like(vector, np.nan)
         weight, _, _ = point.information
         own, theta = vector[: weight.size], vector[weight.size :]
-        return np.concatenate((weight * own + point.kernel.solve(own), self._theta_block(point) @ theta))
+        return np.concatenate((weight * own + point.kernel.solve(own), self.theta_block(point) @ theta))
 
     def pullback(self, point: CentredPoint, bar: BlockBar) -> Array:
         """``Σ bar ∘ ∂G/∂(s, θ)``, (n + d,): O(n²) once K's derivatives at the point are known."""
@@ -165,7 +73,7 @@ class BlockField(MetricFieldBase[CentredPoint, BlockBar]):
         found[n + moving] += by_covariance + np.einsum("kij,ij->k", kernel.information_slopes, own)
         return found
 
-    def _theta_block(self, point: CentredPoint) -> Array:
+    def theta_block(self, point: CentredPoint) -> Array:
         """G_θ, (d, d)."""
         moving = self.density.process.moving
         found = np.array(point.information[2])

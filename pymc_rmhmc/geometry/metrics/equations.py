@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.dynamics.hamiltonian import ImplicitEquation
 from pymc_rmhmc.geometry.prior import Predictor
 
 __all__ = ["DriftEquation", "KickEquation"]
@@ -61,7 +62,7 @@ class _SiteEquation:
         return self._point.spread(sites) / self._unit
 
 
-class KickEquation(_SiteEquation):
+class KickEquation(_SiteEquation, ImplicitEquation):
     """``p' = momentum - time · quadratic_term(G⁻¹p')``.
 
     Parameters
@@ -90,7 +91,7 @@ class KickEquation(_SiteEquation):
         return momentum, self._point.solve(momentum)
 
 
-class DriftEquation(_SiteEquation):
+class DriftEquation(_SiteEquation, ImplicitEquation):
     """``q' = q + time (u + u')`` with ``G(q')u' = G(q)u``.
 
     Parameters

@@ -22,7 +22,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian import Density, DensityPoint, MetricMatrix, MetricPoint, RiemannianHamiltonian
+from pymc_rmhmc.dynamics.hamiltonian import (
+    Density,
+    DensityPoint,
+    ImplicitEquation,
+    MetricMatrix,
+    MetricPoint,
+    RiemannianHamiltonian,
+)
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.finite import failure_of
 
@@ -70,6 +77,10 @@ class MetricFieldBase[Point: DensityPoint, Bar](ABC):
     def quadratic_term(self, point: Point, matrix: MetricMatrix[Bar], velocity: Array) -> Array:
         """Return ``-½ uᵀ(∂G/∂qᵢ)u`` for every i, (n,). Override it if that costs less than a pullback."""
         return self.pullback(point, matrix.quadratic_bar(velocity))
+
+    def drift_equation(self, point: FieldPoint[Point, Bar], velocity: Array, time: float) -> ImplicitEquation:
+        """Return ``q' = q + time (u + u')`` with ``G(q')u' = G(q)u`` for a velocity u."""
+        return FieldDrift(point, velocity, time)
 
     def evaluate(self, position: Array) -> MetricPoint:
         """Evaluate the density and the metric, and factorise the metric; a failure is in the point."""
@@ -143,6 +154,11 @@ class FieldPoint[Point: DensityPoint, Bar]:
         """What the density gave."""
         return self._density_point
 
+    @property
+    def matrix(self) -> MetricMatrix[Bar]:
+        """G, factorised."""
+        return self._matrix
+
     def solve(self, vector: Array) -> Array:
         """``G⁻¹ vector``, (n,)."""
         return self._matrix.solve(vector)
@@ -167,9 +183,9 @@ class FieldPoint[Point: DensityPoint, Bar]:
         """``p' = momentum - time · quadratic_term(G⁻¹p')``."""
         return FieldKick(self, momentum, time)
 
-    def drift_equation(self, velocity: Array, time: float) -> FieldDrift:
+    def drift_equation(self, velocity: Array, time: float) -> ImplicitEquation:
         """``q' = q + time (u + u')`` with ``G(q')u' = G(q)u``, u the velocity."""
-        return FieldDrift(self, velocity, time)
+        return self._field.drift_equation(self, velocity, time)
 
     def nearby(self, position: Array) -> FieldNeighbour[Point, Bar]:
         """The density and the metric at another position, without a factor there."""
@@ -206,7 +222,7 @@ class FieldNeighbour[Point: DensityPoint, Bar]:
         return self._field.product(self._here, velocity) - self._there.times(velocity)
 
 
-class FieldKick:
+class FieldKick(ImplicitEquation):
     """``p' = momentum - time · quadratic_term(G⁻¹p')``, solved for ``u = G⁻¹p'`` in units of its scale.
 
     Parameters
@@ -237,7 +253,7 @@ class FieldKick:
         return self._time * self._point.quadratic_term(self._point.scale * x)
 
 
-class FieldDrift:
+class FieldDrift(ImplicitEquation):
     """``q' = q + time (u + u')`` with ``G(q')u' = G(q)u``, solved for u' in units of its scale.
 
     Parameters
