@@ -8,11 +8,24 @@ from scipy.stats import multivariate_normal
 
 from pymc_rmhmc import BlockMetric, ConfigurationError, GeneralizedLeapfrog, ImplicitMidpoint, WhitenedFisherMetric
 from pymc_rmhmc.dynamics.hamiltonian import RiemannianState
+from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.general.process_density import CentredDensity, WhitenedDensity
+from pymc_rmhmc.geometry.metrics.block_drift import BlockDrift
+from pymc_rmhmc.geometry.metrics.field import FieldDrift
 from tests.unit.process_toy import PRECISION, N, ToyProcess, point
 
 METRICS = {"block": BlockMetric(), "whitened": WhitenedFisherMetric()}
+
+
+class CountedProcess(ToyProcess):
+    """It counts how often K is evaluated."""
+
+    n_kernels = 0
+
+    def prior(self, theta):
+        self.n_kernels += 1
+        return super().prior(theta)
 
 
 @pytest.fixture(params=METRICS)
@@ -162,6 +175,24 @@ def test_steps_are_reversible_and_of_second_order(field, integrator):
         errors.append(abs(flow.energy(state) - flow.energy(start)))
     assert errors[0] < 0.5
     assert 2.0 < errors[0] / errors[1] < 8.0
+
+
+def test_the_blocks_drift_is_the_general_equations_in_fewer_factors():
+    field, solver = BlockMetric().bind(CountedProcess()), AndersonSolver(1e-11, 100)
+    at = field.evaluate(place(field))
+    velocity = at.solve(at.sample_momentum(np.random.default_rng(7)))
+    found, counts = [], []
+    for equation in (BlockDrift(field, at, velocity, 0.1), FieldDrift(at, velocity, 0.1)):
+        before = field.density.process.n_kernels
+        solution = equation.solve(solver)
+        assert solution.converged
+        counts.append(field.density.process.n_kernels - before)
+        found.append(np.concatenate(equation.conclude(solution.argument)))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-8, atol=1e-8)
+    x = BlockDrift(field, at, velocity, 0.1).solve(solver).argument
+    np.testing.assert_allclose(BlockDrift(field, at, velocity, 0.1).function(x), x, atol=1e-8)
+    print(counts)
+    assert counts[0] < counts[1]
 
 
 def test_a_covariance_that_is_not_positive_definite_is_a_failure(field):

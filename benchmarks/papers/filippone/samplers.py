@@ -26,19 +26,19 @@ PRIOR_SD = 1.0
 JITTER = 1e-6
 
 
-def data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def data(points: int = POINTS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Inputs (n, 2), the latent values that were drawn (n,), and outcomes (n,)."""
     rng = np.random.default_rng(100)
-    x = rng.uniform(-1.0, 1.0, (POINTS, 2))
+    x = rng.uniform(-1.0, 1.0, (points, 2))
     left = (x[:, None, :] - x) ** 2 / np.exp([TRUTH["tau1"], TRUTH["tau2"]])
-    matrix = np.exp(TRUTH["sigma"] - 0.5 * left.sum(axis=-1)) + JITTER * np.eye(POINTS)
-    f = np.linalg.cholesky(matrix) @ rng.standard_normal(POINTS)
-    return x, f, (rng.random(POINTS) < expit(f)).astype(int)
+    matrix = np.exp(TRUTH["sigma"] - 0.5 * left.sum(axis=-1)) + JITTER * np.eye(points)
+    f = np.linalg.cholesky(matrix) @ rng.standard_normal(points)
+    return x, f, (rng.random(points) < expit(f)).astype(int)
 
 
-def classifier(*, whitened: bool) -> pm.Model:
+def classifier(*, whitened: bool, points: int = POINTS) -> pm.Model:
     """``p(y = 1) = σ(f)`` and ``k = exp(ψ_σ) exp(-½ Σ (x - x')²/exp(ψ_τ))``."""
-    x, _, y = data()
+    x, _, y = data(points)
     with pm.Model() as model:
         sigma, *tau = (pm.Normal(name, TRUTH[name], PRIOR_SD) for name in PARAMETERS)
         scale = pt.exp(0.5 * pt.stack(tau))

@@ -93,7 +93,7 @@ class Kernel:
 
     def scaled(self, matrices: Array) -> Array:
         """``L⁻¹ M L⁻ᵀ`` of symmetric matrices M (r, n, n)."""
-        return np.stack([_both_sides(self.inverse_factor, each) for each in matrices]) if len(matrices) else matrices
+        return _both_sides(self.inverse_factor, matrices) if len(matrices) else matrices
 
     @cached_property
     def curvatures(self) -> tuple[Array, Array]:
@@ -129,7 +129,7 @@ class Kernel:
         k, n = scaled.shape[:2]
         mean_curvatures, curvatures = self.curvatures
         # <∂ᵢ∂ⱼK, L⁻ᵀ Sₖ L⁻¹> for each pair (i, j).
-        turned = np.stack([_both_sides(self.inverse_factor.T, s) for s in scaled]) if k else scaled
+        turned = _both_sides(self.inverse_factor, scaled, transpose=True) if k else scaled
         by_pair = 0.5 * curvatures.reshape((-1, n * n)) @ turned.reshape((k, -1)).T
         by_pair += multiply_lower(self.inverse_factor, np.asfortranarray(mean_curvatures.T)).T @ whitened
         seconds = np.empty((k, k, k))
@@ -196,13 +196,12 @@ def half_lower(matrix: Array) -> Array:
     return np.asarray(matrix * _half_lower_ones(matrix.shape[-1]))
 
 
-def _both_sides(lower: Array, matrix: Array) -> Array:
-    """``T M Tᵀ`` of a symmetric M."""
-    if lower.flags.f_contiguous:  # lower triangular
-        left = multiply_lower(lower, np.asfortranarray(matrix))
-        return multiply_lower(lower, np.asfortranarray(left.T))
-    left = multiply_lower(lower.T, np.asfortranarray(matrix), transpose=True)
-    return multiply_lower(lower.T, np.asfortranarray(left.T), transpose=True)
+def _both_sides(lower: Array, matrices: Array, *, transpose: bool = False) -> Array:
+    """``T Mᵢ Tᵀ`` of symmetric matrices (k, n, n) and a lower triangular, Fortran-ordered T, or Tᵀ in its place."""
+    k, n = matrices.shape[:2]
+    columns = matrices.reshape((k * n, n)).T
+    half = multiply_lower(lower, columns, transpose=transpose).T.reshape((k, n, n)).transpose(0, 2, 1)
+    return multiply_lower(lower, half.reshape((k * n, n)).T, transpose=transpose).T.reshape((k, n, n))
 
 
 class ProcessPoint:
@@ -342,8 +341,8 @@ class _ProcessDensity:
 
     def kernel(self, theta: Array) -> Kernel:
         """Return m and K at θ (d,)."""
-        last = self._last
-        if last is None or not np.array_equal(last.theta, theta):
+        last, moving = self._last, self.process.moving
+        if last is None or not np.array_equal(last.theta[moving], theta[moving]):
             last = self._last = Kernel(self.process, np.ascontiguousarray(theta))
         return last
 

@@ -1,12 +1,12 @@
-"""The leapfrog's implicit drift in the metric ``blockdiag(W + K⁻¹, G_θ)``, solved one block after the other.
+"""The leapfrog's implicit drift in the metric ``blockdiag(W + K⁻¹, G_θ)``, with few evaluations of K.
 
 The step goes from (s, θ) with the velocity (u, w) to (s', θ') with (u', w'):
 
     θ' = θ + t (w + w'),   G_θ(s', θ') w' = G_θ(s, θ) w
     s' = s + t (u + u'),   (W(s', θ') + K(θ')⁻¹) u' = (W + K⁻¹) u
 
-G_θ depends on s through what the likelihood says of θ alone, which for most likelihoods is nothing. So θ' comes first,
-in as many evaluations of K as d equations need; then K(θ') and its factor stay as they are while s' is found.
+The coordinates of θ that move K come first: their equations depend on the others through R alone, and for most models
+not at all. Then K(θ') and its factor stay while the rest is found. The two parts take turns until both hold.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ type Array = NDArray[np.float64]
 MOST_NEWTON = 8
 # How little its last change must be, next to the velocity: the start of a search need not be exact.
 ENOUGH = 1e-3
-# How often the blocks take turns, where the likelihood's information about θ depends on s.
+# How often the two parts take turns, where what the rest says of the first part depends on the second.
 MOST_TURNS = 30
 
 
@@ -63,31 +63,34 @@ class BlockDrift(ImplicitEquation):
 
     def __init__(self, field: TwoBlocks, point: Any, velocity: Array, time: float) -> None:
         self._field, self._point, self._velocity, self._time = field, point, velocity, time
-        self._n = field.density.process.n_process
-        self._momentum = point.times(velocity)
-        self.start = velocity / point.scale
+        self._momentum, self._scale = point.times(velocity), point.scale
+        process = field.density.process
+        self._n, self._moving = process.n_process, process.moving
+        self._still = np.setdiff1d(np.arange(process.n_theta), self._moving)
+        self.start = velocity / self._scale
 
     def function(self, x: Array) -> Array:
-        """The map, with the factor of W at q and of K at x's θ'."""
-        theta = x[self._n :]
-        latent = self._latent_map(theta)
-        found = np.full_like(theta, np.nan) if latent is None else latent(x[: self._n])
-        return np.concatenate((found, self._theta_map(x[: self._n])(theta)))
+        """The map of all velocities in units of their scale."""
+        found, parts = np.full_like(x, np.nan), self._parts
+        found[parts[0]] = self._kernel_map(x)(x[parts[0]])
+        rest = self._rest_map(x)
+        if rest is not None:
+            found[parts[1]] = rest(x[parts[1]])
+        return found
 
     def solve(self, solver: FixedPointSolver) -> Solution:
-        """Solve for θ's velocity given s's and for s's given θ's, until both hold."""
-        n, count = self._n, 0
-        x = np.concatenate((self.start[:n], self._continued / self._scale[n:]))
+        """Solve for the velocities that move K given the others, and for the others given those, until both hold."""
+        x, count, (first, second) = self.start.copy(), 0, self._parts
+        x[first] = self._continued / self._scale[first]
         for _ in range(MOST_TURNS):
-            moved = self._theta_map(x[:n])
-            found = solver.solve(moved, x[n:])
-            x[n:], count = found.argument, count + found.n_iter
-            latent = self._latent_map(x[n:]) if found.converged else None
-            if latent is None:
+            found = solver.solve(self._kernel_map(x), x[first])
+            x[first], count = found.argument, count + found.n_iter
+            rest = self._rest_map(x) if found.converged else None
+            if rest is None:
                 break
-            found = solver.solve(latent, x[:n])
-            x[:n], count = found.argument, count + found.n_iter
-            left = self._theta_map(x[:n])(x[n:]) - x[n:]
+            found = solver.solve(rest, x[second])
+            x[second], count = found.argument, count + found.n_iter
+            left = self._kernel_map(x)(x[first]) - x[first]
             if not found.converged or np.abs(left).max(initial=0.0) <= solver.tolerance:
                 return replace(found, argument=x, n_iter=count)
         return replace(found, argument=x, n_iter=count, converged=False)
@@ -97,69 +100,64 @@ class BlockDrift(ImplicitEquation):
         velocity = self._scale * x
         return self._point.position + self._time * (self._velocity + velocity), velocity
 
-    @property
-    def _scale(self) -> Array:
-        scale: Array = self._point.scale
-        return scale
+    @cached_property
+    def _parts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the coordinates are that move K, and where all the others."""
+        return self._n + self._moving, np.concatenate((np.arange(self._n), self._n + self._still))
 
-    def _latent_map(self, theta: Array) -> Callable[[Array], Array] | None:
-        """The map of s's velocity at a velocity of θ; None where W + K⁻¹ has no factor."""
-        n, scale, matrix = self._n, self._scale[: self._n], self._point.matrix
-        values = self._moved(theta, n)
-        block = LatentBlock.factorize(self._field.density.kernel(values), matrix.latent.weight)
+    def _kernel_map(self, given: Array) -> Callable[[Array], Array]:
+        """Newton's map of the velocities that move K, with the derivatives at q, and all others given."""
+        x, first = given.copy(), self._parts[0]
+
+        def mapped(part: Array) -> Array:
+            x[first] = part
+            position, velocity = self.conclude(x)
+            there = self._field.density.at(position)
+            if there.kernel.factor is None:
+                return np.full_like(part, np.nan)
+            missed = (self._field.theta_block(there) @ velocity[self._n :])[self._moving] - self._momentum[first]
+            return np.asarray(part - solved(self._slope, missed) / self._scale[first])
+
+        return mapped
+
+    def _rest_map(self, given: Array) -> Callable[[Array], Array] | None:
+        """The map of the other velocities, with θ' in K given; None where W + K⁻¹ has no factor."""
+        x, n, (_, second) = given.copy(), self._n, self._parts
+        kernel = self._field.density.kernel(self.conclude(x)[0][n:])
+        block = LatentBlock.factorize(kernel, self._point.matrix.latent.weight)
         if isinstance(block, Failure):
             return None
-        start = block.solve(self._momentum[:n]) / scale
+        began, scale, still = block.solve(self._momentum[:n]), self._scale[second], np.ix_(self._still, self._still)
 
-        def mapped(x: Array) -> Array:
-            there = self._field.density.at(np.concatenate((self._moved(x, 0), values)))
-            changed = (there.information[0] - block.weight) * scale * x
-            return start - block.solve(changed) / scale
-
-        return mapped
-
-    def _theta_map(self, latent: Array) -> Callable[[Array], Array]:
-        """The map of θ's velocity at a velocity of s: Newton's, with the derivatives at q."""
-        n, scale = self._n, self._scale[self._n :]
-        values = self._moved(latent, 0)
-
-        def mapped(x: Array) -> Array:
-            there = self._field.density.at(np.concatenate((values, self._moved(x, n))))
-            if there.kernel.factor is None:
-                return np.full_like(x, np.nan)
-            missed = self._field.theta_block(there) @ (scale * x) - self._momentum[n:]
-            return x - solved(self._slope, missed) / scale
+        def mapped(part: Array) -> Array:
+            x[second] = part
+            position, velocity = self.conclude(x)
+            there = self._field.density.at(position)
+            own = began - block.solve((there.information[0] - block.weight) * velocity[:n])
+            missed = (self._field.theta_block(there) @ velocity[n:] - self._momentum[n:])[self._still]
+            others = velocity[n + self._still] - solved(self._theta_block[still], missed)
+            return np.asarray(np.concatenate((own, others)) / scale)
 
         return mapped
-
-    def _moved(self, x: Array, begin: int) -> Array:
-        """S' or θ' of a velocity in units of its scale, of which `begin` is the first place."""
-        part = slice(begin, begin + x.size)
-        return np.ascontiguousarray(
-            self._point.position[part] + self._time * (self._velocity[part] + self._scale[part] * x)
-        )
 
     # ------------------------------------------------------ G_θ as its derivatives at q continue it
 
     @cached_property
-    def _theta_slopes(self) -> Array:
-        """``∂ⱼG_θ`` at q, (d, d, d), j first: of what s says of θ."""
-        point, process = self._point.density_point, self._field.density.process
-        found = np.zeros((process.n_theta,) * 3)
-        found[np.ix_(process.moving, process.moving, process.moving)] = point.kernel.information_slopes
-        return found
+    def _theta_block(self) -> Array:
+        """G_θ at q."""
+        return self._field.theta_block(self._point.density_point)
 
     @cached_property
     def _continued(self) -> Array:
-        """The velocity of θ that solves its equation with ``G_θ + Σ ∂ⱼG_θ (θ'ⱼ - θⱼ)`` for G_θ(θ'); w if none is found.
+        """The velocities that move K, if G_θ were ``G_θ(q) + Σ ∂ⱼG_θ (θ'ⱼ - θⱼ)``; as they are if none is found.
 
         It is a start that needs no other K.
         """
-        began, slopes, time = self._velocity[self._n :], self._theta_slopes, self._time
-        here, wanted, found = self._field.theta_block(self._point.density_point), self._momentum[self._n :], began
+        began = self._velocity[self._parts[0]]
+        wanted = self._theta_block[np.ix_(self._moving, self._moving)] @ began
+        found = began
         for _ in range(MOST_NEWTON):
-            matrix = here + time * np.tensordot(began + found, slopes, axes=1)
-            step = solved(matrix + time * (slopes @ found).T, matrix @ found - wanted)
+            step = solved(self._slope_at(found), self._matrix_at(found) @ found - wanted)
             found = found - step
             if np.abs(step).max(initial=0.0) <= ENOUGH * np.abs(began).max(initial=0.0):
                 return found
@@ -167,13 +165,23 @@ class BlockDrift(ImplicitEquation):
 
     @cached_property
     def _slope(self) -> Array:
-        """About the derivative of ``G_θ(θ') w'`` by w'."""
-        began, found, slopes = self._velocity[self._n :], self._continued, self._theta_slopes
-        here = self._field.theta_block(self._point.density_point)
-        return here + self._time * (np.tensordot(began + found, slopes, axes=1) + (slopes @ found).T)
+        """About the derivative of ``G_θ(θ') w'`` by the velocities w' that move K."""
+        return self._slope_at(self._continued)
+
+    def _slope_at(self, velocity: Array) -> Array:
+        slopes = self._point.density_point.kernel.information_slopes
+        return np.asarray(self._matrix_at(velocity) + self._time * (slopes @ velocity).T)
+
+    def _matrix_at(self, velocity: Array) -> Array:
+        """G_θ where the velocities end."""
+        moved = self._time * (self._velocity[self._parts[0]] + velocity)
+        slopes = self._point.density_point.kernel.information_slopes
+        return np.asarray(self._theta_block[np.ix_(self._moving, self._moving)] + np.tensordot(moved, slopes, axes=1))
 
 
 def solved(matrix: Array, vector: Array) -> Array:
     """``M⁻¹ v`` of a small matrix without symmetry; nan where it is singular."""
+    if not vector.size:
+        return vector
     _, _, found, info = lapack.dgesv(matrix, vector)
     return np.asarray(found) if info == 0 else np.full_like(vector, np.nan)
