@@ -24,7 +24,7 @@ COLOURS = dict(zip(LATENT, (YELLOW, ORANGE, SKY, PURPLE, BLUE, GREEN), strict=Tr
 
 
 def _runs(full: bool) -> Sequence[Run]:
-    draws, seeds, limit = (5000, 5, 3600.0) if full else (500, 1, 150.0)
+    draws, seeds, limit = (5000, 5, 3600.0) if full else (500, 2, 150.0)
     made = [Run("latent", name, seed, draws, limit) for seed in range(seeds) for name in LATENT]
     gibbs, limit = (4000, 3600.0) if full else (1000, 150.0)
     return made + [Run("gibbs", name, 0, gibbs, limit) for name in GIBBS]
