@@ -17,12 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity
 from pymc_rmhmc.geometry.general.process_density import CentredDensity, CentredPoint, Process
 from pymc_rmhmc.geometry.linalg import cholesky, identity_plus_scaled, inverse_lower, multiply_lower
 from pymc_rmhmc.geometry.metrics.dense import DenseMatrix
 from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
-from pymc_rmhmc.geometry.metrics.graph import MatrixField
 
 __all__ = ["BlockBar", "BlockField", "BlockMatrix", "BlockMetric", "ProcessMetric"]
 
@@ -136,7 +134,7 @@ class BlockField(MetricFieldBase[CentredPoint, BlockBar]):
         if (weight < 0.0).any():
             return Failure.NOT_POSITIVE_DEFINITE
         factor = cholesky(identity_plus_scaled(kernel.covariance, np.sqrt(weight)))
-        theta = DenseMatrix.factorize(self._theta_block(point))
+        theta = DenseMatrix.factorize(self.theta_block(point))
         if factor is None:
             return Failure.NOT_POSITIVE_DEFINITE
         return theta if isinstance(theta, Failure) else BlockMatrix(point, weight, factor, theta)
@@ -147,7 +145,7 @@ class BlockField(MetricFieldBase[CentredPoint, BlockBar]):
             return np.full_like(vector, np.nan)
         weight, _, _ = point.information
         own, theta = vector[: weight.size], vector[weight.size :]
-        return np.concatenate((weight * own + point.kernel.solve(own), self._theta_block(point) @ theta))
+        return np.concatenate((weight * own + point.kernel.solve(own), self.theta_block(point) @ theta))
 
     def pullback(self, point: CentredPoint, bar: BlockBar) -> Array:
         """``Σ bar ∘ ∂G/∂(s, θ)``, (n + d,): O(n²) once K's derivatives at the point are known."""
@@ -165,7 +163,7 @@ class BlockField(MetricFieldBase[CentredPoint, BlockBar]):
         found[n + moving] += by_covariance + np.einsum("kij,ij->k", kernel.information_slopes, own)
         return found
 
-    def _theta_block(self, point: CentredPoint) -> Array:
+    def theta_block(self, point: CentredPoint) -> Array:
         """G_θ, (d, d)."""
         moving = self.density.process.moving
         found = np.array(point.information[2])
@@ -189,16 +187,14 @@ class ProcessMetric:
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
-    def bind(self, density: Process | MatrixDensity) -> Any:
-        """Return the metric of a model's process, or of its hyperparameters alone.
+    def bind(self, density: Process) -> Any:
+        """Return the metric of a model's process and its hyperparameters.
 
         Raises
         ------
         ConfigurationError
-            If the density is neither.
+            If the density is no such process.
         """
-        if isinstance(density, MatrixDensity):
-            return MatrixField(density)
         if not hasattr(density, "prior_curvature"):
             raise ConfigurationError(
                 f"The {self.name} metric needs a Gaussian process with its hyperparameters, and got a "
@@ -232,7 +228,7 @@ class BlockMetric(ProcessMetric):
 
     A process that is written with ``reparameterize=True`` moves without its mean function, which the likelihood then
     reads as a constant of its predictor. Name hyperparameters alone, ``RMHMC(vars=["ls"], metric="block")``, to sample
-    them with f held, if f is written with ``reparameterize=False``.
+    them with f held, in the block ``G_θ``. Another step then samples f, such as ``RMHMC(vars=["f"], metric="fisher")``.
 
     The metric stores d derivatives of the covariance, ``8 d n²`` bytes.
 
