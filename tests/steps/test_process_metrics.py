@@ -96,15 +96,82 @@ def test_integrators_and_trajectories(options):
     assert len(np.unique(idata.posterior["ls"])) > 2
 
 
-@pytest.mark.slow
-def test_hyperparameters_alone_hold_the_process_and_leave_it_to_another_step():
+@pytest.mark.parametrize("form", ["whitened", "centred"])
+@pytest.mark.parametrize("metric", METRICS)
+def test_hyperparameters_alone_hold_the_process_in_the_metrics_coordinates(metric, form):
+    """Whatever the model has: f, or ν with f = L(θ) ν."""
+    model = gp(form=form)
+    step = RMHMC(vars=["ls", "scale"], metric=metric, model=model, step_size=0.3, n_steps=2)
+    assert [v.name for v in step.vars] == ["ls_log__", "scale_log__"]
+    own = "f_rotated_" if form == "whitened" else "f"
+    step.setup_chain(np.random.default_rng(1), tune=0, draws=4)
+    point = model.initial_point() | {own: 0.3 * np.random.default_rng(0).standard_normal(N)}
+    for turn in range(3):
+        before = whitened_and_not(point, form)
+        moved, _ = step.step(point)
+        after, still = whitened_and_not(moved, form), int(metric == "block")
+        assert moved["ls_log__"] != point["ls_log__"]
+        np.testing.assert_allclose(after[still], before[still], rtol=1e-9, atol=1e-9)
+        assert np.abs(after[1 - still] - before[1 - still]).max() > 1e-3
+        # Another step moves the process, or not.
+        point = moved if turn else moved | {own: moved[own] + 0.1}
+
+
+def whitened_and_not(point, form):
+    """ν and f at a point of a model."""
+    scale, ls = np.exp(point["scale_log__"]), np.exp(point["ls_log__"])
+    lower = np.linalg.cholesky(scale**2 * pm.gp.cov.Matern52(1, ls=ls)(X).eval() + 1e-4 * np.eye(N))
+    if form == "whitened":
+        return point["f_rotated_"], lower @ point["f_rotated_"]
+    return np.linalg.solve(lower, point["f"]), point["f"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "form", "said"),
+    [
+        ("block", "whitened", "f is held."), ("whitened_fisher", "centred", "L⁻¹(f - mean) is held, and f follows."),
+        pytest.param("block", "centred", "f is held.", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_hyperparameters_in_turn_with_the_process(metric, form, said, caplog):
+    model, own = gp(form=form), "f_rotated_" if form == "whitened" else "f"
+    with caplog.at_level(logging.INFO, logger="pymc.rmhmc"), model:
+        steps = [RMHMC(vars=["f"], metric="fisher"), RMHMC(vars=["ls", "scale"], metric=metric)]
+    assert f"left to other steps: f (not named in vars). {said}" in " ".join(caplog.text.split())
+    with caplog.at_level(logging.WARNING):
+        idata = draw(model, steps, draws=15, tune=25, chains=2, cores=2 if form == "centred" else 1)
+    assert "another step moves" not in caplog.text
+    assert len(np.unique(idata.posterior["ls"])) > 10
+    point = {f"{name}_log__": np.log(idata.posterior[name].values[0, -1]) for name in ("ls", "scale")}
+    point[own] = idata.posterior[own].values[0, -1]
+    assert idata.sample_stats["lp"].values[0, -1, -1] == pytest.approx(model.compile_logp()(point), abs=1e-5)
+
+
+@pytest.mark.parametrize("moved", ["f", "ls_log__"])
+def test_a_second_step_for_the_same_hyperparameter_is_still_told(moved):
+    """Nobody is told of the process, which another step samples."""
     model = gp(form="centred")
+    step = RMHMC(vars=["ls", "scale"], metric="block", model=model)
+    step.setup_chain(np.random.default_rng(0), 200, 10)
+    point, _ = step.step(model.initial_point())
+    _, (statistics,) = step.step(point | {moved: point[moved] + 0.01})
+    said = statistics["warning"]
+    assert said is None if moved == "f" else "another step moves ls too" in said.message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["whitened", "centred"])
+@pytest.mark.parametrize("metric", METRICS)
+def test_turns_with_the_process_agree_with_the_flat_metric(metric, form):
+    options = {"draws": 2000, "tune": 400, "chains": 2}
+    exact, model = summary(draw(gp(), draws=1000, tune=400, chains=2)), gp(form=form)
     with model:
-        steps = [RMHMC(vars=["ls", "scale"], metric="block"), RMHMC(vars=["f"], metric="fisher")]
-    idata = draw(model, steps, draws=10, tune=10)
-    assert len(np.unique(idata.posterior["ls"])) > 5
-    with pytest.raises(ConfigurationError, match=r"reparameterize=False\), or give RMHMC\(metric=.whitened_fisher"):
-        RMHMC(vars=["ls"], metric="block", model=gp())
+        steps = [RMHMC(vars=["f"], metric="fisher"), RMHMC(vars=["ls", "scale"], metric=metric)]
+    found = summary(draw(model, steps, **options))
+    errors = np.hypot(exact["error"], found["error"])
+    np.testing.assert_array_less(np.abs(exact["mean"] - found["mean"]), 4.5 * errors)
+    # An error must not hide a difference.
+    assert (errors < 0.35 * exact["sd"]).all()
 
 
 def test_a_variable_that_is_left_is_sampled_by_pymc():
