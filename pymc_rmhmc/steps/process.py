@@ -1,4 +1,4 @@
-"""What one RMHMC samples of a model in a metric of one Gaussian process: it with its hyperparameters, or these alone."""
+"""What one RMHMC samples in a metric of one Gaussian process: it with its hyperparameters, or these alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How kernels of a Gaussian process with its hyperparameters, or of these alone, are built in a metric's coordinates."""
+"""How kernels of a process with its hyperparameters, or of these alone, are built in a metric's coordinates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.geometry.general.process_density import WhitenedDensity
-from pymc_rmhmc.geometry.metrics.given_process import given_the_process
+from pymc_rmhmc.geometry.metrics.given_process import GivenField
 from pymc_rmhmc.steps.riemannian_recipe import RiemannianRecipe, RiemannianSetting
 from pymc_rmhmc.steps.starts import scattered
 from pymc_rmhmc.tuning.structure import MetricTuning
@@ -106,7 +106,7 @@ class GivenProcessRecipe(ProcessRecipe):
     def setting(self, tuned: MetricTuning) -> GivenProcessSetting:
         """See `Recipe`."""
         if self._setting is None:
-            field = given_the_process(self.plan.metric.bind(self.model))
+            field = GivenField(self.plan.metric.bind(self.model))
             hamiltonian = self.plan.integrator.extend(self.plan.trajectory.hamiltonian(field))
             self._setting = GivenProcessSetting(hamiltonian, self.plan, field.density)
         setting: GivenProcessSetting = self._setting

@@ -10,7 +10,7 @@ from pymc_rmhmc import BlockMetric, ConfigurationError, GeneralizedLeapfrog, Imp
 from pymc_rmhmc.dynamics.hamiltonian import RiemannianState
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.general.process_density import CentredDensity, WhitenedDensity
-from pymc_rmhmc.geometry.metrics.given_process import given_the_process
+from pymc_rmhmc.geometry.metrics.given_process import GivenField
 from tests.unit.process_toy import PRECISION, N, ToyProcess, point
 
 METRICS = {"block": BlockMetric(), "whitened": WhitenedFisherMetric()}
@@ -181,7 +181,7 @@ def test_another_density_is_refused(metric):
 @pytest.fixture
 def given(field):
     """The metric of θ alone with the process held, and θ."""
-    found = given_the_process(field)
+    found = GivenField(field)
     return found, found.density.hold(place(field))
 
 
@@ -222,7 +222,7 @@ def test_given_the_process_the_models_values_follow(metric, whitened):
     """Where θ moves, s stays and ν changes, or ν stays and s changes, whichever of them the model has."""
     process = ToyProcess(whitened=whitened)
     field = METRICS[metric].bind(process)
-    alone, start, end = given_the_process(field), point()[N:], point()[N:] + [0.2, 0.3, -0.1]
+    alone, start, end = GivenField(field), point()[N:], point()[N:] + [0.2, 0.3, -0.1]
 
     def factor(theta):
         mean, covariance = moments(theta)

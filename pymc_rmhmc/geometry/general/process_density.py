@@ -118,7 +118,7 @@ class Kernel:
     @cached_property
     def information(self) -> Array:
         """``½ tr(Sᵢ Sⱼ) + ∂ᵢmᵀ K⁻¹ ∂ⱼm``, (k, k): what s says of θ."""
-        rows = self.scaled_slopes.reshape((len(self.slopes), -1))
+        rows = self.scaled_slopes.reshape((len(self.slopes), self.covariance.size))
         return np.asarray(0.5 * rows @ rows.T + self.scaled_mean_slopes.T @ self.scaled_mean_slopes)
 
     @cached_property
@@ -126,7 +126,7 @@ class Kernel:
         """The derivative of `information` by each moving coordinate, (k, k, k), that coordinate first."""
         k, n = self.slopes.shape[:2]
         scaled = self.scaled_slopes
-        rows = scaled.reshape((k, -1))
+        rows = scaled.reshape((k, n * n))
         mean_curvatures, curvatures = self.curvatures
         # <∂ᵢ∂ⱼK, L⁻ᵀ Sₖ L⁻¹> for each pair (i, j).
         turned = np.stack([_both_sides(self.inverse_factor.T, s) for s in scaled]).reshape((k, -1)) if k else rows

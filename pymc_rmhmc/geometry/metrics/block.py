@@ -158,7 +158,7 @@ class BlockField(MetricFieldBase[CentredPoint, BlockBar]):
             solved = kernel.solve(bar.velocity)
             by_covariance = 0.5 * (kernel.slopes @ solved) @ solved
         else:
-            by_covariance = kernel.slopes.reshape((moving.size, -1)) @ bar.covariance.ravel()
+            by_covariance = kernel.slopes.reshape((moving.size, n * n)) @ bar.covariance.ravel()
         own = bar.theta[np.ix_(moving, moving)]
         found[n + moving] += by_covariance + np.einsum("kij,ij->k", kernel.information_slopes, own)
         return found
@@ -169,6 +169,15 @@ class BlockField(MetricFieldBase[CentredPoint, BlockBar]):
         found = np.array(point.information[2])
         found[np.ix_(moving, moving)] += point.kernel.information
         return found
+
+    def theta_matrix(self, point: CentredPoint) -> DenseMatrix | Failure:
+        """G_θ factorised: the metric of θ where s is held."""
+        return DenseMatrix.factorize(self.theta_block(point))
+
+    def theta_bar(self, bar: Array) -> BlockBar:
+        """A derivative by G of one by G_θ."""
+        n = self.density.process.n_process
+        return BlockBar(np.zeros(n), None, np.zeros(n), bar)
 
 
 class ProcessMetric:

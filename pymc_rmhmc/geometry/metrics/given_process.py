@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.dynamics.hamiltonian import MetricMatrix
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.metrics.block import BlockBar, BlockField
-from pymc_rmhmc.geometry.metrics.dense import DenseMatrix
 from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
-from pymc_rmhmc.geometry.metrics.whitened import SquareBar, WhitenedField, WhitenedMatrix
 
-__all__ = ["GivenDensity", "GivenPoint", "given_the_process"]
+__all__ = ["GivenDensity", "GivenField", "GivenPoint"]
 
 type Array = NDArray[np.float64]
 
@@ -61,13 +59,13 @@ class GivenDensity:
         return GivenPoint(self.whole.at(np.concatenate((self._held, theta))))
 
 
-class _GivenField(MetricFieldBase[GivenPoint, Any]):
+class GivenField[Bar](MetricFieldBase[GivenPoint, Bar]):
     """The corner of a metric's G that belongs to θ.
 
     Parameters
     ----------
     whole : BlockField or WhitenedField
-        The metric of both.
+        The metric of both: s is held in the one, and ν in the other.
     """
 
     density: GivenDensity
@@ -76,11 +74,12 @@ class _GivenField(MetricFieldBase[GivenPoint, Any]):
         super().__init__(GivenDensity(whole.density))
         self._whole, self._n = whole, whole.density.process.n_process
 
-    def at(self, point: GivenPoint) -> Any:
+    def at(self, point: GivenPoint) -> MetricMatrix[Bar] | Failure:
         """G_θ at a point of the density, factorised."""
         if point.whole.kernel.factor is None:
             return Failure.NOT_POSITIVE_DEFINITE
-        return DenseMatrix.factorize(self._whole.theta_block(point.whole))
+        found: MetricMatrix[Bar] | Failure = self._whole.theta_matrix(point.whole)
+        return found
 
     def product(self, point: GivenPoint, vector: Array) -> Array:
         """``G_θ vector``, (d,), without a factor of G_θ."""
@@ -88,34 +87,6 @@ class _GivenField(MetricFieldBase[GivenPoint, Any]):
             return np.full_like(vector, np.nan)
         return np.asarray(self._whole.theta_block(point.whole) @ vector)
 
-    def pullback(self, point: GivenPoint, bar: Any) -> Array:
-        """``Σ bar ∘ ∂G_θ/∂θ``, (d,): of a derivative by G that is 0 outside its corner."""
-        return np.asarray(self._whole.pullback(point.whole, self._widened(bar))[self._n :])
-
-    def _widened(self, bar: Any) -> Any:
-        """The derivative by G, of one by G_θ."""
-        raise NotImplementedError
-
-
-class _BlockGivenField(_GivenField):
-    """The block of θ, with s held."""
-
-    def _widened(self, bar: Array) -> BlockBar:
-        return BlockBar(np.zeros(self._n), None, np.zeros(self._n), bar)
-
-
-class _WhitenedGivenField(_GivenField):
-    """The corner of θ, with ν held."""
-
-    def at(self, point: GivenPoint) -> WhitenedMatrix | Failure:
-        """G_θ at a point of the density, factorised; its bars are squares, as those of the whole."""
-        found = super().at(point)
-        return found if isinstance(found, Failure) else WhitenedMatrix(found)
-
-    def _widened(self, bar: SquareBar) -> SquareBar:
-        return SquareBar(bar.factor, np.vstack((np.zeros((self._n, bar.root.shape[1])), bar.root)))
-
-
-def given_the_process(whole: BlockField | WhitenedField) -> MetricFieldBase[GivenPoint, Any]:
-    """Return the metric of θ alone, of one of both: with s held in blocks, and with ν held where it is whitened."""
-    return _WhitenedGivenField(whole) if isinstance(whole, WhitenedField) else _BlockGivenField(whole)
+    def pullback(self, point: GivenPoint, bar: Bar) -> Array:
+        """``Σ bar ∘ ∂G_θ/∂θ``, (d,): that of a derivative by G which is 0 outside its corner."""
+        return np.asarray(self._whole.pullback(point.whole, self._whole.theta_bar(bar))[self._n :])

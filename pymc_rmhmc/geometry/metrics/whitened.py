@@ -110,7 +110,7 @@ class WhitenedField(MetricFieldBase[WhitenedPoint, SquareBar]):
             bar.factor * (image * image).sum(axis=1), twice * image @ theta.T, bar.factor * theta @ theta.T
         ))  # fmt: skip
         values_bar, slopes = found[:n], kernel.factor_slopes
-        by_theta = point.moved.T @ values_bar + slopes.reshape((moving.size, -1)) @ factor_bar.ravel()
+        by_theta = point.moved.T @ values_bar + slopes.reshape((moving.size, n * n)) @ factor_bar.ravel()
         for (i, j), change in zip(process.pairs, point.moved_twice, strict=True):
             by_theta[i] += moved_bar[:, j] @ change
             if i != j:
@@ -145,6 +145,16 @@ class WhitenedField(MetricFieldBase[WhitenedPoint, SquareBar]):
         corner = moved.T @ pushed + cross.T @ moved + own
         return np.asarray(0.5 * (corner + corner.T))
 
+    def theta_matrix(self, point: WhitenedPoint) -> WhitenedMatrix | Failure:
+        """The same factorised: the metric of θ where ν is held."""
+        found = DenseMatrix.factorize(self.theta_block(point))
+        return found if isinstance(found, Failure) else WhitenedMatrix(found)
+
+    def theta_bar(self, bar: SquareBar) -> SquareBar:
+        """A derivative by G of one by its corner of θ."""
+        n = self.density.process.n_process
+        return SquareBar(bar.factor, np.vstack((np.zeros((n, bar.root.shape[1])), bar.root)))
+
     def _moved(self, point: WhitenedPoint) -> tuple[Array, Array]:
         """``∂s/∂θ`` and ``W ∂s/∂θ + C``, (n, d)."""
         weight, cross, _ = point.information
@@ -172,8 +182,8 @@ class WhitenedFisherMetric(ProcessMetric):
     Normal. Parameters of the likelihood add their information, and what they share with f.
 
     Name hyperparameters alone, ``RMHMC(vars=["ls"], metric="whitened_fisher")``, to sample them with ν held, in the
-    corner of G that belongs to them. f then follows ``m(θ) + L(θ) ν``, also where the model's own variable is f. Another
-    step samples f, such as ``RMHMC(vars=["f"], metric="fisher")``.
+    corner of G that belongs to them. f then follows ``m(θ) + L(θ) ν``, also where the model's own variable is f.
+    Another step samples f, such as ``RMHMC(vars=["f"], metric="fisher")``.
 
     `BlockMetric` drops the coupling between f and θ, which this metric keeps. Both store d derivatives of the
     covariance, ``8 d n²`` bytes.
