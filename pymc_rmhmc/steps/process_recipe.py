@@ -106,7 +106,7 @@ class GivenProcessRecipe(ProcessRecipe):
     def setting(self, tuned: MetricTuning) -> GivenProcessSetting:
         """See `Recipe`."""
         if self._setting is None:
-            field = GivenField(self.plan.metric.bind(self.model))
+            field: GivenField[Any] = GivenField(self.plan.metric.bind(self.model))
             hamiltonian = self.plan.integrator.extend(self.plan.trajectory.hamiltonian(field))
             self._setting = GivenProcessSetting(hamiltonian, self.plan, field.density)
         setting: GivenProcessSetting = self._setting
