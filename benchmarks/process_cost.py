@@ -97,7 +97,7 @@ def measure(n: int, metric: Any) -> tuple[float, ...]:
 
 def main() -> None:
     """Print one line for each size and metric."""
-    columns = ("n", "metric", "ms a step", "in dense algebra", "ratio", "factors", "iterations", "accepted", "step size")
+    columns = ("n", "metric", "ms a step", "dense algebra", "ratio", "factors", "iterations", "accepted", "step size")
     print("| " + " | ".join(columns) + " |\n|" + " --- |" * len(columns))
     np.seterr(all="ignore")  # what overflows in a trajectory is a counted failure, as in the step itself
     for n in (100, 300):

@@ -173,11 +173,11 @@ class Chain:
         outcome = self._draw(point, rng, tuning=tuning)
         state = self.state
         if not tuning:
-            state.movement.note_draw(self.values, moved=outcome.accepted)
+            state.movement.note_draw(self.values[self.recipe.own], moved=outcome.accepted)
             return outcome
         state.n_tuned += 1
         if state.n_tuned > state.watched_from:
-            state.movement.note_tuning(self.values, outcome.failure)
+            state.movement.note_tuning(self.values[self.recipe.own], outcome.failure)
         return outcome
 
     def _draw(self, point: Point, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
@@ -336,7 +336,8 @@ class Chain:
         """Whether the chain leaves the given point for a draw of the Laplace approximation."""
         if self.plan.init != "auto":
             return self.plan.init == "laplace"
-        return not self.own_initval and np.array_equal(values, self.initial_values)
+        own = self.recipe.own
+        return not self.own_initval and np.array_equal(values[own], self.initial_values[own])
 
     def _explain_start(self, point: Point) -> None:
         """Raise what is wrong where a chain is to begin, unless another draw of other steps may mend it."""
@@ -394,8 +395,11 @@ class Chain:
 
     def remarks(self) -> str:
         """Say what makes the chain slow, a line each; empty where nothing does."""
-        state, label = self.state, self.recipe.variables.label
-        slow = slowness(self.name, state.movement, self.values.size, label, self.plan.step_size)
+        state, first = self.state, self.recipe.own.start or 0
+        slow = slowness(
+            self.name, state.movement, self.values.size - first, lambda i: self.recipe.variables.label(first + i),
+            self.plan.step_size,
+        )  # fmt: skip
         said = [
             cut_path(self.name, self._path, self.average_step_size(), is_trusted=not slow),
             sites_kept(self.name, state.dropped_refits, len(state.refits), is_trusted=not slow),

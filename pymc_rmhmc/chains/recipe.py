@@ -119,6 +119,10 @@ class Recipe(Protocol):
     def prior_moves(self) -> bool:
         """Whether anything that is sampled moves the latents' prior."""
 
+    @property
+    def own(self) -> slice:
+        """Which of the values the chain samples; the others only follow them."""
+
     def bind(self, point: Point) -> tuple[bool, Point]:
         """Take in what a point holds besides the chain's own values.
 
@@ -168,6 +172,11 @@ class RecipeBase(ABC):
     """A recipe whose fields with an underscore are memory: they are not pickled, since a worker rebuilds them."""
 
     plan: Plan
+
+    @property
+    def own(self) -> slice:
+        """See `Recipe`: all."""
+        return slice(None)
 
     @abstractmethod
     def forget(self) -> None:

@@ -76,6 +76,10 @@ class FoundBlocks:
     def _hyperparameters(self) -> list[str]:
         return [] if isinstance(self.joint, str) else [str(variable.name) for variable in self.joint.theta.variables]
 
+    def followers(self, plan: Plan) -> tuple[str, ...]:
+        """Return the value variables that the step changes, although another one samples them."""
+        return ()
+
     @property
     def data_names(self) -> frozenset[str]:
         """The shared data that are read."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pymc as pm
+from pytensor.tensor.variable import TensorVariable
 
+from pymc_rmhmc.errors import ConfigurationError, listed
 from pymc_rmhmc.geometry.metrics.euclidean import PriorMetric
 from pymc_rmhmc.kernels import elliptical_slice
+from pymc_rmhmc.model.priors import read_latent
+from pymc_rmhmc.model.structure import resolve_variables
 from pymc_rmhmc.steps.options import Options, settle_move
 from pymc_rmhmc.steps.sampler import Sampler
 
@@ -84,9 +89,23 @@ class EllipticalSlice(Sampler):
         compile_kwargs: dict[str, Any] | None = None,
         blocked: bool = True,
     ) -> None:
+        model = pm.modelcontext(model)
+        _check_latent([] if vars is None else resolve_variables(model, vars), model)
         options = Options(metric=PriorMetric(), step_size=ANY_STEP, init=init, blas_threads=blas_threads)
         self._build(
             vars, settle_move(options, elliptical_slice.EllipticalSlice(), 1.0, "EllipticalSlice"),
             blas_threads=blas_threads, model=model, rng=rng, initial_point=initial_point,
             compile_kwargs=compile_kwargs, blocked=blocked,
         )  # fmt: skip
+
+
+def _check_latent(named: Sequence[TensorVariable], model: pm.Model) -> None:
+    """Raise a `ConfigurationError` for named variables that are no latent Gaussian values."""
+    found = {str(v.name): read_latent(model, v) for v in named if v in model.free_RVs}
+    others = {name: why for name, why in found.items() if isinstance(why, str)}
+    if others:
+        name, why = next(iter(others.items()))
+        raise ConfigurationError(
+            f"{name}: {why}. EllipticalSlice moves latent Gaussian values alone. Leave {listed(list(others))} out of "
+            "vars, or leave vars out: PyMC finds another step for what EllipticalSlice leaves."
+        )

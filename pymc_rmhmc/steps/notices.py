@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
+import pymc as pm
 
 from pymc_rmhmc.errors import listed
 
-__all__ = ["WATCHED", "RunNotices", "moved_by_others", "moved_twice", "too_short_tuning"]
+__all__ = ["WATCHED", "RunNotices", "followers_of", "moved_by_others", "moved_twice", "too_short_tuning"]
 
 type Point = dict[str, np.ndarray]
 
@@ -18,6 +20,8 @@ type Point = dict[str, np.ndarray]
 WORKER, FIRST_WORKER = "worker_chain_", "worker_chain_0"
 # Draws of a chain at which its point is looked at: another step that moves a variable moves it by then.
 WATCHED = 50
+# What `followers_of` has found, of each model.
+_FOLLOWERS: WeakKeyDictionary[pm.Model, set[str]] = WeakKeyDictionary()
 # A part of the default tuning, below which a step size is no more than a guess.
 LEAST_PART = 0.25
 
@@ -61,16 +65,26 @@ def too_short_tuning(tune: int, needed: int, sampler: str = "RMHMC") -> str:
     )
 
 
-def moved_by_others(samplers: Iterable[Any], point: Point) -> list[str]:
-    """Return the value variables that are not where samplers left them in the draw before."""
-    return [name for sampler in samplers if sampler.state.started for name in _moved(sampler, point)]
+def followers_of(model: pm.Model) -> set[str]:
+    """Return the value variables that follow a step's own ones, while another step samples them: one set per model.
+
+    Every step of the model holds this set, to which a step adds when it is built, and takes it along to a worker.
+    """
+    return _FOLLOWERS.setdefault(model, set())
 
 
-def _moved(sampler: Any, point: Point) -> list[str]:
-    moved, start = [], 0
+def moved_by_others(samplers: Iterable[Any], point: Point, followers: Container[str] = ()) -> list[str]:
+    """Return the value variables that are not where samplers left them in the draw before, but for followers."""
+    return [name for sampler in samplers if sampler.state.started for name in _moved(sampler, point, followers)]
+
+
+def _moved(sampler: Any, point: Point, followers: Container[str]) -> list[str]:
+    moved, start, first = [], 0, sampler.recipe.own.start or 0
     for name, part in sampler.slices:
         held = sampler.state.values[start : start + part.stop - part.start]
         start += held.size
+        if start <= first or name in followers:
+            continue
         if not np.array_equal(np.ravel(point[name])[part], held):
             moved.append(name)
     return moved

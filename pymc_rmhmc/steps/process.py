@@ -1,4 +1,4 @@
-"""What one RMHMC samples of a model in a metric of one Gaussian process together with its hyperparameters."""
+"""What one RMHMC samples in a metric of one Gaussian process: it with its hyperparameters, or these alone."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from pymc_rmhmc.model.graphs import WITHOUT_TRACES
 from pymc_rmhmc.model.hyperparameters import hyperparameters_of
 from pymc_rmhmc.model.priors import LatentVariable, gaussian_candidates
 from pymc_rmhmc.model.structure import LatentBlock, has_own_initval, resolve_variables
-from pymc_rmhmc.steps.process_recipe import ProcessRecipe
-from pymc_rmhmc.steps.riemannian import FoundRiemannian, bytes_in_words, find_riemannian
+from pymc_rmhmc.steps.process_recipe import GivenProcessRecipe, ProcessRecipe
+from pymc_rmhmc.steps.riemannian import bytes_in_words
 from pymc_rmhmc.steps.whole_model import FoundWholeModel, check_whole_model, left_in_words
 
-__all__ = ["MOST_VALUES", "FoundProcess", "find_process"]
+__all__ = ["MOST_VALUES", "FoundGivenProcess", "FoundProcess", "find_process"]
 
 type Point = dict[str, np.ndarray]
 
@@ -60,7 +60,7 @@ class FoundProcess(FoundWholeModel):
 
     def announcement(self, plan: Plan) -> str:
         """One line that says what is sampled in which metric, what that leaves out, and what is left."""
-        said = f"{listed(self.names)} ({counted(self.density_model.size, 'value')})"
+        said = f"{listed(self.names)} ({counted(self.size, 'value')})"
         left = left_in_words(self.model, self.names)
         return f"{plan.sampler}: {plan.metric.name} metric for {said}{left}. {self.structure_in_words({}, plan)}"
 
@@ -83,9 +83,46 @@ class FoundProcess(FoundWholeModel):
         )
 
 
+@dataclass(frozen=True)
+class FoundGivenProcess(FoundProcess):
+    """Hyperparameters alone: the process is held, in the coordinates of the metric; see `FoundProcess`."""
+
+    @property
+    def value_vars(self) -> list[Any]:
+        """The value variables that are sampled: PyMC finds a step for those of the process."""
+        return super().value_vars[1:]
+
+    @property
+    def names(self) -> list[str]:
+        """The variables that are sampled."""
+        return super().names[1:]
+
+    def followers(self, plan: Plan) -> tuple[str, ...]:
+        """Return the process's value variable, unless the metric holds what the model has."""
+        process = self.density_model
+        return () if plan.metric.whitens == process.whitened else (process.variables.names[0],)
+
+    @property
+    def size(self) -> int:
+        """How many values are sampled."""
+        return self.density_model.n_theta
+
+    def samplers(self, point: Point, plan: Plan, initial: Point) -> list[Chain]:
+        """Return one chain of all of them."""
+        self.check_move(plan)
+        _, *variables = self.density_model.variables.variables
+        recipe = GivenProcessRecipe(self.density_model, listed(self.names), plan, names_by_value(self.model))
+        return [Chain(recipe, plan, recipe.variables.read(initial), has_own_initval(self.model, variables))]
+
+    def structure_in_words(self, point: Point, plan: Plan) -> str:
+        """Say what is held."""
+        name = super().names[0]
+        return f"L⁻¹({name} - mean) is held, and {name} follows." if plan.metric.whitens else f"{name} is held."
+
+
 def find_process(
     model: pm.Model, vars: Any, point: Point, metric: Any, compile_kwargs: dict[str, Any] | None  # noqa: A002
-) -> FoundProcess | FoundRiemannian:
+) -> FoundProcess:
     """Read and build what RMHMC samples of a model in a metric of a process and its hyperparameters.
 
     Raises
@@ -100,34 +137,16 @@ def find_process(
     """
     named = None if vars is None else resolve_variables(model, vars)
     latents = None if named is None else [v for v in named if v in gaussian_candidates(model)]
-    if named is not None and not latents:
-        return _given_the_process(model, named, point, metric, compile_kwargs)
+    alone = named is not None and not latents
+    if alone:
+        continuous_variables(model, named)  # an error names those that are not
     check_whole_model(model, point, compile_kwargs)
     with pytensor.config.change_flags(**WITHOUT_TRACES):
-        block = _the_process(model, latents, point, metric)
+        block = _the_process(model, None if alone else latents, point, metric)
         hyperparameters = _hyperparameters(model, block, named, metric)
         process = ProcessModel(model, block, hyperparameters, point, metric.name)
     _check_size(process.moving.size, MOST_MOVING, "hyperparameters that move the process", metric)
-    return FoundProcess(model, process)
-
-
-def _given_the_process(
-    model: pm.Model, named: Sequence[TensorVariable], point: Point, metric: Any, compile_kwargs: dict[str, Any] | None
-) -> FoundRiemannian:
-    """Hyperparameters alone: the process's prior and the likelihood inform them, as any known variable does."""
-    continuous_variables(model, list(named))  # an error names those that are not
-    whole = _the_process(model, None, point, metric)
-    (latent,) = whole.latents
-    whitened = latent.form == "whitened"
-    if whitened != metric.whitens:
-        wanted, other = ("True", "block") if metric.whitens else ("False", "whitened_fisher")
-        held = "L⁻¹(f - mean)" if metric.whitens else latent.name
-        raise ConfigurationError(
-            f"vars names hyperparameters alone, and the {metric.name} metric then holds {held}. The model gives "
-            f"{latent.name} in the other form: write gp.prior(..., reparameterize={wanted}), or give "
-            f'RMHMC(metric="{other}"), which holds what the model has.'
-        )
-    return find_riemannian(model, named, point, metric, compile_kwargs)
+    return FoundGivenProcess(model, process) if alone else FoundProcess(model, process)
 
 
 def _the_process(

@@ -1,4 +1,4 @@
-"""How kernels of a Gaussian process with its hyperparameters are built, in the metric's coordinates."""
+"""How kernels of a process with its hyperparameters, or of these alone, are built in a metric's coordinates."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.geometry.general.process_density import WhitenedDensity
+from pymc_rmhmc.geometry.metrics.given_process import GivenField
 from pymc_rmhmc.steps.riemannian_recipe import RiemannianRecipe, RiemannianSetting
 from pymc_rmhmc.steps.starts import scattered
 from pymc_rmhmc.tuning.structure import MetricTuning
 
-__all__ = ["ProcessRecipe", "ProcessSetting"]
+__all__ = ["GivenProcessRecipe", "GivenProcessSetting", "ProcessRecipe", "ProcessSetting"]
 
 type Array = NDArray[np.float64]
 
@@ -37,6 +38,26 @@ class ProcessSetting(RiemannianSetting):
     def seen(self, phase: Any) -> Array:
         """Return the model's values."""
         values: Array = phase.density_point.model_values
+        return values
+
+
+@dataclass(slots=True)
+class GivenProcessSetting(ProcessSetting):
+    """The Hamiltonian of hyperparameters with the process held; coordinates are those of both; see `Setting`."""
+
+    def stand(self, values: Array, coordinates: Any, rng: np.random.Generator) -> Any:
+        """See `Setting`: from here on the process is held where it is now."""
+        position = self.density.whole.enter(values) if coordinates is None else coordinates
+        return self.hamiltonian.state(self.density.hold(position))
+
+    def place(self, phase: Any, values: Array | None) -> tuple[Any, Array, float]:
+        """See `Setting`: the model's values of the process follow from θ and from what is held."""
+        whole = phase.density_point.whole
+        return whole.position, whole.model_values if values is None else values, whole.model_log_density
+
+    def seen(self, phase: Any) -> Array:
+        """Return the model's values."""
+        values: Array = phase.density_point.whole.model_values
         return values
 
 
@@ -71,4 +92,32 @@ class ProcessRecipe(RiemannianRecipe):
             return setting.stand(whitened.at(at).model_values, None, rng)
 
         phase = scattered(stand, setting.failure, whitened.enter(values), rng)
+        return values if phase is None else setting.seen(phase)
+
+
+class GivenProcessRecipe(ProcessRecipe):
+    """The hyperparameters of a process alone; the chain reads and writes the process's values too; see `Recipe`."""
+
+    @property
+    def own(self) -> slice:
+        """See `Recipe`: θ, which comes after the process."""
+        return slice(self.model.n_process, None)
+
+    def setting(self, tuned: MetricTuning) -> GivenProcessSetting:
+        """See `Recipe`."""
+        if self._setting is None:
+            field: GivenField[Any] = GivenField(self.plan.metric.bind(self.model))
+            hamiltonian = self.plan.integrator.extend(self.plan.trajectory.hamiltonian(field))
+            self._setting = GivenProcessSetting(hamiltonian, self.plan, field.density)
+        setting: GivenProcessSetting = self._setting
+        return setting
+
+    def start(self, tuned: MetricTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
+        """See `Recipe`: of θ alone near a point that nobody chose."""
+        self.drop()
+        if not approximated:
+            return values
+        setting = self.setting(tuned)
+        theta = setting.stand(values, None, rng).position
+        phase = scattered(setting.hamiltonian.state, setting.failure, theta, rng)
         return values if phase is None else setting.seen(phase)

@@ -27,9 +27,6 @@ __all__ = ["FoundRiemannian", "bytes_in_words", "find_riemannian", "matrix_in_wo
 
 type Point = dict[str, np.ndarray]
 
-# Metrics of which the Fisher information of what is sampled is the matrix.
-INFORMED = ("information", "blocks", "whitened")
-
 
 @dataclass(frozen=True)
 class FoundRiemannian(FoundWholeModel):
@@ -126,7 +123,7 @@ def _values(model: pm.Model, variables: Sequence[TensorVariable], point: Point, 
         return GradientModel(model, variables, point)
     if source == "hessian":
         return HessianModel(model, variables, point)
-    if source in INFORMED:
+    if source == "information":
         return MatrixModel(
             model, variables, point, lambda m, packed: fisher_information(m, packed.variables, packed),
             name=f"the {metric.name} metric",

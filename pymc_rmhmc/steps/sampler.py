@@ -23,7 +23,7 @@ from pymc_rmhmc.model.together import flat_priors
 from pymc_rmhmc.option_numbers import switch
 from pymc_rmhmc.steps.arguments import CheckedStep, ModelContents, check_compile_kwargs, check_point, generator_of
 from pymc_rmhmc.steps.checks import check_block, check_shapes, shapes_of_data
-from pymc_rmhmc.steps.notices import WATCHED, RunNotices, moved_by_others, moved_twice, too_short_tuning
+from pymc_rmhmc.steps.notices import WATCHED, RunNotices, followers_of, moved_by_others, moved_twice, too_short_tuning
 from pymc_rmhmc.steps.options import Plan
 from pymc_rmhmc.steps.rehearsal import compile_ahead
 from pymc_rmhmc.steps.selection import find_with_predictions, predictions_in_words
@@ -92,6 +92,8 @@ class Sampler(CheckedStep):
         self.blocked = True
         self.rng = random
         self._model, self._contents, self._notices = model, ModelContents(model), RunNotices()
+        self._followers = followers_of(model)
+        self._followers.update(found.followers(plan))
         self.tune = True
         self._initial_point, self._plan = point, plan
         self._samplers = found.samplers(point, plan, initial)
@@ -190,7 +192,7 @@ class Sampler(CheckedStep):
         # What overflows inside a trajectory is found by its own checks, and counted: no warnings besides.
         with np.errstate(all="ignore"):
             if 0 < self.iteration < WATCHED:  # at first a chain stands where it is put
-                moved = moved_by_others(self._samplers, point)
+                moved = moved_by_others(self._samplers, point, self._followers)
                 self._notices.add("moved", moved_twice(moved, self._samplers[0].labels))
             for sampler in self._samplers:
                 outcomes.append(sampler.draw(point, self.rng, tuning=self.tune))

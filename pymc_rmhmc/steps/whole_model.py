@@ -55,6 +55,16 @@ class FoundWholeModel:
         """The variables that are sampled."""
         return [name.removesuffix("_rotated_") for name in self.density_model.names]
 
+    def followers(self, plan: Plan) -> tuple[str, ...]:
+        """Return the value variables that the step changes, although another one samples them."""
+        return ()
+
+    @property
+    def size(self) -> int:
+        """How many values are sampled."""
+        size: int = self.density_model.size
+        return size
+
     @property
     def data_names(self) -> frozenset[str]:
         """The shared data that are read."""
@@ -73,7 +83,7 @@ class FoundWholeModel:
         ConfigurationError
             If there are.
         """
-        size = self.density_model.size
+        size = self.size
         if size > plan.trajectory.most_values:
             raise ConfigurationError(
                 f"{plan.sampler} would need {size * (size + 1) // 2} derivatives of the metric in each draw for {size} "

@@ -922,6 +922,14 @@ GEOMETRY = [
         "parts.transpose(0, 2, 1) - along",
         "unit/test_process_metrics.py::test_contractions_match_differences_of_the_matrix[block]",
     ),
+    Mutant(
+        "no-determinant-where-the-process-is-held",
+        "hyperparameters given f are sampled as if its prior had no determinant: draws of another posterior",
+        "geometry/metrics/given_process.py",
+        "self.log_density, self.failure = whole.log_density, whole.failure",
+        "self.log_density, self.failure = whole.standard, whole.failure",
+        "unit/test_process_metrics.py::test_given_the_process_the_density_is_the_charts[block]",
+    ),
 ]
 
 APPROXIMATION = [
@@ -1406,6 +1414,24 @@ STEPS = [
         "share = TURNS.joint_by_rejected * TURNS.need(1.0 - tuned.trial[1])",
         "share = TURNS.joint_by_rejected * TURNS.need(0.0)",
         "unit/test_graph_emulator.py::test_the_more_is_rejected_the_more_trajectories_follow_the_density[0.5]",
+    ),
+    Mutant(
+        "process-written-in-the-metrics-coordinates",
+        "where hyperparameters move alone, the model is given what is held in the place of its own values",
+        "steps/process_recipe.py",
+        "return whole.position, whole.model_values if values is None else values",
+        "return whole.position, whole.position if values is None else values",
+        "steps/test_process_metrics.py::"
+        "test_hyperparameters_alone_hold_the_process_in_the_metrics_coordinates[whitened_fisher-centred]",
+    ),
+    Mutant(
+        "process-held-where-it-was-before-another-step",
+        "where hyperparameters move alone, they do so given the process of an earlier draw",
+        "geometry/metrics/given_process.py",
+        "self._held = np.array(position[:n])",
+        "self._held = np.array(position[:n]) if np.isnan(self._held).any() else self._held",
+        "steps/test_process_metrics.py::"
+        "test_hyperparameters_alone_hold_the_process_in_the_metrics_coordinates[block-centred]",
     ),
 ]
 

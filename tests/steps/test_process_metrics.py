@@ -11,10 +11,12 @@ import pymc as pm
 import pytest
 
 from pymc_rmhmc import (
+    MALA,
     MMALA,
     RMHMC,
     BlockMetric,
     ConfigurationError,
+    EllipticalSlice,
     ImplicitMidpoint,
     UnsupportedModelError,
     WhitenedFisherMetric,
@@ -96,15 +98,82 @@ def test_integrators_and_trajectories(options):
     assert len(np.unique(idata.posterior["ls"])) > 2
 
 
-@pytest.mark.slow
-def test_hyperparameters_alone_hold_the_process_and_leave_it_to_another_step():
+@pytest.mark.parametrize("form", ["whitened", "centred"])
+@pytest.mark.parametrize("metric", METRICS)
+def test_hyperparameters_alone_hold_the_process_in_the_metrics_coordinates(metric, form):
+    """Whatever the model has: f, or ν with f = L(θ) ν."""
+    model = gp(form=form)
+    step = RMHMC(vars=["ls", "scale"], metric=metric, model=model, step_size=0.3, n_steps=2)
+    assert [v.name for v in step.vars] == ["ls_log__", "scale_log__"]
+    own = "f_rotated_" if form == "whitened" else "f"
+    step.setup_chain(np.random.default_rng(1), tune=0, draws=4)
+    point = model.initial_point() | {own: 0.3 * np.random.default_rng(0).standard_normal(N)}
+    for turn in range(3):
+        before = whitened_and_not(point, form)
+        moved, _ = step.step(point)
+        after, still = whitened_and_not(moved, form), int(metric == "block")
+        assert moved["ls_log__"] != point["ls_log__"]
+        np.testing.assert_allclose(after[still], before[still], rtol=1e-9, atol=1e-9)
+        assert np.abs(after[1 - still] - before[1 - still]).max() > 1e-3
+        # Another step moves the process, or not.
+        point = moved if turn else moved | {own: moved[own] + 0.1}
+
+
+def whitened_and_not(point, form):
+    """ν and f at a point of a model."""
+    scale, ls = np.exp(point["scale_log__"]), np.exp(point["ls_log__"])
+    lower = np.linalg.cholesky(scale**2 * pm.gp.cov.Matern52(1, ls=ls)(X).eval() + 1e-4 * np.eye(N))
+    if form == "whitened":
+        return point["f_rotated_"], lower @ point["f_rotated_"]
+    return np.linalg.solve(lower, point["f"]), point["f"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "form", "said"),
+    [
+        ("block", "whitened", "f is held."), ("whitened_fisher", "centred", "L⁻¹(f - mean) is held, and f follows."),
+        pytest.param("block", "centred", "f is held.", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_hyperparameters_in_turn_with_the_process(metric, form, said, caplog):
+    model, own = gp(form=form), "f_rotated_" if form == "whitened" else "f"
+    with caplog.at_level(logging.INFO, logger="pymc.rmhmc"), model:
+        steps = [RMHMC(vars=["f"], metric="fisher"), RMHMC(vars=["ls", "scale"], metric=metric)]
+    assert f"left to other steps: f (not named in vars). {said}" in " ".join(caplog.text.split())
+    with caplog.at_level(logging.WARNING):
+        idata = draw(model, steps, draws=15, tune=25, chains=2, cores=2 if form == "centred" else 1)
+    assert "another step moves" not in caplog.text
+    assert len(np.unique(idata.posterior["ls"])) > 10
+    point = {f"{name}_log__": np.log(idata.posterior[name].values[0, -1]) for name in ("ls", "scale")}
+    point[own] = idata.posterior[own].values[0, -1]
+    assert idata.sample_stats["lp"].values[0, -1, -1] == pytest.approx(model.compile_logp()(point), abs=1e-5)
+
+
+@pytest.mark.parametrize("moved", ["f", "ls_log__"])
+def test_a_second_step_for_the_same_hyperparameter_is_still_told(moved):
+    """Nobody is told of the process, which another step samples."""
     model = gp(form="centred")
+    step = RMHMC(vars=["ls", "scale"], metric="block", model=model)
+    step.setup_chain(np.random.default_rng(0), 200, 10)
+    point, _ = step.step(model.initial_point())
+    _, (statistics,) = step.step(point | {moved: point[moved] + 0.01})
+    said = statistics["warning"]
+    assert said is None if moved == "f" else "another step moves ls too" in said.message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["whitened", "centred"])
+@pytest.mark.parametrize("metric", METRICS)
+def test_turns_with_the_process_agree_with_the_flat_metric(metric, form):
+    options = {"draws": 2000 if metric == "block" else 1000, "tune": 400, "chains": 2}
+    exact, model = exact_summary("poisson"), gp(form=form)
     with model:
-        steps = [RMHMC(vars=["ls", "scale"], metric="block"), RMHMC(vars=["f"], metric="fisher")]
-    idata = draw(model, steps, draws=10, tune=10)
-    assert len(np.unique(idata.posterior["ls"])) > 5
-    with pytest.raises(ConfigurationError, match=r"reparameterize=False\), or give RMHMC\(metric=.whitened_fisher"):
-        RMHMC(vars=["ls"], metric="block", model=gp())
+        steps = [RMHMC(vars=["f"], metric="fisher"), RMHMC(vars=["ls", "scale"], metric=metric)]
+    found = summary(draw(model, steps, **options))
+    errors = np.hypot(exact["error"], found["error"])
+    np.testing.assert_array_less(np.abs(exact["mean"] - found["mean"]), 4.5 * errors)
+    # An error must not hide a difference.
+    assert (errors < 0.35 * exact["sd"]).all()
 
 
 def test_a_variable_that_is_left_is_sampled_by_pymc():
@@ -189,13 +258,107 @@ def uninformed():
         (two_processes, UnsupportedModelError, r"the model has 2: f.*g.* Use RMHMC\(metric=\"flat\"\)"),
         (walk, UnsupportedModelError, "f is a series or a map, whose covariance has a structure"),
         (summed, UnsupportedModelError, "An observation reads several values of f"),
-        (large, ConfigurationError, r"There are 501 values of f, and the block metric takes at most 500"),
+        (large, ConfigurationError, r"501 values of f, .*takes at most 500: its matrices are dense, .*metric=.flat"),
         (uninformed, ConfigurationError, "y: the expected information of SkewNormal is not registered, so block"),
     ],
 )
 def test_models_that_do_not_fit_say_what_was_found_and_what_to_do(build, error, match):
     with pytest.raises(error, match=match):
         RMHMC(metric=BlockMetric(), model=build())
+
+
+def small(n=N, *, ls=None, scale=None, level=None, form="centred"):
+    """A process of n values, whose hyperparameters have other priors than usual."""
+    with pm.Model() as model:
+        lengthscale = pm.LogNormal("ls", -1.0, 0.3) if ls is None else ls("ls")
+        kernel = pm.gp.cov.Matern52(1, ls=lengthscale)
+        kernel = kernel if scale is None else scale("scale") ** 2 * kernel
+        f = pm.gp.Latent(cov_func=kernel).prior("f", X=X[:n], reparameterize=form == "whitened", jitter=1e-4)
+        pm.Poisson("y", mu=pm.math.exp(f if level is None else f + level("level")), observed=COUNTS[:n])
+    return model
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(
+    ("priors", "match"),
+    [
+        ({"scale": pm.HalfFlat}, r"scale has a HalfFlat prior, .* such as pm.HalfNormal\('scale', 10\)"),
+        ({"level": pm.Flat}, r"level has a Flat prior, .* such as pm.Normal\('level', 0, 10\)"),
+    ],
+)
+def test_priors_without_curvature_are_named(metric, priors, match):
+    """Also of what the process or its likelihood informs: with no data at all the metric would be singular."""
+    model = small(**priors)
+    (name,) = priors
+    for named in (None, [name]):
+        with pytest.raises(ConfigurationError, match=match):
+            RMHMC(vars=named, metric=metric, model=model)
+
+
+def bounded(name):
+    return pm.Uniform(name, 0.05, 1.0, default_transform=None, initval=0.3)
+
+
+@pytest.mark.parametrize(
+    ("named", "options", "metric"),
+    [
+        # A prior that is constant between bounds, on a scale with them and on one without.
+        (None, {"ls": lambda name: pm.Uniform(name, 0.05, 1.0)}, "block"), (None, {"ls": bounded}, "whitened_fisher"),
+        # A flat prior of what another step samples.
+        (["f", "ls"], {"scale": pm.HalfFlat}, "block"),
+        # A single value, and a single hyperparameter.
+        (None, {"n": 1}, "block"), (None, {"n": 1, "form": "whitened"}, "whitened_fisher"),
+        (["ls"], {"n": 1}, "whitened_fisher"), (["ls"], {"n": 1, "form": "whitened"}, "block"),
+        # What the likelihood alone reads: the covariance has no derivative by it.
+        (["level"], {"level": pm.Normal}, "block"), (["level"], {"level": pm.Normal}, "whitened_fisher"),
+        (["f", "level"], {"level": pm.Normal}, "whitened_fisher"),
+    ],
+)  # fmt: skip
+def test_small_and_odd_models_are_sampled(named, options, metric):
+    model = small(**options)
+    step = RMHMC(vars=named, metric=metric, model=model, step_size=0.1, n_steps=2)
+    step.setup_chain(np.random.default_rng(1), tune=0, draws=8)
+    own, n = "f_rotated_" if options.get("form") else "f", options.get("n", N)
+    # At 0 the likelihood says nothing of hyperparameters in whitened coordinates.
+    start = point = model.initial_point() | {own: np.cos(3.0 * X[:n, 0])}
+    for _ in range(8):
+        point, (statistics,) = step.step(point)
+        assert statistics["model_logp"] == pytest.approx(model.compile_logp()(point), abs=1e-6)
+    assert all((point[str(v.name)] != start[str(v.name)]).all() for v in step.vars)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (lambda: MMALA(metric="nonsense"), ConfigurationError, r"Unknown metric 'nonsense': .*\"block\", \"whitened_f"),
+        (lambda: MMALA(["f"], metric="block"), ConfigurationError, "vars names f alone, and the block metric moves it"),
+        (lambda: MALA(metric="block"), ConfigurationError, "MALA has no argument metric. Its arguments are vars"),
+        (lambda: EllipticalSlice(["ls"]), ConfigurationError, "ls: its prior is .* Leave ls out of vars, or leave v"),
+        (lambda: EllipticalSlice(["f", "ls"]), ConfigurationError, "moves latent Gaussian values alone. Leave ls out"),
+        (lambda: EllipticalSlice(metric="block"), ConfigurationError, "EllipticalSlice has no argument metric"),
+        (lambda: RMHMC([], metric="block"), ConfigurationError, "vars is empty, so there is nothing to sample"),
+    ],
+)
+def test_steps_and_metrics_that_do_not_fit(make, error, match):
+    with small(), pytest.raises(error, match=match):
+        make()
+
+
+def test_the_fisher_metric_takes_hyperparameters_alone_too():
+    with small() as model:
+        step = MMALA(["ls"], metric="fisher", step_size=0.3)
+    assert [v.name for v in step.vars] == ["ls_log__"]
+    step.setup_chain(np.random.default_rng(1), tune=0, draws=2)
+    assert step.step(model.initial_point())[0]["ls_log__"] != model.initial_point()["ls_log__"]
+
+
+@pytest.mark.parametrize("named", [None, ["s"]])
+def test_a_model_without_a_process_says_so(named):
+    with pm.Model() as model:
+        s = pm.HalfNormal("s")
+        pm.Normal("y", 0.0, s, observed=[1.0, 2.0])
+    with pytest.raises(UnsupportedModelError, match="needs a Gaussian process with hyperparameters"):
+        RMHMC(vars=named, metric=BlockMetric(), model=model)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +377,7 @@ def test_vars_that_do_not_fit(named, match):
 @pytest.mark.parametrize("likelihood", ["poisson", "bernoulli"])
 def test_all_forms_and_metrics_agree_with_the_flat_metric(likelihood):
     options = {"draws": 1000, "tune": 400, "chains": 2}
-    exact = summary(draw(gp(likelihood), **options))
+    exact = exact_summary(likelihood)
     for metric in METRICS:
         for form in ("whitened", "centred"):
             model = gp(likelihood, form)
@@ -223,6 +386,12 @@ def test_all_forms_and_metrics_agree_with_the_flat_metric(likelihood):
             np.testing.assert_array_less(np.abs(exact["mean"] - found["mean"]), 4.5 * errors)
             # An error must not hide a difference.
             assert (errors < 0.35 * exact["sd"]).all()
+
+
+@cache
+def exact_summary(likelihood):
+    """Of the flat metric."""
+    return summary(draw(gp(likelihood), draws=1000, tune=400, chains=2))
 
 
 def summary(idata):

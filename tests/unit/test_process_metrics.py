@@ -13,6 +13,7 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.general.process_density import CentredDensity, WhitenedDensity
 from pymc_rmhmc.geometry.metrics.block_drift import BlockDrift
 from pymc_rmhmc.geometry.metrics.field import FieldDrift
+from pymc_rmhmc.geometry.metrics.given_process import GivenField
 from tests.unit.process_toy import PRECISION, N, ToyProcess, point
 
 METRICS = {"block": BlockMetric(), "whitened": WhitenedFisherMetric()}
@@ -206,3 +207,65 @@ def test_a_covariance_that_is_not_positive_definite_is_a_failure(field):
 def test_another_density_is_refused(metric):
     with pytest.raises(ConfigurationError, match="needs a Gaussian process with its hyperparameters"):
         metric.bind(object())
+
+
+@pytest.fixture
+def given(field):
+    """The metric of θ alone with the process held, and θ."""
+    found = GivenField(field)
+    return found, found.density.hold(place(field))
+
+
+def test_given_the_process_the_matrix_is_the_corner_of_the_whole(field, given):
+    alone, theta = given
+    g = dense(field, place(field))[N:, N:]
+    matrix, v = alone.at(alone.density.at(theta)), np.array([0.3, -1.0, 0.5])
+    np.testing.assert_allclose(matrix.solve(v), np.linalg.solve(g, v), rtol=1e-6)
+    np.testing.assert_allclose(alone.product(alone.density.at(theta), v), g @ v, rtol=1e-6)
+    assert matrix.half_log_det == pytest.approx(0.5 * np.linalg.slogdet(g)[1], abs=1e-7)
+
+
+def test_given_the_process_the_density_is_the_charts(field, given):
+    alone, theta = given
+    at, whole = alone.density.at(theta), field.density.at(place(field))
+    assert at.log_density == whole.log_density
+    other = theta + [0.1, -0.2, 0.3]
+    moved = field.density.at(np.concatenate((place(field)[:N], other)))
+    assert alone.density.at(other).log_density == moved.log_density
+    slopes = differences(lambda x: alone.density.at(x).log_density, theta)
+    np.testing.assert_allclose(at.gradient, slopes, rtol=1e-6, atol=1e-6)
+
+
+def test_given_the_process_contractions_match_differences(given):
+    alone, theta = given
+    at, u = alone.evaluate(theta), np.array([0.7, -0.4, 1.1])
+    slopes = differences(lambda x: matrix_at(alone, x), theta)
+    inverse = np.linalg.inv(matrix_at(alone, theta))
+    np.testing.assert_allclose(at.trace_term, [0.5 * np.trace(inverse @ s) for s in slopes], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(at.quadratic_term(u), [-0.5 * u @ s @ u for s in slopes], rtol=1e-5, atol=1e-6)
+    assert alone.evaluate(np.full(3, np.nan)).failure is not Failure.NONE
+    assert not np.isfinite(alone.product(alone.density.at(np.full(3, np.nan)), u)).any()
+
+
+@pytest.mark.parametrize("whitened", [True, False], ids=["whitened model", "centred model"])
+@pytest.mark.parametrize("metric", METRICS)
+def test_given_the_process_the_models_values_follow(metric, whitened):
+    """Where θ moves, s stays and ν changes, or ν stays and s changes, whichever of them the model has."""
+    process = ToyProcess(whitened=whitened)
+    field = METRICS[metric].bind(process)
+    alone, start, end = GivenField(field), point()[N:], point()[N:] + [0.2, 0.3, -0.1]
+
+    def factor(theta):
+        mean, covariance = moments(theta)
+        return mean, np.linalg.cholesky(covariance)
+
+    nu = point()[:N]
+    s = factor(start)[0] + factor(start)[1] @ nu
+    alone.density.hold(field.density.enter(np.concatenate((nu if whitened else s, start))))
+    found = alone.density.at(end).whole.model_values
+    mean, lower = factor(end)
+    if metric == "block":
+        nu = np.linalg.solve(lower, s - mean)
+    else:
+        s = mean + lower @ nu
+    np.testing.assert_allclose(found, np.concatenate((nu if whitened else s, end)), atol=1e-10)

@@ -82,10 +82,15 @@ SAMPLERS: dict[str, Sampler] = {
     "gibbs rm-hmc": Sampler("Gibbs RM-HMC", _in_turns(
         partial(RMHMC, ["f"], metric="fisher", **CURVED), lambda v: RMHMC(v, metric=BlockMetric(), **CURVED)
     )),
+    # Metropolis samples what the model has, so that this row alone is of the whitened model.
     "gibbs wht": Sampler(
         "Gibbs whitening", _in_turns(partial(RMHMC, ["f"], metric="fisher", **CURVED), lambda v: pm.Metropolis(vars=v)),
         True,
     ),
+    # From the centred model too: the metric says what is held, here ν = L⁻¹(f - m).
+    "gibbs rm-hmc whitened": Sampler("Gibbs RM-HMC, whitened", _in_turns(
+        partial(RMHMC, ["f"], metric="fisher", **CURVED), lambda v: RMHMC(v, metric=WhitenedFisherMetric(), **CURVED)
+    ), paper=False),
     "hmc": Sampler("HMC", partial(pm.HamiltonianMC, max_steps=LEAPFROGS)),
     "s-mmala": Sampler("S-MMALA", partial(MMALA, metric=BlockMetric())),
     "rm-hmc": Sampler("RM-HMC", partial(RMHMC, metric=BlockMetric(), **CURVED)),

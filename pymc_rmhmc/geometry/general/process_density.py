@@ -119,7 +119,7 @@ class Kernel:
     @cached_property
     def information(self) -> Array:
         """``½ tr(Sᵢ Sⱼ) + ∂ᵢmᵀ K⁻¹ ∂ⱼm``, (k, k): what s says of θ."""
-        rows = self.scaled_slopes.reshape((len(self.slopes), -1))
+        rows = self.scaled_slopes.reshape((len(self.slopes), self.covariance.size))
         return np.asarray(0.5 * rows @ rows.T + self.scaled_mean_slopes.T @ self.scaled_mean_slopes)
 
     @cached_property
@@ -130,7 +130,7 @@ class Kernel:
         mean_curvatures, curvatures = self.curvatures
         # <∂ᵢ∂ⱼK, L⁻ᵀ Sₖ L⁻¹> for each pair (i, j).
         turned = _both_sides(self.inverse_factor, scaled, transpose=True) if k else scaled
-        by_pair = 0.5 * curvatures.reshape((-1, n * n)) @ turned.reshape((k, -1)).T
+        by_pair = 0.5 * curvatures.reshape((-1, n * n)) @ turned.reshape((k, n * n)).T
         by_pair += multiply_lower(self.inverse_factor, np.asfortranarray(mean_curvatures.T)).T @ whitened
         seconds = np.empty((k, k, k))
         first, second = self.process.pairs.T
@@ -171,8 +171,8 @@ class Kernel:
 
 def _triple_traces(matrices: Array) -> Array:
     """``tr(Mᵢ Mⱼ Mₖ)`` of symmetric matrices, (k, k, k), by as few products of two as hold them all."""
-    k = len(matrices)
-    rows, found = matrices.reshape((k, -1)), np.empty((k, k, k))
+    k, n = matrices.shape[:2]
+    rows, found = matrices.reshape((k, n * n)), np.empty((k, k, k))
     for i in range(k):
         found[i, i] = found[i, :, i] = found[:, i, i] = rows @ (matrices[i].T @ matrices[i]).ravel()
         for j in range(i + 1, k - 1):

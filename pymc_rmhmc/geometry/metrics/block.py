@@ -13,13 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity
 from pymc_rmhmc.geometry.general.process_density import CentredDensity, CentredPoint, Process
 from pymc_rmhmc.geometry.metrics.block_drift import BlockDrift
 from pymc_rmhmc.geometry.metrics.block_matrix import BlockBar, BlockMatrix, LatentBlock
 from pymc_rmhmc.geometry.metrics.dense import DenseMatrix
 from pymc_rmhmc.geometry.metrics.field import FieldPoint, MetricFieldBase
-from pymc_rmhmc.geometry.metrics.graph import MatrixField
 
 __all__ = ["BlockField", "BlockMetric", "ProcessMetric"]
 
@@ -68,7 +66,7 @@ class BlockField(MetricFieldBase[CentredPoint, BlockBar]):
             solved = kernel.solve(bar.velocity)
             by_covariance = 0.5 * (kernel.slopes @ solved) @ solved
         else:
-            by_covariance = kernel.slopes.reshape((moving.size, -1)) @ bar.covariance.ravel()
+            by_covariance = kernel.slopes.reshape((moving.size, n * n)) @ bar.covariance.ravel()
         own = bar.theta[np.ix_(moving, moving)]
         found[n + moving] += by_covariance + np.einsum("kij,ij->k", kernel.information_slopes, own)
         return found
@@ -79,6 +77,15 @@ class BlockField(MetricFieldBase[CentredPoint, BlockBar]):
         found = np.array(point.information[2])
         found[np.ix_(moving, moving)] += point.kernel.information
         return found
+
+    def theta_matrix(self, point: CentredPoint) -> DenseMatrix | Failure:
+        """G_θ factorised: the metric of θ where s is held."""
+        return DenseMatrix.factorize(self.theta_block(point))
+
+    def theta_bar(self, bar: Array) -> BlockBar:
+        """A derivative by G of one by G_θ."""
+        n = self.density.process.n_process
+        return BlockBar(np.zeros(n), None, np.zeros(n), bar)
 
 
 class ProcessMetric:
@@ -97,16 +104,14 @@ class ProcessMetric:
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
-    def bind(self, density: Process | MatrixDensity) -> Any:
-        """Return the metric of a model's process, or of its hyperparameters alone.
+    def bind(self, density: Process) -> Any:
+        """Return the metric of a model's process and its hyperparameters.
 
         Raises
         ------
         ConfigurationError
-            If the density is neither.
+            If the density is no such process.
         """
-        if isinstance(density, MatrixDensity):
-            return MatrixField(density)
         if not hasattr(density, "prior_curvature"):
             raise ConfigurationError(
                 f"The {self.name} metric needs a Gaussian process with its hyperparameters, and got a "
@@ -140,7 +145,7 @@ class BlockMetric(ProcessMetric):
 
     A process that is written with ``reparameterize=True`` moves without its mean function, which the likelihood then
     reads as a constant of its predictor. Name hyperparameters alone, ``RMHMC(vars=["ls"], metric="block")``, to sample
-    them with f held, if f is written with ``reparameterize=False``.
+    them with f held, in the block ``G_θ``. Another step then samples f, such as ``RMHMC(vars=["f"], metric="fisher")``.
 
     The metric stores d derivatives of the covariance, ``8 d n²`` bytes.
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
+from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.general.matrix_density import MatrixPoint
 from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
 from pymc_rmhmc.geometry.metrics.flat import Identity
@@ -70,5 +73,49 @@ class PriorField:
         self._target = target
 
     def hamiltonian(self) -> GaussianHamiltonian:
-        """Return the Hamiltonian of the target: the likelihood beside a standard normal."""
-        return GaussianHamiltonian(self._target)
+        """Return the Hamiltonian of the target: the likelihood beside a standard normal, without a gradient."""
+        return GaussianHamiltonian(ValueTarget(self._target))
+
+
+@dataclass(slots=True)
+class ValuePoint:
+    """A `TargetPoint` without a gradient.
+
+    Attributes
+    ----------
+    position : (k,) array
+        z.
+    eta : (n,) array
+        The sites there.
+    log_likelihood, log_density : float
+        ``Σ ℓ(η)`` and φ(z).
+    """
+
+    position: Array
+    eta: Array
+    log_likelihood: float
+    log_density: float
+
+    @property
+    def failure(self) -> Failure:
+        """NON_FINITE where φ is."""
+        return Failure.NONE if math.isfinite(self.log_density) else Failure.NON_FINITE
+
+
+class ValueTarget:
+    """φ alone: half the products of a target that gives its gradient too.
+
+    Parameters
+    ----------
+    target : LatentTarget
+        Its φ.
+    """
+
+    def __init__(self, target: LatentTarget) -> None:
+        self._target = target
+
+    def at(self, position: Array) -> ValuePoint:
+        """Evaluate φ: one product with Φ and one likelihood."""
+        eta = self._target.chart.predictor.apply(position)
+        log_likelihood, value, _ = self._target.evaluate(eta)
+        return ValuePoint(position, eta, log_likelihood, value)

@@ -110,7 +110,7 @@ class WhitenedField(MetricFieldBase[WhitenedPoint, SquareBar]):
             bar.factor * (image * image).sum(axis=1), twice * image @ theta.T, bar.factor * theta @ theta.T
         ))  # fmt: skip
         values_bar, slopes = found[:n], kernel.factor_slopes
-        by_theta = point.moved.T @ values_bar + slopes.reshape((moving.size, -1)) @ factor_bar.ravel()
+        by_theta = point.moved.T @ values_bar + slopes.reshape((moving.size, n * n)) @ factor_bar.ravel()
         for (i, j), change in zip(process.pairs, point.moved_twice, strict=True):
             by_theta[i] += moved_bar[:, j] @ change
             if i != j:
@@ -126,21 +126,41 @@ class WhitenedField(MetricFieldBase[WhitenedPoint, SquareBar]):
         """G, (n + d, n + d)."""
         kernel = point.kernel
         assert kernel.factor is not None
-        weight, cross, own = point.information
-        n, moving = weight.size, self.density.process.moving
-        moved = np.zeros_like(cross)
-        moved[:, moving] = point.moved
-        pushed = weight[:, None] * moved + cross
-        size = n + moved.shape[1]
+        weight = point.information[0]
+        _, pushed = self._moved(point)
+        n, size = weight.size, point.position.size
         found = np.empty((size, size))
         scaled = np.sqrt(weight)[:, None] * kernel.factor
         found[:n, :n] = scaled.T @ scaled
         found[np.arange(n), np.arange(n)] += 1.0
         found[:n, n:] = multiply_lower(kernel.factor, np.asfortranarray(pushed), transpose=True)
         found[n:, :n] = found[:n, n:].T
-        corner = moved.T @ pushed + cross.T @ moved + own
-        found[n:, n:] = 0.5 * (corner + corner.T)
+        found[n:, n:] = self.theta_block(point)
         return found
+
+    def theta_block(self, point: WhitenedPoint) -> Array:
+        """The corner of θ, (d, d): what the likelihood says of θ if ν is held."""
+        _, cross, own = point.information
+        moved, pushed = self._moved(point)
+        corner = moved.T @ pushed + cross.T @ moved + own
+        return np.asarray(0.5 * (corner + corner.T))
+
+    def theta_matrix(self, point: WhitenedPoint) -> WhitenedMatrix | Failure:
+        """The same factorised: the metric of θ where ν is held."""
+        found = DenseMatrix.factorize(self.theta_block(point))
+        return found if isinstance(found, Failure) else WhitenedMatrix(found)
+
+    def theta_bar(self, bar: SquareBar) -> SquareBar:
+        """A derivative by G of one by its corner of θ."""
+        n = self.density.process.n_process
+        return SquareBar(bar.factor, np.vstack((np.zeros((n, bar.root.shape[1])), bar.root)))
+
+    def _moved(self, point: WhitenedPoint) -> tuple[Array, Array]:
+        """``∂s/∂θ`` and ``W ∂s/∂θ + C``, (n, d)."""
+        weight, cross, _ = point.information
+        moved = np.zeros_like(cross)
+        moved[:, self.density.process.moving] = point.moved
+        return moved, weight[:, None] * moved + cross
 
 
 class WhitenedFisherMetric(ProcessMetric):
@@ -160,6 +180,10 @@ class WhitenedFisherMetric(ProcessMetric):
     ``G(ν, θ) = JᵀWJ + blockdiag(I, P)`` with ``J = [L, ∂(m + Lν)/∂θ]`` and the Fisher information W of the likelihood.
     P is the negative second derivative of ``log π(θ)`` on the unconstrained scale, in SoftAbs form unless the prior is
     Normal. Parameters of the likelihood add their information, and what they share with f.
+
+    Name hyperparameters alone, ``RMHMC(vars=["ls"], metric="whitened_fisher")``, to sample them with ν held, in the
+    corner of G that belongs to them. f then follows ``m(θ) + L(θ) ν``, also where the model's own variable is f.
+    Another step samples f, such as ``RMHMC(vars=["f"], metric="fisher")``.
 
     `BlockMetric` drops the coupling between f and θ, which this metric keeps. Both store d derivatives of the
     covariance, ``8 d n²`` bytes.

@@ -67,8 +67,8 @@ type Shape = tuple[Symbol | int, ...]
 SOFTABS_ALPHA = 100.0
 # Below this |αλ| the series 1 + (αλ)²/3 serves for αλ coth(αλ).
 SMALL = 1e-3
-# Priors without any curvature, with which a metric can be singular.
-FLAT = ("Flat", "HalfFlat")
+# Priors without any curvature, with which a metric can be singular, and what to write instead.
+FLAT = {"Flat": "pm.Normal('{}', 0, 10)", "HalfFlat": "pm.HalfNormal('{}', 10)"}
 # Transforms that act on each value alone.
 ELEMENTWISE = (
     "", "LogTransform", "LogOddsTransform", "Interval", "LogExpM1", "CircularTransform",
@@ -224,7 +224,7 @@ class _Reader:
         if name in FLAT:
             raise ConfigurationError(
                 f"{self._name} has a {name} prior, which has no curvature: the metric can be singular. Give it "
-                f'a proper prior, such as pm.Normal({self._name!r}, 0, 10), or use RMHMC(metric="softabs").'
+                f'a proper prior, such as {FLAT[name].format(self._name)}, or use RMHMC(metric="softabs").'
             )
         row, kind = registered_information().get(name), "" if transform is None else type(transform).__name__
         (value,) = self.valued([variable])
@@ -331,8 +331,9 @@ class _Reader:
         value, which = self.model.rvs_to_values[variable], self.packed.variables.index(variable)
         try:
             (term,) = inlined(self.model.logp(vars=[variable], sum=False), ())
-            slope = pt.grad(term.sum(), value)
-            second = pt.grad(slope.sum(), value).ravel() if elementwise else None
+            # A density that is constant between its bounds does not read the value.
+            slope = pt.grad(term.sum(), value, disconnected_inputs="ignore")
+            second = pt.grad(slope.sum(), value, disconnected_inputs="ignore").ravel() if elementwise else None
         except NO_DERIVATIVE as error:
             raise self._no_derivative(error) from None
         if second is None:
