@@ -43,7 +43,9 @@ def rows(records: list[dict]) -> list[list[str]]:
             SAMPLERS[name].label, spread([2 * r["draws"] for r in runs], "d") + stopped,
             *(spread([_of_2000(r, r["latent"])[i] for r in runs], ".0f") for i in range(3)),
             *(spread([_of_2000(r, r["ess"])[i] for r in runs], ".0f") for i in range(3)),
-            TABLE.get(name, ""), spread([r["rhat"] for r in runs], ".2f"),
+            TABLE.get(name, ""),
+            *(spread([r[key] for r in runs], ".0f") if runs[0][key] else "" for key in ("factors", "informed")),
+            spread([r["rhat"] for r in runs], ".2f"),
             spread([r["tuning"] + r["sampling"] for r in runs], ".3g"),
             spread([min(*r["ess"], r["latent"][0]) / (r["tuning"] + r["sampling"]) for r in runs]),
             "; ".join(f"{np.mean([r['mean'][i] for r in runs]):.2f}" for i in range(3)),
@@ -53,7 +55,8 @@ def rows(records: list[dict]) -> list[list[str]]:
 
 def _report(records: list[dict]) -> None:
     print(markdown(
-        ("method", "draws", "f: min", "mean", "max", "ψ_σ", "ψ_τ₁", "ψ_τ₂", "the paper's", "R-hat", "seconds",
+        ("method", "draws", "f: min", "mean", "max", "ψ_σ", "ψ_τ₁", "ψ_τ₂", "the paper's",
+         "chol(K) a draw", "G_θ", "R-hat", "seconds",
          "ESS per second", "means of ψ"),
         rows(records),
     ))  # fmt: skip
