@@ -901,9 +901,8 @@ GEOMETRY = [
         "whitening-by-the-transposed-factor",
         "a centred model's process is written back by another matrix than it was read by: wrong draws",
         "geometry/general/process_density.py",
-        "kernel.factor is None else solve_lower(kernel.factor, left)\n        return np.concatenate((found,",
-        "kernel.factor is None else solve_lower(kernel.factor, left, transpose=True)\n"
-        "        return np.concatenate((found,",
+        "self.factor is None else solve_lower(self.factor, left)",
+        "self.factor is None else solve_lower(self.factor, left, transpose=True)",
         "unit/test_process_metrics.py::test_values_and_log_densities_are_the_models[False]",
     ),
     Mutant(

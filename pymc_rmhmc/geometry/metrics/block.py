@@ -9,7 +9,6 @@ With s ~ N(m(θ), K(θ)), the likelihood's information W of s, and R, what every
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +17,13 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity
-from pymc_rmhmc.geometry.general.process_density import CentredDensity, CentredPoint, Process
+from pymc_rmhmc.geometry.general.process_density import CentredDensity, CentredPoint, Kernel, Process
+from pymc_rmhmc.geometry.general.series_density import SeriesDensity
 from pymc_rmhmc.geometry.linalg import cholesky, identity_plus_scaled, inverse_lower, multiply_lower
 from pymc_rmhmc.geometry.metrics.dense import DenseMatrix
-from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
 from pymc_rmhmc.geometry.metrics.graph import MatrixField
+from pymc_rmhmc.geometry.metrics.process_blocks import TwoBlockField, TwoBlockMatrix
+from pymc_rmhmc.geometry.metrics.series import SeriesField
 
 __all__ = ["BlockBar", "BlockField", "BlockMatrix", "BlockMetric", "ProcessMetric"]
 
@@ -51,13 +52,13 @@ class BlockBar:
     theta: Array
 
 
-class BlockMatrix:
+class BlockMatrix(TwoBlockMatrix[BlockBar]):
     """G at one point, factorised.
 
     Parameters
     ----------
-    point : CentredPoint
-        Where; K is positive definite there.
+    kernel : Kernel
+        Of K, which is positive definite.
     weight : (n,) array
         W.
     factor : (n, n) array
@@ -66,37 +67,31 @@ class BlockMatrix:
         G_θ.
     """
 
-    def __init__(self, point: CentredPoint, weight: Array, factor: Array, theta: DenseMatrix) -> None:
-        self._kernel, self._weight, self._root, self._theta = point.kernel, weight, np.sqrt(weight), theta
+    def __init__(self, kernel: Kernel, weight: Array, factor: Array, theta: DenseMatrix) -> None:
+        self._kernel, self._weight, self._root = kernel, weight, np.sqrt(weight)
         self._inverse = inverse_lower(factor)
-        self._n = weight.size
-        self.root_size = 2 * self._n + theta.root_size
-        determinants = float(np.log(factor.diagonal()).sum()) - self._kernel.half_log_det
-        self.half_log_det = determinants + theta.half_log_det
-        variance = self._kernel.covariance.diagonal()
+        variance = kernel.covariance.diagonal()
         left = (self._inverse**2).sum(axis=0)
         # About diag((W + K⁻¹)⁻¹): where data say nothing, the difference is rounding.
         narrowed = np.divide(1.0 - left, weight, out=variance.copy(), where=weight * variance > 1e-6)
-        self.scale: float | Array = np.concatenate((np.sqrt(narrowed), theta.scale))
+        half_log_det = float(np.log(factor.diagonal()).sum()) - kernel.half_log_det
+        super().__init__(np.sqrt(narrowed), half_log_det, 2 * weight.size, theta)
 
-    def solve(self, vector: Array) -> Array:
-        """``G⁻¹ vector``, (n + d,)."""
-        own, theta = vector[: self._n], self._theta.solve(vector[self._n :])
-        smoothed = self._kernel.covariance @ own
+    def own_solve(self, vector: Array) -> Array:
+        """``(W + K⁻¹)⁻¹ vector``, (n,)."""
+        smoothed = self._kernel.covariance @ vector
         half = multiply_lower(self._inverse, self._root * smoothed)
         left = multiply_lower(self._inverse, half, transpose=True)
-        return np.concatenate((smoothed - self._kernel.covariance @ (self._root * left), theta))
+        return np.asarray(smoothed - self._kernel.covariance @ (self._root * left))
 
-    def times(self, vector: Array) -> Array:
-        """``G vector``, (n + d,)."""
-        own = vector[: self._n]
-        return np.concatenate((self._weight * own + self._kernel.solve(own), self._theta.times(vector[self._n :])))
+    def own_times(self, vector: Array) -> Array:
+        """``(W + K⁻¹) vector``, (n,)."""
+        return self._weight * vector + self._kernel.solve(vector)
 
-    def sqrt_times(self, vector: Array) -> Array:
-        """``(D v₁ + L⁻ᵀ v₂, L_θ v₃)`` of (2n + d,) numbers."""
-        n = self._n
-        turned = multiply_lower(self._kernel.inverse_factor, vector[n : 2 * n], transpose=True)
-        return np.concatenate((self._root * vector[:n] + turned, self._theta.sqrt_times(vector[2 * n :])))
+    def own_root_times(self, vector: Array) -> Array:
+        """``D v₁ + L⁻ᵀ v₂`` of (2n,) numbers."""
+        turned = multiply_lower(self._kernel.inverse_factor, vector[self._n :], transpose=True)
+        return np.asarray(self._root * vector[: self._n] + turned)
 
     def log_det_bar(self) -> BlockBar:
         """The bar of ``½ log|G|``."""
@@ -114,8 +109,8 @@ class BlockMatrix:
         return BlockBar(-0.5 * own * own, None, own, self._theta.quadratic_bar(theta))
 
 
-class BlockField(MetricFieldBase[CentredPoint, BlockBar]):
-    """``G(s, θ) = blockdiag(W + K⁻¹, G_θ)``.
+class BlockField(TwoBlockField[Kernel, BlockBar]):
+    """``G(s, θ) = blockdiag(W + K⁻¹, G_θ)`` with a dense K.
 
     Parameters
     ----------
@@ -125,52 +120,18 @@ class BlockField(MetricFieldBase[CentredPoint, BlockBar]):
 
     density: CentredDensity
 
-    def at(self, point: CentredPoint) -> BlockMatrix | Failure:
-        """G at a point of the density, factorised."""
+    def factorize(self, point: CentredPoint[Kernel], weight: Array, theta: DenseMatrix) -> BlockMatrix | Failure:
+        """See `TwoBlockField`."""
+        factor = cholesky(identity_plus_scaled(point.kernel.covariance, np.sqrt(weight)))
+        return Failure.NOT_POSITIVE_DEFINITE if factor is None else BlockMatrix(point.kernel, weight, factor, theta)
+
+    def pull_prior(self, point: CentredPoint[Kernel], bar: BlockBar) -> Array:
+        """See `TwoBlockField`: O(n²) once K's derivatives at the point are known."""
         kernel = point.kernel
-        if kernel.factor is None:
-            return Failure.NOT_POSITIVE_DEFINITE
-        weight, _, _ = point.information
-        if not math.isfinite(float(weight @ weight)):
-            return Failure.NON_FINITE
-        if (weight < 0.0).any():
-            return Failure.NOT_POSITIVE_DEFINITE
-        factor = cholesky(identity_plus_scaled(kernel.covariance, np.sqrt(weight)))
-        theta = DenseMatrix.factorize(self._theta_block(point))
-        if factor is None:
-            return Failure.NOT_POSITIVE_DEFINITE
-        return theta if isinstance(theta, Failure) else BlockMatrix(point, weight, factor, theta)
-
-    def product(self, point: CentredPoint, vector: Array) -> Array:
-        """``G vector``, (n + d,), without a factor of G."""
-        if point.kernel.factor is None:
-            return np.full_like(vector, np.nan)
-        weight, _, _ = point.information
-        own, theta = vector[: weight.size], vector[weight.size :]
-        return np.concatenate((weight * own + point.kernel.solve(own), self._theta_block(point) @ theta))
-
-    def pullback(self, point: CentredPoint, bar: BlockBar) -> Array:
-        """``Σ bar ∘ ∂G/∂(s, θ)``, (n + d,): O(n²) once K's derivatives at the point are known."""
-        process, kernel = self.density.process, point.kernel
-        if kernel.factor is None:
-            return np.full_like(point.position, np.nan)
-        n, moving = process.n_process, process.moving
-        found = np.array(point.pull_information(bar.weight, np.zeros((n, process.n_theta)), bar.theta))
         if bar.covariance is None:
             solved = kernel.solve(bar.velocity)
-            by_covariance = 0.5 * (kernel.slopes @ solved) @ solved
-        else:
-            by_covariance = kernel.slopes.reshape((moving.size, -1)) @ bar.covariance.ravel()
-        own = bar.theta[np.ix_(moving, moving)]
-        found[n + moving] += by_covariance + np.einsum("kij,ij->k", kernel.information_slopes, own)
-        return found
-
-    def _theta_block(self, point: CentredPoint) -> Array:
-        """G_θ, (d, d)."""
-        moving = self.density.process.moving
-        found = np.array(point.information[2])
-        found[np.ix_(moving, moving)] += point.kernel.information
-        return found
+            return np.asarray(0.5 * (kernel.slopes @ solved) @ solved)
+        return np.asarray(kernel.slopes.reshape((len(kernel.slopes), -1)) @ bar.covariance.ravel())
 
 
 class ProcessMetric:
@@ -180,11 +141,19 @@ class ProcessMetric:
     ----------
     field, coordinates : class
         The metric of a density of the process, and that density.
+    of_series : tuple of these two, or None
+        Of a series; None if the metric takes none.
     """
 
     name: str
     field: Any
     coordinates: Any
+    of_series: tuple[Any, Any] | None = None
+
+    @property
+    def takes_series(self) -> bool:
+        """Whether the metric takes a series, whose precision has three bands."""
+        return self.of_series is not None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -195,7 +164,7 @@ class ProcessMetric:
         Raises
         ------
         ConfigurationError
-            If the density is neither.
+            If the density is neither, or is of a series, which the metric does not take.
         """
         if isinstance(density, MatrixDensity):
             return MatrixField(density)
@@ -204,7 +173,14 @@ class ProcessMetric:
                 f"The {self.name} metric needs a Gaussian process with its hyperparameters, and got a "
                 f"{type(density).__name__}. Give the metric to RMHMC(metric=), which binds it."
             )
-        return self.field(self.coordinates(density))
+        if not density.is_series:
+            return self.field(self.coordinates(density))
+        if self.of_series is None:
+            raise ConfigurationError(
+                f'The {self.name} metric is dense, and takes no series. Give RMHMC(metric="block") or metric="flat".'
+            )
+        field, coordinates = self.of_series
+        return field(coordinates(density))
 
 
 class BlockMetric(ProcessMetric):
@@ -261,3 +237,4 @@ class BlockMetric(ProcessMetric):
     name, chart, whitens = "block", "process", False
     source = "blocks"
     field, coordinates = BlockField, CentredDensity
+    of_series = SeriesField, SeriesDensity
