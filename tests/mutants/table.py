@@ -921,6 +921,30 @@ GEOMETRY = [
         "parts.transpose(0, 2, 1) - along",
         "unit/test_process_metrics.py::test_contractions_match_differences_of_the_matrix[block]",
     ),
+    Mutant(
+        "two-missing-in-the-information-of-a-deviation",
+        "the metric of a series' hyperparameters is narrower than its scores are: steps too long",
+        "geometry/general/series_density.py",
+        "return np.asarray(2.0 * widths @ widths.T + means",
+        "return np.asarray(widths @ widths.T + means",
+        "unit/test_series_metric.py::test_a_stationary_series_has_the_information_that_is_known",
+    ),
+    Mutant(
+        "band-missing-in-the-force-of-a-series",
+        "the force of a series' hyperparameters is not that of the energy: few proposals are accepted",
+        "geometry/metrics/series.py",
+        "return SeriesBar(0.5 * diagonal, off, self",
+        "return SeriesBar(0.5 * diagonal, 0.0 * off, self",
+        "unit/test_series_metric.py::test_contractions_match_differences_of_the_matrix[stationary]",
+    ),
+    Mutant(
+        "series-without-its-variance-before",
+        "the coefficient of a series is thought to be unknown where its values say much: steps too long",
+        "geometry/general/series_density.py",
+        "turned, float(self._variance_before @ self.tau)",
+        "turned, 0.0 * float(self._variance_before @ self.tau)",
+        "unit/test_series_metric.py::test_density_and_metric_are_those_of_the_dense_process[stationary]",
+    ),
 ]
 
 APPROXIMATION = [

@@ -9,6 +9,7 @@ from pymc_rmhmc import BlockMetric, GeneralizedLeapfrog, ImplicitMidpoint, White
 from pymc_rmhmc.kernels.trajectories import transition
 from tests.statistical.exact import changed, squash
 from tests.unit.process_toy import PRECISION, SEEN, N, ToyProcess
+from tests.unit.series_toy import DenseSeries, ToySeries
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +18,11 @@ CASES = {
     "block": (BlockMetric(), GeneralizedLeapfrog(), 0.6, 800),
     "whitened": (WhitenedFisherMetric(), GeneralizedLeapfrog(), 0.5, 800),
     "block midpoint": (BlockMetric(), ImplicitMidpoint(), 1.0, 200),
+    "series": (BlockMetric(), GeneralizedLeapfrog(), 0.6, 800),
+    "walk": (BlockMetric(), GeneralizedLeapfrog(), 0.6, 400),
 }
+# The series of a case, if it is not the toy process; draws are made with the same dense.
+SERIES = {"series": "constant", "walk": "walk"}
 
 
 def exact_draws(process: ToyProcess, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -36,8 +41,10 @@ def exact_draws(process: ToyProcess, count: int, rng: np.random.Generator) -> np
 @pytest.mark.parametrize("name", CASES)
 def test_exact_draws_stay_exact(name):
     metric, integrator, step_size, count = CASES[name]
-    rng, field = np.random.default_rng(8), metric.bind(ToyProcess())
-    flow, starts = field.hamiltonian(), exact_draws(field.density.process, count, rng)
+    is_series = name in SERIES
+    drawn = DenseSeries(SERIES[name]) if is_series else ToyProcess()
+    rng, field = np.random.default_rng(8), metric.bind(ToySeries(SERIES[name], whitened=True) if is_series else drawn)
+    flow, starts = field.hamiltonian(), exact_draws(drawn, count, rng)
     before, after, failures, accepted = [], [], 0, 0.0
     for values in starts:
         state = flow.state(field.density.enter(values))

@@ -27,8 +27,8 @@ class ToySeries(ToyProcess):
 
     is_series, moving, pairs = True, np.arange(3), PAIRS
 
-    def __init__(self, name: str) -> None:
-        super().__init__(whitened=False)
+    def __init__(self, name: str, *, whitened: bool = False) -> None:
+        super().__init__(whitened=whitened)
         self.name = name
 
     def values(self, theta):
