@@ -65,6 +65,15 @@ def test_describe_says_that_the_precision_has_three_bands_and_what_the_blocks_dr
     assert "information that f shares with drift through the mean" in described(walk())
 
 
+@pytest.mark.slow
+def test_a_coefficient_moves_a_mean_that_is_zero_at_the_start_alone():
+    with pm.Model() as model:
+        level, phi = pm.Normal("level"), pm.Normal("phi", 0.5, 0.2)
+        x = pm.AR("x", [level, phi], constant=True, init_dist=pm.Normal.dist(shape=1), steps=N - 1)
+        pm.Poisson("y", mu=pm.math.exp(x), observed=np.ones(N, int))
+    assert "shares with level, phi through the mean" in described(model)
+
+
 def described(model):
     """The words, on one line."""
     return " ".join(str(describe(model, metric="block")).split())

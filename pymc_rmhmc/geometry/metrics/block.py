@@ -1,4 +1,4 @@
-"""The metric of a Gaussian process and its hyperparameters in two blocks, one for each.
+"""The metric of a Gaussian process and its hyperparameters in two blocks, one for each: of a dense covariance.
 
 With s ~ N(m(θ), K(θ)), the likelihood's information W of s, and R, what everything else says of θ:
 
@@ -191,11 +191,16 @@ class BlockMetric(ProcessMetric):
     of the likelihood. G_θ is the expected information of f's prior and of the likelihood about θ, with the curvature of
     θ's own prior.
 
+    In the place of a process the model may have one series: a `pm.GaussianRandomWalk`, or a `pm.AR` of order 1. Its
+    precision ``K⁻¹`` has three bands. No dense matrix is made, a step takes time in proportion to the length of the
+    series, and the series may be as long as you like.
+
     Raises
     ------
     ConfigurationError, UnsupportedModelError
-        When RMHMC is built: if the model has no single latent Gaussian vector with a dense covariance and
-        hyperparameters, if it has more than 500 latent values, or if the information of a variable is not known.
+        When RMHMC is built: if the model has no single series and no single latent Gaussian vector with a dense
+        covariance, if there are no hyperparameters, if a dense covariance has more than 500 rows, if the information of
+        a variable is not known, or if a series has no density at the start values.
 
     Notes
     -----
@@ -210,12 +215,18 @@ class BlockMetric(ProcessMetric):
     reads as a constant of its predictor. Name hyperparameters alone, ``RMHMC(vars=["ls"], metric="block")``, to sample
     them with f held, if f is written with ``reparameterize=False``.
 
-    The metric stores d derivatives of the covariance, ``8 d n²`` bytes.
+    With a dense covariance, the metric stores d derivatives of it, ``8 d n²`` bytes.
+
+    Of a series ``xₜ = aₜ + ρ xₜ₋₁ + sₜ νₜ`` the first term of G_θ, that of its prior, is the sum over t of
+
+        ``[2 ∂ᵢsₜ ∂ⱼsₜ + (∂ᵢaₜ + mₜ₋₁ ∂ᵢρ)(∂ⱼaₜ + mₜ₋₁ ∂ⱼρ) + vₜ₋₁ ∂ᵢρ ∂ⱼρ] / sₜ²``
+
+    with the mean m and the variance v of each value.
 
     References
     ----------
     Filippone (2010), comment on Girolami and Calderhead, for the joint metric. Girolami and Calderhead (2011), section
-    9, for the blocks by themselves.
+    8, for a series, and section 9, for the blocks by themselves.
 
     Examples
     --------

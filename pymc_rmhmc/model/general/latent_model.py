@@ -157,7 +157,7 @@ class LatentModel(PackedModel, ABC):
 
     @abstractmethod
     def _mean(self, theta: Array) -> tuple[Array, Array]:
-        """The mean of s (n,), and its derivative by the moving coordinates (k, n)."""
+        """The mean of s (n,), and how the moving coordinates move it (k, n): all 0 of those that do not."""
 
     def _compile_prior(self, model: pm.Model, latent: LatentVariable, theta: Hyperparameters) -> None:
         """What the prior is made of, with its derivatives."""

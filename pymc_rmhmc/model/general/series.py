@@ -68,8 +68,8 @@ class SeriesModel(LatentModel):
     def _mean(self, theta: Array) -> tuple[Array, Array]:
         """See `LatentModel`."""
         level, _, rho, level_slopes, _, rho_slopes = self.prior(theta)
-        recursion = [1.0], [1.0, -float(rho)]
-        mean = lfilter(*recursion, level)
-        before = np.concatenate(([0.0], mean[:-1]))
-        slopes = level_slopes + rho_slopes[:, None] * before
-        return mean, lfilter(*recursion, slopes, axis=1) if len(slopes) else slopes
+        mean = lfilter([1.0], [1.0, -float(rho)], level)
+        # The coefficient moves the mean too where that is 0 at the start values alone.
+        reached = np.cumsum(np.abs(level) + np.abs(level_slopes).sum(axis=0))
+        before = np.concatenate(([0.0], reached[:-1]))
+        return mean, np.abs(level_slopes) + np.abs(rho_slopes)[:, None] * before
