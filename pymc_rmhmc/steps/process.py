@@ -157,9 +157,7 @@ def _the_process(
     try:
         structure = read_structure(model, None if named is None else list(named))
     except UnsupportedModelError as error:
-        raise UnsupportedModelError(
-            f"{needed}, with hyperparameters. {error}", advice=error.advice
-        ) from None
+        raise UnsupportedModelError(f"{needed}, with hyperparameters. {error}", advice=error.advice) from None
     latents = [latent for block in structure.blocks for latent in block.latents]
     if len(latents) != 1:
         names = listed([latent.name for latent in latents])

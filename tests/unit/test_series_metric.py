@@ -143,6 +143,13 @@ def test_outside_the_stationary_region_there_is_a_failure():
         assert not np.isfinite(field.density.colour(q)[:N]).any()
 
 
+def test_an_explosive_series_is_a_failure_without_a_warning():
+    field, q = BlockMetric().bind(ToySeries("constant")), place()
+    q[N + 1] = 1e60
+    with np.errstate(all="raise"):
+        assert field.evaluate(q).failure is Failure.NOT_POSITIVE_DEFINITE
+
+
 def test_a_dense_metric_refuses_a_series():
     with pytest.raises(ConfigurationError, match=r"is dense, and takes no series\. Give RMHMC\(metric=\"block\"\)"):
         WhitenedFisherMetric().bind(ToySeries("walk"))

@@ -56,9 +56,7 @@ class SeriesMatrix(TwoBlockMatrix[SeriesBar]):
         G_θ.
     """
 
-    def __init__(
-        self, kernel: SeriesKernel, weight: Array, pivots: Array, below: Array, theta: DenseMatrix
-    ) -> None:
+    def __init__(self, kernel: SeriesKernel, weight: Array, pivots: Array, below: Array, theta: DenseMatrix) -> None:
         self._kernel, self._weight, self._pivots, self._below = kernel, weight, pivots, below
         self._root = np.sqrt(pivots)
         self._bands = inverse_bands(pivots, below)
