@@ -38,6 +38,8 @@ class Plan:
         How a draw is made.
     general_trajectory : Trajectory
         The same for the chart that is read from the graph of a hierarchy.
+    block_trajectory : Trajectory
+        The same for a process and its hyperparameters in two blocks.
     may_repeat : bool
         Whether a draw of a cheap model may take several trajectories: not where the number of steps is the user's.
     step_size : float or None
@@ -66,6 +68,7 @@ class Plan:
     integrator: Any
     trajectory: Trajectory
     general_trajectory: Trajectory
+    block_trajectory: Trajectory
     may_repeat: bool
     step_size: float | None
     initial_step_size: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from scipy.sparse import csgraph
 
 from pymc_rmhmc.model.graphs import PYTHON_MODE
 
-__all__ = ["GAUSSIAN_VECTORS", "gaussian_vector"]
+__all__ = ["GAUSSIAN_VECTORS", "FirstOrder", "first_order", "gaussian_vector"]
 
 # With what each is called.
 GAUSSIAN_VECTORS: dict[type[Any], str] = {
@@ -58,6 +59,56 @@ def gaussian_vector(variable: TensorVariable) -> tuple[TensorVariable, TensorVar
         return "its start is not made of independent Normals"
     rhos, sigma, _, steps, *_ = node.inputs
     return _autoregression(node.op.constant_term, node.op.ar_order, rhos, sigma, begin, steps)
+
+
+@dataclass(frozen=True)
+class FirstOrder:
+    """A series ``xₜ = aₜ + ρ xₜ₋₁ + sₜ νₜ`` of n values from ``x₀ = 0``.
+
+    Attributes
+    ----------
+    level, deviation : (n,) vector
+        A and s; s is nan where PyMC has no density.
+    rho : scalar
+        ρ.
+    """
+
+    level: TensorVariable
+    deviation: TensorVariable
+    rho: TensorVariable
+
+
+def first_order(variable: TensorVariable) -> FirstOrder | str:
+    """What a random walk or an autoregression of order 1 is made of, or what a variable is instead.
+
+    Parameters
+    ----------
+    variable : TensorVariable
+        The random variable, which `gaussian_vector` reads.
+
+    Returns
+    -------
+    FirstOrder or str
+        Or words that say what the variable is.
+    """
+    node = variable.owner
+    if isinstance(node.op, RandomWalkRV):
+        begin, steps, n_steps = _normal(node.inputs[0]), _normal(node.inputs[1]), node.inputs[2]
+        assert begin is not None
+        assert steps is not None
+        level, deviation = (_joined(first, 1, rest, n_steps) for first, rest in zip(begin, steps, strict=True))
+        return FirstOrder(level, _where(deviation > 0.0, deviation), pt.ones(()))
+    if not isinstance(node.op, AutoRegressiveRV):
+        return f"is an {GAUSSIAN_VECTORS[type(node.op)]}"
+    order = node.op.ar_order
+    if order != 1:
+        return f"is an autoregression of order {order}"
+    begin, (rhos, sigma, _, n_steps, *_) = _normal(node.inputs[2]), node.inputs
+    assert begin is not None
+    constant = node.op.constant_term
+    level = _joined(begin[0], 1, rhos[0] if constant else pt.zeros(()), n_steps)
+    deviation = _joined(begin[1], 1, sigma, n_steps)
+    return FirstOrder(level, _where(deviation > 0.0, deviation), rhos[int(constant)])
 
 
 def _normal(variable: TensorVariable) -> list[TensorVariable] | None:

@@ -47,12 +47,12 @@ class FoundGeneral(FoundWholeModel):
     def samplers(self, point: Point, plan: Plan, initial: Point) -> list[Chain]:
         """Return one chain of all of them."""
         own = has_own_initval(self.model, self.density_model.variables.variables)
-        plan = self._plan(plan)
+        plan = self.planned(plan)
         recipe = GraphRecipe(self.density_model, listed(self.names), plan, names_by_value(self.model))
         return [Chain(recipe, plan, recipe.variables.read(initial), own)]
 
-    def _plan(self, plan: Plan) -> Plan:
-        """The plan with the trajectory for a hierarchy, if this is one."""
+    def planned(self, plan: Plan) -> Plan:
+        """Return the plan with the trajectory for a hierarchy, if this is one."""
         if not self.density_model.charts:
             return plan
         if plan.step_size is not None:

@@ -17,6 +17,7 @@ from pymc_rmhmc.steps.trajectory_choice import (
     check_step,
     choose_trajectory,
     covering_step,
+    for_blocks,
     for_hierarchies,
     longest_step,
 )
@@ -92,6 +93,7 @@ def settle(options: Options, auto_metric: str) -> Plan:
         integrator=integrator,
         trajectory=trajectory,
         general_trajectory=for_hierarchies(options, trajectory),
+        block_trajectory=for_blocks(options, trajectory),
         may_repeat=options.n_steps is None,
         step_size=step_size,
         initial_step_size=INITIAL_STEP_SIZE[kind],
@@ -132,6 +134,7 @@ def settle_move(options: Options, move: Trajectory, target_accept: float, sample
         integrator=RotationSplitting(),
         trajectory=move,
         general_trajectory=move,
+        block_trajectory=move,
         may_repeat=False,
         step_size=_step_size(options),
         initial_step_size=INITIAL_STEP_SIZE["implicit"],

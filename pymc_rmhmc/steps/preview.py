@@ -132,7 +132,8 @@ def _of_whole_model(model: pm.Model, plan: Plan) -> ModelDescription:
         found.density_model.size,
         f'The metric is "{plan.metric.name}": {matrix_in_words(plan.metric)}.',
         found.structure_in_words(point, plan),
-        f"Each trajectory is {trajectory_in_words(plan.trajectory)}, by {integrator_in_words(plan.integrator)}; "
+        f"Each trajectory is {trajectory_in_words(found.planned(plan).trajectory)}, by "
+        f"{integrator_in_words(plan.integrator)}; "
         f"{_step_size_in_words(plan)}.",
     )
     return describe_in_metric(model, plan.metric.name, found.density_model.variables.variables, said)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,15 +15,18 @@ from pymc_rmhmc.chains.chain import Chain
 from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, counted, listed
 from pymc_rmhmc.model import names_by_value, read_structure
-from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
+from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS, first_order
+from pymc_rmhmc.model.general.latent_model import LatentModel
 from pymc_rmhmc.model.general.process import ProcessModel
 from pymc_rmhmc.model.general.selection import continuous_variables
+from pymc_rmhmc.model.general.series import SeriesModel
 from pymc_rmhmc.model.graphs import WITHOUT_TRACES
 from pymc_rmhmc.model.hyperparameters import hyperparameters_of
 from pymc_rmhmc.model.priors import LatentVariable, gaussian_candidates
 from pymc_rmhmc.model.structure import LatentBlock, has_own_initval, resolve_variables
 from pymc_rmhmc.steps.process_recipe import GivenProcessRecipe, ProcessRecipe
 from pymc_rmhmc.steps.riemannian import bytes_in_words
+from pymc_rmhmc.steps.trajectory_choice import check_reach
 from pymc_rmhmc.steps.whole_model import FoundWholeModel, check_whole_model, left_in_words
 
 __all__ = ["MOST_VALUES", "FoundGivenProcess", "FoundProcess", "find_process"]
@@ -45,18 +48,27 @@ class FoundProcess(FoundWholeModel):
     ----------
     model : pymc.Model
         The model.
-    density_model : ProcessModel
-        The process and its hyperparameters.
+    density_model : LatentModel
+        The process or series, and its hyperparameters.
     """
 
-    density_model: ProcessModel
+    density_model: LatentModel
 
     def samplers(self, point: Point, plan: Plan, initial: Point) -> list[Chain]:
         """Return one chain of all of them."""
         self.check_move(plan)
         variables = self.density_model.variables.variables
+        plan = self.planned(plan)
         recipe = ProcessRecipe(self.density_model, listed(self.names), plan, names_by_value(self.model))
         return [Chain(recipe, plan, recipe.variables.read(initial), has_own_initval(self.model, variables))]
+
+    def planned(self, plan: Plan) -> Plan:
+        """Return the plan with long paths, where the blocks drop what the process and θ share."""
+        if plan.metric.whitens:
+            return plan
+        if plan.step_size is not None:
+            check_reach(plan.step_size, plan.block_trajectory)
+        return replace(plan, trajectory=plan.block_trajectory)
 
     def announcement(self, plan: Plan) -> str:
         """One line that says what is sampled in which metric, what that leaves out, and what is left."""
@@ -67,9 +79,12 @@ class FoundProcess(FoundWholeModel):
     def structure_in_words(self, point: Point, plan: Plan) -> str:
         """Say in which coordinates the process moves, what the metric leaves out, and how large it is."""
         process, name = self.density_model, self.names[0]
-        size = bytes_in_words(8 * process.moving.size * process.n_process**2)
-        form = f"L⁻¹({name} - mean)" if plan.metric.whitens else name
-        said = f"The process moves as {form}. The derivatives of its covariance take {size}."
+        if process.is_series:
+            said = f"The precision of {name} has three bands: a step takes time in proportion to its length."
+        else:
+            size = bytes_in_words(8 * process.moving.size * process.n_process**2)
+            form = f"L⁻¹({name} - mean)" if plan.metric.whitens else name
+            said = f"The process moves as {form}. The derivatives of its covariance take {size}."
         if plan.metric.whitens:
             return said
         dropped = [
@@ -144,15 +159,20 @@ def find_process(
     with pytensor.config.change_flags(**WITHOUT_TRACES):
         block = _the_process(model, None if alone else latents, point, metric)
         hyperparameters = _hyperparameters(model, block, named, metric)
-        process = ProcessModel(model, block, hyperparameters, point, metric.name)
-    _check_size(process.moving.size, MOST_MOVING, "hyperparameters that move the process", metric)
+        build = SeriesModel if _is_series(block.latents[0]) else ProcessModel
+        process = build(model, block, hyperparameters, point, metric.name)
+    if process.moving.size > MOST_MOVING:
+        raise ConfigurationError(
+            f"{process.moving.size} hyperparameters move {block.latents[0].name}, and the {metric.name} metric takes "
+            f"at most {MOST_MOVING}: it computes second derivatives by each pair of them. Use {FLAT}."
+        )
     return FoundGivenProcess(model, process) if alone else FoundProcess(model, process)
 
 
 def _the_process(
     model: pm.Model, named: Sequence[TensorVariable] | None, point: Point, metric: Any
 ) -> LatentBlock:
-    """The one latent vector with a dense covariance matrix, and its observations.
+    """The one latent vector with a dense covariance matrix, or the one series, and its observations.
 
     Raises
     ------
@@ -161,36 +181,50 @@ def _the_process(
     ConfigurationError
         If it has too many values.
     """
+    series = " or one series of the first order" if metric.takes_series else ""
+    needed = f"The {metric.name} metric needs one latent Gaussian vector with a dense covariance matrix{series}"
     try:
         structure = read_structure(model, None if named is None else list(named))
     except UnsupportedModelError as error:
-        raise UnsupportedModelError(
-            f"The {metric.name} metric needs a Gaussian process with hyperparameters. {error}", advice=error.advice
-        ) from None
+        raise UnsupportedModelError(f"{needed}, with hyperparameters. {error}", advice=error.advice) from None
     latents = [latent for block in structure.blocks for latent in block.latents]
-    needed = f"The {metric.name} metric needs one latent Gaussian vector with a dense covariance matrix"
     if len(latents) != 1:
         names = listed([latent.name for latent in latents])
         raise UnsupportedModelError(f"{needed}, and the model has {len(latents)}: {names}. Use {FLAT}.")
-    why = _why_not_dense(model, latents[0], point)
+    why = _why_not(model, latents[0], point, metric)
     if why:
-        raise UnsupportedModelError(f"{needed}, and {latents[0].name} {why}. Use {FLAT}.")
-    size = int(np.size(point[str(model.rvs_to_values[latents[0].variable].name)]))
-    _check_size(size, MOST_VALUES, f"values of {latents[0].name}", metric)
+        raise UnsupportedModelError(f"{needed}, and {latents[0].name} {why}.")
+    if not _is_series(latents[0]):
+        size = int(np.size(point[str(model.rvs_to_values[latents[0].variable].name)]))
+        if size > MOST_VALUES:
+            raise ConfigurationError(
+                f"There are {size} values of {latents[0].name}, and the {metric.name} metric takes at most "
+                f"{MOST_VALUES}: its matrices are dense, and a step factorises several. Use {FLAT}."
+            )
     return structure.blocks[0]
 
 
-def _why_not_dense(model: pm.Model, latent: LatentVariable, point: Point) -> str:
-    """Why a latent vector has no dense covariance matrix; empty if it has one."""
+def _is_series(latent: LatentVariable) -> bool:
+    """Whether a latent vector that was read is a random walk, an autoregression or a map."""
+    return type(latent.variable.owner.op) in GAUSSIAN_VECTORS
+
+
+def _why_not(model: pm.Model, latent: LatentVariable, point: Point, metric: Any) -> str:
+    """Why the metric does not take a latent vector, and what to do; empty if it takes it."""
+    found = ""
     if latent.form == "independent":
-        return "is a vector of independent Normals"
-    if type(latent.variable.owner.op) in GAUSSIAN_VECTORS:
-        return "is a series or a map, whose covariance has a structure"
-    if latent.root == "kronecker":
-        return "has a covariance that is a Kronecker product"
-    if latent.variable.ndim != 1 or latent.matrix.ndim != 2:
-        return f"has shape {np.shape(point[str(model.rvs_to_values[latent.variable].name)])}, which are several vectors"
-    return ""
+        found = "is a vector of independent Normals"
+    elif _is_series(latent):
+        series = first_order(latent.variable)
+        if not isinstance(series, str):
+            return "" if metric.takes_series else 'is a series. Use RMHMC(metric="block"), which takes series'
+        found = series
+    elif latent.root == "kronecker":
+        found = "has a covariance that is a Kronecker product"
+    elif latent.variable.ndim != 1 or latent.matrix.ndim != 2:
+        shape = np.shape(point[str(model.rvs_to_values[latent.variable].name)])
+        found = f"has shape {shape}, which are several vectors"
+    return f"{found}. Use {FLAT}" if found else ""
 
 
 def _hyperparameters(
@@ -227,12 +261,3 @@ def _hyperparameters(
             'metric="fisher").'
         )
     return wanted
-
-
-def _check_size(size: int, most: int, what: str, metric: Any) -> None:
-    """Raise a `ConfigurationError` for more than dense matrices are for."""
-    if size > most:
-        raise ConfigurationError(
-            f"There are {size} {what}, and the {metric.name} metric takes at most {most}: its matrices are dense, and "
-            f"a step factorises several. Use {FLAT}."
-        )

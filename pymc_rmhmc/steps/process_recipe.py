@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.geometry.general.process_density import WhitenedDensity
 from pymc_rmhmc.geometry.metrics.given_process import GivenField
 from pymc_rmhmc.steps.riemannian_recipe import RiemannianRecipe, RiemannianSetting
 from pymc_rmhmc.steps.starts import scattered
@@ -86,12 +85,14 @@ class ProcessRecipe(RiemannianRecipe):
         self.drop()
         if not approximated:
             return values
-        setting, whitened = self.setting(tuned), WhitenedDensity(self.model)
+        setting = self.setting(tuned)
+        density, is_white = setting.density, self.model.whitened
 
-        def stand(at: Array) -> Any:
-            return setting.stand(whitened.at(at).model_values, None, rng)
+        def stand(white: Array) -> Any:
+            return setting.stand(white if is_white else density.colour(white), None, rng)
 
-        phase = scattered(stand, setting.failure, whitened.enter(values), rng)
+        centre = values if is_white else density.whiten(values)
+        phase = scattered(stand, setting.failure, centre, rng)
         return values if phase is None else setting.seen(phase)
 
 

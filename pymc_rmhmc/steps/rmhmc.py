@@ -61,7 +61,8 @@ class RMHMC(Sampler):
         of a cheap model takes several trajectories.
     path_length : float, optional
         Mean length of a trajectory, in units of the Hamiltonian's time, where a period is about 2π. The default is
-        1.7, a little over a quarter of a period; for hierarchies in the chart of the graph 2.0.
+        1.7, a little over a quarter of a period; for hierarchies in the chart of the graph 2.0, and for `BlockMetric`
+        of a process with its hyperparameters 10.
     n_steps : int, optional
         Take exactly this many steps per trajectory, without jitter. Give this or `path_length`, not both.
     jitter : float, optional

@@ -17,7 +17,7 @@ from pymc_rmhmc.kernels.u_turn import UTurn
 from pymc_rmhmc.option_numbers import whole_number
 
 __all__ = [
-    "check_reach", "check_step", "choose_trajectory", "covering_step", "for_hierarchies", "longest_step",
+    "check_reach", "check_step", "choose_trajectory", "covering_step", "for_blocks", "for_hierarchies", "longest_step",
     "trajectory_in_words",
 ]  # fmt: skip
 
@@ -30,6 +30,10 @@ DEFAULT_JITTER = 0.1
 # longer paths make more effective draws per gradient on hierarchies (2.0 of 1.6, 2.0 and 2.5).
 DEFAULT_GENERAL_PATH_LENGTH = 2.0
 DEFAULT_GENERAL_JITTER = 0.3
+# Where a metric drops what a process and its hyperparameters share, they move together only along long paths. The
+# worst hyperparameter of a classifier of 100 values had 0.2, 0.3 and 0.9 effective draws a second at 1.7, 5 and 10,
+# and no more at 20.
+DEFAULT_BLOCK_PATH_LENGTH = 10.0
 
 
 class Asked(Protocol):
@@ -111,11 +115,21 @@ def trajectory_in_words(trajectory: Trajectory) -> str:
 
 def for_hierarchies(options: Asked, trajectory: Trajectory) -> Trajectory:
     """Return the same path, but longer and of more varied length, unless one is asked for."""
+    return _longer(options, trajectory, DEFAULT_GENERAL_PATH_LENGTH, DEFAULT_GENERAL_JITTER)
+
+
+def for_blocks(options: Asked, trajectory: Trajectory) -> Trajectory:
+    """Return the same path, but much longer, unless one is asked for."""
+    return _longer(options, trajectory, DEFAULT_BLOCK_PATH_LENGTH, DEFAULT_JITTER)
+
+
+def _longer(options: Asked, trajectory: Trajectory, length: float, jitter: float) -> Trajectory:
+    """Return a path with another length and jitter in the place of what is not asked for."""
     path = trajectory.path
     if path is None:
         return trajectory
-    length = DEFAULT_GENERAL_PATH_LENGTH if options.path_length is None else path.path_length
-    jitter = DEFAULT_GENERAL_JITTER if options.jitter is None else path.jitter
+    length = length if options.path_length is None else path.path_length
+    jitter = jitter if options.jitter is None else path.jitter
     longer: Trajectory = replace(path, path_length=length, jitter=jitter)
     return longer
 

@@ -91,6 +91,10 @@ class FoundWholeModel:
                 "draws are exact too."
             )
 
+    def planned(self, plan: Plan) -> Plan:
+        """Return the plan as this model wants it."""
+        return plan
+
     def warning(self) -> str:
         """What a user should know before waiting for draws; empty if there is nothing."""
         return no_data_in_words(self.model)

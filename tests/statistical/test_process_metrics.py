@@ -10,6 +10,7 @@ from pymc_rmhmc.geometry.metrics.given_process import GivenField
 from pymc_rmhmc.kernels.trajectories import transition
 from tests.statistical.exact import changed, squash
 from tests.unit.process_toy import PRECISION, SEEN, N, ToyProcess
+from tests.unit.series_toy import DenseSeries, ToySeries
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +19,11 @@ CASES = {
     "block": (BlockMetric(), GeneralizedLeapfrog(), 0.6, 800),
     "whitened": (WhitenedFisherMetric(), GeneralizedLeapfrog(), 0.5, 800),
     "block midpoint": (BlockMetric(), ImplicitMidpoint(), 1.0, 200),
+    "series": (BlockMetric(), GeneralizedLeapfrog(), 0.6, 800),
+    "walk": (BlockMetric(), GeneralizedLeapfrog(), 0.6, 400),
 }
+# The series of a case, if it is not the toy process; draws are made with the same dense.
+SERIES = {"series": "constant", "walk": "walk"}
 
 # Of θ alone, with the process held.
 ALONE = {
@@ -43,8 +48,12 @@ def exact_draws(process: ToyProcess, count: int, rng: np.random.Generator) -> np
 @pytest.mark.parametrize("name", CASES)
 def test_exact_draws_stay_exact(name):
     metric, integrator, step_size, count = CASES[name]
-    field = metric.bind(ToyProcess())
-    check(field, field.density.enter, integrator, step_size, count)
+    if name in SERIES:
+        drawn, field = DenseSeries(SERIES[name]), metric.bind(ToySeries(SERIES[name], whitened=True))
+    else:
+        drawn = ToyProcess()
+        field = metric.bind(drawn)
+    check(field, drawn, field.density.enter, integrator, step_size, count)
 
 
 @pytest.mark.parametrize("name", ALONE)
@@ -56,14 +65,14 @@ def test_exact_draws_stay_exact_where_hyperparameters_move_alone(name):
     def stand(values: np.ndarray) -> np.ndarray:
         return alone.density.hold(field.density.enter(values))
 
-    check(alone, stand, GeneralizedLeapfrog(), step_size, count)
+    check(alone, ToyProcess(), stand, GeneralizedLeapfrog(), step_size, count)
 
 
-def check(field, stand, integrator, step_size, count) -> None:
-    """Move exact draws, each from where `stand` puts its values."""
+def check(field, drawn, stand, integrator, step_size, count) -> None:
+    """Move exact draws of a process, each from where `stand` puts its values."""
     rng, flow = np.random.default_rng(8), field.hamiltonian()
     before, after, failures, accepted = [], [], 0, 0.0
-    for values in exact_draws(ToyProcess(), count, rng):
+    for values in exact_draws(drawn, count, rng):
         state = flow.state(stand(values))
         before.append(watched(state))
         for _ in range(2):

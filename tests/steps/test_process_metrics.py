@@ -217,10 +217,9 @@ def two_processes():
     return model
 
 
-def walk():
+def area():
     with pm.Model() as model:
-        sigma = pm.HalfNormal("sigma")
-        f = pm.GaussianRandomWalk("f", sigma=sigma, init_dist=pm.Normal.dist(), shape=N)
+        f = pm.CAR("f", np.zeros(N), 1.0 - np.eye(N), 0.5, pm.HalfNormal("tau"))
         pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
     return model
 
@@ -256,7 +255,7 @@ def uninformed():
         (without_hyperparameters, ConfigurationError, r"f has no hyperparameters .* Use RMHMC\(metric=\"fisher\"\)"),
         (regression, UnsupportedModelError, "is a vector of independent Normals|needs a Gaussian process"),
         (two_processes, UnsupportedModelError, r"the model has 2: f.*g.* Use RMHMC\(metric=\"flat\"\)"),
-        (walk, UnsupportedModelError, "f is a series or a map, whose covariance has a structure"),
+        (area, UnsupportedModelError, r"f is an areal model \(CAR\)\. Use RMHMC\(metric=\"flat\"\)"),
         (summed, UnsupportedModelError, "An observation reads several values of f"),
         (large, ConfigurationError, r"501 values of f, .*takes at most 500: its matrices are dense, .*metric=.flat"),
         (uninformed, ConfigurationError, "y: the expected information of SkewNormal is not registered, so block"),

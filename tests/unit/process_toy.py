@@ -16,7 +16,7 @@ PRECISION = 4.0
 class ToyProcess:
     """θ = (log amplitude a, log lengthscale b, level c); s ~ N(a b t, K), y ~ Poisson(exp(s + c))."""
 
-    n_process, n_theta = N, 3
+    n_process, n_theta, is_series = N, 3, False
     moving = np.array([0, 1])
     pairs = np.array([[0, 0], [0, 1], [1, 1]])
 

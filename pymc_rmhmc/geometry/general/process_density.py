@@ -10,10 +10,10 @@ The process is s ~ N(m(θ), K(θ)) with ``K = L Lᵀ``. A *centred* position is 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from itertools import permutations
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,16 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.finite import failure_of
 from pymc_rmhmc.geometry.linalg import cholesky, inverse_lower, multiply_lower, solve_lower
 
-__all__ = ["CentredDensity", "Kernel", "Process", "ProcessPoint", "WhitenedDensity"]
+__all__ = [
+    "CentredBase",
+    "CentredDensity",
+    "CentredPoint",
+    "Kernel",
+    "Process",
+    "ProcessPoint",
+    "SomeKernel",
+    "WhitenedDensity",
+]
 
 type Array = NDArray[np.float64]
 
@@ -35,7 +44,7 @@ class Function(Protocol):
 
 
 class Process(Protocol):
-    """What a model says of a process; see `pymc_rmhmc.model.general.process.ProcessModel`.
+    """What a model says of a process; see `pymc_rmhmc.model.general.latent_model.LatentModel`.
 
     Attributes
     ----------
@@ -43,6 +52,8 @@ class Process(Protocol):
         N and d.
     whitened : bool
         Whether the model's own values are ``L⁻¹ s``, and not s itself.
+    is_series : bool
+        Whether `prior` gives what a series is made of (see `SeriesKernel`), and not m and K.
     moving : (k,) int array
         The coordinates of θ that move m or K.
     pairs : (k (k + 1) / 2, 2) int array
@@ -54,6 +65,7 @@ class Process(Protocol):
     n_process: int
     n_theta: int
     whitened: bool
+    is_series: bool
     moving: NDArray[np.int64]
     pairs: NDArray[np.int64]
     rest: Function
@@ -63,6 +75,34 @@ class Process(Protocol):
     prior_curvature: Function
 
 
+class SomeKernel(Protocol):
+    """What densities ask of m and K at one θ, dense or not: `Kernel`, `SeriesKernel`."""
+
+    theta: Array
+    is_positive_definite: bool
+    half_log_det: float
+
+    def whiten(self, values: Array) -> Array:
+        """``L⁻¹ (s - m)``; nan if K is not positive definite."""
+
+    def colour(self, whitened: Array) -> Array:
+        """``m + L ν``; nan if K is not positive definite."""
+
+    def score(self, whitened: Array) -> tuple[Array, Array]:
+        """``K⁻¹(s - m)``, (n,), and the gradient of ``log N(s; m, K)`` by the moving coordinates, (k,)."""
+
+    def solve(self, vector: Array) -> Array:
+        """``K⁻¹ vector``."""
+
+    @property
+    def information(self) -> Array:
+        """What s says of the moving coordinates of θ, (k, k)."""
+
+    @property
+    def information_slopes(self) -> Array:
+        """The derivative of `information` by each moving coordinate, (k, k, k), that coordinate first."""
+
+
 class Kernel:
     """M and K at one θ, with K's factor and their derivatives, each computed when it is first asked for.
 
@@ -70,6 +110,8 @@ class Kernel:
     ----------
     factor : (n, n) array or None
         L; None if K is not positive definite.
+    is_positive_definite : bool
+        Whether K is.
     half_log_det : float
         ``½ log|K|``.
     """
@@ -78,6 +120,7 @@ class Kernel:
         self.process, self.theta = process, theta
         self.mean, self.covariance, self.mean_slopes, self.slopes = process.prior(theta)
         self.factor = cholesky(self.covariance)
+        self.is_positive_definite = self.factor is not None
         self.half_log_det = math.nan if self.factor is None else float(np.log(self.factor.diagonal()).sum())
 
     @cached_property
@@ -100,6 +143,24 @@ class Kernel:
         """``∂∂m`` (pairs, n) and ``∂∂K`` (pairs, n, n)."""
         mean, covariance = self.process.prior_curvature(self.theta)
         return mean, covariance
+
+    def whiten(self, values: Array) -> Array:
+        """``L⁻¹ (s - m)``; nan if K is not positive definite."""
+        left = values - self.mean
+        return np.full_like(left, np.nan) if self.factor is None else solve_lower(self.factor, left)
+
+    def colour(self, whitened: Array) -> Array:
+        """``m + L ν``; nan if K is not positive definite."""
+        if self.factor is None:
+            return np.full_like(whitened, np.nan)
+        return np.asarray(self.mean + multiply_lower(self.factor, whitened))
+
+    def score(self, whitened: Array) -> tuple[Array, Array]:
+        """``K⁻¹(s - m)``, (n,), and the gradient of ``log N(s; m, K)`` by the moving coordinates, (k,)."""
+        solved = multiply_lower(self.inverse_factor, whitened, transpose=True)
+        traces = np.trace(self.scaled_slopes, axis1=1, axis2=2)
+        squares = (self.slopes @ solved) @ solved
+        return solved, 0.5 * (squares - traces) + self.mean_slopes @ solved
 
     def solve(self, vector: Array) -> Array:
         """``K⁻¹ vector``."""
@@ -204,7 +265,7 @@ def _both_sides(lower: Array, matrices: Array, *, transpose: bool = False) -> Ar
     return multiply_lower(lower, half.reshape((k * n, n)).T, transpose=transpose).T.reshape((k, n, n))
 
 
-class ProcessPoint:
+class ProcessPoint[K: SomeKernel]:
     """The density at one position; a chart says where s and θ are.
 
     Attributes
@@ -219,7 +280,7 @@ class ProcessPoint:
         In the chart's coordinates.
     """
 
-    def __init__(self, process: Process, kernel: Kernel, position: Array, values: Array, whitened: Array) -> None:
+    def __init__(self, process: Process, kernel: K, position: Array, values: Array, whitened: Array) -> None:
         self.process, self.kernel, self.position, self.values = process, kernel, position, values
         self.whitened = whitened
 
@@ -241,7 +302,7 @@ class ProcessPoint:
     @property
     def failure(self) -> Failure:
         """NOT_POSITIVE_DEFINITE where K is not; NON_FINITE where the density is no number."""
-        if self.kernel.factor is None:
+        if not self.kernel.is_positive_definite:
             return Failure.NOT_POSITIVE_DEFINITE
         return failure_of(self.log_density, self.gradient)
 
@@ -268,7 +329,7 @@ class ProcessPoint:
         return self.process.information_pull(self.values, *bars)[0]
 
 
-class CentredPoint(ProcessPoint):
+class CentredPoint[K: SomeKernel](ProcessPoint[K]):
     """At (s, θ)."""
 
     @property
@@ -280,18 +341,16 @@ class CentredPoint(ProcessPoint):
     def gradient(self) -> Array:  # type: ignore[override]
         """``∇ log π``, (n + d,)."""
         process, kernel, n = self.process, self.kernel, self.process.n_process
-        if kernel.factor is None:
+        if not kernel.is_positive_definite:
             return np.full_like(self.position, np.nan)
-        solved = multiply_lower(kernel.inverse_factor, self.whitened, transpose=True)
+        solved, by_theta = kernel.score(self.whitened)
         found = self.rest[1].copy()
         found[:n] -= solved
-        traces = np.trace(kernel.scaled_slopes, axis1=1, axis2=2)
-        squares = (kernel.slopes @ solved) @ solved
-        found[n + process.moving] += 0.5 * (squares - traces) + kernel.mean_slopes @ solved
+        found[n + process.moving] += by_theta
         return found
 
 
-class WhitenedPoint(ProcessPoint):
+class WhitenedPoint(ProcessPoint[Kernel]):
     """At (ν, θ)."""
 
     @property
@@ -325,66 +384,78 @@ class WhitenedPoint(ProcessPoint):
         return found
 
 
-class _ProcessDensity:
+class _ProcessDensity[K: SomeKernel]:
     """What the charts share: kernels by θ, of which the last is remembered.
 
     Parameters
     ----------
     process : Process
         The model's process.
+
+    Attributes
+    ----------
+    kernel_class : class
+        What is computed at one θ.
     """
+
+    kernel_class: Callable[[Any, Array], K]
 
     def __init__(self, process: Process) -> None:
         self.process = process
         self.size = process.n_process + process.n_theta
-        self._last: Kernel | None = None
+        self._last: K | None = None
 
-    def kernel(self, theta: Array) -> Kernel:
+    def kernel(self, theta: Array) -> K:
         """Return m and K at θ (d,)."""
         last, moving = self._last, self.process.moving
         if last is None or not np.array_equal(last.theta[moving], theta[moving]):
-            last = self._last = Kernel(self.process, np.ascontiguousarray(theta))
+            last = self._last = self.kernel_class(self.process, np.ascontiguousarray(theta))
         return last
 
-    def _split(self, position: Array) -> tuple[Array, Kernel]:
+    def _split(self, position: Array) -> tuple[Array, K]:
         n = self.process.n_process
         return position[:n], self.kernel(position[n:])
 
+    def whiten(self, position: Array) -> Array:
+        """(ν, θ) of (s, θ)."""
+        own, kernel = self._split(position)
+        return np.concatenate((kernel.whiten(own), position[own.size :]))
 
-class CentredDensity(_ProcessDensity):
-    """The density of (s, θ)."""
+    def colour(self, position: Array) -> Array:
+        """(s, θ) of (ν, θ)."""
+        own, kernel = self._split(position)
+        return np.concatenate((kernel.colour(own), position[own.size :]))
 
-    def at(self, position: Array) -> CentredPoint:
+
+class CentredBase[K: SomeKernel](_ProcessDensity[K]):
+    """The density of (s, θ), with kernels of one class."""
+
+    def at(self, position: Array) -> CentredPoint[K]:
         """Evaluate at (s, θ), (n + d,)."""
         values, kernel = self._split(position)
-        left = values - kernel.mean
-        whitened = np.full_like(left, np.nan) if kernel.factor is None else solve_lower(kernel.factor, left)
-        return CentredPoint(self.process, kernel, position, position, whitened)
+        return CentredPoint(self.process, kernel, position, position, kernel.whiten(values))
 
     def enter(self, values: Array) -> Array:
         """Return the position of the model's own values."""
-        if not self.process.whitened:
-            return np.array(values)
-        own, kernel = self._split(values)
-        found = np.full_like(own, np.nan) if kernel.factor is None else multiply_lower(kernel.factor, own)
-        return np.concatenate((kernel.mean + found, values[own.size :]))
+        return self.colour(values) if self.process.whitened else np.array(values)
 
 
-class WhitenedDensity(_ProcessDensity):
+class CentredDensity(CentredBase[Kernel]):
+    """The density of (s, θ)."""
+
+    kernel_class = Kernel
+
+
+class WhitenedDensity(_ProcessDensity[Kernel]):
     """The density of (ν, θ)."""
+
+    kernel_class = Kernel
 
     def at(self, position: Array) -> WhitenedPoint:
         """Evaluate at (ν, θ), (n + d,)."""
         whitened, kernel = self._split(position)
-        moved = np.full_like(whitened, np.nan) if kernel.factor is None else multiply_lower(kernel.factor, whitened)
-        values = np.concatenate((kernel.mean + moved, position[whitened.size :]))
-        return WhitenedPoint(self.process, kernel, position, values, whitened)
+        return WhitenedPoint(self.process, kernel, position, self.colour(position), whitened)
 
     def enter(self, values: Array) -> Array:
         """Return the position of the model's own values."""
-        if self.process.whitened:
-            return np.array(values)
-        own, kernel = self._split(values)
-        left = own - kernel.mean
-        found = np.full_like(own, np.nan) if kernel.factor is None else solve_lower(kernel.factor, left)
-        return np.concatenate((found, values[own.size :]))
+        return np.array(values) if self.process.whitened else self.whiten(values)

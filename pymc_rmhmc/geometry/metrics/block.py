@@ -1,4 +1,4 @@
-"""The metric of a Gaussian process and its hyperparameters in two blocks, one for each.
+"""The metric of a Gaussian process and its hyperparameters in two blocks, one for each: of a dense covariance.
 
 With s ~ N(m(θ), K(θ)), the likelihood's information W of s, and R, what everything else says of θ:
 
@@ -13,19 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.geometry.general.process_density import CentredDensity, CentredPoint, Process
-from pymc_rmhmc.geometry.metrics.block_drift import BlockDrift
-from pymc_rmhmc.geometry.metrics.block_matrix import BlockBar, BlockMatrix, LatentBlock
-from pymc_rmhmc.geometry.metrics.dense import DenseMatrix
-from pymc_rmhmc.geometry.metrics.field import FieldPoint, MetricFieldBase
+from pymc_rmhmc.geometry.general.process_density import CentredDensity, CentredPoint, Kernel, Process
+from pymc_rmhmc.geometry.general.series_density import SeriesDensity
+from pymc_rmhmc.geometry.metrics.dense_block import DenseBar, DenseBlock
+from pymc_rmhmc.geometry.metrics.process_blocks import TwoBlockField
+from pymc_rmhmc.geometry.metrics.series import SeriesField
 
 __all__ = ["BlockField", "BlockMetric", "ProcessMetric"]
 
 type Array = NDArray[np.float64]
 
 
-class BlockField(MetricFieldBase[CentredPoint, BlockBar]):
-    """``G(s, θ) = blockdiag(W + K⁻¹, G_θ)``.
+class BlockField(TwoBlockField[Kernel, DenseBar]):
+    """``G(s, θ) = blockdiag(W + K⁻¹, G_θ)`` with a dense K.
 
     Parameters
     ----------
@@ -35,57 +35,22 @@ class BlockField(MetricFieldBase[CentredPoint, BlockBar]):
 
     density: CentredDensity
 
-    def at(self, point: CentredPoint) -> BlockMatrix | Failure:
-        """G at a point of the density, factorised."""
-        latent = LatentBlock.factorize(point.kernel, point.information[0])
-        if isinstance(latent, Failure):
-            return latent
-        theta = DenseMatrix.factorize(self.theta_block(point))
-        return theta if isinstance(theta, Failure) else BlockMatrix(latent, theta)
+    def factorize(self, kernel: Kernel, weight: Array) -> DenseBlock | Failure:
+        """See `TwoBlockField`."""
+        return DenseBlock.factorize(kernel, weight)
 
-    def drift_equation(self, point: FieldPoint[CentredPoint, BlockBar], velocity: Array, time: float) -> BlockDrift:
-        """See `MetricFieldBase`: the blocks are solved one after the other."""
-        return BlockDrift(self, point, velocity, time)
-
-    def product(self, point: CentredPoint, vector: Array) -> Array:
-        """``G vector``, (n + d,), without a factor of G."""
-        if point.kernel.factor is None:
-            return np.full_like(vector, np.nan)
-        weight, _, _ = point.information
-        own, theta = vector[: weight.size], vector[weight.size :]
-        return np.concatenate((weight * own + point.kernel.solve(own), self.theta_block(point) @ theta))
-
-    def pullback(self, point: CentredPoint, bar: BlockBar) -> Array:
-        """``Σ bar ∘ ∂G/∂(s, θ)``, (n + d,): O(n²) once K's derivatives at the point are known."""
-        process, kernel = self.density.process, point.kernel
-        if kernel.factor is None:
-            return np.full_like(point.position, np.nan)
-        n, moving = process.n_process, process.moving
-        found = np.array(point.pull_information(bar.weight, np.zeros((n, process.n_theta)), bar.theta))
+    def pull_prior(self, point: CentredPoint[Kernel], bar: DenseBar) -> Array:
+        """See `TwoBlockField`: O(n²) once K's derivatives at the point are known."""
+        kernel = point.kernel
         if bar.covariance is None:
             solved = kernel.solve(bar.velocity)
-            by_covariance = 0.5 * (kernel.slopes @ solved) @ solved
-        else:
-            by_covariance = kernel.slopes.reshape((moving.size, n * n)) @ bar.covariance.ravel()
-        own = bar.theta[np.ix_(moving, moving)]
-        found[n + moving] += by_covariance + np.einsum("kij,ij->k", kernel.information_slopes, own)
-        return found
+            return np.asarray(0.5 * (kernel.slopes @ solved) @ solved)
+        return np.asarray(kernel.slopes.reshape((len(kernel.slopes), bar.covariance.size)) @ bar.covariance.ravel())
 
-    def theta_block(self, point: CentredPoint) -> Array:
-        """G_θ, (d, d)."""
-        moving = self.density.process.moving
-        found = np.array(point.information[2])
-        found[np.ix_(moving, moving)] += point.kernel.information
-        return found
-
-    def theta_matrix(self, point: CentredPoint) -> DenseMatrix | Failure:
-        """G_θ factorised: the metric of θ where s is held."""
-        return DenseMatrix.factorize(self.theta_block(point))
-
-    def theta_bar(self, bar: Array) -> BlockBar:
-        """A derivative by G of one by G_θ."""
+    def theta_bar(self, bar: Array) -> DenseBar:
+        """See `TwoBlockField`."""
         n = self.density.process.n_process
-        return BlockBar(np.zeros(n), None, np.zeros(n), bar)
+        return DenseBar(np.zeros(n), None, np.zeros(n), bar)
 
 
 class ProcessMetric:
@@ -95,11 +60,19 @@ class ProcessMetric:
     ----------
     field, coordinates : class
         The metric of a density of the process, and that density.
+    of_series : tuple of these two, or None
+        Of a series; None if the metric takes none.
     """
 
     name: str
     field: Any
     coordinates: Any
+    of_series: tuple[Any, Any] | None = None
+
+    @property
+    def takes_series(self) -> bool:
+        """Whether the metric takes a series, whose precision has three bands."""
+        return self.of_series is not None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -110,14 +83,21 @@ class ProcessMetric:
         Raises
         ------
         ConfigurationError
-            If the density is no such process.
+            If the density is no such process, or is of a series, which the metric does not take.
         """
         if not hasattr(density, "prior_curvature"):
             raise ConfigurationError(
                 f"The {self.name} metric needs a Gaussian process with its hyperparameters, and got a "
                 f"{type(density).__name__}. Give the metric to RMHMC(metric=), which binds it."
             )
-        return self.field(self.coordinates(density))
+        if not density.is_series:
+            return self.field(self.coordinates(density))
+        if self.of_series is None:
+            raise ConfigurationError(
+                f'The {self.name} metric is dense, and takes no series. Give RMHMC(metric="block") or metric="flat".'
+            )
+        field, coordinates = self.of_series
+        return field(coordinates(density))
 
 
 class BlockMetric(ProcessMetric):
@@ -128,11 +108,16 @@ class BlockMetric(ProcessMetric):
     of the likelihood. G_θ is the expected information of f's prior and of the likelihood about θ, with the curvature of
     θ's own prior.
 
+    In the place of a process the model may have one series: a `pm.GaussianRandomWalk`, or a `pm.AR` of order 1. Its
+    precision ``K⁻¹`` has three bands. No dense matrix is made, a step takes time in proportion to the length of the
+    series, and the series may be as long as you like.
+
     Raises
     ------
     ConfigurationError, UnsupportedModelError
-        When RMHMC is built: if the model has no single latent Gaussian vector with a dense covariance and
-        hyperparameters, if it has more than 500 latent values, or if the information of a variable is not known.
+        When RMHMC is built: if the model has no single series and no single latent Gaussian vector with a dense
+        covariance, if there are no hyperparameters, if a dense covariance has more than 500 rows, if the information of
+        a variable is not known, or if a series has no density at the start values.
 
     Notes
     -----
@@ -147,12 +132,18 @@ class BlockMetric(ProcessMetric):
     reads as a constant of its predictor. Name hyperparameters alone, ``RMHMC(vars=["ls"], metric="block")``, to sample
     them with f held, in the block ``G_θ``. Another step then samples f, such as ``RMHMC(vars=["f"], metric="fisher")``.
 
-    The metric stores d derivatives of the covariance, ``8 d n²`` bytes.
+    With a dense covariance, the metric stores d derivatives of it, ``8 d n²`` bytes.
+
+    Of a series ``xₜ = aₜ + ρ xₜ₋₁ + sₜ νₜ`` the first term of G_θ, that of its prior, is the sum over t of
+
+        ``[2 ∂ᵢsₜ ∂ⱼsₜ + (∂ᵢaₜ + mₜ₋₁ ∂ᵢρ)(∂ⱼaₜ + mₜ₋₁ ∂ⱼρ) + vₜ₋₁ ∂ᵢρ ∂ⱼρ] / sₜ²``
+
+    with the mean m and the variance v of each value.
 
     References
     ----------
     Filippone (2010), comment on Girolami and Calderhead, for the joint metric. Girolami and Calderhead (2011), section
-    9, for the blocks by themselves.
+    8, for a series, and section 9, for the blocks by themselves.
 
     Examples
     --------
@@ -174,3 +165,4 @@ class BlockMetric(ProcessMetric):
     name, chart, whitens = "block", "process", False
     source = "blocks"
     field, coordinates = BlockField, CentredDensity
+    of_series = SeriesField, SeriesDensity

@@ -22,8 +22,7 @@ from scipy.linalg import lapack
 
 from pymc_rmhmc.dynamics.hamiltonian import FixedPointSolver, ImplicitEquation, Solution
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.general.process_density import CentredDensity, CentredPoint
-from pymc_rmhmc.geometry.metrics.block_matrix import LatentBlock
+from pymc_rmhmc.geometry.general.process_density import CentredBase
 
 __all__ = ["BlockDrift"]
 
@@ -38,12 +37,15 @@ MOST_TURNS = 30
 
 
 class TwoBlocks(Protocol):
-    """What the drift asks of the metric; see `pymc_rmhmc.geometry.metrics.block.BlockField`."""
+    """What the drift asks of the metric; see `pymc_rmhmc.geometry.metrics.process_blocks.TwoBlockField`."""
 
-    density: CentredDensity
+    density: CentredBase[Any]
 
-    def theta_block(self, point: CentredPoint) -> Array:
+    def theta_block(self, point: Any) -> Array:
         """G_θ, (d, d)."""
+
+    def latent(self, kernel: Any, weight: Array) -> Any:
+        """``W + K⁻¹`` factorised, or a `Failure`."""
 
 
 class BlockDrift(ImplicitEquation):
@@ -51,7 +53,7 @@ class BlockDrift(ImplicitEquation):
 
     Parameters
     ----------
-    field : BlockField
+    field : TwoBlockField
         The metric.
     point : FieldPoint
         At q.
@@ -113,7 +115,7 @@ class BlockDrift(ImplicitEquation):
             x[first] = part
             position, velocity = self.conclude(x)
             there = self._field.density.at(position)
-            if there.kernel.factor is None:
+            if not there.kernel.is_positive_definite:
                 return np.full_like(part, np.nan)
             missed = (self._field.theta_block(there) @ velocity[self._n :])[self._moving] - self._momentum[first]
             return np.asarray(part - solved(self._slope, missed) / self._scale[first])
@@ -124,7 +126,7 @@ class BlockDrift(ImplicitEquation):
         """The map of the other velocities, with θ' in K given; None where W + K⁻¹ has no factor."""
         x, n, (_, second) = given.copy(), self._n, self._parts
         kernel = self._field.density.kernel(self.conclude(x)[0][n:])
-        block = LatentBlock.factorize(kernel, self._point.matrix.latent.weight)
+        block = self._field.latent(kernel, self._point.matrix.latent.weight)
         if isinstance(block, Failure):
             return None
         began, scale, still = block.solve(self._momentum[:n]), self._scale[second], np.ix_(self._still, self._still)

@@ -64,7 +64,7 @@ class GivenField[Bar](MetricFieldBase[GivenPoint, Bar]):
 
     Parameters
     ----------
-    whole : BlockField or WhitenedField
+    whole : TwoBlockField or WhitenedField
         The metric of both: s is held in the one, and ν in the other.
     """
 
@@ -76,14 +76,14 @@ class GivenField[Bar](MetricFieldBase[GivenPoint, Bar]):
 
     def at(self, point: GivenPoint) -> MetricMatrix[Bar] | Failure:
         """G_θ at a point of the density, factorised."""
-        if point.whole.kernel.factor is None:
+        if not point.whole.kernel.is_positive_definite:
             return Failure.NOT_POSITIVE_DEFINITE
         found: MetricMatrix[Bar] | Failure = self._whole.theta_matrix(point.whole)
         return found
 
     def product(self, point: GivenPoint, vector: Array) -> Array:
         """``G_θ vector``, (d,), without a factor of G_θ."""
-        if point.whole.kernel.factor is None:
+        if not point.whole.kernel.is_positive_definite:
             return np.full_like(vector, np.nan)
         return np.asarray(self._whole.theta_block(point.whole) @ vector)
 

@@ -1,280 +1,40 @@
-"""A Gaussian process and its hyperparameters as functions of both, with the derivatives that joint metrics need.
+"""A Gaussian process with a dense covariance and its hyperparameters, as functions of both.
 
-The process is s ~ N(m(θ), K(θ)): whatever the model's predictors read, however it is written. What is compiled is m and
-K with two derivatives by θ, and the rest of the log density with its information. Factors stay outside:
+The process is s ~ N(m(θ), K(θ)). Its prior is compiled as m and K with two derivatives by θ. Factors stay outside:
 `pymc_rmhmc.geometry.general.process_density` has them in closed form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pytensor.gradient import disconnected_grad, pushforward
-from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import UnsupportedModelError, listed
-from pymc_rmhmc.model.components import LatentReader
-from pymc_rmhmc.model.general.density import gradient_of
-from pymc_rmhmc.model.general.derivatives import twice
-from pymc_rmhmc.model.general.information import information_form
-from pymc_rmhmc.model.general.packed import PackedModel
-from pymc_rmhmc.model.graphs import NO_DERIVATIVE, inlined, no_derivative_in_words, reaches, substitute
-from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
+from pymc_rmhmc.model.general.latent_model import LatentModel
 from pymc_rmhmc.model.joint_blocks import covariance_of
-from pymc_rmhmc.model.observation import Observation
-from pymc_rmhmc.model.structure import LatentBlock
-from pymc_rmhmc.model.unregistered_readers import log_density_at
+from pymc_rmhmc.model.priors import LatentVariable
 
 __all__ = ["ProcessModel"]
 
 type Array = NDArray[np.float64]
-type Point = dict[str, np.ndarray]
-type Symbol = TensorVariable
-
-# Of what a matrix without off-diagonal entries may differ from its diagonal by rounding.
-MOST_ROUNDING = 1e-9
-# How far from the start the information is looked at: what is 0 there may be so by chance.
-LOOKED_AT = 0.3
 
 
-class _ProcessValues(Hyperparameters):
-    """The process's values s and θ as one vector; a whitened process has its s in the place of its own values."""
+class ProcessModel(LatentModel):
+    """One vector with one covariance matrix; see `LatentModel`.
 
-    def __init__(self, model: pm.Model, variables: Sequence[Symbol], point: Point, *, whitened: bool) -> None:
-        super().__init__(model, variables, point)
-        if whitened:
-            own, *others = self._parts
-            values = own.type("process")
-            self._parts = {values: self._parts[own]} | {value: self._parts[value] for value in others}
-
-
-class ProcessModel(PackedModel):
-    """A process of n values s and d hyperparameters θ, as functions of x = (s, θ) or of θ alone.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    block : LatentBlock
-        One vector with one covariance matrix, and its observations.
-    hyperparameters : sequence of TensorVariable
-        The free variables that are sampled with it.
-    point : dict
-        Where shapes are taken, and where the information is looked at.
-    metric : str
-        What messages call the metric.
-
-    Attributes
-    ----------
-    variables : Hyperparameters
-        The model's own value variables as one vector, those of the process first.
-    names : tuple of str
-        The variables.
-    n_process, n_theta : int
-        N and d.
-    whitened : bool
-        Whether the model's values are ``L⁻¹ s``, and not s itself.
-    moving : (k,) int array
-        The coordinates of θ that move m or K.
-    pairs : (k (k + 1) / 2, 2) int array
-        The pairs of `moving` along which second derivatives are taken.
-    shares : tuple of str
-        The hyperparameters about which the likelihood has information that it shares with s.
-    moves_mean : tuple of str
-        The hyperparameters that move m.
-    rest : GraphFunction
-        ``x -> (log density without the prior of s, gradient (n + d,))``.
-    information : GraphFunction
-        ``x -> (w (n,), C (n, d), R (d, d))``: what the rest says of s, a diagonal, of s with θ and of θ.
-    information_pull : GraphFunction
-        ``(x, w̄, C̄, R̄) -> (n + d,)``.
-    prior : GraphFunction
-        ``θ -> (m (n,), K (n, n), ∂m (k, n), ∂K (k, n, n))``.
-    prior_curvature : GraphFunction
-        ``θ -> (∂∂m, ∂∂K)``, one for each of the pairs.
-    terms : DensityTerms
-        The log density term by term, for errors.
-
-    Raises
-    ------
-    ConfigurationError
-        If the information of a variable is not known.
-    UnsupportedModelError
-        If an observation reads several values of the process, or PyTensor has no derivative.
+    `prior` is ``θ -> (m (n,), K (n, n), ∂m (k, n), ∂K (k, n, n))``.
     """
 
-    def __init__(
-        self, model: pm.Model, block: LatentBlock, hyperparameters: Sequence[Symbol], point: Point, metric: str
-    ) -> None:
-        (latent,) = block.latents
-        variables = [latent.variable, *hyperparameters]
-        super().__init__(model, variables, point)
-        self._metric, self.whitened = metric, latent.form == "whitened"
-        self.n_process = self.variables.slices[0].stop
-        self.n_theta = self.variables.size - self.n_process
-        theta = Hyperparameters(model, hyperparameters, point)
-        values = _ProcessValues(model, variables, point, whitened=self.whitened)
-        self._compile_prior(model, latent, theta)
-        shape, source = LatentReader(model, latent).source_shape(point), latent.source
-        replaced = {source: pt.specify_shape(next(iter(values.parts)).reshape(shape), source.type.shape)}
-        self._compile_rest(model, block, values, replaced)
-        form = information_form(model, values, latent.variable, replaced, metric=metric)
-        product = self._compile_information(model, values, form)
-        self.functions = (self.rest, self.information, self.information_pull, self.prior, self.prior_curvature)
-        self.bind(point)
-        self._look(product, theta, point)
+    _what = "the covariance"
 
-    @property
-    def shared(self) -> list[Any]:
-        """The shared data that are read."""
-        return list(dict.fromkeys(shared for function in self.functions for shared in function.shared))
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The value variables of other steps on which the density depends."""
-        return tuple(dict.fromkeys(name for function in self.functions for name in function.value_names))
-
-    def bind(self, point: Point) -> None:
-        """Take the variables that other steps move, and shared data, from a point."""
-        for function in self.functions:
-            function.bind(point)
-
-    def _compile_prior(self, model: pm.Model, latent: Any, theta: Hyperparameters) -> None:
-        """M and K with their derivatives."""
-        n, symbol = self.n_process, theta.symbol
+    def _made_of(self, latent: LatentVariable) -> list[tuple[TensorVariable, tuple[int, ...]]]:
+        """M and K."""
+        n = self.n_process
         mean = pt.zeros(n) if latent.mean is None else latent.mean
-        given = theta.substitute([pt.broadcast_to(mean, (n,)), covariance_of(latent)], model)
-        mean, covariance = inlined(given, ())
-        self.moving = np.flatnonzero(theta.read_by([*latent.expressions], model))
-        first, second = np.triu_indices(self.moving.size)
-        self.pairs = np.stack([first, second], axis=1)
-        basis = np.eye(theta.size)[self.moving]
-        along, across = pt.dvector("along", shape=(theta.size,)), pt.dvector("across", shape=(theta.size,))
-        slopes, curvatures = [], []
-        for expression, shape in ((mean, (n,)), (covariance, (n, n))):
-            slope = self._slope(expression, symbol, along)
-            slopes.append(_each(slope, {along: basis}, (self.moving.size, *shape)))
-            curvature = self._slope(slope, symbol, across)
-            many = {along: basis[first], across: basis[second]}
-            curvatures.append(_each(curvature, many, (first.size, *shape)))
-        self.prior = GraphFunction(model, [symbol], [mean, covariance, *slopes])
-        self.prior_curvature = GraphFunction(model, [symbol], curvatures)
+        return [(pt.broadcast_to(mean, (n,)), (n,)), (covariance_of(latent), (n, n))]
 
-    def _slope(self, expression: Symbol, symbol: Symbol, along: Symbol) -> Symbol:
-        """The derivative of an expression along a direction."""
-        try:
-            found: Symbol = pushforward(expression, [symbol], [along], disconnected_outputs="ignore")
-        except NO_DERIVATIVE as error:
-            why = no_derivative_in_words("the covariance by its hyperparameters", error)
-            raise UnsupportedModelError(
-                f"{why}. The {self._metric} metric needs its second derivatives. Write the operation with PyTensor's "
-                'functions, or give RMHMC(metric="flat"), which needs the gradient alone.'
-            ) from None
-        return found
-
-    def _compile_rest(
-        self, model: pm.Model, block: LatentBlock, values: Hyperparameters, replaced: dict[Symbol, Symbol]
-    ) -> None:
-        """The log density without the prior of s, and its gradient."""
-        (latent,) = block.latents
-        read = {o.variable for o in block.observations}
-        others = [
-            v for v in (*model.basic_RVs, *model.potentials) if v is not latent.variable and v not in read
-        ]
-        strange = [v for v in others if reaches(v, [latent.variable], model.basic_RVs)]
-        if strange:
-            raise UnsupportedModelError(
-                f"{listed([str(v.name) for v in strange])} depends on {latent.name} and is no likelihood that RMHMC "
-                f'reads, so the {self._metric} metric cannot count it. Use RMHMC(metric="softabs").'
-            )
-        total = pt.zeros(()) if not others else model.logp(vars=others, sum=True).astype("float64")
-        along = total
-        for observation in block.observations:
-            density, changing = _log_density(model, observation, replaced)
-            total, along = total + density, along + changing
-        total, along = values.place([total, along])
-        self.rest = GraphFunction(model, [values.symbol], [total, gradient_of(along, values.symbol)])
-
-    def _compile_information(
-        self, model: pm.Model, values: Hyperparameters, form: Callable[[Symbol], Symbol]
-    ) -> GraphFunction:
-        """W, C and R: what the rest's information gives of 1 in all of s, and of each coordinate of θ.
-
-        Returns
-        -------
-        GraphFunction
-            ``(x, u) -> (information times u,)``.
-        """
-        n, d, x = self.n_process, self.n_theta, values.symbol
-        u = pt.dvector("u", shape=(n + d,))
-        product = 0.5 * twice(form(u), u)
-        basis = np.eye(n + d)[n:]
-        ones = np.concatenate([np.ones(n), np.zeros(d)])
-        (weight,) = clone_replace([product], {u: pt.constant(ones)})
-        rows = _each(product, {u: basis}, (d, n + d))
-        outputs = [weight[:n], rows[:, :n].T, rows[:, n:]]
-        bars = [pt.dvector("weight_bar"), pt.dmatrix("cross_bar"), pt.dmatrix("theta_bar")]
-        total = sum(((o * bar).sum() for o, bar in zip(outputs, bars, strict=True)), pt.zeros(()))
-        self.information = GraphFunction(model, [x], outputs)
-        self.information_pull = GraphFunction(model, [x, *bars], [twice(total, x)])
-        return GraphFunction(model, [x, u], [product])
-
-    def _look(self, product: GraphFunction, theta: Hyperparameters, point: Point) -> None:
-        """Whether the information of s is a diagonal, and what it shares with θ."""
-        n, rng = self.n_process, np.random.default_rng(0)
-        product.bind(point)
-        (mean, _, mean_slopes, _) = self.prior(theta.pack(point))
-        x = np.concatenate([mean + LOOKED_AT * rng.standard_normal(n), theta.pack(point)])
-        weight, cross, _ = self.information(x)
-        u = np.concatenate([rng.standard_normal(n), np.zeros(self.n_theta)])
-        found = product(x, u)[0][:n]
-        if np.abs(found - weight * u[:n]).max() > MOST_ROUNDING * np.abs(weight).max(initial=1.0):
-            raise UnsupportedModelError(
-                f"An observation reads several values of {self.names[0].removesuffix('_rotated_')}, so the "
-                f"information of its likelihood is no diagonal. The {self._metric} metric needs one value per "
-                'observation. Use RMHMC(metric="flat"), or FisherMetric(chart="graph").'
-            )
-        self.shares = _names(theta, np.flatnonzero(np.abs(cross).max(axis=0, initial=0.0)))
-        self.moves_mean = _names(theta, self.moving[np.abs(mean_slopes).max(axis=1, initial=0.0) > 0.0])
-
-
-def _names(theta: Hyperparameters, places: NDArray[np.int64]) -> tuple[str, ...]:
-    """The variables of some coordinates of θ."""
-    held = zip(theta.variables, theta.slices, strict=True)
-    return tuple(str(v.name) for v, part in held if any(part.start <= place < part.stop for place in places))
-
-
-def _each(expression: Symbol, directions: dict[Symbol, Array], shape: tuple[int, ...]) -> Symbol:
-    """A derivative along many directions at once, one in front for each."""
-    if shape[0] == 0:
-        return pt.zeros(shape)
-    found = vectorize_graph(expression, {symbol: pt.constant(rows) for symbol, rows in directions.items()})
-    # What does not depend on the direction does not know of the rows.
-    return pt.broadcast_to(found, shape)
-
-
-def _log_density(
-    model: pm.Model, observation: Observation, replaced: dict[Symbol, Symbol]
-) -> tuple[Symbol, Symbol]:
-    """The log density of an observation, and what has its gradient: of a registered likelihood in closed form."""
-    likelihood, reading = observation.likelihood, observation.reading
-    if likelihood is None or reading is None:
-        density = log_density_at(model, observation, replaced).sum().astype("float64")
-        (density,) = substitute([density], {}, model)
-        return density, density
-    names = list(reading.parameters)
-    predictor = reading.eta if reading.offset is None else reading.eta + reading.offset
-    others = [pt.as_tensor_variable(reading.parameters[name]) for name in names]
-    given = substitute([predictor, *others], replaced, model)
-    predictor, *others = (each.astype("float64") for each in given)
-    parameters = dict(zip(names, others, strict=True))
-    y = pt.as_tensor_variable(observation.value).astype("float64")
-    terms = likelihood.terms(disconnected_grad(predictor), parameters, y)
-    total = terms.logp.sum()
-    return total, total + (disconnected_grad(terms.gradient) * predictor).sum()
+    def _mean(self, theta: Array) -> tuple[Array, Array]:
+        """See `LatentModel`."""
+        mean, _, slopes, _ = self.prior(theta)
+        return mean, slopes
