@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.papers.looks import BLACK, BLUE, GREEN, ORANGE, SKY, YELLOW, Figures, save_figures
+from benchmarks.papers.looks import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, YELLOW, Figures, save_figures
 from benchmarks.papers.paper import Paper, Run
 from benchmarks.papers.text import by_sampler, markdown, print_errors, spread
 from benchmarks.papers.volatility.samplers import NAMES, SAMPLERS, SLIDES, measure, observations
@@ -19,7 +19,7 @@ HEADINGS = (
     "sampler", "draws", "accepted", "on the slides", "ESS of β", "of σ", "of φ", "worst x", "R-hat", "seconds",
     "ESS per second", "β", "σ", "φ", "x in 90 % intervals",
 )  # fmt: skip
-COLOURS = {"metropolis": YELLOW, "hmc": ORANGE, "fisher": BLUE, "flat": GREEN, "nutpie": SKY}
+COLOURS = {"metropolis": YELLOW, "hmc": ORANGE, "fisher": BLUE, "block": PURPLE, "flat": GREEN, "nutpie": SKY}
 JOINED = 100
 
 

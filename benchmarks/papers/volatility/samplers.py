@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pymc as pm
 from benchmarks.papers.chains import measure_nutpie, measure_step, summary
 from benchmarks.papers.cobb.divergence import autocorrelation
 from benchmarks.papers.paper import Run
-from pymc_rmhmc import RMHMC, FisherMetric
+from pymc_rmhmc import RMHMC, BlockMetric
 
 __all__ = ["NAMES", "SAMPLERS", "SLIDES", "TIMES", "measure", "observations"]
 
@@ -67,8 +68,9 @@ SAMPLERS: dict[str, Sampler] = {
     "metropolis": Sampler("Metropolis for the parameters", _in_turns(lambda v: pm.Metropolis(vars=v)), 3),
     "hmc": Sampler("HMC for all", lambda: pm.HamiltonianMC(target_accept=0.95)),
     "fisher": Sampler(
-        "RMHMC, Fisher, for the parameters", _in_turns(lambda v: RMHMC(vars=v, metric=FisherMetric(chart="graph")))
+        "RMHMC, Fisher, for the parameters", _in_turns(lambda v: RMHMC(vars=v, metric=BlockMetric()))
     ),
+    "block": Sampler("RMHMC, blocks, for all", partial(RMHMC, metric=BlockMetric())),
     "flat": Sampler("RMHMC() for all", RMHMC, 1, None),
     "nutpie": Sampler("nutpie for all", None),
 }
