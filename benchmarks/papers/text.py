@@ -16,7 +16,10 @@ def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def spread(values: Sequence[float], form: str = ".2g") -> str:
-    """Return the seeds' values: both of two, the median and the range of more."""
+    """Return the seeds' values: both of two, the median and the range of more; without those that are not known."""
+    values = [value for value in values if not np.isnan(value)]
+    if not values:
+        return ""
     shown = [format(value, form) for value in values]
     if len(set(shown)) == 1:
         return shown[0]

@@ -85,17 +85,28 @@ class FoundProcess(FoundWholeModel):
             size = bytes_in_words(8 * process.moving.size * process.n_process**2)
             form = f"L⁻¹({name} - mean)" if plan.metric.whitens else name
             said = f"The process moves as {form}. The derivatives of its covariance take {size}."
-        if plan.metric.whitens:
-            return said
+        dropped = "" if plan.metric.whitens else self._dropped_in_words()
+        return said + dropped + self._softened_in_words()
+
+    def _dropped_in_words(self) -> str:
+        """Say what the blocks leave out, after a space."""
+        process, name = self.density_model, self.names[0]
         dropped = [
             f"of {listed(names)} through {how}"
             for names, how in ((process.moves_mean, "the mean"), (process.shares, "the likelihood")) if names
         ]  # fmt: skip
         if not dropped:
-            return f"{said} {name} shares no expected information with the hyperparameters."
-        return f"{said} The blocks drop the information that {name} shares with those {' and '.join(dropped)}.".replace(
-            "with those of ", "with "
-        )
+            return f" {name} shares no expected information with the hyperparameters."
+        said = f" The blocks drop the information that {name} shares with those {' and '.join(dropped)}."
+        return said.replace("with those of ", "with ")
+
+    def _softened_in_words(self) -> str:
+        """Say which priors have a curvature that need not be positive, after a space."""
+        names = self.density_model.softened
+        if not names:
+            return ""
+        of = f"prior of {names[0]} counts" if len(names) == 1 else f"priors of {listed(names)} count"
+        return f" The {of} with the SoftAbs of the curvature, which need not be positive."
 
 
 @dataclass(frozen=True)

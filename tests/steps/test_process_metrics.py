@@ -182,6 +182,16 @@ def test_a_variable_that_is_left_is_sampled_by_pymc():
     assert len(np.unique(idata.posterior["scale"])) > 2
 
 
+def test_describe_says_which_priors_count_with_softabs():
+    with pm.Model() as model:
+        share = pm.Beta("share", 2.0, 2.0)
+        scale = pm.Gamma("scale", 4.0, 8.0)
+        x = np.linspace(0.0, 1.0, 4)[:, None]
+        f = pm.gp.Latent(cov_func=scale * pm.gp.cov.Matern52(1, ls=share)).prior("f", X=x)
+        pm.Poisson("y", pm.math.exp(f), observed=[0, 1, 2, 1])
+    assert "The prior of share counts with the SoftAbs of the curvature" in described(model, metric="block")
+
+
 def test_describe_says_what_the_blocks_drop():
     said = described(gp("normal"), metric="block")
     assert "The blocks drop the information that f shares with level through the likelihood." in said

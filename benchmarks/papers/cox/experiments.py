@@ -114,7 +114,7 @@ def _densities(plt: Any, held: dict[str, dict]) -> Any:
         if name not in held:
             continue
         for axis, draws in zip(panels, np.array(held[name]["kept"]), strict=True):
-            at = np.linspace(0.0, 1.15 * draws.max(), 200)
+            at = np.linspace(0.0, 1.15 * np.quantile(draws, 0.995), 200)
             axis.plot(at, gaussian_kde(draws.ravel())(at), color=colour, label=GIBBS[name].label)
     for axis, (name, symbol) in zip(panels, (("variance", "σ²"), ("beta", "β")), strict=True):
         axis.axvline(TRUTH[name], color=BLACK, linestyle=":", linewidth=1, label="drawn with")

@@ -125,8 +125,10 @@ def fisher_information(
 
 def information_form(
     model: pm.Model, packed: Hyperparameters, process: TensorVariable, replaced: dict[Symbol, Symbol], *, metric: str
-) -> Callable[[Symbol], Symbol]:
+) -> tuple[Callable[[Symbol], Symbol], tuple[str, ...]]:
     """Return ``u -> uᵀ G u`` of all variables but a process, as graphs of the process's values and the others.
+
+    And the names of the variables whose prior adds the SoftAbs of its curvature, which need not be positive.
 
     Parameters
     ----------
@@ -148,7 +150,7 @@ def information_form(
     """
     reader = _Reader(model, packed, replaced=replaced, metric=metric, of_process=True)
     reader.read_all(apart=process)
-    return reader.form
+    return reader.form, tuple(reader.softened)
 
 
 @dataclass
@@ -165,6 +167,8 @@ class _Reader:
         Rows and columns of G, and what is added there.
     forms : list of callable
         Each the same number ``uᵀ block u``, of a vector u, of the blocks of a term.
+    softened : list of str
+        The variables whose own curvature is in SoftAbs form.
     replaced : dict
         Nodes of the model, and the symbols of values that stand for them.
     metric : str
@@ -177,6 +181,7 @@ class _Reader:
     packed: Hyperparameters
     blocks: list[tuple[Places, Places, Symbol]] = field(default_factory=list)
     forms: list[Callable[[Symbol], Symbol]] = field(default_factory=list)
+    softened: list[str] = field(default_factory=list)
     replaced: dict[Symbol, Symbol] = field(default_factory=dict)
     metric: str = "FisherMetric"
     of_process: bool = False
@@ -340,6 +345,7 @@ class _Reader:
             second = pt.diagonal(self._rows(slope.ravel(), [which]))
         places, curvature = np.arange(own.start, own.stop), _softabs(-second)
         self.put(places, places, pt.diag(curvature))
+        self.softened.append(self._name)
         self.forms.append(lambda u: (curvature * u[own] ** 2).sum())
 
     def put(self, rows: Places, columns: Places, block: Symbol, *, mirrored: bool = False) -> None:

@@ -86,6 +86,8 @@ class LatentModel(PackedModel, ABC):
         The coordinates of θ that move the prior of s.
     pairs : (k (k + 1) / 2, 2) int array
         The pairs of `moving` along which second derivatives are taken.
+    softened : tuple of str
+        The hyperparameters whose prior adds the SoftAbs of its curvature.
     shares : tuple of str
         The hyperparameters about which the likelihood has information that it shares with s.
     moves_mean : tuple of str
@@ -130,7 +132,7 @@ class LatentModel(PackedModel, ABC):
         shape, source = LatentReader(model, latent).source_shape(point), latent.source
         replaced = {source: pt.specify_shape(next(iter(values.parts)).reshape(shape), source.type.shape)}
         self._compile_rest(model, block, values, replaced)
-        form = information_form(model, values, latent.variable, replaced, metric=metric)
+        form, self.softened = information_form(model, values, latent.variable, replaced, metric=metric)
         product = self._compile_information(model, values, form)
         self.functions = (self.rest, self.information, self.information_pull, self.prior, self.prior_curvature)
         self.bind(point)
