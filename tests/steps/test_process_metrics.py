@@ -184,7 +184,7 @@ def test_a_variable_that_is_left_is_sampled_by_pymc():
 
 def test_describe_says_which_priors_count_with_softabs():
     with pm.Model() as model:
-        share = pm.Beta("share", 2.0, 2.0)
+        share = pm.Kumaraswamy("share", 2.0, 2.0)
         scale = pm.Gamma("scale", 4.0, 8.0)
         x = np.linspace(0.0, 1.0, 4)[:, None]
         f = pm.gp.Latent(cov_func=scale * pm.gp.cov.Matern52(1, ls=share)).prior("f", X=x)
