@@ -21,20 +21,23 @@ HEADINGS = (
 )  # fmt: skip
 COLOURS = {"metropolis": YELLOW, "hmc": ORANGE, "fisher": BLUE, "block": PURPLE, "flat": GREEN, "nutpie": SKY}
 JOINED = 100
+# What is run on the whole series, of 2000 values.
+AT_LENGTH = ("block", "nutpie")
 
 
 def _runs(full: bool) -> Sequence[Run]:
     draws, seeds, limit = (5000, 5, 1200.0) if full else (1000, 2, 100.0)
-    return [
+    made = [
         Run("chains", name, seed, draws * sampler.times, limit)
         for seed in range(seeds)
         for name, sampler in SAMPLERS.items()
     ]
+    return made + [Run("long", name, 0, draws, limit) for name in AT_LENGTH]
 
 
-def rows(records: list[dict]) -> list[list[str]]:
+def rows(records: list[dict], experiment: str = "chains") -> list[list[str]]:
     """Return a row for each sampler."""
-    held, made = by_sampler(records, "chains"), []
+    held, made = by_sampler(records, experiment), []
     for name in (name for name in SAMPLERS if name in held):
         runs = held[name]
         # A run that was stopped in tuning hands in its tuning draws.
@@ -45,7 +48,7 @@ def rows(records: list[dict]) -> list[list[str]]:
             *(spread([r["ess"][i] for r in runs], ".0f") for i in range(len(NAMES))),
             spread([r["x_ess"] for r in runs], ".0f"), spread([r["rhat"] for r in runs], ".2f"),
             spread([r["tuning"] + r["sampling"] for r in runs]),
-            spread([min(r["ess"]) / (r["tuning"] + r["sampling"]) for r in runs]),
+            spread([min(*r["ess"], r["x_ess"]) / (r["tuning"] + r["sampling"]) for r in runs]),
             *(f"{spread([r['mean'][i] for r in runs], '.3f')} ± {np.mean([r['sd'][i] for r in runs]):.3f}"
               for i in range(len(NAMES))),
             spread([100.0 * r["covered"] for r in runs], ".0f"),
@@ -57,6 +60,7 @@ def _report(records: list[dict]) -> None:
     truth = observations()
     print("Truth: " + ", ".join(f"{name} = {float(truth[name]):g}" for name in NAMES) + "\n")
     print(markdown(HEADINGS, rows(records)))
+    print("\n2000 values\n\n" + markdown(HEADINGS, rows(records, "long")))
     print_errors(records)
 
 

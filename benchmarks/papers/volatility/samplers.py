@@ -19,7 +19,7 @@ from pymc_rmhmc import RMHMC, BlockMetric
 __all__ = ["NAMES", "SAMPLERS", "SLIDES", "TIMES", "measure", "observations"]
 
 DATA = Path(__file__).resolve().parents[3] / "data" / "sv_synth_T2000.npz"
-TIMES, LAGS, KEPT = 500, 60, 1000
+TIMES, LONG, LAGS, KEPT = 500, 2000, 60, 1000
 NAMES = ("beta", "sigma", "phi")
 PARAMETERS = ("beta", "sigma2", "half")
 # Acceptance that the slides print.
@@ -36,21 +36,21 @@ class Sampler:
     tune: int | None = 1000
 
 
-def observations() -> dict[str, np.ndarray]:
-    """The first 500 of a series drawn at β = 0.65, σ = 0.15, φ = 0.98: y, its log volatilities x, and the truth."""
+def observations(times: int = TIMES) -> dict[str, np.ndarray]:
+    """The first of a series drawn at β = 0.65, σ = 0.15, φ = 0.98: y, its log volatilities x, and the truth."""
     with np.load(DATA) as data:
-        return {name: data[name][:TIMES] if data[name].ndim else data[name] for name in ("y", "x", *NAMES)}
+        return {name: data[name][:times] if data[name].ndim else data[name] for name in ("y", "x", *NAMES)}
 
 
-def volatility() -> pm.Model:
+def volatility(times: int = TIMES) -> pm.Model:
     """``y = β exp(x/2) ε`` and ``x = φ x' + σ η``, with the stationary distribution at the start."""
     with pm.Model() as model:
         beta = pm.HalfNormal("beta", 2.0)
         sigma = pm.Deterministic("sigma", pm.math.sqrt(pm.InverseGamma("sigma2", 5.0, 0.25)))
         phi = pm.Deterministic("phi", 2.0 * pm.Beta("half", 20.0, 1.5) - 1.0)
         start = pm.Normal.dist(0.0, sigma / pm.math.sqrt(1.0 - phi**2), shape=1)
-        x = pm.AR("x", phi[None], sigma=sigma, init_dist=start, steps=TIMES - 1)
-        pm.Normal("y", 0.0, beta * pm.math.exp(0.5 * x), observed=observations()["y"])
+        x = pm.AR("x", phi[None], sigma=sigma, init_dist=start, steps=times - 1)
+        pm.Normal("y", 0.0, beta * pm.math.exp(0.5 * x), observed=observations(times)["y"])
     return model
 
 
@@ -70,7 +70,7 @@ SAMPLERS: dict[str, Sampler] = {
     "fisher": Sampler(
         "RMHMC, Fisher, for the parameters", _in_turns(lambda v: RMHMC(vars=v, metric=BlockMetric()))
     ),
-    "block": Sampler("RMHMC, blocks, for all", partial(RMHMC, metric=BlockMetric())),
+    "block": Sampler("RMHMC, blocks, for all", partial(RMHMC, metric=BlockMetric()), tune=300),
     "flat": Sampler("RMHMC() for all", RMHMC, 1, None),
     "nutpie": Sampler("nutpie for all", None),
 }
@@ -78,12 +78,13 @@ SAMPLERS: dict[str, Sampler] = {
 
 def measure(run: Run) -> dict:
     """Two chains: the parameters' moments and effective draws, and how many volatilities are covered."""
-    sampler, names, model = SAMPLERS[run.sampler], (*NAMES, "x"), volatility()
+    times = LONG if run.experiment == "long" else TIMES
+    sampler, names, model = SAMPLERS[run.sampler], (*NAMES, "x"), volatility(times)
     if sampler.make is None:
         draws, record = measure_nutpie(model, names, run)
     else:
         draws, record = measure_step(model, sampler.make, names, run, sampler.tune)
-    found, x, truth = summary(draws), draws[..., len(NAMES) :], observations()["x"]
+    found, x, truth = summary(draws), draws[..., len(NAMES) :], observations(times)["x"]
     low, high = np.quantile(x, (0.05, 0.95), axis=(0, 1))
     by_parameter = {key: found[key][: len(NAMES)] for key in ("mean", "sd", "mcse", "ess")}
     return record | by_parameter | {
