@@ -366,7 +366,7 @@ def test_a_model_without_a_process_says_so(named):
     with pm.Model() as model:
         s = pm.HalfNormal("s")
         pm.Normal("y", 0.0, s, observed=[1.0, 2.0])
-    with pytest.raises(UnsupportedModelError, match="needs a Gaussian process with hyperparameters"):
+    with pytest.raises(UnsupportedModelError, match="needs one latent Gaussian vector .* with hyperparameters"):
         RMHMC(vars=named, metric=BlockMetric(), model=model)
 
 
