@@ -150,13 +150,18 @@ class BlockDrift(ImplicitEquation):
         return self._field.theta_block(self._point.density_point)
 
     @cached_property
+    def _own(self) -> Array:
+        """The part of it that belongs to what moves K."""
+        return self._theta_block[np.ix_(self._moving, self._moving)]
+
+    @cached_property
     def _continued(self) -> Array:
         """The velocities that move K, if G_θ were ``G_θ(q) + Σ ∂ⱼG_θ (θ'ⱼ - θⱼ)``; as they are if none is found.
 
         It is a start that needs no other K.
         """
         began = self._velocity[self._parts[0]]
-        wanted = self._theta_block[np.ix_(self._moving, self._moving)] @ began
+        wanted = self._own @ began
         found = began
         for _ in range(MOST_NEWTON):
             step = solved(self._slope_at(found), self._matrix_at(found) @ found - wanted)
@@ -178,7 +183,7 @@ class BlockDrift(ImplicitEquation):
         """G_θ where the velocities end."""
         moved = self._time * (self._velocity[self._parts[0]] + velocity)
         slopes = self._point.density_point.kernel.information_slopes
-        return np.asarray(self._theta_block[np.ix_(self._moving, self._moving)] + np.tensordot(moved, slopes, axes=1))
+        return np.asarray(self._own + (moved @ slopes.reshape((moved.size, self._own.size))).reshape(self._own.shape))
 
 
 def solved(matrix: Array, vector: Array) -> Array:

@@ -127,6 +127,12 @@ class TwoBlockField[K: SomeKernel, Bar: ProcessBar](MetricFieldBase[CentredPoint
 
     density: CentredBase[K]
 
+    def __init__(self, density: CentredBase[K]) -> None:
+        super().__init__(density)
+        moving = density.process.moving
+        # Where the coordinates that move K are in G_θ; made once, since an index takes as long as a small product.
+        self._own, self._places = np.ix_(moving, moving), density.process.n_process + moving
+
     @abstractmethod
     def factorize(self, kernel: K, weight: Array) -> LatentBlock[Bar] | Failure:
         """Factorise ``W + K⁻¹``, of a W that is nowhere negative and a K that is positive definite."""
@@ -163,9 +169,8 @@ class TwoBlockField[K: SomeKernel, Bar: ProcessBar](MetricFieldBase[CentredPoint
 
     def theta_block(self, point: CentredPoint[K]) -> Array:
         """G_θ, (d, d)."""
-        moving = self.density.process.moving
         found = np.array(point.information[2])
-        found[np.ix_(moving, moving)] += point.kernel.information
+        found[self._own] += point.kernel.information
         return found
 
     def drift_equation(self, point: FieldPoint[Any, Any], velocity: Array, time: float) -> BlockDrift:
@@ -185,8 +190,9 @@ class TwoBlockField[K: SomeKernel, Bar: ProcessBar](MetricFieldBase[CentredPoint
         process, kernel = self.density.process, point.kernel
         if not kernel.is_positive_definite:
             return np.full_like(point.position, np.nan)
-        n, moving = process.n_process, process.moving
-        found = np.array(point.pull_information(bar.weight, np.zeros((n, process.n_theta)), bar.theta))
-        own = bar.theta[np.ix_(moving, moving)]
-        found[n + moving] += self.pull_prior(point, bar) + np.einsum("kij,ij->k", kernel.information_slopes, own)
+        cross = np.zeros((process.n_process, process.n_theta))
+        found = np.array(point.pull_information(bar.weight, cross, bar.theta))
+        own = bar.theta[self._own].ravel()
+        by_information = kernel.information_slopes.reshape((len(process.moving), own.size)) @ own
+        found[self._places] += self.pull_prior(point, bar) + by_information
         return found
