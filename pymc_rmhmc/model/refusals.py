@@ -198,8 +198,9 @@ def nothing_found(
     forms = "".join(f"\n{names}: {text}" for names, text in said_once(advice))
     return UnsupportedModelError(
         f"The model has no latent Gaussian block that RMHMC could sample:\n{said}{forms}\n"
-        "As it is, sample the model with NUTS: pm.sample() without step=. RMHMC samples Gaussian vectors with a "
-        f"likelihood ({GAUSSIAN}, CAR, ICAR), and Normals that a likelihood's predictor is linear in.",
+        "As it is, sample the model with RMHMC(), which needs no such block, or with NUTS: pm.sample() without step=. "
+        f"A block is a Gaussian vector with a likelihood ({GAUSSIAN}, CAR, ICAR), or Normals that a likelihood's "
+        "predictor is linear in.",
         dict(reasons), dict(advice),
     )  # fmt: skip
 

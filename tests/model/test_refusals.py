@@ -23,7 +23,7 @@ pytestmark = [
 
 DESIGN = np.stack([np.ones(N), X[:, 0]], axis=1)
 VALUES = np.array([0.3, -0.2, 0.8, 0.1, -0.5, 0.4, 0.9])
-NUTS = "As it is, sample the model with NUTS: pm.sample() without step=."
+NUTS = "As it is, sample the model with RMHMC(), which needs no such block, or with NUTS: pm.sample() without step=."
 
 
 def factor() -> pt.TensorVariable:
