@@ -19,8 +19,8 @@ CASES = {
     "block": (BlockMetric(), GeneralizedLeapfrog(), 0.6, 800),
     "whitened": (WhitenedFisherMetric(), GeneralizedLeapfrog(), 0.5, 800),
     "block midpoint": (BlockMetric(), ImplicitMidpoint(), 1.0, 200),
-    "series": (BlockMetric(), GeneralizedLeapfrog(), 0.6, 800),
-    "walk": (BlockMetric(), GeneralizedLeapfrog(), 0.6, 400),
+    "series": (BlockMetric(), GeneralizedLeapfrog(), 0.6, 400),
+    "walk": (BlockMetric(), GeneralizedLeapfrog(), 0.6, 200),
 }
 # The series of a case, if it is not the toy process; draws are made with the same dense.
 SERIES = {"series": "constant", "walk": "walk"}

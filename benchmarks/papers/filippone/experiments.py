@@ -45,7 +45,7 @@ def rows(records: list[dict]) -> list[list[str]]:
             *(spread([_of_2000(r, r["ess"])[i] for r in runs], ".0f") for i in range(3)),
             TABLE.get(name, ""),
             *(spread([r[key] for r in runs], ".0f") if runs[0][key] else "" for key in ("factors", "informed")),
-            spread([r["rhat"] for r in runs], ".2f"),
+            "> 10" if max(r["rhat"] for r in runs) > 10.0 else spread([r["rhat"] for r in runs], ".2f"),
             spread([r["tuning"] + r["sampling"] for r in runs], ".3g"),
             spread([min(*r["ess"], r["latent"][0]) / (r["tuning"] + r["sampling"]) for r in runs]),
             "; ".join(f"{np.mean([r['mean'][i] for r in runs]):.2f}" for i in range(3)),
