@@ -15,8 +15,7 @@ from scipy.special import expit
 from benchmarks.papers.chains import measure_nutpie, measure_step, summary
 from benchmarks.papers.paper import Run
 from pymc_rmhmc import MMALA, RMHMC, BlockMetric, WhitenedFisherMetric
-from pymc_rmhmc.geometry.general import process_density
-from pymc_rmhmc.geometry.general.process_density import Kernel
+from pymc_rmhmc.geometry.general.process_density import CentredDensity, Kernel, WhitenedDensity
 
 __all__ = ["PARAMETERS", "SAMPLERS", "TRUTH", "classifier", "measure"]
 
@@ -144,11 +143,16 @@ class CountedKernel(Kernel):
         return super().information
 
 
+def count_kernels() -> None:
+    """Let the densities make kernels that count, which they take from their class."""
+    CentredDensity.kernel_class = WhitenedDensity.kernel_class = CountedKernel
+
+
 def measure(run: Run) -> dict:
     """Two chains: the effective draws of all latent values and hyperparameters, and what they took."""
     sampler = SAMPLERS[run.sampler]
     model, names = classifier(whitened=sampler.whitened), (*PARAMETERS, "f")
-    process_density.Kernel = CountedKernel  # type: ignore[misc]
+    count_kernels()
     run = replace(run, limit=run.limit * sampler.limit)
     if sampler.make is None:
         draws, record = measure_nutpie(model, names, run)
