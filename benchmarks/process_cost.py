@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 import pymc_rmhmc.geometry.general.process_density as process_density
-import pymc_rmhmc.geometry.metrics.block_matrix as block_matrix
 import pymc_rmhmc.geometry.metrics.dense as dense
+import pymc_rmhmc.geometry.metrics.dense_block as dense_block
 import pymc_rmhmc.geometry.metrics.whitened as whitened
 from benchmarks.papers.filippone.samplers import PARAMETERS, TRUTH, classifier
 from pymc_rmhmc import BlockMetric, GeneralizedLeapfrog, WhitenedFisherMetric
@@ -30,7 +30,7 @@ from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.steps.process import find_process
 from pymc_rmhmc.tuning.step_size import DualAveraging
 
-MODULES = (process_density, block_matrix, dense, whitened)
+MODULES = (process_density, dense_block, dense, whitened)
 TIMED = ("cholesky", "inverse_lower", "multiply_lower")
 N_STEPS, DRAWS, TARGET = 5, 30, 0.8
 

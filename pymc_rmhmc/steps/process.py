@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pymc as pm
@@ -52,15 +52,22 @@ class FoundProcess(FoundWholeModel):
         The process or series, and its hyperparameters.
     """
 
+    recipe: ClassVar[type[ProcessRecipe]] = ProcessRecipe
+
     density_model: LatentModel
+
+    @property
+    def variables(self) -> tuple[TensorVariable, ...]:
+        """The variables that are sampled."""
+        found: tuple[TensorVariable, ...] = self.density_model.variables.variables
+        return found
 
     def samplers(self, point: Point, plan: Plan, initial: Point) -> list[Chain]:
         """Return one chain of all of them."""
         self.check_move(plan)
-        variables = self.density_model.variables.variables
-        plan = self.planned(plan)
-        recipe = ProcessRecipe(self.density_model, listed(self.names), plan, names_by_value(self.model))
-        return [Chain(recipe, plan, recipe.variables.read(initial), has_own_initval(self.model, variables))]
+        plan, own = self.planned(plan), has_own_initval(self.model, self.variables)
+        recipe = self.recipe(self.density_model, listed(self.names), plan, names_by_value(self.model))
+        return [Chain(recipe, plan, recipe.variables.read(initial), own)]
 
     def planned(self, plan: Plan) -> Plan:
         """Return the plan with long paths, where the blocks drop what the process and θ share."""
@@ -113,6 +120,13 @@ class FoundProcess(FoundWholeModel):
 class FoundGivenProcess(FoundProcess):
     """Hyperparameters alone: the process is held, in the coordinates of the metric; see `FoundProcess`."""
 
+    recipe = GivenProcessRecipe
+
+    @property
+    def variables(self) -> tuple[TensorVariable, ...]:
+        """The variables that are sampled."""
+        return super().variables[1:]
+
     @property
     def value_vars(self) -> list[Any]:
         """The value variables that are sampled: PyMC finds a step for those of the process."""
@@ -133,12 +147,9 @@ class FoundGivenProcess(FoundProcess):
         """How many values are sampled."""
         return self.density_model.n_theta
 
-    def samplers(self, point: Point, plan: Plan, initial: Point) -> list[Chain]:
-        """Return one chain of all of them."""
-        self.check_move(plan)
-        _, *variables = self.density_model.variables.variables
-        recipe = GivenProcessRecipe(self.density_model, listed(self.names), plan, names_by_value(self.model))
-        return [Chain(recipe, plan, recipe.variables.read(initial), has_own_initval(self.model, variables))]
+    def planned(self, plan: Plan) -> Plan:
+        """Return the plan as it is: in the block of hyperparameters nothing is dropped."""
+        return plan
 
     def structure_in_words(self, point: Point, plan: Plan) -> str:
         """Say what is held."""

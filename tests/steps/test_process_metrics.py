@@ -176,6 +176,15 @@ def test_turns_with_the_process_agree_with_the_flat_metric(metric, form):
     assert (errors < 0.35 * exact["sd"]).all()
 
 
+def test_only_the_process_and_its_hyperparameters_together_have_long_paths():
+    """In the block of hyperparameters alone nothing is dropped."""
+    model, lengths = gp(form="centred"), []
+    for metric, named in (("block", None), ("block", ["ls", "scale"]), ("whitened_fisher", None)):
+        (chain,) = RMHMC(vars=named, metric=metric, model=model)._samplers
+        lengths.append(chain.plan.trajectory.path.path_length)
+    assert lengths == [10.0, 1.7, 1.7]
+
+
 def test_a_variable_that_is_left_is_sampled_by_pymc():
     model = gp()
     idata = draw(model, [RMHMC(vars=["f", "ls"], metric="block", model=model)], draws=10, tune=10)

@@ -10,6 +10,7 @@ from scipy.stats import multivariate_normal
 
 from benchmarks.papers.bivariate.experiments import chain_rows, expected_lag
 from benchmarks.papers.bivariate.target import energy, gibbs_chain, leapfrog_angle, sigma
+from benchmarks.papers.filippone.samplers import CountedKernel, count_kernels
 from benchmarks.papers.lalchand.dynamics import leapfrog, truth_of_moments
 from benchmarks.papers.lalchand.experiments import prediction_rows
 from benchmarks.papers.lalchand.prediction import data_set, full_density
@@ -23,6 +24,10 @@ from benchmarks.papers.paper import PAPERS, load_paper
 from benchmarks.papers.paquet.mixture import MEANS, log_density, responsibilities
 from benchmarks.papers.text import by_sampler
 from benchmarks.papers.volatility.samplers import observations
+from benchmarks.process_cost import Algebra, watched
+from pymc_rmhmc import BlockMetric
+from pymc_rmhmc.geometry.general.process_density import CentredDensity, WhitenedDensity
+from tests.unit.process_toy import N, ToyProcess, point
 
 
 def test_the_slides_trajectory_ends_close_to_where_it_began():
@@ -147,3 +152,16 @@ def test_figures_are_named_after_the_paper(tmp_path):
 def test_a_paper_reports_nothing_of_no_records(name, capsys):
     load_paper(name).report([])
     assert "failed" not in capsys.readouterr().out.replace("failed %", "")
+
+
+def test_the_factors_of_a_process_are_counted(monkeypatch):
+    for density in (CentredDensity, WhitenedDensity):
+        monkeypatch.setattr(density, "kernel_class", density.kernel_class)  # as it was, afterwards
+    monkeypatch.setattr(CountedKernel, "factors", 0)
+    monkeypatch.setattr(CountedKernel, "informed", 0)
+    count_kernels()
+    algebra, field = Algebra(N), BlockMetric().bind(ToyProcess())
+    with watched(algebra):
+        assert not field.evaluate(field.density.enter(point())).failure
+    assert (CountedKernel.factors, CountedKernel.informed) == (1, 1)
+    assert algebra.factors == 2  # of K, and of I + D K D

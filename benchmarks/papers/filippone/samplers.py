@@ -143,11 +143,16 @@ class CountedKernel(Kernel):
         return super().information
 
 
+def count_kernels() -> None:
+    """Let the densities make kernels that count, which they take from their class."""
+    CentredDensity.kernel_class = WhitenedDensity.kernel_class = CountedKernel
+
+
 def measure(run: Run) -> dict:
     """Two chains: the effective draws of all latent values and hyperparameters, and what they took."""
     sampler = SAMPLERS[run.sampler]
     model, names = classifier(whitened=sampler.whitened), (*PARAMETERS, "f")
-    CentredDensity.kernel_class = WhitenedDensity.kernel_class = CountedKernel
+    count_kernels()
     run = replace(run, limit=run.limit * sampler.limit)
     if sampler.make is None:
         draws, record = measure_nutpie(model, names, run)
