@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,9 @@ from pymc_rmhmc.errors import RMHMCError
 from pymc_rmhmc.steps.start_errors import density_error
 
 __all__ = ["WholeModelRecipe"]
+
+# What the sums of shared data are called next to the names of variables.
+DATA = "shared data"
 
 type Array = NDArray[np.float64]
 
@@ -58,7 +62,9 @@ class WholeModelRecipe(RecipeBase):
         known = self._given
         if known is not None and all(np.array_equal(known[name], point[name]) for name in self.model.inputs):
             return False, known
-        self._given = {name: np.array(point[name]) for name in self.model.inputs}
+        # Coordinates that were kept from a run with other data are worth nothing.
+        data = [zlib.crc32(np.ascontiguousarray(shared.get_value(borrow=True))) for shared in self.model.shared]
+        self._given = {name: np.array(point[name]) for name in self.model.inputs} | {DATA: np.array(data)}
         self.model.bind(point)
         self.drop()
         return True, self._given

@@ -441,3 +441,22 @@ def test_langevin_moves_speak_in_their_own_name_and_have_their_bound(caplog, mon
     monkeypatch.setattr(langevin, "MOST_DIVERGED", 5)
     with pytest.raises(ConfigurationError, match=r"derivatives of the metric.*at most 5.*simplified=True"):
         MMALA(metric=BlockMetric(), simplified=False, model=model)
+
+
+def test_coordinates_of_other_data_are_not_kept():
+    """A second run with the same step begins where its point is, also after `pm.set_data`."""
+    with pm.Model() as model:
+        x = pm.Data("x", X)
+        ls = pm.LogNormal("ls", -1.0, 0.3)
+        f = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=ls)).prior("f", X=x, reparameterize=False, jitter=1e-4)
+        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+        step = RMHMC(metric="whitened_fisher", step_size=1e-6, n_steps=1)
+    rng, point = np.random.default_rng(0), model.initial_point()
+    step.setup_chain(rng, 2, 2)
+    for _ in range(3):
+        point, _ = step.step(point)
+    with model:
+        pm.set_data({"x": 3.0 * X})
+    step.setup_chain(rng, 0, 2)
+    after, _ = step.step(point)
+    np.testing.assert_allclose(after["f"], point["f"], atol=1e-4)
