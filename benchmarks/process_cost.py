@@ -1,8 +1,8 @@
 """What a step in the metrics of a process with its hyperparameters costs, next to its dense linear algebra.
 
 Steps of the generalised leapfrog, with the check, on Filippone's classifier with three hyperparameters. What counts as
-dense algebra is the time in Cholesky factors, their inverses and triangular products of n × n matrices. General matrix
-products are not counted, so that the ratio is too large if anything. Run with ``python -m benchmarks.process_cost``.
+dense algebra is the time in Cholesky factors, their inverses, and products of n × n matrices; not the elements of K and
+of its derivatives. Run with ``python -m benchmarks.process_cost``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,15 @@ import pymc_rmhmc.geometry.metrics.dense_block as dense_block
 import pymc_rmhmc.geometry.metrics.whitened as whitened
 from benchmarks.papers.filippone.samplers import PARAMETERS, TRUTH, classifier
 from pymc_rmhmc import BlockMetric, GeneralizedLeapfrog, WhitenedFisherMetric
-from pymc_rmhmc.geometry.general.process_density import WhitenedDensity
+from pymc_rmhmc.geometry.general.process_density import Kernel, WhitenedDensity
+from pymc_rmhmc.geometry.metrics.dense_block import DenseBlock
+from pymc_rmhmc.geometry.metrics.whitened import WhitenedField
 from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.steps.process import find_process
 from pymc_rmhmc.tuning.step_size import DualAveraging
 
 MODULES = (process_density, dense_block, dense, whitened)
-TIMED = ("cholesky", "inverse_lower", "multiply_lower")
+TIMED = ("cholesky", "inverse_lower", "multiply_lower", "_triple_traces")
 N_STEPS, DRAWS, TARGET = 5, 30, 0.8
 
 
@@ -39,30 +41,42 @@ class Algebra:
     """Seconds in functions of matrices, and how many factors were made."""
 
     def __init__(self, n: int) -> None:
-        self.n, self.seconds, self.factors = n, 0.0, 0
+        self.n, self.seconds, self.factors, self._inside = n, 0.0, 0, False
 
     def timed(self, function: Callable[..., Any], *values: Any, **options: Any) -> Any:
         """Call a function; count it if all its arguments are large matrices."""
-        if min(min(v.shape) if v.ndim == 2 else 1 for v in values) < self.n:
+        if min(min(v.shape[-2:]) if v.ndim > 1 else 1 for v in values) < self.n:
             return function(*values, **options)
-        began = time.process_time()
-        found = function(*values, **options)
-        self.seconds += time.process_time() - began
         self.factors += function.__name__ == "cholesky"
-        return found
+        return self.whole(function, *values, **options)
+
+    def whole(self, function: Callable[..., Any], *values: Any, **options: Any) -> Any:
+        """Call a function and count it, without what is called in it."""
+        if self._inside:
+            return function(*values, **options)
+        self._inside, began = True, time.process_time()
+        try:
+            return function(*values, **options)
+        finally:
+            self.seconds, self._inside = self.seconds + time.process_time() - began, False
 
 
 @contextmanager
 def watched(algebra: Algebra) -> Iterator[None]:
-    """Time the functions in the modules that use them."""
+    """Time the functions in the modules that use them, and the methods that are products of matrices."""
     held = [(module, name, getattr(module, name)) for module in MODULES for name in TIMED if hasattr(module, name)]
+    whole = [(DenseBlock, "log_det_bar"), (WhitenedField, "_matrix"), (vars(Kernel)["information"], "func")]
+    methods = [(owner, name, getattr(owner, name)) for owner, name in whole]
     for module, name, function in held:
         setattr(module, name, partial(algebra.timed, function))
+    for owner, name, method in methods:
+        counted = partial(algebra.whole, method)
+        setattr(owner, name, counted if name == "func" else partialmethod(counted))
     try:
         yield
     finally:
-        for module, name, function in held:
-            setattr(module, name, function)
+        for owner, name, function in [*held, *methods]:
+            setattr(owner, name, function)
 
 
 def measure(n: int, metric: Any) -> tuple[float, ...]:
