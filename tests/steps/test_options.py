@@ -128,10 +128,14 @@ def test_where_the_model_is_first_evaluated_is_not_where_a_chain_is_expected_to_
 
 
 def test_every_sentence_on_path_lengths_has_the_defaults():
-    usual, hierarchies = settle(Options(), "flat").trajectory, settle(Options(), "flat").general_trajectory
+    plan = settle(Options(), "flat")
+    usual, hierarchies, blocks = plan.trajectory, plan.general_trajectory, plan.block_trajectory
     said = " ".join(RMHMC.__doc__.split())
     assert f"The default is {usual.path_length}, a" in said
-    assert f"chart of the graph {hierarchies.path_length}." in said
+    assert f"chart of the graph {hierarchies.path_length}, and" in said
+    assert f"of a process with its hyperparameters {blocks.path_length:g}." in said
+    page = " ".join((ROOT / "docs" / "metrics.md").read_text().split())
+    assert f"have the length {blocks.path_length:g} by default, where other metrics have {usual.path_length}" in page
     assert f"The default is {usual.jitter}, or {hierarchies.jitter} for hierarchies" in said
     assert f"path_length={usual.path_length}, or {hierarchies.path_length} for" in RANGES["path_length"].advice
     assert f"jitter={usual.jitter}, or {hierarchies.jitter} for" in RANGES["jitter"].advice

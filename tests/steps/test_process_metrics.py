@@ -185,6 +185,7 @@ def test_only_the_process_and_its_hyperparameters_together_have_long_paths():
     assert lengths == [10.0, 1.7, 1.7]
 
 
+@pytest.mark.slow
 def test_a_variable_that_is_left_is_sampled_by_pymc():
     model = gp()
     idata = draw(model, [RMHMC(vars=["f", "ls"], metric="block", model=model)], draws=10, tune=10)
@@ -317,6 +318,7 @@ def bounded(name):
     return pm.Uniform(name, 0.05, 1.0, default_transform=None, initval=0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("named", "options", "metric"),
     [
@@ -362,6 +364,7 @@ def test_steps_and_metrics_that_do_not_fit(make, error, match):
         make()
 
 
+@pytest.mark.slow
 def test_the_fisher_metric_takes_hyperparameters_alone_too():
     with small() as model:
         step = MMALA(["ls"], metric="fisher", step_size=0.3)

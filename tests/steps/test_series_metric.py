@@ -79,6 +79,7 @@ def described(model):
     return " ".join(str(describe(model, metric="block")).split())
 
 
+@pytest.mark.slow
 def test_a_series_of_more_values_than_a_dense_process_may_have():
     n = 2000
     model = volatility(n, np.random.default_rng(1).standard_normal(n))
