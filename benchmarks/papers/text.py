@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-__all__ = ["by_sampler", "markdown", "print_errors", "spread"]
+__all__ = ["by_sampler", "drawn", "markdown", "print_errors", "spread"]
 
 
 def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -26,6 +26,12 @@ def spread(values: Sequence[float], form: str = ".2g") -> str:
     if len(shown) <= 2:
         return ", ".join(shown)
     return f"{np.median(values):{form}} ({min(values):{form}}-{max(values):{form}})"
+
+
+def drawn(runs: Sequence[dict]) -> str:
+    """Return how many draws both chains of each run made, and whether any was stopped."""
+    stopped = " (stopped)" if any(run["stopped"] for run in runs) else ""
+    return spread([2 * run["draws"] for run in runs], "d") + stopped
 
 
 def by_sampler(records: Iterable[dict], experiment: str) -> dict[str, list[dict]]:

@@ -96,8 +96,7 @@ def first_order(variable: TensorVariable) -> FirstOrder | str:
         begin, steps, n_steps = _normal(node.inputs[0]), _normal(node.inputs[1]), node.inputs[2]
         assert begin is not None
         assert steps is not None
-        level, deviation = (_joined(first, 1, rest, n_steps) for first, rest in zip(begin, steps, strict=True))
-        return FirstOrder(level, _where(deviation > 0.0, deviation), pt.ones(()))
+        return FirstOrder(*_innovations(begin, 1, steps, n_steps), pt.ones(()))
     if not isinstance(node.op, AutoRegressiveRV):
         return f"is an {GAUSSIAN_VECTORS[type(node.op)]}"
     order = node.op.ar_order
@@ -106,9 +105,8 @@ def first_order(variable: TensorVariable) -> FirstOrder | str:
     begin, (rhos, sigma, _, n_steps, *_) = _normal(node.inputs[2]), node.inputs
     assert begin is not None
     constant = node.op.constant_term
-    level = _joined(begin[0], 1, rhos[0] if constant else pt.zeros(()), n_steps)
-    deviation = _joined(begin[1], 1, sigma, n_steps)
-    return FirstOrder(level, _where(deviation > 0.0, deviation), rhos[int(constant)])
+    level = rhos[0] if constant else pt.zeros(())
+    return FirstOrder(*_innovations(begin, 1, (level, sigma), n_steps), rhos[int(constant)])
 
 
 def _normal(variable: TensorVariable) -> list[TensorVariable] | None:
@@ -120,8 +118,8 @@ def _normal(variable: TensorVariable) -> list[TensorVariable] | None:
 def _random_walk(begin: Any, steps: Any, n_steps: TensorVariable) -> tuple[TensorVariable, TensorVariable, str]:
     """``x_t = x_0 + Σ e``: its covariance at two times is its variance at the earlier."""
     n = n_steps + 1
-    mean, deviation = (_joined(first, 1, rest, n_steps) for first, rest in zip(begin, steps, strict=True))
-    variance = pt.cumsum(_where(deviation > 0.0, deviation) ** 2)
+    mean, deviation = _innovations(begin, 1, steps, n_steps)
+    variance = pt.cumsum(deviation**2)
     later = pt.tri(n)
     return pt.cumsum(mean), later * variance[None, :] + (1.0 - later) * variance[:, None], "covariance"
 
@@ -132,9 +130,7 @@ def _autoregression(
     """``x_t = ρ_0 + Σ ρ_k x_{t-k} + e_t``: ``M x`` is independent, with M unit lower triangular."""
     n = steps + order
     level = rhos[0] if constant else pt.zeros(())
-    mean = _joined(begin[0], order, level, steps)
-    deviation = _joined(begin[1], order, sigma, steps)
-    deviation = _where(deviation > 0.0, deviation)
+    mean, deviation = _innovations(begin, order, (level, sigma), steps)
     follows = (pt.arange(n) >= order)[:, None]
     matrix = pt.eye(n)
     for lag in range(1, order + 1):
@@ -171,6 +167,12 @@ def _intrinsic(
     valid = (sigma > 0.0) & (zero_sum_stdev > 0.0)
     precision = differences / sigma**2 + 1.0 / (n * zero_sum_stdev) ** 2
     return pt.zeros(n), _where(valid, precision), "precision"
+
+
+def _innovations(begin: Any, n_begin: Any, steps: Any, n_steps: Any) -> tuple[TensorVariable, TensorVariable]:
+    """Means and deviations of what the first values and all later ones add; a deviation is nan if not positive."""
+    mean, deviation = (_joined(first, n_begin, rest, n_steps) for first, rest in zip(begin, steps, strict=True))
+    return mean, _where(deviation > 0.0, deviation)
 
 
 def _where(valid: TensorVariable, values: TensorVariable) -> TensorVariable:

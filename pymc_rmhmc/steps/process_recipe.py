@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +64,8 @@ class GivenProcessSetting(ProcessSetting):
 class ProcessRecipe(RiemannianRecipe):
     """One process with its hyperparameters, given the model's other variables; see `Recipe`."""
 
+    _setting_class = ProcessSetting
+
     @property
     def n_functions(self) -> int:
         """See `Recipe`."""
@@ -71,11 +74,15 @@ class ProcessRecipe(RiemannianRecipe):
     def setting(self, tuned: MetricTuning) -> ProcessSetting:
         """See `Recipe`."""
         if self._setting is None:
-            field = self.plan.metric.bind(self.model)
+            field = self._field()
             hamiltonian = self.plan.integrator.extend(self.plan.trajectory.hamiltonian(field))
-            self._setting = ProcessSetting(hamiltonian, self.plan, field.density)
+            self._setting = self._setting_class(hamiltonian, self.plan, field.density)
         setting: ProcessSetting = self._setting
         return setting
+
+    def _field(self) -> Any:
+        """The metric of what moves."""
+        return self.plan.metric.bind(self.model)
 
     def start(self, tuned: MetricTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
         """See `Recipe`: near a point that nobody chose, in whitened coordinates.
@@ -86,39 +93,38 @@ class ProcessRecipe(RiemannianRecipe):
         if not approximated:
             return values
         setting = self.setting(tuned)
+        stand, centre = self._searched(setting, values, rng)
+        phase = scattered(stand, setting.failure, centre, rng)
+        return values if phase is None else setting.seen(phase)
+
+    def _searched(
+        self, setting: ProcessSetting, values: Array, rng: np.random.Generator
+    ) -> tuple[Callable[[Array], Any], Array]:
+        """How to stand at a point near which a start is looked for, and that point."""
         density, is_white = setting.density, self.model.whitened
 
         def stand(white: Array) -> Any:
             return setting.stand(white if is_white else density.colour(white), None, rng)
 
-        centre = values if is_white else density.whiten(values)
-        phase = scattered(stand, setting.failure, centre, rng)
-        return values if phase is None else setting.seen(phase)
+        return stand, values if is_white else density.whiten(values)
 
 
 class GivenProcessRecipe(ProcessRecipe):
     """The hyperparameters of a process alone; the chain reads and writes the process's values too; see `Recipe`."""
+
+    _setting_class = GivenProcessSetting
 
     @property
     def own(self) -> slice:
         """See `Recipe`: θ, which comes after the process."""
         return slice(self.model.n_process, None)
 
-    def setting(self, tuned: MetricTuning) -> GivenProcessSetting:
-        """See `Recipe`."""
-        if self._setting is None:
-            field: GivenField[Any] = GivenField(self.plan.metric.bind(self.model))
-            hamiltonian = self.plan.integrator.extend(self.plan.trajectory.hamiltonian(field))
-            self._setting = GivenProcessSetting(hamiltonian, self.plan, field.density)
-        setting: GivenProcessSetting = self._setting
-        return setting
+    def _field(self) -> Any:
+        """The metric of θ where the process is held."""
+        return GivenField(super()._field())
 
-    def start(self, tuned: MetricTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
-        """See `Recipe`: of θ alone near a point that nobody chose."""
-        self.drop()
-        if not approximated:
-            return values
-        setting = self.setting(tuned)
-        theta = setting.stand(values, None, rng).position
-        phase = scattered(setting.hamiltonian.state, setting.failure, theta, rng)
-        return values if phase is None else setting.seen(phase)
+    def _searched(
+        self, setting: ProcessSetting, values: Array, rng: np.random.Generator
+    ) -> tuple[Callable[[Array], Any], Array]:
+        """The same, of θ alone."""
+        return setting.hamiltonian.state, setting.stand(values, None, rng).position

@@ -62,12 +62,16 @@ class WholeModelRecipe(RecipeBase):
         known = self._given
         if known is not None and all(np.array_equal(known[name], point[name]) for name in self.model.inputs):
             return False, known
-        # Coordinates that were kept from a run with other data are worth nothing.
-        data = [zlib.crc32(np.ascontiguousarray(shared.get_value(borrow=True))) for shared in self.model.shared]
-        self._given = {name: np.array(point[name]) for name in self.model.inputs} | {DATA: np.array(data)}
+        data = self._data() if known is None else known[DATA]
+        self._given = {name: np.array(point[name]) for name in self.model.inputs} | {DATA: data}
         self.model.bind(point)
         self.drop()
         return True, self._given
+
+    def _data(self) -> Array:
+        """Sums of the shared data, once a run: coordinates that were kept are worth nothing with other data."""
+        arrays = (np.ascontiguousarray(shared.get_value(borrow=True)) for shared in self.model.shared)
+        return np.array([zlib.crc32(array) for array in arrays], np.float64)
 
     def drop(self) -> None:
         """See `Recipe`."""

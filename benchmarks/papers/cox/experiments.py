@@ -11,7 +11,7 @@ from scipy.stats import gaussian_kde
 from benchmarks.papers.cox.samplers import GIBBS, LATENT, SIDE, TRUTH, measure_gibbs, measure_latent, process
 from benchmarks.papers.looks import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, YELLOW, Figures, save_figures
 from benchmarks.papers.paper import Paper, Run
-from benchmarks.papers.text import by_sampler, markdown, print_errors, spread
+from benchmarks.papers.text import by_sampler, drawn, markdown, print_errors, spread
 
 __all__ = ["FIGURES", "PAPER", "gibbs_rows", "latent_rows"]
 
@@ -36,9 +36,8 @@ def latent_rows(records: list[dict]) -> list[list[str]]:
     for name in (name for name in LATENT if name in held):
         runs = held[name]
         slide = SLIDE.get(name)
-        stopped = " (stopped)" if any(run["stopped"] for run in runs) else ""
         made.append([
-            LATENT[name].label, spread([2 * r["draws"] for r in runs], "d") + stopped,
+            LATENT[name].label, drawn(runs),
             spread([r["acceptance"] for r in runs], ".2f"),
             *(spread([r["ess"][i] for r in runs], ".0f") for i in range(3)),
             spread([r["rhat"] for r in runs], ".2f"), spread([r["tuning"] + r["sampling"] for r in runs], ".3g"),
@@ -53,9 +52,8 @@ def gibbs_rows(records: list[dict]) -> list[list[str]]:
     held, made = by_sampler(records, "gibbs"), []
     for name in (name for name in GIBBS if name in held):
         runs = held[name]
-        stopped = " (stopped)" if any(run["stopped"] for run in runs) else ""
         made.append([
-            GIBBS[name].label, spread([2 * r["draws"] for r in runs], "d") + stopped,
+            GIBBS[name].label, drawn(runs),
             *(f"{spread([r['mean'][i] for r in runs], '.3g')} ± {np.mean([r['sd'][i] for r in runs]):.2g}"
               for i in range(2)),
             *(spread([r["ess"][i] for r in runs], ".0f") for i in range(2)),

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.papers.filippone.samplers import SAMPLERS, measure
 from benchmarks.papers.looks import BLUE, GREEN, ORANGE, Figures, save_figures
 from benchmarks.papers.paper import Paper, Run
-from benchmarks.papers.text import by_sampler, markdown, print_errors, spread
+from benchmarks.papers.text import by_sampler, drawn, markdown, print_errors, spread
 
 __all__ = ["FIGURES", "PAPER", "rows"]
 
@@ -38,9 +38,8 @@ def rows(records: list[dict]) -> list[list[str]]:
     held, made = by_sampler(records, "classifier"), []
     for name in (name for name in SAMPLERS if name in held):
         runs = held[name]
-        stopped = " (stopped)" if any(run["stopped"] for run in runs) else ""
         made.append([
-            SAMPLERS[name].label, spread([2 * r["draws"] for r in runs], "d") + stopped,
+            SAMPLERS[name].label, drawn(runs),
             *(spread([_of_2000(r, r["latent"])[i] for r in runs], ".0f") for i in range(3)),
             *(spread([_of_2000(r, r["ess"])[i] for r in runs], ".0f") for i in range(3)),
             TABLE.get(name, ""),

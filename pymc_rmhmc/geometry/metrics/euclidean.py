@@ -74,11 +74,11 @@ class PriorField:
 
     def hamiltonian(self) -> GaussianHamiltonian:
         """Return the Hamiltonian of the target: the likelihood beside a standard normal, without a gradient."""
-        return GaussianHamiltonian(ValueTarget(self._target))
+        return GaussianHamiltonian(PriorTarget(self._target))
 
 
 @dataclass(slots=True)
-class ValuePoint:
+class PriorPoint:
     """A `TargetPoint` without a gradient.
 
     Attributes
@@ -102,7 +102,7 @@ class ValuePoint:
         return Failure.NONE if math.isfinite(self.log_density) else Failure.NON_FINITE
 
 
-class ValueTarget:
+class PriorTarget:
     """φ alone: half the products of a target that gives its gradient too.
 
     Parameters
@@ -114,8 +114,8 @@ class ValueTarget:
     def __init__(self, target: LatentTarget) -> None:
         self._target = target
 
-    def at(self, position: Array) -> ValuePoint:
+    def at(self, position: Array) -> PriorPoint:
         """Evaluate φ: one product with Φ and one likelihood."""
         eta = self._target.chart.predictor.apply(position)
         log_likelihood, value, _ = self._target.evaluate(eta)
-        return ValuePoint(position, eta, log_likelihood, value)
+        return PriorPoint(position, eta, log_likelihood, value)

@@ -147,8 +147,6 @@ class TwoBlockField[K: SomeKernel, Bar: ProcessBar](MetricFieldBase[CentredPoint
 
     def at(self, point: CentredPoint[K]) -> TwoBlockMatrix[Bar] | Failure:
         """G at a point of the density, factorised."""
-        if not point.kernel.is_positive_definite:
-            return Failure.NOT_POSITIVE_DEFINITE
         latent = self.latent(point.kernel, point.information[0])
         if isinstance(latent, Failure):
             return latent
@@ -157,9 +155,11 @@ class TwoBlockField[K: SomeKernel, Bar: ProcessBar](MetricFieldBase[CentredPoint
 
     def latent(self, kernel: K, weight: Array) -> LatentBlock[Bar] | Failure:
         """``W + K⁻¹`` with W and K of one position or of two, or why it has no factor."""
+        if not kernel.is_positive_definite:
+            return Failure.NOT_POSITIVE_DEFINITE
         if not math.isfinite(float(weight @ weight)):
             return Failure.NON_FINITE
-        if not kernel.is_positive_definite or (weight < 0.0).any():
+        if (weight < 0.0).any():
             return Failure.NOT_POSITIVE_DEFINITE
         return self.factorize(kernel, weight)
 
