@@ -128,6 +128,7 @@ def whitened_and_not(point, form):
     return np.linalg.solve(lower, point["f"]), point["f"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("metric", "form", "said"),
     [
@@ -192,6 +193,7 @@ def test_a_variable_that_is_left_is_sampled_by_pymc():
     assert len(np.unique(idata.posterior["scale"])) > 2
 
 
+@pytest.mark.slow
 def test_describe_says_which_priors_count_with_softabs():
     with pm.Model() as model:
         share = pm.Kumaraswamy("share", 2.0, 2.0)
@@ -446,6 +448,7 @@ def test_langevin_moves_speak_in_their_own_name_and_have_their_bound(caplog, mon
         MMALA(metric=BlockMetric(), simplified=False, model=model)
 
 
+@pytest.mark.slow
 def test_coordinates_of_other_data_are_not_kept():
     """A second run with the same step begins where its point is, also after `pm.set_data`."""
     with pm.Model() as model:
