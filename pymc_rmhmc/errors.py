@@ -22,6 +22,7 @@ __all__ = [
     "ConfigurationError",
     "CovarianceError",
     "DataError",
+    "EvidenceError",
     "Failure",
     "RMHMCError",
     "SamplingError",
@@ -48,6 +49,10 @@ class ConfigurationError(RMHMCError, ValueError):
 
 class SamplingError(RMHMCError, RuntimeError):
     """Tuning has ended, and the chain would barely move."""
+
+
+class EvidenceError(RMHMCError, RuntimeError):
+    """The evidence does not exist, or no estimate of it can be trusted."""
 
 
 class UnsupportedModelError(RMHMCError, TypeError):

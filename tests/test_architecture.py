@@ -23,7 +23,8 @@ MAY_IMPORT = {
     "dynamics": {"numpy", "scipy", "errors", "option_numbers"},
     "kernels": {"numpy", "errors", "option_numbers", "dynamics", "geometry"},
     "tuning": {"numpy", "errors", "geometry", "kernels", "approximation"},
-    "chains": {"numpy", "arviz", "errors", "geometry", "kernels", "tuning", "diagnostics"},
+    "evidence": {"numpy", "scipy", "arviz_stats", "errors", "dynamics", "geometry", "kernels"},
+    "chains": {"numpy", "arviz", "errors", "evidence", "geometry", "kernels", "tuning", "diagnostics"},
     "geometry": {
         "numpy", "scipy", "numba", "llvmlite", "errors", "stopwatch", "option_numbers", "dynamics.hamiltonian",
     },
@@ -33,7 +34,7 @@ MAY_IMPORT = {
     "steps": {
         "numpy", "scipy", "arviz", "pymc", "pytensor", "rich", "threadpoolctl", "errors", "stopwatch", "usage",
         "option_numbers", "dynamics",
-        "geometry", "kernels", "tuning", "chains", "approximation", "model", "diagnostics",
+        "evidence", "geometry", "kernels", "tuning", "chains", "approximation", "model", "diagnostics",
     },
 }  # fmt: skip
 MAX_FILE, MAX_FUNCTION = 600, 60

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.chains.variables import Point, Variables
 from pymc_rmhmc.errors import Failure, RMHMCError
+from pymc_rmhmc.evidence.reference import Reference
 from pymc_rmhmc.kernels.kernel import HMC, Kernel, Transition
 from pymc_rmhmc.tuning.schedule import Adapter
 from pymc_rmhmc.tuning.step_size import StepSize, StepSizeRule
 
-__all__ = ["REHEARSED_STEP", "HMCSetting", "Recipe", "RecipeBase", "Setting"]
+__all__ = ["REHEARSED_STEP", "HMCSetting", "NormalSetting", "Recipe", "RecipeBase", "Setting"]
 
 type Array = NDArray[np.float64]
 
@@ -57,6 +58,16 @@ class Setting(Protocol):
 
     def rehearse(self, phase: Any, step_size: float, rng: np.random.Generator) -> Any:
         """Call what kernels call, with steps that are too short to leave; return a phase."""
+
+
+class NormalSetting(Setting, Protocol):
+    """A setting whose coordinates are standard normal in an approximation of the posterior."""
+
+    def residual(self, phase: Any) -> float:
+        """Return φ at a phase: how far the log density is from the approximation's, as `reference` has it."""
+
+    def reference(self) -> Reference:
+        """Return the approximation beside the model, for estimates of the evidence."""
 
 
 @dataclass(slots=True)

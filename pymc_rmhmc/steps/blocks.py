@@ -70,10 +70,11 @@ class FoundBlocks:
     def names(self) -> list[str]:
         """The variables that are sampled, latent functions by the names that the user gave them."""
         latents = [latent.name for block in self.structure.blocks for latent in block.latents]
-        return latents + self._hyperparameters
+        return latents + self.hyperparameters
 
     @property
-    def _hyperparameters(self) -> list[str]:
+    def hyperparameters(self) -> list[str]:
+        """Those that are sampled with the latents."""
         return [] if isinstance(self.joint, str) else [str(variable.name) for variable in self.joint.theta.variables]
 
     def followers(self, plan: Plan) -> tuple[str, ...]:
@@ -113,8 +114,8 @@ class FoundBlocks:
         said = listed([_in_words(block) for block in self.compiled.blocks], "blocks")
         left = list(self.structure.left_over)
         if not isinstance(self.joint, str):
-            left = [name for name in left if name not in self._hyperparameters]
-            said += f" together with {listed(self._hyperparameters)}"
+            left = [name for name in left if name not in self.hyperparameters]
+            said += f" together with {listed(self.hyperparameters)}"
         rest = f"; left to other steps: {self._left(left)}" if left else ""
         return f"{plan.sampler}: {plan.metric.name} metric for {said}{rest}{self._advice()}"
 

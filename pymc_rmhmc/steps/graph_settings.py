@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +13,10 @@ from pymc_rmhmc.chains.recipe import REHEARSED_STEP, HMCSetting
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.surrogates import SurrogateFlow
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.evidence.reference import ResidualReference
 from pymc_rmhmc.geometry.charts import MarginalChart
 from pymc_rmhmc.geometry.general.loops import FlatMap
-from pymc_rmhmc.geometry.general.mass import from_flat, to_flat
+from pymc_rmhmc.geometry.general.mass import from_flat, log_volume, to_flat
 from pymc_rmhmc.geometry.general.value import ValueTarget
 from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Sometimes
 from pymc_rmhmc.kernels.surrogates import DensityMove, SurrogateHMC
@@ -57,6 +59,22 @@ class GraphSetting(_ChartSetting):
         """See `Setting`."""
         return self.hamiltonian.state(
             self.adapter.coordinates(self.tuned, values) if coordinates is None else coordinates
+        )
+
+    def residual(self, phase: Any) -> float:
+        """See `NormalSetting`."""
+        return float(phase.point.log_density)
+
+    def reference(self) -> ResidualReference:
+        """See `NormalSetting`."""
+        flat = FlatMap(*self.tuned.flat)
+        constant = log_volume(flat) + 0.5 * flat.centre.size * math.log(2.0 * math.pi)
+
+        def stand_at(values: Array, rng: np.random.Generator) -> Any:
+            return self.stand(values, None, rng).point
+
+        return ResidualReference(
+            self.hamiltonian.residual, flat.centre.size, constant, stand_at, lambda point: np.array(point.values)
         )
 
     def kernel(self, tuned: ChartTuning, step_size: StepSize, *, tuning: bool) -> HMC[Any]:
@@ -103,6 +121,14 @@ class EmulatedSetting(_ChartSetting):
     def _chart(self) -> MarginalChart:
         chart: MarginalChart = self.hamiltonian.residual.chart
         return chart
+
+    def residual(self, phase: Any) -> float:
+        """See `NormalSetting`: in the coordinates of `reference`."""
+        return float(self._to_exact(phase).point.log_density)
+
+    def reference(self) -> ResidualReference:
+        """See `NormalSetting`: that of the density with its gradient."""
+        return self.exact.reference()
 
     def kernel(self, tuned: ChartTuning, step_size: StepSize, *, tuning: bool) -> Kernel[Any]:
         """See `Setting`: a trajectory along the emulator.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ from pymc_rmhmc.chains.recipe import REHEARSED_STEP, HMCSetting, RecipeBase
 from pymc_rmhmc.chains.variables import Point, Variables, changed
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.errors import Failure, RMHMCError, listed
+from pymc_rmhmc.evidence.reference import ResidualReference
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.geometry.coefficients import compiled_coefficients
 from pymc_rmhmc.geometry.emulator import Emulator
@@ -48,6 +50,7 @@ N_AROUND_ZERO, AROUND_ZERO = 10, 2.0
 # scale: on eight groups with a free spread two steps make six times as many effective draws of it.
 FEWEST_STEPS = 2
 REHEARSED_SPREAD = 0.1
+LOG_2PI = math.log(2.0 * math.pi)
 # So many terms of a log density an error names one by one.
 MOST_SUSPECTS = 10
 
@@ -95,6 +98,24 @@ class JointSetting(HMCSetting):
         """Return the joint target's point."""
         point: JointPoint = phase.point if self.turns is None else phase.joint_point
         return point
+
+    def residual(self, phase: Any) -> float:
+        """See `NormalSetting`."""
+        return self.seen(phase).log_density
+
+    def reference(self) -> ResidualReference:
+        """See `NormalSetting`."""
+        target, chart = self.target, self.target.chart
+        volume = float(np.log(np.abs(chart.spread)).sum() + np.log(chart.factor.diagonal()).sum())
+        constant = volume + 0.5 * target.n_theta * LOG_2PI
+
+        def stand_at(values: Array, rng: np.random.Generator) -> JointPoint:
+            theta, latents = split(target.density, values)
+            return target.at(target.enter(theta, latents, rng))
+
+        residual = self.hamiltonian.residual
+        leave = target.leave if residual is target else None
+        return ResidualReference(residual, target.size, constant, stand_at, self.values_at, leave)
 
     def values_at(self, point: JointPoint) -> Array:
         """Return the model's variables at a point."""

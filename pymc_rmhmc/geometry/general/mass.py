@@ -10,7 +10,7 @@ from scipy import linalg
 
 from pymc_rmhmc.geometry.general.loops import FlatMap
 
-__all__ = ["fit_flat_map", "from_flat", "identity_map", "map_of_gradient", "to_flat"]
+__all__ = ["fit_flat_map", "from_flat", "identity_map", "log_volume", "map_of_gradient", "to_flat"]
 
 type Array = NDArray[np.float64]
 
@@ -55,6 +55,12 @@ def to_flat(flat: FlatMap, z: Array) -> Array:
         w[flat.dense] = linalg.solve_triangular(flat.factor, (z - flat.centre)[flat.dense], lower=True)
     shorter = 1.0 / (1.0 + flat.stretches) - 1.0
     return w + flat.directions.T @ (shorter * (flat.directions @ w))
+
+
+def log_volume(flat: FlatMap) -> float:
+    """``log |det S|``."""
+    elsewhere = np.delete(flat.spread, flat.dense)
+    return float(np.log(elsewhere).sum() + np.log(flat.factor.diagonal()).sum() + np.log1p(flat.stretches).sum())
 
 
 def _diagonal(centre: Array, spread: Array) -> FlatMap:

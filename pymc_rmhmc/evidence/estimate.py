@@ -1,0 +1,186 @@
+"""What an estimate of the evidence says, when it may stop, and when it must not be given."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from arviz_stats.base import array_stats
+from numpy.typing import NDArray
+
+from pymc_rmhmc.errors import EvidenceError
+
+__all__ = [
+    "Budget", "Estimate", "Progress", "check_acceptance", "check_mixing", "effective_draws", "pareto_k", "weight_ess",
+]  # fmt: skip
+
+type Array = NDArray[np.float64]
+type Report = Callable[[float, float, str], None]
+
+LEAST_ACCEPTED, LARGEST_RHAT, FEWEST_DRAWS = 0.4, 1.05, 100.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimate of ``log E[exp φ]``, or of log p(y) once the reference's constant is added.
+
+    Attributes
+    ----------
+    log_evidence, standard_error : float
+        The error is nan where a method has none, as a Laplace approximation.
+    diagnostics : mapping of str to float or array
+        Numbers alone; arrays are by rung.
+    history : list of (float, float, float)
+        Seconds, estimate and standard error on the way.
+    """
+
+    log_evidence: float
+    standard_error: float
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    history: list[tuple[float, float, float]] = field(default_factory=list)
+
+    def shifted(self, constant: float) -> Estimate:
+        """Return it with a constant added."""
+        moved = [(seconds, value + constant, error) for seconds, value, error in self.history]
+        return Estimate(self.log_evidence + constant, self.standard_error, self.diagnostics, moved)
+
+
+class Budget:
+    """How exact an estimate shall be, and how long it may take.
+
+    Parameters
+    ----------
+    target_error : float
+        A standard error that is small enough.
+    max_seconds : float or None
+        Seconds from now on after which it ends, if it can.
+    """
+
+    def __init__(self, target_error: float, max_seconds: float | None = None) -> None:
+        self.target_error, self.max_seconds = target_error, max_seconds
+        self.began = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken."""
+        return time.perf_counter() - self.began
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the time is over."""
+        return self.max_seconds is not None and self.seconds >= self.max_seconds
+
+    def may_double(self, begun: float) -> bool:
+        """Return whether what has been done since some second may be done again."""
+        return self.max_seconds is None or self.seconds + (self.seconds - begun) <= self.max_seconds
+
+    def is_met(self, error: float) -> bool:
+        """Return whether an error is small enough."""
+        return error <= self.target_error
+
+
+class Progress:
+    """Estimates on the way, kept and shown.
+
+    Parameters
+    ----------
+    budget : Budget
+        Whose clock it reads.
+    report : callable, optional
+        Called with the estimate, its error, and what is done.
+    constant : float
+        Added to what is shown.
+    """
+
+    def __init__(self, budget: Budget, report: Report | None = None, constant: float = 0.0) -> None:
+        self.history: list[tuple[float, float, float]] = []
+        self._budget, self._report, self._constant = budget, report, constant
+
+    def say(self, doing: str) -> None:
+        """Show what is done."""
+        if self._report is not None:
+            _, value, error = self.history[-1] if self.history else (0.0, math.nan, math.nan)
+            self._report(value + self._constant, error, doing)
+
+    def note(self, value: float, error: float, doing: str) -> None:
+        """Keep an estimate."""
+        self.history.append((self._budget.seconds, value, error))
+        self.say(doing)
+
+
+def weight_ess(log_weights: Array) -> float:
+    """How many draws of equal weight are worth as much: ``(Σ w)² / Σ w²``."""
+    largest = log_weights.max()
+    if not math.isfinite(largest):
+        return 0.0
+    weights = np.exp(log_weights - largest)
+    return float(weights.sum() ** 2 / (weights**2).sum())
+
+
+def pareto_k(log_weights: Array) -> float:
+    """The shape k̂ of the tail of some importance weights: their mean is of no use above 0.7.
+
+    References
+    ----------
+    Vehtari, Simpson, Gelman, Yao and Gabry (2024), Pareto smoothed importance sampling.
+    """
+    finite = log_weights[np.isfinite(log_weights)]
+    if finite.size < FEWEST_DRAWS:
+        return math.inf
+    if np.ptp(finite) < 1e-12:
+        return -math.inf
+    return float(array_stats.psislw(finite)[1])
+
+
+def check_acceptance(betas: Array, acceptances: Array) -> None:
+    """Raise where trajectories at a β are rejected too often for their draws to be trusted.
+
+    Raises
+    ------
+    EvidenceError
+        If the mean acceptance of a rung is below 0.4.
+    """
+    low = np.flatnonzero(acceptances < LEAST_ACCEPTED)
+    if low.size:
+        raise EvidenceError(
+            f"At beta = {betas[low[0]]:.3g} only {acceptances[low[0]]:.0%} of the trajectories are accepted, and draws "
+            "that hardly move would give a wrong evidence. The density is too far from its normal approximation: give "
+            'draws= of a long run of pm.sample, or method="tempering".'
+        )
+
+
+def effective_draws(draws: Array) -> float:
+    """How many independent draws some draws (chains, draws) are worth for their mean."""
+    return float(array_stats.ess(draws, method="mean"))
+
+
+def check_mixing(name: str, draws: Array, superchains: NDArray[np.int64] | None = None) -> tuple[float, float]:
+    """Return R-hat and effective number of φ at some draws (chains, draws).
+
+    Many short chains are compared in groups, by the nested R-hat.
+
+    Raises
+    ------
+    EvidenceError
+        If R-hat is above 1.05 or there are fewer than 100 effective draws.
+    """
+    if np.ptp(draws) < 1e-9:  # the approximation is exact: φ is constant
+        return 1.0, float(draws.size)
+    found = array_stats.rhat(draws) if superchains is None else array_stats.rhat_nested(draws, superchains)
+    rhat, ess = float(found), effective_draws(draws)
+    if rhat > LARGEST_RHAT:
+        raise EvidenceError(
+            f"{name}: the log density differs between chains (R-hat {rhat:.2f}, at most {LARGEST_RHAT} is trusted), so "
+            "that some have not reached the posterior or there are several modes. Give more draws, or "
+            'method="tempering".'
+        )
+    if ess < FEWEST_DRAWS:
+        raise EvidenceError(
+            f"{name}: the log density has only {ess:.0f} effective draws, and at least {FEWEST_DRAWS:.0f} are needed. "
+            "Give more draws, or a larger target_error with more replicates."
+        )
+    return rhat, ess

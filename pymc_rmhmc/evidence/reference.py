@@ -1,0 +1,135 @@
+"""A model beside a standard normal reference, from which every estimate of the evidence starts.
+
+In the coordinates z of a chart the model's density is ``exp(C + φ(z)) N(z; 0, I)``, with φ nearly constant where the
+chart is good. So ``log p(y) = C + log E[exp φ(z)]``, the mean over standard normal z. Between the two lie the densities
+``exp(β φ) N(z; 0, I)`` with β from 0 to 1.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.evidence.walkers import ResidualWalkers, SiteWalkers, Walkers
+from pymc_rmhmc.geometry.charts.site import SiteChart
+from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.geometry.target import LatentTarget, Likelihood
+
+__all__ = ["LatentReference", "Reference", "ResidualReference"]
+
+type Array = NDArray[np.float64]
+
+
+class Reference(ABC):
+    """What estimates need of a model.
+
+    Attributes
+    ----------
+    size : int
+        Of z.
+    log_constant : float
+        C.
+    """
+
+    size: int
+    log_constant: float
+
+    @abstractmethod
+    def walkers(self, count: int, rng: np.random.Generator) -> Walkers:
+        """Return walkers at independent draws of the reference."""
+
+    @abstractmethod
+    def values(self, walkers: Walkers) -> Array:
+        """Return the model's values (walkers, k) where walkers stand."""
+
+    @abstractmethod
+    def residuals(self, values: Iterable[Array], rng: np.random.Generator) -> Array:
+        """Return φ at some values of the model, each (k,); -inf where it cannot be computed."""
+
+
+class LatentReference(Reference):
+    """A latent Gaussian block with everything else fixed: its prior times Gaussian sites is the reference.
+
+    Parameters
+    ----------
+    chart : SiteChart
+        Prior and sites.
+    likelihood : Likelihood
+        Over the sites.
+    constant : float
+        What the model's log density has besides.
+    """
+
+    def __init__(self, chart: SiteChart, likelihood: Likelihood, constant: float = 0.0) -> None:
+        self.chart, self.likelihood = chart, likelihood
+        self.target = LatentTarget(chart, likelihood)
+        self.size, self.log_constant = chart.prior.n_latent, chart.log_evidence + constant
+
+    def walkers(self, count: int, rng: np.random.Generator) -> SiteWalkers:
+        """See `Reference`."""
+        return SiteWalkers(self.target, count, rng)
+
+    def values(self, walkers: Walkers) -> Array:
+        """See `Reference`."""
+        predictor = self.chart.predictor
+        positions = np.linalg.lstsq(predictor.matrix, walkers.states.T, rcond=None)[0].T
+        placed = zip(positions, walkers.states, strict=True)
+        return np.array([self.chart.to_model(z, predictor.offset + x) for z, x in placed])
+
+    def residuals(self, values: Iterable[Array], rng: np.random.Generator) -> Array:
+        """See `Reference`."""
+        found = np.array([self.target.at(self.chart.from_model(each)).log_density for each in values])
+        return np.where(np.isfinite(found), found, -math.inf)
+
+
+class ResidualReference(Reference):
+    """A whole model in the coordinates of a chain.
+
+    Parameters
+    ----------
+    residual : Density
+        φ.
+    size : int
+        Of z.
+    log_constant : float
+        C.
+    stand : callable
+        From values of the model and random numbers to the point that stands for them.
+    values_at : callable
+        From a point to the model's values.
+    leave : callable, optional
+        What lets go of what a point has beyond value and gradient.
+    """
+
+    def __init__(
+        self, residual: Any, size: int, log_constant: float,
+        stand: Callable[[Array, np.random.Generator], Any], values_at: Callable[[Any], Array],
+        leave: Callable[[Any], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.residual, self.size, self.log_constant = residual, size, log_constant
+        self._stand, self._values_at, self._leave = stand, values_at, leave
+
+    def walkers(self, count: int, rng: np.random.Generator) -> ResidualWalkers:
+        """See `Reference`."""
+        return ResidualWalkers(self.residual, self.size, count, rng, self._leave)
+
+    def values(self, walkers: Walkers) -> Array:
+        """See `Reference`."""
+        return np.array([self._values_at(self.residual.at(position)) for position in walkers.states])
+
+    def residuals(self, values: Iterable[Array], rng: np.random.Generator) -> Array:
+        """See `Reference`."""
+        return np.array([self._residual(each, rng) for each in values])
+
+    def _residual(self, values: Array, rng: np.random.Generator) -> float:
+        try:
+            point = self._stand(values, rng)
+        except PriorFailure:
+            return -math.inf
+        return float(point.log_density) if point.failure == Failure.NONE else -math.inf

@@ -1,0 +1,135 @@
+"""From a PyMC model to the references that estimates of its evidence start from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from numpy.typing import NDArray
+
+from pymc_rmhmc.approximation import find_mode, laplace_sites
+from pymc_rmhmc.chains.chain import Chain
+from pymc_rmhmc.errors import CovarianceError, UnsupportedModelError, listed
+from pymc_rmhmc.evidence.reference import LatentReference, Reference
+from pymc_rmhmc.geometry.charts.site import SiteChart
+from pymc_rmhmc.geometry.metrics import FlatMetric
+from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
+from pymc_rmhmc.model.bad_inputs import InputChecks
+from pymc_rmhmc.steps.options import Options, settle
+from pymc_rmhmc.steps.selection import find_with_predictions
+
+__all__ = ["EvidenceModel", "LatentPart", "read_model"]
+
+type Array = NDArray[np.float64]
+type Point = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class LatentPart:
+    """A latent Gaussian block with nothing left to sample beside it.
+
+    Attributes
+    ----------
+    name : str
+        Of its latent functions.
+    prior : FactorizedPrior
+        Its prior.
+    likelihood : SiteLikelihood
+        Over its sites.
+    variables : Variables
+        Its value variables.
+    """
+
+    name: str
+    prior: FactorizedPrior
+    likelihood: Any
+    variables: Any
+
+
+@dataclass(frozen=True)
+class EvidenceModel:
+    """A model as estimates read it: independent latent blocks, or a chain of everything.
+
+    Attributes
+    ----------
+    model : pymc.Model
+        The model.
+    point : dict
+        At which it was read.
+    parts : tuple of LatentPart
+        Blocks; empty for a whole model.
+    chain : Chain or None
+        Of a whole model, not begun.
+    n_tune : int
+        How many draws tune the chain.
+    constant : float
+        What the log density has beyond the blocks.
+    """
+
+    model: pm.Model
+    point: Point
+    parts: tuple[LatentPart, ...]
+    chain: Chain | None
+    n_tune: int
+    constant: float
+
+
+def read_model(model: pm.Model | None) -> EvidenceModel:
+    """Read a model in the form in which `RMHMC` samples it.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If a variable cannot be moved by RMHMC, such as a discrete one.
+    Other errors
+        As `RMHMC`.
+    """
+    model = pm.modelcontext(model)
+    found, plan, point = _found(model, "auto")
+    if _left(model, found):
+        found, plan, point = _found(model, FlatMetric(chart="graph"))
+    left = _left(model, found)
+    if left:
+        raise UnsupportedModelError(
+            f"The evidence is an integral over all variables, and {listed(left)} cannot be integrated over by "
+            "trajectories, because they are discrete. Sum them out with pm.Mixture or pymc_extras.marginalize."
+        )
+    chains = found.samplers(point, plan, model.initial_point())
+    if found.compiled.blocks and not found.hyperparameters:
+        parts = tuple(_latent_part(chain, point) for chain in chains)
+        return EvidenceModel(model, point, parts, None, 0, float(found.compiled.rest_log_density(point)))
+    (chain,) = chains
+    return EvidenceModel(model, point, (), chain, found.tune_steps or 300, 0.0)
+
+
+def _found(model: pm.Model, metric: Any) -> tuple[Any, Any, Point]:
+    plan = settle(Options(metric=metric), auto_metric="flat")
+    point = model.initial_point()
+    InputChecks(model).check(point)
+    found, _ = find_with_predictions(model, None, point, plan, None)
+    return found, plan, point
+
+
+def _left(model: pm.Model, found: Any) -> list[str]:
+    """Variables that are not integrated over."""
+    return []
+
+
+def _latent_part(chain: Chain, point: Point) -> LatentPart:
+    recipe: Any = chain.recipe
+    try:
+        prior = FactorizedPrior(recipe.block.prior(point))
+    except PriorFailure as failure:
+        raise CovarianceError(
+            f"{recipe.name}: the prior covariance is not positive definite. Add a small number to its diagonal, such "
+            "as jitter=1e-6."
+        ) from failure
+    return LatentPart(recipe.name, prior, recipe.block.likelihood(point), recipe.variables)
+
+
+def laplace_reference(part: LatentPart) -> Reference:
+    """Return the reference of the Laplace approximation."""
+    sites = laplace_sites(find_mode(part.prior.predictor, part.likelihood))
+    return LatentReference(SiteChart(part.prior, sites, lasting=True), part.likelihood)
