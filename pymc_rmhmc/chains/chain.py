@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -417,6 +418,29 @@ class Chain:
         """The one that draws report."""
         state = self.state
         return None if state.step_size is None else self.recipe.adapter.step_size(state.tuned, state.step_size)
+
+    def learn_from(self, draws: Iterable[Array], point: Point, rng: np.random.Generator) -> None:
+        """Fit what tuning fits to draws that something else has made, and stand at the last of them.
+
+        Parameters
+        ----------
+        draws : iterable of (k,) arrays
+            The chain's values.
+        point : dict
+            The model's other values.
+        rng : numpy.random.Generator
+            For the start and the fit.
+        """
+        state = self.state
+        for values in draws:
+            self._stand(values, point, rng, tuning=False)
+            if not self._has_failed:
+                self.recipe.adapter.observe(state.tuned, self._setting.seen(self._phase))
+        moment = Moment(state.iteration, is_first=False, is_last=False)
+        assert state.step_size is not None
+        found = self.recipe.adapter.refit(state.tuned, state.step_size, moment, rng, with_sites=True)
+        state.tuned, state.coordinates = found.tuned, None
+        self._rebuild()
 
     @property
     def residual(self) -> float:

@@ -17,6 +17,7 @@ from pymc_rmhmc.geometry.charts.site import SiteChart
 from pymc_rmhmc.geometry.metrics import FlatMetric
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.model.bad_inputs import InputChecks
+from pymc_rmhmc.model.predictions import predicted_variables
 from pymc_rmhmc.steps.options import Options, settle
 from pymc_rmhmc.steps.selection import find_with_predictions
 
@@ -75,6 +76,12 @@ class EvidenceModel:
     n_tune: int
     constant: float
 
+    @property
+    def whole_chain(self) -> Chain:
+        """The chain of a whole model."""
+        assert self.chain is not None
+        return self.chain
+
 
 def read_model(model: pm.Model | None) -> EvidenceModel:
     """Read a model in the form in which `RMHMC` samples it.
@@ -113,8 +120,11 @@ def _found(model: pm.Model, metric: Any) -> tuple[Any, Any, Point]:
 
 
 def _left(model: pm.Model, found: Any) -> list[str]:
-    """Variables that are not integrated over."""
-    return []
+    """Variables that are not integrated over, but for those that are predicted and integrate to 1."""
+    predicted = {str(variable.name) for variable in predicted_variables(model)}
+    held = {str(value.name) for value in found.value_vars}
+    values = model.rvs_to_values
+    return [str(v.name) for v in model.free_RVs if v.name not in predicted and values[v].name not in held]
 
 
 def _latent_part(chain: Chain, point: Point) -> LatentPart:

@@ -1,0 +1,127 @@
+"""Draws of a whole model's posterior for estimates of its evidence: a chain's own, or a user's."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from pymc_rmhmc.chains.chain import Chain
+from pymc_rmhmc.errors import EvidenceError
+from pymc_rmhmc.evidence.reference import Reference
+from pymc_rmhmc.steps.evidence_models import EvidenceModel, Point
+
+__all__ = ["ChainDraws", "GivenDraws", "fitted_chain", "tuned_chain"]
+
+type Array = NDArray[np.float64]
+
+# Chains that start at independent places, and draws that each makes before they count, and at first.
+CHAINS, SETTLING, FIRST = 4, 50, 250
+# Draws of the approximation among which those places are chosen.
+TRIED = 256
+
+
+def tuned_chain(read: EvidenceModel, rng: np.random.Generator) -> Chain:
+    """Return a whole model's chain after its tuning."""
+    chain, point = read.whole_chain, _copied(read.point)
+    chain.setup(read.n_tune)
+    with np.errstate(all="ignore"):
+        for tuning in [True] * read.n_tune + [False]:  # the first draw after tuning judges it
+            chain.draw(point, rng, tuning=tuning)
+            chain.write(point)
+    return chain
+
+
+def fitted_chain(read: EvidenceModel, draws: Array, rng: np.random.Generator) -> Chain:
+    """Return a whole model's chain whose chart is fitted to given draws (t, k) of its values."""
+    chain, point = read.whole_chain, _copied(read.point)
+    with np.errstate(all="ignore"):
+        chain.learn_from(draws, point, rng)
+    return chain
+
+
+def _copied(point: Point) -> Point:
+    return {name: np.array(value, order="C") for name, value in point.items()}
+
+
+class GivenDraws:
+    """Draws that a user has; there are no more. See `PosteriorDraws`.
+
+    Parameters
+    ----------
+    reference : Reference
+        What was fitted to other draws.
+    values : (chains, draws, k) array
+        Of the model's values.
+    rng : numpy.random.Generator
+        For what of the coordinates values leave open.
+    """
+
+    def __init__(self, reference: Reference, values: Array, rng: np.random.Generator) -> None:
+        self.residuals = np.array([reference.residuals(chain, rng) for chain in values])
+        if not np.isfinite(self.residuals).all():
+            raise EvidenceError(
+                f"At {int((~np.isfinite(self.residuals)).sum())} of the {self.residuals.size} draws the model's log "
+                "density is not finite: they are draws of another model, or of other data."
+            )
+
+    def extend(self) -> bool:
+        """See `PosteriorDraws`."""
+        return False
+
+
+class ChainDraws:
+    """Draws of a tuned chain, from several starting points in turn. See `PosteriorDraws`.
+
+    Parameters
+    ----------
+    chain : Chain
+        After its tuning.
+    read : EvidenceModel
+        Its model.
+    rng : numpy.random.Generator
+        For draws.
+    """
+
+    def __init__(self, chain: Chain, read: EvidenceModel, rng: np.random.Generator) -> None:
+        self._chain, self._rng, self._point = chain, rng, _copied(read.point)
+        self._places: list[tuple[Array, object]] = self._starts(chain.reference())
+        self.residuals = np.empty((len(self._places), 0))
+        self._run(SETTLING)
+        self.residuals = self._run(FIRST)[0]
+
+    def extend(self) -> bool:
+        """See `PosteriorDraws`."""
+        more, _ = self._run(self.residuals.shape[1])
+        self.residuals = np.concatenate((self.residuals, more), axis=1)
+        return True
+
+    def _starts(self, reference: Reference) -> list[tuple[Array, object]]:
+        """Draws of the approximation, by their weights, and where the chain is."""
+        walkers = reference.walkers(TRIED, self._rng)
+        found = [(np.array(self._chain.values), self._chain.state.coordinates)]
+        if not np.isfinite(walkers.phi).any():
+            return found
+        weights = np.exp(walkers.phi - logsumexp(walkers.phi))
+        chosen = self._rng.choice(TRIED, CHAINS - 1, p=weights / weights.sum())
+        walkers.place(walkers.states[chosen])
+        return [*found, *((values, None) for values in reference.values(walkers))]
+
+    def _run(self, count: int) -> tuple[Array, Array]:
+        """φ (chains, count) at the next draws, and the values (chains, count, k)."""
+        chain, point = self._chain, self._point
+        residuals, kept = np.empty((len(self._places), count)), []
+        with np.errstate(all="ignore"):
+            for j, (values, coordinates) in enumerate(self._places):
+                chain.values, chain.state.coordinates = values, coordinates
+                chain.state.values = values if coordinates is not None else None
+                chain.write(point)
+                drawn = []
+                for i in range(count):
+                    chain.draw(point, self._rng, tuning=False)
+                    chain.write(point)
+                    residuals[j, i] = chain.residual
+                    drawn.append(np.array(chain.values))
+                self._places[j] = np.array(chain.values), chain.state.coordinates
+                kept.append(drawn)
+        return residuals, np.array(kept)
