@@ -41,7 +41,9 @@ from pymc_rmhmc.model.likelihoods import (
     registered_likelihoods,
 )
 from pymc_rmhmc.model.likelihoods.links import undo_cloglog, undo_log, undo_logit, undo_probit
+from pymc_rmhmc.steps.annealing_options import Annealing
 from pymc_rmhmc.steps.elliptical_slice import EllipticalSlice
+from pymc_rmhmc.steps.evidence import log_evidence
 from pymc_rmhmc.steps.langevin import MALA, MMALA
 from pymc_rmhmc.steps.preview import describe
 from pymc_rmhmc.steps.rmhmc import RMHMC
@@ -54,6 +56,7 @@ __all__ = [
     "MMALA",
     "RMHMC",
     "AndersonSolver",
+    "Annealing",
     "BlockDescription",
     "BlockMetric",
     "ConfigurationError",
@@ -90,6 +93,7 @@ __all__ = [
     "compare",
     "describe",
     "errors",
+    "log_evidence",
     "plot_compare",
     "register_family",
     "register_likelihood",

@@ -34,7 +34,9 @@ from pymc_rmhmc.evidence.mbar import jackknife
 from pymc_rmhmc.evidence.reference import Reference
 from pymc_rmhmc.evidence.walkers import Walkers
 
-__all__ = ["BRIDGE", "AdaptiveBridge", "BridgePolicy", "PosteriorDraws", "Rung", "next_beta", "tune_steps"]
+__all__ = [
+    "BRIDGE", "AdaptiveBridge", "BridgePolicy", "PosteriorDraws", "Rung", "next_beta", "systematic", "tune_steps",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 
@@ -76,6 +78,10 @@ class BridgePolicy:
     accepted: float = 0.75
     most_steps: int = 128
     most_rungs: int = 200
+
+    def drawn_path(self, rng: np.random.Generator) -> float:
+        """Return the length of the next trajectories."""
+        return self.path * (1.0 + self.jitter * rng.uniform(-1.0, 1.0))
 
 
 BRIDGE = BridgePolicy()
@@ -135,16 +141,12 @@ def tune_steps(
 ) -> int:
     """Return how many steps a trajectory needs for its acceptance, from a first guess."""
     for _ in range(40):
-        accepted = float(walkers.move(beta, _path(rng, policy) / n_steps, n_steps, rng).mean())
+        accepted = float(walkers.move(beta, policy.drawn_path(rng) / n_steps, n_steps, rng).mean())
         if accepted >= policy.accepted or n_steps >= policy.most_steps:
             break
         factor = 1.4 if accepted < 0.6 else 1.15
         n_steps = min(policy.most_steps, max(n_steps + 1, math.ceil(factor * n_steps)))
     return n_steps
-
-
-def _path(rng: np.random.Generator, policy: BridgePolicy) -> float:
-    return policy.path * (1.0 + policy.jitter * rng.uniform(-1.0, 1.0))
 
 
 class PosteriorDraws(Protocol):
@@ -250,7 +252,7 @@ class AdaptiveBridge:
         walkers.place(self._resampled(phi, states, beta - before))
         rung = Rung(beta, walkers, tune_steps(walkers, beta, n_steps, rng, policy))
         for _ in range(policy.burn_in):
-            walkers.move(beta, _path(rng, policy) / rung.n_steps, rung.n_steps, rng)
+            walkers.move(beta, policy.drawn_path(rng) / rung.n_steps, rung.n_steps, rng)
         kept = self._sweep(rung, policy.sweeps * (policy.last if beta == 1.0 else 1), keep=beta < 1.0)
         self.rungs.append(rung)
         check_acceptance(np.array([beta]), np.array([np.mean(rung.acceptances)]))
@@ -265,7 +267,7 @@ class AdaptiveBridge:
             with np.errstate(invalid="ignore"):
                 logs = step * own
             weights = np.exp(logs - logsumexp(logs))
-            drawn = _systematic(weights, self._per_group, self.rng)
+            drawn = systematic(weights, self._per_group, self.rng)
             found.append(states[:, group].reshape(sweeps * self._per_group, -1)[drawn])
         return np.concatenate(found)
 
@@ -277,7 +279,7 @@ class AdaptiveBridge:
             if rung.n_steps == 0:
                 walkers.redraw(rng)
             else:
-                accepted = walkers.move(rung.beta, _path(rng, policy) / rung.n_steps, rung.n_steps, rng)
+                accepted = walkers.move(rung.beta, policy.drawn_path(rng) / rung.n_steps, rung.n_steps, rng)
                 rung.acceptances.append(float(accepted.mean()))
             rung.phis.append(self._grouped(walkers.phi))
             if keep:
@@ -337,7 +339,7 @@ def _in_groups(draws: Array, n_groups: int) -> Array:
     return draws[:, : kept * each].reshape(chains * each, kept)
 
 
-def _systematic(weights: Array, count: int, rng: np.random.Generator) -> NDArray[np.intp]:
+def systematic(weights: Array, count: int, rng: np.random.Generator) -> NDArray[np.intp]:
     """Draw so many indices by their weights, evenly."""
     edges = np.cumsum(weights)
     return np.searchsorted(edges / edges[-1], (rng.random() + np.arange(count)) / count)

@@ -21,6 +21,8 @@ __all__ = [
 type Array = NDArray[np.float64]
 type Report = Callable[[float, float, str], None]
 
+# Diagnostics that are estimates of the evidence themselves.
+BOUNDS = frozenset({"lower_bound", "upper_bound"})
 LEAST_ACCEPTED, LARGEST_RHAT, FEWEST_DRAWS = 0.4, 1.05, 100.0
 
 
@@ -46,7 +48,8 @@ class Estimate:
     def shifted(self, constant: float) -> Estimate:
         """Return it with a constant added."""
         moved = [(seconds, value + constant, error) for seconds, value, error in self.history]
-        return Estimate(self.log_evidence + constant, self.standard_error, self.diagnostics, moved)
+        diagnostics = {name: v + constant if name in BOUNDS else v for name, v in self.diagnostics.items()}
+        return Estimate(self.log_evidence + constant, self.standard_error, diagnostics, moved)
 
 
 class Budget:

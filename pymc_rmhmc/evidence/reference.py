@@ -45,6 +45,10 @@ class Reference(ABC):
         """Return walkers at independent draws of the reference."""
 
     @abstractmethod
+    def at(self, position: Array) -> tuple[float, Array]:
+        """Return φ and its gradient at z."""
+
+    @abstractmethod
     def values(self, walkers: Walkers) -> Array:
         """Return the model's values (walkers, k) where walkers stand."""
 
@@ -74,6 +78,11 @@ class LatentReference(Reference):
     def walkers(self, count: int, rng: np.random.Generator) -> SiteWalkers:
         """See `Reference`."""
         return SiteWalkers(self.target, count, rng)
+
+    def at(self, position: Array) -> tuple[float, Array]:
+        """See `Reference`."""
+        point = self.target.at(position)
+        return point.log_density, point.gradient
 
     def values(self, walkers: Walkers) -> Array:
         """See `Reference`."""
@@ -118,6 +127,11 @@ class ResidualReference(Reference):
     def walkers(self, count: int, rng: np.random.Generator) -> ResidualWalkers:
         """See `Reference`."""
         return ResidualWalkers(self.residual, self.size, count, rng, self._leave)
+
+    def at(self, position: Array) -> tuple[float, Array]:
+        """See `Reference`."""
+        point = self.residual.at(position)
+        return (math.nan, position) if point.failure else (point.log_density, point.gradient)
 
     def values(self, walkers: Walkers) -> Array:
         """See `Reference`."""

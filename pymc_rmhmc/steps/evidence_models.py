@@ -9,15 +9,14 @@ import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
 
-from pymc_rmhmc.approximation import find_mode, laplace_sites
 from pymc_rmhmc.chains.chain import Chain
+from pymc_rmhmc.chains.variables import Variables
 from pymc_rmhmc.errors import CovarianceError, UnsupportedModelError, listed
-from pymc_rmhmc.evidence.reference import LatentReference, Reference
-from pymc_rmhmc.geometry.charts.site import SiteChart
 from pymc_rmhmc.geometry.metrics import FlatMetric
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.model.bad_inputs import InputChecks
 from pymc_rmhmc.model.predictions import predicted_variables
+from pymc_rmhmc.steps.evidence_checks import omitted_constants
 from pymc_rmhmc.steps.options import Options, settle
 from pymc_rmhmc.steps.selection import find_with_predictions
 
@@ -77,6 +76,19 @@ class EvidenceModel:
     constant: float
 
     @property
+    def variables(self) -> Variables:
+        """All values, block after block."""
+        if self.chain is not None:
+            return self.chain.recipe.variables
+        return Variables(tuple(each for part in self.parts for each in part.variables.slices), {})
+
+    def columns(self, part: LatentPart) -> slice:
+        """Which of the values are a block's."""
+        sizes = [each.prior.n_latent for each in self.parts]
+        which = self.parts.index(part)
+        return slice(sum(sizes[:which]), sum(sizes[: which + 1]))
+
+    @property
     def whole_chain(self) -> Chain:
         """The chain of a whole model."""
         assert self.chain is not None
@@ -108,7 +120,9 @@ def read_model(model: pm.Model | None) -> EvidenceModel:
         parts = tuple(_latent_part(chain, point) for chain in chains)
         return EvidenceModel(model, point, parts, None, 0, float(found.compiled.rest_log_density(point)))
     (chain,) = chains
-    return EvidenceModel(model, point, (), chain, found.tune_steps or 300, 0.0)
+    # Latent blocks have normalised priors; a density that is read from the graph is PyMC's.
+    constant = 0.0 if found.compiled.blocks else omitted_constants(model, found.names)
+    return EvidenceModel(model, point, (), chain, found.tune_steps or 300, constant)
 
 
 def _found(model: pm.Model, metric: Any) -> tuple[Any, Any, Point]:
@@ -137,9 +151,3 @@ def _latent_part(chain: Chain, point: Point) -> LatentPart:
             "as jitter=1e-6."
         ) from failure
     return LatentPart(recipe.name, prior, recipe.block.likelihood(point), recipe.variables)
-
-
-def laplace_reference(part: LatentPart) -> Reference:
-    """Return the reference of the Laplace approximation."""
-    sites = laplace_sites(find_mode(part.prior.predictor, part.likelihood))
-    return LatentReference(SiteChart(part.prior, sites, lasting=True), part.likelihood)

@@ -1,0 +1,218 @@
+"""Annealed importance sampling: independent states are led from the reference to the posterior and carry weights.
+
+The mean of the weights is an unbiased estimate of the evidence, over the reference's own, whatever ladder and kernels
+there are, as long as they were chosen beforehand: a ladder that adapts is found by a run of its own, and frozen.
+
+References
+----------
+Neal (2001), Annealed importance sampling.
+Grosse, Ghahramani and Adams (2015), Sandwiching the marginal likelihood using bidirectional Monte Carlo, for bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from pymc_rmhmc.errors import EvidenceError
+from pymc_rmhmc.evidence.bridge import BRIDGE, next_beta, systematic, tune_steps
+from pymc_rmhmc.evidence.estimate import FEWEST_DRAWS, Budget, Estimate, Progress, check_acceptance, weight_ess
+from pymc_rmhmc.evidence.particles import FlatParticles, Particles
+from pymc_rmhmc.evidence.reference import Reference
+
+__all__ = [
+    "Ladder", "adaptive_ladder", "anneal", "annealed_evidence", "fixed_ladder", "flat_particles", "geometric_betas",
+    "linear_betas", "log_mean",
+]  # fmt: skip
+
+type Array = NDArray[np.float64]
+
+# Weights from one β to the next are worth this share of the draws, in a ladder that adapts.
+SHARE = 0.9
+# Moves that take states from the end of a run to the posterior, before they are led back.
+SETTLING = 20
+# The first step of a geometric ladder.
+SMALLEST_BETA = 1e-4
+MOST_RUNGS = 5000
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The β of a run, from 0 to 1, and how many steps a trajectory has at each in the flat metric.
+
+    Attributes
+    ----------
+    betas : (B + 1,) array
+        Increasing.
+    n_steps : (B + 1,) array
+        Of a trajectory.
+    """
+
+    betas: Array
+    n_steps: NDArray[np.int64]
+
+    def steps_at(self, beta: float) -> int:
+        """Return the number of steps of trajectories at a β."""
+        return int(self.n_steps[np.searchsorted(self.betas, beta)])
+
+
+def geometric_betas(n_rungs: int) -> Array:
+    """Return 0 and so many β in geometric progression up to 1."""
+    return np.concatenate(([0.0], np.geomspace(SMALLEST_BETA, 1.0, n_rungs)))
+
+
+def linear_betas(n_rungs: int) -> Array:
+    """Return 0 and so many β in equal steps up to 1."""
+    return np.linspace(0.0, 1.0, n_rungs + 1)
+
+
+def fixed_ladder(betas: Array) -> Ladder:
+    """Return the ladder of kernels that have steps of their own."""
+    return Ladder(betas, np.ones(betas.size, dtype=np.int64))
+
+
+def adaptive_ladder(
+    reference: Reference, count: int, rng: np.random.Generator, betas: Array | None = None
+) -> Ladder:
+    """Find a ladder by a run that is not counted: weights from each β to the next are worth nine tenths of the states.
+
+    Parameters
+    ----------
+    reference : Reference
+        The model.
+    count : int
+        States of the run.
+    rng : numpy.random.Generator
+        For it.
+    betas : array, optional
+        A ladder, of which the steps of trajectories alone are to be found.
+    """
+    walkers = reference.walkers(count, rng)
+    found, steps = [0.0], [1]
+    while found[-1] < 1.0:
+        before = found[-1]
+        beta = next_beta(walkers.phi, before, SHARE) if betas is None else float(betas[len(found)])
+        with np.errstate(invalid="ignore"):
+            logs = (beta - before) * walkers.phi
+        walkers.place(walkers.states[systematic(np.exp(logs - logsumexp(logs)), count, rng)])
+        n_steps = tune_steps(walkers, beta, max(1, steps[-1] - 1), rng)
+        walkers.move(beta, BRIDGE.drawn_path(rng) / n_steps, n_steps, rng)
+        found.append(beta)
+        steps.append(n_steps)
+        if len(found) > MOST_RUNGS:
+            raise EvidenceError(
+                f"A ladder of {MOST_RUNGS} steps has come to beta = {beta:.2g} alone: the posterior is too far from "
+                'where annealing begins. Give sites="auto" in place of the prior, or method="bridge".'
+            )
+    return Ladder(np.array(found), np.array(steps))
+
+
+def anneal(
+    particles: Particles, betas: Array, rng: np.random.Generator, *, reverse: bool = False
+) -> tuple[Array, Array]:
+    """Lead states along a ladder; return the logarithms of their weights, and the mean acceptance at each β between.
+
+    Parameters
+    ----------
+    particles : Particles
+        At draws of the reference; in reverse, of the posterior.
+    betas : (B + 1,) array
+        From 0 to 1.
+    rng : numpy.random.Generator
+        For moves.
+    reverse : bool
+        From 1 to 0: the weights are the same function of the path.
+    """
+    log_weights, acceptances = np.zeros(particles.phi.size), np.full(betas.size, np.nan)
+    inner = range(1, betas.size)
+    for t in reversed(inner) if reverse else inner:
+        if reverse and t < betas.size - 1:
+            acceptances[t] = float(particles.move(float(betas[t]), rng).mean())
+        # A weight is that of the state before it moves.
+        log_weights += (betas[t] - betas[t - 1]) * particles.phi
+        if not reverse and t < betas.size - 1:
+            acceptances[t] = float(particles.move(float(betas[t]), rng).mean())
+    return log_weights, acceptances
+
+
+def annealed_evidence(
+    make: Callable[[int], Particles], ladder: Ladder, replicates: int, rng: np.random.Generator,
+    budget: Budget, progress: Progress, *, bounds: bool = True,
+) -> Estimate:  # fmt: skip
+    """Estimate ``log E[exp φ]`` by as many runs as the error needs.
+
+    Parameters
+    ----------
+    make : callable
+        From a number to so many states at draws of the reference.
+    ladder : Ladder
+        Chosen beforehand.
+    replicates : int
+        States of each run.
+    rng : numpy.random.Generator
+        For moves.
+    budget, progress
+        How exact, how long, and who is told.
+    bounds : bool
+        Whether states are led back as well, for an upper bound.
+
+    Raises
+    ------
+    EvidenceError
+        If less than 0.4 of the moves at a β are accepted, or the weights are worth fewer than 2 states.
+    """
+    log_weights, acceptances = np.empty(0), list[Array]()
+    while True:
+        begun = budget.seconds
+        particles = make(replicates)
+        found, accepted = anneal(particles, ladder.betas, rng)
+        log_weights = np.concatenate((log_weights, found))
+        acceptances.append(accepted)
+        value, error = log_mean(log_weights)
+        progress.note(value, error, f"annealing, {log_weights.size} states")
+        if (budget.is_met(error) and log_weights.size >= FEWEST_DRAWS) or not budget.may_double(begun):
+            break
+    acceptance = np.mean(acceptances, axis=0)
+    check_acceptance(ladder.betas[1:-1], acceptance[1:-1])
+    ess = weight_ess(log_weights)
+    if ess < 2.0:
+        raise EvidenceError(
+            "One state carries nearly all of the weight, so that the estimate cannot be trusted. Give a longer ladder, "
+            'such as Annealing(n_rungs=2000), or method="bridge".'
+        )
+    diagnostics: dict[str, Any] = {
+        "beta": ladder.betas, "acceptance": acceptance, "weight_ess": ess, "n_states": float(log_weights.size),
+        "lower_bound": float(log_weights.mean()),
+    }  # fmt: skip
+    if bounds:
+        progress.say("annealing in reverse")
+        diagnostics["upper_bound"] = _upper_bound(particles, found, ladder.betas, rng)
+    return Estimate(value, error, diagnostics, progress.history)
+
+
+def _upper_bound(particles: Particles, log_weights: Array, betas: Array, rng: np.random.Generator) -> float:
+    """The mean of the logarithms of weights in reverse, from states that the weights and some moves have led to."""
+    weights = np.exp(log_weights - logsumexp(log_weights))
+    particles.take(systematic(weights, weights.size, rng))
+    for _ in range(SETTLING):
+        particles.move(1.0, rng)
+    return float(anneal(particles, betas, rng, reverse=True)[0].mean())
+
+
+def log_mean(log_weights: Array) -> tuple[float, float]:
+    """The logarithm of the mean of some weights, and its standard error."""
+    count = log_weights.size
+    value = float(logsumexp(log_weights)) - math.log(count)
+    relative = np.exp(log_weights - value)
+    return value, float(relative.std(ddof=1)) / math.sqrt(count)
+
+
+def flat_particles(reference: Reference, ladder: Ladder, rng: np.random.Generator) -> Callable[[int], FlatParticles]:
+    """Return what makes particles that move in the flat metric."""
+    return lambda count: FlatParticles(reference.walkers(count, rng), ladder.steps_at)

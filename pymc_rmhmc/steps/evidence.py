@@ -1,0 +1,181 @@
+"""`log_evidence`: the probability of the data under a model."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from rich.console import Console
+
+from pymc_rmhmc.evidence.estimate import Estimate
+from pymc_rmhmc.geometry.charts.site import GaussianSites
+from pymc_rmhmc.option_numbers import one_of, real_number, switch, whole_number
+from pymc_rmhmc.steps.annealing_options import Annealing
+from pymc_rmhmc.steps.evidence_checks import check_proper, convention_in_words
+from pymc_rmhmc.steps.evidence_methods import Settings, estimates_of
+from pymc_rmhmc.steps.evidence_models import read_model
+from pymc_rmhmc.steps.given_draws import values_of_draws
+from pymc_rmhmc.steps.threads import BlasThreads
+from pymc_rmhmc.usage import called_as
+
+__all__ = ["log_evidence"]
+
+METHODS = ("auto", "laplace", "ep", "bridge", "annealing", "tempering")
+SITES = ("auto", "laplace", "ep", "prior")
+
+
+@called_as('log_evidence(model), or log_evidence(model, method="bridge")')
+def log_evidence(
+    model: pm.Model | None = None,
+    *,
+    method: Any = "auto",
+    draws: Any = None,
+    sites: Any = "auto",
+    target_error: float = 0.05,
+    max_seconds: float | None = None,
+    replicates: int = 64,
+    executor: Any = None,
+    random_seed: Any = None,
+    progressbar: bool = True,
+) -> xr.Dataset:
+    """Estimate the evidence log p(y) of a model: the logarithm of the integral of prior times likelihood.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        The model; by default the one in context.
+    method : {"auto", "laplace", "ep", "bridge", "annealing", "tempering"} or Annealing, default "auto"
+        "auto" takes a normal approximation of latent Gaussian values, by EP where the likelihood is log-concave and by
+        Laplace elsewhere; importance sampling from it where the weights can be trusted, and otherwise a bridge of
+        densities from it to the posterior. With hyperparameters or without latent Gaussian values it tunes a chain of
+        `RMHMC`, and bridges from the chain's normal approximation to its draws. "laplace" and "ep" are approximations
+        without an error. "annealing" is annealed importance sampling, see `Annealing`. "tempering" is parallel
+        tempering, for posteriors with several modes.
+    draws : DataTree, optional
+        Draws of the posterior by any sampler, as `pm.sample` returns them. One half of each chain is used to fit the
+        approximation, the other for the bridge.
+    sites : {"auto", "laplace", "ep", "prior"} or GaussianSites, default "auto"
+        The normal approximation of latent Gaussian values where nothing else is sampled; "prior" begins at the prior.
+    target_error : float, default 0.05
+        The standard error of log p(y) that is small enough.
+    max_seconds : float, optional
+        After so long no more is drawn, whatever the error.
+    replicates : int, default 64
+        States that move at once.
+    executor : concurrent.futures.Executor or callable, optional
+        Where independent repetitions run, see `sample_chains`. By default all runs here.
+    random_seed : int or numpy.random.Generator, optional
+        For the same result again.
+    progressbar : bool, default True
+        Whether to show the estimate as it grows.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``log_evidence`` and ``standard_error``; diagnostics: of importance weights the Pareto shape ``pareto_k`` and
+        ``weight_ess``, and by rung ``beta``, ``acceptance``, and ``phi_rhat`` and ``phi_ess`` of the log density's
+        distance φ from the approximation; and the estimates on the way, ``estimate`` and ``error`` by ``seconds``. The
+        attribute ``convention`` says which constants are in it.
+
+    Raises
+    ------
+    EvidenceError
+        The evidence does not exist, as with a flat prior; or no estimate can be trusted: too few trajectories are
+        accepted, or chains disagree.
+    UnsupportedModelError
+        A variable is discrete, or the model has no gradient.
+    ConfigurationError, DataError
+        An option is out of range or has no effect; draws are of another model or of other data.
+
+    References
+    ----------
+    Meng and Wong (1996), Simulating ratios of normalizing constants via a simple identity, for the bridge.
+    Shirts and Chodera (2008), eq. 11, for several densities.
+    Neal (2001) for annealing; Syed et al. (2022) for tempering.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm
+    >>> from pymc_rmhmc import log_evidence
+    >>> x = np.linspace(0, 1, 20)[:, None]
+    >>> with pm.Model() as model:
+    ...     gp = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.Matern32(1, ls=0.3))
+    ...     f = gp.prior("f", X=x)
+    ...     y = pm.Poisson("y", mu=pm.math.exp(f), observed=np.arange(20) // 4)
+    >>> found = log_evidence(model, random_seed=1, progressbar=False)
+    >>> round(float(found.log_evidence), 1)
+    -38.2
+    """
+    settings = _checked(method, sites, target_error, max_seconds, replicates)
+    switch("progressbar", progressbar)
+    model = pm.modelcontext(model)
+    check_proper(model)
+    read = read_model(model)
+    values = None if draws is None else values_of_draws(model, draws, read.variables)
+    rng = np.random.default_rng(random_seed)
+    threads, began = BlasThreads(1), time.perf_counter()
+    threads.hold()
+    try:
+        with Console().status("log p(y)") as status, np.errstate(all="ignore"):
+            if not progressbar:
+                status.stop()
+            found = estimates_of(read, settings, values, rng, lambda *said: status.update(_line(*said)))
+    finally:
+        threads.release()
+    attributes = {
+        "convention": convention_in_words(model), "method": ", ".join(dict.fromkeys(how for _, how, _ in found)),
+        "seconds": time.perf_counter() - began, "target_error": settings.target_error,
+        "target_reached": int(not _error_of(found) > settings.target_error), "replicates": settings.replicates,
+        "sites": settings.sites if isinstance(settings.sites, str) else "given",
+    }  # fmt: skip
+    return _dataset(found).assign_attrs(attributes)
+
+
+def _line(value: float, error: float, doing: str) -> str:
+    known = "" if math.isnan(value) else f" {value:.3f} ± {error:.3f}"
+    return f"log p(y){known}: {doing}"
+
+
+def _checked(method: Any, sites: Any, target_error: Any, max_seconds: Any, replicates: Any) -> Settings:
+    """The options, or the error for one of them."""
+    if not isinstance(method, Annealing):
+        one_of("method", method, METHODS, 'Or give Annealing(...) with its options. The default is method="auto".')
+    if not isinstance(sites, GaussianSites):
+        one_of("sites", sites, SITES, 'Or give GaussianSites. The default is sites="auto".')
+    if max_seconds is not None:
+        max_seconds = real_number("max_seconds", max_seconds)
+    return Settings(
+        method, sites, real_number("target_error", target_error), max_seconds, whole_number("replicates", replicates)
+    )
+
+
+def _error_of(found: list[tuple[str, str, Estimate]]) -> float:
+    return math.sqrt(sum(estimate.standard_error**2 for *_, estimate in found))
+
+
+def _dataset(found: list[tuple[str, str, Estimate]]) -> xr.Dataset:
+    """Everything about the estimates; of several blocks the sums, and the rungs one block after another."""
+    total = sum(estimate.log_evidence for *_, estimate in found)
+    data: dict[str, Any] = {"log_evidence": total, "standard_error": _error_of(found)}
+    arrays: dict[str, list[Any]] = {}
+    blocks: list[str] = []
+    for name, _, estimate in found:
+        rungs = {k: v for k, v in estimate.diagnostics.items() if np.ndim(v) == 1}
+        for key, value in rungs.items():
+            arrays.setdefault(key, []).append(value)
+        blocks += [name] * len(next(iter(rungs.values()), ()))
+        for key, value in estimate.diagnostics.items():
+            if np.ndim(value) == 0:
+                data[key if len(found) == 1 else f"{key} of {name}"] = float(value)
+    for key, values in arrays.items():
+        data[key] = ("rung", np.concatenate(values))
+    coords: dict[str, Any] = {"block": ("rung", blocks)} if len(found) > 1 and arrays else {}
+    if len(found) == 1 and found[0][2].history:
+        history = np.array(found[0][2].history)
+        data |= {"estimate": ("update", history[:, 1]), "error": ("update", history[:, 2])}
+        coords["seconds"] = ("update", history[:, 0])
+    return xr.Dataset(data, coords)
