@@ -32,7 +32,7 @@ GROWTH = 1.4
 # The logarithm of the density falls by no more than this in the first panel.
 FIRST_DROP = 1.0
 # What a cubic through a panel's ends may miss there of the log density; more, where the density itself is small.
-MISMATCH, LENIENCE = 0.5, 0.2
+MISMATCH, LENIENCE = 0.1, 0.2
 # A density e⁻⁴⁰ times that at the mode adds nothing.
 DROP = 40.0
 MAX_PANELS = 600
@@ -234,15 +234,20 @@ def _integrate(density: _StandardDensity, arms: _Arms, highest: Array) -> tuple[
 
 
 def _first_widths(density: _StandardDensity, arms: _Arms, origin: Array) -> Array:
-    """Widths (a, n) over which the log density changes by less than `FIRST_DROP`."""
-    width = np.minimum(np.ones_like(arms.origin), arms.length)
+    """Widths (a, n) over which the log density changes by less than `FIRST_DROP`, the same on both sides of an anchor.
+
+    On the side where it is flat at first it can fall off at a distance that the other side tells.
+    """
+    width = np.ones_like(arms.origin)
     for _ in range(MAX_HALVINGS):
         change = np.abs(density(arms.origin + arms.direction * width)[0] - origin)
         wide = ~(change <= FIRST_DROP) & (width > np.spacing(np.abs(arms.origin)))
         if not wide.any():
             break
         width = np.where(wide, 0.5 * width, width)
-    return width
+    shared = (arms.origin[:, None] == arms.origin) & (arms.length > 0.0)
+    narrowest = np.where(shared, width, np.inf).min(axis=1)
+    return np.asarray(np.minimum(narrowest, width))
 
 
 def _moments(u: Array, weights: Array, *, cumulants: bool) -> TiltedMoments:
