@@ -29,8 +29,10 @@ type Array = NDArray[np.float64]
 type Indices = NDArray[np.int64]
 
 TOLERANCE, MAX_ITER = 1e-6, 100
-# Parallel updates have stalled when the error has not fallen by a tenth in so many of them.
-PATIENCE, PROGRESS = 6, 0.9
+# Updates have stalled when the error has not fallen by a tenth in so many of them: all at once, and one by one.
+PATIENCE, PATIENCE_ONE_BY_ONE, PROGRESS = 8, 16, 0.9
+# Updates one by one are given up below this damping.
+LEAST_DAMPING = 0.1
 # Times that a parallel step is halved where it leads to no normal density.
 MAX_HALVINGS = 4
 # Sites that are updated one by one before the whole covariance is: by a matrix product.
@@ -38,6 +40,7 @@ BLOCK = 32
 
 NOT_NORMAL = "the prior times the sites is not a normal density"
 NO_CAVITY = "a cavity has no positive variance"
+UNSETTLED = "the sites do not settle"
 NO_MOMENTS = "a tilted density has no finite moments"
 
 
@@ -177,16 +180,21 @@ class _Search:
         self.damping, self.tolerance, self.max_iter = damping, tolerance, max_iter
         self.n_iter = 0
 
-    def evaluate(self, sites: GaussianSites) -> _Evaluation | str:
-        """The approximation with some sites, or why there is none."""
+    def evaluate(self, sites: GaussianSites, *, lenient: bool = False) -> _Evaluation | str:
+        """The approximation with some sites, or why there is none.
+
+        With `lenient`, sites without a cavity count as an infinite error.
+        """
         try:
             chart = SiteChart(self.prior, sites)
         except PriorFailure:
             return NOT_NORMAL
         mean, variance = chart.predictor.offset, chart.predictor.variance
         precision = 1.0 / variance - sites.precision
-        if not (precision > 0.0).all():
+        lost = ~(precision > 0.0)
+        if lost.any() and not lenient:
             return NO_CAVITY
+        precision = np.where(lost, 1.0 / variance, precision)
         cavity_variance = 1.0 / precision
         cavity_mean = cavity_variance * (mean / variance - sites.linear)
         tilted = tilted_moments(self.likelihood, cavity_mean, cavity_variance)
@@ -197,13 +205,14 @@ class _Search:
         # log ∫ N(η; cavity) exp(bη - ½w̄η²) dη
         of_sites = 0.5 * (np.log(variance / cavity_variance) + mean**2 / variance - cavity_mean**2 / cavity_variance)
         log_evidence = chart.log_evidence + float((tilted.log_normalizer - of_sites).sum())
+        error = np.inf if lost.any() else error
         return _Evaluation(chart, sites, mean, variance, cavity_mean, cavity_variance, tilted, error, log_evidence)
 
     def parallel(self, current: _Evaluation) -> tuple[_Evaluation, str]:
         """Update all sites at once until they converge or stall; why they did not converge, if so."""
-        least, patience = current.error, PATIENCE
+        progress = _Progress(PATIENCE)
         while current.error >= self.tolerance:
-            step, following = self.damping, ""
+            step = self.damping
             for _ in range(MAX_HALVINGS + 1):
                 if self.n_iter >= self.max_iter:
                     return current, self._out_of_updates(current)
@@ -211,31 +220,50 @@ class _Search:
                 tried = self.evaluate(current.updated(step))
                 if not isinstance(tried, str):
                     break
-                following, step = tried, 0.5 * step
-            else:
-                return current, following
+                step *= 0.5
+            if isinstance(tried, str):
+                return current, tried
             current = tried
-            patience = PATIENCE if current.error < PROGRESS * least else patience - 1
-            least = min(least, current.error)
-            if patience == 0:
-                return current, "the sites do not settle"
+            if progress.has_stalled(current.error):
+                return current, UNSETTLED
         return current, ""
 
-    def sequential(self, current: _Evaluation) -> tuple[_Evaluation, str]:
-        """Update sites one by one, in sweeps, until they converge."""
-        pieces = [self.likelihood.restricted(np.array([i])) for i in range(current.mean.size)]
+    def sequential(self, start: _Evaluation) -> tuple[_Evaluation, str]:
+        """Update sites one by one, in sweeps, with more and more damping, until they converge."""
+        pieces = [self.likelihood.restricted(np.array([i])) for i in range(start.mean.size)]
+        damping, current = 0.5 * self.damping, start
+        progress = _Progress(PATIENCE_ONE_BY_ONE)
         while current.error >= self.tolerance:
             if self.n_iter >= self.max_iter:
                 return current, self._out_of_updates(current)
             self.n_iter += 1
-            tried = self.evaluate(sweep(current.chart, current.sites, pieces, self.damping, BLOCK))
-            if isinstance(tried, str):
-                return current, tried
-            current = tried
+            tried = self.evaluate(sweep(current.chart, current.sites, pieces, damping, BLOCK), lenient=True)
+            is_lost = isinstance(tried, str)
+            current = start if isinstance(tried, str) else tried
+            if is_lost or progress.has_stalled(current.error):
+                damping *= 0.5
+                progress = _Progress(PATIENCE_ONE_BY_ONE)
+                if damping < LEAST_DAMPING:
+                    return current, tried if isinstance(tried, str) else UNSETTLED
         return current, ""
 
     def _out_of_updates(self, current: _Evaluation) -> str:
+        if np.isinf(current.error):
+            return f"after max_iter={self.max_iter} updates {NO_CAVITY}"
         return f"the sites still change by {current.error:.2g} after max_iter={self.max_iter} updates"
+
+
+class _Progress:
+    """Whether errors fall."""
+
+    def __init__(self, patience: int) -> None:
+        self._patience, self._left, self._least = patience, patience, np.inf
+
+    def has_stalled(self, error: float) -> bool:
+        """Take in one more error."""
+        self._left = self._patience if error < PROGRESS * self._least else self._left - 1
+        self._least = min(self._least, error)
+        return self._left == 0
 
 
 def sweep(
