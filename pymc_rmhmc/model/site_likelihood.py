@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.model.likelihoods import Kernel
+from pymc_rmhmc.model.likelihoods import Kernel, LikelihoodKernel
 
 __all__ = ["BoundTerm", "SiteLikelihood"]
 
@@ -38,8 +38,8 @@ class BoundTerm:
     offset: Array | None = None
 
     def read(self, eta: Array) -> Array:
-        """The observations' linear predictors."""
-        read = eta if self.index is None else eta[self.index]
+        """The observations' linear predictors, (n_obs,) or (m, n_obs)."""
+        read = eta if self.index is None else eta[..., self.index]
         return read if self.offset is None else read + self.offset
 
     def kind(self, wanted: str) -> str:
@@ -122,8 +122,75 @@ class SiteLikelihood:
             total += self._by_site(term, term.kernel.weight(term.read(eta), term.arguments, term.kind(kind)))
         return total
 
+    def pointwise(self, eta: Array) -> tuple[Array, Array]:
+        """ℓ and its slope by site, not summed over sites.
+
+        Parameters
+        ----------
+        eta : (n_sites,) or (m, n_sites) array
+            One vector of sites, or several.
+
+        Returns
+        -------
+        log_density, slope : array of the shape of `eta`
+        """
+        rows = np.atleast_2d(eta)
+        sums = np.zeros((2, *rows.shape))
+        for term in self.terms:
+            parts = term.kernel.pointwise(np.ascontiguousarray(term.read(rows)), term.arguments)
+            for total, part in zip(sums, parts, strict=True):
+                total += part if term.index is None else _summed_rows(part, term.index, self.n_sites)
+        return sums[0].reshape(eta.shape), sums[1].reshape(eta.shape)
+
+    def restricted(self, sites: NDArray[np.int64]) -> SiteLikelihood:
+        """The likelihood of some sites (r,) alone, as a function of their values in this order."""
+        place = np.full(self.n_sites, -1)
+        place[sites] = np.arange(len(sites))
+        return SiteLikelihood(len(sites), [_restricted(term, place, np.asarray(sites)) for term in self.terms])
+
     def _by_site(self, term: BoundTerm, values: Array) -> Array:
         """Observations' values summed by site."""
         if term.index is None:
             return values
         return np.bincount(term.index, weights=values, minlength=self.n_sites)
+
+
+def _summed_rows(values: Array, index: NDArray[np.int64], n_sites: int) -> Array:
+    """Observations' values (m, n_obs) summed by site, (m, n_sites)."""
+    n_rows = len(values)
+    where = index + n_sites * np.arange(n_rows)[:, None]
+    sums = np.bincount(where.ravel(), weights=values.ravel(), minlength=n_rows * n_sites)
+    return sums.reshape(n_rows, n_sites)
+
+
+def _restricted(term: BoundTerm, place: NDArray[np.int64], sites: NDArray[np.int64]) -> BoundTerm:
+    """The observations of some sites; `place` (n_sites,) is where each site is among them, -1 for the others."""
+    if term.index is None:
+        observations, index = sites, None
+    else:
+        observations = np.flatnonzero(place[term.index] >= 0)
+        index = place[term.index][observations]
+    offset = None if term.offset is None else term.offset[observations]
+    if isinstance(term.kernel, LikelihoodKernel):
+        return BoundTerm(term.kernel, tuple(a[observations] for a in term.arguments), index, offset)
+    size = place.size if term.index is None else term.index.size
+    return BoundTerm(_PartOfKernel(term.kernel, size, observations), term.arguments, index, offset)
+
+
+@dataclass(frozen=True, slots=True)
+class _PartOfKernel:
+    """A kernel as a function of some of its values, where its arguments cannot be cut; it gives `pointwise` alone."""
+
+    kernel: Kernel
+    size: int
+    observations: NDArray[np.int64]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return self.kernel.kinds
+
+    def pointwise(self, eta: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
+        whole = np.zeros((len(eta), self.size))
+        whole[:, self.observations] = eta
+        log_density, slope = self.kernel.pointwise(whole, arguments)
+        return log_density[:, self.observations], slope[:, self.observations]

@@ -6,6 +6,7 @@ derivative h, of any sign, becomes the curvature ``w = h coth(α h) > 0``.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from pytensor.scalar.math import Log1mexp, Softplus, TriGamma
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_rmhmc.errors import UnsupportedLikelihoodError
 from pymc_rmhmc.model.graphs import PYTHON_MODE, inlined
 from pymc_rmhmc.model.likelihoods.kernel import Arguments, compile_outputs, select_outputs
 from pymc_rmhmc.model.likelihoods.registry import Curvature, LikelihoodTerms
@@ -79,6 +81,9 @@ NEAR, WIDTHS = 0.5, (0.5, 0.5, 0.5, 3.0, 12.0)
 
 # Into how many pairs of halves values are put to see whether one half moves the gradient of the other.
 N_HALVES = 3
+
+# Spreads of the points at which it is seen which site an element of the log density reads.
+SPREADS = (0.3, 2.0)
 
 
 def has_diagonal_hessian(
@@ -206,6 +211,7 @@ class FallbackKernel:
     def __init__(self, eta: TensorVariable, inputs: Sequence[TensorVariable], log_density: TensorVariable) -> None:
         self._graph = (eta, tuple(inputs), log_density)
         self._functions: dict[str, Callable[..., Sequence[Array]]] = {}
+        self._elements: tuple[tuple[Array, ...], NDArray[np.int64]] | None = None
 
     def log_density(self, eta: Array, arguments: Arguments) -> float:
         """``Σ ℓ``."""
@@ -230,6 +236,52 @@ class FallbackKernel:
         """W (n,)."""
         return np.asarray(self._function("weight")(eta, *arguments)[0])
 
+    def pointwise(self, eta: Array, arguments: Arguments) -> tuple[Array, Array]:
+        """ℓ and g by site, each (m, n), for m vectors η, (m, n).
+
+        Raises
+        ------
+        UnsupportedLikelihoodError
+            If one density stands for the observations of several sites: then it has no value by site.
+        """
+        sites, size = self._sites_of_elements(eta.shape[1], arguments), eta.shape[1]
+        function, rows = self._function("pointwise"), []
+        for row in eta:
+            log_density, slope = function(np.ascontiguousarray(row), *arguments)
+            # Elements that read no site come last.
+            rows.append((np.bincount(sites, log_density, size + 1)[:size], slope.copy()))
+        return np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+
+    def _sites_of_elements(self, size: int, arguments: Arguments) -> NDArray[np.int64]:
+        """The site of each element of the log density; `size` for those that read none.
+
+        Sites are moved by the binary digits of their numbers: an element changes with a digit that is 1 in its site's
+        number, and does not with one that is 0.
+        """
+        held = self._elements
+        if held is not None and all(a is b for a, b in zip(held[0], arguments, strict=True)):
+            return held[1]
+        function, rng = self._function("pointwise"), np.random.default_rng(0)
+        numbers = np.arange(size) + 1
+        found: dict[tuple[int, int], NDArray[np.bool_]] = {}
+        for spread in SPREADS:
+            origin = spread * rng.standard_normal(size)
+            moved = origin + rng.uniform(0.3, 0.6, size)
+            before = function(origin, *arguments)[0].copy()
+            for digit, value in itertools.product(range(size.bit_length()), (0, 1)):
+                after = function(np.where((numbers >> digit) & 1 == value, moved, origin), *arguments)[0]
+                changed = ~((after == before) | (np.isnan(after) & np.isnan(before)))
+                found[digit, value] = found.get((digit, value), False) | changed
+        if any((found[digit, 0] & found[digit, 1]).any() for digit in range(size.bit_length())):
+            raise UnsupportedLikelihoodError(
+                "The likelihood gives one log density for observations of several latent values, and expectation "
+                "propagation needs one for each. Use laplace(), or a distribution that has a density by observation."
+            )
+        number = sum(found[digit, 1].astype(np.int64) << digit for digit in range(size.bit_length()))
+        sites = np.asarray(np.where(number == 0, size, number - 1))
+        self._elements = (tuple(arguments), sites)
+        return sites
+
     def _function(self, output: str) -> Callable[..., Sequence[Array]]:
         """One compiled function, at its first use."""
         if output not in self._functions:
@@ -241,4 +293,4 @@ class FallbackKernel:
 
     def __getstate__(self) -> dict[str, Any]:
         # Compiled functions stay in their process: the worker compiles its own, from Numba's cache.
-        return {"_graph": self._graph, "_functions": {}}
+        return {"_graph": self._graph, "_functions": {}, "_elements": None}

@@ -47,6 +47,9 @@ class Kernel(Protocol):
     def weight(self, eta: Array, arguments: Arguments, kind: str) -> Array:
         """W (n,)."""
 
+    def pointwise(self, eta: Array, arguments: Arguments) -> tuple[Array, Array]:
+        """ℓ and g, each (m, n), for m vectors η, (m, n)."""
+
 
 class LikelihoodKernel:
     """The kernel of a registered likelihood, compiled at its first use in each process.
@@ -88,6 +91,12 @@ class LikelihoodKernel:
     def weight(self, eta: Array, arguments: Arguments, kind: str) -> Array:
         """W (n,)."""
         return np.asarray(_compiled(self.name, "weight", kind)(eta, *arguments)[0])
+
+    def pointwise(self, eta: Array, arguments: Arguments) -> tuple[Array, Array]:
+        """ℓ and g, each (m, n), for m vectors η, (m, n); they are laid end to end, as the kernel takes vectors."""
+        repeated = [np.tile(argument, len(eta)) for argument in arguments]
+        log_density, slope = _compiled(self.name, "pointwise", None)(np.ravel(eta), *repeated)
+        return log_density.reshape(eta.shape), slope.reshape(eta.shape)
 
 
 def compile_outputs(
@@ -144,6 +153,8 @@ def select_outputs(terms: LikelihoodTerms, output: str, kind: str | None) -> lis
         return [total]
     if output == "gradient":
         return [total, terms.gradient]
+    if output == "pointwise":
+        return [terms.logp.ravel(), terms.gradient]
     assert kind is not None
     curvature = terms.curvature[kind]
     if output == "weight":

@@ -1,0 +1,357 @@
+"""Expectation propagation: Gaussian sites under which every marginal has the moments of its tilted density.
+
+The posterior ``N(ν; 0, I) Π exp ℓᵢ(ηᵢ)`` is approximated by ``q = N(ν; 0, I) exp(bᵀη - ½ ηᵀW̄η)``. A *cavity* is q's
+marginal of one site without that site, and its *tilted* density the cavity times the site's likelihood. At the fixed
+point all tilted densities have the means and variances of q.
+
+References
+----------
+Minka (2001), Expectation propagation for approximate Bayesian inference; Rasmussen and Williams (2006), section 3.6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.approximation.newton import find_mode
+from pymc_rmhmc.approximation.sites import laplace_sites
+from pymc_rmhmc.approximation.tilted import PointwiseLikelihood, TiltedMoments, tilted_moments
+from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
+from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
+
+__all__ = ["EPFit", "fit_ep"]
+
+type Array = NDArray[np.float64]
+type Indices = NDArray[np.int64]
+
+TOLERANCE, MAX_ITER = 1e-6, 100
+# Updates have stalled when the error has not fallen by a tenth in so many of them: all at once, and one by one.
+PATIENCE, PATIENCE_ONE_BY_ONE, PROGRESS = 8, 16, 0.9
+# Updates one by one are given up below this damping.
+LEAST_DAMPING = 0.1
+# Times that a parallel step is halved where it leads to no normal density.
+MAX_HALVINGS = 4
+# Sites that are updated one by one before the whole covariance is: by a matrix product.
+BLOCK = 32
+
+NOT_NORMAL = "the prior times the sites is not a normal density"
+NO_CAVITY = "a cavity has no positive variance"
+UNSETTLED = "the sites do not settle"
+NO_MOMENTS = "a tilted density has no finite moments"
+
+
+@dataclass(frozen=True, slots=True)
+class EPFit:
+    """Result of `fit_ep`.
+
+    Attributes
+    ----------
+    chart : SiteChart
+        Coordinates in which the approximation is standard normal.
+    sites : GaussianSites
+        Its sites.
+    mean, variance : (n,) array
+        Of η under the approximation.
+    cavity_mean, cavity_variance : (n,) array
+        Of each η without its own site.
+    log_evidence : float
+        EP's ``log Z``, with all constants.
+    converged : bool
+        Whether `error` is below the tolerance.
+    error : float
+        The most that a site's mean, in standard deviations, or variance, as a fraction, is from its tilted density's.
+    n_iter : int
+        Updates of all sites.
+    is_sequential : bool
+        Whether sites had to be updated one by one.
+    problem : str
+        Why it did not converge; empty if it did.
+    """
+
+    chart: SiteChart
+    sites: GaussianSites
+    mean: Array
+    variance: Array
+    cavity_mean: Array
+    cavity_variance: Array
+    log_evidence: float
+    converged: bool
+    error: float
+    n_iter: int
+    is_sequential: bool
+    problem: str
+
+
+def fit_ep(
+    prior: FactorizedPrior,
+    likelihood: PointwiseLikelihood,
+    *,
+    sites: GaussianSites | None = None,
+    damping: float = 1.0,
+    tolerance: float = TOLERANCE,
+    max_iter: int = MAX_ITER,
+) -> EPFit:
+    """Fit sites by expectation propagation.
+
+    All sites are updated at once, by `damping` times the full change of their parameters. Where this does not
+    converge they are updated one by one.
+
+    Parameters
+    ----------
+    prior : FactorizedPrior
+        The prior of the latent values, with k of them for n sites; k and n may differ.
+    likelihood : PointwiseLikelihood
+        Over the sites.
+    sites : GaussianSites, optional
+        Where to start; by default Laplace's sites. They should be in the valid range: all w̄ ≥ 0 always is.
+    damping : float
+        From above 0 to 1.
+    tolerance : float
+        Converged below this error.
+    max_iter : int
+        The most updates of all sites, parallel or one by one.
+
+    Returns
+    -------
+    EPFit
+        `EPFit.converged` tells whether it is the fixed point.
+
+    Raises
+    ------
+    PriorFailure
+        If no normal density can be made of the prior and the first sites.
+    """
+    if sites is None:
+        sites = laplace_sites(find_mode(prior.predictor, likelihood))
+    if not (np.isfinite(sites.linear).all() and np.isfinite(sites.precision).all()):
+        sites = sites.scaled(0.0)
+        sites = GaussianSites(np.zeros_like(sites.linear), np.zeros_like(sites.precision))
+    search = _Search(prior, likelihood, damping, tolerance, max_iter)
+    start = search.evaluate(sites)
+    if isinstance(start, str):
+        nothing = np.zeros(prior.predictor.n_sites)
+        start = search.evaluate(GaussianSites(nothing, nothing.copy()))
+    if isinstance(start, str):
+        chart = SiteChart(prior, sites)
+        lost = np.full(prior.predictor.n_sites, np.nan)
+        return EPFit(chart, sites, chart.predictor.offset, lost, lost, lost, np.nan, False, np.inf, 0, False, start)
+    found, problem = search.parallel(start)
+    is_sequential = bool(problem) and search.n_iter < max_iter
+    if is_sequential:
+        # From the start again: parallel updates may have gone far away.
+        found, problem = search.sequential(start)
+    return EPFit(
+        found.chart, found.sites, found.mean, found.variance, found.cavity_mean, found.cavity_variance,
+        found.log_evidence, not problem, found.error, search.n_iter, is_sequential, problem,
+    )  # fmt: skip
+
+
+class _Evaluation(NamedTuple):
+    """An approximation, its cavities, and the moments of its tilted densities; see `EPFit`."""
+
+    chart: SiteChart
+    sites: GaussianSites
+    mean: Array
+    variance: Array
+    cavity_mean: Array
+    cavity_variance: Array
+    tilted: TiltedMoments
+    error: float
+    log_evidence: float
+
+    def updated(self, step: float) -> GaussianSites:
+        """Sites moved by a fraction of the way to those that give the tilted densities' moments."""
+        linear = self.tilted.mean / self.tilted.variance - self.mean / self.variance
+        precision = 1.0 / self.tilted.variance - 1.0 / self.variance
+        return GaussianSites(self.sites.linear + step * linear, self.sites.precision + step * precision)
+
+
+class _Search:
+    """Updates of sites until they no longer change."""
+
+    def __init__(
+        self, prior: FactorizedPrior, likelihood: PointwiseLikelihood, damping: float, tolerance: float, max_iter: int
+    ) -> None:
+        self.prior, self.likelihood = prior, likelihood
+        self.damping, self.tolerance, self.max_iter = damping, tolerance, max_iter
+        self.n_iter = 0
+
+    def evaluate(self, sites: GaussianSites, *, lenient: bool = False) -> _Evaluation | str:
+        """The approximation with some sites, or why there is none.
+
+        With `lenient`, sites without a cavity count as an infinite error.
+        """
+        try:
+            chart = SiteChart(self.prior, sites)
+        except PriorFailure:
+            return NOT_NORMAL
+        mean, variance = chart.predictor.offset, chart.predictor.variance
+        precision = 1.0 / variance - sites.precision
+        lost = ~(precision > 0.0)
+        if lost.any() and not lenient:
+            return NO_CAVITY
+        precision = np.where(lost, 1.0 / variance, precision)
+        cavity_variance = 1.0 / precision
+        cavity_mean = cavity_variance * (mean / variance - sites.linear)
+        tilted = tilted_moments(self.likelihood, cavity_mean, cavity_variance)
+        of_mean = np.abs(tilted.mean - mean) / np.sqrt(variance)
+        error = float(np.maximum(of_mean, np.abs(tilted.variance / variance - 1.0)).max())
+        if not (np.isfinite(error) and (tilted.variance > 0.0).all() and np.isfinite(tilted.log_normalizer).all()):
+            return NO_MOMENTS
+        # log ∫ N(η; cavity) exp(bη - ½w̄η²) dη
+        of_sites = 0.5 * (np.log(variance / cavity_variance) + mean**2 / variance - cavity_mean**2 / cavity_variance)
+        log_evidence = chart.log_evidence + float((tilted.log_normalizer - of_sites).sum())
+        error = np.inf if lost.any() else error
+        return _Evaluation(chart, sites, mean, variance, cavity_mean, cavity_variance, tilted, error, log_evidence)
+
+    def parallel(self, current: _Evaluation) -> tuple[_Evaluation, str]:
+        """Update all sites at once until they converge or stall; why they did not converge, if so."""
+        progress = _Progress(PATIENCE)
+        while current.error >= self.tolerance:
+            step = self.damping
+            for _ in range(MAX_HALVINGS + 1):
+                if self.n_iter >= self.max_iter:
+                    return current, self._out_of_updates(current)
+                self.n_iter += 1
+                tried = self.evaluate(current.updated(step))
+                if not isinstance(tried, str):
+                    break
+                step *= 0.5
+            if isinstance(tried, str):
+                return current, tried
+            current = tried
+            if progress.has_stalled(current.error):
+                return current, UNSETTLED
+        return current, ""
+
+    def sequential(self, start: _Evaluation) -> tuple[_Evaluation, str]:
+        """Update sites one by one, in sweeps, with more and more damping, until they converge."""
+        pieces = [self.likelihood.restricted(np.array([i])) for i in range(start.mean.size)]
+        damping, current = 0.5 * self.damping, start
+        progress = _Progress(PATIENCE_ONE_BY_ONE)
+        while current.error >= self.tolerance:
+            if self.n_iter >= self.max_iter:
+                return current, self._out_of_updates(current)
+            self.n_iter += 1
+            tried = self.evaluate(sweep(current.chart, current.sites, pieces, damping, BLOCK), lenient=True)
+            is_lost = isinstance(tried, str)
+            current = start if isinstance(tried, str) else tried
+            if is_lost or progress.has_stalled(current.error):
+                damping *= 0.5
+                progress = _Progress(PATIENCE_ONE_BY_ONE)
+                if damping < LEAST_DAMPING:
+                    return current, tried if isinstance(tried, str) else UNSETTLED
+        return current, ""
+
+    def _out_of_updates(self, current: _Evaluation) -> str:
+        if np.isinf(current.error):
+            return f"after max_iter={self.max_iter} updates {NO_CAVITY}"
+        return f"the sites still change by {current.error:.2g} after max_iter={self.max_iter} updates"
+
+
+class _Progress:
+    """Whether errors fall."""
+
+    def __init__(self, patience: int) -> None:
+        self._patience, self._left, self._least = patience, patience, np.inf
+
+    def has_stalled(self, error: float) -> bool:
+        """Take in one more error."""
+        self._left = self._patience if error < PROGRESS * self._least else self._left - 1
+        self._least = min(self._least, error)
+        return self._left == 0
+
+
+def sweep(
+    chart: SiteChart, sites: GaussianSites, pieces: list[PointwiseLikelihood], damping: float, block: int
+) -> GaussianSites:
+    """Update every site once, each with the others as they are by then.
+
+    Parameters
+    ----------
+    chart : SiteChart
+        The approximation with `sites`.
+    sites : GaussianSites
+        Before the sweep.
+    pieces : list of PointwiseLikelihood
+        The likelihood of each site alone.
+    damping : float
+        The fraction of each change that is made.
+    block : int
+        Sites after which the covariance of all is updated. It changes the cost and not the result.
+    """
+    posterior = _Posterior(chart)
+    linear, precision = sites.linear.copy(), sites.precision.copy()
+    for start in range(0, len(pieces), block):
+        rows = np.arange(start, min(start + block, len(pieces)))
+        columns, covariance, mean = posterior.marginal(rows)
+        changes = np.zeros((2, rows.size))
+        local_mean, local_covariance = mean.copy(), covariance.copy()
+        for i, site in enumerate(rows):
+            variance = local_covariance[i, i]
+            change = _change_of_site(
+                pieces[site], local_mean[i], variance, linear[site], precision[site]
+            )
+            if change is None:
+                continue
+            by_linear, by_precision = damping * change[0], damping * change[1]
+            linear[site] += by_linear
+            precision[site] += by_precision
+            changes[:, i] = by_linear, by_precision
+            column, shrink = local_covariance[:, i].copy(), 1.0 / (1.0 + by_precision * variance)
+            local_mean += column * (shrink * (by_linear - by_precision * local_mean[i]))
+            local_covariance -= (by_precision * shrink) * np.outer(column, column)
+        posterior.absorb(columns, covariance, mean, changes)
+    return GaussianSites(linear, precision)
+
+
+def _change_of_site(
+    likelihood: PointwiseLikelihood, mean: float, variance: float, linear: float, precision: float
+) -> tuple[float, float] | None:
+    """By how much b and w̄ of one site change for the moments of its tilted density; None without a cavity."""
+    cavity_precision = 1.0 / variance - precision
+    if not cavity_precision > 0.0:
+        return None
+    cavity_variance = 1.0 / cavity_precision
+    cavity_mean = cavity_variance * (mean / variance - linear)
+    found = tilted_moments(likelihood, np.array([cavity_mean]), np.array([cavity_variance]))
+    wanted_mean, wanted_variance = float(found.mean[0]), float(found.variance[0])
+    if not (np.isfinite(wanted_mean) and wanted_variance > 0.0):
+        return None
+    return wanted_mean / wanted_variance - mean / variance, 1.0 / wanted_variance - 1.0 / variance
+
+
+class _Posterior:
+    """Mean and covariance of the sites as these are updated; of coefficients, with fewer of them than sites.
+
+    With fewer latent values than sites it holds a (k, k) matrix, in the coordinates z of the chart that it begins with.
+    """
+
+    def __init__(self, chart: SiteChart) -> None:
+        predictor = chart.predictor
+        if predictor.n_latent < predictor.n_sites:
+            self._design, self._offset = predictor.matrix, predictor.offset
+            self._mean, self._covariance = np.zeros(predictor.n_latent), np.eye(predictor.n_latent)
+        else:
+            self._design, self._offset = None, np.zeros(1)
+            self._mean, self._covariance = predictor.offset.copy(), np.array(predictor.gram)
+
+    def marginal(self, rows: Indices) -> tuple[Array, Array, Array]:
+        """Covariance of everything with some sites, and their own covariance and mean."""
+        if self._design is None:
+            columns = self._covariance[:, rows]
+            return columns, columns[rows], self._mean[rows]
+        design = self._design[rows]
+        columns = self._covariance @ design.T
+        return columns, design @ columns, self._offset[rows] + design @ self._mean
+
+    def absorb(self, columns: Array, covariance: Array, mean: Array, changes: Array) -> None:
+        """Change the sites of one block: an update of the block's rank, by Woodbury's identity."""
+        linear, precision = changes
+        inner = np.eye(precision.size) + precision[:, None] * covariance
+        self._mean = self._mean + columns @ np.linalg.solve(inner, linear - precision * mean)
+        self._covariance -= columns @ (np.linalg.solve(inner, np.diag(precision)) @ columns.T)

@@ -1,0 +1,274 @@
+"""Moments of tilted densities: a normal density of each site's value times that site's likelihood.
+
+The density of a site's value x is ``N(x; m, v) exp ℓ(x) / Z``. It is integrated by Gauss-Legendre rules on panels that
+begin at its mode and grow geometrically, for all sites at once. A Gauss-Hermite rule on ``N(m, v)`` would miss a
+likelihood that is narrow, or far from m.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import roots_legendre
+
+from pymc_rmhmc.geometry.target import Likelihood
+
+__all__ = ["PointwiseLikelihood", "TiltedMoments", "tilted_moments"]
+
+type Array = NDArray[np.float64]
+type Flags = NDArray[np.bool_]
+
+# With 8 nodes a panel as wide as two standard deviations of a normal density is exact to 1e-12.
+NODES, WEIGHTS = roots_legendre(8)
+# Where a panel is evaluated, from 0 to 1: at the nodes, and at its end.
+PLACES = np.append(0.5 * (NODES + 1.0), 1.0)[:, None, None]
+LOG_WEIGHTS = np.log(0.5 * WEIGHTS)[:, None, None]
+GROWTH = 1.4
+# The logarithm of the density falls by no more than this in the first panel.
+FIRST_DROP = 1.0
+# What a cubic through a panel's ends may miss there of the log density; more, where the density itself is small.
+MISMATCH, LENIENCE = 0.1, 0.2
+# A density e⁻⁴⁰ times that at the mode adds nothing.
+DROP = 40.0
+MAX_PANELS = 600
+# Of the search for a mode, in units of the cavity's standard deviation.
+LEAST_STEP, MAX_DOUBLINGS, MAX_HALVINGS = 1e-3, 60, 80
+# A mode is known well enough when the log density cannot be higher than this elsewhere in its bracket.
+MODE_TOLERANCE = 0.05
+HIGHEST_ORDER = 8
+
+
+class PointwiseLikelihood(Likelihood, Protocol):
+    """A likelihood that gives its log density and slope by site."""
+
+    def pointwise(self, eta: Array) -> tuple[Array, Array]:
+        """ℓ and ``∂ℓ/∂η`` by site, for η of shape (n,) or (m, n)."""
+
+    def restricted(self, sites: NDArray[np.int64]) -> PointwiseLikelihood:
+        """The likelihood of some of the sites."""
+
+
+@dataclass(frozen=True, slots=True)
+class TiltedMoments:
+    """Moments of tilted densities.
+
+    Attributes
+    ----------
+    log_normalizer : (n,) array
+        ``log Z = log ∫ N(x; m, v) exp ℓ(x) dx``.
+    mean, variance : (n,) array
+        Of x under the tilted density.
+    cumulants : (6, n) array or None
+        Cumulants of orders 3 to 8 of ``(x - mean) / sqrt(variance)``, where they were asked for.
+    """
+
+    log_normalizer: Array
+    mean: Array
+    variance: Array
+    cumulants: Array | None = None
+
+
+def tilted_moments(
+    likelihood: PointwiseLikelihood, mean: Array, variance: Array, *, cumulants: bool = False
+) -> TiltedMoments:
+    """Return the moments of ``N(x; m, v) exp ℓ(x)`` for every site.
+
+    Parameters
+    ----------
+    likelihood : PointwiseLikelihood
+        Over n sites.
+    mean, variance : (n,) array
+        M and v, with v > 0.
+    cumulants : bool
+        Whether cumulants of orders 3 to 8 are wanted.
+
+    Returns
+    -------
+    TiltedMoments
+        Not finite for a site whose log density is not finite where it is integrated.
+    """
+    density = _StandardDensity(likelihood, mean, np.sqrt(variance))
+    with np.errstate(all="ignore"):
+        anchors, highest = _anchors(density, concave="hessian" in likelihood.kinds)
+        nodes, log_weights = _integrate(density, anchors, highest)
+        found = _moments(nodes, np.exp(log_weights - highest), cumulants=cumulants)
+    log_normalizer = highest + found.log_normalizer - 0.5 * math.log(2.0 * math.pi)
+    # A site that no observation reads keeps its normal density, to the last digit.
+    read = density.is_read
+    return TiltedMoments(
+        np.where(read, log_normalizer, 0.0),
+        np.where(read, mean + density.scale * found.mean, mean),
+        np.where(read, variance * found.variance, variance),
+        None if found.cumulants is None else np.where(read, found.cumulants, 0.0),
+    )
+
+
+class _StandardDensity:
+    """``ℓ(m + s u) - ½u²`` as a function of u, and its slope; `is_read` tells which sites' ℓ was ever anything but 0.
+
+    Where ℓ is no number the density is 0, and its slope leads back to u = 0.
+    """
+
+    def __init__(self, likelihood: PointwiseLikelihood, mean: Array, scale: Array) -> None:
+        self._likelihood, self._mean, self.scale = likelihood, mean, scale
+        self.is_read: Flags = np.zeros(mean.size, dtype=bool)
+
+    def parts(self, u: Array) -> tuple[Array, Array]:
+        """ℓ and its slope by u, in the shape of `u`, (..., n)."""
+        eta = (self._mean + self.scale * u).reshape(-1, self._mean.size)
+        log_density, slope = self._likelihood.pointwise(eta)
+        self.is_read |= ((log_density != 0.0) | (slope != 0.0)).any(axis=0)
+        return log_density.reshape(u.shape), self.scale * slope.reshape(u.shape)
+
+    def __call__(self, u: Array) -> tuple[Array, Array]:
+        """The log density without its constants, and its slope, in the shape of `u`, (..., n)."""
+        log_density, slope = self.parts(u)
+        value = log_density - 0.5 * u * u
+        slope = np.where(np.isnan(slope), -np.sign(u) * np.inf, slope - u)
+        return np.where(value < np.inf, value, -np.inf), slope
+
+    def slope(self, u: Array) -> Array:
+        """The slope alone."""
+        return self(u)[1]
+
+    def likelihood_slope(self, u: Array) -> Array:
+        """The slope of ℓ alone."""
+        return self.parts(u)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Arms:
+    """The half-lines over which each site's density is integrated, each (a, n): from where, which way and how far."""
+
+    origin: Array
+    direction: Array
+    length: Array
+
+
+def _anchors(density: _StandardDensity, *, concave: bool) -> tuple[_Arms, Array]:
+    """Half-lines from the modes of the tilted densities, and the highest log density at them, (n,).
+
+    A density that is not log-concave can have a second mode where the likelihood has its own. Half-lines from two
+    anchors meet in the middle.
+    """
+    n = density.scale.size
+    first, _ = _uphill(density.slope, n)
+    highest = density(first)[0]
+    towards = np.broadcast_to(np.array([[-1.0], [1.0]]), (2, n))
+    if concave:
+        return _Arms(np.stack((first, first)), towards, np.full((2, n), np.inf)), highest
+    second, found = _uphill(density.likelihood_slope, n)
+    height = density(second)[0]
+    used = found & (height > highest - DROP) & (second != first)
+    if not used.any():
+        return _Arms(np.stack((first, first)), towards, np.full((2, n), np.inf)), highest
+    second = np.where(used, second, first)
+    low, high = np.minimum(first, second), np.maximum(first, second)
+    between = 0.5 * (high - low)
+    # A single anchor has its two half-lines in the outer places, and none between.
+    outer = np.full(n, np.inf)
+    arms = _Arms(
+        np.stack((low, high, low, high)), np.concatenate((towards, -towards)), np.stack((outer, outer, between, between))
+    )
+    return arms, np.where(used, np.maximum(highest, height), highest)
+
+
+def _uphill(slope: Callable[[Array], Array], n: int) -> tuple[Array, Flags]:
+    """A maximum on the side to which a slope points at u = 0, by doubling and bisection, and whether there is one."""
+    near, at_near = np.zeros(n), slope(np.zeros(n))
+    direction = np.sign(at_near)
+    far = direction * np.clip(np.abs(at_near), LEAST_STEP, 1.0)
+    for _ in range(MAX_DOUBLINGS):
+        at_far = slope(far)
+        rises = direction * at_far > 0.0
+        if not rises.any():
+            break
+        near, at_near = np.where(rises, far, near), np.where(rises, at_far, at_near)
+        far = np.where(rises, 2.0 * far, far)
+    found = ~rises
+    for _ in range(MAX_HALVINGS):
+        steepest = np.maximum(np.abs(at_near), np.abs(at_far))
+        if not (found & (steepest * np.abs(far - near) > MODE_TOLERANCE)).any():
+            break
+        middle = 0.5 * (near + far)
+        at_middle = slope(middle)
+        rises = direction * at_middle > 0.0
+        near, at_near = np.where(rises, middle, near), np.where(rises, at_middle, at_near)
+        far, at_far = np.where(rises, far, middle), np.where(rises, at_far, at_middle)
+    return np.where(found, 0.5 * (near + far), 0.0), found
+
+
+def _integrate(density: _StandardDensity, arms: _Arms, highest: Array) -> tuple[Array, Array]:
+    """Nodes and the logarithms of their weights times the density, each (N, n); -inf where a node is not used.
+
+    A panel is halved until a cubic through its ends describes the log density, and the next is `GROWTH` times as wide.
+    """
+    left, (value, slope) = np.zeros_like(arms.origin), density(arms.origin)
+    width = _first_widths(density, arms, value)
+    active = arms.length > 0.0
+    nodes, log_weights = [], []
+    for n_panels in range(MAX_PANELS):
+        if not active.any():
+            break
+        width = np.minimum(width, arms.length - left)
+        u = arms.origin + arms.direction * (left + width * np.where(active, PLACES, 0.0))
+        values, slopes = density(u)
+        rise = 0.5 * width * arms.direction * (slope + slopes[-1])
+        allowed = MISMATCH * np.exp(LENIENCE * (highest - value))
+        fits = np.abs(values[-1] - value - rise) <= allowed
+        kept = active & (fits | (width <= np.spacing(np.abs(u[-1]))))
+        nodes.append(u[:-1].reshape(-1, highest.size))
+        weights = np.where(kept, values[:-1] + LOG_WEIGHTS + np.log(width), -np.inf)
+        log_weights.append(weights.reshape(-1, highest.size))
+        left, value = np.where(kept, left + width, left), np.where(kept, values[-1], value)
+        slope = np.where(kept, slopes[-1], slope)
+        # The second panel is as wide as the first.
+        width *= np.where(kept, GROWTH if n_panels else 1.0, 0.5)
+        active &= ~kept | ((value > highest - DROP) & (left < arms.length))
+    return np.concatenate(nodes), np.concatenate(log_weights)
+
+
+def _first_widths(density: _StandardDensity, arms: _Arms, origin: Array) -> Array:
+    """Widths (a, n) over which the log density changes by less than `FIRST_DROP`, the same on both sides of an anchor.
+
+    On the side where it is flat at first it can fall off at a distance that the other side tells.
+    """
+    width = np.ones_like(arms.origin)
+    for _ in range(MAX_HALVINGS):
+        change = np.abs(density(arms.origin + arms.direction * width)[0] - origin)
+        wide = ~(change <= FIRST_DROP) & (width > np.spacing(np.abs(arms.origin)))
+        if not wide.any():
+            break
+        width = np.where(wide, 0.5 * width, width)
+    shared = (arms.origin[:, None] == arms.origin) & (arms.length > 0.0)
+    narrowest = np.where(shared, width, np.inf).min(axis=1)
+    return np.asarray(np.minimum(narrowest, width))
+
+
+def _moments(u: Array, weights: Array, *, cumulants: bool) -> TiltedMoments:
+    """Moments of weighted nodes, (N, n) each; of the normalizer the logarithm of the sum of weights."""
+    total = weights.sum(axis=0)
+    weights = weights / total
+    # About one of the nodes, and then about the mean, so that digits are kept.
+    mean = np.einsum("ij,ij->j", weights, u)
+    mean += np.einsum("ij,ij->j", weights, u - mean)
+    centred = u - mean
+    variance = np.einsum("ij,ij,ij->j", weights, centred, centred)
+    standard = centred / np.sqrt(variance)
+    found = _cumulants(standard, weights) if cumulants else None
+    return TiltedMoments(np.log(total), mean, variance, found)
+
+
+def _cumulants(standard: Array, weights: Array) -> Array:
+    """Cumulants of orders 3 to 8 of standardised nodes, (6, n), from the means of their Hermite polynomials."""
+    before, polynomial, means = np.ones_like(standard), standard, []
+    for order in range(1, HIGHEST_ORDER):
+        before, polynomial = polynomial, standard * polynomial - order * before
+        means.append(np.einsum("ij,ij->j", weights, polynomial))
+    _, a3, a4, a5, a6, a7, a8 = means
+    return np.stack((a3, a4, a5, a6 - 10.0 * a3**2, a7 - 35.0 * a3 * a4, a8 - 56.0 * a3 * a5 - 35.0 * a4**2))
