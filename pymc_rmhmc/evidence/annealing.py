@@ -34,7 +34,7 @@ __all__ = [
 type Array = NDArray[np.float64]
 
 # Weights from one β to the next are worth this share of the draws, in a ladder that adapts.
-SHARE = 0.9
+SHARE = 0.97
 # Moves that take states from the end of a run to the posterior, before they are led back.
 SETTLING = 20
 # The first step of a geometric ladder.

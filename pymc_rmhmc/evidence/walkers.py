@@ -37,8 +37,6 @@ class Walkers(ABC):
 
     def __init__(self, states: Array) -> None:
         self.n_gradients = 0
-        self.states, self.phi = states, np.empty(len(states))
-        self._slopes = np.empty_like(states)
         self.place(states)
 
     @property
@@ -47,21 +45,24 @@ class Walkers(ABC):
         return len(self.states)
 
     def place(self, states: Array) -> None:
-        """Put all of them at given states (walkers, m)."""
+        """Put all of them, or others in their place, at given states (walkers, m)."""
         self.states = np.ascontiguousarray(states)
         self.phi, self._slopes = self._evaluate(self.states)
+        self._forces: Array | None = None
 
     def redraw(self, rng: np.random.Generator, which: NDArray[np.intp] | slice = slice(None)) -> None:
         """Draw some of them from the reference anew."""
         drawn = self._noise(len(self.phi[which]), rng)
         self.states[which] = drawn
         self.phi[which], self._slopes[which] = self._evaluate(drawn)
+        self._forces = None
 
     def swap(self, first: NDArray[np.intp], second: NDArray[np.intp]) -> None:
         """Let pairs of walkers change places."""
         there, back = np.concatenate((first, second)), np.concatenate((second, first))
-        for held in (self.states, self.phi, self._slopes):
-            held[there] = held[back]
+        for held in (self.states, self.phi, self._slopes, self._forces):
+            if held is not None:
+                held[there] = held[back]
 
     def move(self, beta: float | Array, step_size: float | Array, n_steps: int, rng: np.random.Generator) -> Array:
         """Make one trajectory of every walker, and accept its end or not.
@@ -85,21 +86,24 @@ class Walkers(ABC):
         steps = np.broadcast_to(np.asarray(step_size, float), (count,))
         cosine, sine = np.cos(steps)[:, None], np.sin(steps)[:, None]
         states, phi, slopes = self.states, self.phi, self._slopes
-        momenta = self._noise(count, rng)
-        gained = np.zeros(count)
+        before = self._push(slopes) if self._forces is None else self._forces
+        momenta, forces, gained = self._noise(count, rng), before, np.zeros(count)
         with np.errstate(all="ignore"):  # what leaves the numbers is not accepted
             for step in range(n_steps + 1):
-                share = 0.5 if step in (0, n_steps) else 1.0
-                momenta, gain = self._kicked(momenta, slopes, share * steps * betas)
-                gained += gain
+                times = (0.5 if step in (0, n_steps) else 1.0) * steps * betas
+                gained += times * _products(slopes, momenta) + 0.5 * times**2 * _products(slopes, forces)
+                momenta = momenta + times[:, None] * forces
                 if step < n_steps:
                     states, momenta = cosine * states + sine * momenta, cosine * momenta - sine * states
                     phi, slopes = self._evaluate(states)
+                    forces = self._push(slopes)
             error = gained - betas * (phi - self.phi)
             acceptance = np.exp(-np.maximum(np.where(np.isfinite(error), error, np.inf), 0.0))
         accepted = rng.random(count) < acceptance
-        self.states = np.where(accepted[:, None], states, self.states)
-        self._slopes = np.where(accepted[:, None], slopes, self._slopes)
+        self.states, self._slopes, self._forces = (
+            np.where(accepted[:, None], new, old)
+            for new, old in ((states, self.states), (slopes, self._slopes), (forces, before))
+        )
         self.phi = np.where(accepted, phi, self.phi)
         return acceptance
 
@@ -109,11 +113,16 @@ class Walkers(ABC):
 
     @abstractmethod
     def _evaluate(self, states: Array) -> tuple[Array, Array]:
-        """Return φ (count,), and what `_kicked` makes kicks of (count, m), finite even where φ is not."""
+        """Return φ (count,) and its slopes (count, m), finite even where φ is not."""
 
     @abstractmethod
-    def _kicked(self, momenta: Array, slopes: Array, times: Array) -> tuple[Array, Array]:
-        """Return momenta after kicks of so long, (count,) each; and how much ``½ |p|²`` has grown."""
+    def _push(self, slopes: Array) -> Array:
+        """Return what a kick of time 1 adds to momenta (count, m)."""
+
+
+def _products(first: Array, second: Array) -> Array:
+    """The product of each row with its fellow."""
+    return np.einsum("ij,ij->i", first, second)
 
 
 class ResidualWalkers(Walkers):
@@ -153,10 +162,8 @@ class ResidualWalkers(Walkers):
                 self._leave(point)
         return phi, slopes
 
-    def _kicked(self, momenta: Array, slopes: Array, times: Array) -> tuple[Array, Array]:
-        forces = times[:, None] * slopes
-        gain = np.einsum("ij,ij->i", momenta, forces) + 0.5 * np.einsum("ij,ij->i", forces, forces)
-        return momenta + forces, gain
+    def _push(self, slopes: Array) -> Array:
+        return slopes
 
 
 class SiteWalkers(Walkers):
@@ -200,8 +207,5 @@ class SiteWalkers(Walkers):
                 phi[i] = -math.inf
         return phi, slopes
 
-    def _kicked(self, momenta: Array, slopes: Array, times: Array) -> tuple[Array, Array]:
-        forces = times[:, None] * (slopes @ self._gram)
-        scaled = times[:, None] * slopes
-        gain = np.einsum("ij,ij->i", scaled, momenta) + 0.5 * np.einsum("ij,ij->i", scaled, forces)
-        return momenta + forces, gain
+    def _push(self, slopes: Array) -> Array:
+        return slopes @ self._gram

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.approximation import find_mode, laplace_sites
+from pymc_rmhmc.approximation.ep import fit_ep
+from pymc_rmhmc.approximation.second_order import second_order_correction
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.evidence.annealing import annealed_evidence
 from pymc_rmhmc.evidence.bridge import AdaptiveBridge, PosteriorDraws
@@ -17,6 +19,7 @@ from pymc_rmhmc.evidence.estimate import Budget, Estimate, Progress, Report
 from pymc_rmhmc.evidence.importance import LARGEST_K, importance_evidence, laplace_evidence
 from pymc_rmhmc.evidence.reference import LatentReference, Reference
 from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
+from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.annealing_options import Annealing
 from pymc_rmhmc.steps.evidence_draws import ChainDraws, GivenDraws, fitted_chain, tuned_chain
 from pymc_rmhmc.steps.evidence_models import EvidenceModel, LatentPart
@@ -82,8 +85,7 @@ def _of_part(
     progress = Progress(budget, report, reference.log_constant)
     method = settings.name
     if method in {"laplace", "ep"}:
-        estimate = Estimate(known[method], math.nan, {k: v for k, v in known.items() if k != method})
-        return method, estimate
+        return method, Estimate(known[method], math.nan, {k: v for k, v in known.items() if k != method})
     if method == "auto" and draws is None:
         progress.say("importance sampling")
         estimate = importance_evidence(reference, settings.replicates, rng, budget, progress)
@@ -155,16 +157,53 @@ def _annealed(
 
 
 def latent_reference(part: LatentPart, settings: Settings) -> tuple[LatentReference, dict[str, float]]:
-    """Return the prior times the sites that were asked for; and approximations that were found on the way."""
-    sites, known = settings.sites, dict[str, float]()
+    """Return the prior times the sites that were asked for; and approximations that were found on the way.
+
+    Raises
+    ------
+    EvidenceError
+        If EP was asked for and does not converge.
+    """
+    sites, likelihood = settings.sites, part.likelihood
     if isinstance(sites, GaussianSites):
-        found: GaussianSites | None = sites
-    elif sites == "prior":
-        found = None
-    else:
-        found = laplace_sites(find_mode(part.prior.predictor, part.likelihood))
-    chart = SiteChart(part.prior, found, lasting=True)
-    return LatentReference(chart, part.likelihood), known
+        return LatentReference(_chart(part, sites), likelihood), {}
+    if sites == "prior":
+        return LatentReference(_chart(part, None), likelihood), {}
+    if settings.name == "ep" or (settings.name != "laplace" and sites in {"auto", "ep"}):
+        wanted = "ep" in {settings.name, sites}
+        if wanted or "hessian" in likelihood.kinds:
+            fit = fit_ep(part.prior, likelihood)
+            if fit.converged:
+                corrected = fit.log_evidence + second_order_correction(fit, likelihood)
+                return LatentReference(fit.chart, likelihood), {"ep": fit.log_evidence, "ep_second_order": corrected}
+            if wanted:
+                raise EvidenceError(
+                    f"{part.name}: expectation propagation does not converge ({fit.problem}). Give "
+                    'sites="laplace", with method="bridge" for an exact estimate.'
+                )
+    reference = LatentReference(_chart(part, laplace_sites(find_mode(part.prior.predictor, likelihood))), likelihood)
+    at_mode = reference.at(np.zeros(reference.size))[0]
+    return reference, {"laplace": reference.log_constant + at_mode}
+
+
+def _chart(part: LatentPart, sites: GaussianSites | None) -> SiteChart:
+    """The chart of the prior times sites.
+
+    Raises
+    ------
+    ConfigurationError
+        If that is no normal density, or there is another number of sites.
+    """
+    n_sites = part.prior.predictor.n_sites
+    if sites is not None and sites.linear.size != n_sites:
+        raise ConfigurationError(f"sites= has {sites.linear.size} sites, and {part.name} has {n_sites}.")
+    try:
+        return SiteChart(part.prior, sites, lasting=True)
+    except PriorFailure:
+        raise ConfigurationError(
+            f"{part.name}: the prior times these sites is no normal density, because negative precisions outweigh the "
+            'prior. Give sites="auto", or sites with precisions of at least 0.'
+        ) from None
 
 
 def _with(estimate: Estimate, known: dict[str, float]) -> Estimate:
