@@ -41,6 +41,7 @@ from pymc_rmhmc.model.likelihoods import (
 )
 from pymc_rmhmc.model.likelihoods.links import undo_cloglog, undo_log, undo_logit, undo_probit
 from pymc_rmhmc.steps.elliptical_slice import EllipticalSlice
+from pymc_rmhmc.steps.executors import sample_chains
 from pymc_rmhmc.steps.langevin import MALA, MMALA
 from pymc_rmhmc.steps.preview import describe
 from pymc_rmhmc.steps.rmhmc import RMHMC
@@ -93,6 +94,7 @@ __all__ = [
     "register_likelihood",
     "registered_families",
     "registered_likelihoods",
+    "sample_chains",
     "summarize_failures",
     "undo_cloglog",
     "undo_log",
