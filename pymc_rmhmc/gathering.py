@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import pickle
+import textwrap
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -40,6 +41,8 @@ _log = logging.getLogger("pymc.rmhmc")
 TICK = 0.2
 # How Dask says that a worker died or that its connection was lost; it need not be installed.
 DEATHS_IN_DASK = {"KilledWorker", "CommClosedError"}
+# Characters of an executor's error in a message.
+LONGEST_REASON = 100
 FACTORY = "executor=lambda: ProcessPoolExecutor(2)"
 
 
@@ -311,13 +314,14 @@ class _Gathering:
 
     def _why_given_up(self) -> str:
         numbers = [str(index) for index in sorted(self._given_up)]
-        which = f"{self._noun if len(numbers) == 1 else f'{self._noun}s'} {listed(numbers, '')}"
+        plural = "" if len(numbers) == 1 else "s"
         reason = _said(self._given_up[int(numbers[0])])
         times = "once" if self._attempts == 1 else f"{self._attempts} times"
-        kept = f"{counted(len(self._results), self._noun)} of {len(self._arguments)} finished, kept in the exception's"
+        kept = f" {counted(len(self._results), self._noun)} of {len(self._arguments)} finished: see error.finished."
         return (
-            f"The worker of {which} died {times} ({reason}), so there is no result. Workers often die because memory "
-            f"runs out: give the executor fewer workers, or more memory for each. {kept} attribute finished."
+            f"The worker{plural} of {self._noun}{plural} {listed(numbers, '')} died {times} ({reason}). Look at what "
+            "the workers printed. Often memory runs out: give the executor fewer workers, or more memory for each."
+            f"{kept if self._results else ''}"
         )
 
 
@@ -340,4 +344,5 @@ def _is_death(error: BaseException) -> bool:
 
 def _said(error: BaseException) -> str:
     """Return an error in a few words."""
-    return f"{type(error).__name__}: {shown(str(error)).strip(chr(39))}" if str(error) else type(error).__name__
+    text = textwrap.shorten(str(error), LONGEST_REASON, placeholder=" …")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -102,8 +102,8 @@ def sample_chains(
 
     Notes
     -----
-    The step is built and two draws are made in this process first. So workers on the same disk read compiled code and
-    all round alike. A chain in a process that had to compile differs by about 1e-11 from the first draw on.
+    The step is built and two draws are made in this process first. So workers on the same disk read compiled code, and
+    all round alike. A chain in a process that has to compile may differ by about 1e-11, from the first draw on.
 
     Processes are spawned by default: in a script, call this below ``if __name__ == "__main__":``.
 

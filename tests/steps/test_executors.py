@@ -294,15 +294,21 @@ def test_a_given_pool_whose_process_dies_keeps_what_finished(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_worker_of_dask_that_dies_costs_nothing_but_time(tmp_path, undisturbed):
+@pytest.mark.parametrize("restarts", [0, 3], ids=["by us", "by Dask"])
+def test_a_worker_of_dask_that_dies_costs_nothing_but_time(tmp_path, undisturbed, caplog, restarts):
+    """Dask starts a chain again by itself, unless it is told not to: then its KilledWorker is seen here."""
     distributed = pytest.importorskip("distributed")
+    import dask
+
     marker = tmp_path / "marker"
-    cluster = distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None, local_directory=str(tmp_path)
-    )
-    with cluster, distributed.Client(cluster) as client:
-        executor = client.get_executor(pure=False)
-        result = sample_chains(poisson_model(sampled=True), deadly(marker), executor=executor, **SHORT)
+    with dask.config.set({"distributed.scheduler.allowed-failures": restarts}):
+        cluster = distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None, local_directory=str(tmp_path)
+        )
+        with cluster, distributed.Client(cluster) as client:
+            executor = client.get_executor(pure=False)
+            result = sample_chains(poisson_model(sampled=True), deadly(marker), executor=executor, **SHORT)
     assert marker.exists()
+    assert ("died (KilledWorker" in caplog.text) == (restarts == 0)
     assert result.posterior.equals(undisturbed.posterior)
     assert result.sample_stats["lp"].equals(undisturbed.sample_stats["lp"])

@@ -202,7 +202,7 @@ def test_after_the_last_attempt_the_others_still_finish():
     assert executor.calls.count(PIECES[1]) == 3
     assert "3 chains of 4 finished" in str(caught.value)
     both = Scripted({(1, 0): DEAD, (3, 0): DEAD})
-    with pytest.raises(SamplingError, match="worker of chains 1, 3 died once"):
+    with pytest.raises(SamplingError, match="workers of chains 1, 3 died once"):
         gather(both, result, PIECES, noun="chain", attempts=1)
 
 
@@ -237,7 +237,7 @@ def test_pieces_that_only_waited_lose_no_attempt(monkeypatch):
 
     with ThreadPoolExecutor(1) as threads:
         first = crowd()
-        with pytest.raises(SamplingError, match="worker of pieces 0, 1 died once") as caught:
+        with pytest.raises(SamplingError, match="workers of pieces 0, 1 died once") as caught:
             gather(_Then(first, Scripted()), result, PIECES, attempts=1)
     assert caught.value.finished == {2: WHOLE[2], 3: WHOLE[3]}
 
