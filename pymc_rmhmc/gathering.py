@@ -298,8 +298,8 @@ class _Gathering:
             return False
         if charge:
             _log.warning(wrapped(
-                f"The worker of {self._noun} {index} died ({_said(error)}). It runs again with the same seed, attempt "
-                f"{self._deaths[index] + 1} of {self._attempts}."
+                f"The worker of {self._noun} {index} died ({type(error).__name__}). It runs again with the same seed, "
+                f"attempt {self._deaths[index] + 1} of {self._attempts}."
             ))  # fmt: skip
         return True
 

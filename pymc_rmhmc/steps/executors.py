@@ -46,7 +46,7 @@ def sample_chains(
     executor: ExecutorOrFactory | None = None, random_seed: int | None = None, attempts: int = 3,
     progressbar: bool = True, compute_convergence_checks: bool = True, **options: Any,
 ) -> xr.DataTree:  # fmt: skip
-    r"""Sample each chain as a task of its own, on this computer or on a cluster, and repeat those whose worker died.
+    r"""Sample each chain as a separate task, on this computer or on a cluster, and repeat those whose worker died.
 
     The result is that of `pm.sample`. A chain that is repeated has the same seed, and so the same draws.
 
