@@ -44,6 +44,7 @@ from pymc_rmhmc.model.likelihoods.links import undo_cloglog, undo_log, undo_logi
 from pymc_rmhmc.steps.annealing_options import Annealing
 from pymc_rmhmc.steps.elliptical_slice import EllipticalSlice
 from pymc_rmhmc.steps.evidence import log_evidence
+from pymc_rmhmc.steps.executors import sample_chains
 from pymc_rmhmc.steps.langevin import MALA, MMALA
 from pymc_rmhmc.steps.preview import describe
 from pymc_rmhmc.steps.rmhmc import RMHMC
@@ -99,6 +100,7 @@ __all__ = [
     "register_likelihood",
     "registered_families",
     "registered_likelihoods",
+    "sample_chains",
     "summarize_failures",
     "undo_cloglog",
     "undo_log",

@@ -48,7 +48,15 @@ class ConfigurationError(RMHMCError, ValueError):
 
 
 class SamplingError(RMHMCError, RuntimeError):
-    """Tuning has ended, and the chain would barely move."""
+    """Tuning has ended, and the chain would barely move; or the workers of chains died too often.
+
+    Attributes
+    ----------
+    finished : xarray.DataTree or None
+        Of an error in `sample_chains`, the chains that finished before, if any.
+    """
+
+    finished: Any = None
 
 
 class EvidenceError(RMHMCError, RuntimeError):

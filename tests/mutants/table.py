@@ -1552,4 +1552,59 @@ KERNELS = [
     ),
 ]
 
-MUTANTS = [*DYNAMICS, *KERNELS, *GEOMETRY, *APPROXIMATION, *MODEL, *STEPS, *DIAGNOSTICS]
+EXECUTORS = [
+    Mutant(
+        "repeated-chain-with-a-new-seed",
+        "a chain whose worker died has other draws than without the death: no run can be repeated",
+        "gathering.py",
+        "self._pool.submit(self._function, self._arguments[index], self._deaths[index])",
+        "self._pool.submit(\n"
+        "            self._function,\n"
+        "            (*self._arguments[index][:-1], self._arguments[index][-1] + self._deaths[index]),\n"
+        "            self._deaths[index],\n"
+        "        )",
+        "unit/test_gathering.py::test_a_piece_whose_worker_died_runs_again_with_the_same_arguments[pool]",
+    ),
+    Mutant(
+        "finished-chains-run-again",
+        "a death of one worker costs the hours of all chains",
+        "gathering.py",
+        "        for index in again:\n            self._submit(index)",
+        "        for index in [*again, *(self._results if again else ())]:\n            self._submit(index)",
+        "unit/test_gathering.py::test_what_finished_is_not_run_again",
+    ),
+    Mutant(
+        "chains-in-order-of-finishing",
+        "the chain of a seed stands elsewhere in every run",
+        "gathering.py",
+        "return [self._results[index] for index in range(len(self._arguments))]",
+        "return list(self._results.values())",
+        "unit/test_gathering.py::test_results_stand_in_the_order_of_the_pieces",
+    ),
+    Mutant(
+        "queue-blamed-for-a-death",
+        "three deaths among hundreds of chains end the run, though none died twice",
+        "gathering.py",
+        "charged = self._running.intersection(lost) or lost",
+        "charged = set(lost)",
+        "unit/test_gathering.py::test_pieces_that_only_waited_lose_no_attempt",
+    ),
+    Mutant(
+        "errors-of-the-model-tried-again",
+        "an error that is certain is met three times, after hours each",
+        "gathering.py",
+        "            if not _is_death(error):\n                raise",
+        "            if False:\n                raise",
+        "unit/test_gathering.py::test_what_the_executor_raises_otherwise_is_not_tried_again",
+    ),
+    Mutant(
+        "one-seed-for-all-chains",
+        "all chains are alike: R-hat is 1 whatever they do",
+        "steps/executors.py",
+        "[(blob, chain, seeds[chain]) for chain in range(chains)]",
+        "[(blob, chain, seeds[0]) for chain in range(chains)]",
+        "steps/test_executors.py::test_each_chain_is_that_of_its_seed",
+    ),
+]
+
+MUTANTS = [*DYNAMICS, *KERNELS, *GEOMETRY, *APPROXIMATION, *MODEL, *STEPS, *EXECUTORS, *DIAGNOSTICS]
