@@ -176,6 +176,11 @@ def annealed_evidence(
         acceptances.append(accepted)
         value, error = log_mean(log_weights)
         progress.note(value, error, f"annealing, {log_weights.size} states")
+        if not math.isfinite(error):
+            raise EvidenceError(
+                f"None of {log_weights.size} states has come to where the posterior has a density. Give a longer "
+                'ladder, such as Annealing(ladder="geometric", n_rungs=2000), or method="bridge".'
+            )
         if (budget.is_met(error) and log_weights.size >= FEWEST_DRAWS) or not budget.may_double(begun):
             break
     acceptance = np.mean(acceptances, axis=0)
