@@ -9,6 +9,7 @@ from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoin
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.dynamics.tao import ExplicitTao
 from pymc_rmhmc.errors import (
+    ApproximationError,
     ConfigurationError,
     CovarianceError,
     DataError,
@@ -40,7 +41,9 @@ from pymc_rmhmc.model.likelihoods import (
     registered_likelihoods,
 )
 from pymc_rmhmc.model.likelihoods.links import undo_cloglog, undo_log, undo_logit, undo_probit
+from pymc_rmhmc.steps.approximations import ep, laplace
 from pymc_rmhmc.steps.elliptical_slice import EllipticalSlice
+from pymc_rmhmc.steps.gaussian_approximation import GaussianApproximation
 from pymc_rmhmc.steps.langevin import MALA, MMALA
 from pymc_rmhmc.steps.preview import describe
 from pymc_rmhmc.steps.rmhmc import RMHMC
@@ -53,6 +56,7 @@ __all__ = [
     "MMALA",
     "RMHMC",
     "AndersonSolver",
+    "ApproximationError",
     "BlockDescription",
     "BlockMetric",
     "ConfigurationError",
@@ -66,6 +70,7 @@ __all__ = [
     "FailureSummary",
     "FisherMetric",
     "FlatMetric",
+    "GaussianApproximation",
     "GaussianSites",
     "GeneralizedLeapfrog",
     "GraphMetric",
@@ -87,7 +92,9 @@ __all__ = [
     "__version__",
     "compare",
     "describe",
+    "ep",
     "errors",
+    "laplace",
     "plot_compare",
     "register_family",
     "register_likelihood",

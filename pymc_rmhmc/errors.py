@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 __all__ = [
+    "ApproximationError",
     "ConfigurationError",
     "CovarianceError",
     "DataError",
@@ -48,6 +49,10 @@ class ConfigurationError(RMHMCError, ValueError):
 
 class SamplingError(RMHMCError, RuntimeError):
     """Tuning has ended, and the chain would barely move."""
+
+
+class ApproximationError(RMHMCError, RuntimeError):
+    """A Gaussian approximation was not found: Newton's method or expectation propagation did not converge."""
 
 
 class UnsupportedModelError(RMHMCError, TypeError):

@@ -107,7 +107,7 @@ def fit_ep(
     likelihood : PointwiseLikelihood
         Over the sites.
     sites : GaussianSites, optional
-        Where to start; by default Laplace's sites. They should be in the valid range: all w̄ ≥ 0 always is.
+        Where to start; by default Laplace's sites.
     damping : float
         From above 0 to 1.
     tolerance : float
@@ -120,25 +120,13 @@ def fit_ep(
     EPFit
         `EPFit.converged` tells whether it is the fixed point.
 
-    Raises
-    ------
-    PriorFailure
-        If no normal density can be made of the prior and the first sites.
     """
-    if sites is None:
-        sites = laplace_sites(find_mode(prior.predictor, likelihood))
-    if not (np.isfinite(sites.linear).all() and np.isfinite(sites.precision).all()):
-        sites = sites.scaled(0.0)
-        sites = GaussianSites(np.zeros_like(sites.linear), np.zeros_like(sites.precision))
     search = _Search(prior, likelihood, damping, tolerance, max_iter)
-    start = search.evaluate(sites)
+    start = search.start(laplace_sites(find_mode(prior.predictor, likelihood)) if sites is None else sites)
     if isinstance(start, str):
-        nothing = np.zeros(prior.predictor.n_sites)
-        start = search.evaluate(GaussianSites(nothing, nothing.copy()))
-    if isinstance(start, str):
-        chart = SiteChart(prior, sites)
-        lost = np.full(prior.predictor.n_sites, np.nan)
-        return EPFit(chart, sites, chart.predictor.offset, lost, lost, lost, np.nan, False, np.inf, 0, False, start)
+        chart, lost = SiteChart(prior), np.full(prior.predictor.n_sites, np.nan)
+        nothing = GaussianSites(lost, lost)
+        return EPFit(chart, nothing, lost, lost, lost, lost, np.nan, False, np.inf, 0, False, start)
     found, problem = search.parallel(start)
     is_sequential = bool(problem) and search.n_iter < max_iter
     if is_sequential:
@@ -179,6 +167,13 @@ class _Search:
         self.prior, self.likelihood = prior, likelihood
         self.damping, self.tolerance, self.max_iter = damping, tolerance, max_iter
         self.n_iter = 0
+
+    def start(self, sites: GaussianSites) -> _Evaluation | str:
+        """The approximation with the first sites; without any, where these give none."""
+        is_finite = np.isfinite(sites.linear).all() and np.isfinite(sites.precision).all()
+        found = self.evaluate(sites) if is_finite else NOT_NORMAL
+        nothing = np.zeros((2, sites.linear.size))
+        return self.evaluate(GaussianSites(*nothing)) if isinstance(found, str) else found
 
     def evaluate(self, sites: GaussianSites, *, lenient: bool = False) -> _Evaluation | str:
         """The approximation with some sites, or why there is none.
@@ -333,11 +328,12 @@ class _Posterior:
 
     def __init__(self, chart: SiteChart) -> None:
         predictor = chart.predictor
+        self._design: Array | None = None
+        self._offset = predictor.offset
         if predictor.n_latent < predictor.n_sites:
-            self._design, self._offset = predictor.matrix, predictor.offset
+            self._design = predictor.matrix
             self._mean, self._covariance = np.zeros(predictor.n_latent), np.eye(predictor.n_latent)
         else:
-            self._design, self._offset = None, np.zeros(1)
             self._mean, self._covariance = predictor.offset.copy(), np.array(predictor.gram)
 
     def marginal(self, rows: Indices) -> tuple[Array, Array, Array]:
