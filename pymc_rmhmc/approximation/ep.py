@@ -35,6 +35,8 @@ PATIENCE, PATIENCE_ONE_BY_ONE, PROGRESS = 8, 16, 0.9
 LEAST_DAMPING = 0.1
 # Times that a parallel step is halved where it leads to no normal density.
 MAX_HALVINGS = 4
+# Earlier updates that a parallel update is mixed with. It is not mixed where that makes the error twice as large.
+DEPTH, WORSE = 5, 2.0
 # Sites that are updated one by one before the whole covariance is: by a matrix product.
 BLOCK = 32
 
@@ -151,11 +153,16 @@ class _Evaluation(NamedTuple):
     error: float
     log_evidence: float
 
-    def updated(self, step: float) -> GaussianSites:
-        """Sites moved by a fraction of the way to those that give the tilted densities' moments."""
+    @property
+    def change(self) -> Array:
+        """What b and w̄ change by for the moments of the tilted densities, one after the other, (2 n,)."""
         linear = self.tilted.mean / self.tilted.variance - self.mean / self.variance
-        precision = 1.0 / self.tilted.variance - 1.0 / self.variance
-        return GaussianSites(self.sites.linear + step * linear, self.sites.precision + step * precision)
+        return np.concatenate((linear, 1.0 / self.tilted.variance - 1.0 / self.variance))
+
+    def updated(self, step: float) -> GaussianSites:
+        """Sites moved by a fraction of that change."""
+        linear, precision = np.split(step * self.change, 2)
+        return GaussianSites(self.sites.linear + linear, self.sites.precision + precision)
 
 
 class _Search:
@@ -205,17 +212,17 @@ class _Search:
 
     def parallel(self, current: _Evaluation) -> tuple[_Evaluation, str]:
         """Update all sites at once until they converge or stall; why they did not converge, if so."""
-        progress = _Progress(PATIENCE)
+        progress, mixing = _Progress(PATIENCE), _Mixing(current, self.damping)
         while current.error >= self.tolerance:
-            step = self.damping
+            sites = mixing.next(current)
             for _ in range(MAX_HALVINGS + 1):
                 if self.n_iter >= self.max_iter:
                     return current, self._out_of_updates(current)
                 self.n_iter += 1
-                tried = self.evaluate(current.updated(step))
-                if not isinstance(tried, str):
+                tried = self.evaluate(sites)
+                if not isinstance(tried, str) and (tried.error < WORSE * current.error or not mixing.mixes):
                     break
-                step *= 0.5
+                sites = mixing.shorter(current)
             if isinstance(tried, str):
                 return current, tried
             current = tried
@@ -246,6 +253,41 @@ class _Search:
         if np.isinf(current.error):
             return f"after max_iter={self.max_iter} updates {NO_CAVITY}"
         return f"the sites still change by {current.error:.2g} after max_iter={self.max_iter} updates"
+
+
+class _Mixing:
+    """Anderson acceleration of parallel updates: a step that accounts for what the last updates left over.
+
+    References
+    ----------
+    Walker and Ni (2011), Anderson acceleration for fixed-point iterations, equation 2.2.
+    """
+
+    def __init__(self, start: _Evaluation, damping: float) -> None:
+        # So that b and w̄ of all sites are numbers of order one.
+        self._scale = np.concatenate((np.sqrt(start.variance), start.variance))
+        self._damping, self._step = damping, damping
+        self._held: list[tuple[Array, Array]] = []
+        self.mixes = False
+
+    def next(self, current: _Evaluation) -> GaussianSites:
+        """The sites to try after some."""
+        self._step = self._damping
+        place = self._scale * np.concatenate((current.sites.linear, current.sites.precision))
+        change = self._damping * self._scale * current.change
+        self._held = [*self._held[-DEPTH:], (place, change)]
+        self.mixes = len(self._held) > 1
+        if self.mixes:
+            places, changes = (np.diff(np.array(held), axis=0) for held in zip(*self._held, strict=True))
+            weights = np.linalg.lstsq(changes.T, change, rcond=None)[0]
+            change = change - weights @ (places + changes)
+        return GaussianSites(*np.split((place + change) / self._scale, 2))
+
+    def shorter(self, current: _Evaluation) -> GaussianSites:
+        """What to try where that has no density or is far worse: the plain update, and then half of it."""
+        self._step *= 1.0 if self.mixes else 0.5
+        self._held, self.mixes = [], False
+        return current.updated(self._step)
 
 
 class _Progress:
