@@ -13,6 +13,7 @@ from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from pymc.initial_point import make_initial_point_fn
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, counted, listed, shown
 from pymc_rmhmc.model.graphs import Evaluator, shared_inputs
@@ -51,7 +52,7 @@ def point_of(model: pm.Model, given: Any) -> Point:
         raise ConfigurationError(f"point must be a dict of values by name, got {shown(given)}. {HOW}")
     values = {str(value.name) for value in model.value_vars}
     free = {str(variable.name) for variable in model.free_RVs}
-    passed_over = {str(variable.name) for variable in (*model.deterministics, *model.observed_RVs)}
+    passed_over = {str(variable.name) for variable in model.deterministics}
     unknown = [name for name in given if name not in values | free | passed_over]
     if unknown:
         raise ConfigurationError(
@@ -157,6 +158,8 @@ class LatentDraws:
         self._model, self._point = structure.model, point
         self._function: Any = None
         self._latents = [str(value.name) for value in structure.value_vars]
+        # Data as they are now, whatever is set later.
+        self._data = {shared: shared.get_value() for shared in shared_inputs(self._outputs())}
 
     @property
     def names(self) -> list[str]:
@@ -176,15 +179,19 @@ class LatentDraws:
         coords, dims = coords_and_dims_for_inferencedata(self._model)
         return coords, {name: held for name, held in dims.items() if name in self.names}
 
+    def _outputs(self) -> list[TensorVariable]:
+        """The free variables and deterministics as expressions of value variables."""
+        return self._model.replace_rvs_by_values([*self._model.free_RVs, *self._model.deterministics])
+
     def _compiled(self) -> Any:
         """What is given is constant, and so is all that is made of it alone, such as the factor of a covariance."""
         model = self._model
-        outputs = model.replace_rvs_by_values([*model.free_RVs, *model.deterministics])
+        outputs = self._outputs()
         inputs = [value for value in model.value_vars if value.name in self._latents]
         inputs.sort(key=lambda value: self._latents.index(str(value.name)))
         held = [v for v in ancestors(outputs) if v in set(model.value_vars) and v not in inputs]
         constants = {v: pt.constant(self._point[str(v.name)], dtype=v.dtype) for v in held}
-        constants |= {s: pt.constant(s.get_value()) for s in shared_inputs(outputs)}
+        constants |= {shared: pt.constant(value) for shared, value in self._data.items()}
         constants = {v: pt.specify_shape(c, v.type.shape) for v, c in constants.items()}
         with COMPILING.running():
             return pm.compile(inputs, clone_replace(outputs, constants), on_unused_input="ignore")

@@ -59,7 +59,7 @@ def laplace(model: pm.Model | None = None, point: dict[str, Any] | None = None) 
         A model with latent Gaussian blocks, as `RMHMC` reads them. By default the model in context.
     point : dict of str to array, optional
         Values of the other free variables, by their names or those of their value variables. By default they have
-        their values in the model's initial point.
+        their values in the model's initial point. Values of the latent variables have no effect.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def ep(
         A model with latent Gaussian blocks, as `RMHMC` reads them. By default the model in context.
     point : dict of str to array, optional
         Values of the other free variables, by their names or those of their value variables. By default they have
-        their values in the model's initial point.
+        their values in the model's initial point. Values of the latent variables have no effect.
     damping : float
         The fraction of each update of the sites that is made, from above 0 to 1.
     tolerance : float
