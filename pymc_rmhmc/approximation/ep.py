@@ -121,7 +121,6 @@ def fit_ep(
     -------
     EPFit
         `EPFit.converged` tells whether it is the fixed point.
-
     """
     search = _Search(prior, likelihood, damping, tolerance, max_iter)
     start = search.start(laplace_sites(find_mode(prior.predictor, likelihood)) if sites is None else sites)
@@ -156,8 +155,11 @@ class _Evaluation(NamedTuple):
     @property
     def change(self) -> Array:
         """What b and w̄ change by for the moments of the tilted densities, one after the other, (2 n,)."""
-        linear = self.tilted.mean / self.tilted.variance - self.mean / self.variance
-        return np.concatenate((linear, 1.0 / self.tilted.variance - 1.0 / self.variance))
+        with np.errstate(all="ignore"):
+            linear = self.tilted.mean / self.tilted.variance - self.mean / self.variance
+            precision = 1.0 / self.tilted.variance - 1.0 / self.variance
+        moves = self.variance > 0.0
+        return np.concatenate((np.where(moves, linear, 0.0), np.where(moves, precision, 0.0)))
 
     def updated(self, step: float) -> GaussianSites:
         """Sites moved by a fraction of that change."""
@@ -191,24 +193,12 @@ class _Search:
             chart = SiteChart(self.prior, sites)
         except PriorFailure:
             return NOT_NORMAL
-        mean, variance = chart.predictor.offset, chart.predictor.variance
-        precision = 1.0 / variance - sites.precision
-        lost = ~(precision > 0.0)
-        if lost.any() and not lenient:
-            return NO_CAVITY
-        precision = np.where(lost, 1.0 / variance, precision)
-        cavity_variance = 1.0 / precision
-        cavity_mean = cavity_variance * (mean / variance - sites.linear)
-        tilted = tilted_moments(self.likelihood, cavity_mean, cavity_variance)
-        of_mean = np.abs(tilted.mean - mean) / np.sqrt(variance)
-        error = float(np.maximum(of_mean, np.abs(tilted.variance / variance - 1.0)).max())
-        if not (np.isfinite(error) and (tilted.variance > 0.0).all() and np.isfinite(tilted.log_normalizer).all()):
-            return NO_MOMENTS
-        # log ∫ N(η; cavity) exp(bη - ½w̄η²) dη
-        of_sites = 0.5 * (np.log(variance / cavity_variance) + mean**2 / variance - cavity_mean**2 / cavity_variance)
-        log_evidence = chart.log_evidence + float((tilted.log_normalizer - of_sites).sum())
-        error = np.inf if lost.any() else error
-        return _Evaluation(chart, sites, mean, variance, cavity_mean, cavity_variance, tilted, error, log_evidence)
+        with np.errstate(all="ignore"):
+            cavity_mean, cavity_variance, lost = _cavities(chart, sites)
+            if lost and not lenient:
+                return NO_CAVITY
+            tilted = tilted_moments(self.likelihood, cavity_mean, cavity_variance)
+            return _evaluated(chart, sites, cavity_mean, cavity_variance, tilted, lost=lost)
 
     def parallel(self, current: _Evaluation) -> tuple[_Evaluation, str]:
         """Update all sites at once until they converge or stall; why they did not converge, if so."""
@@ -255,6 +245,45 @@ class _Search:
         return f"the sites still change by {current.error:.2g} after max_iter={self.max_iter} updates"
 
 
+def _cavities(chart: SiteChart, sites: GaussianSites) -> tuple[Array, Array, bool]:
+    """Means and variances of the cavities, and whether some are none: these are q's marginals then.
+
+    A site that no latent value moves has the variance 0, and is its own cavity.
+    """
+    mean, variance = chart.predictor.offset, chart.predictor.variance
+    precision = 1.0 / variance - sites.precision
+    has_none = ~(precision > 0.0)
+    cavity_variance = np.where(has_none, variance, 1.0 / precision)
+    cavity_mean = cavity_variance * (mean / variance - sites.linear)
+    is_fixed = variance == 0.0
+    return (
+        np.where(is_fixed | has_none, mean, cavity_mean),
+        np.where(is_fixed, 0.0, cavity_variance),
+        bool((has_none & ~is_fixed).any()),
+    )
+
+
+def _evaluated(
+    chart: SiteChart, sites: GaussianSites, cavity_mean: Array, cavity_variance: Array, tilted: TiltedMoments, *,
+    lost: bool,
+) -> _Evaluation | str:  # fmt: skip
+    """How far the tilted densities' moments are from q's, and the evidence."""
+    mean, variance = chart.predictor.offset, chart.predictor.variance
+    moves = variance > 0.0
+    of_mean = np.abs(tilted.mean - mean) / np.sqrt(variance)
+    errors = np.where(moves, np.maximum(of_mean, np.abs(tilted.variance / variance - 1.0)), 0.0)
+    usable = np.isfinite(errors) & np.isfinite(tilted.log_normalizer) & ((tilted.variance > 0.0) | ~moves)
+    if not usable.all():
+        return NO_MOMENTS
+    # log ∫ N(η; cavity) exp(bη - ½w̄η²) dη
+    quadratic = mean**2 / variance - cavity_mean**2 / cavity_variance
+    of_sites = 0.5 * (np.log(variance / cavity_variance) + quadratic)
+    of_sites = np.where(moves, of_sites, (sites.linear - 0.5 * sites.precision * mean) * mean)
+    log_evidence = chart.log_evidence + float((tilted.log_normalizer - of_sites).sum())
+    error = np.inf if lost else float(errors.max(initial=0.0))
+    return _Evaluation(chart, sites, mean, variance, cavity_mean, cavity_variance, tilted, error, log_evidence)
+
+
 class _Mixing:
     """Anderson acceleration of parallel updates: a step that accounts for what the last updates left over.
 
@@ -265,7 +294,8 @@ class _Mixing:
 
     def __init__(self, start: _Evaluation, damping: float) -> None:
         # So that b and w̄ of all sites are numbers of order one.
-        self._scale = np.concatenate((np.sqrt(start.variance), start.variance))
+        scale = np.where(start.variance > 0.0, start.variance, 1.0)
+        self._scale = np.concatenate((np.sqrt(scale), scale))
         self._damping, self._step = damping, damping
         self._held: list[tuple[Array, Array]] = []
         self.mixes = False
@@ -350,6 +380,8 @@ def _change_of_site(
     likelihood: PointwiseLikelihood, mean: float, variance: float, linear: float, precision: float
 ) -> tuple[float, float] | None:
     """By how much b and w̄ of one site change for the moments of its tilted density; None without a cavity."""
+    if variance == 0.0:
+        return None
     cavity_precision = 1.0 / variance - precision
     if not cavity_precision > 0.0:
         return None

@@ -1040,8 +1040,8 @@ APPROXIMATION = [
         "evidence-without-the-cavity",
         "EP's log evidence is wrong, and models are ranked by it",
         "approximation/ep.py",
-        "+ mean**2 / variance - cavity_mean**2 / cavity_variance)",
-        "+ mean**2 / variance)",
+        "quadratic = mean**2 / variance - cavity_mean**2 / cavity_variance",
+        "quadratic = mean**2 / variance",
         "unit/test_ep.py::test_one_site_is_exact[poisson_log]",
     ),
     Mutant(
