@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,13 +17,15 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, counted, listed, shown
+from pymc_rmhmc.model.compile import CompiledModel, compile_model
 from pymc_rmhmc.model.graphs import Evaluator, shared_inputs
+from pymc_rmhmc.model.linear_normals import linear_normals
 from pymc_rmhmc.model.observation import UNOBSERVED
 from pymc_rmhmc.model.refusals import discrete_in_words
-from pymc_rmhmc.model.structure import ModelStructure
+from pymc_rmhmc.model.structure import ModelStructure, read_structure
 from pymc_rmhmc.stopwatch import COMPILING
 
-__all__ = ["LatentDraws", "check_can_be_given", "given_values", "observed_elsewhere", "point_of"]
+__all__ = ["LatentDraws", "check_can_be_given", "compile_widest", "given_values", "observed_elsewhere", "point_of"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -111,6 +114,21 @@ def check_can_be_given(model: pm.Model) -> None:
             f"{listed(discrete)}: discrete variables have no Gaussian approximation, and the posterior given one value "
             "of them would be another model's. Sample with pm.sample(), or take them out of the model."
         )
+
+
+def compile_widest(structure: ModelStructure, point: Point) -> tuple[ModelStructure, CompiledModel]:
+    """Compile a model's blocks, with coefficients and intercepts among their latent values where they can be.
+
+    Given everything else these have a Gaussian prior too, and nothing is gained by holding them.
+    """
+    model, variables = structure.model, structure.variables
+    found = [v for v in linear_normals(model, variables, predictors=bool(structure.predictors)) if v not in variables]
+    # Rows are read apart, and with something beside them as one vector.
+    if found and all(v.ndim < 2 for v in variables):
+        with contextlib.suppress(UnsupportedModelError):
+            wider = read_structure(model, [*variables, *found], predictors=structure.predictors)
+            return wider, compile_model(wider, point, with_rest=False)
+    return structure, compile_model(structure, point, with_rest=False)
 
 
 def observed_elsewhere(structure: ModelStructure, point: Point) -> float:

@@ -15,18 +15,12 @@ from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.errors import ApproximationError, CovarianceError, DataError, Failure
 from pymc_rmhmc.geometry.charts import SiteChart
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
-from pymc_rmhmc.model import (
-    CompiledBlock,
-    CompiledModel,
-    ModelStructure,
-    compile_model,
-    model_in_context,
-    with_predictors_or_without,
-)
+from pymc_rmhmc.model import CompiledBlock, model_in_context, with_predictors_or_without
 from pymc_rmhmc.model.bad_inputs import InputChecks
 from pymc_rmhmc.model.conditioning import (
     LatentDraws,
     check_can_be_given,
+    compile_widest,
     given_values,
     observed_elsewhere,
     point_of,
@@ -56,7 +50,8 @@ def laplace(model: pm.Model | None = None, point: dict[str, Any] | None = None) 
     Parameters
     ----------
     model : pymc.Model, optional
-        A model with latent Gaussian blocks, as `RMHMC` reads them. By default the model in context.
+        A model with latent Gaussian blocks, as `RMHMC` reads them. Normal coefficients and intercepts in the same
+        predictors count as latent values. By default the model in context.
     point : dict of str to array, optional
         Values of the other free variables, by their names or those of their value variables. By default they have
         their values in the model's initial point. Values of the latent variables have no effect.
@@ -123,7 +118,8 @@ def ep(
     Parameters
     ----------
     model : pymc.Model, optional
-        A model with latent Gaussian blocks, as `RMHMC` reads them. By default the model in context.
+        A model with latent Gaussian blocks, as `RMHMC` reads them. Normal coefficients and intercepts in the same
+        predictors count as latent values. By default the model in context.
     point : dict of str to array, optional
         Values of the other free variables, by their names or those of their value variables. By default they have
         their values in the model's initial point. Values of the latent variables have no effect.
@@ -196,7 +192,7 @@ def _approximated(method: str, model: Any, given: Any, fit: Fit) -> GaussianAppr
     check_can_be_given(model)
     point = point_of(model, given)
     InputChecks(model).check(point)
-    structure, compiled = with_predictors_or_without(model, lambda read: _compiled(read, point))
+    structure, compiled = with_predictors_or_without(model, lambda read: compile_widest(read, point))
     elsewhere = observed_elsewhere(structure, point)
     held = given_values(structure, point)
     fitted = []
@@ -213,10 +209,6 @@ def _approximated(method: str, model: Any, given: Any, fit: Fit) -> GaussianAppr
         for v in structure.variables
     }
     return approximation_of(method, fitted, LatentDraws(structure, point), held, shapes, elsewhere)
-
-
-def _compiled(structure: ModelStructure, point: Point) -> tuple[ModelStructure, CompiledModel]:
-    return structure, compile_model(structure, point, with_rest=False)
 
 
 def _prior(block: CompiledBlock, point: Point, held: Point) -> FactorizedPrior:

@@ -127,6 +127,23 @@ def test_other_variables_are_held_at_the_point(approximate):
     assert "ls" in repr(held)
 
 
+@BOTH
+def test_an_intercept_is_integrated_out(approximate):
+    """With a Normal prior it adds a constant to the covariance."""
+    with pm.Model() as model:
+        a = pm.Normal("a", 0.5, 2.0)
+        f = pm.MvNormal("f", np.zeros(N), cov=covariance())
+        pm.Poisson("y", pm.math.exp(a + f), observed=COUNTS)
+    with pm.Model() as whole:
+        f = pm.MvNormal("f", np.full(N, 0.5), cov=covariance() + 4.0)
+        pm.Poisson("y", pm.math.exp(f), observed=COUNTS)
+    found, expected = approximate(model), approximate(whole)
+    assert found.given == {}
+    assert found.log_evidence == pytest.approx(expected.log_evidence, abs=1e-6)
+    np.testing.assert_allclose(found.mean["f"] + found.mean["a"], expected.mean["f"], atol=1e-5)
+    assert found.sample(2).posterior["a"].shape == (1, 2)
+
+
 def test_draws_hold_deterministics_and_names_of_dimensions():
     with pm.Model(coords={"place": list("abcdefghijkl")}) as model:
         f = pm.MvNormal("f", np.zeros(N), cov=covariance(), dims="place")
