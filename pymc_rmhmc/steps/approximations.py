@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
-from pymc_rmhmc.approximation import find_mode, laplace_sites
-from pymc_rmhmc.approximation.ep import MAX_ITER, TOLERANCE, EPFit, fit_ep
-from pymc_rmhmc.approximation.second_order import second_order_correction
+from pymc_rmhmc.approximation import EPFit, find_mode, fit_ep, laplace_sites, second_order_correction
+from pymc_rmhmc.approximation.ep import MAX_ITER, TOLERANCE
 from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.errors import ApproximationError, CovarianceError, DataError, Failure
 from pymc_rmhmc.geometry.charts import SiteChart

@@ -63,7 +63,8 @@ class GaussianApproximation:
         Gaussian factors ``exp(b η - ½ w̄ η²)`` that stand for the likelihood, for the same n values.
     log_evidence : float
         Approximation of ``log p(y | given)``, with all constants. Without other free variables it approximates
-        ``log p(y)``. The priors of the variables in `given` are not part of it. Potentials are.
+        ``log p(y)``. The priors of the variables in `given` are not part of it. Potentials are. The latent prior counts
+        as a normal density with its constants, which PyMC's own densities of `CAR` and `ICAR` leave out.
     second_order : float or None
         For EP, what the second-order correction adds: ``log_evidence + second_order`` is the corrected value.
         None for Laplace's method.

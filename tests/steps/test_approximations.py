@@ -18,6 +18,7 @@ from pymc_rmhmc.errors import (
     DataError,
     UnsupportedModelError,
 )
+from tests.model.conftest import MODELS, exact_log_density
 from tests.steps.conftest import COUNTS, N, X, logistic, poisson_model
 
 N_OBSERVED = 20
@@ -125,6 +126,30 @@ def test_other_variables_are_held_at_the_point(approximate):
     drawn = held.sample(3, random_seed=2).posterior
     np.testing.assert_allclose(drawn["ls"].values, 0.5)
     assert "ls" in repr(held)
+
+
+@BOTH
+@pytest.mark.parametrize("form", ["whitened", "additive_gathered", "two_outputs_whitened", "mvnormal_tau_rows"])
+def test_the_evidence_is_that_of_the_models_own_density(approximate, form):
+    """By importance sampling from the approximation, with PyMC's log density and all its constants."""
+    model = MODELS[form]()
+    found = approximate(model)
+    factor, rng = found.covariance_factor, np.random.default_rng(0)
+    flat = np.concatenate([value.ravel() for value in found.mean.values()])
+    cuts = np.cumsum([value.size for value in found.mean.values()])[:-1]
+    terms = [variable for variable in model.basic_RVs if variable.name not in found.given]
+    log_density, point = exact_log_density(model, vars=terms), model.initial_point()
+    log_ratios = []
+    for z in rng.standard_normal((300, flat.size)):
+        parts = np.split(flat + factor @ z, cuts)
+        shaped = {name: p.reshape(value.shape) for p, (name, value) in zip(parts, found.mean.items(), strict=True)}
+        log_normal = -0.5 * (z @ z + z.size * np.log(2.0 * np.pi)) - np.log(np.diag(factor)).sum()
+        log_ratios.append(float(log_density(point | shaped)) - log_normal)
+    ratios = np.exp(np.array(log_ratios) - max(log_ratios))
+    error = ratios.std() / ratios.mean() / np.sqrt(ratios.size)
+    evidence = found.log_evidence + (found.second_order or 0.0)
+    tolerance = 4.0 * error + (0.01 if approximate is ep else 0.15)
+    assert max(log_ratios) + np.log(ratios.mean()) == pytest.approx(evidence, abs=tolerance)
 
 
 @BOTH
