@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 __all__ = [
+    "ApproximationError",
     "ConfigurationError",
     "CovarianceError",
     "DataError",
@@ -61,6 +62,10 @@ class SamplingError(RMHMCError, RuntimeError):
 
 class EvidenceError(RMHMCError, RuntimeError):
     """The evidence does not exist, or no estimate of it can be trusted."""
+
+
+class ApproximationError(RMHMCError, RuntimeError):
+    """A Gaussian approximation was not found: Newton's method or expectation propagation did not converge."""
 
 
 class UnsupportedModelError(RMHMCError, TypeError):

@@ -101,7 +101,8 @@ def adaptive_ladder(
         with np.errstate(invalid="ignore"):
             logs = (beta - before) * walkers.phi
         walkers.place(walkers.states[systematic(np.exp(logs - logsumexp(logs)), count, rng)])
-        n_steps = tune_steps(walkers, beta, max(1, steps[-1] - 1), rng)
+        # What is accepted varies with the states: a rung has no fewer steps than the one before.
+        n_steps = tune_steps(walkers, beta, steps[-1], rng)
         walkers.move(beta, BRIDGE.drawn_path(rng) / n_steps, n_steps, rng)
         found.append(beta)
         steps.append(n_steps)

@@ -1028,6 +1028,46 @@ APPROXIMATION = [
         "precision = np.linalg.inv(np.atleast_2d(np.cov(values.T)))",
         "unit/test_held_sites.py::test_the_width_is_that_given_the_latents_and_not_that_of_the_draws",
     ),
+    Mutant(
+        "cavity-without-its-variance",
+        "expectation propagation ends at another approximation, or at none",
+        "approximation/ep.py",
+        "cavity_mean = cavity_variance * (mean / variance - sites.linear)",
+        "cavity_mean = cavity_variance * (mean - sites.linear)",
+        "unit/test_ep.py::test_a_normal_likelihood_is_exact[square]",
+    ),
+    Mutant(
+        "evidence-without-the-cavity",
+        "EP's log evidence is wrong, and models are ranked by it",
+        "approximation/ep.py",
+        "quadratic = mean**2 / variance - cavity_mean**2 / cavity_variance",
+        "quadratic = mean**2 / variance",
+        "unit/test_ep.py::test_one_site_is_exact[poisson_log]",
+    ),
+    Mutant(
+        "one-mode-of-a-tilted-density",
+        "of a prior and an outlier that disagree only one is integrated",
+        "approximation/tilted.py",
+        "anchors = first[None] if concave else np.concatenate((first[None], _likelihood_modes(density)))",
+        "anchors = first[None]",
+        "unit/test_ep.py::test_both_modes_of_a_tilted_density_are_integrated",
+    ),
+    Mutant(
+        "delayed-update-without-its-inverse",
+        "sites that are updated one by one see a covariance that is no longer theirs",
+        "approximation/ep.py",
+        "columns @ (np.linalg.solve(inner, np.diag(precision)) @ columns.T)",
+        "columns @ (np.diag(precision) @ columns.T)",
+        "unit/test_ep.py::test_updates_by_blocks_are_updates_one_by_one[square-3]",
+    ),
+    Mutant(
+        "second-order-of-a-site-with-itself",
+        "the corrected evidence counts each site's own cumulants as an error of EP",
+        "approximation/second_order.py",
+        "np.fill_diagonal(correlation, 0.0)",
+        "np.fill_diagonal(correlation, 1.0)",
+        "unit/test_ep.py::test_the_second_order_sums_over_pairs_of_different_sites",
+    ),
 ]
 
 MODEL = [
@@ -1463,6 +1503,14 @@ STEPS = [
         "self._held = np.array(position[:n]) if np.isnan(self._held).any() else self._held",
         "steps/test_process_metrics.py::"
         "test_hyperparameters_alone_hold_the_process_in_the_metrics_coordinates[block-centred]",
+    ),
+    Mutant(
+        "evidence-without-other-data",
+        "the evidence leaves out observed variables that read no latent value",
+        "steps/gaussian_approximation.py",
+        "log_evidence=elsewhere + sum(each.log_evidence for each in blocks),",
+        "log_evidence=0.0 * elsewhere + sum(each.log_evidence for each in blocks),",
+        "steps/test_approximations.py::test_a_normal_model_is_exact[laplace]",
     ),
 ]
 
