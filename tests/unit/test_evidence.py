@@ -136,9 +136,9 @@ def test_walkers_that_change_places_take_all_with_them():
 def test_a_bridge_finds_the_evidence(kind, share):
     block = NormalBlock(n=8, share=share, sigma=0.15)
     reference = references(block)[kind]
-    made, progress = budget(0.05)
+    made, progress = budget(0.1)
     found = AdaptiveBridge(reference, 64, RNG(1)).run(made, progress).shifted(reference.log_constant)
-    assert found.standard_error <= 0.05
+    assert found.standard_error <= 0.1
     assert abs(found.log_evidence - block.log_evidence) < 4.0 * found.standard_error
     assert found.diagnostics["beta"][[0, -1]].tolist() == [0.0, 1.0]
 
@@ -201,7 +201,7 @@ def test_annealing_finds_the_evidence_and_bounds_it(options):
 
 def test_weights_are_unbiased_on_a_crude_ladder():
     """Of Z itself, with kernels that mix badly: where the weight is taken after the move they are not."""
-    block = NormalBlock(n=3, share=0.0, sigma=0.5)
+    block = NormalBlock(n=3, share=0.3, sigma=0.5)
     rng, reference = RNG(4), block.reference
     particles = FlatParticles(reference.walkers(40_000, rng), lambda beta: 2)
     log_weights, _ = anneal(particles, linear_betas(3), rng)
