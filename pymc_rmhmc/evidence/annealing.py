@@ -22,7 +22,7 @@ from scipy.special import logsumexp
 
 from pymc_rmhmc.errors import EvidenceError
 from pymc_rmhmc.evidence.bridge import BRIDGE, next_beta, systematic, tune_steps
-from pymc_rmhmc.evidence.estimate import FEWEST_DRAWS, Budget, Estimate, Progress, check_acceptance, weight_ess
+from pymc_rmhmc.evidence.estimate import FARTHER, FEWEST_DRAWS, Budget, Estimate, Progress, check_acceptance, weight_ess
 from pymc_rmhmc.evidence.particles import FlatParticles, Particles
 from pymc_rmhmc.evidence.reference import Reference
 
@@ -144,7 +144,7 @@ def anneal(
 
 def annealed_evidence(
     make: Callable[[int], Particles], ladder: Ladder, replicates: int, rng: np.random.Generator,
-    budget: Budget, progress: Progress, *, bounds: bool = True,
+    budget: Budget, progress: Progress, *, bounds: bool = True, remedy: str = FARTHER,
 ) -> Estimate:  # fmt: skip
     """Estimate ``log E[exp φ]`` by as many runs as the error needs.
 
@@ -162,6 +162,8 @@ def annealed_evidence(
         How exact, how long, and who is told.
     bounds : bool
         Whether states are led back as well, for an upper bound.
+    remedy : str
+        What to do where too little is accepted.
 
     Raises
     ------
@@ -185,7 +187,7 @@ def annealed_evidence(
         if (budget.is_met(error) and log_weights.size >= FEWEST_DRAWS) or not budget.may_double(begun):
             break
     acceptance = np.mean(acceptances, axis=0)
-    check_acceptance(ladder.betas[1:-1], acceptance[1:-1])
+    check_acceptance(ladder.betas[1:-1], acceptance[1:-1], remedy)
     ess = weight_ess(log_weights)
     if ess < 2.0:
         raise EvidenceError(

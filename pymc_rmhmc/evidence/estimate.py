@@ -19,6 +19,11 @@ __all__ = [
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
+# What to do where steps are as short as they may be.
+FARTHER = (
+    "The density is too far from its normal approximation: give draws= of a long run of pm.sample, or "
+    'method="tempering".'
+)
 type Report = Callable[[float, float, str], None]
 
 # Diagnostics that are estimates of the evidence themselves.
@@ -140,8 +145,15 @@ def pareto_k(log_weights: Array) -> float:
     return math.inf if math.isnan(shape) else shape
 
 
-def check_acceptance(betas: Array, acceptances: Array) -> None:
+def check_acceptance(betas: Array, acceptances: Array, remedy: str = FARTHER) -> None:
     """Raise where trajectories at a β are rejected too often for their draws to be trusted.
+
+    Parameters
+    ----------
+    betas, acceptances : array
+        Of the rungs.
+    remedy : str
+        What to do.
 
     Raises
     ------
@@ -152,8 +164,7 @@ def check_acceptance(betas: Array, acceptances: Array) -> None:
     if low.size:
         raise EvidenceError(
             f"At beta = {betas[low[0]]:.3g} only {acceptances[low[0]]:.0%} of the trajectories are accepted, and draws "
-            "that hardly move would give a wrong evidence. The density is too far from its normal approximation: give "
-            'draws= of a long run of pm.sample, or method="tempering".'
+            f"that hardly move would give a wrong evidence. {remedy}"
         )
 
 

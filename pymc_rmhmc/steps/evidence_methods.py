@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pymc_rmhmc.approximation import find_mode, laplace_sites
 from pymc_rmhmc.approximation.ep import fit_ep
 from pymc_rmhmc.approximation.second_order import second_order_correction
-from pymc_rmhmc.errors import ConfigurationError, EvidenceError
+from pymc_rmhmc.errors import ApproximationError, ConfigurationError
 from pymc_rmhmc.evidence.annealing import annealed_evidence
 from pymc_rmhmc.evidence.bridge import AdaptiveBridge, PosteriorDraws
 from pymc_rmhmc.evidence.estimate import Budget, Estimate, Progress, Report
@@ -153,7 +153,9 @@ def _annealed(
     options = settings.method if isinstance(settings.method, Annealing) else Annealing()
     progress.say("finding a ladder")
     make, ladder = options.prepared(reference, settings.replicates, rng)
-    return annealed_evidence(make, ladder, settings.replicates, rng, budget, progress, bounds=options.bounds)
+    return annealed_evidence(
+        make, ladder, settings.replicates, rng, budget, progress, bounds=options.bounds, remedy=options.remedy
+    )
 
 
 def latent_reference(part: LatentPart, settings: Settings) -> tuple[LatentReference, dict[str, float]]:
@@ -161,7 +163,7 @@ def latent_reference(part: LatentPart, settings: Settings) -> tuple[LatentRefere
 
     Raises
     ------
-    EvidenceError
+    ApproximationError
         If EP was asked for and does not converge.
     """
     sites, likelihood = settings.sites, part.likelihood
@@ -177,7 +179,7 @@ def latent_reference(part: LatentPart, settings: Settings) -> tuple[LatentRefere
                 corrected = fit.log_evidence + second_order_correction(fit, likelihood)
                 return LatentReference(fit.chart, likelihood), {"ep": fit.log_evidence, "ep_second_order": corrected}
             if wanted:
-                raise EvidenceError(
+                raise ApproximationError(
                     f"{part.name}: expectation propagation does not converge ({fit.problem}). Give "
                     'sites="laplace", with method="bridge" for an exact estimate.'
                 )
