@@ -68,7 +68,7 @@ class BridgePolicy:
     """
 
     weight_share: float = 0.1
-    n_groups: int = 16
+    n_groups: int = 32
     first: int = 50
     sweeps: int = 15
     last: int = 2
