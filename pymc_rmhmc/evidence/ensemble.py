@@ -60,9 +60,9 @@ class TemperingPolicy:
     jitter: float = 0.2
     accepted: float = 0.8
     first_steps: int = 4
-    most_steps: int = 10
+    most_steps: int = 8
     first_rungs: int = 8
-    fewest_rungs: int = 4
+    fewest_rungs: int = 6
     most_rungs: int = 60
     first_round: int = 32
     settling: float = 0.1
