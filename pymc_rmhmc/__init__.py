@@ -45,6 +45,7 @@ from pymc_rmhmc.steps.elliptical_slice import EllipticalSlice
 from pymc_rmhmc.steps.langevin import MALA, MMALA
 from pymc_rmhmc.steps.preview import describe
 from pymc_rmhmc.steps.rmhmc import RMHMC
+from pymc_rmhmc.steps.tempering import parallel_tempering
 
 # The only place where the version stands: the build reads it from here.
 __version__ = "0.1.0.dev0"
@@ -90,6 +91,7 @@ __all__ = [
     "compare",
     "describe",
     "errors",
+    "parallel_tempering",
     "plot_compare",
     "register_family",
     "register_likelihood",

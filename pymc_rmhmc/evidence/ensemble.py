@@ -44,7 +44,7 @@ class TemperingPolicy:
     first_round : int
         Sweeps of the first round of adaptation; each round is twice as long as the one before.
     settling : float
-        This share of the adaptation's sweeps comes after the last change, and is not counted.
+        This share of the adaptation's sweeps comes after the last change of the ladder: half of it tunes step sizes.
     trips_to_refit : int
         Round trips in a round before its draws of the posterior may become the reference. Draws of a ladder that
         states do not climb may lack modes, which a narrower reference would lose for good.
@@ -65,7 +65,7 @@ class TemperingPolicy:
     fewest_rungs: int = 6
     most_rungs: int = 60
     first_round: int = 32
-    settling: float = 0.1
+    settling: float = 0.15
     trips_to_refit: int = 10
     refit_draws: int = 400
     blocks: int = 20

@@ -9,6 +9,7 @@ section 5 the estimate ``Λ(β_k) ≈ Σ_{i<k} r_i`` from rejection rates r and 
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -74,7 +75,7 @@ def local_barrier(betas: Array, rejection: Array) -> Array:
 def equal_rejection(betas: Array, rejection: Array, count: int) -> Array:
     """Return so many temperatures between which Λ grows equally, from another ladder's rejection rates."""
     barrier = PchipInterpolator(betas, cumulative_barrier(rejection))
-    parts = [np.linspace(low, high, GRID, endpoint=False) for low, high in zip(betas[:-1], betas[1:], strict=True)]
+    parts = [np.linspace(low, high, GRID, endpoint=False) for low, high in itertools.pairwise(betas)]
     grid = np.concatenate([*parts, [1.0]])
     found = np.interp(np.linspace(0.0, barrier(1.0), count), barrier(grid), grid)
     found[0], found[-1] = 0.0, 1.0

@@ -85,7 +85,7 @@ class Tempered:
 
 def temper(
     family: ReferenceFamily, *, draws: int, tune: int, rng: np.random.Generator, budget: Budget, progress: Progress,
-    temperatures: int | Sequence[float] | None = None, replicas: int = 2, keep_all: bool = False,
+    temperatures: int | Sequence[float] | Array | None = None, replicas: int = 2, keep_all: bool = False,
     scheme: str = NON_REVERSIBLE, policy: TemperingPolicy = TEMPERING,
 ) -> Tempered:  # fmt: skip
     """Run parallel tempering: adapt, freeze, draw, and estimate.
@@ -134,7 +134,7 @@ class Tempering:
 
     def __init__(
         self, family: ReferenceFamily, replicas: int, rng: np.random.Generator, *,
-        temperatures: int | Sequence[float] | None = None, scheme: str = NON_REVERSIBLE,
+        temperatures: int | Sequence[float] | Array | None = None, scheme: str = NON_REVERSIBLE,
         policy: TemperingPolicy = TEMPERING,
     ) -> None:  # fmt: skip
         self.family, self.rng, self.policy = family, rng, policy
@@ -158,8 +158,21 @@ class Tempering:
             self._adapt(None if is_last or spent else cold, keep_steps=is_last or spent)
             if spent:
                 break
-        for _ in range(settling):
-            self.ensemble.sweep()
+        self._settle(settling, budget)
+
+    def _settle(self, sweeps: int, budget: Budget) -> None:
+        """Tune step sizes to the last ladder, and let states forget what was changed."""
+        most, log_steps = (min(sweeps, self.policy.first_round) if budget.is_spent else sweeps), []
+        learning = most // 2
+        for sweep in range(most):
+            acceptance = self.ensemble.sweep()
+            if sweep >= learning:
+                continue
+            self._learn(acceptance)
+            if 2 * sweep >= learning:
+                log_steps.append(self.ensemble.log_steps)
+            if sweep == learning - 1:
+                self.ensemble.log_steps = np.mean(log_steps, axis=0)
 
     def _round(self, length: int, budget: Budget, progress: Progress, name: str) -> Array:
         """Make a round's sweeps; return the states at β = 1 in its second half, (n, m)."""
@@ -195,7 +208,7 @@ class Tempering:
             betas = equal_rejection(old.betas, rejection, count)
         nearest = nearest_rungs(old.betas, betas, rejection)
         reference, states = self._refitted(cold, old.states[:, nearest])
-        log_steps = np.interp(betas, old.betas, old.log_steps)
+        log_steps = np.interp(_log(betas), _log(old.betas), old.log_steps)
         n_steps = old.n_steps if keep_steps else self._steps_for(log_steps)
         self.ensemble = Ensemble(
             reference, betas, old.replicas, self.rng, policy,
@@ -245,6 +258,11 @@ class Tempering:
         return Tempered(estimate, self.ensemble.reference, record.states, record.phi, record.acceptance)
 
 
+def _log(betas: Array) -> Array:
+    """Log β, in which log step sizes are nearly linear; 0 counts as well below the hottest of the others."""
+    return np.log(np.maximum(betas, 0.1 * betas[1]))
+
+
 class _Record:
     """What is kept of counted sweeps."""
 
@@ -281,7 +299,8 @@ class _Record:
 
 def _rounds(sweeps: int, first: int) -> list[int]:
     """Lengths of doubling rounds that make so many sweeps; the last takes what is left."""
-    lengths, left = [], sweeps
+    lengths: list[int] = []
+    left = sweeps
     while left > 0:
         length = first * 2 ** len(lengths)
         if left < 2 * length:
@@ -338,7 +357,7 @@ def _by_integration(betas: Array, phi: Array, blocks: int) -> tuple[float, float
     if not np.isfinite(groups).all():
         return math.nan, math.nan
 
-    def integral(which: Array, rungs: NDArray[np.intp]) -> float:
+    def integral(which: NDArray[np.intp], rungs: NDArray[np.intp]) -> float:
         draws = groups[which][:, :, rungs].reshape(-1, rungs.size)
         return integrate(betas[rungs], draws.mean(axis=0), draws.var(axis=0))
 

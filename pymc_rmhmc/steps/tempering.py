@@ -17,7 +17,7 @@ from rich.progress import Progress as Display
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from pymc_rmhmc.errors import ConfigurationError, shown
-from pymc_rmhmc.evidence.ensemble import NON_REVERSIBLE, SCHEMES, TEMPERING
+from pymc_rmhmc.evidence.ensemble import NON_REVERSIBLE, SCHEMES
 from pymc_rmhmc.evidence.estimate import Budget, Progress, Report
 from pymc_rmhmc.evidence.ladder import check_ladder
 from pymc_rmhmc.evidence.tempering import Tempered, temper
@@ -178,7 +178,9 @@ def _seconds(given: Any) -> float | None:
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, numbers.Real) or not float(given) > 0.0:
-        raise ConfigurationError(f"max_seconds must be a positive number, got {shown(given)}. Leave it out for no limit.")
+        raise ConfigurationError(
+            f"max_seconds must be a positive number, got {shown(given)}. Leave it out for no limit."
+        )
     return float(given)
 
 
@@ -203,7 +205,7 @@ def _tree(
 ) -> xr.DataTree:
     """All groups."""
     reader = DrawReader(model, read.variables, None if read.complete is None else read.complete(rng))
-    draws, replicas, kept, size = found.states.shape
+    draws, replicas, _, size = found.states.shape
     cold = found.states[:, :, -1].swapaxes(0, 1).reshape(replicas * draws, size)
     values = read.family.values(found.reference, cold, rng).reshape(replicas, draws, -1)
     tree = posterior_tree(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pymc as pm
@@ -75,8 +76,8 @@ class GraphFamily(ReferenceFamily):
 
     def __init__(self, recipe: GraphRecipe, prior: Callable[[np.random.Generator], Array], initial: Array) -> None:
         self._recipe, self._prior, self._initial = recipe, prior, initial
-        self._settings: dict[int, tuple[Reference, Any]] = {}
         self._tuned: ChartTuning = recipe.adapter.initial()
+        self._made_of: WeakKeyDictionary[Reference, ChartTuning] = WeakKeyDictionary()
 
     def first(self, rng: np.random.Generator) -> Reference:
         """Return the prior's mean and variances, or unit scales around the initial point."""
@@ -102,7 +103,7 @@ class GraphFamily(ReferenceFamily):
 
     def states(self, reference: Reference, values: Array) -> Array:
         """See `ReferenceFamily`."""
-        tuned = self._known(reference)
+        tuned = self._made_of[reference]
         return np.array([self._recipe.adapter.coordinates(tuned, each) for each in values])
 
     def values(self, reference: Reference, states: Array, rng: np.random.Generator) -> Array:
@@ -110,18 +111,11 @@ class GraphFamily(ReferenceFamily):
         residual: Any = reference
         return np.array([residual.residual.at(state).values for state in states])
 
-    def _known(self, reference: Reference) -> ChartTuning:
-        """What a reference was built of."""
-        kept, tuned = self._settings[id(reference)]
-        assert kept is reference
-        found: ChartTuning = tuned
-        return found
-
     def _reference(self, tuned: ChartTuning) -> Reference:
         self._recipe.drop()
         setting: Any = self._recipe.setting(tuned)
         found: Reference = setting.reference()
-        self._settings[id(found)] = (found, tuned)  # the reference is kept, so that its id is not given away
+        self._made_of[found] = tuned
         return found
 
     def _charted(self, tuned: ChartTuning, values: Array) -> Array:
