@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +42,15 @@ class ReferenceFamily(ABC):
         """Return the model's values (n, k) at some states (n, m) of walkers."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """Walkers that only stand, for what asks where."""
+
+    states: Array
+
+
 class FixedFamily(ReferenceFamily):
-    """One reference, whose walkers stand at z itself.
+    """One reference, which is not refitted: such as that of a chain that has been tuned.
 
     Parameters
     ----------
@@ -66,7 +75,8 @@ class FixedFamily(ReferenceFamily):
 
     def values(self, reference: Reference, states: Array, rng: np.random.Generator) -> Array:
         """See `ReferenceFamily`."""
-        return states
+        walkers: Any = _Standing(states)
+        return reference.values(walkers)
 
 
 class LatentFamily(FixedFamily):

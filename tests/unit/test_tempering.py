@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from scipy.signal import lfilter
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.errors import ConfigurationError, EvidenceError, Failure
-from pymc_rmhmc.evidence.ensemble import NON_REVERSIBLE, REVERSIBLE, Ensemble
+from pymc_rmhmc.evidence.ensemble import NON_REVERSIBLE, REVERSIBLE, TEMPERING, Ensemble
 from pymc_rmhmc.evidence.estimate import Budget, Progress
 from pymc_rmhmc.evidence.family import FixedFamily
 from pymc_rmhmc.evidence.ladder import (
@@ -150,9 +151,11 @@ class Watched(ArrayWalkers):
 def test_counted_sweeps_adapt_nothing():
     reference = ArrayReference(normal_phi, 2, Watched)
     budget = Budget(math.inf)
-    tempering = Tempering(FixedFamily(reference), 2, np.random.default_rng(0))
+    policy = replace(TEMPERING, first_steps=1, most_steps=1)  # so that steps are shorter than they may be at most
+    tempering = Tempering(FixedFamily(reference), 2, np.random.default_rng(0), policy=policy)
     tempering.tune(200, budget, Progress(budget))
     ensemble, walkers = tempering.ensemble, tempering.ensemble.walkers
+    assert ensemble.step_sizes[-1] < policy.path
     betas, steps, before = ensemble.betas.copy(), ensemble.step_sizes, len(walkers.moves)
     found = tempering.draw(300, budget, Progress(budget))
     assert tempering.ensemble is ensemble
