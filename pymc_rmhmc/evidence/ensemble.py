@@ -194,7 +194,7 @@ class Ensemble:
         self._reached_posterior[each, cold] = self._left_reference[each, cold]
 
     def _place_where_finite(self) -> None:
-        """Draw states anew that have no density, though their β asks for one."""
+        """Draw states again that have no density, though their β asks for one."""
         for _ in range(self.policy.attempts):
             lost = np.flatnonzero(~np.isfinite(self.walkers.phi) & (self._all_betas > 0.0))
             if not lost.size:

@@ -200,7 +200,7 @@ class Tempering:
         ensemble.log_steps = np.minimum(moved, longest)
 
     def _adapt(self, cold: Array | None, *, keep_steps: bool) -> None:
-        """Place temperatures anew, and fit the reference to states at β = 1 if they may be trusted."""
+        """Place the temperatures again, and fit the reference to states at β = 1 if they may be trusted."""
         old, policy = self.ensemble, self.policy
         rejection, betas = old.rejection, old.betas
         if self._adapts:

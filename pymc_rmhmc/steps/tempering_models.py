@@ -27,7 +27,9 @@ from pymc_rmhmc.steps.options import Options, settle
 from pymc_rmhmc.steps.selection import find
 from pymc_rmhmc.tuning.graph_chart import ChartTuning
 
-__all__ = ["GraphFamily", "TemperedModel", "graph_family", "latent_family", "moment_map", "read_tempered_model"]
+__all__ = [
+    "GraphFamily", "TemperedModel", "graph_family", "latent_family", "moment_map", "prior_draws", "read_tempered_model",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -180,7 +182,7 @@ def graph_family(model: pm.Model, recipe: GraphRecipe | None = None) -> tuple[Gr
     recipe.bind(point)
 
     def prior(rng: np.random.Generator) -> Array:
-        return _prior_draws(model, recipe.model.variables.variables, rng)
+        return prior_draws(model, recipe.model.variables.variables, rng)
 
     return GraphFamily(recipe, prior, recipe.variables.read(point)), recipe.variables
 
@@ -232,7 +234,7 @@ def _completing(predictions: Predictions) -> Callable[[np.random.Generator], Cal
     return with_numbers
 
 
-def _prior_draws(model: pm.Model, variables: Any, rng: np.random.Generator) -> Array:
+def prior_draws(model: pm.Model, variables: Any, rng: np.random.Generator) -> Array:
     """Draws (n, k) of the variables from their priors, on the scale of their value variables; none if it has none."""
     drawn = []
     for variable in variables:

@@ -13,7 +13,7 @@ import xarray as xr
 from pymc_rmhmc import parallel_tempering
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError
 from pymc_rmhmc.steps.results import posterior_tree
-from pymc_rmhmc.steps.tempering_models import read_tempered_model
+from pymc_rmhmc.steps.tempering_models import TemperedModel, prior_draws, read_tempered_model
 from tests.steps.conftest import poisson_model
 
 pytestmark = [
@@ -127,9 +127,41 @@ def test_a_latent_block_starts_from_its_laplace_approximation():
     assert float(idata["tempering"]["barrier"]) < 0.5
 
 
-def test_values_become_a_posterior(model):
-    variables = read_tempered_model(model).variables
-    tree = posterior_tree(model, np.full((2, 3, 3), 0.5), variables)
+@pytest.fixture(scope="module")
+def read(model) -> TemperedModel:
+    return read_tempered_model(model)
+
+
+def test_a_reference_is_refitted_and_states_keep_their_values(read):
+    rng = np.random.default_rng(0)
+    first = read.family.first(rng)
+    drawn = read.family.values(first, rng.standard_normal((200, 3)), rng)
+    assert drawn[:, 0].std() == pytest.approx(3.0, rel=0.2)  # the prior's
+    values = np.array([1.0, -0.5, 0.3]) + drawn * [0.1, 0.5, 0.5]
+    second = read.family.refitted(values)
+    for reference in (first, second):
+        states = read.family.states(reference, values)
+        assert read.family.values(reference, states, rng) == pytest.approx(values)
+    assert states.mean(axis=0) == pytest.approx(np.zeros(3), abs=1e-6)
+    assert np.cov(states.T) == pytest.approx(np.eye(3), abs=0.1)
+    # The same density in other coordinates: log p(x) = C + φ(u) + log N(u) - log |dx/du|.
+    assert first.log_constant != second.log_constant
+
+
+def test_a_prior_without_draws_has_none():
+    rng = np.random.default_rng(0)
+    with pm.Model() as flat:
+        x = pm.Flat("x")
+    assert len(prior_draws(flat, [x], rng)) == 0
+    with pm.Model() as bounded:
+        u = pm.Uniform("u", -1.0, 3.0, shape=2)
+    found = prior_draws(bounded, [u], rng)
+    assert found.shape[1] == 2
+    assert found.mean() == pytest.approx(0.0, abs=0.3)  # the logit of a uniform
+
+
+def test_values_become_a_posterior(model, read):
+    tree = posterior_tree(model, np.full((2, 3, 3), 0.5), read.variables)
     assert np.allclose(tree.posterior["scale"], math.exp(0.5))
     assert tree.sample_stats["lp"].sizes == {"chain": 2, "draw": 3}
 

@@ -116,7 +116,7 @@ def exact_barrier(n: int = 400_000) -> float:
 
 
 def test_the_ladder_rejects_equally_and_knows_its_barrier():
-    found = run(normal_phi, 4, draws=1500, tune=1000, temperatures=9, replicas=4).estimate.diagnostics
+    found = run(normal_phi, 4, draws=1000, tune=800, temperatures=9, replicas=4).estimate.diagnostics
     assert np.ptp(found["rejection"]) < 0.06
     assert found["barrier"] == pytest.approx(exact_barrier(), rel=0.08)
     assert found["beta"].size == 9
@@ -181,6 +181,13 @@ def test_the_evidence_of_a_normal_target():
     mean, sd = normal_moments([1.0])
     cold = found.states[:, :, -1].reshape(-1, 3)
     assert cold.mean(axis=0) == pytest.approx(np.repeat(mean, 3), abs=0.1 * sd[0])
+
+
+def test_states_of_a_fixed_reference_are_read_by_it():
+    reference, states = ArrayReference(normal_phi, 2), np.ones((3, 2))
+    family = FixedFamily(reference)
+    assert family.values(reference, states, np.random.default_rng(0)) is states
+    assert family.refitted(states) is None
 
 
 def test_both_modes_are_found_with_their_weights():
