@@ -46,10 +46,10 @@ class TemperingPolicy:
     settling : float
         This share of the adaptation's sweeps comes after the last change of the ladder: half of it tunes step sizes.
     trips_to_refit : int
-        Round trips in a round before its draws of the posterior may become the reference. Draws of a ladder that
-        states do not climb may lack modes, which a narrower reference would lose for good.
+        Round trips in a round before what it has seen may become the reference. A ladder that states do not climb may
+        lack modes, which a narrower reference would lose for good.
     refit_draws : int
-        At most so many draws are used for a refit.
+        So many draws of a round are used for a refit.
     blocks : int
         Groups of successive sweeps for the jackknife, over all replicas.
     attempts : int

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from arviz_stats.base import array_stats
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from pymc_rmhmc.errors import EvidenceError
 from pymc_rmhmc.evidence.ensemble import NON_REVERSIBLE, TEMPERING, Ensemble, TemperingPolicy
@@ -45,9 +46,9 @@ from pymc_rmhmc.evidence.ladder import (
     rungs_for,
     trip_rate,
 )
-from pymc_rmhmc.evidence.mbar import jackknife
+from pymc_rmhmc.evidence.mbar import jackknife, log_ratios
 
-__all__ = ["Tempered", "Tempering", "integrate", "temper"]
+__all__ = ["Tempered", "Tempering", "integrate", "posterior_states", "temper"]
 
 type Array = NDArray[np.float64]
 
@@ -55,6 +56,8 @@ type Array = NDArray[np.float64]
 MOST_POWERS = 2_000_000
 # How fast log step sizes follow acceptances, by the number of sweeps since the first.
 GAIN, GAIN_POWER, LEAST_GAIN = 1.0, 0.6, 0.02
+# Of a round at most about so many sweeps are kept, to refit the reference.
+MOST_SEEN = 200
 # How many sweeps go by until progress is shown.
 SHOWN = 50
 
@@ -146,6 +149,7 @@ class Tempering:
             betas = first_ladder(self._count or policy.first_rungs)
         self.ensemble = Ensemble(family.first(rng), betas, replicas, rng, policy, scheme=scheme)
         self._n_learned = 0
+        self._known: list[Array] = []  # the model's values that the reference was fitted to
 
     def tune(self, sweeps: int, budget: Budget, progress: Progress) -> None:
         """Adapt step sizes, temperatures and reference in doubling rounds."""
@@ -153,9 +157,9 @@ class Tempering:
         lengths = _rounds(sweeps - settling, self.policy.first_round)
         for i, length in enumerate(lengths):
             is_last = i == len(lengths) - 1
-            cold = self._round(length, budget, progress, f"round {i + 1} of {len(lengths)}")
+            seen = self._round(length, budget, progress, f"round {i + 1} of {len(lengths)}")
             spent = budget.is_spent
-            self._adapt(None if is_last or spent else cold, keep_steps=is_last or spent)
+            self._adapt(None if is_last or spent else seen, keep_steps=is_last or spent)
             if spent:
                 break
         self._settle(settling, budget)
@@ -174,21 +178,26 @@ class Tempering:
             if sweep == learning - 1:
                 self.ensemble.log_steps = np.mean(log_steps, axis=0)
 
-    def _round(self, length: int, budget: Budget, progress: Progress, name: str) -> Array:
-        """Make a round's sweeps; return the states at β = 1 in its second half, (n, m)."""
-        ensemble, cold, log_steps = self.ensemble, [], []
+    def _round(self, length: int, budget: Budget, progress: Progress, name: str) -> tuple[Array, Array]:
+        """Make a round's sweeps; return some states (n, R, K, m) of its second half, and their φ (n, R, K)."""
+        ensemble, log_steps = self.ensemble, []
+        states: list[Array] = []
+        phis: list[Array] = []
+        stride = max(1, length // (2 * MOST_SEEN))
         ensemble.forget()
         for sweep in range(length):
             self._learn(ensemble.sweep())
             if 2 * sweep >= length:
-                cold.append(ensemble.states[:, -1].copy())
                 log_steps.append(ensemble.log_steps.copy())
+                if sweep % stride == 0 or not states:
+                    states.append(ensemble.states.copy())
+                    phis.append(ensemble.phi.copy())
             if sweep % SHOWN == 0:
                 progress.say(f"{name}, {ensemble.betas.size} temperatures")
-                if budget.is_spent and cold:
+                if budget.is_spent and states:
                     break
         ensemble.log_steps = np.mean(log_steps, axis=0)
-        return np.concatenate(cold)
+        return np.array(states), np.array(phis)
 
     def _learn(self, acceptance: Array) -> None:
         """Follow acceptances with the step sizes, which get at most twice as long as what is in use."""
@@ -199,15 +208,15 @@ class Tempering:
         moved = ensemble.log_steps + gain * (acceptance.mean(axis=0) - policy.accepted)
         ensemble.log_steps = np.minimum(moved, longest)
 
-    def _adapt(self, cold: Array | None, *, keep_steps: bool) -> None:
-        """Place the temperatures again, and fit the reference to states at β = 1 if they may be trusted."""
+    def _adapt(self, seen: tuple[Array, Array] | None, *, keep_steps: bool) -> None:
+        """Place the temperatures again, and fit the reference to what was seen of the posterior."""
         old, policy = self.ensemble, self.policy
         rejection, betas = old.rejection, old.betas
         if self._adapts:
             count = self._count or rungs_for(rejection.sum(), policy.fewest_rungs, policy.most_rungs)
             betas = equal_rejection(old.betas, rejection, count)
         nearest = nearest_rungs(old.betas, betas, rejection)
-        reference, states = self._refitted(cold, old.states[:, nearest])
+        reference, states = self._refitted(seen, old.states[:, nearest])
         log_steps = np.interp(_log(betas), _log(old.betas), old.log_steps)
         n_steps = old.n_steps if keep_steps else self._steps_for(log_steps)
         self.ensemble = Ensemble(
@@ -215,14 +224,17 @@ class Tempering:
             states=states, log_steps=log_steps, n_steps=n_steps, scheme=old.scheme,
         )  # fmt: skip
 
-    def _refitted(self, cold: Array | None, states: Array) -> tuple[Any, Array]:
+    def _refitted(self, seen: tuple[Array, Array] | None, states: Array) -> tuple[Any, Array]:
         """The next reference, and states (R, K, m) in its coordinates."""
         old, policy = self.ensemble, self.policy
-        if cold is None or old.round_trips.sum() < policy.trips_to_refit:
+        if seen is None or old.round_trips.sum() < policy.trips_to_refit:
             return old.reference, states
-        stride = max(1, len(cold) // policy.refit_draws)
-        drawn = self.family.values(old.reference, cold[::stride], self.rng)
-        found = self.family.refitted(drawn)
+        drawn = self.family.values(
+            old.reference, posterior_states(old.betas, *seen, policy.refit_draws, self.rng), self.rng
+        )
+        # What a wider reference has shown is not forgotten at once.
+        self._known = [drawn, *(each[::2] for each in self._known)]
+        found = self.family.refitted(np.concatenate(self._known))
         if found is None:
             return old.reference, states
         flat = states.reshape(-1, states.shape[-1])
@@ -256,6 +268,35 @@ class Tempering:
         diagnostics = _diagnose(self.ensemble, record, self.policy.blocks)
         estimate = Estimate(value, error, diagnostics, progress.history)
         return Tempered(estimate, self.ensemble.reference, record.states, record.phi, record.acceptance)
+
+
+def posterior_states(betas: Array, states: Array, phi: Array, count: int, rng: np.random.Generator) -> Array:
+    """Return so many states (count, m) of the posterior, drawn by their weights from those of all temperatures.
+
+    A mode that few states at β = 1 have reached, or none, has its share by the states of other temperatures.
+
+    Parameters
+    ----------
+    betas : (K,) array
+        The temperatures.
+    states, phi : (n, R, K, m) and (n, R, K) array
+        What was seen at them.
+    count : int
+        How many to draw.
+    rng : numpy.random.Generator
+        For these.
+
+    References
+    ----------
+    Shirts and Chodera (2008), Statistically optimal analysis of samples from multiple equilibrium states, eq. 9.
+    """
+    log_z = log_ratios(list(betas), [phi[:, :, k].ravel() for k in range(betas.size)])
+    finite = np.isfinite(phi)
+    held = phi[finite]
+    log_weights = held - logsumexp(held[:, None] * betas - log_z, axis=1)
+    weights = np.exp(log_weights - log_weights.max())
+    drawn: Array = states[finite][rng.choice(held.size, count, p=weights / weights.sum())]
+    return drawn
 
 
 def _log(betas: Array) -> Array:

@@ -1590,6 +1590,14 @@ TEMPERING = [
         "unit/test_tempering.py::test_at_the_reference_every_draw_is_independent",
     ),
     Mutant(
+        "refit-to-all-temperatures-alike",
+        "the reference is as wide as the hot states, and not as the posterior",
+        "evidence/tempering.py",
+        "p=weights / weights.sum()",
+        "p=np.full(held.size, 1.0 / held.size)",
+        "unit/test_tempering.py::test_a_mode_that_only_hot_states_know_has_its_share",
+    ),
+    Mutant(
         "bridge-with-the-whole-density",
         "a kernel at a temperature accepts by the posterior's density: it draws from no temperature's",
         "evidence/normal_bridge.py",

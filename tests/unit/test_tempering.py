@@ -25,7 +25,14 @@ from pymc_rmhmc.evidence.ladder import (
     trip_rate,
 )
 from pymc_rmhmc.evidence.normal_bridge import NormalBridge
-from pymc_rmhmc.evidence.tempering import Tempering, _check_acceptance, _check_mixing, _rounds, integrate
+from pymc_rmhmc.evidence.tempering import (
+    Tempering,
+    _check_acceptance,
+    _check_mixing,
+    _rounds,
+    integrate,
+    posterior_states,
+)
 from pymc_rmhmc.geometry.general.mass import to_flat
 from pymc_rmhmc.kernels.kernel import HMC
 from pymc_rmhmc.kernels.trajectories import JitteredPath
@@ -181,6 +188,17 @@ def test_the_evidence_of_a_normal_target():
     mean, sd = normal_moments([1.0])
     cold = found.states[:, :, -1].reshape(-1, 3)
     assert cold.mean(axis=0) == pytest.approx(np.repeat(mean, 3), abs=0.1 * sd[0])
+
+
+def test_a_mode_that_only_hot_states_know_has_its_share():
+    rng, n = np.random.default_rng(0), 2000
+    states = rng.standard_normal((n, 1, 2, 1))
+    states[:, 0, 1, 0] = rng.normal(-1.0, 0.4, n)  # β = 1 without the mode at 1
+    phi = two_modes(states.reshape(-1, 1), 1.0, 0.4)[0].reshape(n, 1, 2)
+    drawn = posterior_states(np.array([0.0, 1.0]), states, phi, 4000, rng)[:, 0]
+    assert 0.05 < (drawn > 0.0).mean() < 0.25  # 0.2, less what the draws without it deny
+    assert drawn[drawn < 0.0].mean() == pytest.approx(-1.0, abs=0.05)
+    assert drawn[drawn < 0.0].std() == pytest.approx(0.4, abs=0.05)
 
 
 def test_states_of_a_fixed_reference_are_read_by_it():
