@@ -45,6 +45,9 @@ class TemperingPolicy:
         Sweeps of the first round of adaptation; each round is twice as long as the one before.
     settling : float
         This share of the adaptation's sweeps comes after the last change of the ladder: half of it tunes step sizes.
+    worth_refitting : float
+        A reference is replaced if the divergence of the posterior from another is at most this share of that from it.
+        Where modes lie apart a narrower reference saves little, and could lose one.
     trips_to_refit : int
         Round trips in a round before what it has seen may become the reference. A ladder that states do not climb may
         lack modes, which a narrower reference would lose for good.
@@ -66,7 +69,8 @@ class TemperingPolicy:
     most_rungs: int = 60
     first_round: int = 32
     settling: float = 0.15
-    trips_to_refit: int = 10
+    worth_refitting: float = 0.5
+    trips_to_refit: int = 20
     refit_draws: int = 400
     blocks: int = 20
     attempts: int = 200

@@ -58,6 +58,8 @@ MOST_POWERS = 2_000_000
 GAIN, GAIN_POWER, LEAST_GAIN = 1.0, 0.6, 0.02
 # Of a round at most about so many sweeps are kept, to refit the reference.
 MOST_SEEN = 200
+# A mode counts as lost if so many known states, and this share of them, have φ larger by so much than any draw.
+FEWEST_LOST, LOST_SHARE, APART = 3, 0.005, 5.0
 # How many sweeps go by until progress is shown.
 SHOWN = 50
 
@@ -229,17 +231,28 @@ class Tempering:
         old, policy = self.ensemble, self.policy
         if seen is None or old.round_trips.sum() < policy.trips_to_refit:
             return old.reference, states
-        drawn = self.family.values(
-            old.reference, posterior_states(old.betas, *seen, policy.refit_draws, self.rng), self.rng
-        )
+        drawn, divergence, log_z = posterior_states(old.betas, *seen, policy.refit_draws, self.rng)
+        values = self.family.values(old.reference, drawn, self.rng)
         # What a wider reference has shown is not forgotten at once.
-        self._known = [drawn, *(each[::2] for each in self._known)]
-        found = self.family.refitted(np.concatenate(self._known))
+        known = [values, *(each[::2] for each in self._known)]
+        found = self.family.refitted(np.concatenate(known))
         if found is None:
             return old.reference, states
+        phi = self._placed(found, values)[1]
+        lower = float(phi[np.isfinite(phi)].mean()) + found.log_constant - (log_z + old.reference.log_constant)
+        if lower > policy.worth_refitting * divergence:
+            return old.reference, states
+        self._known = known
         flat = states.reshape(-1, states.shape[-1])
         placed = self.family.states(found, self.family.values(old.reference, flat, self.rng))
         return found, placed.reshape(*states.shape[:2], -1)
+
+    def _placed(self, reference: Any, values: Array) -> tuple[Array, Array]:
+        """States (n, m) and φ (n,), by a reference, of the model's values (n, k)."""
+        states = self.family.states(reference, values)
+        walkers = reference.walkers(len(states), self.rng)
+        walkers.place(states)
+        return states, walkers.phi
 
     def _steps_for(self, log_steps: Array) -> int:
         """How many steps a trajectory needs, at the temperature with the shortest."""
@@ -266,14 +279,20 @@ class Tempering:
                 break
             begun, wanted = budget.seconds, len(record.phis)
         diagnostics = _diagnose(self.ensemble, record, self.policy.blocks)
+        if self._known:
+            known = self._placed(self.ensemble.reference, np.concatenate(self._known))
+            _check_modes(*known, record.states[:, :, -1].reshape(-1, record.states.shape[-1]), record.phi[:, :, -1])
         estimate = Estimate(value, error, diagnostics, progress.history)
         return Tempered(estimate, self.ensemble.reference, record.states, record.phi, record.acceptance)
 
 
-def posterior_states(betas: Array, states: Array, phi: Array, count: int, rng: np.random.Generator) -> Array:
+def posterior_states(
+    betas: Array, states: Array, phi: Array, count: int, rng: np.random.Generator
+) -> tuple[Array, float, float]:
     """Return so many states (count, m) of the posterior, drawn by their weights from those of all temperatures.
 
-    A mode that few states at β = 1 have reached, or none, has its share by the states of other temperatures.
+    With them come the divergence of the posterior from the reference, ``E₁[φ] - log Z``, and log Z. A mode that few
+    states at β = 1 have reached, or none, has its share by the states of other temperatures.
 
     Parameters
     ----------
@@ -295,8 +314,8 @@ def posterior_states(betas: Array, states: Array, phi: Array, count: int, rng: n
     held = phi[finite]
     log_weights = held - logsumexp(held[:, None] * betas - log_z, axis=1)
     weights = np.exp(log_weights - log_weights.max())
-    drawn: Array = states[finite][rng.choice(held.size, count, p=weights / weights.sum())]
-    return drawn
+    drawn = rng.choice(held.size, count, p=weights / weights.sum())
+    return states[finite][drawn], float(held[drawn].mean() - log_z[-1]), float(log_z[-1])
 
 
 def _log(betas: Array) -> Array:
@@ -447,6 +466,22 @@ def _check_trips(trips: int, sweeps: int, barrier: float) -> None:
             f"In {sweeps} sweeps no state has gone from the reference to the posterior and back (barrier "
             f"{barrier:.1f}), so modes may be missing or have wrong weights. Give larger tune and draws, such as "
             f"tune=4000, or more temperatures, such as temperatures={2 * math.ceil(2.0 * barrier) + 2}."
+        )
+
+
+def _check_modes(known: Array, known_phi: Array, cold: Array, phi: Array) -> None:
+    """Raise where known states (n, m), of the posterior as tuning saw it, lie where no draw (t, m) does.
+
+    Of a mode that a reference has lost both the density and φ are large: the one by what the mode is, the other because
+    the reference has left it.
+    """
+    densities = phi.ravel() - 0.5 * (cold**2).sum(axis=1)
+    known_densities = known_phi - 0.5 * (known**2).sum(axis=1)
+    apart = (known_phi > phi.max() + APART) & (known_densities > np.quantile(densities, 0.01))
+    if apart.sum() >= max(FEWEST_LOST, LOST_SHARE * apart.size):
+        raise EvidenceError(
+            f"Of the posterior as tuning saw it {apart.mean():.0%} lies where no draw does: the reference has become "
+            "too narrow and has lost a mode. Give a larger tune, such as tune=4000."
         )
 
 

@@ -29,6 +29,7 @@ from pymc_rmhmc.tuning.graph_chart import ChartTuning
 
 __all__ = [
     "GraphFamily", "TemperedModel", "graph_family", "latent_family", "moment_map", "prior_draws", "read_tempered_model",
+    "widening",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -39,6 +40,8 @@ type Point = dict[str, np.ndarray]
 PRIOR_DRAWS, TRIMMED = 400, 0.01
 # The scales of the first reference are kept within these.
 NARROWEST, WIDEST = 1e-3, 1e3
+# See `widening`.
+WIDER = 1.5
 
 
 @dataclass(frozen=True)
@@ -96,11 +99,11 @@ class GraphFamily(ReferenceFamily):
         return self._reference(replace(self._tuned, flat=flat))
 
     def refitted(self, values: Array) -> Reference:
-        """Return the normal with the moments of some values, in a chart that was fitted to them."""
+        """Return a normal a little wider than some values, in a chart that was fitted to them."""
         adapter, tuned = self._recipe.adapter, replace(self._tuned)
         z = adapter.fit(tuned, values)
         good = np.isfinite(z).all(axis=1)
-        tuned.flat = tuple(moment_map(z[good], self._dense()))
+        tuned.flat = tuple(moment_map(z[good], self._dense(), widening(z.shape[1])))
         return self._reference(tuned)
 
     def states(self, reference: Reference, values: Array) -> Array:
@@ -135,7 +138,15 @@ class GraphFamily(ReferenceFamily):
         return found if found.size <= most else np.empty(0, np.int64)
 
 
-def moment_map(z: Array, dense: NDArray[np.int64]) -> FlatMap:
+def widening(size: int) -> float:
+    """Return by how much a refitted reference is wider than its draws, so that it covers their tails.
+
+    The variance ``1 + WIDER/√d`` costs a divergence of about ``WIDER²/4``, however many values d there are.
+    """
+    return math.sqrt(1.0 + WIDER / math.sqrt(size))
+
+
+def moment_map(z: Array, dense: NDArray[np.int64], wider: float = 1.0) -> FlatMap:
     """Return the map to standard normals of the normal with the mean and the covariance of draws (n, d).
 
     Parameters
@@ -144,9 +155,11 @@ def moment_map(z: Array, dense: NDArray[np.int64]) -> FlatMap:
         Draws.
     dense : (k,) int array
         The coordinates whose correlations count. These are shrunk towards 0, by k draws' worth.
+    wider : float
+        All standard deviations are multiplied by this.
     """
     n, d = z.shape
-    centre, spread = z.mean(axis=0), np.maximum(z.std(axis=0), NARROWEST * 1e-6)
+    centre, spread = z.mean(axis=0), wider * np.maximum(z.std(axis=0), NARROWEST * 1e-6)
     factor = np.empty((0, 0))
     if dense.size:
         correlation = np.corrcoef(z[:, dense].T).reshape(dense.size, dense.size)

@@ -29,6 +29,7 @@ from pymc_rmhmc.evidence.tempering import (
     Tempering,
     _check_acceptance,
     _check_mixing,
+    _check_modes,
     _rounds,
     integrate,
     posterior_states,
@@ -190,12 +191,28 @@ def test_the_evidence_of_a_normal_target():
     assert cold.mean(axis=0) == pytest.approx(np.repeat(mean, 3), abs=0.1 * sd[0])
 
 
+def test_a_mode_that_draws_have_lost_is_noticed():
+    rng = np.random.default_rng(0)
+    cold, known = rng.standard_normal((1000, 2)), rng.standard_normal((400, 2))
+    phi, known_phi = 0.1 * cold[:, 0], 0.1 * known[:, 0]
+    _check_modes(known, known_phi, cold, phi)
+    known[:10] += [0.0, 20.0]  # as dense as the rest, where the reference is not
+    known_phi[:10] += 0.5 * 20.0**2 + 20.0 * (known[:10, 1] - 20.0)
+    with pytest.raises(EvidenceError, match="2% lies where no draw does.*lost a mode"):
+        _check_modes(known, known_phi, cold, phi)
+    known_phi[:10] -= 100.0  # a tail that early draws have come through
+    _check_modes(known, known_phi, cold, phi)
+
+
 def test_a_mode_that_only_hot_states_know_has_its_share():
     rng, n = np.random.default_rng(0), 2000
     states = rng.standard_normal((n, 1, 2, 1))
     states[:, 0, 1, 0] = rng.normal(-1.0, 0.4, n)  # β = 1 without the mode at 1
     phi = two_modes(states.reshape(-1, 1), 1.0, 0.4)[0].reshape(n, 1, 2)
-    drawn = posterior_states(np.array([0.0, 1.0]), states, phi, 4000, rng)[:, 0]
+    drawn, divergence, log_z = posterior_states(np.array([0.0, 1.0]), states, phi, 4000, rng)
+    drawn = drawn[:, 0]
+    assert log_z == pytest.approx(0.0, abs=0.2)
+    assert 0.2 < divergence < 1.5
     assert 0.05 < (drawn > 0.0).mean() < 0.25  # 0.2, less what the draws without it deny
     assert drawn[drawn < 0.0].mean() == pytest.approx(-1.0, abs=0.05)
     assert drawn[drawn < 0.0].std() == pytest.approx(0.4, abs=0.05)
