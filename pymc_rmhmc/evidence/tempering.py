@@ -1,8 +1,8 @@
 """Parallel tempering from a reference to the posterior: draws of both modes and tails, and the evidence.
 
 Adaptation comes in rounds, each twice as long as the one before. After a round the temperatures are placed so that
-neighbours reject as many swaps, and the reference takes the moments of the draws at β = 1. Then everything is frozen,
-and the counted sweeps give the draws and the evidence.
+neighbours reject as many swaps, and the reference takes the moments of the posterior where that brings it much nearer.
+Then everything is frozen, and the counted sweeps give the draws and the evidence.
 
 References
 ----------

@@ -101,11 +101,12 @@ def parallel_tempering(
 
     Notes
     -----
-    The densities are ``p(θ, y)^β q(θ)^(1-β)``, with q a normal reference: of the posterior's own mean and covariance as
-    the last rounds of adaptation know them, or the Laplace approximation of a latent Gaussian model with fixed
-    hyperparameters. Neighbours i and j swap with probability ``min(1, exp((β_j - β_i)(φ_i - φ_j)))``,
-    ``φ = log p - log q``. The evidence comes from all draws by the multistate acceptance ratio, with a jackknife over
-    blocks of sweeps; and by thermodynamic integration, ``log Z = ∫₀¹ E_β[φ] dβ``.
+    The densities are ``p(θ, y)^β q(θ)^(1-β)``, with q a normal reference: the prior's mean and variances, and after a
+    round of adaptation the posterior's mean and covariance where that is much nearer to it; or the Laplace
+    approximation of a latent Gaussian model with fixed hyperparameters. Neighbours i and j swap with probability
+    ``min(1, exp((β_j - β_i)(φ_i - φ_j)))``, ``φ = log p - log q``. The evidence comes from all draws by the multistate
+    acceptance ratio, with a jackknife over blocks of sweeps; and by thermodynamic integration,
+    ``log Z = ∫₀¹ E_β[φ] dβ``.
 
     References
     ----------

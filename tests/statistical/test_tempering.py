@@ -33,7 +33,7 @@ def three_modes() -> pm.Model:
 @pytest.fixture(scope="module")
 def runs():
     """Both schemes on eight temperatures, 4000 sweeps."""
-    options = {"draws": 4000, "tune": 2000, "temperatures": 8, "random_seed": 2, "progressbar": False}
+    options = {"draws": 4000, "tune": 1000, "temperatures": 8, "random_seed": 2, "progressbar": False}
     return {swaps: parallel_tempering(three_modes(), swaps=swaps, **options) for swaps in SCHEMES}
 
 

@@ -124,7 +124,7 @@ def exact_barrier(n: int = 400_000) -> float:
 
 
 def test_the_ladder_rejects_equally_and_knows_its_barrier():
-    found = run(normal_phi, 4, draws=1000, tune=800, temperatures=9, replicas=4).estimate.diagnostics
+    found = run(normal_phi, 4, draws=900, tune=600, temperatures=9, replicas=3).estimate.diagnostics
     assert np.ptp(found["rejection"]) < 0.06
     assert found["barrier"] == pytest.approx(exact_barrier(), rel=0.08)
     assert found["beta"].size == 9
