@@ -51,6 +51,7 @@ from pymc_rmhmc.steps.gaussian_approximation import GaussianApproximation
 from pymc_rmhmc.steps.langevin import MALA, MMALA
 from pymc_rmhmc.steps.preview import describe
 from pymc_rmhmc.steps.rmhmc import RMHMC
+from pymc_rmhmc.steps.tempering import parallel_tempering
 
 # The only place where the version stands: the build reads it from here.
 __version__ = "0.1.0.dev0"
@@ -102,6 +103,7 @@ __all__ = [
     "errors",
     "laplace",
     "log_evidence",
+    "parallel_tempering",
     "plot_compare",
     "register_family",
     "register_likelihood",

@@ -46,6 +46,7 @@ LONG_FUNCTIONS = {
     ("steps/approximations.py", "ep"): "its docstring, with equations and an example",
     ("steps/evidence.py", "log_evidence"): "its docstring explains every option, with an example",
     ("steps/executors.py", "sample_chains"): "its docstring, with an example",
+    ("steps/tempering.py", "parallel_tempering"): "its docstring explains arguments and results, with an example",
     ("diagnostics/compare.py", "compare"): "its docstring explains every column",
     ("diagnostics/plots.py", "plot_compare"): "its docstring, with an example",
 }
@@ -121,6 +122,7 @@ def test_the_public_names_are_those_of_the_design():
         "register_likelihood", "registered_likelihoods", "LikelihoodTerms", "Curvature", "Reading", "register_family",
         "registered_families",
         "undo_log", "undo_logit", "undo_probit", "undo_cloglog",
+        "parallel_tempering",
         "describe", "ModelDescription", "BlockDescription", "MetricDescription", "compare", "plot_compare",
         "log_evidence", "Annealing",
         "summarize_failures", "FailureSummary", "sample_chains", "errors", "__version__", *pymc_rmhmc.errors.__all__,

@@ -22,7 +22,16 @@ from scipy.special import logsumexp
 
 from pymc_rmhmc.errors import EvidenceError
 from pymc_rmhmc.evidence.bridge import BRIDGE, next_beta, systematic, tune_steps
-from pymc_rmhmc.evidence.estimate import FARTHER, FEWEST_DRAWS, Budget, Estimate, Progress, check_acceptance, pareto_k, weight_ess
+from pymc_rmhmc.evidence.estimate import (
+    FARTHER,
+    FEWEST_DRAWS,
+    Budget,
+    Estimate,
+    Progress,
+    check_acceptance,
+    pareto_k,
+    weight_ess,
+)
 from pymc_rmhmc.evidence.particles import FlatParticles, Particles
 from pymc_rmhmc.evidence.reference import Reference
 
