@@ -210,7 +210,8 @@ def annealed_evidence(
             'such as Annealing(n_rungs=2000), or method="bridge".'
         )
     diagnostics: dict[str, Any] = {
-        "beta": ladder.betas, "acceptance": acceptance, "weight_ess": ess, "pareto_k": pareto_k(log_weights), "n_states": float(log_weights.size),
+        "beta": ladder.betas, "acceptance": acceptance, "weight_ess": ess,
+        "pareto_k": pareto_k(log_weights), "n_states": float(log_weights.size),
         "lower_bound": float(log_weights.mean()),
     }  # fmt: skip
     if bounds:

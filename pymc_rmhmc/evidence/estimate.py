@@ -27,7 +27,7 @@ FARTHER = (
 type Report = Callable[[float, float, str], None]
 
 # Diagnostics that are estimates of the evidence themselves.
-BOUNDS = frozenset({"lower_bound", "upper_bound"})
+BOUNDS = frozenset({"lower_bound", "upper_bound", "thermodynamic_integration"})
 LEAST_ACCEPTED, LARGEST_RHAT, FEWEST_DRAWS = 0.4, 1.05, 100.0
 
 

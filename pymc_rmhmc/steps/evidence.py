@@ -25,6 +25,10 @@ from pymc_rmhmc.usage import called_as
 
 __all__ = ["log_evidence"]
 
+# Of diagnostics that are not by rung.
+DIMENSIONS = {
+    "rejection": "pair", "round_trips": "replica", "repetition": "repetition", "repetition_error": "repetition",
+}  # fmt: skip
 METHODS = ("auto", "laplace", "ep", "bridge", "annealing", "tempering")
 SITES = ("auto", "laplace", "ep", "prior")
 
@@ -175,13 +179,13 @@ def _dataset(found: list[tuple[str, str, Estimate]]) -> xr.Dataset:
         rungs = {k: v for k, v in estimate.diagnostics.items() if np.ndim(v) == 1}
         for key, value in rungs.items():
             arrays.setdefault(key, []).append(value)
-        blocks += [name] * len(next(iter(rungs.values()), ()))
+        blocks += [name] * len(rungs.get("beta", ()))
         for key, value in estimate.diagnostics.items():
             if np.ndim(value) == 0:
                 data[key if len(found) == 1 else f"{key} of {name}"] = float(value)
     for key, values in arrays.items():
-        data[key] = ("repetition" if key.startswith("repetition") else "rung", np.concatenate(values))
-    coords: dict[str, Any] = {"block": ("rung", blocks)} if len(found) > 1 and arrays else {}
+        data[key] = (DIMENSIONS.get(key, "rung"), np.concatenate(values))
+    coords: dict[str, Any] = {"block": ("rung", blocks)} if len(found) > 1 and blocks else {}
     if len(found) == 1 and found[0][2].history:
         history = np.array(found[0][2].history)
         data |= {"estimate": ("update", history[:, 1]), "error": ("update", history[:, 2])}

@@ -15,7 +15,7 @@ from pymc_rmhmc.errors import CovarianceError
 from pymc_rmhmc.geometry.metrics import FlatMetric
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.model.bad_inputs import InputChecks
-from pymc_rmhmc.model.predictions import predicted_variables
+from pymc_rmhmc.model.predictions import predicted_variables, without
 from pymc_rmhmc.steps.evidence_checks import check_continuous, omitted_constants
 from pymc_rmhmc.steps.options import Options, settle
 from pymc_rmhmc.steps.selection import find_with_predictions
@@ -74,6 +74,11 @@ class EvidenceModel:
     chain: Chain | None
     n_tune: int
     constant: float
+
+    @property
+    def sampled(self) -> pm.Model:
+        """The model without what it predicts."""
+        return without(self.model, predicted_variables(self.model))
 
     @property
     def variables(self) -> Variables:

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from pymc_rmhmc.chains.variables import Variables
 from pymc_rmhmc.errors import UnsupportedModelError, listed
 from pymc_rmhmc.evidence.family import LatentFamily, ReferenceFamily
-from pymc_rmhmc.evidence.reference import LatentReference, Reference
+from pymc_rmhmc.evidence.reference import Reference
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.metrics import FlatMetric
 from pymc_rmhmc.model.bad_inputs import InputChecks
 from pymc_rmhmc.model.predictions import Predictions, predicted_variables, without
-from pymc_rmhmc.steps.evidence_models import LatentPart, laplace_reference, read_model
+from pymc_rmhmc.steps.evidence_models import LatentPart, read_model
 from pymc_rmhmc.steps.graph_recipe import GraphRecipe
+from pymc_rmhmc.steps.latent_references import laplace_reference
 from pymc_rmhmc.steps.options import Options, settle
 from pymc_rmhmc.steps.selection import find
 from pymc_rmhmc.tuning.graph_chart import ChartTuning
@@ -171,9 +172,7 @@ def moment_map(z: Array, dense: NDArray[np.int64], wider: float = 1.0) -> FlatMa
 
 def latent_family(part: LatentPart) -> LatentFamily:
     """Return the family of a latent Gaussian block with nothing left to sample: its Laplace approximation."""
-    reference = laplace_reference(part)
-    assert isinstance(reference, LatentReference)
-    return LatentFamily(reference)
+    return LatentFamily(laplace_reference(part))
 
 
 def graph_family(model: pm.Model, recipe: GraphRecipe | None = None) -> tuple[GraphFamily, Variables]:
