@@ -45,7 +45,7 @@ type Array = NDArray[np.float64]
 # Weights from one β to the next are worth this share of the draws, in a ladder that adapts.
 SHARE = 0.97
 # However near the reference is: where its tails are too light, states need moves to come to those of the posterior.
-LONGEST = 0.05
+LONGEST = 0.02
 # Moves that take states from the end of a run to the posterior, before they are led back.
 SETTLING = 20
 # The first step of a geometric ladder.

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from pymc_rmhmc.errors import EvidenceError
 
 __all__ = [
-    "Budget", "Estimate", "Progress", "check_acceptance", "check_mixing", "effective_draws", "pareto_k", "weight_ess",
+    "Budget", "Estimate", "Progress", "check_acceptance", "check_mixing", "effective_draws", "mixes",
+    "mixing_of", "pareto_k", "weight_ess",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -173,20 +174,28 @@ def effective_draws(draws: Array) -> float:
     return float(array_stats.ess(draws, method="mean"))
 
 
-def check_mixing(name: str, draws: Array, superchains: NDArray[np.int64] | None = None) -> tuple[float, float]:
-    """Return R-hat and effective number of φ at some draws (chains, draws).
+def mixing_of(draws: Array, superchains: NDArray[np.int64] | None = None) -> tuple[float, float]:
+    """R-hat and effective number of some draws (chains, draws); of many short chains the nested R-hat of groups."""
+    if np.ptp(draws) < 1e-9:  # the approximation is exact: φ is constant
+        return 1.0, max(float(draws.size), FEWEST_DRAWS)
+    found = array_stats.rhat(draws) if superchains is None else array_stats.rhat_nested(draws, superchains)
+    return float(found), effective_draws(draws)
 
-    Many short chains are compared in groups, by the nested R-hat.
+
+def mixes(rhat: float, ess: float) -> bool:
+    """Whether draws can be trusted."""
+    return rhat <= LARGEST_RHAT and ess >= FEWEST_DRAWS
+
+
+def check_mixing(name: str, draws: Array, superchains: NDArray[np.int64] | None = None) -> tuple[float, float]:
+    """Return R-hat and effective number of φ at some draws, as `mixing_of`.
 
     Raises
     ------
     EvidenceError
         If R-hat is above 1.05 or there are fewer than 100 effective draws.
     """
-    if np.ptp(draws) < 1e-9:  # the approximation is exact: φ is constant
-        return 1.0, float(draws.size)
-    found = array_stats.rhat(draws) if superchains is None else array_stats.rhat_nested(draws, superchains)
-    rhat, ess = float(found), effective_draws(draws)
+    rhat, ess = mixing_of(draws, superchains)
     if rhat > LARGEST_RHAT:
         raise EvidenceError(
             f"{name}: the log density differs between chains (R-hat {rhat:.2f}, at most {LARGEST_RHAT} is trusted), so "

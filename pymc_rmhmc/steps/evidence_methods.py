@@ -16,6 +16,7 @@ from pymc_rmhmc.evidence.estimate import Budget, Estimate, Progress, Report
 from pymc_rmhmc.evidence.family import FixedFamily, LatentFamily, ReferenceFamily
 from pymc_rmhmc.evidence.importance import LARGEST_K, importance_evidence, laplace_evidence
 from pymc_rmhmc.evidence.reference import Reference
+from pymc_rmhmc.evidence.tails import with_fitting_tails
 from pymc_rmhmc.evidence.tempering import temper
 from pymc_rmhmc.steps.annealing_options import Annealing
 from pymc_rmhmc.steps.evidence_draws import ChainDraws, GivenDraws, fitted_chain, tuned_chain
@@ -137,7 +138,8 @@ def _of_whole(
     if settings.name == "laplace":
         return "laplace", laplace_evidence(reference, rng).shifted(constant)
     if settings.name == "annealing":
-        return "annealing", _annealed(reference, settings, rng, budget, progress).shifted(constant)
+        tailed = with_fitting_tails(reference, rng)
+        return "annealing", _annealed(tailed, settings, rng, budget, progress).shifted(constant)
     progress.say("drawing from the posterior")
     source: PosteriorDraws = (
         ChainDraws(chain, read, rng) if draws is None else GivenDraws(reference, kept, rng)
