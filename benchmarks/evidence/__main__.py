@@ -88,7 +88,8 @@ def _make_reference() -> None:
         "standard_error": round(total**-0.5, 5), "apart_in_errors": round(apart, 2),
         "methods": [
             {"method": r["method"], "log_evidence": round(r["value"], 5),
-             "standard_error": round(r["standard error"], 5), "seconds": round(r["tuning"] + r["estimating"]), "commit": r["commit"]}
+             "standard_error": round(r["standard error"], 5), "seconds": round(r["tuning"] + r["estimating"]),
+             "commit": r["commit"]}
             for r in held
         ],
     }  # fmt: skip
