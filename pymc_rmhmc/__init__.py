@@ -9,6 +9,7 @@ from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoin
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.dynamics.tao import ExplicitTao
 from pymc_rmhmc.errors import (
+    ApproximationError,
     ConfigurationError,
     CovarianceError,
     DataError,
@@ -42,8 +43,11 @@ from pymc_rmhmc.model.likelihoods import (
 )
 from pymc_rmhmc.model.likelihoods.links import undo_cloglog, undo_log, undo_logit, undo_probit
 from pymc_rmhmc.steps.annealing_options import Annealing
+from pymc_rmhmc.steps.approximations import ep, laplace
 from pymc_rmhmc.steps.elliptical_slice import EllipticalSlice
 from pymc_rmhmc.steps.evidence import log_evidence
+from pymc_rmhmc.steps.executors import sample_chains
+from pymc_rmhmc.steps.gaussian_approximation import GaussianApproximation
 from pymc_rmhmc.steps.langevin import MALA, MMALA
 from pymc_rmhmc.steps.preview import describe
 from pymc_rmhmc.steps.rmhmc import RMHMC
@@ -57,6 +61,7 @@ __all__ = [
     "RMHMC",
     "AndersonSolver",
     "Annealing",
+    "ApproximationError",
     "BlockDescription",
     "BlockMetric",
     "ConfigurationError",
@@ -71,6 +76,7 @@ __all__ = [
     "FailureSummary",
     "FisherMetric",
     "FlatMetric",
+    "GaussianApproximation",
     "GaussianSites",
     "GeneralizedLeapfrog",
     "GraphMetric",
@@ -92,13 +98,16 @@ __all__ = [
     "__version__",
     "compare",
     "describe",
+    "ep",
     "errors",
+    "laplace",
     "log_evidence",
     "plot_compare",
     "register_family",
     "register_likelihood",
     "registered_families",
     "registered_likelihoods",
+    "sample_chains",
     "summarize_failures",
     "undo_cloglog",
     "undo_log",

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 __all__ = [
+    "ApproximationError",
     "ConfigurationError",
     "CovarianceError",
     "DataError",
@@ -48,11 +49,23 @@ class ConfigurationError(RMHMCError, ValueError):
 
 
 class SamplingError(RMHMCError, RuntimeError):
-    """Tuning has ended, and the chain would barely move."""
+    """Tuning has ended, and the chain would barely move; or the workers of chains died too often.
+
+    Attributes
+    ----------
+    finished : xarray.DataTree or None
+        Of an error in `sample_chains`, the chains that finished before, if any.
+    """
+
+    finished: Any = None
 
 
 class EvidenceError(RMHMCError, RuntimeError):
     """The evidence does not exist, or no estimate of it can be trusted."""
+
+
+class ApproximationError(RMHMCError, RuntimeError):
+    """A Gaussian approximation was not found: Newton's method or expectation propagation did not converge."""
 
 
 class UnsupportedModelError(RMHMCError, TypeError):

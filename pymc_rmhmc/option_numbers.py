@@ -97,6 +97,15 @@ RANGES = {
         1e-12, 1e12,
         "It scales the distance between the two copies as the metric would. The default is mass=1.0.",
     ),
+    "damping": Range(
+        1e-3, 1.0,
+        "It is the fraction of each update of EP's sites that is made. The default is damping=1.0; try damping=0.5 "
+        "where EP does not converge.",
+    ),
+    "tolerance": Range(
+        1e-12, 0.1, "It is a fraction of standard deviations and variances. The default is tolerance=1e-6."
+    ),
+    "max_iter": Range(1, 1e6, "It is the most updates of all sites. The default is max_iter=100."),
     "blas_threads": Range(
         1, 1024, "It limits the threads of matrix products. The default is blas_threads=1; None leaves them alone."
     ),

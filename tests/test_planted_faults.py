@@ -10,7 +10,10 @@ from tests.mutants.planting import Mutant, Nursery, TableError, Verdict, problem
 from tests.mutants.table import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = {"chains", "dynamics", "kernels", "geometry", "tuning", "approximation", "model", "steps", "diagnostics"}
+ROOMS = {
+    "chains", "dynamics", "kernels", "geometry", "tuning", "approximation", "model", "steps", "diagnostics",
+    "gathering.py",
+}  # fmt: skip
 
 
 def test_the_table_fits_the_code():

@@ -35,6 +35,8 @@ PATIENCE, PATIENCE_ONE_BY_ONE, PROGRESS = 8, 16, 0.9
 LEAST_DAMPING = 0.1
 # Times that a parallel step is halved where it leads to no normal density.
 MAX_HALVINGS = 4
+# Earlier updates that a parallel update is mixed with. It is not mixed where that makes the error twice as large.
+DEPTH, WORSE = 5, 2.0
 # Sites that are updated one by one before the whole covariance is: by a matrix product.
 BLOCK = 32
 
@@ -107,7 +109,7 @@ def fit_ep(
     likelihood : PointwiseLikelihood
         Over the sites.
     sites : GaussianSites, optional
-        Where to start; by default Laplace's sites. They should be in the valid range: all w̄ ≥ 0 always is.
+        Where to start; by default Laplace's sites.
     damping : float
         From above 0 to 1.
     tolerance : float
@@ -119,26 +121,13 @@ def fit_ep(
     -------
     EPFit
         `EPFit.converged` tells whether it is the fixed point.
-
-    Raises
-    ------
-    PriorFailure
-        If no normal density can be made of the prior and the first sites.
     """
-    if sites is None:
-        sites = laplace_sites(find_mode(prior.predictor, likelihood))
-    if not (np.isfinite(sites.linear).all() and np.isfinite(sites.precision).all()):
-        sites = sites.scaled(0.0)
-        sites = GaussianSites(np.zeros_like(sites.linear), np.zeros_like(sites.precision))
     search = _Search(prior, likelihood, damping, tolerance, max_iter)
-    start = search.evaluate(sites)
+    start = search.start(laplace_sites(find_mode(prior.predictor, likelihood)) if sites is None else sites)
     if isinstance(start, str):
-        nothing = np.zeros(prior.predictor.n_sites)
-        start = search.evaluate(GaussianSites(nothing, nothing.copy()))
-    if isinstance(start, str):
-        chart = SiteChart(prior, sites)
-        lost = np.full(prior.predictor.n_sites, np.nan)
-        return EPFit(chart, sites, chart.predictor.offset, lost, lost, lost, np.nan, False, np.inf, 0, False, start)
+        chart, lost = SiteChart(prior), np.full(prior.predictor.n_sites, np.nan)
+        nothing = GaussianSites(lost, lost)
+        return EPFit(chart, nothing, lost, lost, lost, lost, np.nan, False, np.inf, 0, False, start)
     found, problem = search.parallel(start)
     is_sequential = bool(problem) and search.n_iter < max_iter
     if is_sequential:
@@ -163,11 +152,19 @@ class _Evaluation(NamedTuple):
     error: float
     log_evidence: float
 
+    @property
+    def change(self) -> Array:
+        """What b and w̄ change by for the moments of the tilted densities, one after the other, (2 n,)."""
+        with np.errstate(all="ignore"):
+            linear = self.tilted.mean / self.tilted.variance - self.mean / self.variance
+            precision = 1.0 / self.tilted.variance - 1.0 / self.variance
+        moves = self.variance > 0.0
+        return np.concatenate((np.where(moves, linear, 0.0), np.where(moves, precision, 0.0)))
+
     def updated(self, step: float) -> GaussianSites:
-        """Sites moved by a fraction of the way to those that give the tilted densities' moments."""
-        linear = self.tilted.mean / self.tilted.variance - self.mean / self.variance
-        precision = 1.0 / self.tilted.variance - 1.0 / self.variance
-        return GaussianSites(self.sites.linear + step * linear, self.sites.precision + step * precision)
+        """Sites moved by a fraction of that change."""
+        linear, precision = np.split(step * self.change, 2)
+        return GaussianSites(self.sites.linear + linear, self.sites.precision + precision)
 
 
 class _Search:
@@ -180,6 +177,13 @@ class _Search:
         self.damping, self.tolerance, self.max_iter = damping, tolerance, max_iter
         self.n_iter = 0
 
+    def start(self, sites: GaussianSites) -> _Evaluation | str:
+        """The approximation with the first sites; without any, where these give none."""
+        is_finite = np.isfinite(sites.linear).all() and np.isfinite(sites.precision).all()
+        found = self.evaluate(sites) if is_finite else NOT_NORMAL
+        nothing = np.zeros((2, sites.linear.size))
+        return self.evaluate(GaussianSites(*nothing)) if isinstance(found, str) else found
+
     def evaluate(self, sites: GaussianSites, *, lenient: bool = False) -> _Evaluation | str:
         """The approximation with some sites, or why there is none.
 
@@ -189,38 +193,26 @@ class _Search:
             chart = SiteChart(self.prior, sites)
         except PriorFailure:
             return NOT_NORMAL
-        mean, variance = chart.predictor.offset, chart.predictor.variance
-        precision = 1.0 / variance - sites.precision
-        lost = ~(precision > 0.0)
-        if lost.any() and not lenient:
-            return NO_CAVITY
-        precision = np.where(lost, 1.0 / variance, precision)
-        cavity_variance = 1.0 / precision
-        cavity_mean = cavity_variance * (mean / variance - sites.linear)
-        tilted = tilted_moments(self.likelihood, cavity_mean, cavity_variance)
-        of_mean = np.abs(tilted.mean - mean) / np.sqrt(variance)
-        error = float(np.maximum(of_mean, np.abs(tilted.variance / variance - 1.0)).max())
-        if not (np.isfinite(error) and (tilted.variance > 0.0).all() and np.isfinite(tilted.log_normalizer).all()):
-            return NO_MOMENTS
-        # log ∫ N(η; cavity) exp(bη - ½w̄η²) dη
-        of_sites = 0.5 * (np.log(variance / cavity_variance) + mean**2 / variance - cavity_mean**2 / cavity_variance)
-        log_evidence = chart.log_evidence + float((tilted.log_normalizer - of_sites).sum())
-        error = np.inf if lost.any() else error
-        return _Evaluation(chart, sites, mean, variance, cavity_mean, cavity_variance, tilted, error, log_evidence)
+        with np.errstate(all="ignore"):
+            cavity_mean, cavity_variance, lost = _cavities(chart, sites)
+            if lost and not lenient:
+                return NO_CAVITY
+            tilted = tilted_moments(self.likelihood, cavity_mean, cavity_variance)
+            return _evaluated(chart, sites, cavity_mean, cavity_variance, tilted, lost=lost)
 
     def parallel(self, current: _Evaluation) -> tuple[_Evaluation, str]:
         """Update all sites at once until they converge or stall; why they did not converge, if so."""
-        progress = _Progress(PATIENCE)
+        progress, mixing = _Progress(PATIENCE), _Mixing(current, self.damping)
         while current.error >= self.tolerance:
-            step = self.damping
+            sites = mixing.next(current)
             for _ in range(MAX_HALVINGS + 1):
                 if self.n_iter >= self.max_iter:
                     return current, self._out_of_updates(current)
                 self.n_iter += 1
-                tried = self.evaluate(current.updated(step))
-                if not isinstance(tried, str):
+                tried = self.evaluate(sites)
+                if not isinstance(tried, str) and (tried.error < WORSE * current.error or not mixing.mixes):
                     break
-                step *= 0.5
+                sites = mixing.shorter(current)
             if isinstance(tried, str):
                 return current, tried
             current = tried
@@ -251,6 +243,81 @@ class _Search:
         if np.isinf(current.error):
             return f"after max_iter={self.max_iter} updates {NO_CAVITY}"
         return f"the sites still change by {current.error:.2g} after max_iter={self.max_iter} updates"
+
+
+def _cavities(chart: SiteChart, sites: GaussianSites) -> tuple[Array, Array, bool]:
+    """Means and variances of the cavities, and whether some are none: these are q's marginals then.
+
+    A site that no latent value moves has the variance 0, and is its own cavity.
+    """
+    mean, variance = chart.predictor.offset, chart.predictor.variance
+    precision = 1.0 / variance - sites.precision
+    has_none = ~(precision > 0.0)
+    cavity_variance = np.where(has_none, variance, 1.0 / precision)
+    cavity_mean = cavity_variance * (mean / variance - sites.linear)
+    is_fixed = variance == 0.0
+    return (
+        np.where(is_fixed | has_none, mean, cavity_mean),
+        np.where(is_fixed, 0.0, cavity_variance),
+        bool((has_none & ~is_fixed).any()),
+    )
+
+
+def _evaluated(
+    chart: SiteChart, sites: GaussianSites, cavity_mean: Array, cavity_variance: Array, tilted: TiltedMoments, *,
+    lost: bool,
+) -> _Evaluation | str:  # fmt: skip
+    """How far the tilted densities' moments are from q's, and the evidence."""
+    mean, variance = chart.predictor.offset, chart.predictor.variance
+    moves = variance > 0.0
+    of_mean = np.abs(tilted.mean - mean) / np.sqrt(variance)
+    errors = np.where(moves, np.maximum(of_mean, np.abs(tilted.variance / variance - 1.0)), 0.0)
+    usable = np.isfinite(errors) & np.isfinite(tilted.log_normalizer) & ((tilted.variance > 0.0) | ~moves)
+    if not usable.all():
+        return NO_MOMENTS
+    # log ∫ N(η; cavity) exp(bη - ½w̄η²) dη
+    quadratic = mean**2 / variance - cavity_mean**2 / cavity_variance
+    of_sites = 0.5 * (np.log(variance / cavity_variance) + quadratic)
+    of_sites = np.where(moves, of_sites, (sites.linear - 0.5 * sites.precision * mean) * mean)
+    log_evidence = chart.log_evidence + float((tilted.log_normalizer - of_sites).sum())
+    error = np.inf if lost else float(errors.max(initial=0.0))
+    return _Evaluation(chart, sites, mean, variance, cavity_mean, cavity_variance, tilted, error, log_evidence)
+
+
+class _Mixing:
+    """Anderson acceleration of parallel updates: a step that accounts for what the last updates left over.
+
+    References
+    ----------
+    Walker and Ni (2011), Anderson acceleration for fixed-point iterations, equation 2.2.
+    """
+
+    def __init__(self, start: _Evaluation, damping: float) -> None:
+        # So that b and w̄ of all sites are numbers of order one.
+        scale = np.where(start.variance > 0.0, start.variance, 1.0)
+        self._scale = np.concatenate((np.sqrt(scale), scale))
+        self._damping, self._step = damping, damping
+        self._held: list[tuple[Array, Array]] = []
+        self.mixes = False
+
+    def next(self, current: _Evaluation) -> GaussianSites:
+        """The sites to try after some."""
+        self._step = self._damping
+        place = self._scale * np.concatenate((current.sites.linear, current.sites.precision))
+        change = self._damping * self._scale * current.change
+        self._held = [*self._held[-DEPTH:], (place, change)]
+        self.mixes = len(self._held) > 1
+        if self.mixes:
+            places, changes = (np.diff(np.array(held), axis=0) for held in zip(*self._held, strict=True))
+            weights = np.linalg.lstsq(changes.T, change, rcond=None)[0]
+            change = change - weights @ (places + changes)
+        return GaussianSites(*np.split((place + change) / self._scale, 2))
+
+    def shorter(self, current: _Evaluation) -> GaussianSites:
+        """What to try where that has no density or is far worse: the plain update, and then half of it."""
+        self._step *= 1.0 if self.mixes else 0.5
+        self._held, self.mixes = [], False
+        return current.updated(self._step)
 
 
 class _Progress:
@@ -313,6 +380,8 @@ def _change_of_site(
     likelihood: PointwiseLikelihood, mean: float, variance: float, linear: float, precision: float
 ) -> tuple[float, float] | None:
     """By how much b and w̄ of one site change for the moments of its tilted density; None without a cavity."""
+    if variance == 0.0:
+        return None
     cavity_precision = 1.0 / variance - precision
     if not cavity_precision > 0.0:
         return None
@@ -333,11 +402,12 @@ class _Posterior:
 
     def __init__(self, chart: SiteChart) -> None:
         predictor = chart.predictor
+        self._design: Array | None = None
+        self._offset = predictor.offset
         if predictor.n_latent < predictor.n_sites:
-            self._design, self._offset = predictor.matrix, predictor.offset
+            self._design = predictor.matrix
             self._mean, self._covariance = np.zeros(predictor.n_latent), np.eye(predictor.n_latent)
         else:
-            self._design, self._offset = None, np.zeros(1)
             self._mean, self._covariance = predictor.offset.copy(), np.array(predictor.gram)
 
     def marginal(self, rows: Indices) -> tuple[Array, Array, Array]:

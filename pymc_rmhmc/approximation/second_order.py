@@ -60,6 +60,7 @@ def correction_of(covariance: Array, cumulants: Array) -> float:
         Of orders 3, 4, ..., m + 2.
     """
     spread = np.sqrt(covariance.diagonal())
+    spread = np.where(spread > 0.0, spread, np.inf)
     correlation = covariance / np.outer(spread, spread)
     # Only pairs of different sites count.
     np.fill_diagonal(correlation, 0.0)

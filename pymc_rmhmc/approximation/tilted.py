@@ -40,6 +40,8 @@ MAX_PANELS = 600
 LEAST_STEP, MAX_DOUBLINGS, MAX_HALVINGS = 1e-3, 60, 80
 # A mode is known well enough when the log density cannot be higher than this elsewhere in its bracket.
 MODE_TOLERANCE = 0.05
+# Where the likelihood's own modes are looked for: further away they would have to be e⁷² times as likely.
+REACH, N_PLACES = 12.0, 129
 HIGHEST_ORDER = 8
 
 
@@ -151,56 +153,65 @@ class _Arms:
 
 
 def _anchors(density: _StandardDensity, *, concave: bool) -> tuple[_Arms, Array]:
-    """Half-lines from the modes of the tilted densities, and the highest log density at them, (n,).
+    """Half-lines from the modes of the tilted densities, and the highest log density at these, (n,).
 
-    A density that is not log-concave can have a second mode where the likelihood has its own. Half-lines from two
-    anchors meet in the middle.
+    A density that is not log-concave can have further modes, where the likelihood has its own. Half-lines from
+    neighbouring anchors meet in the middle.
     """
-    n = density.scale.size
-    first, _ = _uphill(density.slope, n)
-    highest = density(first)[0]
-    towards = np.broadcast_to(np.array([[-1.0], [1.0]]), (2, n))
-    if concave:
-        return _Arms(np.stack((first, first)), towards, np.full((2, n), np.inf)), highest
-    second, found = _uphill(density.likelihood_slope, n)
-    height = density(second)[0]
-    used = found & (height > highest - DROP) & (second != first)
-    if not used.any():
-        return _Arms(np.stack((first, first)), towards, np.full((2, n), np.inf)), highest
-    second = np.where(used, second, first)
-    low, high = np.minimum(first, second), np.maximum(first, second)
-    between = 0.5 * (high - low)
-    # A single anchor has its two half-lines in the outer places, and none between.
-    outer = np.full(n, np.inf)
+    first = _mode(density)
+    anchors = first[None] if concave else np.concatenate((first[None], _likelihood_modes(density)))
+    heights = density(anchors)[0]
+    # What adds nothing is put where the first is: then nothing is between the two.
+    anchors = np.sort(np.where(heights > heights[0] - DROP, anchors, first), axis=0)
+    gaps = np.pad(0.5 * np.diff(anchors, axis=0), ((1, 1), (0, 0)), constant_values=np.inf)
+    towards = np.ones_like(anchors)
     arms = _Arms(
-        np.stack((low, high, low, high)), np.concatenate((towards, -towards)), np.stack((outer, outer, between, between))
+        np.concatenate((anchors, anchors)),
+        np.concatenate((-towards, towards)),
+        np.concatenate((gaps[:-1], gaps[1:])),
     )
-    return arms, np.where(used, np.maximum(highest, height), highest)
+    return arms, heights.max(axis=0)
 
 
-def _uphill(slope: Callable[[Array], Array], n: int) -> tuple[Array, Flags]:
-    """A maximum on the side to which a slope points at u = 0, by doubling and bisection, and whether there is one."""
-    near, at_near = np.zeros(n), slope(np.zeros(n))
+def _mode(density: _StandardDensity) -> Array:
+    """A mode on the side to which the slope points at u = 0, (n,), by doubling and bisection."""
+    near = np.zeros_like(density.scale)
+    at_near = density.slope(near)
     direction = np.sign(at_near)
     far = direction * np.clip(np.abs(at_near), LEAST_STEP, 1.0)
     for _ in range(MAX_DOUBLINGS):
-        at_far = slope(far)
-        rises = direction * at_far > 0.0
+        rises = direction * density.slope(far) > 0.0
         if not rises.any():
             break
-        near, at_near = np.where(rises, far, near), np.where(rises, at_far, at_near)
-        far = np.where(rises, 2.0 * far, far)
-    found = ~rises
+        near, far = np.where(rises, far, near), np.where(rises, 2.0 * far, far)
+    return _bisected(density.slope, near, far)
+
+
+def _likelihood_modes(density: _StandardDensity) -> Array:
+    """Modes of the likelihood within `REACH`, (m, n), where its slope changes from above 0 to below; 0 for no more."""
+    places = np.linspace(-REACH, REACH, N_PLACES)
+    signs = np.sign(density.likelihood_slope(np.repeat(places[:, None], density.scale.size, axis=1)))
+    is_mode = (signs[:-1] > 0.0) & (signs[1:] <= 0.0)
+    n_modes = int(is_mode.sum(axis=0).max(initial=0))
+    cells = np.argsort(~is_mode, axis=0, kind="stable")[:n_modes]
+    found = np.take_along_axis(is_mode, cells, axis=0)
+    modes = _bisected(density.likelihood_slope, places[cells], places[cells + 1])
+    return np.where(found, modes, 0.0)
+
+
+def _bisected(slope: Callable[[Array], Array], near: Array, far: Array) -> Array:
+    """A maximum between two places; the function rises from the first, towards the second."""
+    direction, at_near, at_far = np.sign(far - near), slope(near), slope(far)
     for _ in range(MAX_HALVINGS):
         steepest = np.maximum(np.abs(at_near), np.abs(at_far))
-        if not (found & (steepest * np.abs(far - near) > MODE_TOLERANCE)).any():
+        if not (steepest * np.abs(far - near) > MODE_TOLERANCE).any():
             break
         middle = 0.5 * (near + far)
         at_middle = slope(middle)
         rises = direction * at_middle > 0.0
         near, at_near = np.where(rises, middle, near), np.where(rises, at_middle, at_near)
         far, at_far = np.where(rises, far, middle), np.where(rises, at_far, at_middle)
-    return np.where(found, 0.5 * (near + far), 0.0), found
+    return np.asarray(0.5 * (near + far))
 
 
 def _integrate(density: _StandardDensity, arms: _Arms, highest: Array) -> tuple[Array, Array]:

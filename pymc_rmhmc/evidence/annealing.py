@@ -101,7 +101,8 @@ def adaptive_ladder(
         with np.errstate(invalid="ignore"):
             logs = (beta - before) * walkers.phi
         walkers.place(walkers.states[systematic(np.exp(logs - logsumexp(logs)), count, rng)])
-        n_steps = tune_steps(walkers, beta, max(1, steps[-1] - 1), rng)
+        # What is accepted varies with the states: a rung has no fewer steps than the one before.
+        n_steps = tune_steps(walkers, beta, steps[-1], rng)
         walkers.move(beta, BRIDGE.drawn_path(rng) / n_steps, n_steps, rng)
         found.append(beta)
         steps.append(n_steps)
@@ -176,6 +177,11 @@ def annealed_evidence(
         acceptances.append(accepted)
         value, error = log_mean(log_weights)
         progress.note(value, error, f"annealing, {log_weights.size} states")
+        if not math.isfinite(error):
+            raise EvidenceError(
+                f"None of {log_weights.size} states has come to where the posterior has a density. Give a longer "
+                'ladder, such as Annealing(ladder="geometric", n_rungs=2000), or method="bridge".'
+            )
         if (budget.is_met(error) and log_weights.size >= FEWEST_DRAWS) or not budget.may_double(begun):
             break
     acceptance = np.mean(acceptances, axis=0)

@@ -136,7 +136,8 @@ def pareto_k(log_weights: Array) -> float:
         return math.inf
     if np.ptp(finite) < 1e-12:
         return -math.inf
-    return float(array_stats.psislw(finite)[1])
+    shape = float(array_stats.psislw(finite)[1])
+    return math.inf if math.isnan(shape) else shape
 
 
 def check_acceptance(betas: Array, acceptances: Array) -> None:

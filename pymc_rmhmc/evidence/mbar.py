@@ -23,7 +23,7 @@ MOST_ITERATIONS = 200
 SETTLED = 1e-9
 
 
-def log_ratios(betas: Sequence[float], phis: Sequence[Array], counts: Sequence[float] | None = None) -> Array:
+def log_ratios(betas: Sequence[float] | Array, phis: Sequence[Array], counts: Sequence[float] | None = None) -> Array:
     """``log Z_k - log Z_0`` of every density, by the multistate acceptance ratio.
 
     Parameters
@@ -102,9 +102,12 @@ def _objective(
 
 
 def jackknife(
-    betas: Sequence[float], phis: Sequence[Sequence[Array]], counts: Sequence[float]
+    betas: Sequence[float] | Array, phis: Sequence[Sequence[Array]], counts: Sequence[float]
 ) -> tuple[float, float]:
     """``log Z_K - log Z_0`` and its standard error, from groups of draws that know nothing of one another.
+
+    The error is that of the infinitesimal jackknife: how far the solution moves, to first order, where a group counts
+    for more. Whatever the draws' correlation within a group, it is right.
 
     Parameters
     ----------
@@ -114,12 +117,27 @@ def jackknife(
         Of every density φ at the draws of each group, the same number of groups for all.
     counts : sequence of float
         As `log_ratios` has them.
+
+    References
+    ----------
+    Efron (1982), The jackknife, the bootstrap and other resampling plans, chapter 6.
     """
-    n_groups = len(phis[0])
-    whole = log_ratios(betas, [np.concatenate(list(groups)) for groups in phis], counts)[-1]
-    without = np.array([
-        log_ratios(betas, [np.concatenate([g for i, g in enumerate(each) if i != left]) for each in phis], counts)[-1]
-        for left in range(n_groups)
-    ])  # fmt: skip
-    error = math.sqrt((n_groups - 1) / n_groups * float(((without - without.mean()) ** 2).sum()))
-    return float(whole), error
+    n_groups, betas = len(phis[0]), np.asarray(betas, float)
+    ratios = log_ratios(betas, [np.concatenate(list(groups)) for groups in phis], counts)
+    worth = np.asarray(counts, float)
+    pulls, hessian = np.zeros((n_groups, worth.size)), np.zeros((worth.size, worth.size))
+    for k, groups in enumerate(phis):
+        weight = worth[k] / sum(each.size for each in groups)
+        for group, phi in enumerate(groups):
+            shares = _shares(-ratios, _powers(betas, phi), np.log(worth))
+            pulls[group] += weight * shares.sum(axis=0)
+            hessian -= weight * shares.T @ shares
+    hessian += np.diag(pulls.sum(axis=0))
+    moves = np.linalg.lstsq(hessian[1:, 1:], (pulls - worth / n_groups)[:, 1:].T, rcond=None)[0][-1]
+    return float(ratios[-1]), math.sqrt(n_groups / (n_groups - 1) * float(moves @ moves))
+
+
+def _shares(free: Array, powers: Array, log_worth: Array) -> Array:
+    """The probability of each density, given a draw (n, K)."""
+    logs = powers + (log_worth + free)
+    return np.exp(logs - logsumexp(logs, axis=1)[:, None])

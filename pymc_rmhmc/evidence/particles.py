@@ -186,7 +186,8 @@ class EuclideanParticles:
         prior = -0.5 * np.einsum("ij,ij->j", whitened, whitened)
         slope = -solve_triangular(self._factor, whitened, lower=True, trans=1).T
         if gaussian is not None:
-            prior = prior + np.array([gaussian.log_density(row) for row in sites])
-            slope = slope + np.array([gaussian.gradient(row) for row in sites])
-        found = [self._reference.target.evaluate(row) for row in sites]
-        return np.array([f[1] for f in found]), prior, np.array([[f[2] for f in found], slope])
+            of_sites = gaussian.gradient(sites)
+            prior = prior + 0.5 * np.einsum("ij,ij->i", gaussian.linear + of_sites, sites)
+            slope = slope + of_sites
+        phi, residual = self._reference.target.residual_rows(sites)
+        return phi, prior, np.array([residual, slope])

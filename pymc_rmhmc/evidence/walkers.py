@@ -197,14 +197,11 @@ class SiteWalkers(Walkers):
         return rng.standard_normal((count, len(self._transposed))) @ self._transposed
 
     def _evaluate(self, states: Array) -> tuple[Array, Array]:
-        phi, slopes = np.empty(len(states)), np.zeros_like(states)
         self.n_gradients += len(states)
-        for i, row in enumerate(states):
-            _, phi[i], slope = self._target.evaluate(self._offset + row)
-            if math.isfinite(phi[i]) and np.isfinite(slope).all():
-                slopes[i] = slope
-            else:
-                phi[i] = -math.inf
+        phi, slopes = self._target.residual_rows(self._offset + states)
+        lost = ~(np.isfinite(phi) & np.isfinite(slopes).all(axis=1))
+        if lost.any():
+            phi[lost], slopes[lost] = -math.inf, 0.0
         return phi, slopes
 
     def _push(self, slopes: Array) -> Array:

@@ -203,6 +203,15 @@ class FactorizedPrior:
             parts.append(part)
         return np.concatenate(parts)
 
+    def spread(self, columns: Array) -> Array:
+        """The linear part of `to_model` for each column of a matrix (k, m)."""
+        parts = []
+        for part, component, factor in self._split(columns):
+            if component.centred and factor is not None:
+                part = multiply_lower(factor, np.asfortranarray(part))  # noqa: PLW2901
+            parts.append(part)
+        return np.vstack(parts)
+
     @property
     def sites_are_model_values(self) -> bool:
         """Whether ``η - c`` are the model's variables themselves (a centred GP seen at every input)."""

@@ -197,6 +197,16 @@ class LatentTarget:
         log_likelihood, value, _, _, slope = self._compiled.evaluate(eta)
         return log_likelihood, value, slope
 
+    def residual_rows(self, eta: Array) -> tuple[Array, Array]:
+        """φ (m,) and ``∂φ/∂η`` (m, n) at many η (m, n), of a likelihood that gives all of them at once."""
+        pointwise: Any = self.likelihood
+        values, slopes = pointwise.pointwise(eta)
+        if self.residual_sites is not None:
+            of_sites = self.residual_sites.gradient(eta)
+            values = values + 0.5 * (self.residual_sites.linear + of_sites) * eta
+            slopes = slopes + of_sites
+        return values.sum(axis=1), slopes
+
     def _evaluate(self, eta: Array) -> tuple[float, float, Array]:
         """The same by NumPy."""
         log_likelihood, gradient = self.likelihood.gradient(eta)

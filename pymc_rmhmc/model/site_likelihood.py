@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,8 +138,8 @@ class SiteLikelihood:
         sums = np.zeros((2, *rows.shape))
         for term in self.terms:
             parts = term.kernel.pointwise(np.ascontiguousarray(term.read(rows)), term.arguments)
-            for total, part in zip(sums, parts, strict=True):
-                total += part if term.index is None else _summed_rows(part, term.index, self.n_sites)
+            for i, part in enumerate(parts):
+                sums[i] += part if term.index is None else _summed_rows(part, term.index, self.n_sites)
         return sums[0].reshape(eta.shape), sums[1].reshape(eta.shape)
 
     def restricted(self, sites: NDArray[np.int64]) -> SiteLikelihood:
@@ -174,7 +174,8 @@ def _restricted(term: BoundTerm, place: NDArray[np.int64], sites: NDArray[np.int
     if isinstance(term.kernel, LikelihoodKernel):
         return BoundTerm(term.kernel, tuple(a[observations] for a in term.arguments), index, offset)
     size = place.size if term.index is None else term.index.size
-    return BoundTerm(_PartOfKernel(term.kernel, size, observations), term.arguments, index, offset)
+    part = cast("Kernel", _PartOfKernel(term.kernel, size, observations))
+    return BoundTerm(part, term.arguments, index, offset)
 
 
 @dataclass(frozen=True, slots=True)

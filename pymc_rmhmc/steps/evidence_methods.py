@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pymc_rmhmc.approximation import find_mode, laplace_sites
 from pymc_rmhmc.approximation.ep import fit_ep
 from pymc_rmhmc.approximation.second_order import second_order_correction
-from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.errors import ConfigurationError, EvidenceError
 from pymc_rmhmc.evidence.annealing import annealed_evidence
 from pymc_rmhmc.evidence.bridge import AdaptiveBridge, PosteriorDraws
 from pymc_rmhmc.evidence.estimate import Budget, Estimate, Progress, Report

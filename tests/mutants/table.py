@@ -1028,6 +1028,46 @@ APPROXIMATION = [
         "precision = np.linalg.inv(np.atleast_2d(np.cov(values.T)))",
         "unit/test_held_sites.py::test_the_width_is_that_given_the_latents_and_not_that_of_the_draws",
     ),
+    Mutant(
+        "cavity-without-its-variance",
+        "expectation propagation ends at another approximation, or at none",
+        "approximation/ep.py",
+        "cavity_mean = cavity_variance * (mean / variance - sites.linear)",
+        "cavity_mean = cavity_variance * (mean - sites.linear)",
+        "unit/test_ep.py::test_a_normal_likelihood_is_exact[square]",
+    ),
+    Mutant(
+        "evidence-without-the-cavity",
+        "EP's log evidence is wrong, and models are ranked by it",
+        "approximation/ep.py",
+        "quadratic = mean**2 / variance - cavity_mean**2 / cavity_variance",
+        "quadratic = mean**2 / variance",
+        "unit/test_ep.py::test_one_site_is_exact[poisson_log]",
+    ),
+    Mutant(
+        "one-mode-of-a-tilted-density",
+        "of a prior and an outlier that disagree only one is integrated",
+        "approximation/tilted.py",
+        "anchors = first[None] if concave else np.concatenate((first[None], _likelihood_modes(density)))",
+        "anchors = first[None]",
+        "unit/test_ep.py::test_both_modes_of_a_tilted_density_are_integrated",
+    ),
+    Mutant(
+        "delayed-update-without-its-inverse",
+        "sites that are updated one by one see a covariance that is no longer theirs",
+        "approximation/ep.py",
+        "columns @ (np.linalg.solve(inner, np.diag(precision)) @ columns.T)",
+        "columns @ (np.diag(precision) @ columns.T)",
+        "unit/test_ep.py::test_updates_by_blocks_are_updates_one_by_one[square-3]",
+    ),
+    Mutant(
+        "second-order-of-a-site-with-itself",
+        "the corrected evidence counts each site's own cumulants as an error of EP",
+        "approximation/second_order.py",
+        "np.fill_diagonal(correlation, 0.0)",
+        "np.fill_diagonal(correlation, 1.0)",
+        "unit/test_ep.py::test_the_second_order_sums_over_pairs_of_different_sites",
+    ),
 ]
 
 MODEL = [
@@ -1464,6 +1504,14 @@ STEPS = [
         "steps/test_process_metrics.py::"
         "test_hyperparameters_alone_hold_the_process_in_the_metrics_coordinates[block-centred]",
     ),
+    Mutant(
+        "evidence-without-other-data",
+        "the evidence leaves out observed variables that read no latent value",
+        "steps/gaussian_approximation.py",
+        "log_evidence=elsewhere + sum(each.log_evidence for each in blocks),",
+        "log_evidence=0.0 * elsewhere + sum(each.log_evidence for each in blocks),",
+        "steps/test_approximations.py::test_a_normal_model_is_exact[laplace]",
+    ),
 ]
 
 DIAGNOSTICS = [
@@ -1552,4 +1600,59 @@ KERNELS = [
     ),
 ]
 
-MUTANTS = [*DYNAMICS, *KERNELS, *GEOMETRY, *APPROXIMATION, *MODEL, *STEPS, *DIAGNOSTICS]
+EXECUTORS = [
+    Mutant(
+        "repeated-chain-with-a-new-seed",
+        "a chain whose worker died has other draws than without the death: no run can be repeated",
+        "gathering.py",
+        "self._pool.submit(self._function, self._arguments[index], self._deaths[index])",
+        "self._pool.submit(\n"
+        "            self._function,\n"
+        "            (*self._arguments[index][:-1], self._arguments[index][-1] + self._deaths[index]),\n"
+        "            self._deaths[index],\n"
+        "        )",
+        "unit/test_gathering.py::test_a_piece_whose_worker_died_runs_again_with_the_same_arguments[pool]",
+    ),
+    Mutant(
+        "finished-chains-run-again",
+        "a death of one worker costs the hours of all chains",
+        "gathering.py",
+        "        for index in again:\n            self._submit(index)",
+        "        for index in [*again, *(self._results if again else ())]:\n            self._submit(index)",
+        "unit/test_gathering.py::test_what_finished_is_not_run_again",
+    ),
+    Mutant(
+        "chains-in-order-of-finishing",
+        "the chain of a seed stands elsewhere in every run",
+        "gathering.py",
+        "return [self._results[index] for index in range(len(self._arguments))]",
+        "return list(self._results.values())",
+        "unit/test_gathering.py::test_results_stand_in_the_order_of_the_pieces",
+    ),
+    Mutant(
+        "queue-blamed-for-a-death",
+        "three deaths among hundreds of chains end the run, though none died twice",
+        "gathering.py",
+        "charged = self._running.intersection(lost) or lost",
+        "charged = set(lost)",
+        "unit/test_gathering.py::test_pieces_that_only_waited_lose_no_attempt",
+    ),
+    Mutant(
+        "errors-of-the-model-tried-again",
+        "an error that is certain is met three times, after hours each",
+        "gathering.py",
+        "            if not _is_death(error):\n                raise",
+        "            if False:\n                raise",
+        "unit/test_gathering.py::test_what_the_executor_raises_otherwise_is_not_tried_again",
+    ),
+    Mutant(
+        "one-seed-for-all-chains",
+        "all chains are alike: R-hat is 1 whatever they do",
+        "steps/executors.py",
+        "[(blob, chain, seeds[chain]) for chain in range(chains)]",
+        "[(blob, chain, seeds[0]) for chain in range(chains)]",
+        "steps/test_executors.py::test_each_chain_is_that_of_its_seed",
+    ),
+]
+
+MUTANTS = [*DYNAMICS, *KERNELS, *GEOMETRY, *APPROXIMATION, *MODEL, *STEPS, *EXECUTORS, *DIAGNOSTICS]

@@ -29,7 +29,7 @@ from scipy.linalg import blas
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.compilation import compiled
-from pymc_rmhmc.geometry.linalg import cogram_lower, multiply_lower, reverse_cholesky, solve_lower
+from pymc_rmhmc.geometry.linalg import cogram_lower, inverse_lower, multiply_lower, reverse_cholesky, solve_lower
 from pymc_rmhmc.geometry.prior import FactorizedPrior, Predictor, PriorFailure
 
 __all__ = ["GaussianSites", "SiteChart", "residual_of_sites"]
@@ -146,6 +146,19 @@ class SiteChart:
         base = self.prior.predictor
         eta = self.predictor.apply(z) if eta is None else eta
         return solve_lower(base.matrix, eta - base.offset)
+
+    @property
+    def model_factor(self) -> Array:
+        """The lower triangular J of ``x = x₁ + J z``, (k, k): ``J Jᵀ`` is the covariance of x under prior and sites."""
+        if self.sites is None:
+            whitened = np.eye(self.prior.n_latent)
+        elif self._factor is not None:
+            whitened = inverse_lower(self._factor)
+        elif self.prior.sites_are_model_values:
+            return self.predictor.matrix
+        else:
+            whitened = blas.dtrsm(1.0, self.prior.predictor.matrix, self.predictor.matrix, lower=1)
+        return self.prior.spread(whitened)
 
     def log_prior(self, z: Array, eta: Array) -> float:
         """``log p(x)`` of the model's variables at z, in O(n): no solve, from the chart's own identity."""

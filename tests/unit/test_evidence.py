@@ -1,0 +1,264 @@
+"""Bridges, annealing and importance sampling on densities whose evidence is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pymc_rmhmc.errors import EvidenceError
+from pymc_rmhmc.evidence.annealing import (
+    adaptive_ladder,
+    anneal,
+    annealed_evidence,
+    fixed_ladder,
+    flat_particles,
+    geometric_betas,
+    linear_betas,
+    log_mean,
+)
+from pymc_rmhmc.evidence.bridge import AdaptiveBridge, next_beta, systematic
+from pymc_rmhmc.evidence.estimate import Budget, Progress, check_acceptance, check_mixing, pareto_k, weight_ess
+from pymc_rmhmc.evidence.importance import importance_evidence, laplace_evidence
+from pymc_rmhmc.evidence.mbar import jackknife, log_ratios
+from pymc_rmhmc.evidence.particles import FlatParticles
+from pymc_rmhmc.steps.annealing_options import Annealing
+from tests.unit.evidence_toys import NormalBlock, exact_line
+
+RNG = np.random.default_rng
+
+
+def budget(error=0.01, seconds=None):
+    made = Budget(error, seconds)
+    return made, Progress(made)
+
+
+def references(block):
+    return {"sites": block.reference, "residual": block.as_residual()}
+
+
+@pytest.mark.parametrize("betas", [(0.0, 1.0), (0.0, 0.3, 1.0), (0.0, 0.1, 0.5, 1.0)])
+def test_several_densities_give_the_ratio(betas):
+    draws, log_ratio = exact_line()
+    rng = RNG(1)
+    found = log_ratios(betas, [draws(beta, 40_000, rng) for beta in betas])
+    np.testing.assert_allclose(found, [log_ratio(beta) for beta in betas], atol=0.02)
+
+
+def test_two_densities_solve_bennetts_equation():
+    draws, _ = exact_line()
+    rng = RNG(2)
+    u, v = draws(0.0, 300, rng), draws(1.0, 500, rng)
+    c = log_ratios((0.0, 1.0), [u, v])[-1]
+
+    def share(phi):
+        return 1.0 / (1.0 + 300 / 500 * np.exp(c - phi))
+
+    assert share(u).sum() + share(v).sum() == pytest.approx(500.0, rel=1e-8)
+
+
+def test_the_ratio_bears_draws_without_density():
+    draws, _ = exact_line()
+    rng = RNG(3)
+    u, v = draws(0.0, 4000, rng), draws(1.0, 4000, rng)
+    half = np.concatenate((u, np.full(4000, -np.inf)))
+    whole, halved = (log_ratios((0.0, 1.0), [each, v], (4000.0, 4000.0))[-1] for each in (u, half))
+    assert halved == pytest.approx(whole - np.log(2.0), abs=1e-2)
+
+
+def test_the_jackknife_has_the_error_of_repetitions():
+    draws, log_ratio = exact_line()
+    betas, found = (0.0, 0.4, 1.0), []
+    for seed in range(60):
+        rng = RNG(seed)
+        groups = [[draws(beta, 50, rng) for _ in range(16)] for beta in betas]
+        found.append(jackknife(betas, groups, [800.0] * 3))
+    values, errors = np.array(found).T
+    z = (values - log_ratio(1.0)) / errors
+    assert 0.75 < np.sqrt(np.mean(z**2)) < 1.3
+
+
+@pytest.mark.parametrize("kind", ["sites", "residual"])
+@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
+def test_walkers_keep_the_density_at_a_beta(kind, beta):
+    block = NormalBlock()
+    rng = RNG(7)
+    walkers = references(block)[kind].walkers(3000, rng)
+    walkers.place(block.states(beta, 3000, rng, walkers))
+    moved = [walkers.move(beta, 0.9, 2, rng) for _ in range(3)]
+    assert np.mean(moved) > 0.9
+    mean, covariance = block.moments(beta)
+    standard = np.linalg.solve(np.linalg.cholesky(covariance), (block.sites_of(walkers) - mean).T)
+    distance = (standard**2).sum(axis=0)
+    assert stats.kstest(distance, stats.chi2(block.n).cdf).pvalue > 1e-3
+    assert np.abs(standard.mean(axis=1)).max() < 4.5 / np.sqrt(3000)
+
+
+@pytest.mark.parametrize("kind", ["sites", "residual"])
+def test_walkers_may_have_a_beta_and_a_step_each(kind):
+    block, betas = NormalBlock(), np.repeat([0.2, 1.0], 2000)
+    rng = RNG(8)
+    walkers = references(block)[kind].walkers(4000, rng)
+    walkers.place(np.concatenate([block.states(beta, 2000, rng, walkers) for beta in (0.2, 1.0)]))
+    for _ in range(3):
+        walkers.move(betas, np.where(betas < 0.5, 1.2, 0.7), 2, rng)
+    for beta, part in zip((0.2, 1.0), np.split(block.sites_of(walkers), 2), strict=True):
+        mean, covariance = block.moments(beta)
+        standard = np.linalg.solve(np.linalg.cholesky(covariance), (part - mean).T)
+        assert stats.kstest((standard**2).sum(axis=0), stats.chi2(block.n).cdf).pvalue > 1e-3
+
+
+def test_both_kinds_of_walkers_make_the_same_trajectories():
+    """From the same noise: in sites and in z."""
+    block = NormalBlock()
+    sites, residual = (reference.walkers(6, RNG(3)) for reference in references(block).values())
+    np.testing.assert_allclose(sites.phi, residual.phi, rtol=1e-10)
+    accepted = [walkers.move(0.8, 0.6, 3, RNG(4)) for walkers in (sites, residual)]
+    np.testing.assert_allclose(*accepted, rtol=1e-8)
+    np.testing.assert_allclose(sites.phi, residual.phi, rtol=1e-8)
+
+
+def test_walkers_that_change_places_take_all_with_them():
+    block = NormalBlock()
+    walkers = block.reference.walkers(4, RNG(1))
+    walkers.move(1.0, 0.5, 2, RNG(2))
+    phi, states = walkers.phi.copy(), walkers.states.copy()
+    walkers.swap(np.array([0]), np.array([3]))
+    np.testing.assert_array_equal(walkers.phi, phi[[3, 1, 2, 0]])
+    again = block.reference.walkers(4, RNG(1))
+    again.place(states[[3, 1, 2, 0]])
+    np.testing.assert_allclose(walkers.move(1.0, 0.5, 2, RNG(5)), again.move(1.0, 0.5, 2, RNG(5)))
+    np.testing.assert_allclose(walkers.states, again.states)
+
+
+@pytest.mark.parametrize("kind", ["sites", "residual"])
+@pytest.mark.parametrize("share", [0.0, 0.4])
+def test_a_bridge_finds_the_evidence(kind, share):
+    block = NormalBlock(n=8, share=share, sigma=0.15)
+    reference = references(block)[kind]
+    made, progress = budget(0.1)
+    found = AdaptiveBridge(reference, 64, RNG(1)).run(made, progress).shifted(reference.log_constant)
+    assert found.standard_error <= 0.1
+    assert abs(found.log_evidence - block.log_evidence) < 4.0 * found.standard_error
+    assert found.diagnostics["beta"][[0, -1]].tolist() == [0.0, 1.0]
+
+
+def test_a_bridge_takes_draws_of_the_posterior():
+    block = NormalBlock(n=8, share=0.4, sigma=0.3)
+    rng = RNG(2)
+    walkers = block.reference.walkers(4000, rng)
+    walkers.place(block.states(1.0, 4000, rng, walkers))
+
+    class Source:
+        residuals = walkers.phi.reshape(4, 1000)
+
+        def extend(self):
+            return False
+
+    made, progress = budget(1e-6)
+    found = AdaptiveBridge(block.reference, 64, rng, Source()).run(made, progress)
+    error = found.log_evidence + block.reference.log_constant - block.log_evidence
+    assert abs(error) < 4.0 * found.standard_error < 0.2
+
+
+def test_weights_to_the_next_beta_are_worth_what_is_asked():
+    phi = 6.0 * RNG(1).standard_normal(2000)
+    beta = next_beta(phi, 0.2, 0.1)
+    assert weight_ess((beta - 0.2) * phi) == pytest.approx(200.0, rel=1e-3)
+    assert next_beta(0.01 * phi, 0.0, 0.1) == 1.0
+    with pytest.raises(EvidenceError, match="Nearly everywhere"):
+        next_beta(np.where(np.arange(2000) < 20, phi, -np.inf), 0.0, 0.1)
+
+
+def test_systematic_draws_are_even():
+    drawn = systematic(np.array([0.5, 0.25, 0.25]), 8, RNG(1))
+    assert np.bincount(drawn).tolist() == [4, 2, 2]
+
+
+KERNELS = [
+    Annealing(), Annealing(ladder="geometric", n_rungs=15), Annealing(ladder=[0.0, 0.1, 0.4, 1.0]),
+    Annealing(ladder="linear", n_rungs=6, kernel="elliptical_slice"),
+    Annealing(ladder="linear", n_rungs=4, kernel="hessian", step_size=0.5, n_steps=2, bounds=False),
+    Annealing(ladder="linear", n_rungs=4, kernel="fisher", step_size=0.5, n_steps=2, bounds=False),
+    Annealing(ladder="linear", n_rungs=4, kernel="hmc", step_size=0.1, n_steps=6),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", KERNELS, ids=lambda each: f"{each.kernel}-{each.n_rungs}")
+def test_annealing_finds_the_evidence_and_bounds_it(options):
+    block = NormalBlock(n=4, share=0.3, sigma=0.4)
+    rng, reference = RNG(3), block.reference
+    count = 400 if options.kernel == "flat" else 100
+    make, ladder = options.prepared(reference, count, rng)
+    made, progress = budget(10.0)
+    found = annealed_evidence(make, ladder, count, rng, made, progress, bounds=options.bounds)
+    found = found.shifted(reference.log_constant)
+    assert abs(found.log_evidence - block.log_evidence) < 4.0 * found.standard_error < 0.6
+    if not options.bounds:
+        return
+    assert found.diagnostics["lower_bound"] - 0.1 < block.log_evidence < found.diagnostics["upper_bound"] + 0.1
+
+
+def test_weights_are_unbiased_on_a_crude_ladder():
+    """Of Z itself, with kernels that mix badly: where the weight is taken after the move they are not."""
+    block = NormalBlock(n=3, share=0.3, sigma=0.5)
+    rng, reference = RNG(4), block.reference
+    particles = FlatParticles(reference.walkers(40_000, rng), lambda beta: 2)
+    log_weights, _ = anneal(particles, linear_betas(3), rng)
+    value, error = log_mean(log_weights)
+    assert abs(value + reference.log_constant - block.log_evidence) < 4.0 * error < 0.05
+
+
+def test_a_ladder_is_frozen_before_the_counted_run():
+    block = NormalBlock(n=6, share=0.0, sigma=0.2)
+    rng = RNG(5)
+    ladder = adaptive_ladder(block.reference, 64, rng)
+    assert (np.diff(ladder.betas) > 0.0).all()
+    make = flat_particles(block.reference, ladder, rng)
+    for _ in range(2):
+        made, progress = budget(10.0)
+        found = annealed_evidence(make, ladder, 64, rng, made, progress, bounds=False)
+        np.testing.assert_array_equal(found.diagnostics["beta"], ladder.betas)
+
+
+def test_ladders_go_from_0_to_1():
+    for betas in (geometric_betas(7), linear_betas(7), fixed_ladder(linear_betas(7)).betas):
+        assert betas.size == 8
+        assert betas[[0, -1]].tolist() == [0.0, 1.0]
+        assert (np.diff(betas) > 0.0).all()
+
+
+def test_importance_sampling_tells_whether_it_can_be_trusted():
+    good, poor = NormalBlock(share=0.9), NormalBlock(n=8, share=0.0, sigma=0.1)
+    found = [importance_evidence(each.reference, 64, RNG(1), *budget(0.01)) for each in (good, poor)]
+    assert found[0].diagnostics["pareto_k"] < 0.5 < found[1].diagnostics["pareto_k"]
+    error = found[0].log_evidence + good.reference.log_constant - good.log_evidence
+    assert abs(error) < 4.0 * found[0].standard_error < 0.05
+
+
+def test_laplace_is_exact_for_a_normal_posterior():
+    block = NormalBlock()
+    for reference in references(block).values():
+        found = laplace_evidence(reference, RNG(1))
+        assert found.log_evidence + reference.log_constant == pytest.approx(block.log_evidence, abs=1e-5)
+
+
+def test_estimates_are_refused_where_draws_cannot_be_trusted():
+    with pytest.raises(EvidenceError, match=r"beta = 0\.5 only 30%"):
+        check_acceptance(np.array([0.1, 0.5]), np.array([0.9, 0.3]))
+    rng = RNG(1)
+    good = rng.standard_normal((4, 500))
+    assert check_mixing("φ", good)[0] < 1.05
+    with pytest.raises(EvidenceError, match="differs between chains"):
+        check_mixing("φ", good + 2.0 * np.arange(4)[:, None])
+    with pytest.raises(EvidenceError, match="effective draws"):
+        check_mixing("φ", rng.standard_normal((4, 20)))
+    assert check_mixing("φ", np.ones((4, 20)))[0] == 1.0
+
+
+def test_the_shape_of_the_weights_tail():
+    rng = RNG(1)
+    assert pareto_k(0.3 * rng.standard_normal(2000)) < 0.5
+    assert pareto_k(5.0 * rng.standard_normal(2000)) > 0.7
+    assert pareto_k(np.zeros(500)) == -np.inf
+    assert pareto_k(np.full(500, -np.inf)) == np.inf
