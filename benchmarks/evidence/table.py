@@ -79,7 +79,8 @@ def grid_rows(records: Iterable[dict]) -> list[list[str]]:
         apart = (corrected["value"] - bridge["value"]) / math.hypot(bridge["standard error"], SECOND_ORDER_ERROR)
         rows.append([
             f"{cell['log lengthscale']:g}", f"{cell['log amplitude']:g}", f"{laplace['value']:.2f}",
-            f"{ep['value']:.3f}", f"{corrected['value']:.3f}", f"{bridge['value']:.3f} ± {bridge['standard error']:.3f}",
+            f"{ep['value']:.3f}", f"{corrected['value']:.3f}",
+            f"{bridge['value']:.3f} ± {bridge['standard error']:.3f}",
             f"{target_of(cell['log amplitude']):g}", f"{apart:.1f}" + (" !" if abs(apart) > FAR else ""),
             *(f"{method['test error']:.1f}" for method in (laplace, ep)),
             *(f"{method['bits']:.3f}" for method in (laplace, ep)),
