@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.evidence.grid import LOG_AMPLITUDES
+from benchmarks.evidence.grid import EASY, LOG_AMPLITUDES
 from benchmarks.evidence.peers import SIZES
 
 __all__ = ["ASKED", "EP", "REFERENCE_RUNS", "Asked", "Run", "all_runs"]
@@ -109,7 +109,7 @@ def all_runs(seeds: int) -> list[Run]:
         for asked in ASKED:
             run = asked.run
             runs.append(Run(run.kind, run.problem, run.method, seed, run.target, run.limit))
-    runs += [Run("grid", "usps", f"{ls:g}", 0, 0.0, 15.0) for ls in LOG_AMPLITUDES]
+    runs += [Run("grid", "usps", f"{ls:g}", 0, 0.0, 400.0 if ls <= EASY else 15.0) for ls in LOG_AMPLITUDES]
     runs += PATHS
     for (peer, problem), sizes in SIZES.items():
         runs += [Run("peer", problem, peer, seed, float(size), 300.0) for size in sizes for seed in (0, 1)]

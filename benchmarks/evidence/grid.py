@@ -30,7 +30,7 @@ from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
 from pymc_rmhmc.steps.evidence_methods import Settings, estimates_of
 from pymc_rmhmc.steps.evidence_models import EvidenceModel, LatentPart, read_model
 
-__all__ = ["LOG_AMPLITUDES", "LOG_LENGTHSCALES", "measure_row", "predictions", "target_of"]
+__all__ = ["EASY", "LOG_AMPLITUDES", "LOG_LENGTHSCALES", "measure_row", "predictions", "target_of"]
 
 type Array = NDArray[np.float64]
 
