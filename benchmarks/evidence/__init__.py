@@ -1,0 +1,1 @@
+"""How exact the evidence is, and how long it takes, where it is known."""
