@@ -49,8 +49,8 @@ def plot_evidence(results: Any, *, truth: float | None = None, ax: Any = None) -
     matplotlib.figure.Figure
         For each result a line of its estimates, in a band of two standard errors. Seconds include the tuning of a chain
         where `log_evidence` tunes one. A result without estimates on the way, such as that of several independent
-        blocks, is a point at all of its seconds. Triangles are the bounds of annealing. Dotted lines are approximations: Laplace, EP
-        and EP with its second-order correction, if any result has them.
+        blocks, is a point at all of its seconds. Triangles are the bounds of annealing. Dotted lines are the
+        approximations by Laplace, EP, and EP with its second-order correction, if any result has them.
 
     Raises
     ------
