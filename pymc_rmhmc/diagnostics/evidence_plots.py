@@ -21,6 +21,8 @@ APPROXIMATIONS = {"laplace": "Laplace", "ep": "EP", "ep_second_order": "EP, seco
 BOUNDS = {"lower_bound": "^", "upper_bound": "v"}
 # The band's half width, in standard errors.
 BAND = 2.0
+# The axis of seconds is logarithmic where the last are so many times the first.
+WIDE = 3.0
 # What is drawn by rung, where a result has it: a title, the least value that is trusted, the axis's scale.
 PANELS = {
     "acceptance": ("acceptance", LEAST_ACCEPTED, "linear"),
@@ -84,8 +86,8 @@ def plot_evidence(results: Any, *, truth: float | None = None, ax: Any = None) -
     _draw_approximations(axis, found)
     if known is not None:
         axis.axhline(known, color="black", lw=0.9, label="known value", zorder=1)
-    if ends:
-        axis.set_xscale("log" if min(first for first, _ in ends) * 3.0 < max(last for _, last in ends) else "linear")
+    if ends and min(first for first, _ in ends) * WIDE < max(last for _, last in ends):
+        _logarithmic(axis)
     axis.set(xlabel="seconds", ylabel="log p(y)")
     _tidy(axis)
     axis.legend(frameon=False, fontsize="small")
@@ -209,7 +211,7 @@ def _draw_estimates(axis: Any, name: str, result: xr.Dataset, colour: str) -> tu
     else:
         seconds = np.array([float(result.attrs.get("seconds", 1.0))])
         values, errors = np.array([float(result["log_evidence"])]), np.array([float(result["standard_error"])])
-    label = f"{name}: {float(result['log_evidence']):.2f} ± {float(result['standard_error']):.2f}"
+    label = f"{name}: {_in_words(float(result['log_evidence']), float(result['standard_error']))}"
     axis.errorbar(
         seconds, values, BAND * errors, color=colour, lw=1.6, elinewidth=0.9, marker=".", ms=7, capsize=2, label=label
     )
@@ -218,6 +220,12 @@ def _draw_estimates(axis: Any, name: str, result: xr.Dataset, colour: str) -> tu
         if bound in result and seconds.size:
             axis.plot(seconds[-1], float(result[bound]), marker, color=colour, ms=6, mfc="none")
     return (float(seconds[0]), float(seconds[-1])) if seconds.size else (1.0, 1.0)
+
+
+def _in_words(value: float, error: float) -> str:
+    """An estimate and its error, of which two digits are shown."""
+    digits = min(6, max(0, 1 - math.floor(math.log10(error)))) if error > 0.0 else 2
+    return f"{value:.{digits}f} ± {error:.{digits}f}"
 
 
 def _draw_approximations(axis: Any, found: Mapping[str, xr.Dataset]) -> None:
@@ -255,6 +263,16 @@ def _draw_rungs(axis: Any, result: xr.Dataset, name: str) -> None:
     _tidy(axis)
     if len(names) > 1:
         axis.legend(frameon=False, fontsize="small")
+
+
+def _logarithmic(axis: Any) -> None:
+    """Make the axis of seconds logarithmic, with seconds as ordinary numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_xscale("log")
+    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _tidy(axis: Any) -> None:

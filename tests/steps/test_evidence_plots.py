@@ -45,18 +45,32 @@ def dotted(axis):
 def test_each_result_has_a_line_of_its_estimates_and_a_band_of_two_errors():
     figure = plot_evidence({"a": bridge(), "b": bridge(0.5)}, truth=-38.15)
     (axis,) = figure.axes
-    assert labels(figure) == ["known value", "a: -38.20 ± 0.04", "b: -37.70 ± 0.04"]
+    assert labels(figure) == ["known value", "a: -38.200 ± 0.040", "b: -37.700 ± 0.040"]
     first, second = axis.containers
     assert list(first.lines[0].get_xdata()) == [0.5, 2.0, 8.0]
     assert list(second.lines[0].get_ydata()) == pytest.approx([-38.1, -37.6, -37.7])
     corners = axis.collections[1].get_paths()[0].vertices  # the bars of a, its band, and those of b
     assert (corners[:, 1].min(), corners[:, 1].max()) == pytest.approx((-39.4, -37.8))
     assert axis.get_xscale() == "log"
+    figure.canvas.draw()
+    assert {"1", "2", "5"} <= {label.get_text() for label in axis.get_xticklabels()}
     assert any(list(line.get_ydata()) == [-38.15, -38.15] for line in axis.lines)
 
 
 def test_a_single_result_is_named_after_its_method():
-    assert labels(plot_evidence(bridge())) == ["bridge: -38.20 ± 0.04"]
+    assert labels(plot_evidence(bridge())) == ["bridge: -38.200 ± 0.040"]
+
+
+def test_an_error_has_two_digits():
+    assert labels(plot_evidence(bridge(standard_error=0.0123))) == ["bridge: -38.200 ± 0.012"]
+    assert labels(plot_evidence(bridge(standard_error=2e-15))) == ["bridge: -38.200000 ± 0.000000"]
+    assert labels(plot_evidence(bridge(standard_error=0.0))) == ["bridge: -38.20 ± 0.00"]
+    assert labels(plot_evidence(bridge(standard_error=14.0))) == ["bridge: -38 ± 14"]
+
+
+def test_seconds_that_are_close_have_a_linear_axis():
+    close = bridge().assign_coords(seconds=("update", [5.0, 6.0, 7.0]))
+    assert plot_evidence(close).axes[0].get_xscale() == "linear"
 
 
 def test_approximations_are_dotted_lines_and_equal_ones_are_drawn_once():
