@@ -23,14 +23,14 @@ BOUNDS = {"lower_bound": "^", "upper_bound": "v"}
 BAND = 2.0
 # The axis of seconds is logarithmic where the last are so many times the first.
 WIDE = 3.0
-# What is drawn by rung, where a result has it: a title, the least value that is trusted, the axis's scale.
+# What is drawn by rung, where a result has it: a title, and the least value that is trusted.
 PANELS = {
-    "acceptance": ("acceptance", LEAST_ACCEPTED, "linear"),
-    "phi_ess": ("effective draws of φ", FEWEST_DRAWS, "log"),
-    "phi_sd": ("standard deviation of φ", None, "linear"),
+    "acceptance": ("acceptance", LEAST_ACCEPTED),
+    "phi_ess": ("effective draws of φ", FEWEST_DRAWS),
+    "phi_sd": ("standard deviation of φ", None),
 }
-# With a β between 0 and this, the axis of β is logarithmic.
-SMALL_BETA = 0.05
+# With a β between 0 and the first, the axis of β shows β to a power, which spreads small values apart.
+SMALL_BETA, POWER, BETAS = 0.1, 0.25, (0.0, 0.001, 0.01, 0.1, 1.0)
 
 
 @called_as('plot_evidence({"bridge": found, "annealing": other})')
@@ -244,21 +244,25 @@ def _draw_approximations(axis: Any, found: Mapping[str, xr.Dataset]) -> None:
 
 
 def _draw_rungs(axis: Any, result: xr.Dataset, name: str) -> None:
-    title, least, scale = PANELS[name]
-    blocks = np.asarray(result["block"].values) if "block" in result.coords else np.zeros(result.sizes["rung"])
+    title, least = PANELS[name]
+    betas, values = result["beta"].values, result[name].values
+    blocks = np.asarray(result["block"].values) if "block" in result.coords else np.zeros(betas.size)
     names = list(dict.fromkeys(blocks.tolist()))
     for i, block in enumerate(names):
         held = blocks == block
-        betas, values = result["beta"].values[held], result[name].values[held]
-        axis.plot(betas, values, color=COLOURS[i % len(COLOURS)], lw=1.4, marker=".", ms=6, label=str(block))
+        colour = COLOURS[i % len(COLOURS)]
+        axis.plot(betas[held], values[held], color=colour, lw=1.4, marker=".", ms=6, label=str(block))
     if least is not None:
         axis.axhline(least, color="0.5", lw=1.0, ls=":")
-    axis.set_yscale(scale)
-    inner = result["beta"].values[result["beta"].values > 0.0]
-    if inner.min() < SMALL_BETA:
-        axis.set_xscale("symlog", linthresh=float(inner.min()))
+    if betas[betas > 0.0].min() < SMALL_BETA:
+        spread = (lambda beta: np.maximum(beta, 0.0) ** POWER, lambda x: x ** (1.0 / POWER))
+        axis.set_xscale("function", functions=spread)
+        axis.set_xticks(BETAS, [f"{beta:g}" for beta in BETAS])
+        axis.set_xlim(0.0, 1.1)
     if name == "acceptance":
         axis.set_ylim(0.0, 1.03)
+    elif (values > 0.0).all():
+        axis.set_yscale("log")
     axis.set(title=title, xlabel="β")
     _tidy(axis)
     if len(names) > 1:

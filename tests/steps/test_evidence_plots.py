@@ -127,8 +127,12 @@ def test_a_bridge_has_three_panels_and_annealing_one(tmp_path):
     assert list(figure.axes[1].lines[0].get_ydata()) == [3200.0, 400.0, 800.0]
     assert [dotted(axis) for axis in figure.axes] == [{0.4}, {100.0}, set()]
     assert {axis.get_xscale() for axis in figure.axes} == {"linear"}
+    assert [axis.get_yscale() for axis in figure.axes] == ["linear", "log", "log"]
+    exact = plot_rungs(bridge(phi_sd=("rung", [0.0, 0.0, 0.0])))
+    assert exact.axes[2].get_yscale() == "linear"
     (axis,) = plot_rungs(annealing()).axes
-    assert axis.get_xscale() == "symlog"
+    assert axis.get_xscale() == "function"
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["0", "0.001", "0.01", "0.1", "1"]
     figure.savefig(tmp_path / "rungs.png")
     assert (tmp_path / "rungs.png").stat().st_size > 5_000
 
