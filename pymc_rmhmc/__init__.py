@@ -3,6 +3,7 @@
 from pymc_rmhmc import errors
 from pymc_rmhmc.approximation import SiteFit, SiteRegression
 from pymc_rmhmc.diagnostics.compare import compare
+from pymc_rmhmc.diagnostics.evidence_plots import plot_evidence, plot_rungs
 from pymc_rmhmc.diagnostics.failures import FailureSummary, summarize_failures
 from pymc_rmhmc.diagnostics.plots import plot_compare
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint
@@ -105,6 +106,8 @@ __all__ = [
     "log_evidence",
     "parallel_tempering",
     "plot_compare",
+    "plot_evidence",
+    "plot_rungs",
     "register_family",
     "register_likelihood",
     "registered_families",
