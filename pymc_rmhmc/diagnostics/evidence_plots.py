@@ -29,6 +29,8 @@ PANELS = {
     "phi_ess": ("effective draws of φ", FEWEST_DRAWS),
     "phi_sd": ("standard deviation of φ", None),
 }
+# The axis of other values is logarithmic where the largest is so many times the smallest or the least that is trusted.
+MANIFOLD = 5.0
 # With a β between 0 and the first, the axis of β shows β to a power, which spreads small values apart.
 SMALL_BETA, POWER, BETAS = 0.1, 0.25, (0.0, 0.001, 0.01, 0.1, 1.0)
 
@@ -261,7 +263,7 @@ def _draw_rungs(axis: Any, result: xr.Dataset, name: str) -> None:
         axis.set_xlim(0.0, 1.1)
     if name == "acceptance":
         axis.set_ylim(0.0, 1.03)
-    elif (values > 0.0).all():
+    elif values.min() > 0.0 and min(values.min(), least or math.inf) * MANIFOLD < values.max():
         axis.set_yscale("log")
     axis.set(title=title, xlabel="β")
     _tidy(axis)
