@@ -28,6 +28,7 @@ PANELS = {
     "acceptance": ("acceptance", LEAST_ACCEPTED),
     "phi_ess": ("effective draws of φ", FEWEST_DRAWS),
     "phi_sd": ("standard deviation of φ", None),
+    "local_barrier": ("local barrier", None),
 }
 # The axis of other values is logarithmic where the largest is so many times the smallest or the least that is trusted.
 MANIFOLD = 5.0
@@ -98,19 +99,20 @@ def plot_evidence(results: Any, *, truth: float | None = None, ax: Any = None) -
 
 @called_as("plot_rungs(found)")
 def plot_rungs(result: xr.Dataset) -> Any:
-    """Plot how well each density of a bridge or of annealing was sampled.
+    """Plot how well each density of a bridge, of annealing or of tempering was sampled.
 
     Parameters
     ----------
     result : xarray.Dataset
-        As ``log_evidence(model, method="bridge")`` or ``method="annealing"`` returns it.
+        As `log_evidence` returns it with ``method="bridge"``, "annealing" or "tempering".
 
     Returns
     -------
     matplotlib.figure.Figure
         Against the inverse temperature β, from 0, the normal approximation, to 1, the posterior: the share of
         trajectories that are accepted; and for a bridge the effective draws and the standard deviation of φ, the log
-        density's distance from the approximation. Dotted lines are the least values that `log_evidence` accepts. With
+        density's distance from the approximation; for tempering the local barrier, which is high where temperatures
+        must be close. Dotted lines are the least values that `log_evidence` accepts. With
         several independent blocks each has a line.
 
     Raises
@@ -139,10 +141,10 @@ def plot_rungs(result: xr.Dataset) -> Any:
         method = result.attrs.get("method", "its method")
         raise DataError(
             f"plot_rungs: this result has no densities between the approximation and the posterior, because {method} "
-            'needs none. Give a result of log_evidence(model, method="bridge") or method="annealing".'
+            'needs none. Give a result of log_evidence(model, method="bridge"), "annealing" or "tempering".'
         )
     figure = _new_figure("plot_rungs")
-    panels = [name for name in PANELS if name in result]
+    panels = [name for name in PANELS if name in result and result[name].dims == ("rung",)]
     figure.set_size_inches(0.8 + 3.4 * len(panels), 2.9)
     for axis, name in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True):
         _draw_rungs(axis, result, name)
