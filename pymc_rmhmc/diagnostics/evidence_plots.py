@@ -28,7 +28,10 @@ PANELS = {
     "acceptance": ("acceptance", LEAST_ACCEPTED),
     "phi_ess": ("effective draws of φ", FEWEST_DRAWS),
     "phi_sd": ("standard deviation of φ", None),
+    "local_barrier": ("local barrier", None),
 }
+# The axis of other values is logarithmic where the largest is so many times the smallest or the least that is trusted.
+MANIFOLD = 5.0
 # With a β between 0 and the first, the axis of β shows β to a power, which spreads small values apart.
 SMALL_BETA, POWER, BETAS = 0.1, 0.25, (0.0, 0.001, 0.01, 0.1, 1.0)
 
@@ -96,19 +99,20 @@ def plot_evidence(results: Any, *, truth: float | None = None, ax: Any = None) -
 
 @called_as("plot_rungs(found)")
 def plot_rungs(result: xr.Dataset) -> Any:
-    """Plot how well each density of a bridge or of annealing was sampled.
+    """Plot how well each density of a bridge, of annealing or of tempering was sampled.
 
     Parameters
     ----------
     result : xarray.Dataset
-        As ``log_evidence(model, method="bridge")`` or ``method="annealing"`` returns it.
+        As `log_evidence` returns it with ``method="bridge"``, "annealing" or "tempering".
 
     Returns
     -------
     matplotlib.figure.Figure
         Against the inverse temperature β, from 0, the normal approximation, to 1, the posterior: the share of
         trajectories that are accepted; and for a bridge the effective draws and the standard deviation of φ, the log
-        density's distance from the approximation. Dotted lines are the least values that `log_evidence` accepts. With
+        density's distance from the approximation; for tempering the local barrier, which is high where temperatures
+        must be close. Dotted lines are the least values that `log_evidence` accepts. With
         several independent blocks each has a line.
 
     Raises
@@ -137,10 +141,10 @@ def plot_rungs(result: xr.Dataset) -> Any:
         method = result.attrs.get("method", "its method")
         raise DataError(
             f"plot_rungs: this result has no densities between the approximation and the posterior, because {method} "
-            'needs none. Give a result of log_evidence(model, method="bridge") or method="annealing".'
+            'needs none. Give a result of log_evidence(model, method="bridge"), "annealing" or "tempering".'
         )
     figure = _new_figure("plot_rungs")
-    panels = [name for name in PANELS if name in result]
+    panels = [name for name in PANELS if name in result and result[name].dims == ("rung",)]
     figure.set_size_inches(0.8 + 3.4 * len(panels), 2.9)
     for axis, name in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True):
         _draw_rungs(axis, result, name)
@@ -261,7 +265,7 @@ def _draw_rungs(axis: Any, result: xr.Dataset, name: str) -> None:
         axis.set_xlim(0.0, 1.1)
     if name == "acceptance":
         axis.set_ylim(0.0, 1.03)
-    elif (values > 0.0).all():
+    elif values.min() > 0.0 and min(values.min(), least or math.inf) * MANIFOLD < values.max():
         axis.set_yscale("log")
     axis.set(title=title, xlabel="β")
     _tidy(axis)

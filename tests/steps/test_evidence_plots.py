@@ -137,6 +137,11 @@ def test_a_bridge_has_three_panels_and_annealing_one(tmp_path):
     assert (tmp_path / "rungs.png").stat().st_size > 5_000
 
 
+def test_what_is_no_number_by_rung_has_no_panel():
+    found = bridge(phi_ess=800.0, local_barrier=("rung", [4.0, 1.0, 0.5])).drop_vars("phi_sd")
+    assert [axis.get_title() for axis in plot_rungs(found).axes] == ["acceptance", "local barrier"]
+
+
 def test_each_block_has_a_line_of_its_own():
     rungs = xr.concat([bridge().drop_dims("update")[["beta", "acceptance"]]] * 2, "rung")
     found = rungs.assign(log_evidence=-70.0, standard_error=0.1).assign_coords(block=("rung", ["f"] * 3 + ["g"] * 3))
