@@ -45,12 +45,15 @@ type Array = NDArray[np.float64]
 # Weights from one β to the next are worth this share of the draws, in a ladder that adapts.
 SHARE = 0.97
 # However near the reference is: where its tails are too light, states need moves to come to those of the posterior.
-LONGEST = 0.02
+LONGEST = 0.05
 # Moves that take states from the end of a run to the posterior, before they are led back.
 SETTLING = 20
 # The first step of a geometric ladder.
 SMALLEST_BETA = 1e-4
 MOST_RUNGS = 5000
+# Weights that are worth fewer states say nothing.
+FEWEST_WORTH = 2.0
+LONGER = 'Give a longer ladder, such as Annealing(ladder="geometric", n_rungs=2000), or method="bridge".'
 
 
 @dataclass(frozen=True)
@@ -194,20 +197,15 @@ def annealed_evidence(
         acceptances.append(accepted)
         value, error = log_mean(log_weights)
         progress.note(value, error, f"annealing, {log_weights.size} states")
-        if not math.isfinite(error):
-            raise EvidenceError(
-                f"None of {log_weights.size} states has come to where the posterior has a density. Give a longer "
-                'ladder, such as Annealing(ladder="geometric", n_rungs=2000), or method="bridge".'
-            )
-        if (budget.is_met(error) and log_weights.size >= FEWEST_DRAWS) or not budget.may_double(begun):
+        _check_weights(log_weights)
+        if (budget.is_met(error) and log_weights.size >= FEWEST_DRAWS) or not budget.may_repeat(begun):
             break
     acceptance = np.mean(acceptances, axis=0)
     check_acceptance(ladder.betas[1:-1], acceptance[1:-1], remedy)
     ess = weight_ess(log_weights)
-    if ess < 2.0:
+    if ess < FEWEST_WORTH:
         raise EvidenceError(
-            "One state carries nearly all of the weight, so that the estimate cannot be trusted. Give a longer ladder, "
-            'such as Annealing(n_rungs=2000), or method="bridge".'
+            f"One state carries nearly all of the weight, so that the estimate cannot be trusted. {LONGER}"
         )
     diagnostics: dict[str, Any] = {
         "beta": ladder.betas, "acceptance": acceptance, "weight_ess": ess,
@@ -218,6 +216,13 @@ def annealed_evidence(
         progress.say("annealing in reverse")
         diagnostics["upper_bound"] = _upper_bound(particles, found, ladder.betas, rng)
     return Estimate(value, error, diagnostics, progress.history)
+
+
+def _check_weights(log_weights: Array) -> None:
+    if not np.isfinite(log_weights).any():
+        raise EvidenceError(
+            f"None of {log_weights.size} states has come to where the posterior has a density. {LONGER}"
+        )
 
 
 def _upper_bound(particles: Particles, log_weights: Array, betas: Array, rng: np.random.Generator) -> float:

@@ -84,7 +84,11 @@ class Budget:
         return self.max_seconds is not None and self.seconds >= self.max_seconds
 
     def may_double(self, begun: float) -> bool:
-        """Return whether what has been done since some second may be done again."""
+        """Return whether twice as much may be done as since some second."""
+        return self.max_seconds is None or self.seconds + 2.0 * (self.seconds - begun) <= self.max_seconds
+
+    def may_repeat(self, begun: float) -> bool:
+        """Return whether what has been done since some second may be done once more."""
         return self.max_seconds is None or self.seconds + (self.seconds - begun) <= self.max_seconds
 
     def is_met(self, error: float) -> bool:
@@ -142,7 +146,8 @@ def pareto_k(log_weights: Array) -> float:
         return math.inf
     if np.ptp(finite) < 1e-12:
         return -math.inf
-    shape = float(array_stats.psislw(finite)[1])
+    # ArviZ takes the logarithm of the likelihood that is left out, whose inverse is the weight.
+    shape = float(array_stats.psislw(-finite)[1])
     return math.inf if math.isnan(shape) else shape
 
 
@@ -205,6 +210,6 @@ def check_mixing(name: str, draws: Array, superchains: NDArray[np.int64] | None 
     if ess < FEWEST_DRAWS:
         raise EvidenceError(
             f"{name}: the log density has only {ess:.0f} effective draws, and at least {FEWEST_DRAWS:.0f} are needed. "
-            "Give more draws, or a larger target_error with more replicates."
+            "Give more draws."
         )
     return rhat, ess

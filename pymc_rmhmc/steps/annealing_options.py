@@ -40,7 +40,7 @@ DEFAULT_RUNGS, DEFAULT_STEP, DEFAULT_STEPS = 200, 0.1, 10
 
 @dataclass(frozen=True)
 class Annealing:
-    """Annealed importance sampling: ``log_evidence(model, method=Annealing(n_rungs=400))``.
+    """Annealed importance sampling: ``log_evidence(model, method=Annealing(bounds=False))``.
 
     Parameters
     ----------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,12 @@ import pymc as pm
 import xarray as xr
 from rich.console import Console
 
+from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.evidence.estimate import Estimate
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.option_numbers import one_of, real_number, switch, whole_number
 from pymc_rmhmc.steps.annealing_options import Annealing
-from pymc_rmhmc.steps.evidence_checks import check_proper, convention_in_words
+from pymc_rmhmc.steps.evidence_checks import check_proper, checked_model, convention_in_words
 from pymc_rmhmc.steps.evidence_methods import Settings, estimates_of
 from pymc_rmhmc.steps.evidence_models import read_model
 from pymc_rmhmc.steps.evidence_pieces import REPETITIONS, repeated
@@ -61,8 +64,8 @@ def log_evidence(
         without an error. "annealing" is annealed importance sampling, see `Annealing`. "tempering" is parallel
         tempering, for posteriors with several modes.
     draws : DataTree, optional
-        Draws of the posterior by any sampler, as `pm.sample` returns them. One half of each chain is used to fit the
-        approximation, the other for the bridge.
+        Draws of the posterior by any sampler, as `pm.sample` returns them. With hyperparameters one half of each chain
+        is used to fit the approximation, and the other for the bridge; otherwise all are for the bridge.
     sites : {"auto", "laplace", "ep", "prior"} or GaussianSites, default "auto"
         The normal approximation of latent Gaussian values where nothing else is sampled; "prior" begins at the prior.
     target_error : float, default 0.05
@@ -83,9 +86,11 @@ def log_evidence(
     -------
     xarray.Dataset
         ``log_evidence`` and ``standard_error``; diagnostics: of importance weights the Pareto shape ``pareto_k`` and
-        ``weight_ess``, and by rung ``beta``, ``acceptance``, and ``phi_rhat`` and ``phi_ess`` of the log density's
-        distance φ from the approximation; and the estimates on the way, ``estimate`` and ``error`` by ``seconds``. The
-        attribute ``convention`` says which constants are in it.
+        ``weight_ess`` of ``n_states`` draws; by rung ``beta``, ``acceptance``, and ``phi_rhat``, ``phi_ess`` and
+        ``phi_sd`` of the log density's distance φ from the approximation; of annealing ``lower_bound`` and
+        ``upper_bound``; approximations that were found on the way, ``laplace``, ``ep`` and ``ep_second_order``; and
+        the estimates on the way, ``estimate`` and ``error`` by ``seconds``. The attribute ``convention`` says which
+        constants are in it.
 
     Raises
     ------
@@ -120,22 +125,20 @@ def log_evidence(
     """
     settings = _checked(method, sites, target_error, max_seconds, replicates)
     switch("progressbar", progressbar)
-    model = pm.modelcontext(model)
+    model = checked_model(model)
     check_proper(model)
     read = read_model(model)
     values = None if draws is None else values_of_draws(model, draws, read.variables)
-    rng = np.random.default_rng(random_seed)
+    rng = _generator(random_seed)
     threads, began = BlasThreads(1), time.perf_counter()
     threads.hold()
     try:
-        with Console().status("log p(y)") as status, np.errstate(all="ignore"):
-            if not progressbar:
-                status.stop()
+        with _shown(progressbar) as say, np.errstate(all="ignore"):
             if executor is None:
-                found = estimates_of(read, settings, values, rng, lambda *said: status.update(_line(*said)))
+                found = estimates_of(read, settings, values, rng, lambda *said: say(_line(*said)))
             else:
                 seeds = [int(seed) for seed in rng.integers(2**63, size=REPETITIONS)]
-                found = repeated(model, settings, values, seeds, executor, status.update)
+                found = repeated(model, settings, values, seeds, executor, say)
     finally:
         threads.release()
     attributes = {
@@ -145,6 +148,25 @@ def log_evidence(
         "sites": settings.sites if isinstance(settings.sites, str) else "given",
     }  # fmt: skip
     return _dataset(found).assign_attrs(attributes)
+
+
+def _generator(random_seed: Any) -> np.random.Generator:
+    try:
+        return np.random.default_rng(random_seed)
+    except (TypeError, ValueError):
+        raise ConfigurationError(
+            f"random_seed must be an integer from 0 up or a numpy.random.Generator, got {shown(random_seed)}."
+        ) from None
+
+
+@contextlib.contextmanager
+def _shown(progressbar: bool) -> Iterator[Callable[[str], None]]:
+    """A line that says what is done, or nothing."""
+    if not progressbar:
+        yield lambda line: None
+        return
+    with Console().status("log p(y)") as status:
+        yield status.update
 
 
 def _line(value: float, error: float, doing: str) -> str:

@@ -11,15 +11,35 @@ from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.distributions.multivariate import CARRV, ICARRV
 from pytensor.graph.basic import Constant
 
-from pymc_rmhmc.errors import EvidenceError, UnsupportedModelError, listed
+from pymc_rmhmc.errors import ConfigurationError, EvidenceError, UnsupportedModelError, listed, shown
 from pymc_rmhmc.model.predictions import predicted_variables
 
-__all__ = ["check_continuous", "check_proper", "convention_in_words", "omitted_constants"]
+__all__ = ["check_continuous", "check_proper", "checked_model", "convention_in_words", "omitted_constants"]
 
 ALL_CONSTANTS = (
     "log p(y), the natural logarithm, with all constants of the model's distributions: the normalising constants of "
     "priors, and terms such as log y! of Poisson counts."
 )
+
+
+def checked_model(model: Any) -> pm.Model:
+    """Return the model, or the one in context.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no model, or there is none.
+    """
+    if model is None:
+        try:
+            return pm.modelcontext(None)
+        except TypeError:
+            raise ConfigurationError(
+                "There is no model: give log_evidence(model), or call it in the model's context."
+            ) from None
+    if not isinstance(model, pm.Model):
+        raise ConfigurationError(f"model must be a pymc.Model, got {shown(model)}.")
+    return model
 
 
 def check_proper(model: pm.Model) -> None:
@@ -29,6 +49,8 @@ def check_proper(model: pm.Model) -> None:
     ------
     EvidenceError
         If there is one.
+    UnsupportedModelError
+        If a variable is discrete.
     """
     flat = [str(v.name) for v in model.free_RVs if isinstance(v.owner.op, FlatRV | HalfFlatRV)]
     if flat:
@@ -36,6 +58,11 @@ def check_proper(model: pm.Model) -> None:
             f"The evidence does not exist: the prior of {listed(flat)} is flat, and has no finite integral. Give a "
             f"proper prior, such as pm.Normal({flat[0]!r}, 0, 10)."
         )
+    if not model.observed_RVs and not model.potentials:
+        raise EvidenceError(
+            "The model has no observed data, so that there is no evidence: give observed= to a variable of the model."
+        )
+    check_continuous(model)
 
 
 def check_continuous(model: pm.Model) -> None:

@@ -1718,6 +1718,88 @@ TEMPERING = [
     ),
 ]
 
+EVIDENCE = [
+    Mutant(
+        "weight-after-the-move",
+        "annealed importance sampling takes the weight of the state that has moved: a biased evidence",
+        "evidence/annealing.py",
+        "        # A weight is that of the state before it moves.\n"
+        "        log_weights += (betas[t] - betas[t - 1]) * particles.phi\n"
+        "        if not reverse and t < betas.size - 1:\n"
+        "            acceptances[t] = float(particles.move(float(betas[t]), rng).mean())\n",
+        "        if not reverse and t < betas.size - 1:\n"
+        "            acceptances[t] = float(particles.move(float(betas[t]), rng).mean())\n"
+        "        log_weights += (betas[t] - betas[t - 1]) * particles.phi\n",
+        "unit/test_evidence.py::test_weights_are_unbiased_on_a_crude_ladder",
+    ),
+    Mutant(
+        "ladder-adapted-in-the-counted-run",
+        "the ladder follows the states whose weights count: no longer an unbiased evidence",
+        "evidence/annealing.py",
+        "        found, accepted = anneal(particles, ladder.betas, rng)\n",
+        "        ladder.betas[1:-1] = np.sort(ladder.betas[1:-1] * (1.0 - 0.1 * rng.random(ladder.betas.size - 2)))\n"
+        "        found, accepted = anneal(particles, ladder.betas, rng)\n",
+        "unit/test_evidence.py::test_a_ladder_is_frozen_before_the_counted_run",
+    ),
+    Mutant(
+        "joint-chart-without-its-constants",
+        "the evidence of models with hyperparameters lacks the volume of their chart",
+        "steps/joint_recipe.py",
+        "constant = volume + 0.5 * target.n_theta * LOG_2PI",
+        "constant = 0.5 * target.n_theta * LOG_2PI",
+        "steps/test_log_evidence.py::test_every_method_finds_a_known_evidence[bridge-regression]",
+    ),
+    Mutant(
+        "graph-chart-without-its-constants",
+        "the evidence of models without latent Gaussian values lacks the volume of their chart",
+        "steps/graph_settings.py",
+        "constant = log_volume(flat) + 0.5 * flat.centre.size * math.log(2.0 * math.pi)",
+        "constant = 0.5 * flat.centre.size * math.log(2.0 * math.pi)",
+        "steps/test_log_evidence.py::test_every_method_finds_a_known_evidence[bridge-eight schools]",
+    ),
+    Mutant(
+        "bridge-to-the-draws-it-was-fitted-to",
+        "both ends of a bridge know the same draws: an evidence that is too high",
+        "steps/evidence_methods.py",
+        "return draws[:, :middle], draws[:, middle:]",
+        "return draws, draws",
+        "steps/test_log_evidence.py::test_what_is_fitted_to_draws_is_not_bridged_with_them",
+    ),
+    Mutant(
+        "energy-without-the-kicks-own-part",
+        "walkers accept by a wrong energy: a bridge between other densities",
+        "evidence/walkers.py",
+        " + 0.5 * times**2 * _products(slopes, forces)",
+        "",
+        "unit/test_evidence.py::test_walkers_keep_the_density_at_a_beta[1.0-sites]",
+    ),
+    Mutant(
+        "tail-of-the-inverse-weights",
+        "importance sampling is trusted where its weights have no variance",
+        "evidence/estimate.py",
+        "array_stats.psislw(-finite)",
+        "array_stats.psislw(finite)",
+        "unit/test_evidence.py::test_the_shape_of_the_weights_tail",
+    ),
+    Mutant(
+        "tails-without-their-volume",
+        "annealing of whole models finds the evidence of another density",
+        "evidence/tails.py",
+        "return float(volume.sum() + 0.5 * (u @ u - z @ z))",
+        "return float(0.5 * (u @ u - z @ z))",
+        "unit/test_evidence.py::test_other_tails_leave_the_density_as_it_is[1.6]",
+    ),
+    Mutant(
+        "areal-constants-left-out",
+        "models with and without a map are compared by densities of which one is not normalised",
+        "steps/evidence_checks.py",
+        "total += _of_car(variable)",
+        "total += 0.0",
+        "steps/test_log_evidence.py::test_areal_models_are_normalised[car]",
+    ),
+]
+
 MUTANTS = [
     *DYNAMICS, *KERNELS, *GEOMETRY, *APPROXIMATION, *MODEL, *STEPS, *EXECUTORS, *DIAGNOSTICS, *TEMPERING,
+    *EVIDENCE,
 ]  # fmt: skip

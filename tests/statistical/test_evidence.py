@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 SEEDS = 100
 # How much of the likelihood the reference has.
-SHARES = {"gp": 0.4, "gp, nearly": 0.9}
+SHARES = {"gp": 0.4, "gp, nearly": 0.95}
 
 
 @cache
@@ -56,7 +56,7 @@ def annealing(name, rng):
         reference = with_fitting_tails(reference, rng)
     ladder = adaptive_ladder(reference, 64, rng)
     make = flat_particles(reference, ladder, rng)
-    return annealed_evidence(make, ladder, 512, rng, budget, Progress(budget), bounds=False)
+    return annealed_evidence(make, ladder, 256, rng, budget, Progress(budget), bounds=False)
 
 
 def importance(name, rng):
@@ -68,18 +68,17 @@ METHODS = {each.__name__: each for each in (bridge, walked, annealing, importanc
 CASES = [
     ("gp", "walked"), ("gp", "annealing"), ("regression", "bridge"), ("regression", "walked"),
     ("regression", "annealing"), ("gp, nearly", "importance"), ("eight schools", "bridge"),
+    ("eight schools", "annealing"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "method"), CASES)
 def test_errors_are_what_they_say(name, method):
     exact = problem(name)[1]
-    # States of a whole model are moved one by one.
-    seeds = SEEDS // 2 if (name, method) == ("regression", "annealing") else SEEDS
-    found = [METHODS[method](name, np.random.default_rng(seed)) for seed in range(seeds)]
+    found = [METHODS[method](name, np.random.default_rng(seed)) for seed in range(SEEDS)]
     z = np.array([(each.log_evidence - exact) / each.standard_error for each in found])
     assert 0.8 < np.sqrt(np.mean(z**2)) < 1.2, np.round(z, 1)
-    assert abs(z.mean()) < 5.0 / np.sqrt(seeds)
+    assert abs(z.mean()) < 5.0 / np.sqrt(SEEDS)
 
 
 @pytest.mark.parametrize("name", ["gp"])

@@ -257,6 +257,7 @@ def test_models_without_an_evidence_are_refused(build, error, words):
         ({"replicates": 0}, "replicates must be a whole number from 16"),
         ({"progressbar": "no"}, "progressbar must be True or False"),
         ({"executor": 3}, "executor must be"),
+        ({"random_seed": "a"}, "random_seed must be an integer"),
         ({"colour": 1}, "cannot be called like this"),
         ({"sites": GaussianSites(np.zeros(3), np.zeros(3))}, "has 3 sites, and f has 12"),
         ({"sites": GaussianSites(np.zeros(12), np.full(12, -50.0))}, "is no normal density"),
@@ -286,6 +287,27 @@ def test_bad_options_are_refused(options, words):
 def test_bad_ladders_are_refused(options, words):
     with pytest.raises(ConfigurationError, match=words):
         Annealing(**options)
+
+
+def test_there_must_be_a_model_with_data():
+    with pytest.raises(ConfigurationError, match="There is no model"):
+        log_evidence()
+    with pytest.raises(ConfigurationError, match=r"must be a pymc\.Model"):
+        log_evidence("model")
+    with pm.Model() as model:
+        pm.Normal("x")
+    with pytest.raises(EvidenceError, match="no observed data"):
+        estimate(model)
+
+
+def test_two_modes_are_found_by_tempering():
+    """Where a chain is in one of two equal modes, a bridge knows of no other."""
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 3.0)
+        pm.Normal("y", pm.math.abs(x), 0.5, observed=[2.1, 1.7, 2.4])
+    found = estimate(model, method="tempering", target_error=0.05, max_seconds=30)
+    assert abs(float(found.log_evidence) + 3.0583) < 4.0 * float(found.standard_error) < 0.3
+    assert found.round_trips.min() > 50
 
 
 def test_methods_of_latent_blocks_are_refused_for_whole_models():

@@ -262,6 +262,8 @@ def test_estimates_are_refused_where_draws_cannot_be_trusted():
 
 def test_the_shape_of_the_weights_tail():
     rng = RNG(1)
+    for k in (0.2, 0.6, 1.2):  # of a Pareto law itself
+        assert pareto_k(-k * np.log1p(-rng.random(20_000))) == pytest.approx(k, abs=0.2)
     assert pareto_k(0.3 * rng.standard_normal(2000)) < 0.5
     assert pareto_k(5.0 * rng.standard_normal(2000)) > 0.7
     assert pareto_k(np.zeros(500)) == -np.inf
