@@ -3,6 +3,7 @@
 from pymc_rmhmc import errors
 from pymc_rmhmc.approximation import SiteFit, SiteRegression
 from pymc_rmhmc.diagnostics.compare import compare
+from pymc_rmhmc.diagnostics.evidence_plots import plot_evidence, plot_rungs
 from pymc_rmhmc.diagnostics.failures import FailureSummary, summarize_failures
 from pymc_rmhmc.diagnostics.plots import plot_compare
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint
@@ -51,6 +52,7 @@ from pymc_rmhmc.steps.gaussian_approximation import GaussianApproximation
 from pymc_rmhmc.steps.langevin import MALA, MMALA
 from pymc_rmhmc.steps.preview import describe
 from pymc_rmhmc.steps.rmhmc import RMHMC
+from pymc_rmhmc.steps.tempering import parallel_tempering
 
 # The only place where the version stands: the build reads it from here.
 __version__ = "0.1.0.dev0"
@@ -102,7 +104,10 @@ __all__ = [
     "errors",
     "laplace",
     "log_evidence",
+    "parallel_tempering",
     "plot_compare",
+    "plot_evidence",
+    "plot_rungs",
     "register_family",
     "register_likelihood",
     "registered_families",

@@ -31,7 +31,10 @@ MAY_IMPORT = {
     },
     "approximation": {"numpy", "scipy", "errors", "dynamics.hamiltonian", "geometry"},
     "model": {"numpy", "scipy", "arviz", "pymc", "pytensor", "rich", "errors", "stopwatch", "usage"},
-    "diagnostics": {"numpy", "scipy", "pandas", "arviz", "xarray", "matplotlib", "errors", "usage"},
+    "diagnostics": {
+        "numpy", "scipy", "pandas", "arviz", "xarray", "matplotlib", "errors", "usage",
+        "evidence.estimate",
+    },
     "steps": {
         "numpy", "scipy", "arviz", "pymc", "pytensor", "rich", "threadpoolctl", "xarray", "cloudpickle",
         "errors", "stopwatch", "usage", "gathering", "option_numbers", "dynamics",
@@ -46,6 +49,7 @@ LONG_FUNCTIONS = {
     ("steps/approximations.py", "ep"): "its docstring, with equations and an example",
     ("steps/evidence.py", "log_evidence"): "its docstring explains every option, with an example",
     ("steps/executors.py", "sample_chains"): "its docstring, with an example",
+    ("steps/tempering.py", "parallel_tempering"): "its docstring explains arguments and results, with an example",
     ("diagnostics/compare.py", "compare"): "its docstring explains every column",
     ("diagnostics/plots.py", "plot_compare"): "its docstring, with an example",
 }
@@ -121,8 +125,9 @@ def test_the_public_names_are_those_of_the_design():
         "register_likelihood", "registered_likelihoods", "LikelihoodTerms", "Curvature", "Reading", "register_family",
         "registered_families",
         "undo_log", "undo_logit", "undo_probit", "undo_cloglog",
+        "parallel_tempering",
         "describe", "ModelDescription", "BlockDescription", "MetricDescription", "compare", "plot_compare",
-        "log_evidence", "Annealing",
+        "log_evidence", "Annealing", "plot_evidence", "plot_rungs",
         "summarize_failures", "FailureSummary", "sample_chains", "errors", "__version__", *pymc_rmhmc.errors.__all__,
     }  # fmt: skip
     for name in pymc_rmhmc.__all__:

@@ -11,7 +11,7 @@ from tests.mutants.table import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = {
-    "chains", "dynamics", "kernels", "geometry", "tuning", "approximation", "model", "steps", "diagnostics",
+    "chains", "dynamics", "kernels", "geometry", "tuning", "approximation", "evidence", "model", "steps", "diagnostics",
     "gathering.py",
 }  # fmt: skip
 

@@ -22,7 +22,7 @@ from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.chains.recipe import REHEARSED_STEP, Recipe
 from pymc_rmhmc.chains.variables import Point, check_start
 from pymc_rmhmc.errors import ConfigurationError, CovarianceError, SamplingError
-from pymc_rmhmc.evidence.reference import Reference
+from pymc_rmhmc.evidence.reference import ResidualReference
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.kernels.kernel import Transition
 from pymc_rmhmc.tuning.schedule import Moment, postponed
@@ -447,9 +447,9 @@ class Chain:
         """How far the log density is from that of `reference` where the chain stands, up to the same constant."""
         return float(self._setting.residual(self._phase))
 
-    def reference(self) -> Reference:
+    def reference(self) -> ResidualReference:
         """Return the normal approximation that its coordinates are, beside the model."""
-        reference: Reference = self._setting.reference()
+        reference: ResidualReference = self._setting.reference()
         return reference
 
     def current_step_size(self, *, tuning: bool) -> float:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.chains.variables import Point, Variables
 from pymc_rmhmc.errors import Failure, RMHMCError
-from pymc_rmhmc.evidence.reference import Reference
+from pymc_rmhmc.evidence.reference import ResidualReference
 from pymc_rmhmc.kernels.kernel import HMC, Kernel, Transition
 from pymc_rmhmc.tuning.schedule import Adapter
 from pymc_rmhmc.tuning.step_size import StepSize, StepSizeRule
@@ -66,7 +66,7 @@ class NormalSetting(Setting, Protocol):
     def residual(self, phase: Any) -> float:
         """Return φ at a phase: how far the log density is from the approximation's, as `reference` has it."""
 
-    def reference(self) -> Reference:
+    def reference(self) -> ResidualReference:
         """Return the approximation beside the model, for estimates of the evidence."""
 
 

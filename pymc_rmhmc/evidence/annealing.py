@@ -22,7 +22,16 @@ from scipy.special import logsumexp
 
 from pymc_rmhmc.errors import EvidenceError
 from pymc_rmhmc.evidence.bridge import BRIDGE, next_beta, systematic, tune_steps
-from pymc_rmhmc.evidence.estimate import FEWEST_DRAWS, Budget, Estimate, Progress, check_acceptance, weight_ess
+from pymc_rmhmc.evidence.estimate import (
+    FARTHER,
+    FEWEST_DRAWS,
+    Budget,
+    Estimate,
+    Progress,
+    check_acceptance,
+    pareto_k,
+    weight_ess,
+)
 from pymc_rmhmc.evidence.particles import FlatParticles, Particles
 from pymc_rmhmc.evidence.reference import Reference
 
@@ -35,6 +44,8 @@ type Array = NDArray[np.float64]
 
 # Weights from one β to the next are worth this share of the draws, in a ladder that adapts.
 SHARE = 0.97
+# However near the reference is: where its tails are too light, states need moves to come to those of the posterior.
+LONGEST = 0.02
 # Moves that take states from the end of a run to the posterior, before they are led back.
 SETTLING = 20
 # The first step of a geometric ladder.
@@ -97,7 +108,11 @@ def adaptive_ladder(
     found, steps = [0.0], [1]
     while found[-1] < 1.0:
         before = found[-1]
-        beta = next_beta(walkers.phi, before, SHARE) if betas is None else float(betas[len(found)])
+        if betas is None:
+            beta = min(next_beta(walkers.phi, before, SHARE), before + LONGEST)
+            beta = beta if beta < 1.0 - 1e-9 else 1.0
+        else:
+            beta = float(betas[len(found)])
         with np.errstate(invalid="ignore"):
             logs = (beta - before) * walkers.phi
         walkers.place(walkers.states[systematic(np.exp(logs - logsumexp(logs)), count, rng)])
@@ -144,7 +159,7 @@ def anneal(
 
 def annealed_evidence(
     make: Callable[[int], Particles], ladder: Ladder, replicates: int, rng: np.random.Generator,
-    budget: Budget, progress: Progress, *, bounds: bool = True,
+    budget: Budget, progress: Progress, *, bounds: bool = True, remedy: str = FARTHER,
 ) -> Estimate:  # fmt: skip
     """Estimate ``log E[exp φ]`` by as many runs as the error needs.
 
@@ -162,6 +177,8 @@ def annealed_evidence(
         How exact, how long, and who is told.
     bounds : bool
         Whether states are led back as well, for an upper bound.
+    remedy : str
+        What to do where too little is accepted.
 
     Raises
     ------
@@ -185,7 +202,7 @@ def annealed_evidence(
         if (budget.is_met(error) and log_weights.size >= FEWEST_DRAWS) or not budget.may_double(begun):
             break
     acceptance = np.mean(acceptances, axis=0)
-    check_acceptance(ladder.betas[1:-1], acceptance[1:-1])
+    check_acceptance(ladder.betas[1:-1], acceptance[1:-1], remedy)
     ess = weight_ess(log_weights)
     if ess < 2.0:
         raise EvidenceError(
@@ -193,7 +210,8 @@ def annealed_evidence(
             'such as Annealing(n_rungs=2000), or method="bridge".'
         )
     diagnostics: dict[str, Any] = {
-        "beta": ladder.betas, "acceptance": acceptance, "weight_ess": ess, "n_states": float(log_weights.size),
+        "beta": ladder.betas, "acceptance": acceptance, "weight_ess": ess,
+        "pareto_k": pareto_k(log_weights), "n_states": float(log_weights.size),
         "lower_bound": float(log_weights.mean()),
     }  # fmt: skip
     if bounds:

@@ -27,6 +27,8 @@ from pymc_rmhmc.evidence.estimate import (
     check_acceptance,
     check_mixing,
     effective_draws,
+    mixes,
+    mixing_of,
     pareto_k,
     weight_ess,
 )
@@ -63,12 +65,14 @@ class BridgePolicy:
         Steps are made shorter until so much is accepted.
     most_steps : int
         Of a trajectory.
+    patience : int
+        So often the draws at a β are doubled where they do not mix, before the estimate is refused.
     most_rungs : int
         Beyond this many densities something is wrong.
     """
 
     weight_share: float = 0.1
-    n_groups: int = 16
+    n_groups: int = 32
     first: int = 50
     sweeps: int = 15
     last: int = 2
@@ -77,6 +81,7 @@ class BridgePolicy:
     jitter: float = 0.1
     accepted: float = 0.75
     most_steps: int = 128
+    patience: int = 4
     most_rungs: int = 200
 
     def drawn_path(self, rng: np.random.Generator) -> float:
@@ -207,7 +212,21 @@ class AdaptiveBridge:
         while not budget.is_met(error) and budget.may_double(begun) and self._double(progress):
             begun = budget.seconds
             value, error = self._estimate(progress)
+        if self._settled(progress):
+            value, error = self._estimate(progress)
         return Estimate(value, error, self._diagnostics(), progress.history)
+
+    def _settled(self, progress: Progress) -> bool:
+        """Add draws at rungs that do not seem to mix, since few draws cannot show it; return whether there were any."""
+        added = False
+        for rung in self.rungs[1:]:
+            for _ in range(self.policy.patience):
+                if mixes(*mixing_of(self._chains(rung), self._superchains)):
+                    break
+                progress.say(f"more draws at beta {rung.beta:.3g}")
+                self._sweep(rung, len(rung.phis))
+                added = True
+        return added
 
     def _double(self, progress: Progress) -> bool:
         """Add as many draws as there are at every density; whether there may be any at the last."""
@@ -322,9 +341,17 @@ class AdaptiveBridge:
 
     def _mixing(self, rung: Rung) -> tuple[float, float]:
         """R-hat and effective draws of φ at a rung."""
-        draws = np.array(rung.phis).transpose(1, 2, 0).reshape(-1, len(rung.phis))
-        superchains = np.repeat(np.arange(self.n_groups), self._per_group)
-        return check_mixing(f"beta = {rung.beta:.3g}", draws, superchains)
+        return check_mixing(f"beta = {rung.beta:.3g}", self._chains(rung), self._superchains)
+
+    @property
+    def _superchains(self) -> NDArray[np.int64]:
+        """Each walker's group."""
+        return np.repeat(np.arange(self.n_groups), self._per_group)
+
+    @staticmethod
+    def _chains(rung: Rung) -> Array:
+        """φ by walker (walkers, sweeps)."""
+        return np.array(rung.phis).transpose(1, 2, 0).reshape(-1, len(rung.phis))
 
 
 def _finite(values: Array) -> Array:

@@ -15,14 +15,20 @@ from numpy.typing import NDArray
 from pymc_rmhmc.errors import EvidenceError
 
 __all__ = [
-    "Budget", "Estimate", "Progress", "check_acceptance", "check_mixing", "effective_draws", "pareto_k", "weight_ess",
+    "Budget", "Estimate", "Progress", "check_acceptance", "check_mixing", "effective_draws", "mixes",
+    "mixing_of", "pareto_k", "weight_ess",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
+# What to do where steps are as short as they may be.
+FARTHER = (
+    "The density is too far from its normal approximation: give draws= of a long run of pm.sample, or "
+    'method="tempering".'
+)
 type Report = Callable[[float, float, str], None]
 
 # Diagnostics that are estimates of the evidence themselves.
-BOUNDS = frozenset({"lower_bound", "upper_bound"})
+BOUNDS = frozenset({"lower_bound", "upper_bound", "thermodynamic_integration"})
 LEAST_ACCEPTED, LARGEST_RHAT, FEWEST_DRAWS = 0.4, 1.05, 100.0
 
 
@@ -140,8 +146,15 @@ def pareto_k(log_weights: Array) -> float:
     return math.inf if math.isnan(shape) else shape
 
 
-def check_acceptance(betas: Array, acceptances: Array) -> None:
+def check_acceptance(betas: Array, acceptances: Array, remedy: str = FARTHER) -> None:
     """Raise where trajectories at a β are rejected too often for their draws to be trusted.
+
+    Parameters
+    ----------
+    betas, acceptances : array
+        Of the rungs.
+    remedy : str
+        What to do.
 
     Raises
     ------
@@ -152,8 +165,7 @@ def check_acceptance(betas: Array, acceptances: Array) -> None:
     if low.size:
         raise EvidenceError(
             f"At beta = {betas[low[0]]:.3g} only {acceptances[low[0]]:.0%} of the trajectories are accepted, and draws "
-            "that hardly move would give a wrong evidence. The density is too far from its normal approximation: give "
-            'draws= of a long run of pm.sample, or method="tempering".'
+            f"that hardly move would give a wrong evidence. {remedy}"
         )
 
 
@@ -162,20 +174,28 @@ def effective_draws(draws: Array) -> float:
     return float(array_stats.ess(draws, method="mean"))
 
 
-def check_mixing(name: str, draws: Array, superchains: NDArray[np.int64] | None = None) -> tuple[float, float]:
-    """Return R-hat and effective number of φ at some draws (chains, draws).
+def mixing_of(draws: Array, superchains: NDArray[np.int64] | None = None) -> tuple[float, float]:
+    """R-hat and effective number of some draws (chains, draws); of many short chains the nested R-hat of groups."""
+    if np.ptp(draws) < 1e-9:  # the approximation is exact: φ is constant
+        return 1.0, max(float(draws.size), FEWEST_DRAWS)
+    found = array_stats.rhat(draws) if superchains is None else array_stats.rhat_nested(draws, superchains)
+    return float(found), effective_draws(draws)
 
-    Many short chains are compared in groups, by the nested R-hat.
+
+def mixes(rhat: float, ess: float) -> bool:
+    """Whether draws can be trusted."""
+    return rhat <= LARGEST_RHAT and ess >= FEWEST_DRAWS
+
+
+def check_mixing(name: str, draws: Array, superchains: NDArray[np.int64] | None = None) -> tuple[float, float]:
+    """Return R-hat and effective number of φ at some draws, as `mixing_of`.
 
     Raises
     ------
     EvidenceError
         If R-hat is above 1.05 or there are fewer than 100 effective draws.
     """
-    if np.ptp(draws) < 1e-9:  # the approximation is exact: φ is constant
-        return 1.0, float(draws.size)
-    found = array_stats.rhat(draws) if superchains is None else array_stats.rhat_nested(draws, superchains)
-    rhat, ess = float(found), effective_draws(draws)
+    rhat, ess = mixing_of(draws, superchains)
     if rhat > LARGEST_RHAT:
         raise EvidenceError(
             f"{name}: the log density differs between chains (R-hat {rhat:.2f}, at most {LARGEST_RHAT} is trusted), so "

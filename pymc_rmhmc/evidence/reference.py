@@ -114,15 +114,31 @@ class ResidualReference(Reference):
         From a point to the model's values.
     leave : callable, optional
         What lets go of what a point has beyond value and gradient.
+    n_own : int, optional
+        So many coordinates at first may have tails of their own; the others are normal given these. By default all.
     """
 
     def __init__(
         self, residual: Any, size: int, log_constant: float,
         stand: Callable[[Array, np.random.Generator], Any], values_at: Callable[[Any], Array],
-        leave: Callable[[Any], None] | None = None,
+        leave: Callable[[Any], None] | None = None, n_own: int | None = None,
     ) -> None:  # fmt: skip
         self.residual, self.size, self.log_constant = residual, size, log_constant
-        self._stand, self._values_at, self._leave = stand, values_at, leave
+        self.values_at, self._stand, self._leave = values_at, stand, leave
+        self.own_tails = np.arange(size if n_own is None else n_own)
+
+    def let_go(self, point: Any) -> None:
+        """Let go of what a point has beyond value and gradient."""
+        if self._leave is not None:
+            self._leave(point)
+
+    def point_of(self, values: Array, rng: np.random.Generator) -> Any:
+        """Return the point that stands for some values; None where there is no density."""
+        try:
+            point = self._stand(values, rng)
+        except PriorFailure:
+            return None
+        return point if point.failure == Failure.NONE else None
 
     def walkers(self, count: int, rng: np.random.Generator) -> ResidualWalkers:
         """See `Reference`."""
@@ -135,15 +151,9 @@ class ResidualReference(Reference):
 
     def values(self, walkers: Walkers) -> Array:
         """See `Reference`."""
-        return np.array([self._values_at(self.residual.at(position)) for position in walkers.states])
+        return np.array([self.values_at(self.residual.at(position)) for position in walkers.states])
 
     def residuals(self, values: Iterable[Array], rng: np.random.Generator) -> Array:
         """See `Reference`."""
-        return np.array([self._residual(each, rng) for each in values])
-
-    def _residual(self, values: Array, rng: np.random.Generator) -> float:
-        try:
-            point = self._stand(values, rng)
-        except PriorFailure:
-            return -math.inf
-        return float(point.log_density) if point.failure == Failure.NONE else -math.inf
+        points = (self.point_of(each, rng) for each in values)
+        return np.array([-math.inf if point is None else float(point.log_density) for point in points])

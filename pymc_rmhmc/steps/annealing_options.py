@@ -20,6 +20,7 @@ from pymc_rmhmc.evidence.annealing import (
     geometric_betas,
     linear_betas,
 )
+from pymc_rmhmc.evidence.estimate import FARTHER
 from pymc_rmhmc.evidence.particles import EuclideanParticles, KernelParticles, Particles
 from pymc_rmhmc.evidence.reference import LatentReference, Reference
 from pymc_rmhmc.geometry.target import LatentDensity, LatentTarget
@@ -103,6 +104,16 @@ class Annealing:
             check(name, value)
             if self.kernel in {"flat", "elliptical_slice"}:
                 raise ConfigurationError(f'{name}={value} has no effect with kernel="{self.kernel}". Leave it out.')
+
+    @property
+    def remedy(self) -> str:
+        """What to do where too little is accepted."""
+        if self.kernel in {"flat", "elliptical_slice"}:
+            return FARTHER
+        return (
+            f"Give shorter steps, such as Annealing(kernel={self.kernel!r}, "
+            f"step_size={0.5 * (self.step_size or DEFAULT_STEP):g}), or leave kernel out."
+        )
 
     def prepared(
         self, reference: Reference, replicates: int, rng: np.random.Generator

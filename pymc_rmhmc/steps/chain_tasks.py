@@ -49,7 +49,7 @@ def pack(model: pm.Model, step: Any, options: Mapping[str, Any]) -> bytes:
         import cloudpickle
     except ImportError:
         raise ConfigurationError(
-            "sample_chains sends the model to other processes with cloudpickle, which is not installed. Type "
+            "The model is sent to other processes with cloudpickle, which is not installed. Type "
             'pip install "pymc_rmhmc[cluster]".'
         ) from None
     try:

@@ -18,12 +18,17 @@ from pymc_rmhmc.steps.annealing_options import Annealing
 from pymc_rmhmc.steps.evidence_checks import check_proper, convention_in_words
 from pymc_rmhmc.steps.evidence_methods import Settings, estimates_of
 from pymc_rmhmc.steps.evidence_models import read_model
+from pymc_rmhmc.steps.evidence_pieces import REPETITIONS, repeated
 from pymc_rmhmc.steps.given_draws import values_of_draws
 from pymc_rmhmc.steps.threads import BlasThreads
 from pymc_rmhmc.usage import called_as
 
 __all__ = ["log_evidence"]
 
+# Of diagnostics that are not by rung.
+DIMENSIONS = {
+    "rejection": "pair", "round_trips": "replica", "repetition": "repetition", "repetition_error": "repetition",
+}  # fmt: skip
 METHODS = ("auto", "laplace", "ep", "bridge", "annealing", "tempering")
 SITES = ("auto", "laplace", "ep", "prior")
 
@@ -67,7 +72,8 @@ def log_evidence(
     replicates : int, default 64
         States that move at once.
     executor : concurrent.futures.Executor or callable, optional
-        Where independent repetitions run, see `sample_chains`. By default all runs here.
+        Where four independent repetitions run, of which the mean is taken; or a function that makes one, see
+        `sample_chains`. By default all runs once, in this process.
     random_seed : int or numpy.random.Generator, optional
         For the same result again.
     progressbar : bool, default True
@@ -88,6 +94,8 @@ def log_evidence(
         accepted, or chains disagree.
     UnsupportedModelError
         A variable is discrete, or the model has no gradient.
+    ApproximationError
+        EP was asked for, and does not converge.
     ConfigurationError, DataError
         An option is out of range or has no effect; draws are of another model or of other data.
 
@@ -123,7 +131,11 @@ def log_evidence(
         with Console().status("log p(y)") as status, np.errstate(all="ignore"):
             if not progressbar:
                 status.stop()
-            found = estimates_of(read, settings, values, rng, lambda *said: status.update(_line(*said)))
+            if executor is None:
+                found = estimates_of(read, settings, values, rng, lambda *said: status.update(_line(*said)))
+            else:
+                seeds = [int(seed) for seed in rng.integers(2**63, size=REPETITIONS)]
+                found = repeated(model, settings, values, seeds, executor, status.update)
     finally:
         threads.release()
     attributes = {
@@ -167,13 +179,13 @@ def _dataset(found: list[tuple[str, str, Estimate]]) -> xr.Dataset:
         rungs = {k: v for k, v in estimate.diagnostics.items() if np.ndim(v) == 1}
         for key, value in rungs.items():
             arrays.setdefault(key, []).append(value)
-        blocks += [name] * len(next(iter(rungs.values()), ()))
+        blocks += [name] * len(rungs.get("beta", ()))
         for key, value in estimate.diagnostics.items():
             if np.ndim(value) == 0:
                 data[key if len(found) == 1 else f"{key} of {name}"] = float(value)
     for key, values in arrays.items():
-        data[key] = ("rung", np.concatenate(values))
-    coords: dict[str, Any] = {"block": ("rung", blocks)} if len(found) > 1 and arrays else {}
+        data[key] = (DIMENSIONS.get(key, "rung"), np.concatenate(values))
+    coords: dict[str, Any] = {"block": ("rung", blocks)} if len(found) > 1 and blocks else {}
     if len(found) == 1 and found[0][2].history:
         history = np.array(found[0][2].history)
         data |= {"estimate": ("update", history[:, 1]), "error": ("update", history[:, 2])}

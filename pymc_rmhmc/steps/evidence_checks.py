@@ -11,9 +11,10 @@ from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.distributions.multivariate import CARRV, ICARRV
 from pytensor.graph.basic import Constant
 
-from pymc_rmhmc.errors import EvidenceError, listed
+from pymc_rmhmc.errors import EvidenceError, UnsupportedModelError, listed
+from pymc_rmhmc.model.predictions import predicted_variables
 
-__all__ = ["check_proper", "convention_in_words", "omitted_constants"]
+__all__ = ["check_continuous", "check_proper", "convention_in_words", "omitted_constants"]
 
 ALL_CONSTANTS = (
     "log p(y), the natural logarithm, with all constants of the model's distributions: the normalising constants of "
@@ -34,6 +35,24 @@ def check_proper(model: pm.Model) -> None:
         raise EvidenceError(
             f"The evidence does not exist: the prior of {listed(flat)} is flat, and has no finite integral. Give a "
             f"proper prior, such as pm.Normal({flat[0]!r}, 0, 10)."
+        )
+
+
+def check_continuous(model: pm.Model) -> None:
+    """Raise for discrete variables, over which trajectories cannot integrate.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If there is one that is not merely predicted.
+    """
+    predicted = predicted_variables(model)
+    kinds = ("int", "uint", "bool")
+    discrete = [str(v.name) for v in model.free_RVs if v.dtype.startswith(kinds) and v not in predicted]
+    if discrete:
+        raise UnsupportedModelError(
+            f"The evidence is an integral over all free variables, and {listed(discrete)} cannot be integrated over by "
+            "trajectories, being discrete. Sum over the values instead, with pm.Mixture or pymc_extras.marginalize."
         )
 
 

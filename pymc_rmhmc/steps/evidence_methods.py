@@ -9,24 +9,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.approximation import find_mode, laplace_sites
-from pymc_rmhmc.approximation.ep import fit_ep
-from pymc_rmhmc.approximation.second_order import second_order_correction
-from pymc_rmhmc.errors import ConfigurationError, EvidenceError
+from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.evidence.annealing import annealed_evidence
 from pymc_rmhmc.evidence.bridge import AdaptiveBridge, PosteriorDraws
 from pymc_rmhmc.evidence.estimate import Budget, Estimate, Progress, Report
+from pymc_rmhmc.evidence.family import FixedFamily, LatentFamily, ReferenceFamily
 from pymc_rmhmc.evidence.importance import LARGEST_K, importance_evidence, laplace_evidence
-from pymc_rmhmc.evidence.reference import LatentReference, Reference
-from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
-from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.evidence.reference import Reference
+from pymc_rmhmc.evidence.tails import with_fitting_tails
+from pymc_rmhmc.evidence.tempering import temper
 from pymc_rmhmc.steps.annealing_options import Annealing
 from pymc_rmhmc.steps.evidence_draws import ChainDraws, GivenDraws, fitted_chain, tuned_chain
 from pymc_rmhmc.steps.evidence_models import EvidenceModel, LatentPart
+from pymc_rmhmc.steps.graph_recipe import GraphRecipe
+from pymc_rmhmc.steps.latent_references import latent_reference
+from pymc_rmhmc.steps.tempering_models import graph_family
 
 __all__ = ["Settings", "estimates_of"]
 
 type Array = NDArray[np.float64]
+
+# Sweeps of tempering, and those that adapt it.
+TEMPERED = 1000
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ def _of_part(
 ) -> tuple[str, Estimate]:
     """Of a latent block."""
     budget = Budget(settings.target_error, settings.max_seconds)
-    reference, known = latent_reference(part, settings)
+    reference, known = latent_reference(part, settings.sites, settings.name)
     progress = Progress(budget, report, reference.log_constant)
     method = settings.name
     if method in {"laplace", "ep"}:
@@ -92,6 +96,8 @@ def _of_part(
         if estimate.diagnostics["pareto_k"] < LARGEST_K:
             return "importance sampling", _with(estimate.shifted(reference.log_constant), known)
         progress.history.clear()
+    if method == "tempering":
+        return method, _with(_tempered(LatentFamily(reference), draws, rng, budget, progress), known)
     if method in {"auto", "bridge"}:
         source = None if draws is None else GivenDraws(reference, draws, rng)
         estimate = AdaptiveBridge(reference, settings.replicates, rng, source).run(budget, progress)
@@ -116,6 +122,9 @@ def _of_whole(
         )
     budget = Budget(settings.target_error, settings.max_seconds)
     progress = Progress(budget, report)
+    if settings.name == "tempering":
+        family, constant = _family_of_whole(read, rng, progress)
+        return "tempering", _tempered(family, draws, rng, budget, progress).shifted(constant)
     progress.say("tuning a chain")
     if draws is None:
         chain = tuned_chain(read, rng)
@@ -129,13 +138,41 @@ def _of_whole(
     if settings.name == "laplace":
         return "laplace", laplace_evidence(reference, rng).shifted(constant)
     if settings.name == "annealing":
-        return "annealing", _annealed(reference, settings, rng, budget, progress).shifted(constant)
+        tailed = with_fitting_tails(reference, rng)
+        return "annealing", _annealed(tailed, settings, rng, budget, progress).shifted(constant)
     progress.say("drawing from the posterior")
     source: PosteriorDraws = (
         ChainDraws(chain, read, rng) if draws is None else GivenDraws(reference, kept, rng)
     )
     estimate = AdaptiveBridge(reference, settings.replicates, rng, source).run(budget, progress)
     return "bridge", estimate.shifted(constant)
+
+
+def _family_of_whole(
+    read: EvidenceModel, rng: np.random.Generator, progress: Progress
+) -> tuple[ReferenceFamily, float]:
+    """Return the references of a whole model for tempering, and what the evidence has beyond theirs.
+
+    With latent Gaussian values it is that of a tuned chain, since hyperparameters and latent values are independent in
+    it; without, a normal as wide as the prior, which is refitted as draws come in.
+    """
+    recipe = read.whole_chain.recipe
+    if isinstance(recipe, GraphRecipe):
+        return graph_family(read.sampled, recipe)[0], read.constant
+    progress.say("tuning a chain")
+    return FixedFamily(tuned_chain(read, rng).reference()), read.constant
+
+
+def _tempered(
+    family: ReferenceFamily, draws: Array | None, rng: np.random.Generator, budget: Budget, progress: Progress
+) -> Estimate:
+    if draws is not None:
+        raise ConfigurationError(
+            'draws= has no effect with method="tempering", which finds the modes by itself. Leave draws out, or give '
+            'method="bridge".'
+        )
+    found = temper(family, draws=TEMPERED, tune=TEMPERED, rng=rng, budget=budget, progress=progress)
+    return found.estimate.shifted(found.reference.log_constant)
 
 
 def halves(draws: Array) -> tuple[Array, Array]:
@@ -153,57 +190,9 @@ def _annealed(
     options = settings.method if isinstance(settings.method, Annealing) else Annealing()
     progress.say("finding a ladder")
     make, ladder = options.prepared(reference, settings.replicates, rng)
-    return annealed_evidence(make, ladder, settings.replicates, rng, budget, progress, bounds=options.bounds)
-
-
-def latent_reference(part: LatentPart, settings: Settings) -> tuple[LatentReference, dict[str, float]]:
-    """Return the prior times the sites that were asked for; and approximations that were found on the way.
-
-    Raises
-    ------
-    EvidenceError
-        If EP was asked for and does not converge.
-    """
-    sites, likelihood = settings.sites, part.likelihood
-    if isinstance(sites, GaussianSites):
-        return LatentReference(_chart(part, sites), likelihood), {}
-    if sites == "prior":
-        return LatentReference(_chart(part, None), likelihood), {}
-    if settings.name == "ep" or (settings.name != "laplace" and sites in {"auto", "ep"}):
-        wanted = "ep" in {settings.name, sites}
-        if wanted or "hessian" in likelihood.kinds:
-            fit = fit_ep(part.prior, likelihood)
-            if fit.converged:
-                corrected = fit.log_evidence + second_order_correction(fit, likelihood)
-                return LatentReference(fit.chart, likelihood), {"ep": fit.log_evidence, "ep_second_order": corrected}
-            if wanted:
-                raise EvidenceError(
-                    f"{part.name}: expectation propagation does not converge ({fit.problem}). Give "
-                    'sites="laplace", with method="bridge" for an exact estimate.'
-                )
-    reference = LatentReference(_chart(part, laplace_sites(find_mode(part.prior.predictor, likelihood))), likelihood)
-    at_mode = reference.at(np.zeros(reference.size))[0]
-    return reference, {"laplace": reference.log_constant + at_mode}
-
-
-def _chart(part: LatentPart, sites: GaussianSites | None) -> SiteChart:
-    """The chart of the prior times sites.
-
-    Raises
-    ------
-    ConfigurationError
-        If that is no normal density, or there is another number of sites.
-    """
-    n_sites = part.prior.predictor.n_sites
-    if sites is not None and sites.linear.size != n_sites:
-        raise ConfigurationError(f"sites= has {sites.linear.size} sites, and {part.name} has {n_sites}.")
-    try:
-        return SiteChart(part.prior, sites, lasting=True)
-    except PriorFailure:
-        raise ConfigurationError(
-            f"{part.name}: the prior times these sites is no normal density, because negative precisions outweigh the "
-            'prior. Give sites="auto", or sites with precisions of at least 0.'
-        ) from None
+    return annealed_evidence(
+        make, ladder, settings.replicates, rng, budget, progress, bounds=options.bounds, remedy=options.remedy
+    )
 
 
 def _with(estimate: Estimate, known: dict[str, float]) -> Estimate:

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.chains.chain import Chain
 from pymc_rmhmc.chains.variables import Variables
-from pymc_rmhmc.errors import CovarianceError, UnsupportedModelError, listed
+from pymc_rmhmc.errors import CovarianceError
 from pymc_rmhmc.geometry.metrics import FlatMetric
 from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.model.bad_inputs import InputChecks
-from pymc_rmhmc.model.predictions import predicted_variables
-from pymc_rmhmc.steps.evidence_checks import omitted_constants
+from pymc_rmhmc.model.predictions import predicted_variables, without
+from pymc_rmhmc.steps.evidence_checks import check_continuous, omitted_constants
 from pymc_rmhmc.steps.options import Options, settle
 from pymc_rmhmc.steps.selection import find_with_predictions
 
@@ -76,6 +76,11 @@ class EvidenceModel:
     constant: float
 
     @property
+    def sampled(self) -> pm.Model:
+        """The model without what it predicts."""
+        return without(self.model, predicted_variables(self.model))
+
+    @property
     def variables(self) -> Variables:
         """All values, block after block."""
         if self.chain is not None:
@@ -101,20 +106,15 @@ def read_model(model: pm.Model | None) -> EvidenceModel:
     Raises
     ------
     UnsupportedModelError
-        If a variable cannot be moved by RMHMC, such as a discrete one.
+        If a variable is discrete.
     Other errors
         As `RMHMC`.
     """
     model = pm.modelcontext(model)
+    check_continuous(model)
     found, plan, point = _found(model, "auto")
     if _left(model, found):
         found, plan, point = _found(model, FlatMetric(chart="graph"))
-    left = _left(model, found)
-    if left:
-        raise UnsupportedModelError(
-            f"The evidence is an integral over all variables, and {listed(left)} cannot be integrated over by "
-            "trajectories, because they are discrete. Sum them out with pm.Mixture or pymc_extras.marginalize."
-        )
     chains = found.samplers(point, plan, model.initial_point())
     if found.compiled.blocks and not found.hyperparameters:
         parts = tuple(_latent_part(chain, point) for chain in chains)

@@ -38,7 +38,6 @@ def values_of_draws(model: pm.Model, idata: Any, variables: Variables) -> Array:
         If the draws are of another model, or of other data.
     """
     posterior = posterior_of("draws", idata)
-    _check_data(model, idata)
     free = model.free_RVs
     missing = [str(v.name) for v in free if v.name not in posterior]
     if missing:
@@ -46,6 +45,7 @@ def values_of_draws(model: pm.Model, idata: Any, variables: Variables) -> Array:
             f"draws: the posterior has no {listed(missing)}, which the model has: it is of another model, or was "
             "sampled with var_names. Sample this model, with all of its variables."
         )
+    _check_data(model, idata)
     arrays = [np.asarray(posterior[str(v.name)].values) for v in free]
     point = model.initial_point()
     n_chains, n_draws = arrays[0].shape[:2]

@@ -115,7 +115,7 @@ class JointSetting(HMCSetting):
 
         residual = self.hamiltonian.residual
         leave = target.leave if residual is target else None
-        return ResidualReference(residual, target.size, constant, stand_at, self.values_at, leave)
+        return ResidualReference(residual, target.size, constant, stand_at, self.values_at, leave, target.n_theta)
 
     def values_at(self, point: JointPoint) -> Array:
         """Return the model's variables at a point."""

@@ -1655,4 +1655,69 @@ EXECUTORS = [
     ),
 ]
 
-MUTANTS = [*DYNAMICS, *KERNELS, *GEOMETRY, *APPROXIMATION, *MODEL, *STEPS, *EXECUTORS, *DIAGNOSTICS]
+TEMPERING = [
+    Mutant(
+        "swap-ratio-inverted",
+        "parallel tempering moves the states that fit the posterior worst towards it",
+        "evidence/ensemble.py",
+        "log_ratio = gaps * (phi[:, lower] - phi[:, lower + 1])",
+        "log_ratio = gaps * (phi[:, lower + 1] - phi[:, lower])",
+        "unit/test_tempering.py::test_swaps_keep_exact_draws_of_every_temperature[nonreversible]",
+    ),
+    Mutant(
+        "ladder-adapted-while-draws-count",
+        "draws of parallel tempering come from temperatures that follow them, and the evidence is of no ladder",
+        "evidence/tempering.py",
+        "            self._acceptances.append(ensemble.sweep())",
+        "            self._acceptances.append(ensemble.sweep())\n"
+        "            if sweep % 50 == 49:\n"
+        "                ensemble.betas[:] = equal_rejection(ensemble.betas, ensemble.rejection, ensemble.betas.size)\n"
+        "                ensemble._all_betas = np.tile(ensemble.betas, ensemble.replicas)",
+        "unit/test_tempering.py::test_counted_sweeps_adapt_nothing",
+    ),
+    Mutant(
+        "steps-tuned-while-draws-count",
+        "draws of parallel tempering come from step sizes that follow them",
+        "evidence/tempering.py",
+        "            self._acceptances.append(ensemble.sweep())",
+        "            self._acceptances.append(ensemble.sweep())\n"
+        "            ensemble.log_steps = ensemble.log_steps + self._acceptances[-1].mean(axis=0) - 0.8",
+        "unit/test_tempering.py::test_counted_sweeps_adapt_nothing",
+    ),
+    Mutant(
+        "reference-not-drawn-anew",
+        "states at the reference stay near where they came down, and modes are found much later",
+        "evidence/ensemble.py",
+        "        self.walkers.redraw(self.rng, self._hot)\n",
+        "",
+        "unit/test_tempering.py::test_at_the_reference_every_draw_is_independent",
+    ),
+    Mutant(
+        "refit-to-all-temperatures-alike",
+        "the reference is as wide as the hot states, and not as the posterior",
+        "evidence/tempering.py",
+        "p=weights / weights.sum()",
+        "p=np.full(held.size, 1.0 / held.size)",
+        "unit/test_tempering.py::test_a_mode_that_only_hot_states_know_has_its_share",
+    ),
+    Mutant(
+        "bridge-with-the-whole-density",
+        "a kernel at a temperature accepts by the posterior's density: it draws from no temperature's",
+        "evidence/normal_bridge.py",
+        "value, slope = self.beta * origin.log_density, self.beta * origin.gradient",
+        "value, slope = origin.log_density, self.beta * origin.gradient",
+        "unit/test_tempering.py::test_any_kernel_moves_along_the_bridge[0.3]",
+    ),
+    Mutant(
+        "derivatives-of-the-trapezoid-added",
+        "thermodynamic integration is wrong by twice its correction",
+        "evidence/tempering.py",
+        "trapezoid - (gaps**2 * np.diff(variances)).sum() / 12.0",
+        "trapezoid + (gaps**2 * np.diff(variances)).sum() / 12.0",
+        "unit/test_tempering.py::test_the_trapezoid_with_derivatives_is_exact_for_cubics",
+    ),
+]
+
+MUTANTS = [
+    *DYNAMICS, *KERNELS, *GEOMETRY, *APPROXIMATION, *MODEL, *STEPS, *EXECUTORS, *DIAGNOSTICS, *TEMPERING,
+]  # fmt: skip

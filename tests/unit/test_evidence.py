@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from pymc_rmhmc.errors import EvidenceError
+from pymc_rmhmc.errors import EvidenceError, Failure
 from pymc_rmhmc.evidence.annealing import (
     adaptive_ladder,
     anneal,
@@ -22,6 +24,8 @@ from pymc_rmhmc.evidence.estimate import Budget, Progress, check_acceptance, che
 from pymc_rmhmc.evidence.importance import importance_evidence, laplace_evidence
 from pymc_rmhmc.evidence.mbar import jackknife, log_ratios
 from pymc_rmhmc.evidence.particles import FlatParticles
+from pymc_rmhmc.evidence.reference import ResidualReference
+from pymc_rmhmc.evidence.tails import TailedReference, with_fitting_tails
 from pymc_rmhmc.steps.annealing_options import Annealing
 from tests.unit.evidence_toys import NormalBlock, exact_line
 
@@ -262,3 +266,45 @@ def test_the_shape_of_the_weights_tail():
     assert pareto_k(5.0 * rng.standard_normal(2000)) > 0.7
     assert pareto_k(np.zeros(500)) == -np.inf
     assert pareto_k(np.full(500, -np.inf)) == np.inf
+
+
+@pytest.mark.parametrize("tail", [1.0, 1.6])
+def test_other_tails_leave_the_density_as_it_is(tail):
+    """The gradient is that of the value, and the evidence is the same."""
+    block = NormalBlock(n=4, share=0.5, sigma=0.5)
+    tails = np.array([tail, 1.0, tail, 1.0])
+    reference = TailedReference(block.as_residual(), tails)
+    u = RNG(1).standard_normal(4)
+    value, gradient = reference.at(u)
+    steps = 1e-6 * np.eye(4)
+    slopes = [(reference.at(u + step)[0] - reference.at(u - step)[0]) / 2e-6 for step in steps]
+    np.testing.assert_allclose(gradient, slopes, atol=1e-6)
+    np.testing.assert_allclose(reference.density.to_u(reference.density.to_z(u)), u, rtol=1e-12)
+    found = importance_evidence(reference, 64, RNG(2), *budget(0.03))
+    error = found.log_evidence + reference.log_constant - block.log_evidence
+    assert abs(error) < 4.0 * found.standard_error < 0.3
+    values = reference.values(reference.walkers(3, RNG(3)))
+    np.testing.assert_allclose(reference.residuals(values, RNG(4)), reference.walkers(3, RNG(3)).phi, rtol=1e-8)
+    assert value == pytest.approx(reference.residuals([_values_of(block, reference, u)], RNG(1))[0])
+
+
+def _values_of(block, reference, u):
+    point = block.reference.target.at(reference.density.to_z(u))
+    return block.reference.chart.to_model(point.position, point.eta)
+
+
+def test_tails_are_chosen_by_the_weights():
+    """A posterior with exponential tails in one coordinate."""
+
+    class Exponential:
+        def at(self, z):
+            value = -np.sqrt(1.0 + z @ z) + 0.5 * z @ z
+            return SimpleNamespace(
+                log_density=value, gradient=-z / np.sqrt(1.0 + z @ z) + z, failure=Failure.NONE, position=z
+            )
+
+    reference = ResidualReference(Exponential(), 1, 0.0, lambda values, rng: None, lambda point: point.position)
+    chosen = with_fitting_tails(reference, RNG(1))
+    assert isinstance(chosen, TailedReference)
+    k = [pareto_k(each.walkers(4000, RNG(2)).phi) for each in (reference, chosen)]
+    assert k[1] < 0.3 < k[0]

@@ -1,0 +1,83 @@
+"""Normal approximations of latent Gaussian blocks, from which estimates of their evidence start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pymc_rmhmc.approximation import find_mode, laplace_sites
+from pymc_rmhmc.approximation.ep import fit_ep
+from pymc_rmhmc.approximation.second_order import second_order_correction
+from pymc_rmhmc.errors import ApproximationError, ConfigurationError
+from pymc_rmhmc.evidence.reference import LatentReference
+from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
+from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.steps.evidence_models import LatentPart
+
+__all__ = ["laplace_reference", "latent_reference"]
+
+
+def laplace_reference(part: LatentPart) -> LatentReference:
+    """Return the reference of the Laplace approximation."""
+    sites = laplace_sites(find_mode(part.prior.predictor, part.likelihood))
+    return LatentReference(_chart(part, sites), part.likelihood)
+
+
+def latent_reference(part: LatentPart, sites: Any, method: str) -> tuple[LatentReference, dict[str, float]]:
+    """Return the prior times the sites that were asked for; and approximations that were found on the way.
+
+    Parameters
+    ----------
+    part : LatentPart
+        The block.
+    sites : {"auto", "laplace", "ep", "prior"} or GaussianSites
+        As `log_evidence` has them.
+    method : str
+        Of the estimate: "laplace" and "ep" need their own sites.
+
+    Raises
+    ------
+    ApproximationError
+        If EP was asked for and does not converge.
+    """
+    likelihood = part.likelihood
+    if isinstance(sites, GaussianSites):
+        return LatentReference(_chart(part, sites), likelihood), {}
+    if sites == "prior":
+        return LatentReference(_chart(part, None), likelihood), {}
+    if method == "ep" or (method != "laplace" and sites in {"auto", "ep"}):
+        wanted = "ep" in {method, sites}
+        if wanted or "hessian" in likelihood.kinds:
+            fit = fit_ep(part.prior, likelihood)
+            if fit.converged:
+                corrected = fit.log_evidence + second_order_correction(fit, likelihood)
+                return LatentReference(fit.chart, likelihood), {"ep": fit.log_evidence, "ep_second_order": corrected}
+            if wanted:
+                raise ApproximationError(
+                    f"{part.name}: expectation propagation does not converge ({fit.problem}). Give "
+                    'sites="laplace", with method="bridge" for an exact estimate.'
+                )
+    reference = laplace_reference(part)
+    at_mode = reference.at(np.zeros(reference.size))[0]
+    return reference, {"laplace": reference.log_constant + at_mode}
+
+
+def _chart(part: LatentPart, sites: GaussianSites | None) -> SiteChart:
+    """The chart of the prior times sites.
+
+    Raises
+    ------
+    ConfigurationError
+        If that is no normal density, or there is another number of sites.
+    """
+    n_sites = part.prior.predictor.n_sites
+    if sites is not None and sites.linear.size != n_sites:
+        raise ConfigurationError(f"sites= has {sites.linear.size} sites, and {part.name} has {n_sites}.")
+    try:
+        return SiteChart(part.prior, sites, lasting=True)
+    except PriorFailure:
+        raise ConfigurationError(
+            f"{part.name}: the prior times these sites is no normal density, because negative precisions outweigh the "
+            'prior. Give sites="auto", or sites with precisions of at least 0.'
+        ) from None

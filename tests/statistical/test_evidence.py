@@ -1,0 +1,97 @@
+"""Whether errors of the evidence are what they say, over a hundred seeds of models whose evidence is known."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from pymc_rmhmc.evidence.annealing import adaptive_ladder, annealed_evidence, flat_particles
+from pymc_rmhmc.evidence.bridge import AdaptiveBridge
+from pymc_rmhmc.evidence.estimate import Budget, Progress
+from pymc_rmhmc.evidence.importance import importance_evidence
+from pymc_rmhmc.evidence.tails import with_fitting_tails
+from pymc_rmhmc.steps.evidence_draws import ChainDraws, tuned_chain
+from pymc_rmhmc.steps.evidence_models import read_model
+from tests.steps.test_log_evidence import eight_schools, regression
+from tests.unit.evidence_toys import NormalBlock
+
+pytestmark = pytest.mark.slow
+
+SEEDS = 100
+# How much of the likelihood the reference has.
+SHARES = {"gp": 0.4, "gp, nearly": 0.9}
+
+
+@cache
+def problem(name):
+    """The reference, what is known, and what draws from the posterior if that is a chain."""
+    if name in SHARES:
+        block = NormalBlock(n=20, share=SHARES[name], sigma=0.5)
+        return block.reference, block.log_evidence - block.reference.log_constant, None
+    model, exact = {"regression": regression, "eight schools": eight_schools}[name]()
+    read = read_model(model)
+    chain = tuned_chain(read, np.random.default_rng(0))
+    reference = chain.reference()
+    return reference, exact - reference.log_constant, lambda rng: ChainDraws(chain, read, rng)
+
+
+def bridge(name, rng):
+    reference, _, source = problem(name)
+    budget = Budget(1.0)
+    draws = None if source is None else source(rng)
+    return AdaptiveBridge(reference, 64, rng, draws).run(budget, Progress(budget))
+
+
+def walked(name, rng):
+    """A bridge whose last draws are its own."""
+    budget = Budget(1.0)
+    return AdaptiveBridge(problem(name)[0], 64, rng).run(budget, Progress(budget))
+
+
+def annealing(name, rng):
+    reference, budget = problem(name)[0], Budget(1.0)
+    if name not in SHARES:
+        reference = with_fitting_tails(reference, rng)
+    ladder = adaptive_ladder(reference, 64, rng)
+    make = flat_particles(reference, ladder, rng)
+    return annealed_evidence(make, ladder, 512, rng, budget, Progress(budget), bounds=False)
+
+
+def importance(name, rng):
+    budget = Budget(1.0)
+    return importance_evidence(problem(name)[0], 64, rng, budget, Progress(budget))
+
+
+METHODS = {each.__name__: each for each in (bridge, walked, annealing, importance)}
+CASES = [
+    ("gp", "walked"), ("gp", "annealing"), ("regression", "bridge"), ("regression", "walked"),
+    ("regression", "annealing"), ("gp, nearly", "importance"), ("eight schools", "bridge"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "method"), CASES)
+def test_errors_are_what_they_say(name, method):
+    exact = problem(name)[1]
+    # States of a whole model are moved one by one.
+    seeds = SEEDS // 2 if (name, method) == ("regression", "annealing") else SEEDS
+    found = [METHODS[method](name, np.random.default_rng(seed)) for seed in range(seeds)]
+    z = np.array([(each.log_evidence - exact) / each.standard_error for each in found])
+    assert 0.8 < np.sqrt(np.mean(z**2)) < 1.2, np.round(z, 1)
+    assert abs(z.mean()) < 5.0 / np.sqrt(seeds)
+
+
+@pytest.mark.parametrize("name", ["gp"])
+def test_weights_of_annealing_are_unbiased(name):
+    """Of Z, and not of its logarithm: the mean of many crude runs."""
+    reference, exact, _ = problem(name)
+    ratios = []
+    for seed in range(SEEDS):
+        rng, budget = np.random.default_rng(seed), Budget(10.0)
+        ladder = adaptive_ladder(reference, 16, rng)
+        found = annealed_evidence(
+            flat_particles(reference, ladder, rng), ladder, 128, rng, budget, Progress(budget), bounds=False
+        )
+        ratios.append(np.exp(found.log_evidence - exact))
+    assert abs(np.mean(ratios) - 1.0) < 4.0 * np.std(ratios) / np.sqrt(SEEDS)

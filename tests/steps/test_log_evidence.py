@@ -1,0 +1,312 @@
+"""`log_evidence` on models whose evidence is known, and on what has none."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from scipy import integrate
+from scipy.stats import multivariate_normal
+
+from pymc_rmhmc import Annealing, GaussianSites, log_evidence
+from pymc_rmhmc.errors import (
+    ApproximationError,
+    ConfigurationError,
+    CovarianceError,
+    DataError,
+    EvidenceError,
+    UnsupportedModelError,
+)
+from pymc_rmhmc.steps.evidence_checks import omitted_constants
+from pymc_rmhmc.steps.evidence_methods import halves
+from tests.steps.conftest import poisson_model
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(0.0, 3.0, (15, 1))
+K = 1.2 * np.exp(-0.5 * (X - X.T) ** 2) + 1e-6 * np.eye(15)
+Y = np.sin(2.0 * X[:, 0]) + 0.3 * RNG.standard_normal(15)
+EFFECTS = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+
+
+def estimate(model, **options):
+    return log_evidence(model, **{"random_seed": 1, "progressbar": False, **options})
+
+
+def noisy_gp() -> tuple[pm.Model, float]:
+    with pm.Model() as model:
+        f = pm.MvNormal("f", np.full(15, 0.2), cov=K)
+        pm.Normal("y", f, 0.3, observed=Y)
+    return model, float(multivariate_normal(np.full(15, 0.2), K + 0.09 * np.eye(15)).logpdf(Y))
+
+
+def regression() -> tuple[pm.Model, float]:
+    """With a scale that is sampled: no latent Gaussian block is alone."""
+    z = RNG.standard_normal((20, 2))
+    y = z @ [1.0, -0.5] + 0.7 * np.random.default_rng(1).standard_normal(20)
+    with pm.Model() as model:
+        s = pm.HalfNormal("s", 1.0)
+        b = pm.Normal("b", 0.0, 1.5, shape=2)
+        pm.Normal("y", pm.math.dot(z, b), s, observed=y)
+
+    def given(s):
+        density = multivariate_normal(np.zeros(20), 2.25 * z @ z.T + s**2 * np.eye(20)).logpdf(y)
+        return math.exp(density + 30.0) * 2.0 * math.exp(-0.5 * s**2) / math.sqrt(2.0 * math.pi)
+
+    return model, math.log(integrate.quad(given, 0.05, 8.0, epsabs=1e-12)[0]) - 30.0
+
+
+def eight_schools() -> tuple[pm.Model, float]:
+    effects, errors = EFFECTS
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0.0, 5.0)
+        tau = pm.HalfCauchy("tau", 5.0)
+        theta = pm.Normal("theta", mu, tau, shape=8)
+        pm.Normal("y", theta, errors, observed=effects)
+    return model, -31.3113  # by quadrature over tau
+
+
+EXACT = {"gp": noisy_gp, "regression": regression, "eight schools": eight_schools}
+
+
+@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("method", ["auto", "bridge", "annealing"])
+def test_every_method_finds_a_known_evidence(name, method):
+    model, exact = EXACT[name]()
+    found = estimate(model, method=method, target_error=0.03)
+    assert float(found.standard_error) <= 0.03
+    assert abs(float(found.log_evidence) - exact) < max(4.0 * float(found.standard_error), 1e-6)
+    assert found.attrs["target_reached"]
+    assert "log y!" in found.attrs["convention"]
+
+
+def test_approximations_are_exact_for_normal_noise():
+    model, exact = noisy_gp()
+    for method in ("laplace", "ep"):
+        found = estimate(model, method=method)
+        assert float(found.log_evidence) == pytest.approx(exact, abs=1e-6)
+        assert math.isnan(float(found.standard_error))
+
+
+@pytest.mark.parametrize("sites", ["laplace", "ep", "prior", GaussianSites(np.full(12, 0.5), np.full(12, 0.6))])
+def test_any_sites_lead_to_the_same_evidence(sites):
+    found = estimate(poisson_model(), sites=sites, method="bridge", target_error=0.04)
+    best = estimate(poisson_model(), target_error=0.005)
+    error = math.hypot(float(found.standard_error), float(best.standard_error))
+    assert abs(float(found.log_evidence) - float(best.log_evidence)) < 4.0 * error
+
+
+@pytest.mark.parametrize("kernel", ["elliptical_slice", "hessian", "hmc"])
+def test_kernels_of_annealing(kernel):
+    own = {"hessian": {"step_size": 0.2, "n_steps": 3}, "hmc": {"step_size": 0.02, "n_steps": 10}}
+    options = own.get(kernel, {})
+    method = Annealing(ladder="linear", n_rungs=5, kernel=kernel, bounds=False, **options)
+    found = estimate(poisson_model(), method=method, replicates=32, target_error=0.2, max_seconds=20)
+    best = estimate(poisson_model(), target_error=0.005)
+    assert abs(float(found.log_evidence) - float(best.log_evidence)) < 4.0 * float(found.standard_error)
+
+
+def test_blocks_add_up():
+    model, exact = noisy_gp()
+    with model:
+        g = pm.MvNormal("g", np.zeros(15), cov=K)
+        pm.Normal("other", g, 0.5, observed=Y)
+        pm.Normal("apart", 1.0, 2.0, observed=0.3)
+    exact += float(multivariate_normal(np.zeros(15), K + 0.25 * np.eye(15)).logpdf(Y))
+    exact += -0.5 * 0.35**2 - math.log(2.0 * math.sqrt(2.0 * math.pi))
+    found = estimate(model, method="bridge")
+    assert float(found.log_evidence) == pytest.approx(exact, abs=1e-6)
+    assert set(found.block.values) == {"f", "g"}
+
+
+def test_a_prediction_changes_nothing():
+    model, exact = noisy_gp()
+    with model:
+        pm.Normal("new", model["f"][0], 1.0)
+    assert float(estimate(model).log_evidence) == pytest.approx(exact, abs=1e-6)
+
+
+def adjacency() -> np.ndarray:
+    w = np.zeros((6, 6), int)
+    for i, j in [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (0, 3)]:
+        w[i, j] = w[j, i] = 1
+    return w
+
+
+@pytest.mark.parametrize("kind", ["car", "icar"])
+def test_areal_models_are_normalised(kind):
+    """Against the multivariate normal with the same precision, in the latent form and by the graph."""
+    w, y = adjacency(), np.array([0.3, -0.2, 0.5, 0.1, 0.0, -0.4])
+    degrees = np.diag(w.sum(axis=0))
+    precision = degrees - (0.7 * w if kind == "car" else w - np.ones((6, 6)) / (0.1 * 6) ** 2)
+    with pm.Model() as model:
+        if kind == "car":
+            x = pm.CAR("x", mu=np.zeros(6), W=w, alpha=0.7, tau=1.0)
+        else:
+            x = pm.ICAR("x", W=w, zero_sum_stdev=0.1)
+        pm.Normal("y", x, 0.5, observed=y)
+    exact = float(multivariate_normal(np.zeros(6), np.linalg.inv(precision) + 0.25 * np.eye(6)).logpdf(y))
+    found = estimate(model)
+    assert float(found.log_evidence) == pytest.approx(exact, abs=1e-5)
+    assert "lacks constants" in found.attrs["convention"]
+    # What the graph's chart adds to PyMC's own density.
+    values = model.initial_point() | {"x": np.array([0.3, -0.1, 0.2, 0.0, 0.4, -0.5])}
+    own = float(model.compile_logp(vars=[model["x"]])(values))
+    normalised = multivariate_normal(np.zeros(6), np.linalg.inv(precision)).logpdf(values["x"])
+    assert omitted_constants(model, ["x"]) == pytest.approx(normalised - own, abs=1e-9)
+    assert omitted_constants(model, []) == 0.0
+
+
+def posterior_of(model, draws=300, chains=4, seed=2) -> xr.DataTree:
+    from pymc_rmhmc import RMHMC
+
+    with model:
+        return pm.sample(
+            draws, tune=300, chains=chains, cores=1, step=RMHMC(), progressbar=False, random_seed=seed,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["gp", "regression"])
+def test_draws_of_another_run_serve(name):
+    model, exact = EXACT[name]()
+    found = estimate(model, draws=posterior_of(model), target_error=0.05)
+    assert abs(float(found.log_evidence) - exact) < max(4.0 * float(found.standard_error), 1e-6)
+
+
+def test_what_is_fitted_to_draws_is_not_bridged_with_them():
+    draws = np.arange(40.0).reshape(2, 10, 2)
+    fitted, kept = halves(draws)
+    assert not set(fitted.ravel()) & set(kept.ravel())
+    assert fitted.size + kept.size == draws.size
+
+
+def test_draws_of_other_models_and_other_data_are_refused():
+    model, _ = noisy_gp()
+    other, _ = regression()
+    idata = posterior_of(model, draws=60, chains=2)
+    with pytest.raises(DataError, match="has no s"):
+        estimate(other, draws=idata)
+    with pm.Model() as changed:
+        f = pm.MvNormal("f", np.full(15, 0.2), cov=K)
+        pm.Normal("y", f, 0.3, observed=Y + 0.1)
+    with pytest.raises(DataError, match="other data of y"):
+        estimate(changed, draws=idata)
+    with pytest.raises(DataError, match="at least 100"):
+        estimate(model, draws=idata.isel(draw=slice(0, 20)))
+    with pytest.raises(DataError, match="no posterior"):
+        estimate(model, draws=3)
+
+
+def test_repetitions_run_on_an_executor():
+    model, exact = regression()
+    with ThreadPoolExecutor(1) as executor:
+        found = estimate(model, executor=executor, target_error=0.1)
+    assert found.sizes["repetition"] == 4
+    assert abs(float(found.log_evidence) - exact) < 4.0 * float(found.standard_error)
+
+
+def flat_prior():
+    m = pm.Flat("m")
+    pm.Normal("y", m, 1.0, observed=Y)
+
+
+def discrete():
+    k = pm.Bernoulli("k", 0.5)
+    pm.Normal("y", k, 1.0, observed=Y)
+
+
+def scaled_icar():
+    s = pm.HalfNormal("s", 1.0)
+    x = pm.ICAR("x", W=adjacency(), sigma=s)
+    pm.Normal("y", x, 1.0, observed=Y[:6])
+
+
+def indefinite():
+    f = pm.MvNormal("f", np.zeros(15), cov=K - 0.5 * np.eye(15))
+    pm.Poisson("y", pm.math.exp(f), observed=np.arange(15))
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "words"),
+    [
+        (flat_prior, EvidenceError, "does not exist: the prior of m is flat"),
+        (discrete, UnsupportedModelError, "and k cannot be integrated over"),
+        (scaled_icar, EvidenceError, "lacks a factor"),
+        (indefinite, CovarianceError, "not positive definite"),
+    ],
+)
+def test_models_without_an_evidence_are_refused(build, error, words):
+    with pm.Model() as model:
+        build()
+    with pytest.raises(error, match=words):
+        estimate(model)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"method": "magic"}, "method must be one of"),
+        ({"sites": "best"}, "sites must be one of"),
+        ({"target_error": 0.0}, "target_error must be"),
+        ({"target_error": "small"}, "target_error must be a number"),
+        ({"max_seconds": -1}, "max_seconds must be"),
+        ({"replicates": 0}, "replicates must be a whole number from 16"),
+        ({"progressbar": "no"}, "progressbar must be True or False"),
+        ({"executor": 3}, "executor must be"),
+        ({"colour": 1}, "cannot be called like this"),
+        ({"sites": GaussianSites(np.zeros(3), np.zeros(3))}, "has 3 sites, and f has 12"),
+        ({"sites": GaussianSites(np.zeros(12), np.full(12, -50.0))}, "is no normal density"),
+    ],
+)
+def test_bad_options_are_refused(options, words):
+    with pytest.raises(ConfigurationError, match=words):
+        estimate(poisson_model(), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ladder": [0.0, 0.5, 0.4, 1.0]}, "must increase from 0"),
+        ({"ladder": [0.1, 1.0]}, "must increase from 0"),
+        ({"ladder": [0.0, 0.9]}, "must increase from 0"),
+        ({"ladder": [0.0]}, "at least two"),
+        ({"ladder": "steep"}, "ladder must be one of"),
+        ({"kernel": "gibbs"}, "kernel must be one of"),
+        ({"n_rungs": 10}, "has no effect"),
+        ({"ladder": "linear", "n_rungs": 0}, "n_rungs must be"),
+        ({"step_size": 0.1}, "has no effect"),
+        ({"kernel": "hmc", "step_size": -1.0}, "step_size must be"),
+        ({"bounds": 1}, "bounds must be True or False"),
+    ],
+)
+def test_bad_ladders_are_refused(options, words):
+    with pytest.raises(ConfigurationError, match=words):
+        Annealing(**options)
+
+
+def test_methods_of_latent_blocks_are_refused_for_whole_models():
+    model, _ = regression()
+    with pytest.raises(ConfigurationError, match="latent Gaussian values alone"):
+        estimate(model, method="ep")
+    with pytest.raises(ConfigurationError, match="Leave sites out"):
+        estimate(model, sites="laplace")
+    with pytest.raises(ConfigurationError, match="Leave kernel out"):
+        estimate(model, method=Annealing(kernel="hmc"))
+
+
+def test_ep_that_does_not_converge_is_told():
+    """Heavy tails and little noise beside outliers: the sites do not settle. Laplace and a bridge serve."""
+    rng, n = np.random.default_rng(2), 30
+    x = np.sort(rng.uniform(0.0, 10.0, n))[:, None]
+    covariance = 4.0 * np.exp(-0.5 * (x - x.T) ** 2) + 1e-6 * np.eye(n)
+    y = np.linalg.cholesky(covariance) @ rng.standard_normal(n) + 0.05 * rng.standard_t(2, n)
+    y[::5] += 3.0
+    with pm.Model() as model:
+        f = pm.MvNormal("f", np.zeros(n), cov=covariance)
+        pm.StudentT("y", nu=2, mu=f, sigma=0.05, observed=y)
+    with pytest.raises(ApproximationError, match="does not converge"):
+        estimate(model, method="ep")

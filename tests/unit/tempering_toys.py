@@ -1,0 +1,113 @@
+"""Targets of which everything is known, with walkers that move all at once in NumPy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.evidence.estimate import Budget, Progress
+from pymc_rmhmc.evidence.family import FixedFamily
+from pymc_rmhmc.evidence.reference import Reference
+from pymc_rmhmc.evidence.tempering import temper
+from pymc_rmhmc.evidence.walkers import Walkers
+
+# φ(z) = LINEAR z - ½ CURVED z² in each coordinate.
+LINEAR, CURVED = 1.5, 3.0
+
+
+class ArrayWalkers(Walkers):
+    """Walkers of a function that takes all states at once."""
+
+    def __init__(self, function: Callable, size: int, count: int, rng: np.random.Generator) -> None:
+        self._function, self._size = function, size
+        super().__init__(rng.standard_normal((count, size)))
+
+    def _noise(self, count, rng):
+        return rng.standard_normal((count, self._size))
+
+    def _evaluate(self, states):
+        self.n_gradients += len(states)
+        return self._function(states)
+
+    def _kicked(self, momenta, slopes, times):
+        forces = times[:, None] * slopes
+        return momenta + forces, (momenta * forces).sum(axis=1) + 0.5 * (forces**2).sum(axis=1)
+
+
+class ArrayReference(Reference):
+    """A reference of such walkers, which it keeps."""
+
+    log_constant = 0.0
+
+    def __init__(self, function: Callable, size: int, walkers: type = ArrayWalkers) -> None:
+        self.function, self.size, self._walkers, self.made = function, size, walkers, []
+
+    def walkers(self, count, rng):
+        self.made.append(self._walkers(self.function, self.size, count, rng))
+        return self.made[-1]
+
+    def values(self, walkers):
+        return walkers.states
+
+    def residuals(self, values, rng):
+        return self.function(np.array(list(values)))[0]
+
+
+def normal_phi(states):
+    """φ of a normal target, and its gradient."""
+    return (LINEAR * states - 0.5 * CURVED * states**2).sum(axis=1), LINEAR - CURVED * states
+
+
+def normal_moments(betas):
+    """Mean and standard deviation of each coordinate at each temperature."""
+    precision = 1.0 + CURVED * np.asarray(betas)
+    return LINEAR * np.asarray(betas) / precision, 1.0 / np.sqrt(precision)
+
+
+def normal_evidence(size: int) -> float:
+    """``log E[exp φ]``."""
+    return size * (0.5 * LINEAR**2 / (1.0 + CURVED) - 0.5 * math.log(1.0 + CURVED))
+
+
+def two_modes(states, distance: float = 3.0, width: float = 0.05):
+    """Φ of two narrow modes, far apart, with weights .8 and .2."""
+    x = states[:, 0]
+    scale = -math.log(width)
+    modes = ((0.8, -distance), (0.2, distance))
+    parts = np.array([math.log(weight) + scale - 0.5 * ((x - mode) / width) ** 2 for weight, mode in modes])
+    total = np.logaddexp(*parts)
+    pulls = -(x - np.array([[-distance], [distance]])) / width**2
+    slope = (np.exp(parts - total) * pulls).sum(axis=0)
+    return total + 0.5 * x**2, (slope + x)[:, None]
+
+
+@dataclass
+class NormalPoint:
+    """φ at one position."""
+
+    position: np.ndarray
+    log_density: float
+    gradient: np.ndarray
+    failure: Failure = Failure.NONE
+
+
+class NormalResidual:
+    """`normal_phi` as a density."""
+
+    def at(self, position):
+        phi, slope = normal_phi(position[None])
+        return NormalPoint(position, float(phi[0]), slope[0])
+
+
+def run(function, size, *, seed=0, draws=400, tune=200, reference=None, **options):
+    """Temper a toy."""
+    budget = Budget(math.inf)
+    family = FixedFamily(reference or ArrayReference(function, size))
+    return temper(
+        family, draws=draws, tune=tune, rng=np.random.default_rng(seed), budget=budget, progress=Progress(budget),
+        **options,
+    )  # fmt: skip
