@@ -98,7 +98,7 @@ REFERENCE_RUNS = (
 )  # fmt: skip
 # Beside the peers: an estimate that goes on for so long.
 PATHS = tuple(
-    Run("path", problem, "auto", seed, 0.0015, 30.0) for problem in ("regression", "eight") for seed in (0, 1)
+    Run("path", problem, "auto", seed, 0.0015, 120.0) for problem in ("regression", "eight") for seed in (0, 1)
 )
 
 

@@ -16,8 +16,9 @@ from pymc_rmhmc.approximation.second_order import second_order_correction
 from pymc_rmhmc.chains.chain import Chain
 from pymc_rmhmc.evidence.annealing import annealed_evidence
 from pymc_rmhmc.evidence.estimate import Budget, Estimate, Progress
-from pymc_rmhmc.steps.evidence_methods import Settings, estimates_of, latent_reference
+from pymc_rmhmc.steps.evidence_methods import Settings, estimates_of
 from pymc_rmhmc.steps.evidence_models import EvidenceModel, read_model
+from pymc_rmhmc.steps.latent_references import latent_reference
 
 __all__ = ["REPLICATES", "annealed", "estimate", "expectation_propagation", "measure"]
 
@@ -112,7 +113,7 @@ def _estimated(read: EvidenceModel, method: str, rng: np.random.Generator, setti
 def annealed(read: EvidenceModel, settings: Settings, rng: np.random.Generator, clock: Clock) -> Estimate:
     """Annealed importance sampling of a latent block; its ladder counts as tuning."""
     (part,) = read.parts
-    reference, _ = latent_reference(part, settings)
+    reference, _ = latent_reference(part, settings.sites, "annealing")
     options = settings.method if isinstance(settings.method, Annealing) else Annealing(bounds=False)
     make, ladder = options.prepared(reference, settings.replicates, rng)
     budget = Budget(settings.target_error, settings.max_seconds)

@@ -113,3 +113,10 @@ def test_panels_are_options_and_rows():
     }  # fmt: skip
     rows = annealing_rows([record, ours])
     assert [len(row) for row in rows] == [len(ANNEALING_HEADINGS)] * 2
+
+
+@pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
+def test_annealing_counts_its_ladder_as_tuning():
+    found = estimate(logit(12).centred(), "annealing", 0, 1.0, 1.0)
+    assert found["rungs"] >= 2
+    assert found["history"][-1][1] == pytest.approx(found["value"])

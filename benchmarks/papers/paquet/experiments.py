@@ -127,7 +127,13 @@ def _annealing(plt: Any, held: dict[str, dict]) -> Any:
     names = [name for name in (*PANELS, *OURS) if name in held]
     lines = next((record for record in held.values() if "ep" in record), None)
     figure, panels = plt.subplots(
-        1, len(names), figsize=(1.25 * len(names) + 0.8, 3.2), sharey=True, layout="constrained", squeeze=False
+        1,
+        len(names),
+        figsize=(1.1 * len(names) + 0.6, 3.0),
+        sharex=True,
+        sharey=True,
+        layout="constrained",
+        squeeze=False,
     )
     for axis, name in zip(panels[0], names, strict=True):
         record = held[name]
@@ -142,7 +148,7 @@ def _annealing(plt: Any, held: dict[str, dict]) -> Any:
             _replicates(axis, record)
             panel = PANELS[name]
             axis.set_title(f"({name}) {panel.label}\nB = {panel.n_rungs}", fontsize=7)
-        axis.set(xlabel="seconds", xscale="log", ylim=BOUNDS)
+        axis.set(xlabel="seconds", xscale="log", xlim=(1.0, 1000.0), ylim=BOUNDS)
     panels[0, 0].set_ylabel("log p(y)")
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=2, fontsize=8)
     return figure
