@@ -36,8 +36,8 @@ from pymc_rmhmc.evidence.particles import FlatParticles, Particles
 from pymc_rmhmc.evidence.reference import Reference
 
 __all__ = [
-    "Ladder", "adaptive_ladder", "anneal", "annealed_evidence", "fixed_ladder", "flat_particles", "geometric_betas",
-    "linear_betas", "log_mean",
+    "Ladder", "adaptive_ladder", "anneal", "annealed_evidence", "first_step", "fixed_ladder", "flat_particles",
+    "geometric_betas", "linear_betas", "log_mean",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -76,14 +76,20 @@ class Ladder:
         return int(self.n_steps[np.searchsorted(self.betas, beta)])
 
 
-def geometric_betas(n_rungs: int) -> Array:
-    """Return 0 and so many β in geometric progression up to 1."""
-    return np.concatenate(([0.0], np.geomspace(SMALLEST_BETA, 1.0, n_rungs)))
+def geometric_betas(n_rungs: int, first: float) -> Array:
+    """Return 0 and so many β in geometric progression up to 1, of which the first is no more than another."""
+    return np.concatenate(([0.0], np.geomspace(min(SMALLEST_BETA, first), 1.0, n_rungs)))
 
 
-def linear_betas(n_rungs: int) -> Array:
+def linear_betas(n_rungs: int, first: float) -> Array:
     """Return 0 and so many β in equal steps up to 1."""
+    del first
     return np.linspace(0.0, 1.0, n_rungs + 1)
+
+
+def first_step(reference: Reference, count: int, rng: np.random.Generator) -> float:
+    """Return the β to which weights from the reference are worth nearly all of its draws."""
+    return next_beta(reference.walkers(count, rng).phi, 0.0, SHARE)
 
 
 def fixed_ladder(betas: Array) -> Ladder:

@@ -65,6 +65,8 @@ class BridgePolicy:
         Steps are made shorter until so much is accepted.
     most_steps : int
         Of a trajectory.
+    least_more, most_more : float
+        Draws are added until the error is small enough, as a share of those that there are.
     patience : int
         So often the draws at a β are doubled where they do not mix, before the estimate is refused.
     most_rungs : int
@@ -81,6 +83,8 @@ class BridgePolicy:
     jitter: float = 0.1
     accepted: float = 0.75
     most_steps: int = 128
+    least_more: float = 0.25
+    most_more: float = 1.0
     patience: int = 4
     most_rungs: int = 200
 
@@ -165,8 +169,8 @@ class PosteriorDraws(Protocol):
 
     residuals: Array
 
-    def extend(self) -> bool:
-        """Draw as many again; whether that is possible."""
+    def extend(self, share: float) -> bool:
+        """Draw a share of those that there are again; whether that is possible."""
 
 
 class AdaptiveBridge:
@@ -207,10 +211,13 @@ class AdaptiveBridge:
             If draws do not mix.
         """
         self._build(progress)
-        begun = 0.0
+        begun, last = 0.0, math.inf
         value, error = self._estimate(progress)
-        while not budget.is_met(error) and budget.may_double(begun) and self._double(progress):
-            begun = budget.seconds
+        while not budget.is_met(error):
+            share = min(self.policy.most_more, max(self.policy.least_more, budget.excess(error)))
+            if not (budget.may_grow(begun, 1.0 / last + 1.0, share) and self._extend(share, progress)):
+                break
+            begun, last = budget.seconds, share
             value, error = self._estimate(progress)
         if self._settled(progress):
             value, error = self._estimate(progress)
@@ -228,13 +235,13 @@ class AdaptiveBridge:
                 added = True
         return added
 
-    def _double(self, progress: Progress) -> bool:
-        """Add as many draws as there are at every density; whether there may be any at the last."""
-        if self._source is not None and not self._source.extend():
+    def _extend(self, share: float, progress: Progress) -> bool:
+        """Add a share of the draws that there are at every density; whether there may be any at the last."""
+        if self._source is not None and not self._source.extend(share):
             return False
         for rung in self.rungs:
             progress.say(f"bridge at beta {rung.beta:.3g}")
-            self._sweep(rung, len(rung.phis))
+            self._sweep(rung, math.ceil(share * len(rung.phis)))
         return True
 
     def _build(self, progress: Progress) -> None:

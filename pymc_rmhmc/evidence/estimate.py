@@ -83,9 +83,14 @@ class Budget:
         """Whether the time is over."""
         return self.max_seconds is not None and self.seconds >= self.max_seconds
 
-    def may_double(self, begun: float) -> bool:
-        """Return whether twice as much may be done as since some second."""
-        return self.max_seconds is None or self.seconds + 2.0 * (self.seconds - begun) <= self.max_seconds
+    def excess(self, error: float) -> float:
+        """Return what share of the draws is lacking for an error."""
+        return (error / self.target_error) ** 2 - 1.0
+
+    def may_grow(self, begun: float, whole: float, share: float) -> bool:
+        """Return whether a share of all draws may be added, where since some second one of `whole` parts was made."""
+        cost = share * whole * (self.seconds - begun)
+        return self.max_seconds is None or self.seconds + cost <= self.max_seconds
 
     def may_repeat(self, begun: float) -> bool:
         """Return whether what has been done since some second may be done once more."""

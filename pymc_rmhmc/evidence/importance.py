@@ -43,7 +43,7 @@ def importance_evidence(
         value, error = log_mean(log_weights)
         progress.note(value, error, f"importance sampling, {log_weights.size} draws")
         k = pareto_k(log_weights)
-        if k >= LARGEST_K or budget.is_met(error) or not budget.may_double(begun):
+        if k >= LARGEST_K or budget.is_met(error) or not budget.may_grow(begun, 2.0, 1.0):
             break
         wanted *= 2
     diagnostics = {"pareto_k": k, "weight_ess": weight_ess(log_weights), "n_states": float(log_weights.size)}

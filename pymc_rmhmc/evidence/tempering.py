@@ -275,7 +275,7 @@ class Tempering:
             value, error = _by_acceptance_ratio(self.ensemble.betas, record.phi, self.policy.blocks)
             progress.note(value, error, "parallel tempering")
             done = budget.is_met(error) or not math.isfinite(error) or budget.is_spent
-            if done or not budget.may_double(begun):
+            if done or not budget.may_grow(begun, 2.0, 1.0):
                 break
             begun, wanted = budget.seconds, len(record.phis)
         diagnostics = _diagnose(self.ensemble, record, self.policy.blocks)

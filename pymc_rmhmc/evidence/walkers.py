@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.linalg import multiply_lower
 from pymc_rmhmc.geometry.target import LatentTarget
 
 __all__ = ["ResidualWalkers", "SiteWalkers", "Walkers"]
@@ -185,7 +186,7 @@ class SiteWalkers(Walkers):
     def __init__(self, target: LatentTarget, count: int, rng: np.random.Generator) -> None:
         self._target, predictor = target, target.chart.predictor
         self._offset, self._gram = predictor.offset, predictor.gram
-        self._transposed = np.ascontiguousarray(predictor.matrix.T)  # (k, n)
+        self._matrix, self._triangular = predictor.matrix, predictor.triangular
         super().__init__(self._noise(count, rng))
 
     @property
@@ -194,7 +195,8 @@ class SiteWalkers(Walkers):
         return self._offset + self.states
 
     def _noise(self, count: int, rng: np.random.Generator) -> Array:
-        return rng.standard_normal((count, len(self._transposed))) @ self._transposed
+        noise = rng.standard_normal((count, self._matrix.shape[1])).T
+        return (multiply_lower(self._matrix, noise) if self._triangular else self._matrix @ noise).T
 
     def _evaluate(self, states: Array) -> tuple[Array, Array]:
         self.n_gradients += len(states)

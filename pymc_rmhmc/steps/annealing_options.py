@@ -15,12 +15,13 @@ from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.evidence.annealing import (
     Ladder,
     adaptive_ladder,
+    first_step,
     fixed_ladder,
     flat_particles,
     geometric_betas,
     linear_betas,
 )
-from pymc_rmhmc.evidence.estimate import FARTHER
+from pymc_rmhmc.evidence.estimate import FARTHER, FEWEST_DRAWS
 from pymc_rmhmc.evidence.particles import EuclideanParticles, KernelParticles, Particles
 from pymc_rmhmc.evidence.reference import LatentReference, Reference
 from pymc_rmhmc.geometry.target import LatentDensity, LatentTarget
@@ -139,7 +140,8 @@ class Annealing:
         elif self.ladder == "adaptive":
             return adaptive_ladder(reference, replicates, rng)
         else:
-            betas = LADDERS[self.ladder](self.n_rungs or DEFAULT_RUNGS)
+            first = first_step(reference, max(replicates, int(FEWEST_DRAWS)), rng)
+            betas = LADDERS[self.ladder](self.n_rungs or DEFAULT_RUNGS, first)
         return adaptive_ladder(reference, replicates, rng, betas) if is_flat else fixed_ladder(betas)
 
     def _in_metric(self, target: LatentTarget) -> tuple[Any, Any]:

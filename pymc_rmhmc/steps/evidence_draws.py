@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
@@ -65,7 +67,7 @@ class GivenDraws:
                 "density is not finite: they are draws of another model, or of other data."
             )
 
-    def extend(self) -> bool:
+    def extend(self, share: float) -> bool:
         """See `PosteriorDraws`."""
         return False
 
@@ -90,9 +92,9 @@ class ChainDraws:
         self._run(SETTLING)
         self.residuals = self._run(FIRST)[0]
 
-    def extend(self) -> bool:
+    def extend(self, share: float) -> bool:
         """See `PosteriorDraws`."""
-        more, _ = self._run(self.residuals.shape[1])
+        more, _ = self._run(math.ceil(share * self.residuals.shape[1]))
         self.residuals = np.concatenate((self.residuals, more), axis=1)
         return True
 

@@ -43,6 +43,20 @@ def noisy_gp() -> tuple[pm.Model, float]:
     return model, float(multivariate_normal(np.full(15, 0.2), K + 0.09 * np.eye(15)).logpdf(Y))
 
 
+def scaled_gp() -> tuple[pm.Model, float]:
+    """With an amplitude that is sampled together with the latent values."""
+    with pm.Model() as model:
+        a = pm.LogNormal("a", 0.0, 0.5)
+        f = pm.MvNormal("f", np.zeros(15), cov=a**2 * K)
+        pm.Normal("y", f, 0.3, observed=Y)
+
+    def given(log_a):
+        density = multivariate_normal(np.zeros(15), math.exp(2.0 * log_a) * K + 0.09 * np.eye(15)).logpdf(Y)
+        return math.exp(density + 10.0 - 2.0 * log_a**2) / (0.5 * math.sqrt(2.0 * math.pi))
+
+    return model, math.log(integrate.quad(given, -4.0, 4.0, epsabs=1e-12)[0]) - 10.0
+
+
 def regression() -> tuple[pm.Model, float]:
     """With a scale that is sampled: no latent Gaussian block is alone."""
     z = RNG.standard_normal((20, 2))
@@ -69,7 +83,7 @@ def eight_schools() -> tuple[pm.Model, float]:
     return model, -31.3113  # by quadrature over tau
 
 
-EXACT = {"gp": noisy_gp, "regression": regression, "eight schools": eight_schools}
+EXACT = {"gp": noisy_gp, "scaled gp": scaled_gp, "regression": regression, "eight schools": eight_schools}
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -170,7 +184,7 @@ def posterior_of(model, draws=300, chains=4, seed=2) -> xr.DataTree:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["gp", "regression"])
+@pytest.mark.parametrize("name", ["gp", "scaled gp"])
 def test_draws_of_another_run_serve(name):
     model, exact = EXACT[name]()
     found = estimate(model, draws=posterior_of(model), target_error=0.05)
