@@ -50,13 +50,19 @@ def walked(name, rng):
     return AdaptiveBridge(problem(name)[0], 64, rng).run(budget, Progress(budget))
 
 
-def annealing(name, rng):
-    reference, budget = problem(name)[0], Budget(1.0)
+@cache
+def annealed(name):
+    """The reference and the ladder of all seeds: both are chosen beforehand."""
+    rng, reference = np.random.default_rng(0), problem(name)[0]
     if name not in SHARES:
         reference = with_fitting_tails(reference, rng)
-    ladder = adaptive_ladder(reference, 64, rng)
+    return reference, adaptive_ladder(reference, 64, rng)
+
+
+def annealing(name, rng):
+    (reference, ladder), budget = annealed(name), Budget(1.0)
     make = flat_particles(reference, ladder, rng)
-    return annealed_evidence(make, ladder, 256, rng, budget, Progress(budget), bounds=False)
+    return annealed_evidence(make, ladder, 128, rng, budget, Progress(budget), bounds=False)
 
 
 def importance(name, rng):
