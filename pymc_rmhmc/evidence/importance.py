@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize
 
 from pymc_rmhmc.errors import EvidenceError
 from pymc_rmhmc.evidence.annealing import log_mean
 from pymc_rmhmc.evidence.estimate import Budget, Estimate, Progress, pareto_k, weight_ess
+from pymc_rmhmc.evidence.modes import climb, negative_log_density
 from pymc_rmhmc.evidence.reference import Reference
 
 __all__ = ["LARGEST_K", "importance_evidence", "laplace_evidence"]
@@ -63,26 +63,16 @@ def laplace_evidence(reference: Reference, rng: np.random.Generator) -> Estimate
             f"The Laplace approximation of a whole model needs a Hessian of its {reference.size} coordinates, and at "
             f'most {MOST_COORDINATES} are taken. Give method="bridge".'
         )
-    found = optimize.minimize(
-        lambda z: _negative(reference, z), np.zeros(reference.size), jac=True, method="L-BFGS-B",
-        options={"maxiter": 1000, "ftol": 1e-14, "gtol": 1e-7},
-    )  # fmt: skip
-    rows = [
-        (_negative(reference, found.x + step)[1] - _negative(reference, found.x - step)[1]) / (2.0 * DIFFERENCE)
+    mode, height = climb(reference, np.zeros(reference.size), 1000)
+    sides = [
+        [negative_log_density(reference, mode + side * step)[1] for side in (1.0, -1.0)]
         for step in DIFFERENCE * np.eye(reference.size)
     ]
+    rows = [(ahead - behind) / (2.0 * DIFFERENCE) for ahead, behind in sides]
     sign, log_determinant = np.linalg.slogdet(0.5 * (np.array(rows) + np.array(rows).T))
     if sign <= 0 or not math.isfinite(log_determinant):
         raise EvidenceError(
             "The posterior has no mode at which it curves down in every direction, so that there is no Laplace "
             'approximation. Give method="bridge".'
         )
-    return Estimate(float(-found.fun - 0.5 * log_determinant), math.nan, {"n_iter": float(found.nit)})
-
-
-def _negative(reference: Reference, z: Array) -> tuple[float, Array]:
-    """``½ |z|² - φ(z)`` and its gradient, for a minimiser that steps back from large values."""
-    value, gradient = reference.at(z)
-    if not (math.isfinite(value) and np.isfinite(gradient).all()):
-        return 1e100, z
-    return 0.5 * float(z @ z) - value, z - gradient
+    return Estimate(float(height - 0.5 * log_determinant), math.nan)

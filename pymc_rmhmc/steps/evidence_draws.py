@@ -10,10 +10,11 @@ from scipy.special import logsumexp
 
 from pymc_rmhmc.chains.chain import Chain
 from pymc_rmhmc.errors import EvidenceError
-from pymc_rmhmc.evidence.reference import Reference
+from pymc_rmhmc.evidence.reference import Reference, ResidualReference
 from pymc_rmhmc.steps.evidence_models import EvidenceModel, Point
+from pymc_rmhmc.steps.tempering_models import prior_draws
 
-__all__ = ["ChainDraws", "GivenDraws", "fitted_chain", "tuned_chain"]
+__all__ = ["ChainDraws", "GivenDraws", "fitted_chain", "prior_places", "tuned_chain"]
 
 type Array = NDArray[np.float64]
 
@@ -44,6 +45,17 @@ def fitted_chain(read: EvidenceModel, draws: Array, rng: np.random.Generator) ->
 
 def _copied(point: Point) -> Point:
     return {name: np.array(value, order="C") for name, value in point.items()}
+
+
+def prior_places(
+    read: EvidenceModel, reference: ResidualReference, count: int, rng: np.random.Generator
+) -> list[Array]:
+    """Return so many draws of a whole model's prior in the reference's coordinates; none if it has no draws."""
+    by_value = {str(read.model.rvs_to_values[v].name): v for v in read.model.free_RVs}
+    names = dict.fromkeys(name for name, _ in read.variables.slices)
+    values = prior_draws(read.sampled, [by_value[name] for name in names], rng)[:count]
+    points = [reference.point_of(each, rng) for each in values]
+    return [point.position for point in points if point is not None]
 
 
 class GivenDraws:
@@ -98,10 +110,10 @@ class ChainDraws:
         self.residuals = np.concatenate((self.residuals, more), axis=1)
         return True
 
-    def _starts(self, reference: Reference) -> list[tuple[Array, object]]:
-        """Draws of the approximation, by their weights, and where the chain is."""
+    def _starts(self, reference: ResidualReference) -> list[tuple[Array, object]]:
+        """Where the chain is, and draws of the approximation by their weights."""
         walkers = reference.walkers(TRIED, self._rng)
-        found = [(np.array(self._chain.values), self._chain.state.coordinates)]
+        found: list[tuple[Array, object]] = [(np.array(self._chain.values), self._chain.state.coordinates)]
         if not np.isfinite(walkers.phi).any():
             return found
         weights = np.exp(walkers.phi - logsumexp(walkers.phi))

@@ -15,11 +15,12 @@ from pymc_rmhmc.evidence.bridge import AdaptiveBridge, PosteriorDraws
 from pymc_rmhmc.evidence.estimate import Budget, Estimate, Progress, Report
 from pymc_rmhmc.evidence.family import FixedFamily, LatentFamily, ReferenceFamily
 from pymc_rmhmc.evidence.importance import LARGEST_K, importance_evidence, laplace_evidence
-from pymc_rmhmc.evidence.reference import Reference
+from pymc_rmhmc.evidence.modes import check_modes
+from pymc_rmhmc.evidence.reference import LatentReference, Reference
 from pymc_rmhmc.evidence.tails import with_fitting_tails
 from pymc_rmhmc.evidence.tempering import temper
 from pymc_rmhmc.steps.annealing_options import Annealing
-from pymc_rmhmc.steps.evidence_draws import ChainDraws, GivenDraws, fitted_chain, tuned_chain
+from pymc_rmhmc.steps.evidence_draws import ChainDraws, GivenDraws, fitted_chain, prior_places, tuned_chain
 from pymc_rmhmc.steps.evidence_models import EvidenceModel, LatentPart
 from pymc_rmhmc.steps.graph_recipe import GraphRecipe
 from pymc_rmhmc.steps.latent_references import latent_reference
@@ -31,6 +32,8 @@ type Array = NDArray[np.float64]
 
 # Sweeps of tempering, and those that adapt it.
 TEMPERED = 1000
+# Draws of the prior from which other modes are searched.
+SEARCHES = 8
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,8 @@ def _of_part(
     method = settings.name
     if method in {"laplace", "ep"}:
         return method, Estimate(known[method], math.nan, {k: v for k, v in known.items() if k != method})
+    if method in {"auto", "bridge", "annealing"} and draws is None and "hessian" not in part.likelihood.kinds:
+        check_modes(part.name, reference, _prior_places(part, reference, rng))
     if method == "auto" and draws is None:
         progress.say("importance sampling")
         estimate = importance_evidence(reference, settings.replicates, rng, budget, progress)
@@ -104,6 +109,12 @@ def _of_part(
         return "bridge", _with(estimate.shifted(reference.log_constant), known)
     estimate = _annealed(reference, settings, rng, budget, progress)
     return "annealing", _with(estimate.shifted(reference.log_constant), known)
+
+
+def _prior_places(part: LatentPart, reference: LatentReference, rng: np.random.Generator) -> list[Array]:
+    """Draws of a block's prior, in the reference's coordinates."""
+    drawn = rng.standard_normal((SEARCHES, part.prior.n_latent))
+    return [reference.chart.from_model(part.prior.to_model(each)) for each in drawn]
 
 
 def _of_whole(
@@ -137,6 +148,9 @@ def _of_whole(
     progress = Progress(budget, report, constant)
     if settings.name == "laplace":
         return "laplace", laplace_evidence(reference, rng).shifted(constant)
+    if draws is None:
+        progress.say("looking for other modes")
+        check_modes(chain.recipe.name, reference, prior_places(read, reference, SEARCHES, rng))
     if settings.name == "annealing":
         tailed = with_fitting_tails(reference, rng)
         return "annealing", _annealed(tailed, settings, rng, budget, progress).shifted(constant)

@@ -314,11 +314,14 @@ def test_there_must_be_a_model_with_data():
         estimate(model)
 
 
-def test_two_modes_are_found_by_tempering():
-    """Where a chain is in one of two equal modes, a bridge knows of no other."""
+def test_two_modes_are_told_and_found_by_tempering():
+    """Where a chain is in one of two equal modes, a bridge would know of no other."""
     with pm.Model() as model:
         x = pm.Normal("x", 0.0, 3.0)
         pm.Normal("y", pm.math.abs(x), 0.5, observed=[2.1, 1.7, 2.4])
+    for method in ("auto", "annealing"):
+        with pytest.raises(EvidenceError, match="has several modes"):
+            estimate(model, method=method)
     found = estimate(model, method="tempering", target_error=0.05, max_seconds=30)
     assert abs(float(found.log_evidence) + 3.0583) < 4.0 * float(found.standard_error) < 0.3
     assert found.round_trips.min() > 50
