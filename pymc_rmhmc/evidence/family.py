@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.evidence.reference import LatentReference, Reference
+from pymc_rmhmc.evidence.reference import Reference
 
-__all__ = ["FixedFamily", "LatentFamily", "ReferenceFamily"]
+__all__ = ["FixedFamily", "ReferenceFamily"]
 
 type Array = NDArray[np.float64]
 
@@ -76,25 +76,4 @@ class FixedFamily(ReferenceFamily):
     def values(self, reference: Reference, states: Array, rng: np.random.Generator) -> Array:
         """See `ReferenceFamily`."""
         walkers: Any = _Standing(states)
-        return reference.values(walkers)
-
-
-class LatentFamily(FixedFamily):
-    """The reference of a latent Gaussian block, from its Laplace approximation."""
-
-    reference: LatentReference
-
-    def values(self, reference: Reference, states: Array, rng: np.random.Generator) -> Array:
-        """See `ReferenceFamily`.
-
-        Walkers stand at ``Φ z``. What Φ does not see of z has its normal law still, so it is drawn:
-        ``z = ε + Φ⁺ (a - Φ ε)``.
-        """
-        chart = self.reference.chart
-        predictor = chart.predictor
-        noise = rng.standard_normal((len(states), self.reference.size))
-        lacking = states - noise @ predictor.matrix.T
-        positions = noise + np.linalg.lstsq(predictor.matrix, lacking.T, rcond=None)[0].T
-        return np.array([
-            chart.to_model(z, predictor.offset + row) for z, row in zip(positions, states, strict=True)
-        ])  # fmt: skip
+        return reference.values(walkers, rng)

@@ -49,8 +49,8 @@ class Reference(ABC):
         """Return φ and its gradient at z."""
 
     @abstractmethod
-    def values(self, walkers: Walkers) -> Array:
-        """Return the model's values (walkers, k) where walkers stand."""
+    def values(self, walkers: Walkers, rng: np.random.Generator) -> Array:
+        """Return the model's values (walkers, k) where walkers stand, some of them drawn given the others."""
 
     @abstractmethod
     def residuals(self, values: Iterable[Array], rng: np.random.Generator) -> Array:
@@ -84,12 +84,21 @@ class LatentReference(Reference):
         point = self.target.at(position)
         return point.log_density, point.gradient
 
-    def values(self, walkers: Walkers) -> Array:
+    def values(self, walkers: Walkers, rng: np.random.Generator) -> Array:
         """See `Reference`."""
+        return self.values_of(walkers.states, rng)
+
+    def values_of(self, displacements: Array, rng: np.random.Generator) -> Array:
+        """Return the model's values (count, k) at displacements ``a = Φ z`` (count, n).
+
+        What Φ does not see of z has its normal law still, so it is drawn: ``z = ε + Φ⁺ (a - Φ ε)``.
+        """
         predictor = self.chart.predictor
-        positions = np.linalg.lstsq(predictor.matrix, walkers.states.T, rcond=None)[0].T
-        placed = zip(positions, walkers.states, strict=True)
-        return np.array([self.chart.to_model(z, predictor.offset + x) for z, x in placed])
+        noise = rng.standard_normal((len(displacements), self.size))
+        lacking = displacements - noise @ predictor.matrix.T
+        positions = noise + np.linalg.lstsq(predictor.matrix, lacking.T, rcond=None)[0].T
+        placed = zip(positions, displacements, strict=True)
+        return np.array([self.chart.to_model(z, predictor.offset + a) for z, a in placed])
 
     def residuals(self, values: Iterable[Array], rng: np.random.Generator) -> Array:
         """See `Reference`."""
@@ -149,7 +158,7 @@ class ResidualReference(Reference):
         point = self.residual.at(position)
         return (math.nan, position) if point.failure else (point.log_density, point.gradient)
 
-    def values(self, walkers: Walkers) -> Array:
+    def values(self, walkers: Walkers, rng: np.random.Generator) -> Array:
         """See `Reference`."""
         return np.array([self.values_at(self.residual.at(position)) for position in walkers.states])
 

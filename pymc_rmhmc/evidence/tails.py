@@ -106,7 +106,7 @@ class TailedReference(Reference):
         point = self.density.at(position)
         return point.log_density, point.gradient
 
-    def values(self, walkers: Walkers) -> Array:
+    def values(self, walkers: Walkers, rng: np.random.Generator) -> Array:
         """See `Reference`."""
         return np.array([self._inner.values_at(self.density.at(u).inner) for u in walkers.states])
 

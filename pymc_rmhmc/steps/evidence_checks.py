@@ -78,8 +78,8 @@ def check_continuous(model: pm.Model) -> None:
     discrete = [str(v.name) for v in model.free_RVs if v.dtype.startswith(kinds) and v not in predicted]
     if discrete:
         raise UnsupportedModelError(
-            f"The evidence is an integral over all free variables, and {listed(discrete)} cannot be integrated over by "
-            "trajectories, being discrete. Sum over the values instead, with pm.Mixture or pymc_extras.marginalize."
+            f"{listed(discrete)}: a discrete variable has no trajectories by which it could be moved and integrated "
+            "over. Sum over its values instead, with pm.Mixture or pymc_extras.marginalize."
         )
 
 

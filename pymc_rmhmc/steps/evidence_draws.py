@@ -119,7 +119,7 @@ class ChainDraws:
         weights = np.exp(walkers.phi - logsumexp(walkers.phi))
         chosen = self._rng.choice(TRIED, CHAINS - 1, p=weights / weights.sum())
         walkers.place(walkers.states[chosen])
-        return [*found, *((values, None) for values in reference.values(walkers))]
+        return [*found, *((values, None) for values in reference.values(walkers, self._rng))]
 
     def _run(self, count: int) -> tuple[Array, Array]:
         """φ (chains, count) at the next draws, and the values (chains, count, k)."""

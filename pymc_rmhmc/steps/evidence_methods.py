@@ -13,7 +13,7 @@ from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.evidence.annealing import annealed_evidence
 from pymc_rmhmc.evidence.bridge import AdaptiveBridge, PosteriorDraws
 from pymc_rmhmc.evidence.estimate import Budget, Estimate, Progress, Report
-from pymc_rmhmc.evidence.family import FixedFamily, LatentFamily, ReferenceFamily
+from pymc_rmhmc.evidence.family import FixedFamily, ReferenceFamily
 from pymc_rmhmc.evidence.importance import LARGEST_K, importance_evidence, laplace_evidence
 from pymc_rmhmc.evidence.modes import check_modes
 from pymc_rmhmc.evidence.reference import LatentReference, Reference
@@ -102,7 +102,7 @@ def _of_part(
             return "importance sampling", _with(estimate.shifted(reference.log_constant), known)
         progress.history.clear()
     if method == "tempering":
-        return method, _with(_tempered(LatentFamily(reference), draws, rng, budget, progress), known)
+        return method, _with(_tempered(FixedFamily(reference), draws, rng, budget, progress), known)
     if method in {"auto", "bridge"}:
         source = None if draws is None else GivenDraws(reference, draws, rng)
         estimate = AdaptiveBridge(reference, settings.replicates, rng, source).run(budget, progress)

@@ -14,13 +14,13 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 
 from pymc_rmhmc.chains.variables import Variables
-from pymc_rmhmc.errors import UnsupportedModelError, listed
-from pymc_rmhmc.evidence.family import LatentFamily, ReferenceFamily
+from pymc_rmhmc.evidence.family import FixedFamily, ReferenceFamily
 from pymc_rmhmc.evidence.reference import Reference
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.metrics import FlatMetric
 from pymc_rmhmc.model.bad_inputs import InputChecks
 from pymc_rmhmc.model.predictions import Predictions, predicted_variables, without
+from pymc_rmhmc.steps.evidence_checks import check_continuous
 from pymc_rmhmc.steps.evidence_models import LatentPart, read_model
 from pymc_rmhmc.steps.graph_recipe import GraphRecipe
 from pymc_rmhmc.steps.latent_references import laplace_reference
@@ -170,9 +170,9 @@ def moment_map(z: Array, dense: NDArray[np.int64], wider: float = 1.0) -> FlatMa
     return FlatMap(centre, spread, dense, factor, np.empty((0, d)), np.empty(0))
 
 
-def latent_family(part: LatentPart) -> LatentFamily:
+def latent_family(part: LatentPart) -> FixedFamily:
     """Return the family of a latent Gaussian block with nothing left to sample: its Laplace approximation."""
-    return LatentFamily(laplace_reference(part))
+    return FixedFamily(laplace_reference(part))
 
 
 def graph_family(model: pm.Model, recipe: GraphRecipe | None = None) -> tuple[GraphFamily, Variables]:
@@ -200,7 +200,7 @@ def graph_family(model: pm.Model, recipe: GraphRecipe | None = None) -> tuple[Gr
 
 
 def read_tempered_model(model: pm.Model) -> TemperedModel:
-    """Read a model: one latent block with all else fixed as `LatentFamily` has it, anything else in its graph's chart.
+    """Read a model: one latent block with all else fixed as `FixedFamily` has it, anything else in its graph's chart.
 
     Raises
     ------
@@ -211,12 +211,7 @@ def read_tempered_model(model: pm.Model) -> TemperedModel:
     """
     predicted = predicted_variables(model)
     sampled = without(model, predicted)
-    discrete = [str(v.name) for v in sampled.free_RVs if not v.dtype.startswith("float")]
-    if discrete:
-        raise UnsupportedModelError(
-            f"{listed(discrete)}: tempering moves all variables along trajectories, and discrete ones have none. Sum "
-            "them out with pm.Mixture or pymc_extras.marginalize."
-        )
+    check_continuous(sampled)
     InputChecks(sampled).check(sampled.initial_point())
     complete = _completing(Predictions(model, predicted)) if predicted else None
     read = read_model(sampled)

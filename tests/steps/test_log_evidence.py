@@ -248,7 +248,7 @@ def indefinite():
     ("build", "error", "words"),
     [
         (flat_prior, EvidenceError, "does not exist: the prior of m is flat"),
-        (discrete, UnsupportedModelError, "and k cannot be integrated over"),
+        (discrete, UnsupportedModelError, "k: a discrete variable has no trajectories"),
         (scaled_icar, EvidenceError, "lacks a factor"),
         (indefinite, CovarianceError, "not positive definite"),
     ],

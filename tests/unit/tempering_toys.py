@@ -50,7 +50,7 @@ class ArrayReference(Reference):
         self.made.append(self._walkers(self.function, self.size, count, rng))
         return self.made[-1]
 
-    def values(self, walkers):
+    def values(self, walkers, rng):
         return walkers.states
 
     def residuals(self, values, rng):

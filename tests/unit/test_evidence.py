@@ -286,7 +286,7 @@ def test_other_tails_leave_the_density_as_it_is(tail):
     found = importance_evidence(reference, 64, RNG(2), *budget(0.03))
     error = found.log_evidence + reference.log_constant - block.log_evidence
     assert abs(error) < 4.0 * found.standard_error < 0.3
-    values = reference.values(reference.walkers(3, RNG(3)))
+    values = reference.values(reference.walkers(3, RNG(3)), RNG(4))
     np.testing.assert_allclose(reference.residuals(values, RNG(4)), reference.walkers(3, RNG(3)).phi, rtol=1e-8)
     assert value == pytest.approx(reference.residuals([_values_of(block, reference, u)], RNG(1))[0])
 
