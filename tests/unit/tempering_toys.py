@@ -33,9 +33,8 @@ class ArrayWalkers(Walkers):
         self.n_gradients += len(states)
         return self._function(states)
 
-    def _kicked(self, momenta, slopes, times):
-        forces = times[:, None] * slopes
-        return momenta + forces, (momenta * forces).sum(axis=1) + 0.5 * (forces**2).sum(axis=1)
+    def _push(self, slopes):
+        return slopes
 
 
 class ArrayReference(Reference):
@@ -49,6 +48,10 @@ class ArrayReference(Reference):
     def walkers(self, count, rng):
         self.made.append(self._walkers(self.function, self.size, count, rng))
         return self.made[-1]
+
+    def at(self, position):
+        phi, slopes = self.function(position[None])
+        return float(phi[0]), slopes[0]
 
     def values(self, walkers, rng):
         return walkers.states
