@@ -153,6 +153,7 @@ def assert_alike(target: JointTarget, one, other) -> None:
     assert one.failure is other.failure is Failure.NONE
 
 
+@pytest.mark.slow
 def test_value_and_gradient_are_those_of_python(target):
     fast, rng = compiled(target), np.random.default_rng(2)
     for _ in range(4):

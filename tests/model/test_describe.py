@@ -101,6 +101,7 @@ def _pairs(together):
             pm.Normal(f"y_{i}", f, pm.math.exp(g), observed=[0.0, 1.0, 2.0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [True, False])
 def test_what_differs_in_names_alone_is_one_line(together):
     with pm.Model() as model:

@@ -132,6 +132,7 @@ def test_the_metric_says_whether_it_emulates():
     assert repr(FlatMetric(emulate=False)) == "FlatMetric(refit=True, emulate=False)"
 
 
+@pytest.mark.slow
 def test_coefficients_take_no_turns():
     rng, group = np.random.default_rng(0), np.arange(24) % 6
     with pm.Model() as mixed:

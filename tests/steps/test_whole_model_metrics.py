@@ -273,6 +273,7 @@ def branching_moments() -> tuple[float, float]:
     return float(weights[gate > THRESHOLD].sum()), float(weights @ (2.0 / tied))
 
 
+@pytest.mark.slow
 def test_a_structure_that_misses_an_entry_is_dropped_in_tuning():
     model = branching()
     with model:

@@ -109,6 +109,7 @@ def test_a_part_is_multiplied_by_a_triangle_in_its_place(from_right):
     np.testing.assert_allclose(values, exact, rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_kept_code_finds_the_routines_in_another_process():
     script = (
         "import numpy as np; from pymc_rmhmc.geometry.blas import symmetric_product;"

@@ -104,6 +104,7 @@ def stated(request) -> Stated:
     return Stated(*request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [None, 0.3])
 @pytest.mark.parametrize(("shape", "kind"), CASES)
 def test_the_pullback_by_a_moving_design_matches_differences(shape, kind, power):

@@ -542,6 +542,7 @@ def test_a_step_to_where_there_is_no_density_has_no_state():
     np.testing.assert_array_equal(outcome.state.position, np.zeros(4))
 
 
+@pytest.mark.slow
 def test_one_hyperparameter_is_emulated_as_quadrature_has_it():
     """One latent value of free scale, of which the site says something wrong."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
