@@ -94,6 +94,10 @@ class BridgePolicy:
 
 
 BRIDGE = BridgePolicy()
+NOWHERE = (
+    "Nearly everywhere in the normal approximation the model's density is 0 or not a number, so that no bridge leads "
+    "from there. Give draws= of the posterior, from which a better one is fitted."
+)
 
 
 @dataclass
@@ -138,10 +142,7 @@ def next_beta(phi: Array, beta: float, share: float) -> float:
         return 1.0
     smallest = largest * 2.0**-40
     if excess(smallest) <= 0.0:
-        raise EvidenceError(
-            "Nearly everywhere in the normal approximation the model's density is 0 or not a number, so that no bridge "
-            'leads from there. Give draws= of the posterior, from which a better one is fitted.'
-        )
+        raise EvidenceError(NOWHERE)
     return beta + float(optimize.brentq(excess, smallest, largest, xtol=1e-6 * largest))
 
 
@@ -292,7 +293,10 @@ class AdaptiveBridge:
         for group, own in enumerate(phi):
             with np.errstate(invalid="ignore"):
                 logs = step * own
-            weights = np.exp(logs - logsumexp(logs))
+            total = logsumexp(logs)
+            if not math.isfinite(total):
+                raise EvidenceError(NOWHERE)
+            weights = np.exp(logs - total)
             drawn = systematic(weights, self._per_group, self.rng)
             found.append(states[:, group].reshape(sweeps * self._per_group, -1)[drawn])
         return np.concatenate(found)
