@@ -68,7 +68,7 @@ RANGES = {
         1e-6, 10.0, "It is a standard error of log p(y): two models differ noticeably by 1. The default is 0.05."
     ),
     "max_seconds": Range(0.1, 1e7, "Leave max_seconds out to go on until the error is small enough."),
-    "replicates": Range(16, 1e5, "So many states move at once, in 16 groups for the error. The default is 64."),
+    "replicates": Range(16, 1e5, "So many states move at once, in up to 32 groups for the error. The default is 64."),
     "n_steps": Range(1, 1e6, f"{STEPS}Leave n_steps out, and path_length decides."),
     "max_steps": Range(1, 1e6, f"{STEPS}The default is max_steps=100."),
     "max_depth": Range(1, 20, "A trajectory has fewer than 2**max_depth steps. The default is max_depth=10."),

@@ -6,6 +6,7 @@ the point, by a recipe.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from collections.abc import Iterable
@@ -420,7 +421,7 @@ class Chain:
         return None if state.step_size is None else self.recipe.adapter.step_size(state.tuned, state.step_size)
 
     def learn_from(self, draws: Iterable[Array], point: Point, rng: np.random.Generator) -> None:
-        """Fit what tuning fits to draws that something else has made, and stand at the last of them.
+        """Fit what tuning fits to draws that something else has made; those without a density are left out.
 
         Parameters
         ----------
@@ -433,11 +434,16 @@ class Chain:
         """
         state = self.state
         for values in draws:
-            self._stand(values, point, rng, tuning=False)
-            if not self._has_failed:
+            with contextlib.suppress(PriorFailure):
+                self._stand(values, point, rng, tuning=False)
+            if state.started and not self._has_failed:
                 self.recipe.adapter.observe(state.tuned, self._setting.seen(self._phase))
+        if state.step_size is None:
+            raise CovarianceError(
+                f"{self.name}: at none of the draws does the prior covariance have a factor. They may be draws of "
+                "another model; or add jitter."
+            )
         moment = Moment(state.iteration, is_first=False, is_last=False)
-        assert state.step_size is not None
         found = self.recipe.adapter.refit(state.tuned, state.step_size, moment, rng, with_sites=True)
         state.tuned, state.coordinates = found.tuned, None
         self._rebuild()

@@ -100,7 +100,7 @@ def fixed_ladder(betas: Array) -> Ladder:
 def adaptive_ladder(
     reference: Reference, count: int, rng: np.random.Generator, betas: Array | None = None
 ) -> Ladder:
-    """Find a ladder by a run that is not counted: weights from each β to the next are worth nine tenths of the states.
+    """Find a ladder by a run that is not counted: weights from each β to the next are worth nearly all of the states.
 
     Parameters
     ----------

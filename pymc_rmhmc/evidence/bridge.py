@@ -94,6 +94,8 @@ class BridgePolicy:
 
 
 BRIDGE = BridgePolicy()
+# Draws of a density that weights to the next need, and the logarithm of the smallest step to it.
+FEWEST_USABLE, SMALLEST_STEP = 8, -200.0
 NOWHERE = (
     "Nearly everywhere in the normal approximation the model's density is 0 or not a number, so that no bridge leads "
     "from there. Give draws= of the posterior, from which a better one is fitted."
@@ -131,19 +133,21 @@ class Rung:
 
 
 def next_beta(phi: Array, beta: float, share: float) -> float:
-    """Return the largest β up to 1 to which weights from draws at another are worth this share of them."""
+    """Return the largest β up to 1 to which weights from draws at another are worth this share of them.
 
-    def excess(step: float) -> float:
-        with np.errstate(invalid="ignore"):
-            return weight_ess(step * phi) - share * phi.size
+    Draws without a density do not count: no step leads to them.
+    """
+    usable = phi[np.isfinite(phi)]
+    if usable.size < FEWEST_USABLE:
+        raise EvidenceError(NOWHERE)
 
-    largest = 1.0 - beta
+    def excess(log_step: float) -> float:
+        return weight_ess(math.exp(log_step) * usable) - share * usable.size
+
+    largest = math.log(1.0 - beta)
     if excess(largest) >= 0.0:
         return 1.0
-    smallest = largest * 2.0**-40
-    if excess(smallest) <= 0.0:
-        raise EvidenceError(NOWHERE)
-    return beta + float(optimize.brentq(excess, smallest, largest, xtol=1e-6 * largest))
+    return beta + math.exp(optimize.brentq(excess, largest + SMALLEST_STEP, largest, xtol=1e-6))
 
 
 def tune_steps(

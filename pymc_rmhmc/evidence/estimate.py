@@ -188,6 +188,8 @@ def mixing_of(draws: Array, superchains: NDArray[np.int64] | None = None) -> tup
     """R-hat and effective number of some draws (chains, draws); of many short chains the nested R-hat of groups."""
     if np.ptp(draws) < 1e-9:  # the approximation is exact: φ is constant
         return 1.0, max(float(draws.size), FEWEST_DRAWS)
+    if len(draws) == 1:  # its halves take the place of chains
+        draws = draws[:, : draws.shape[1] // 2 * 2].reshape(2, -1)
     found = array_stats.rhat(draws) if superchains is None else array_stats.rhat_nested(draws, superchains)
     return float(found), effective_draws(draws)
 
@@ -206,7 +208,7 @@ def check_mixing(name: str, draws: Array, superchains: NDArray[np.int64] | None 
         If R-hat is above 1.05 or there are fewer than 100 effective draws.
     """
     rhat, ess = mixing_of(draws, superchains)
-    if rhat > LARGEST_RHAT:
+    if not rhat <= LARGEST_RHAT:
         raise EvidenceError(
             f"{name}: the log density differs between chains (R-hat {rhat:.2f}, at most {LARGEST_RHAT} is trusted), so "
             "that some have not reached the posterior or there are several modes. Give more draws, or "

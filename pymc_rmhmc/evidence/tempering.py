@@ -175,7 +175,7 @@ class Tempering:
             if sweep >= learning:
                 continue
             self._learn(acceptance)
-            if 2 * sweep >= learning:
+            if 2 * sweep >= learning - 1:
                 log_steps.append(self.ensemble.log_steps)
             if sweep == learning - 1:
                 self.ensemble.log_steps = np.mean(log_steps, axis=0)
@@ -189,7 +189,7 @@ class Tempering:
         ensemble.forget()
         for sweep in range(length):
             self._learn(ensemble.sweep())
-            if 2 * sweep >= length:
+            if 2 * sweep >= length - 1:
                 log_steps.append(ensemble.log_steps.copy())
                 if sweep % stride == 0 or not states:
                     states.append(ensemble.states.copy())

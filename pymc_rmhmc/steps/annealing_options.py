@@ -128,6 +128,11 @@ class Annealing:
                 f'kernel="{self.kernel}" is for latent Gaussian values with everything else fixed. Leave kernel out.'
             )
         if self.kernel == "hmc":
+            if not reference.chart.prior.predictor.triangular:
+                raise ConfigurationError(
+                    'kernel="hmc" moves latent values that a likelihood reads as they are, and here it reads a linear '
+                    "predictor of them. Leave kernel out."
+                )
             size, steps = self.step_size or DEFAULT_STEP, self.n_steps or DEFAULT_STEPS
             return lambda count: EuclideanParticles(reference, size, steps, count, rng), ladder
         kernel_of = _slices if self.kernel == "elliptical_slice" else self._in_metric

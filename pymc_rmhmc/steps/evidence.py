@@ -16,9 +16,10 @@ from rich.console import Console
 from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.evidence.estimate import Estimate
 from pymc_rmhmc.geometry.charts.site import GaussianSites
+from pymc_rmhmc.model.structure import model_in_context
 from pymc_rmhmc.option_numbers import one_of, real_number, switch, whole_number
 from pymc_rmhmc.steps.annealing_options import Annealing
-from pymc_rmhmc.steps.evidence_checks import check_proper, checked_model, convention_in_words
+from pymc_rmhmc.steps.evidence_checks import check_proper, convention_in_words
 from pymc_rmhmc.steps.evidence_methods import Settings, estimates_of
 from pymc_rmhmc.steps.evidence_models import read_model
 from pymc_rmhmc.steps.evidence_pieces import REPETITIONS, repeated
@@ -32,6 +33,7 @@ __all__ = ["log_evidence"]
 DIMENSIONS = {
     "rejection": "pair", "round_trips": "replica", "repetition": "repetition", "repetition_error": "repetition",
 }  # fmt: skip
+APPROXIMATIONS = ("laplace", "ep")
 METHODS = ("auto", "laplace", "ep", "bridge", "annealing", "tempering")
 SITES = ("auto", "laplace", "ep", "prior")
 
@@ -125,10 +127,14 @@ def log_evidence(
     """
     settings = _checked(method, sites, target_error, max_seconds, replicates)
     switch("progressbar", progressbar)
-    model = checked_model(model)
+    if draws is not None and executor is not None:
+        raise ConfigurationError(
+            "draws= and executor= together have no use: every repetition would have the same draws. Leave one out."
+        )
+    model = model_in_context(model, "log_evidence")
     check_proper(model)
     read = read_model(model)
-    values = None if draws is None else values_of_draws(model, draws, read.variables)
+    values = None if draws is None else values_of_draws(read.sampled, draws, read.variables)
     rng = _generator(random_seed)
     threads, began = BlasThreads(1), time.perf_counter()
     threads.hold()
@@ -144,7 +150,7 @@ def log_evidence(
     attributes = {
         "convention": convention_in_words(model), "method": ", ".join(dict.fromkeys(how for _, how, _ in found)),
         "seconds": time.perf_counter() - began, "target_error": settings.target_error,
-        "target_reached": int(not _error_of(found) > settings.target_error), "replicates": settings.replicates,
+        "target_reached": int(_error_of(found) <= settings.target_error), "replicates": settings.replicates,
         "sites": settings.sites if isinstance(settings.sites, str) else "given",
     }  # fmt: skip
     return _dataset(found).assign_attrs(attributes)
@@ -180,6 +186,10 @@ def _checked(method: Any, sites: Any, target_error: Any, max_seconds: Any, repli
         one_of("method", method, METHODS, 'Or give Annealing(...) with its options. The default is method="auto".')
     if not isinstance(sites, GaussianSites):
         one_of("sites", sites, SITES, 'Or give GaussianSites. The default is sites="auto".')
+    if method in APPROXIMATIONS and not (isinstance(sites, str) and sites in {"auto", method}):
+        raise ConfigurationError(
+            f'sites= has no effect with method="{method}", which has sites of its own. Leave sites out.'
+        )
     if max_seconds is not None:
         max_seconds = real_number("max_seconds", max_seconds)
     return Settings(

@@ -9,37 +9,20 @@ import numpy as np
 import pymc as pm
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.distributions.multivariate import CARRV, ICARRV
+from pymc.distributions.transforms import Ordered
 from pytensor.graph.basic import Constant
+from scipy.sparse import issparse
+from scipy.sparse.csgraph import connected_components
 
-from pymc_rmhmc.errors import ConfigurationError, EvidenceError, UnsupportedModelError, listed, shown
+from pymc_rmhmc.errors import EvidenceError, UnsupportedModelError, listed
 from pymc_rmhmc.model.predictions import predicted_variables
 
-__all__ = ["check_continuous", "check_proper", "checked_model", "convention_in_words", "omitted_constants"]
+__all__ = ["check_continuous", "check_proper", "convention_in_words", "omitted_constants"]
 
 ALL_CONSTANTS = (
     "log p(y), the natural logarithm, with all constants of the model's distributions: the normalising constants of "
     "priors, and terms such as log y! of Poisson counts."
 )
-
-
-def checked_model(model: Any) -> pm.Model:
-    """Return the model, or the one in context.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is no model, or there is none.
-    """
-    if model is None:
-        try:
-            return pm.modelcontext(None)
-        except TypeError:
-            raise ConfigurationError(
-                "There is no model: give log_evidence(model), or call it in the model's context."
-            ) from None
-    if not isinstance(model, pm.Model):
-        raise ConfigurationError(f"model must be a pymc.Model, got {shown(model)}.")
-    return model
 
 
 def check_proper(model: pm.Model) -> None:
@@ -84,7 +67,7 @@ def check_continuous(model: pm.Model) -> None:
 
 
 def omitted_constants(model: pm.Model, names: Iterable[str]) -> float:
-    """Return what PyMC's densities of some variables lack: those of CAR and ICAR are not normalised.
+    """Return what PyMC's densities of some variables, and of data, lack: those of CAR and ICAR are not normalised.
 
     Raises
     ------
@@ -93,9 +76,7 @@ def omitted_constants(model: pm.Model, names: Iterable[str]) -> float:
     """
     held = set(names)
     total = 0.0
-    for variable in model.free_RVs:
-        if str(variable.name) not in held:
-            continue
+    for variable in [*(v for v in model.free_RVs if str(v.name) in held), *model.observed_RVs]:
         if isinstance(variable.owner.op, CARRV):
             total += _of_car(variable)
         elif isinstance(variable.owner.op, ICARRV):
@@ -104,19 +85,30 @@ def omitted_constants(model: pm.Model, names: Iterable[str]) -> float:
 
 
 def _of_car(variable: Any) -> float:
-    adjacency = _constant(variable, variable.owner.op.dist_params(variable.owner)[1], "W")
-    degrees, count = adjacency.sum(axis=0), int(np.prod(variable.shape.eval()))
+    degrees = _adjacency(variable, variable.owner.op.dist_params(variable.owner)[1]).sum(axis=0)
+    count = int(np.prod(variable.shape.eval()))
     rows = count // degrees.size
     return -0.5 * count * float(np.log(2.0 * np.pi)) + 0.5 * rows * float(np.log(degrees).sum())
 
 
 def _of_icar(variable: Any) -> float:
     weights, scale, zero_sum = variable.owner.op.dist_params(variable.owner)
-    adjacency, n = _constant(variable, weights, "W"), int(variable.shape.eval()[-1])
+    adjacency, n = _adjacency(variable, weights), int(variable.shape.eval()[-1])
+    if connected_components(adjacency, directed=False)[0] > 1:
+        raise EvidenceError(
+            f"The evidence does not exist: the map of {variable.name} falls in several parts, so that its ICAR prior "
+            "has no finite integral. Give each part an ICAR of its own."
+        )
     sigma, stdev = float(_constant(variable, scale, "sigma")), float(_constant(variable, zero_sum, "zero_sum_stdev"))
     precision = (np.diag(adjacency.sum(axis=0)) - adjacency) / sigma**2 + np.ones((n, n)) / (stdev * n) ** 2
     half = 0.5 * float(np.linalg.slogdet(precision)[1])
     return half - 0.5 * (n - 1) * float(np.log(2.0 * np.pi)) + float(np.log(stdev * n))
+
+
+def _adjacency(variable: Any, argument: Any) -> Any:
+    """W (n, n), which several rows share."""
+    found = _constant(variable, argument, "W")
+    return found.reshape(found.shape[-2:])
 
 
 def _constant(variable: Any, argument: Any, name: str) -> Any:
@@ -129,7 +121,8 @@ def _constant(variable: Any, argument: Any, name: str) -> Any:
                 f"{name}, which is sampled, so that it is no prior distribution. Scale the variable instead: "
                 f"{variable.name} = {name} * pm.ICAR(..., W=W)."
             )
-    return np.asarray(argument.eval(), dtype=float)
+    found = argument.eval()
+    return np.asarray(found.toarray() if issparse(found) else found, dtype=float)
 
 
 def convention_in_words(model: pm.Model) -> str:
@@ -141,7 +134,13 @@ def convention_in_words(model: pm.Model) -> str:
             f"The Potential of {names} is taken as it stands: the evidence is that of a normalised model only if the "
             "Potential is the logarithm of a normalised density."
         )
-    areal = [str(v.name) for v in model.free_RVs if isinstance(v.owner.op, CARRV | ICARRV)]
+    ordered = [str(v.name) for v in model.free_RVs if isinstance(model.rvs_to_transforms.get(v), Ordered)]
+    if ordered:
+        said.append(
+            f"The prior of {listed(ordered)} is that of PyMC on the ordered values alone: of k independent values of "
+            "one law it integrates to 1/k!, so that log k! is to be added for a prior that is normalised there."
+        )
+    areal = [str(v.name) for v in [*model.free_RVs, *model.observed_RVs] if isinstance(v.owner.op, CARRV | ICARRV)]
     if areal:
         said.append(
             f"PyMC's density of {listed(areal)} lacks constants; here it is normalised, that of the multivariate "

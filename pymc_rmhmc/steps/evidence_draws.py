@@ -76,7 +76,8 @@ class GivenDraws:
         if not np.isfinite(self.residuals).all():
             raise EvidenceError(
                 f"At {int((~np.isfinite(self.residuals)).sum())} of the {self.residuals.size} draws the model's log "
-                "density is not finite: they are draws of another model, or of other data."
+                "density is not finite, or a covariance has no factor. They may be draws of another model, or of other "
+                "data; of this model, add jitter to its covariances."
             )
 
     def extend(self, share: float) -> bool:
@@ -100,13 +101,12 @@ class ChainDraws:
     def __init__(self, chain: Chain, read: EvidenceModel, rng: np.random.Generator) -> None:
         self._chain, self._rng, self._point = chain, rng, _copied(read.point)
         self._places: list[tuple[Array, object]] = self._starts(chain.reference())
-        self.residuals = np.empty((len(self._places), 0))
         self._run(SETTLING)
-        self.residuals = self._run(FIRST)[0]
+        self.residuals = self._run(FIRST)
 
     def extend(self, share: float) -> bool:
         """See `PosteriorDraws`."""
-        more, _ = self._run(math.ceil(share * self.residuals.shape[1]))
+        more = self._run(math.ceil(share * self.residuals.shape[1]))
         self.residuals = np.concatenate((self.residuals, more), axis=1)
         return True
 
@@ -121,21 +121,18 @@ class ChainDraws:
         walkers.place(walkers.states[chosen])
         return [*found, *((values, None) for values in reference.values(walkers, self._rng))]
 
-    def _run(self, count: int) -> tuple[Array, Array]:
-        """φ (chains, count) at the next draws, and the values (chains, count, k)."""
+    def _run(self, count: int) -> Array:
+        """φ (chains, count) at the next draws."""
         chain, point = self._chain, self._point
-        residuals, kept = np.empty((len(self._places), count)), []
+        residuals = np.empty((len(self._places), count))
         with np.errstate(all="ignore"):
             for j, (values, coordinates) in enumerate(self._places):
                 chain.values, chain.state.coordinates = values, coordinates
                 chain.state.values = values if coordinates is not None else None
                 chain.write(point)
-                drawn = []
                 for i in range(count):
                     chain.draw(point, self._rng, tuning=False)
                     chain.write(point)
                     residuals[j, i] = chain.residual
-                    drawn.append(np.array(chain.values))
                 self._places[j] = np.array(chain.values), chain.state.coordinates
-                kept.append(drawn)
-        return residuals, np.array(kept)
+        return residuals

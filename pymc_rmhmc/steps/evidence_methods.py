@@ -73,24 +73,33 @@ def estimates_of(
     if not read.parts:
         return [("", *_of_whole(read, settings, draws, rng, report))]
     found = []
-    # The errors of independent blocks add up in squares.
-    each = replace(settings, target_error=settings.target_error / math.sqrt(len(read.parts)))
+    # The errors of independent blocks add up in squares, and their seconds as they are.
+    n, limit = len(read.parts), settings.max_seconds
+    each = replace(
+        settings, target_error=settings.target_error / math.sqrt(n), max_seconds=None if limit is None else limit / n
+    )
     for i, part in enumerate(read.parts):
         constant = read.constant if i == 0 else 0.0
         values = None if draws is None else draws[..., read.columns(part)]
-        method, estimate = _of_part(part, each, values, rng, report)
-        found.append((part.name, method, estimate.shifted(constant)))
+        found.append((part.name, *_of_part(part, each, constant, values, rng, report)))
     return found
 
 
 def _of_part(
-    part: LatentPart, settings: Settings, draws: Array | None, rng: np.random.Generator, report: Report | None
-) -> tuple[str, Estimate]:
-    """Of a latent block."""
+    part: LatentPart, settings: Settings, constant: float, draws: Array | None, rng: np.random.Generator,
+    report: Report | None,
+) -> tuple[str, Estimate]:  # fmt: skip
+    """Of a latent block, with a constant that the model's density has besides."""
     budget = Budget(settings.target_error, settings.max_seconds)
     reference, known = latent_reference(part, settings.sites, settings.name)
+    reference.log_constant += constant
+    known = {name: value + constant for name, value in known.items()}
     progress = Progress(budget, report, reference.log_constant)
     method = settings.name
+    if draws is not None and method not in {"auto", "bridge"}:
+        raise ConfigurationError(
+            f'draws= has no effect with method="{method}" for {part.name}. Leave draws out, or give method="bridge".'
+        )
     if method in {"laplace", "ep"}:
         return method, Estimate(known[method], math.nan, {k: v for k, v in known.items() if k != method})
     if method in {"auto", "bridge", "annealing"} and draws is None and "hessian" not in part.likelihood.kinds:

@@ -118,10 +118,11 @@ def read_model(model: pm.Model | None) -> EvidenceModel:
     chains = found.samplers(point, plan, model.initial_point())
     if found.compiled.blocks and not found.hyperparameters:
         parts = tuple(_latent_part(chain, point) for chain in chains)
-        return EvidenceModel(model, point, parts, None, 0, float(found.compiled.rest_log_density(point)))
+        constant = float(found.compiled.rest_log_density(point)) + omitted_constants(model, ())
+        return EvidenceModel(model, point, parts, None, 0, constant)
     (chain,) = chains
     # Latent blocks have normalised priors; a density that is read from the graph is PyMC's.
-    constant = 0.0 if found.compiled.blocks else omitted_constants(model, found.names)
+    constant = omitted_constants(model, () if found.compiled.blocks else found.names)
     return EvidenceModel(model, point, (), chain, found.tune_steps or 300, constant)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
-from pytensor.graph.basic import Constant
+from pymc.pytensorf import extract_obs_data
 
 from pymc_rmhmc.chains.variables import Variables
 from pymc_rmhmc.diagnostics.statistics import posterior_of
@@ -46,7 +46,7 @@ def values_of_draws(model: pm.Model, idata: Any, variables: Variables) -> Array:
             "sampled with var_names. Sample this model, with all of its variables."
         )
     _check_data(model, idata)
-    arrays = [np.asarray(posterior[str(v.name)].values) for v in free]
+    arrays = [_in_order(model, str(v.name), posterior[str(v.name)]) for v in free]
     point = model.initial_point()
     n_chains, n_draws = arrays[0].shape[:2]
     if n_chains * n_draws < FEWEST:
@@ -87,27 +87,42 @@ def _to_unconstrained(model: pm.Model) -> Any:
     return pm.pytensorf.compile(model.free_RVs, outputs, on_unused_input="ignore")
 
 
-def _check_data(model: pm.Model, idata: Any) -> None:
-    """Raise where the observed data of the draws are others than the model's."""
-    if "observed_data" not in getattr(idata, "children", {}):
-        return
-    held = idata["observed_data"].dataset
-    for variable in model.observed_RVs:
-        name = str(variable.name)
-        if name not in held:
+def _in_order(model: pm.Model, name: str, held: Any) -> Array:
+    """A variable's draws (chain, draw, ...), with labels in the model's order."""
+    labels = {dim: list(model.coords[dim]) for dim in model.named_vars_to_dims.get(name, ()) if model.coords.get(dim)}
+    for dim, wanted in labels.items():
+        if dim not in held.coords or list(held.coords[dim].values) == wanted:
             continue
-        own, theirs = _observed(model, variable), np.asarray(held[name].values)
-        if own is None:
-            continue
-        if own.shape != theirs.shape or not np.allclose(own, theirs, equal_nan=True):
+        if set(held.coords[dim].values) != set(wanted):
             raise DataError(
-                f"draws: they were made with other data of {name} than the model has now. Sample the model again."
+                f"draws: {name} has other labels along {dim} than in the model: they are draws of another model, or of "
+                "other data. Sample this model."
             )
+        held = held.sel({dim: wanted})
+    return np.asarray(held.transpose("chain", "draw", ...).values)
 
 
-def _observed(model: pm.Model, variable: Any) -> Array | None:
-    """The data of an observed variable; None where they are not numbers at hand."""
-    value = model.rvs_to_values[variable]
-    if isinstance(value, Constant):
-        return np.asarray(value.data)
-    return np.asarray(value.get_value()) if hasattr(value, "get_value") else None
+def _check_data(model: pm.Model, idata: Any) -> None:
+    """Raise where the data of the draws are others than the model's."""
+    groups = getattr(idata, "children", {})
+    observed = {str(v.name): model.rvs_to_values[v] for v in model.observed_RVs}
+    shared = {str(v.name): v for v in model.data_vars}
+    for group, values in (("observed_data", observed), ("constant_data", shared)):
+        held = idata[group].dataset if group in groups else {}
+        for name, value in values.items():
+            own = _numbers(value) if name in held else None
+            if own is None:
+                continue
+            theirs = np.asarray(held[name].values)
+            if own.shape != theirs.shape or not np.array_equal(own, theirs, equal_nan=own.dtype.kind == "f"):
+                raise DataError(
+                    f"draws: they were made with other data of {name} than the model has now. Sample the model again."
+                )
+
+
+def _numbers(value: Any) -> Array | None:
+    """The data that a variable holds; None where they are not at hand, as with values that are partly missing."""
+    try:
+        return np.asarray(extract_obs_data(value))
+    except TypeError:
+        return None

@@ -18,10 +18,26 @@ from pymc_rmhmc.steps.evidence_models import LatentPart
 __all__ = ["laplace_reference", "latent_reference"]
 
 
-def laplace_reference(part: LatentPart) -> LatentReference:
-    """Return the reference of the Laplace approximation."""
-    sites = laplace_sites(find_mode(part.prior.predictor, part.likelihood))
-    return LatentReference(_chart(part, sites), part.likelihood)
+# Newton's method takes a dozen as a rule.
+MOST_NEWTON_STEPS = 500
+
+
+def laplace_reference(part: LatentPart, *, at_mode: bool = False) -> LatentReference:
+    """Return the reference of the Laplace approximation, or of where Newton's method has come.
+
+    Raises
+    ------
+    ApproximationError
+        If the mode itself is wanted and was not found.
+    """
+    mode = find_mode(part.prior.predictor, part.likelihood, max_iter=MOST_NEWTON_STEPS)
+    if at_mode and not mode.converged:
+        raise ApproximationError(
+            f"{part.name}: Newton's method did not find the posterior's mode in {MOST_NEWTON_STEPS} steps. The "
+            "likelihood may have no maximum, or its units may be far from the prior's: rescale the data, or narrow "
+            "the prior."
+        )
+    return LatentReference(_chart(part, laplace_sites(mode)), part.likelihood)
 
 
 def latent_reference(part: LatentPart, sites: Any, method: str) -> tuple[LatentReference, dict[str, float]]:
@@ -58,7 +74,7 @@ def latent_reference(part: LatentPart, sites: Any, method: str) -> tuple[LatentR
                     f"{part.name}: expectation propagation does not converge ({fit.problem}). Give "
                     'sites="laplace", with method="bridge" for an exact estimate.'
                 )
-    reference = laplace_reference(part)
+    reference = laplace_reference(part, at_mode=method == "laplace")
     at_mode = reference.at(np.zeros(reference.size))[0]
     return reference, {"laplace": reference.log_constant + at_mode}
 

@@ -20,7 +20,7 @@ from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.metrics import FlatMetric
 from pymc_rmhmc.model.bad_inputs import InputChecks
 from pymc_rmhmc.model.predictions import Predictions, predicted_variables, without
-from pymc_rmhmc.steps.evidence_checks import check_continuous
+from pymc_rmhmc.steps.evidence_checks import check_continuous, omitted_constants
 from pymc_rmhmc.steps.evidence_models import LatentPart, read_model
 from pymc_rmhmc.steps.graph_recipe import GraphRecipe
 from pymc_rmhmc.steps.latent_references import laplace_reference
@@ -220,7 +220,8 @@ def read_tempered_model(model: pm.Model) -> TemperedModel:
         return TemperedModel(latent_family(part), part.variables, read.constant, complete)
     recipe = read.chain.recipe if read.chain is not None else None
     family, variables = graph_family(sampled, recipe if isinstance(recipe, GraphRecipe) else None)
-    return TemperedModel(family, variables, 0.0, complete)
+    constant = omitted_constants(sampled, [str(v.name) for v in sampled.free_RVs])
+    return TemperedModel(family, variables, constant, complete)
 
 
 def _has_rest(read: Any) -> bool:

@@ -122,6 +122,7 @@ def test_hyperparameters_of_a_likelihood_that_is_not_registered_are_in_the_chain
     goes_on_alike((step, cloudpickle.loads(cloudpickle.dumps(step))), point, 10)
 
 
+@pytest.mark.slow
 @evaluated_by_python
 def test_a_level_mixes_where_a_likelihood_is_read_by_its_graph():
     """Draws in a row have a correlation of -0.2 to 0; of sites that do not follow the level, 0.7 or more."""

@@ -134,6 +134,7 @@ def test_blocks_add_up():
     found = estimate(model, method="bridge")
     assert float(found.log_evidence) == pytest.approx(exact, abs=1e-6)
     assert set(found.block.values) == {"f", "g"}
+    assert float(found["ep of f"] + found["ep of g"]) == pytest.approx(exact, abs=1e-6)
 
 
 def test_a_prediction_changes_nothing():
@@ -174,6 +175,48 @@ def test_areal_models_are_normalised(kind):
     assert omitted_constants(model, []) == 0.0
 
 
+def test_rows_of_a_map_are_normalised_each():
+    w, y = adjacency(), np.array([[0.3, -0.2, 0.5, 0.1, 0.0, -0.4], [0.0, 0.1, -0.3, 0.2, 0.4, 0.1]])
+    with pm.Model() as model:
+        pm.CAR("x", mu=np.zeros(6), W=w, alpha=0.7, tau=1.0, observed=y)
+        a = pm.Normal("a", 0.0, 1.0)
+        pm.Normal("z", a, 1.0, observed=0.5)
+    law = multivariate_normal(np.zeros(6), np.linalg.inv(np.diag(w.sum(axis=0)) - 0.7 * w))
+    exact = float(law.logpdf(y).sum()) + float(multivariate_normal(0.0, 2.0).logpdf(0.5))
+    assert float(estimate(model).log_evidence) == pytest.approx(exact, abs=1e-6)
+
+
+def covariate_model(x, groups, order) -> pm.Model:
+    """Effects of labelled groups about a line; no latent block stands alone."""
+    with pm.Model(coords={"group": order}) as model:
+        at = pm.Data("at", x)
+        s = pm.HalfNormal("s", 1.0)
+        effect = pm.Normal("effect", 0.0, s, dims="group")
+        slope = pm.Normal("slope", 0.0, 1.0)
+        which = np.array([order.index(g) for g in groups])
+        pm.Normal("y", effect[which] + slope * at, 0.5, observed=np.linspace(-1.0, 1.0, 12) + 0.4 * (which == 0))
+    return model
+
+
+def test_draws_are_read_by_their_labels():
+    """Of a model whose labels stand in another order; and not of one with another covariate."""
+    x, groups = np.linspace(-1.0, 1.0, 12), list("abcabcabcabc")
+    model = covariate_model(x, groups, ["a", "b", "c"])
+    idata = posterior_of(model)
+    turned = idata.isel(group=[2, 0, 1])
+    with model:  # what is predicted afterwards is not asked of the draws
+        pm.Normal("new", model["slope"], 1.0)
+    same, again = (estimate(model, draws=each) for each in (idata, turned))
+    assert float(again.log_evidence) == pytest.approx(float(same.log_evidence), abs=1e-9)
+    with model:
+        pm.set_data({"at": x + 1.0})
+    with pytest.raises(DataError, match="other data of at"):
+        estimate(model, draws=idata)
+    other = covariate_model(x, ["d" if g == "c" else g for g in groups], ["a", "b", "d"])
+    with pytest.raises(DataError, match="other labels along group"):
+        estimate(other, draws=idata)
+
+
 def posterior_of(model, draws=300, chains=4, seed=2) -> xr.DataTree:
     from pymc_rmhmc import RMHMC
 
@@ -211,6 +254,8 @@ def test_draws_of_other_models_and_other_data_are_refused():
         estimate(changed, draws=idata)
     with pytest.raises(DataError, match="at least 100"):
         estimate(model, draws=idata.isel(draw=slice(0, 20)))
+    with pytest.raises(ConfigurationError, match="draws= has no effect"):
+        estimate(model, draws=idata, method="ep")
     with pytest.raises(DataError, match="no posterior"):
         estimate(model, draws=3)
 
@@ -239,6 +284,12 @@ def scaled_icar():
     pm.Normal("y", x, 1.0, observed=Y[:6])
 
 
+def islands():
+    w = np.kron(np.eye(2, dtype=int), 1 - np.eye(3, dtype=int))
+    x = pm.ICAR("x", W=w)
+    pm.Normal("y", x, 1.0, observed=Y[:6])
+
+
 def indefinite():
     f = pm.MvNormal("f", np.zeros(15), cov=K - 0.5 * np.eye(15))
     pm.Poisson("y", pm.math.exp(f), observed=np.arange(15))
@@ -250,6 +301,7 @@ def indefinite():
         (flat_prior, EvidenceError, "does not exist: the prior of m is flat"),
         (discrete, UnsupportedModelError, "k: a discrete variable has no trajectories"),
         (scaled_icar, EvidenceError, "lacks a factor"),
+        (islands, EvidenceError, "falls in several parts"),
         (indefinite, CovarianceError, "not positive definite"),
     ],
 )
@@ -273,6 +325,8 @@ def test_models_without_an_evidence_are_refused(build, error, words):
         ({"executor": 3}, "executor must be"),
         ({"random_seed": "a"}, "random_seed must be an integer"),
         ({"colour": 1}, "cannot be called like this"),
+        ({"draws": 1, "executor": 1}, "draws= and executor= together"),
+        ({"method": "laplace", "sites": "ep"}, "sites= has no effect"),
         ({"sites": GaussianSites(np.zeros(3), np.zeros(3))}, "has 3 sites, and f has 12"),
         ({"sites": GaussianSites(np.zeros(12), np.full(12, -50.0))}, "is no normal density"),
     ],
@@ -304,7 +358,7 @@ def test_bad_ladders_are_refused(options, words):
 
 
 def test_there_must_be_a_model_with_data():
-    with pytest.raises(ConfigurationError, match="There is no model"):
+    with pytest.raises(ConfigurationError, match="there is none in context"):
         log_evidence()
     with pytest.raises(ConfigurationError, match=r"must be a pymc\.Model"):
         log_evidence("model")
@@ -325,6 +379,22 @@ def test_two_modes_are_told_and_found_by_tempering():
     found = estimate(model, method="tempering", target_error=0.05, max_seconds=30)
     assert abs(float(found.log_evidence) + 3.0583) < 4.0 * float(found.standard_error) < 0.3
     assert found.round_trips.min() > 50
+
+
+def test_hmc_is_for_latent_values_that_are_read_as_they_are():
+    x = np.linspace(-1.0, 1.0, 15)
+    with pm.Model() as model:
+        b = pm.Normal("b", 0.0, 1.0, shape=2)
+        pm.Poisson("y", pm.math.exp(b[0] + b[1] * x), observed=np.arange(15) // 4)
+    with pytest.raises(ConfigurationError, match="a linear predictor"):
+        estimate(model, method=Annealing(kernel="hmc"))
+
+
+def test_one_chain_of_draws_is_compared_with_itself():
+    model, exact = noisy_gp()
+    found = estimate(model, draws=posterior_of(model, chains=1))
+    assert float(found.log_evidence) == pytest.approx(exact, abs=1e-6)
+    assert np.isfinite(found.phi_rhat).all()
 
 
 def test_methods_of_latent_blocks_are_refused_for_whole_models():

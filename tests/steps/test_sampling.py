@@ -97,6 +97,7 @@ def test_one_and_two_cores_give_the_same_draws():
     np.testing.assert_array_equal(*(run.sample_stats["energy"].values for run in runs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_workers_can_be_started_in_every_way(context):
     model = poisson_model()

@@ -257,6 +257,7 @@ def test_what_makes_no_fit_is_an_error():
     assert repr(FlatMetric(site_fit=Absurd)) == "FlatMetric(refit=True, site_fit=Absurd, emulate=True)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["SITE_ROUNDS", "MAX_ROUNDS", "ITERATIONS"])
 def test_an_approximation_that_has_not_converged_is_a_start_like_another(monkeypatch, limit):
     """Sites and hyperparameters as they are after one round; tuning makes up for it."""

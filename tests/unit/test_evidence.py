@@ -170,8 +170,11 @@ def test_weights_to_the_next_beta_are_worth_what_is_asked():
     beta = next_beta(phi, 0.2, 0.1)
     assert weight_ess((beta - 0.2) * phi) == pytest.approx(200.0, rel=1e-3)
     assert next_beta(0.01 * phi, 0.0, 0.1) == 1.0
+    half = np.where(np.arange(2000) < 1000, phi, -np.inf)
+    assert weight_ess((next_beta(half, 0.0, 0.1) * phi)[:1000]) == pytest.approx(100.0, rel=1e-3)
+    assert 0.0 < next_beta(1e30 * phi, 0.0, 0.1) < 1e-28
     with pytest.raises(EvidenceError, match="Nearly everywhere"):
-        next_beta(np.where(np.arange(2000) < 20, phi, -np.inf), 0.0, 0.1)
+        next_beta(np.where(np.arange(2000) < 5, phi, -np.inf), 0.0, 0.1)
 
 
 def test_systematic_draws_are_even():
@@ -259,6 +262,8 @@ def test_estimates_are_refused_where_draws_cannot_be_trusted():
     with pytest.raises(EvidenceError, match="effective draws"):
         check_mixing("φ", rng.standard_normal((4, 20)))
     assert check_mixing("φ", np.ones((4, 20)))[0] == 1.0
+    with pytest.raises(EvidenceError, match="differs between chains"):  # the halves of one
+        check_mixing("φ", np.linspace(0.0, 1.0, 500)[None] + 0.01 * good[:1])
 
 
 def test_the_shape_of_the_weights_tail():

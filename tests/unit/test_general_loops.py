@@ -118,6 +118,7 @@ def test_a_path_ends_where_there_is_no_density():
     assert 1 < made < 20
 
 
+@pytest.mark.slow
 def test_paths_that_leave_the_density_are_rejections():
     start, p = BOUNDED.target.at(np.zeros(D)), np.full(D, 3.0)
     moved = BOUNDED.target.walk(start, p, 0.1, (1.5, 0.0, 100), 1, 7)
