@@ -25,6 +25,7 @@ FARTHER = (
     "The density is too far from its normal approximation: give draws= of a long run of pm.sample, or "
     'method="tempering".'
 )
+MORE = 'Give more draws, or method="tempering".'
 type Report = Callable[[float, float, str], None]
 
 # Diagnostics that are estimates of the evidence themselves.
@@ -199,8 +200,10 @@ def mixes(rhat: float, ess: float) -> bool:
     return rhat <= LARGEST_RHAT and ess >= FEWEST_DRAWS
 
 
-def check_mixing(name: str, draws: Array, superchains: NDArray[np.int64] | None = None) -> tuple[float, float]:
-    """Return R-hat and effective number of φ at some draws, as `mixing_of`.
+def check_mixing(
+    name: str, draws: Array, superchains: NDArray[np.int64] | None = None, *, remedy: str = MORE
+) -> tuple[float, float]:
+    """Return R-hat and effective number of φ at some draws, as `mixing_of`; or raise, and say what to do.
 
     Raises
     ------
@@ -211,12 +214,11 @@ def check_mixing(name: str, draws: Array, superchains: NDArray[np.int64] | None 
     if not rhat <= LARGEST_RHAT:
         raise EvidenceError(
             f"{name}: the log density differs between chains (R-hat {rhat:.2f}, at most {LARGEST_RHAT} is trusted), so "
-            "that some have not reached the posterior or there are several modes. Give more draws, or "
-            'method="tempering".'
+            f"that some have not reached the posterior or there are several modes. {remedy}"
         )
     if ess < FEWEST_DRAWS:
         raise EvidenceError(
             f"{name}: the log density has only {ess:.0f} effective draws, and at least {FEWEST_DRAWS:.0f} are needed. "
-            "Give more draws."
+            f"{remedy}"
         )
     return rhat, ess

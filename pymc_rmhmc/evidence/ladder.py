@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,25 +41,35 @@ def first_ladder(count: int) -> Array:
     return np.concatenate([[0.0], np.geomspace(HOTTEST, 1.0, count - 1)])
 
 
-def check_ladder(betas: Array) -> Array:
-    """Return a ladder that a user gave.
+def check_ladder(given: Any, name: str = "temperatures") -> Array:
+    """Return a ladder that a user gave, as an array.
+
+    Parameters
+    ----------
+    given : sequence of float
+        What should be one.
+    name : str
+        Of the option.
 
     Raises
     ------
     ConfigurationError
         If it does not increase from 0 to 1.
     """
-    found = np.asarray(betas, float)
+    try:
+        found = np.asarray(given, float)
+    except (TypeError, ValueError):
+        found = np.empty(0)
     advice = (
-        "The first temperature is the reference (0) and the last the posterior (1), such as temperatures=[0, 0.1, "
-        "0.4, 1]. Leave temperatures out to have them chosen."
+        f"It goes from the reference (0) to the posterior (1), such as {name}=[0, 0.1, 0.4, 1]. Leave {name} out "
+        "to have it chosen."
     )
     if found.ndim != 1 or found.size < 2:
-        raise ConfigurationError(f"temperatures needs at least 2 inverse temperatures, got {shown(betas)}. {advice}")
+        raise ConfigurationError(f"{name} needs at least 2 inverse temperatures, got {shown(given)}. {advice}")
     if not (np.isfinite(found).all() and found[0] == 0.0 and found[-1] == 1.0):
-        raise ConfigurationError(f"temperatures must begin with 0 and end with 1, got {shown(betas)}. {advice}")
+        raise ConfigurationError(f"{name} must begin with 0 and end with 1, got {shown(given)}. {advice}")
     if (np.diff(found) <= 0.0).any():
-        raise ConfigurationError(f"temperatures must increase, got {shown(betas)}. {advice}")
+        raise ConfigurationError(f"{name} must increase, got {shown(given)}. {advice}")
     return found
 
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from arviz_stats.base import array_stats
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
@@ -29,11 +28,11 @@ from pymc_rmhmc.errors import EvidenceError
 from pymc_rmhmc.evidence.ensemble import NON_REVERSIBLE, TEMPERING, Ensemble, TemperingPolicy
 from pymc_rmhmc.evidence.estimate import (
     FEWEST_DRAWS,
-    LARGEST_RHAT,
-    LEAST_ACCEPTED,
     Budget,
     Estimate,
     Progress,
+    check_acceptance,
+    check_mixing,
     effective_draws,
 )
 from pymc_rmhmc.evidence.family import ReferenceFamily
@@ -437,9 +436,11 @@ def _diagnose(ensemble: Ensemble, record: _Record, blocks: int) -> dict[str, Any
     acceptance = record.acceptance.mean(axis=(0, 1))
     barrier = float(rejection.sum())
     trips = ensemble.round_trips
-    _check_acceptance(betas, acceptance)
+    check_acceptance(betas, acceptance, "Give a larger tune, such as tune=4000.")
     _check_trips(int(trips.sum()), len(phi), barrier)
-    rhat, ess = _check_mixing(phi[:, :, -1].T)
+    more = 4 * len(phi)
+    remedy = f"Give larger tune and draws, such as tune={more}, draws={more}."
+    rhat, ess = check_mixing("beta = 1", phi[:, :, -1].T, remedy=remedy)
     integral, integral_error = _by_integration(betas, phi, blocks)
     return {
         "beta": betas, "acceptance": acceptance, "rejection": rejection, "step_size": ensemble.step_sizes,
@@ -449,15 +450,6 @@ def _diagnose(ensemble: Ensemble, record: _Record, blocks: int) -> dict[str, Any
         "thermodynamic_integration": integral, "thermodynamic_integration_error": integral_error,
         "n_gradients": ensemble.walkers.n_gradients,
     }  # fmt: skip
-
-
-def _check_acceptance(betas: Array, acceptance: Array) -> None:
-    low = np.flatnonzero(acceptance < LEAST_ACCEPTED)
-    if low.size:
-        raise EvidenceError(
-            f"At beta = {betas[low[0]]:.3g} only {acceptance[low[0]]:.0%} of the trajectories are accepted, so states "
-            "hardly move there and draws cannot be trusted. Give a larger tune, such as tune=4000."
-        )
 
 
 def _check_trips(trips: int, sweeps: int, barrier: float) -> None:
@@ -483,23 +475,3 @@ def _check_modes(known: Array, known_phi: Array, cold: Array, phi: Array) -> Non
             f"Of the posterior as tuning saw it {apart.mean():.0%} lies where no draw does: the reference has become "
             "too narrow and has lost a mode. Give a larger tune, such as tune=4000."
         )
-
-
-def _check_mixing(draws: Array) -> tuple[float, float]:
-    """R-hat and effective draws of φ at β = 1, from draws (R, n)."""
-    if np.ptp(draws) < 1e-9:
-        return 1.0, float(draws.size)
-    halves = np.array_split(draws[0, draws.shape[1] % 2 :], 2) if len(draws) == 1 else draws
-    rhat, ess = float(array_stats.rhat(np.array(halves))), effective_draws(draws)
-    if not rhat <= LARGEST_RHAT:
-        raise EvidenceError(
-            f"The log density at beta = 1 differs between replicas or over time (R-hat {rhat:.2f}, at most "
-            f"{LARGEST_RHAT} is trusted), so draws have not settled. Give larger tune and draws, such as "
-            f"tune={4 * draws.shape[1]}, draws={4 * draws.shape[1]}."
-        )
-    if not ess >= FEWEST_DRAWS:
-        raise EvidenceError(
-            f"The log density at beta = 1 has only {ess:.0f} effective draws, and at least {FEWEST_DRAWS:.0f} are "
-            f"needed. Give more draws, such as draws={4 * draws.shape[1]}."
-        )
-    return rhat, ess

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
-from pymc_rmhmc.errors import ConfigurationError, shown
+from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.evidence.annealing import (
     Ladder,
     adaptive_ladder,
@@ -22,6 +22,7 @@ from pymc_rmhmc.evidence.annealing import (
     linear_betas,
 )
 from pymc_rmhmc.evidence.estimate import FARTHER, FEWEST_DRAWS
+from pymc_rmhmc.evidence.ladder import check_ladder
 from pymc_rmhmc.evidence.particles import EuclideanParticles, KernelParticles, Particles
 from pymc_rmhmc.evidence.reference import LatentReference, Reference
 from pymc_rmhmc.geometry.target import LatentDensity, LatentTarget
@@ -89,7 +90,7 @@ class Annealing:
             known = ("adaptive", *LADDERS)
             one_of("ladder", self.ladder, known, "Or give the values, such as ladder=[0, 0.1, 0.5, 1].")
         else:
-            object.__setattr__(self, "ladder", checked_ladder("ladder", self.ladder))
+            object.__setattr__(self, "ladder", check_ladder(self.ladder, "ladder"))
         one_of("kernel", self.kernel, KERNELS, 'Leave kernel out for "flat", the fastest.')
         switch("bounds", self.bounds)
         if self.n_rungs is not None:
@@ -170,27 +171,3 @@ def _slices(target: LatentTarget) -> tuple[Any, Any]:
     """Slices of an ellipse, in the chart of the Gaussian part at a β."""
     hamiltonian = GaussianHamiltonian(target)
     return hamiltonian, HMC(hamiltonian, None, EllipticalSlice(), 1.0)
-
-
-def checked_ladder(name: str, given: Any) -> Array:
-    """Return a ladder as an array.
-
-    Raises
-    ------
-    ConfigurationError
-        If it does not increase from 0 to 1.
-    """
-    try:
-        betas = np.asarray(given, dtype=float)
-    except (TypeError, ValueError):
-        betas = np.empty(0)
-    if betas.ndim != 1 or betas.size < 2:
-        raise ConfigurationError(
-            f"{name} must be a word or a list of at least two numbers from 0 to 1, got {shown(given)}. Give such as "
-            f"{name}=[0, 0.1, 0.5, 1]."
-        )
-    if not (betas[0] == 0.0 and betas[-1] == 1.0 and (np.diff(betas) > 0.0).all()):
-        raise ConfigurationError(
-            f"{name} must increase from 0, where states are drawn, to 1, the posterior; got {shown(list(betas))}."
-        )
-    return betas

@@ -13,7 +13,7 @@ from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.errors import ConfigurationError, EvidenceError, Failure
 from pymc_rmhmc.evidence.ensemble import NON_REVERSIBLE, REVERSIBLE, TEMPERING, Ensemble
-from pymc_rmhmc.evidence.estimate import Budget, Progress
+from pymc_rmhmc.evidence.estimate import Budget, Progress, check_acceptance, check_mixing
 from pymc_rmhmc.evidence.family import FixedFamily
 from pymc_rmhmc.evidence.ladder import (
     check_ladder,
@@ -27,8 +27,6 @@ from pymc_rmhmc.evidence.ladder import (
 from pymc_rmhmc.evidence.normal_bridge import NormalBridge
 from pymc_rmhmc.evidence.tempering import (
     Tempering,
-    _check_acceptance,
-    _check_mixing,
     _check_modes,
     _rounds,
     integrate,
@@ -264,14 +262,14 @@ def test_without_round_trips_there_is_no_answer():
 def test_what_does_not_mix_is_refused():
     rng = np.random.default_rng(0)
     with pytest.raises(EvidenceError, match="R-hat"):
-        _check_mixing(rng.standard_normal((2, 500)) + [[0.0], [1.0]])
+        check_mixing("beta = 1", rng.standard_normal((2, 500)) + [[0.0], [1.0]])
     with pytest.raises(EvidenceError, match="R-hat"):
-        _check_mixing((rng.standard_normal(1000) + np.repeat([0.0, 2.0], 500))[None])
+        check_mixing("beta = 1", (rng.standard_normal(1000) + np.repeat([0.0, 2.0], 500))[None])
     with pytest.raises(EvidenceError, match="effective draws"):
-        _check_mixing(lfilter([1.0], [1.0, -0.92], rng.standard_normal((4, 300))))
+        check_mixing("beta = 1", lfilter([1.0], [1.0, -0.92], rng.standard_normal((4, 300))))
     with pytest.raises(EvidenceError, match="accepted"):
-        _check_acceptance(BETAS, np.array([1.0, 0.9, 0.2, 0.9]))
-    assert _check_mixing(np.ones((2, 9))) == (1.0, 18.0)
+        check_acceptance(BETAS, np.array([1.0, 0.9, 0.2, 0.9]))
+    assert check_mixing("beta = 1", np.ones((2, 90))) == (1.0, 180.0)
 
 
 def test_a_target_without_a_density_is_refused():
