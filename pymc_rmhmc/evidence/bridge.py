@@ -5,7 +5,8 @@ weight begin there, are moved until they have forgotten it, and are then counted
 by `pymc_rmhmc.evidence.mbar`. Where draws of the posterior are given, they are the last density's.
 
 Walkers are divided in groups, and each group goes on from draws of its own alone: the groups know nothing of one
-another, so that the jackknife over them has the right error whatever the draws' autocorrelation.
+another, so that the jackknife over them has the right error whatever the draws' autocorrelation. Draws of a chain are
+cut into successive pieces, which are nearly independent where each is long beside the autocorrelation.
 """
 
 from __future__ import annotations

@@ -119,6 +119,10 @@ class Progress:
         self.history: list[tuple[float, float, float]] = []
         self._budget, self._report, self._constant = budget, report, constant
 
+    def move(self, constant: float) -> None:
+        """Add another constant to what is shown."""
+        self._constant += constant
+
     def say(self, doing: str) -> None:
         """Show what is done."""
         if self._report is not None:

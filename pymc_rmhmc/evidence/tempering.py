@@ -268,6 +268,7 @@ class Tempering:
         """
         record = _Record(self.ensemble, keep_all)
         self.ensemble.forget()
+        progress.move(self.ensemble.reference.log_constant)
         wanted, begun = draws, 0.0
         while True:
             record.extend(wanted, budget, progress)

@@ -59,12 +59,13 @@ def log_evidence(
     model : pymc.Model, optional
         The model; by default the one in context.
     method : {"auto", "laplace", "ep", "bridge", "annealing", "tempering"} or Annealing, default "auto"
-        "auto" takes a normal approximation of latent Gaussian values, by EP where the likelihood is log-concave and by
-        Laplace elsewhere; importance sampling from it where the weights can be trusted, and otherwise a bridge of
+        "auto" takes a normal approximation of latent Gaussian values, by EP where the likelihood is log-concave and
+        by Laplace elsewhere; importance sampling from it where the weights can be trusted, and otherwise a bridge of
         densities from it to the posterior. With hyperparameters or without latent Gaussian values it tunes a chain of
         `RMHMC`, and bridges from the chain's normal approximation to its draws. "laplace" and "ep" are approximations
-        without an error. "annealing" is annealed importance sampling, see `Annealing`. "tempering" is parallel
-        tempering, for posteriors with several modes.
+        without an error; "laplace" of a model with hyperparameters is in the coordinates of a tuned chain.
+        "annealing" is annealed importance sampling, see `Annealing`. "tempering" is parallel tempering, for
+        posteriors with several modes.
     draws : DataTree, optional
         Draws of the posterior by any sampler, as `pm.sample` returns them. With hyperparameters one half of each chain
         is used to fit the approximation, and the other for the bridge; otherwise all are for the bridge.

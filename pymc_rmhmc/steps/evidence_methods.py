@@ -111,6 +111,7 @@ def _of_part(
             return "importance sampling", _with(estimate.shifted(reference.log_constant), known)
         progress.history.clear()
     if method == "tempering":
+        progress = Progress(budget, report)
         return method, _with(_tempered(FixedFamily(reference), draws, rng, budget, progress), known)
     if method in {"auto", "bridge"}:
         source = None if draws is None else GivenDraws(reference, draws, rng)
