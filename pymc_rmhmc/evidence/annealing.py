@@ -124,7 +124,7 @@ def adaptive_ladder(
             beta = float(betas[len(found)])
         with np.errstate(invalid="ignore"):
             logs = (beta - before) * walkers.phi
-        walkers.place(walkers.states[systematic(np.exp(logs - logsumexp(logs)), count, rng)])
+        walkers.place(walkers.states[systematic(logs, count, rng)])
         # What is accepted varies with the states: a rung has no fewer steps than the one before.
         n_steps = tune_steps(walkers, beta, steps[-1], rng)
         walkers.move(beta, BRIDGE.drawn_path(rng) / n_steps, n_steps, rng)
@@ -204,7 +204,7 @@ def annealed_evidence(
         value, error = log_mean(log_weights)
         progress.note(value, error, f"annealing, {log_weights.size} states")
         _check_weights(log_weights)
-        if (budget.is_met(error) and log_weights.size >= FEWEST_DRAWS) or not budget.may_repeat(begun):
+        if (budget.is_met(error) and log_weights.size >= FEWEST_DRAWS) or not budget.may_grow(begun, 1.0, 1.0):
             break
     acceptance = np.mean(acceptances, axis=0)
     check_acceptance(ladder.betas[1:-1], acceptance[1:-1], remedy)
@@ -233,8 +233,7 @@ def _check_weights(log_weights: Array) -> None:
 
 def _upper_bound(particles: Particles, log_weights: Array, betas: Array, rng: np.random.Generator) -> float:
     """The mean of the logarithms of weights in reverse, from states that the weights and some moves have led to."""
-    weights = np.exp(log_weights - logsumexp(log_weights))
-    particles.take(systematic(weights, weights.size, rng))
+    particles.take(systematic(log_weights, log_weights.size, rng))
     for _ in range(SETTLING):
         particles.move(1.0, rng)
     return float(anneal(particles, betas, rng, reverse=True)[0].mean())

@@ -298,11 +298,7 @@ class AdaptiveBridge:
         for group, own in enumerate(phi):
             with np.errstate(invalid="ignore"):
                 logs = step * own
-            total = logsumexp(logs)
-            if not math.isfinite(total):
-                raise EvidenceError(NOWHERE)
-            weights = np.exp(logs - total)
-            drawn = systematic(weights, self._per_group, self.rng)
+            drawn = systematic(logs, self._per_group, self.rng)
             found.append(states[:, group].reshape(sweeps * self._per_group, -1)[drawn])
         return np.concatenate(found)
 
@@ -382,7 +378,16 @@ def _in_groups(draws: Array, n_groups: int) -> Array:
     return draws[:, : kept * each].reshape(chains * each, kept)
 
 
-def systematic(weights: Array, count: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Draw so many indices by their weights, evenly."""
-    edges = np.cumsum(weights)
+def systematic(log_weights: Array, count: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Draw so many indices by their weights, evenly.
+
+    Raises
+    ------
+    EvidenceError
+        If no weight is above 0.
+    """
+    total = logsumexp(log_weights)
+    if not math.isfinite(total):
+        raise EvidenceError(NOWHERE)
+    edges = np.cumsum(np.exp(log_weights - total))
     return np.searchsorted(edges / edges[-1], (rng.random() + np.arange(count)) / count)

@@ -93,10 +93,6 @@ class Budget:
         cost = share * whole * (self.seconds - begun)
         return self.max_seconds is None or self.seconds + cost <= self.max_seconds
 
-    def may_repeat(self, begun: float) -> bool:
-        """Return whether what has been done since some second may be done once more."""
-        return self.max_seconds is None or self.seconds + (self.seconds - begun) <= self.max_seconds
-
     def is_met(self, error: float) -> bool:
         """Return whether an error is small enough."""
         return error <= self.target_error

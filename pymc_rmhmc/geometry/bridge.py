@@ -54,6 +54,11 @@ class TemperedLikelihood:
         value, slope = self.likelihood.gradient(eta)
         return self.beta * value, self.beta * slope
 
+    def gradient_rows(self, eta: Array) -> tuple[Array, Array]:
+        """``β Σ ℓ`` (m,) and ``β ∂ℓ/∂η`` (m, n) at many η (m, n)."""
+        values, slopes = self.likelihood.gradient_rows(eta)
+        return self.beta * values, self.beta * slopes
+
     def curvature(self, eta: Array, kind: str) -> tuple[float, Array, Array, Array]:
         """``β Σ ℓ``, ``β g``, ``β w`` and ``r = ∂ log w/∂η``, each (n,)."""
         value, slope, weight, log_slope = self.likelihood.curvature(eta, kind)

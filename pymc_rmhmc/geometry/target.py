@@ -36,6 +36,9 @@ class Likelihood(Protocol):
     def gradient(self, eta: Array) -> tuple[float, Array]:
         """``Σ ℓ`` and ``∂ℓ/∂η`` (n,)."""
 
+    def gradient_rows(self, eta: Array) -> tuple[Array, Array]:
+        """``Σ ℓ`` (m,) and ``∂ℓ/∂η`` (m, n) at many η (m, n)."""
+
     def curvature(self, eta: Array, kind: str) -> tuple[float, Array, Array, Array]:
         """``Σ ℓ``, g, w and ``r = ∂ log w/∂η``, each (n,)."""
 
@@ -198,14 +201,13 @@ class LatentTarget:
         return log_likelihood, value, slope
 
     def residual_rows(self, eta: Array) -> tuple[Array, Array]:
-        """φ (m,) and ``∂φ/∂η`` (m, n) at many η (m, n), of a likelihood that gives all of them at once."""
-        pointwise: Any = self.likelihood
-        values, slopes = pointwise.pointwise(eta)
+        """φ (m,) and ``∂φ/∂η`` (m, n) at many η (m, n)."""
+        values, slopes = self.likelihood.gradient_rows(eta)
         if self.residual_sites is not None:
             of_sites = self.residual_sites.gradient(eta)
-            values = values + 0.5 * (self.residual_sites.linear + of_sites) * eta
+            values = values + 0.5 * np.einsum("ij,ij->i", self.residual_sites.linear + of_sites, eta)
             slopes = slopes + of_sites
-        return values.sum(axis=1), slopes
+        return values, slopes
 
     def _evaluate(self, eta: Array) -> tuple[float, float, Array]:
         """The same by NumPy."""

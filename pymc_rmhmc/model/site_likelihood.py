@@ -142,6 +142,15 @@ class SiteLikelihood:
                 sums[i] += part if term.index is None else _summed_rows(part, term.index, self.n_sites)
         return sums[0].reshape(eta.shape), sums[1].reshape(eta.shape)
 
+    def gradient_rows(self, eta: Array) -> tuple[Array, Array]:
+        """``Σ_obs ℓ`` (m,) and its slope by site (m, n_sites) at many η (m, n_sites)."""
+        totals, slopes = np.zeros(len(eta)), np.zeros(eta.shape)
+        for term in self.terms:
+            total, slope = term.kernel.gradient_rows(np.ascontiguousarray(term.read(eta)), term.arguments)
+            totals += total
+            slopes += slope if term.index is None else _summed_rows(slope, term.index, self.n_sites)
+        return totals, slopes
+
     def restricted(self, sites: NDArray[np.int64]) -> SiteLikelihood:
         """The likelihood of some sites (r,) alone, as a function of their values in this order."""
         place = np.full(self.n_sites, -1)

@@ -32,8 +32,6 @@ def check_proper(model: pm.Model) -> None:
     ------
     EvidenceError
         If there is one.
-    UnsupportedModelError
-        If a variable is discrete.
     """
     flat = [str(v.name) for v in model.free_RVs if isinstance(v.owner.op, FlatRV | HalfFlatRV)]
     if flat:
@@ -45,7 +43,6 @@ def check_proper(model: pm.Model) -> None:
         raise EvidenceError(
             "The model has no observed data, so that there is no evidence: give observed= to a variable of the model."
         )
-    check_continuous(model)
 
 
 def check_continuous(model: pm.Model) -> None:

@@ -178,7 +178,7 @@ def test_weights_to_the_next_beta_are_worth_what_is_asked():
 
 
 def test_systematic_draws_are_even():
-    drawn = systematic(np.array([0.5, 0.25, 0.25]), 8, RNG(1))
+    drawn = systematic(np.log([0.5, 0.25, 0.25]), 8, RNG(1))
     assert np.bincount(drawn).tolist() == [4, 2, 2]
 
 

@@ -252,6 +252,11 @@ class FallbackKernel:
             rows.append((np.bincount(sites, log_density, size + 1)[:size], slope.copy()))
         return np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
 
+    def gradient_rows(self, eta: Array, arguments: Arguments) -> tuple[Array, Array]:
+        """``Σ ℓ`` (m,) and g (m, n) for m vectors η, (m, n): also where one density stands for several sites."""
+        rows = [(total, slope.copy()) for total, slope in (self.gradient(row, arguments) for row in eta)]
+        return np.array([total for total, _ in rows]), np.array([slope for _, slope in rows])
+
     def _sites_of_elements(self, size: int, arguments: Arguments) -> NDArray[np.int64]:
         """The site of each element of the log density; `size` for those that read none.
 

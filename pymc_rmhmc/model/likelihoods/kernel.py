@@ -50,6 +50,9 @@ class Kernel(Protocol):
     def pointwise(self, eta: Array, arguments: Arguments) -> tuple[Array, Array]:
         """ℓ and g, each (m, n), for m vectors η, (m, n)."""
 
+    def gradient_rows(self, eta: Array, arguments: Arguments) -> tuple[Array, Array]:
+        """``Σ ℓ`` (m,) and g (m, n) for m vectors η, (m, n)."""
+
 
 class LikelihoodKernel:
     """The kernel of a registered likelihood, compiled at its first use in each process.
@@ -97,6 +100,11 @@ class LikelihoodKernel:
         repeated = [np.tile(argument, len(eta)) for argument in arguments]
         log_density, slope = _compiled(self.name, "pointwise", None)(np.ravel(eta), *repeated)
         return log_density.reshape(eta.shape), slope.reshape(eta.shape)
+
+    def gradient_rows(self, eta: Array, arguments: Arguments) -> tuple[Array, Array]:
+        """``Σ ℓ`` (m,) and g (m, n) for m vectors η, (m, n)."""
+        log_density, slope = self.pointwise(eta, arguments)
+        return log_density.sum(axis=1), slope
 
 
 def compile_outputs(
