@@ -28,6 +28,7 @@ from pymc_rmhmc.model.density_terms import DensityTerms
 from pymc_rmhmc.model.predictions import predicted_variables, without
 from pymc_rmhmc.option_numbers import real_number, whole_number
 from pymc_rmhmc.steps.gaussian_approximation import ApproximatedBlock, GaussianApproximation, approximation_of
+from pymc_rmhmc.steps.latent_references import MOST_NEWTON_STEPS, check_converged
 from pymc_rmhmc.steps.start_errors import likelihood_error
 from pymc_rmhmc.usage import called_as
 
@@ -35,8 +36,6 @@ __all__ = ["ep", "laplace"]
 
 type Point = dict[str, np.ndarray]
 type Fit = Callable[[CompiledBlock, FactorizedPrior, Any], ApproximatedBlock]
-
-MAX_NEWTON_STEPS = 500
 
 
 @called_as('laplace(model), or laplace(model, point={"lengthscale": 0.5})')
@@ -237,13 +236,8 @@ def _prior(block: CompiledBlock, point: Point, held: Point) -> FactorizedPrior:
 
 
 def _fit_laplace(block: CompiledBlock, prior: FactorizedPrior, likelihood: Any) -> ApproximatedBlock:
-    mode = find_mode(prior.predictor, likelihood, max_iter=MAX_NEWTON_STEPS)
-    if not mode.converged:
-        raise ApproximationError(
-            f"{block.name}: Newton's method did not find the posterior's mode in {MAX_NEWTON_STEPS} steps. The "
-            "likelihood may have no maximum, or its units may be far from the prior's: rescale the data, or narrow "
-            "the prior."
-        )
+    mode = find_mode(prior.predictor, likelihood, max_iter=MOST_NEWTON_STEPS)
+    check_converged(block.name, mode)
     sites = laplace_sites(mode)
     chart = SiteChart(prior, sites)
     # What the sites have too much or too little of the likelihood at the mode.

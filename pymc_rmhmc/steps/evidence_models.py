@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.chains.chain import Chain
 from pymc_rmhmc.chains.variables import Variables
-from pymc_rmhmc.errors import CovarianceError
 from pymc_rmhmc.geometry.metrics import FlatMetric
-from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
+from pymc_rmhmc.geometry.prior import FactorizedPrior
 from pymc_rmhmc.model.bad_inputs import InputChecks
 from pymc_rmhmc.model.predictions import predicted_variables, without
 from pymc_rmhmc.steps.evidence_checks import check_continuous, omitted_constants
@@ -144,11 +143,5 @@ def _left(model: pm.Model, found: Any) -> list[str]:
 
 def _latent_part(chain: Chain, point: Point) -> LatentPart:
     recipe: Any = chain.recipe
-    try:
-        prior = FactorizedPrior(recipe.block.prior(point))
-    except PriorFailure as failure:
-        raise CovarianceError(
-            f"{recipe.name}: the prior covariance is not positive definite. Add a small number to its diagonal, such "
-            "as jitter=1e-6."
-        ) from failure
+    prior = FactorizedPrior(recipe.block.prior(point))  # a covariance without a factor has been refused
     return LatentPart(recipe.name, prior, recipe.block.likelihood(point), recipe.variables)

@@ -8,6 +8,7 @@ import numpy as np
 
 from pymc_rmhmc.approximation import find_mode, laplace_sites
 from pymc_rmhmc.approximation.ep import fit_ep
+from pymc_rmhmc.approximation.newton import Mode
 from pymc_rmhmc.approximation.second_order import second_order_correction
 from pymc_rmhmc.errors import ApproximationError, ConfigurationError
 from pymc_rmhmc.evidence.reference import LatentReference
@@ -15,11 +16,26 @@ from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.steps.evidence_models import LatentPart
 
-__all__ = ["laplace_reference", "latent_reference"]
+__all__ = ["MOST_NEWTON_STEPS", "check_converged", "laplace_reference", "latent_reference"]
 
 
 # Newton's method takes a dozen as a rule.
 MOST_NEWTON_STEPS = 500
+
+
+def check_converged(name: str, mode: Mode) -> None:
+    """Raise where Newton's method has not come to a mode.
+
+    Raises
+    ------
+    ApproximationError
+        If it has not.
+    """
+    if not mode.converged:
+        raise ApproximationError(
+            f"{name}: Newton's method did not find the posterior's mode in {MOST_NEWTON_STEPS} steps. The likelihood "
+            "may have no maximum, or its units may be far from the prior's: rescale the data, or narrow the prior."
+        )
 
 
 def laplace_reference(part: LatentPart, *, at_mode: bool = False) -> LatentReference:
@@ -31,12 +47,8 @@ def laplace_reference(part: LatentPart, *, at_mode: bool = False) -> LatentRefer
         If the mode itself is wanted and was not found.
     """
     mode = find_mode(part.prior.predictor, part.likelihood, max_iter=MOST_NEWTON_STEPS)
-    if at_mode and not mode.converged:
-        raise ApproximationError(
-            f"{part.name}: Newton's method did not find the posterior's mode in {MOST_NEWTON_STEPS} steps. The "
-            "likelihood may have no maximum, or its units may be far from the prior's: rescale the data, or narrow "
-            "the prior."
-        )
+    if at_mode:
+        check_converged(part.name, mode)
     return LatentReference(_chart(part, laplace_sites(mode)), part.likelihood)
 
 

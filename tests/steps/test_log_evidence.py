@@ -23,6 +23,7 @@ from pymc_rmhmc.errors import (
 )
 from pymc_rmhmc.steps.evidence_checks import omitted_constants
 from pymc_rmhmc.steps.evidence_methods import halves
+from pymc_rmhmc.steps.evidence_models import read_model
 from tests.steps.conftest import poisson_model
 
 RNG = np.random.default_rng(0)
@@ -420,3 +421,20 @@ def test_ep_that_does_not_converge_is_told():
         pm.StudentT("y", nu=2, mu=f, sigma=0.05, observed=y)
     with pytest.raises(ApproximationError, match="does not converge"):
         estimate(model, method="ep")
+
+
+@pytest.mark.parametrize("law", ["registered", "unregistered"])
+def test_likelihoods_at_many_states_are_those_at_each(law):
+    with pm.Model() as model:
+        f = pm.MvNormal("f", np.zeros(15), cov=K)
+        if law == "registered":
+            pm.Poisson("y", pm.math.exp(f), observed=np.arange(15) // 4)
+        else:
+            pm.Gumbel("y", mu=f, beta=0.7, observed=Y)
+    likelihood = read_model(model).parts[0].likelihood
+    eta = np.random.default_rng(3).standard_normal((4, 15))
+    totals, slopes = likelihood.gradient_rows(eta)
+    for total, slope, row in zip(totals, slopes, eta, strict=True):
+        wanted, gradient = likelihood.gradient(row)
+        assert total == pytest.approx(wanted, rel=1e-12)
+        np.testing.assert_allclose(slope, gradient, rtol=1e-12)
