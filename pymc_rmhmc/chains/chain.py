@@ -34,7 +34,9 @@ __all__ = ["Chain", "ChainState"]
 type Array = NDArray[np.float64]
 
 # What of a chain is rebuilt from the point, in a worker too, and holds large factors: empty here.
-NOWHERE = {"values": None, "log_density": -math.inf, "_setting": None, "_phase": None, "_kernel": None}
+NOWHERE = {
+    "values": None, "log_density": -math.inf, "log_weight": math.nan, "_setting": None, "_phase": None, "_kernel": None,
+}  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -100,6 +102,7 @@ class Chain:
 
     values: Any
     log_density: float
+    log_weight: float
     _setting: Any
     _phase: Any
     _kernel: Any
@@ -191,7 +194,7 @@ class Chain:
         except PriorFailure as failure:
             if not self.state.started:
                 self._explain_start(point)
-            self.values, self.log_density = values, -math.inf
+            self.values, self.log_density, self.log_weight = values, -math.inf, math.nan
             # A refit waits for a draw that has a factor.
             if not (tuning and self.state.iteration in self.state.refits):
                 self.state.iteration += 1
@@ -279,9 +282,9 @@ class Chain:
         self._remember(values)
 
     def _remember(self, values: Array | None = None) -> None:
-        """Note where the chain is, in both coordinates, and the model's log density there."""
-        state = self.state
-        state.coordinates, state.values, self.log_density = self._setting.place(self._phase, values)
+        """Note where the chain is, in both coordinates, and the model's log density and weight there."""
+        state, found = self.state, self._setting.place(self._phase, values)
+        state.coordinates, state.values, self.log_density, self.log_weight = found
         self.values = state.values
 
     @property
@@ -447,11 +450,6 @@ class Chain:
         found = self.recipe.adapter.refit(state.tuned, state.step_size, moment, rng, with_sites=True)
         state.tuned, state.coordinates = found.tuned, None
         self._rebuild()
-
-    @property
-    def residual(self) -> float:
-        """How far the log density is from that of `reference` where the chain stands, up to the same constant."""
-        return float(self._setting.residual(self._phase))
 
     def reference(self) -> ResidualReference:
         """Return the normal approximation that its coordinates are, beside the model."""

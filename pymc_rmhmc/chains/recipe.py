@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +19,34 @@ from pymc_rmhmc.kernels.kernel import HMC, Kernel, Transition
 from pymc_rmhmc.tuning.schedule import Adapter
 from pymc_rmhmc.tuning.step_size import StepSize, StepSizeRule
 
-__all__ = ["REHEARSED_STEP", "HMCSetting", "NormalSetting", "Recipe", "RecipeBase", "Setting"]
+__all__ = ["REHEARSED_STEP", "HMCSetting", "NormalSetting", "Place", "Recipe", "RecipeBase", "Setting"]
 
 type Array = NDArray[np.float64]
 
 # Of a trajectory that is made to compile its functions: too short to leave where it begins.
 REHEARSED_STEP = 1e-3
+
+
+class Place(NamedTuple):
+    """Where a phase is.
+
+    Attributes
+    ----------
+    coordinates
+        What `Setting.stand` needs to stand there again.
+    values : (k,) array
+        The model's.
+    log_density : float
+        The model's.
+    log_weight : float
+        The log density less that of the normal approximation in whose coordinates the phase is standard normal: its
+        exponential has the mean p(y) under the approximation. nan where coordinates are of no such approximation.
+    """
+
+    coordinates: Any
+    values: Array
+    log_density: float
+    log_weight: float = math.nan
 
 
 class Setting(Protocol):
@@ -44,8 +67,8 @@ class Setting(Protocol):
     def failure(self, phase: Any) -> Failure:
         """Return why there is no density or gradient at a phase."""
 
-    def place(self, phase: Any, values: Array | None) -> tuple[Any, Array, float]:
-        """Return the coordinates, the model's values (k,), which may be known, and the model's log density there."""
+    def place(self, phase: Any, values: Array | None) -> Place:
+        """Return where a phase is; the model's values (k,) may be known."""
 
     def seen(self, phase: Any) -> Any:
         """Return what the adapter observes of a phase."""
@@ -62,9 +85,6 @@ class Setting(Protocol):
 
 class NormalSetting(Setting, Protocol):
     """A setting whose coordinates are standard normal in an approximation of the posterior."""
-
-    def residual(self, phase: Any) -> float:
-        """Return φ at a phase: how far the log density is from the approximation's, as `reference` has it."""
 
     def reference(self) -> ResidualReference:
         """Return the approximation beside the model, for estimates of the evidence."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pymc_rmhmc.approximation import find_mode, laplace_sites, prior_expected_sites
 from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.chains.plan import NEARNESS, Plan
-from pymc_rmhmc.chains.recipe import HMCSetting, RecipeBase
+from pymc_rmhmc.chains.recipe import HMCSetting, Place, RecipeBase
 from pymc_rmhmc.chains.variables import Point, Variables, changed
 from pymc_rmhmc.errors import Failure, RMHMCError
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
@@ -56,12 +56,14 @@ class BlockSetting(HMCSetting):
         failure: Failure = self.hamiltonian.failure(phase)
         return failure
 
-    def place(self, phase: Any, values: Array | None) -> tuple[Any, Array, float]:
+    def place(self, phase: Any, values: Array | None) -> Place:
         """See `Setting`."""
         point, position = phase.density_point, phase.position
         if values is None:
             values = self.chart.to_model(position, point.eta)
-        return phase.coordinates, values, self.target.model_log_density(position, point.eta, point.log_likelihood)
+        log_density = self.target.model_log_density(position, point.eta, point.log_likelihood)
+        log_weight = log_density + 0.5 * float(position @ position) + self.chart.log_evidence - self.chart.log_constant
+        return Place(phase.coordinates, values, log_density, log_weight)
 
     def seen(self, phase: Any) -> tuple[Array, Array]:
         """Return η and the likelihood's slope there."""

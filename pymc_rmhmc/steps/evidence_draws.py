@@ -100,7 +100,9 @@ class ChainDraws:
 
     def __init__(self, chain: Chain, read: EvidenceModel, rng: np.random.Generator) -> None:
         self._chain, self._rng, self._point = chain, rng, _copied(read.point)
-        self._places: list[tuple[Array, object]] = self._starts(chain.reference())
+        reference = chain.reference()
+        self._log_constant = reference.log_constant
+        self._places: list[tuple[Array, object]] = self._starts(reference)
         self._run(SETTLING)
         self.residuals = self._run(FIRST)
 
@@ -124,7 +126,7 @@ class ChainDraws:
     def _run(self, count: int) -> Array:
         """φ (chains, count) at the next draws."""
         chain, point = self._chain, self._point
-        residuals = np.empty((len(self._places), count))
+        weights = np.empty((len(self._places), count))
         with np.errstate(all="ignore"):
             for j, (values, coordinates) in enumerate(self._places):
                 chain.values, chain.state.coordinates = values, coordinates
@@ -133,6 +135,6 @@ class ChainDraws:
                 for i in range(count):
                     chain.draw(point, self._rng, tuning=False)
                     chain.write(point)
-                    residuals[j, i] = chain.residual
+                    weights[j, i] = chain.log_weight
                 self._places[j] = np.array(chain.values), chain.state.coordinates
-        return residuals
+        return weights - self._log_constant

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from abc import abstractmethod
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.chains.recipe import REHEARSED_STEP, HMCSetting
+from pymc_rmhmc.chains.recipe import REHEARSED_STEP, HMCSetting, Place
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.surrogates import SurrogateFlow
 from pymc_rmhmc.errors import Failure
@@ -29,6 +30,8 @@ __all__ = ["EmulatedSetting", "GraphSetting"]
 
 type Array = NDArray[np.float64]
 
+LOG_2PI = math.log(2.0 * math.pi)
+
 
 @dataclass(slots=True)
 class _ChartSetting(HMCSetting):
@@ -39,9 +42,14 @@ class _ChartSetting(HMCSetting):
         failure: Failure = phase.point.failure
         return failure
 
-    def place(self, phase: Any, values: Array | None) -> tuple[Any, Array, float]:
+    def place(self, phase: Any, values: Array | None) -> Place:
         """See `Setting`."""
-        return phase.position, self.seen(phase) if values is None else values, phase.point.model_log_density
+        values = self.seen(phase) if values is None else values
+        return Place(phase.position, values, phase.point.model_log_density, self._log_weight(phase.point))
+
+    @abstractmethod
+    def _log_weight(self, point: Any) -> float:
+        """As `Place` has it."""
 
     def seen(self, phase: Any) -> Array:
         """Return the model's values."""
@@ -50,10 +58,21 @@ class _ChartSetting(HMCSetting):
 
 @dataclass(slots=True)
 class GraphSetting(_ChartSetting):
-    """The density in a chart, and a map to flat coordinates; see `Setting`."""
+    """The density in a chart, and a map to flat coordinates; see `Setting`.
+
+    Attributes
+    ----------
+    log_constant : float
+        What the log weight has beyond the density's part that is not standard normal.
+    """
 
     adapter: GraphChartAdapter
     tuned: ChartTuning
+    log_constant: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        flat = FlatMap(*self.tuned.flat)
+        self.log_constant = log_volume(flat) + 0.5 * flat.centre.size * LOG_2PI
 
     def stand(self, values: Array, coordinates: Any, rng: np.random.Generator) -> Any:
         """See `Setting`."""
@@ -61,20 +80,18 @@ class GraphSetting(_ChartSetting):
             self.adapter.coordinates(self.tuned, values) if coordinates is None else coordinates
         )
 
-    def residual(self, phase: Any) -> float:
-        """See `NormalSetting`."""
-        return float(phase.point.log_density)
+    def _log_weight(self, point: Any) -> float:
+        return float(point.log_density) + self.log_constant
 
     def reference(self) -> ResidualReference:
         """See `NormalSetting`."""
-        flat = FlatMap(*self.tuned.flat)
-        constant = log_volume(flat) + 0.5 * flat.centre.size * math.log(2.0 * math.pi)
+        size = FlatMap(*self.tuned.flat).centre.size
 
         def stand_at(values: Array, rng: np.random.Generator) -> Any:
             return self.stand(values, None, rng).point
 
         return ResidualReference(
-            self.hamiltonian.residual, flat.centre.size, constant, stand_at, lambda point: np.array(point.values)
+            self.hamiltonian.residual, size, self.log_constant, stand_at, lambda point: np.array(point.values)
         )
 
     def kernel(self, tuned: ChartTuning, step_size: StepSize, *, tuning: bool) -> HMC[Any]:
@@ -122,9 +139,10 @@ class EmulatedSetting(_ChartSetting):
         chart: MarginalChart = self.hamiltonian.residual.chart
         return chart
 
-    def residual(self, phase: Any) -> float:
-        """See `NormalSetting`: in the coordinates of `reference`."""
-        return float(self._to_exact(phase).point.log_density)
+    def _log_weight(self, point: Any) -> float:
+        """In the coordinates of `reference`."""
+        flat = to_flat(FlatMap(*self.exact.tuned.flat), point.coordinates)
+        return float(point.charted_log_density + 0.5 * flat @ flat) + self.exact.log_constant
 
     def reference(self) -> ResidualReference:
         """See `NormalSetting`: that of the density with its gradient."""

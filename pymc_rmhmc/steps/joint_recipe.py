@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from pymc_rmhmc.approximation.emulation import can_be_emulated
 from pymc_rmhmc.approximation.joint import approximate_jointly, laplace_sites_at, moving_sites
 from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.chains.plan import NEARNESS, Plan
-from pymc_rmhmc.chains.recipe import REHEARSED_STEP, HMCSetting, RecipeBase
+from pymc_rmhmc.chains.recipe import REHEARSED_STEP, HMCSetting, Place, RecipeBase
 from pymc_rmhmc.chains.variables import Point, Variables, changed
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.errors import Failure, RMHMCError, listed
@@ -60,10 +60,21 @@ class JointSetting(HMCSetting):
     """The density of (ϑ, z) for one set of sites and charts; see `Setting`.
 
     A phase is a state of joint trajectories or, with an emulator, where an alternation stands.
+
+    Attributes
+    ----------
+    log_constant : float
+        What the log weight has beyond the target's log density.
     """
 
     target: JointTarget
     turns: TurnMoves | None
+    log_constant: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        chart = self.target.chart
+        volume = float(np.log(np.abs(chart.spread)).sum() + np.log(chart.factor.diagonal()).sum())
+        self.log_constant = volume + 0.5 * self.target.n_theta * LOG_2PI
 
     @classmethod
     def of(cls, model: Any, tuned: JointTuning, plan: Plan) -> JointSetting:
@@ -99,15 +110,9 @@ class JointSetting(HMCSetting):
         point: JointPoint = phase.point if self.turns is None else phase.joint_point
         return point
 
-    def residual(self, phase: Any) -> float:
-        """See `NormalSetting`."""
-        return self.seen(phase).log_density
-
     def reference(self) -> ResidualReference:
         """See `NormalSetting`."""
-        target, chart = self.target, self.target.chart
-        volume = float(np.log(np.abs(chart.spread)).sum() + np.log(chart.factor.diagonal()).sum())
-        constant = volume + 0.5 * target.n_theta * LOG_2PI
+        target = self.target
 
         def stand_at(values: Array, rng: np.random.Generator) -> JointPoint:
             theta, latents = split(target.density, values)
@@ -115,17 +120,23 @@ class JointSetting(HMCSetting):
 
         residual = self.hamiltonian.residual
         leave = target.leave if residual is target else None
-        return ResidualReference(residual, target.size, constant, stand_at, self.values_at, leave, target.n_theta)
+        return ResidualReference(
+            residual, target.size, self.log_constant, stand_at, self.values_at, leave, target.n_theta
+        )
 
     def values_at(self, point: JointPoint) -> Array:
         """Return the model's variables at a point."""
         return np.concatenate((point.theta, *self.target.latents(point)))
 
-    def place(self, phase: Any, values: Array | None) -> tuple[Any, Array, float]:
+    def place(self, phase: Any, values: Array | None) -> Place:
         """See `Setting`."""
         point = self.seen(phase)
-        log_density = np.nan if point.failure else self.target.model_log_density(point)
-        return point.position, self.values_at(point) if values is None else values, log_density
+        if values is None:
+            values = self.values_at(point)
+        if point.failure:
+            return Place(point.position, values, math.nan)
+        log_weight = point.log_density + self.log_constant
+        return Place(point.position, values, self.target.model_log_density(point), log_weight)
 
     def kernel(self, tuned: JointTuning, step_size: StepSize, *, tuning: bool) -> Kernel[Any]:
         """See `Setting`: a joint trajectory; or turns, and before them what mends that many of them are rejected."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.chains.recipe import Place
 from pymc_rmhmc.geometry.metrics.given_process import GivenField
 from pymc_rmhmc.steps.riemannian_recipe import RiemannianRecipe, RiemannianSetting
 from pymc_rmhmc.steps.starts import scattered
@@ -30,10 +31,10 @@ class ProcessSetting(RiemannianSetting):
         position = self.density.enter(values) if coordinates is None else coordinates
         return self.hamiltonian.state(np.ascontiguousarray(position))
 
-    def place(self, phase: Any, values: Array | None) -> tuple[Any, Array, float]:
+    def place(self, phase: Any, values: Array | None) -> Place:
         """See `Setting`."""
         point = phase.density_point
-        return phase.position, point.model_values if values is None else values, point.model_log_density
+        return Place(phase.position, point.model_values if values is None else values, point.model_log_density)
 
     def seen(self, phase: Any) -> Array:
         """Return the model's values."""
@@ -50,10 +51,10 @@ class GivenProcessSetting(ProcessSetting):
         position = self.density.whole.enter(values) if coordinates is None else coordinates
         return self.hamiltonian.state(self.density.hold(position))
 
-    def place(self, phase: Any, values: Array | None) -> tuple[Any, Array, float]:
+    def place(self, phase: Any, values: Array | None) -> Place:
         """See `Setting`: the model's values of the process follow from θ and from what is held."""
         whole = phase.density_point.whole
-        return whole.position, whole.model_values if values is None else values, whole.model_log_density
+        return Place(whole.position, whole.model_values if values is None else values, whole.model_log_density)
 
     def seen(self, phase: Any) -> Array:
         """Return the model's values."""

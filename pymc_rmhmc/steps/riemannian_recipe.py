@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.chains.plan import Plan
-from pymc_rmhmc.chains.recipe import HMCSetting
+from pymc_rmhmc.chains.recipe import HMCSetting, Place
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity
 from pymc_rmhmc.kernels.kernel import HMC
@@ -40,9 +40,10 @@ class RiemannianSetting(HMCSetting):
         failure: Failure = self.hamiltonian.failure(phase)
         return failure
 
-    def place(self, phase: Any, values: Array | None) -> tuple[Any, Array, float]:
+    def place(self, phase: Any, values: Array | None) -> Place:
         """See `Setting`."""
-        return phase.position, phase.position if values is None else values, phase.density_point.log_density
+        position = phase.position
+        return Place(position, position if values is None else values, phase.density_point.log_density)
 
     def seen(self, phase: Any) -> Array:
         """Return the values."""

@@ -199,8 +199,9 @@ class Sampler(CheckedStep):
                 sampler.write(point)
             point, predicted = self._predicted(point)
         statistics = block_statistics(outcomes)
-        rest = self._rest_log_density(point) + predicted
-        statistics["model_logp"] = sum(s.log_density for s in self._samplers) + rest
+        rest = self._rest_log_density(point)
+        statistics["model_logp"] = sum(s.log_density for s in self._samplers) + rest + predicted
+        statistics["log_weight"] = sum(s.log_weight for s in self._samplers) + rest
         sizes = [s.current_step_size(tuning=self.tune) for s in self._samplers] if self.has_step_size else [math.nan]
         statistics["step_size"] = min(sizes)
         # A step size that was given has no average, and `summarize_failures` knows it by that.

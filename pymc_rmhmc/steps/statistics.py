@@ -35,6 +35,7 @@ STATISTICS: dict[str, tuple[Any, Any]] = {
     "n_solver_iter": (np.int64, []),
     "n_metric_evals": (np.int64, []),
     "n_emulator_divergences": (np.int64, []),
+    "log_weight": (np.float64, []),
     "accepted": (np.float64, []),  # as Metropolis has it
     "warning": (SamplerWarning, None),
 }

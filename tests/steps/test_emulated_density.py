@@ -129,6 +129,10 @@ def test_an_emulator_is_made_in_tuning_and_the_densitys_values_are_told(steps, s
     assert count == TUNE - REFITS[-1]  # one move in every draw of tuning, and the draws teach nothing
     assert mean > 0.8
     assert s["step_size"] == state.step_size.average
+    (chain,) = step._samplers
+    reference = chain.reference()
+    expected = reference.log_constant + reference.residuals([chain.values], np.random.default_rng(0))[0]
+    assert s["log_weight"] == pytest.approx(expected, abs=1e-8)
 
 
 def leaning(density, positions, rng):

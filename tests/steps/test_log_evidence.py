@@ -9,10 +9,10 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
-from scipy import integrate
+from scipy import integrate, special
 from scipy.stats import multivariate_normal
 
-from pymc_rmhmc import Annealing, GaussianSites, log_evidence
+from pymc_rmhmc import RMHMC, Annealing, GaussianSites, log_evidence
 from pymc_rmhmc.errors import (
     ApproximationError,
     ConfigurationError,
@@ -24,7 +24,7 @@ from pymc_rmhmc.errors import (
 from pymc_rmhmc.steps.evidence_checks import omitted_constants
 from pymc_rmhmc.steps.evidence_methods import halves
 from pymc_rmhmc.steps.evidence_models import read_model
-from tests.steps.conftest import poisson_model
+from tests.steps.conftest import draw, poisson_model
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0.0, 3.0, (15, 1))
@@ -96,6 +96,22 @@ def test_every_method_finds_a_known_evidence(name, method):
     assert abs(float(found.log_evidence) - exact) < max(4.0 * float(found.standard_error), 1e-6)
     assert found.attrs["target_reached"]
     assert "log y!" in found.attrs["convention"]
+
+
+def test_weights_of_draws_are_the_evidence_where_the_approximation_is_exact():
+    model, exact = noisy_gp()
+    with model:
+        idata = draw(model, RMHMC())
+    np.testing.assert_allclose(idata.sample_stats["log_weight"], exact, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["scaled gp", "eight schools"])
+def test_weights_of_draws_have_the_inverse_of_the_evidence_as_their_mean(name):
+    model, exact = EXACT[name]()
+    with model:
+        log_weights = draw(model, RMHMC(), tune=300, draws=600).sample_stats["log_weight"].values.ravel()
+    assert 0.01 < log_weights.std() < 2.0
+    assert special.logsumexp(-log_weights) - math.log(log_weights.size) == pytest.approx(-exact, abs=0.1)
 
 
 def test_approximations_are_exact_for_normal_noise():

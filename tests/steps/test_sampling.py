@@ -18,7 +18,7 @@ from tests.steps.conftest import COUNTS, N, X, draw, poisson_model
 STATISTICS = {
     "acceptance_rate", "n_steps", "lp", "energy", "energy_error", "diverging", "step_size", "step_size_bar",
     "perf_counter_start", "perf_counter_diff", "process_time_diff", "failure", "n_failures", "reversal_error",
-    "n_solver_iter", "n_metric_evals", "n_emulator_divergences", "accepted",
+    "n_solver_iter", "n_metric_evals", "n_emulator_divergences", "accepted", "log_weight",
 }  # fmt: skip
 METRICS = {
     "flat": {},

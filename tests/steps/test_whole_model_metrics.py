@@ -109,6 +109,7 @@ def test_every_metric_samples_with_every_integrator(metric, way):
     assert 0.5 < stats["acceptance_rate"].mean() < 1.0
     assert np.unique(idata.posterior["v"]).size > 50
     np.testing.assert_allclose(stats["lp"].values[0], log_densities(model, idata), rtol=1e-10, atol=1e-10)
+    assert np.isnan(stats["log_weight"]).all()  # there is no normal approximation
 
 
 @cache

@@ -28,14 +28,15 @@ class ValuePoint:
         The standard normals ϑ, the coordinates z of the model's chart, and the model's values x.
     log_density : float
         What ϑ's has beyond a standard normal.
-    model_log_density : float
-        The log density of x as the model has it.
+    charted_log_density, model_log_density : float
+        The log density of z, and that of x as the model has it.
     """
 
     position: Array
     coordinates: Array
     values: Array
     log_density: float
+    charted_log_density: float
     model_log_density: float
 
     @property
@@ -75,7 +76,7 @@ class ValueTarget:
             value, found = math.nan, np.full(position.size + 1, math.nan)
         log_density = float(value)
         beyond = log_density + placed.log_volume + 0.5 * float(position @ position)
-        return ValuePoint(position, placed.theta, found[:-1], beyond, log_density - float(found[-1]))
+        return ValuePoint(position, placed.theta, found[:-1], beyond, log_density, log_density - float(found[-1]))
 
     def beyond_normal(self, point: Array) -> float:
         """The log density alone; -inf where it cannot be computed."""
