@@ -15,7 +15,7 @@ from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.surrogates import SurrogateFlow
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.general.loops import FlatMap
-from pymc_rmhmc.geometry.general.mass import from_flat
+from pymc_rmhmc.geometry.general.mass import from_flat, to_flat
 from pymc_rmhmc.geometry.general.value import ValueTarget
 from pymc_rmhmc.kernels.kernel import Cycle, Sometimes, Transition, merge
 from pymc_rmhmc.kernels.surrogates import ALONG_SURROGATE
@@ -259,8 +259,9 @@ def setting_of(general, tuned: ChartTuning) -> EmulatedSetting:
     tuned.flat = tuple(FLAT)
     still = SimpleNamespace(state=lambda u: SimpleNamespace(position=u))
     exact = SimpleNamespace(
-        tuned=tuned, hamiltonian=still, hmc=lambda size: f"steps of {size}", adapter=adapter_of(general)
-    )
+        tuned=tuned, hamiltonian=still, hmc=lambda size: f"steps of {size}", adapter=adapter_of(general),
+        log_constant=0.25,
+    )  # fmt: skip
     hamiltonian = GaussianHamiltonian(ValueTarget(general.value, tuned.chart, tuned.marginals))
     plan = SimpleNamespace(trajectory=JitteredPath(2.0, 0.3, 100))
     return EmulatedSetting(hamiltonian, plan, exact, SurrogateFlow(tuned.emulator))
@@ -281,9 +282,12 @@ def test_values_are_stood_at_and_coordinates_are_taken_as_they_are(general, tune
     setting, values = setting_of(general, tuned), posterior(3, seed=10)[1]
     phase = setting.stand(values, None, None)
     np.testing.assert_allclose(setting.seen(phase), values, rtol=1e-9, atol=1e-9)
-    coordinates, placed, log_density = setting.place(phase, values)
+    coordinates, placed, log_density, log_weight = setting.place(phase, values)
     assert placed is values
     assert log_density == phase.point.model_log_density
+    z = phase.point.coordinates
+    along = to_flat(FLAT, z)
+    assert log_weight == pytest.approx(general.value(z, tuned.chart)[0] + 0.5 * along @ along + 0.25)
     again = setting.stand(values + 1.0, coordinates, None)
     np.testing.assert_array_equal(again.point.values, phase.point.values)
     assert again.point.log_density == phase.point.log_density

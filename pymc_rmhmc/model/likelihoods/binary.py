@@ -23,6 +23,7 @@ from pymc_rmhmc.model.likelihoods.registry import (
     Reading,
     register_likelihood,
 )
+from pymc_rmhmc.model.likelihoods.vector_functions import log1p_of_tail, logistic_pair, scaled_tail
 
 __all__: list[str] = []
 
@@ -79,17 +80,20 @@ def _log_slope(slope: Tensor, weight: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------------- logit
 
 
+def _logit_curvature(eta: Tensor) -> Curvature:
+    """``w = σ(η)σ(-η)``, ``r = -tanh(η/2)``, of one trial."""
+    return Curvature(logistic_pair(eta)[1] * logistic_pair(-eta)[1], -pt.tanh(0.5 * eta))
+
+
 @register_likelihood(
     pm.Bernoulli, link="logit", read=_bernoulli_reader(undo_logit), check=_zero_or_one
 )
 def bernoulli_logit(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """``ℓ = -log(1 + e^{-z})``, z = ±η: ``g = ±σ(-z)``, ``w = σ(η)σ(-η)``, ``r = -tanh(η/2)``."""
     sign = 2.0 * y - 1.0
-    weight = pt.sigmoid(eta) * pt.sigmoid(-eta)
-    curvature = Curvature(weight, -pt.tanh(0.5 * eta))
-    return LikelihoodTerms(
-        -pt.softplus(-sign * eta), sign * pt.sigmoid(-sign * eta), {"hessian": curvature, "fisher": curvature}
-    )
+    curvature = _logit_curvature(eta)
+    surprise, missed = logistic_pair(-sign * eta)
+    return LikelihoodTerms(-surprise, sign * missed, {"hessian": curvature, "fisher": curvature})
 
 
 @register_likelihood(
@@ -98,24 +102,27 @@ def bernoulli_logit(eta: Tensor, parameters: Parameters, y: Tensor) -> Likelihoo
 def binomial_logit(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """The Bernoulli forms, y successes and n - y failures of them."""
     n = parameters["n"]
-    logp = _log_choose(n, y) - y * pt.softplus(-eta) - (n - y) * pt.softplus(eta)
-    gradient = y * pt.sigmoid(-eta) - (n - y) * pt.sigmoid(eta)
-    curvature = Curvature(n * pt.sigmoid(eta) * pt.sigmoid(-eta), -pt.tanh(0.5 * eta))
-    return LikelihoodTerms(logp, gradient, {"hessian": curvature, "fisher": curvature})
+    (of_success, failing), (of_failure, succeeding) = logistic_pair(-eta), logistic_pair(eta)
+    logp = _log_choose(n, y) - y * of_success - (n - y) * of_failure
+    of_one = _logit_curvature(eta)
+    curvature = Curvature(n * of_one.weight, of_one.log_slope)
+    return LikelihoodTerms(logp, y * failing - (n - y) * succeeding, {"hessian": curvature, "fisher": curvature})
 
 
 # --------------------------------------------------------------------------------------------- probit
 
 
 def _log_normal_cdf(z: Tensor) -> Tensor:
-    """Log Φ(z), by the scaled complementary error function in the left half."""
-    left = pt.log(0.5 * pt.erfcx(-pt.minimum(z, 0.0) / math.sqrt(2.0))) - 0.5 * z**2
-    return pt.switch(z < 0.0, left, pt.log1p(-0.5 * pt.erfc(pt.maximum(z, 0.0) / math.sqrt(2.0))))
+    """Log Φ(z), from the tail beyond abs(z)."""
+    scaled, bell = scaled_tail(pt.abs(z)), pt.exp(-0.5 * z**2)
+    return pt.switch(z < 0.0, pt.log(scaled) - 0.5 * z**2, log1p_of_tail(-scaled * bell))
 
 
 def _mills(z: Tensor) -> Tensor:
-    """ρ(z) = φ(z)/Φ(z), with neither over- nor underflow: erfcx is inf, and ρ is 0, beyond z = 38."""
-    return math.sqrt(2.0 / math.pi) / pt.erfcx(-z / math.sqrt(2.0))
+    """ρ(z) = φ(z)/Φ(z), with neither over- nor underflow: it is 0 beyond z = 38."""
+    scaled, bell = scaled_tail(pt.abs(z)), pt.exp(-0.5 * z**2)
+    left = z < 0.0
+    return pt.switch(left, 1.0, bell) / (math.sqrt(2.0 * math.pi) * pt.switch(left, scaled, 1.0 - scaled * bell))
 
 
 def _probit_curvature(z: Tensor) -> tuple[Tensor, Tensor]:
