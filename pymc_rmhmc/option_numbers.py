@@ -10,7 +10,7 @@ import numpy as np
 
 from pymc_rmhmc.errors import ConfigurationError, shown
 
-__all__ = ["RANGES", "Range", "one_of", "real_number", "switch", "whole_number"]
+__all__ = ["RANGES", "Range", "count", "one_of", "real_number", "switch", "whole_number"]
 
 
 # Characters of a number that is shown in full.
@@ -67,7 +67,7 @@ RANGES = {
     "target_error": Range(
         1e-6, 10.0, "It is a standard error of log p(y): two models differ noticeably by 1. The default is 0.05."
     ),
-    "max_seconds": Range(0.1, 1e7, "Leave max_seconds out to go on until the error is small enough."),
+    "max_seconds": Range(0.1, 1e7, "Leave max_seconds out for no limit."),
     "replicates": Range(16, 1e5, "So many states move at once, in up to 32 groups for the error. The default is 64."),
     "n_steps": Range(1, 1e6, f"{STEPS}Leave n_steps out, and path_length decides."),
     "max_steps": Range(1, 1e6, f"{STEPS}The default is max_steps=100."),
@@ -143,6 +143,21 @@ def whole_number(name: str, value: Any) -> int:
     if not (allowed.holds(number) and number.is_integer()):
         raise ConfigurationError(f"{name} must be a whole number {allowed}, got {shown(value)}. {allowed.advice}")
     return int(number)
+
+
+def count(name: str, value: Any, example: int, least: int = 1) -> int:
+    """Return an argument that counts something, given as an integer; there is no most.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is none, or below the least.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < least:
+        raise ConfigurationError(
+            f"{name} must be a whole number from {least} up, got {shown(value)}. Give, for example, {name}={example}."
+        )
+    return int(value)
 
 
 def switch(name: str, value: Any) -> bool:

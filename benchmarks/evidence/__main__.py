@@ -1,8 +1,8 @@
 """``python -m benchmarks.evidence``: measure what has not been measured yet, and print it next to what is asked.
 
 Each run is a process of its own, and resumes where it was stopped. ``--only WORD`` runs a part; ``--seeds 3`` more
-seeds; ``--table`` runs nothing; ``--figures FOLDER`` draws the figures; ``--reference`` makes the reference of the
-digits again, by two methods.
+seeds; ``--table`` runs nothing; ``--figures FOLDER`` draws the figures; ``--reference`` makes those
+references again that come from long runs, each by two methods.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.evidence.cases import REFERENCE_RUNS, Run, all_runs
 from benchmarks.evidence.figures import draw_figures
-from benchmarks.evidence.problems import REFERENCE
+from benchmarks.evidence.problems import REFERENCES, references
 from benchmarks.evidence.table import FAR, print_tables
 from benchmarks.harness import RESULTS, keep_run, load
 
@@ -31,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="runs whose kind, problem or method contains this word")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--reference", action="store_true", help="make the reference of the digits: ten minutes")
+    parser.add_argument("--reference", action="store_true", help="make the references again: ten minutes")
     parser.add_argument("--table", action="store_true", help="run nothing")
     parser.add_argument("--figures", type=Path, help="a folder to draw the figures in")
     parser.add_argument("--format", default="svg", choices=("svg", "png"), help="of the figures")
@@ -40,7 +40,8 @@ def main() -> None:
     if arguments.fresh:
         EVIDENCE_RESULTS.unlink(missing_ok=True)
     if arguments.reference:
-        _make_reference()
+        for problem, runs in REFERENCE_RUNS.items():
+            _make_reference(problem, runs)
     elif not arguments.table:
         chosen = [run for run in all_runs(arguments.seeds) if _is_meant(run, arguments.only)]
         _run_missing(chosen)
@@ -70,17 +71,16 @@ def _run_missing(runs: list[Run] | tuple[Run, ...]) -> None:
     print(f"{time.perf_counter() - began:.0f} s in this call")
 
 
-def _make_reference() -> None:
+def _make_reference(problem: str, runs: tuple[Run, ...]) -> None:
     """Combine two long estimates, by the inverses of their squared errors, if they agree."""
-    _run_missing(REFERENCE_RUNS)
-    held = [
-        next(r for r in load(EVIDENCE_RESULTS) if run.key.items() <= r.items() and "value" in r)
-        for run in REFERENCE_RUNS
-    ]
+    _run_missing(runs)
+    held = [next(r for r in load(EVIDENCE_RESULTS) if run.key.items() <= r.items() and "value" in r) for run in runs]
     values, errors = [r["value"] for r in held], [r["standard error"] for r in held]
     apart = abs(values[0] - values[1]) / math.hypot(*errors)
     if apart > FAR:
-        raise SystemExit(f"The two estimates are {apart:.1f} errors apart: {values}, {errors}. Nothing is stored.")
+        raise SystemExit(
+            f"{problem}: the two estimates are {apart:.1f} errors apart: {values}, {errors}. Nothing is stored."
+        )
     weights = [error**-2 for error in errors]
     total = sum(weights)
     stored = {
@@ -93,8 +93,8 @@ def _make_reference() -> None:
             for r in held
         ],
     }  # fmt: skip
-    REFERENCE.write_text(json.dumps(stored, indent=2) + "\n")
-    print(json.dumps(stored, indent=2))
+    REFERENCES.write_text(json.dumps(references() | {problem: stored}, indent=2) + "\n")
+    print(f"{problem}: {json.dumps(stored, indent=2)}")
 
 
 if __name__ == "__main__":

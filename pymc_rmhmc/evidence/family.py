@@ -19,11 +19,18 @@ type Array = NDArray[np.float64]
 class ReferenceFamily(ABC):
     """A first reference of a model, and better ones once there are draws.
 
+    Attributes
+    ----------
+    refits : bool
+        Whether there are others than the first.
+
     References
     ----------
     Surjanovic, Syed, Bouchard-Côté and Campbell (2022), Parallel tempering with a variational reference: the
     reference with the moments of the posterior has the smallest forward divergence to it.
     """
+
+    refits = True
 
     @abstractmethod
     def first(self, rng: np.random.Generator) -> Reference:
@@ -57,6 +64,8 @@ class FixedFamily(ReferenceFamily):
     reference : Reference
         It.
     """
+
+    refits = False
 
     def __init__(self, reference: Reference) -> None:
         self.reference = reference

@@ -228,7 +228,7 @@ class Tempering:
     def _refitted(self, seen: tuple[Array, Array] | None, states: Array) -> tuple[Any, Array]:
         """The next reference, and states (R, K, m) in its coordinates."""
         old, policy = self.ensemble, self.policy
-        if seen is None or old.round_trips.sum() < policy.trips_to_refit:
+        if seen is None or not self.family.refits or old.round_trips.sum() < policy.trips_to_refit:
             return old.reference, states
         drawn, divergence, log_z = posterior_states(old.betas, *seen, policy.refit_draws, self.rng)
         values = self.family.values(old.reference, drawn, self.rng)

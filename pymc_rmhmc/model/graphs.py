@@ -28,6 +28,7 @@ __all__ = [
     "WITHOUT_TRACES",
     "BatchEvaluator",
     "Evaluator",
+    "as_value",
     "bad_constants",
     "constant_arrays",
     "core_op",
@@ -288,3 +289,11 @@ def is_standard_normal(model: pm.Model, variable: TensorVariable) -> bool:
         return False
     found = law(model.initial_point() if law.inputs else {})
     return all(bool((value == at).all()) for value, at in zip(found, (0.0, 1.0), strict=True))
+
+
+def as_value(model: pm.Model, variable: TensorVariable, drawn: TensorVariable) -> TensorVariable:
+    """Return a variable's graph, or that of a draw in its place, on the scale on which PyMC keeps the variable."""
+    transform = model.rvs_to_transforms.get(variable)
+    if transform is None:
+        return drawn
+    return pt.as_tensor(transform.forward(drawn, *drawn.owner.inputs))

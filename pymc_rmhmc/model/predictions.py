@@ -11,13 +11,12 @@ from typing import Any, cast
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import reaches
+from pymc_rmhmc.model.graphs import as_value, reaches
 from pymc_rmhmc.model.observation import UNOBSERVED
 from pymc_rmhmc.stopwatch import COMPILING
 
@@ -107,7 +106,7 @@ class Predictions:
         self.value_vars = [model.rvs_to_values[v] for v in variables]
         self.value_names = tuple(str(value.name) for value in self.value_vars)
         view = without(model, variables)
-        draws = [self._as_value(model, old, new) for old, new in zip(
+        draws = [as_value(model, old, new) for old, new in zip(
             variables, view.replace_rvs_by_values(list(variables)), strict=True)]  # fmt: skip
         log_density = model.logp(vars=list(variables))
         total = graph_replace([log_density], dict(zip(self.value_vars, draws, strict=True)), strict=False)[0]
@@ -121,14 +120,6 @@ class Predictions:
         self._n_generators = len(generators)
         with COMPILING.running():
             self._function = pm.compile([*givens, *handed], outputs, on_unused_input="ignore")
-
-    @staticmethod
-    def _as_value(model: pm.Model, variable: TensorVariable, drawn: TensorVariable) -> TensorVariable:
-        """A draw on the scale on which PyMC keeps the variable."""
-        transform = model.rvs_to_transforms.get(variable)
-        if transform is None:
-            return drawn
-        return pt.as_tensor(transform.forward(drawn, *drawn.owner.inputs))
 
     def draw(self, point: Point, rng: np.random.Generator) -> tuple[Point, float]:
         """Return values of the predicted variables given the rest of a point, and their log density."""

@@ -232,6 +232,25 @@ def check_compile_kwargs(given: Any) -> None:
         )
 
 
+def seeded(random_seed: Any) -> np.random.Generator:
+    """Return the random generator of a `random_seed`.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no seed.
+    """
+    try:
+        if isinstance(random_seed, bool):
+            raise TypeError
+        return np.random.default_rng(random_seed)
+    except (TypeError, ValueError):
+        raise ConfigurationError(
+            "random_seed must be an integer from 0 up or a numpy.random.Generator, got "
+            f"{shown(random_seed)}. Leave it out for another result each time."
+        ) from None
+
+
 def generator_of(rng: Any) -> np.random.Generator:
     """Return the random generator of a seed.
 

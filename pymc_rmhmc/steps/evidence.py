@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
-from rich.console import Console
 
-from pymc_rmhmc.errors import ConfigurationError, shown
+from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.evidence.estimate import Estimate
 from pymc_rmhmc.geometry.charts.site import GaussianSites
 from pymc_rmhmc.model.structure import model_in_context
 from pymc_rmhmc.option_numbers import one_of, real_number, switch, whole_number
 from pymc_rmhmc.steps.annealing_options import Annealing
+from pymc_rmhmc.steps.arguments import seeded
 from pymc_rmhmc.steps.evidence_checks import check_proper, convention_in_words
+from pymc_rmhmc.steps.evidence_display import displayed, in_a_line
 from pymc_rmhmc.steps.evidence_methods import Settings, estimates_of
 from pymc_rmhmc.steps.evidence_models import read_model
 from pymc_rmhmc.steps.evidence_pieces import REPETITIONS, repeated
@@ -136,13 +135,13 @@ def log_evidence(
     check_proper(model)
     read = read_model(model)
     values = None if draws is None else values_of_draws(read.sampled, draws, read.variables)
-    rng = _generator(random_seed)
+    rng = seeded(random_seed)
     threads, began = BlasThreads(1), time.perf_counter()
     threads.hold()
     try:
-        with _shown(progressbar) as say, np.errstate(all="ignore"):
+        with displayed(progressbar) as say, np.errstate(all="ignore"):
             if executor is None:
-                found = estimates_of(read, settings, values, rng, lambda *said: say(_line(*said)))
+                found = estimates_of(read, settings, values, rng, lambda *said: say(in_a_line(*said)))
             else:
                 seeds = [int(seed) for seed in rng.integers(2**63, size=REPETITIONS)]
                 found = repeated(model, settings, values, seeds, executor, say)
@@ -155,30 +154,6 @@ def log_evidence(
         "sites": settings.sites if isinstance(settings.sites, str) else "given",
     }  # fmt: skip
     return _dataset(found).assign_attrs(attributes)
-
-
-def _generator(random_seed: Any) -> np.random.Generator:
-    try:
-        return np.random.default_rng(random_seed)
-    except (TypeError, ValueError):
-        raise ConfigurationError(
-            f"random_seed must be an integer from 0 up or a numpy.random.Generator, got {shown(random_seed)}."
-        ) from None
-
-
-@contextlib.contextmanager
-def _shown(progressbar: bool) -> Iterator[Callable[[str], None]]:
-    """A line that says what is done, or nothing."""
-    if not progressbar:
-        yield lambda line: None
-        return
-    with Console().status("log p(y)") as status:
-        yield status.update
-
-
-def _line(value: float, error: float, doing: str) -> str:
-    known = "" if math.isnan(value) else f" {value:.3f} ± {error:.3f}"
-    return f"log p(y){known}: {doing}"
 
 
 def _checked(method: Any, sites: Any, target_error: Any, max_seconds: Any, replicates: Any) -> Settings:

@@ -33,7 +33,7 @@ LEAST_PROBABLE = 1e-4
 APPROXIMATIONS = ("laplace", "ep")
 
 
-def run_piece(blob: bytes, number: int, seed: int) -> Found:
+def estimate_once(blob: bytes, number: int, seed: int) -> Found:
     """Estimate once in a worker.
 
     Parameters
@@ -77,7 +77,7 @@ def repeated(
         say(f"{len(finished)} of {len(seeds)} repetitions")
 
     tasks = [(blob, number, seed) for number, seed in enumerate(seeds)]
-    results = gather(pools, run_piece, tasks, attempts=ATTEMPTS, noun="repetition", on_finished=on_finished)
+    results = gather(pools, estimate_once, tasks, attempts=ATTEMPTS, noun="repetition", on_finished=on_finished)
     return [_merged(parts) for parts in zip(*results, strict=True)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import numbers
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pymc_rmhmc.errors import ConfigurationError, counted, listed, shown
 from pymc_rmhmc.gathering import ExecutorOrFactory, check_executor, gather, local_pools
 from pymc_rmhmc.model import model_in_context
-from pymc_rmhmc.option_numbers import switch
+from pymc_rmhmc.option_numbers import count, switch
 from pymc_rmhmc.steps.chain_tasks import ChainResult, combined, log_messages, pack, run_chain, seeds_of, warm_up
 from pymc_rmhmc.steps.rmhmc import RMHMC
 
@@ -123,9 +122,9 @@ def sample_chains(
     (2, 100)
     """
     _check_options(options)
-    draws, chains, attempts = _count("draws", draws), _count("chains", chains), _count("attempts", attempts)
-    tune = None if tune is None else _count("tune", tune, least=0)
-    random_seed = None if random_seed is None else _count("random_seed", random_seed, least=0)
+    draws, chains, attempts = count("draws", draws, 1000), count("chains", chains, 4), count("attempts", attempts, 3)
+    tune = None if tune is None else count("tune", tune, 500, least=0)
+    random_seed = None if random_seed is None else count("random_seed", random_seed, 1, least=0)
     shows, checks = switch("progressbar", progressbar), switch("compute_convergence_checks", compute_convergence_checks)
     _check_initvals(options.get("initvals"), chains)
     pools = local_pools(chains) if executor is None else check_executor(executor)
@@ -209,18 +208,6 @@ def _of_model(step: Step, model: pm.Model) -> Step:
         )
     return step
 
-
-def _count(name: str, value: Any, least: int = 1) -> int:
-    """Return an argument that counts something."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < least:
-        raise ConfigurationError(
-            f"{name} must be a whole number from {least} up, got {shown(value)}. Give, for example, "
-            f"{name}={EXAMPLES[name]}."
-        )
-    return int(value)
-
-
-EXAMPLES = {"draws": 1000, "tune": 500, "chains": 4, "attempts": 3, "random_seed": 1}
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

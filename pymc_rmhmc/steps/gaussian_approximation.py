@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
 
-from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
 from pymc_rmhmc.model import CompiledBlock
 from pymc_rmhmc.model.conditioning import LatentDraws
+from pymc_rmhmc.option_numbers import count
+from pymc_rmhmc.steps.arguments import seeded
 
 __all__ = ["ApproximatedBlock", "GaussianApproximation", "approximation_of"]
 
@@ -126,13 +127,11 @@ class GaussianApproximation:
         Raises
         ------
         ConfigurationError
-            If `draws` is not a positive whole number.
+            If `draws` is not a positive whole number, or `random_seed` no seed.
         """
-        if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
-            raise ConfigurationError(f"draws must be a whole number of at least 1, got {shown(draws)}. Try draws=1000.")
-        rng = np.random.default_rng(random_seed)
+        draws, rng = count("draws", draws, 1000), seeded(random_seed)
         flat = np.concatenate([value.ravel() for value in self.mean.values()])
-        values = flat + rng.standard_normal((int(draws), flat.size)) @ self.covariance_factor.T
+        values = flat + rng.standard_normal((draws, flat.size)) @ self.covariance_factor.T
         cuts = np.cumsum([value.size for value in self.mean.values()])[:-1]
         parts = np.split(values, cuts, axis=1)
         shapes = [value.shape for value in self.mean.values()]

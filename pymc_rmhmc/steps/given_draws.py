@@ -12,6 +12,7 @@ from pymc.pytensorf import extract_obs_data
 from pymc_rmhmc.chains.variables import Variables
 from pymc_rmhmc.diagnostics.statistics import posterior_of
 from pymc_rmhmc.errors import DataError, listed
+from pymc_rmhmc.model.graphs import as_value
 
 __all__ = ["values_of_draws"]
 
@@ -79,11 +80,7 @@ def _shaped(variable: Any, value: Array) -> Array:
 def _to_unconstrained(model: pm.Model) -> Any:
     """A function from the free variables to their values, in the order of the model's initial point."""
     held = {str(model.rvs_to_values[v].name): v for v in model.free_RVs}
-    outputs = []
-    for name in model.initial_point():
-        variable = held[name]
-        transform = model.rvs_to_transforms[variable]
-        outputs.append(variable if transform is None else transform.forward(variable, *variable.owner.inputs))
+    outputs = [as_value(model, held[name], held[name]) for name in model.initial_point()]
     return pm.pytensorf.compile(model.free_RVs, outputs, on_unused_input="ignore")
 
 

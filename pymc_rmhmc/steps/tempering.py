@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,16 @@ import pymc as pm
 import xarray as xr
 from arviz import dict_to_dataset
 from numpy.typing import NDArray
-from rich.progress import Progress as Display
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.evidence.ensemble import NON_REVERSIBLE, SCHEMES
-from pymc_rmhmc.evidence.estimate import Budget, Progress, Report
+from pymc_rmhmc.evidence.estimate import Budget, Progress
 from pymc_rmhmc.evidence.ladder import check_ladder
 from pymc_rmhmc.evidence.tempering import Tempered, temper
 from pymc_rmhmc.model.structure import model_in_context
-from pymc_rmhmc.option_numbers import one_of, switch
+from pymc_rmhmc.option_numbers import count, one_of, real_number, switch
+from pymc_rmhmc.steps.arguments import seeded
+from pymc_rmhmc.steps.evidence_display import displayed, in_a_line
 from pymc_rmhmc.steps.results import DrawReader, dims_of, posterior_tree
 from pymc_rmhmc.steps.tempering_models import TemperedModel, read_tempered_model
 from pymc_rmhmc.usage import called_as
@@ -129,17 +128,18 @@ def parallel_tempering(
     True
     """
     model = model_in_context(model, "parallel_tempering")
-    tune = TUNE if tune is None else tune
-    _check_counts(draws=(draws, 4), tune=(tune, 1), replicas=(replicas, 1))
+    draws, replicas = count("draws", draws, 1000, least=4), count("replicas", replicas, 2)
+    tune = TUNE if tune is None else count("tune", tune, TUNE)
     ladder = _ladder(temperatures)
     one_of("keep", keep, KEEPS, 'keep="posterior" is the default.')
     one_of("swaps", swaps, SCHEMES, 'swaps="nonreversible" is the default.')
     switch("progressbar", progressbar)
-    rng = np.random.default_rng(random_seed)
+    max_seconds = None if max_seconds is None else real_number("max_seconds", max_seconds)
+    rng = seeded(random_seed)
     read = read_tempered_model(model)
-    budget = Budget(math.inf, _seconds(max_seconds))
-    with _display(progressbar) as report:
-        progress = Progress(budget, report, read.constant)
+    budget = Budget(math.inf, max_seconds)
+    with displayed(progressbar) as say:
+        progress = Progress(budget, lambda *said: say(in_a_line(*said)), read.constant)
         found = temper(
             read.family, draws=draws, tune=tune, rng=rng, budget=budget, progress=progress, temperatures=ladder,
             replicas=replicas, keep_all=keep == "all", scheme=swaps,
@@ -147,23 +147,12 @@ def parallel_tempering(
         return _tree(model, read, found, rng, keep_all=keep == "all")
 
 
-def _check_counts(**given: tuple[Any, int]) -> None:
-    for name, (value, least) in given.items():
-        is_count = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-        if not is_count or int(value) < least:
-            raise ConfigurationError(
-                f"{name} must be a whole number of at least {least}, got {shown(value)}. Leave {name} out for the "
-                "default."
-            )
-
-
 def _ladder(temperatures: Any) -> int | Array | None:
     """What was given, checked."""
     if temperatures is None:
         return None
     if isinstance(temperatures, numbers.Integral) and not isinstance(temperatures, bool):
-        _check_counts(temperatures=(temperatures, 2))
-        return int(temperatures)
+        return count("temperatures", temperatures, 10, least=2)
     try:
         return check_ladder(np.asarray(temperatures, float))
     except (TypeError, ValueError) as error:
@@ -173,32 +162,6 @@ def _ladder(temperatures: Any) -> int | Array | None:
             f"temperatures must be a number of temperatures or a sequence of them, got {shown(temperatures)}. Leave it "
             "out to have them chosen."
         ) from None
-
-
-def _seconds(given: Any) -> float | None:
-    if given is None:
-        return None
-    if isinstance(given, bool) or not isinstance(given, numbers.Real) or not float(given) > 0.0:
-        raise ConfigurationError(
-            f"max_seconds must be a positive number, got {shown(given)}. Leave it out for no limit."
-        )
-    return float(given)
-
-
-@contextmanager
-def _display(shows: bool) -> Iterator[Report | None]:
-    """What shows progress, if it is to be shown."""
-    if not shows:
-        yield None
-        return
-    with Display(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), transient=True) as display:
-        task = display.add_task("tempering")
-
-        def report(value: float, error: float, doing: str) -> None:
-            known = f", log evidence {value:.3f} ± {error:.3f}" if math.isfinite(value) else ""
-            display.update(task, description=f"Tempering: {doing}{known}")
-
-        yield report
 
 
 def _tree(

@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 from numpy.typing import NDArray
 
 from pymc_rmhmc.chains.variables import Variables
@@ -19,6 +18,7 @@ from pymc_rmhmc.evidence.reference import Reference
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.metrics import FlatMetric
 from pymc_rmhmc.model.bad_inputs import InputChecks
+from pymc_rmhmc.model.graphs import as_value
 from pymc_rmhmc.model.predictions import Predictions, predicted_variables, without
 from pymc_rmhmc.steps.evidence_checks import check_continuous, omitted_constants
 from pymc_rmhmc.steps.evidence_models import LatentPart, read_model
@@ -244,11 +244,7 @@ def _completing(predictions: Predictions) -> Callable[[np.random.Generator], Cal
 
 def prior_draws(model: pm.Model, variables: Any, rng: np.random.Generator) -> Array:
     """Draws (n, k) of the variables from their priors, on the scale of their value variables; none if it has none."""
-    drawn = []
-    for variable in variables:
-        transform = model.rvs_to_transforms.get(variable)
-        value = variable if transform is None else transform.forward(variable, *variable.owner.inputs)
-        drawn.append(pt.as_tensor(value))
+    drawn = [as_value(model, variable, variable) for variable in variables]
     try:
         found = pm.draw(drawn, PRIOR_DRAWS, random_seed=int(rng.integers(2**31)))
     except (NotImplementedError, ValueError, TypeError):  # Flat, and DensityDist without random=

@@ -173,7 +173,7 @@ def test_values_become_a_posterior(model, read):
         ({"replicas": 0}, "replicas must be"),
         ({"replicas": 1.5}, "replicas must be"),
         ({"tune": 0}, "tune must be"),
-        ({"temperatures": 1}, "at least 2"),
+        ({"temperatures": 1}, "from 2 up"),
         ({"temperatures": [0.0, 0.7, 0.5, 1.0]}, "must increase"),
         ({"temperatures": [0.1, 1.0]}, "begin with 0"),
         ({"temperatures": [0.0, 0.9]}, "end with 1"),
@@ -182,6 +182,7 @@ def test_values_become_a_posterior(model, read):
         ({"swaps": "some"}, "swaps must be one of"),
         ({"max_seconds": -1}, "max_seconds"),
         ({"progressbar": "no"}, "progressbar"),
+        ({"random_seed": -1}, "random_seed must be"),
         ({"chains": 4}, "cannot be called like this"),
     ],
 )
