@@ -160,7 +160,7 @@ def tune_steps(
         if accepted >= policy.accepted or n_steps >= policy.most_steps:
             break
         factor = 1.4 if accepted < 0.6 else 1.15
-        n_steps = min(policy.most_steps, max(n_steps + 1, math.ceil(factor * n_steps)))
+        n_steps = min(policy.most_steps, max(n_steps + 1, int(factor * n_steps)))
     return n_steps
 
 

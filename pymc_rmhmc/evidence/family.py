@@ -41,7 +41,7 @@ class ReferenceFamily(ABC):
         """Return a reference with the moments of some draws (n, k) of the posterior; None to keep what there is."""
 
     @abstractmethod
-    def states(self, reference: Reference, values: Array) -> Array:
+    def states(self, reference: Reference, values: Array, rng: np.random.Generator) -> Array:
         """Return the states of walkers (n, m) of a reference at some of the model's values (n, k)."""
 
     @abstractmethod
@@ -78,7 +78,7 @@ class FixedFamily(ReferenceFamily):
         """See `ReferenceFamily`."""
         return None
 
-    def states(self, reference: Reference, values: Array) -> Array:
+    def states(self, reference: Reference, values: Array, rng: np.random.Generator) -> Array:
         """See `ReferenceFamily`."""
         raise NotImplementedError("a reference that stays the same places no walkers")
 

@@ -243,12 +243,12 @@ class Tempering:
             return old.reference, states
         self._known = known
         flat = states.reshape(-1, states.shape[-1])
-        placed = self.family.states(found, self.family.values(old.reference, flat, self.rng))
+        placed = self.family.states(found, self.family.values(old.reference, flat, self.rng), self.rng)
         return found, placed.reshape(*states.shape[:2], -1)
 
     def _placed(self, reference: Any, values: Array) -> tuple[Array, Array]:
         """States (n, m) and φ (n,), by a reference, of the model's values (n, k)."""
-        states = self.family.states(reference, values)
+        states = self.family.states(reference, values, self.rng)
         walkers = reference.walkers(len(states), self.rng)
         walkers.place(states)
         return states, walkers.phi

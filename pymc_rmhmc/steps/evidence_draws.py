@@ -12,7 +12,7 @@ from pymc_rmhmc.chains.chain import Chain
 from pymc_rmhmc.errors import EvidenceError
 from pymc_rmhmc.evidence.reference import Reference, ResidualReference
 from pymc_rmhmc.steps.evidence_models import EvidenceModel, Point
-from pymc_rmhmc.steps.tempering_models import prior_draws
+from pymc_rmhmc.steps.prior_values import prior_draws
 
 __all__ = ["ChainDraws", "GivenDraws", "fitted_chain", "prior_places", "tuned_chain"]
 

@@ -22,9 +22,8 @@ from pymc_rmhmc.evidence.tempering import temper
 from pymc_rmhmc.steps.annealing_options import Annealing
 from pymc_rmhmc.steps.evidence_draws import ChainDraws, GivenDraws, fitted_chain, prior_places, tuned_chain
 from pymc_rmhmc.steps.evidence_models import EvidenceModel, LatentPart
-from pymc_rmhmc.steps.graph_recipe import GraphRecipe
 from pymc_rmhmc.steps.latent_references import latent_reference
-from pymc_rmhmc.steps.tempering_models import graph_family
+from pymc_rmhmc.steps.tempering_families import whole_family
 
 __all__ = ["Settings", "estimates_of"]
 
@@ -144,8 +143,9 @@ def _of_whole(
     budget = Budget(settings.target_error, settings.max_seconds)
     progress = Progress(budget, report)
     if settings.name == "tempering":
-        family, constant = _family_of_whole(read, rng, progress)
-        return "tempering", _tempered(family, draws, rng, budget, progress).shifted(constant)
+        progress.say("tuning a chain")
+        found = _tempered(whole_family(read, rng), draws, rng, budget, progress)
+        return "tempering", found.shifted(read.constant)
     progress.say("tuning a chain")
     if draws is None:
         chain = tuned_chain(read, rng)
@@ -170,21 +170,6 @@ def _of_whole(
     )
     estimate = AdaptiveBridge(reference, settings.replicates, rng, source).run(budget, progress)
     return "bridge", estimate.shifted(constant)
-
-
-def _family_of_whole(
-    read: EvidenceModel, rng: np.random.Generator, progress: Progress
-) -> tuple[ReferenceFamily, float]:
-    """Return the references of a whole model for tempering, and what the evidence has beyond theirs.
-
-    With latent Gaussian values it is that of a tuned chain, since hyperparameters and latent values are independent in
-    it; without, a normal as wide as the prior, which is refitted as draws come in.
-    """
-    recipe = read.whole_chain.recipe
-    if isinstance(recipe, GraphRecipe):
-        return graph_family(read.sampled, recipe)[0], read.constant
-    progress.say("tuning a chain")
-    return FixedFamily(tuned_chain(read, rng).reference()), read.constant
 
 
 def _tempered(

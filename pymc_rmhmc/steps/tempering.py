@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.evidence.ensemble import NON_REVERSIBLE, SCHEMES
 from pymc_rmhmc.evidence.estimate import Budget, Progress
+from pymc_rmhmc.evidence.family import ReferenceFamily
 from pymc_rmhmc.evidence.ladder import check_ladder
 from pymc_rmhmc.evidence.tempering import Tempered, temper
 from pymc_rmhmc.model.structure import model_in_context
@@ -101,8 +102,9 @@ def parallel_tempering(
     Notes
     -----
     The densities are ``p(θ, y)^β q(θ)^(1-β)``, with q a normal reference: the prior's mean and variances, and after a
-    round of adaptation the posterior's mean and covariance where that is much nearer to it; or the Laplace
-    approximation of a latent Gaussian model with fixed hyperparameters. Neighbours i and j swap with probability
+    round of adaptation the posterior's mean and covariance where that is much nearer to it. Latent Gaussian values are
+    as the Laplace approximation has them, or a tuned chain of `RMHMC` where hyperparameters are sampled: given these,
+    and only they begin at the prior. Neighbours i and j swap with probability
     ``min(1, exp((β_j - β_i)(φ_i - φ_j)))``, ``φ = log p - log q``. The evidence comes from all draws by the multistate
     acceptance ratio, with a jackknife over blocks of sweeps; and by thermodynamic integration,
     ``log Z = ∫₀¹ E_β[φ] dβ``.
@@ -140,11 +142,13 @@ def parallel_tempering(
     budget = Budget(math.inf, max_seconds)
     with displayed(progressbar) as say:
         progress = Progress(budget, lambda *said: say(in_a_line(*said)), read.constant)
+        progress.say("reading the model")
+        family = read.family(rng)
         found = temper(
-            read.family, draws=draws, tune=tune, rng=rng, budget=budget, progress=progress, temperatures=ladder,
+            family, draws=draws, tune=tune, rng=rng, budget=budget, progress=progress, temperatures=ladder,
             replicas=replicas, keep_all=keep == "all", scheme=swaps,
         )  # fmt: skip
-        return _tree(model, read, found, rng, keep_all=keep == "all")
+        return _tree(model, read, family, found, rng, keep_all=keep == "all")
 
 
 def _ladder(temperatures: Any) -> int | Array | None:
@@ -165,19 +169,20 @@ def _ladder(temperatures: Any) -> int | Array | None:
 
 
 def _tree(
-    model: pm.Model, read: TemperedModel, found: Tempered, rng: np.random.Generator, *, keep_all: bool
-) -> xr.DataTree:
+    model: pm.Model, read: TemperedModel, family: ReferenceFamily, found: Tempered, rng: np.random.Generator, *,
+    keep_all: bool,
+) -> xr.DataTree:  # fmt: skip
     """All groups."""
     reader = DrawReader(model, read.variables, None if read.complete is None else read.complete(rng))
     draws, replicas, _, size = found.states.shape
     cold = found.states[:, :, -1].swapaxes(0, 1).reshape(replicas * draws, size)
-    values = read.family.values(found.reference, cold, rng).reshape(replicas, draws, -1)
+    values = family.values(found.reference, cold, rng).reshape(replicas, draws, -1)
     tree = posterior_tree(
         model, values, read.variables, reader=reader, statistics={"acceptance": found.acceptance[:, :, -1].T}
     )
     tree["tempering"] = xr.DataTree(_tempering(read, found, keep_all=keep_all))
     if keep_all:
-        tree["tempered_posterior"] = xr.DataTree(_tempered_posterior(model, read, found, reader, rng))
+        tree["tempered_posterior"] = xr.DataTree(_tempered_posterior(model, family, found, reader, rng))
     return tree
 
 
@@ -200,12 +205,12 @@ def _tempering(read: TemperedModel, found: Tempered, *, keep_all: bool) -> xr.Da
 
 
 def _tempered_posterior(
-    model: pm.Model, read: TemperedModel, found: Tempered, reader: DrawReader, rng: np.random.Generator
+    model: pm.Model, family: ReferenceFamily, found: Tempered, reader: DrawReader, rng: np.random.Generator
 ) -> xr.Dataset:
     """Draws of all temperatures."""
     draws, replicas, rungs, size = found.states.shape
     flat = found.states.swapaxes(0, 1).reshape(-1, size)
-    held, _ = reader.read(read.family.values(found.reference, flat, rng))
+    held, _ = reader.read(family.values(found.reference, flat, rng))
     shaped = {name: each.reshape(replicas, draws, rungs, *each.shape[1:]) for name, each in held.items()}
     dims = dims_of(model, ((name, each.ndim - 3) for name, each in shaped.items()), ["temperature"])
     coords = {name: list(labels) for name, labels in model.coords.items() if labels is not None}

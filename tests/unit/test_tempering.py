@@ -35,7 +35,7 @@ from pymc_rmhmc.evidence.tempering import (
 from pymc_rmhmc.geometry.general.mass import to_flat
 from pymc_rmhmc.kernels.kernel import HMC
 from pymc_rmhmc.kernels.trajectories import JitteredPath
-from pymc_rmhmc.steps.tempering_models import moment_map
+from pymc_rmhmc.steps.tempering_families import moment_map
 from tests.unit.tempering_toys import (
     ArrayReference,
     ArrayWalkers,
