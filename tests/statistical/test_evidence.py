@@ -10,10 +10,13 @@ import pytest
 from pymc_rmhmc.evidence.annealing import adaptive_ladder, annealed_evidence, flat_particles
 from pymc_rmhmc.evidence.bridge import AdaptiveBridge
 from pymc_rmhmc.evidence.estimate import Budget, Progress
+from pymc_rmhmc.evidence.family import FixedFamily
 from pymc_rmhmc.evidence.importance import importance_evidence
 from pymc_rmhmc.evidence.tails import with_fitting_tails
+from pymc_rmhmc.evidence.tempering import temper
 from pymc_rmhmc.steps.evidence_draws import ChainDraws, tuned_chain
 from pymc_rmhmc.steps.evidence_models import read_model
+from pymc_rmhmc.steps.tempering_families import whole_family
 from tests.steps.test_log_evidence import eight_schools, regression
 from tests.unit.evidence_toys import NormalBlock
 
@@ -22,6 +25,13 @@ pytestmark = pytest.mark.slow
 SEEDS = 100
 # How much of the likelihood the reference has.
 SHARES = {"gp": 0.4, "gp, nearly": 0.95}
+MODELS = {"regression": regression, "eight schools": eight_schools}
+
+
+@cache
+def read_problem(name):
+    model, exact = MODELS[name]()
+    return read_model(model), exact
 
 
 @cache
@@ -30,8 +40,7 @@ def problem(name):
     if name in SHARES:
         block = NormalBlock(n=20, share=SHARES[name], sigma=0.5)
         return block.reference, block.log_evidence - block.reference.log_constant, None
-    model, exact = {"regression": regression, "eight schools": eight_schools}[name]()
-    read = read_model(model)
+    read, exact = read_problem(name)
     chain = tuned_chain(read, np.random.default_rng(0))
     reference = chain.reference()
     return reference, exact - reference.log_constant, lambda rng: ChainDraws(chain, read, rng)
@@ -72,11 +81,26 @@ def importance(name, rng):
     return importance_evidence(problem(name)[0], 64, rng, budget, Progress(budget))
 
 
-METHODS = {each.__name__: each for each in (bridge, walked, annealing, importance)}
+@cache
+def tempered_family(name):
+    """What parallel tempering begins with."""
+    if name in SHARES:
+        return FixedFamily(problem(name)[0])
+    return whole_family(read_problem(name)[0], np.random.default_rng(0))
+
+
+def tempering(name, rng):
+    budget = Budget(np.inf)
+    n = 400 if name == "eight schools" else 300  # an effective draw of its log density takes four
+    found = temper(tempered_family(name), draws=n, tune=n, rng=rng, budget=budget, progress=Progress(budget))
+    return found.estimate.shifted(found.reference.log_constant - problem(name)[0].log_constant)
+
+
+METHODS = {each.__name__: each for each in (bridge, walked, annealing, importance, tempering)}
 CASES = [
     ("gp", "walked"), ("gp", "annealing"), ("regression", "bridge"), ("regression", "walked"),
     ("regression", "annealing"), ("gp, nearly", "importance"), ("eight schools", "bridge"),
-    ("eight schools", "annealing"),
+    ("eight schools", "annealing"), ("gp", "tempering"), ("regression", "tempering"), ("eight schools", "tempering"),
 ]  # fmt: skip
 
 
