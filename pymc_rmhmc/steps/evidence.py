@@ -34,6 +34,7 @@ DIMENSIONS = {
 }  # fmt: skip
 APPROXIMATIONS = ("laplace", "ep")
 METHODS = ("auto", "laplace", "ep", "bridge", "annealing", "tempering")
+REPLICATES = 64
 SITES = ("auto", "laplace", "ep", "prior")
 
 
@@ -46,7 +47,7 @@ def log_evidence(
     sites: Any = "auto",
     target_error: float = 0.05,
     max_seconds: float | None = None,
-    replicates: int = 64,
+    replicates: int = REPLICATES,
     executor: Any = None,
     random_seed: Any = None,
     progressbar: bool = True,
@@ -71,11 +72,11 @@ def log_evidence(
     sites : {"auto", "laplace", "ep", "prior"} or GaussianSites, default "auto"
         The normal approximation of latent Gaussian values where nothing else is sampled; "prior" begins at the prior.
     target_error : float, default 0.05
-        The standard error of log p(y) that is small enough.
+        The standard error of log p(y) that is small enough; approximations have none.
     max_seconds : float, optional
         After so long no more is drawn, whatever the error.
     replicates : int, default 64
-        States that move at once.
+        States that move at once, but in tempering, where each temperature has two.
     executor : concurrent.futures.Executor or callable, optional
         Where four independent repetitions run, of which the mean is taken; or a function that makes one, see
         `sample_chains`. By default all runs once, in this process.
@@ -126,11 +127,8 @@ def log_evidence(
     -38.2
     """
     settings = _checked(method, sites, target_error, max_seconds, replicates)
+    _check_use(settings, draws, executor)
     switch("progressbar", progressbar)
-    if draws is not None and executor is not None:
-        raise ConfigurationError(
-            "draws= and executor= together have no use: every repetition would have the same draws. Leave one out."
-        )
     model = model_in_context(model, "log_evidence")
     check_proper(model)
     read = read_model(model)
@@ -162,15 +160,35 @@ def _checked(method: Any, sites: Any, target_error: Any, max_seconds: Any, repli
         one_of("method", method, METHODS, 'Or give Annealing(...) with its options. The default is method="auto".')
     if not isinstance(sites, GaussianSites):
         one_of("sites", sites, SITES, 'Or give GaussianSites. The default is sites="auto".')
-    if method in APPROXIMATIONS and not (isinstance(sites, str) and sites in {"auto", method}):
-        raise ConfigurationError(
-            f'sites= has no effect with method="{method}", which has sites of its own. Leave sites out.'
-        )
     if max_seconds is not None:
         max_seconds = real_number("max_seconds", max_seconds)
     return Settings(
         method, sites, real_number("target_error", target_error), max_seconds, whole_number("replicates", replicates)
     )
+
+
+def _check_use(settings: Settings, draws: Any, executor: Any) -> None:
+    """Raise where an option would have no effect."""
+    if draws is not None and executor is not None:
+        raise ConfigurationError(
+            "draws= and executor= together have no use: every repetition would have the same draws. Leave one out."
+        )
+    name, sites = settings.name, settings.sites
+    is_approximation = name in APPROXIMATIONS
+    useless = {
+        "sites": is_approximation and not (isinstance(sites, str) and sites in {"auto", name}),
+        "executor": is_approximation and executor is not None,
+        "replicates": (is_approximation or name == "tempering") and settings.replicates != REPLICATES,
+    }
+    reasons = {
+        "sites": "which has sites of its own", "executor": "which has the same result each time",
+        "replicates": "which moves a state for each temperature" if name == "tempering" else "which moves no states",
+    }  # fmt: skip
+    for option, has_no_effect in useless.items():
+        if has_no_effect:
+            raise ConfigurationError(
+                f'{option}= has no effect with method="{name}", {reasons[option]}. Leave {option} out.'
+            )
 
 
 def _error_of(found: list[tuple[str, str, Estimate]]) -> float:

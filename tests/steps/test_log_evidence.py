@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
 import pymc as pm
@@ -285,6 +285,19 @@ def test_repetitions_run_on_an_executor():
     assert abs(float(found.log_evidence) - exact) < 4.0 * float(found.standard_error)
 
 
+@pytest.mark.slow
+def test_repetitions_in_processes_are_those_in_threads():
+    model, _ = scaled_gp()
+    found = []
+    for pool in (ThreadPoolExecutor(1), ProcessPoolExecutor(2)):
+        with pool:
+            found.append(estimate(model, executor=pool, target_error=0.1))
+    in_threads, in_processes = (each["repetition"] for each in found)
+    assert in_threads.size == 4
+    # A process that compiles a function rounds otherwise than one that reads it.
+    np.testing.assert_allclose(in_threads, in_processes, atol=1e-6)
+
+
 def flat_prior():
     m = pm.Flat("m")
     pm.Normal("y", m, 1.0, observed=Y)
@@ -344,6 +357,8 @@ def test_models_without_an_evidence_are_refused(build, error, words):
         ({"colour": 1}, "cannot be called like this"),
         ({"draws": 1, "executor": 1}, "draws= and executor= together"),
         ({"method": "laplace", "sites": "ep"}, "sites= has no effect"),
+        ({"method": "ep", "executor": ThreadPoolExecutor}, "executor= has no effect"),
+        ({"method": "tempering", "replicates": 32}, "replicates= has no effect"),
         ({"sites": GaussianSites(np.zeros(3), np.zeros(3))}, "has 3 sites, and f has 12"),
         ({"sites": GaussianSites(np.zeros(12), np.full(12, -50.0))}, "is no normal density"),
     ],
