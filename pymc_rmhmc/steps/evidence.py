@@ -30,7 +30,8 @@ __all__ = ["log_evidence"]
 
 # Of diagnostics that are not by rung.
 DIMENSIONS = {
-    "rejection": "pair", "round_trips": "replica", "repetition": "repetition", "repetition_error": "repetition",
+    "rejection": "pair", "round_trips": "replica", "repetition_estimate": "repetition",
+    "repetition_error": "repetition",
 }  # fmt: skip
 APPROXIMATIONS = ("laplace", "ep")
 METHODS = ("auto", "laplace", "ep", "bridge", "annealing", "tempering")
@@ -91,9 +92,9 @@ def log_evidence(
         ``log_evidence`` and ``standard_error``; diagnostics: of importance weights the Pareto shape ``pareto_k`` and
         ``weight_ess`` of ``n_states`` draws; by rung ``beta``, ``acceptance``, and ``phi_rhat``, ``phi_ess`` and
         ``phi_sd`` of the log density's distance φ from the approximation; of annealing ``lower_bound`` and
-        ``upper_bound``; approximations that were found on the way, ``laplace``, ``ep`` and ``ep_second_order``; and
-        the estimates on the way, ``estimate`` and ``error`` by ``seconds``. The attribute ``convention`` says which
-        constants are in it.
+        ``upper_bound``; under an executor each ``repetition_estimate`` and ``repetition_error``; approximations that
+        were found on the way, ``laplace``, ``ep`` and ``ep_second_order``; and the estimates on the way, ``estimate``
+        and ``error`` by ``seconds``. The attribute ``convention`` says which constants are in it.
 
     Raises
     ------

@@ -99,5 +99,5 @@ def _merged(parts: Sequence[tuple[str, str, Estimate]]) -> tuple[str, str, Estim
         for key, value in first.diagnostics.items()
         if np.ndim(value) == 0 and all(key in e.diagnostics for *_, e in parts)
     }
-    diagnostics |= {"repetition": values, "repetition_error": errors}
+    diagnostics |= {"repetition_estimate": values, "repetition_error": errors}
     return name, method, Estimate(float(values.mean()), float(np.sqrt((errors**2).sum())) / len(parts), diagnostics)

@@ -292,7 +292,7 @@ def test_repetitions_in_processes_are_those_in_threads():
     for pool in (ThreadPoolExecutor(1), ProcessPoolExecutor(2)):
         with pool:
             found.append(estimate(model, executor=pool, target_error=0.1))
-    in_threads, in_processes = (each["repetition"] for each in found)
+    in_threads, in_processes = (each["repetition_estimate"] for each in found)
     assert in_threads.size == 4
     # A process that compiles a function rounds otherwise than one that reads it.
     np.testing.assert_allclose(in_threads, in_processes, atol=1e-6)
