@@ -29,7 +29,7 @@ MORE = 'Give more draws, or method="tempering".'
 type Report = Callable[[float, float, str], None]
 
 # Diagnostics that are estimates of the evidence themselves.
-BOUNDS = frozenset({"lower_bound", "upper_bound", "thermodynamic_integration"})
+BOUNDS = frozenset({"lower_bound", "upper_bound", "thermodynamic_integration", "stepping_stones"})
 LEAST_ACCEPTED, LARGEST_RHAT, FEWEST_DRAWS = 0.4, 1.05, 100.0
 
 

@@ -9,8 +9,6 @@ References
 Syed, Bouchard-Côté, Deligiannidis and Doucet (2022), Non-reversible parallel tempering: a scalable highly parallel
 MCMC scheme, JRSS B 84, section 5.
 Surjanovic, Syed, Bouchard-Côté and Campbell (2022), Parallel tempering with a variational reference.
-Friel, Hurn and Wyse (2014), Improving power posterior estimation of statistical evidence: the trapezoidal rule with
-the derivatives ``d E_β[φ]/dβ = Var_β[φ]`` at its ends.
 """
 
 from __future__ import annotations
@@ -33,7 +31,6 @@ from pymc_rmhmc.evidence.estimate import (
     Progress,
     check_acceptance,
     check_mixing,
-    effective_draws,
 )
 from pymc_rmhmc.evidence.family import ReferenceFamily
 from pymc_rmhmc.evidence.ladder import (
@@ -45,14 +42,13 @@ from pymc_rmhmc.evidence.ladder import (
     rungs_for,
     trip_rate,
 )
-from pymc_rmhmc.evidence.mbar import jackknife, log_ratios
+from pymc_rmhmc.evidence.mbar import log_ratios
+from pymc_rmhmc.evidence.path_estimates import by_acceptance_ratio, by_integration, by_stepping_stones
 
-__all__ = ["Tempered", "Tempering", "integrate", "posterior_states", "temper"]
+__all__ = ["Tempered", "Tempering", "posterior_states", "temper"]
 
 type Array = NDArray[np.float64]
 
-# The acceptance ratio of all draws at once takes so many numbers at most; beyond, every second sweep is left out.
-MOST_POWERS = 2_000_000
 # How fast log step sizes follow acceptances, by the number of sweeps since the first.
 GAIN, GAIN_POWER, LEAST_GAIN = 1.0, 0.6, 0.02
 # Of a round at most about so many sweeps are kept, to refit the reference.
@@ -272,7 +268,7 @@ class Tempering:
         wanted, begun = draws, 0.0
         while True:
             record.extend(wanted, budget, progress)
-            value, error = _by_acceptance_ratio(self.ensemble.betas, record.phi, self.policy.blocks)
+            value, error = by_acceptance_ratio(self.ensemble.betas, record.phi, self.policy.blocks)
             progress.note(value, error, "parallel tempering")
             done = budget.is_met(error) or not math.isfinite(error) or budget.is_spent
             if done or not budget.may_grow(begun, 2.0, 1.0):
@@ -370,67 +366,6 @@ def _rounds(sweeps: int, first: int) -> list[int]:
     return lengths
 
 
-def _in_blocks(phi: Array, blocks: int) -> Array:
-    """φ (draws, R, K) as groups of successive sweeps of one replica, (groups, n, K)."""
-    n, replicas, k = phi.shape
-    each = max(1, min(blocks // replicas, n // 2))
-    length = n // each
-    kept = phi[n - each * length :].reshape(each, length, replicas, k)
-    return kept.transpose(2, 0, 1, 3).reshape(each * replicas, length, k)
-
-
-def _by_acceptance_ratio(betas: Array, phi: Array, blocks: int) -> tuple[float, float]:
-    """``log E[exp φ]`` and its standard error, by a jackknife over blocks of sweeps."""
-    stride = max(1, math.ceil(phi.size * betas.size / MOST_POWERS))
-    groups = _in_blocks(phi[::stride], blocks)
-    worth = [_effective(phi[::stride, :, k].T) for k in range(betas.size)]
-    return jackknife(list(betas), [list(groups[:, :, k]) for k in range(betas.size)], worth)
-
-
-def _effective(draws: Array) -> float:
-    """How many independent draws some draws (R, n) of φ are worth, as weights have it: at least 1, at most all."""
-    if not np.isfinite(draws).all() or np.ptp(draws) < 1e-9:
-        return float(draws.size)
-    return float(np.clip(effective_draws(draws), 1.0, draws.size))
-
-
-def integrate(betas: Array, means: Array, variances: Array) -> float:
-    """``∫₀¹ E_β[φ] dβ`` by the trapezoidal rule with the derivatives at the ends, which are variances of φ.
-
-    Parameters
-    ----------
-    betas, means, variances : (K,) array
-        Of φ at each temperature.
-    """
-    gaps = np.diff(betas)
-    trapezoid = 0.5 * (gaps * (means[1:] + means[:-1])).sum()
-    return float(trapezoid - (gaps**2 * np.diff(variances)).sum() / 12.0)
-
-
-def _by_integration(betas: Array, phi: Array, blocks: int) -> tuple[float, float]:
-    """``log E[exp φ]`` by thermodynamic integration, and its error; nan where φ has no mean at β = 0.
-
-    The error is that of the draws, by the jackknife, and that of the rule: a third of what half of the temperatures
-    would change.
-    """
-    groups = _in_blocks(phi, blocks)
-    if not np.isfinite(groups).all():
-        return math.nan, math.nan
-
-    def integral(which: NDArray[np.intp], rungs: NDArray[np.intp]) -> float:
-        draws = groups[which][:, :, rungs].reshape(-1, rungs.size)
-        return integrate(betas[rungs], draws.mean(axis=0), draws.var(axis=0))
-
-    n_groups, rungs = len(groups), np.arange(betas.size)
-    every = np.arange(n_groups)
-    value = integral(every, rungs)
-    without = np.array([integral(np.delete(every, left), rungs) for left in every])
-    drawn = math.sqrt((n_groups - 1) / n_groups * float(((without - without.mean()) ** 2).sum()))
-    half = np.union1d(rungs[::2], rungs[-1:])
-    rule = abs(integral(every, half) - value) / 3.0
-    return value, math.hypot(drawn, rule)
-
-
 def _diagnose(ensemble: Ensemble, record: _Record, blocks: int) -> dict[str, Any]:
     """What is told of the counted sweeps, after what must hold of them has been checked."""
     phi, betas, rejection = record.phi, ensemble.betas, ensemble.rejection
@@ -442,13 +377,15 @@ def _diagnose(ensemble: Ensemble, record: _Record, blocks: int) -> dict[str, Any
     more = 4 * len(phi)
     remedy = f"Give larger tune and draws, such as tune={more}, draws={more}."
     rhat, ess = check_mixing("beta = 1", phi[:, :, -1].T, remedy=remedy)
-    integral, integral_error = _by_integration(betas, phi, blocks)
+    integral, integral_error = by_integration(betas, phi, blocks)
+    stones, stones_error = by_stepping_stones(betas, phi, blocks)
     return {
         "beta": betas, "acceptance": acceptance, "rejection": rejection, "step_size": ensemble.step_sizes,
         "n_steps": ensemble.n_steps, "barrier": barrier, "local_barrier": local_barrier(betas, rejection),
         "round_trips": trips.copy(), "trip_rate": float(trips.sum()) / (len(phi) * ensemble.replicas),
         "expected_trip_rate": trip_rate(barrier), "phi_rhat": rhat, "phi_ess": ess,
         "thermodynamic_integration": integral, "thermodynamic_integration_error": integral_error,
+        "stepping_stones": stones, "stepping_stones_error": stones_error,
         "n_gradients": ensemble.walkers.n_gradients,
     }  # fmt: skip
 

@@ -37,7 +37,7 @@ TUNE = 1000
 BY_TEMPERATURE = ("beta", "acceptance", "step_size", "local_barrier")
 SINGLE = (
     "barrier", "trip_rate", "expected_trip_rate", "thermodynamic_integration", "thermodynamic_integration_error",
-    "phi_rhat", "phi_ess", "n_steps",
+    "stepping_stones", "stepping_stones_error", "phi_rhat", "phi_ess", "n_steps",
 )  # fmt: skip
 
 
@@ -85,9 +85,9 @@ def parallel_tempering(
     -------
     xarray.DataTree
         Groups `posterior`, `sample_stats` (lp, acceptance), `observed_data`, and `tempering` with `log_evidence`,
-        `standard_error`, `thermodynamic_integration` and its error, and of the ladder `beta`, `rejection`, `barrier`
-        and `round_trips`. With ``keep="all"`` also `tempered_posterior`, with a dim `temperature`, and `phi` in
-        `tempering`.
+        `standard_error`, `thermodynamic_integration` and `stepping_stones` with their errors, and of the ladder
+        `beta`, `rejection`, `barrier` and `round_trips`. With ``keep="all"`` also `tempered_posterior`, with a dim
+        `temperature`, and `phi` in `tempering`.
 
     Raises
     ------
@@ -106,8 +106,8 @@ def parallel_tempering(
     as the Laplace approximation has them, or a tuned chain of `RMHMC` where hyperparameters are sampled: given these,
     and only they begin at the prior. Neighbours i and j swap with probability
     ``min(1, exp((β_j - β_i)(φ_i - φ_j)))``, ``φ = log p - log q``. The evidence comes from all draws by the multistate
-    acceptance ratio, with a jackknife over blocks of sweeps; and by thermodynamic integration,
-    ``log Z = ∫₀¹ E_β[φ] dβ``.
+    acceptance ratio, with a jackknife over blocks of sweeps; and beside it by thermodynamic integration,
+    ``log Z = ∫₀¹ E_β[φ] dβ``, and by stepping stones, importance sampling from each temperature to the next.
 
     References
     ----------
@@ -194,7 +194,7 @@ def _tempering(read: TemperedModel, found: Tempered, *, keep_all: bool) -> xr.Da
     holds["rejection"] = ("pair", held["rejection"])
     holds["round_trips"] = ("chain", held["round_trips"])
     holds |= {name: float(held[name]) for name in SINGLE}
-    holds["thermodynamic_integration"] += constant
+    holds |= {name: holds[name] + constant for name in ("thermodynamic_integration", "stepping_stones")}
     holds |= {"log_evidence": estimate.log_evidence + constant, "standard_error": estimate.standard_error}
     if keep_all:
         holds["phi"] = (("chain", "draw", "temperature"), found.phi.swapaxes(0, 1))

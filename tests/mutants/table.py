@@ -1719,10 +1719,18 @@ TEMPERING = [
     Mutant(
         "derivatives-of-the-trapezoid-added",
         "thermodynamic integration is wrong by twice its correction",
-        "evidence/tempering.py",
+        "evidence/path_estimates.py",
         "trapezoid - (gaps**2 * np.diff(variances)).sum() / 12.0",
         "trapezoid + (gaps**2 * np.diff(variances)).sum() / 12.0",
         "unit/test_tempering.py::test_the_trapezoid_with_derivatives_is_exact_for_cubics",
+    ),
+    Mutant(
+        "stepping-stones-from-the-next-temperature",
+        "stepping stones take draws of the temperature that they lead to, and the evidence is too large",
+        "evidence/path_estimates.py",
+        "np.diff(betas) * groups[:, :, :-1]",
+        "np.diff(betas) * groups[:, :, 1:]",
+        "unit/test_tempering.py::test_errors_of_stepping_stones_are_what_they_say",
     ),
 ]
 

@@ -25,11 +25,11 @@ from pymc_rmhmc.evidence.ladder import (
     trip_rate,
 )
 from pymc_rmhmc.evidence.normal_bridge import NormalBridge
+from pymc_rmhmc.evidence.path_estimates import by_stepping_stones, integrate
 from pymc_rmhmc.evidence.tempering import (
     Tempering,
     _check_modes,
     _rounds,
-    integrate,
     posterior_states,
 )
 from pymc_rmhmc.geometry.general.mass import to_flat
@@ -181,9 +181,10 @@ def test_the_evidence_of_a_normal_target():
     truth = normal_evidence(3)
     assert 0.0 < estimate.standard_error < 0.05
     assert abs(estimate.log_evidence - truth) < 4.0 * estimate.standard_error
-    error = known["thermodynamic_integration_error"]
-    assert error < 0.3
-    assert abs(known["thermodynamic_integration"] - truth) < 4.0 * error
+    for name in ("thermodynamic_integration", "stepping_stones"):
+        error = known[f"{name}_error"]
+        assert error < 0.3
+        assert abs(known[name] - truth) < 4.0 * error
     mean, sd = normal_moments([1.0])
     cold = found.states[:, :, -1].reshape(-1, 3)
     assert cold.mean(axis=0) == pytest.approx(np.repeat(mean, 3), abs=0.1 * sd[0])
@@ -284,6 +285,20 @@ def test_a_density_that_is_zero_in_places_is_tempered():
     found = run(half, 1, draws=600)
     assert found.estimate.log_evidence == pytest.approx(math.log(0.5), abs=4.0 * found.estimate.standard_error)
     assert math.isnan(found.estimate.diagnostics["thermodynamic_integration"])
+    stones, error = (found.estimate.diagnostics[name] for name in ("stepping_stones", "stepping_stones_error"))
+    assert stones == pytest.approx(math.log(0.5), abs=4.0 * error)
+
+
+def test_errors_of_stepping_stones_are_what_they_say():
+    """Of independent draws, a thousand times."""
+    rng, betas = np.random.default_rng(0), np.array([0.0, 0.3, 1.0])
+    mean, sd = normal_moments(betas)
+    z = []
+    for _ in range(1000):
+        x = mean + sd * rng.standard_normal((400, 2, 3))
+        value, error = by_stepping_stones(betas, normal_phi(x.reshape(-1, 1))[0].reshape(x.shape), 20)
+        z.append((value - normal_evidence(1)) / error)
+    assert 0.95 < np.sqrt(np.mean(np.square(z))) < 1.15
 
 
 @pytest.mark.parametrize(
