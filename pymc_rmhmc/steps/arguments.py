@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -240,31 +240,29 @@ def seeded(random_seed: Any) -> np.random.Generator:
     ConfigurationError
         If it is no seed.
     """
-    try:
-        if isinstance(random_seed, bool):
-            raise TypeError
-        return np.random.default_rng(random_seed)
-    except (TypeError, ValueError):
-        raise ConfigurationError(
-            "random_seed must be an integer from 0 up or a numpy.random.Generator, got "
-            f"{shown(random_seed)}. Leave it out for another result each time."
-        ) from None
+    return _generator("random_seed", random_seed, np.random.default_rng, "Leave it out for another result each time.")
 
 
 def generator_of(rng: Any) -> np.random.Generator:
-    """Return the random generator of a seed.
+    """Return the random generator of a step's seed.
 
     Raises
     ------
     ConfigurationError
         If it is no seed.
     """
+    advice = "Leave it out: pm.sample gives each chain its own, from pm.sample(random_seed=...)."
+    return _generator("rng", rng, get_random_generator, advice)
+
+
+def _generator(
+    name: str, given: Any, make: Callable[[Any], np.random.Generator], advice: str
+) -> np.random.Generator:
     try:
-        if isinstance(rng, bool | str):
+        if isinstance(given, bool | str):
             raise TypeError
-        return get_random_generator(rng)
+        return make(given)
     except (TypeError, ValueError):
         raise ConfigurationError(
-            f"rng must be an integer from 0 up or a numpy.random.Generator, got {shown(rng)}. Leave it out: pm.sample "
-            "gives each chain its own, from pm.sample(random_seed=...)."
+            f"{name} must be an integer from 0 up or a numpy.random.Generator, got {shown(given)}. {advice}"
         ) from None
