@@ -33,7 +33,17 @@ DIMENSIONS = {
     "rejection": "pair", "round_trips": "replica", "repetition_estimate": "repetition",
     "repetition_error": "repetition",
 }  # fmt: skip
-APPROXIMATIONS = ("laplace", "ep")
+# Options without effect on a method, and why.
+OF_APPROXIMATIONS = {
+    "sites": "which has sites of its own", "executor": "which has the same result each time",
+    "replicates": "which moves no states",
+}  # fmt: skip
+USELESS = {
+    "laplace": OF_APPROXIMATIONS, "ep": OF_APPROXIMATIONS,
+    "tempering": {
+        "draws": "which finds the modes by itself", "replicates": "which moves two states for each temperature",
+    },
+}  # fmt: skip
 METHODS = ("auto", "laplace", "ep", "bridge", "annealing", "tempering")
 REPLICATES = 64
 SITES = ("auto", "laplace", "ep", "prior")
@@ -175,21 +185,14 @@ def _check_use(settings: Settings, draws: Any, executor: Any) -> None:
             "draws= and executor= together have no use: every repetition would have the same draws. Leave one out."
         )
     name, sites = settings.name, settings.sites
-    is_approximation = name in APPROXIMATIONS
-    useless = {
-        "sites": is_approximation and not (isinstance(sites, str) and sites in {"auto", name}),
-        "executor": is_approximation and executor is not None,
-        "replicates": (is_approximation or name == "tempering") and settings.replicates != REPLICATES,
-    }
-    reasons = {
-        "sites": "which has sites of its own", "executor": "which has the same result each time",
-        "replicates": "which moves a state for each temperature" if name == "tempering" else "which moves no states",
+    given = {
+        "draws": draws is not None, "executor": executor is not None,
+        "sites": not (isinstance(sites, str) and sites in {"auto", name}),
+        "replicates": settings.replicates != REPLICATES,
     }  # fmt: skip
-    for option, has_no_effect in useless.items():
-        if has_no_effect:
-            raise ConfigurationError(
-                f'{option}= has no effect with method="{name}", {reasons[option]}. Leave {option} out.'
-            )
+    for option, reason in USELESS.get(name, {}).items():
+        if given[option]:
+            raise ConfigurationError(f'{option}= has no effect with method="{name}", {reason}. Leave {option} out.')
 
 
 def _error_of(found: list[tuple[str, str, Estimate]]) -> float:

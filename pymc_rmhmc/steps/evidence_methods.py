@@ -89,16 +89,16 @@ def _of_part(
     report: Report | None,
 ) -> tuple[str, Estimate]:  # fmt: skip
     """Of a latent block, with a constant that the model's density has besides."""
-    budget = Budget(settings.target_error, settings.max_seconds)
-    reference, known = latent_reference(part, settings.sites, settings.name)
-    reference.log_constant += constant
-    known = {name: value + constant for name, value in known.items()}
-    progress = Progress(budget, report, reference.log_constant)
     method = settings.name
     if draws is not None and method not in {"auto", "bridge"}:
         raise ConfigurationError(
             f'draws= has no effect with method="{method}" for {part.name}. Leave draws out, or give method="bridge".'
         )
+    budget = Budget(settings.target_error, settings.max_seconds)
+    reference, known = latent_reference(part, settings.sites, method)
+    reference.log_constant += constant
+    known = {name: value + constant for name, value in known.items()}
+    progress = Progress(budget, report, reference.log_constant)
     if method in {"laplace", "ep"}:
         return method, Estimate(known[method], math.nan, {k: v for k, v in known.items() if k != method})
     if method in {"auto", "bridge", "annealing"} and draws is None and "hessian" not in part.likelihood.kinds:
@@ -111,7 +111,7 @@ def _of_part(
         progress.history.clear()
     if method == "tempering":
         progress = Progress(budget, report)
-        return method, _with(_tempered(FixedFamily(reference), draws, rng, budget, progress), known)
+        return method, _with(_tempered(FixedFamily(reference), rng, budget, progress), known)
     if method in {"auto", "bridge"}:
         source = None if draws is None else GivenDraws(reference, draws, rng)
         estimate = AdaptiveBridge(reference, settings.replicates, rng, source).run(budget, progress)
@@ -144,7 +144,7 @@ def _of_whole(
     progress = Progress(budget, report)
     if settings.name == "tempering":
         progress.say("tuning a chain")
-        found = _tempered(whole_family(read, rng), draws, rng, budget, progress)
+        found = _tempered(whole_family(read, rng), rng, budget, progress)
         return "tempering", found.shifted(read.constant)
     progress.say("tuning a chain")
     if draws is None:
@@ -172,14 +172,7 @@ def _of_whole(
     return "bridge", estimate.shifted(constant)
 
 
-def _tempered(
-    family: ReferenceFamily, draws: Array | None, rng: np.random.Generator, budget: Budget, progress: Progress
-) -> Estimate:
-    if draws is not None:
-        raise ConfigurationError(
-            'draws= has no effect with method="tempering", which finds the modes by itself. Leave draws out, or give '
-            'method="bridge".'
-        )
+def _tempered(family: ReferenceFamily, rng: np.random.Generator, budget: Budget, progress: Progress) -> Estimate:
     found = temper(family, draws=TEMPERED, tune=TEMPERED, rng=rng, budget=budget, progress=progress)
     return found.estimate.shifted(found.reference.log_constant)
 

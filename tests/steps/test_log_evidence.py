@@ -359,6 +359,7 @@ def test_models_without_an_evidence_are_refused(build, error, words):
         ({"method": "laplace", "sites": "ep"}, "sites= has no effect"),
         ({"method": "ep", "executor": ThreadPoolExecutor}, "executor= has no effect"),
         ({"method": "tempering", "replicates": 32}, "replicates= has no effect"),
+        ({"method": "tempering", "draws": 1}, "draws= has no effect"),
         ({"sites": GaussianSites(np.zeros(3), np.zeros(3))}, "has 3 sites, and f has 12"),
         ({"sites": GaussianSites(np.zeros(12), np.full(12, -50.0))}, "is no normal density"),
     ],
