@@ -29,8 +29,6 @@ type Found = list[tuple[str, str, Estimate]]
 REPETITIONS, ATTEMPTS = 4, 3
 # Repetitions that differ by more than their errors so rarely do so for a reason.
 LEAST_PROBABLE = 1e-4
-# Approximations are the same in all.
-APPROXIMATIONS = ("laplace", "ep")
 
 
 def estimate_once(blob: bytes, number: int, seed: int) -> Found:
@@ -84,8 +82,6 @@ def repeated(
 def _merged(parts: Sequence[tuple[str, str, Estimate]]) -> tuple[str, str, Estimate]:
     """The mean of repetitions."""
     name, method, first = parts[0]
-    if method in APPROXIMATIONS:
-        return parts[0]
     values, errors = (np.array([getattr(e, n) for *_, e in parts]) for n in ("log_evidence", "standard_error"))
     distance = float((((values - values.mean()) / np.maximum(errors, 1e-12)) ** 2).sum())
     if stats.chi2(len(parts) - 1).sf(distance) < LEAST_PROBABLE:
