@@ -75,11 +75,9 @@ def by_stepping_stones(betas: Array, phi: Array, blocks: int) -> tuple[float, fl
     groups = _in_blocks(phi, blocks)
     n_groups, length, _ = groups.shape
     means = logsumexp(np.diff(betas) * groups[:, :, :-1], axis=1) - math.log(length)
-    whole = logsumexp(means, axis=0)
-    value = float((whole - math.log(n_groups)).sum())
-    # The mean of all groups but one.
-    without = (whole + np.log1p(-np.exp(means - whole)) - math.log(n_groups - 1)).sum(axis=1)
-    return value, _jackknife_error(without)
+    value = float((logsumexp(means, axis=0) - math.log(n_groups)).sum())
+    others = [logsumexp(np.delete(means, left, axis=0), axis=0).sum() for left in range(n_groups)]
+    return value, _jackknife_error(np.array(others) - means.shape[1] * math.log(n_groups - 1))
 
 
 def by_integration(betas: Array, phi: Array, blocks: int) -> tuple[float, float]:

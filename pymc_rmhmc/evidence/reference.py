@@ -21,9 +21,11 @@ from pymc_rmhmc.geometry.charts.site import SiteChart
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.geometry.target import LatentTarget, Likelihood
 
-__all__ = ["LatentReference", "Reference", "ResidualReference"]
+__all__ = ["LOG_2PI", "LatentReference", "Reference", "ResidualReference"]
 
 type Array = NDArray[np.float64]
+
+LOG_2PI = math.log(2.0 * math.pi)
 
 
 class Reference(ABC):

@@ -17,7 +17,7 @@ from pymc_rmhmc.model.structure import model_in_context
 from pymc_rmhmc.option_numbers import one_of, real_number, switch, whole_number
 from pymc_rmhmc.steps.annealing_options import Annealing
 from pymc_rmhmc.steps.arguments import seeded
-from pymc_rmhmc.steps.evidence_checks import check_proper, convention_in_words
+from pymc_rmhmc.steps.evidence_checks import check_proper, convention_in_words, no_effect
 from pymc_rmhmc.steps.evidence_display import displayed, in_a_line
 from pymc_rmhmc.steps.evidence_methods import Settings, estimates_of
 from pymc_rmhmc.steps.evidence_models import read_model
@@ -35,8 +35,8 @@ DIMENSIONS = {
 }  # fmt: skip
 # Options without effect on a method, and why.
 OF_APPROXIMATIONS = {
-    "sites": "which has sites of its own", "executor": "which has the same result each time",
-    "replicates": "which moves no states",
+    "sites": "which has sites of its own", "executor": "which has no error that repetitions would make smaller",
+    "replicates": "which moves no states", "max_seconds": "which takes as long as it takes",
 }  # fmt: skip
 USELESS = {
     "laplace": OF_APPROXIMATIONS, "ep": OF_APPROXIMATIONS,
@@ -188,11 +188,11 @@ def _check_use(settings: Settings, draws: Any, executor: Any) -> None:
     given = {
         "draws": draws is not None, "executor": executor is not None,
         "sites": not (isinstance(sites, str) and sites in {"auto", name}),
-        "replicates": settings.replicates != REPLICATES,
+        "replicates": settings.replicates != REPLICATES, "max_seconds": settings.max_seconds is not None,
     }  # fmt: skip
     for option, reason in USELESS.get(name, {}).items():
         if given[option]:
-            raise ConfigurationError(f'{option}= has no effect with method="{name}", {reason}. Leave {option} out.')
+            raise no_effect(option, name, reason)
 
 
 def _error_of(found: list[tuple[str, str, Estimate]]) -> float:

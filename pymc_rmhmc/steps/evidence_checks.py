@@ -14,15 +14,20 @@ from pytensor.graph.basic import Constant
 from scipy.sparse import issparse
 from scipy.sparse.csgraph import connected_components
 
-from pymc_rmhmc.errors import EvidenceError, UnsupportedModelError, listed
+from pymc_rmhmc.errors import ConfigurationError, EvidenceError, UnsupportedModelError, listed
 from pymc_rmhmc.model.predictions import predicted_variables
 
-__all__ = ["check_continuous", "check_proper", "convention_in_words", "omitted_constants"]
+__all__ = ["check_continuous", "check_proper", "convention_in_words", "no_effect", "omitted_constants"]
 
 ALL_CONSTANTS = (
     "log p(y), the natural logarithm, with all constants of the model's distributions: the normalising constants of "
     "priors, and terms such as log y! of Poisson counts."
 )
+
+
+def no_effect(option: str, method: str, reason: str) -> ConfigurationError:
+    """Return the error for an option of `log_evidence` that a method does not use."""
+    return ConfigurationError(f'{option}= has no effect with method="{method}", {reason}. Leave {option} out.')
 
 
 def check_proper(model: pm.Model) -> None:

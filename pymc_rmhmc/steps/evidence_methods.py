@@ -20,6 +20,7 @@ from pymc_rmhmc.evidence.reference import LatentReference, Reference
 from pymc_rmhmc.evidence.tails import with_fitting_tails
 from pymc_rmhmc.evidence.tempering import temper
 from pymc_rmhmc.steps.annealing_options import Annealing
+from pymc_rmhmc.steps.evidence_checks import no_effect
 from pymc_rmhmc.steps.evidence_draws import ChainDraws, GivenDraws, fitted_chain, prior_places, tuned_chain
 from pymc_rmhmc.steps.evidence_models import EvidenceModel, LatentPart
 from pymc_rmhmc.steps.latent_references import latent_reference
@@ -91,9 +92,7 @@ def _of_part(
     """Of a latent block, with a constant that the model's density has besides."""
     method = settings.name
     if draws is not None and method not in {"auto", "bridge"}:
-        raise ConfigurationError(
-            f'draws= has no effect with method="{method}" for {part.name}. Leave draws out, or give method="bridge".'
-        )
+        raise no_effect("draws", method, f"which needs none for {part.name}")
     budget = Budget(settings.target_error, settings.max_seconds)
     reference, known = latent_reference(part, settings.sites, method)
     reference.log_constant += constant
@@ -143,8 +142,7 @@ def _of_whole(
     budget = Budget(settings.target_error, settings.max_seconds)
     progress = Progress(budget, report)
     if settings.name == "tempering":
-        progress.say("tuning a chain")
-        found = _tempered(whole_family(read, rng), rng, budget, progress)
+        found = _tempered(whole_family(read, rng, progress), rng, budget, progress)
         return "tempering", found.shifted(read.constant)
     progress.say("tuning a chain")
     if draws is None:

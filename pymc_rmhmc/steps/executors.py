@@ -209,7 +209,6 @@ def _of_model(step: Step, model: pm.Model) -> Step:
     return step
 
 
-
 def _check_options(options: Mapping[str, Any]) -> None:
     """Raise for an argument that is not passed on to `pm.sample`."""
     for name in options:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +13,7 @@ from pymc_rmhmc.chains.recipe import REHEARSED_STEP, HMCSetting, Place
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.surrogates import SurrogateFlow
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.evidence.reference import ResidualReference
+from pymc_rmhmc.evidence.reference import LOG_2PI, ResidualReference
 from pymc_rmhmc.geometry.charts import MarginalChart
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import from_flat, log_volume, to_flat
@@ -29,8 +28,6 @@ from pymc_rmhmc.tuning.step_size import StepSize
 __all__ = ["EmulatedSetting", "GraphSetting"]
 
 type Array = NDArray[np.float64]
-
-LOG_2PI = math.log(2.0 * math.pi)
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from pymc_rmhmc.chains.recipe import REHEARSED_STEP, HMCSetting, Place, RecipeBa
 from pymc_rmhmc.chains.variables import Point, Variables, changed
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.errors import Failure, RMHMCError, listed
-from pymc_rmhmc.evidence.reference import ResidualReference
+from pymc_rmhmc.evidence.reference import LOG_2PI, ResidualReference
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.geometry.coefficients import compiled_coefficients
 from pymc_rmhmc.geometry.emulator import Emulator
@@ -50,7 +50,6 @@ N_AROUND_ZERO, AROUND_ZERO = 10, 2.0
 # scale: on eight groups with a free spread two steps make six times as many effective draws of it.
 FEWEST_STEPS = 2
 REHEARSED_SPREAD = 0.1
-LOG_2PI = math.log(2.0 * math.pi)
 # So many terms of a log density an error names one by one.
 MOST_SUSPECTS = 10
 

@@ -70,6 +70,8 @@ def latent_reference(part: LatentPart, sites: Any, method: str) -> tuple[LatentR
         If EP was asked for and does not converge.
     """
     likelihood = part.likelihood
+    if method == "tempering" and sites == "auto" and "hessian" not in likelihood.kinds:
+        sites = "prior"  # an approximation would know one mode alone
     if isinstance(sites, GaussianSites):
         return LatentReference(_chart(part, sites), likelihood), {}
     if sites == "prior":

@@ -102,9 +102,9 @@ def parallel_tempering(
     Notes
     -----
     The densities are ``p(θ, y)^β q(θ)^(1-β)``, with q a normal reference: the prior's mean and variances, and after a
-    round of adaptation the posterior's mean and covariance where that is much nearer to it. Latent Gaussian values are
-    as the Laplace approximation has them, or a tuned chain of `RMHMC` where hyperparameters are sampled: given these,
-    and only they begin at the prior. Neighbours i and j swap with probability
+    round of adaptation the posterior's mean and covariance where that is much nearer to it. Latent Gaussian values
+    under a log-concave likelihood begin at a normal approximation, given hyperparameters where these are sampled; under
+    another likelihood they begin at their prior. Neighbours i and j swap with probability
     ``min(1, exp((β_j - β_i)(φ_i - φ_j)))``, ``φ = log p - log q``. The evidence comes from all draws by the multistate
     acceptance ratio, with a jackknife over blocks of sweeps; and beside it by thermodynamic integration,
     ``log Z = ∫₀¹ E_β[φ] dβ``, and by stepping stones, importance sampling from each temperature to the next.
@@ -142,8 +142,7 @@ def parallel_tempering(
     budget = Budget(math.inf, max_seconds)
     with displayed(progressbar) as say:
         progress = Progress(budget, lambda *said: say(in_a_line(*said)), read.constant)
-        progress.say("reading the model")
-        family = read.family(rng)
+        family = read.family(rng, progress)
         found = temper(
             family, draws=draws, tune=tune, rng=rng, budget=budget, progress=progress, temperatures=ladder,
             replicas=replicas, keep_all=keep == "all", scheme=swaps,

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from pymc_rmhmc.approximation.marginals import fit_marginals
 from pymc_rmhmc.chains.chain import Chain
 from pymc_rmhmc.chains.variables import Variables
+from pymc_rmhmc.evidence.estimate import Progress
 from pymc_rmhmc.evidence.family import ReferenceFamily
 from pymc_rmhmc.evidence.reference import Reference, ResidualReference
-from pymc_rmhmc.geometry.charts import MarginalChart
+from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.metrics import FlatMetric
 from pymc_rmhmc.steps.evidence_draws import tuned_chain
@@ -113,8 +114,9 @@ class GraphFamily(ReferenceFamily):
 class JointFamily(ReferenceFamily):
     """References of a latent Gaussian model with hyperparameters, in the coordinates of a tuned chain.
 
-    Given hyperparameters, latent values are as the chain approximates them. Of hyperparameters the first reference has
-    the prior's mean and variances, so that no mode of theirs is left out.
+    Of hyperparameters the first reference has the prior's mean and variances, so that no mode of theirs is left out.
+    Given these, latent values are as the chain approximates them where every likelihood is log-concave, so that there
+    is one mode alone; elsewhere as their prior has them.
 
     Parameters
     ----------
@@ -128,6 +130,9 @@ class JointFamily(ReferenceFamily):
         recipe: Any = chain.recipe
         self._model, self._plan = recipe.model, recipe.plan
         self._tuned: JointTuning = replace(chain.state.tuned, emulator=None)
+        if "hessian" not in recipe.curvatures(chain.values):
+            nothing = (np.zeros(block.n_sites) for block in recipe.model.blocks)
+            self._tuned.sites = tuple(GaussianSites(zero, zero) for zero in nothing)
         self._prior = prior
 
     def first(self, rng: np.random.Generator) -> ResidualReference:
@@ -212,7 +217,7 @@ def graph_family(model: pm.Model, recipe: GraphRecipe | None = None) -> tuple[Gr
     return GraphFamily(recipe, prior, recipe.variables.read(point)), recipe.variables
 
 
-def whole_family(read: EvidenceModel, rng: np.random.Generator) -> ReferenceFamily:
+def whole_family(read: EvidenceModel, rng: np.random.Generator, progress: Progress | None = None) -> ReferenceFamily:
     """Return the references of a whole model: of latent Gaussian values those of a chain, which is tuned for it.
 
     In the chart of the graph hyperparameters and a hundred latent values depend on each other too much.
@@ -220,5 +225,7 @@ def whole_family(read: EvidenceModel, rng: np.random.Generator) -> ReferenceFami
     recipe: Any = read.whole_chain.recipe
     if isinstance(recipe, GraphRecipe):
         return graph_family(read.sampled, recipe)[0]
+    if progress is not None:
+        progress.say("tuning a chain")
     chain = tuned_chain(read, rng)
     return JointFamily(chain, prior_draws(read.sampled, recipe.model.theta.variables, rng))

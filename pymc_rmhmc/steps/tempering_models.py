@@ -10,12 +10,13 @@ import numpy as np
 import pymc as pm
 
 from pymc_rmhmc.chains.variables import Variables
+from pymc_rmhmc.evidence.estimate import Progress
 from pymc_rmhmc.evidence.family import FixedFamily, ReferenceFamily
 from pymc_rmhmc.model.bad_inputs import InputChecks
 from pymc_rmhmc.model.predictions import Predictions, predicted_variables, without
 from pymc_rmhmc.steps.evidence_checks import check_continuous, omitted_constants
 from pymc_rmhmc.steps.evidence_models import read_model
-from pymc_rmhmc.steps.latent_references import laplace_reference
+from pymc_rmhmc.steps.latent_references import latent_reference
 from pymc_rmhmc.steps.tempering_families import graph_family, whole_family
 
 __all__ = ["TemperedModel", "read_tempered_model"]
@@ -30,7 +31,7 @@ class TemperedModel:
     Attributes
     ----------
     family : callable
-        From random numbers to its references, for which a chain may have to be tuned.
+        From random numbers and a `Progress` to its references, for which a chain may have to be tuned.
     variables : Variables
         What a vector of its values holds.
     constant : float
@@ -39,7 +40,7 @@ class TemperedModel:
         From random numbers to what draws predictions into a point; None where the model predicts nothing.
     """
 
-    family: Callable[[np.random.Generator], ReferenceFamily]
+    family: Callable[[np.random.Generator, Progress], ReferenceFamily]
     variables: Variables
     constant: float
     complete: Callable[[np.random.Generator], Callable[[Point], None]] | None
@@ -64,13 +65,14 @@ def read_tempered_model(model: pm.Model) -> TemperedModel:
     if len(read.parts) == 1 and not _has_rest(read):
         (part,) = read.parts
         return TemperedModel(
-            lambda rng: FixedFamily(laplace_reference(part)), part.variables, read.constant, complete
-        )
+            lambda *_: FixedFamily(latent_reference(part, "auto", "tempering")[0]), part.variables, read.constant,
+            complete,
+        )  # fmt: skip
     if read.chain is not None:
-        return TemperedModel(lambda rng: whole_family(read, rng), read.variables, read.constant, complete)
+        return TemperedModel(lambda *given: whole_family(read, *given), read.variables, read.constant, complete)
     family, variables = graph_family(sampled)  # several blocks
     constant = omitted_constants(sampled, [str(v.name) for v in sampled.free_RVs])
-    return TemperedModel(lambda rng: family, variables, constant, complete)
+    return TemperedModel(lambda *_: family, variables, constant, complete)
 
 
 def _has_rest(read: Any) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+import pytest
 from scipy.special import erfcx, expit
 
+from pymc_rmhmc.model.likelihoods.registry import lookup
 from pymc_rmhmc.model.likelihoods.vector_functions import log1p_of_tail, logistic_pair, scaled_tail
 
 X = np.concatenate(([0.0], np.geomspace(1e-12, 1e12, 4001), np.linspace(0.0, 12.0, 3001)))
@@ -36,3 +38,21 @@ def test_the_logistic_function_and_its_integral_hold_in_both_tails():
 def test_what_is_not_a_number_stays_so():
     for function in (scaled_tail, log1p_of_tail, lambda z: logistic_pair(z)[0]):
         assert np.isnan(value(function, np.array([np.nan]))).all()
+
+
+def test_infinities_have_their_limits():
+    far = np.array([np.inf])
+    assert value(scaled_tail, far) == 0.0
+    for x, expected in ((np.inf, (np.inf, 1.0)), (-np.inf, (0.0, 0.0))):
+        assert np.ravel(value(lambda z: list(logistic_pair(z)), np.array([x]))) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["bernoulli_logit", "bernoulli_probit", "binomial_logit", "binomial_probit"])
+def test_slopes_are_derivatives_where_forms_meet(name):
+    eta, y = pt.dvector(), np.array([0.0, 1.0, 1.0])
+    terms = lookup(name).terms(eta, {"n": pt.constant(np.array([2.0, 2.0, 1.0]))}, pt.constant(y))
+    slope = pt.grad(terms.logp.sum(), eta)
+    weight = -pt.grad(terms.gradient.sum(), eta)
+    found = pytensor.function([eta], [slope, terms.gradient, weight, terms.curvature["hessian"].weight])(np.zeros(3))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-13)
+    np.testing.assert_allclose(found[2], found[3], rtol=1e-13)

@@ -10,7 +10,7 @@ import pymc as pm
 import pytest
 import xarray as xr
 from scipy import integrate, special
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm
 
 from pymc_rmhmc import RMHMC, Annealing, GaussianSites, log_evidence
 from pymc_rmhmc.errors import (
@@ -112,6 +112,27 @@ def test_weights_of_draws_have_the_inverse_of_the_evidence_as_their_mean(name):
         log_weights = draw(model, RMHMC(), tune=300, draws=600).sample_stats["log_weight"].values.ravel()
     assert 0.01 < log_weights.std() < 2.0
     assert special.logsumexp(-log_weights) - math.log(log_weights.size) == pytest.approx(-exact, abs=0.1)
+
+
+def test_weights_stay_where_draws_do_and_hold_the_constants_of_other_variables():
+    """Beside a block of latent values and a prediction there is a likelihood of its own."""
+    model, exact = noisy_gp()
+    with model:
+        g = pm.MvNormal("g", np.zeros(15), cov=K)
+        pm.Normal("seen", g, 0.5, observed=Y)
+        pm.Normal("known", 0.0, 1.0, observed=0.7)
+        pm.Normal("new", model["f"][0], 1.0)
+        idata = draw(model, RMHMC(step_size=3.0, n_steps=1), draws=60)
+    of_g = multivariate_normal(np.zeros(15), K + 0.25 * np.eye(15)).logpdf(Y)
+    expected = exact + of_g + norm.logpdf(0.7)
+    np.testing.assert_allclose(idata.sample_stats["log_weight"], expected, atol=1e-8)
+    count_model = poisson_model()
+    with count_model:
+        idata = draw(count_model, RMHMC(step_size=2.5, n_steps=1), draws=100)
+    stays = idata.sample_stats["accepted"].values[0, 1:] == 0.0
+    weights = idata.sample_stats["log_weight"].values[0]
+    assert 5 < stays.sum() < 95
+    np.testing.assert_array_equal(np.diff(weights) == 0.0, stays)
 
 
 def test_approximations_are_exact_for_normal_noise():

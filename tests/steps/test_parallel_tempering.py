@@ -9,8 +9,9 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
+from scipy.stats import norm
 
-from pymc_rmhmc import parallel_tempering
+from pymc_rmhmc import log_evidence, parallel_tempering
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError
 from pymc_rmhmc.steps.prior_values import prior_draws
 from pymc_rmhmc.steps.results import posterior_tree
@@ -121,7 +122,7 @@ def test_one_seed_gives_the_same_draws_in_context(model):
 def test_a_latent_block_starts_from_its_laplace_approximation():
     model = poisson_model()
     read = read_tempered_model(model)
-    assert not read.family(np.random.default_rng(0)).refits
+    assert not read.family(np.random.default_rng(0), None).refits
     idata = parallel_tempering(model, **OPTIONS)
     log_density = model.compile_logp()
     at = idata.posterior["f"].values[0, 7]
@@ -137,7 +138,7 @@ def read(model) -> TemperedModel:
 
 def test_a_reference_is_refitted_and_states_keep_their_values(read):
     rng = np.random.default_rng(0)
-    family = read.family(rng)
+    family = read.family(rng, None)
     first = family.first(rng)
     drawn = family.values(first, rng.standard_normal((200, 3)), rng)
     assert drawn[:, 0].std() == pytest.approx(3.0, rel=0.2)  # the prior's
@@ -155,7 +156,7 @@ def test_a_reference_is_refitted_and_states_keep_their_values(read):
 def test_hyperparameters_begin_at_their_prior_and_latent_values_at_what_a_chain_knows():
     model, exact = scaled_gp()
     read, rng = read_tempered_model(model), np.random.default_rng(0)
-    family = read.family(rng)
+    family = read.family(rng, None)
     reference = family.first(rng)
     values = family.values(reference, rng.standard_normal((300, reference.size)), rng)
     assert values[:, 0].mean() == pytest.approx(0.0, abs=0.1)
@@ -169,6 +170,34 @@ def test_hyperparameters_begin_at_their_prior_and_latent_values_at_what_a_chain_
     found = idata["tempering"]
     assert abs(float(found["log_evidence"]) - exact) < 4.0 * float(found["standard_error"]) < 0.2
     assert float(found["barrier"]) < 1.0
+
+
+SIDES = np.array([1.6, 1.9, 1.7, 1.2])
+SMOOTH = np.exp(-0.5 * (np.arange(4.0)[:, None] - np.arange(4.0)) ** 2 / 4.0) + 1e-6 * np.eye(4)
+
+
+def unsigned(*, sampled: bool) -> tuple[pm.Model, float]:
+    """Latent values whose sign is not known, and their evidence by draws of the prior."""
+    rng = np.random.default_rng(0)
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale", 3.0) if sampled else 2.0
+        f = pm.MvNormal("f", np.zeros(4), cov=scale**2 * SMOOTH)
+        pm.Normal("y", pm.math.abs(f), 0.5, observed=SIDES)
+    scales = 3.0 * np.abs(rng.standard_normal(10**6)) if sampled else np.full(10**6, 2.0)
+    drawn = scales[:, None] * (rng.standard_normal((10**6, 4)) @ np.linalg.cholesky(SMOOTH).T)
+    return model, float(np.log(np.exp(norm(np.abs(drawn), 0.5).logpdf(SIDES).sum(axis=1)).mean()))
+
+
+@pytest.mark.parametrize("sampled", [False, True], ids=["scale known", "scale sampled"])
+def test_no_mode_of_latent_values_is_lost(sampled):
+    model, exact = unsigned(sampled=sampled)
+    idata = parallel_tempering(model, **OPTIONS | {"draws": 500, "tune": 400})
+    assert 0.3 < float((idata.posterior["f"][..., 0] > 0.0).mean()) < 0.7
+    error = float(idata["tempering"]["standard_error"])
+    assert abs(float(idata["tempering"]["log_evidence"]) - exact) < 4.0 * error < 0.4
+    if not sampled:
+        found = log_evidence(model, method="tempering", target_error=0.1, random_seed=1, progressbar=False)
+        assert abs(float(found.log_evidence) - exact) < 4.0 * float(found.standard_error)
 
 
 def test_a_prior_without_draws_has_none():

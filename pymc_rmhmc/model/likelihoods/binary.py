@@ -23,7 +23,7 @@ from pymc_rmhmc.model.likelihoods.registry import (
     Reading,
     register_likelihood,
 )
-from pymc_rmhmc.model.likelihoods.vector_functions import log1p_of_tail, logistic_pair, scaled_tail
+from pymc_rmhmc.model.likelihoods.vector_functions import log1p_of_tail, logistic_pair, magnitude, scaled_tail
 
 __all__: list[str] = []
 
@@ -114,13 +114,13 @@ def binomial_logit(eta: Tensor, parameters: Parameters, y: Tensor) -> Likelihood
 
 def _log_normal_cdf(z: Tensor) -> Tensor:
     """Log Φ(z), from the tail beyond abs(z)."""
-    scaled, bell = scaled_tail(pt.abs(z)), pt.exp(-0.5 * z**2)
+    scaled, bell = scaled_tail(magnitude(z)), pt.exp(-0.5 * z**2)
     return pt.switch(z < 0.0, pt.log(scaled) - 0.5 * z**2, log1p_of_tail(-scaled * bell))
 
 
 def _mills(z: Tensor) -> Tensor:
     """ρ(z) = φ(z)/Φ(z), with neither over- nor underflow: it is 0 beyond z = 38."""
-    scaled, bell = scaled_tail(pt.abs(z)), pt.exp(-0.5 * z**2)
+    scaled, bell = scaled_tail(magnitude(z)), pt.exp(-0.5 * z**2)
     left = z < 0.0
     return pt.switch(left, 1.0, bell) / (math.sqrt(2.0 * math.pi) * pt.switch(left, scaled, 1.0 - scaled * bell))
 

@@ -1,7 +1,8 @@
 """Functions that likelihoods evaluate at thousands of values, in forms that compile to vector instructions.
 
-Those of a library of C are called for one value after another: logit and probit likelihoods take less than half of the
-time with these, to the same digits.
+Those of a library of C are called for one value after another: gradients of logit and probit likelihoods take half of
+the time with these, or less, to the same digits. They have the right derivatives everywhere, also where they change
+from one form to another.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["log1p_of_tail", "logistic_pair", "scaled_tail"]
+__all__ = ["log1p_of_tail", "logistic_pair", "magnitude", "scaled_tail"]
 
 type Tensor = TensorVariable
 
@@ -42,6 +43,11 @@ def _polynomial(coefficients: Sequence[float], x: Tensor) -> Tensor:
     return value
 
 
+def magnitude(x: Tensor) -> Tensor:
+    """``abs(x)``, whose derivative at 0 is 1: what is smooth in x by one form on either side stays so."""
+    return pt.switch(x < 0.0, -x, x)
+
+
 def scaled_tail(x: Tensor) -> Tensor:
     """The normal tail beside its density, ``exp(x²/2) Φ(-x)``, for x ≥ 0.
 
@@ -50,7 +56,7 @@ def scaled_tail(x: Tensor) -> Tensor:
     Shepherd and Laframboise (1981), Chebyshev approximation of (1 + 2x) exp(x²) erfc x in 0 ≤ x < ∞, for the form.
     """
     x = x / math.sqrt(2.0)
-    return 0.5 * _polynomial(ERFCX, (x - MIDDLE) / (x + MIDDLE)) / (1.0 + 2.0 * x)
+    return 0.5 * _polynomial(ERFCX, 1.0 - 2.0 * MIDDLE / (x + MIDDLE)) / (1.0 + 2.0 * x)
 
 
 def log1p_of_tail(x: Tensor) -> Tensor:
@@ -62,5 +68,5 @@ def log1p_of_tail(x: Tensor) -> Tensor:
 
 def logistic_pair(x: Tensor) -> tuple[Tensor, Tensor]:
     """``log(1 + eˣ)`` and its derivative ``1/(1 + e⁻ˣ)``, from one exponential."""
-    power = pt.exp(-pt.abs(x))
-    return pt.maximum(x, 0.0) + log1p_of_tail(power), pt.switch(x < 0.0, power, 1.0) / (1.0 + power)
+    power = pt.exp(-magnitude(x))
+    return pt.switch(x < 0.0, 0.0, x) + log1p_of_tail(power), pt.switch(x < 0.0, power, 1.0) / (1.0 + power)
