@@ -97,8 +97,18 @@ def log_densities(model, idata) -> np.ndarray:
     ])
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("metric", METRICS)
+# Every metric and every way once.
+QUICK = {("softabs", "leapfrog"), ("blocks", "nuts"), ("fisher", "tao"), ("graph", "midpoint")}
+
+
+@pytest.mark.parametrize(
+    ("metric", "way"),
+    [
+        pytest.param(metric, way, marks=() if (metric, way) in QUICK else pytest.mark.slow)
+        for metric in METRICS
+        for way in WAYS
+    ],
+)
 def test_every_metric_samples_with_every_integrator(metric, way):
     model = funnel()
     with model:
