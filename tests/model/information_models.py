@@ -110,8 +110,8 @@ def choices() -> pm.Model:
     return model
 
 
-# Reading these takes PyTensor tens of seconds.
-DEAR = ("correlated_effects", "choices")
+# Reading the first two takes PyTensor tens of seconds, the others seconds.
+DEAR = ("correlated_effects", "choices", "counts", "proportions", "series")
 MODELS: dict[str, Callable[[], pm.Model]] = {
     build.__name__: build
     for build in (

@@ -261,7 +261,7 @@ def test_other_forms_are_evaluated_by_python(build, without_a_compiler):
     assert compiled_coefficients(target) is None
 
 
-@pytest.mark.parametrize("build", [with_a_noise, item_response])
+@pytest.mark.parametrize("build", [with_a_noise, pytest.param(item_response, marks=pytest.mark.slow)])
 def test_a_chain_is_compiled_writes_what_its_density_is_of_and_replays(build):
     with pm.Model() as model:
         build()

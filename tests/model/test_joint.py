@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import cloudpickle
 import numpy as np
 import pymc as pm
@@ -38,7 +40,15 @@ from tests.model.joint_forms import FORMS, build, poisson
 pytestmark = pytest.mark.usefixtures("without_a_compiler")
 
 
-@pytest.mark.parametrize("name", FORMS)
+# What joins two forms that are tested alone.
+JOINED = re.compile(
+    "beside|_and_|two_|_of_a_sum|a_grid_|averag|rows_|factors_|stack|table|times_|under_|scaled_.*_in|apart"
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if JOINED.search(name) else ()) for name in FORMS]
+)
 def test_the_parts_are_the_model_and_their_gradients_are_differences(name):
     model, joint = made(name)
     assert set(joint.theta.names) == FORMS[name][1]

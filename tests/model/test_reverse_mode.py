@@ -228,7 +228,13 @@ def plain_density(case: Case, joint, position, fitted: GaussianSites, chart: Mar
     return beyond + case.log_likelihood(eta, theta) - (b * eta - 0.5 * w * eta**2).sum() + evidence
 
 
-@pytest.mark.parametrize("name", CASES)
+# The parts of these are other cases.
+JOINED = {"process under a noise", "groups under a noise", "sum by values", "sum by values under a noise"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in JOINED else ()) for name in CASES]
+)
 def test_the_joint_gradient_is_that_of_reverse_mode(name, monkeypatch):
     case, rng = CASES[name], np.random.default_rng(4)
     if case.by_values:

@@ -26,7 +26,7 @@ def constants(step: RMHMC) -> list[np.ndarray]:
     return [np.array(tuned.chart), *map(np.array, tuned.flat), np.array(sampler.average_step_size()), tuned.rounds]
 
 
-@pytest.mark.parametrize("trajectory", ["static", "nuts"])
+@pytest.mark.parametrize("trajectory", ["static", pytest.param("nuts", marks=pytest.mark.slow)])
 def test_chart_mass_and_step_size_are_learned_in_tuning_and_then_kept(trajectory):
     with schools() as model:
         step = RMHMC(metric=FlatMetric(chart="graph"), trajectory=trajectory)

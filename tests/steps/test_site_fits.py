@@ -209,7 +209,7 @@ def test_a_refit_that_is_not_taken_costs_its_sites_alone(make, when, windows):
 
 
 @pytest.mark.parametrize("sampled", [False, True])
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_a_refit_waits_for_a_draw_with_a_density(sampled, seed):
     """It could not be judged where the log density has no slope: half of the draws, at which another step decides."""
     with pm.Model() as model:
