@@ -36,7 +36,7 @@ DIMENSIONS = {
 # Options without effect on a method, and why.
 OF_APPROXIMATIONS = {
     "sites": "which has sites of its own", "executor": "which has no error that repetitions would make smaller",
-    "replicates": "which moves no states", "max_seconds": "which takes as long as it takes",
+    "replicates": "which moves no states", "max_seconds": "which cannot end before it is done",
 }  # fmt: skip
 USELESS = {
     "laplace": OF_APPROXIMATIONS, "ep": OF_APPROXIMATIONS,
@@ -87,7 +87,7 @@ def log_evidence(
     max_seconds : float, optional
         After so long no more is drawn, whatever the error.
     replicates : int, default 64
-        States that move at once, but in tempering, where each temperature has two.
+        States that move at once. Tempering has two at each temperature instead.
     executor : concurrent.futures.Executor or callable, optional
         Where four independent repetitions run, of which the mean is taken; or a function that makes one, see
         `sample_chains`. By default all runs once, in this process.

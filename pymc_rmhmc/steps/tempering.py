@@ -187,14 +187,13 @@ def _tree(
 
 def _tempering(read: TemperedModel, found: Tempered, *, keep_all: bool) -> xr.Dataset:
     """What is known of the ladder, and the evidence."""
-    estimate, held = found.estimate, found.estimate.diagnostics
-    constant = found.reference.log_constant + read.constant
+    estimate = found.estimate.shifted(found.reference.log_constant + read.constant)
+    held = estimate.diagnostics
     holds: dict[str, Any] = {name: ("temperature", np.asarray(held[name])) for name in BY_TEMPERATURE}
     holds["rejection"] = ("pair", held["rejection"])
     holds["round_trips"] = ("chain", held["round_trips"])
     holds |= {name: float(held[name]) for name in SINGLE}
-    holds |= {name: holds[name] + constant for name in ("thermodynamic_integration", "stepping_stones")}
-    holds |= {"log_evidence": estimate.log_evidence + constant, "standard_error": estimate.standard_error}
+    holds |= {"log_evidence": estimate.log_evidence, "standard_error": estimate.standard_error}
     if keep_all:
         holds["phi"] = (("chain", "draw", "temperature"), found.phi.swapaxes(0, 1))
     sizes = {"temperature": held["beta"].size, "pair": held["beta"].size - 1, "chain": len(held["round_trips"])}

@@ -129,10 +129,11 @@ class JointFamily(ReferenceFamily):
     def __init__(self, chain: Chain, prior: Array) -> None:
         recipe: Any = chain.recipe
         self._model, self._plan = recipe.model, recipe.plan
-        self._tuned: JointTuning = replace(chain.state.tuned, emulator=None)
+        sites = chain.state.tuned.sites
         if "hessian" not in recipe.curvatures(chain.values):
             nothing = (np.zeros(block.n_sites) for block in recipe.model.blocks)
-            self._tuned.sites = tuple(GaussianSites(zero, zero) for zero in nothing)
+            sites = tuple(GaussianSites(zero, zero) for zero in nothing)
+        self._tuned: JointTuning = replace(chain.state.tuned, sites=sites, emulator=None)
         self._prior = prior
 
     def first(self, rng: np.random.Generator) -> ResidualReference:

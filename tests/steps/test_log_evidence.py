@@ -44,6 +44,13 @@ def noisy_gp() -> tuple[pm.Model, float]:
     return model, float(multivariate_normal(np.full(15, 0.2), K + 0.09 * np.eye(15)).logpdf(Y))
 
 
+def add_a_block() -> float:
+    """Add latent values and their data to the model in context; return their log evidence."""
+    g = pm.MvNormal("g", np.zeros(15), cov=K)
+    pm.Normal("other", g, 0.5, observed=Y)
+    return float(multivariate_normal(np.zeros(15), K + 0.25 * np.eye(15)).logpdf(Y))
+
+
 def scaled_gp() -> tuple[pm.Model, float]:
     """With an amplitude that is sampled together with the latent values."""
     with pm.Model() as model:
@@ -118,12 +125,10 @@ def test_weights_stay_where_draws_do_and_hold_the_constants_of_other_variables()
     """Beside a block of latent values and a prediction there is a likelihood of its own."""
     model, exact = noisy_gp()
     with model:
-        g = pm.MvNormal("g", np.zeros(15), cov=K)
-        pm.Normal("seen", g, 0.5, observed=Y)
+        of_g = add_a_block()
         pm.Normal("known", 0.0, 1.0, observed=0.7)
         pm.Normal("new", model["f"][0], 1.0)
         idata = draw(model, RMHMC(step_size=3.0, n_steps=1), draws=60)
-    of_g = multivariate_normal(np.zeros(15), K + 0.25 * np.eye(15)).logpdf(Y)
     expected = exact + of_g + norm.logpdf(0.7)
     np.testing.assert_allclose(idata.sample_stats["log_weight"], expected, atol=1e-8)
     count_model = poisson_model()
@@ -164,10 +169,8 @@ def test_kernels_of_annealing(kernel):
 def test_blocks_add_up():
     model, exact = noisy_gp()
     with model:
-        g = pm.MvNormal("g", np.zeros(15), cov=K)
-        pm.Normal("other", g, 0.5, observed=Y)
+        exact += add_a_block()
         pm.Normal("apart", 1.0, 2.0, observed=0.3)
-    exact += float(multivariate_normal(np.zeros(15), K + 0.25 * np.eye(15)).logpdf(Y))
     exact += -0.5 * 0.35**2 - math.log(2.0 * math.sqrt(2.0 * math.pi))
     found = estimate(model, method="bridge")
     assert float(found.log_evidence) == pytest.approx(exact, abs=1e-6)

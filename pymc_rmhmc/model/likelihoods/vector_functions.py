@@ -56,6 +56,7 @@ def scaled_tail(x: Tensor) -> Tensor:
     Shepherd and Laframboise (1981), Chebyshev approximation of (1 + 2x) exp(x²) erfc x in 0 ≤ x < ∞, for the form.
     """
     x = x / math.sqrt(2.0)
+    # Written as a quotient, t would not be a number at infinity.
     return 0.5 * _polynomial(ERFCX, 1.0 - 2.0 * MIDDLE / (x + MIDDLE)) / (1.0 + 2.0 * x)
 
 
