@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.evidence.problems import PROBLEMS
 from benchmarks.papers.looks import BLUE, GREEN, ORANGE, save_figures
@@ -75,6 +76,10 @@ def _paths(plt: Any, held: dict[str, dict]) -> Any:
             else:
                 axis.plot(record["estimating"], abs(record["value"] - truth), "s", color=COLOURS[who], label=label)
         axis.set(title=PROBLEMS[problem].label, xscale="log", yscale="log", xlabel="seconds, tuning included")
+        # Over a single decade the labels of a logarithmic axis run into one another.
+        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter(NullFormatter())
         axis.legend(fontsize=7)
     panels[0, 0].set_ylabel("error of log p(y); dotted: its standard error")
     return figure
