@@ -42,6 +42,9 @@ class Plan:
         The same for a process and its hyperparameters in two blocks.
     may_repeat : bool
         Whether a draw of a cheap model may take several trajectories: not where the number of steps is the user's.
+    may_lengthen : bool
+        Whether tuning may find a longer path than that of `general_trajectory`: not where length or jitter are the
+        user's.
     step_size : float or None
         Fixed, or None to adapt.
     initial_step_size, max_step_size : float
@@ -70,6 +73,7 @@ class Plan:
     general_trajectory: Trajectory
     block_trajectory: Trajectory
     may_repeat: bool
+    may_lengthen: bool
     step_size: float | None
     initial_step_size: float
     max_step_size: float

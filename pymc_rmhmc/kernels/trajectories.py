@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from pymc_rmhmc.dynamics.hamiltonian import Hamiltonian
-from pymc_rmhmc.dynamics.integrators import Integrator
+from pymc_rmhmc.dynamics.integrators import Integrator, Step
 from pymc_rmhmc.errors import MAX_ENERGY_ERROR, Failure
+from pymc_rmhmc.geometry.delayed_rejection import FINER, RETRIED_ABOVE, accepts_retry
 from pymc_rmhmc.kernels.kernel import MoveBase, Transition, repeat
 from pymc_rmhmc.option_numbers import real_number, whole_number
 
@@ -46,7 +48,11 @@ class _Static(SingleSteps):
     ) -> Transition[State]:
         """Draw a length, refresh the momentum, follow the flow, and accept or keep."""
         n_steps, size = self.draw(step_size, rng)
-        return transition(hamiltonian, integrator, state, n_steps, size, rng)
+        return transition(hamiltonian, integrator, state, n_steps, size, rng, finer=self.finer(n_steps))
+
+    def finer(self, n_steps: int) -> int:
+        """How many finer steps walk the same path where so many err much; 0 where it is not tried again."""
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,8 @@ class JitteredPath(_Static):
     """A path length drawn uniformly from ``path_length (1 ± jitter)``, divided into equal steps.
 
     The steps are as few as keep each within the step size, so that the whole path is walked; the draw
-    depends on neither position nor momentum, so that the kernel stays exact.
+    depends on neither position nor momentum, so that the kernel stays exact. A path that is refused for a large energy
+    error is tried again in finer steps: see `geometry.delayed_rejection`.
 
     Parameters
     ----------
@@ -133,6 +140,10 @@ class JitteredPath(_Static):
             return self.max_steps, step_size
         return n_steps, length / n_steps
 
+    def finer(self, n_steps: int) -> int:
+        """See `_Static`."""
+        return min(FINER * n_steps, self.max_steps)
+
 
 def made(hamiltonian: Any, state: Any, rng: np.random.Generator, make: Any) -> Transition[Any]:
     """Trajectories that a Hamiltonian makes in compiled code, from a fresh momentum, as one outcome.
@@ -158,6 +169,8 @@ def transition[State](
     n_steps: int,
     step_size: float,
     rng: np.random.Generator,
+    *,
+    finer: int = 0,
 ) -> Transition[State]:
     """Refresh the momentum, follow the flow for `n_steps`, and accept or keep.
 
@@ -173,11 +186,14 @@ def transition[State](
         Size of each.
     rng : numpy.random.Generator
         For the momentum and the decision.
+    finer : int
+        Steps of a second try where the error of the first was large; 0 for none.
 
     Returns
     -------
     Transition
-        The kept state and everything that there is to report. A failed trajectory keeps the state.
+        The kept state and everything that there is to report. A failed trajectory keeps the state. The acceptance is
+        that of the first try, which tunes the step size.
     """
     start = hamiltonian.refresh(state, rng)
     initial_energy = hamiltonian.energy(start)
@@ -188,15 +204,47 @@ def transition[State](
     if not math.isfinite(initial_energy):
         outcome.failure = Failure.NON_FINITE
         return outcome
-    proposal = start
-    for step in integrator.path(hamiltonian, start, n_steps, step_size):
+    proposal = _end(outcome, integrator.path(hamiltonian, start, n_steps, step_size))
+    if proposal is not None:
+        decide(outcome, proposal, hamiltonian.energy(proposal), log_uniform)
+        proposal = None  # a large one is kept no longer than it is needed
+    # A path that failed has no energy error.
+    if finer and not (outcome.accepted or outcome.energy_error <= RETRIED_ABOVE):
+        _retry(outcome, hamiltonian, integrator, (n_steps, step_size), finer, math.exp(log_uniform))
+    return outcome
+
+
+def _end[State](outcome: Transition[State], path: Iterable[Step[State]]) -> State | None:
+    """Count the steps of a path and return its end; None, with the cause noted, where a step failed."""
+    end: State | None = None
+    for step in path:
         outcome.count(step)
         if step.state is None:
             outcome.failure = step.failure
-            return outcome
-        proposal = step.state
-    decide(outcome, proposal, hamiltonian.energy(proposal), log_uniform)
-    return outcome
+            return None
+        end = step.state
+    return end
+
+
+def _retry(
+    outcome: Transition[Any], hamiltonian: Any, integrator: Any, coarse: tuple[int, float], finer: int, uniform: float
+) -> None:
+    """Walk the path of a first try again in finer steps, and keep its end as `accepts_retry` says."""
+    n_steps, step_size = coarse
+    outcome.failure, outcome.energy_error = Failure.NONE, math.nan
+    proposal = _end(outcome, integrator.path(hamiltonian, outcome.state, finer, step_size / FINER))
+    if proposal is None:
+        return
+    energy = hamiltonian.energy(proposal)
+    if not _note_error(outcome, energy - outcome.energy):
+        return
+    back = Transition(proposal, reversal_error=outcome.reversal_error)
+    returned = _end(back, integrator.path(hamiltonian, proposal, n_steps, -step_size))
+    for name in ("n_steps", "n_solver_iter", "n_metric_evals"):
+        setattr(outcome, name, getattr(outcome, name) + getattr(back, name))
+    error = math.inf if returned is None else hamiltonian.energy(returned) - energy
+    if accepts_retry(uniform, outcome.acceptance, outcome.energy_error, error if math.isfinite(error) else math.inf):
+        outcome.state, outcome.energy, outcome.accepted = proposal, energy, True
 
 
 def decide[State](
@@ -207,12 +255,20 @@ def decide[State](
     A divergence is judged at the trajectory's end alone: to stop on the way would not be time-reversible.
     """
     error = energy - outcome.energy
+    noted = _note_error(outcome, error)
+    if math.isfinite(error):
+        outcome.acceptance = math.exp(min(0.0, -error))
+    if noted and log_uniform < -error:
+        outcome.state, outcome.energy, outcome.accepted = proposal, energy, True
+
+
+def _note_error(outcome: Transition[Any], error: float) -> bool:
+    """Note a proposal's energy error; return whether it is a number and not too large, and note a failure else."""
     if not math.isfinite(error):
         outcome.failure = Failure.NON_FINITE
-        return
+        return False
     outcome.energy_error = error
-    outcome.acceptance = math.exp(min(0.0, -error))
     if error > MAX_ENERGY_ERROR:
         outcome.failure = Failure.ENERGY
-    elif log_uniform < -error:
-        outcome.state, outcome.energy, outcome.accepted = proposal, energy, True
+        return False
+    return True

@@ -49,7 +49,8 @@ class GraphRecipe(WholeModelRecipe):
         charts = tuple(_chart(places, n_columns) for places, n_columns in general.charts)
         self.emulates = plan.may_emulate and general.is_dear
         adapter = EmulatingAdapter if self.emulates else GraphChartAdapter
-        self.adapter = adapter(general, charts, self.variables.label, plan.may_repeat, MOST_DENSE)
+        may_lengthen = plan.may_lengthen and not self.emulates
+        self.adapter = adapter(general, charts, self.variables.label, plan.may_repeat, may_lengthen, MOST_DENSE)
 
     @property
     def n_functions(self) -> int:

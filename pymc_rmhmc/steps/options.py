@@ -19,6 +19,7 @@ from pymc_rmhmc.steps.trajectory_choice import (
     covering_step,
     for_blocks,
     for_hierarchies,
+    is_path_free,
     longest_step,
 )
 
@@ -95,6 +96,7 @@ def settle(options: Options, auto_metric: str) -> Plan:
         general_trajectory=for_hierarchies(options, trajectory),
         block_trajectory=for_blocks(options, trajectory),
         may_repeat=options.n_steps is None,
+        may_lengthen=step_size is None and trajectory.path is not None and is_path_free(options),
         step_size=step_size,
         initial_step_size=INITIAL_STEP_SIZE[kind],
         max_step_size=longest,
@@ -136,6 +138,7 @@ def settle_move(options: Options, move: Trajectory, target_accept: float, sample
         general_trajectory=move,
         block_trajectory=move,
         may_repeat=False,
+        may_lengthen=False,
         step_size=_step_size(options),
         initial_step_size=INITIAL_STEP_SIZE["implicit"],
         max_step_size=math.inf,

@@ -17,8 +17,8 @@ from pymc_rmhmc.kernels.u_turn import UTurn
 from pymc_rmhmc.option_numbers import whole_number
 
 __all__ = [
-    "check_reach", "check_step", "choose_trajectory", "covering_step", "for_blocks", "for_hierarchies", "longest_step",
-    "trajectory_in_words",
+    "check_reach", "check_step", "choose_trajectory", "covering_step", "for_blocks", "for_hierarchies", "is_path_free",
+    "longest_step", "trajectory_in_words",
 ]  # fmt: skip
 
 TRAJECTORIES = ("auto", "static", "nuts")
@@ -116,6 +116,11 @@ def trajectory_in_words(trajectory: Trajectory) -> str:
 def for_hierarchies(options: Asked, trajectory: Trajectory) -> Trajectory:
     """Return the same path, but longer and of more varied length, unless one is asked for."""
     return _longer(options, trajectory, DEFAULT_GENERAL_PATH_LENGTH, DEFAULT_GENERAL_JITTER)
+
+
+def is_path_free(options: Asked) -> bool:
+    """Return whether the length of paths is left to tuning."""
+    return options.path_length is None and options.jitter is None
 
 
 def for_blocks(options: Asked, trajectory: Trajectory) -> Trajectory:

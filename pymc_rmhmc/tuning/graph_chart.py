@@ -16,6 +16,7 @@ from pymc_rmhmc.geometry.general.charts import VariableChart
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import fit_flat_map, identity_map, to_flat
 from pymc_rmhmc.kernels.kernel import Transition
+from pymc_rmhmc.tuning.path_length import PathTrial
 from pymc_rmhmc.tuning.schedule import Moment, Refit, RefitPolicy, StepSizeAdapter
 from pymc_rmhmc.tuning.step_size import StepSize
 
@@ -37,24 +38,14 @@ class GraphPolicy:
         Trajectories of a draw, where several pay. A path of about 2 turns most values to the other side of their
         centre, so that an odd number of them does not lead back to where a draw began: with two a funnel of 1000 groups
         made a third of the effective draws a second that one or three make.
-    slow : float
-        A lag-one autocorrelation above this is slow: several trajectories a draw cost no more then, for each effective
-        draw.
     """
 
     overhead: float = 1e-4
     rounds: int = 3
-    slow: float = 0.5
 
     def is_cheap(self, gradient_seconds: float, n_steps: float) -> bool:
         """Return whether several trajectories of so many steps take no longer than the rest of a draw."""
         return self.overhead >= self.rounds * n_steps * gradient_seconds
-
-    def is_slow(self, positions: Array) -> bool:
-        """Return whether successive draws (t, d) of some coordinate are much alike."""
-        centred = positions - positions.mean(axis=0)
-        products = (centred[1:] * centred[:-1]).sum(axis=0)
-        return bool((products > self.slow * (centred**2).sum(axis=0)).any())
 
 
 GRAPH = GraphPolicy()
@@ -76,10 +67,10 @@ class ChartTuning:
         Values since the last refit.
     n_steps : list of int
         Of the tuning draws since then.
-    is_slow : bool
-        Whether some coordinate moved slowly before the last refit.
     rounds : int
         Trajectories of a draw after tuning.
+    path : PathTrial
+        How long they are.
     emulator, marginals : Emulator and MarginalChart, or None
         Where trajectories follow an emulator: that of the density in standard normals ϑ, and the chart from these to z.
     trial : (int, float)
@@ -90,8 +81,8 @@ class ChartTuning:
     flat: Any
     draws: list[Array] = field(default_factory=list)
     n_steps: list[int] = field(default_factory=list)
-    is_slow: bool = False
     rounds: int = 1
+    path: PathTrial = field(default_factory=PathTrial)
     emulator: Emulator | None = None
     marginals: MarginalChart | None = None
     trial: tuple[int, float] = (0, 0.0)
@@ -109,8 +100,8 @@ class GraphChartAdapter(StepSizeAdapter):
         Of every variable that has one.
     label : callable
         The name of each value, for messages.
-    may_repeat : bool
-        Whether a draw may take several trajectories.
+    may_repeat, may_lengthen : bool
+        Whether a draw may take several trajectories, and whether longer ones may be tried.
     most_dense : int
         At most this many coordinates share a dense block of the mass matrix.
     """
@@ -119,6 +110,7 @@ class GraphChartAdapter(StepSizeAdapter):
     charts: tuple[VariableChart, ...]
     label: Callable[[int], str]
     may_repeat: bool
+    may_lengthen: bool
     most_dense: int
     schedule: RefitPolicy = EARLY_REFITS
 
@@ -131,22 +123,24 @@ class GraphChartAdapter(StepSizeAdapter):
         if stood:
             step_size.update(outcome.acceptance)
         tuned.n_steps.append(outcome.n_steps)
+        tuned.path.note_steps(outcome.n_steps)
         return False
 
     def finish(self, tuned: ChartTuning) -> None:
         """Give a draw several trajectories where they are cheap, or one moves slowly."""
         if tuned.n_steps and self.may_repeat:
             is_cheap = GRAPH.is_cheap(self.general.gradient_seconds, float(np.mean(tuned.n_steps)))
-            tuned.rounds = GRAPH.rounds if is_cheap or tuned.is_slow else 1
+            tuned.rounds = GRAPH.rounds if is_cheap or tuned.path.is_slow else 1
         tuned.n_steps = []
 
     def observe(self, tuned: ChartTuning, seen: Array) -> None:
         """Take the model's values."""
         tuned.draws.append(seen)
+        tuned.path.note_draw()
 
     def forget(self, tuned: ChartTuning) -> None:
         """Drop the window."""
-        tuned.draws = []
+        tuned.draws, tuned.path = [], PathTrial(tuned.path.multiple)
 
     def refit(
         self, tuned: ChartTuning, step_size: StepSize, moment: Moment, rng: np.random.Generator, *, with_sites: bool
@@ -155,19 +149,23 @@ class GraphChartAdapter(StepSizeAdapter):
         draws, found = np.array(tuned.draws), replace(tuned, draws=[])
         if not with_sites or len(draws) < 2:
             return Refit(found, changed=False)
-        self.fit(found, draws)
+        positions = self.fit(found, draws)
+        flat = FlatMap(*found.flat)
+        found.path = tuned.path.next(
+            np.array([to_flat(flat, z) for z in positions]), self.general.gradient_seconds, GRAPH.overhead,
+            may_explore=self.may_lengthen, is_last=moment.is_last,
+        )  # fmt: skip
         step_size.restart(min(1.0, step_size.maximum))
         return Refit(found)
 
     def fit(self, found: ChartTuning, draws: Array) -> Array:
         """Fit the chart and then the map to draws of the values (t, d); return z (t, d)."""
-        found.n_steps = []
+        found.n_steps, found.path = [], PathTrial(found.path.multiple)
         scores, moments = self.scored(draws)
         if self.charts:
             found.chart = self._fitted_chart(draws, scores)
         positions = self.charted(found.chart, draws, moments)
         self._fit_map(found, positions)
-        found.is_slow = GRAPH.is_slow(positions)
         return positions
 
     def scored(self, values: Array) -> tuple[Array, Array]:

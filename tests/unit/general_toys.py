@@ -93,6 +93,13 @@ class Problem:
     def energy(self, u, p):
         return 0.5 * (u @ u + p @ p) - self.phi(u)[0]
 
+    def path(self, u, p, n_steps, size):
+        """The end of so many steps, and its energy error."""
+        at = (u, p)
+        for _ in range(n_steps):
+            at = self.step(*at, size)
+        return at, self.energy(*at) - self.energy(u, p)
+
     def step(self, u, p, size):
         """Half a kick, a rotation, half a kick."""
         p = p + 0.5 * size * self.phi(u)[1]
@@ -189,12 +196,17 @@ def walk(
         drawn, uniform = length * (1.0 + jitter * random.uniform(-1.0, 1.0)), random.random_sample()
         steps = math.ceil(drawn / size)
         steps, each = (most, size) if steps > most else (steps, drawn / steps)
-        at = (u, p)
-        for _ in range(steps):
-            at = problem.step(*at, each)
+        at, error = problem.path(u, p, steps, each)
         total += steps
-        chance = min(1.0, math.exp(problem.energy(u, p) - problem.energy(*at)))
-        accepted.append(chance)
-        if 1.0 - uniform < chance:
+        accepted.append(min(1.0, math.exp(-error)))
+        keeps = 1.0 - uniform < accepted[-1]
+        if not keeps and error > 2.0:
+            finer = min(4 * steps, most)
+            at, again = problem.path(u, p, finer, each / 4.0)
+            back = problem.path(*at, steps, -each)[1]
+            total += finer + steps
+            left = math.exp(-again) * (1.0 - min(1.0, math.exp(-back)) if back > 2.0 else 0.0)
+            keeps = (1.0 - uniform - accepted[-1]) / (1.0 - accepted[-1]) < min(1.0, left / (1.0 - accepted[-1]))
+        if keeps:
             (u, p), moved = at, True
     return Walked(u, p, float(np.mean(accepted)), total, moved)

@@ -61,7 +61,8 @@ def posterior(count: int, seed: int = 0) -> np.ndarray:
 
 
 def adapter_of(general) -> EmulatingAdapter:
-    return EmulatingAdapter(general, tuple(_chart(*each) for each in general.charts), str, True, most_dense=50)
+    charts = tuple(_chart(*each) for each in general.charts)
+    return EmulatingAdapter(general, charts, str, may_repeat=True, may_lengthen=False, most_dense=50)
 
 
 def refitted(adapter, tuned, draws, *, seed: int = 1, with_sites: bool = True):

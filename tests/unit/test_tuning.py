@@ -180,25 +180,15 @@ def test_a_draw_of_a_cheap_model_has_time_for_several_trajectories(gradient, n_s
     assert GRAPH.rounds % 2 == 1  # an even number of paths leads back
 
 
-def test_draws_in_a_row_that_are_alike_are_slow():
-    rng = np.random.default_rng(0)
-    noise = rng.standard_normal((90, 40))
-    walk = noise.copy()
-    for t in range(1, 90):
-        walk[t, 3] = 0.9 * walk[t - 1, 3] + 0.44 * noise[t, 3]
-    assert not GRAPH.is_slow(noise)
-    assert GRAPH.is_slow(walk)
-
-
 @pytest.mark.parametrize(
     ("gradient", "is_slow", "may_repeat", "rounds"),
     [(2.2e-6, False, True, 3), (0.02, False, True, 1), (0.02, True, True, 3), (2.2e-6, True, False, 1)],
 )
 def test_trajectories_of_a_draw_are_settled_when_tuning_ends(gradient, is_slow, may_repeat, rounds):
     general = SimpleNamespace(n_constants=0, size=2, gradient_seconds=gradient)
-    adapter = GraphChartAdapter(general, (), str, may_repeat, most_dense=50)
+    adapter = GraphChartAdapter(general, (), str, may_repeat, may_lengthen=True, most_dense=50)
     tuned = adapter.initial()
-    tuned.is_slow = is_slow
+    tuned.path.is_slow = is_slow
     for _ in range(5):
         adapter.learn(tuned, DualAveraging(0.5, 0.8), Transition(None, n_steps=4), stood=True)
     adapter.finish(tuned)

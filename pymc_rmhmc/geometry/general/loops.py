@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import MAX_ENERGY_ERROR
 from pymc_rmhmc.geometry.compilation import compiled
+from pymc_rmhmc.geometry.delayed_rejection import FINER, RETRIED_ABOVE, accepts_retry, chance
 from pymc_rmhmc.geometry.native import call_for_value_and_slope
 
 __all__ = ["FlatMap", "State", "evaluate", "follow_path", "grow_trees", "walk_paths"]
@@ -299,6 +300,35 @@ def grow_trees(  # pragma: no cover - compiled
 
 
 @compiled
+def _path(  # pragma: no cover - compiled
+    address: int, rest: tuple[np.ndarray, ...], chart: Array, flat: FlatMap, start: State, p: Array, n_steps: int,
+    step_size: float,
+) -> tuple[int, float, State, Array]:  # fmt: skip
+    """A path of so many steps: how many were made, its energy error, infinite if it is no number, and its end."""
+    made, finite, u, momentum, phi, slope, found = follow_path(
+        address, rest, chart, flat, start[0], p, start[2], n_steps, step_size
+    )
+    before = _half_square(start[0]) + _half_square(p) - start[1]
+    error = _half_square(u) + _half_square(momentum) - phi - before
+    return made, error if finite and math.isfinite(error) else math.inf, (u, phi, slope, found), momentum
+
+
+@compiled
+def _retried_path(  # pragma: no cover - compiled
+    address: int, rest: tuple[np.ndarray, ...], chart: Array, flat: FlatMap, start: State, p: Array, n_steps: int,
+    step_size: float, most: int, first: float, uniform: float,
+) -> tuple[int, float, State, Array, bool]:  # fmt: skip
+    """The second try, in finer steps but at most so many: as `_path`, and whether its end is kept."""
+    made, error, end, momentum = _path(
+        address, rest, chart, flat, start, p, min(FINER * n_steps, most), step_size / FINER
+    )
+    if error > MAX_ENERGY_ERROR:
+        return made, error, end, momentum, False
+    more, back, _, _ = _path(address, rest, chart, flat, end, momentum, n_steps, -step_size)
+    return made + more, error, end, momentum, accepts_retry(uniform, first, error, back)
+
+
+@compiled
 def walk_paths(  # pragma: no cover - compiled
     address: int, rest: tuple[np.ndarray, ...], chart: Array, flat: FlatMap, start: State, p: Array,
     step_size: float, path_length: float, jitter: float, max_steps: int, rounds: int, seed: int,
@@ -310,7 +340,7 @@ def walk_paths(  # pragma: no cover - compiled
     state, momentum
         Kept after the last.
     energy before the last, mean acceptance, energy error of the last, steps, failure, moved
-        As of `grow_trees`; the error is nan if the last path failed.
+        As of `grow_trees`; the error is nan if the last path failed. The acceptance is that of first tries.
     """
     np.random.seed(seed)
     state, accepted, n_steps, failure, moved, initial, error = start, 0.0, 0, 0, False, 0.0, math.nan
@@ -319,21 +349,23 @@ def walk_paths(  # pragma: no cover - compiled
             p = np.random.standard_normal(p.size)
         initial = _half_square(state[0]) + _half_square(p) - state[1]
         length = path_length * (1.0 + jitter * (2.0 * np.random.random() - 1.0))
-        uniform = np.random.random()
+        uniform = 1.0 - np.random.random()
         steps = max(1, math.ceil(length / step_size))
         size = length / steps
         if steps > max_steps:
             steps, size = max_steps, step_size
-        made, finite, u, momentum, phi, slope, found = follow_path(
-            address, rest, chart, flat, state[0], p, state[2], steps, size
-        )
-        n_steps += made
-        error = _half_square(u) + _half_square(momentum) - phi - initial if finite else math.nan
-        if not math.isfinite(error) or error > MAX_ENERGY_ERROR:
-            failed = 2 if finite and math.isfinite(error) else 1
-            failure = failure if failure > 0 else failed
-            continue
-        accepted += math.exp(min(0.0, -error))
-        if math.log1p(-uniform) < -error:
-            state, p, moved = (u, phi, slope, found), momentum, True
+        made, error, end, momentum = _path(address, rest, chart, flat, state, p, steps, size)
+        n_steps, first = n_steps + made, chance(error)
+        accepted += first
+        keeps = uniform < first
+        if not keeps and error > RETRIED_ABOVE:
+            made, error, end, momentum, keeps = _retried_path(
+                address, rest, chart, flat, state, p, steps, size, max_steps, first, uniform
+            )
+            n_steps += made
+        if error > MAX_ENERGY_ERROR and failure == 0:
+            failure = 2 if error < math.inf else 1
+        if keeps:
+            state, p, moved = end, momentum, True
+    error = error if error <= MAX_ENERGY_ERROR else math.nan
     return state, p, initial, accepted / rounds, error, n_steps, failure, moved

@@ -1,0 +1,102 @@
+"""Lengths of paths: which are tried out, and which is taken."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+from pymc_rmhmc.kernels.trajectories import JitteredPath
+from pymc_rmhmc.tuning.path_length import PATHS, PathTrial, lag_one_correlation
+
+T, D = 240, 30
+STEP = 1e-5
+
+
+def window(correlations: dict[float, float], seed: int = 0, *, explores: bool = True) -> tuple[PathTrial, np.ndarray]:
+    """A trial, and draws whose first coordinate is an autoregression that the length decides."""
+    rng, trial, draws = np.random.default_rng(seed), PathTrial(explores=explores), [np.zeros(D)]
+    for _ in range(T):
+        multiple = trial.current
+        rho = correlations.get(multiple, 0.0)
+        new = rng.standard_normal(D)
+        new[0] = rho * draws[-1][0] + np.sqrt(1.0 - rho**2) * new[0]
+        trial.note_steps(int(4 * multiple))
+        trial.note_draw()
+        draws.append(new)
+    return trial, np.array(draws[1:])
+
+
+def after(trial: PathTrial, draws: np.ndarray, *, draw_seconds: float = 0.0, may_explore=True, is_last=False):
+    return trial.next(draws, STEP, draw_seconds, may_explore=may_explore, is_last=is_last)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_long_paths_are_taken_where_short_ones_hardly_move(seed):
+    trial, draws = window({1.0: 0.99, 2.5: 0.95, 5.0: 0.0}, seed)
+    found = after(trial, draws)
+    assert found.multiple == 5.0
+    assert not found.explores
+    assert not found.is_slow
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_short_paths_stay_where_long_ones_are_no_better_for_their_time(seed):
+    trial, draws = window({1.0: 0.3, 2.5: 0.2, 5.0: 0.1}, seed)
+    assert after(trial, draws).multiple == 1.0
+
+
+def test_squares_are_looked_at_too():
+    # Half a period changes every sign, and no draw's distance from the centre.
+    trial, draws = window({})
+    rng = np.random.default_rng(1)
+    for t in range(1, T):
+        if trial.moves[t][0] == 2.5:
+            draws[t] = -draws[t - 1] + 0.02 * rng.standard_normal(D)
+    assert after(trial, draws, draw_seconds=1.0).multiple != 2.5
+
+
+def test_lengths_are_tried_where_something_is_slow_or_steps_cost_nothing():
+    slow, fast = window({1.0: 0.95}, explores=False), window({}, explores=False)
+    assert after(*slow).explores
+    assert after(*slow).is_slow
+    assert not after(*fast).explores
+    assert after(*fast, draw_seconds=1.0).explores
+    assert not after(*slow, is_last=True).explores
+    assert not after(*slow, may_explore=False).explores
+
+
+def test_tuning_draws_take_all_lengths_in_turn():
+    trial = PathTrial(explores=True)
+    seen = []
+    for _ in range(6):
+        seen.append(trial.current)
+        trial.note_steps(1)
+    assert seen == [*PATHS.multiples, *PATHS.multiples]
+    assert PathTrial(2.5).current == 2.5
+
+
+def test_a_refit_leaves_what_was_known():
+    trial, draws = window({1.0: 0.95})
+    before = copy.deepcopy(trial)
+    after(trial, draws)
+    assert trial == before
+
+
+def test_longer_paths_vary_more():
+    short = JitteredPath(2.0, 0.3, 100)
+    assert PATHS.path(short, 1.0) is short
+    longer = PATHS.path(short, 5.0)
+    assert (longer.path_length, longer.jitter, longer.max_steps) == (10.0, PATHS.jitter, 100)
+
+
+def test_draws_in_a_row_that_are_alike_are_slow():
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((90, 40))
+    walk = noise.copy()
+    for t in range(1, 90):
+        walk[t, 3] = 0.9 * walk[t - 1, 3] + 0.44 * noise[t, 3]
+    assert not PATHS.is_slow(noise)
+    assert PATHS.is_slow(walk)
+    assert lag_one_correlation(np.zeros((9, 2))) == 0.0
