@@ -47,6 +47,10 @@ class GraphPolicy:
         """Return whether several trajectories of so many steps take no longer than the rest of a draw."""
         return self.overhead >= self.rounds * n_steps * gradient_seconds
 
+    def free_steps(self, gradient_seconds: float) -> float:
+        """Return how many gradients take as long as a trajectory's share of the rest of a draw."""
+        return self.overhead / (self.rounds * gradient_seconds)
+
 
 GRAPH = GraphPolicy()
 # Gradients tell a scale from a few draws, and a chain that starts far out needs to know it at once.
@@ -152,7 +156,7 @@ class GraphChartAdapter(StepSizeAdapter):
         positions = self.fit(found, draws)
         flat = FlatMap(*found.flat)
         found.path = tuned.path.next(
-            np.array([to_flat(flat, z) for z in positions]), self.general.gradient_seconds, GRAPH.overhead,
+            np.array([to_flat(flat, z) for z in positions]), GRAPH.free_steps(self.general.gradient_seconds),
             may_explore=self.may_lengthen, is_last=moment.is_last,
         )  # fmt: skip
         step_size.restart(min(1.0, step_size.maximum))
