@@ -1339,6 +1339,105 @@ MODEL = [
     ),
 ]
 
+GRAPH_CHART = [
+    Mutant(
+        "rows-with-half-their-jacobian",
+        "a hierarchy of correlated effects is sampled by a density without half the chart's volume",
+        "model/general/chart.py",
+        "return Placed(pt.stack(moved, axis=-1).reshape(self.shape), own, scales, -half)",
+        "return Placed(pt.stack(moved, axis=-1).reshape(self.shape), own, scales, -0.5 * half)",
+        "unit/test_rows_chart.py::test_gradient_and_log_jacobian_are_those_of_the_density_and_the_map[factor]",
+    ),
+    Mutant(
+        "rows-precision-taken-for-a-covariance",
+        "correlated effects that are given by their precision have the prior of its inverse",
+        "model/general/chart.py",
+        'if matrix.ndim != 2 or root == "precision":',
+        "if matrix.ndim != 2:",
+        "unit/test_rows_chart.py::test_other_covariances_are_left_as_pymc_has_them[precision]",
+    ),
+    Mutant(
+        "rows-scale-counted-once",
+        "lp of correlated effects is that of a model with one row",
+        "model/general/chart.py",
+        "scales = rows * _sum(pt.log(lower[i][i]) for i in range(k))",
+        "scales = _sum(pt.log(lower[i][i]) for i in range(k))",
+        "unit/test_rows_chart.py::test_the_density_is_the_models_and_the_jacobian[factor]",
+    ),
+    Mutant(
+        "rows-entered-by-the-transpose",
+        "each time another step has moved something, correlated effects go on from coordinates that are not theirs",
+        "geometry/general/charts.py",
+        'pulled = np.einsum("rji,rj->ri", roots, relative)',
+        'pulled = np.einsum("rij,rj->ri", roots, relative)',
+        "unit/test_rows_chart.py::test_the_way_in_leads_to_where_the_map_began[covariance of one row]",
+    ),
+    Mutant(
+        "rows-entered-by-the-transposed-factor",
+        "each time another step has moved something, correlated effects go on from coordinates that are not theirs",
+        "geometry/general/charts.py",
+        "(pulls - np.einsum(\"rij,rj->ri\", weights, location)) @ factor",
+        "(pulls - np.einsum(\"rij,rj->ri\", weights, location)) @ factor.T",
+        "unit/test_rows_chart.py::test_the_way_in_leads_to_where_the_map_began[factor]",
+    ),
+    Mutant(
+        "rows-planes-with-their-slope-turned",
+        "the chart of correlated effects leans the wrong way: short steps, and nothing says why",
+        "geometry/general/charts.py",
+        'pulls = mean_score + np.einsum("rij,rj->ri", weights, mean)',
+        'pulls = mean_score - np.einsum("rij,rj->ri", weights, mean)',
+        "unit/test_rows_chart.py::test_planes_of_scores_are_found_from_few_draws_of_each_row",
+    ),
+    Mutant(
+        "rows-planes-that-rise-are-kept",
+        "where the scores of correlated effects rise the chart has no Jacobian: no density, and every step is rejected",
+        "geometry/general/charts.py",
+        "(vectors * np.maximum(values, 0.0)[:, None, :])",
+        "(vectors * values[:, None, :])",
+        "unit/test_rows_chart.py::test_a_plane_that_rises_has_no_weight",
+    ),
+    Mutant(
+        "rows-of-another-mean",
+        "correlated effects lie about the first row's mean where each has one of its own",
+        "model/general/chart.py",
+        "mean[:, i] + _sum(lower[i][m] * relative[m]",
+        "mean[:1, i] + _sum(lower[i][m] * relative[m]",
+        "unit/test_rows_chart.py::test_the_density_is_the_models_and_the_jacobian[means of rows in two dimensions]",
+    ),
+    Mutant(
+        "entered-without-its-pull",
+        "each time another step has moved something, a hierarchy goes on from other coordinates: variance .50 for .46",
+        "geometry/general/charts.py",
+        "(values - location) / scale * root - scale * (pull - weight * location) / root",
+        "(values - location) / scale * root",
+        "unit/test_general_chart.py::test_another_steps_value_moves_the_density_the_map_and_the_way_in",
+    ),
+    Mutant(
+        "entered-by-the-constants-of-another-variable",
+        "each time another step has moved something, the second of two levels goes on from other coordinates",
+        "tuning/graph_chart.py",
+        "at, constant = at + chart.n_moments, constant + chart.n_constants",
+        "at = at + chart.n_moments",
+        "unit/test_general_chart.py::test_parents_are_placed_before_children_in_any_order[(0, 1, 2, 3, 4, 5)]",
+    ),
+    Mutant(
+        "moments-of-a-stale-parent",
+        "a hierarchy is entered by the values that other steps had before: its effects jump with each of their draws",
+        "model/general/density.py",
+        "        if self.scores is not None:\n            self.scores.bind(point)",
+        "        if self.scores is not None and not self.scores.bound:\n            self.scores.bind(point)",
+        "unit/test_general_chart.py::test_another_steps_value_moves_the_density_the_map_and_the_way_in",
+    ),
+    Mutant(
+        "potentials-dropped-from-the-graphs-density",
+        "a model's Potentials are ignored: draws of another model, and nothing says so",
+        "model/general/density.py",
+        "return [*model.basic_RVs, *model.potentials]",
+        "return [*model.basic_RVs]",
+        "unit/test_general_chart.py::test_the_density_is_the_models_and_the_jacobian[Normal]",
+    ),
+]
+
 STEPS = [
     Mutant(
         "structure-never-compared",
@@ -1864,6 +1963,6 @@ EVIDENCE = [
 ]
 
 MUTANTS = [
-    *DYNAMICS, *KERNELS, *GEOMETRY, *APPROXIMATION, *MODEL, *STEPS, *EXECUTORS, *DIAGNOSTICS, *TEMPERING,
+    *DYNAMICS, *KERNELS, *GEOMETRY, *APPROXIMATION, *MODEL, *GRAPH_CHART, *STEPS, *EXECUTORS, *DIAGNOSTICS, *TEMPERING,
     *EVIDENCE,
 ]  # fmt: skip

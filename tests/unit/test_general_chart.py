@@ -13,9 +13,12 @@ import pytest
 from pymc.distributions.transforms import logodds
 
 from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.geometry.general.charts import ElementwiseChart, RowsChart
+from pymc_rmhmc.geometry.general.mass import identity_map
 from pymc_rmhmc.model.general import families
 from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.model.general.families import family_of, register_family, registered_families
+from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
 from tests.general_checks import constants, scored
 
 N = 3
@@ -95,6 +98,7 @@ def hierarchy(row: Row) -> pm.Model:
         a, t = pm.Normal("a", 0.3, 1.0), pm.Normal("t", -0.2, 0.7)
         x = row.make(a, pt.exp(t), N)
         pm.Normal("y", x, 0.8, observed=np.array([0.4, 0.9, 0.7]))
+        pm.Potential("known", -0.2 * (x * t).sum())
     return model
 
 
@@ -121,6 +125,14 @@ class Charted:
         value, found = self.general.density(np.ascontiguousarray(z, float), np.ascontiguousarray(self.chart, float))
         return float(value), found[: self.d], found[self.d : 2 * self.d], float(found[-1])
 
+    def entered(self, x):
+        """Z of values x, as a chain finds it."""
+        charts = tuple(
+            ElementwiseChart(places) if n == 1 else RowsChart(places, n) for places, n in self.general.charts
+        )
+        adapter = GraphChartAdapter(self.general, charts, str, may_repeat=False, most_dense=0)
+        return adapter.charted_point(ChartTuning(self.chart, identity_map(np.zeros(self.d))), x)
+
     def point(self, seed: int):
         """Some z."""
         return 0.6 * np.random.default_rng(seed).standard_normal(self.d)
@@ -139,7 +151,7 @@ def by_python(inputs, outputs, *, exact=False):
 
 @pytest.fixture(scope="module", autouse=True)
 def without_compiling():
-    with pytest.MonkeyPatch.context() as patch, pytensor.config.change_flags(mode="FAST_COMPILE"):
+    with pytest.MonkeyPatch.context() as patch, pytensor.config.change_flags(mode="FAST_COMPILE", cxx=""):
         patch.setattr("pymc_rmhmc.model.hyperparameters.compile_outputs", by_python)
         yield
 
@@ -183,6 +195,12 @@ def test_the_density_is_the_models_and_the_jacobian(charted):
         expected = float(logp(charted.general.variables.unpack(x)))
         assert np.isfinite(expected)
         assert value - log_jacobian == pytest.approx(expected, rel=1e-9, abs=1e-8)
+
+
+def test_the_way_in_leads_to_where_the_map_began(charted):
+    """Else a chain goes on from other coordinates than those of its values, once another step has moved any."""
+    z = charted.point(2)
+    np.testing.assert_allclose(charted.entered(charted.at(z)[2]), z, rtol=1e-8, atol=1e-8)
 
 
 def test_scores_are_of_all_but_the_own_prior(charted):
@@ -245,6 +263,7 @@ def test_parents_are_placed_before_children_in_any_order(order):
         value, _, x, log_jacobian = charted.at(z)
         at = {str(name): part for name, part in charted.general.variables.unpack(x).items()}
         assert value - log_jacobian == pytest.approx(float(logp(at)), rel=1e-10)
+        np.testing.assert_allclose(charted.entered(x), z, rtol=1e-8, atol=1e-8)
         jacobian = derivative(lambda at: charted.at(at)[2], z)
         assert log_jacobian == pytest.approx(np.linalg.slogdet(jacobian)[1], abs=1e-5)
     given, noise = charted.general.variables.unpack(z), np.exp(at["noise_log__"])
@@ -253,6 +272,24 @@ def test_parents_are_placed_before_children_in_any_order(order):
     np.testing.assert_allclose(at["log_rate"], at["middle"][:, None] + noise * given["log_rate"])
     location, scale = families._log_gamma_of_scale(3.0 + noise, 1.0 / np.exp(at["log_rate"]).sum(axis=0))
     np.testing.assert_allclose(at["rate_log__"], location.eval() + scale.eval() * given["rate_log__"])
+
+
+def test_another_steps_value_moves_the_density_the_map_and_the_way_in():
+    model = hierarchy(ROWS["Normal", ""])
+    charted = Charted(model, variables=[model["a"], model["x"]])
+    logp, z = model.compile_logp(), charted.point(4)
+    assert charted.general.inputs == ("t",)
+    seen = []
+    for t in (0.4, -1.3):
+        given = model.initial_point() | {"t": np.array(t)}
+        charted.general.bind(given)
+        value, _, x, log_jacobian = charted.at(z)
+        alone, found = charted.general.value(z, charted.chart)
+        assert value - log_jacobian == pytest.approx(float(logp(given | charted.general.variables.unpack(x))), rel=1e-9)
+        np.testing.assert_allclose(np.append(found, alone), [*x, log_jacobian, value], rtol=1e-12)
+        np.testing.assert_allclose(charted.entered(x), z, rtol=1e-8, atol=1e-8)
+        seen.append(x)
+    assert np.abs(seen[0] - seen[1]).max() > 0.1
 
 
 def test_a_variable_of_constant_parents_is_left_alone():
