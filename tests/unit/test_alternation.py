@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.geometry.charts.conditional import DenseConditional
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.kernels import trajectories
+from pymc_rmhmc.kernels.kernel import Transition
 from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
+from pymc_rmhmc.kernels.turns import JointMove, Turn
 from tests.turning_chain import TurningChain
 from tests.unit.test_joint_chart import THETA, ToyDensity, joint
 
@@ -120,3 +124,48 @@ def test_steps_are_shortened_far_out_but_the_path_is_still_walked(monkeypatch, a
     n_steps, size = taken[0]
     assert n_steps == min(20, np.ceil(1.0 / shortest - 1e-9))
     assert 0.8 * shortest <= size <= shortest * (1.0 + 1e-9)
+
+
+class Reported:
+    """A move that stays, and reports energies."""
+
+    def __init__(self, energy: float, error: float, divergences: int = 0) -> None:
+        self.found = {"energy": energy, "energy_error": error, "n_emulator_divergences": divergences}
+
+    def step(self, state, rng):
+        return Transition(state, accepted=True, acceptance=0.5, n_steps=1, **self.found)
+
+
+@pytest.mark.parametrize(("divergences", "error"), [(0, 0.3), (1, 0.1)])
+def test_a_turns_energy_is_that_of_both_momenta_and_its_error_that_of_both_halves(divergences, error):
+    """Both halves' energies hold the density of z, which counts once; a divergence of the emulator has no error."""
+    state = chain_at(joint()).here
+    turn = Turn(Reported(2.0, 0.1), Reported(3.0, 0.2, divergences)).step(state, np.random.default_rng(0))
+    assert turn.energy == pytest.approx(2.0 + state.point.log_density + 3.0)
+    assert turn.energy_error == pytest.approx(error)
+
+
+class Led:
+    """A joint trajectory that leads to a given (ϑ, z)."""
+
+    hamiltonian = SimpleNamespace(state=lambda position: SimpleNamespace(position=position))
+
+    def __init__(self, end: np.ndarray) -> None:
+        self.end = end
+
+    def step(self, state, rng):
+        return Transition(SimpleNamespace(position=self.end), accepted=True, acceptance=0.9, n_steps=3)
+
+
+def test_a_joint_trajectorys_end_is_where_the_turns_go_on():
+    target = joint()
+    state, rng = chain_at(target).here, np.random.default_rng(5)
+    end = state.position + 0.1 * rng.standard_normal(target.size)
+    outcome = JointMove(target, Led(end)).step(state, rng)
+    np.testing.assert_array_equal(outcome.state.position, end)
+    assert outcome.state.joint_point.log_density == pytest.approx(target.at(end).log_density, rel=1e-9)
+    # Where it had a factor a moment ago, and has none now, nothing has moved.
+    before = outcome.state.position
+    failed = JointMove(target, Led(np.full(target.size, np.nan))).step(outcome.state, rng)
+    assert (failed.failure, failed.accepted) == (Failure.NON_FINITE, False)
+    np.testing.assert_array_equal(failed.state.position, before)

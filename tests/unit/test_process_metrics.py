@@ -14,6 +14,7 @@ from pymc_rmhmc.geometry.general.process_density import CentredDensity, Whitened
 from pymc_rmhmc.geometry.metrics.block_drift import BlockDrift
 from pymc_rmhmc.geometry.metrics.field import FieldDrift
 from pymc_rmhmc.geometry.metrics.given_process import GivenField
+from pymc_rmhmc.steps.process_recipe import GivenProcessSetting
 from tests.unit.process_toy import PRECISION, N, ToyProcess, point
 from tests.unit.step_checks import check_steps
 
@@ -266,3 +267,33 @@ def test_given_the_process_the_models_values_follow(metric, whitened):
     else:
         s = mean + lower @ nu
     np.testing.assert_allclose(found, np.concatenate((nu if whitened else s, end)), atol=1e-10)
+
+
+def test_given_the_process_what_is_held_is_what_was_last_given(field):
+    """Though others write into what was given afterwards."""
+    alone = GivenField(field)
+    for seed in range(2):
+        position = place(field, seed)
+        exact, theta = field.density.at(position.copy()).log_density, alone.density.hold(position)
+        position += 1.0
+        assert alone.density.at(theta).log_density == exact
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_step_for_hyperparameters_holds_the_process_in_its_metrics_coordinates(metric):
+    """Whichever of s and ν the model has: it is held as the metric has it, and written back as the model does."""
+    for whitened in (True, False):
+        field = METRICS[metric].bind(ToyProcess(whitened=whitened))
+        alone = GivenField(field)
+        setting = GivenProcessSetting(alone.hamiltonian(), None, alone.density)
+        density = (WhitenedDensity if whitened else CentredDensity)(field.density.process)
+        for seed in range(2):  # the second time another step has moved the process
+            nu = point(seed)
+            values = nu if whitened else density.colour(nu)
+            phase = setting.stand(values, None, None)
+            np.testing.assert_array_equal(phase.position, nu[N:])
+            coordinates, written, log_density, _ = setting.place(phase, None)
+            np.testing.assert_allclose(written, values, rtol=1e-9, atol=1e-9)
+            assert log_density == pytest.approx(density.at(values).model_log_density, rel=1e-9)
+            again = setting.stand(values + 5.0, coordinates, None)
+            np.testing.assert_allclose(setting.seen(again), values, rtol=1e-9, atol=1e-9)
