@@ -1674,6 +1674,54 @@ GRAPH_CHART = [
         "unit/test_process_metrics.py::test_a_step_for_hyperparameters_holds_the_process_in_its_metrics_coordinates"
         "[block]",
     ),
+    Mutant(
+        "centre-without-the-square-of-its-directions",
+        "where many values go together a chain's map lies far from where they are: it comes in slowly",
+        "geometry/general/mass.py",
+        "(((1.0 + stretches) ** 2 - 1.0) * (directions @ pulled))",
+        "(((1.0 + stretches) - 1.0) * (directions @ pulled))",
+        "unit/test_graph_chart.py::test_the_centre_is_where_the_mean_gradient_would_be_0[diagonal]",
+    ),
+    Mutant(
+        "centre-by-the-transposed-block",
+        "the map's centre is off wherever values of its dense block are correlated: a chain comes in slowly",
+        "geometry/general/mass.py",
+        "centre[dense] = mean[dense] + factor @ shift[dense]",
+        "centre[dense] = mean[dense] + factor.T @ shift[dense]",
+        "unit/test_graph_chart.py::test_the_centre_is_where_the_mean_gradient_would_be_0[a block]",
+    ),
+    Mutant(
+        "gradients-whitened-by-the-transposed-block",
+        "a map has directions that its dense block has told already: coordinates are stretched twice",
+        "geometry/general/mass.py",
+        "gradients[:, dense] @ root, root.T @ pulled[dense]",
+        "gradients[:, dense] @ root.T, root.T @ pulled[dense]",
+        "unit/test_graph_chart.py::test_no_direction_is_found_in_what_a_dense_block_has_told",
+    ),
+    Mutant(
+        "directions-of-the-draws-alone",
+        "values whose sum the data know take steps as short as the sum needs, and nothing says why",
+        "geometry/general/mass.py",
+        "for each in (draws, gradients)]",
+        "for each in (draws, draws)]",
+        "unit/test_graph_chart.py::test_a_direction_in_which_values_hold_each_other_is_found",
+    ),
+    Mutant(
+        "lp-with-the-charts-jacobian",
+        "lp is the density of a chart's coordinates and not the model's",
+        "geometry/general/target.py",
+        "return self.log_density - 0.5 * float(u @ u) - float(self.found[-1])",
+        "return self.log_density - 0.5 * float(u @ u)",
+        "unit/test_graph_chart.py::test_a_point_says_what_the_model_has_of_it",
+    ),
+    Mutant(
+        "point-without-a-gradient-is-kept",
+        "a chain stands where the density has no gradient, and every later step of it fails",
+        "geometry/general/target.py",
+        "finite = math.isfinite(self.log_density) and math.isfinite(float(self.gradient @ self.gradient))",
+        "finite = math.isfinite(self.log_density)",
+        "unit/test_graph_chart.py::test_a_point_says_what_the_model_has_of_it",
+    ),
 ]
 
 STEPS = [

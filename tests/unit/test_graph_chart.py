@@ -8,9 +8,11 @@ import numpy as np
 import pymc as pm
 import pytest
 
+from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.general.charts import ElementwiseChart, RowsChart
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import fit_flat_map, log_volume
+from pymc_rmhmc.geometry.general.target import GeneralPoint
 from pymc_rmhmc.kernels.kernel import Transition
 from pymc_rmhmc.steps.whole_model_recipe import WholeModelRecipe
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
@@ -140,6 +142,55 @@ def test_the_volume_of_a_map_is_its_determinant():
     """The evidence counts it: of the diagonal where it is one, of the dense block, and of the directions."""
     flat = flat_map()
     assert log_volume(flat) == pytest.approx(np.linalg.slogdet(matrix_of(flat))[1], rel=1e-12)
+
+
+@pytest.mark.parametrize("n_dense", [0, 3], ids=["diagonal", "a block"])
+def test_the_centre_is_where_the_mean_gradient_would_be_0(n_dense):
+    """``c = mean + S Sᵀ ḡ`` of any draws, with directions and without."""
+    rng, d = np.random.default_rng(0), 12
+    together = np.full(d, 1.0 / np.sqrt(d))
+    covariance = np.eye(d) + 24.0 * np.outer(together, together)
+    covariance[np.ix_([0, 1, 2], [0, 1, 2])] += [[2.0, 1.0, 0.3], [1.0, 2.0, 0.5], [0.3, 0.5, 1.0]]
+    draws = 2.0 + rng.multivariate_normal(np.zeros(d), covariance, size=60)
+    slopes = -draws @ np.linalg.inv(covariance)
+    flat = fit_flat_map(draws, slopes, np.arange(n_dense))
+    assert flat.stretches.size > 0
+    root = matrix_of(flat)
+    expected = draws.mean(axis=0) + root @ root.T @ slopes.mean(axis=0)
+    np.testing.assert_allclose(flat.centre, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_direction_in_which_values_hold_each_other_is_found():
+    """As those of a sum that the data know: the gradients show it, and draws hardly do."""
+    rng, d = np.random.default_rng(2), 80
+    together = np.full(d, 1.0 / np.sqrt(d))
+    covariance = np.eye(d) - 0.96 * np.outer(together, together)
+    draws = rng.multivariate_normal(np.zeros(d), covariance, size=90)
+    flat = fit_flat_map(draws, -draws @ np.linalg.inv(covariance), np.empty(0, np.int64))
+    along = np.linalg.solve(matrix_of(flat), together)
+    assert along @ covariance @ along > 0.3  # 0.04 without it
+
+
+def test_a_point_says_what_the_model_has_of_it():
+    """And where a gradient is no number, that is no place to be."""
+    u, found = np.array([0.3, -2.0]), np.array([0.5, 1.5, 4.0, 5.0, 0.7])
+    point = GeneralPoint(u, -1.1, np.array([0.2, 0.4]), found)
+    np.testing.assert_array_equal(point.values, [4.0, 5.0])
+    np.testing.assert_array_equal(point.slope, [0.5, 1.5])
+    assert point.model_log_density == pytest.approx(-1.1 - 0.5 * u @ u - 0.7)
+    assert point.failure is Failure.NONE
+    assert GeneralPoint(u, -1.1, np.array([0.2, np.nan]), found).failure is Failure.NON_FINITE
+    assert GeneralPoint(u, np.inf, np.array([0.2, 0.4]), found).failure is Failure.NON_FINITE
+
+
+def test_no_direction_is_found_in_what_a_dense_block_has_told():
+    """However its values are correlated: draws and gradients are whitened by it before directions are looked for."""
+    rng, lower = np.random.default_rng(1), np.array([[1.0, 0.0, 0.0], [3.0, 0.5, 0.0], [-2.0, 4.0, 0.3]])
+    covariance = np.eye(8)
+    covariance[:3, :3] = lower @ lower.T
+    draws = rng.multivariate_normal(np.zeros(8), covariance, size=90)
+    flat = fit_flat_map(draws, -draws @ np.linalg.inv(covariance), np.arange(3))
+    assert flat.stretches.size == 0
 
 
 def test_a_density_is_bound_anew_where_another_step_has_moved_what_it_reads():
