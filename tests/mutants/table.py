@@ -1722,6 +1722,24 @@ GRAPH_CHART = [
         "finite = math.isfinite(self.log_density)",
         "unit/test_graph_chart.py::test_a_point_says_what_the_model_has_of_it",
     ),
+    Mutant(
+        "steps-along-the-density-never-corrected",
+        "next to an emulator trajectories along the density keep steps of which hardly any is accepted",
+        "tuning/graph_emulator.py",
+        "            _correct(step_size, move.acceptance)",
+        "            pass",
+        "unit/test_graph_emulator.py::"
+        "test_trajectories_along_the_density_correct_their_step_size_up_to_its_bound",
+    ),
+    Mutant(
+        "steps-along-the-density-without-bound",
+        "next to an emulator steps along the density grow beyond what their integrator can follow",
+        "tuning/graph_emulator.py",
+        "step_size.average = min(corrected, step_size.maximum)",
+        "step_size.average = corrected",
+        "unit/test_graph_emulator.py::"
+        "test_trajectories_along_the_density_correct_their_step_size_up_to_its_bound",
+    ),
 ]
 
 STEPS = [

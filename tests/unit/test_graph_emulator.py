@@ -18,7 +18,7 @@ from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import from_flat, to_flat
 from pymc_rmhmc.geometry.general.value import ValueTarget
 from pymc_rmhmc.kernels.kernel import Cycle, Sometimes, Transition, merge
-from pymc_rmhmc.kernels.surrogates import ALONG_SURROGATE
+from pymc_rmhmc.kernels.surrogates import ALONG_DENSITY, ALONG_SURROGATE
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.steps.graph_recipe import _chart
@@ -228,6 +228,17 @@ def test_a_trial_is_of_moves_along_the_emulator(general, tuned):
     assert tuned.trial == (3, pytest.approx(0.6))
     assert vars(step_size) == before  # of trajectories along the density, which few draws have
     assert tuned.n_steps == []
+
+
+def test_trajectories_along_the_density_correct_their_step_size_up_to_its_bound(general, tuned):
+    adapter, step_size = adapter_of(general), DualAveraging(0.5, 0.8, maximum=0.6)
+    before = step_size.average
+    for acceptance, expected in ((0.1, TURNS.corrected(before, 0.1, 0.8)), (1.0, None)):
+        made = merge([Transition(None, acceptance=acceptance, kind=ALONG_DENSITY), draw(0.9)])
+        for _ in range(1 if expected else 500):
+            adapter.learn(tuned, step_size, made, stood=True)
+        assert step_size.average == pytest.approx(0.6 if expected is None else expected)
+    assert TURNS.corrected(before, 0.1, 0.8) < before
 
 
 @pytest.mark.parametrize(("count", "mean", "stays"), [
