@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ __all__ = [
     "operation_name",
     "reaches",
     "reaches_by_value",
+    "replaced",
     "shared_inputs",
     "substitute",
 ]
@@ -142,6 +143,28 @@ def inlined(expressions: Sequence[TensorVariable], until: Iterable[Variable]) ->
         outputs = inlined(inline_ofg_node(made), inputs) if is_compound else made.outputs
         rewritten |= dict(zip(node.outputs, outputs, strict=True))
     return [rewritten.get(e, e) for e in expressions]
+
+
+def replaced(expressions: Sequence[TensorVariable], places: Mapping[Any, Any]) -> list[TensorVariable]:
+    """Return expressions with some variables replaced, and with all else as it is.
+
+    `clone_replace` copies what it puts in as well. A gradient cannot merge the paths through such copies: if each of n
+    variables were placed by a copy of the one before it, it would have n² nodes.
+
+    Parameters
+    ----------
+    expressions : sequence of TensorVariable
+        To rewrite.
+    places : mapping
+        From a variable to what takes its place. This may hold variables that are replaced elsewhere.
+    """
+    made: dict[Variable, Variable] = dict(places)
+    for node in toposort(list(expressions), blockers=list(made)):
+        inputs = [made.get(i, i) for i in node.inputs]
+        if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
+            for old, new in zip(node.outputs, node.clone_with_new_inputs(inputs).outputs, strict=True):
+                made.setdefault(old, new)  # one of several outputs may be replaced itself
+    return [made.get(e, e) for e in expressions]
 
 
 def substitute(

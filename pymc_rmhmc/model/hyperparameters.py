@@ -11,14 +11,13 @@ import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.graph.basic import Constant
-from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import shared_inputs, substitute
+from pymc_rmhmc.model.graphs import replaced, shared_inputs, substitute
 from pymc_rmhmc.model.likelihoods.kernel import compile_outputs
 
-__all__ = ["GraphFunction", "Hyperparameters", "hyperparameters_of", "is_long"]
+__all__ = ["GraphFunction", "Hyperparameters", "hyperparameters_of", "is_long", "joined", "taken"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -62,7 +61,7 @@ class Hyperparameters:
         self.size = int(ends[-1])
         self.symbol = pt.dvector("theta")
         self._parts = {
-            value: pt.specify_shape(self.symbol[part].reshape(shape), value.type.shape)
+            value: pt.specify_shape(taken(self.symbol, part, shape), value.type.shape)
             for value, part, shape in zip(values, self.slices, self.shapes, strict=True)
         }
 
@@ -97,7 +96,7 @@ class Hyperparameters:
 
     def place(self, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
         """Expressions of value variables as expressions of θ and of the other value variables."""
-        return clone_replace(list(expressions), self._parts)
+        return replaced(expressions, self._parts)
 
     def read_by(
         self, expressions: Sequence[TensorVariable], model: pm.Model, held: Sequence[TensorVariable] = ()
@@ -156,7 +155,7 @@ class GraphFunction:
         constants.sort(key=lambda c: (c.type.ndim, c.data.shape, c.data.tobytes()[:64]))
         self._constants = tuple(np.asarray(c.data) for c in constants)
         lifted = {v: v.type(name=f"argument_{i}") for i, v in enumerate((*self.shared, *constants))}
-        outputs = clone_replace(list(outputs), lifted) if lifted else list(outputs)
+        outputs = replaced(outputs, lifted)
         rest = (*values, *lifted.values())
         self._is_packed = point is not None
         if point is not None:
@@ -207,9 +206,9 @@ def _packed(
     for variable, array in zip(rest, arrays, strict=True):
         which = int(array.dtype.kind != "f")
         start, used[which] = used[which], used[which] + array.size
-        part = vectors[which][start : used[which]].reshape(array.shape).astype(variable.dtype)
+        part = taken(vectors[which], slice(start, used[which]), array.shape).astype(variable.dtype)
         places[variable] = variable.type.filter_variable(part, allow_convert=True)
-    return vectors, clone_replace(list(outputs), places) if places else list(outputs)
+    return vectors, replaced(outputs, places)
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -219,6 +218,19 @@ def _joined(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return (
         np.concatenate([np.empty(0), *floats]).astype(np.float64),
         np.concatenate([np.empty(0, np.int64), *others]).astype(np.int64),
+    )
+
+
+def taken(vector: TensorVariable, part: slice, shape: tuple[int, ...]) -> TensorVariable:
+    """Return part of a vector in a shape; a scalar by its index, since PyTensor lifts reshapes through whole graphs."""
+    return vector[part.start] if shape == () else vector[part].reshape(shape)
+
+
+def joined(parts: Sequence[TensorVariable]) -> TensorVariable:
+    """Return expressions as one vector, element by element; scalars without a reshape, as in `taken`."""
+    runs = itertools.groupby((part.astype("float64") for part in parts), key=lambda part: part.ndim == 0)
+    return pt.concatenate(
+        [whole for scalar, run in runs for whole in ([pt.stack(list(run))] if scalar else [r.ravel() for r in run])]
     )
 
 

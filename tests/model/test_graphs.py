@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 import pytest
+from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scan.op import Scan
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.shape import Reshape
 
 from pymc_rmhmc.model import compile_model, read_structure
+from pymc_rmhmc.model.general.chart import charted_variables
+from pymc_rmhmc.model.general.density import GeneralModel
+from pymc_rmhmc.model.graphs import replaced
 from tests.model.conftest import MODELS
 from tests.model.test_compile import log_density
 
@@ -26,3 +35,47 @@ def test_nothing_that_is_evaluated_every_draw_holds_a_scan(name, monkeypatch):
     operations = [node.op for function in compiled for node in function.maker.fgraph.apply_nodes]
     assert operations
     assert not any(isinstance(operation, Scan) for operation in operations)
+
+
+def looped_walk(n_steps):
+    """A random walk whose steps are scalars of their own."""
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale")
+        steps = [pm.Normal("x0", 0.0, 1.0)]
+        for t in range(1, n_steps):
+            steps.append(pm.Normal(f"x{t}", steps[-1], scale))
+        pm.Normal("y", pt.stack(steps), 1.0, observed=np.linspace(0.0, 1.0, n_steps))
+    return model
+
+
+def test_graphs_of_series_in_a_loop_grow_with_its_steps():
+    """Each step adds as many operations to each function, however many there are before it."""
+    models = [looped_walk(n_steps) for n_steps in (8, 12, 16)]
+    read = [GeneralModel(model, model.free_RVs, model.initial_point()) for model in models]
+    for name in ("density", "value", "scores"):
+        outputs = [getattr(general, name)._graph[2] for general in read]
+        few, more, most = (sum(1 for _ in toposort(graph)) for graph in outputs)
+        assert 0 < most - more == more - few, name
+    # PyTensor lifts a reshape through all that is before it, one operation at a time.
+    short, long = (
+        sum(isinstance(node.op, DimShuffle | Reshape) for node in toposort(general.density._graph[2]))
+        for general in (read[0], read[-1])
+    )
+    assert short == long
+
+
+def test_steps_of_series_in_a_loop_are_relative_to_the_one_before():
+    """What is before that moves a step through it alone."""
+    model = looped_walk(4)
+    shapes = dict.fromkeys(model.free_RVs, ())
+    found = {each.variable.name: each.parents for each in charted_variables(model, model.free_RVs, shapes)}
+    assert found == {"x1": ("scale", "x0"), "x2": ("scale", "x1"), "x3": ("scale", "x2")}
+
+
+def test_one_of_several_outputs_is_replaced():
+    """The others of its operation follow what it reads."""
+    x, y, z = pt.dvectors("xyz")
+    values, vectors = pt.linalg.eigh(pt.outer(x, x))
+    read = set(ancestors(replaced([values.sum() + vectors.sum()], {values: z, x: y})))
+    assert {y, z} <= read
+    assert x not in read

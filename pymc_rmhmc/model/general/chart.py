@@ -21,14 +21,14 @@ from typing import NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.graph.replace import clone_replace
 from pytensor.tensor.linalg.decomposition.cholesky import cholesky
 from pytensor.tensor.random.basic import MvNormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.model.general.families import Family, family_of
-from pymc_rmhmc.model.graphs import reaches
+from pymc_rmhmc.model.graphs import reaches_by_value, replaced
+from pymc_rmhmc.model.hyperparameters import joined, taken
 from pymc_rmhmc.model.priors import root_of
 from pymc_rmhmc.model.source_code import distribution_of
 
@@ -112,22 +112,23 @@ class ChartedVariable:
 
     def place(self, z: Symbol, constants: Symbol, parameters: Sequence[Symbol]) -> Placed:
         """The variable at z; the constants (n_constants,) are w and then b."""
-        weight, pull = (part.reshape(self.shape) for part in _halves(constants, self.n_constants))
+        half = math.prod(self.shape)
+        weight, pull = (taken(constants, slice(at, at + half), self.shape) for at in (0, half))
         location, scale = self.moments(parameters)
         stiffness = weight * scale
         spread = 1.0 + stiffness * scale
         relative = scale * (pull - weight * location) / spread + z / pt.sqrt(spread)
-        half, scales = 0.5 * pt.log(spread).sum(), pt.log(scale).sum()
+        shrunk, scales = 0.5 * pt.log(spread).sum(), pt.log(scale).sum()
         if self.family.standard is None:
-            return Placed(location + scale * relative, None, pt.zeros(()), scales - half)
+            return Placed(location + scale * relative, None, pt.zeros(()), scales - shrunk)
         standard = pm.logp(self.family.standard(*parameters), relative)
         # As PyMC has it, a scale that is not positive is a log density of -inf.
         own = pt.switch(scale > 0.0, standard, -np.inf).sum()
-        return Placed(location + scale * relative, own, scales, -half)
+        return Placed(location + scale * relative, own, scales, -shrunk)
 
     def moment_vector(self) -> Symbol:
         """Location and scale at the values, one after the other."""
-        return pt.concatenate([part.ravel() for part in self.moments(self.parameters)])
+        return joined(self.moments(self.parameters))
 
     def _broadcast(self, found: Symbol, what: str) -> Symbol:
         """One of the moments, of the value's shape."""
@@ -205,10 +206,6 @@ class ChartedRows:
         return pt.concatenate([pt.broadcast_to(mean, self.shape).ravel(), factor.ravel()])
 
 
-def _halves(vector: Symbol, size: int) -> tuple[Symbol, Symbol]:
-    return vector[: size // 2], vector[size // 2 : size]
-
-
 def _sum(terms: Iterable[Symbol]) -> Symbol:
     """The sum of at least one term."""
     return functools.reduce(operator.add, terms)
@@ -277,7 +274,7 @@ def _charted(
         return None
     parents = tuple(
         str(other.name).removesuffix("_rotated_") for other in variables
-        if other is not variable and any(reaches(p, [other], model.basic_RVs) for p in parameters)
+        if other is not variable and any(reaches_by_value(p, [other], {}, model.basic_RVs) for p in parameters)
     )  # fmt: skip
     if not parents:
         return None
@@ -345,7 +342,7 @@ def place(charted: Sequence[Charted], coordinates: dict[Symbol, Symbol], constan
     values, own = dict(coordinates), {}
     scales, jacobian, start = pt.zeros(()), pt.zeros(()), 0
     for each in charted:
-        parameters = clone_replace(list(each.parameters), values)
+        parameters = replaced(each.parameters, values)
         placed = each.place(coordinates[each.value], constants[start : start + each.n_constants], parameters)
         start += each.n_constants
         values[each.value] = placed.value

@@ -9,15 +9,14 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pytensor.graph.replace import clone_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.general.chart import charted_variables, place
 from pymc_rmhmc.model.general.cost import gradient_seconds, is_dear
 from pymc_rmhmc.model.general.packed import PackedModel
-from pymc_rmhmc.model.graphs import NO_DERIVATIVE, no_derivative_in_words
-from pymc_rmhmc.model.hyperparameters import GraphFunction
+from pymc_rmhmc.model.graphs import NO_DERIVATIVE, no_derivative_in_words, replaced
+from pymc_rmhmc.model.hyperparameters import GraphFunction, joined
 
 __all__ = ["GeneralModel", "check_differentiable", "gradient_of"]
 
@@ -115,12 +114,12 @@ def _density(model: pm.Model, general: GeneralModel, point: Point) -> tuple[Grap
     variables, constants = general.variables, pt.dvector("constants")
     placed = place(general.charted, variables.parts, constants)
     terms = model.logp(vars=[v for v in _terms(model) if v not in placed.own], sum=False)
-    rest = clone_replace([term.sum() for term in terms], placed.values)
+    rest = replaced([term.sum() for term in terms], placed.values)
     total = pt.add(*(t.astype("float64") for t in (*rest, *placed.own.values())), placed.log_jacobian, pt.zeros(()))
-    values = [placed.values[model.rvs_to_values[v]].ravel() for v in variables.variables]
-    jacobian = placed.log_jacobian + placed.scales
-    placed_at = [*values, jacobian[None]]
-    vectors = (pt.concatenate([gradient_of(total, variables.symbol), *placed_at]), pt.concatenate(placed_at))
+    placed_at = [placed.values[model.rvs_to_values[v]] for v in variables.variables]
+    placed_at.append(placed.log_jacobian + placed.scales)
+    slopes = gradient_of(total, list(variables.parts.values()))
+    vectors = (joined([*slopes, *placed_at]), joined(placed_at))
     with_gradient, alone = (GraphFunction(model, [variables.symbol, constants], [total, v], point) for v in vectors)
     return with_gradient, alone
 
@@ -133,11 +132,11 @@ def _scores(model: pm.Model, general: GeneralModel) -> GraphFunction:
     ordered, terms = _terms(model), []
     for variable, term in zip(ordered, model.logp(vars=ordered, sum=False), strict=True):
         value = model.rvs_to_values.get(variable)
-        terms.append(clone_replace([term], {value: twins[value]})[0] if variable in charted else term)
+        terms.append(replaced([term], {value: twins[value]})[0] if variable in charted else term)
     rest = pt.grad(pt.add(*(t.sum() for t in terms), pt.zeros(())), list(twins), disconnected_inputs="ignore")
     moments = [each.moment_vector() for each in general.charted]
-    found = [pt.concatenate([part.ravel().astype("float64") for part in parts]) for parts in (rest, moments)]
-    found = clone_replace(found, {twin: value for value, twin in twins.items()})
+    found = [joined(parts) for parts in (rest, moments)]
+    found = replaced(found, {twin: value for value, twin in twins.items()})
     return GraphFunction(model, [general.variables.symbol], general.variables.place(found))
 
 
