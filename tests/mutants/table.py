@@ -1265,6 +1265,22 @@ MODEL = [
         "unit/test_general_chart.py::test_a_scale_that_is_not_positive_has_no_density[Normal]",
     ),
     Mutant(
+        "mixtures-in-latent-blocks",
+        "coefficients under a mixture are sampled up to ten times more slowly, and nothing says why",
+        "model/general/selection.py",
+        "return observation.likelihood is None and isinstance(observation.variable.owner.op, _BaseMixtureRV)",
+        "return False",
+        "model/test_selection.py::test_the_graphs_chart_is_taken[ordered_means-y mixes distributions]",
+    ),
+    Mutant(
+        "last-vector-of-a-chain-alone",
+        "of vectors of which each is the mean of the next all but the last are left to NUTS: slow draws",
+        "model/general/selection.py",
+        "means = [each.mean for block in structure.blocks for each in block.latents if each.mean is not None]",
+        "means: list[TensorVariable] = []",
+        "model/test_selection.py::test_the_graphs_chart_is_taken[maps_in_time-first is in the prior mean of second]",
+    ),
+    Mutant(
         "score-of-the-prior-counted-too",
         "the chart follows the prior twice: variables move slowly, and nothing says why",
         "model/general/density.py",

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+from pymc.distributions.mixture import _BaseMixtureRV
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import toposort
@@ -29,7 +30,9 @@ from pymc_rmhmc.model.general.chart import MOST_COLUMNS, charted_variables
 from pymc_rmhmc.model.general.cost import MOST_EMULATED
 from pymc_rmhmc.model.general.density import check_differentiable
 from pymc_rmhmc.model.graphs import Evaluator, reaches_by_value
-from pymc_rmhmc.model.observation import names_of
+from pymc_rmhmc.model.hyperparameters import hyperparameters_of
+from pymc_rmhmc.model.observation import Observation, names_of
+from pymc_rmhmc.model.priors import gaussian_candidates
 from pymc_rmhmc.model.structure import ModelStructure, check_is_continuous, resolve_variables
 from pymc_rmhmc.model.together import with_predictors_or_without
 
@@ -148,6 +151,9 @@ def _what_is_read(structure: ModelStructure, point: Point) -> str:
     n_others = sum(math.prod(shapes[v]) for v in variables if v not in structure.variables)
     if n_others == 0:
         return ""
+    above = _vectors_above(structure)
+    if above:
+        return f"{names_of(above)} is in the prior mean of {listed([names_of([v]) for v in structure.variables])}"
     charted = {each.variable for each in charted_variables(model, variables, shapes)}
     if not all(latent.form == "independent" or _are_rows(latent.variable, charted) for latent in latents):
         return ""
@@ -156,9 +162,24 @@ def _what_is_read(structure: ModelStructure, point: Point) -> str:
     unmoved = [latent.variable for latent in latents if latent.variable not in charted]
     if sum(math.prod(shapes[v]) for v in unmoved if not _is_in_groups(shapes[v])) > MOST_DENSE:
         return ""
+    mixed = [o.variable for block in structure.blocks for o in block.observations if _is_mixed(o)]
+    if mixed:
+        return f"{names_of(mixed)} mixes distributions, to which one Gaussian curve does not fit"
     if all(_is_read_by_value(model, latent.variable, point) for latent in latents):
         return f"each observation reads few values of {listed([names_of([v]) for v in structure.variables])}"
     return ""
+
+
+def _vectors_above(structure: ModelStructure) -> list[TensorVariable]:
+    """The latent vectors that give the prior mean of a block's: blocks would take the last of such a chain alone."""
+    means = [each.mean for block in structure.blocks for each in block.latents if each.mean is not None]
+    candidates = set(gaussian_candidates(structure.model)) - set(structure.variables)
+    return [v for v in hyperparameters_of(structure.model, means) if v in candidates]
+
+
+def _is_mixed(observation: Observation) -> bool:
+    """Whether a likelihood that is not registered is a sum of several: a mixture, a hurdle, an excess of zeros."""
+    return observation.likelihood is None and isinstance(observation.variable.owner.op, _BaseMixtureRV)
 
 
 def _is_in_groups(shape: tuple[int, ...]) -> bool:
@@ -191,7 +212,8 @@ def _is_read_by_value(model: pm.Model, variable: TensorVariable, point: Point) -
 
 def _goes_by_value(model: pm.Model, node: Apply, point: Point) -> bool:
     """Whether an operation makes each result of few of its inputs' values: a product's of a row and a column."""
-    if isinstance(node.op, BY_VALUE):
+    # A distribution within another is a part of a mixture: it goes by value unless it is of vectors.
+    if isinstance(node.op, BY_VALUE) or getattr(node.op, "ndim_supp", None) == 0:
         return True
     if not isinstance(getattr(node.op, "core_op", node.op), Dot):
         return False

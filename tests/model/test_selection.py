@@ -1,0 +1,79 @@
+"""Which models are sampled in the chart of their graph, and why: read from the model, nothing is compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+from pymc_rmhmc import describe
+
+N = 12
+MIXED = "y mixes distributions"
+
+
+def two_parts(rng):
+    level, slopes = pm.Normal("level"), pm.Normal("slopes", shape=2)
+    share, spread = pm.Beta("share", 1.0, 1.0), pm.HalfNormal("spread")
+    predictor = level + pt.dot(rng.normal(size=(N, 2)), slopes)
+    parts = [pm.Normal.dist(0.0, 0.3), pm.Normal.dist(predictor, spread)]
+    pm.Mixture("y", pt.stack([share, 1.0 - share]), parts, observed=rng.normal(size=N))
+
+
+def ordered_means(rng):
+    first, gap = pm.Normal("first"), pm.HalfNormal("gap")
+    pm.NormalMixture("y", [0.4, 0.6], pt.stack([first, first + gap]), 1.0, observed=rng.normal(size=N))
+
+
+def excess_of_zeros(rng):
+    slopes, share, alpha = pm.Normal("slopes", shape=8), pm.Beta("share", 1.0, 1.0), pm.Exponential("alpha", 1.0)
+    rates = pt.exp(pt.dot(rng.normal(size=(N, 8)), slopes))
+    pm.ZeroInflatedNegativeBinomial("y", share, rates, alpha, observed=np.arange(N) % 3)
+
+
+def hurdle(rng):
+    effects = pm.Normal("effects", pm.Normal("level"), pm.HalfNormal("scale"), shape=4)
+    share, k = pm.Beta("share", 1.0, 1.0), pm.Exponential("k", 1.0)
+    pm.HurdleGamma("y", share, k, k / pt.exp(effects[np.arange(N) % 4]), observed=np.arange(N) % 3 * 1.0)
+
+
+def part_of_few_values(rng):
+    """What is not a mixture itself, but reads a distribution within another."""
+    effects = pm.Normal("effects", pm.Normal("level"), pm.HalfNormal("scale"), shape=4)
+    pm.Censored("y", pm.Normal.dist(effects[np.arange(N) % 4], 1.0), None, 1.0, observed=np.zeros(N))
+
+
+def maps_in_time(rng):
+    neighbours = np.eye(N, k=1) + np.eye(N, k=-1)
+    alpha, tau = pm.Beta("alpha", 2.0, 1.0), pm.Gamma("tau", 2.0, 1.0)
+    first = pm.CAR("first", np.zeros(N), neighbours, alpha, tau)
+    second = pm.CAR("second", first, neighbours, alpha, tau)
+    pm.Poisson("y", pt.exp(pt.stack([first, second])), observed=rng.poisson(2.0, size=(2, N)))
+
+
+@pytest.mark.parametrize(
+    ("build", "why"),
+    [
+        (two_parts, MIXED), (ordered_means, MIXED), (excess_of_zeros, MIXED), (hurdle, MIXED),
+        (part_of_few_values, "each observation reads few values of effects"),
+        (maps_in_time, "first is in the prior mean of second"),
+    ],
+)  # fmt: skip
+def test_the_graphs_chart_is_taken(build, why):
+    with pm.Model() as model:
+        build(np.random.default_rng(1))
+    description = describe(model)
+    assert description.why.startswith(why)
+    assert description.left_over == {}
+
+
+def test_vectors_under_a_mixture_keep_their_covariance():
+    """Their blocks hold a matrix that a chart of single values has not."""
+    with pm.Model() as model:
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, pm.Gamma("lengthscale", 3.0, 1.0))).prior(
+            "f", np.arange(N)[:, None]
+        )
+        parts = [pm.Normal.dist(f, 0.3), pm.Normal.dist(f, 3.0)]
+        pm.Mixture("y", [0.8, 0.2], parts, observed=np.zeros(N))
+    assert [block.name for block in describe(model).blocks] == ["f"]
