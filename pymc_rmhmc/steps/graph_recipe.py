@@ -13,6 +13,7 @@ from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.geometry.charts import MarginalChart
 from pymc_rmhmc.geometry.emulator import Emulator
+from pymc_rmhmc.geometry.general.angles import Angles
 from pymc_rmhmc.geometry.general.charts import ElementwiseChart, RowsChart, VariableChart
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import map_of_gradient
@@ -49,8 +50,10 @@ class GraphRecipe(WholeModelRecipe):
         charts = tuple(_chart(places, n_columns) for places, n_columns in general.charts)
         self.emulates = plan.may_emulate and general.is_dear
         adapter = EmulatingAdapter if self.emulates else GraphChartAdapter
-        may_lengthen = plan.may_lengthen and not self.emulates
-        self.adapter = adapter(general, charts, self.variables.label, plan.may_repeat, may_lengthen, MOST_DENSE)
+        may_lengthen, angles = plan.may_lengthen and not self.emulates, Angles(*general.angles)
+        self.adapter = adapter(
+            general, charts, self.variables.label, plan.may_repeat, may_lengthen, MOST_DENSE, angles
+        )
 
     @property
     def n_functions(self) -> int:
@@ -74,7 +77,8 @@ class GraphRecipe(WholeModelRecipe):
         setting = self.setting(tuned)
         phase = setting.stand(first, None, rng)
         if not setting.failure(phase):
-            tuned.flat = tuple(map_of_gradient(phase.position, phase.point.slope))  # the map is still the identity
+            # The map is still the identity.
+            tuned.flat = tuple(map_of_gradient(phase.position, phase.point.slope, self.adapter.angles.places))
             self.drop()
         return first
 

@@ -17,6 +17,7 @@ from pymc_rmhmc.evidence.reference import LOG_2PI, ResidualReference
 from pymc_rmhmc.geometry.charts import MarginalChart
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import from_flat, log_volume, to_flat
+from pymc_rmhmc.geometry.general.target import PeriodTarget
 from pymc_rmhmc.geometry.general.value import ValueTarget
 from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Sometimes
 from pymc_rmhmc.kernels.surrogates import DensityMove, SurrogateHMC
@@ -78,18 +79,28 @@ class GraphSetting(_ChartSetting):
             self.adapter.coordinates(self.tuned, values) if coordinates is None else coordinates
         )
 
+    def seen(self, phase: Any) -> Array:
+        """See `Setting`: with angles in the period around their centre."""
+        return self.adapter.wrapped(self.tuned, np.array(phase.point.values))
+
     def _log_weight(self, point: Any) -> float:
+        if self.adapter.angles.places.size:
+            within = self.adapter.coordinates(self.tuned, point.values)
+            return point.log_density_at(within) + self.log_constant
         return float(point.log_density) + self.log_constant
 
     def reference(self) -> ResidualReference:
-        """See `NormalSetting`."""
-        size = FlatMap(*self.tuned.flat).centre.size
+        """See `NormalSetting`: of a density on circles that on a period of each."""
+        flat, angles = FlatMap(*self.tuned.flat), self.adapter.angles
+        residual = self.hamiltonian.residual
+        if angles.places.size:
+            residual = PeriodTarget(residual, angles, flat.centre[angles.places])
 
         def stand_at(values: Array, rng: np.random.Generator) -> Any:
             return self.stand(values, None, rng).point
 
         return ResidualReference(
-            self.hamiltonian.residual, size, self.log_constant, stand_at, lambda point: np.array(point.values)
+            residual, flat.centre.size, self.log_constant, stand_at, lambda point: np.array(point.values)
         )
 
     def kernel(self, tuned: ChartTuning, step_size: StepSize, *, tuning: bool) -> HMC[Any]:

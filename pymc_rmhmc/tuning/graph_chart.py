@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.geometry.charts import MarginalChart
 from pymc_rmhmc.geometry.emulator import Emulator
+from pymc_rmhmc.geometry.general.angles import NO_ANGLES, Angles
 from pymc_rmhmc.geometry.general.charts import VariableChart
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import fit_flat_map, identity_map, to_flat
@@ -108,6 +109,8 @@ class GraphChartAdapter(StepSizeAdapter):
         Whether a draw may take several trajectories, and whether longer ones may be tried.
     most_dense : int
         At most this many coordinates share a dense block of the mass matrix.
+    angles : Angles
+        The values on circles. None is charted.
     """
 
     general: Any
@@ -116,11 +119,13 @@ class GraphChartAdapter(StepSizeAdapter):
     may_repeat: bool
     may_lengthen: bool
     most_dense: int
+    angles: Angles = NO_ANGLES
     schedule: RefitPolicy = EARLY_REFITS
 
     def initial(self) -> ChartTuning:
         """Return the chart without constants, and the identity."""
-        return ChartTuning(np.zeros(self.general.n_constants), identity_map(np.zeros(self.general.size)))
+        flat = identity_map(np.zeros(self.general.size), self.angles.places)
+        return ChartTuning(np.zeros(self.general.n_constants), flat)
 
     def learn(self, tuned: ChartTuning, step_size: StepSize, outcome: Transition[Any], *, stood: bool) -> bool:
         """Adapt the step size, and count steps."""
@@ -165,6 +170,8 @@ class GraphChartAdapter(StepSizeAdapter):
     def fit(self, found: ChartTuning, draws: Array) -> Array:
         """Fit the chart and then the map to draws of the values (t, d); return z (t, d)."""
         found.n_steps, found.path = [], PathTrial(found.path.multiple)
+        if self.angles.places.size:
+            draws = self.angles.wrapped(draws, self.angles.centre(draws))
         scores, moments = self.scored(draws)
         if self.charts:
             found.chart = self._fitted_chart(draws, scores)
@@ -191,8 +198,13 @@ class GraphChartAdapter(StepSizeAdapter):
         return found
 
     def coordinates(self, tuned: ChartTuning, values: Array) -> Array:
-        """Return u of values x."""
-        return to_flat(FlatMap(*tuned.flat), self.charted_point(tuned, values))
+        """Return u of values x, with angles in the period around their centre."""
+        return to_flat(FlatMap(*tuned.flat), self.charted_point(tuned, self.wrapped(tuned, values)))
+
+    def wrapped(self, tuned: ChartTuning, values: Array) -> Array:
+        """Return values x with angles in the period around their centre."""
+        places = self.angles.places
+        return self.angles.wrapped(values, FlatMap(*tuned.flat).centre[places]) if places.size else values
 
     def charted_point(self, tuned: ChartTuning, values: Array) -> Array:
         """Return z of values x."""
@@ -217,11 +229,12 @@ class GraphChartAdapter(StepSizeAdapter):
         good = np.isfinite(slopes).all(axis=1) & np.isfinite(positions).all(axis=1)
         if good.sum() >= 2:
             self._check_read(slopes[good])
-            found.flat = tuple(fit_flat_map(positions[good], slopes[good], self._dense()) or found.flat)
+            fitted = fit_flat_map(positions[good], slopes[good], self._dense(), self.angles)
+            found.flat = tuple(fitted or found.flat)
 
     def _check_read(self, slopes: Array) -> None:
-        """Raise for a value that the density does not depend on: it has no distribution."""
-        unread = np.flatnonzero((slopes == 0.0).all(axis=0))
+        """Raise for a value that the density does not depend on: it has no distribution, unless on a circle."""
+        unread = np.setdiff1d(np.flatnonzero((slopes == 0.0).all(axis=0)), self.angles.places)
         if unread.size:
             raise ConfigurationError(
                 f"{self.label(int(unread[0]))}: the model's log density does not depend on it, so it has no posterior "

@@ -3,6 +3,9 @@
 The Hamiltonian is ``½ uᵀu + ½ pᵀp - φ(u)`` with ``φ(u) = log density(c + S u) + ½ uᵀu``. A step is half a kick by ∇φ,
 the exact rotation of every pair (u, p), and half a kick. One loop, kept on disk, serves every model.
 
+An angle's u is *free*: it has no Gaussian part. The gradient of the log density alone kicks it, and it drifts on
+straight. So a step commutes with a move by a period, and is one on the circle.
+
 ``S = B (1 + Vᵀ diag(stretches) V)``. B is diagonal but for one dense block: `dense` says which coordinates are in it,
 and `factor` is its lower triangle. The rows of V are a few directions that are wider or narrower than B has them.
 """
@@ -18,6 +21,7 @@ from numpy.typing import NDArray
 from pymc_rmhmc.errors import MAX_ENERGY_ERROR
 from pymc_rmhmc.geometry.compilation import compiled
 from pymc_rmhmc.geometry.delayed_rejection import FINER, RETRIED_ABOVE, accepts_retry, chance
+from pymc_rmhmc.geometry.general.angles import NO_ANGLES
 from pymc_rmhmc.geometry.native import call_for_value_and_slope
 
 __all__ = ["FlatMap", "State", "evaluate", "follow_path", "grow_trees", "walk_paths"]
@@ -42,6 +46,8 @@ class FlatMap(NamedTuple):
         V, with orthonormal rows.
     stretches : (r,) array
         How much longer each of them is made, less 1.
+    free : (m,) int array
+        The coordinates without a Gaussian part. No other coordinate of z depends on them.
     """
 
     centre: Array
@@ -50,6 +56,7 @@ class FlatMap(NamedTuple):
     factor: Array
     directions: Array
     stretches: Array
+    free: NDArray[np.int64] = NO_ANGLES.places
 
 
 @compiled
@@ -108,9 +115,14 @@ def _step(  # pragma: no cover - compiled
         kicked = p[i] + half * slope[i]
         to[i] = cosine * u[i] + sine * kicked
         momentum[i] = cosine * kicked - sine * u[i]
+    for i in flat.free:
+        momentum[i] = p[i] + half * (slope[i] - u[i])
+        to[i] = u[i] + step_size * momentum[i]
     phi, new_slope, found = evaluate(address, rest, chart, flat, to)
     for i in range(u.size):
         momentum[i] += half * new_slope[i]
+    for i in flat.free:
+        momentum[i] -= half * to[i]
     return to, momentum, phi, new_slope, found
 
 

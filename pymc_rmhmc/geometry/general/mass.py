@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
+from pymc_rmhmc.geometry.general.angles import NO_ANGLES, Angles
 from pymc_rmhmc.geometry.general.loops import FlatMap
 
 __all__ = ["fit_flat_map", "from_flat", "identity_map", "log_volume", "map_of_gradient", "to_flat"]
@@ -25,18 +26,18 @@ PRIOR_DRAWS = 0.5
 FEWEST_DRAWS, MOST_DIRECTIONS, DRAWS_OF_A_DIRECTION, NOTICED = 20, 8, 5, 2.0
 
 
-def identity_map(centre: Array) -> FlatMap:
+def identity_map(centre: Array, free: NDArray[np.int64] = NO_ANGLES.places) -> FlatMap:
     """``z = c + u``."""
-    return _diagonal(centre, np.ones(centre.size))
+    return _diagonal(centre, np.ones(centre.size), free)
 
 
-def map_of_gradient(centre: Array, slope: Array) -> FlatMap:
+def map_of_gradient(centre: Array, slope: Array, free: NDArray[np.int64] = NO_ANGLES.places) -> FlatMap:
     """A first guess: of the scale that one gradient suggests.
 
     Where a density is steep, at a point that nobody chose, its scale is about ``1/|g|``.
     """
     spread = np.clip(1.0 / np.maximum(np.abs(slope), 1e-3), 1e-3, 1.0)
-    return _diagonal(centre, spread)
+    return _diagonal(centre, spread, free)
 
 
 def from_flat(flat: FlatMap, u: Array) -> Array:
@@ -63,13 +64,15 @@ def log_volume(flat: FlatMap) -> float:
     return float(np.log(elsewhere).sum() + np.log(flat.factor.diagonal()).sum() + np.log1p(flat.stretches).sum())
 
 
-def _diagonal(centre: Array, spread: Array) -> FlatMap:
+def _diagonal(centre: Array, spread: Array, free: NDArray[np.int64]) -> FlatMap:
     """The map of a diagonal S."""
     none = np.empty((0, 0))
-    return FlatMap(centre.copy(), spread, np.empty(0, np.int64), none, np.empty((0, centre.size)), np.empty(0))
+    return FlatMap(centre.copy(), spread, np.empty(0, np.int64), none, np.empty((0, centre.size)), np.empty(0), free)
 
 
-def fit_flat_map(positions: Array, slopes: Array, dense: NDArray[np.int64]) -> FlatMap | None:
+def fit_flat_map(
+    positions: Array, slopes: Array, dense: NDArray[np.int64], angles: Angles = NO_ANGLES
+) -> FlatMap | None:
     """The map under which draws have unit covariance and so have their gradients; None where they give no map.
 
     For a normal density N(c, Σ) the gradient is ``-Σ⁻¹(z - c)``, and the covariances A of draws and B of gradients
@@ -82,6 +85,8 @@ def fit_flat_map(positions: Array, slopes: Array, dense: NDArray[np.int64]) -> F
         Draws of z and the gradients of their log density. Those that are not finite, or enormous, are left out.
     dense : (k,) int array
         The coordinates that share a dense block of S.
+    angles : Angles
+        The coordinates that are free in the map, each within one period. Their centre is their mean.
 
     References
     ----------
@@ -92,17 +97,21 @@ def fit_flat_map(positions: Array, slopes: Array, dense: NDArray[np.int64]) -> F
         return None
     try:
         with np.errstate(all="ignore"):
-            fitted = _fitted(positions[is_usable], slopes[is_usable], dense)
+            fitted = _fitted(positions[is_usable], slopes[is_usable], dense, angles)
     except (linalg.LinAlgError, ValueError):  # products of rounded numbers have no factor, or have overflowed
         return None
     return fitted if all(np.isfinite(part).all() for part in fitted) else None
 
 
-def _fitted(positions: Array, slopes: Array, dense: NDArray[np.int64]) -> FlatMap:
+def _fitted(positions: Array, slopes: Array, dense: NDArray[np.int64], angles: Angles) -> FlatMap:
     """See `fit_flat_map`."""
+    # A factor is lower triangular: of its coordinates only those after an angle depend on it.
+    is_free = np.isin(dense, angles.places)
+    dense = np.concatenate([dense[~is_free], dense[is_free]])
     mean, mean_slope = positions.mean(axis=0), slopes.mean(axis=0)
     variance, of_slopes = positions.var(axis=0), slopes.var(axis=0)
     scale = np.sqrt(np.sqrt(np.clip(variance, SMALLEST, LARGEST) / np.clip(of_slopes, SMALLEST, LARGEST)))
+    scale[angles.places] = np.minimum(scale[angles.places], angles.widest)
     # What is left of draws and gradients where B is taken out.
     draws, gradients, pulled = (positions - mean) / scale, (slopes - mean_slope) * scale, mean_slope * scale
     factor = np.empty((0, 0))
@@ -112,12 +121,23 @@ def _fitted(positions: Array, slopes: Array, dense: NDArray[np.int64]) -> FlatMa
         factor = np.ascontiguousarray(scale[dense, None] * root)
         draws[:, dense] = linalg.solve_triangular(root, draws[:, dense].T, lower=True).T
         gradients[:, dense], pulled[dense] = gradients[:, dense] @ root, root.T @ pulled[dense]
+    draws[:, angles.places] = gradients[:, angles.places] = 0.0
     directions, stretches = _directions(draws, gradients) if dense.size < mean.size else _no_directions(mean.size)
+    directions[:, angles.places] = 0.0
     shift = pulled + directions.T @ (((1.0 + stretches) ** 2 - 1.0) * (directions @ pulled))
     centre = mean + scale * shift
     if dense.size:
         centre[dense] = mean[dense] + factor @ shift[dense]
-    return FlatMap(centre, scale, dense, factor, directions, stretches)
+    centre[angles.places] = mean[angles.places]
+    _narrow(factor, dense, angles)
+    return FlatMap(centre, scale, dense, factor, directions, stretches, angles.places)
+
+
+def _narrow(factor: Array, dense: NDArray[np.int64], angles: Angles) -> None:
+    """Make no angle wider than its circle: where little is known of it, gradients suggest any scale."""
+    for place, widest in zip(angles.places, angles.widest, strict=True):
+        for row in np.flatnonzero(dense == place):
+            factor[row] *= min(1.0, widest / float(np.linalg.norm(factor[row])))
 
 
 def _no_directions(size: int) -> tuple[Array, Array]:

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.geometry.general.angles import Angles
 from pymc_rmhmc.geometry.general.loops import FlatMap, State, evaluate, follow_path, grow_trees, walk_paths
 from pymc_rmhmc.geometry.native import call_for_value_and_slope, native_function
 
-__all__ = ["GeneralPoint", "GeneralTarget", "Moved"]
+__all__ = ["GeneralPoint", "GeneralTarget", "Moved", "PeriodTarget"]
 
 type Array = NDArray[np.float64]
 
@@ -63,6 +64,11 @@ class GeneralPoint:
         """The log density of x as the model has it."""
         u = self.position
         return self.log_density - 0.5 * float(u @ u) - float(self.found[-1])
+
+    def log_density_at(self, position: Array) -> float:
+        """Return φ at another u (d,) that stands for the same point on circles."""
+        u = self.position
+        return self.log_density + 0.5 * float(position @ position - u @ u)
 
 
 @dataclass(slots=True)
@@ -155,6 +161,32 @@ class GeneralTarget:
             *self._arguments, _state(point), momentum, step_size, *path, rounds, seed
         )
         return Moved(_point(state), p, initial, mean, error, n_steps, _FAILURES[failure], moved)
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodTarget:
+    """The same density on one period of each angle, and 0 elsewhere, which integrates to that on the circles.
+
+    Parameters
+    ----------
+    target : GeneralTarget
+        The density.
+    angles : Angles
+        Which of its values are angles.
+    centre : (k,) array
+        Of each period.
+    """
+
+    target: GeneralTarget
+    angles: Angles
+    centre: Array
+
+    def at(self, position: Array) -> GeneralPoint:
+        """Evaluate at u (d,)."""
+        point = self.target.at(position)
+        if not self.angles.are_within(point.values, self.centre):
+            point.log_density = -math.inf
+        return point
 
 
 def _state(point: GeneralPoint) -> State:

@@ -11,7 +11,8 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError
+from pymc_rmhmc.model.general.angles import period_of
 from pymc_rmhmc.model.general.chart import charted_variables, place
 from pymc_rmhmc.model.general.cost import gradient_seconds, is_dear
 from pymc_rmhmc.model.general.packed import PackedModel
@@ -47,6 +48,8 @@ class GeneralModel(PackedModel):
         Those which the chart moves relative to others, parents first.
     charts : tuple of (int array, int)
         Of each: where its elements are in x, and the columns that share a covariance, 1 where elements are independent.
+    angles : (int array, array)
+        Which values stand for points on a circle, and after how much each comes back to the same point.
     n_constants : int
         Of all charts together.
     density : GraphFunction
@@ -67,6 +70,7 @@ class GeneralModel(PackedModel):
         shapes = dict(zip(self.variables.variables, self.variables.shapes, strict=True))
         self.charted = charted_variables(model, variables, shapes)
         ranges = dict(zip(self.variables.variables, self.variables.slices, strict=True))
+        self.angles = self._angles(model, ranges, point)
         parts = [ranges[each.variable] for each in self.charted]
         self.charts = tuple(
             (np.arange(p.start, p.stop), each.n_columns) for p, each in zip(parts, self.charted, strict=True)
@@ -90,7 +94,8 @@ class GeneralModel(PackedModel):
     @property
     def is_dear(self) -> bool:
         """Whether trajectories are to follow an emulator: it is of one density, which no other step may change."""
-        return not self.inputs and is_dear(self.size, self.gradient_seconds)
+        # An emulator is of a density on the line, which ends where the draws do.
+        return not self.inputs and not self.angles[0].size and is_dear(self.size, self.gradient_seconds)
 
     def bind(self, point: Point) -> None:
         """Take the variables that other steps move, and shared data, from a point."""
@@ -103,6 +108,27 @@ class GeneralModel(PackedModel):
     def inputs(self) -> tuple[str, ...]:
         """The value variables of other steps on which the density depends."""
         return self.density.value_names
+
+    def _angles(
+        self, model: pm.Model, ranges: dict[TensorVariable, slice], point: Point
+    ) -> tuple[NDArray[np.int64], Array]:
+        """Which values are angles, and their periods; one that is charted is a `ConfigurationError`."""
+        charted = {each.variable for each in self.charted}
+        places: list[int] = []
+        periods: list[float] = []
+        for variable, part in ranges.items():
+            period = period_of(model, variable, point)
+            if period is None:
+                continue
+            if variable in charted:
+                raise ConfigurationError(
+                    f"{variable.name}: a location and a scale are registered for it, but its transform makes it an "
+                    "angle, and an angle moves on its circle, relative to nothing. Take its distribution out of "
+                    "register_family, or give the variable another transform."
+                )
+            places += range(part.start, part.stop)
+            periods += [period] * (part.stop - part.start)
+        return np.array(places, np.int64), np.array(periods, np.float64)
 
     def __getstate__(self) -> dict[str, Any]:
         # The graphs of the charted variables are needed for reading alone.

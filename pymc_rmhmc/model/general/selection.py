@@ -26,6 +26,7 @@ from pytensor.tensor.subtensor import (
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError, listed
+from pymc_rmhmc.model.general.angles import period_of
 from pymc_rmhmc.model.general.chart import MOST_COLUMNS, charted_variables
 from pymc_rmhmc.model.general.cost import MOST_EMULATED
 from pymc_rmhmc.model.general.density import check_differentiable
@@ -125,7 +126,8 @@ def _why_general(structure: ModelStructure, point: Point) -> str:
 
     It is where latents are Normals, or a few correlated ones for each group, beside hyperparameters, and each
     observation reads single ones of them, as effects of groups are read: nothing is gained then by the matrix that
-    the latent form factorises at each gradient. And it is where there are more hyperparameters than that form emulates.
+    the latent form factorises at each gradient. And it is where there are more hyperparameters than that form emulates,
+    or one is an angle, which that form moves on a line.
 
     Parameters
     ----------
@@ -154,6 +156,9 @@ def _what_is_read(structure: ModelStructure, point: Point) -> str:
     above = _vectors_above(structure)
     if above:
         return f"{names_of(above)} is in the prior mean of {listed([names_of([v]) for v in structure.variables])}"
+    angles = [v for v in variables if v not in structure.variables and period_of(model, v, point) is not None]
+    if angles:
+        return f"{listed(names_of(angles))} {'is an angle' if len(angles) == 1 else 'are angles'}"
     charted = {each.variable for each in charted_variables(model, variables, shapes)}
     # Walks, autoregressions and maps stay in blocks. Where data say much of each value the graph's chart is faster
     # (709 effective draws a second against 190), but where they say little it does not converge: a walk of 200 with
