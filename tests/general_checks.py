@@ -20,7 +20,7 @@ def _by_variable(general, vector) -> tuple[np.ndarray, np.ndarray]:
 
 def scored(general, x) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Score, location and scale (m,) of every charted element."""
-    score, moments = general.scores(np.ascontiguousarray(x))
+    score, moments, _ = general.scores(np.ascontiguousarray(x))
     return score, *_by_variable(general, moments)
 
 

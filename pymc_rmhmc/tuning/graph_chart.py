@@ -172,19 +172,25 @@ class GraphChartAdapter(StepSizeAdapter):
         found.n_steps, found.path = [], PathTrial(found.path.multiple)
         if self.angles.places.size:
             draws = self.angles.wrapped(draws, self.angles.centre(draws))
-        scores, moments = self.scored(draws)
+        scores, moments, own = self._all_scores(draws)
         if self.charts:
-            found.chart = self._fitted_chart(draws, scores)
+            found.chart = self._fitted_chart(draws, scores, own)
         positions = self.charted(found.chart, draws, moments)
         self._fit_map(found, positions)
         return positions
 
     def scored(self, values: Array) -> tuple[Array, Array]:
         """Return scores and moments of the charted elements at each of some values (t, d)."""
+        scores, moments, _ = self._all_scores(values)
+        return scores, moments
+
+    def _all_scores(self, values: Array) -> tuple[Array, Array, Array]:
+        """Return the same, and the scores of their own priors."""
         if not self.charts:
-            return np.empty((len(values), 0)), np.empty((len(values), 0))
-        scores, moments = zip(*(self.general.scores(np.ascontiguousarray(row)) for row in values), strict=True)
-        return np.array(scores), np.array(moments)
+            return np.empty((len(values), 0)), np.empty((len(values), 0)), np.empty((len(values), 0))
+        found = zip(*(self.general.scores(np.ascontiguousarray(row)) for row in values), strict=True)
+        scores, moments, own = (np.array(each) for each in found)
+        return scores, moments, own
 
     def charted(self, constants: Array, values: Array, moments: Array) -> Array:
         """Return z (t, d) of values (t, d), whose moments are known."""
@@ -213,12 +219,13 @@ class GraphChartAdapter(StepSizeAdapter):
         found: Array = np.nan_to_num(self.charted(tuned.chart, values[None], moments)[0], posinf=0.0, neginf=0.0)
         return found
 
-    def _fitted_chart(self, draws: Array, scores: Array) -> Array:
+    def _fitted_chart(self, draws: Array, scores: Array, own: Array) -> Array:
         """Return the constants of every chart: the lines that the scores of the rest follow."""
         found, start = [], 0
         for chart in self.charts:
             m = chart.places.size
-            found.append(chart.fit(draws[:, chart.places], scores[:, start : start + m]))
+            part = slice(start, start + m)
+            found.append(chart.fit(draws[:, chart.places], scores[:, part], own[:, part]))
             start += m
         return np.concatenate(found)
 

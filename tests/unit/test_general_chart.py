@@ -213,6 +213,8 @@ def test_scores_are_of_all_but_the_own_prior(charted):
     unpack = charted.general.variables.unpack
     expected = derivative(lambda at: np.array(float(logp(unpack(at))) - float(own(unpack(at)))), x)
     np.testing.assert_allclose(rest, expected[place], rtol=1e-4, atol=1e-5)
+    of_own = derivative(lambda at: np.array(float(own(unpack(at)))), x)
+    np.testing.assert_allclose(charted.general.scores(x)[2], of_own[place], rtol=1e-4, atol=1e-5)
     charted.chart = np.zeros_like(chart)
     try:
         for at in (0.0, 1.0):

@@ -17,6 +17,8 @@ type Array = NDArray[np.float64]
 
 # Of rows with one factor: the share of the largest variance that is added to a covariance of draws.
 RIDGE = 1e-6
+# Draws for a control variate: fewer tell too little of their own noise.
+FEWEST_DRAWS = 30
 
 
 class VariableChart(Protocol):
@@ -34,8 +36,8 @@ class VariableChart(Protocol):
     n_moments: int
     n_constants: int
 
-    def fit(self, values: Array, scores: Array) -> Array:
-        """The constants (n_constants,) from draws (t, m) and the scores (t, m) that all but its own prior give."""
+    def fit(self, values: Array, scores: Array, own: Array) -> Array:
+        """The constants (n_constants,) from draws (t, m) and the scores (t, m) that the rest and its own prior give."""
 
     def standardised(self, values: Array, moments: Array, constants: Array) -> Array:
         """Z (t, m) of draws, given the moments (t, n_moments) at each."""
@@ -54,11 +56,16 @@ class ElementwiseChart:
         self.places = places
         self.n_moments = self.n_constants = 2 * places.size
 
-    def fit(self, values: Array, scores: Array) -> Array:
-        """The least-squares lines ``score = b - w x``, with w ≥ 0; none where there is no score."""
+    def fit(self, values: Array, scores: Array, own: Array) -> Array:
+        """The lines ``score = b - w x``, with w ≥ 0; none where there is no score.
+
+        Least squares alone would lose w in what other variables add to the score. Under the posterior the mean of
+        ``1 + (x - x̄)(score + own score)`` is 0, so that as much of it is taken as leaves the least noise.
+        """
         centred, around = values - values.mean(axis=0), scores - scores.mean(axis=0)
         square, product = np.einsum("ij,ij->j", centred, centred), np.einsum("ij,ij->j", centred, around)
-        weight = np.maximum(0.0, np.divide(-product, square, out=np.zeros_like(square), where=square > 0.0))
+        weight = np.divide(-product, square, out=np.zeros_like(square), where=square > 0.0)
+        weight = np.maximum(0.0, _less_noisy(weight, centred, around, own - own.mean(axis=0)))
         pull = scores.mean(axis=0) + weight * values.mean(axis=0)
         none = (np.abs(scores).max(axis=0) == 0.0) | ~np.isfinite(weight) | ~np.isfinite(pull)
         weight[none], pull[none] = 0.0, 0.0
@@ -71,6 +78,21 @@ class ElementwiseChart:
         root = np.sqrt(1.0 + weight * scale * scale)
         found: Array = (values - location) / scale * root - scale * (pull - weight * location) / root
         return found
+
+
+def _less_noisy(weight: Array, centred: Array, scores: Array, own: Array) -> Array:
+    """Slopes (m,) by least squares with the control variate of `ElementwiseChart.fit`, all centred (t, m)."""
+    if len(centred) < FEWEST_DRAWS:
+        return weight
+    variance = np.mean(centred**2, axis=0)
+    # What each draw adds to the slope beyond its line, and to the control, times the variance.
+    beyond, control = -centred * (scores + weight * centred), 1.0 + centred * (scores + own)
+    level = control.mean(axis=0)
+    around = control - level
+    total = np.mean(around**2, axis=0)
+    share = np.divide(-np.mean(beyond * around, axis=0), total, out=np.zeros_like(total), where=total > 0.0)
+    found: Array = weight + np.clip(share, 0.0, 1.0) * level / np.where(variance > 0.0, variance, np.inf)
+    return found
 
 
 class RowsChart:
@@ -90,7 +112,7 @@ class RowsChart:
         self.n_moments = places.size + n_columns**2
         self.n_constants = places.size * (n_columns + 1)
 
-    def fit(self, values: Array, scores: Array) -> Array:
+    def fit(self, values: Array, scores: Array, own: Array) -> Array:
         """The least-squares planes ``score = b - W x`` of each row, with W made symmetric and positive."""
         t = len(values)
         x, s = (array.reshape(t, self._rows, self._k) for array in (values, scores))

@@ -57,8 +57,9 @@ class GeneralModel(PackedModel):
     value : GraphFunction
         ``(z, constants) -> (log density of z, [x (d,), log-Jacobian])``: without the gradient.
     scores : GraphFunction or None
-        ``(x,) -> (scores, moments)``: the score that everything but its own prior gives each charted element, and
-        where its prior lies, variable by variable. None if no variable is charted.
+        ``(x,) -> (scores, moments, own scores)``: the score that everything but its own prior gives each charted
+        element, where its prior lies, variable by variable, and the score that its prior gives. None if no variable is
+        charted.
     terms : DensityTerms
         The log density term by term, for errors.
     gradient_seconds : float
@@ -151,17 +152,18 @@ def _density(model: pm.Model, general: GeneralModel, point: Point) -> tuple[Grap
 
 
 def _scores(model: pm.Model, general: GeneralModel) -> GraphFunction:
-    """The score of the rest for each charted element, and its moments, at values x."""
-    # Own priors read a twin of their value, so that one pass back through the graph leaves them out.
+    """The score of the rest for each charted element, its moments, and the score of its own prior, at values x."""
+    # Own priors read a twin of their value, so that one pass back through the graph keeps the two apart.
     twins = {each.value: each.value.clone() for each in general.charted}
     charted = {each.variable for each in general.charted}
     ordered, terms = _terms(model), []
     for variable, term in zip(ordered, model.logp(vars=ordered, sum=False), strict=True):
         value = model.rvs_to_values.get(variable)
         terms.append(replaced([term], {value: twins[value]})[0] if variable in charted else term)
-    rest = pt.grad(pt.add(*(t.sum() for t in terms), pt.zeros(())), list(twins), disconnected_inputs="ignore")
-    moments = [each.moment_vector() for each in general.charted]
-    found = [joined(parts) for parts in (rest, moments)]
+    total = pt.add(*(t.sum() for t in terms), pt.zeros(()))
+    scores = pt.grad(total, [*twins, *twins.values()], disconnected_inputs="ignore")
+    rest, own, moments = scores[: len(twins)], scores[len(twins) :], [each.moment_vector() for each in general.charted]
+    found = [joined(parts) for parts in (rest, moments, own)]
     found = replaced(found, {twin: value for value, twin in twins.items()})
     return GraphFunction(model, [general.variables.symbol], general.variables.place(found))
 

@@ -158,7 +158,7 @@ def _what_is_read(structure: ModelStructure, point: Point) -> str:
         return f"{names_of(above)} is in the prior mean of {listed([names_of([v]) for v in structure.variables])}"
     angles = [v for v in variables if v not in structure.variables and period_of(model, v, point) is not None]
     if angles:
-        return f"{listed(names_of(angles))} {'is an angle' if len(angles) == 1 else 'are angles'}"
+        return f"{names_of(angles)} {'is an angle' if len(angles) == 1 else 'are angles'}"
     charted = {each.variable for each in charted_variables(model, variables, shapes)}
     # Walks, autoregressions and maps stay in blocks. Where data say much of each value the graph's chart is faster
     # (709 effective draws a second against 190), but where they say little it does not converge: a walk of 200 with
