@@ -77,7 +77,7 @@ def test_an_angle_makes_effective_draws_and_no_message(build, caplog):
             assert min(effective(draws[..., j]) for j in range(draws.shape[2])) > 0.5 * CHAINS * DRAWS
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [10, 11, 12])
 @pytest.mark.parametrize(
     ("build", "density"), [(alone, stats.vonmises(2.0).pdf), (of_a_wave, phase_density)], ids=["alone", "wave"]
 )
