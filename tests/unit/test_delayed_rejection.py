@@ -9,11 +9,11 @@ import pytest
 from scipy import stats
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
-from pymc_rmhmc.dynamics.integrators import IntegratorBase, Step
+from pymc_rmhmc.dynamics.integrators import IntegratorBase, RotationSplitting, Step
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.geometry.delayed_rejection import FINER, RETRIED_ABOVE, accepts_retry, chance
 from pymc_rmhmc.kernels.trajectories import FixedSteps, JitteredPath
-from tests.unit.general_toys import FUNNEL, D
+from tests.unit.general_toys import FUNNEL, D, walk
 
 PATH, STEP = (2.0, 0.4, 100), 0.9
 
@@ -39,6 +39,34 @@ def test_the_funnel_is_left_as_it_is_by_many_second_tries():
     for each in uniform:
         assert stats.kstest(each, "uniform").pvalue > 1e-3
         assert stats.chisquare(np.histogram(each, 20, (0.0, 1.0))[0]).pvalue > 1e-3
+
+
+class Given:
+    """In place of a generator: a momentum, and the numbers of a length and of a decision."""
+
+    def __init__(self, momentum, numbers):
+        self.momentum, self.numbers = momentum, list(numbers)
+
+    def standard_normal(self, size):
+        return self.momentum
+
+    def random(self):
+        return self.numbers.pop(0)
+
+
+def test_second_tries_are_those_written_out():
+    flow, path, rng = GaussianHamiltonian(FUNNEL.target), JitteredPath(*PATH), np.random.default_rng(7)
+    n_kept = 0
+    for seed, u in enumerate(funnel_draws(150)):
+        p, numbers = rng.standard_normal(D), np.random.RandomState(seed)
+        said = walk(FUNNEL, u, p, STEP, PATH, 1, np.random.RandomState(seed))
+        moved = FUNNEL.target.walk(FUNNEL.target.at(u), p, STEP, PATH, 1, seed)
+        outcome = path.move(flow, RotationSplitting(), flow.state(u), STEP, Given(p, numbers.random_sample(2)))
+        for position in (moved.point.position, outcome.state.position):
+            np.testing.assert_allclose(position, said.u, rtol=1e-8, atol=1e-10)
+        assert moved.n_steps == outcome.n_steps == said.n_steps
+        n_kept += said.moved and said.acceptance < 0.1
+    assert n_kept >= 5
 
 
 def test_a_thin_neck_is_entered_and_left():
