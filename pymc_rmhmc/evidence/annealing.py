@@ -11,14 +11,12 @@ Grosse, Ghahramani and Adams (2015), Sandwiching the marginal likelihood using b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from pymc_rmhmc.errors import EvidenceError
 from pymc_rmhmc.evidence.bridge import BRIDGE, next_beta, systematic, tune_steps
@@ -29,6 +27,7 @@ from pymc_rmhmc.evidence.estimate import (
     Estimate,
     Progress,
     check_acceptance,
+    log_mean,
     pareto_k,
     weight_ess,
 )
@@ -37,7 +36,7 @@ from pymc_rmhmc.evidence.reference import Reference
 
 __all__ = [
     "Ladder", "adaptive_ladder", "anneal", "annealed_evidence", "first_step", "fixed_ladder", "flat_particles",
-    "geometric_betas", "linear_betas", "log_mean",
+    "geometric_betas", "linear_betas",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -237,14 +236,6 @@ def _upper_bound(particles: Particles, log_weights: Array, betas: Array, rng: np
     for _ in range(SETTLING):
         particles.move(1.0, rng)
     return float(anneal(particles, betas, rng, reverse=True)[0].mean())
-
-
-def log_mean(log_weights: Array) -> tuple[float, float]:
-    """The logarithm of the mean of some weights, and its standard error."""
-    count = log_weights.size
-    value = float(logsumexp(log_weights)) - math.log(count)
-    relative = np.exp(log_weights - value)
-    return value, float(relative.std(ddof=1)) / math.sqrt(count)
 
 
 def flat_particles(reference: Reference, ladder: Ladder, rng: np.random.Generator) -> Callable[[int], FlatParticles]:

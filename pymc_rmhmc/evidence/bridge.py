@@ -22,12 +22,14 @@ from scipy.special import logsumexp
 
 from pymc_rmhmc.errors import EvidenceError
 from pymc_rmhmc.evidence.estimate import (
+    LARGEST_K,
     Budget,
     Estimate,
     Progress,
     check_acceptance,
     check_mixing,
     effective_draws,
+    log_mean,
     mixes,
     mixing_of,
     pareto_k,
@@ -97,6 +99,8 @@ class BridgePolicy:
 BRIDGE = BridgePolicy()
 # Draws of a density that weights to the next need, and the logarithm of the smallest step to it.
 FEWEST_USABLE, SMALLEST_STEP = 8, -200.0
+# Two estimates that differ by so many errors, and by more than rounding does, do so for a reason.
+MOST_ERRORS, ROUNDING = 4.0, 1e-6
 NOWHERE = (
     "Nearly everywhere in the normal approximation the model's density is 0 or not a number, so that no bridge leads "
     "from there. Give draws= of the posterior, from which a better one is fitted."
@@ -227,7 +231,20 @@ class AdaptiveBridge:
             value, error = self._estimate(progress)
         if self._settled(progress):
             value, error = self._estimate(progress)
-        return Estimate(value, error, self._diagnostics(), progress.history)
+        diagnostics = self._diagnostics()
+        if self._source is not None and diagnostics["pareto_k"] < LARGEST_K:
+            self._check_weights(value, error)
+        return Estimate(value, error, diagnostics, progress.history)
+
+    def _check_weights(self, value: float, error: float) -> None:
+        """Raise where importance weights of the reference's draws, which see all parts, say another value."""
+        alone, its_error = log_mean(np.concatenate(self.rungs[0].phis, axis=1).ravel())
+        if abs(alone - value) > MOST_ERRORS * math.hypot(error, its_error) + ROUNDING:
+            raise EvidenceError(
+                f"Importance weights give a log evidence that is {alone - value:+.2f} from the bridge's: the draws of "
+                "the posterior have missed a part of it, such as a tail or a mode. Leave draws= out, or give "
+                'method="tempering".'
+            )
 
     def _settled(self, progress: Progress) -> bool:
         """Add draws at rungs that do not seem to mix, since few draws cannot show it; return whether there were any."""

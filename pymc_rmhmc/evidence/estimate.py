@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from arviz_stats.base import array_stats
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from pymc_rmhmc.errors import EvidenceError
 
 __all__ = [
-    "Budget", "Estimate", "Progress", "check_acceptance", "check_mixing", "effective_draws", "mixes",
-    "mixing_of", "pareto_k", "weight_ess",
+    "LARGEST_K", "Budget", "Estimate", "Progress", "check_acceptance", "check_mixing", "effective_draws", "log_mean",
+    "mixes", "mixing_of", "pareto_k", "weight_ess",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -30,6 +31,8 @@ type Report = Callable[[float, float, str], None]
 
 # Diagnostics that are estimates of the evidence themselves.
 BOUNDS = frozenset({"lower_bound", "upper_bound", "thermodynamic_integration", "stepping_stones"})
+# Below this shape of their tail, importance weights have a variance with room to spare.
+LARGEST_K = 0.5
 LEAST_ACCEPTED, LARGEST_RHAT, FEWEST_DRAWS = 0.4, 1.05, 100.0
 
 
@@ -155,6 +158,14 @@ def pareto_k(log_weights: Array) -> float:
     # ArviZ takes the logarithm of the likelihood that is left out, whose inverse is the weight.
     shape = float(array_stats.psislw(-finite)[1])
     return math.inf if math.isnan(shape) else shape
+
+
+def log_mean(log_weights: Array) -> tuple[float, float]:
+    """The logarithm of the mean of some weights, and its standard error."""
+    count = log_weights.size
+    value = float(logsumexp(log_weights)) - math.log(count)
+    relative = np.exp(log_weights - value)
+    return value, float(relative.std(ddof=1)) / math.sqrt(count)
 
 
 def check_acceptance(betas: Array, acceptances: Array, remedy: str = FARTHER) -> None:

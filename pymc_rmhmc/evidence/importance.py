@@ -8,17 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import EvidenceError
-from pymc_rmhmc.evidence.annealing import log_mean
-from pymc_rmhmc.evidence.estimate import Budget, Estimate, Progress, pareto_k, weight_ess
+from pymc_rmhmc.evidence.estimate import LARGEST_K, Budget, Estimate, Progress, log_mean, pareto_k, weight_ess
 from pymc_rmhmc.evidence.modes import climb, negative_log_density
 from pymc_rmhmc.evidence.reference import Reference
 
-__all__ = ["LARGEST_K", "importance_evidence", "laplace_evidence"]
+__all__ = ["importance_evidence", "laplace_evidence"]
 
 type Array = NDArray[np.float64]
 
-# Below it the weights have a variance with room to spare.
-LARGEST_K = 0.5
 FIRST = 2000
 # A Hessian by differences of the gradient takes two of them for every coordinate.
 MOST_COORDINATES, DIFFERENCE = 2000, 1e-4

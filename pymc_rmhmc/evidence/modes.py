@@ -7,7 +7,7 @@ find is then too small, with a small error. A search from elsewhere costs some h
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ BARRIER, POINTS = 2.0, 15
 NEARLY_AS_HIGH = 3.0
 
 
-def check_modes(name: str, reference: Reference, places: Sequence[Array]) -> None:
+def check_modes(name: str, reference: Reference, places: Iterable[Array]) -> None:
     """Raise where the density leads from some places to a mode that the reference does not know of.
 
     Parameters
@@ -37,7 +37,7 @@ def check_modes(name: str, reference: Reference, places: Sequence[Array]) -> Non
         Of what is estimated, for the message.
     reference : Reference
         The model.
-    places : sequence of (d,) arrays
+    places : iterable of (d,) arrays
         Such as draws of the prior.
 
     Raises

@@ -135,7 +135,7 @@ class ResidualReference(Reference):
         leave: Callable[[Any], None] | None = None, n_own: int | None = None,
     ) -> None:  # fmt: skip
         self.residual, self.size, self.log_constant = residual, size, log_constant
-        self.values_at, self._stand, self._leave = values_at, stand, leave
+        self.values_at, self.stand, self._leave = values_at, stand, leave
         self.own_tails = np.arange(size if n_own is None else n_own)
 
     def let_go(self, point: Any) -> None:
@@ -146,7 +146,7 @@ class ResidualReference(Reference):
     def point_of(self, values: Array, rng: np.random.Generator) -> Any:
         """Return the point that stands for some values; None where there is no density."""
         try:
-            point = self._stand(values, rng)
+            point = self.stand(values, rng)
         except PriorFailure:
             return None
         return point if point.failure == Failure.NONE else None

@@ -14,7 +14,7 @@ from pymc_rmhmc.evidence.reference import Reference, ResidualReference
 from pymc_rmhmc.steps.evidence_models import EvidenceModel, Point
 from pymc_rmhmc.steps.prior_values import prior_draws
 
-__all__ = ["ChainDraws", "GivenDraws", "fitted_chain", "prior_places", "tuned_chain"]
+__all__ = ["ChainDraws", "GivenDraws", "fitted_chain", "tuned_chain", "values_of_chain", "values_of_prior"]
 
 type Array = NDArray[np.float64]
 
@@ -22,6 +22,8 @@ type Array = NDArray[np.float64]
 CHAINS, SETTLING, FIRST = 4, 50, 250
 # Draws of the approximation among which those places are chosen.
 TRIED = 256
+# Draws of a prior that tell how heavy its tails are, and of a chain that tell centre and scales.
+OF_PRIOR, OF_CHAIN = 2000, 400
 
 
 def tuned_chain(read: EvidenceModel, rng: np.random.Generator) -> Chain:
@@ -47,15 +49,24 @@ def _copied(point: Point) -> Point:
     return {name: np.array(value, order="C") for name, value in point.items()}
 
 
-def prior_places(
-    read: EvidenceModel, reference: ResidualReference, count: int, rng: np.random.Generator
-) -> list[Array]:
-    """Return so many draws of a whole model's prior in the reference's coordinates; none if it has no draws."""
+def values_of_prior(read: EvidenceModel, rng: np.random.Generator) -> Array:
+    """Return draws (n, k) of a whole model's values from their prior; none if it has no draws."""
     by_value = {str(read.model.rvs_to_values[v].name): v for v in read.model.free_RVs}
     names = dict.fromkeys(name for name, _ in read.variables.slices)
-    values = prior_draws(read.sampled, [by_value[name] for name in names], rng)[:count]
-    points = [reference.point_of(each, rng) for each in values]
-    return [point.position for point in points if point is not None]
+    return prior_draws(read.sampled, [by_value[name] for name in names], rng, OF_PRIOR)
+
+
+def values_of_chain(chain: Chain, read: EvidenceModel, rng: np.random.Generator) -> Array:
+    """Return the next draws (n, k) of a tuned chain."""
+    point = _copied(read.point)
+    chain.write(point)
+    found = np.empty((OF_CHAIN, chain.values.size))
+    with np.errstate(all="ignore"):
+        for i in range(OF_CHAIN):
+            chain.draw(point, rng, tuning=False)
+            chain.write(point)
+            found[i] = chain.values
+    return found
 
 
 class GivenDraws:

@@ -12,17 +12,25 @@ from numpy.typing import NDArray
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.evidence.annealing import annealed_evidence
 from pymc_rmhmc.evidence.bridge import AdaptiveBridge, PosteriorDraws
-from pymc_rmhmc.evidence.estimate import Budget, Estimate, Progress, Report
+from pymc_rmhmc.evidence.estimate import LARGEST_K, Budget, Estimate, Progress, Report
 from pymc_rmhmc.evidence.family import FixedFamily, ReferenceFamily
-from pymc_rmhmc.evidence.importance import LARGEST_K, importance_evidence, laplace_evidence
+from pymc_rmhmc.evidence.importance import importance_evidence, laplace_evidence
 from pymc_rmhmc.evidence.modes import check_modes
-from pymc_rmhmc.evidence.reference import LatentReference, Reference
+from pymc_rmhmc.evidence.reference import LatentReference, Reference, ResidualReference
 from pymc_rmhmc.evidence.tails import with_fitting_tails
 from pymc_rmhmc.evidence.tempering import temper
 from pymc_rmhmc.steps.annealing_options import Annealing
 from pymc_rmhmc.steps.evidence_checks import no_effect
-from pymc_rmhmc.steps.evidence_draws import ChainDraws, GivenDraws, fitted_chain, prior_places, tuned_chain
+from pymc_rmhmc.steps.evidence_draws import (
+    ChainDraws,
+    GivenDraws,
+    fitted_chain,
+    tuned_chain,
+    values_of_chain,
+    values_of_prior,
+)
 from pymc_rmhmc.steps.evidence_models import EvidenceModel, LatentPart
+from pymc_rmhmc.steps.evidence_references import positions_of, whole_reference
 from pymc_rmhmc.steps.latent_references import latent_reference
 from pymc_rmhmc.steps.tempering_families import whole_family
 
@@ -34,6 +42,10 @@ type Array = NDArray[np.float64]
 TEMPERED = 1000
 # Draws of the prior from which other modes are searched.
 SEARCHES = 8
+# How many times as wide as the reference are places to search from, where the prior has no draws.
+WIDTHS = 3.0, 100.0
+# Given draws to which a reference is fitted.
+MOST_FITTED = 1000
 
 
 @dataclass(frozen=True)
@@ -100,7 +112,7 @@ def _of_part(
     progress = Progress(budget, report, reference.log_constant)
     if method in {"laplace", "ep"}:
         return method, Estimate(known[method], math.nan, {k: v for k, v in known.items() if k != method})
-    if method in {"auto", "bridge", "annealing"} and draws is None and "hessian" not in part.likelihood.kinds:
+    if method in {"auto", "bridge", "annealing"} and "hessian" not in part.likelihood.kinds:
         check_modes(part.name, reference, _prior_places(part, reference, rng))
     if method == "auto" and draws is None:
         progress.say("importance sampling")
@@ -146,28 +158,42 @@ def _of_whole(
         return "tempering", found.shifted(read.constant)
     progress.say("tuning a chain")
     if draws is None:
-        chain = tuned_chain(read, rng)
-        reference = chain.reference()
+        chain, fitted = tuned_chain(read, rng), None
     else:
         fitted, kept = halves(draws)
-        chain = fitted_chain(read, fitted.reshape(-1, fitted.shape[-1]), rng)
+        fitted = fitted.reshape(-1, fitted.shape[-1])
+        chain = fitted_chain(read, fitted, rng)
+    if settings.name == "laplace":
         reference = chain.reference()
+        return "laplace", laplace_evidence(reference, rng).shifted(reference.log_constant + read.constant)
+    progress.say("looking for heavy tails and other modes")
+    prior = values_of_prior(read, rng)
+    fitted = values_of_chain(chain, read, rng) if fitted is None else fitted[:: 1 + len(fitted) // MOST_FITTED]
+    whole = whole_reference(chain, prior, fitted, rng)
+    reference = whole.reference
     constant = reference.log_constant + read.constant
     progress = Progress(budget, report, constant)
-    if settings.name == "laplace":
-        return "laplace", laplace_evidence(reference, rng).shifted(constant)
-    if draws is None:
-        progress.say("looking for other modes")
-        check_modes(chain.recipe.name, reference, prior_places(read, reference, SEARCHES, rng))
+    check_modes(chain.recipe.name, reference, _places(reference, prior, rng))
     if settings.name == "annealing":
-        tailed = with_fitting_tails(reference, rng)
+        tailed = reference if whole.is_heavy else with_fitting_tails(reference, rng)
+        # The tails have changed the constant by nothing.
         return "annealing", _annealed(tailed, settings, rng, budget, progress).shifted(constant)
     progress.say("drawing from the posterior")
-    source: PosteriorDraws = (
-        ChainDraws(chain, read, rng) if draws is None else GivenDraws(reference, kept, rng)
-    )
+    source: PosteriorDraws | None = None
+    if draws is not None:
+        source = GivenDraws(reference, kept, rng)
+    elif not whole.is_heavy:
+        source = ChainDraws(chain, read, rng)
     estimate = AdaptiveBridge(reference, settings.replicates, rng, source).run(budget, progress)
     return "bridge", estimate.shifted(constant)
+
+
+def _places(reference: ResidualReference, prior: Array, rng: np.random.Generator) -> Array:
+    """Where other modes are searched from: draws (n, k) of the prior, or ever wider ones where it has no draws."""
+    found = positions_of(reference, prior[:SEARCHES], rng)
+    if len(found):
+        return found
+    return np.geomspace(*WIDTHS, SEARCHES)[:, None] * rng.standard_normal((SEARCHES, reference.size))
 
 
 def _tempered(family: ReferenceFamily, rng: np.random.Generator, budget: Budget, progress: Progress) -> Estimate:

@@ -63,13 +63,17 @@ class GraphRecipe(WholeModelRecipe):
     def setting(self, tuned: ChartTuning) -> GraphSetting | EmulatedSetting:
         """See `Recipe`."""
         if self._setting is None:
-            density = self.model.density
-            target = GeneralTarget(density.function, density.bound, tuned.chart, FlatMap(*tuned.flat))
-            hamiltonian = GaussianHamiltonian(target, follow=target.follow, makes=target)
-            exact = GraphSetting(hamiltonian, self.plan, self.adapter, tuned)
+            exact = self.exact_setting(tuned)
             self._setting = exact if tuned.emulator is None else EmulatedSetting.of(self.model.value, exact)
         setting: GraphSetting | EmulatedSetting = self._setting
         return setting
+
+    def exact_setting(self, tuned: ChartTuning) -> GraphSetting:
+        """Return the setting of the density with its gradient, which is not kept."""
+        density = self.model.density
+        target = GeneralTarget(density.function, density.bound, tuned.chart, FlatMap(*tuned.flat))
+        hamiltonian = GaussianHamiltonian(target, follow=target.follow, makes=target)
+        return GraphSetting(hamiltonian, self.plan, self.adapter, tuned)
 
     def start(self, tuned: ChartTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
         """See `Recipe`: near a point that nobody chose, with the scales that the gradient there suggests."""

@@ -22,16 +22,16 @@ TRIMMED = 0.01
 NARROWEST, WIDEST = 1e-3, 1e3
 
 
-def prior_draws(model: pm.Model, variables: Any, rng: np.random.Generator) -> Array:
+def prior_draws(model: pm.Model, variables: Any, rng: np.random.Generator, count: int = PRIOR_DRAWS) -> Array:
     """Draws (n, k) of the variables from their priors, on the scale of their value variables; none if it has none."""
     drawn = [as_value(model, variable, variable) for variable in variables]
     try:
-        found = pm.draw(drawn, PRIOR_DRAWS, random_seed=int(rng.integers(2**31)))
+        found = pm.draw(drawn, count, random_seed=int(rng.integers(2**31)))
     except (NotImplementedError, ValueError, TypeError):  # Flat, and DensityDist without random=
         return np.empty((0, 0))
-    rows = np.concatenate([np.reshape(each, (PRIOR_DRAWS, -1)) for each in found], axis=1).astype(np.float64)
+    rows = np.concatenate([np.reshape(each, (count, -1)) for each in found], axis=1).astype(np.float64)
     finite: Array = rows[np.isfinite(rows).all(axis=1)]
-    return finite if len(finite) > math.ceil(0.5 * PRIOR_DRAWS) else np.empty((0, 0))
+    return finite if len(finite) > math.ceil(0.5 * count) else np.empty((0, 0))
 
 
 def prior_moments(drawn: Array) -> tuple[Array, Array]:

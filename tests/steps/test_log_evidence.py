@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
+import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
@@ -437,6 +438,40 @@ def test_two_modes_are_told_and_found_by_tempering():
     found = estimate(model, method="tempering", target_error=0.05, max_seconds=30)
     assert abs(float(found.log_evidence) + 3.0583) < 4.0 * float(found.standard_error) < 0.3
     assert found.round_trips.min() > 50
+
+
+def cauchy_prior(x_prior) -> pm.Model:
+    with pm.Model() as model:
+        pm.Normal("y", x_prior(), 100.0, observed=[0.5])
+    return model
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [
+        lambda: pm.Cauchy("x", 0.0, 1.0),
+        lambda: pm.CustomDist("x", logp=lambda x: -pm.math.log1p(x**2) - math.log(math.pi)),
+    ],
+    ids=["prior with draws", "prior without draws"],
+)
+def test_heavy_tails_are_in_the_evidence(prior):
+    """A hundredth of the posterior lies beyond 60 scales, and a chain seldom goes there."""
+    found = estimate(cauchy_prior(prior), target_error=0.02)
+    assert abs(float(found.log_evidence) + 5.532082) < 4.0 * float(found.standard_error) < 0.08
+
+
+def test_draws_of_one_mode_are_told():
+    """Of two equal modes, and of a tail that they have missed."""
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 5.0)
+        pm.Normal("y", pm.math.abs(x), 0.5, observed=[3.0])
+    values = 3.0 + 0.5 * np.random.default_rng(1).standard_normal((4, 500))
+    with pytest.raises(EvidenceError, match="has several modes"):
+        estimate(model, draws=az.from_dict({"posterior": {"x": values}}))
+    values = np.random.default_rng(1).standard_cauchy((4, 1500))
+    near = np.where(np.abs(values) < 4.0, values, np.sign(values))
+    with pytest.raises(EvidenceError, match="have missed a part of it"):
+        estimate(cauchy_prior(lambda: pm.Cauchy("x", 0.0, 1.0)), draws=az.from_dict({"posterior": {"x": near}}))
 
 
 def test_hmc_is_for_latent_values_that_are_read_as_they_are():

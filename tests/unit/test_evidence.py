@@ -17,15 +17,22 @@ from pymc_rmhmc.evidence.annealing import (
     flat_particles,
     geometric_betas,
     linear_betas,
-    log_mean,
 )
 from pymc_rmhmc.evidence.bridge import AdaptiveBridge, next_beta, systematic
-from pymc_rmhmc.evidence.estimate import Budget, Progress, check_acceptance, check_mixing, pareto_k, weight_ess
+from pymc_rmhmc.evidence.estimate import (
+    Budget,
+    Progress,
+    check_acceptance,
+    check_mixing,
+    log_mean,
+    pareto_k,
+    weight_ess,
+)
 from pymc_rmhmc.evidence.importance import importance_evidence, laplace_evidence
 from pymc_rmhmc.evidence.mbar import jackknife, log_ratios
 from pymc_rmhmc.evidence.particles import FlatParticles
 from pymc_rmhmc.evidence.reference import ResidualReference
-from pymc_rmhmc.evidence.tails import TailedReference, with_fitting_tails
+from pymc_rmhmc.evidence.tails import TailedReference, measured_tails, power_tails, with_fitting_tails
 from pymc_rmhmc.steps.annealing_options import Annealing
 from tests.unit.evidence_toys import NormalBlock, exact_line
 
@@ -276,43 +283,99 @@ def test_the_shape_of_the_weights_tail():
     assert pareto_k(np.full(500, -np.inf)) == np.inf
 
 
-@pytest.mark.parametrize("tail", [1.0, 1.6])
+@pytest.mark.parametrize("tail", [0.0, 0.3])
 def test_other_tails_leave_the_density_as_it_is(tail):
-    """The gradient is that of the value, and the evidence is the same."""
+    """The gradient is that of the value, and the evidence is the same, with tails, centre and scale of two maps."""
     block = NormalBlock(n=4, share=0.5, sigma=0.5)
-    tails = np.array([tail, 1.0, tail, 1.0])
-    reference = TailedReference(block.as_residual(), tails)
-    u = RNG(1).standard_normal(4)
+    nothing = np.zeros(4)
+    inner = TailedReference(block.as_residual(), np.array([0.1, 0.0, tail, 0.0]), np.array([tail, 0.0, 0.2, 0.1]))
+    factor = np.tril(0.1 * RNG(2).standard_normal((4, 4))) + np.diag([1.2, 1.0, 1.1, 0.9])
+    reference = TailedReference(inner, nothing, nothing + 0.1 * tail, np.array([0.1, -0.1, 0.0, 0.2]), factor)
+    u = 1.5 * RNG(1).standard_normal(4)
     value, gradient = reference.at(u)
     steps = 1e-6 * np.eye(4)
     slopes = [(reference.at(u + step)[0] - reference.at(u - step)[0]) / 2e-6 for step in steps]
-    np.testing.assert_allclose(gradient, slopes, atol=1e-6)
+    np.testing.assert_allclose(gradient, slopes, atol=1e-5)
     np.testing.assert_allclose(reference.density.to_u(reference.density.to_z(u)), u, rtol=1e-12)
     found = importance_evidence(reference, 64, RNG(2), *budget(0.03))
     error = found.log_evidence + reference.log_constant - block.log_evidence
     assert abs(error) < 4.0 * found.standard_error < 0.3
     values = reference.values(reference.walkers(3, RNG(3)), RNG(4))
     np.testing.assert_allclose(reference.residuals(values, RNG(4)), reference.walkers(3, RNG(3)).phi, rtol=1e-8)
-    assert value == pytest.approx(reference.residuals([_values_of(block, reference, u)], RNG(1))[0])
+    point = reference.residual.at(u)
+    assert value == pytest.approx(reference.residuals([reference.values_at(point)], RNG(1))[0])
 
 
-def _values_of(block, reference, u):
-    point = block.reference.target.at(reference.density.to_z(u))
-    return block.reference.chart.to_model(point.position, point.eta)
+def one_dimensional(log_density):
+    """The reference of a density, given with its gradient, beside N(0, 1) in its own coordinate."""
+
+    class Residual:
+        def at(self, z):
+            value, slope = log_density(z[0])
+            return SimpleNamespace(
+                log_density=value + 0.5 * z @ z, gradient=slope + z, failure=Failure.NONE, position=z
+            )
+
+    return ResidualReference(Residual(), 1, 0.0, lambda values, rng: None, lambda point: point.position)
+
+
+def exponential(z):
+    return -np.sqrt(1.0 + z * z), -z / np.sqrt(1.0 + z * z)
+
+
+def power(z, nu=1.0):
+    return -0.5 * (nu + 1.0) * np.log1p(z * z / nu), -(nu + 1.0) * z / (nu + z * z)
 
 
 def test_tails_are_chosen_by_the_weights():
     """A posterior with exponential tails in one coordinate."""
-
-    class Exponential:
-        def at(self, z):
-            value = -np.sqrt(1.0 + z @ z) + 0.5 * z @ z
-            return SimpleNamespace(
-                log_density=value, gradient=-z / np.sqrt(1.0 + z @ z) + z, failure=Failure.NONE, position=z
-            )
-
-    reference = ResidualReference(Exponential(), 1, 0.0, lambda values, rng: None, lambda point: point.position)
+    reference = one_dimensional(exponential)
     chosen = with_fitting_tails(reference, RNG(1))
     assert isinstance(chosen, TailedReference)
     k = [pareto_k(each.walkers(4000, RNG(2)).phi) for each in (reference, chosen)]
     assert k[1] < 0.3 < k[0]
+
+
+def test_tails_are_measured_by_draws_of_the_prior():
+    """Of t with 1 and 2 degrees of freedom, shifted and scaled; of a normal; and of a law with one heavy side."""
+    rng = RNG(1)
+    draws = np.array([3.0 + 2.0 * rng.standard_t(1, 4000), rng.standard_t(2, 4000), rng.standard_normal(4000)])
+    one_side = np.where(draws[2] > 0.0, np.abs(rng.standard_t(1, 4000)), draws[2])
+    tails = measured_tails(np.vstack([draws, one_side]).T)
+    np.testing.assert_allclose(tails.upper, [0.9, 0.35, 0.0, 0.9], atol=0.15)
+    np.testing.assert_allclose(tails.lower, [0.9, 0.35, 0.0, 0.0], atol=0.15)
+    assert tails.centre[0] == pytest.approx(3.0, abs=0.3)
+    assert 1.5 < tails.spread[0] < 3.0
+
+
+@pytest.mark.parametrize(
+    ("law", "h"),
+    [(power, 1.0), (lambda z: power(z, 4.0), 0.25), (exponential, 0.0), (lambda z: (-0.5 * z * z, -z), 0.0)],
+    ids=["Cauchy", "t4", "exponential", "normal"],
+)
+def test_tails_like_a_power_are_seen_in_the_density(law, h):
+    tails = power_tails(one_dimensional(law), RNG(1).standard_normal((500, 1)))
+    np.testing.assert_allclose([*tails.lower, *tails.upper], h, atol=0.02)
+
+
+def test_a_bridge_to_draws_that_miss_a_part_is_refused():
+    """A quarter of the posterior: its draws mix, and weights of the reference see that the rest is lacking."""
+    block = NormalBlock(n=3, share=0.9, sigma=0.5)
+    rng = RNG(2)
+    walkers = block.reference.walkers(8000, rng)
+    walkers.place(block.states(1.0, 8000, rng, walkers))
+    kept = walkers.phi[walkers.states[:, 0] > np.quantile(walkers.states[:, 0], 0.75)]
+
+    class Source:
+        def extend(self, share):
+            return False
+
+    for draws, is_whole in ((walkers.phi[:2000], True), (kept[:2000], False)):
+        source = Source()
+        source.residuals = draws.reshape(4, -1)
+        bridge = AdaptiveBridge(block.reference, 64, RNG(3), source)
+        if is_whole:
+            bridge.run(*budget(0.05))
+            continue
+        with pytest.raises(EvidenceError, match="have missed a part of it"):
+            bridge.run(*budget(0.05))

@@ -11,7 +11,7 @@ from scipy import linalg
 from pymc_rmhmc.geometry.general.angles import NO_ANGLES, Angles
 from pymc_rmhmc.geometry.general.loops import FlatMap
 
-__all__ = ["fit_flat_map", "from_flat", "identity_map", "log_volume", "map_of_gradient", "to_flat"]
+__all__ = ["diagonal_map", "fit_flat_map", "from_flat", "identity_map", "log_volume", "map_of_gradient", "to_flat"]
 
 type Array = NDArray[np.float64]
 
@@ -28,7 +28,7 @@ FEWEST_DRAWS, MOST_DIRECTIONS, DRAWS_OF_A_DIRECTION, NOTICED = 20, 8, 5, 2.0
 
 def identity_map(centre: Array, free: NDArray[np.int64] = NO_ANGLES.places) -> FlatMap:
     """``z = c + u``."""
-    return _diagonal(centre, np.ones(centre.size), free)
+    return diagonal_map(centre, np.ones(centre.size), free)
 
 
 def map_of_gradient(centre: Array, slope: Array, free: NDArray[np.int64] = NO_ANGLES.places) -> FlatMap:
@@ -37,7 +37,7 @@ def map_of_gradient(centre: Array, slope: Array, free: NDArray[np.int64] = NO_AN
     Where a density is steep, at a point that nobody chose, its scale is about ``1/|g|``.
     """
     spread = np.clip(1.0 / np.maximum(np.abs(slope), 1e-3), 1e-3, 1.0)
-    return _diagonal(centre, spread, free)
+    return diagonal_map(centre, spread, free)
 
 
 def from_flat(flat: FlatMap, u: Array) -> Array:
@@ -64,7 +64,7 @@ def log_volume(flat: FlatMap) -> float:
     return float(np.log(elsewhere).sum() + np.log(flat.factor.diagonal()).sum() + np.log1p(flat.stretches).sum())
 
 
-def _diagonal(centre: Array, spread: Array, free: NDArray[np.int64]) -> FlatMap:
+def diagonal_map(centre: Array, spread: Array, free: NDArray[np.int64] = NO_ANGLES.places) -> FlatMap:
     """The map of a diagonal S."""
     none = np.empty((0, 0))
     return FlatMap(centre.copy(), spread, np.empty(0, np.int64), none, np.empty((0, centre.size)), np.empty(0), free)
