@@ -469,7 +469,7 @@ def test_draws_of_one_mode_are_told():
     with pytest.raises(EvidenceError, match="has several modes"):
         estimate(model, draws=az.from_dict({"posterior": {"x": values}}))
     values = np.random.default_rng(1).standard_cauchy((4, 1500))
-    near = np.where(np.abs(values) < 4.0, values, np.sign(values))
+    near = np.where(np.abs(values) < 2.0, values, np.sign(values))
     with pytest.raises(EvidenceError, match="have missed a part of it"):
         estimate(cauchy_prior(lambda: pm.Cauchy("x", 0.0, 1.0)), draws=az.from_dict({"posterior": {"x": near}}))
 
