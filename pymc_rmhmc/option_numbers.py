@@ -67,7 +67,7 @@ RANGES = {
     "target_error": Range(
         1e-6, 10.0, "It is a standard error of log p(y): two models differ noticeably by 1. The default is 0.05."
     ),
-    "max_seconds": Range(0.1, 1e7, "Leave max_seconds out for no limit."),
+    "max_seconds": Range(0.1, 1e7, "Give max_seconds=None for no limit."),
     "replicates": Range(16, 1e5, "So many states move at once, in up to 32 groups for the error. The default is 64."),
     "n_steps": Range(1, 1e6, f"{STEPS}Leave n_steps out, and path_length decides."),
     "max_steps": Range(1, 1e6, f"{STEPS}The default is max_steps=100."),

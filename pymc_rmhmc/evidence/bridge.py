@@ -220,7 +220,7 @@ class AdaptiveBridge:
         EvidenceError
             If draws do not mix.
         """
-        self._build(progress)
+        self._build(budget, progress)
         begun, last = 0.0, math.inf
         value, error = self._estimate(progress)
         while not budget.is_met(error):
@@ -229,7 +229,7 @@ class AdaptiveBridge:
                 break
             begun, last = budget.seconds, share
             value, error = self._estimate(progress)
-        if self._settled(progress):
+        if self._settled(budget, progress):
             value, error = self._estimate(progress)
         diagnostics = self._diagnostics()
         if self._source is not None and diagnostics["pareto_k"] < LARGEST_K:
@@ -246,12 +246,12 @@ class AdaptiveBridge:
                 'method="tempering".'
             )
 
-    def _settled(self, progress: Progress) -> bool:
+    def _settled(self, budget: Budget, progress: Progress) -> bool:
         """Add draws at rungs that do not seem to mix, since few draws cannot show it; return whether there were any."""
         added = False
         for rung in self.rungs[1:]:
             for _ in range(self.policy.patience):
-                if mixes(*mixing_of(self._chains(rung), self._superchains)):
+                if budget.is_spent or mixes(*mixing_of(self._chains(rung), self._superchains)):
                     break
                 progress.say(f"more draws at beta {rung.beta:.3g}")
                 self._sweep(rung, len(rung.phis))
@@ -267,7 +267,7 @@ class AdaptiveBridge:
             self._sweep(rung, math.ceil(share * len(rung.phis)))
         return True
 
-    def _build(self, progress: Progress) -> None:
+    def _build(self, budget: Budget, progress: Progress) -> None:
         policy, count = self.policy, self._per_group * self.n_groups
         walkers = self.reference.walkers(count, self.rng)
         rung, states = Rung(0.0, walkers), []
@@ -285,11 +285,11 @@ class AdaptiveBridge:
                 return
             rung, states = self._entered(phi, np.array(states), rung.beta, beta, n_steps)
             n_steps = max(1, int(0.8 * rung.n_steps))
-            if len(self.rungs) > policy.most_rungs:
+            if len(self.rungs) > policy.most_rungs or (budget.is_spent and beta < 1.0):
                 raise EvidenceError(
-                    f"The bridge has {len(self.rungs)} densities and has come to beta = {beta:.2g} alone: the "
-                    "posterior is too far from its normal approximation. Give draws= of a long run, or "
-                    'method="tempering".'
+                    f"After {budget.seconds:.0f} seconds the bridge has {len(self.rungs)} densities and has come to "
+                    f"beta = {beta:.2g} alone: the posterior is far from its normal approximation. Give draws= of a "
+                    'long run, method="tempering", or a larger max_seconds.'
                 )
 
     def _entered(

@@ -45,7 +45,7 @@ USELESS = {
     },
 }  # fmt: skip
 METHODS = ("auto", "laplace", "ep", "bridge", "annealing", "tempering")
-REPLICATES = 64
+REPLICATES, MOST_SECONDS = 64, 300.0
 SITES = ("auto", "laplace", "ep", "prior")
 
 
@@ -57,7 +57,7 @@ def log_evidence(
     draws: Any = None,
     sites: Any = "auto",
     target_error: float = 0.05,
-    max_seconds: float | None = None,
+    max_seconds: float | None = MOST_SECONDS,
     replicates: int = REPLICATES,
     executor: Any = None,
     random_seed: Any = None,
@@ -84,8 +84,9 @@ def log_evidence(
         The normal approximation of latent Gaussian values where nothing else is sampled; "prior" begins at the prior.
     target_error : float, default 0.05
         The standard error of log p(y) that is small enough; approximations have none.
-    max_seconds : float, optional
-        After so long no more is drawn, whatever the error.
+    max_seconds : float or None, default 300
+        After so long no more is drawn, whatever the error; ``target_reached`` says whether it is small enough. None
+        for no limit.
     replicates : int, default 64
         States that move at once. Tempering has two at each temperature instead.
     executor : concurrent.futures.Executor or callable, optional
@@ -188,7 +189,8 @@ def _check_use(settings: Settings, draws: Any, executor: Any) -> None:
     given = {
         "draws": draws is not None, "executor": executor is not None,
         "sites": not (isinstance(sites, str) and sites in {"auto", name}),
-        "replicates": settings.replicates != REPLICATES, "max_seconds": settings.max_seconds is not None,
+        "replicates": settings.replicates != REPLICATES,
+        "max_seconds": settings.max_seconds not in {None, MOST_SECONDS},
     }  # fmt: skip
     for option, reason in USELESS.get(name, {}).items():
         if given[option]:

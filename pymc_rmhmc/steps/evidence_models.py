@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
+from pymc.distributions.transforms import Interval
+from pymc.logprob.transforms import CircularTransform
 
 from pymc_rmhmc.chains.chain import Chain
 from pymc_rmhmc.chains.variables import Variables
@@ -19,7 +21,7 @@ from pymc_rmhmc.steps.evidence_checks import check_continuous, omitted_constants
 from pymc_rmhmc.steps.options import Options, settle
 from pymc_rmhmc.steps.selection import find_with_predictions
 
-__all__ = ["EvidenceModel", "LatentPart", "read_model"]
+__all__ = ["EvidenceModel", "LatentPart", "read_model", "with_bounded_angles"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -109,7 +111,7 @@ def read_model(model: pm.Model | None) -> EvidenceModel:
     Other errors
         As `RMHMC`.
     """
-    model = pm.modelcontext(model)
+    model = with_bounded_angles(pm.modelcontext(model))
     check_continuous(model)
     found, plan, point = _found(model, "auto")
     if _left(model, found):
@@ -123,6 +125,30 @@ def read_model(model: pm.Model | None) -> EvidenceModel:
     # Latent blocks have normalised priors; a density that is read from the graph is PyMC's.
     constant = omitted_constants(model, () if found.compiled.blocks else found.names)
     return EvidenceModel(model, point, (), chain, found.tune_steps or 300, constant)
+
+
+def with_bounded_angles(model: pm.Model) -> pm.Model:
+    """Return a view of a model whose angles have values that stand for an interval.
+
+    PyMC's values of an angle go round the circle again and again, so that their density has no finite integral.
+    """
+    angles = [v for v in model.free_RVs if isinstance(model.rvs_to_transforms.get(v), CircularTransform)]
+    if not angles:
+        return model
+    view = cast("pm.Model", object.__new__(type(model)))
+    values, transforms, named = dict(model.rvs_to_values), dict(model.rvs_to_transforms), model.named_vars.copy()
+    for angle in angles:
+        transforms[angle] = interval = Interval(-np.pi, np.pi)
+        named.pop(str(values[angle].name), None)
+        values[angle] = value = angle.type()
+        value.name = f"{angle.name}_{interval.name}__"
+        named[value.name] = value
+    changed = {
+        "rvs_to_values": values, "values_to_rvs": {value: variable for variable, value in values.items()},
+        "rvs_to_transforms": transforms, "named_vars": named,
+    }  # fmt: skip
+    view.__dict__.update(model.__dict__ | changed)
+    return view
 
 
 def _found(model: pm.Model, metric: Any) -> tuple[Any, Any, Point]:

@@ -23,6 +23,7 @@ from pymc_rmhmc.model.structure import model_in_context
 from pymc_rmhmc.option_numbers import count, one_of, real_number, switch
 from pymc_rmhmc.steps.arguments import seeded
 from pymc_rmhmc.steps.evidence_display import displayed, in_a_line
+from pymc_rmhmc.steps.evidence_models import with_bounded_angles
 from pymc_rmhmc.steps.results import DrawReader, dims_of, posterior_tree
 from pymc_rmhmc.steps.tempering_models import TemperedModel, read_tempered_model
 from pymc_rmhmc.usage import called_as
@@ -129,7 +130,7 @@ def parallel_tempering(
     >>> bool(abs(idata.posterior["x"].mean()) < 1.0)  # both modes
     True
     """
-    model = model_in_context(model, "parallel_tempering")
+    model = with_bounded_angles(model_in_context(model, "parallel_tempering"))
     draws, replicas = count("draws", draws, 1000, least=4), count("replicas", replicas, 2)
     tune = TUNE if tune is None else count("tune", tune, TUNE)
     ladder = _ladder(temperatures)

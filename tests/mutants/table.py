@@ -2401,6 +2401,22 @@ EVIDENCE = [
         "steps/test_log_evidence.py::test_heavy_tails_are_in_the_evidence[prior with draws]",
     ),
     Mutant(
+        "a-bridge-without-a-clock",
+        "a posterior far from its approximation takes hours, whatever max_seconds is",
+        "evidence/bridge.py",
+        "or (budget.is_spent and beta < 1.0)",
+        "",
+        "unit/test_evidence.py::test_a_bridge_that_takes_too_long_is_told",
+    ),
+    Mutant(
+        "angles-that-go-round",
+        "the evidence of an angle is that of all its periods, and grows with the time that it is given",
+        "steps/evidence_models.py",
+        "    if not angles:\n        return model\n",
+        "    if len(angles) < 99:\n        return model\n",
+        "steps/test_log_evidence.py::test_angles_are_integrated_over_one_circle",
+    ),
+    Mutant(
         "modes-not-searched-beside-given-draws",
         "draws of one of two modes give the evidence of that mode alone",
         "steps/evidence_methods.py",

@@ -474,6 +474,19 @@ def test_draws_of_one_mode_are_told():
         estimate(cauchy_prior(lambda: pm.Cauchy("x", 0.0, 1.0)), draws=az.from_dict({"posterior": {"x": near}}))
 
 
+def weak_angle() -> pm.Model:
+    with pm.Model() as model:
+        a = pm.VonMises("a", 0.0, 0.5)
+        pm.Normal("y", pm.math.cos(a), 2.0, observed=[0.3])
+    return model
+
+
+def test_angles_are_integrated_over_one_circle():
+    """PyMC's values of an angle go round and round: over all of these its density has no finite integral."""
+    found = estimate(weak_angle(), target_error=0.02, max_seconds=30)
+    assert abs(float(found.log_evidence) + 1.667851) < 4.0 * float(found.standard_error) < 0.08
+
+
 def test_hmc_is_for_latent_values_that_are_read_as_they_are():
     x = np.linspace(-1.0, 1.0, 15)
     with pm.Model() as model:

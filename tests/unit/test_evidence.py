@@ -154,6 +154,12 @@ def test_a_bridge_finds_the_evidence(kind, share):
     assert found.diagnostics["beta"][[0, -1]].tolist() == [0.0, 1.0]
 
 
+def test_a_bridge_that_takes_too_long_is_told():
+    block = NormalBlock(n=8, share=0.0, sigma=0.05)
+    with pytest.raises(EvidenceError, match=r"has come to beta = .* larger max_seconds"):
+        AdaptiveBridge(block.reference, 64, RNG(1)).run(*budget(0.1, seconds=1e-6))
+
+
 def test_a_bridge_takes_draws_of_the_posterior():
     block = NormalBlock(n=8, share=0.4, sigma=0.3)
     rng = RNG(2)
