@@ -16,6 +16,7 @@ from scipy.sparse.csgraph import connected_components
 
 from pymc_rmhmc.errors import ConfigurationError, EvidenceError, UnsupportedModelError, listed
 from pymc_rmhmc.model.predictions import predicted_variables
+from pymc_rmhmc.steps.unnormalised_priors import check_own_priors, own_priors_in_words, restricted_priors
 
 __all__ = ["check_continuous", "check_proper", "convention_in_words", "no_effect", "omitted_constants"]
 
@@ -44,6 +45,7 @@ def check_proper(model: pm.Model) -> None:
             f"The evidence does not exist: the prior of {listed(flat)} is flat, and has no finite integral. Give a "
             f"proper prior, such as pm.Normal({flat[0]!r}, 0, 10)."
         )
+    check_own_priors(model)
     if not model.observed_RVs and not model.potentials:
         raise EvidenceError(
             "The model has no observed data, so that there is no evidence: give observed= to a variable of the model."
@@ -142,6 +144,7 @@ def convention_in_words(model: pm.Model) -> str:
             f"The prior of {listed(ordered)} is that of PyMC on the ordered values alone: of k independent values of "
             "one law it integrates to 1/k!, so that log k! is to be added for a prior that is normalised there."
         )
+    said += [*restricted_priors(model), *own_priors_in_words(model)]
     areal = [str(v.name) for v in [*model.free_RVs, *model.observed_RVs] if isinstance(v.owner.op, CARRV | ICARRV)]
     if areal:
         said.append(

@@ -2409,6 +2409,22 @@ EVIDENCE = [
         "unit/test_evidence.py::test_a_bridge_that_takes_too_long_is_told",
     ),
     Mutant(
+        "restricted-priors-not-told",
+        "a prior of which a transform leaves a half is compared with whole ones, and nothing is said",
+        "steps/unnormalised_priors.py",
+        "        if share == 1.0:",
+        "        if share is not None:",
+        "steps/test_log_evidence.py::test_priors_that_a_transform_restricts_are_told[log]",
+    ),
+    Mutant(
+        "improper-densities-taken",
+        "a constant density counts as a prior, and the evidence of a model with it as a number",
+        "steps/unnormalised_priors.py",
+        "if falls < 1.0 + ROUNDING:",
+        "if falls < -1.0:",
+        "steps/test_log_evidence.py::test_densities_that_a_user_has_written",
+    ),
+    Mutant(
         "angles-that-go-round",
         "the evidence of an angle is that of all its periods, and grows with the time that it is given",
         "steps/evidence_models.py",

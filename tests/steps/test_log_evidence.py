@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import arviz as az
@@ -10,6 +11,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
+from pymc.distributions import transforms
 from scipy import integrate, special
 from scipy.stats import multivariate_normal, norm
 
@@ -22,7 +24,7 @@ from pymc_rmhmc.errors import (
     EvidenceError,
     UnsupportedModelError,
 )
-from pymc_rmhmc.steps.evidence_checks import omitted_constants
+from pymc_rmhmc.steps.evidence_checks import check_proper, convention_in_words, omitted_constants
 from pymc_rmhmc.steps.evidence_methods import halves
 from pymc_rmhmc.steps.evidence_models import read_model
 from tests.steps.conftest import draw, poisson_model
@@ -472,6 +474,49 @@ def test_draws_of_one_mode_are_told():
     near = np.where(np.abs(values) < 2.0, values, np.sign(values))
     with pytest.raises(EvidenceError, match="have missed a part of it"):
         estimate(cauchy_prior(lambda: pm.Cauchy("x", 0.0, 1.0)), draws=az.from_dict({"posterior": {"x": near}}))
+
+
+def with_observation(prior) -> pm.Model:
+    with pm.Model() as model:
+        pm.Normal("y", prior(), 1.0, observed=0.3)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("prior", "share"),
+    [
+        (lambda: pm.Normal("x", 0.0, 1.0, transform=transforms.log), 0.5),
+        (lambda: pm.Normal("x", 0.0, 1.0, transform=transforms.Interval(0.0, 1.0)), 0.341),
+        (lambda: pm.Uniform("x", 0.0, 1.0, default_transform=transforms.Interval(0.0, 0.25)), 0.25),
+        (lambda: pm.Normal("x", 0.0, 2.0, transform=transforms.circular), 0.884),
+    ],
+    ids=["log", "Interval", "bounded", "circular"],
+)
+def test_priors_that_a_transform_restricts_are_told(prior, share):
+    said = convention_in_words(with_observation(prior))
+    found = re.search(r"The transform of x leaves about (\S+) of its prior", said)
+    assert float(found[1]) == pytest.approx(share, abs=4.0 * math.sqrt(share * (1.0 - share) / 4000))
+
+
+def test_priors_that_no_transform_restricts_are_not_told():
+    with pm.Model() as model:
+        pm.HalfNormal("a")
+        pm.Uniform("b", 0.0, pm.Exponential("c"))
+        pm.VonMises("d", 0.0, 1.0)
+        pm.Dirichlet("e", np.ones(3))
+        pm.Beta("f", 1.0, 1.0, default_transform=transforms.Interval(0.0, 1.0))
+        pm.Normal("y", 0.0, 1.0, observed=0.3)
+    assert "The transform of" not in convention_in_words(model)
+
+
+def test_densities_that_a_user_has_written():
+    """One that is constant has no evidence; of others nobody knows whether they are normalised."""
+    constant = with_observation(lambda: pm.CustomDist("x", logp=lambda x: pm.math.zeros_like(x)))
+    with pytest.raises(EvidenceError, match="density of x falls no faster than"):
+        check_proper(constant)
+    cauchy = with_observation(lambda: pm.CustomDist("x", logp=lambda x: -pm.math.log1p(x**2)))
+    check_proper(cauchy)
+    assert "The density of x is taken as it stands" in convention_in_words(cauchy)
 
 
 def weak_angle() -> pm.Model:
