@@ -168,6 +168,7 @@ def anneal(
 def annealed_evidence(
     make: Callable[[int], Particles], ladder: Ladder, replicates: int, rng: np.random.Generator,
     budget: Budget, progress: Progress, *, bounds: bool = True, remedy: str = FARTHER,
+    fewest: float = FEWEST_DRAWS,
 ) -> Estimate:  # fmt: skip
     """Estimate ``log E[exp φ]`` by as many runs as the error needs.
 
@@ -187,6 +188,8 @@ def annealed_evidence(
         Whether states are led back as well, for an upper bound.
     remedy : str
         What to do where too little is accepted.
+    fewest : float
+        So many states at least.
 
     Raises
     ------
@@ -203,7 +206,7 @@ def annealed_evidence(
         value, error = log_mean(log_weights)
         progress.note(value, error, f"annealing, {log_weights.size} states")
         _check_weights(log_weights)
-        if (budget.is_met(error) and log_weights.size >= FEWEST_DRAWS) or not budget.may_grow(begun, 1.0, 1.0):
+        if (budget.is_met(error) and log_weights.size >= fewest) or not budget.may_grow(begun, 1.0, 1.0):
             break
     acceptance = np.mean(acceptances, axis=0)
     check_acceptance(ladder.betas[1:-1], acceptance[1:-1], remedy)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.evidence.annealing import annealed_evidence
 from pymc_rmhmc.evidence.bridge import AdaptiveBridge, PosteriorDraws
-from pymc_rmhmc.evidence.estimate import LARGEST_K, Budget, Estimate, Progress, Report
+from pymc_rmhmc.evidence.estimate import FEWEST_DRAWS, LARGEST_K, Budget, Estimate, Progress, Report
 from pymc_rmhmc.evidence.family import FixedFamily, ReferenceFamily
 from pymc_rmhmc.evidence.importance import importance_evidence, laplace_evidence
 from pymc_rmhmc.evidence.modes import check_modes
@@ -40,6 +40,8 @@ type Array = NDArray[np.float64]
 
 # Sweeps of tempering, and those that adapt it.
 TEMPERED = 1000
+# States of annealing from heavy tails: some lie where the posterior has no density, one in some hundred.
+FEWEST_HEAVY = 1000.0
 # Draws of the prior from which other modes are searched.
 SEARCHES = 8
 # How many times as wide as the reference are places to search from, where the prior has no draws.
@@ -177,7 +179,8 @@ def _of_whole(
     if settings.name == "annealing":
         tailed = reference if whole.is_heavy else with_fitting_tails(reference, rng)
         # The tails have changed the constant by nothing.
-        return "annealing", _annealed(tailed, settings, rng, budget, progress).shifted(constant)
+        fewest = FEWEST_HEAVY if whole.is_heavy else FEWEST_DRAWS
+        return "annealing", _annealed(tailed, settings, rng, budget, progress, fewest).shifted(constant)
     progress.say("drawing from the posterior")
     source: PosteriorDraws | None = None
     if draws is not None:
@@ -211,14 +214,16 @@ def halves(draws: Array) -> tuple[Array, Array]:
 
 
 def _annealed(
-    reference: Reference, settings: Settings, rng: np.random.Generator, budget: Budget, progress: Progress
-) -> Estimate:
+    reference: Reference, settings: Settings, rng: np.random.Generator, budget: Budget, progress: Progress,
+    fewest: float = FEWEST_DRAWS,
+) -> Estimate:  # fmt: skip
     options = settings.method if isinstance(settings.method, Annealing) else Annealing()
     progress.say("finding a ladder")
     make, ladder = options.prepared(reference, settings.replicates, rng)
     return annealed_evidence(
-        make, ladder, settings.replicates, rng, budget, progress, bounds=options.bounds, remedy=options.remedy
-    )
+        make, ladder, settings.replicates, rng, budget, progress, bounds=options.bounds, remedy=options.remedy,
+        fewest=fewest,
+    )  # fmt: skip
 
 
 def _with(estimate: Estimate, known: dict[str, float]) -> Estimate:

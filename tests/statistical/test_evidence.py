@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+import pymc as pm
 import pytest
+from scipy import integrate, special, stats
 
 from pymc_rmhmc.evidence.annealing import adaptive_ladder, annealed_evidence, flat_particles
 from pymc_rmhmc.evidence.bridge import AdaptiveBridge
@@ -14,8 +16,9 @@ from pymc_rmhmc.evidence.family import FixedFamily
 from pymc_rmhmc.evidence.importance import importance_evidence
 from pymc_rmhmc.evidence.tails import with_fitting_tails
 from pymc_rmhmc.evidence.tempering import temper
-from pymc_rmhmc.steps.evidence_draws import ChainDraws, tuned_chain
+from pymc_rmhmc.steps.evidence_draws import ChainDraws, tuned_chain, values_of_chain, values_of_prior
 from pymc_rmhmc.steps.evidence_models import read_model
+from pymc_rmhmc.steps.evidence_references import whole_reference
 from pymc_rmhmc.steps.tempering_families import whole_family
 from tests.steps.test_log_evidence import eight_schools, regression
 from tests.unit.evidence_toys import NormalBlock
@@ -25,7 +28,54 @@ pytestmark = pytest.mark.slow
 SEEDS = 100
 # How much of the likelihood the reference has.
 SHARES = {"gp": 0.4, "gp, nearly": 0.95}
-MODELS = {"regression": regression, "eight schools": eight_schools}
+# Heavy tails take longer; the root mean square of so many z-scores lies between these quantiles.
+HEAVY_SEEDS, LEAST_PROBABLE = 40, 1e-3
+GRID = (np.arange(1500) + 0.5) / 1500
+
+
+def vague(prior, law):
+    """A prior with heavy tails, and one datum that says little."""
+    with pm.Model() as model:
+        pm.Normal("y", prior("x"), 100.0, observed=[0.5])
+
+    def joint(x):
+        return law.pdf(x) * stats.norm.pdf(0.5, x, 100.0)
+
+    edges = (-4000.0, -100.0, -1.0, 1.0, 100.0, 4000.0)
+    pieces = zip(edges[:-1], edges[1:], strict=True)
+    return model, float(np.log(sum(integrate.quad(joint, a, b, limit=500, epsabs=1e-14)[0] for a, b in pieces)))
+
+
+def horseshoe():
+    """Of four means, with the exact value by quadrature over the scales."""
+    y = np.array([0.3, -1.2, 4.0, 0.1])
+    with pm.Model() as model:
+        tau, scales = pm.HalfCauchy("tau", 1.0), pm.HalfCauchy("scales", 1.0, shape=4)
+        pm.Normal("y", pm.Normal("b", 0.0, tau * scales, shape=4), 1.0, observed=y)
+    halves = np.tan(0.5 * np.pi * GRID)
+    given = [np.prod([stats.norm.pdf(each, 0.0, np.hypot(1.0, t * halves)).mean() for each in y]) for t in halves]
+    return model, float(np.log(np.mean(given)))
+
+
+def logistic():
+    """With Cauchy coefficients."""
+    rng = np.random.default_rng(3)
+    z = rng.standard_normal(20)
+    y = (rng.random(20) < special.expit(0.5 + 1.5 * z)).astype(int)
+    with pm.Model() as model:
+        pm.Bernoulli("y", logit_p=pm.Cauchy("a", 0.0, 10.0) + pm.Cauchy("b", 0.0, 2.5) * z, observed=y)
+    a, b = (stats.cauchy.ppf(GRID, 0.0, scale) for scale in (10.0, 2.5))
+    logs = sum(special.log_expit((2 * k - 1) * (a[:, None] + b * x)) for k, x in zip(y, z, strict=True))
+    return model, float(special.logsumexp(logs) - 2.0 * np.log(GRID.size))
+
+
+HEAVY = {
+    "Cauchy": lambda: vague(lambda name: pm.Cauchy(name, 0.0, 1.0), stats.cauchy),
+    "t2": lambda: vague(lambda name: pm.StudentT(name, nu=2, mu=0.0, sigma=1.0), stats.t(2)),
+    "t4": lambda: vague(lambda name: pm.StudentT(name, nu=4, mu=0.0, sigma=1.0), stats.t(4)),
+    "horseshoe": horseshoe, "logistic": logistic,
+}  # fmt: skip
+MODELS = {"regression": regression, "eight schools": eight_schools, **HEAVY}
 
 
 @cache
@@ -41,7 +91,12 @@ def problem(name):
         block = NormalBlock(n=20, share=SHARES[name], sigma=0.5)
         return block.reference, block.log_evidence - block.reference.log_constant, None
     read, exact = read_problem(name)
-    chain = tuned_chain(read, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    chain = tuned_chain(read, rng)
+    if name in HEAVY:
+        whole = whole_reference(chain, values_of_prior(read, rng), values_of_chain(chain, read, rng), rng)
+        assert whole.is_heavy
+        return whole.reference, exact - whole.reference.log_constant, None
     reference = chain.reference()
     return reference, exact - reference.log_constant, lambda rng: ChainDraws(chain, read, rng)
 
@@ -111,6 +166,16 @@ def test_errors_are_what_they_say(name, method):
     z = np.array([(each.log_evidence - exact) / each.standard_error for each in found])
     assert 0.8 < np.sqrt(np.mean(z**2)) < 1.2, np.round(z, 1)
     assert abs(z.mean()) < 5.0 / np.sqrt(SEEDS)
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_errors_under_heavy_tails_are_what_they_say(name):
+    exact = problem(name)[1]
+    found = [bridge(name, np.random.default_rng(seed)) for seed in range(HEAVY_SEEDS)]
+    z = np.array([(each.log_evidence - exact) / each.standard_error for each in found])
+    low, high = stats.chi2(HEAVY_SEEDS).ppf([LEAST_PROBABLE, 1.0 - LEAST_PROBABLE])
+    assert low < (z**2).sum() < high, np.round(z, 1)
+    assert abs(z.mean()) < 4.0 / np.sqrt(HEAVY_SEEDS)
 
 
 @pytest.mark.parametrize("name", ["gp"])

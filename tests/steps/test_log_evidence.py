@@ -15,7 +15,7 @@ from pymc.distributions import transforms
 from scipy import integrate, special
 from scipy.stats import multivariate_normal, norm
 
-from pymc_rmhmc import RMHMC, Annealing, GaussianSites, log_evidence
+from pymc_rmhmc import RMHMC, Annealing, GaussianSites, log_evidence, parallel_tempering
 from pymc_rmhmc.errors import (
     ApproximationError,
     ConfigurationError,
@@ -24,9 +24,12 @@ from pymc_rmhmc.errors import (
     EvidenceError,
     UnsupportedModelError,
 )
+from pymc_rmhmc.evidence.estimate import Estimate
 from pymc_rmhmc.steps.evidence_checks import check_proper, convention_in_words, omitted_constants
 from pymc_rmhmc.steps.evidence_methods import halves
 from pymc_rmhmc.steps.evidence_models import read_model
+from pymc_rmhmc.steps.evidence_pieces import _merged
+from pymc_rmhmc.steps.tempering_models import read_tempered_model
 from tests.steps.conftest import draw, poisson_model
 
 RNG = np.random.default_rng(0)
@@ -228,6 +231,34 @@ def test_rows_of_a_map_are_normalised_each():
     law = multivariate_normal(np.zeros(6), np.linalg.inv(np.diag(w.sum(axis=0)) - 0.7 * w))
     exact = float(law.logpdf(y).sum()) + float(multivariate_normal(0.0, 2.0).logpdf(0.5))
     assert float(estimate(model).log_evidence) == pytest.approx(exact, abs=1e-6)
+
+
+def test_tempering_has_what_stands_beside_its_reference():
+    """Data that read no latent value, and what the density of a map's data lacks."""
+    model, exact = noisy_gp()
+    with model:
+        pm.Normal("known", 0.0, 1.0, observed=0.7)
+    exact += float(norm.logpdf(0.7))
+    assert float(estimate(model, method="tempering").log_evidence) == pytest.approx(exact, abs=1e-6)
+    drawn = parallel_tempering(model, draws=100, tune=50, random_seed=1, progressbar=False)
+    assert float(drawn["tempering"].log_evidence) == pytest.approx(exact, abs=1e-6)
+    with pm.Model() as model:
+        pm.CAR("x", mu=np.zeros(6), W=adjacency(), alpha=0.7, tau=1.0, observed=np.linspace(-0.4, 0.5, 6))
+        pm.Normal("z", 0.0, pm.HalfNormal("a", 1.0), observed=0.5)
+    for read in (read_model(model), read_tempered_model(model)):
+        assert read.constant == pytest.approx(omitted_constants(model, []))
+        assert read.constant < -3.0
+
+
+def test_the_error_of_repetitions_is_that_of_their_mean():
+    known = ((1.0, 0.1), (1.1, 0.2), (0.9, 0.1), (1.2, 0.2))
+    parts = [("f", "bridge", Estimate(*each, {"phi_ess": 100.0})) for each in known]
+    name, method, found = _merged(parts)
+    assert (name, method) == ("f", "bridge")
+    assert found.log_evidence == pytest.approx(1.05)
+    assert found.standard_error == pytest.approx(math.sqrt(0.1) / 4.0)
+    with pytest.raises(EvidenceError, match="differ by more than their errors"):
+        _merged([*parts, ("f", "bridge", Estimate(2.0, 0.1))])
 
 
 def covariate_model(x, groups, order) -> pm.Model:

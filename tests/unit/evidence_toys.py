@@ -75,6 +75,12 @@ class NormalBlock:
         posterior = np.linalg.inv(precision)
         return posterior @ (np.linalg.solve(covariance, mean) + linear), posterior
 
+    def sites_log_density(self, eta):
+        """The log density of the reference's sites at η (count, n), up to a constant."""
+        if not self.share:
+            return np.zeros(len(eta))
+        return eta @ self.sites.linear - 0.5 * eta**2 @ self.sites.precision
+
     def as_residual(self):
         """The same reference by its residual alone, as whole models have it."""
         target = self.reference.target

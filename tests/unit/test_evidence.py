@@ -18,7 +18,7 @@ from pymc_rmhmc.evidence.annealing import (
     geometric_betas,
     linear_betas,
 )
-from pymc_rmhmc.evidence.bridge import AdaptiveBridge, next_beta, systematic
+from pymc_rmhmc.evidence.bridge import AdaptiveBridge, _in_groups, next_beta, systematic
 from pymc_rmhmc.evidence.estimate import (
     Budget,
     Progress,
@@ -140,6 +140,70 @@ def test_walkers_that_change_places_take_all_with_them():
     again.place(states[[3, 1, 2, 0]])
     np.testing.assert_allclose(walkers.move(1.0, 0.5, 2, RNG(5)), again.move(1.0, 0.5, 2, RNG(5)))
     np.testing.assert_allclose(walkers.states, again.states)
+
+
+@pytest.mark.parametrize("kind", ["sites", "residual"])
+def test_walkers_that_are_drawn_again_move_by_forces_of_where_they_are(kind):
+    reference = references(NormalBlock())[kind]
+    walkers = reference.walkers(4, RNG(1))
+    walkers.move(1.0, 0.5, 2, RNG(2))
+    walkers.redraw(RNG(3), np.array([0, 2]))
+    again = reference.walkers(4, RNG(1))
+    again.place(walkers.states.copy())
+    np.testing.assert_allclose(walkers.phi, again.phi)
+    np.testing.assert_allclose(walkers.move(1.0, 0.5, 2, RNG(5)), again.move(1.0, 0.5, 2, RNG(5)))
+    np.testing.assert_allclose(walkers.states, again.states)
+
+
+KINDS_OF_PARTICLES = {
+    "flat": Annealing(ladder="linear", n_rungs=4),
+    "kernel": Annealing(ladder="linear", n_rungs=4, kernel="elliptical_slice"),
+    "hmc": Annealing(ladder="linear", n_rungs=4, kernel="hmc", step_size=0.1, n_steps=6),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", KINDS_OF_PARTICLES.values(), ids=KINDS_OF_PARTICLES)
+def test_particles_that_have_moved_know_where_they_are(options):
+    """After moves, and after copies of some are taken, φ and slopes are those of the states."""
+    block = NormalBlock(n=4, share=0.3)
+    rng = RNG(1)
+    make, _ = options.prepared(block.reference, 6, rng)
+    particles = make(6)
+    before = particles.phi.copy()
+    for chosen in (None, np.array([5, 0, 0, 3, 2, 2])):
+        if chosen is not None:
+            particles.take(chosen)
+        for _ in range(3):
+            particles.move(0.5, rng)
+        walkers = getattr(particles, "walkers", None)
+        if walkers is not None:
+            sites = walkers.sites
+        else:
+            sites = getattr(particles, "_sites", getattr(particles, "values", None))
+        values = block.likelihood.gradient_rows(sites)[0] - block.sites_log_density(sites)
+        # Up to the sites' constant.
+        np.testing.assert_allclose(np.diff(particles.phi), np.diff(values), rtol=1e-6, atol=1e-8)
+        if hasattr(particles, "_evaluate"):
+            known = particles.phi, particles._prior, particles._slopes
+            for held, found in zip(known, particles._evaluate(sites), strict=True):
+                np.testing.assert_allclose(held, found, rtol=1e-9, atol=1e-12)
+    assert (particles.phi != before).all()
+
+
+def test_groups_of_a_bridge_know_nothing_of_one_another():
+    """Each goes on from draws of its own, and there are as many as the jackknife needs."""
+    bridge = AdaptiveBridge(NormalBlock().reference, 64, RNG(1))
+    assert bridge.n_groups == 32
+    labels = np.repeat(np.arange(32.0), 2)
+    states = np.broadcast_to(labels[None, :, None], (5, 64, 1))
+    phi = RNG(2).standard_normal((32, 10))
+    np.testing.assert_array_equal(bridge._resampled(phi, states, 1.0)[:, 0], labels)
+
+
+def test_draws_of_chains_are_cut_into_successive_pieces():
+    pieces = _in_groups(np.arange(4 * 260).reshape(4, 260), 32)
+    of_a_chain = np.arange(256).reshape(8, 32)
+    np.testing.assert_array_equal(pieces, np.concatenate([260 * chain + of_a_chain for chain in range(4)]))
 
 
 @pytest.mark.parametrize("kind", ["sites", "residual"])

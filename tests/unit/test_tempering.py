@@ -203,6 +203,17 @@ def test_a_mode_that_draws_have_lost_is_noticed():
     _check_modes(known, known_phi, cold, phi)
 
 
+def test_draws_look_for_the_modes_that_tuning_saw():
+    """The reference was fitted to values that lie where no draw does."""
+    budget = Budget(math.inf)
+    tempering = Tempering(FixedFamily(ArrayReference(normal_phi, 1)), 2, np.random.default_rng(0))
+    tempering.tune(100, budget, Progress(budget))
+    tempering._known = [np.full((50, 1), 10.0)]
+    tempering._placed = lambda reference, values: (values, np.full(len(values), 1e3))
+    with pytest.raises(EvidenceError, match="lies where no draw does"):
+        tempering.draw(200, budget, Progress(budget))
+
+
 def test_a_mode_that_only_hot_states_know_has_its_share():
     rng, n = np.random.default_rng(0), 2000
     states = rng.standard_normal((n, 1, 2, 1))
