@@ -21,8 +21,9 @@ __all__ = ["WholeReference", "positions_of", "whole_reference"]
 
 type Array = NDArray[np.float64]
 
-# Tails heavier than this may be a power's: those of t with 4 degrees of freedom measure 0.16, a normal's 0.
-HEAVY = 0.13
+# Tails heavier than this may be a power's: in draws those of t with 4 degrees of freedom measure 0.16, a normal's 0.
+# The density itself shows a power's alone; t with 10 degrees of freedom has 0.1.
+HEAVY, POWERFUL = 0.13, 0.1
 # Fewer draws tell no tails.
 FEWEST = 200
 # The normal that a tailed reference replaces is so wide that adding and removing its log density costs no digits.
@@ -68,11 +69,13 @@ def whole_reference(chain: Chain, prior: Array, posterior: Array, rng: np.random
         return WholeReference(normal, is_heavy=False)
     plain = _scaled(chain, np.zeros(own.size), np.ones(own.size))
     of_prior = positions_of(plain, prior, rng)[:, own]
+    # The density shows a power's tail that draws of the prior leave in doubt.
+    tails = power_tails(plain, positions_of(plain, posterior, rng)[:, own])
+    is_heavy = tails.heaviest > POWERFUL
     if len(of_prior) >= FEWEST:
         tails = measured_tails(of_prior)
-    else:
-        tails = power_tails(plain, positions_of(plain, posterior, rng)[:, own])
-    if tails.heaviest < HEAVY:
+        is_heavy |= tails.heaviest > HEAVY
+    if not is_heavy:
         return WholeReference(normal, is_heavy=False)
     return WholeReference(_fitted(_with_tails(chain, tails), posterior, rng), is_heavy=True)
 

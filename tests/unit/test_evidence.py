@@ -173,8 +173,9 @@ def test_particles_that_have_moved_know_where_they_are(options):
     for chosen in (None, np.array([5, 0, 0, 3, 2, 2])):
         if chosen is not None:
             particles.take(chosen)
-        for _ in range(3):
-            particles.move(0.5, rng)
+        else:
+            for _ in range(3):
+                particles.move(0.5, rng)
         walkers = getattr(particles, "walkers", None)
         if walkers is not None:
             sites = walkers.sites
