@@ -40,7 +40,8 @@ from pymc_rmhmc.evidence.reference import Reference
 from pymc_rmhmc.evidence.walkers import Walkers
 
 __all__ = [
-    "BRIDGE", "AdaptiveBridge", "BridgePolicy", "PosteriorDraws", "Rung", "next_beta", "systematic", "tune_steps",
+    "BRIDGE", "HEAVY_BRIDGE", "AdaptiveBridge", "BridgePolicy", "PosteriorDraws", "Rung", "next_beta", "systematic",
+    "tune_steps",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -66,7 +67,7 @@ class BridgePolicy:
         Lengths are uniform in ``path (1 ± jitter)``.
     accepted : float
         Steps are made shorter until so much is accepted.
-    most_steps : int
+    fewest_steps, most_steps : int
         Of a trajectory.
     least_more, most_more : float
         Draws are added until the error is small enough, as a share of those that there are.
@@ -85,6 +86,7 @@ class BridgePolicy:
     path: float = 1.7
     jitter: float = 0.1
     accepted: float = 0.75
+    fewest_steps: int = 1
     most_steps: int = 128
     least_more: float = 0.25
     most_more: float = 1.0
@@ -97,6 +99,8 @@ class BridgePolicy:
 
 
 BRIDGE = BridgePolicy()
+# One step is accepted nearly everywhere in coordinates with heavy tails, and seldom far out, where walkers then stay.
+HEAVY_BRIDGE = BridgePolicy(fewest_steps=3)
 # Draws of a density that weights to the next need, and the logarithm of the smallest step to it.
 FEWEST_USABLE, SMALLEST_STEP = 8, -200.0
 # Two estimates that differ by so many errors, and by more than rounding does, do so for a reason.
@@ -276,7 +280,7 @@ class AdaptiveBridge:
             rung.phis.append(self._grouped(walkers.phi))
             states.append(walkers.states.copy())
         self.rungs.append(rung)
-        n_steps = 1
+        n_steps = policy.fewest_steps
         while rung.beta < 1.0:
             phi = np.concatenate(rung.phis, axis=1)
             beta = next_beta(phi.ravel(), rung.beta, policy.weight_share)
@@ -284,7 +288,7 @@ class AdaptiveBridge:
             if beta == 1.0 and self._source is not None:
                 return
             rung, states = self._entered(phi, np.array(states), rung.beta, beta, n_steps)
-            n_steps = max(1, int(0.8 * rung.n_steps))
+            n_steps = max(policy.fewest_steps, int(0.8 * rung.n_steps))
             if len(self.rungs) > policy.most_rungs or (budget.is_spent and beta < 1.0):
                 raise EvidenceError(
                     f"After {budget.seconds:.0f} seconds the bridge has {len(self.rungs)} densities and has come to "

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.evidence.annealing import annealed_evidence
-from pymc_rmhmc.evidence.bridge import AdaptiveBridge, PosteriorDraws
+from pymc_rmhmc.evidence.bridge import BRIDGE, HEAVY_BRIDGE, AdaptiveBridge, PosteriorDraws
 from pymc_rmhmc.evidence.estimate import FEWEST_DRAWS, LARGEST_K, Budget, Estimate, Progress, Report
 from pymc_rmhmc.evidence.family import FixedFamily, ReferenceFamily
 from pymc_rmhmc.evidence.importance import importance_evidence, laplace_evidence
@@ -187,7 +187,8 @@ def _of_whole(
         source = GivenDraws(reference, kept, rng)
     elif not whole.is_heavy:
         source = ChainDraws(chain, read, rng)
-    estimate = AdaptiveBridge(reference, settings.replicates, rng, source).run(budget, progress)
+    policy = HEAVY_BRIDGE if whole.is_heavy else BRIDGE
+    estimate = AdaptiveBridge(reference, settings.replicates, rng, source, policy).run(budget, progress)
     return "bridge", estimate.shifted(constant)
 
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import integrate, special, stats
 
 from pymc_rmhmc.evidence.annealing import adaptive_ladder, annealed_evidence, flat_particles
-from pymc_rmhmc.evidence.bridge import AdaptiveBridge
+from pymc_rmhmc.evidence.bridge import BRIDGE, HEAVY_BRIDGE, AdaptiveBridge
 from pymc_rmhmc.evidence.estimate import Budget, Progress
 from pymc_rmhmc.evidence.family import FixedFamily
 from pymc_rmhmc.evidence.importance import importance_evidence
@@ -105,7 +105,8 @@ def bridge(name, rng):
     reference, _, source = problem(name)
     budget = Budget(1.0)
     draws = None if source is None else source(rng)
-    return AdaptiveBridge(reference, 64, rng, draws).run(budget, Progress(budget))
+    policy = HEAVY_BRIDGE if name in HEAVY else BRIDGE
+    return AdaptiveBridge(reference, 64, rng, draws, policy).run(budget, Progress(budget))
 
 
 def walked(name, rng):

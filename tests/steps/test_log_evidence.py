@@ -561,6 +561,7 @@ def weak_angle() -> pm.Model:
 
 def test_angles_are_integrated_over_one_circle():
     """PyMC's values of an angle go round and round: over all of these its density has no finite integral."""
+    assert [name for name, _ in read_model(weak_angle()).variables.slices] == ["a_interval__"]
     found = estimate(weak_angle(), target_error=0.02, max_seconds=30)
     assert abs(float(found.log_evidence) + 1.667851) < 4.0 * float(found.standard_error) < 0.08
 
