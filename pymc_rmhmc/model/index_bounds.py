@@ -1,6 +1,7 @@
-"""Indices of a model's density that lie outside of what they index.
+"""Indices of a model's density that lie outside of what they index, or are negative among codes of groups.
 
-Compiled code does not check indices: it would read past the end of an array, and draws would be wrong in silence.
+Compiled code does not check indices: it would read past the end of an array, and draws would be wrong in silence. A
+negative code counts from the end, and a missing group would be read as the last one.
 """
 
 from __future__ import annotations
@@ -96,6 +97,19 @@ class _Read:
         bad = (indices < -size) | (indices >= size)
         if bad.any():
             raise DataError(self._out_of_bounds(indices, bad, size))
+        if not self.indices.inputs and _are_codes(indices, size) and (indices < 0).any():
+            raise DataError(self._from_the_end(indices, size))
+
+    def _from_the_end(self, indices: NDArray[Any], size: int) -> str:
+        """Say that a negative code would be read as the code of a group near the end."""
+        first, n_negative = int(indices[indices < 0][0]), int((indices < 0).sum())
+        group = "the last" if first == -1 else f"number {first % size}"
+        return (
+            f"{self.term}: index {first} along axis {self.axis} with size {size} of {self.source} ({n_negative} of "
+            f"{indices.size} indices{self.data}) would be read as {group}, but the other indices begin at 0. pandas "
+            f"gives missing groups the code -1. Remove the rows with negative codes, give missing groups a code of "
+            f"their own, or write {first % size} if {group} is meant."
+        )
 
     def _out_of_bounds(self, indices: NDArray[Any], bad: NDArray[np.bool_], size: int) -> str:
         """Say which index is out of bounds, and what is likely meant."""
@@ -107,6 +121,14 @@ class _Read:
             f"{self.term}: index {found} is out of bounds for axis {self.axis} with size {size} of {self.source} "
             f"({part}). Indices begin at 0 and end at {size - 1}. {remedy}."
         )
+
+
+def _are_codes(indices: NDArray[Any], size: int) -> bool:
+    """Whether an array holds codes of groups that begin at 0: some are not negative, and some group is named twice.
+
+    A selection such as ``[0, -1]`` or a shift such as ``arange(n) - 1`` names no value twice.
+    """
+    return bool((indices >= 0).any()) and np.unique(indices % size).size < indices.size
 
 
 class IndexBounds:

@@ -56,6 +56,27 @@ def negative():
     return r"y: index 8 .* of u \(2 of 3 indices\). .* Correct them"
 
 
+def missing():
+    pm.Normal("y", effects()[np.array([0, 1, -1, 1])], 1.0, observed=np.zeros(4))
+    return r"y: index -1 along axis 0 with size 8 of u \(1 of 4 indices\) would be read as the last, .* or write 7 if"
+
+
+def missing_data():
+    pm.Poisson("y", pm.math.exp(effects()[pm.Data("group", np.where(GROUPS == 3, -1, GROUPS - 1))]), observed=COUNTS)
+    return r"index -1 .* of u \(6 of 48 indices in group\) would be read as the last"
+
+
+def missing_computed():
+    rows = np.arange(48) % 3
+    pm.Normal("y", pm.Laplace("u", 0, 1, shape=(3, 8))[rows, pm.Data("one", GROUPS - 1) - 1], 1.0, observed=COUNTS)
+    return r"index -1 along axis 1 with size 8 of u \(6 of 48 indices in one\)"
+
+
+def other_code():
+    pm.Normal("y", effects()[np.array([0, 1, -8, 1])], 1.0, observed=np.zeros(4))
+    return "index -8 .* would be read as number 0, .* or write 0 if number 0 is meant"
+
+
 def prior():
     means = pm.Normal("m", shape=3)
     pm.Normal("y", pm.Normal("u", means[np.array([1, 2, 3])]), 1.0, observed=np.zeros(3))
@@ -67,7 +88,10 @@ def mask():
     return r"y: the mask in chosen has the shape \(9,\), and u has \(8,\)"
 
 
-BUILDERS = [constant, normal, data, process, potential, custom, negative, prior, mask]
+BUILDERS = [
+    constant, normal, data, process, potential, custom, negative, missing, missing_data, missing_computed, other_code,
+    prior, mask,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
@@ -118,6 +142,7 @@ def test_an_index_that_another_step_moves():
 def test_indices_within_bounds_are_left_alone():
     with pm.Model() as model:
         u = pm.Normal("u", shape=(8, 2))
+        u = pm.math.stack([u[np.arange(8) - 1, 0], u[np.array([-1, 0, *range(1, 7)]), 1]], axis=1)  # no value twice
         mean = u[GROUPS - 9, 1] + u[: pm.Data("first", np.array(1)), 0].sum() + u[-1, pm.Data("column", np.array(0))]
         pm.Normal("y", mean, 1.0, observed=COUNTS)
     bounds = IndexBounds(model)

@@ -1184,6 +1184,14 @@ MODEL = [
         "model/test_index_bounds.py::test_an_index_out_of_bounds_is_found_when_the_step_is_built[constant]",
     ),
     Mutant(
+        "missing-group-read-as-the-last",
+        "observations of a missing group, coded -1, inform the last group's effect",
+        "model/index_bounds.py",
+        "_are_codes(indices, size) and (indices < 0).any()",
+        "_are_codes(indices, size) and (indices < -1).any()",
+        "model/test_index_bounds.py::test_an_index_out_of_bounds_is_found_when_the_step_is_built[missing]",
+    ),
+    Mutant(
         "poisson-slope",
         "counts are sampled along a wrong gradient: slow, and rejected",
         "model/likelihoods/counts.py",
