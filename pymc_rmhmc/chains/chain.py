@@ -151,8 +151,13 @@ class Chain:
         self.recipe.forget()
         self._stand_nowhere()
 
-    def rehearse(self, point: Point, rng: np.random.Generator) -> None:
+    def rehearse(self, point: Point, rng: np.random.Generator) -> bool:
         """Call once all that a chain calls, with sites and scales of no use: what is called is compiled.
+
+        Returns
+        -------
+        bool
+            Whether there is a density with a gradient at the point; the rest is not called without.
 
         Raises
         ------
@@ -166,13 +171,15 @@ class Chain:
             self._rebuild()
             self._enter(values, rng)
             if self._has_failed:
-                return
+                return False
             self._phase = self._setting.rehearse(self._phase, REHEARSED_STEP, rng)
             self._remember()
+        return True
 
     def draw(self, point: Point, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
         """Make one draw given the rest of the point; `values` holds the outcome."""
         if not self.state.started:
+            self._leave_infinity(point)
             check_start(self.name, point)
         if not (tuning or self.state.judged) and self.state.movement.stood_still:
             raise SamplingError(stood_still(self.name, self.state.movement.failures, self.plan.step_size))
@@ -343,7 +350,14 @@ class Chain:
         if self.plan.init != "auto":
             return self.plan.init == "laplace"
         own = self.recipe.own
-        return not self.own_initval and np.array_equal(values[own], self.initial_values[own])
+        return not self.own_initval and np.array_equal(values[own], self.initial_values[own], equal_nan=True)
+
+    def _leave_infinity(self, point: Point) -> None:
+        """Put 0 in the place of own values that are not finite where the model begins, as at an edge of its bounds."""
+        values = self.read(point)
+        lost = ~np.isfinite(values)
+        if lost.any() and self._starts_from_laplace(values):
+            self.recipe.variables.write(np.where(lost, 0.0, values), point)
 
     def _explain_start(self, point: Point) -> None:
         """Raise what is wrong where a chain is to begin, unless another draw of other steps may mend it."""

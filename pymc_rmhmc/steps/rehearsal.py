@@ -15,9 +15,11 @@ import numpy as np
 import pytensor
 
 from pymc_rmhmc.chains.chain import Chain
+from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.errors import RMHMCError, counted, listed, wrapped
 from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.model.predictions import Predictions
+from pymc_rmhmc.steps.starts import SCATTER
 from pymc_rmhmc.stopwatch import COMPILING
 
 __all__ = ["compile_ahead"]
@@ -29,6 +31,8 @@ _log = logging.getLogger("pymc.rmhmc")
 
 # Seconds after which a user wonders what comes next: PyMC's own functions, on a first run.
 LONG = 5.0
+# Points near the model's initial one that are tried where that has no density.
+N_NEARBY = 5
 
 
 def compile_ahead(
@@ -59,7 +63,7 @@ def compile_ahead(
     before = COMPILING.seconds
     with np.errstate(all="ignore"), COMPILING.announced(said.before):
         for sampler in samplers:
-            _rehearse(sampler, point)
+            _rehearse_somewhere(sampler, point, sampler_name)
         if predictions is not None:
             _predict(predictions, point)
     seconds = COMPILING.seconds - before
@@ -90,16 +94,34 @@ class _Said:
             _log.info(f"{self._sampler}: compiled in {seconds:.1f} s.{then}")
 
 
-def _rehearse(sampler: Chain, point: Point) -> None:
-    """Let a copy make a short trajectory from a point."""
+def _rehearse_somewhere(sampler: Chain, point: Point, name: str) -> None:
+    """Let a copy make a short trajectory from a point, or from one nearby where that has no density or gradient."""
+    if _rehearse(sampler, point) or sampler.plan.init == "keep" or sampler.own_initval:
+        return
+    rng = np.random.default_rng(0)
+    values = np.nan_to_num(sampler.read(point), posinf=0.0, neginf=0.0)
+    for _ in range(N_NEARBY):
+        nearby = {variable: np.array(value) for variable, value in point.items()}
+        sampler.recipe.variables.write(values + rng.uniform(-SCATTER, SCATTER, values.size), nearby)
+        if _rehearse(sampler, nearby):
+            where = in_words({variable: point[variable] for variable, _ in sampler.slices})
+            _log.info(wrapped(
+                f"{name}: the log density or its gradient is not finite at the model's initial point, where {where}. "
+                "Chains begin near it instead. To choose where, give pm.sample(initvals=...)."
+            ))  # fmt: skip
+            return
+
+
+def _rehearse(sampler: Chain, point: Point) -> bool:
+    """Let a copy make a short trajectory from a point, and return whether there is a density there."""
     twin = copy.copy(sampler)
     twin.recipe = copy.copy(sampler.recipe)
     twin.restore(twin.new_state())
     try:
-        twin.rehearse(point, np.random.default_rng(0))
+        return twin.rehearse(point, np.random.default_rng(0))
     except (RMHMCError, PriorFailure, np.linalg.LinAlgError):
         # A chain may start at another point. Where it starts at this one, it says what is wrong.
-        return
+        return False
 
 
 def _predict(predictions: Predictions, point: Point) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.chains.plan import NEARNESS
 
-__all__ = ["scattered"]
+__all__ = ["SCATTER", "scattered"]
 
 type Array = NDArray[np.float64]
 

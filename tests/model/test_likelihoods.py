@@ -553,6 +553,18 @@ def test_what_numba_runs_in_python_is_not_said():
     assert np.isfinite(kernel.curvature(np.zeros(2), (np.full(2, 0.3),), "softabs_curvature")[1]).all()
 
 
+def test_a_power_of_zero_is_infinite_and_no_exception():
+    """Numba raises a ZeroDivisionError for 0 to a negative whole number, which ends a chain."""
+    x, given, fixed = pt.dvector("x"), pt.lvector("n"), np.array([-1, 0, 2, -3])
+    outputs = [x**given, x**fixed, pt.grad((x**fixed).sum(), x)]
+    function = compile_outputs([x, given], outputs, exact=True)
+    for values in (np.zeros(4), np.array([2.0, -3.0, 0.5, 4.0])):
+        with np.errstate(all="ignore"):
+            power, slope = values ** fixed.astype(float), fixed * values ** (fixed - 1.0)
+        for array, expected in zip(function(values, fixed), (power, power, slope), strict=True):
+            np.testing.assert_allclose(array, expected, rtol=1e-15)
+
+
 @pytest.mark.parametrize("set_first", [True, False])
 def test_writes_of_both_kinds_at_one_index_stay_what_they_are(set_first):
     """Derivatives of an LKJ factor hold such a pair, which PyTensor 3.3 makes one loop of one kind of write."""

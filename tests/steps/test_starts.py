@@ -75,6 +75,19 @@ def test_a_start_that_nobody_chose_is_left_for_a_better_one():
     assert np.abs(draws["z"].values).max() < 10.0
 
 
+@pytest.mark.usefixtures("compiled_ahead")
+@pytest.mark.filterwarnings("ignore:invalid value", "ignore:divide by zero")
+def test_a_chain_begins_elsewhere_where_the_models_start_has_no_gradient(caplog):
+    lags = np.abs(np.subtract.outer(np.arange(4), np.arange(4)))
+    with pm.Model() as model:
+        rho = pm.Uniform("rho", -1.0, 1.0)
+        pm.Poisson("y", pm.math.exp(pm.MvNormal("f", np.zeros(4), cov=rho**lags)), observed=np.arange(4))
+    with caplog.at_level("INFO", logger="pymc"):
+        idata = draw(model, draws=10, tune=10)
+    assert "not finite at the model's initial point, where rho_interval__ = 0.0" in " ".join(caplog.text.split())
+    assert len(np.unique(idata.posterior["rho"])) > 3
+
+
 def test_a_start_that_was_chosen_is_not():
     model = walk_smoother()
     with pytest.raises(CovarianceError, match="starting point"), model:

@@ -13,8 +13,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import pytensor
+import pytensor.scalar as ps
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pytensor.graph.basic import Apply, Constant
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.graphs import WITHOUT_TRACES
 from pymc_rmhmc.model.likelihoods.registry import LikelihoodTerms, lookup
@@ -107,6 +112,36 @@ class LikelihoodKernel:
         return log_density.sum(axis=1), slope
 
 
+@node_rewriter([Elemwise])
+def _powers_without_exceptions(fgraph: Any, node: Apply) -> list[TensorVariable] | None:
+    """Powers of whole numbers below 0 by a division, so that 0 to one of them is infinite.
+
+    Numba raises a ZeroDivisionError there, in the middle of a chain.
+    """
+    if not isinstance(node.op.scalar_op, ps.Pow) or not node.outputs[0].type.dtype.startswith("float"):
+        return None
+    base, exponent = node.inputs
+    if np.dtype(exponent.type.dtype).kind != "i":
+        return None
+    if isinstance(exponent, Constant):
+        if (exponent.data >= 0).all():
+            return None
+        positive, is_negative = pt.constant(np.abs(exponent.data)), pt.constant(exponent.data < 0)
+    elif getattr(exponent.owner, "op", None) == pt.abs:
+        return None  # this is the result
+    else:
+        positive, is_negative = pt.abs(exponent), exponent < 0
+    power = base**positive
+    return [pt.switch(is_negative, pt.reciprocal(power), power).astype(node.outputs[0].type.dtype)]
+
+
+# As in PyMC's own functions, a parameter out of its range is a log density of -inf, not an exception. Powers wait for
+# the rewrites that find cheaper forms of them, and come before those that join elementwise operations.
+NUMBA_MODE = pytensor.compile.mode.get_mode("NUMBA").including("local_check_parameter_to_ninf_switch").register(
+    (dfs_rewriter(_powers_without_exceptions), 2.95)
+)
+
+
 def compile_outputs(
     inputs: Sequence[Any], outputs: Sequence[Any], *, exact: bool = False
 ) -> Callable[..., Sequence[Array]]:
@@ -115,18 +150,17 @@ def compile_outputs(
     A call costs a few microseconds instead of tens. Inputs must be contiguous. With `exact` sums are not
     rearranged, so that every process gets the same last digit; elementwise functions need not pay for that.
     """
-    # As in PyMC's own functions, a parameter out of its range is a log density of -inf, not an exception.
-    mode = pytensor.compile.mode.get_mode("NUMBA").including("local_check_parameter_to_ninf_switch")
     fast = pytensor.config.numba__fastmath and not exact
     flags = pytensor.config.change_flags(numba__fastmath=fast, **WITHOUT_TRACES)
     with COMPILING.running(), flags, warnings.catch_warnings():
         # Numba has no tri_gamma, and a user can do nothing about that.
         warnings.filterwarnings("ignore", message="Numba will use object mode", category=UserWarning)
         given: dict[str, Any] = {"trust_input": True, "on_unused_input": "ignore"}
-        function = pytensor.function(list(inputs), list(outputs), mode=mode, **given)
+        function = pytensor.function(list(inputs), list(outputs), mode=NUMBA_MODE, **given)
         # Numba compiles at the first call: what is dropped here has cost the rewriting alone.
         if _mixes_writes(function):
-            function = pytensor.function(list(inputs), list(outputs), mode=mode.excluding("fuse_elemwise"), **given)
+            unfused = NUMBA_MODE.excluding("fuse_elemwise")
+            function = pytensor.function(list(inputs), list(outputs), mode=unfused, **given)
     # Not public API: where it is missing, the function itself serves, only slower.
     return getattr(function.vm, "jit_fn", function)
 
