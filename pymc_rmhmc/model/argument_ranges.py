@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pymc.distributions.distribution import PartialObservedRV
 from pymc.logprob.utils import CheckParameterValue
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
@@ -88,6 +89,8 @@ def _fixed_checks(model: pm.Model) -> Iterator[_Check]:
     symbols = {variable: variable.type() for variable in model.basic_RVs}
     moving = set(symbols.values())
     for variable in model.free_RVs:
+        if isinstance(variable.owner.op, PartialObservedRV):
+            continue  # missing values of a vector: the density of the whole vector is that of its observed values
         inputs = ancestors(variable.owner.inputs, blockers=list(symbols))
         (given,) = clone_replace([variable], {v: symbols[v] for v in inputs if v in symbols})
         for check in _checks_of(variable, given, symbols[variable]):
