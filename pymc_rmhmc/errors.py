@@ -131,6 +131,14 @@ def counted(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
+def unread_in_words(name: str) -> str:
+    """Say that a value has no posterior distribution, since no density depends on it."""
+    return (
+        f"{name}: the model's log density does not depend on it, so it has no posterior distribution. Give it a proper "
+        f"prior in place of a Flat one, such as pm.Normal, or data that depend on it with observed=."
+    )
+
+
 def wrapped(text: str, width: int = LOG_WIDTH) -> str:
     """Return text with its long lines broken; lines of code, which are indented, stay whole."""
     return "\n".join(line if line.startswith(" ") else _broken(line, width) for line in text.split("\n"))

@@ -11,16 +11,21 @@ from typing import Any, cast
 
 import numpy as np
 import pymc as pm
+from pymc.distributions.continuous import FlatRV, HalfFlatRV
+from pymc.distributions.custom import CustomDistRV, default_not_implemented
+from pymc.distributions.multivariate import ICARRV
+from pymc.distributions.transforms import _default_transform
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import as_value, reaches
+from pymc_rmhmc.errors import ConfigurationError, unread_in_words
+from pymc_rmhmc.model.graphs import as_value, inlined, reaches
 from pymc_rmhmc.model.observation import UNOBSERVED
 from pymc_rmhmc.stopwatch import COMPILING
 
-__all__ = ["Predictions", "predicted_variables", "without"]
+__all__ = ["Predictions", "check_improper_priors", "predicted_variables", "without"]
 
 type Point = dict[str, np.ndarray]
 
@@ -39,21 +44,77 @@ def predicted_variables(model: pm.Model, sampled: Iterable[TensorVariable] = ())
         What is to be sampled in any case; the predictions are then those that depend on it. By default every free
         variable that depends on another may be one.
     """
-    known: list[TensorVariable] = [*model.observed_RVs, *model.potentials]
     named = list(sampled)
+    held = [v for v in model.free_RVs if v in named or _is_sampled_in_any_case(model, v)]
+    found = _unneeded(model, held, named)
+    undrawn = [v for v in found if not _can_be_drawn(model, v)]
+    return _unneeded(model, [*held, *undrawn], named) if undrawn else found
+
+
+def _unneeded(
+    model: pm.Model, held: Sequence[TensorVariable], named: Sequence[TensorVariable]
+) -> list[TensorVariable]:
+    """The free variables on which nothing observed depends, and nothing that is held, and that depend on others."""
+    known: list[TensorVariable] = [*model.observed_RVs, *model.potentials]
     if not known:
         return []
-    # Missing observations are sampled with what explains the others.
-    held = {v for v in model.free_RVs if v in named or str(v.name).endswith(UNOBSERVED)}
     # A variable is needed if an observed one, or one that is needed, depends on it.
+    needed = set(held)
     while True:
-        ends = [*known, *held]
-        more = {v for v in model.free_RVs if v not in held and any(reaches(end, [v]) for end in ends if end is not v)}
+        ends = [*known, *needed]
+        more = {v for v in model.free_RVs if v not in needed and any(reaches(end, [v]) for end in ends if end is not v)}
         if not more:
             break
-        held |= more
-    above = named or list(held)
-    return [v for v in model.free_RVs if v not in held and reaches(v, above)]
+        needed |= more
+    above = named or list(needed)
+    return [v for v in model.free_RVs if v not in needed and reaches(v, above)]
+
+
+def _is_sampled_in_any_case(model: pm.Model, variable: TensorVariable) -> bool:
+    """Whether a variable has data of its own: missing observations are sampled with what explains the others."""
+    return str(variable.name).endswith(UNOBSERVED) or _is_restricted(model, variable)
+
+
+def _can_be_drawn(model: pm.Model, variable: TensorVariable) -> bool:
+    """Whether PyMC can draw a variable given the others, and the components that it is made of."""
+    others = [v for v in model.basic_RVs if v is not variable]
+    made = inlined([variable], others)
+    return not any(_has_no_draws(v.owner.op) for v in ancestors(made, blockers=others) if v.owner is not None)
+
+
+def _has_no_draws(op: Any) -> bool:
+    """Whether an operation has a density alone: such are improper distributions, and a CustomDist without `random`."""
+    if isinstance(op, CustomDistRV):
+        return str(getattr(op._random_fn, "__qualname__", "")).startswith(default_not_implemented.__name__)
+    return isinstance(op, ICARRV | FlatRV | HalfFlatRV)
+
+
+def _is_restricted(model: pm.Model, variable: TensorVariable) -> bool:
+    """Whether a transform of the user's own may hold a variable within a part of its support.
+
+    Then its density need not integrate to 1: PyMC's recipe for censored data imputes them by
+    ``pm.Normal(..., transform=Interval(1.0, None))``, whose integral is their likelihood.
+    """
+    given = model.rvs_to_transforms.get(variable)
+    default = _default_transform(variable.owner.op, variable)
+    bounds = [getattr(getattr(transform, "args_fn", None), "__code__", None) for transform in (given, default)]
+    return given is not None and (type(given) is not type(default) or bounds[0] is not bounds[1])
+
+
+def check_improper_priors(model: pm.Model) -> None:
+    """Raise for a Flat or HalfFlat variable on which no data depend: it has no posterior distribution.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is one.
+    """
+    ends = [*model.observed_RVs, *model.potentials, *(v for v in model.free_RVs if _is_sampled_in_any_case(model, v))]
+    for variable in model.free_RVs:
+        if isinstance(variable.owner.op, FlatRV | HalfFlatRV):
+            others = [end for end in ends if end is not variable]
+            if not any(reaches(end, [variable]) for end in others):
+                raise ConfigurationError(unread_in_words(str(variable.name)))
 
 
 def without(model: pm.Model, predicted: Sequence[TensorVariable]) -> pm.Model:
@@ -68,6 +129,7 @@ def without(model: pm.Model, predicted: Sequence[TensorVariable]) -> pm.Model:
         "free_RVs": _kept(model.free_RVs, gone),
         "deterministics": _kept(model.deterministics, gone),
         "rvs_to_values": values,
+        "rvs_to_transforms": {v: transform for v, transform in model.rvs_to_transforms.items() if v not in gone},
         "values_to_rvs": {value: variable for variable, value in values.items()},
         "named_vars": _same_kind(model.named_vars, gone),
     }

@@ -81,6 +81,7 @@ class GraphRecipe(WholeModelRecipe):
         setting = self.setting(tuned)
         phase = setting.stand(first, None, rng)
         if not setting.failure(phase):
+            self.adapter.check_read(tuned, phase.position, phase.point.slope)
             # The map is still the identity.
             tuned.flat = tuple(map_of_gradient(phase.position, phase.point.slope, self.adapter.angles.places))
             self.drop()

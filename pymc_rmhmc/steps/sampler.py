@@ -19,6 +19,7 @@ from rich.table import Column
 from pymc_rmhmc.chains.chain import ChainState
 from pymc_rmhmc.errors import ConfigurationError, Failure, wrapped
 from pymc_rmhmc.model.bad_inputs import InputChecks
+from pymc_rmhmc.model.predictions import check_improper_priors
 from pymc_rmhmc.model.together import flat_priors
 from pymc_rmhmc.option_numbers import switch
 from pymc_rmhmc.steps.arguments import CheckedStep, ModelContents, check_compile_kwargs, check_point, generator_of
@@ -78,6 +79,7 @@ class Sampler(CheckedStep):
                 f"step=[{plan.sampler}(vars=['f']), {plan.sampler}(vars=['g'])]."
             )
         model = pm.modelcontext(model)
+        check_improper_priors(model)
         plan = replace(plan, flat_priors=flat_priors(model))
         self._inputs = InputChecks(model)
         initial = model.initial_point()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.errors import ConfigurationError, unread_in_words
 from pymc_rmhmc.geometry.charts import MarginalChart
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.general.angles import NO_ANGLES, Angles
@@ -56,6 +56,8 @@ class GraphPolicy:
 GRAPH = GraphPolicy()
 # Gradients tell a scale from a few draws, and a chain that starts far out needs to know it at once.
 EARLY_REFITS = RefitPolicy(early=(6, 15, 30, 60))
+# How far a value is moved to see whether the density depends on it: where it is far out, rounding hides a small move.
+FAR = np.array([1.0, -1.0, 1e3, -1e3, 1e6, -1e6])
 
 
 @dataclass
@@ -243,10 +245,30 @@ class GraphChartAdapter(StepSizeAdapter):
         """Raise for a value that the density does not depend on: it has no distribution, unless on a circle."""
         unread = np.setdiff1d(np.flatnonzero((slopes == 0.0).all(axis=0)), self.angles.places)
         if unread.size:
-            raise ConfigurationError(
-                f"{self.label(int(unread[0]))}: the model's log density does not depend on it, so it has no posterior "
-                "distribution. Give it a proper prior in place of a Flat one, or data that depend on it."
-            )
+            raise ConfigurationError(unread_in_words(self.label(int(unread[0]))))
+
+    def check_read(self, tuned: ChartTuning, position: Array, slope: Array) -> None:
+        """Raise for a value that the density does not depend on, however far it moves from a first point.
+
+        Parameters
+        ----------
+        tuned : ChartTuning
+            For the chart's constants.
+        position, slope : (d,) array
+            A point z, and the gradient of its log density.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is one.
+        """
+        function = self.general.density
+        here = function(np.ascontiguousarray(position), tuned.chart)[0]
+        for i in np.flatnonzero(slope == 0.0):
+            moved = np.repeat(position[None], len(FAR), axis=0)
+            moved[:, i] += FAR
+            if all(function(np.ascontiguousarray(z), tuned.chart)[0] == here for z in moved):
+                raise ConfigurationError(unread_in_words(self.label(int(i))))
 
     def _dense(self) -> NDArray[np.int64]:
         """Return the coordinates that share a dense block: all, or those which no chart moves, if they are few."""

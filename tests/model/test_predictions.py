@@ -6,9 +6,11 @@ import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
+from pymc.distributions.transforms import Interval, log, logodds
 from scipy import stats
 
 from pymc_rmhmc import RMHMC, describe
+from pymc_rmhmc.model.bad_inputs import InputChecks
 from pymc_rmhmc.model.predictions import Predictions, predicted_variables, without
 
 X = np.linspace(0.0, 3.0, 8)[:, None]
@@ -73,6 +75,53 @@ def test_nothing_is_predicted_without_data_or_parents_or_of_missing_values():
     for model in (prior, apart, missing):
         assert predicted_variables(model) == []
         assert without(model, []) is model
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda mu: pm.Normal("c", mu, shape=3, transform=Interval(1.0, None), initval=[2.0, 2.0, 2.0]),
+        lambda mu: pm.Normal("c", mu, transform=log, initval=1.0),
+        lambda mu: pm.HalfNormal("c", pm.math.exp(mu), transform=Interval(0.0, 1.0)),
+        lambda mu: pm.Uniform("c", mu, mu + 2.0, transform=Interval(0.0, 0.1)),
+        lambda mu: pm.CustomDist("c", mu, logp=lambda c, mu: -((c - mu) ** 2)),
+        lambda mu: pm.ICAR("c", W=np.ones((3, 3)) - np.eye(3), sigma=pm.math.exp(mu)),
+    ],
+    ids=["censored", "log", "below-1", "narrower", "without-random", "icar"],
+)
+def test_what_no_likelihood_reads_is_sampled_where_its_density_need_not_integrate_to_1(build):
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        pm.Normal("y", mu, observed=0.5)
+        build(mu)
+    assert predicted_variables(model) == []
+
+
+def test_the_transforms_that_pymc_gives_by_itself_leave_predictions():
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        pm.Normal("y", mu, observed=0.5)
+        scale = pm.HalfNormal("scale", pm.math.exp(mu))
+        pm.Uniform("bounded", 0.0, scale)
+        pm.Truncated("cut", pm.Normal.dist(mu, scale), lower=0.0)
+        pm.Beta("share", scale, 1.0)
+        pm.CustomDist("own", mu, dist=lambda mu, size: pm.Normal.dist(mu, 1.0, size=size))
+        pm.Beta("other", 1.0, 1.0, transform=logodds)  # on nothing else it depends
+    view = without(model, predicted_variables(model))
+    assert names(predicted_variables(model)) == ["scale", "bounded", "cut", "share", "own"]
+    assert view.compile_logp(mode="FAST_COMPILE")(view.initial_point()) < 0.0
+
+
+@pytest.mark.parametrize("free", [True, False])
+def test_missing_values_of_an_observed_vector_are_sampled(free):
+    data = np.arange(12.0).reshape(6, 2)
+    data[2, 1] = np.nan
+    with pm.Model() as model:
+        mu = pm.Normal("mu", shape=2) if free else np.zeros(2)
+        pm.MvNormal("y", mu, cov=np.eye(2), observed=data)
+    InputChecks(model).check(model.initial_point())
+    assert predicted_variables(model) == []
+    assert "y_unobserved: " in str(describe(model))
 
 
 def test_a_potential_makes_a_variable_one_that_is_sampled():

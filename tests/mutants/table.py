@@ -1192,6 +1192,31 @@ MODEL = [
         "model/test_index_bounds.py::test_an_index_out_of_bounds_is_found_when_the_step_is_built[missing]",
     ),
     Mutant(
+        "power-of-zero-raises",
+        "a chain ends with a ZeroDivisionError where a correlation that is raised to lags is 0",
+        "model/likelihoods/kernel.py",
+        "if (exponent.data >= 0).all():",
+        "if True:",
+        "model/test_likelihoods.py::test_a_power_of_zero_is_infinite_and_no_exception",
+    ),
+    Mutant(
+        "censored-values-predicted",
+        "values that a transform keeps above a bound are drawn from all of their prior, and inform nothing",
+        "model/predictions.py",
+        "return given is not None and (type(given) is not type(default) or bounds[0] is not bounds[1])",
+        "return False",
+        "model/test_predictions.py::"
+        "test_what_no_likelihood_reads_is_sampled_where_its_density_need_not_integrate_to_1[censored]",
+    ),
+    Mutant(
+        "improper-variable-sampled",
+        "a Flat variable without data wanders off, and its draws look like a posterior",
+        "model/predictions.py",
+        "if not any(reaches(end, [variable]) for end in others):",
+        "if not others:",
+        "steps/test_general_errors.py::test_an_improper_variable_without_data_is_refused_at_once[nothing-Flat]",
+    ),
+    Mutant(
         "poisson-slope",
         "counts are sampled along a wrong gradient: slow, and rejected",
         "model/likelihoods/counts.py",

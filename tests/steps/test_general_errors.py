@@ -39,7 +39,7 @@ def scale_of_nothing():
 
 
 def improper():
-    pm.Flat("x")
+    pm.CustomDist("x", logp=lambda x: 0.0 * x, shape=2)
     pm.Exponential("s", 1.0)
 
 
@@ -47,7 +47,7 @@ STARTS = {
     nan_potential: "log density of penalty is nan",
     impossible_data: "log density of g is -inf",
     scale_of_nothing: "x is -inf, since it needs sigma > 0",
-    improper: "x: the model's log density does not depend on it",
+    improper: r"x\[0\]: the model's log density does not depend on it",
 }
 
 
@@ -56,7 +56,20 @@ def test_a_chain_that_cannot_begin_names_the_term(build):
     with pm.Model():
         build()
         with pytest.raises(ConfigurationError, match=STARTS[build]):
-            pm.sample(draws=20, tune=40, chains=1, step=RMHMC(), progressbar=False, random_seed=1)
+            pm.sample(draws=2, tune=2, chains=1, step=RMHMC(), progressbar=False, random_seed=1)
+
+
+@pytest.mark.parametrize("law", [pm.Flat, pm.HalfFlat])
+@pytest.mark.parametrize("read_by", ["nothing", "prior"])
+def test_an_improper_variable_without_data_is_refused_at_once(law, read_by):
+    with pm.Model():
+        f = pm.Normal("f", shape=4)
+        pm.Poisson("y", pm.math.exp(f), observed=[1, 2, 3, 4])
+        x = law("x")
+        if read_by == "prior":
+            pm.Normal("z", f[0] + x)
+        with pytest.raises(ConfigurationError, match="x: the model's log density does not depend on it"):
+            RMHMC()
 
 
 def test_an_operation_without_a_derivative_is_named():

@@ -315,7 +315,6 @@ TYPICAL = {
     "discrete": lambda: pm.Normal("y", pm.Laplace("b", 0, 1) + pm.Bernoulli("k", 0.5), 1.0, observed=NOISY),
     "no data": lambda: pm.HalfNormal("s"),
     "no data of a process": lambda: pm.Poisson("y", pm.math.exp(a_process("f"))),
-    "improper": lambda: pm.Flat("x"),
 }
 
 
