@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.distributions.custom import CustomDistRV, default_not_implemented
 from pymc.distributions.multivariate import ICARRV
@@ -21,7 +22,7 @@ from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, unread_in_words
-from pymc_rmhmc.model.graphs import as_value, inlined, reaches
+from pymc_rmhmc.model.graphs import Evaluator, as_value, inlined, reaches
 from pymc_rmhmc.model.observation import UNOBSERVED
 from pymc_rmhmc.stopwatch import COMPILING
 
@@ -45,6 +46,10 @@ def predicted_variables(model: pm.Model, sampled: Iterable[TensorVariable] = ())
         variable that depends on another may be one.
     """
     named = list(sampled)
+    empty = [v for v in model.free_RVs if _is_empty(model, v)]
+    if empty:
+        found = predicted_variables(without(model, empty), [v for v in named if v not in empty])
+        return [v for v in model.free_RVs if v in empty or v in found]
     held = [v for v in model.free_RVs if v in named or _is_sampled_in_any_case(model, v)]
     found = _unneeded(model, held, named)
     undrawn = [v for v in found if not _can_be_drawn(model, v)]
@@ -101,6 +106,18 @@ def _is_restricted(model: pm.Model, variable: TensorVariable) -> bool:
     return given is not None and (type(given) is not type(default) or bounds[0] is not bounds[1])
 
 
+def _is_empty(model: pm.Model, variable: TensorVariable) -> bool:
+    """Whether a variable has no values, as one of the shape (2, 0): it is a constant in all that reads it."""
+    dims = model.named_vars_to_dims.get(variable.name, ())
+    return 0 in variable.type.shape or any(model.dim_lengths[d].eval() == 0 for d in dims if d in model.dim_lengths)
+
+
+def _no_values(model: pm.Model, symbol: TensorVariable) -> TensorVariable:
+    """The constant that an empty variable is, or its value variable."""
+    (shape,) = Evaluator(model, [symbol.shape])(model.initial_point())
+    return pt.constant(np.empty(shape, symbol.dtype))
+
+
 def check_improper_priors(model: pm.Model) -> None:
     """Raise for a Flat or HalfFlat variable on which no data depend: it has no posterior distribution.
 
@@ -118,17 +135,19 @@ def check_improper_priors(model: pm.Model) -> None:
 
 
 def without(model: pm.Model, predicted: Sequence[TensorVariable]) -> pm.Model:
-    """Return a view of a model as if some variables, which nothing else depends on, were not there."""
+    """Return a view of a model as if some variables were not there: nothing else depends on them, or they are empty."""
     if not predicted:
         return model
-    gone = {*predicted, *(d for d in model.deterministics if reaches(d, predicted))}
+    empty = {v: _no_values(model, v) for v in predicted if _is_empty(model, v)}
+    proper = [v for v in predicted if v not in empty]
+    gone = {*predicted, *(d for d in model.deterministics if reaches(d, proper))}
     # PyMC's own copy makes new variables, and a step must name those of the user's model.
     view = cast("pm.Model", object.__new__(type(model)))
     values = {variable: value for variable, value in model.rvs_to_values.items() if variable not in gone}
     changed = {
         "free_RVs": _kept(model.free_RVs, gone),
         "deterministics": _kept(model.deterministics, gone),
-        "rvs_to_values": values,
+        "rvs_to_values": values | empty,
         "rvs_to_transforms": {v: transform for v, transform in model.rvs_to_transforms.items() if v not in gone},
         "values_to_rvs": {value: variable for variable, value in values.items()},
         "named_vars": _same_kind(model.named_vars, gone),
@@ -164,13 +183,14 @@ class Predictions:
     """
 
     def __init__(self, model: pm.Model, variables: Sequence[TensorVariable]) -> None:
-        self.names = tuple(str(v.name) for v in variables)
+        proper = [v for v in variables if not _is_empty(model, v)]
+        self.names = tuple(str(v.name) for v in proper)
         self.value_vars = [model.rvs_to_values[v] for v in variables]
         self.value_names = tuple(str(value.name) for value in self.value_vars)
         view = without(model, variables)
-        draws = [as_value(model, old, new) for old, new in zip(
-            variables, view.replace_rvs_by_values(list(variables)), strict=True)]  # fmt: skip
-        log_density = model.logp(vars=list(variables))
+        draws = [as_value(model, old, new) if old in proper else _no_values(model, model.rvs_to_values[old])
+                 for old, new in zip(variables, view.replace_rvs_by_values(list(variables)), strict=True)]  # fmt: skip
+        log_density = model.logp(vars=proper) if proper else pt.zeros(())
         total = graph_replace([log_density], dict(zip(self.value_vars, draws, strict=True)), strict=False)[0]
         outputs = [*draws, total]
         held = set(ancestors(outputs))

@@ -40,7 +40,7 @@ def find_with_predictions(
 
 def predictions_in_words(predictions: Predictions | None) -> str:
     """The end of the line that says what is sampled: what is drawn from its prior given the rest."""
-    if predictions is None:
+    if predictions is None or not predictions.names:
         return ""
     return f"; drawn from their priors given these, since nothing observed depends on them: {listed(predictions.names)}"
 

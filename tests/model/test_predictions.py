@@ -5,6 +5,7 @@ from __future__ import annotations
 import cloudpickle
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
 from pymc.distributions.transforms import Interval, log, logodds
 from scipy import stats
@@ -110,6 +111,22 @@ def test_the_transforms_that_pymc_gives_by_itself_leave_predictions():
     view = without(model, predicted_variables(model))
     assert names(predicted_variables(model)) == ["scale", "bounded", "cut", "share", "own"]
     assert view.compile_logp(mode="FAST_COMPILE")(view.initial_point()) < 0.0
+
+
+def test_a_variable_without_values_is_a_constant_of_those_who_read_it():
+    with pm.Model(coords={"row": range(2), "column": []}) as model:
+        x = pm.Normal("x", dims=("row", "column"))
+        share = pm.Dirichlet("share", np.ones(3), shape=(0, 3))
+        pm.Normal("y", pm.Normal("mu") + x.sum() + share.sum(), observed=0.5)
+    empty = predicted_variables(model)
+    assert names(empty) == ["x", "share"]
+    view = without(model, empty)
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        drawn, log_density = Predictions(model, empty).draw(view.initial_point(), np.random.default_rng(0))
+        found = view.compile_logp()({"mu": 0.0})
+    assert found == pytest.approx(stats.norm.logpdf([0.0, 0.5]).sum())
+    assert {name: values.shape for name, values in drawn.items()} == {"x": (2, 0), "share_simplex__": (0, 2)}
+    assert log_density == 0.0
 
 
 @pytest.mark.parametrize("free", [True, False])

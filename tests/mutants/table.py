@@ -1192,11 +1192,11 @@ MODEL = [
         "model/test_index_bounds.py::test_an_index_out_of_bounds_is_found_when_the_step_is_built[missing]",
     ),
     Mutant(
-        "power-of-zero-raises",
-        "a chain ends with a ZeroDivisionError where a correlation that is raised to lags is 0",
+        "power-below-zero-not-inverted",
+        "a power of a negative whole number is that of a positive one: a wrong covariance",
         "model/likelihoods/kernel.py",
-        "if (exponent.data >= 0).all():",
-        "if True:",
+        "pt.switch(is_negative, pt.reciprocal(power), power)",
+        "pt.switch(is_negative, power, power)",
         "model/test_likelihoods.py::test_a_power_of_zero_is_infinite_and_no_exception",
     ),
     Mutant(
