@@ -82,8 +82,9 @@ class GraphRecipe(WholeModelRecipe):
         phase = setting.stand(first, None, rng)
         if not setting.failure(phase):
             self.adapter.check_read(tuned, phase.position, phase.point.slope)
-            # The map is still the identity.
-            tuned.flat = tuple(map_of_gradient(phase.position, phase.point.slope, self.adapter.angles.places))
+            along = self.adapter.along(tuned, phase.position)  # the map is still the identity
+            free = self.adapter.angles.places
+            tuned.flat = tuple(map_of_gradient(phase.position, phase.point.slope, along, free))
             self.drop()
         return first
 

@@ -57,7 +57,7 @@ GRAPH = GraphPolicy()
 # Gradients tell a scale from a few draws, and a chain that starts far out needs to know it at once.
 EARLY_REFITS = RefitPolicy(early=(6, 15, 30, 60))
 # How far a value is moved to see whether the density depends on it: where it is far out, rounding hides a small move.
-FAR = np.array([1.0, -1.0, 1e3, -1e3, 1e6, -1e6])
+FAR = (1.0, -1.0, 1e3, -1e3, 1e6, -1e6)
 
 
 @dataclass
@@ -262,13 +262,20 @@ class GraphChartAdapter(StepSizeAdapter):
         ConfigurationError
             If there is one.
         """
-        function = self.general.density
-        here = function(np.ascontiguousarray(position), tuned.chart)[0]
-        for i in np.flatnonzero(slope == 0.0):
-            moved = np.repeat(position[None], len(FAR), axis=0)
-            moved[:, i] += FAR
-            if all(function(np.ascontiguousarray(z), tuned.chart)[0] == here for z in moved):
+        along = self.along(tuned, position)
+        for i in map(int, np.flatnonzero(slope == 0.0)):
+            if all(along(i, far) == along(i, 0.0) for far in FAR):
                 raise ConfigurationError(unread_in_words(self.label(int(i))))
+
+    def along(self, tuned: ChartTuning, position: Array) -> Callable[[int, float], float]:
+        """Return the log density where one coordinate has moved so far from a point z."""
+
+        def moved(which: int, distance: float) -> float:
+            z = position.copy()
+            z[which] += distance
+            return float(self.general.density(z, tuned.chart)[0])
+
+        return moved
 
     def _dense(self) -> NDArray[np.int64]:
         """Return the coordinates that share a dense block: all, or those which no chart moves, if they are few."""

@@ -8,7 +8,7 @@ import pytest
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.general.mass import fit_flat_map, identity_map, to_flat
+from pymc_rmhmc.geometry.general.mass import fit_flat_map, identity_map, map_of_gradient, to_flat
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from tests.unit.general_toys import (
     BOUNDED,
@@ -219,6 +219,26 @@ def test_a_tree_stops_within_about_half_a_period():
         assert 0.5 * np.pi / 0.05 < moved.n_steps < 3.0 * np.pi / 0.05
         assert moved.acceptance == pytest.approx(1.0, abs=1e-9)
         assert moved.failure is Failure.NONE
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e9, 1e15])
+def test_scales_are_found_in_any_large_units(unit):
+    draws = unit * np.random.default_rng(0).standard_normal((60, D))
+    flat = fit_flat_map(draws, -draws / unit**2, np.empty(0, np.int64))
+    np.testing.assert_allclose(flat.spread / unit, 1.0, rtol=1e-6)
+
+
+def test_the_start_finds_how_wide_a_density_is_where_it_is_flat():
+    widths = np.array([1.0, 1e5, 3e9, 1e12])
+
+    def along(which, distance):
+        return -0.5 * (distance / widths[which]) ** 2
+
+    slope = np.array([0.5, 0.0, 1e-10, 1e-13])
+    spread = map_of_gradient(np.zeros(4), slope, along).spread
+    assert spread[0] == 1.0
+    assert (spread[1:] > 0.1 * widths[1:]).all()
+    assert (spread[1:] < 3.0 * widths[1:]).all()
 
 
 @pytest.mark.parametrize("dense", [np.arange(D), np.array([1, 2])], ids=["all", "a block"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,11 @@ __all__ = ["diagonal_map", "fit_flat_map", "from_flat", "identity_map", "log_vol
 
 type Array = NDArray[np.float64]
 
-# Variances and scales are kept within these factors of 1, in the chart's coordinates.
-SMALLEST, LARGEST = 1e-10, 1e10
+# Variances are kept within these factors of 1, in the chart's coordinates; those of draws may be as large as the last,
+# in units in which gradients are small.
+SMALLEST, LARGEST, WIDEST = 1e-10, 1e10, 1e36
+# Where a log density is flatter than this along a coordinate at the start, so many widths are tried.
+FLAT, WIDTHS = 1e-3, 10.0 ** np.arange(0, 16)
 # Draws and gradients beyond this are left out: their products overflow.
 ENORMOUS = 1e50
 # Of the unit matrix, so many draws are mixed into a window's covariances: half of what one draw says.
@@ -31,13 +35,37 @@ def identity_map(centre: Array, free: NDArray[np.int64] = NO_ANGLES.places) -> F
     return diagonal_map(centre, np.ones(centre.size), free)
 
 
-def map_of_gradient(centre: Array, slope: Array, free: NDArray[np.int64] = NO_ANGLES.places) -> FlatMap:
-    """A first guess: of the scale that one gradient suggests.
+def map_of_gradient(
+    centre: Array, slope: Array, along: Callable[[int, float], float], free: NDArray[np.int64] = NO_ANGLES.places
+) -> FlatMap:
+    """A first guess: of the scale that one gradient suggests, or how far a flat density reaches.
 
-    Where a density is steep, at a point that nobody chose, its scale is about ``1/|g|``.
+    Where a density is steep, at a point that nobody chose, its scale is about ``1/|g|``. Where it is flat, as in units
+    of 1e9, the gradient says less.
+
+    Parameters
+    ----------
+    centre, slope : (d,) array
+        The point, and the gradient of the log density there.
+    along : callable
+        The log density where one coordinate has moved so far from the point.
+    free : (a,) int array
+        Angles, which are no wider than their circle.
     """
     spread = np.clip(1.0 / np.maximum(np.abs(slope), 1e-3), 1e-3, 1.0)
+    for i in np.setdiff1d(np.flatnonzero(np.abs(slope) < FLAT), free):
+        spread[i] = max(spread[i], _width(along, int(i)))
     return diagonal_map(centre, spread, free)
+
+
+def _width(along: Callable[[int, float], float], which: int) -> float:
+    """The longest of some steps from a point by which a log density changes by less than 1, to either side."""
+    here = along(which, 0.0)
+    for width in WIDTHS:
+        moved = np.array([along(which, sign * 10.0 * width) for sign in (1.0, -1.0)])
+        if not (np.abs(moved - here) < 1.0).all():
+            return float(width)
+    return 1.0  # nothing says how wide it is
 
 
 def from_flat(flat: FlatMap, u: Array) -> Array:
@@ -110,7 +138,7 @@ def _fitted(positions: Array, slopes: Array, dense: NDArray[np.int64], angles: A
     dense = np.concatenate([dense[~is_free], dense[is_free]])
     mean, mean_slope = positions.mean(axis=0), slopes.mean(axis=0)
     variance, of_slopes = positions.var(axis=0), slopes.var(axis=0)
-    scale = np.sqrt(np.sqrt(np.clip(variance, SMALLEST, LARGEST) / np.clip(of_slopes, SMALLEST, LARGEST)))
+    scale = _scale(variance, of_slopes)
     scale[angles.places] = np.minimum(scale[angles.places], angles.widest)
     # What is left of draws and gradients where B is taken out.
     draws, gradients, pulled = (positions - mean) / scale, (slopes - mean_slope) * scale, mean_slope * scale
@@ -138,6 +166,13 @@ def _narrow(factor: Array, dense: NDArray[np.int64], angles: Angles) -> None:
     for place, widest in zip(angles.places, angles.widest, strict=True):
         for row in np.flatnonzero(dense == place):
             factor[row] *= min(1.0, widest / float(np.linalg.norm(factor[row])))
+
+
+def _scale(variance: Array, of_slopes: Array) -> Array:
+    """The scales (d,) by variances of draws and of gradients: the larger the ones, the smaller the others may be."""
+    variance = np.clip(variance, SMALLEST, WIDEST)
+    scale: Array = np.sqrt(np.sqrt(variance / np.clip(of_slopes, SMALLEST / np.maximum(variance, 1.0), LARGEST)))
+    return scale
 
 
 def _no_directions(size: int) -> tuple[Array, Array]:
