@@ -25,6 +25,7 @@ from pymc_rmhmc.dynamics.hamiltonian import (
 from pymc_rmhmc.dynamics.solvers import AndersonSolver, Solution
 from pymc_rmhmc.errors import ConfigurationError, Failure, shown
 from pymc_rmhmc.option_numbers import switch
+from pymc_rmhmc.usage import called_as
 
 __all__ = [
     "GeneralizedLeapfrog",
@@ -228,6 +229,7 @@ class _ImplicitIntegrator(IntegratorBase[Any, Any]):
         return *equation.conclude(solution.argument), solution
 
 
+@called_as("GeneralizedLeapfrog()")
 class GeneralizedLeapfrog(_ImplicitIntegrator):
     """Generalised leapfrog, the papers' integrator for a position-dependent metric.
 
@@ -314,6 +316,7 @@ class GeneralizedLeapfrog(_ImplicitIntegrator):
         return float(max(miss)), n_iter
 
 
+@called_as("ImplicitMidpoint()")
 class ImplicitMidpoint(_ImplicitIntegrator):
     """Implicit midpoint rule: more stable than the generalised leapfrog, with more factorisations per step.
 

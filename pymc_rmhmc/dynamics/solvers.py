@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 
 from pymc_rmhmc.option_numbers import real_number, whole_number
+from pymc_rmhmc.usage import called_as
 
 __all__ = ["AndersonSolver", "Solution"]
 
@@ -49,6 +50,7 @@ class Solution:
     converged: bool
 
 
+@called_as("AndersonSolver(tolerance=1e-9, max_iter=100, depth=6)")
 class AndersonSolver:
     """Solve ``x = f(x)`` by Anderson acceleration, to a tolerance on the residual.
 

@@ -17,6 +17,7 @@ from pymc_rmhmc.dynamics.hamiltonian import MetricField, MetricPoint, Riemannian
 from pymc_rmhmc.dynamics.integrators import IntegratorBase, Step
 from pymc_rmhmc.errors import ConfigurationError, Failure, shown
 from pymc_rmhmc.option_numbers import RANGES, real_number
+from pymc_rmhmc.usage import called_as
 
 __all__ = ["ExplicitTao", "TaoHamiltonian", "TaoState"]
 
@@ -110,6 +111,7 @@ class TaoHamiltonian:
         return self.base.failure(state)
 
 
+@called_as("ExplicitTao(omega=10.0)")
 class ExplicitTao(IntegratorBase[TaoHamiltonian, TaoState]):
     """Tao's explicit integrator for a position-dependent metric, to reproduce published results.
 

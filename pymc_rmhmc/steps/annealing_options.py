@@ -30,6 +30,7 @@ from pymc_rmhmc.kernels.elliptical_slice import EllipticalSlice
 from pymc_rmhmc.kernels.kernel import HMC
 from pymc_rmhmc.option_numbers import one_of, real_number, switch, whole_number
 from pymc_rmhmc.steps.options import Options, settle
+from pymc_rmhmc.usage import called_as
 
 __all__ = ["Annealing"]
 
@@ -40,6 +41,7 @@ KERNELS = ("flat", "hessian", "fisher", "softabs_curvature", "elliptical_slice",
 DEFAULT_RUNGS, DEFAULT_STEP, DEFAULT_STEPS = 200, 0.1, 10
 
 
+@called_as("Annealing(), or Annealing(n_rungs=200)")
 @dataclass(frozen=True)
 class Annealing:
     """Annealed importance sampling: ``log_evidence(model, method=Annealing(bounds=False))``.

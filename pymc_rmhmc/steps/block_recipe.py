@@ -43,7 +43,7 @@ class BlockSetting(HMCSetting):
     def of(cls, chart: SiteChart, likelihood: Any, plan: Plan) -> BlockSetting:
         """Return the setting in the plan's metric."""
         target = LatentTarget(chart, likelihood)
-        hamiltonian = plan.trajectory.hamiltonian(plan.metric.bind(LatentDensity(target)))
+        hamiltonian = plan.integrator.extend(plan.trajectory.hamiltonian(plan.metric.bind(LatentDensity(target))))
         return cls(hamiltonian, plan, chart, likelihood, target)
 
     def stand(self, values: Array, coordinates: Any, rng: np.random.Generator) -> Any:

@@ -10,7 +10,7 @@ import pymc as pm
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from pymc_rmhmc import RMHMC, GeneralizedLeapfrog, ImplicitMidpoint
+from pymc_rmhmc import RMHMC, ExplicitTao, GeneralizedLeapfrog, ImplicitMidpoint
 from pymc_rmhmc.errors import Failure, SamplingError
 from tests.model.conftest import exact_log_density
 from tests.steps.conftest import COUNTS, N, X, draw, poisson_model
@@ -59,6 +59,15 @@ def test_reversal_error_is_reported_where_it_is_checked(model):
     assert np.isnan(unchecked.sample_stats["reversal_error"].values).all()
     # The check's iterations are counted, and it costs no factorisation.
     assert (checked.sample_stats["n_metric_evals"] == checked.sample_stats["n_steps"]).all()
+
+
+@pytest.mark.parametrize(("metric", "trajectory"), [("fisher", "auto"), ("hessian", "nuts")])
+def test_latent_values_move_by_two_copies_of_phase_space(model, metric, trajectory):
+    step = {"integrator": ExplicitTao(omega=10.0), "step_size": 0.1, "max_steps": 15, "trajectory": trajectory}
+    with model:
+        idata = draw(model, RMHMC(metric=metric, **step))
+    assert idata.sample_stats["mean_tree_accept"].mean() > 0.8
+    assert len(np.unique(idata.posterior["f"][..., 0])) > 20
 
 
 def test_the_papers_settings_are_taken_literally(model):

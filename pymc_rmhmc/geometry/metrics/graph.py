@@ -14,6 +14,7 @@ from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity, MatrixPoin
 from pymc_rmhmc.geometry.general.sparsity import Partition, Probes
 from pymc_rmhmc.geometry.metrics.compiled_steps import Steps, compiled_steps
 from pymc_rmhmc.geometry.metrics.dense import DenseField
+from pymc_rmhmc.usage import called_as
 
 __all__ = ["GraphMetric", "MatrixField", "matrix_density"]
 
@@ -60,6 +61,7 @@ class MatrixField(DenseField[MatrixPoint]):
         return super().quadratic_term(point, matrix, velocity) if found is None else found[1]
 
 
+@called_as("GraphMetric(matrix), with a function of the variables")
 class GraphMetric:
     """A metric of your own for any model: a function that writes its matrix with PyTensor.
 

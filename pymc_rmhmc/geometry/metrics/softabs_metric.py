@@ -24,6 +24,7 @@ from pymc_rmhmc.geometry.metrics.compiled_steps import Steps, compiled_steps
 from pymc_rmhmc.geometry.metrics.field import MetricFieldBase
 from pymc_rmhmc.geometry.metrics.graph import matrix_density
 from pymc_rmhmc.option_numbers import one_of, real_number
+from pymc_rmhmc.usage import called_as
 
 __all__ = ["SoftAbsField", "SoftAbsMetric"]
 
@@ -36,6 +37,7 @@ MOST_MISMATCH = 1e-6
 MATRICES, MOST_BYTES = 4, 2**30
 
 
+@called_as("SoftAbsMetric(), or SoftAbsMetric(alpha=1e6)")
 class SoftAbsMetric:
     """SoftAbs metric of any model: ``G = Q diag(λ coth αλ) Qᵀ`` of the Hessian ``Q diag(λ) Qᵀ`` of -log density.
 

@@ -21,14 +21,19 @@ from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_rmhmc.errors import ConfigurationError, shown
+from pymc_rmhmc.usage import called_as
+
 # Operations that only move elements of their first input.
 GATHERS = (Subtensor, AdvancedSubtensor, DimShuffle, Reshape, Alloc)
 
 __all__ = ["GATHERS", "equals", "strip", "undo_cloglog", "undo_log", "undo_logit", "undo_probit"]
 
 
+@called_as("undo_logit(p)")
 def undo_logit(p: TensorVariable) -> TensorVariable | None:
     """Return η of ``sigmoid(η)`` or ``1 / (1 + exp(-η))``; None if it is neither."""
+    _check_expression("undo_logit", p)
     inner = _argument(p, psm.Sigmoid)
     if inner is not None:
         return inner
@@ -38,8 +43,10 @@ def undo_logit(p: TensorVariable) -> TensorVariable | None:
     return None if exponent is None else -exponent
 
 
+@called_as("undo_probit(p)")
 def undo_probit(p: TensorVariable) -> TensorVariable | None:
     """Return η of Φ(η), as ``½ erfc(-η/√2)`` or ``½ (1 + erf(η/√2))``; None if it is neither."""
+    _check_expression("undo_probit", p)
     inner = _scaled_by_half(p)
     if inner is None:
         return None
@@ -52,8 +59,10 @@ def undo_probit(p: TensorVariable) -> TensorVariable | None:
     return None if erf_argument is None else _over_root_two(erf_argument)
 
 
+@called_as("undo_cloglog(p)")
 def undo_cloglog(p: TensorVariable) -> TensorVariable | None:
     """Return η of ``1 - exp(-exp(η))`` or ``-expm1(-exp(η))``; None if it is neither."""
+    _check_expression("undo_cloglog", p)
     inner = _argument(p, ps.Neg)
     negative_rate = None if inner is None else _argument(inner, ps.Expm1)
     if negative_rate is None:
@@ -65,6 +74,7 @@ def undo_cloglog(p: TensorVariable) -> TensorVariable | None:
     return None if rate is None else _argument(rate, ps.Exp)
 
 
+@called_as("undo_log(mean)")
 def undo_log(mean: TensorVariable) -> tuple[TensorVariable, TensorVariable | None] | None:
     """Return η and the offset of ``mean = exp(η) exposure``, a product of exponentials and other factors.
 
@@ -74,6 +84,7 @@ def undo_log(mean: TensorVariable) -> tuple[TensorVariable, TensorVariable | Non
         The sum of the exponents, and the logarithm of the other factors (None if there are none). None
         if nothing in the product is an exponential.
     """
+    _check_expression("undo_log", mean)
     exponents, factors = _log_factors(mean, 1)
     if not exponents:
         return None
@@ -86,6 +97,15 @@ def undo_log(mean: TensorVariable) -> tuple[TensorVariable, TensorVariable | Non
     for factor in factors[1:]:
         offset = offset + factor
     return eta, offset
+
+
+def _check_expression(name: str, value: Any) -> None:
+    """Raise for an argument that is no symbolic expression."""
+    if not hasattr(value, "owner"):
+        raise ConfigurationError(
+            f"{name} takes a symbolic expression, in which it looks for the link, got {shown(value)}. Call it in the "
+            f"`read` of register_likelihood with a parameter of the distribution: {name}(mu)."
+        )
 
 
 def _log_factors(value: TensorVariable, sign: int) -> tuple[list[Any], list[Any]]:

@@ -21,6 +21,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.model.likelihoods.data_checks import Check, anything
+from pymc_rmhmc.usage import called_as
 
 __all__ = [
     "KINDS",
@@ -138,6 +139,7 @@ class Likelihood:
 _REGISTRY: dict[str, Likelihood] = {}
 
 
+@called_as('@register_likelihood(pm.Poisson, link="log", read=read)')
 def register_likelihood(
     distribution: Any,
     *,
