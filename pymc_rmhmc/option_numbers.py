@@ -70,7 +70,7 @@ RANGES = {
     "max_seconds": Range(0.1, 1e7, "Give max_seconds=None for no limit."),
     "replicates": Range(16, 1e5, "So many states move at once, in up to 32 groups for the error. The default is 64."),
     "n_steps": Range(1, 1e6, f"{STEPS}Leave n_steps out, and path_length decides."),
-    "max_steps": Range(1, 1e6, f"{STEPS}The default is max_steps=100."),
+    "max_steps": Range(1, 1e6, f'{STEPS}The default is max_steps=100, or 1023 with trajectory="nuts".'),
     "max_depth": Range(1, 20, "A trajectory has fewer than 2**max_depth steps. The default is max_depth=10."),
     "solver_tol": Range(
         1e-13, 1e-2,

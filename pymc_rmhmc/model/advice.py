@@ -38,6 +38,7 @@ __all__ = [
     "one_step_each",
     "rows_as_a_product",
     "unread_forms",
+    "unread_rows",
 ]
 
 NUTS = "sample with NUTS"
@@ -66,6 +67,15 @@ def unread_forms(model: pm.Model, variables: Sequence[TensorVariable]) -> dict[s
         if written:
             advice[str(variable.name)] = written + (AS_IT_IS if UNKNOWN in written else "")
     return advice
+
+
+def unread_rows(model: pm.Model, variables: Sequence[TensorVariable]) -> dict[str, str]:
+    """For each of some variables that are walks, autoregressions or maps in several rows, what to write instead."""
+    series = [v for v in variables if distribution_of(v) in ROWS and v.ndim > 1]
+    return {
+        name: f"Several rows are not read as latent vectors, and a list of them is. {text}"
+        for name, text in unread_forms(model, series).items()
+    }
 
 
 def _series(model: pm.Model, variable: TensorVariable) -> str | None:

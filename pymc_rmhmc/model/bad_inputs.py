@@ -7,11 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
+from pymc.data import MinibatchIndexRV, MinibatchOp
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import DataError
+from pymc_rmhmc.errors import DataError, UnsupportedModelError
 from pymc_rmhmc.model.argument_ranges import ArgumentRanges
 from pymc_rmhmc.model.graphs import Evaluator, constant_arrays, formula_of, shared_inputs
 from pymc_rmhmc.model.index_bounds import IndexBounds
@@ -36,9 +38,12 @@ class InputChecks:
     ------
     DataError
         If an argument is out of its range, or an index out of bounds.
+    UnsupportedModelError
+        If data are a random subset, drawn anew for each gradient.
     """
 
     def __init__(self, model: pm.Model) -> None:
+        _check_fixed(model)
         self._model, self._bounds, self._ranges = model, IndexBounds(model), ArgumentRanges(model)
         self._ranges.check()
 
@@ -63,6 +68,20 @@ class InputChecks:
             If one is out of bounds.
         """
         self._bounds.check_moved(point)
+
+
+def _check_fixed(model: pm.Model) -> None:
+    """Raise for data that are a random subset."""
+    for variable in (*model.basic_RVs, *model.potentials):
+        made = [model.rvs_to_values[variable]] if variable in model.observed_RVs else []
+        made += [variable] if variable in model.potentials else variable.owner.inputs
+        found = ancestors(made, blockers=[v for v in model.basic_RVs if v is not variable])
+        if any(v.owner is not None and isinstance(v.owner.op, MinibatchOp | MinibatchIndexRV) for v in found):
+            raise UnsupportedModelError(
+                f"{variable.name} reads a pm.Minibatch: each gradient would be of another random subset of the data, "
+                "so that no draw is of the posterior. Give it all the data and leave total_size out, or fit an "
+                "approximation with pm.fit()."
+            )
 
 
 def _check_finite(model: pm.Model, point: Point) -> None:

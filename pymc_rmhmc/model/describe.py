@@ -16,6 +16,7 @@ from pymc.step_methods.compound import BlockedStep
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError, counted, listed, wrapped
+from pymc_rmhmc.model.advice import unread_rows
 from pymc_rmhmc.model.bad_inputs import InputChecks
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
 from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
@@ -394,7 +395,7 @@ def _general(
         return ModelDescription((), "", (), str(hopeless), steps, reasons, {} if error is None else error.advice)
     shapes = {v: np.shape(point[str(model.rvs_to_values[v].name)]) for v in variables}
     steps, reasons = _left_over(model, variables)
-    advice = advice_on_scalars(model) if error is None else error.advice
+    advice = unread_rows(model, variables) | (advice_on_scalars(model) if error is None else error.advice)
     # There is no emulator of a density that another step changes.
     seconds = 0.0 if steps or not emulates else gradient_seconds(model, variables, point)
     dear = DEAR.format(dear_in_words(seconds)) if is_dear(sum(map(math.prod, shapes.values())), seconds) else ""

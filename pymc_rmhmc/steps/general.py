@@ -14,6 +14,7 @@ from pymc_rmhmc.chains.chain import Chain
 from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.errors import listed
 from pymc_rmhmc.model import names_by_value, said_once
+from pymc_rmhmc.model.advice import unread_rows
 from pymc_rmhmc.model.general.cost import dear_in_words
 from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.model.scalars import advice_on_scalars
@@ -66,7 +67,8 @@ class FoundGeneral(FoundWholeModel):
         ]
         chart = f" ({listed(relative, 'variables', '; ')})" if relative else ""
         rest = left_in_words(self.model, self.names)
-        advice = "".join(f"\n{names}: {text}" for names, text in said_once(advice_on_scalars(self.model)))
+        advised = unread_rows(self.model, self.density_model.variables.variables) | advice_on_scalars(self.model)
+        advice = "".join(f"\n{names}: {text}" for names, text in said_once(advised))
         emulates = self.density_model.is_dear and plan.may_emulate
         dear = f". The log density is dear: {dear_in_words(self.density_model.gradient_seconds)}" if emulates else ""
         return f"RMHMC: flat metric for {listed(self.names)}{chart}, because {self.why}{rest}{dear}{advice}"

@@ -10,7 +10,7 @@ from pymc_rmhmc.approximation import find_mode, laplace_sites
 from pymc_rmhmc.approximation.ep import fit_ep
 from pymc_rmhmc.approximation.newton import Mode
 from pymc_rmhmc.approximation.second_order import second_order_correction
-from pymc_rmhmc.errors import ApproximationError, ConfigurationError
+from pymc_rmhmc.errors import ApproximationError, ConfigurationError, counted
 from pymc_rmhmc.evidence.reference import LatentReference
 from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
 from pymc_rmhmc.geometry.prior import PriorFailure
@@ -104,6 +104,14 @@ def _chart(part: LatentPart, sites: GaussianSites | None) -> SiteChart:
     n_sites = part.prior.predictor.n_sites
     if sites is not None and sites.linear.size != n_sites:
         raise ConfigurationError(f"sites= has {sites.linear.size} sites, and {part.name} has {n_sites}.")
+    for name in ("linear", "precision"):
+        lost = np.flatnonzero(~np.isfinite(getattr(sites, name, 0.0)))
+        if lost.size:
+            raise ConfigurationError(
+                f"{part.name}: sites= has {counted(lost.size, 'non-finite value')} of {name}, the first at position "
+                f"{lost[0]}. Look for data without a number, or for a likelihood "
+                'that overflows, where these sites were made; or give sites="auto".'
+            )
     try:
         return SiteChart(part.prior, sites, lasting=True)
     except PriorFailure:

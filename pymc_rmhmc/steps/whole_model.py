@@ -13,6 +13,7 @@ from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.model import said_once
 from pymc_rmhmc.model.compile import CompiledModel
+from pymc_rmhmc.model.general.density import check_no_simulator
 from pymc_rmhmc.model.observed_shapes import check_shapes_at
 from pymc_rmhmc.model.refusals import discrete_in_words, step_in_words
 from pymc_rmhmc.model.together import no_data_in_words
@@ -109,12 +110,15 @@ def check_whole_model(model: pm.Model, point: Point, compile_kwargs: dict[str, A
         If the shapes do not fit.
     ConfigurationError
         If compile_kwargs are given.
+    UnsupportedModelError
+        If a likelihood is a simulator.
     """
     if compile_kwargs:
         raise ConfigurationError(
             f"compile_kwargs={compile_kwargs!r} has no effect here: RMHMC compiles the whole density with Numba. "
             "Remove it."
         )
+    check_no_simulator(model)
     if model.data_vars:
         for observed in model.observed_RVs:
             check_shapes_at(model, observed, point)

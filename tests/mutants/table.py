@@ -1192,6 +1192,22 @@ MODEL = [
         "model/test_index_bounds.py::test_an_index_out_of_bounds_is_found_when_the_step_is_built[missing]",
     ),
     Mutant(
+        "scales-of-draws-bounded",
+        "in units of 1e9 a chain takes steps of 1e5, and its draws are far off",
+        "geometry/general/mass.py",
+        "variance = np.clip(variance, SMALLEST, WIDEST)",
+        "variance = np.clip(variance, SMALLEST, LARGEST)",
+        "unit/test_general_loops.py::test_scales_are_found_in_any_large_units[1000000000.0]",
+    ),
+    Mutant(
+        "minibatch-sampled",
+        "each gradient is of another random subset of the data: draws of no posterior, or a raw error",
+        "model/bad_inputs.py",
+        "isinstance(v.owner.op, MinibatchOp | MinibatchIndexRV)",
+        "isinstance(v.owner.op, MinibatchIndexRV) and not v.name",
+        "steps/test_errors.py::test_a_random_subset_of_the_data_is_refused",
+    ),
+    Mutant(
         "power-below-zero-not-inverted",
         "a power of a negative whole number is that of a positive one: a wrong covariance",
         "model/likelihoods/kernel.py",

@@ -9,12 +9,14 @@ import pytest
 
 from pymc_rmhmc import (
     RMHMC,
+    ExplicitTao,
     FlatMetric,
     GeneralizedLeapfrog,
     ImplicitMidpoint,
     describe,
     register_likelihood,
     summarize_failures,
+    undo_log,
 )
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.errors import (
@@ -122,6 +124,10 @@ def test_options(options, says):
 
 
 BAD_OBJECTS = [
+    (lambda: AndersonSolver(memory=3), r"AndersonSolver\(\) cannot be called.* Write AndersonSolver\(tolerance=1e-9"),
+    (lambda: ExplicitTao(), r"missing a required argument: 'omega'. Write ExplicitTao\(omega=10\.0\)"),
+    (lambda: register_likelihood(3, 3), r"register_likelihood\(\) cannot be called.* Write @register_likelihood\("),
+    (lambda: undo_log(3), r"undo_log takes a symbolic expression.* got 3"),
     (lambda: AndersonSolver(1e-9, 10**20), r"solver_max_iter must be a whole number.*got 1e\+20"),
     (lambda: AndersonSolver(1e-300, 10), "solver_tol must be a number.*got 1e-300"),
     (lambda: AndersonSolver(1e-9, 10, depth="x"), "depth must be a whole number from 0 to 100, got 'x'"),
@@ -376,3 +382,21 @@ def test_a_start_that_is_no_number_is_named(metric, start, name):
     says = rf"f: the chain's starting point has values of {name} that are not finite. Give other `initvals`"
     with pytest.raises(ConfigurationError, match=says), np.errstate(invalid="ignore"):
         pm.sample(5, tune=5, chains=1, cores=1, step=step, initvals=start, progressbar=False, model=model)
+
+
+def test_a_random_subset_of_the_data_is_refused():
+    with pm.Model() as model:
+        x, y = pm.Minibatch(np.arange(20.0), np.arange(20.0), batch_size=5)
+        pm.Normal("y", pm.Normal("slope") * x, 1.0, observed=y, total_size=20)
+        with pytest.raises(UnsupportedModelError, match=r"y reads a pm\.Minibatch: .*random subset.*total_size"):
+            RMHMC()
+    with pytest.raises(UnsupportedModelError, match="y reads"):
+        describe(model)
+
+
+def test_a_simulator_is_refused_with_the_sampler_that_takes_it():
+    with pm.Model():
+        a = pm.Normal("a")
+        pm.Simulator("s", lambda rng, a, size=None: rng.normal(a, 1.0, size=3), a, observed=np.zeros(3))
+        with pytest.raises(UnsupportedModelError, match=r"s is a pm\.Simulator.*pm\.sample_smc\(\)"):
+            RMHMC()

@@ -9,9 +9,10 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.distributions.simulator import SimulatorRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError
+from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, listed
 from pymc_rmhmc.model.general.angles import period_of
 from pymc_rmhmc.model.general.chart import charted_variables, place
 from pymc_rmhmc.model.general.cost import gradient_seconds, is_dear
@@ -19,7 +20,7 @@ from pymc_rmhmc.model.general.packed import PackedModel
 from pymc_rmhmc.model.graphs import NO_DERIVATIVE, no_derivative_in_words, replaced
 from pymc_rmhmc.model.hyperparameters import GraphFunction, joined
 
-__all__ = ["GeneralModel", "check_differentiable", "gradient_of"]
+__all__ = ["GeneralModel", "check_differentiable", "check_no_simulator", "gradient_of"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -181,7 +182,24 @@ def check_differentiable(model: pm.Model, variables: Sequence[TensorVariable]) -
     UnsupportedModelError
         With the operation that has none.
     """
+    check_no_simulator(model)
     gradient_of(model.logp(), [model.rvs_to_values[v] for v in variables])
+
+
+def check_no_simulator(model: pm.Model) -> None:
+    """Raise for a likelihood that simulates: its density is random, and has no gradient.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If there is one.
+    """
+    simulated = [str(v.name) for v in model.basic_RVs if isinstance(v.owner.op, SimulatorRV)]
+    if simulated:
+        raise UnsupportedModelError(
+            f"{listed(simulated)} is a pm.Simulator, whose density is estimated by simulation and has no gradient. "
+            "RMHMC needs one, as NUTS does. Sample the model with pm.sample_smc(), which PyMC has for simulators."
+        )
 
 
 def gradient_of[Wrt](total: Symbol, symbols: Wrt) -> Wrt:
