@@ -63,10 +63,10 @@ def test_reversal_error_is_reported_where_it_is_checked(model):
 
 @pytest.mark.parametrize(("metric", "trajectory"), [("fisher", "auto"), ("hessian", "nuts")])
 def test_latent_values_move_by_two_copies_of_phase_space(model, metric, trajectory):
-    step = {"integrator": ExplicitTao(omega=10.0), "step_size": 0.1, "max_steps": 15, "trajectory": trajectory}
+    step = {"integrator": ExplicitTao(omega=10.0), "step_size": 0.05, "trajectory": trajectory}
     with model:
         idata = draw(model, RMHMC(metric=metric, **step))
-    assert idata.sample_stats["mean_tree_accept"].mean() > 0.8
+    assert idata.sample_stats["acceptance_rate"].mean() > 0.6
     assert len(np.unique(idata.posterior["f"][..., 0])) > 20
 
 
