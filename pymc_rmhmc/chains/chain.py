@@ -416,13 +416,13 @@ class Chain:
     def remarks(self) -> str:
         """Say what makes the chain slow, a line each; empty where nothing does."""
         state, first = self.state, self.recipe.own.start or 0
-        slow = slowness(
+        slow, is_trusted = slowness(
             self.name, state.movement, self.values.size - first, lambda i: self.recipe.variables.label(first + i),
             self.plan.step_size,
         )  # fmt: skip
         said = [
-            cut_path(self.name, self._path, self.average_step_size(), is_trusted=not slow),
-            sites_kept(self.name, state.dropped_refits, len(state.refits), is_trusted=not slow),
+            cut_path(self.name, self._path, self.average_step_size(), is_trusted=is_trusted),
+            sites_kept(self.name, state.dropped_refits, len(state.refits), is_trusted=is_trusted),
             slow,
         ]
         return "\n".join(filter(None, said))

@@ -13,11 +13,12 @@ from pymc_rmhmc.chains.messages import (
     hardly_moved,
     is_cut_by_options,
     more_steps,
+    moved_slowly,
     never_moved,
     part_of_path,
     path_in_words,
 )
-from pymc_rmhmc.chains.movement import Movement
+from pymc_rmhmc.chains.movement import LEAST_EFFECTIVE, Movement
 from pymc_rmhmc.errors import SamplingError
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 
@@ -82,12 +83,17 @@ def cut_path(name: str, path: JitteredPath | None, step_size: float, *, is_trust
 
 def slowness(
     name: str, movement: Movement, size: int, label: Callable[[int], str], step_size: float | None = None
-) -> str:
-    """Say that a chain of so many values hardly moved; empty where it did. `step_size` is the user's."""
+) -> tuple[str, bool]:
+    """Say that a chain of so many values is slow or hardly moved, and whether its draws are to be trusted all the same.
+
+    The first is empty where it moves well. `step_size` is the user's.
+    """
     if movement.never_moved:
-        return never_moved(name, movement.n_draws, step_size)
+        return never_moved(name, movement.n_draws, step_size), False
     slowest = movement.slowest(size)
     if slowest is None:
-        return ""
+        return "", True
     effective, which = slowest
-    return hardly_moved(label(which), effective, movement.n_draws, step_size)
+    if effective < LEAST_EFFECTIVE:
+        return hardly_moved(label(which), effective, movement.n_draws, step_size), False
+    return moved_slowly(label(which), effective, movement.n_draws), True

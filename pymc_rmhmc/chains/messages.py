@@ -22,6 +22,7 @@ __all__ = [
     "in_words",
     "is_cut_by_options",
     "more_steps",
+    "moved_slowly",
     "never_moved",
     "part_of_path",
     "path_in_words",
@@ -177,6 +178,14 @@ def hardly_moved(label: str, effective: float, n_draws: int, step_size: float | 
     return (
         f"{label}: {n_draws} draws are worth about {max(1.0, effective):.0f} independent ones. Do not trust this "
         f"chain. {remedy}"
+    )
+
+
+def moved_slowly(label: str, effective: float, n_draws: int) -> str:
+    """Say that a chain makes few effective draws, and what helps."""
+    return (
+        f"{label}: {n_draws} draws of this chain are worth about {effective:.0f} independent ones. Look at R-hat "
+        'before you use them. Draw more, or try RMHMC(trajectory="nuts").'
     )
 
 

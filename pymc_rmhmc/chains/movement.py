@@ -24,8 +24,12 @@ FEWEST_DRAWS = 25
 MOST_DRAWS = 400
 # Draws that are worth fewer independent ones than this give no mean and no interval.
 LEAST_EFFECTIVE = 5.0
-# Only the values of the largest autocorrelation are judged, since an effective sample size takes a millisecond.
-SUSPICIOUS, N_SUSPECTS = 0.8, 3
+# A chain is slow that makes fewer effective draws per draw; of the draws that are kept more than a quarter tell nothing
+# of the ones between them.
+SLOW, MOST_KEPT = 0.05, 0.25
+# Only the values of the largest autocorrelation are judged, since an effective sample size takes a millisecond. The
+# bound holds for successive draws.
+SUSPICIOUS, FAINT, N_SUSPECTS = 0.8, 0.2, 3
 
 
 @dataclass
@@ -85,9 +89,10 @@ class Movement:
         if len(self.draws) < 2 * FEWEST_DRAWS:
             return None
         draws = np.array(self.draws)
-        suspects = _most_correlated(draws)
+        suspects = _most_correlated(draws, max(FAINT, SUSPICIOUS**self.stride))
         sizes = [float(az.ess(draws[:, j][None])) for j in suspects]
-        if not sizes or not min(sizes) < LEAST_EFFECTIVE:
+        enough = max(LEAST_EFFECTIVE, min(SLOW * self.n_draws, MOST_KEPT * len(draws)))
+        if not sizes or not min(sizes) < enough:
             return None
         return min(sizes), int(_watched(size)[suspects[int(np.argmin(sizes))]])
 
@@ -98,11 +103,11 @@ def _watched(size: int) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, size - 1, min(size, MOST_WATCHED)).astype(np.int64))
 
 
-def _most_correlated(draws: Array) -> Sequence[int]:
+def _most_correlated(draws: Array, suspicious: float) -> Sequence[int]:
     """The columns whose neighbours in time are most alike, if any are suspiciously so."""
     centred = draws - draws.mean(axis=0)
     variance = np.einsum("ij,ij->j", centred, centred)
     shared = np.einsum("ij,ij->j", centred[1:], centred[:-1])
     correlation = np.divide(shared, variance, out=np.zeros_like(shared), where=variance > 0.0)
     order = np.argsort(-correlation)[:N_SUSPECTS]
-    return [int(j) for j in order if correlation[j] > SUSPICIOUS]
+    return [int(j) for j in order if correlation[j] > suspicious]

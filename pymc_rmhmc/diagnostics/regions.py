@@ -27,8 +27,6 @@ CLEAR = 0.4
 SECOND_CONDITION = 0.1
 # Values that tell the failures apart nearly as well. The first of them is named, and short variables come first.
 NEARLY = 0.02
-# Failures at fewer different places say little about a region, even if all of them lie there.
-FEWEST_PLACES = 10
 # How often failures without a region may seem to have one, over all values that are compared.
 CHANCE = 1e-3
 # Values by draws that are compared; above it, elements of the longest variables are left out. It takes about 0.1 s.
@@ -57,7 +55,7 @@ def find_region(posterior: Any, failed: np.ndarray) -> Region | None:
         Draws at which a trajectory failed.
     """
     places = _places(failed)
-    if places < FEWEST_PLACES or failed.all():
+    if not places or failed.all():
         return None
     names, rows = [], []
     for name, row in _scalars(posterior, failed.shape):

@@ -630,12 +630,23 @@ def test_the_region_of_failures_is_found(inside, words, edges):
     assert "raise its alpha" in text
 
 
-def test_failures_that_are_rare_in_their_region_are_harmless():
-    summary = summarize_failures(failing(lambda v: np.where(v > 0.8, 0.06, 0.0)))
+@pytest.mark.parametrize(("bound", "rate"), [(0.8, 0.06), (2.0, 0.1)], ids=["80 failures", "10 failures"])
+def test_failures_that_lie_together_are_not_trusted_however_rare(bound, rate):
+    summary = summarize_failures(failing(lambda v: np.where(v > bound, rate, 0.0)))
     assert summary.region.startswith("v is above")
-    assert summary.is_trusted
+    assert not summary.is_trusted
     assert "They lie where v is above" in str(summary)
-    assert "Do not trust" not in str(summary)
+    assert "Do not trust the draws there or beyond" in str(summary)
+
+
+def test_six_failures_in_the_last_hundredth_of_the_draws_lie_together():
+    result = failing(lambda v: 0.0)
+    v, codes = result["posterior"]["v"].values, result["sample_stats"]["failure"].values
+    last = np.argsort(v.ravel())[-36::6]
+    codes.ravel()[last] = int(Failure.ENERGY)
+    assert summarize_failures(result).region.startswith("v is above 2.")
+    codes.ravel()[last[1:]] = int(Failure.NONE)  # one alone may lie anywhere
+    assert summarize_failures(result).region == ""
 
 
 @pytest.mark.parametrize("rate", [0.0005, 0.003, 0.02, 0.2])

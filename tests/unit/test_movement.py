@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from pymc_rmhmc.chains.judgement import cut_path
+from pymc_rmhmc.chains.judgement import cut_path, slowness
 from pymc_rmhmc.chains.messages import hardly_moved, never_moved, sites_kept, stood_still
 from pymc_rmhmc.chains.movement import FEWEST_DRAWS, LEAST_EFFECTIVE, MOST_DRAWS, MOST_WATCHED, Movement
 from pymc_rmhmc.errors import Failure
@@ -28,13 +28,16 @@ def drawn(draws: np.ndarray) -> Movement:
 
 
 @pytest.mark.parametrize("n_draws", [80, 1000, 5000])
-def test_a_chain_that_mixes_slowly_is_no_alarm(n_draws):
-    """Sixty values of which a tenth of the draws are effective, and of which the worst seems to be much worse."""
+@pytest.mark.parametrize(("memory", "may_be_told"), [(0.6, False), (0.8, True)])
+def test_a_chain_that_mixes_is_no_alarm(n_draws, memory, may_be_told):
+    """Sixty values of which a quarter, or a tenth, of the draws are effective: the worst seems to be much worse."""
     for seed in range(5):
         rng = np.random.default_rng(seed)
-        draws = lfilter([1.0], [1.0, -0.8 if n_draws > 100 else 0.0], rng.standard_normal((n_draws + 100, 60)), axis=0)
-        movement = drawn(draws[100:])
-        assert movement.slowest(60) is None
+        lag = -memory if n_draws > 100 else 0.0
+        movement = drawn(lfilter([1.0], [1.0, lag], rng.standard_normal((n_draws + 100, 60)), axis=0)[100:])
+        said, is_trusted = slowness("f", movement, 60, str)
+        assert is_trusted
+        assert may_be_told or said == ""
         assert movement.n_draws == n_draws
         assert len(movement.draws) <= MOST_DRAWS
 
@@ -48,6 +51,21 @@ def test_the_slowest_value_is_found(size):
     effective, found = drawn(draws).slowest(size)
     assert found == which
     assert effective < LEAST_EFFECTIVE
+
+
+@pytest.mark.parametrize(("memory", "n_draws", "is_slow"), [(0.98, 1000, True), (0.98, 300, True), (0.7, 1000, False)])
+def test_a_value_of_few_effective_draws_is_told_and_trusted(memory, n_draws, is_slow):
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        draws = rng.standard_normal((n_draws + 200, 5))
+        draws[:, 2] = lfilter([1.0], [1.0, -memory], draws[:, 2])
+        movement = drawn(draws[200:])
+        said, is_trusted = slowness("f", movement, 5, lambda i: f"f[{i}]")
+        effective = movement.slowest(5)
+        if effective is None or effective[0] >= LEAST_EFFECTIVE:
+            assert is_trusted
+            assert bool(said) == is_slow
+            assert not is_slow or said.startswith(f"f[2]: {n_draws} draws of this chain are worth about ")
 
 
 def test_few_draws_say_nothing():
