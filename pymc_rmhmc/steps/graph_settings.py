@@ -24,7 +24,6 @@ from pymc_rmhmc.kernels.surrogates import DensityMove, SurrogateHMC
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
 from pymc_rmhmc.tuning.hyperparameters import TURNS
-from pymc_rmhmc.tuning.path_length import PATHS
 from pymc_rmhmc.tuning.step_size import StepSize
 
 __all__ = ["EmulatedSetting", "GraphSetting"]
@@ -106,10 +105,7 @@ class GraphSetting(_ChartSetting):
     def kernel(self, tuned: ChartTuning, step_size: StepSize, *, tuning: bool) -> HMC[Any]:
         """See `Setting`: in draws there may be several trajectories, and longer ones than the plan has."""
         kernel = self.hmc(step_size.in_use(tuning=tuning))
-        trajectory: Any = self.plan.trajectory
-        multiple = tuned.path.current if tuning else tuned.path.multiple
-        if multiple != 1.0:
-            trajectory = PATHS.path(trajectory, multiple)
+        trajectory = tuned.path.lengthened(self.plan.trajectory, tuning=tuning)
         if not tuning and tuned.rounds > 1:
             trajectory = replace(trajectory, rounds=tuned.rounds)
         return replace(kernel, trajectory=trajectory)

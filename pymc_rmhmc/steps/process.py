@@ -71,6 +71,7 @@ class FoundProcess(FoundWholeModel):
 
     def planned(self, plan: Plan) -> Plan:
         """Return the plan with long paths, where the blocks drop what the process and θ share."""
+        plan = replace(plan, may_lengthen=False)
         if plan.metric.whitens:
             return plan
         if plan.step_size is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,8 @@ class RiemannianSetting(HMCSetting):
 
     def kernel(self, tuned: MetricTuning, step_size: StepSize, *, tuning: bool) -> HMC[Any]:
         """See `Setting`."""
-        return self.hmc(step_size.in_use(tuning=tuning))
+        kernel = self.hmc(step_size.in_use(tuning=tuning))
+        return replace(kernel, trajectory=tuned.path.lengthened(self.plan.trajectory, tuning=tuning))
 
     def rehearse(self, phase: Any, step_size: float, rng: np.random.Generator) -> Any:
         """See `Setting`."""
@@ -75,7 +76,7 @@ class RiemannianRecipe(WholeModelRecipe):
 
     def __init__(self, values: Any, name: str, plan: Plan, labels: Mapping[str, str]) -> None:
         super().__init__(values, name, plan, labels)
-        self.adapter = StructureAdapter(self._holds)
+        self.adapter = StructureAdapter(self._holds, plan.may_lengthen)
         # The last structure that was read, and all numbers that it was read at: it travels to workers.
         self.known_structure: tuple[Any, tuple[Array, ...]] = (None, ())
 
@@ -86,8 +87,8 @@ class RiemannianRecipe(WholeModelRecipe):
 
     @property
     def refits(self) -> bool:
-        """See `Recipe`: there is a structure to compare."""
-        return self._has_structure
+        """See `Recipe`: there is a structure to compare, or a length to find."""
+        return self._has_structure or self.plan.may_lengthen
 
     @property
     def _has_structure(self) -> bool:

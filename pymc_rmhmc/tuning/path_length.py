@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from pymc_rmhmc.kernels.trajectories import JitteredPath
 
 __all__ = ["PATHS", "PathPolicy", "PathTrial", "correlations"]
 
 type Array = NDArray[np.float64]
 
-SMALLEST = 1e-300  # in place of the variance of what did not move
+SMALLEST = 1e-30  # in place of the variance of what did not move
 # A correlation beyond these is not told apart from them by as few draws as there are.
 REMEMBERED = (0.1, 0.999)
 
@@ -56,13 +55,7 @@ class PathPolicy:
 
     def is_slow(self, positions: Array) -> bool:
         """Return whether successive draws (t, d) of some coordinate are much alike."""
-        return float(correlations(positions, 1).max(initial=0.0)) > self.slow
-
-    def path(self, path: JitteredPath, multiple: float) -> JitteredPath:
-        """Return a path so many times as long."""
-        if multiple == 1.0:
-            return path
-        return replace(path, path_length=multiple * path.path_length, jitter=max(path.jitter, self.jitter))
+        return float(correlations(positions).max(initial=0.0)) > self.slow
 
 
 PATHS = PathPolicy()
@@ -100,6 +93,13 @@ class PathTrial:
         """The multiple of the next tuning draw."""
         return PATHS.cycle[self.n_made % len(PATHS.cycle)] if self.explores else self.multiple
 
+    def lengthened(self, path: Any, *, tuning: bool) -> Any:
+        """Return the trajectory of the next draw, given that of the plan."""
+        multiple = self.current if tuning else self.multiple
+        if multiple == 1.0:
+            return path
+        return replace(path, path_length=multiple * path.path_length, jitter=max(path.jitter, PATHS.jitter))
+
     def note_steps(self, n_steps: int) -> None:
         """Take the steps of a tuning draw."""
         self.last, self.n_made = (self.n_made, n_steps), self.n_made + 1
@@ -130,24 +130,25 @@ class PathTrial:
         """The multiple at which what moves most slowly forgets most for its time, and whether that is still slow."""
         # Squares tell how widths are explored: a path of half a period changes every sign, and no width.
         both = np.hstack([positions, (positions - positions.mean(axis=0)) ** 2])
-        slowest = both[:, np.argsort(correlations(both, len(PATHS.cycle)))[-PATHS.n_slowest :]]
+        alike = correlations(both)
+        which = np.argsort(alike)[-PATHS.n_slowest :]
+        slowest, weights = both[:, which], np.maximum(alike[which], SMALLEST) ** 2
         numbers, steps = np.array(self.moves).T
-        place, found, first = numbers % len(PATHS.cycle), [], 0
-        for multiple, count in PATHS.turns:
-            ends = np.flatnonzero(place == first + count - 1)
-            ends = ends[ends >= count]
-            first += count
-            ways = 0.5 * ((slowest[ends] - slowest[ends - count]) ** 2).mean(axis=0)
-            kept = float(np.clip(1.0 - ways / np.maximum(slowest.var(axis=0), SMALLEST), *REMEMBERED).mean())
-            speed = -math.log(kept) / (count * (free_steps + steps[ends].mean()))
-            found.append((speed if multiple == 1.0 else PATHS.worth * speed, multiple, kept ** (1.0 / count)))
+        jumps, made = 0.5 * np.diff(slowest, axis=0) ** 2, np.array(PATHS.cycle)[numbers % len(PATHS.cycle)]
+        found = []
+        for multiple in dict.fromkeys(PATHS.cycle):
+            own = made == multiple
+            lost = jumps[own[1:]].mean(axis=0) / np.maximum(slowest.var(axis=0), SMALLEST)
+            correlation = float(np.clip(1.0 - np.average(lost, weights=weights), *REMEMBERED))
+            speed = -math.log(correlation) / (free_steps + steps[own].mean())
+            found.append((speed if multiple == 1.0 else PATHS.worth * speed, multiple, correlation))
         _, multiple, correlation = max(found)
         return multiple, correlation > PATHS.slow
 
 
-def correlations(positions: Array, lag: int) -> Array:
-    """Return the autocorrelation of each coordinate of draws (t, d)."""
+def correlations(positions: Array) -> Array:
+    """Return the lag-one autocorrelation of each coordinate of draws (t, d)."""
     centred = positions - positions.mean(axis=0)
-    products, squares = (centred[lag:] * centred[:-lag]).sum(axis=0), (centred**2).sum(axis=0)
+    products, squares = (centred[1:] * centred[:-1]).sum(axis=0), (centred**2).sum(axis=0)
     found: Array = np.divide(products, squares, out=np.zeros_like(products), where=squares > 0.0)
     return found
