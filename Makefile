@@ -82,3 +82,12 @@ mutants-tenth: for-dev
 # Both suites as four other processors would run them: hours.
 test-processors: for-dev
 	$(BIN)/python -m tests.processors
+
+# Models that a grammar writes, each checked against the joint law of its parameters and data: tests/fuzz. A run goes on
+# where the last one ended; ten by turns, as many as a minute or so allows.
+.PHONY: fuzz-models fuzz-ten
+fuzz-models: for-dev
+	$(BIN)/python -m tests.fuzz --models 200
+
+fuzz-ten: for-dev
+	$(BIN)/python -m tests.fuzz --turn --budget 60 --no-shrink

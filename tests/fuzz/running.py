@@ -1,0 +1,172 @@
+"""Many models, each in a process of its own; what became of each is a line of a file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import time
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pymc_rmhmc.steps import rehearsal
+from tests.fuzz.grammar import random_tree
+from tests.fuzz.joint import Joint
+from tests.fuzz.judging import Verdict, judge
+from tests.fuzz.models import Tree
+from tests.fuzz.shrinking import shrunk
+
+__all__ = ["Limits", "judge_apart", "run", "show", "summary"]
+
+# Forking keeps what was imported and compiled; a model that hangs, crashes or fills the memory takes only itself down.
+# A model that begins a process: small, of the chart of the graph.
+WARM = 3
+_FORK = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of a run.
+
+    Attributes
+    ----------
+    seconds : float
+        After which a model has no end.
+    budget : float or None
+        Seconds after which no model is begun.
+    shrink : bool
+        Whether failing models are made smaller.
+    """
+
+    seconds: float = 600.0
+    budget: float | None = None
+    shrink: bool = True
+
+
+def run(seeds: Iterable[int], results: Path, limits: Limits) -> tuple[int, float]:
+    """Judge the models that the file has not, append a line for each; how many failed, and the minutes."""
+    results.parent.mkdir(parents=True, exist_ok=True)
+    done = {row["seed"]: row for row in _rows(results)}
+    started, failed = time.monotonic(), 0
+    _be_quiet()
+    judge(random_tree(WARM))  # what all models share is compiled before the first is forked
+    for seed in seeds:
+        if limits.budget is not None and time.monotonic() - started > limits.budget:
+            break
+        row = done.get(seed)
+        if row is None:
+            row = _judged(seed, limits)
+            with results.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(_told(row), flush=True)
+        failed += row["result"] == "failed"
+    return failed, (time.monotonic() - started) / 60.0
+
+
+def _judged(seed: int, limits: Limits) -> dict[str, Any]:
+    """What is kept of a seed's model; of one that failed its smallest form too."""
+    tree = random_tree(seed)
+    row = judge_apart(tree, limits.seconds).as_row()
+    if row["result"] == "failed":
+        found = _smallest(tree, row, limits.seconds) if limits.shrink else tree
+        row["smallest"] = f"# seed {seed}\n{_with_data(found)}"
+    return row
+
+
+def _be_quiet() -> None:
+    """What steps say of themselves, and what is compiled ahead and never called."""
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    rehearsal._rehearse = lambda sampler, point: None
+
+
+def _told(row: dict[str, Any]) -> str:
+    says = row["says"].splitlines()[0][:150] if row["says"] else ""
+    said = f"{row['seed']:>6} {row['result']:<8} {row['kind']:<9} {row['seconds']:5.0f} s  {row['engine']:<12} {says}"
+    return said + ("\n" + row["smallest"] if row.get("smallest") else "")
+
+
+def judge_apart(tree: Tree, seconds: float) -> Verdict:
+    """`judge` in a process of its own."""
+    here, there = _FORK.Pipe(duplex=False)
+
+    def work() -> None:
+        there.send(judge(tree))
+
+    worker = _FORK.Process(target=work, daemon=True)
+    worker.start()
+    there.close()
+    try:
+        if here.poll(seconds):
+            return here.recv()
+        return Verdict(tree.seed, "failed", "no end", f"no end after {seconds:.0f} s")
+    except EOFError:
+        worker.join()
+        return Verdict(tree.seed, "failed", "crash", f"the process ended with {worker.exitcode}")
+    finally:
+        if worker.is_alive():
+            worker.kill()
+        worker.join()
+        here.close()
+
+
+def _smallest(tree: Tree, row: dict[str, Any], seconds: float) -> Tree:
+    """The smallest model found that fails in the same way."""
+    wanted = Verdict(**row).signature()
+    return shrunk(tree, lambda candidate: judge_apart(candidate, seconds).signature() == wanted)
+
+
+def _with_data(tree: Tree) -> str:
+    """The code with data from the prior, or with placeholders where it gives none."""
+    try:
+        data = next(Joint(tree, np.random.default_rng((tree.seed, 3))).pairs())[1]
+    except Exception:  # noqa: BLE001
+        data = tree.placeholders()
+    return tree.code({name: np.round(values, 2) for name, values in data.items()})
+
+
+def show(seed: int) -> str:
+    """A model's code."""
+    return _with_data(random_tree(seed))
+
+
+def _rows(results: Path) -> list[dict[str, Any]]:
+    if not results.exists():
+        return []
+    return [json.loads(line) for line in results.read_text().splitlines() if line.strip()]
+
+
+def summary(results: Path) -> str:
+    """Counts, seconds, and the look over all models: sums of what has mean 0, by kind of quantity and by engine."""
+    rows = _rows(results)
+    counts = Counter(f"{row['result']} {row['kind']}".strip() for row in rows)
+    lines = [f"{len(rows)} models: " + ", ".join(f"{n} {what}" for what, n in counts.most_common())]
+    seconds = [row["seconds"] for row in rows]
+    if seconds:
+        lines.append(f"{np.mean(seconds):.0f} CPU s a model, {np.median(seconds):.0f} by the median")
+    pooled: dict[str, list[np.ndarray]] = defaultdict(list)
+    for row in rows:
+        for name, (n, moved, squares, places) in row["scores"].items():
+            sums = np.array([[*moved, *places], [*squares, n, n]])
+            for group in (_kind(name), f"all of {row['engine']}"):
+                pooled[group].append(sums)
+    lines.append("scores of shift and spread over all models, of stationarity and of the places of truths:")
+    for group, parts in sorted(pooled.items()):
+        total = np.sum(parts, axis=0)
+        scores = total[0] / np.sqrt(np.maximum(total[1], 1e-12))
+        lines.append(f"  {group:<32} {len(parts):>5} " + "".join(f"{score:7.1f}" for score in scores))
+    return "\n".join(lines)
+
+
+def _kind(name: str) -> str:
+    """Of a quantity: densities, or the first letter of a variable and its transform."""
+    if name.startswith("log "):
+        return name
+    stem, _, transform = name.partition("[")[0].partition("_")
+    return f"{stem.rstrip('0123456789')} {transform.strip('_')}".strip()
