@@ -15,7 +15,7 @@ from pymc_rmhmc.errors import RMHMCError
 from tests.fuzz.joint import Joint, Lengths, Outcome, Subject, Sums, TooWild, check_joint, p_value
 from tests.fuzz.models import Free, Seen, Tree
 
-__all__ = ["Verdict", "judge"]
+__all__ = ["Verdict", "judge", "warm"]
 
 # Pairs of a first look; a model that looks wrong is judged by as many new ones as follow, and by these alone.
 FIRST, SECOND = 24, 120
@@ -67,6 +67,13 @@ class Verdict:
 
     def as_row(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def warm(tree: Tree) -> None:
+    """Compile what all models share, with one pair of a model."""
+    pairs = Joint(tree, np.random.default_rng(0)).pairs()
+    subject_of = subjects(tree, next(pairs)[1])
+    check_joint(tree, pairs, 1, Lengths(tune=30, references=2, thin=1, draws=1), 0, 0.0, Outcome(), subject_of)
 
 
 def judge(tree: Tree) -> Verdict:

@@ -152,7 +152,8 @@ class Constant(Statement):
 
     @property
     def text(self) -> str:
-        return f"{self.name} = {self.code}"
+        # Shared indices index no NumPy array.
+        return f"{self.name} = " + (f"pt.as_tensor({self.code})" if self.code.startswith("np.") else self.code)
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ class Penalty(Statement):
 
     @property
     def text(self) -> str:
-        return f'pm.Potential("{self.name}", {self.code})'
+        return f'pm.Potential("{self.name}", pt.as_tensor({self.code}))'
 
 
 @dataclass(frozen=True)

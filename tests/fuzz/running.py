@@ -18,7 +18,7 @@ import numpy as np
 from pymc_rmhmc.steps import rehearsal
 from tests.fuzz.grammar import random_tree
 from tests.fuzz.joint import Joint
-from tests.fuzz.judging import Verdict, judge
+from tests.fuzz.judging import Verdict, judge, warm
 from tests.fuzz.models import Tree
 from tests.fuzz.shrinking import shrunk
 
@@ -26,7 +26,7 @@ __all__ = ["Limits", "judge_apart", "run", "show", "summary"]
 
 # Forking keeps what was imported and compiled; a model that hangs, crashes or fills the memory takes only itself down.
 # A model that begins a process: small, of the chart of the graph.
-WARM = 3
+WARM = 7
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -55,7 +55,7 @@ def run(seeds: Iterable[int], results: Path, limits: Limits) -> tuple[int, float
     done = {row["seed"]: row for row in _rows(results)}
     started, failed = time.monotonic(), 0
     _be_quiet()
-    judge(random_tree(WARM))  # what all models share is compiled before the first is forked
+    warm(random_tree(WARM))  # before the first is forked
     for seed in seeds:
         if limits.budget is not None and time.monotonic() - started > limits.budget:
             break
