@@ -141,17 +141,17 @@ def test_two_errors_are_one_failure_whatever_their_numbers():
     assert first.signature() == second.signature() != Verdict(1, "failed", "error", "KeyError: 3").signature()
 
 
-@pytest.mark.parametrize(("ends", "kind"), [(lambda _: os._exit(3), "crash"), (lambda _: time.sleep(30), "no end")])
+@pytest.mark.parametrize(("ends", "kind"), [(lambda *_: os._exit(3), "crash"), (lambda *_: time.sleep(30), "no end")])
 def test_a_model_that_takes_its_process_down_or_never_ends_is_a_failure(monkeypatch, ends, kind):
     monkeypatch.setattr(running, "judge", ends)
-    verdict = judge_apart(HIERARCHY, 0.5 if kind == "no end" else 20.0)
+    verdict = judge_apart(HIERARCHY, Limits(0.5 if kind == "no end" else 20.0))
     assert (verdict.result, verdict.kind) == ("failed", kind)
 
 
 def test_a_run_goes_on_where_it_ended(monkeypatch, tmp_path):
     asked = []
 
-    def judged(tree, seconds):
+    def judged(tree, limits):
         asked.append(tree.seed)
         return Verdict(tree.seed, scores={"b[0]": [9, [1.0, 0.0], [4.0, 1.0], [0.0, 3.0]]}, engine="Toy")
 

@@ -39,7 +39,7 @@ def main() -> int:
         commit = _commit()
         first, count, results = BY_TURNS * (commit % TURNS), BY_TURNS, FOLDER / f"turn-{commit:08x}.jsonl"
     print(f"Models {first} to {first + count - 1}; results in {results.relative_to(ROOT)}", flush=True)
-    limits = Limits(asked.seconds, asked.budget, shrink=not asked.no_shrink)
+    limits = Limits(asked.seconds, asked.budget, shrink=not asked.no_shrink, pairs=asked.pairs)
     failed, minutes = run(range(first, first + count), results, limits)
     print(summary(results))
     print(f"{minutes:.1f} minutes, {failed} failed")
@@ -54,6 +54,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--results", metavar="FILE", default="results.jsonl", help="models in it are not done again")
     parser.add_argument("--seconds", metavar="S", type=float, default=300.0, help="after which a model has no end")
     parser.add_argument("--budget", metavar="S", type=float, help="begin no model after so many seconds")
+    parser.add_argument("--pairs", metavar="N", type=int, default=24, help="draws of θ and y a model; 24 by default")
     parser.add_argument("--no-shrink", action="store_true", help="leave failing models as they are")
     parser.add_argument("--show", metavar="SEED", type=int, help="print a model's code, and run nothing")
     parser.add_argument("--summary", action="store_true", help="sum up the results that there are")

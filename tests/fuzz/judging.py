@@ -22,9 +22,9 @@ FIRST, SECOND = 24, 120
 SUSPECT, GUILTY = 0.02, 1e-4
 # A chain that did not converge to everywhere: of longer runs, and of fewer pairs.
 LONG = Lengths(tune=400, references=24, thin=10, draws=1)
-REACH_PAIRS, UNREACHED = 60, 1e-5
+REACH_PAIRS, SLOW, UNREACHED = 40, 1e-3, 1e-5
 # Processor time for the pairs of a first look, and of a second.
-SECONDS, LONGER = 8.0, 150.0
+SECONDS, LONGER = 8.0, 60.0
 
 
 @dataclass
@@ -76,12 +76,15 @@ def warm(tree: Tree) -> None:
     check_joint(tree, pairs, 1, Lengths(tune=30, references=2, thin=1, draws=1), 0, 0.0, Outcome(), subject_of)
 
 
-def judge(tree: Tree) -> Verdict:
-    """Judge a model; every exception that is not one of the package's is a failure of the model."""
+def judge(tree: Tree, pairs: int = FIRST) -> Verdict:
+    """Judge a model by so many pairs at first.
+
+    Every exception that is not one of the package's is a failure of the model.
+    """
     started = time.process_time()
     verdict = Verdict(tree.seed, families=sorted({s.family for s in tree.statements if isinstance(s, (Free, Seen))}))
     try:
-        _judge(tree, verdict)
+        _judge(tree, verdict, pairs)
     except RMHMCError as error:
         verdict.result, verdict.says = "refused", f"{type(error).__name__}: {error}"
         if not _names_a_variable(str(error), tree):
@@ -99,7 +102,7 @@ def _names_a_variable(message: str, tree: Tree) -> bool:
     return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message) for name in names)
 
 
-def _judge(tree: Tree, verdict: Verdict) -> None:
+def _judge(tree: Tree, verdict: Verdict, n_pairs: int) -> None:
     rng = np.random.default_rng((tree.seed, 3))
     try:
         pairs = Joint(tree, rng).pairs()
@@ -112,7 +115,7 @@ def _judge(tree: Tree, verdict: Verdict) -> None:
     try:
         check_joint(tree, pairs, 1, Lengths(), tree.seed, 0.0, first, subject_of)
         verdict.engine = engine_of(subject_of(data)) if tree.is_refilled else "built again"
-        n, until = FIRST if tree.is_refilled else FIRST // 3, time.process_time() + SECONDS
+        n, until = n_pairs if tree.is_refilled else max(1, n_pairs // 3), time.process_time() + SECONDS
         check_joint(tree, pairs, n - 1, Lengths(), tree.seed + 1, until, first, subject_of)
         _record(verdict, first)
         _conclude(tree, verdict, first, pairs, subject_of)
@@ -125,11 +128,12 @@ def _conclude(tree: Tree, verdict: Verdict, first: Outcome, pairs: Any, subject_
     if first.worst_log_density > 1.0:
         verdict.result, verdict.kind, verdict.says = "failed", "lp", first.said_of_log_density
         return
-    for kind, scored, threshold, n, lengths in (
-        ("law", Sums.scores, GUILTY, SECOND, Lengths()), ("reach", Sums.reach, UNREACHED, REACH_PAIRS, LONG),
-    ):  # fmt: skip
+    for kind, scored, (doubt, threshold), n, lengths in (
+        ("law", Sums.scores, (SUSPECT, GUILTY), SECOND, Lengths()),
+        ("reach", Sums.reach, (SLOW, UNREACHED), REACH_PAIRS, LONG),
+    ):
         p, _ = p_value(scored(first.sums))
-        if p < SUSPECT:
+        if p < doubt:
             again, until = Outcome(), time.process_time() + LONGER
             check_joint(tree, pairs, n, lengths, tree.seed + 2, until, again, subject_of)
             p, says = p_value(scored(again.sums))

@@ -18,7 +18,7 @@ import numpy as np
 from pymc_rmhmc.steps import rehearsal
 from tests.fuzz.grammar import random_tree
 from tests.fuzz.joint import Joint
-from tests.fuzz.judging import Verdict, judge, warm
+from tests.fuzz.judging import FIRST, Verdict, judge, warm
 from tests.fuzz.models import Tree
 from tests.fuzz.shrinking import shrunk
 
@@ -42,11 +42,14 @@ class Limits:
         Seconds after which no model is begun.
     shrink : bool
         Whether failing models are made smaller.
+    pairs : int
+        Pairs (θ, y) of a first look; a few find errors alone.
     """
 
     seconds: float = 600.0
     budget: float | None = None
     shrink: bool = True
+    pairs: int = FIRST
 
 
 def run(seeds: Iterable[int], results: Path, limits: Limits) -> tuple[int, float]:
@@ -72,9 +75,9 @@ def run(seeds: Iterable[int], results: Path, limits: Limits) -> tuple[int, float
 def _judged(seed: int, limits: Limits) -> dict[str, Any]:
     """What is kept of a seed's model; of one that failed its smallest form too."""
     tree = random_tree(seed)
-    row = judge_apart(tree, limits.seconds).as_row()
+    row = judge_apart(tree, limits).as_row()
     if row["result"] == "failed":
-        found = _smallest(tree, row, limits.seconds) if limits.shrink else tree
+        found = _smallest(tree, row, limits) if limits.shrink else tree
         row["smallest"] = f"# seed {seed}\n{_with_data(found)}"
     return row
 
@@ -92,20 +95,20 @@ def _told(row: dict[str, Any]) -> str:
     return said + ("\n" + row["smallest"] if row.get("smallest") else "")
 
 
-def judge_apart(tree: Tree, seconds: float) -> Verdict:
+def judge_apart(tree: Tree, limits: Limits) -> Verdict:
     """`judge` in a process of its own."""
     here, there = _FORK.Pipe(duplex=False)
 
     def work() -> None:
-        there.send(judge(tree))
+        there.send(judge(tree, limits.pairs))
 
     worker = _FORK.Process(target=work, daemon=True)
     worker.start()
     there.close()
     try:
-        if here.poll(seconds):
+        if here.poll(limits.seconds):
             return here.recv()
-        return Verdict(tree.seed, "failed", "no end", f"no end after {seconds:.0f} s")
+        return Verdict(tree.seed, "failed", "no end", f"no end after {limits.seconds:.0f} s")
     except EOFError:
         worker.join()
         return Verdict(tree.seed, "failed", "crash", f"the process ended with {worker.exitcode}")
@@ -116,10 +119,10 @@ def judge_apart(tree: Tree, seconds: float) -> Verdict:
         here.close()
 
 
-def _smallest(tree: Tree, row: dict[str, Any], seconds: float) -> Tree:
+def _smallest(tree: Tree, row: dict[str, Any], limits: Limits) -> Tree:
     """The smallest model found that fails in the same way."""
     wanted = Verdict(**row).signature()
-    return shrunk(tree, lambda candidate: judge_apart(candidate, seconds).signature() == wanted)
+    return shrunk(tree, lambda candidate: judge_apart(candidate, limits).signature() == wanted)
 
 
 def _with_data(tree: Tree) -> str:
