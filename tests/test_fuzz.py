@@ -141,11 +141,21 @@ def test_two_errors_are_one_failure_whatever_their_numbers():
     assert first.signature() == second.signature() != Verdict(1, "failed", "error", "KeyError: 3").signature()
 
 
-@pytest.mark.parametrize(("ends", "kind"), [(lambda *_: os._exit(3), "crash"), (lambda *_: time.sleep(30), "no end")])
-def test_a_model_that_takes_its_process_down_or_never_ends_is_a_failure(monkeypatch, ends, kind):
+def spinning(*_):
+    while True:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("ends", "kind", "waiting"),
+    [(lambda *_: os._exit(3), "crash", 20), (lambda *_: time.sleep(30), "no end", 0.2), (spinning, "no end", 60)],
+)
+def test_a_model_that_takes_its_process_down_or_never_ends_is_a_failure(monkeypatch, ends, kind, waiting):
     monkeypatch.setattr(running, "judge", ends)
-    verdict = judge_apart(HIERARCHY, Limits(0.5 if kind == "no end" else 20.0))
+    monkeypatch.setattr(running, "WAITING", waiting)
+    verdict = judge_apart(HIERARCHY, Limits(1))
     assert (verdict.result, verdict.kind) == ("failed", kind)
+    assert ("processor" in verdict.says) == (ends is spinning)
 
 
 def test_a_run_goes_on_where_it_ended(monkeypatch, tmp_path):

@@ -52,7 +52,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--first", metavar="SEED", type=int, default=0, help="seed of the first; 0 by default")
     parser.add_argument("--turn", action="store_true", help="ten of the first thousand, by the commit's hash")
     parser.add_argument("--results", metavar="FILE", default="results.jsonl", help="models in it are not done again")
-    parser.add_argument("--seconds", metavar="S", type=float, default=300.0, help="after which a model has no end")
+    parser.add_argument("--seconds", metavar="S", type=int, default=300, help="of processor time for a model")
     parser.add_argument("--budget", metavar="S", type=float, help="begin no model after so many seconds")
     parser.add_argument("--pairs", metavar="N", type=int, default=24, help="draws of θ and y a model; 24 by default")
     parser.add_argument("--no-shrink", action="store_true", help="leave failing models as they are")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
+import resource
+import signal
 import time
 import warnings
 from collections import Counter, defaultdict
@@ -27,6 +29,8 @@ __all__ = ["Limits", "judge_apart", "run", "show", "summary"]
 # Forking keeps what was imported and compiled; a model that hangs, crashes or fills the memory takes only itself down.
 # A model that begins a process: small, of the chart of the graph.
 WARM = 7
+# Seconds by the clock for one of the processor's, after which a process is thought to sleep.
+WAITING = 20
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -36,8 +40,8 @@ class Limits:
 
     Attributes
     ----------
-    seconds : float
-        After which a model has no end.
+    seconds : int
+        Of processor time, after which a model has no end.
     budget : float or None
         Seconds after which no model is begun.
     shrink : bool
@@ -46,7 +50,7 @@ class Limits:
         Pairs (θ, y) of a first look; a few find errors alone.
     """
 
-    seconds: float = 600.0
+    seconds: int = 300
     budget: float | None = None
     shrink: bool = True
     pairs: int = FIRST
@@ -100,17 +104,22 @@ def judge_apart(tree: Tree, limits: Limits) -> Verdict:
     here, there = _FORK.Pipe(duplex=False)
 
     def work() -> None:
+        spent = int(time.process_time())
+        # Processor time: a busy machine makes no model endless.
+        resource.setrlimit(resource.RLIMIT_CPU, (spent + limits.seconds, spent + limits.seconds + 5))
         there.send(judge(tree, limits.pairs))
 
     worker = _FORK.Process(target=work, daemon=True)
     worker.start()
     there.close()
     try:
-        if here.poll(limits.seconds):
+        if here.poll(WAITING * limits.seconds):
             return here.recv()
-        return Verdict(tree.seed, "failed", "no end", f"no end after {limits.seconds:.0f} s")
+        return Verdict(tree.seed, "failed", "no end", f"it waited for {WAITING * limits.seconds} s")
     except EOFError:
         worker.join()
+        if worker.exitcode == -signal.SIGXCPU:
+            return Verdict(tree.seed, "failed", "no end", f"no end after {limits.seconds} s of processor time")
         return Verdict(tree.seed, "failed", "crash", f"the process ended with {worker.exitcode}")
     finally:
         if worker.is_alive():
