@@ -37,7 +37,8 @@ LARGEST_DATUM = 1e5
 RELATIVE, ABSOLUTE = 1e-6, 1e-6
 MOST_QUANTITIES = 24
 DEGREES = 2
-FEWEST = 8
+# A score cannot exceed the root of the number of pairs: with fewer, none would be large enough to be suspected.
+FEWEST = 16
 
 
 class TooWild(Exception):
@@ -51,7 +52,7 @@ class Lengths:
     tune: int = 80
     references: int = 24
     thin: int = 2
-    draws: int = 6
+    draws: int = 10
 
     @property
     def total(self) -> int:

@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import resource
 import signal
+import sys
 import time
 import warnings
 from collections import Counter, defaultdict
@@ -62,6 +63,7 @@ def run(seeds: Iterable[int], results: Path, limits: Limits) -> tuple[int, float
     done = {row["seed"]: row for row in _rows(results)}
     started, failed = time.monotonic(), 0
     _be_quiet()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and take the model's process along
     warm(random_tree(WARM))  # before the first is forked
     for seed in seeds:
         if limits.budget is not None and time.monotonic() - started > limits.budget:
