@@ -52,7 +52,7 @@ class GraphRecipe(WholeModelRecipe):
         adapter = EmulatingAdapter if self.emulates else GraphChartAdapter
         may_lengthen, angles = plan.may_lengthen and not self.emulates, Angles(*general.angles)
         self.adapter = adapter(
-            general, charts, self.variables.label, plan.may_repeat, may_lengthen, MOST_DENSE, angles
+            general, charts, self.variables.label, plan.may_repeat, MOST_DENSE, angles, may_lengthen
         )
 
     @property

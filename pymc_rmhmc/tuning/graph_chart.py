@@ -107,21 +107,23 @@ class GraphChartAdapter(StepSizeAdapter):
         Of every variable that has one.
     label : callable
         The name of each value, for messages.
-    may_repeat, may_lengthen : bool
-        Whether a draw may take several trajectories, and whether longer ones may be tried.
+    may_repeat : bool
+        Whether a draw may take several trajectories.
     most_dense : int
         At most this many coordinates share a dense block of the mass matrix.
     angles : Angles
         The values on circles. None is charted.
+    may_lengthen : bool
+        Whether longer trajectories may be tried.
     """
 
     general: Any
     charts: tuple[VariableChart, ...]
     label: Callable[[int], str]
     may_repeat: bool
-    may_lengthen: bool
     most_dense: int
     angles: Angles = NO_ANGLES
+    may_lengthen: bool = False
     schedule: RefitPolicy = EARLY_REFITS
 
     def initial(self) -> ChartTuning:
@@ -263,7 +265,7 @@ class GraphChartAdapter(StepSizeAdapter):
             If there is one.
         """
         along = self.along(tuned, position)
-        for i in map(int, np.flatnonzero(slope == 0.0)):
+        for i in map(int, np.setdiff1d(np.flatnonzero(slope == 0.0), self.angles.places)):
             if all(along(i, far) == along(i, 0.0) for far in FAR):
                 raise ConfigurationError(unread_in_words(self.label(int(i))))
 

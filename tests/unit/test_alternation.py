@@ -108,9 +108,9 @@ def test_factors_that_were_borrowed_are_not_kept_when_a_draw_ends(monkeypatch):
 def test_steps_are_shortened_far_out_but_the_path_is_still_walked(monkeypatch, amplitude, step_size, shortest):
     taken = []
 
-    def watched(hamiltonian, integrator, state, n_steps, size, rng):
+    def watched(hamiltonian, integrator, state, n_steps, size, rng, **options):
         taken.append((n_steps, size))
-        return transition(hamiltonian, integrator, state, n_steps, size, rng)
+        return transition(hamiltonian, integrator, state, n_steps, size, rng, **options)
 
     target = joint(trend=True)
     blocks = target.density.blocks[:1]  # whose w̄ falls off with the amplitude
