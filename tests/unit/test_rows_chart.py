@@ -84,7 +84,7 @@ class Rows(Charted):
 
     def parents(self, x):
         """The score of the rest (r, k), and the mean (r, k) and the factor (k, k) of the prior, at values x."""
-        score, moments = self.general.scores(np.ascontiguousarray(x))
+        score, moments, _ = self.general.scores(np.ascontiguousarray(x))
         mean, root = np.split(moments, [self.places.size])
         return score.reshape(self.rows, self.k), mean.reshape(self.rows, self.k), root.reshape(self.k, self.k)
 
@@ -169,7 +169,7 @@ def test_planes_of_scores_are_found_from_few_draws_of_each_row():
     weights[1], pulls[1] = 0.0, 0.0
     draws = np.array([1.0, 2.0, 0.5]) * rng.standard_normal((40, n_rows, k)) + 3.0
     scores = pulls - np.einsum("rij,trj->tri", weights, draws)
-    found = chart.fit(draws.reshape(40, -1), scores.reshape(40, -1))
+    found = chart.fit(draws.reshape(40, -1), scores.reshape(40, -1), np.zeros((40, n_rows * k)))
     np.testing.assert_allclose(found, np.concatenate([weights.ravel(), pulls.ravel()]), rtol=1e-3, atol=1e-3)
 
 
@@ -177,7 +177,7 @@ def test_a_plane_that_rises_has_no_weight():
     """A W that is not positive would leave no Jacobian where the scale is large."""
     rng, chart = np.random.default_rng(1), RowsChart(np.arange(2), 2)
     draws, rising = rng.standard_normal((30, 2)), np.array([[0.5, 1.0], [1.0, 0.5]])  # of eigenvalues 1.5 and -0.5
-    weights = chart.fit(draws, -draws @ rising)[:4].reshape(2, 2)
+    weights = chart.fit(draws, -draws @ rising, np.zeros((30, 2)))[:4].reshape(2, 2)
     np.testing.assert_allclose(np.linalg.eigvalsh(weights), [0.0, 1.5], atol=1e-4)
 
 
@@ -191,8 +191,8 @@ def test_a_normal_likelihood_leaves_a_standard_normal_wherever_the_parents_are()
     ((places, k),) = charted.general.charts
     chart, rng = RowsChart(places, k), np.random.default_rng(2)
     draws = rng.standard_normal((30, charted.d))
-    scores = np.array([charted.general.scores(each)[0] for each in draws])
-    charted.chart = chart.fit(draws[:, places], scores)
+    scores, _, own = (np.array(part) for part in zip(*map(charted.general.scores, draws), strict=True))
+    charted.chart = chart.fit(draws[:, places], scores, own)
     np.testing.assert_allclose(charted.chart[:4].reshape(2, 2), np.linalg.inv(noise), rtol=1e-3)
     for seed in range(3):
         z = charted.point(seed)
