@@ -11,11 +11,12 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from scipy.linalg import solve_triangular
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm
 
 from pymc_rmhmc import RMHMC
 from pymc_rmhmc.errors import DataError, Failure
 from pymc_rmhmc.model import compile_model, read_structure
+from pymc_rmhmc.model.likelihoods.kernel import compile_outputs
 from tests.model.conftest import (
     BINARY,
     COUNTS,
@@ -475,3 +476,12 @@ def test_what_travels_to_workers_is_small():
     compiled = compile_model(read_structure(model))
     # Less than one covariance matrix, which workers compute for themselves.
     assert len(cloudpickle.dumps(compiled)) < 200 * 200 * 8
+
+
+def test_random_states_are_no_arguments_of_what_is_compiled():
+    """The density of a distribution that is made of others holds their draws, which PyMC takes for shapes alone."""
+    a, seen = pt.dscalar("a"), np.array([-1.0, 0.3, 1.0])
+    inner = pm.Censored.dist(pm.Normal.dist(a, 0.8, shape=3), lower=-1.0, upper=1.0)
+    (found,) = compile_outputs([a], [pm.logp(inner, seen).sum()], exact=True)(np.array(0.2))
+    normal = norm(0.2, 0.8)  # of whose tails PyMC has eight digits
+    assert float(found) == pytest.approx(normal.logcdf(-1.0) + normal.logpdf(0.3) + normal.logsf(1.0), rel=1e-7)

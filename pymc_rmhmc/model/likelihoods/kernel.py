@@ -16,12 +16,15 @@ import pytensor
 import pytensor.scalar as ps
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import WITHOUT_TRACES
+from pymc_rmhmc.model.graphs import WITHOUT_TRACES, replaced
 from pymc_rmhmc.model.likelihoods.registry import LikelihoodTerms, lookup
 from pymc_rmhmc.stopwatch import COMPILING
 
@@ -156,13 +159,25 @@ def compile_outputs(
         # Numba has no tri_gamma, and a user can do nothing about that.
         warnings.filterwarnings("ignore", message="Numba will use object mode", category=UserWarning)
         given: dict[str, Any] = {"trust_input": True, "on_unused_input": "ignore"}
-        function = pytensor.function(list(inputs), list(outputs), mode=NUMBA_MODE, **given)
+        outputs = _without_generators(outputs)
+        function = pytensor.function(list(inputs), outputs, mode=NUMBA_MODE, **given)
         # Numba compiles at the first call: what is dropped here has cost the rewriting alone.
         if _mixes_writes(function):
             unfused = NUMBA_MODE.excluding("fuse_elemwise")
-            function = pytensor.function(list(inputs), list(outputs), mode=unfused, **given)
+            function = pytensor.function(list(inputs), outputs, mode=unfused, **given)
     # Not public API: where it is missing, the function itself serves, only slower.
     return getattr(function.vm, "jit_fn", function)
+
+
+def _without_generators(outputs: Sequence[Any]) -> list[Any]:
+    """Return expressions with constants in place of random states.
+
+    The log density of a distribution that is made of others holds the others' draws, for their shapes alone. Rewriting
+    drops the draws, but a random state that is shared would stay an argument of the function.
+    """
+    states = [v for v in ancestors(list(outputs)) if isinstance(v, SharedVariable) and isinstance(v.type, RandomType)]
+    constants = {v: Constant(v.type, v.get_value(borrow=True)) for v in states}
+    return replaced(outputs, constants) if states else list(outputs)
 
 
 def _mixes_writes(function: Any) -> bool:
