@@ -21,7 +21,7 @@ from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import ConfigurationError, unread_in_words
+from pymc_rmhmc.errors import ConfigurationError, DataError, listed, unread_in_words
 from pymc_rmhmc.model.graphs import Evaluator, as_value, inlined, reaches
 from pymc_rmhmc.model.observation import UNOBSERVED
 from pymc_rmhmc.stopwatch import COMPILING
@@ -48,6 +48,7 @@ def predicted_variables(model: pm.Model, sampled: Iterable[TensorVariable] = ())
     named = list(sampled)
     empty = [v for v in model.free_RVs if _is_empty(model, v)]
     if empty:
+        _check_some_data(model, empty)
         found = predicted_variables(without(model, empty), [v for v in named if v not in empty])
         return [v for v in model.free_RVs if v in empty or v in found]
     held = [v for v in model.free_RVs if v in named or _is_sampled_in_any_case(model, v)]
@@ -110,6 +111,16 @@ def _is_empty(model: pm.Model, variable: TensorVariable) -> bool:
     """Whether a variable has no values, as one of the shape (2, 0): it is a constant in all that reads it."""
     dims = model.named_vars_to_dims.get(variable.name, ())
     return 0 in variable.type.shape or any(model.dim_lengths[d].eval() == 0 for d in dims if d in model.dim_lengths)
+
+
+def _check_some_data(model: pm.Model, empty: Sequence[TensorVariable]) -> None:
+    """Raise where variables are empty because all data are: probably a selection that has left nothing."""
+    data = [model.rvs_to_values[v] for v in model.observed_RVs]
+    if data and all(0 in shape for shape in Evaluator(model, [d.shape for d in data])(model.initial_point())):
+        names = [str(v.name).removesuffix("_rotated_") for v in empty]
+        raise DataError(
+            f"{listed(names)}: no latent values, and no observations either. The inputs and the data are empty: check them."
+        )
 
 
 def _no_values(model: pm.Model, symbol: TensorVariable) -> TensorVariable:
