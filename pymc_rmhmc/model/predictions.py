@@ -119,7 +119,8 @@ def _check_some_data(model: pm.Model, empty: Sequence[TensorVariable]) -> None:
     if data and all(0 in shape for shape in Evaluator(model, [d.shape for d in data])(model.initial_point())):
         names = [str(v.name).removesuffix("_rotated_") for v in empty]
         raise DataError(
-            f"{listed(names)}: no latent values, and no observations either. The inputs and the data are empty: check them."
+            f"{listed(names)}: no latent values, and no observations either. Check the inputs and the data, which are "
+            "empty."
         )
 
 
