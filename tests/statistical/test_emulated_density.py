@@ -29,7 +29,7 @@ from tests.unit.test_surrogate_kernels import JudgedByItsEmulator
 
 pytestmark = pytest.mark.slow
 
-SIMULATIONS, OF_THE_STEP = 600, 100
+SIMULATIONS, OF_THE_STEP = 600, 140
 # Together a false alarm in a thousand choices of seeds, which are fixed; the 3 is for the test's own tail.
 LEVEL = 1e-3 / 4 / 3
 # A path that is a third of what chains walk: an emulator as wrong as this one is seldom accepted further away.
