@@ -23,7 +23,7 @@ from pymc_rmhmc.geometry.compilation import compiled
 
 __all__ = ["FINER", "RETRIED_ABOVE", "accepts_retry", "chance"]
 
-# Of the targets in benchmarks/path_length.py, thin tails mix best with a second try above 0.5 to 2, in steps 2.5 to 4
+# On ridges like those of benchmarks/ridges.py, thin tails mix best with a second try above 0.5 to 2, in steps 2.5 to 4
 # times as fine. Above 2 it costs next to nothing where steps suit the whole posterior: 1 path in 200 errs by so much.
 RETRIED_ABOVE, FINER = 2.0, 4
 

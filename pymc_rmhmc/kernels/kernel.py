@@ -63,8 +63,8 @@ class Transition[State]:
     kind: str = ""
     parts: tuple[Transition[Any], ...] | None = None
 
-    def count(self, step: Step[Any]) -> None:
-        """Add what one step reported."""
+    def count(self, step: Step[Any] | Transition[Any]) -> None:
+        """Add what one step, or a path of several, reported."""
         self.n_steps += step.n_steps
         self.n_solver_iter += step.n_solver_iter
         self.n_metric_evals += step.n_metric_evals

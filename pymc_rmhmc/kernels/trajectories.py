@@ -238,10 +238,9 @@ def _retry(
     energy = hamiltonian.energy(proposal)
     if not _note_error(outcome, energy - outcome.energy):
         return
-    back = Transition(proposal, reversal_error=outcome.reversal_error)
+    back: Transition[Any] = Transition(proposal)
     returned = _end(back, integrator.path(hamiltonian, proposal, n_steps, -step_size))
-    for name in ("n_steps", "n_solver_iter", "n_metric_evals"):
-        setattr(outcome, name, getattr(outcome, name) + getattr(back, name))
+    outcome.count(back)
     error = math.inf if returned is None else hamiltonian.energy(returned) - energy
     if accepts_retry(uniform, outcome.acceptance, outcome.energy_error, error if math.isfinite(error) else math.inf):
         outcome.state, outcome.energy, outcome.accepted = proposal, energy, True

@@ -20,7 +20,7 @@ REMEMBERED = (0.1, 0.999)
 
 @dataclass(frozen=True, slots=True)
 class PathPolicy:
-    """Which lengths are tried, and when. Measured by `benchmarks/path_length.py`.
+    """Which lengths are tried, and when. Measured on ridges like those of `benchmarks/ridges.py`.
 
     Attributes
     ----------
