@@ -178,7 +178,7 @@ class GraphChartAdapter(StepSizeAdapter):
             draws = self.angles.wrapped(draws, self.angles.centre(draws))
         scores, moments, own = self._all_scores(draws)
         if self.charts:
-            found.chart = self._fitted_chart(draws, scores, own)
+            found.chart = self._fitted_chart(draws, scores, own, moments)
         positions = self.charted(found.chart, draws, moments)
         self._fit_map(found, positions)
         return positions
@@ -223,14 +223,14 @@ class GraphChartAdapter(StepSizeAdapter):
         found: Array = np.nan_to_num(self.charted(tuned.chart, values[None], moments)[0], posinf=0.0, neginf=0.0)
         return found
 
-    def _fitted_chart(self, draws: Array, scores: Array, own: Array) -> Array:
+    def _fitted_chart(self, draws: Array, scores: Array, own: Array, moments: Array) -> Array:
         """Return the constants of every chart: the lines that the scores of the rest follow."""
-        found, start = [], 0
+        found, start, moment = [], 0, 0
         for chart in self.charts:
             m = chart.places.size
-            part = slice(start, start + m)
-            found.append(chart.fit(draws[:, chart.places], scores[:, part], own[:, part]))
-            start += m
+            part, at = slice(start, start + m), slice(moment, moment + chart.n_moments)
+            found.append(chart.fit(draws[:, chart.places], scores[:, part], own[:, part], moments[:, at]))
+            start, moment = start + m, moment + chart.n_moments
         return np.concatenate(found)
 
     def _fit_map(self, found: ChartTuning, positions: Array) -> None:

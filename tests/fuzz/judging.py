@@ -80,15 +80,15 @@ def warm(tree: Tree) -> None:
     check_joint(tree, pairs, 1, Lengths(tune=30, references=2, thin=1, draws=1), 0, 0.0, Outcome(), subject_of)
 
 
-def judge(tree: Tree, pairs: int = FIRST) -> Verdict:
-    """Judge a model by so many pairs at first.
+def judge(tree: Tree, pairs: int = FIRST, seconds: float = SECONDS) -> Verdict:
+    """Judge a model by so many pairs at first, or as many as fit into so much processor time.
 
     Every exception that is not one of the package's is a failure of the model.
     """
     started = time.process_time()
     verdict = Verdict(tree.seed, families=sorted({s.family for s in tree.statements if isinstance(s, (Free, Seen))}))
     try:
-        _judge(tree, verdict, pairs)
+        _judge(tree, verdict, pairs, seconds)
     except RMHMCError as error:
         verdict.result, verdict.says = "refused", f"{type(error).__name__}: {error}"
         if not _names_a_variable(str(error), tree):
@@ -106,7 +106,7 @@ def _names_a_variable(message: str, tree: Tree) -> bool:
     return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message) for name in names)
 
 
-def _judge(tree: Tree, verdict: Verdict, n_pairs: int) -> None:
+def _judge(tree: Tree, verdict: Verdict, n_pairs: int, seconds: float) -> None:
     rng = np.random.default_rng((tree.seed, 3))
     try:
         pairs = Joint(tree, rng).pairs()
@@ -120,7 +120,7 @@ def _judge(tree: Tree, verdict: Verdict, n_pairs: int) -> None:
         check_joint(tree, pairs, 1, Lengths(), tree.seed, 0.0, first, subject_of)
         verdict.engine = engine_of(subject_of(data)) if tree.is_refilled else "built again"
         n = n_pairs if tree.is_refilled else max(1, n_pairs // 3)
-        until = time.process_time() + SECONDS * n_pairs / FIRST
+        until = time.process_time() + seconds
         check_joint(tree, pairs, n - 1, Lengths(), tree.seed + 1, until, first, subject_of)
         _record(verdict, first)
         _conclude(tree, verdict, first, pairs, subject_of)

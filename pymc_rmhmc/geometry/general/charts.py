@@ -19,6 +19,8 @@ type Array = NDArray[np.float64]
 RIDGE = 1e-6
 # Draws for a control variate: fewer tell too little of their own noise.
 FEWEST_DRAWS = 30
+# Of a prior's pull, in that of a normal one: in the centre of a Cauchy prior it is 2, far out it is hardly any.
+PULLS = (1e-8, 2.0)
 
 
 class VariableChart(Protocol):
@@ -36,8 +38,10 @@ class VariableChart(Protocol):
     n_moments: int
     n_constants: int
 
-    def fit(self, values: Array, scores: Array, own: Array) -> Array:
-        """The constants (n_constants,) from draws (t, m) and the scores (t, m) that the rest and its own prior give."""
+    def fit(self, values: Array, scores: Array, own: Array, moments: Array) -> Array:
+        """The constants (n_constants,) from draws (t, m), the scores (t, m) that the rest and its own prior give, and
+        the moments (t, n_moments) at each draw.
+        """
 
     def standardised(self, values: Array, moments: Array, constants: Array) -> Array:
         """Z (t, m) of draws, given the moments (t, n_moments) at each."""
@@ -56,11 +60,13 @@ class ElementwiseChart:
         self.places = places
         self.n_moments = self.n_constants = 2 * places.size
 
-    def fit(self, values: Array, scores: Array, own: Array) -> Array:
+    def fit(self, values: Array, scores: Array, own: Array, moments: Array) -> Array:
         """The lines ``score = b - w x``, with w ≥ 0; none where there is no score.
 
         Least squares alone would lose w in what other variables add to the score. Under the posterior the mean of
-        ``1 + (x - x̄)(score + own score)`` is 0, so that as much of it is taken as leaves the least noise.
+        ``1 + (x - x̄)(score + own score)`` is 0, so that as much of it is taken as leaves the least noise. Where a
+        prior pulls less than a normal one of its scale would, as heavy tails do far out, the line stands for as much
+        more: w and b are divided by `_pull_of_prior`.
         """
         centred, around = values - values.mean(axis=0), scores - scores.mean(axis=0)
         square, product = np.einsum("ij,ij->j", centred, centred), np.einsum("ij,ij->j", centred, around)
@@ -69,7 +75,8 @@ class ElementwiseChart:
         pull = scores.mean(axis=0) + weight * values.mean(axis=0)
         none = (np.abs(scores).max(axis=0) == 0.0) | ~np.isfinite(weight) | ~np.isfinite(pull)
         weight[none], pull[none] = 0.0, 0.0
-        return np.concatenate([weight, pull])
+        share = _pull_of_prior(values, own, *np.split(moments, 2, axis=1))
+        return np.concatenate([weight / share, pull / share])
 
     def standardised(self, values: Array, moments: Array, constants: Array) -> Array:
         """Z of values."""
@@ -95,6 +102,18 @@ def _less_noisy(weight: Array, centred: Array, scores: Array, own: Array) -> Arr
     return found
 
 
+def _pull_of_prior(values: Array, own: Array, location: Array, scale: Array) -> Array:
+    """How much of a normal prior's pull to its location the elements' own prior has (m,), by draws (t, m): its median.
+
+    That of a Student t with ν degrees of freedom, r scales out, is ``(ν + 1)/(ν + r²)``.
+    """
+    with np.errstate(all="ignore"):
+        share = -own * scale**2 / (values - location)
+    share = np.where(np.isfinite(share), share, 1.0)
+    found: Array = np.clip(np.median(share, axis=0), *PULLS)
+    return found
+
+
 class RowsChart:
     """Of rows that are normal with one covariance: with a matrix W and a vector b for each row.
 
@@ -112,7 +131,7 @@ class RowsChart:
         self.n_moments = places.size + n_columns**2
         self.n_constants = places.size * (n_columns + 1)
 
-    def fit(self, values: Array, scores: Array, own: Array) -> Array:
+    def fit(self, values: Array, scores: Array, own: Array, moments: Array) -> Array:
         """The least-squares planes ``score = b - W x`` of each row, with W made symmetric and positive."""
         t = len(values)
         x, s = (array.reshape(t, self._rows, self._k) for array in (values, scores))
