@@ -21,7 +21,7 @@ import numpy as np
 from pymc_rmhmc.steps import rehearsal
 from tests.fuzz.grammar import random_tree
 from tests.fuzz.joint import Joint
-from tests.fuzz.judging import FIRST, Verdict, judge, warm
+from tests.fuzz.judging import FIRST, SECONDS, Verdict, judge, warm
 from tests.fuzz.models import Tree
 from tests.fuzz.shrinking import shrunk
 
@@ -109,7 +109,7 @@ def judge_apart(tree: Tree, limits: Limits) -> Verdict:
         spent = int(time.process_time())
         # Processor time: a busy machine makes no model endless.
         resource.setrlimit(resource.RLIMIT_CPU, (spent + limits.seconds, spent + limits.seconds + 5))
-        there.send(judge(tree, limits.pairs))
+        there.send(judge(tree, limits.pairs, SECONDS * limits.pairs / FIRST))
 
     worker = _FORK.Process(target=work, daemon=True)
     worker.start()

@@ -1550,6 +1550,14 @@ GRAPH_CHART = [
         "unit/test_rows_chart.py::test_a_plane_that_rises_has_no_weight",
     ),
     Mutant(
+        "heavy-tails-charted-as-normal",
+        "effects far out in a heavy tail move with the scale: a quarter of the effective draws",
+        "geometry/general/charts.py",
+        "return np.concatenate([weight / share, pull / share])",
+        "return np.concatenate([weight, pull])",
+        "unit/test_chart_fit.py::test_a_heavy_tail_far_out_is_left_where_the_data_have_it",
+    ),
+    Mutant(
         "rows-of-another-mean",
         "correlated effects lie about the first row's mean where each has one of its own",
         "model/general/chart.py",

@@ -73,7 +73,7 @@ def test_a_line_that_rises_has_no_weight_and_its_mean_for_a_pull():
     chart, rng = ElementwiseChart(np.arange(3)), np.random.default_rng(0)
     draws = rng.standard_normal((20, 3))
     scores = np.column_stack([2.0 - 3.0 * draws[:, 0], 1.0 + 0.7 * draws[:, 1], np.zeros(20)])
-    found = chart.fit(draws, scores, -draws)
+    found = chart.fit(draws, scores, -draws, np.repeat([0.0, 1.0], 3) * np.ones((20, 1)))
     np.testing.assert_allclose(found, [3.0, 0.0, 0.0, 2.0, scores[:, 1].mean(), 0.0], atol=1e-12)
 
 

@@ -13,6 +13,9 @@ from pymc_rmhmc.geometry.general.charts import RowsChart
 from pymc_rmhmc.model.general.chart import MOST_COLUMNS, ChartedRows
 from tests.unit.test_general_chart import Charted, derivative, without_compiling  # noqa: F401
 
+# A plane is fitted to scores alone.
+NO_MOMENTS = np.empty((0, 0))
+
 
 def lower(k: int) -> pt.TensorVariable:
     """A lower triangle of free numbers whose diagonal is positive, and no multiple of the unit matrix."""
@@ -169,7 +172,7 @@ def test_planes_of_scores_are_found_from_few_draws_of_each_row():
     weights[1], pulls[1] = 0.0, 0.0
     draws = np.array([1.0, 2.0, 0.5]) * rng.standard_normal((40, n_rows, k)) + 3.0
     scores = pulls - np.einsum("rij,trj->tri", weights, draws)
-    found = chart.fit(draws.reshape(40, -1), scores.reshape(40, -1), np.zeros((40, n_rows * k)))
+    found = chart.fit(draws.reshape(40, -1), scores.reshape(40, -1), np.zeros((40, n_rows * k)), NO_MOMENTS)
     np.testing.assert_allclose(found, np.concatenate([weights.ravel(), pulls.ravel()]), rtol=1e-3, atol=1e-3)
 
 
@@ -177,7 +180,7 @@ def test_a_plane_that_rises_has_no_weight():
     """A W that is not positive would leave no Jacobian where the scale is large."""
     rng, chart = np.random.default_rng(1), RowsChart(np.arange(2), 2)
     draws, rising = rng.standard_normal((30, 2)), np.array([[0.5, 1.0], [1.0, 0.5]])  # of eigenvalues 1.5 and -0.5
-    weights = chart.fit(draws, -draws @ rising, np.zeros((30, 2)))[:4].reshape(2, 2)
+    weights = chart.fit(draws, -draws @ rising, np.zeros((30, 2)), NO_MOMENTS)[:4].reshape(2, 2)
     np.testing.assert_allclose(np.linalg.eigvalsh(weights), [0.0, 1.5], atol=1e-4)
 
 
@@ -192,7 +195,7 @@ def test_a_normal_likelihood_leaves_a_standard_normal_wherever_the_parents_are()
     chart, rng = RowsChart(places, k), np.random.default_rng(2)
     draws = rng.standard_normal((30, charted.d))
     scores, _, own = (np.array(part) for part in zip(*map(charted.general.scores, draws), strict=True))
-    charted.chart = chart.fit(draws[:, places], scores, own)
+    charted.chart = chart.fit(draws[:, places], scores, own, NO_MOMENTS)
     np.testing.assert_allclose(charted.chart[:4].reshape(2, 2), np.linalg.inv(noise), rtol=1e-3)
     for seed in range(3):
         z = charted.point(seed)
