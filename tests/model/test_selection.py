@@ -52,12 +52,20 @@ def maps_in_time(rng):
     pm.Poisson("y", pt.exp(pt.stack([first, second])), observed=rng.poisson(2.0, size=(2, N)))
 
 
+def map_about_regions(rng):
+    neighbours = np.eye(N, k=1) + np.eye(N, k=-1)
+    regions = pm.Normal("regions", pm.Normal("mean"), pm.HalfNormal("between"), shape=3)
+    areas = pm.CAR("areas", regions[np.arange(N) % 3], neighbours, 0.9, pm.Gamma("tau", 2.0, 2.0))
+    pm.Poisson("y", pt.exp(areas), observed=rng.poisson(2.0, size=N))
+
+
 @pytest.mark.parametrize(
     ("build", "why"),
     [
         (two_parts, MIXED), (ordered_means, MIXED), (excess_of_zeros, MIXED), (hurdle, MIXED),
         (part_of_few_values, "each observation reads few values of effects"),
         (maps_in_time, "first is in the prior mean of second"),
+        (map_about_regions, "regions is in the prior mean"),
     ],
 )  # fmt: skip
 def test_the_graphs_chart_is_taken(build, why):

@@ -74,7 +74,7 @@ def with_a_tilted_hyperprior(monkeypatch):
 
     def tilted(target, position):
         point = at(target, position)
-        point.log_density += 6.0 * point.theta.sum()
+        point.log_density += 2.0 * point.theta.sum()
         return point
 
     monkeypatch.setattr(JointTarget, "at", tilted)
@@ -98,5 +98,5 @@ FAULTS = {
 def test_a_planted_fault_is_found(monkeypatch, name):
     model, plant, kind = FAULTS[name]
     plant(monkeypatch)
-    verdict = judge(MODELS[model], FIRST, math.inf)
+    verdict = judge(MODELS[model], 3 * FIRST, math.inf)
     assert (verdict.result, verdict.kind) == ("failed", kind), verdict.says
