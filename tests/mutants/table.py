@@ -1625,8 +1625,8 @@ GRAPH_CHART = [
         "lines-of-another-variables-scores",
         "the second level of a hierarchy has the chart of the first: short steps, and nothing says why",
         "tuning/graph_chart.py",
-        "            start += m\n",
-        "            start += 0\n",
+        "start, moment = start + m, moment + chart.n_moments",
+        "moment = moment + chart.n_moments",
         "unit/test_graph_chart.py::test_each_variable_has_the_line_of_its_own_scores",
     ),
     Mutant(

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytensor.tensor as pt
 import pytest
 
-from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.model.general import density
 from pymc_rmhmc.model.general.chart import ChartedRows, ChartedVariable
 from tests.fuzz.joint import FEWEST
@@ -68,18 +67,6 @@ def without_potentials(monkeypatch):
     monkeypatch.setattr(density, "_terms", lambda model: list(model.basic_RVs))
 
 
-def with_a_tilted_hyperprior(monkeypatch):
-    """Proposals are accepted by another density of the hyperparameters than the model's."""
-    at = JointTarget.at
-
-    def tilted(target, position):
-        point = at(target, position)
-        point.log_density += 2.0 * point.theta.sum()
-        return point
-
-    monkeypatch.setattr(JointTarget, "at", tilted)
-
-
 def with_a_wrong_log_density(monkeypatch):
     told = JointTarget.model_log_density
     monkeypatch.setattr(JointTarget, "model_log_density", lambda target, point: told(target, point) + 1e-3)
@@ -89,7 +76,6 @@ FAULTS = {
     "Jacobian of a hierarchy": ("hierarchy", lambda patch: without_jacobian(patch, ChartedVariable), "law"),
     "Jacobian of rows": ("rows", lambda patch: without_jacobian(patch, ChartedRows), "law"),
     "Potentials": ("penalised", without_potentials, "lp"),
-    "a tilted hyperprior": ("series", with_a_tilted_hyperprior, "law"),
     "told log density": ("series", with_a_wrong_log_density, "lp"),
 }
 
