@@ -1622,6 +1622,15 @@ GRAPH_CHART = [
         "unit/test_graph_chart.py::test_a_line_that_rises_has_no_weight_and_its_mean_for_a_pull",
     ),
     Mutant(
+        "given-up-step-kept",
+        "after an emulator was given up, trajectories have the steps of before it: few are accepted until tuning ends",
+        "tuning/graph_emulator.py",
+        "        step_size.restart(cast(\"DualAveraging\", step_size).average)\n",
+        "",
+        "unit/test_graph_emulator.py::"
+        "test_when_it_is_given_up_steps_are_learnt_anew_from_where_corrections_left_them",
+    ),
+    Mutant(
         "lines-of-another-variables-scores",
         "the second level of a hierarchy has the chart of the first: short steps, and nothing says why",
         "tuning/graph_chart.py",

@@ -251,6 +251,19 @@ def test_it_is_given_up_where_hardly_any_is_accepted(general, tuned, count, mean
     assert (tuned.emulator is not None) == stays
 
 
+def test_when_it_is_given_up_steps_are_learnt_anew_from_where_corrections_left_them(general, tuned):
+    """Adaptation that goes on from steps before the emulator's would forget these at its next update."""
+    step_size, count = DualAveraging(0.5, 0.8), 60
+    for _ in range(count):
+        step_size.update(1.0)
+    step_size.average = 0.1
+    tuned.trial = (200, 0.0)
+    assert adapter_of(general).learn(tuned, step_size, draw(0.0), stood=True)
+    assert step_size.current == step_size.average == 0.1
+    step_size.update(0.8)
+    assert step_size.current < 2.0
+
+
 def test_without_one_steps_are_learnt_as_ever(general):
     adapter, step_size = adapter_of(general), DualAveraging(0.5, 0.8)
     tuned, before = adapter.initial(), vars(step_size).copy()
