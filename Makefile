@@ -90,4 +90,4 @@ fuzz-models: for-dev
 	$(BIN)/python -m tests.fuzz --models 200
 
 fuzz-ten: for-dev
-	$(BIN)/python -m tests.fuzz --turn --budget 60 --no-shrink
+	$(BIN)/python -m tests.fuzz --turn --budget 180 --no-shrink

@@ -44,7 +44,7 @@ class Limits:
     seconds : int
         Of processor time, after which a model has no end.
     budget : float or None
-        Seconds after which no model is begun.
+        Seconds after which no model is begun; compiling what all models share does not count.
     shrink : bool
         Whether failing models are made smaller.
     pairs : int
@@ -61,10 +61,10 @@ def run(seeds: Iterable[int], results: Path, limits: Limits) -> tuple[int, float
     """Judge the models that the file has not, append a line for each; how many failed, and the minutes."""
     results.parent.mkdir(parents=True, exist_ok=True)
     done = {row["seed"]: row for row in _rows(results)}
-    started, failed = time.monotonic(), 0
     _be_quiet()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and take the model's process along
     warm(random_tree(WARM))  # before the first is forked
+    started, failed = time.monotonic(), 0
     for seed in seeds:
         if limits.budget is not None and time.monotonic() - started > limits.budget:
             break
