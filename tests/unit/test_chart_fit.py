@@ -74,7 +74,7 @@ def test_a_heavy_tail_far_out_is_left_where_the_data_have_it():
     draws = seen + rng.standard_normal((400, 2)) / np.sqrt(precision)
     moments, own = around_zero(scale, 400), -2.0 * draws / (scale**2 + draws**2)  # of a Cauchy prior
     found = CHART.fit(draws, precision * (seen - draws), own, moments)
-    share = np.median(2.0 / (1.0 + (draws / scale) ** 2), axis=0)
+    share = np.array([np.median(2.0 / (1.0 + (draws[:, 0] / scale[:, 0]) ** 2)), 1.0])
     np.testing.assert_allclose(found, np.concatenate([precision / share, precision * seen / share]), rtol=1e-6)
     moved = CHART.standardised(draws, moments, found)[:, 0]
     assert abs(np.corrcoef(moved, np.log(scale[:, 0]))[0, 1]) < 4.0 / np.sqrt(400)

@@ -19,8 +19,8 @@ type Array = NDArray[np.float64]
 RIDGE = 1e-6
 # Draws for a control variate: fewer tell too little of their own noise.
 FEWEST_DRAWS = 30
-# Of a prior's pull, in that of a normal one: in the centre of a Cauchy prior it is 2, far out it is hardly any.
-PULLS = (1e-8, 2.0)
+# How many scales from its location a value is in the tails, and the least that a prior's pull is taken for there.
+FAR_OUT, LEAST_PULL = 2.0, 1e-8
 
 
 class VariableChart(Protocol):
@@ -103,14 +103,17 @@ def _less_noisy(weight: Array, centred: Array, scores: Array, own: Array) -> Arr
 
 
 def _pull_of_prior(values: Array, own: Array, location: Array, scale: Array) -> Array:
-    """How much of a normal prior's pull to its location the elements' own prior has (m,), by draws (t, m): its median.
+    """How much of a normal prior's pull elements far out in the tails have (m,), by draws (t, m): its median; else 1.
 
-    That of a Student t with ν degrees of freedom, r scales out, is ``(ν + 1)/(ν + r²)``.
+    That of a Student t with ν degrees of freedom, r scales out, is ``(ν + 1)/(ν + r²)``. Nearer the centre the pull of
+    a skew family, whose mode is not its location, says nothing.
     """
     with np.errstate(all="ignore"):
-        share = -own * scale**2 / (values - location)
-    share = np.where(np.isfinite(share), share, 1.0)
-    found: Array = np.clip(np.median(share, axis=0), *PULLS)
+        apart = (values - location) / scale
+        share = np.clip(-own * scale / apart, LEAST_PULL, 1.0)
+    share = np.median(np.where(np.isfinite(share), share, 1.0), axis=0)
+    is_far = np.median(np.abs(np.nan_to_num(apart)), axis=0) > FAR_OUT
+    found: Array = np.where(is_far, share, 1.0)
     return found
 
 
