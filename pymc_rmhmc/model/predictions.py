@@ -15,7 +15,8 @@ import pytensor.tensor as pt
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.distributions.custom import CustomDistRV, default_not_implemented
 from pymc.distributions.multivariate import ICARRV
-from pymc.distributions.transforms import _default_transform
+from pymc.distributions.transforms import Interval, _default_transform
+from pytensor.graph.basic import equal_computations
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.tensor.random.type import RandomGeneratorType
@@ -26,7 +27,7 @@ from pymc_rmhmc.model.graphs import Evaluator, as_value, inlined, reaches
 from pymc_rmhmc.model.observation import UNOBSERVED
 from pymc_rmhmc.stopwatch import COMPILING
 
-__all__ = ["Predictions", "check_improper_priors", "predicted_variables", "without"]
+__all__ = ["Predictions", "check_improper_priors", "is_default_transform", "predicted_variables", "without"]
 
 type Point = dict[str, np.ndarray]
 
@@ -95,16 +96,28 @@ def _has_no_draws(op: Any) -> bool:
     return isinstance(op, ICARRV | FlatRV | HalfFlatRV)
 
 
+def is_default_transform(variable: TensorVariable, transform: Any) -> bool:
+    """Return whether PyMC gives the variable this transform, which leaves all of its support."""
+    default = _default_transform(variable.owner.op, variable)
+    if type(default) is not type(transform):
+        return False
+    if not isinstance(transform, Interval):
+        return True
+    own, given = (list(each.args_fn(*variable.owner.inputs)) for each in (default, transform))
+    return all(
+        a is b or (a is not None and b is not None and equal_computations([a], [b]))
+        for a, b in zip(own, given, strict=True)
+    )
+
+
 def _is_restricted(model: pm.Model, variable: TensorVariable) -> bool:
     """Whether a transform of the user's own may hold a variable within a part of its support.
 
     Then its density need not integrate to 1: PyMC's recipe for censored data imputes them by
     ``pm.Normal(..., transform=Interval(1.0, None))``, whose integral is their likelihood.
     """
-    given = model.rvs_to_transforms.get(variable)
-    default = _default_transform(variable.owner.op, variable)
-    bounds = [getattr(getattr(transform, "args_fn", None), "__code__", None) for transform in (given, default)]
-    return given is not None and (type(given) is not type(default) or bounds[0] is not bounds[1])
+    transform = model.rvs_to_transforms.get(variable)
+    return transform is not None and not is_default_transform(variable, transform)
 
 
 def _is_empty(model: pm.Model, variable: TensorVariable) -> bool:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pymc as pm
 from pymc.distributions.custom import CustomDistRV
-from pymc.distributions.transforms import Interval, Ordered, _default_transform
-from pytensor.graph.basic import equal_computations
+from pymc.distributions.transforms import Ordered
 
 from pymc_rmhmc.errors import EvidenceError, listed
+from pymc_rmhmc.model.predictions import is_default_transform
 
 __all__ = ["check_own_priors", "own_priors_in_words", "restricted_priors"]
 
@@ -56,7 +56,7 @@ def restricted_priors(model: pm.Model) -> Iterator[str]:
     """Say of which priors a transform leaves a part, and how large it is."""
     for variable in model.free_RVs:
         transform = model.rvs_to_transforms.get(variable)
-        if transform is None or isinstance(transform, Ordered) or _is_default(variable, transform):
+        if transform is None or isinstance(transform, Ordered) or is_default_transform(variable, transform):
             continue
         share = _share_left(variable, transform)
         if share == 1.0:
@@ -73,20 +73,6 @@ def restricted_priors(model: pm.Model) -> Iterator[str]:
             f"The transform of {variable.name} leaves {part} of its prior, which is not normalised there: {lacking} is "
             "to be added to log p(y) for a prior that is."
         )
-
-
-def _is_default(variable: Any, transform: Any) -> bool:
-    """Whether PyMC gives the variable this transform, which leaves all of its support."""
-    default = _default_transform(variable.owner.op, variable)
-    if type(default) is not type(transform):
-        return False
-    if not isinstance(transform, Interval):
-        return True
-    own, given = (list(each.args_fn(*variable.owner.inputs)) for each in (default, transform))
-    return all(
-        a is b or (a is not None and b is not None and equal_computations([a], [b]))
-        for a, b in zip(own, given, strict=True)
-    )
 
 
 def _share_left(variable: Any, transform: Any) -> float | None:

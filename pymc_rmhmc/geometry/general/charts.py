@@ -71,7 +71,7 @@ class ElementwiseChart:
         centred, around = values - values.mean(axis=0), scores - scores.mean(axis=0)
         square, product = np.einsum("ij,ij->j", centred, centred), np.einsum("ij,ij->j", centred, around)
         weight = np.divide(-product, square, out=np.zeros_like(square), where=square > 0.0)
-        weight = np.maximum(0.0, _less_noisy(weight, centred, around, own - own.mean(axis=0)))
+        weight = np.maximum(0.0, _less_noisy(weight, square, centred, around, own - own.mean(axis=0)))
         pull = scores.mean(axis=0) + weight * values.mean(axis=0)
         none = (np.abs(scores).max(axis=0) == 0.0) | ~np.isfinite(weight) | ~np.isfinite(pull)
         weight[none], pull[none] = 0.0, 0.0
@@ -87,11 +87,11 @@ class ElementwiseChart:
         return found
 
 
-def _less_noisy(weight: Array, centred: Array, scores: Array, own: Array) -> Array:
+def _less_noisy(weight: Array, square: Array, centred: Array, scores: Array, own: Array) -> Array:
     """Slopes (m,) by least squares with the control variate of `ElementwiseChart.fit`, all centred (t, m)."""
     if len(centred) < FEWEST_DRAWS:
         return weight
-    variance = np.mean(centred**2, axis=0)
+    variance = square / len(centred)
     # What each draw adds to the slope beyond its line, and to the control, times the variance.
     beyond, control = -centred * (scores + weight * centred), 1.0 + centred * (scores + own)
     level = control.mean(axis=0)
