@@ -826,7 +826,7 @@ GEOMETRY = [
         "weights-lost-in-noise",
         "the chart of correlated effects may be non-centred under strong data: a chain that hardly moves",
         "geometry/general/charts.py",
-        "weight = np.maximum(0.0, _less_noisy(weight, centred, around, own - own.mean(axis=0)))",
+        "weight = np.maximum(0.0, _less_noisy(weight, square, centred, around, own - own.mean(axis=0)))",
         "weight = np.maximum(0.0, weight)",
         "unit/test_chart_fit.py::test_w_is_not_lost_in_what_other_variables_add_to_the_score[2]",
     ),
@@ -1219,7 +1219,7 @@ MODEL = [
         "censored-values-predicted",
         "values that a transform keeps above a bound are drawn from all of their prior, and inform nothing",
         "model/predictions.py",
-        "return given is not None and (type(given) is not type(default) or bounds[0] is not bounds[1])",
+        "return transform is not None and not is_default_transform(variable, transform)",
         "return False",
         "model/test_predictions.py::"
         "test_what_no_likelihood_reads_is_sampled_where_its_density_need_not_integrate_to_1[censored]",
@@ -1617,8 +1617,8 @@ GRAPH_CHART = [
         "lines-that-rise-are-kept",
         "where scores rise the chart has no Jacobian: no density, and every step is rejected",
         "geometry/general/charts.py",
-        "weight = np.maximum(0.0, _less_noisy(weight, centred, around, own - own.mean(axis=0)))",
-        "weight = _less_noisy(weight, centred, around, own - own.mean(axis=0))",
+        "weight = np.maximum(0.0, _less_noisy(weight, square, centred, around, own - own.mean(axis=0)))",
+        "weight = _less_noisy(weight, square, centred, around, own - own.mean(axis=0))",
         "unit/test_graph_chart.py::test_a_line_that_rises_has_no_weight_and_its_mean_for_a_pull",
     ),
     Mutant(
