@@ -252,9 +252,9 @@ def test_it_is_given_up_where_hardly_any_is_accepted(general, tuned, count, mean
 
 
 def test_when_it_is_given_up_steps_are_learnt_anew_from_where_corrections_left_them(general, tuned):
-    """Adaptation that goes on from steps before the emulator's would forget these at its next update."""
-    step_size, count = DualAveraging(0.5, 0.8), 60
-    for _ in range(count):
+    """Corrections change the average alone: adaptation that is not begun again would go on from older steps."""
+    step_size = DualAveraging(0.5, 0.8)
+    for _ in range(60):
         step_size.update(1.0)
     step_size.average = 0.1
     tuned.trial = (200, 0.0)

@@ -19,7 +19,8 @@ type Array = NDArray[np.float64]
 RIDGE = 1e-6
 # Draws for a control variate: fewer tell too little of their own noise.
 FEWEST_DRAWS = 30
-# How many scales from its location a value is in the tails, and the least that a prior's pull is taken for there.
+# An element beyond so many scales from its location is in the tails of its prior, whose pull there counts for this at
+# least.
 FAR_OUT, LEAST_PULL = 2.0, 1e-8
 
 
@@ -39,8 +40,14 @@ class VariableChart(Protocol):
     n_constants: int
 
     def fit(self, values: Array, scores: Array, own: Array, moments: Array) -> Array:
-        """The constants (n_constants,) from draws (t, m), the scores (t, m) that the rest and its own prior give, and
-        the moments (t, n_moments) at each draw.
+        """The constants (n_constants,) that draws tell.
+
+        Parameters
+        ----------
+        values, scores, own : (t, m) array
+            Draws, the scores that the rest of the model gives at each, and those of the elements' own prior.
+        moments : (t, n_moments) array
+            The prior's location and scale at each.
         """
 
     def standardised(self, values: Array, moments: Array, constants: Array) -> Array:
