@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 from pytensor.compile.mode import Mode
 from scipy.stats import norm
 
@@ -170,12 +171,14 @@ class Subject:
         own = {variable.name for variable in self.step.vars}
         rest = [v for v in self.model.free_RVs if self.model.rvs_to_values[v].name not in own]
         self.others = [pm.Metropolis([self.model.rvs_to_values[v]], model=self.model) for v in rest]
+        # One function for both: to write a log density down costs PyMC as much as to compile it.
         with pytensor.config.change_flags(mode="FAST_COMPILE"):
-            self.log_density = self.model.compile_fn(self.model.logp(), mode=PYTHON, inputs=self.model.value_vars)
-            observed = self.model.logp(vars=self.model.observed_RVs) if self.model.observed_RVs else None
-            self._fit = observed if observed is None else self.model.compile_fn(
-                observed, mode=PYTHON, inputs=self.model.value_vars, on_unused_input="ignore"
-            )  # fmt: skip
+            terms = [term.sum() for term in self.model.logp(sum=False)]
+            seen = [term for v, term in zip(self.model.basic_RVs, terms, strict=False) if v in self.model.observed_RVs]
+            self.log_densities = self.model.compile_fn(
+                [sum(terms), sum(seen, pt.zeros(()))], mode=PYTHON, inputs=self.model.value_vars
+            )
+        self.initial_point = self.model.initial_point()
 
     def take(self, data: dict[str, np.ndarray]) -> None:
         """Give the model other data."""
@@ -200,9 +203,10 @@ class Subject:
                 found[f"{name}[{i}]" if values.size > 1 else name] = float(values[i])
         found = dict(list(found.items())[:MOST_QUANTITIES])
         with np.errstate(all="ignore"):
-            found["log density"] = float(self.log_density(point))
-            if self._fit is not None:
-                found["log likelihood"] = float(self._fit(point))
+            total, likelihood = self.log_densities(point)
+        found["log density"] = float(total)
+        if self.model.observed_RVs:
+            found["log likelihood"] = float(likelihood)
         return found
 
     @property
@@ -288,7 +292,7 @@ def _reference_draws(
     for each in steps:
         each.setup_chain(rng, lengths.tune, n + lengths.draws)
         each.tune = True
-    point, references = subject.model.initial_point(), []
+    point, references = dict(subject.initial_point), []
     for _ in range(lengths.tune):
         point, _, _ = subject.move(point)
     for each in steps:

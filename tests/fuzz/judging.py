@@ -21,6 +21,8 @@ __all__ = ["Verdict", "judge", "warm"]
 # Pairs of a first look; a model that looks wrong is judged by as many new ones as follow, and by these alone. A first
 # look sees a shift of a posterior standard deviation; smaller ones add up in the look over all models.
 FIRST, SECOND = 24, 100
+# A model that is built again for each pair costs so many times as much; it takes part in the look over all models.
+REBUILT = 6
 SUSPECT, GUILTY = 0.1, 1e-4
 # The second look goes further from θ: a kernel that is wrong takes time to leave a law that is not its own.
 FARTHER = Lengths(draws=40)
@@ -119,7 +121,7 @@ def _judge(tree: Tree, verdict: Verdict, n_pairs: int, seconds: float) -> None:
     try:
         check_joint(tree, pairs, 1, Lengths(), tree.seed, 0.0, first, subject_of)
         verdict.engine = engine_of(subject_of(data)) if tree.is_refilled else "built again"
-        n = n_pairs if tree.is_refilled else max(1, n_pairs // 3)
+        n = n_pairs if tree.is_refilled else max(1, n_pairs // REBUILT)
         until = time.process_time() + seconds
         check_joint(tree, pairs, n - 1, Lengths(), tree.seed + 1, until, first, subject_of)
         _record(verdict, first)
