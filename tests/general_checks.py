@@ -8,7 +8,7 @@ __all__ = ["constants", "scored", "weights_and_pulls"]
 
 
 def _sizes(general) -> list[int]:
-    return [places.size for places, _ in general.charts]
+    return [places.size for places, *_ in general.charts]
 
 
 def _by_variable(general, vector) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.geometry.charts import MarginalChart
 from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.geometry.general.angles import Angles
-from pymc_rmhmc.geometry.general.charts import ElementwiseChart, RowsChart, VariableChart
+from pymc_rmhmc.geometry.general.charts import chart_of
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import map_of_gradient
 from pymc_rmhmc.geometry.general.target import GeneralTarget
@@ -47,7 +47,7 @@ class GraphRecipe(WholeModelRecipe):
 
     def __init__(self, general: Any, name: str, plan: Plan, labels: Mapping[str, str]) -> None:
         super().__init__(general, name, plan, labels)
-        charts = tuple(_chart(places, n_columns) for places, n_columns in general.charts)
+        charts = tuple(chart_of(*each) for each in general.charts)
         self.emulates = plan.may_emulate and general.is_dear
         adapter = EmulatingAdapter if self.emulates else GraphChartAdapter
         may_lengthen, angles = plan.may_lengthen and not self.emulates, Angles(*general.angles)
@@ -108,7 +108,3 @@ class GraphRecipe(WholeModelRecipe):
             standard = MarginalChart.linear(np.zeros(d), np.eye(d))
             yield replace(tuned, emulator=Emulator.flat(d), marginals=standard)
 
-
-def _chart(places: NDArray[np.int64], n_columns: int) -> VariableChart:
-    """The chart of one variable, of independent elements or of rows."""
-    return ElementwiseChart(places) if n_columns == 1 else RowsChart(places, n_columns)

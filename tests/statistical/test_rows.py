@@ -54,7 +54,7 @@ class Rows:
         variables = [mean, x] if alone else model.free_RVs
         self.general = GeneralModel(model, variables, self.point)
         self.moved = slice(N_SPREAD if alone else 0, D)
-        ((places, k),) = self.general.charts
+        ((places, k, _),) = self.general.charts
         rng, chart = np.random.default_rng(3), RowsChart(places, k)
         halves = 0.8 * rng.standard_normal((ROWS, K, K))
         constants = np.concatenate([(halves @ halves.transpose(0, 2, 1)).ravel(), rng.standard_normal(ROWS * K)])

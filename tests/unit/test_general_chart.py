@@ -13,7 +13,7 @@ import pytest
 from pymc.distributions.transforms import logodds
 
 from pymc_rmhmc.errors import ConfigurationError
-from pymc_rmhmc.geometry.general.charts import ElementwiseChart, RowsChart
+from pymc_rmhmc.geometry.general.charts import chart_of
 from pymc_rmhmc.geometry.general.mass import identity_map
 from pymc_rmhmc.model.general import families
 from pymc_rmhmc.model.general.density import GeneralModel
@@ -127,9 +127,7 @@ class Charted:
 
     def entered(self, x):
         """Z of values x, as a chain finds it."""
-        charts = tuple(
-            ElementwiseChart(places) if n == 1 else RowsChart(places, n) for places, n in self.general.charts
-        )
+        charts = tuple(chart_of(*each) for each in self.general.charts)
         adapter = GraphChartAdapter(self.general, charts, str, may_repeat=False, most_dense=0)
         return adapter.charted_point(ChartTuning(self.chart, identity_map(np.zeros(self.d))), x)
 

@@ -9,7 +9,7 @@ import pymc as pm
 import pytest
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.general.charts import ElementwiseChart, RowsChart
+from pymc_rmhmc.geometry.general.charts import ElementwiseChart, chart_of
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import fit_flat_map, log_volume
 from pymc_rmhmc.geometry.general.target import GeneralPoint
@@ -39,7 +39,7 @@ def charted(without_compiling) -> Charted:  # noqa: F811
 
 
 def adapter_of(charted: Charted, most_dense: int = 50) -> GraphChartAdapter:
-    charts = tuple(ElementwiseChart(p) if n == 1 else RowsChart(p, n) for p, n in charted.general.charts)
+    charts = tuple(chart_of(*each) for each in charted.general.charts)
     return GraphChartAdapter(charted.general, charts, str, may_repeat=True, most_dense=most_dense)
 
 

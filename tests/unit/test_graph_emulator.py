@@ -14,6 +14,7 @@ from pymc_rmhmc.approximation import emulation
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.surrogates import SurrogateFlow
 from pymc_rmhmc.geometry.emulator import Emulator
+from pymc_rmhmc.geometry.general.charts import chart_of
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import from_flat, to_flat
 from pymc_rmhmc.geometry.general.value import ValueTarget
@@ -21,7 +22,6 @@ from pymc_rmhmc.kernels.kernel import Cycle, Sometimes, Transition, merge
 from pymc_rmhmc.kernels.surrogates import ALONG_DENSITY, ALONG_SURROGATE
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.model.general.density import GeneralModel
-from pymc_rmhmc.steps.graph_recipe import _chart
 from pymc_rmhmc.steps.graph_settings import EmulatedSetting
 from pymc_rmhmc.tuning import graph_emulator
 from pymc_rmhmc.tuning.graph_chart import ChartTuning
@@ -61,7 +61,7 @@ def posterior(count: int, seed: int = 0) -> np.ndarray:
 
 
 def adapter_of(general) -> EmulatingAdapter:
-    charts = tuple(_chart(*each) for each in general.charts)
+    charts = tuple(chart_of(*each) for each in general.charts)
     return EmulatingAdapter(general, charts, str, may_repeat=True, may_lengthen=False, most_dense=50)
 
 

@@ -78,7 +78,7 @@ class Rows(Charted):
 
     def __init__(self, form: Callable[[], None]) -> None:
         super().__init__(model_of(form), chart=np.empty(0))
-        ((self.places, self.k),) = self.general.charts
+        ((self.places, self.k, _),) = self.general.charts
         self.rows = self.places.size // self.k
         rng = np.random.default_rng(5)
         halves = rng.standard_normal((self.rows, self.k, self.k))
@@ -191,7 +191,7 @@ def test_a_normal_likelihood_leaves_a_standard_normal_wherever_the_parents_are()
         noise = np.array([[0.5, 0.2], [0.2, 0.3]])
         pm.MvNormal("y", model["x"], cov=noise, observed=np.arange(6.0).reshape(3, 2))
     charted = Charted(model, chart=np.empty(0))
-    ((places, k),) = charted.general.charts
+    ((places, k, _),) = charted.general.charts
     chart, rng = RowsChart(places, k), np.random.default_rng(2)
     draws = rng.standard_normal((30, charted.d))
     scores, _, own = (np.array(part) for part in zip(*map(charted.general.scores, draws), strict=True))

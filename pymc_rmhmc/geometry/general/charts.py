@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ElementwiseChart", "RowsChart", "VariableChart"]
+__all__ = ["ElementwiseChart", "NoiseChart", "RowsChart", "RowsNoiseChart", "VariableChart", "chart_of"]
 
 type Array = NDArray[np.float64]
 
@@ -88,10 +88,52 @@ class ElementwiseChart:
     def standardised(self, values: Array, moments: Array, constants: Array) -> Array:
         """Z of values."""
         location, scale = np.split(moments, 2, axis=1)
-        weight, pull = np.split(constants, 2)
-        root = np.sqrt(1.0 + weight * scale * scale)
-        found: Array = (values - location) / scale * root - scale * (pull - weight * location) / root
-        return found
+        return _standardised((values - location) / scale, location, scale, constants)
+
+
+class NoiseChart(ElementwiseChart):
+    """Of the noise r of effects ``μ + σr`` in non-centred form: the chart that the effects have."""
+
+    def __init__(self, places: NDArray[np.int64]) -> None:
+        super().__init__(places)
+        self.n_moments = 4 * places.size
+
+    def fit(self, values: Array, scores: Array, own: Array, moments: Array) -> Array:
+        """See `VariableChart`; moments are those of the effects, and then the location and scale of the noise."""
+        location, scale, origin, unit = np.split(moments, 4, axis=1)
+        with np.errstate(all="ignore"):  # where a scale is 0 no line is told
+            effects, share = location + scale * (values - origin) / unit, unit / scale
+            return super().fit(effects, scores * share, own * share, np.hstack([location, scale]))
+
+    def standardised(self, values: Array, moments: Array, constants: Array) -> Array:
+        """Z of values."""
+        location, scale, origin, unit = np.split(moments, 4, axis=1)
+        return _standardised((values - origin) / unit, location, scale, constants)
+
+
+def _standardised(relative: Array, location: Array, scale: Array, constants: Array) -> Array:
+    """Z (t, m) of elements that are so many scales from their location."""
+    weight, pull = np.split(constants, 2)
+    root = np.sqrt(1.0 + weight * scale * scale)
+    found: Array = relative * root - scale * (pull - weight * location) / root
+    return found
+
+
+def chart_of(places: NDArray[np.int64], n_columns: int, is_noise: bool) -> VariableChart:
+    """The chart of one variable.
+
+    Parameters
+    ----------
+    places : (m,) int array
+        Where its elements are among all values.
+    n_columns : int
+        How many of them share a covariance; 1 if they are independent.
+    is_noise : bool
+        Whether it is the noise of effects in non-centred form.
+    """
+    if n_columns == 1:
+        return NoiseChart(places) if is_noise else ElementwiseChart(places)
+    return RowsNoiseChart(places, n_columns) if is_noise else RowsChart(places, n_columns)
 
 
 def _less_noisy(weight: Array, square: Array, centred: Array, scores: Array, own: Array) -> Array:
@@ -166,11 +208,34 @@ class RowsChart:
         for at, (x, moment) in enumerate(zip(values, moments, strict=True)):
             location, factor = moment[: rows * k].reshape(rows, k), moment[rows * k :].reshape(k, k)
             roots = np.linalg.cholesky(np.eye(k) + factor.T @ weights @ factor)
-            relative = np.linalg.solve(factor, (x.reshape(rows, k) - location).T).T
+            relative = self._relative(x.reshape(rows, k), location, factor)
             rest = (pulls - np.einsum("rij,rj->ri", weights, location)) @ factor
             pulled = np.einsum("rji,rj->ri", roots, relative)
             found[at] = (pulled - np.linalg.solve(roots, rest[:, :, None])[:, :, 0]).ravel()
         return found
+
+
+    def _relative(self, values: Array, location: Array, factor: Array) -> Array:
+        """How many factors rows (r, k) are from their location."""
+        found: Array = np.linalg.solve(factor, (values - location).T).T
+        return found
+
+
+class RowsNoiseChart(RowsChart):
+    """Of the noise t of effects ``μ + Lt`` in non-centred form: the chart that the effects have."""
+
+    def fit(self, values: Array, scores: Array, own: Array, moments: Array) -> Array:
+        """See `VariableChart`."""
+        k, rows, t = self._k, self._rows, len(values)
+        location, factor = moments[:, : rows * k], moments[:, rows * k :].reshape(t, k, k)
+        by_row = values.reshape(t, rows, k)
+        effects = location + np.einsum("tij,trj->tri", factor, by_row).reshape(t, -1)
+        pulls = np.linalg.solve(factor.transpose(0, 2, 1)[:, None], scores.reshape(t, rows, k, 1))
+        return super().fit(effects, pulls.reshape(t, -1), own, moments)
+
+    def _relative(self, values: Array, location: Array, factor: Array) -> Array:
+        """The rows themselves."""
+        return values
 
 
 def _positive(matrices: Array) -> Array:

@@ -6,7 +6,8 @@ For a free variable ``x ~ D(μ, σ)``, μ and σ functions of other variables, a
 
 This is ``x = (μ + σ²b)/(1 + wσ²) + σz/√(1 + wσ²)``, with nothing that overflows where σ is small. At ``w = b = 0`` it
 is the non-centred form, at a large w the centred one. With w and b the line that the score of everything but x's own
-prior follows, z has location 0 and scale 1 wherever the parents are. Values are placed parents first.
+prior follows, z has location 0 and scale 1 wherever the parents are. Values are placed parents first. Where a model is
+written in non-centred form, its free variable is r, and moves in the same chart.
 """
 
 from __future__ import annotations
@@ -16,25 +17,27 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from numpy.typing import NDArray
 from pytensor.tensor.linalg.decomposition.cholesky import cholesky
 from pytensor.tensor.random.basic import MvNormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.model.general.families import Family, family_of
-from pymc_rmhmc.model.graphs import reaches_by_value, replaced
+from pymc_rmhmc.model.general.noncentred import NonCentredReader
+from pymc_rmhmc.model.graphs import is_standard_normal, reaches_by_value, replaced
 from pymc_rmhmc.model.hyperparameters import joined, taken
 from pymc_rmhmc.model.priors import root_of
 from pymc_rmhmc.model.source_code import distribution_of
 
 __all__ = [
-    "MOST_COLUMNS", "Charted", "ChartedRows", "ChartedVariable", "Placement", "charted_variables", "in_the_chart",
-    "place",
+    "MOST_COLUMNS", "Charted", "ChartedNoise", "ChartedRows", "ChartedRowsNoise", "ChartedVariable", "Placement",
+    "charted_variables", "in_the_chart", "place",
 ]  # fmt: skip
 
 type Symbol = TensorVariable
@@ -91,7 +94,7 @@ class ChartedVariable:
     parents: tuple[str, ...]
     shape: tuple[int, ...]
 
-    n_columns = 1
+    n_columns, is_noise = 1, False
 
     @property
     def n_constants(self) -> int:
@@ -112,13 +115,9 @@ class ChartedVariable:
 
     def place(self, z: Symbol, constants: Symbol, parameters: Sequence[Symbol]) -> Placed:
         """The variable at z; the constants (n_constants,) are w and then b."""
-        half = math.prod(self.shape)
-        weight, pull = (taken(constants, slice(at, at + half), self.shape) for at in (0, half))
         location, scale = self.moments(parameters)
-        stiffness = weight * scale
-        spread = 1.0 + stiffness * scale
-        relative = scale * (pull - weight * location) / spread + z / pt.sqrt(spread)
-        shrunk, scales = 0.5 * pt.log(spread).sum(), pt.log(scale).sum()
+        relative, shrunk = self._relative(z, constants, location, scale)
+        scales = pt.log(scale).sum()
         if self.family.standard is None:
             return Placed(location + scale * relative, None, pt.zeros(()), scales - shrunk)
         standard = pm.logp(self.family.standard(*parameters), relative)
@@ -126,9 +125,21 @@ class ChartedVariable:
         own = pt.switch(scale > 0.0, standard, -np.inf).sum()
         return Placed(location + scale * relative, own, scales, -shrunk)
 
+    def _relative(self, z: Symbol, constants: Symbol, location: Symbol, scale: Symbol) -> tuple[Symbol, Symbol]:
+        """R at z, and ``½ Σ log(1 + wσ²)``."""
+        half = math.prod(self.shape)
+        weight, pull = (taken(constants, slice(at, at + half), self.shape) for at in (0, half))
+        spread = 1.0 + weight * scale * scale
+        relative = scale * (pull - weight * location) / spread + z / pt.sqrt(spread)
+        return relative, 0.5 * pt.log(spread).sum()
+
     def moment_vector(self) -> Symbol:
         """Location and scale at the values, one after the other."""
         return joined(self.moments(self.parameters))
+
+    def by_rows[Values: (Symbol, NDArray[Any])](self, values: Values) -> Values:
+        """Values of the variable's shape in the order in which the chart takes them."""
+        return values
 
     def _broadcast(self, found: Symbol, what: str) -> Symbol:
         """One of the moments, of the value's shape."""
@@ -140,6 +151,37 @@ class ChartedVariable:
                 f"{symbol.type.shape}, and the variable has {self.shape}. Mend the function in register_family."
             )
         return symbol if symbol.type.shape == self.shape else pt.broadcast_to(symbol, self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class ChartedNoise(ChartedVariable):
+    """Noise of a family of location and scale that the model reads as ``μ + σ·noise``: r of the chart of these effects.
+
+    Attributes
+    ----------
+    parameters : tuple of TensorVariable
+        μ and σ, and the parameters of the noise's own distribution.
+    """
+
+    is_noise = True
+
+    def _all_moments(self, parameters: Sequence[Symbol]) -> tuple[Symbol, Symbol, Symbol, Symbol]:
+        """Location and scale of the effects, and those of the noise."""
+        origin, unit = self.moments(parameters[2:])
+        location, scale = (self._broadcast(each, "effect") for each in parameters[:2])
+        return location + scale * origin, scale * unit, origin, unit
+
+    def place(self, z: Symbol, constants: Symbol, parameters: Sequence[Symbol]) -> Placed:
+        """The variable at z; the constants (n_constants,) are w and then b."""
+        location, scale, origin, unit = self._all_moments(parameters)
+        relative, shrunk = self._relative(z, constants, location, scale)
+        assert self.family.standard is not None
+        own = pm.logp(self.family.standard(*parameters[2:]), relative).sum()
+        return Placed(origin + unit * relative, own, pt.log(unit).sum(), -shrunk)
+
+    def moment_vector(self) -> Symbol:
+        """All four moments at the values, one after the other."""
+        return joined(self._all_moments(self.parameters))
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +206,8 @@ class ChartedRows:
     parents: tuple[str, ...]
     shape: tuple[int, ...]
 
+    is_noise = False
+
     @property
     def n_columns(self) -> int:
         """K."""
@@ -174,14 +218,35 @@ class ChartedRows:
         """Of the chart: W and b for each row."""
         return math.prod(self.shape) * (self.n_columns + 1)
 
+    @property
+    def _rows_shape(self) -> tuple[int, ...]:
+        return self.shape
+
     def place(self, z: Symbol, constants: Symbol, parameters: Sequence[Symbol]) -> Placed:
         """The variable at z; the constants (n_constants,) are all W and then all b."""
+        k, rows = self.n_columns, math.prod(self.shape) // self.n_columns
+        mean, lower = self._moments(parameters)
+        relative, half = self._relative(z.reshape((rows, k)), constants, mean, lower)
+        moved = [mean[:, i] + _sum(lower[i][m] * relative[m] for m in range(i + 1)) for i in range(k)]
+        positive = pt.all(pt.stack([lower[i][i] > 0.0 for i in range(k)]))
+        own = pt.switch(positive, _log_standard_normal(relative), -np.inf)
+        scales = rows * _sum(pt.log(lower[i][i]) for i in range(k))
+        return Placed(pt.stack(moved, axis=-1).reshape(self.shape), own, scales, -half)
+
+    def _moments(self, parameters: Sequence[Symbol]) -> tuple[Symbol, list[list[Symbol]]]:
+        """The mean (rows, k), and the elements of the factor's lower triangle."""
+        k, rows = self.n_columns, math.prod(self.shape) // self.n_columns
+        mean, factor = pt.broadcast_to(parameters[0], self._rows_shape).reshape((rows, k)), parameters[1]
+        return mean, [[factor[i, j] for j in range(i + 1)] for i in range(k)]
+
+    def _relative(
+        self, noise: Symbol, constants: Symbol, mean: Symbol, lower: list[list[Symbol]]
+    ) -> tuple[list[Symbol], Symbol]:
+        """T (rows,) column by column, and the sum of ``log Rᵢᵢ``."""
         k, size = self.n_columns, math.prod(self.shape)
         rows = size // k
-        mean, factor = pt.broadcast_to(parameters[0], self.shape).reshape((rows, k)), parameters[1]
         weights = constants[: size * k].reshape((rows, k, k))
-        pulls, noise = constants[size * k : size * (k + 1)].reshape((rows, k)), z.reshape((rows, k))
-        lower = [[factor[i, j] for j in range(i + 1)] for i in range(k)]
+        pulls = constants[size * k : size * (k + 1)].reshape((rows, k))
         weighted = [[_sum(weights[:, i, m] * lower[m][j] for m in range(j, k)) for j in range(k)] for i in range(k)]
         inner = [
             [float(i == j) + _sum(lower[m][i] * weighted[m][j] for m in range(i, k)) for j in range(k)]
@@ -192,18 +257,60 @@ class ChartedRows:
         right = [_sum(lower[m][i] * held[m] for m in range(i, k)) for i in range(k)]
         forward = _solved_forward(root, right)
         relative = _solved_backward(root, [a + noise[:, i] for i, a in enumerate(forward)])
-        moved = [mean[:, i] + _sum(lower[i][m] * relative[m] for m in range(i + 1)) for i in range(k)]
-        square = _sum(t**2 for t in relative)
-        positive = pt.all(pt.stack([lower[i][i] > 0.0 for i in range(k)]))
-        own = pt.switch(positive, (-0.5 * square - 0.5 * k * math.log(2.0 * math.pi)).sum(), -np.inf)
-        scales = rows * _sum(pt.log(lower[i][i]) for i in range(k))
-        half = _sum(pt.log(root[i][i]) for i in range(k)).sum()
-        return Placed(pt.stack(moved, axis=-1).reshape(self.shape), own, scales, -half)
+        return relative, _sum(pt.log(root[i][i]) for i in range(k)).sum()
 
     def moment_vector(self) -> Symbol:
         """The mean and the factor at the values, one after the other."""
         mean, factor = self.parameters
-        return pt.concatenate([pt.broadcast_to(mean, self.shape).ravel(), factor.ravel()])
+        return pt.concatenate([pt.broadcast_to(mean, self._rows_shape).ravel(), factor.ravel()])
+
+    def by_rows[Values: (Symbol, NDArray[Any])](self, values: Values) -> Values:
+        """Values of the variable's shape in the order in which the chart takes them."""
+        return values
+
+
+@dataclass(frozen=True, eq=False)
+class ChartedRowsNoise(ChartedRows):
+    """Standard Normals of which the model reads ``μ + L·noise`` for each row: t of the chart of these effects.
+
+    Attributes
+    ----------
+    parameters : tuple of two TensorVariable
+        The mean of the effects, and their covariance's factor.
+    by_columns : bool
+        Whether the rows of the effects are columns of the noise.
+    """
+
+    by_columns: bool = False
+
+    is_noise = True
+
+    @property
+    def n_columns(self) -> int:
+        """K."""
+        return self.shape[0] if self.by_columns else self.shape[-1]
+
+    @property
+    def _rows_shape(self) -> tuple[int, ...]:
+        """Of the noise, row by row."""
+        return self.shape[::-1] if self.by_columns else self.shape
+
+    def place(self, z: Symbol, constants: Symbol, parameters: Sequence[Symbol]) -> Placed:
+        """The variable at z; the constants (n_constants,) are all W and then all b."""
+        mean, lower = self._moments(parameters)
+        relative, half = self._relative(self.by_rows(z), constants, mean, lower)
+        value = self.by_rows(pt.stack(relative, axis=-1))
+        return Placed(value, _log_standard_normal(relative), pt.zeros(()), -half)
+
+    def by_rows[Values: (Symbol, NDArray[Any])](self, values: Values) -> Values:
+        """Values of the variable's shape row by row, and back."""
+        return values.T if self.by_columns else values
+
+
+
+def _log_standard_normal(columns: Sequence[Symbol]) -> Symbol:
+    """The summed log density of standard Normals, column by column."""
+    return (-0.5 * _sum(t**2 for t in columns) - 0.5 * len(columns) * math.log(2.0 * math.pi)).sum()
 
 
 def _sum(terms: Iterable[Symbol]) -> Symbol:
@@ -260,7 +367,7 @@ def charted_variables(
         made = _charted(model, variable, variables, shapes[variable])
         if made is not None:
             found.append(made)
-    return _parents_first(found)
+    return _parents_first([*found, *_charted_noise(model, variables, shapes, found)])
 
 
 def _charted(
@@ -272,16 +379,75 @@ def _charted(
     parameters = rows if family is None else variable.owner.op.dist_params(variable.owner)
     if parameters is None or 0 in shape:
         return None
-    parents = tuple(
-        str(other.name).removesuffix("_rotated_") for other in variables
-        if other is not variable and any(reaches_by_value(p, [other], {}, model.basic_RVs) for p in parameters)
-    )  # fmt: skip
+    parents = _movers(model, variable, variables, parameters)
     if not parents:
         return None
     valued, value = tuple(model.replace_rvs_by_values(list(parameters))), model.rvs_to_values[variable]
     if family is None:
         return ChartedRows(variable, value, valued, parents, shape)
     return ChartedVariable(variable, value, family, valued, parents, shape)
+
+
+def _movers(
+    model: pm.Model, variable: TensorVariable, variables: Sequence[TensorVariable], parameters: Iterable[Symbol]
+) -> tuple[str, ...]:
+    """The names of the other variables that move some expressions."""
+    return tuple(
+        str(other.name).removesuffix("_rotated_") for other in variables
+        if other is not variable and any(reaches_by_value(p, [other], {}, model.basic_RVs) for p in parameters)
+    )  # fmt: skip
+
+
+def _charted_noise(
+    model: pm.Model, variables: Sequence[TensorVariable], shapes: Mapping[TensorVariable, tuple[int, ...]],
+    charted: Sequence[Charted],
+) -> list[Charted]:  # fmt: skip
+    """Noise of effects in their non-centred form, unless another charted variable is moved by it."""
+    known, found = {each.variable for each in charted}, list[Charted]()
+    above = {str(each.variable.name): set(each.parents) for each in charted}
+    reader = NonCentredReader(model, variables)
+    for variable in variables:
+        made = None if variable in known else _noise(model, variable, variables, shapes[variable], reader)
+        if made is None or any(str(variable.name) in _all_above(parent, above) for parent in made.parents):
+            continue
+        above[str(variable.name)] = set(made.parents)
+        found.append(made)
+    return found
+
+
+def _all_above(name: str, above: Mapping[str, set[str]]) -> set[str]:
+    """A variable and all that moves it, however far up."""
+    found, waiting = set[str](), [name]
+    while waiting:
+        at = waiting.pop()
+        if at not in found:
+            found.add(at)
+            waiting += above.get(at, ())
+    return found
+
+
+def _noise(
+    model: pm.Model, variable: TensorVariable, variables: Sequence[TensorVariable], shape: tuple[int, ...],
+    reader: NonCentredReader,
+) -> Charted | None:  # fmt: skip
+    """One variable, if nothing moves it and the model reads effects in its place."""
+    family = family_of(model, variable)
+    if family is None or family.standard is None or math.prod(shape) < 2 or model.rvs_to_transforms[variable]:
+        return None
+    effects = reader.effects(variable, shape)
+    if effects is None:
+        return None
+    read = (effects.location, effects.scale)
+    parents, value = _movers(model, variable, variables, read), model.rvs_to_values[variable]
+    if not effects.are_rows:
+        own = variable.owner.op.dist_params(variable.owner)
+        valued = tuple(model.replace_rvs_by_values([*read, *own]))
+        return ChartedNoise(variable, value, family, valued, parents, shape)
+    n_columns = shape[0] if effects.by_columns else shape[1]
+    if not 1 < n_columns <= MOST_COLUMNS or family.name != "Normal" or not is_standard_normal(model, variable):
+        return None
+    valued = tuple(model.replace_rvs_by_values(list(read)))
+    return ChartedRowsNoise(variable, value, valued, parents, shape, effects.by_columns)
 
 
 def _rows(variable: TensorVariable, shape: tuple[int, ...]) -> tuple[Symbol, Symbol] | None:

@@ -14,7 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, listed
 from pymc_rmhmc.model.general.angles import period_of
-from pymc_rmhmc.model.general.chart import charted_variables, place
+from pymc_rmhmc.model.general.chart import Charted, charted_variables, place
 from pymc_rmhmc.model.general.cost import gradient_seconds, is_dear
 from pymc_rmhmc.model.general.packed import PackedModel
 from pymc_rmhmc.model.graphs import NO_DERIVATIVE, no_derivative_in_words, replaced
@@ -47,8 +47,9 @@ class GeneralModel(PackedModel):
         The names of these variables in the model.
     charted : list of ChartedVariable
         Those which the chart moves relative to others, parents first.
-    charts : tuple of (int array, int)
-        Of each: where its elements are in x, and the columns that share a covariance, 1 where elements are independent.
+    charts : tuple of (int array, int, bool)
+        Of each: where its elements are in x; the columns that share a covariance, 1 where elements are independent; and
+        whether it is the noise of effects in non-centred form.
     angles : (int array, array)
         Which values stand for points on a circle, and after how much each comes back to the same point.
     n_constants : int
@@ -75,7 +76,7 @@ class GeneralModel(PackedModel):
         self.angles = self._angles(model, ranges, point)
         parts = [ranges[each.variable] for each in self.charted]
         self.charts = tuple(
-            (np.arange(p.start, p.stop), each.n_columns) for p, each in zip(parts, self.charted, strict=True)
+            (_places(p, each), each.n_columns, each.is_noise) for p, each in zip(parts, self.charted, strict=True)
         )
         self.n_constants = sum(each.n_constants for each in self.charted)
         self.density, self.value = _density(model, self, point)
@@ -90,7 +91,7 @@ class GeneralModel(PackedModel):
     @property
     def places(self) -> NDArray[np.int64]:
         """Where the charted elements are in x, variable by variable."""
-        found = [places for places, _ in self.charts]
+        found = [places for places, _, _ in self.charts]
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
     @property
@@ -137,6 +138,11 @@ class GeneralModel(PackedModel):
         return self.__dict__ | {"charted": []}
 
 
+def _places(part: slice, charted: Charted) -> NDArray[np.int64]:
+    """Where a charted variable's elements are in x, in the order of its chart."""
+    return np.ravel(charted.by_rows(np.arange(part.start, part.stop).reshape(charted.shape)))
+
+
 def _density(model: pm.Model, general: GeneralModel, point: Point) -> tuple[GraphFunction, GraphFunction]:
     """The log density of the chart's coordinates with the values and the log-Jacobian: with its gradient, and alone."""
     variables, constants = general.variables, pt.dvector("constants")
@@ -163,6 +169,7 @@ def _scores(model: pm.Model, general: GeneralModel) -> GraphFunction:
         terms.append(replaced([term], {value: twins[value]})[0] if variable in charted else term)
     total = pt.add(*(t.sum() for t in terms), pt.zeros(()))
     scores = pt.grad(total, [*twins, *twins.values()], disconnected_inputs="ignore")
+    scores = [each.by_rows(s) for each, s in zip((*general.charted, *general.charted), scores, strict=True)]
     rest, own, moments = scores[: len(twins)], scores[len(twins) :], [each.moment_vector() for each in general.charted]
     found = [joined(parts) for parts in (rest, moments, own)]
     found = replaced(found, {twin: value for value, twin in twins.items()})
