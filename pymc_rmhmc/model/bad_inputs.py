@@ -11,11 +11,12 @@ from pymc.data import MinibatchIndexRV, MinibatchOp
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import DataError, UnsupportedModelError
+from pymc_rmhmc.errors import DataError, UnsupportedModelError, listed
 from pymc_rmhmc.model.argument_ranges import ArgumentRanges
-from pymc_rmhmc.model.graphs import Evaluator, constant_arrays, formula_of, shared_inputs
+from pymc_rmhmc.model.graphs import Evaluator, constant_arrays, formula_of, reaches_by_value, shared_inputs
 from pymc_rmhmc.model.index_bounds import IndexBounds
 
 __all__ = ["InputChecks", "not_finite_in_words"]
@@ -39,11 +40,12 @@ class InputChecks:
     DataError
         If an argument is out of its range, or an index out of bounds.
     UnsupportedModelError
-        If data are a random subset, drawn anew for each gradient.
+        If data are a random subset, drawn anew for each gradient, or a Potential holds random draws.
     """
 
     def __init__(self, model: pm.Model) -> None:
         _check_fixed(model)
+        _check_potentials(model)
         self._model, self._bounds, self._ranges = model, IndexBounds(model), ArgumentRanges(model)
         self._ranges.check()
 
@@ -81,6 +83,23 @@ def _check_fixed(model: pm.Model) -> None:
                 f"{variable.name} reads a pm.Minibatch: each gradient would be of another random subset of the data, "
                 "so that no draw is of the posterior. Give it all the data and leave total_size out, or fit an "
                 "approximation with pm.fit()."
+            )
+
+
+def _check_potentials(model: pm.Model) -> None:
+    """Raise for a Potential that holds draws of random variables in place of their values."""
+    for potential in model.potentials:
+        made = ancestors([potential], blockers=model.basic_RVs)
+        drawn = [v for v in made if v.owner is not None and isinstance(v.owner.op, RandomVariable)]
+        drawn = [v for v in drawn if v not in model.basic_RVs and reaches_by_value(potential, [v], {})]
+        if drawn:
+            names = sorted(str(v.name).removesuffix("_lifted") for v in drawn if v.name)
+            of = f"random draws of {listed(names)} in place of the values" if names else "random draws"
+            raise UnsupportedModelError(
+                f"The Potential {potential.name} holds {of}, so that each evaluation gives another log density. PyMC "
+                "makes such draws, and warns, in pm.logp() of a distribution that is made of another one, as of "
+                "pm.Censored.dist(). Write the distribution with observed=, as in pm.Censored(..., observed=data), or "
+                "give pm.logp() what model.replace_rvs_by_values([distribution]) returns."
             )
 
 

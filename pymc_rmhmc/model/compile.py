@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.model.components import GaussianComponent, LatentReader, LatentRow
 from pymc_rmhmc.model.design import PlainReading
-from pymc_rmhmc.model.graphs import PYTHON_MODE
+from pymc_rmhmc.model.graphs import PYTHON_MODE, shared_inputs
 from pymc_rmhmc.model.observation import Observation
 from pymc_rmhmc.model.observations import AffineReader, RegisteredReader
 from pymc_rmhmc.model.site_likelihood import BoundTerm, SiteLikelihood
@@ -282,7 +282,9 @@ def _compile_rest(
     held = set(pytensor.graph.traversal.ancestors([log_density]))
     values = [v for v in model.value_vars if v in held]
     if not values:
-        return (), _Constant(float(pytensor.function([], log_density, mode=PYTHON_MODE)()))
+        constant = pytensor.function([], log_density, mode=PYTHON_MODE)
+        # Data that are shared may be replaced.
+        return (), _Rest(constant, ()) if shared_inputs([log_density]) else _Constant(float(constant()))
     function = pytensor.function(values, log_density, on_unused_input="ignore", **compile_kwargs)
     return tuple(str(v.name) for v in values), _Rest(function, tuple(str(v.name) for v in values))
 

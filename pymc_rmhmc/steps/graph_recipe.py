@@ -18,7 +18,6 @@ from pymc_rmhmc.geometry.general.charts import chart_of
 from pymc_rmhmc.geometry.general.loops import FlatMap
 from pymc_rmhmc.geometry.general.mass import map_of_gradient
 from pymc_rmhmc.geometry.general.target import GeneralTarget
-from pymc_rmhmc.model.general.selection import MOST_DENSE
 from pymc_rmhmc.steps.graph_settings import EmulatedSetting, GraphSetting
 from pymc_rmhmc.steps.starts import scattered
 from pymc_rmhmc.steps.whole_model_recipe import WholeModelRecipe
@@ -28,6 +27,9 @@ from pymc_rmhmc.tuning.graph_emulator import EmulatingAdapter
 __all__ = ["GraphRecipe"]
 
 type Array = NDArray[np.float64]
+
+# At most as many values share a dense mass matrix.
+MOST_DENSE = 50
 
 
 class GraphRecipe(WholeModelRecipe):

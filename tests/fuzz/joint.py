@@ -21,6 +21,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from pymc.exceptions import TruncationError
 from pytensor.compile.mode import Mode
 from scipy.stats import norm
 
@@ -92,7 +93,7 @@ class Joint:
         with np.errstate(all="ignore"):
             try:
                 found = self._function()
-            except ValueError:  # NumPy's generators refuse the parameters of the tails, as counts of 1e20
+            except (ValueError, TruncationError):  # NumPy's generators and PyMC's refuse parameters of the tails
                 return None
         values = [np.asarray(each) for each in found]
         n = len(self._names)

@@ -63,7 +63,7 @@ def map_about_regions(rng):
     ("build", "why"),
     [
         (two_parts, MIXED), (ordered_means, MIXED), (excess_of_zeros, MIXED), (hurdle, MIXED),
-        (part_of_few_values, "each observation reads few values of effects"),
+        (part_of_few_values, "the values of effects are independent"),
         (maps_in_time, "first is in the prior mean of second"),
         (map_about_regions, "regions is in the prior mean"),
     ],
@@ -74,6 +74,36 @@ def test_the_graphs_chart_is_taken(build, why):
     description = describe(model)
     assert description.why.startswith(why)
     assert description.left_over == {}
+
+
+def a_few_coefficients(rng, n=N, columns=8, scale=1.0):
+    predictor = pt.dot(rng.normal(size=(n, columns)), pm.Normal("slopes", 0.0, scale, shape=columns))
+    pm.Normal("y", predictor, pm.HalfNormal("noise"), observed=np.zeros(n))
+
+
+def many_coefficients(rng):
+    a_few_coefficients(rng, 80, 60)
+
+
+def coefficients_of_many_rows(rng):
+    a_few_coefficients(rng, 30_000, 8)
+
+
+def basis(rng):
+    a_few_coefficients(rng, scale=pm.math.exp(-pm.HalfNormal("lengthscale") * np.arange(8)))
+
+
+@pytest.mark.parametrize(
+    ("build", "in_blocks"),
+    [(a_few_coefficients, False), (many_coefficients, True), (coefficients_of_many_rows, True), (basis, True)],
+)
+def test_coefficients_of_a_basis_or_of_many_rows_keep_their_block(build, in_blocks):
+    """Few of few rows are faster in the graph's chart, where each gradient costs less and there are more of them."""
+    with pm.Model() as model:
+        build(np.random.default_rng(1))
+    description = describe(model)
+    assert [block.name for block in description.blocks] == ["slopes"] * in_blocks
+    assert in_blocks or description.why == "the values of slopes are independent given the other variables"
 
 
 def test_vectors_under_a_mixture_keep_their_covariance():

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.usefixtures("without_a_compiler")
 DESIGN = np.random.default_rng(3).standard_normal((N, 4))
 GROUP = np.arange(N) % 3
 REAL = COUNTS / 2.0
+WIDTHS = np.arange(1.0, 9.0)
 
 
 PREDICTORS = {
@@ -126,10 +127,11 @@ BEYOND = {
 
 @pytest.mark.parametrize("name", BEYOND)
 def test_a_predictor_that_cannot_be_sampled_leaves_the_rest_as_it_was(name):
-    # Of so many columns that the chart of the graph does not take their place.
+    # With scales of their own, so that the chart of the graph does not take their place.
     design = np.hstack([DESIGN, DESIGN**2])
     with pm.Model() as model:
-        pm.Poisson("y", pm.math.exp(design @ pm.Normal("b", 0.0, pm.HalfNormal("s"), shape=8)), observed=COUNTS)
+        coefficients = pm.Normal("b", 0.0, pm.HalfNormal("s") * WIDTHS, shape=8)
+        pm.Poisson("y", pm.math.exp(design @ coefficients), observed=COUNTS)
         BEYOND[name](pm.Normal("g", 0.0, 0.5, shape=3)[GROUP])
     description = describe(model)
     assert [block.name for block in description.blocks] == ["b"]

@@ -394,6 +394,25 @@ def test_a_random_subset_of_the_data_is_refused():
         describe(model)
 
 
+@pytest.mark.filterwarnings("ignore:RandomVariables")
+def test_a_potential_that_holds_random_draws_is_refused():
+    """PyMC's density of such a model is another one at each evaluation."""
+    with pm.Model():
+        level, spread = pm.Normal("level"), pm.HalfNormal("spread")
+        censored = pm.Censored.dist(pm.Normal.dist(2.0 * level, 1.0 / spread), None, 1.0)
+        pm.Potential("y", pm.logp(censored, np.array([0.5, 1.0])).sum())
+        with pytest.raises(UnsupportedModelError, match=r"y holds random draws of level, spread .*replace_rvs"):
+            RMHMC()
+
+
+def test_a_potential_of_a_distributions_density_is_sampled():
+    with pm.Model():
+        level, spread = pm.Normal("level"), pm.HalfNormal("spread")
+        pm.Potential("y", pm.logp(pm.Normal.dist(level, spread), np.array([0.5, 1.0])).sum())
+        assert len(RMHMC().vars) == 2
+
+
+
 def test_a_simulator_is_refused_with_the_sampler_that_takes_it():
     with pm.Model():
         a = pm.Normal("a")

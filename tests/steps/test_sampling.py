@@ -180,6 +180,25 @@ def test_the_log_density_is_that_of_the_data_that_are_set(together):
             assert statistics["model_logp"] == pytest.approx(float(exact(point)), abs=1e-8)
 
 
+@pytest.mark.usefixtures("without_a_compiler")
+@pytest.mark.parametrize("scale", [1.0, None])
+def test_the_log_density_has_a_term_of_data_alone(scale):
+    """Its parameters are known, so that it moves no draw; and the data may be replaced."""
+    with pm.Model() as model:
+        trials = pm.Data("trials", np.arange(4))
+        pm.Binomial("z", n=5, p=0.3, observed=trials)
+        f = pm.MvNormal("f", np.zeros(N), cov=(pm.HalfNormal("s") if scale is None else scale) * np.eye(N))
+        pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
+        step = RMHMC()
+    exact, point = exact_log_density(model), model.initial_point()
+    for new in (np.arange(4), np.array([5, 0, 0, 5])):
+        with model:
+            pm.set_data({"trials": new})
+        step.setup_chain(np.random.default_rng(1), 10, 10)
+        point, (statistics,) = step.step(point)
+        assert statistics["model_logp"] == pytest.approx(float(exact(point)), abs=1e-8)
+
+
 def test_several_gps_and_rows_are_sampled_together():
     with pm.Model() as model:
         gp = pm.gp.Latent(cov_func=pm.gp.cov.Matern32(1, ls=0.3))

@@ -231,11 +231,11 @@ def test_why_a_model_of_nothing_is_not_sampled():
         assert "The model has no free variables" in " ".join(shown.split())
 
 
-def test_what_is_read_by_value_is_said_plainly(caplog):
+def test_why_effects_are_in_the_graphs_chart_is_said_plainly(caplog):
     with pm.Model() as model:
         effects = pm.Normal("effects", 0.0, pm.HalfNormal("scale"), shape=5)
         pm.Normal("y", effects, 1.0, observed=np.zeros(5))
-    because = "because each observation reads few values of effects"
+    because = "because the values of effects are independent"
     assert because in printed(model)
     assert "all together" in printed(model)
     assert because in announced(caplog, model)

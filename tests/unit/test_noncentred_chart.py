@@ -168,7 +168,7 @@ def test_noise_is_charted_as_the_effects(pair):
     assert one.n_constants == other.n_constants
 
 
-def test_both_ways_of_writing_have_one_density_in_the_chart(pair):
+def test_both_ways_have_one_density_in_the_chart(pair):
     for seed in range(3):
         z, other = pair.coordinates(seed)
         (value, slope, x, _), (expected, by_centred, effects, _) = pair.noncentred.at(z), pair.centred.at(other)
@@ -180,7 +180,7 @@ def test_both_ways_of_writing_have_one_density_in_the_chart(pair):
         np.testing.assert_allclose(np.ravel(made), effects[theirs.places], rtol=1e-9, atol=1e-9)
 
 
-def test_the_density_is_the_models_and_the_jacobian_that_of_the_map(pair):
+def test_density_and_jacobian_are_of_the_model_and_the_map(pair):
     charted = pair.noncentred
     z, logp = charted.point(1), charted.model.compile_logp()
     value, gradient, x, log_jacobian = charted.at(z)

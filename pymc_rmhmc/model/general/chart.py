@@ -133,6 +133,11 @@ class ChartedVariable:
         relative = scale * (pull - weight * location) / spread + z / pt.sqrt(spread)
         return relative, 0.5 * pt.log(spread).sum()
 
+    @property
+    def effect_scale(self) -> Symbol:
+        """The scale at the values, as the model has it: a number, or one of each."""
+        return pt.as_tensor_variable(self.family.moments_at(self.parameters, str(self.variable.name))[1])
+
     def moment_vector(self) -> Symbol:
         """Location and scale at the values, one after the other."""
         return joined(self.moments(self.parameters))
@@ -164,6 +169,11 @@ class ChartedNoise(ChartedVariable):
     """
 
     is_noise = True
+
+    @property
+    def effect_scale(self) -> Symbol:
+        """The scale by which the model reads the noise."""
+        return self.parameters[1]
 
     def _all_moments(self, parameters: Sequence[Symbol]) -> tuple[Symbol, Symbol, Symbol, Symbol]:
         """Location and scale of the effects, and those of the noise."""
