@@ -210,7 +210,9 @@ class Seen(Statement):
     def text(self) -> str:
         called = self.written or f"pm.{self.family}({_called(self.arguments)})"
         if self.as_potential:
-            return f'pm.Potential("{self.name}", pm.logp({_dist(called)}, {self.data}).sum())'
+            # Of a distribution made of another one PyMC takes values alone: it would draw the variables anew.
+            made = f"model.replace_rvs_by_values([{_dist(called)}])[0]" if self.written else _dist(called)
+            return f'pm.Potential("{self.name}", pm.logp({made}, {self.data}).sum())'
         before, _, after = called.partition("(")
         return f'{before}("{self.name}", {after[:-1]}, observed={self.data})'
 
