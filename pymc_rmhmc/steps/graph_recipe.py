@@ -109,4 +109,3 @@ class GraphRecipe(WholeModelRecipe):
             d = self.model.size
             standard = MarginalChart.linear(np.zeros(d), np.eye(d))
             yield replace(tuned, emulator=Emulator.flat(d), marginals=standard)
-

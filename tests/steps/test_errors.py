@@ -412,7 +412,6 @@ def test_a_potential_of_a_distributions_density_is_sampled():
         assert len(RMHMC().vars) == 2
 
 
-
 def test_a_simulator_is_refused_with_the_sampler_that_takes_it():
     with pm.Model():
         a = pm.Normal("a")

@@ -214,7 +214,6 @@ class RowsChart:
             found[at] = (pulled - np.linalg.solve(roots, rest[:, :, None])[:, :, 0]).ravel()
         return found
 
-
     def _relative(self, values: Array, location: Array, factor: Array) -> Array:
         """How many factors rows (r, k) are from their location."""
         found: Array = np.linalg.solve(factor, (values - location).T).T

@@ -6,6 +6,8 @@ prior have one chart. Nothing needs to be right here but the speed: any location
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -225,10 +227,7 @@ class _Way:
             return Effects(turned, self.factor, are_rows=True, by_columns=self.by_columns)
         if not any(self._moves(s) for s in self.scales):
             return None
-        scale = self.scales[0]
-        for other in self.scales[1:]:
-            scale = scale * other
-        return Effects(location, scale)
+        return Effects(location, functools.reduce(operator.mul, self.scales))
 
 
 def _summands(symbol: Symbol, sign: float) -> Iterable[tuple[Symbol, float]]:
@@ -244,10 +243,9 @@ def _summands(symbol: Symbol, sign: float) -> Iterable[tuple[Symbol, float]]:
 def _readers(model: pm.Model) -> dict[Variable, list[Apply]]:
     """What reads each variable of a model, between random variables and potentials."""
     found: dict[Variable, dict[Apply, None]] = {}
-    ends = [*model.basic_RVs, *model.potentials]
-    inputs = [i for v in model.basic_RVs for i in v.owner.inputs] + list(model.potentials)
-    nodes = [*toposort([i for i in inputs if i.owner is not None], blockers=model.basic_RVs)]
-    for node in (*nodes, *(v.owner for v in ends if v in model.basic_RVs)):
+    inputs = [*(i for v in model.basic_RVs for i in v.owner.inputs), *model.potentials]
+    nodes = toposort([i for i in inputs if i.owner is not None], blockers=model.basic_RVs)
+    for node in (*nodes, *(v.owner for v in model.basic_RVs)):
         if operation_name(node.outputs[0]) in {"Shape", "Shape_i"}:
             continue
         for read in dict.fromkeys(node.inputs):

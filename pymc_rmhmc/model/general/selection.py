@@ -173,7 +173,7 @@ def _what_is_read(structure: ModelStructure, point: Point) -> str:
     mixed = [o.variable for block in structure.blocks for o in block.observations if _is_mixed(o)]
     if mixed:
         return f"{names_of(mixed)} mixes distributions, to which one Gaussian curve does not fit"
-    if any(_are_of_a_basis(structure, latent.variable, charted.get(latent.variable), point) for latent in latents):
+    if any(_are_of_a_basis(model, latent.variable, charted.get(latent.variable), point) for latent in latents):
         return ""
     names = listed([names_of([v]) for v in structure.variables])
     return f"the values of {names} are independent given the other variables"
@@ -197,16 +197,14 @@ def _is_mixed(observation: Observation) -> bool:
     return observation.likelihood is None and isinstance(observation.variable.owner.op, _BaseMixtureRV)
 
 
-def _are_of_a_basis(
-    structure: ModelStructure, variable: TensorVariable, charted: Charted | None, point: Point
-) -> bool:
-    """Whether coefficients multiply the columns of a matrix, and are many, or have moving scales of their own, or rows.
+def _are_of_a_basis(model: pm.Model, variable: TensorVariable, charted: Charted | None, point: Point) -> bool:
+    """Whether coefficients of the columns of a matrix are many, have a moving scale each, or read many rows.
 
-    What data say of each depends on all others then. An HSGP of 100 basis functions made 12 effective draws a second in
-    the graph's chart, and 240 in latent blocks; 20 slopes on 30,000 rows 13 and 50. A few coefficients on fewer rows
-    are faster in the graph's chart: 806 against 241, 866 against 756, 445 against 341.
+    The data then tie each coefficient to all others. Effective draws a second in the graph's chart and in latent
+    blocks: 12 and 240 of an HSGP with 100 basis functions, 13 and 50 of 20 slopes on 30,000 rows. With a few slopes on
+    fewer rows they were 866 and 756.
     """
-    model, scale = structure.model, charted.effect_scale if isinstance(charted, ChartedVariable) else None
+    scale = charted.effect_scale if isinstance(charted, ChartedVariable) else None
     if _is_read_by_value(model, variable, point):
         return False
     size = np.size(point[str(model.rvs_to_values[variable].name)])
