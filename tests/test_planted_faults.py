@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.planting import Mutant, Nursery, TableError, Verdict, problems_of
+from tests.mutants.planting import Mutant, Nursery, Sources, TableError, Verdict, problems_of
 from tests.mutants.table import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,7 +20,8 @@ def test_the_table_fits_the_code():
     """Each edit finds its place, once, and leaves Python; each test is there. `make mutants` runs them."""
     assert problems_of(MUTANTS, ROOT) == []
     assert len(MUTANTS) >= 60
-    assert {mutant.file.partition("/")[0] for mutant in MUTANTS} == ROOMS
+    sources = Sources(ROOT / "pymc_rmhmc")
+    assert {sources.planted(mutant)[0].partition("/")[0] for mutant in MUTANTS} == ROOMS
     assert all(mutant.harm for mutant in MUTANTS)
 
 
@@ -70,8 +71,8 @@ def nursery(root):
     made.close()
 
 
-def fault(old: str, new: str, test: str = "test_twice", **options) -> Mutant:
-    return Mutant("a fault", "it would do harm", "numbers_of.py", old, new, f"test_it.py::{test}", **options)
+def fault(old: str, new: str, test: str = "test_twice", where: str = "numbers_of", **options) -> Mutant:
+    return Mutant("a fault", "it would do harm", where, old, new, f"test_it.py::{test}", **options)
 
 
 @pytest.mark.parametrize(
@@ -99,8 +100,10 @@ def test_a_fault_is_killed_by_what_its_test_asserts_alone(root, nursery, planted
         (fault("2 * x", "3 * x", "test_that_is_wrong"), "does not pass without an edit: AssertionError"),
         (fault("2 * x", "3 * x", "test_of_no_name"), "does not pass without an edit: pytest ended with 4"),
         (fault("2 * x", "3 * x", "test_slowly"), "is not in the quick suite"),
-        (fault("5 * x", "3 * x"), "the old text stands 0 times in numbers_of.py, not once"),
-        (fault("x", "y"), "the old text stands 4 times in numbers_of.py, not once"),
+        (fault("5 * x", "3 * x"), "the old text stands 0 times in numbers_of, not once"),
+        (fault("2 * x", "3 * x", where="thrice"), "nothing is named thrice"),
+        (fault("2 * x", "3 * x", where="refuse"), "the old text stands 0 times in refuse, not once"),
+        (fault("x", "y"), "the old text stands 4 times in numbers_of, not once"),
     ],
 )
 def test_a_row_that_does_not_fit_is_an_error(nursery, planted, says):

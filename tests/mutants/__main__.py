@@ -37,7 +37,7 @@ def main() -> int:
     for mutant in chosen:
         result, says = results[mutant.name]
         if result != Verdict.KILLED.value:
-            print(f"{result}: {mutant.name} ({mutant.file}): {says}\n    What it would do: {mutant.harm}")
+            print(f"{result}: {mutant.name} ({mutant.where}): {says}\n    What it would do: {mutant.harm}")
     return int(counts[Verdict.KILLED.value] < len(chosen))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
@@ -13,9 +14,10 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 
-__all__ = ["Mutant", "Nursery", "TableError", "Verdict", "problems_of"]
+__all__ = ["Mutant", "Nursery", "Place", "Sources", "TableError", "Verdict", "problems_of"]
 
 PACKAGE = "pymc_rmhmc"
 # Numba compiles the files of this room into one another: after an edit of any of them nothing that was kept may serve.
@@ -47,10 +49,11 @@ class Mutant:
         Unique, for `--only`.
     harm : str
         What the fault would do to a user.
-    file : str
-        In the package.
+    where : str
+        The function, class or constant that is edited, by as much of its dotted path as names it: `Cycle.step`, or
+        `loops._turns` where another file has a function of that name. No folder is named, so that files may move.
     old, new : str
-        The edit; the old text stands in the file exactly once.
+        The edit; the old text stands there exactly once.
     test : str
         A node of pytest in the quick suite, below `tests`.
     fails_with : str, optional
@@ -59,7 +62,7 @@ class Mutant:
 
     name: str
     harm: str
-    file: str
+    where: str
     old: str
     new: str
     test: str
@@ -70,23 +73,89 @@ class Mutant:
         """The classes of errors by which the test may find it."""
         return (self.fails_with,) if self.fails_with else RIGHT_REASONS
 
-    def planted_in(self, text: str) -> str:
-        """The file's text with the edit."""
-        count = text.count(self.old)
-        if count != 1:
-            raise TableError(f"{self.name}: the old text stands {count} times in {self.file}, not once.")
-        return text.replace(self.old, self.new)
+
+@dataclass(frozen=True)
+class Place:
+    """Lines of a file that define something; the first line is 0 and the last is excluded."""
+
+    path: str
+    file: str
+    first: int
+    last: int
+
+
+class Sources:
+    """The text of a package, and where everything in it is defined.
+
+    Parameters
+    ----------
+    package : Path
+        Its folder.
+    """
+
+    def __init__(self, package: Path) -> None:
+        self._package = package
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        """Text by file, relative to the package."""
+        return {str(path.relative_to(self._package)): path.read_text() for path in sorted(self._package.rglob("*.py"))}
+
+    @cached_property
+    def _places(self) -> list[Place]:
+        found = []
+        for file, text in self.texts.items():
+            module = file.removesuffix(".py").replace("/", ".")
+            found.append(Place(module, file, 0, text.count("\n") + 1))
+            found += _defined(ast.parse(text), module, file)
+        return found
+
+    def planted(self, mutant: Mutant) -> tuple[str, str]:
+        """Return the file that a fault changes and its text with the fault.
+
+        Raises
+        ------
+        TableError
+            If the old text is not found exactly once where the row says.
+        """
+        places = [place for place in self._places if f".{place.path}".endswith(f".{mutant.where}")]
+        counts = [self._text_of(place).count(mutant.old) for place in places]
+        if not places:
+            raise TableError(f"{mutant.name}: nothing is named {mutant.where}.")
+        if sum(counts) != 1:
+            raise TableError(f"{mutant.name}: the old text stands {sum(counts)} times in {mutant.where}, not once.")
+        place = places[counts.index(1)]
+        lines = self.texts[place.file].splitlines(keepends=True)
+        edited = self._text_of(place).replace(mutant.old, mutant.new)
+        return place.file, "".join([*lines[: place.first], edited, *lines[place.last :]])
+
+    def _text_of(self, place: Place) -> str:
+        return "".join(self.texts[place.file].splitlines(keepends=True)[place.first : place.last])
+
+
+def _defined(tree: ast.AST, path: str, file: str) -> Iterator[Place]:
+    """Functions, classes and constants under a node, but for what a function has of its own."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            yield Place(f"{path}.{node.name}", file, first - 1, node.end_lineno or first)
+            yield from _defined(node, f"{path}.{node.name}", file)
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and not isinstance(tree, ast.FunctionDef):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name):
+                    yield Place(f"{path}.{target.id}", file, node.lineno - 1, node.end_lineno or node.lineno)
 
 
 def problems_of(mutants: list[Mutant], root: Path) -> list[str]:
     """What is wrong with a table, in words: found without running anything."""
     found, names = [], [mutant.name for mutant in mutants]
     found += [f"{name}: the name stands twice." for name in sorted({n for n in names if names.count(n) > 1})]
+    sources = Sources(root / PACKAGE)
     for mutant in mutants:
         try:
-            planted = mutant.planted_in((root / PACKAGE / mutant.file).read_text())
-            compile(planted, mutant.file, "exec")
-        except (TableError, OSError) as error:
+            file, planted = sources.planted(mutant)
+            compile(planted, file, "exec")
+        except TableError as error:
             found.append(str(error))
         except SyntaxError as error:
             found.append(f"{mutant.name}: the edit leaves no Python: {error}.")
@@ -119,6 +188,7 @@ class Nursery:
         plugins = self._folder / "plugins"
         plugins.mkdir()
         shutil.copy2(Path(__file__).with_name("reported.py"), plugins / "mutants_reported.py")
+        self._sources = Sources(self._copy / PACKAGE)
         self._passed: dict[str, str] = {}
 
     def close(self) -> None:
@@ -133,9 +203,9 @@ class Nursery:
         TableError
             If the edit does not fit the file, or the test does not pass without it.
         """
-        text = mutant.planted_in((self._copy / PACKAGE / mutant.file).read_text())
+        file, text = self._sources.planted(mutant)
         self._pass_without(mutant.test)
-        with self._planted(mutant.file, text), self._cache_for(mutant.file) as cache:
+        with self._planted(file, text), self._cache_for(file) as cache:
             status, found = self._run(mutant.test, cache)
         if status == 0:
             return Verdict.SURVIVED, "its test passes"
