@@ -3,7 +3,7 @@
 Latent blocks factorise a dense covariance, in n³ operations. The graph's chart takes n operations a gradient, and
 needs long paths where the data say little. Printed are effective draws a processor second (the smaller of
 bulk and tail ESS over all free variables, tuning counted and compiling not), the largest R-hat, and seconds to the
-first draw. What `pymc_rmhmc.model.general.selection` does with such vectors is read off this table. Run with
+first draw. What `pymc_rmhmc.model.general.blocks_or_graph` does with such vectors is read off this table. Run with
 ``python -m benchmarks.engines [NAME...]``.
 """
 

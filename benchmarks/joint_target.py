@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.joint_problems import regression
-from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
-from pymc_rmhmc.geometry.joint import JointTarget
+from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.model import JointModel, read_together
 
 __all__ = ["Built", "build"]

@@ -19,17 +19,17 @@ from typing import Any
 
 import numpy as np
 
-import pymc_rmhmc.geometry.general.process_density as process_density
-import pymc_rmhmc.geometry.metrics.dense as dense
-import pymc_rmhmc.geometry.metrics.dense_block as dense_block
-import pymc_rmhmc.geometry.metrics.whitened as whitened
+import pymc_rmhmc.metrics.dense_metric as dense
+import pymc_rmhmc.metrics.processes.dense_block as dense_block
+import pymc_rmhmc.metrics.processes.process_density as process_density
+import pymc_rmhmc.metrics.processes.whitened as whitened
 from benchmarks.papers.filippone.samplers import PARAMETERS, TRUTH, classifier
 from pymc_rmhmc import BlockMetric, GeneralizedLeapfrog, WhitenedFisherMetric
-from pymc_rmhmc.geometry.general.process_density import Kernel, WhitenedDensity
-from pymc_rmhmc.geometry.metrics.dense_block import DenseBlock
-from pymc_rmhmc.geometry.metrics.whitened import WhitenedField
 from pymc_rmhmc.kernels.trajectories import transition
-from pymc_rmhmc.steps.process import find_process
+from pymc_rmhmc.metrics.processes.dense_block import DenseBlock
+from pymc_rmhmc.metrics.processes.process_density import Kernel, WhitenedDensity
+from pymc_rmhmc.metrics.processes.whitened import WhitenedField
+from pymc_rmhmc.sampled.process import find_process
 from pymc_rmhmc.tuning.step_size import DualAveraging
 
 MODULES = (process_density, dense_block, dense, whitened)

@@ -25,7 +25,7 @@ from benchmarks.measures import all_values, smallest_ess
 from benchmarks.problems import PROBLEMS
 from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.approximation import SiteFit, SiteRegression
-from pymc_rmhmc.geometry.charts import GaussianSites
+from pymc_rmhmc.latent.charts import GaussianSites
 
 SEEDS, DRAWS = 3, 1500
 ROUNDS, DAMPING = 30, 0.5

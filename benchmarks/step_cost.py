@@ -19,11 +19,11 @@ from benchmarks.problems import logit, usps
 from pymc_rmhmc.approximation import find_mode, laplace_sites
 from pymc_rmhmc.dynamics.hamiltonian import RiemannianHamiltonian
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint
-from pymc_rmhmc.geometry.charts import SiteChart
-from pymc_rmhmc.geometry.metrics import LatentField
-from pymc_rmhmc.geometry.prior import FactorizedPrior
-from pymc_rmhmc.geometry.target import LatentTarget
 from pymc_rmhmc.kernels.trajectories import transition
+from pymc_rmhmc.latent.charts import SiteChart
+from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.target import LatentTarget
+from pymc_rmhmc.metrics import LatentField
 from pymc_rmhmc.model import compile_model, read_structure
 from pymc_rmhmc.tuning.step_size import DualAveraging
 

@@ -3,7 +3,6 @@
 from pymc_rmhmc import errors
 from pymc_rmhmc.approximation import SiteFit, SiteRegression
 from pymc_rmhmc.diagnostics.compare import compare
-from pymc_rmhmc.diagnostics.evidence_plots import plot_evidence, plot_rungs
 from pymc_rmhmc.diagnostics.failures import FailureSummary, summarize_failures
 from pymc_rmhmc.diagnostics.plots import plot_compare
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint
@@ -21,8 +20,14 @@ from pymc_rmhmc.errors import (
     UnsupportedLikelihoodError,
     UnsupportedModelError,
 )
-from pymc_rmhmc.geometry.charts import GaussianSites
-from pymc_rmhmc.geometry.metrics import (
+from pymc_rmhmc.evidence.annealing_options import Annealing
+from pymc_rmhmc.evidence.approximations import ep, laplace
+from pymc_rmhmc.evidence.evidence_plots import plot_evidence, plot_rungs
+from pymc_rmhmc.evidence.gaussian_approximation import GaussianApproximation
+from pymc_rmhmc.evidence.log_evidence import log_evidence
+from pymc_rmhmc.evidence.parallel_tempering import parallel_tempering
+from pymc_rmhmc.latent.charts import GaussianSites
+from pymc_rmhmc.metrics import (
     BlockMetric,
     DenseField,
     FisherMetric,
@@ -33,7 +38,6 @@ from pymc_rmhmc.geometry.metrics import (
     SoftAbsMetric,
     WhitenedFisherMetric,
 )
-from pymc_rmhmc.model.describe import BlockDescription, MetricDescription, ModelDescription
 from pymc_rmhmc.model.general.families import register_family, registered_families
 from pymc_rmhmc.model.likelihoods import (
     Curvature,
@@ -43,16 +47,12 @@ from pymc_rmhmc.model.likelihoods import (
     registered_likelihoods,
 )
 from pymc_rmhmc.model.likelihoods.links import undo_cloglog, undo_log, undo_logit, undo_probit
-from pymc_rmhmc.steps.annealing_options import Annealing
-from pymc_rmhmc.steps.approximations import ep, laplace
-from pymc_rmhmc.steps.elliptical_slice import EllipticalSlice
-from pymc_rmhmc.steps.evidence import log_evidence
+from pymc_rmhmc.model.words.describe import BlockDescription, MetricDescription, ModelDescription
 from pymc_rmhmc.steps.executors import sample_chains
-from pymc_rmhmc.steps.gaussian_approximation import GaussianApproximation
-from pymc_rmhmc.steps.langevin import MALA, MMALA
+from pymc_rmhmc.steps.langevin_steps import MALA, MMALA
 from pymc_rmhmc.steps.preview import describe
 from pymc_rmhmc.steps.rmhmc import RMHMC
-from pymc_rmhmc.steps.tempering import parallel_tempering
+from pymc_rmhmc.steps.slice_step import EllipticalSlice
 
 # The only place where the version stands: the build reads it from here.
 __version__ = "0.1.0.dev0"

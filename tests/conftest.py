@@ -10,7 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytensor
 import pytest
 
-from pymc_rmhmc.model.graphs import PYTHON_MODE
+from pymc_rmhmc.model.graph.graphs import PYTHON_MODE
 
 
 def pytest_collection_finish() -> None:

@@ -11,8 +11,8 @@ from tests.mutants.table import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = {
-    "chains", "dynamics", "kernels", "geometry", "tuning", "approximation", "evidence", "model", "steps", "diagnostics",
-    "gathering.py",
+    "chains", "dynamics", "kernels", "linalg", "latent", "graph_chart", "metrics", "tuning", "approximation",
+    "evidence", "model", "sampled", "steps", "diagnostics", "gathering.py",
 }  # fmt: skip
 
 

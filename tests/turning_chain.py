@@ -11,10 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_rmhmc.dynamics.surrogates import SurrogateFlow, SurrogateSplitting
-from pymc_rmhmc.geometry.charts import MarginalChart, MovingSites
-from pymc_rmhmc.geometry.emulator import Emulator
-from pymc_rmhmc.geometry.joint import JointTarget
+from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateFlow, SurrogateSplitting
 from pymc_rmhmc.kernels.kernel import Cycle, Kernel, Transition
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.kernels.turns import (
@@ -27,6 +24,9 @@ from pymc_rmhmc.kernels.turns import (
     Turn,
     stand,
 )
+from pymc_rmhmc.latent.charts import MarginalChart, MovingSites
+from pymc_rmhmc.latent.emulator import Emulator
+from pymc_rmhmc.latent.joint_target import JointTarget
 
 ROUNDS = 2
 

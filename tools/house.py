@@ -15,17 +15,17 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "pymc_rmhmc"
 SHORT_FILE = 40
 # The rooms whose classes are forms, sites, metrics and densities: a table answers for them, not `isinstance`.
-ROOMS_OF_FORMS = ("geometry",)
+ROOMS_OF_FORMS = ("linalg", "latent", "graph_chart", "metrics")
 # The files that are such tables.
-REGISTRIES = {"steps/metric_choice.py", "steps/trajectory_choice.py"}
-# A form of a prior, by the stems of the files that are its own.
+REGISTRIES = {"sampled/metric_choice.py", "sampled/trajectory_choice.py"}
+# A form of a prior, by the files that are its own.
 FORMS = {
-    "kronecker": {"geometry.charts.kronecker", "model.kronecker", "model.kronecker_block"},
-    "rows": {"geometry.charts.rows"},
-    "summed": {"geometry.charts.summed"},
-    "joined": {"geometry.charts.joined"},
-    "diagonal": {"geometry.charts.diagonal"},
-    "moving design": {"geometry.charts.moving_design", "model.moving_design"},
+    "kronecker": {"latent.forms.kronecker", "model.forms.kronecker", "model.graph.kronecker_products"},
+    "rows": {"latent.forms.rows"},
+    "summed": {"latent.forms.summed"},
+    "joined": {"latent.forms.joined"},
+    "diagonal": {"latent.forms.diagonal"},
+    "moving design": {"latent.forms.moving_design", "model.forms.moving_design"},
 }
 # First words of docstrings that are verbs.
 VERBS = frozenset(Path(__file__).with_name("verbs.txt").read_text().split())

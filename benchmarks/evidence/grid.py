@@ -25,10 +25,10 @@ from benchmarks.problems import DATA, usps
 from pymc_rmhmc.approximation import find_mode, laplace_sites
 from pymc_rmhmc.approximation.ep import fit_ep
 from pymc_rmhmc.approximation.second_order import second_order_correction
-from pymc_rmhmc.evidence.reference import LatentReference
-from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
-from pymc_rmhmc.steps.evidence_methods import Settings, estimates_of
-from pymc_rmhmc.steps.evidence_models import EvidenceModel, LatentPart, read_model
+from pymc_rmhmc.chains.reference import LatentReference
+from pymc_rmhmc.evidence.evidence_methods import Settings, estimates_of
+from pymc_rmhmc.evidence.evidence_models import EvidenceModel, LatentPart, read_model
+from pymc_rmhmc.latent.charts.site import GaussianSites, SiteChart
 
 __all__ = ["EASY", "LOG_AMPLITUDES", "LOG_LENGTHSCALES", "measure_row", "predictions", "target_of"]
 

@@ -14,11 +14,11 @@ from pymc_rmhmc import Annealing
 from pymc_rmhmc.approximation.ep import EPFit, fit_ep
 from pymc_rmhmc.approximation.second_order import second_order_correction
 from pymc_rmhmc.chains.chain import Chain
-from pymc_rmhmc.evidence.annealing import annealed_evidence
-from pymc_rmhmc.evidence.estimate import Budget, Estimate, Progress
-from pymc_rmhmc.steps.evidence_methods import Settings, estimates_of
-from pymc_rmhmc.steps.evidence_models import EvidenceModel, read_model
-from pymc_rmhmc.steps.latent_references import latent_reference
+from pymc_rmhmc.evidence.evidence_methods import Settings, estimates_of
+from pymc_rmhmc.evidence.evidence_models import EvidenceModel, read_model
+from pymc_rmhmc.evidence.latent_references import latent_reference
+from pymc_rmhmc.evidence.methods.annealing import annealed_evidence
+from pymc_rmhmc.evidence.methods.estimate import Budget, Estimate, Progress
 
 __all__ = ["REPLICATES", "annealed", "estimate", "expectation_propagation", "measure"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, special, stats
 
-from pymc_rmhmc.geometry.emulator import Emulator
+from pymc_rmhmc.latent.emulator import Emulator
 
 __all__ = ["interpolate", "n_coefficients", "on_a_floor"]
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from pymc_rmhmc.geometry.charts.marginal import MarginalChart, sinh_arcsinh_inverse
+from pymc_rmhmc.latent.charts.marginal import MarginalChart, sinh_arcsinh_inverse
 
 __all__ = ["fit_marginals"]
 

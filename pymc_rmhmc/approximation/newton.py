@@ -10,13 +10,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.geometry.charts.design import weighted_design
-from pymc_rmhmc.geometry.charts.joined import JoinedConditional
-from pymc_rmhmc.geometry.charts.parts import Part
-from pymc_rmhmc.geometry.charts.site import GaussianSites
-from pymc_rmhmc.geometry.linalg import cholesky, identity_plus_scaled, solve_lower
-from pymc_rmhmc.geometry.prior import Predictor, PriorFailure
-from pymc_rmhmc.geometry.target import Likelihood
+from pymc_rmhmc.latent.charts.site import GaussianSites
+from pymc_rmhmc.latent.forms.design import weighted_design
+from pymc_rmhmc.latent.forms.joined import JoinedConditional
+from pymc_rmhmc.latent.forms.parts import Part
+from pymc_rmhmc.latent.prior import Predictor, PriorFailure
+from pymc_rmhmc.latent.target import Likelihood
+from pymc_rmhmc.linalg.dense import cholesky, identity_plus_scaled, solve_lower
 
 __all__ = ["NEAREST_FIRST", "Coefficients", "Joined", "Mode", "Placed", "find_mode"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.geometry.charts.marginal import MarginalChart
+from pymc_rmhmc.latent.charts.marginal import MarginalChart
 
 __all__ = ["fit_parameters"]
 

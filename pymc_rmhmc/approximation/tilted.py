@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import roots_legendre
 
-from pymc_rmhmc.geometry.target import Likelihood
+from pymc_rmhmc.latent.target import Likelihood
 
 __all__ = ["PointwiseLikelihood", "TiltedMoments", "tilted_moments"]
 

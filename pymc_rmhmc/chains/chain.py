@@ -21,11 +21,11 @@ from pymc_rmhmc.chains.messages import sites_kept, stood_still
 from pymc_rmhmc.chains.movement import Movement
 from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.chains.recipe import REHEARSED_STEP, Recipe
+from pymc_rmhmc.chains.reference import ResidualReference
 from pymc_rmhmc.chains.variables import Point, check_start
 from pymc_rmhmc.errors import ConfigurationError, CovarianceError, SamplingError
-from pymc_rmhmc.evidence.reference import ResidualReference
-from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.kernels.kernel import Transition
+from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.tuning.schedule import Moment, postponed
 from pymc_rmhmc.tuning.step_size import StepSize
 

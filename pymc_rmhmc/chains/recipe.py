@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.chains.plan import Plan
+from pymc_rmhmc.chains.reference import ResidualReference
 from pymc_rmhmc.chains.variables import Point, Variables
 from pymc_rmhmc.errors import Failure, RMHMCError
-from pymc_rmhmc.evidence.reference import ResidualReference
 from pymc_rmhmc.kernels.kernel import HMC, Kernel, Transition
 from pymc_rmhmc.tuning.schedule import Adapter
 from pymc_rmhmc.tuning.step_size import StepSize, StepSizeRule

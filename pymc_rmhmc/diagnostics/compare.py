@@ -9,8 +9,7 @@ import arviz as az
 import numpy as np
 import pandas as pd
 
-from pymc_rmhmc.diagnostics.seconds import Seconds, Timing, seconds_of
-from pymc_rmhmc.diagnostics.statistics import (
+from pymc_rmhmc.diagnostics.result_statistics import (
     common_variables,
     posteriors_of,
     sampler_unknown,
@@ -18,6 +17,7 @@ from pymc_rmhmc.diagnostics.statistics import (
     statistic,
     statistics_held,
 )
+from pymc_rmhmc.diagnostics.seconds import Seconds, Timing, seconds_of
 from pymc_rmhmc.diagnostics.table import ComparisonTable
 from pymc_rmhmc.errors import ConfigurationError, DataError
 from pymc_rmhmc.usage import called_as

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pymc_rmhmc.diagnostics.regions import find_region
-from pymc_rmhmc.diagnostics.statistics import one_group_in_words
+from pymc_rmhmc.diagnostics.result_statistics import one_group_in_words
 from pymc_rmhmc.errors import DataError, Failure, shown
 from pymc_rmhmc.usage import called_as
 

@@ -11,8 +11,8 @@ import numpy as np
 from scipy.stats import rankdata
 
 from pymc_rmhmc.diagnostics.compare import parameter_tables
+from pymc_rmhmc.diagnostics.result_statistics import common_variables, posteriors_of, statistic
 from pymc_rmhmc.diagnostics.seconds import timeline_of
-from pymc_rmhmc.diagnostics.statistics import common_variables, posteriors_of, statistic
 from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.usage import called_as
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.diagnostics.statistics import stacked
+from pymc_rmhmc.diagnostics.result_statistics import stacked
 from pymc_rmhmc.errors import ConfigurationError
 
 __all__ = ["Seconds", "Timeline", "Timing", "seconds_of", "timeline_of"]

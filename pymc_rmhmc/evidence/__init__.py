@@ -1,1 +1,1 @@
-"""The evidence log p(y): bridges from a normal approximation to the posterior, annealing, tempering."""
+"""The evidence log p(y) and approximations of posteriors: public functions, and how models are read for them."""

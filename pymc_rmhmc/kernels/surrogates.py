@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_rmhmc.dynamics.surrogates import SurrogateFlow
+from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateFlow
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels.kernel import Kernel, Transition
 from pymc_rmhmc.kernels.trajectories import JitteredPath, transition

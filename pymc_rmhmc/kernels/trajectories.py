@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from pymc_rmhmc.dynamics.delayed_rejection import FINER, RETRIED_ABOVE, accepts_retry
 from pymc_rmhmc.dynamics.hamiltonian import Hamiltonian
 from pymc_rmhmc.dynamics.integrators import Integrator, Step
 from pymc_rmhmc.errors import MAX_ENERGY_ERROR, Failure
-from pymc_rmhmc.geometry.delayed_rejection import FINER, RETRIED_ABOVE, accepts_retry
 from pymc_rmhmc.kernels.kernel import MoveBase, Transition, repeat
 from pymc_rmhmc.option_numbers import real_number, whole_number
 
@@ -76,7 +76,7 @@ class JitteredPath(_Static):
 
     The steps are as few as keep each within the step size, so that the whole path is walked; the draw
     depends on neither position nor momentum, so that the kernel stays exact. A path that is refused for a large energy
-    error is tried again in finer steps: see `geometry.delayed_rejection`.
+    error is tried again in finer steps: see `dynamics.delayed_rejection`.
 
     Parameters
     ----------

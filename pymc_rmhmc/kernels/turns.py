@@ -19,18 +19,18 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState, SpannedHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
-from pymc_rmhmc.dynamics.surrogates import SurrogateFlow, SurrogateSplitting
+from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateFlow, SurrogateSplitting
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import MarginalChart, MovingSites
-from pymc_rmhmc.geometry.charts.moving_sites import SiteTrend
-from pymc_rmhmc.geometry.emulator import Emulator
-from pymc_rmhmc.geometry.held import HeldNoise, HeldPoint, HeldTheta, WithoutThetaForce
-from pymc_rmhmc.geometry.held_sites import HeldSites
-from pymc_rmhmc.geometry.joint import JointPoint, JointTarget
-from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Sometimes, Transition, merge
 from pymc_rmhmc.kernels.surrogates import without_divergence
 from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
+from pymc_rmhmc.latent.charts import MarginalChart, MovingSites
+from pymc_rmhmc.latent.charts.moving_sites import SiteTrend
+from pymc_rmhmc.latent.emulator import Emulator
+from pymc_rmhmc.latent.held import HeldNoise, HeldPoint, HeldTheta, WithoutThetaForce
+from pymc_rmhmc.latent.held_sites import HeldSites
+from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
+from pymc_rmhmc.latent.prior import PriorFailure
 
 __all__ = [
     "HYPERPARAMETERS", "JOINT", "LATENTS", "Alternation", "BothMove", "HyperparameterMove", "JointMove", "LatentMove",

@@ -9,15 +9,15 @@ import pymc as pm
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError, listed
-from pymc_rmhmc.model.advice import unread_forms
-from pymc_rmhmc.model.affine import predictor_node
-from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
-from pymc_rmhmc.model.graphs import is_of_dims, reaches
+from pymc_rmhmc.model.forms.gaussian_vectors import GAUSSIAN_VECTORS
+from pymc_rmhmc.model.forms.linear_normals import linear_normals
+from pymc_rmhmc.model.forms.priors import LatentVariable, gaussian_candidates, read_latent
+from pymc_rmhmc.model.graph.affine import predictor_node
+from pymc_rmhmc.model.graph.graphs import is_of_dims, reaches
 from pymc_rmhmc.model.likelihoods import read_likelihood
-from pymc_rmhmc.model.linear_normals import linear_normals
-from pymc_rmhmc.model.observation import direct_readers, names_of, observations_of
-from pymc_rmhmc.model.priors import LatentVariable, gaussian_candidates, read_latent
-from pymc_rmhmc.model.refusals import Predictors, why_above, why_not_latent
+from pymc_rmhmc.model.observed.observation import direct_readers, names_of, observations_of
+from pymc_rmhmc.model.words.advice import unread_forms
+from pymc_rmhmc.model.words.refusals import Predictors, why_above, why_not_latent
 
 __all__ = ["BY_ANOTHER", "Choice", "choice_of", "explain", "find_coefficients", "find_latents", "nested"]
 

@@ -17,14 +17,14 @@ import pymc as pm
 import pytensor
 from numpy.typing import NDArray
 
-from pymc_rmhmc.model.components import GaussianComponent, LatentReader, LatentRow
-from pymc_rmhmc.model.design import PlainReading
-from pymc_rmhmc.model.graphs import PYTHON_MODE, shared_inputs
-from pymc_rmhmc.model.observation import Observation
-from pymc_rmhmc.model.observations import AffineReader, RegisteredReader
-from pymc_rmhmc.model.site_likelihood import BoundTerm, SiteLikelihood
+from pymc_rmhmc.model.forms.components import GaussianComponent, LatentReader, LatentRow
+from pymc_rmhmc.model.graph.graphs import PYTHON_MODE, shared_inputs
+from pymc_rmhmc.model.observed.observation import Observation
+from pymc_rmhmc.model.observed.observations import AffineReader, RegisteredReader
+from pymc_rmhmc.model.observed.reads import PlainReading
+from pymc_rmhmc.model.observed.site_likelihood import BoundTerm, SiteLikelihood
+from pymc_rmhmc.model.observed.unregistered_readers import PredictedReader, UnregisteredReader
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, has_own_initval
-from pymc_rmhmc.model.unregistered_readers import PredictedReader, UnregisteredReader
 
 __all__ = ["CompiledBlock", "CompiledModel", "GaussianComponent", "GaussianPrior", "compile_model"]
 

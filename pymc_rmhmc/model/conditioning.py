@@ -18,11 +18,11 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, counted, listed, shown
 from pymc_rmhmc.model.compile import CompiledModel, compile_model
-from pymc_rmhmc.model.graphs import Evaluator, shared_inputs
-from pymc_rmhmc.model.linear_normals import linear_normals
-from pymc_rmhmc.model.observation import UNOBSERVED
-from pymc_rmhmc.model.refusals import discrete_in_words
+from pymc_rmhmc.model.forms.linear_normals import linear_normals
+from pymc_rmhmc.model.graph.graphs import Evaluator, shared_inputs
+from pymc_rmhmc.model.observed.observation import UNOBSERVED
 from pymc_rmhmc.model.structure import ModelStructure, read_structure
+from pymc_rmhmc.model.words.refusals import discrete_in_words
 from pymc_rmhmc.stopwatch import COMPILING
 
 __all__ = ["LatentDraws", "check_can_be_given", "compile_widest", "given_values", "observed_elsewhere", "point_of"]

@@ -14,8 +14,8 @@ from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import replaced, shared_inputs, substitute
-from pymc_rmhmc.model.likelihoods.kernel import compile_outputs
+from pymc_rmhmc.model.graph.graphs import replaced, shared_inputs, substitute
+from pymc_rmhmc.model.likelihoods.likelihood_kernel import compile_outputs
 
 __all__ = ["GraphFunction", "Hyperparameters", "hyperparameters_of", "is_long", "joined", "taken"]
 

@@ -23,8 +23,8 @@ from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, DataError, listed, unread_in_words
-from pymc_rmhmc.model.graphs import Evaluator, as_value, inlined, reaches
-from pymc_rmhmc.model.observation import UNOBSERVED
+from pymc_rmhmc.model.graph.graphs import Evaluator, as_value, inlined, reaches
+from pymc_rmhmc.model.observed.observation import UNOBSERVED
 from pymc_rmhmc.stopwatch import COMPILING
 
 __all__ = ["Predictions", "check_improper_priors", "is_default_transform", "predicted_variables", "without"]

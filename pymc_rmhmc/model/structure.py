@@ -17,17 +17,17 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, shown
-from pymc_rmhmc.model.advice import unread_forms
-from pymc_rmhmc.model.affine import goes_one_by_one, multipliers
 from pymc_rmhmc.model.choice import choice_of, explain, find_coefficients, find_latents, nested
-from pymc_rmhmc.model.graphs import inlined, reaches
-from pymc_rmhmc.model.linear_normals import scaled_source
-from pymc_rmhmc.model.multipliers import is_never_zero
-from pymc_rmhmc.model.observation import Observation, names_by_value, names_of, observations_of
-from pymc_rmhmc.model.priors import LatentVariable, read_latent
-from pymc_rmhmc.model.refusals import ALL_PREDICTORS, GAUSSIAN, Predictors, nothing_found
-from pymc_rmhmc.model.scalars import written_as_scalars
-from pymc_rmhmc.model.scales import scales_first
+from pymc_rmhmc.model.forms.linear_normals import scaled_source
+from pymc_rmhmc.model.forms.priors import LatentVariable, read_latent
+from pymc_rmhmc.model.forms.scalars import written_as_scalars
+from pymc_rmhmc.model.graph.affine import goes_one_by_one, multipliers
+from pymc_rmhmc.model.graph.graphs import inlined, reaches
+from pymc_rmhmc.model.graph.multipliers import is_never_zero
+from pymc_rmhmc.model.graph.scales import scales_first
+from pymc_rmhmc.model.observed.observation import Observation, names_by_value, names_of, observations_of
+from pymc_rmhmc.model.words.advice import unread_forms
+from pymc_rmhmc.model.words.refusals import ALL_PREDICTORS, GAUSSIAN, Predictors, nothing_found
 
 __all__ = [
     "LatentBlock",

@@ -12,18 +12,18 @@ import pytensor.tensor as pt
 from pytensor.tensor.random.basic import MvNormalRV
 
 from pymc_rmhmc.errors import UnsupportedLikelihoodError, UnsupportedModelError, listed
-from pymc_rmhmc.model.advice import UNREAD_GAUSSIANS, as_a_sum, one_step_each, rows_as_a_product
 from pymc_rmhmc.model.choice import BY_ANOTHER
-from pymc_rmhmc.model.gaussian_vectors import GAUSSIAN_VECTORS
-from pymc_rmhmc.model.graphs import Evaluator, reaches
+from pymc_rmhmc.model.forms.gaussian_vectors import GAUSSIAN_VECTORS
+from pymc_rmhmc.model.forms.joint_model import NO_HYPERPARAMETERS, JointModel, JointPlan, plan_joint, read_joint
+from pymc_rmhmc.model.forms.linear_normals import linear_normals
+from pymc_rmhmc.model.forms.priors import LATENT, gaussian_candidates, read_latent
+from pymc_rmhmc.model.graph.graphs import Evaluator, reaches
+from pymc_rmhmc.model.graph.source_code import distribution_of
 from pymc_rmhmc.model.hyperparameters import hyperparameters_of
-from pymc_rmhmc.model.joint import NO_HYPERPARAMETERS, JointModel, JointPlan, plan_joint, read_joint
-from pymc_rmhmc.model.linear_normals import linear_normals
-from pymc_rmhmc.model.observation import names_of
-from pymc_rmhmc.model.priors import LATENT, gaussian_candidates, read_latent
-from pymc_rmhmc.model.refusals import Predictors, said_once
-from pymc_rmhmc.model.source_code import distribution_of
+from pymc_rmhmc.model.observed.observation import names_of
 from pymc_rmhmc.model.structure import ModelStructure, read_structure, resolve_variables
+from pymc_rmhmc.model.words.advice import UNREAD_GAUSSIANS, as_a_sum, one_step_each, rows_as_a_product
+from pymc_rmhmc.model.words.refusals import Predictors, said_once
 
 __all__ = [
     "flat_priors",

@@ -14,7 +14,7 @@ from pymc.util import get_random_generator
 
 from pymc_rmhmc.errors import ConfigurationError, counted, shown
 from pymc_rmhmc.model import model_in_context
-from pymc_rmhmc.steps.metric_choice import METRIC_NAMES
+from pymc_rmhmc.sampled.metric_choice import METRIC_NAMES
 
 __all__ = ["CheckedStep", "ModelContents", "check_compile_kwargs", "check_point", "generator_of"]
 

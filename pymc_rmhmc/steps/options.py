@@ -11,8 +11,8 @@ from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.kernels.kernel import Trajectory
 from pymc_rmhmc.option_numbers import real_number, whole_number
-from pymc_rmhmc.steps.metric_choice import choose_integrator, choose_metric, curvature_of, policy_of
-from pymc_rmhmc.steps.trajectory_choice import (
+from pymc_rmhmc.sampled.metric_choice import choose_integrator, choose_metric, curvature_of, policy_of
+from pymc_rmhmc.sampled.trajectory_choice import (
     check_reach,
     check_step,
     choose_trajectory,

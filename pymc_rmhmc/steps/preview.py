@@ -9,18 +9,18 @@ import pymc as pm
 import pytensor
 
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError
-from pymc_rmhmc.model.bad_inputs import InputChecks
-from pymc_rmhmc.model.describe import MetricDescription, ModelDescription, describe_in_metric, describe_latents
-from pymc_rmhmc.model.general.selection import continuous_variables
+from pymc_rmhmc.model.general.blocks_or_graph import continuous_variables
 from pymc_rmhmc.model.predictions import predicted_variables, without
 from pymc_rmhmc.model.structure import model_in_context
-from pymc_rmhmc.steps.blocks import alone_in_words
-from pymc_rmhmc.steps.checks import check_curvature
-from pymc_rmhmc.steps.metric_choice import integrator_in_words
+from pymc_rmhmc.model.words.bad_inputs import InputChecks
+from pymc_rmhmc.model.words.describe import MetricDescription, ModelDescription, describe_in_metric, describe_latents
+from pymc_rmhmc.sampled.blocks import alone_in_words
+from pymc_rmhmc.sampled.checks import check_curvature
+from pymc_rmhmc.sampled.metric_choice import integrator_in_words
+from pymc_rmhmc.sampled.process import FoundProcess, find_process
+from pymc_rmhmc.sampled.trajectory_choice import trajectory_in_words
+from pymc_rmhmc.sampled.whole_model_metric import FoundRiemannian, find_riemannian, matrix_in_words
 from pymc_rmhmc.steps.options import Options, Plan, settle
-from pymc_rmhmc.steps.process import FoundProcess, find_process
-from pymc_rmhmc.steps.riemannian import FoundRiemannian, find_riemannian, matrix_in_words
-from pymc_rmhmc.steps.trajectory_choice import trajectory_in_words
 from pymc_rmhmc.usage import called_as
 
 __all__ = ["describe"]

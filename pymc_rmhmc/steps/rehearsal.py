@@ -17,9 +17,9 @@ import pytensor
 from pymc_rmhmc.chains.chain import Chain
 from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.errors import RMHMCError, counted, listed, wrapped
-from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.model.predictions import Predictions
-from pymc_rmhmc.steps.starts import SCATTER
+from pymc_rmhmc.sampled.starts import SCATTER
 from pymc_rmhmc.stopwatch import COMPILING
 
 __all__ = ["compile_ahead"]

@@ -18,12 +18,12 @@ from rich.table import Column
 
 from pymc_rmhmc.chains.chain import ChainState
 from pymc_rmhmc.errors import ConfigurationError, Failure, wrapped
-from pymc_rmhmc.model.bad_inputs import InputChecks
 from pymc_rmhmc.model.predictions import check_improper_priors
 from pymc_rmhmc.model.together import flat_priors
+from pymc_rmhmc.model.words.bad_inputs import InputChecks
 from pymc_rmhmc.option_numbers import switch
+from pymc_rmhmc.sampled.checks import check_block, check_shapes, shapes_of_data
 from pymc_rmhmc.steps.arguments import CheckedStep, ModelContents, check_compile_kwargs, check_point, generator_of
-from pymc_rmhmc.steps.checks import check_block, check_shapes, shapes_of_data
 from pymc_rmhmc.steps.notices import WATCHED, RunNotices, followers_of, moved_by_others, moved_twice, too_short_tuning
 from pymc_rmhmc.steps.options import Plan
 from pymc_rmhmc.steps.rehearsal import compile_ahead

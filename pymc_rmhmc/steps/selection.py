@@ -8,14 +8,14 @@ import numpy as np
 import pymc as pm
 
 from pymc_rmhmc.errors import UnsupportedModelError, listed
-from pymc_rmhmc.model.general.selection import InGraphChart, blocks_or_graph, continuous_variables
+from pymc_rmhmc.model.general.blocks_or_graph import InGraphChart, blocks_or_graph, continuous_variables
 from pymc_rmhmc.model.predictions import Predictions, predicted_variables, without
 from pymc_rmhmc.model.structure import resolve_variables
-from pymc_rmhmc.steps.blocks import FoundBlocks, build_blocks, find_blocks
-from pymc_rmhmc.steps.general import FoundGeneral, find_general
+from pymc_rmhmc.sampled.blocks import FoundBlocks, build_blocks, find_blocks
+from pymc_rmhmc.sampled.graph import FoundGeneral, find_general
+from pymc_rmhmc.sampled.process import FoundProcess, find_process
+from pymc_rmhmc.sampled.whole_model_metric import FoundRiemannian, find_riemannian
 from pymc_rmhmc.steps.options import Plan
-from pymc_rmhmc.steps.process import FoundProcess, find_process
-from pymc_rmhmc.steps.riemannian import FoundRiemannian, find_riemannian
 
 __all__ = ["find", "find_with_predictions", "predictions_in_words"]
 

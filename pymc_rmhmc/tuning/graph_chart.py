@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import ConfigurationError, unread_in_words
-from pymc_rmhmc.geometry.charts import MarginalChart
-from pymc_rmhmc.geometry.emulator import Emulator
-from pymc_rmhmc.geometry.general.angles import NO_ANGLES, Angles
-from pymc_rmhmc.geometry.general.charts import VariableChart
-from pymc_rmhmc.geometry.general.loops import FlatMap
-from pymc_rmhmc.geometry.general.mass import fit_flat_map, identity_map, to_flat
+from pymc_rmhmc.graph_chart.affine_map import fit_flat_map, identity_map, to_flat
+from pymc_rmhmc.graph_chart.circles import NO_ANGLES, Angles
+from pymc_rmhmc.graph_chart.constants import VariableChart
+from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.kernels.kernel import Transition
+from pymc_rmhmc.latent.charts import MarginalChart
+from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.tuning.path_length import PathTrial
 from pymc_rmhmc.tuning.schedule import Moment, Refit, RefitPolicy, StepSizeAdapter
 from pymc_rmhmc.tuning.step_size import StepSize

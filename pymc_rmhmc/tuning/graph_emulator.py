@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.approximation.emulation import FEWEST_DRAWS, emulate
-from pymc_rmhmc.geometry.charts import MarginalChart
-from pymc_rmhmc.geometry.emulator import Emulator
-from pymc_rmhmc.geometry.general.loops import FlatMap
-from pymc_rmhmc.geometry.general.value import ValueTarget
+from pymc_rmhmc.graph_chart.path_loops import FlatMap
+from pymc_rmhmc.graph_chart.value_target import ValueTarget
 from pymc_rmhmc.kernels.kernel import Transition
 from pymc_rmhmc.kernels.surrogates import ALONG_DENSITY, ALONG_SURROGATE
+from pymc_rmhmc.latent.charts import MarginalChart
+from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
-from pymc_rmhmc.tuning.hyperparameters import TURNS
+from pymc_rmhmc.tuning.joint_adapter import TURNS
 from pymc_rmhmc.tuning.schedule import Moment, Refit, RefitPolicy
 from pymc_rmhmc.tuning.step_size import DualAveraging, StepSize
 

@@ -11,9 +11,9 @@ import pytest
 from scipy import sparse
 from scipy.stats import multivariate_normal, norm
 
-from pymc_rmhmc.approximation.joint import moving_sites
-from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
-from pymc_rmhmc.geometry.joint import JointTarget
+from pymc_rmhmc.approximation.joint_mode import moving_sites
+from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.model import JointModel, read_together
 from tests.model.conftest import (
     exact_log_density,
@@ -146,7 +146,7 @@ def made(name: str) -> tuple[pm.Model, JointModel]:
 def made_by_values(name: str) -> tuple[pm.Model, JointModel]:
     """The same with the matrices of sums in the size of the latent values, however few the observations are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pymc_rmhmc.model.linear_blocks.MORE_OBSERVATIONS", 0.0)
+        patch.setattr("pymc_rmhmc.model.forms.linear_blocks.MORE_OBSERVATIONS", 0.0)
         return made.__wrapped__(name)
 
 

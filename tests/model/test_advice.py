@@ -15,8 +15,8 @@ import pytest
 from pymc_rmhmc import RMHMC, FlatMetric, describe
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model import read_structure, read_together, together
-from pymc_rmhmc.model.graphs import Evaluator
-from pymc_rmhmc.model.source_code import code_of
+from pymc_rmhmc.model.graph.graphs import Evaluator
+from pymc_rmhmc.model.graph.source_code import code_of
 from tests.model.conftest import X, exact_log_density, gp_prior
 from tests.model.joint_checks import random_point
 

@@ -16,7 +16,7 @@ from scipy.stats import multivariate_normal, norm
 from pymc_rmhmc import RMHMC
 from pymc_rmhmc.errors import DataError, Failure
 from pymc_rmhmc.model import compile_model, read_structure
-from pymc_rmhmc.model.likelihoods.kernel import compile_outputs
+from pymc_rmhmc.model.likelihoods.likelihood_kernel import compile_outputs
 from tests.model.conftest import (
     BINARY,
     COUNTS,

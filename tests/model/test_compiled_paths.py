@@ -14,18 +14,18 @@ import pytest
 from pymc_rmhmc.dynamics.hamiltonian import SiteHamiltonian, SpannedHamiltonian
 from pymc_rmhmc.dynamics.integrators import IntegratorBase, RotationSplitting
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.bridge import LatentBridge
-from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, SiteChart
-from pymc_rmhmc.geometry.held import HeldTheta
-from pymc_rmhmc.geometry.joint import JointTarget
-from pymc_rmhmc.geometry.prior import FactorizedPrior
-from pymc_rmhmc.geometry.rounded import RoundedTarget, rounded
-from pymc_rmhmc.geometry.symmetric import LARGE
-from pymc_rmhmc.geometry.target import LatentTarget
+from pymc_rmhmc.evidence.methods.bridged_target import LatentBridge
 from pymc_rmhmc.kernels.trajectories import transition
-from pymc_rmhmc.model.joint import read_joint
+from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, SiteChart
+from pymc_rmhmc.latent.held import HeldTheta
+from pymc_rmhmc.latent.joint_target import JointTarget
+from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.rounded import RoundedTarget, rounded
+from pymc_rmhmc.latent.target import LatentTarget
+from pymc_rmhmc.linalg.symmetric import LARGE
+from pymc_rmhmc.model.forms.joint_model import read_joint
 from pymc_rmhmc.model.likelihoods import FallbackKernel, LikelihoodKernel
-from pymc_rmhmc.model.site_likelihood import BoundTerm, SiteLikelihood
+from pymc_rmhmc.model.observed.site_likelihood import BoundTerm, SiteLikelihood
 from pymc_rmhmc.model.structure import read_structure
 from tests.model.test_likelihoods import ROWS
 from tests.statistical.joint_cases import Grid, Mixed, Problem, Process, Rows, Sum, absurd_sites

@@ -26,8 +26,10 @@ from pymc_rmhmc import (
     UnsupportedModelError,
     describe,
 )
-from pymc_rmhmc.model import joint, linear_form, read_joint, read_structure
-from pymc_rmhmc.model.graphs import BatchEvaluator, Evaluator
+from pymc_rmhmc.model import read_joint, read_structure
+from pymc_rmhmc.model.forms import joint_model
+from pymc_rmhmc.model.graph import linear_form
+from pymc_rmhmc.model.graph.graphs import BatchEvaluator, Evaluator
 
 N = 8
 X = np.linspace(0.0, 1.0, N)[:, None]
@@ -180,7 +182,7 @@ def test_nothing_is_compiled_and_no_matrix_is_evaluated(build, monkeypatch):
     monkeypatch.setattr(COp, "make_c_thunk", refuse)
     monkeypatch.setattr(NumbaLinker, "make_all", refuse)
     monkeypatch.setattr(BatchEvaluator, "__call__", refuse)
-    monkeypatch.setattr(joint, "MovingDesign", refuse)
+    monkeypatch.setattr(joint_model, "MovingDesign", refuse)
     monkeypatch.setattr(Evaluator, "__call__", counted)
     describe(model)
     assert not compiled
@@ -226,8 +228,8 @@ def test_columns_that_are_read_together_are_those_that_are_read_one_by_one(monke
 
     def matrix():
         model = read()
-        block = joint.read_joint(read_structure(model, ["a", "b"]), model.initial_point())
-        assert block == joint.NO_HYPERPARAMETERS
+        block = joint_model.read_joint(read_structure(model, ["a", "b"]), model.initial_point())
+        assert block == joint_model.NO_HYPERPARAMETERS
         from pymc_rmhmc.model import compile_model
 
         (found,) = compile_model(read_structure(model, ["a", "b"])).blocks

@@ -10,12 +10,12 @@ from scipy.stats import multivariate_normal
 
 from pymc_rmhmc import RMHMC, FlatMetric, describe
 from pymc_rmhmc.errors import UnsupportedModelError
-from pymc_rmhmc.geometry.charts import GaussianSites
-from pymc_rmhmc.geometry.latent_blocks import conditional_of
-from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.latent.charts import GaussianSites
+from pymc_rmhmc.latent.latent_blocks import conditional_of
+from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.model import read_structure
-from pymc_rmhmc.model.graphs import Evaluator
-from pymc_rmhmc.model.priors import read_latent
+from pymc_rmhmc.model.forms.priors import read_latent
+from pymc_rmhmc.model.graph.graphs import Evaluator
 from tests.model.conftest import exact_log_density
 from tests.model.joint_checks import differences, joint_of, log_density, random_point
 

@@ -15,7 +15,7 @@ from pytensor.tensor.shape import Reshape
 from pymc_rmhmc.model import compile_model, read_structure
 from pymc_rmhmc.model.general.chart import charted_variables
 from pymc_rmhmc.model.general.density import GeneralModel
-from pymc_rmhmc.model.graphs import replaced
+from pymc_rmhmc.model.graph.graphs import replaced
 from tests.model.conftest import MODELS
 from tests.model.test_compile import log_density
 

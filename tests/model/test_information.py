@@ -19,7 +19,7 @@ from pymc_rmhmc.model.general.information_families import (
     register_information,
     registered_information,
 )
-from pymc_rmhmc.model.graphs import PYTHON_MODE
+from pymc_rmhmc.model.graph.graphs import PYTHON_MODE
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from tests.model.conftest import exact_log_density
 from tests.model.information_models import EACH, MODELS, information_of

@@ -11,10 +11,10 @@ import pytensor.tensor as pt
 import pytest
 from scipy import sparse
 
-from pymc_rmhmc.approximation.joint import moving_sites
-from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
-from pymc_rmhmc.geometry.joint import JointTarget
-from pymc_rmhmc.model.likelihoods.kernel import compile_outputs
+from pymc_rmhmc.approximation.joint_mode import moving_sites
+from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.latent.joint_target import JointTarget
+from pymc_rmhmc.model.likelihoods.likelihood_kernel import compile_outputs
 from tests.model.conftest import (
     COUNTS,
     INDEX,

@@ -11,11 +11,11 @@ import pytensor.tensor as pt
 import pytest
 from scipy import sparse
 
-from pymc_rmhmc.approximation.joint import moving_sites
-from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
-from pymc_rmhmc.geometry.held import HeldTheta
-from pymc_rmhmc.geometry.held_sites import HeldSites
-from pymc_rmhmc.geometry.joint import JointTarget
+from pymc_rmhmc.approximation.joint_mode import moving_sites
+from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.latent.held import HeldTheta
+from pymc_rmhmc.latent.held_sites import HeldSites
+from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.model import JointModel
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from tests.model import joint_forms

@@ -31,7 +31,7 @@ from pymc_rmhmc.model.likelihoods import (
     registered_likelihoods,
     registry,
 )
-from pymc_rmhmc.model.likelihoods.kernel import compile_outputs
+from pymc_rmhmc.model.likelihoods.likelihood_kernel import compile_outputs
 
 mp.mp.dps = 60
 WIDE = [-1000.0, -100.0, -15.0, -5.0, -3.9, -2.0, -0.3, 0.0, 0.7, 4.1, 12.0, 39.0, 100.0, 1000.0]

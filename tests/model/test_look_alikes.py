@@ -7,7 +7,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 
-from pymc_rmhmc.approximation.joint import _predictors, laplace_sites_at
+from pymc_rmhmc.approximation.joint_mode import _predictors, laplace_sites_at
 from pymc_rmhmc.errors import UnsupportedLikelihoodError, UnsupportedModelError
 from pymc_rmhmc.model import read_structure
 from pymc_rmhmc.model.compile import compile_model

@@ -21,8 +21,8 @@ from pymc_rmhmc.errors import (
     UnsupportedModelError,
 )
 from pymc_rmhmc.model import compile_model, read_structure
+from pymc_rmhmc.model.graph.source_code import distribution_of
 from pymc_rmhmc.model.likelihoods import registered_likelihoods, registry
-from pymc_rmhmc.model.source_code import distribution_of
 from tests.model.conftest import COUNTS, MODELS, N, X, covariance, gp_prior
 
 

@@ -11,8 +11,8 @@ from pymc.distributions.transforms import Interval, log, logodds
 from scipy import stats
 
 from pymc_rmhmc import RMHMC, describe
-from pymc_rmhmc.model.bad_inputs import InputChecks
 from pymc_rmhmc.model.predictions import Predictions, predicted_variables, without
+from pymc_rmhmc.model.words.bad_inputs import InputChecks
 
 X = np.linspace(0.0, 3.0, 8)[:, None]
 

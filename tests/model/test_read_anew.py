@@ -14,9 +14,10 @@ from pytensor.raise_op import CheckAndRaise
 from scipy import sparse
 
 from pymc_rmhmc.errors import UnsupportedLikelihoodError, UnsupportedModelError
-from pymc_rmhmc.model import JointModel, observations, read_structure, read_together
+from pymc_rmhmc.model import JointModel, read_structure, read_together
 from pymc_rmhmc.model.compile import compile_model
 from pymc_rmhmc.model.likelihoods import read_likelihood
+from pymc_rmhmc.model.observed import observations
 from tests.model.conftest import BINARY, COUNTS, INDEX, INDEX_COUNTS, N, covariance, gp_prior
 from tests.model.joint_checks import assert_is_the_model, joint_of, random_point
 from tests.model.joint_forms import DESIGN, GROUP, poisson

@@ -15,11 +15,11 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
-from pymc_rmhmc.approximation.joint import moving_sites
-from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
-from pymc_rmhmc.geometry.charts.design import weighted_design
-from pymc_rmhmc.geometry.joint import JointTarget
-from pymc_rmhmc.model.graphs import PYTHON_MODE
+from pymc_rmhmc.approximation.joint_mode import moving_sites
+from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.latent.forms.design import weighted_design
+from pymc_rmhmc.latent.joint_target import JointTarget
+from pymc_rmhmc.model.graph.graphs import PYTHON_MODE
 from tests.model.conftest import BINARY, COUNTS, N, X
 from tests.model.joint_checks import joint_of
 from tests.model.joint_forms import DESIGN, GROUP, WIDE_DESIGN
@@ -238,7 +238,7 @@ JOINED = {"process under a noise", "groups under a noise", "sum by values", "sum
 def test_the_joint_gradient_is_that_of_reverse_mode(name, monkeypatch):
     case, rng = CASES[name], np.random.default_rng(4)
     if case.by_values:
-        monkeypatch.setattr("pymc_rmhmc.model.linear_blocks.MORE_OBSERVATIONS", 0.0)
+        monkeypatch.setattr("pymc_rmhmc.model.forms.linear_blocks.MORE_OBSERVATIONS", 0.0)
     with pm.Model() as model:
         case.build()
     joint = joint_of(model)

@@ -12,9 +12,9 @@ from pytensor.graph.op import Op
 from pymc_rmhmc import describe
 from pymc_rmhmc.errors import DataError, UnsupportedModelError
 from pymc_rmhmc.model import compile_model, read_structure, read_together
-from pymc_rmhmc.model.affine import predictor_node
-from pymc_rmhmc.model.graphs import Evaluator
-from pymc_rmhmc.model.linear_normals import linear_normals
+from pymc_rmhmc.model.forms.linear_normals import linear_normals
+from pymc_rmhmc.model.graph.affine import predictor_node
+from pymc_rmhmc.model.graph.graphs import Evaluator
 from tests.model.conftest import COUNTS, INDEX, N, X, exact_log_density, gp_prior
 from tests.model.joint_checks import assert_is_the_model, joint_of
 

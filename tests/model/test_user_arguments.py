@@ -7,7 +7,7 @@ import pymc as pm
 import pytest
 
 from pymc_rmhmc import RMHMC, ConfigurationError, DataError
-from pymc_rmhmc.model.user_arguments import arguments_of, nan_in_words, values_in_words
+from pymc_rmhmc.model.words.user_arguments import arguments_of, nan_in_words, values_in_words
 
 N = 6
 POSITIVE, UNIT, COUNTS = np.linspace(0.5, 2.0, N), np.linspace(0.1, 0.9, N), np.arange(N)

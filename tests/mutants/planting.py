@@ -17,11 +17,11 @@ from enum import Enum
 from functools import cached_property
 from pathlib import Path
 
+from pymc_rmhmc.linalg.compiled.compilation import COMPILED_ROOMS
+
 __all__ = ["Mutant", "Nursery", "Place", "Sources", "TableError", "Verdict", "problems_of"]
 
 PACKAGE = "pymc_rmhmc"
-# Numba compiles the files of this room into one another: after an edit of any of them nothing that was kept may serve.
-COMPILED_ROOM = f"{PACKAGE}/geometry/"
 # A test that pytest stops for something else than what it asserts has found nothing.
 RIGHT_REASONS = ("AssertionError", "Failed")  # the second is pytest's, where an error was not raised
 SECONDS = 400.0
@@ -248,8 +248,8 @@ class Nursery:
 
     @contextlib.contextmanager
     def _cache_for(self, file: str) -> Iterator[Path]:
-        """Where Numba keeps what it compiles: of an edited file, and of all that it is compiled into, nothing yet."""
-        if not f"{PACKAGE}/{file}".startswith(COMPILED_ROOM):
+        """Where Numba keeps what it compiles: after an edit in a compiled room, nothing yet."""
+        if file.partition("/")[0] not in COMPILED_ROOMS:
             yield self._folder / "cache"
             return
         with tempfile.TemporaryDirectory(dir=self._folder) as fresh:

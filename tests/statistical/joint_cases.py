@@ -10,7 +10,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_rmhmc.geometry.charts import GaussianSites
+from pymc_rmhmc.latent.charts import GaussianSites
 from pymc_rmhmc.model import JointModel, read_together
 from tests.statistical.test_geweke import SIMULATORS
 

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric, compare
-from pymc_rmhmc.dynamics.surrogates import SurrogateSplitting
+from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateSplitting
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
-from pymc_rmhmc.geometry.emulator import Emulator
-from pymc_rmhmc.geometry.held import HeldNoise, WithoutThetaForce
-from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.kernels import turns
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.kernels.turns import LatentMove, Standing
+from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.latent.emulator import Emulator
+from pymc_rmhmc.latent.held import HeldNoise, WithoutThetaForce
+from pymc_rmhmc.latent.joint_target import JointTarget
 from tests.statistical.joint_cases import (
     LIKELIHOODS,
     LOGISTIC,

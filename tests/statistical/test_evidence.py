@@ -9,17 +9,17 @@ import pymc as pm
 import pytest
 from scipy import integrate, special, stats
 
-from pymc_rmhmc.evidence.annealing import adaptive_ladder, annealed_evidence, flat_particles
-from pymc_rmhmc.evidence.bridge import BRIDGE, HEAVY_BRIDGE, AdaptiveBridge
-from pymc_rmhmc.evidence.estimate import Budget, Progress
-from pymc_rmhmc.evidence.family import FixedFamily
-from pymc_rmhmc.evidence.importance import importance_evidence
-from pymc_rmhmc.evidence.tails import with_fitting_tails
-from pymc_rmhmc.evidence.tempering import temper
-from pymc_rmhmc.steps.evidence_draws import ChainDraws, tuned_chain, values_of_chain, values_of_prior
-from pymc_rmhmc.steps.evidence_models import read_model
-from pymc_rmhmc.steps.evidence_references import whole_reference
-from pymc_rmhmc.steps.tempering_families import whole_family
+from pymc_rmhmc.evidence.evidence_draws import ChainDraws, tuned_chain, values_of_chain, values_of_prior
+from pymc_rmhmc.evidence.evidence_models import read_model
+from pymc_rmhmc.evidence.evidence_references import whole_reference
+from pymc_rmhmc.evidence.methods.annealing import adaptive_ladder, annealed_evidence, flat_particles
+from pymc_rmhmc.evidence.methods.bridge import BRIDGE, HEAVY_BRIDGE, AdaptiveBridge
+from pymc_rmhmc.evidence.methods.estimate import Budget, Progress
+from pymc_rmhmc.evidence.methods.family import FixedFamily
+from pymc_rmhmc.evidence.methods.importance import importance_evidence
+from pymc_rmhmc.evidence.methods.tails import with_fitting_tails
+from pymc_rmhmc.evidence.methods.tempering import temper
+from pymc_rmhmc.evidence.tempering_families import whole_family
 from tests.steps.test_log_evidence import eight_schools, regression
 from tests.unit.evidence_toys import NormalBlock
 

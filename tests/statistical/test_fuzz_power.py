@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytensor.tensor as pt
 import pytest
 
-from pymc_rmhmc.geometry.joint import JointTarget
+from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.model.general import density
 from pymc_rmhmc.model.general.chart import ChartedRows, ChartedVariable
 from tests.fuzz.joint import FEWEST

@@ -18,9 +18,9 @@ import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
-from pymc_rmhmc.geometry.general.loops import FlatMap
-from pymc_rmhmc.geometry.general.mass import identity_map
-from pymc_rmhmc.geometry.general.target import GeneralTarget
+from pymc_rmhmc.graph_chart.affine_map import identity_map
+from pymc_rmhmc.graph_chart.graph_target import GeneralTarget
+from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.kernels.u_turn import UTurn
 from pymc_rmhmc.model.general.density import GeneralModel

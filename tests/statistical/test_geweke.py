@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, RotationSplitting
-from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
-from pymc_rmhmc.geometry.prior import FactorizedPrior
-from pymc_rmhmc.geometry.target import LatentTarget
 from pymc_rmhmc.kernels.trajectories import transition
+from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
+from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.target import LatentTarget
 from pymc_rmhmc.model.likelihoods import LikelihoodKernel, registered_likelihoods
-from pymc_rmhmc.model.site_likelihood import BoundTerm, SiteLikelihood
+from pymc_rmhmc.model.observed.site_likelihood import BoundTerm, SiteLikelihood
 from tests.statistical.exact import hamiltonian_of
 from tests.unit.toys import ToyComponent, ToyPrior, kernel
 

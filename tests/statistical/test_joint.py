@@ -12,14 +12,14 @@ import pytest
 
 from benchmarks.joint_problems import regression
 from pymc_rmhmc import RMHMC, compare
-from pymc_rmhmc.approximation.joint import moving_sites
+from pymc_rmhmc.approximation.joint_mode import moving_sites
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
-from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites, SiteTrend
-from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.kernels.trajectories import transition
+from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites, SiteTrend
+from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.model import read_joint, read_structure
-from pymc_rmhmc.steps.block_recipe import BlockRecipe
+from pymc_rmhmc.sampled.block_recipe import BlockRecipe
 from tests.statistical.ranks import PLACES, Looks, p_value, rank
 from tests.steps.conftest import draw
 

@@ -16,10 +16,10 @@ from scipy.stats import norm
 from pymc_rmhmc.approximation import SiteRegression
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
-from pymc_rmhmc.geometry.charts import GaussianSites
-from pymc_rmhmc.geometry.joint import JointTarget
-from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.kernels.trajectories import transition
+from pymc_rmhmc.latent.charts import GaussianSites
+from pymc_rmhmc.latent.joint_target import JointTarget
+from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.model.likelihoods import registered_likelihoods
 from tests.statistical.joint_cases import (
     BACKGROUND,
@@ -346,7 +346,7 @@ def test_the_correct_target_passes_where_the_mutants_fail(problem):
 
 def test_a_wrong_gradient_costs_acceptance_and_does_not_bias(monkeypatch):
     """Exactness rests on the energy alone: a kick by any function of the position is reversible and keeps volume."""
-    from pymc_rmhmc.geometry.charts import conditional
+    from pymc_rmhmc.latent.forms import conditional
 
     _, _, usual = calibrate_in_cell(DENSE, seed=2)
     zeros = lambda factor, left, right: np.zeros_like(factor, order="F")  # noqa: E731

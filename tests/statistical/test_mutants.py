@@ -14,8 +14,8 @@ import pytest
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, RiemannianHamiltonian, SpannedHamiltonian
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, RotationSplitting
 from pymc_rmhmc.dynamics.solvers import AndersonSolver, Solution
-from pymc_rmhmc.geometry.metrics import LatentField, LatentPoint
 from pymc_rmhmc.kernels.trajectories import transition
+from pymc_rmhmc.metrics import LatentField, LatentPoint
 from tests.statistical.exact import Cell, hamiltonian_of, make_target, stationarity
 from tests.unit.toys import coarse_gram
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
-from pymc_rmhmc.geometry.held import HeldTheta
-from pymc_rmhmc.geometry.held_sites import ChartedParameters, HeldSites
-from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.kernels.turns import ParameterMove, Standing
+from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.latent.held import HeldTheta
+from pymc_rmhmc.latent.held_sites import ChartedParameters, HeldSites
+from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.model import JointModel
 from tests.statistical.joint_cases import LIKELIHOODS, LOGISTIC, Grid, Problem, Process, Rows, Sum, absurd_sites
 from tests.statistical.ranks import PLACES, Looks, rank

@@ -21,12 +21,12 @@ from pymc_rmhmc.approximation import find_mode, laplace_sites
 from pymc_rmhmc.dynamics.hamiltonian import RiemannianHamiltonian
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, RotationSplitting
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import SiteChart
-from pymc_rmhmc.geometry.prior import FactorizedPrior
-from pymc_rmhmc.geometry.target import LatentTarget
 from pymc_rmhmc.kernels.trajectories import transition
+from pymc_rmhmc.latent.charts import SiteChart
+from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.target import LatentTarget
 from pymc_rmhmc.model.likelihoods import LikelihoodKernel
-from pymc_rmhmc.model.site_likelihood import BoundTerm, SiteLikelihood
+from pymc_rmhmc.model.observed.site_likelihood import BoundTerm, SiteLikelihood
 from tests.statistical.exact import hamiltonian_of
 from tests.statistical.ranks import PLACES, Looks, p_value, rank
 from tests.statistical.test_geweke import SIMULATORS

@@ -15,7 +15,7 @@ from scipy.integrate import cumulative_trapezoid
 from pymc_rmhmc import RMHMC
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.kernels.turns import LatentMove
-from pymc_rmhmc.tuning import hyperparameters
+from pymc_rmhmc.tuning import joint_adapter
 from tests.statistical.joint_cases import matern_root
 from tests.steps.conftest import draw
 
@@ -72,7 +72,7 @@ def test_the_tail_of_the_amplitude_is_that_of_orthant_probabilities():
 
 def test_it_is_not_with_sites_that_stand_still(monkeypatch):
     """So that the case above tests the trend: R-hat and the median say nothing of what is missing."""
-    monkeypatch.setattr(hyperparameters, "follow_trend", lambda block, sites, *others: sites)
+    monkeypatch.setattr(joint_adapter, "follow_trend", lambda block, sites, *others: sites)
     z, effective = worst(sampled()[0])
     assert z > 4.5 or effective < 400
 

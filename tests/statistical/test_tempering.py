@@ -10,7 +10,7 @@ import pytensor.tensor as pt
 import pytest
 
 from pymc_rmhmc import parallel_tempering
-from pymc_rmhmc.evidence.ensemble import REVERSIBLE, SCHEMES
+from pymc_rmhmc.evidence.methods.ensemble import REVERSIBLE, SCHEMES
 from tests.unit.tempering_toys import normal_evidence, normal_phi, run
 
 pytestmark = pytest.mark.slow

@@ -8,11 +8,11 @@ import pytensor.tensor as pt
 import pytest
 
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog
-from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity
-from pymc_rmhmc.geometry.general.sparsity import Partition
-from pymc_rmhmc.geometry.metrics import FisherMetric, GraphMetric, SoftAbsMetric
 from pymc_rmhmc.kernels.trajectories import transition
-from pymc_rmhmc.steps.riemannian import find_riemannian
+from pymc_rmhmc.metrics import FisherMetric, GraphMetric, SoftAbsMetric
+from pymc_rmhmc.metrics.matrix_density import MatrixDensity
+from pymc_rmhmc.metrics.sparsity import Partition
+from pymc_rmhmc.sampled.whole_model_metric import find_riemannian
 from tests.statistical.exact import changed, squash
 from tests.statistical.ranks import PLACES, p_value, rank
 

@@ -11,7 +11,7 @@ import pytest
 
 from pymc_rmhmc import RMHMC
 from pymc_rmhmc.errors import ConfigurationError
-from pymc_rmhmc.geometry.held import HeldTheta
+from pymc_rmhmc.latent.held import HeldTheta
 from pymc_rmhmc.stopwatch import COMPILING
 from tests.steps.conftest import COUNTS, X, draw, poisson_model
 

@@ -13,7 +13,7 @@ import pytest
 from pymc_rmhmc import RMHMC, SoftAbsMetric, compare, plot_compare, summarize_failures
 from pymc_rmhmc.chains.messages import stood_still
 from pymc_rmhmc.diagnostics.failures import ADVICE, failure_advice
-from pymc_rmhmc.diagnostics.statistics import statistic
+from pymc_rmhmc.diagnostics.result_statistics import statistic
 from pymc_rmhmc.diagnostics.table import shown
 from pymc_rmhmc.errors import ConfigurationError, DataError, Failure
 from pymc_rmhmc.steps.statistics import FailureCount

@@ -19,15 +19,15 @@ from scipy.stats import multivariate_normal, norm
 from pymc_rmhmc import RMHMC, FlatMetric, describe, summarize_failures
 from pymc_rmhmc.approximation.emulation import FEWEST_DRAWS, emulate
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import MarginalChart
-from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.kernels.kernel import Transition, merge
 from pymc_rmhmc.kernels.surrogates import ALONG_SURROGATE
+from pymc_rmhmc.latent.charts import MarginalChart
+from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.model.general.cost import DEAR
-from pymc_rmhmc.steps import graph_settings
+from pymc_rmhmc.sampled import graph_settings
 from pymc_rmhmc.tuning import graph_emulator
 from pymc_rmhmc.tuning.graph_emulator import EmulatingAdapter
-from pymc_rmhmc.tuning.hyperparameters import TURNS
+from pymc_rmhmc.tuning.joint_adapter import TURNS
 from tests.model.conftest import exact_log_density
 from tests.steps.conftest import draw
 from tests.steps.test_joint_sampling import advance, goes_on_alike, value_points

@@ -28,7 +28,7 @@ from pymc_rmhmc.errors import (
     UnsupportedModelError,
     listed,
 )
-from pymc_rmhmc.model.graphs import PYTHON_MODE
+from pymc_rmhmc.model.graph.graphs import PYTHON_MODE
 from tests.steps.conftest import COUNTS, N, X, poisson_model
 
 BAD_OPTIONS = [

@@ -18,10 +18,10 @@ from pymc_rmhmc.chains import judgement
 from pymc_rmhmc.chains.judgement import JUDGEMENT
 from pymc_rmhmc.chains.messages import part_of_path
 from pymc_rmhmc.errors import CovarianceError, DataError, Failure, SamplingError
-from pymc_rmhmc.geometry.charts import GaussianSites
-from pymc_rmhmc.geometry.latent_blocks import has_dear_hyperparameters
+from pymc_rmhmc.latent.charts import GaussianSites
+from pymc_rmhmc.latent.latent_blocks import has_dear_hyperparameters
 from pymc_rmhmc.model.likelihoods import Curvature, LikelihoodTerms, Reading, registry
-from pymc_rmhmc.steps.graph_recipe import GraphRecipe
+from pymc_rmhmc.sampled.graph_recipe import GraphRecipe
 from tests.steps.conftest import COUNTS, N, X, draw, poisson_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")

@@ -10,9 +10,9 @@ import pytest
 from pymc_rmhmc import RMHMC, DenseField, ImplicitMidpoint
 from pymc_rmhmc.dynamics.hamiltonian import RiemannianState
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.geometry.charts import SiteChart
-from pymc_rmhmc.geometry.prior import FactorizedPrior
-from pymc_rmhmc.geometry.target import LatentDensity, LatentTarget
+from pymc_rmhmc.latent.charts import SiteChart
+from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.target import LatentDensity, LatentTarget
 from tests.model.conftest import exact_log_density
 from tests.steps.conftest import N, draw, poisson_model
 from tests.unit.toys import PRIORS, problem

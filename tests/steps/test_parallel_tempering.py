@@ -13,10 +13,10 @@ from scipy.stats import norm
 
 from pymc_rmhmc import log_evidence, parallel_tempering
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError
-from pymc_rmhmc.steps.prior_values import prior_draws
-from pymc_rmhmc.steps.results import posterior_tree
-from pymc_rmhmc.steps.tempering_families import widening
-from pymc_rmhmc.steps.tempering_models import TemperedModel, read_tempered_model
+from pymc_rmhmc.evidence.prior_values import prior_draws
+from pymc_rmhmc.evidence.results import posterior_tree
+from pymc_rmhmc.evidence.tempering_families import widening
+from pymc_rmhmc.evidence.tempering_models import TemperedModel, read_tempered_model
 from tests.steps.conftest import poisson_model
 from tests.steps.test_log_evidence import scaled_gp
 

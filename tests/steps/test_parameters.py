@@ -11,13 +11,13 @@ import pytest
 
 from pymc_rmhmc import RMHMC
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.held import HeldTheta
-from pymc_rmhmc.geometry.prior import PriorFailure
 from pymc_rmhmc.kernels import turns
 from pymc_rmhmc.kernels.turns import ParameterMove, Standing
-from pymc_rmhmc.steps import joint_recipe
-from pymc_rmhmc.tuning import hyperparameters
-from pymc_rmhmc.tuning.hyperparameters import TURNS
+from pymc_rmhmc.latent.held import HeldTheta
+from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.sampled import joint_recipe
+from pymc_rmhmc.tuning import joint_adapter
+from pymc_rmhmc.tuning.joint_adapter import TURNS
 from tests.model.conftest import exact_log_density
 from tests.steps.conftest import N, X
 from tests.steps.test_joint_sampling import advance, goes_on_alike, two_scales
@@ -181,7 +181,7 @@ def test_a_replay_in_tuning_fits_the_same_chart(model):
 
 def test_a_chart_that_cannot_be_fitted_means_no_such_moves(model, monkeypatch):
     always(monkeypatch)
-    monkeypatch.setattr(hyperparameters, "fit_parameters", lambda values, scores: None)
+    monkeypatch.setattr(joint_adapter, "fit_parameters", lambda values, scores: None)
     step, point = tuned(model, tune=LONG)
     spy = Spy().watch(monkeypatch)
     assert step.chains[0].tuned.emulator is not None
@@ -230,7 +230,7 @@ def test_parameters_that_cannot_be_gone_to_are_a_rejection_with_its_cause(model,
 
 def test_turns_that_are_given_up_forget_the_chart(model, monkeypatch):
     always(monkeypatch)
-    monkeypatch.setattr(hyperparameters, "emulate_marginal", absurd)
+    monkeypatch.setattr(joint_adapter, "emulate_marginal", absurd)
     with model:
         step = RMHMC()
     spy, exact = Spy().watch(monkeypatch), exact_log_density(model)

@@ -23,7 +23,7 @@ from pymc_rmhmc import (
     describe,
 )
 from pymc_rmhmc.kernels import langevin
-from pymc_rmhmc.steps import process
+from pymc_rmhmc.sampled import process
 from tests.steps.conftest import COUNTS, N, X, draw
 
 METRICS = {"block": BlockMetric, "whitened_fisher": WhitenedFisherMetric}

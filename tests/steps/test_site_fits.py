@@ -13,10 +13,10 @@ import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.approximation import SiteFit, SiteRegression, find_mode, site_trend
-from pymc_rmhmc.approximation import joint as joint_approximation
+from pymc_rmhmc.approximation import joint_mode as joint_approximation
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.geometry.charts import GaussianSites
-from pymc_rmhmc.steps import block_recipe
+from pymc_rmhmc.latent.charts import GaussianSites
+from pymc_rmhmc.sampled import block_recipe
 from tests.steps.conftest import COUNTS, N, X, draw, poisson_model
 from tests.steps.test_joint_sampling import two_scales
 

@@ -10,7 +10,7 @@ import pytest
 from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.dynamics.hamiltonian import SpannedHamiltonian
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.tuning.schedule import refit_iterations
 from tests.steps.conftest import COUNTS, N, poisson_model
 from tests.steps.test_joint_sampling import two_scales

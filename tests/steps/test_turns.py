@@ -11,15 +11,15 @@ import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry import held
-from pymc_rmhmc.geometry.charts.conditional import DenseConditional
-from pymc_rmhmc.geometry.charts.marginal import MarginalChart
-from pymc_rmhmc.geometry.emulator import Emulator
 from pymc_rmhmc.kernels.kernel import Transition, merge
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.kernels.turns import HYPERPARAMETERS, LATENTS
-from pymc_rmhmc.tuning import hyperparameters
-from pymc_rmhmc.tuning.hyperparameters import TURNS
+from pymc_rmhmc.latent import held
+from pymc_rmhmc.latent.charts.marginal import MarginalChart
+from pymc_rmhmc.latent.emulator import Emulator
+from pymc_rmhmc.latent.forms.conditional import DenseConditional
+from pymc_rmhmc.tuning import joint_adapter
+from pymc_rmhmc.tuning.joint_adapter import TURNS
 from tests.model.conftest import exact_log_density
 from tests.steps.conftest import N, draw
 from tests.steps.test_joint_sampling import advance, goes_on_alike, two_scales, value_points
@@ -162,7 +162,7 @@ def absurd(target, thetas, rng) -> tuple[MarginalChart, Emulator]:
 
 
 def test_turns_are_given_up_where_hyperparameters_are_hardly_accepted(model, monkeypatch):
-    monkeypatch.setattr(hyperparameters, "emulate_marginal", absurd)
+    monkeypatch.setattr(joint_adapter, "emulate_marginal", absurd)
     with model:
         step = RMHMC()
     step.setup_chain(np.random.default_rng(1), TUNE, 100)
@@ -204,8 +204,8 @@ def test_turns_are_not_given_up_by_the_chance_of_a_few(turning, count, mean, sta
 
 def test_an_absurd_emulator_that_stays_does_not_stop_the_chain(model, monkeypatch):
     """With no trial the hyperparameters move in the joint trajectories alone, one draw in four."""
-    monkeypatch.setattr(hyperparameters, "emulate_marginal", absurd)
-    monkeypatch.setattr(hyperparameters, "TURNS", replace(TURNS, least_accepted=0.0))
+    monkeypatch.setattr(joint_adapter, "emulate_marginal", absurd)
+    monkeypatch.setattr(joint_adapter, "TURNS", replace(TURNS, least_accepted=0.0))
     step, point = tuned(model)
     assert step.chains[0].tuned.emulator is not None
     _, points, stats = advance(step, point, 100)
@@ -220,8 +220,8 @@ def test_divergences_of_the_emulator_are_counted_and_are_no_failures(model, monk
         slope = np.where(np.array(target.density.theta.names) == "ls_log__", -30.0, 30.0)
         return target.chart, Emulator(np.zeros((2, 0)), np.zeros(0), 1.0, 0.0, slope, np.zeros((2, 2)))
 
-    monkeypatch.setattr(hyperparameters, "emulate_marginal", far)
-    monkeypatch.setattr(hyperparameters, "TURNS", replace(TURNS, least_accepted=0.0))
+    monkeypatch.setattr(joint_adapter, "emulate_marginal", far)
+    monkeypatch.setattr(joint_adapter, "TURNS", replace(TURNS, least_accepted=0.0))
     step, point = tuned(model)
     divergences = []
     for _ in range(20):
@@ -348,7 +348,7 @@ def test_covariances_that_are_released_on_the_way_change_nothing(turning, kept, 
     count(held, "_covariance_at")
     straight = advance(*turning, 60)
     assert not any(counted.values())
-    monkeypatch.setattr("pymc_rmhmc.geometry.held.LARGE", 1)
+    monkeypatch.setattr("pymc_rmhmc.latent.held.LARGE", 1)
     releasing = advance(*cloudpickle.loads(kept), 60)
     np.testing.assert_array_equal(releasing[1], straight[1])
     np.testing.assert_array_equal(releasing[2], straight[2])

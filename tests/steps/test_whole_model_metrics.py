@@ -21,7 +21,7 @@ from pymc_rmhmc import (
     SoftAbsMetric,
     UnsupportedModelError,
 )
-from pymc_rmhmc.steps import riemannian
+from pymc_rmhmc.sampled import whole_model_metric
 from tests.steps.conftest import draw, logistic, poisson_model
 
 SEEN = np.array([-1.0, 0.5, 2.0])
@@ -32,7 +32,7 @@ def derivatives_once():
     """Derivatives of a model are taken and compiled once for all tests with it."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("HessianModel", "MatrixModel"):
-            patch.setattr(riemannian, name, _once(getattr(riemannian, name)))
+            patch.setattr(whole_model_metric, name, _once(getattr(whole_model_metric, name)))
         yield
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import multivariate_normal
 
-from pymc_rmhmc.evidence.reference import LatentReference, ResidualReference
-from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
-from pymc_rmhmc.geometry.prior import FactorizedPrior
+from pymc_rmhmc.chains.reference import LatentReference, ResidualReference
+from pymc_rmhmc.latent.charts.site import GaussianSites, SiteChart
+from pymc_rmhmc.latent.prior import FactorizedPrior
 from tests.unit.toys import centred_prior, kernel, narrow_prior
 
 

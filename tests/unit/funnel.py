@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_rmhmc.geometry.metrics import DenseField
+from pymc_rmhmc.metrics import DenseField
 from tests.unit.banana import BananaPoint
 
 

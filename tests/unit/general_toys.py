@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from pymc_rmhmc.geometry.general.loops import FlatMap
-from pymc_rmhmc.geometry.general.target import GeneralTarget
+from pymc_rmhmc.graph_chart.graph_target import GeneralTarget
+from pymc_rmhmc.graph_chart.path_loops import FlatMap
 
 MAX_ENERGY_ERROR = 1000.0
 D = 4

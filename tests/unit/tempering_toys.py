@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pymc_rmhmc.chains.reference import Reference
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.evidence.estimate import Budget, Progress
-from pymc_rmhmc.evidence.family import FixedFamily
-from pymc_rmhmc.evidence.reference import Reference
-from pymc_rmhmc.evidence.tempering import temper
-from pymc_rmhmc.evidence.walkers import Walkers
+from pymc_rmhmc.evidence.methods.estimate import Budget, Progress
+from pymc_rmhmc.evidence.methods.family import FixedFamily
+from pymc_rmhmc.evidence.methods.tempering import temper
+from pymc_rmhmc.kernels.walkers import Walkers
 
 # φ(z) = LINEAR z - ½ CURVED z² in each coordinate.
 LINEAR, CURVED = 1.5, 3.0

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
-from pymc_rmhmc.geometry.charts.conditional import DenseConditional
-from pymc_rmhmc.geometry.emulator import Emulator
-from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.kernels import trajectories
 from pymc_rmhmc.kernels.kernel import Transition
 from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
 from pymc_rmhmc.kernels.turns import JointMove, Turn
+from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.latent.emulator import Emulator
+from pymc_rmhmc.latent.forms.conditional import DenseConditional
+from pymc_rmhmc.latent.joint_target import JointTarget
 from tests.turning_chain import TurningChain
 from tests.unit.test_joint_chart import THETA, ToyDensity, joint
 

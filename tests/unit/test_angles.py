@@ -13,16 +13,16 @@ from scipy import integrate, special, stats
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.geometry.general.angles import Angles
-from pymc_rmhmc.geometry.general.loops import FlatMap
-from pymc_rmhmc.geometry.general.mass import fit_flat_map, log_volume, to_flat
-from pymc_rmhmc.geometry.general.target import GeneralTarget, PeriodTarget
+from pymc_rmhmc.graph_chart.affine_map import fit_flat_map, log_volume, to_flat
+from pymc_rmhmc.graph_chart.circles import Angles
+from pymc_rmhmc.graph_chart.graph_target import GeneralTarget, PeriodTarget
+from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.model.general import families
 from pymc_rmhmc.model.general.angles import period_of
+from pymc_rmhmc.model.general.blocks_or_graph import InGraphChart, blocks_or_graph
 from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.model.general.families import register_family
-from pymc_rmhmc.model.general.selection import InGraphChart, blocks_or_graph
 from pymc_rmhmc.tuning.graph_chart import GraphChartAdapter
 from tests.unit.general_toys import matrix_of
 

@@ -8,12 +8,12 @@ from scipy.optimize import minimize
 from scipy.stats import kurtosis, skew
 
 from pymc_rmhmc.approximation import SiteRegression, find_mode, laplace_sites, prior_expected_sites
-from pymc_rmhmc.approximation.joint import _curvature, approximate_jointly, variational_sites_at
+from pymc_rmhmc.approximation.joint_mode import _curvature, approximate_jointly, variational_sites_at
 from pymc_rmhmc.approximation.marginals import _deviance, fit_marginals
-from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, SiteChart
-from pymc_rmhmc.geometry.joint import JointTarget
-from pymc_rmhmc.geometry.prior import FactorizedPrior, Predictor
-from pymc_rmhmc.geometry.target import LatentTarget
+from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, SiteChart
+from pymc_rmhmc.latent.joint_target import JointTarget
+from pymc_rmhmc.latent.prior import FactorizedPrior, Predictor
+from pymc_rmhmc.latent.target import LatentTarget
 from tests.unit.toys import PRIORS, Logit, Poisson, ToyComponent, ToyPrior, kernel, problem
 
 N = 8

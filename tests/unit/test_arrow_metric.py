@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.general.sparsity import ArrowEntries, Partition, Probes, hessian_pattern, partition
-from pymc_rmhmc.geometry.metrics.arrow import ArrowSoftAbsMatrix
+from pymc_rmhmc.metrics.bordered import ArrowSoftAbsMatrix
+from pymc_rmhmc.metrics.sparsity import ArrowEntries, Partition, Probes, hessian_pattern, partition
 from tests.unit.sparse_toys import TOYS
 
 PARTITIONS = {

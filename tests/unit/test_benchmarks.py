@@ -29,7 +29,7 @@ from benchmarks.problems import cox, logit, probit, usps
 from benchmarks.site_fits import MomentMatching
 from benchmarks.square_chart import SquareChart
 from pymc_rmhmc import RMHMC
-from pymc_rmhmc.geometry.charts import GaussianSites
+from pymc_rmhmc.latent.charts import GaussianSites
 from tests.model.conftest import exact_log_density
 
 SMALL = {"logit": lambda: logit(12), "probit": lambda: probit(12), "cox": lambda: cox(4), "usps": lambda: usps(12)}
@@ -130,8 +130,8 @@ def test_the_measures():
 def test_usps_known_values():
     """Laplace's log evidence of the digits, -111.001 (Rasmussen and Williams' approximation)."""
     from pymc_rmhmc.approximation import find_mode, laplace_sites
-    from pymc_rmhmc.geometry.charts import SiteChart
-    from pymc_rmhmc.geometry.prior import FactorizedPrior
+    from pymc_rmhmc.latent.charts import SiteChart
+    from pymc_rmhmc.latent.prior import FactorizedPrior
     from pymc_rmhmc.model import compile_model, read_structure
 
     problem = usps()

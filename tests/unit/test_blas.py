@@ -10,15 +10,7 @@ import pytest
 from scipy.linalg import cholesky, solve_triangular
 from scipy.stats import multivariate_normal
 
-from pymc_rmhmc.geometry.blas import (
-    multiply_by_triangle,
-    multiply_in_place,
-    solve_in_place,
-    subtract_product,
-    subtract_symmetric_product,
-    symmetric_product,
-)
-from pymc_rmhmc.geometry.charts.dual import (
+from pymc_rmhmc.latent.forms.dual import (
     adjoint,
     apply,
     centre_of_sites,
@@ -29,6 +21,14 @@ from pymc_rmhmc.geometry.charts.dual import (
     place_noise,
     roots_of_sites,
     shift_noise,
+)
+from pymc_rmhmc.linalg.compiled.blas import (
+    multiply_by_triangle,
+    multiply_in_place,
+    solve_in_place,
+    subtract_product,
+    subtract_symmetric_product,
+    symmetric_product,
 )
 
 SIZES = [1, 2, 17, 130]
@@ -112,7 +112,7 @@ def test_a_part_is_multiplied_by_a_triangle_in_its_place(from_right):
 @pytest.mark.slow
 def test_kept_code_finds_the_routines_in_another_process():
     script = (
-        "import numpy as np; from pymc_rmhmc.geometry.blas import symmetric_product;"
+        "import numpy as np; from pymc_rmhmc.linalg.compiled.blas import symmetric_product;"
         "print(symmetric_product(np.asfortranarray(2.0 * np.eye(3)), np.ones(3)).sum())"
     )
     for _ in range(2):  # the second finds what the first has kept, if not this process already has

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pymc_rmhmc.geometry.general.charts import FEWEST_DRAWS, ElementwiseChart
+from pymc_rmhmc.graph_chart.constants import FEWEST_DRAWS, ElementwiseChart
 
 CHART = ElementwiseChart(np.arange(2))
 

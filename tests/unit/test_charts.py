@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.geometry.bridge import LatentBridge
-from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
-from pymc_rmhmc.geometry.prior import FactorizedPrior, PriorFailure
-from pymc_rmhmc.geometry.target import LatentTarget
+from pymc_rmhmc.evidence.methods.bridged_target import LatentBridge
+from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
+from pymc_rmhmc.latent.prior import FactorizedPrior, PriorFailure
+from pymc_rmhmc.latent.target import LatentTarget
 from tests.unit.toys import PRIORS, ToyComponent, ToyPrior, centred_prior, dense_log_posterior, problem
 
 N = 6

@@ -7,7 +7,8 @@ from pathlib import Path
 import numba
 import pytest
 
-from pymc_rmhmc.geometry.compilation import KeptCode, compiled, compiled_in_any_order
+from pymc_rmhmc.linalg.compiled import compilation
+from pymc_rmhmc.linalg.compiled.compilation import KeptCode, compiled, compiled_in_any_order
 
 
 @pytest.mark.parametrize("compiling", [compiled, compiled_in_any_order])
@@ -30,9 +31,10 @@ def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch, compiling):
 
 def test_what_is_kept_on_disk_is_stale_when_any_compiled_file_has_been_edited():
     """The trajectory has BLAS's calls and the sites' products compiled into it, which stand in other files."""
-    from pymc_rmhmc.geometry import compilation, rotation
+    from pymc_rmhmc.latent import rotation
 
-    files = [path.stat() for path in Path(compilation.__file__).parent.rglob("*.py")]
+    package = Path(compilation.__file__).parents[2]
+    files = [path.stat() for room in compilation.COMPILED_ROOMS for path in (package / room).rglob("*.py")]
     stamp = rotation.follow_rotation._cache._cache_file._source_stamp
     assert stamp == compilation._stamp()
     assert stamp == (max(file.st_mtime_ns for file in files), sum(file.st_size for file in files))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from pymc_rmhmc.dynamics.delayed_rejection import FINER, RETRIED_ABOVE, accepts_retry, chance
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import IntegratorBase, RotationSplitting, Step
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.delayed_rejection import FINER, RETRIED_ABOVE, accepts_retry, chance
 from pymc_rmhmc.kernels.trajectories import FixedSteps, JitteredPath
 from tests.unit.general_toys import FUNNEL, D, walk
 

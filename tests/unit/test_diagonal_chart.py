@@ -8,14 +8,14 @@ from scipy import sparse
 from scipy.stats import multivariate_normal, norm
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import GaussianSites, MovingSites
-from pymc_rmhmc.geometry.charts.arrow_pattern import arrow_pattern
-from pymc_rmhmc.geometry.charts.design import weighted_design
-from pymc_rmhmc.geometry.charts.diagonal import DiagonalConditional
-from pymc_rmhmc.geometry.charts.dual import gram, weigh
-from pymc_rmhmc.geometry.charts.moving_design import MovingDesignConditional
-from pymc_rmhmc.geometry.charts.moving_sites import RaisedSites
-from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.latent.arrow.arrow_pattern import arrow_pattern
+from pymc_rmhmc.latent.charts import GaussianSites, MovingSites
+from pymc_rmhmc.latent.charts.moving_sites import RaisedSites
+from pymc_rmhmc.latent.forms.design import weighted_design
+from pymc_rmhmc.latent.forms.diagonal import DiagonalConditional
+from pymc_rmhmc.latent.forms.dual import gram, weigh
+from pymc_rmhmc.latent.forms.moving_design import MovingDesignConditional
+from pymc_rmhmc.latent.prior import PriorFailure
 
 SHAPES = {
     "many observations": (9, 4), "as many": (5, 5), "many coefficients": (4, 9), "groups": (12, 7),

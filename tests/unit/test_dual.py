@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import GaussianSites
-from pymc_rmhmc.geometry.charts.conditional import DenseConditional
-from pymc_rmhmc.geometry.charts.dual import factor_of_sites, roots_of_sites, variances_of_sites, weigh
-from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.latent.charts import GaussianSites
+from pymc_rmhmc.latent.forms.conditional import DenseConditional
+from pymc_rmhmc.latent.forms.dual import factor_of_sites, roots_of_sites, variances_of_sites, weigh
+from pymc_rmhmc.latent.prior import PriorFailure
 from tests.unit.toys import kernel
 
 

@@ -16,13 +16,13 @@ from pymc_rmhmc.approximation.emulation import emulate_marginal
 from pymc_rmhmc.approximation.interpolation import interpolate, on_a_floor
 from pymc_rmhmc.approximation.marginals import fit_marginals
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
-from pymc_rmhmc.dynamics.surrogates import SurrogateFlow
+from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateFlow
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
-from pymc_rmhmc.geometry.emulator import Emulator
-from pymc_rmhmc.geometry.held import HeldNoise, HeldTheta
-from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.kernels.trajectories import transition
+from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.latent.emulator import Emulator
+from pymc_rmhmc.latent.held import HeldNoise, HeldTheta
+from pymc_rmhmc.latent.joint_target import JointTarget
 from tests.unit.test_joint_chart import THETA, FixedBlock, ToyDensity, bent, differences, joint
 
 DIMENSIONS = [1, 2, 4]

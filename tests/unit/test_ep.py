@@ -12,10 +12,10 @@ from pymc_rmhmc.approximation.ep import fit_ep, sweep
 from pymc_rmhmc.approximation.second_order import correction_of, second_order_correction
 from pymc_rmhmc.approximation.tilted import tilted_moments
 from pymc_rmhmc.errors import UnsupportedLikelihoodError
-from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
-from pymc_rmhmc.geometry.prior import FactorizedPrior
+from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
+from pymc_rmhmc.latent.prior import FactorizedPrior
 from pymc_rmhmc.model.likelihoods import FallbackKernel, LikelihoodKernel, registered_likelihoods
-from pymc_rmhmc.model.site_likelihood import BoundTerm, SiteLikelihood
+from pymc_rmhmc.model.observed.site_likelihood import BoundTerm, SiteLikelihood
 from tests.model.test_likelihoods import ROWS
 from tests.unit.toys import ToyComponent, ToyPrior, kernel, narrow_prior
 

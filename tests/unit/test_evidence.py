@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from pymc_rmhmc.chains.reference import ResidualReference
 from pymc_rmhmc.errors import EvidenceError, Failure
-from pymc_rmhmc.evidence.annealing import (
+from pymc_rmhmc.evidence.annealing_options import Annealing
+from pymc_rmhmc.evidence.methods.annealing import (
     adaptive_ladder,
     anneal,
     annealed_evidence,
@@ -18,8 +20,8 @@ from pymc_rmhmc.evidence.annealing import (
     geometric_betas,
     linear_betas,
 )
-from pymc_rmhmc.evidence.bridge import AdaptiveBridge, _in_groups, next_beta, systematic
-from pymc_rmhmc.evidence.estimate import (
+from pymc_rmhmc.evidence.methods.bridge import AdaptiveBridge, _in_groups, next_beta, systematic
+from pymc_rmhmc.evidence.methods.estimate import (
     Budget,
     Progress,
     check_acceptance,
@@ -28,12 +30,10 @@ from pymc_rmhmc.evidence.estimate import (
     pareto_k,
     weight_ess,
 )
-from pymc_rmhmc.evidence.importance import importance_evidence, laplace_evidence
-from pymc_rmhmc.evidence.mbar import jackknife, log_ratios
-from pymc_rmhmc.evidence.particles import FlatParticles
-from pymc_rmhmc.evidence.reference import ResidualReference
-from pymc_rmhmc.evidence.tails import TailedReference, measured_tails, power_tails, with_fitting_tails
-from pymc_rmhmc.steps.annealing_options import Annealing
+from pymc_rmhmc.evidence.methods.importance import importance_evidence, laplace_evidence
+from pymc_rmhmc.evidence.methods.mbar import jackknife, log_ratios
+from pymc_rmhmc.evidence.methods.particles import FlatParticles
+from pymc_rmhmc.evidence.methods.tails import TailedReference, measured_tails, power_tails, with_fitting_tails
 from tests.unit.evidence_toys import NormalBlock, exact_line
 
 RNG = np.random.default_rng

@@ -16,7 +16,7 @@ from benchmarks.evidence.table import GRID_HEADINGS, HEADINGS, PATH_HEADINGS, as
 from benchmarks.papers.paquet.annealing import PANELS
 from benchmarks.papers.paquet.experiments import ANNEALING_HEADINGS, annealing_rows
 from benchmarks.problems import logit
-from pymc_rmhmc.geometry.charts.site import GaussianSites
+from pymc_rmhmc.latent.charts.site import GaussianSites
 
 
 def _estimate(run, **changed) -> dict:

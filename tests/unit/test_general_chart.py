@@ -13,8 +13,8 @@ import pytest
 from pymc.distributions.transforms import logodds
 
 from pymc_rmhmc.errors import ConfigurationError
-from pymc_rmhmc.geometry.general.charts import chart_of
-from pymc_rmhmc.geometry.general.mass import identity_map
+from pymc_rmhmc.graph_chart.affine_map import identity_map
+from pymc_rmhmc.graph_chart.constants import chart_of
 from pymc_rmhmc.model.general import families
 from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.model.general.families import family_of, register_family, registered_families

@@ -8,7 +8,7 @@ import pytest
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.general.mass import fit_flat_map, identity_map, map_of_gradient, to_flat
+from pymc_rmhmc.graph_chart.affine_map import fit_flat_map, identity_map, map_of_gradient, to_flat
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from tests.unit.general_toys import (
     BOUNDED,
@@ -258,7 +258,7 @@ def test_the_map_of_a_normal_density_is_found_from_few_draws(n_draws, within, de
 
 
 def test_the_map_is_exact_without_what_keeps_it_regular(monkeypatch):
-    monkeypatch.setattr("pymc_rmhmc.geometry.general.mass.PRIOR_DRAWS", 0.0)
+    monkeypatch.setattr("pymc_rmhmc.graph_chart.affine_map.PRIOR_DRAWS", 0.0)
     rng, centre = np.random.default_rng(1), np.array([3.0, -1.0, 40.0, 0.0])
     draws = 0.3 * rng.standard_t(3, (2 * D, D)) + 1.0  # not even draws of the density
     flat = fit_flat_map(draws, -(draws - centre) @ np.linalg.inv(CORRELATED), np.arange(D))

@@ -9,12 +9,12 @@ import pymc as pm
 import pytest
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.general.charts import ElementwiseChart, chart_of
-from pymc_rmhmc.geometry.general.loops import FlatMap
-from pymc_rmhmc.geometry.general.mass import fit_flat_map, log_volume
-from pymc_rmhmc.geometry.general.target import GeneralPoint
+from pymc_rmhmc.graph_chart.affine_map import fit_flat_map, log_volume
+from pymc_rmhmc.graph_chart.constants import ElementwiseChart, chart_of
+from pymc_rmhmc.graph_chart.graph_target import GeneralPoint
+from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.kernels.kernel import Transition
-from pymc_rmhmc.steps.whole_model_recipe import WholeModelRecipe
+from pymc_rmhmc.sampled.whole_model_recipe import WholeModelRecipe
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
 from pymc_rmhmc.tuning.schedule import Moment
 from pymc_rmhmc.tuning.step_size import DualAveraging

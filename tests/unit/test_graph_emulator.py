@@ -12,21 +12,21 @@ import pytest
 
 from pymc_rmhmc.approximation import emulation
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
-from pymc_rmhmc.dynamics.surrogates import SurrogateFlow
-from pymc_rmhmc.geometry.emulator import Emulator
-from pymc_rmhmc.geometry.general.charts import chart_of
-from pymc_rmhmc.geometry.general.loops import FlatMap
-from pymc_rmhmc.geometry.general.mass import from_flat, to_flat
-from pymc_rmhmc.geometry.general.value import ValueTarget
+from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateFlow
+from pymc_rmhmc.graph_chart.affine_map import from_flat, to_flat
+from pymc_rmhmc.graph_chart.constants import chart_of
+from pymc_rmhmc.graph_chart.path_loops import FlatMap
+from pymc_rmhmc.graph_chart.value_target import ValueTarget
 from pymc_rmhmc.kernels.kernel import Cycle, Sometimes, Transition, merge
 from pymc_rmhmc.kernels.surrogates import ALONG_DENSITY, ALONG_SURROGATE
 from pymc_rmhmc.kernels.trajectories import JitteredPath
+from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.model.general.density import GeneralModel
-from pymc_rmhmc.steps.graph_settings import EmulatedSetting
+from pymc_rmhmc.sampled.graph_settings import EmulatedSetting
 from pymc_rmhmc.tuning import graph_emulator
 from pymc_rmhmc.tuning.graph_chart import ChartTuning
 from pymc_rmhmc.tuning.graph_emulator import EARLY_EMULATION, MOST_DRAWS, EmulatingAdapter
-from pymc_rmhmc.tuning.hyperparameters import TURNS
+from pymc_rmhmc.tuning.joint_adapter import TURNS
 from pymc_rmhmc.tuning.schedule import Moment
 from pymc_rmhmc.tuning.step_size import DualAveraging
 from tests.unit.general_toys import directions

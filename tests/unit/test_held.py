@@ -9,16 +9,16 @@ from scipy import sparse
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState, SpannedHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart
-from pymc_rmhmc.geometry.charts.conditional import DenseConditional
-from pymc_rmhmc.geometry.charts.kronecker import KroneckerConditional, KroneckerPart
-from pymc_rmhmc.geometry.charts.parts import CoefficientsPart, VectorPart
-from pymc_rmhmc.geometry.charts.rows import RowsConditional
-from pymc_rmhmc.geometry.charts.summed import SummedConditional
-from pymc_rmhmc.geometry.held import HeldNoise, HeldTheta
-from pymc_rmhmc.geometry.joint import JointTarget
-from pymc_rmhmc.geometry.latent_blocks import sites_at
-from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.latent.forms.conditional import DenseConditional
+from pymc_rmhmc.latent.forms.kronecker import KroneckerConditional, KroneckerPart
+from pymc_rmhmc.latent.forms.parts import CoefficientsPart, VectorPart
+from pymc_rmhmc.latent.forms.rows import RowsConditional
+from pymc_rmhmc.latent.forms.summed import SummedConditional
+from pymc_rmhmc.latent.held import HeldNoise, HeldTheta
+from pymc_rmhmc.latent.joint_target import JointTarget
+from pymc_rmhmc.latent.latent_blocks import sites_at
+from pymc_rmhmc.latent.prior import PriorFailure
 from tests.unit import test_diagonal_chart, test_kronecker_chart, test_summed_chart
 from tests.unit.test_joint_chart import PRECISIONS, THETA, FixedBlock, N, ToyBlock, ToyDensity, joint, make
 from tests.unit.toys import kernel

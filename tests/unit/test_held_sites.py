@@ -12,11 +12,11 @@ from scipy.special import digamma, gammaln
 from pymc_rmhmc.approximation.parameters import FEWEST_DRAWS, LEAST_PRECISION, fit_parameters
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import MarginalChart
-from pymc_rmhmc.geometry.held import HeldTheta
-from pymc_rmhmc.geometry.held_sites import HeldSites
-from pymc_rmhmc.geometry.joint import JointTarget
-from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.latent.charts import MarginalChart
+from pymc_rmhmc.latent.held import HeldTheta
+from pymc_rmhmc.latent.held_sites import HeldSites
+from pymc_rmhmc.latent.joint_target import JointTarget
+from pymc_rmhmc.latent.prior import PriorFailure
 from tests.unit import test_diagonal_chart
 from tests.unit.test_held import TARGETS, of_coefficients
 from tests.unit.test_joint_chart import bent, differences, joint

@@ -13,9 +13,9 @@ from pymc_rmhmc.dynamics.hamiltonian import RiemannianHamiltonian, RiemannianSta
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.general.matrix_density import MatrixDensity
-from pymc_rmhmc.geometry.general.sparsity import Partition
-from pymc_rmhmc.geometry.metrics import FisherMetric, SoftAbsMetric
+from pymc_rmhmc.metrics import FisherMetric, SoftAbsMetric
+from pymc_rmhmc.metrics.matrix_density import MatrixDensity
+from pymc_rmhmc.metrics.sparsity import Partition
 from pymc_rmhmc.model.general.derivatives import HessianModel
 from pymc_rmhmc.model.general.information import fisher_information
 from pymc_rmhmc.model.general.matrix import MatrixModel

@@ -20,12 +20,12 @@ from pymc_rmhmc.dynamics.hamiltonian import (
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint, RotationSplitting
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
-from pymc_rmhmc.geometry.metrics import LatentField
-from pymc_rmhmc.geometry.prior import FactorizedPrior
-from pymc_rmhmc.geometry.rounded import RoundedTarget
-from pymc_rmhmc.geometry.target import LatentTarget
 from pymc_rmhmc.kernels.trajectories import transition
+from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
+from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.rounded import RoundedTarget
+from pymc_rmhmc.latent.target import LatentTarget
+from pymc_rmhmc.metrics import LatentField
 from tests.unit.toys import Logit, ToyPrior, coarse_gram, narrow_prior, problem
 
 N = 4

@@ -11,11 +11,11 @@ from scipy.stats import multivariate_normal, norm
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import GaussianSites, MarginalChart, MovingSites, SiteTrend
-from pymc_rmhmc.geometry.charts.conditional import DenseConditional
-from pymc_rmhmc.geometry.joint import JointTarget
-from pymc_rmhmc.geometry.latent_blocks import sites_at
-from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites, SiteTrend
+from pymc_rmhmc.latent.forms.conditional import DenseConditional
+from pymc_rmhmc.latent.joint_target import JointTarget
+from pymc_rmhmc.latent.latent_blocks import sites_at
+from pymc_rmhmc.latent.prior import PriorFailure
 from tests.unit.toys import kernel
 
 N = 6

@@ -10,12 +10,12 @@ from scipy import sparse
 from scipy.stats import norm
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import GaussianSites
-from pymc_rmhmc.geometry.charts.conditional import DenseConditional
-from pymc_rmhmc.geometry.charts.kronecker import KroneckerConditional, KroneckerPart, KroneckerProduct
-from pymc_rmhmc.geometry.charts.parts import CoefficientsPart
-from pymc_rmhmc.geometry.charts.summed import SummedConditional
-from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.latent.charts import GaussianSites
+from pymc_rmhmc.latent.forms.conditional import DenseConditional
+from pymc_rmhmc.latent.forms.kronecker import KroneckerConditional, KroneckerPart, KroneckerProduct
+from pymc_rmhmc.latent.forms.parts import CoefficientsPart
+from pymc_rmhmc.latent.forms.summed import SummedConditional
+from pymc_rmhmc.latent.prior import PriorFailure
 from tests.unit.test_joint_chart import differences, symmetric
 from tests.unit.toys import kernel
 

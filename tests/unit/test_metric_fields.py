@@ -11,8 +11,10 @@ from pymc_rmhmc.dynamics.hamiltonian import RiemannianHamiltonian, RiemannianSta
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.geometry.charts import SiteChart
-from pymc_rmhmc.geometry.metrics import (
+from pymc_rmhmc.latent.charts import SiteChart
+from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.target import LatentDensity, LatentTarget
+from pymc_rmhmc.metrics import (
     DenseField,
     DenseMatrix,
     FisherMetric,
@@ -22,8 +24,6 @@ from pymc_rmhmc.geometry.metrics import (
     MetricFieldBase,
     SoftAbsCurvatureMetric,
 )
-from pymc_rmhmc.geometry.prior import FactorizedPrior
-from pymc_rmhmc.geometry.target import LatentDensity, LatentTarget
 from tests.unit.banana import Banana, InformationField, TwistedField
 from tests.unit.toys import problem
 

@@ -17,11 +17,11 @@ from pymc_rmhmc.dynamics.hamiltonian import (
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.geometry.bridge import LatentBridge
-from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
-from pymc_rmhmc.geometry.metrics import FisherMetric, FlatMetric, HessianMetric, LatentField
-from pymc_rmhmc.geometry.prior import FactorizedPrior
-from pymc_rmhmc.geometry.target import LatentDensity, LatentTarget
+from pymc_rmhmc.evidence.methods.bridged_target import LatentBridge
+from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
+from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.target import LatentDensity, LatentTarget
+from pymc_rmhmc.metrics import FisherMetric, FlatMetric, HessianMetric, LatentField
 from tests.unit.toys import LIKELIHOODS, PRIORS, Poisson, ToyComponent, ToyPrior, kernel, problem, whole_likelihood
 
 N = 6

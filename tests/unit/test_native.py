@@ -13,7 +13,8 @@ import numba
 import numpy as np
 import pytest
 
-from pymc_rmhmc.geometry.native import (
+from pymc_rmhmc.latent.rotation import evaluate_sites
+from pymc_rmhmc.linalg.compiled.native import (
     call_apart,
     call_for_value_and_slope,
     call_for_vector,
@@ -21,7 +22,6 @@ from pymc_rmhmc.geometry.native import (
     native_likelihood,
     resolved,
 )
-from pymc_rmhmc.geometry.rotation import evaluate_sites
 
 N, THETA = 5, np.array([0.7, -0.2])
 

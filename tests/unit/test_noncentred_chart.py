@@ -10,8 +10,8 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 
-from pymc_rmhmc.geometry.general.charts import chart_of
-from pymc_rmhmc.geometry.general.mass import identity_map
+from pymc_rmhmc.graph_chart.affine_map import identity_map
+from pymc_rmhmc.graph_chart.constants import chart_of
 from pymc_rmhmc.model.general.chart import ChartedNoise, ChartedRowsNoise
 from pymc_rmhmc.model.general.noncentred import NonCentredReader
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter

@@ -9,9 +9,9 @@ import pytest
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.metrics.euclidean import EuclideanField
 from pymc_rmhmc.kernels.elliptical_slice import EllipticalSlice
 from pymc_rmhmc.kernels.langevin import Langevin
+from pymc_rmhmc.metrics.euclidean import EuclideanField
 from tests.statistical.exact import Cell, changed, make_target, squash, stationarity
 from tests.unit.banana import Banana, InformationField, TwistedField
 

@@ -26,7 +26,7 @@ from benchmarks.papers.text import by_sampler
 from benchmarks.papers.volatility.samplers import observations
 from benchmarks.process_cost import Algebra, watched
 from pymc_rmhmc import BlockMetric
-from pymc_rmhmc.geometry.general.process_density import CentredDensity, WhitenedDensity
+from pymc_rmhmc.metrics.processes.process_density import CentredDensity, WhitenedDensity
 from tests.unit.process_toy import N, ToyProcess, point
 
 

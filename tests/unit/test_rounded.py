@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc.dynamics.hamiltonian import SiteHamiltonian, SpannedHamiltonian
-from pymc_rmhmc.geometry import rounded as rounded_module
-from pymc_rmhmc.geometry.charts import GaussianSites, SiteChart
-from pymc_rmhmc.geometry.metrics import FlatMetric
-from pymc_rmhmc.geometry.prior import FactorizedPrior
-from pymc_rmhmc.geometry.rounded import rounded
-from pymc_rmhmc.geometry.target import LatentDensity, LatentTarget
+from pymc_rmhmc.latent import rounded as rounded_module
+from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
+from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.rounded import rounded
+from pymc_rmhmc.latent.target import LatentDensity, LatentTarget
+from pymc_rmhmc.metrics import FlatMetric
 from tests.unit.toys import PRIORS, Logit, ToyComponent, ToyPrior, kernel
 
 N = 40

@@ -9,7 +9,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 
-from pymc_rmhmc.geometry.general.charts import RowsChart
+from pymc_rmhmc.graph_chart.constants import RowsChart
 from pymc_rmhmc.model.general.chart import MOST_COLUMNS, ChartedRows
 from tests.unit.test_general_chart import Charted, derivative, without_compiling  # noqa: F401
 

@@ -17,7 +17,7 @@ from pymc_rmhmc.approximation.site_trend import (
     _window,
     follow_trend,
 )
-from pymc_rmhmc.geometry.charts import GaussianSites, MovingSites, SiteTrend
+from pymc_rmhmc.latent.charts import GaussianSites, MovingSites, SiteTrend
 from tests.unit.test_diagonal_chart import differences
 
 N, D, COUNT = 7, 3, 120

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.general.sparsity import ArrowEntries, Partition
-from pymc_rmhmc.geometry.metrics.arrow import ArrowSoftAbsMatrix
-from pymc_rmhmc.geometry.metrics.softabs import (
+from pymc_rmhmc.linalg.softabs import (
     divided_difference,
     divided_differences,
     softabs,
     softabs_slope,
 )
+from pymc_rmhmc.metrics.bordered import ArrowSoftAbsMatrix
+from pymc_rmhmc.metrics.sparsity import ArrowEntries, Partition
 
 ALPHAS = (1.0, 1e2, 1e4, 1e6)
 SIZES = (0.0, 1e-300, 1e-16, 1e-9, 1e-6, 0.01, 0.2, 0.31, 0.5, 0.69, 0.71, 1.0, 1.3, 3.0, 20.0, 39.0, 41.0, 150.0, 1e3)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from pymc_rmhmc.geometry.general.sparsity import ArrowEntries, Partition, Probes, hessian_pattern, partition, unite
+from pymc_rmhmc.metrics.sparsity import ArrowEntries, Partition, Probes, hessian_pattern, partition, unite
 from tests.unit.sparse_toys import TOYS, ExponentialSum, branched, groups
 
 # Rounding of products, many times over.

@@ -6,7 +6,7 @@ import numba
 import pytest
 
 from pymc_rmhmc import stopwatch
-from pymc_rmhmc.geometry import compilation
+from pymc_rmhmc.linalg.compiled import compilation
 from pymc_rmhmc.stopwatch import COMPILING, Stopwatch
 
 

@@ -11,12 +11,12 @@ from scipy import sparse
 from scipy.stats import multivariate_normal, norm
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.charts import GaussianSites
-from pymc_rmhmc.geometry.charts.conditional import DenseConditional
-from pymc_rmhmc.geometry.charts.joined import JoinedConditional
-from pymc_rmhmc.geometry.charts.parts import CoefficientsPart, VectorPart
-from pymc_rmhmc.geometry.charts.summed import SummedConditional
-from pymc_rmhmc.geometry.prior import PriorFailure
+from pymc_rmhmc.latent.charts import GaussianSites
+from pymc_rmhmc.latent.forms.conditional import DenseConditional
+from pymc_rmhmc.latent.forms.joined import JoinedConditional
+from pymc_rmhmc.latent.forms.parts import CoefficientsPart, VectorPart
+from pymc_rmhmc.latent.forms.summed import SummedConditional
+from pymc_rmhmc.latent.prior import PriorFailure
 from tests.unit.test_diagonal_chart import differences
 from tests.unit.toys import kernel
 

@@ -10,12 +10,12 @@ import pytest
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
-from pymc_rmhmc.dynamics.surrogates import SurrogateSplitting
+from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateSplitting
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.geometry.emulator import Emulator
-from pymc_rmhmc.geometry.held import HeldTheta, WithoutThetaForce
-from pymc_rmhmc.geometry.joint import JointTarget
 from pymc_rmhmc.kernels.trajectories import transition
+from pymc_rmhmc.latent.emulator import Emulator
+from pymc_rmhmc.latent.held import HeldTheta, WithoutThetaForce
+from pymc_rmhmc.latent.joint_target import JointTarget
 from tests.unit.test_emulator import emulator
 from tests.unit.test_held import TARGETS, each_failure, without_jitter
 from tests.unit.test_joint_chart import THETA, joint

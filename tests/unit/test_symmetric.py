@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pymc_rmhmc.geometry.symmetric import LARGE, multiply_symmetric
+from pymc_rmhmc.linalg.symmetric import LARGE, multiply_symmetric
 
 
 def pair(n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,10 +12,10 @@ from scipy.signal import lfilter
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.errors import ConfigurationError, EvidenceError, Failure
-from pymc_rmhmc.evidence.ensemble import NON_REVERSIBLE, REVERSIBLE, TEMPERING, Ensemble
-from pymc_rmhmc.evidence.estimate import Budget, Progress, check_acceptance, check_mixing
-from pymc_rmhmc.evidence.family import FixedFamily
-from pymc_rmhmc.evidence.ladder import (
+from pymc_rmhmc.evidence.methods.ensemble import NON_REVERSIBLE, REVERSIBLE, TEMPERING, Ensemble
+from pymc_rmhmc.evidence.methods.estimate import Budget, Progress, check_acceptance, check_mixing
+from pymc_rmhmc.evidence.methods.family import FixedFamily
+from pymc_rmhmc.evidence.methods.ladder import (
     check_ladder,
     equal_rejection,
     first_ladder,
@@ -24,18 +24,18 @@ from pymc_rmhmc.evidence.ladder import (
     rungs_for,
     trip_rate,
 )
-from pymc_rmhmc.evidence.normal_bridge import NormalBridge
-from pymc_rmhmc.evidence.path_estimates import by_stepping_stones, integrate
-from pymc_rmhmc.evidence.tempering import (
+from pymc_rmhmc.evidence.methods.normal_bridge import NormalBridge
+from pymc_rmhmc.evidence.methods.path_estimates import by_stepping_stones, integrate
+from pymc_rmhmc.evidence.methods.tempering import (
     Tempering,
     _check_modes,
     _rounds,
     posterior_states,
 )
-from pymc_rmhmc.geometry.general.mass import to_flat
+from pymc_rmhmc.evidence.tempering_families import moment_map
+from pymc_rmhmc.graph_chart.affine_map import to_flat
 from pymc_rmhmc.kernels.kernel import HMC
 from pymc_rmhmc.kernels.trajectories import JitteredPath
-from pymc_rmhmc.steps.tempering_families import moment_map
 from tests.unit.tempering_toys import (
     ArrayReference,
     ArrayWalkers,

@@ -11,10 +11,10 @@ from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import IntegratorBase, RotationSplitting, Step
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.geometry.charts import SiteChart
-from pymc_rmhmc.geometry.prior import FactorizedPrior
-from pymc_rmhmc.geometry.target import LatentTarget
 from pymc_rmhmc.kernels.trajectories import FixedSteps, JitteredPath, transition
+from pymc_rmhmc.latent.charts import SiteChart
+from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.target import LatentTarget
 from pymc_rmhmc.tuning.step_size import DualAveraging, search_step_size
 from tests.unit.toys import problem
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pymc_rmhmc.geometry.linalg import (
+from pymc_rmhmc.linalg.dense import (
     cholesky,
     cholesky_adjoint,
     cholesky_adjoint_of_product,
@@ -13,7 +13,7 @@ from pymc_rmhmc.geometry.linalg import (
     inverse_of_product,
     solve_columns,
 )
-from pymc_rmhmc.geometry.triangles import NARROW, PANEL, factorise_in_place
+from pymc_rmhmc.linalg.triangles import NARROW, PANEL, factorise_in_place
 
 # On either side of where blocks begin, and with several of them.
 SIZES = sorted({1, 2, 5, NARROW - 1, NARROW + 1, 33, PANEL - 1, PANEL, PANEL + 1, 2 * PANEL + 3, 300})

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, gammaln
 
-from pymc_rmhmc.geometry.bridge import TemperedLikelihood
-from pymc_rmhmc.geometry.target import LatentTarget
+from pymc_rmhmc.evidence.methods.bridged_target import TemperedLikelihood
+from pymc_rmhmc.latent.target import LatentTarget
 
 type Array = NDArray[np.float64]
 

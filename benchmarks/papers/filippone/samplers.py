@@ -15,7 +15,7 @@ from scipy.special import expit
 from benchmarks.papers.chains import measure_nutpie, measure_step, summary
 from benchmarks.papers.paper import Run
 from pymc_rmhmc import MMALA, RMHMC, BlockMetric, WhitenedFisherMetric
-from pymc_rmhmc.geometry.general.process_density import CentredDensity, Kernel, WhitenedDensity
+from pymc_rmhmc.metrics.processes.process_density import CentredDensity, Kernel, WhitenedDensity
 
 __all__ = ["PARAMETERS", "SAMPLERS", "TRUTH", "classifier", "measure"]
 

@@ -17,10 +17,10 @@ from benchmarks.problems import usps
 from pymc_rmhmc import Annealing
 from pymc_rmhmc.approximation.ep import fit_ep
 from pymc_rmhmc.approximation.second_order import second_order_correction
-from pymc_rmhmc.evidence.annealing import anneal
-from pymc_rmhmc.evidence.reference import LatentReference
-from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
-from pymc_rmhmc.steps.evidence_models import LatentPart, read_model
+from pymc_rmhmc.chains.reference import LatentReference
+from pymc_rmhmc.evidence.evidence_models import LatentPart, read_model
+from pymc_rmhmc.evidence.methods.annealing import anneal
+from pymc_rmhmc.latent.charts.site import GaussianSites, SiteChart
 
 __all__ = ["OURS", "PANELS", "Panel", "measure_annealing", "replicate"]
 

@@ -20,7 +20,7 @@ from pymc_rmhmc.dynamics.hamiltonian.protocols import (
     Solution,
 )
 from pymc_rmhmc.dynamics.hamiltonian.riemannian import RiemannianHamiltonian, RiemannianState
-from pymc_rmhmc.dynamics.hamiltonian.sites import InvertibleSiteDensity, SiteHamiltonian, SiteState
+from pymc_rmhmc.dynamics.hamiltonian.site_coordinates import InvertibleSiteDensity, SiteHamiltonian, SiteState
 from pymc_rmhmc.dynamics.hamiltonian.spanned import Origin, SiteDensity, SpannedHamiltonian, SpannedState
 
 __all__ = [

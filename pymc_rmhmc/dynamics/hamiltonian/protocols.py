@@ -179,7 +179,7 @@ class MetricMatrix[Bar](Protocol):
 
 
 class MetricField[Point: DensityPoint, Bar](Protocol):
-    """A metric bound to a density: a matrix at every position. See `pymc_rmhmc.geometry.metrics.field`."""
+    """A metric bound to a density: a matrix at every position. See `pymc_rmhmc.metrics.field`."""
 
     def at(self, point: Point) -> MetricMatrix[Bar] | Failure:
         """The factorised matrix, or why there is none."""

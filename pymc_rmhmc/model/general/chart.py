@@ -28,12 +28,12 @@ from pytensor.tensor.random.basic import MvNormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.model.forms.priors import root_of
 from pymc_rmhmc.model.general.families import Family, family_of
 from pymc_rmhmc.model.general.noncentred import NonCentredReader
-from pymc_rmhmc.model.graphs import is_standard_normal, reaches_by_value, replaced
+from pymc_rmhmc.model.graph.graphs import is_standard_normal, reaches_by_value, replaced
+from pymc_rmhmc.model.graph.source_code import distribution_of
 from pymc_rmhmc.model.hyperparameters import joined, taken
-from pymc_rmhmc.model.priors import root_of
-from pymc_rmhmc.model.source_code import distribution_of
 
 __all__ = [
     "MOST_COLUMNS", "Charted", "ChartedNoise", "ChartedRows", "ChartedRowsNoise", "ChartedVariable", "Placement",

@@ -17,7 +17,7 @@ from pytensor.tensor.linalg.solvers.lstsq import Lstsq
 from pytensor.tensor.math import Dot
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import Evaluator, core_op, inlined, shared_inputs
+from pymc_rmhmc.model.graph.graphs import Evaluator, core_op, inlined, shared_inputs
 from pymc_rmhmc.model.hyperparameters import is_long
 
 __all__ = ["MOST_EMULATED", "dear_in_words", "gradient_seconds", "is_dear"]

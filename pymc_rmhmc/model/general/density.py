@@ -17,7 +17,7 @@ from pymc_rmhmc.model.general.angles import period_of
 from pymc_rmhmc.model.general.chart import Charted, charted_variables, place
 from pymc_rmhmc.model.general.cost import gradient_seconds, is_dear
 from pymc_rmhmc.model.general.packed import PackedModel
-from pymc_rmhmc.model.graphs import NO_DERIVATIVE, no_derivative_in_words, replaced
+from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, no_derivative_in_words, replaced
 from pymc_rmhmc.model.hyperparameters import GraphFunction, joined
 
 __all__ = ["GeneralModel", "check_differentiable", "check_no_simulator", "gradient_of"]

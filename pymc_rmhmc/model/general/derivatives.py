@@ -15,7 +15,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.general.density import gradient_of
 from pymc_rmhmc.model.general.packed import PackedModel
-from pymc_rmhmc.model.graphs import NO_DERIVATIVE, no_derivative_in_words
+from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, no_derivative_in_words
 from pymc_rmhmc.model.hyperparameters import GraphFunction
 
 __all__ = ["GradientModel", "HessianModel", "ValueModel", "twice"]

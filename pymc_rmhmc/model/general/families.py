@@ -17,7 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, counted, shown
 from pymc_rmhmc.model.likelihoods.registry import takes
-from pymc_rmhmc.model.observation import distribution_of
+from pymc_rmhmc.model.observed.observation import distribution_of
 
 __all__ = ["Family", "LocationScale", "family_of", "register_family", "registered_families"]
 

@@ -43,7 +43,7 @@ from pymc_rmhmc.model.general.information_families import (
     log_probabilities,
     registered_information,
 )
-from pymc_rmhmc.model.graphs import (
+from pymc_rmhmc.model.graph.graphs import (
     NO_DERIVATIVE,
     PYTHON_MODE,
     inlined,
@@ -52,9 +52,9 @@ from pymc_rmhmc.model.graphs import (
     reaches,
     substitute,
 )
+from pymc_rmhmc.model.graph.source_code import distribution_of
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.likelihoods.registry import read_likelihood
-from pymc_rmhmc.model.source_code import distribution_of
 
 __all__ = ["SOFTABS_ALPHA", "InformationGraph", "fisher_information", "information_form"]
 

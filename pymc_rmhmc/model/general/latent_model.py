@@ -19,17 +19,17 @@ from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError, listed
-from pymc_rmhmc.model.components import LatentReader
+from pymc_rmhmc.model.forms.components import LatentReader
+from pymc_rmhmc.model.forms.priors import LatentVariable
 from pymc_rmhmc.model.general.density import gradient_of
 from pymc_rmhmc.model.general.derivatives import twice
 from pymc_rmhmc.model.general.information import information_form
 from pymc_rmhmc.model.general.packed import PackedModel
-from pymc_rmhmc.model.graphs import NO_DERIVATIVE, inlined, no_derivative_in_words, reaches, substitute
+from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, inlined, no_derivative_in_words, reaches, substitute
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
-from pymc_rmhmc.model.observation import Observation
-from pymc_rmhmc.model.priors import LatentVariable
+from pymc_rmhmc.model.observed.observation import Observation
+from pymc_rmhmc.model.observed.unregistered_readers import log_density_at
 from pymc_rmhmc.model.structure import LatentBlock
-from pymc_rmhmc.model.unregistered_readers import log_density_at
 
 __all__ = ["LatentModel"]
 

@@ -18,7 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, listed, shown
 from pymc_rmhmc.model.general.derivatives import ValueModel
 from pymc_rmhmc.model.general.information import InformationGraph
-from pymc_rmhmc.model.graphs import NO_DERIVATIVE, PYTHON_MODE, inlined, no_derivative_in_words
+from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, PYTHON_MODE, inlined, no_derivative_in_words
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
 
 __all__ = ["MatrixModel", "of_value_variables"]

@@ -17,7 +17,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import toposort
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graphs import operation_name, reaches_by_value
+from pymc_rmhmc.model.graph.graphs import operation_name, reaches_by_value
 
 __all__ = ["Effects", "NonCentredReader"]
 

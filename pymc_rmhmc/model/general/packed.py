@@ -8,8 +8,8 @@ import numpy as np
 import pymc as pm
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.density_terms import DensityTerms
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
+from pymc_rmhmc.model.words.density_terms import DensityTerms
 
 __all__ = ["PackedModel"]
 

@@ -3,7 +3,7 @@
 from pymc_rmhmc.model.likelihoods import binary, continuous, counts  # noqa: F401 - they register themselves
 from pymc_rmhmc.model.likelihoods.data_checks import ParameterFault, places
 from pymc_rmhmc.model.likelihoods.fallback import FallbackKernel, SlopeByNumPy, has_diagonal_hessian
-from pymc_rmhmc.model.likelihoods.kernel import Kernel, LikelihoodKernel
+from pymc_rmhmc.model.likelihoods.likelihood_kernel import Kernel, LikelihoodKernel
 from pymc_rmhmc.model.likelihoods.registry import (
     Curvature,
     Likelihood,

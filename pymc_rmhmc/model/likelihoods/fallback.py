@@ -21,8 +21,8 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedLikelihoodError
-from pymc_rmhmc.model.graphs import PYTHON_MODE, inlined
-from pymc_rmhmc.model.likelihoods.kernel import Arguments, compile_outputs, select_outputs
+from pymc_rmhmc.model.graph.graphs import PYTHON_MODE, inlined
+from pymc_rmhmc.model.likelihoods.likelihood_kernel import Arguments, compile_outputs, select_outputs
 from pymc_rmhmc.model.likelihoods.registry import Curvature, LikelihoodTerms
 
 __all__ = [

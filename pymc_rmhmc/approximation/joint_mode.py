@@ -1,0 +1,292 @@
+"""Where hyperparameters and latent values are likely: a variational approximation for a chain to begin with.
+
+The posterior of the latents given θ is taken for the prior times Gaussian sites, and θ for a point. Both raise the
+same bound on log p(θ, y): sites with the expected slope and curvature of the likelihood, and θ by its gradient in the
+joint chart. A Laplace approximation in its place is drawn to narrow modes: a Student t with little noise and heavy
+tails passes through half of the data and is far from the other half, and its density is high there, but on next to
+no volume.
+
+References
+----------
+Opper and Archambeau (2009), The variational Gaussian approximation revisited, for the sites.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+from pymc_rmhmc.approximation.newton import Coefficients, Joined, Placed, find_mode
+from pymc_rmhmc.approximation.site_fit import laplace_sites
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.latent.charts.marginal import MarginalChart
+from pymc_rmhmc.latent.charts.moving_sites import MovingSites
+from pymc_rmhmc.latent.charts.site import GaussianSites
+from pymc_rmhmc.latent.forms.kronecker import KroneckerProduct
+from pymc_rmhmc.latent.joint_target import JointTarget
+from pymc_rmhmc.latent.latent_blocks import JointBlock, JointDensity, conditional_of, parts_of, prior_of
+from pymc_rmhmc.latent.prior import Predictor, PriorFailure
+from pymc_rmhmc.latent.target import Likelihood
+
+__all__ = ["JointApproximation", "approximate_jointly", "laplace_sites_at", "moving_sites", "variational_sites_at"]
+
+type Array = NDArray[np.float64]
+# Of each block, the likelihoods of its rows.
+type Likelihoods = Callable[[Array], Sequence[Sequence[Likelihood]]]
+
+MAX_ROUNDS = 10
+ITERATIONS = 20
+# In a round the sites are those of its beginning: θ goes no further than they are likely to hold.
+REACH = 2.0
+# On the unconstrained scale, on which a hyperparameter's posterior is rarely narrower than a few hundredths.
+SETTLED = 0.05
+DIFFERENCE = 1e-3
+# Bounds on the precision of θ. A direction that seems to be held by nothing is curved elsewhere: one unit of the
+# unconstrained scale, a factor of e, is as far as the chain is sent at first.
+LEAST_PRECISION, MOST_PRECISION = 1.0, 1e6
+# Gauss-Hermite nodes for a site's expectations, and rounds of them: sites need not be exact.
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(11)
+WEIGHTS /= WEIGHTS.sum()
+SITE_ROUNDS = 20
+DAMPING = 0.7
+SITE_TOLERANCE = 0.05
+
+
+class JointApproximation:
+    """A θ, with sites and a chart for it.
+
+    Attributes
+    ----------
+    sites : tuple of GaussianSites or MovingSites
+        One for each block.
+    marginals : MarginalChart
+        Centred at θ, with the curvature there.
+    """
+
+    def __init__(self, sites: tuple[GaussianSites | MovingSites, ...], marginals: MarginalChart) -> None:
+        self.sites, self.marginals = sites, marginals
+
+
+def approximate_jointly(
+    density: JointDensity, likelihoods: Likelihoods, theta: Array, rng: np.random.Generator,
+    held: Iterable[int] = (),
+) -> JointApproximation:  # fmt: skip
+    """Maximise the bound on log p(θ, y) from a given θ: sites at θ, and θ with the sites held, in turns.
+
+    Parameters
+    ----------
+    density : JointDensity
+        The model.
+    likelihoods : callable
+        From θ to the likelihood of each block, bound to the parameters that θ gives it: of one with rows one for
+        each row, of others one.
+    theta : (d,) array
+        Where to begin.
+    rng : numpy.random.Generator
+        For the noise by which the bound is estimated, the same throughout.
+    held : iterable of int
+        Coordinates of θ that stay where they are: those by which the bound may have none itself.
+
+    Raises
+    ------
+    PriorFailure
+        If a prior cannot be factorised at the θ given.
+    """
+    unscaled = MarginalChart.linear(np.zeros(theta.size), np.eye(theta.size))
+    sites = laplace_sites_at(density, likelihoods, theta)
+    noise = rng.standard_normal(JointTarget(density, sites, unscaled).size - theta.size)
+    pair = (noise, -noise)
+    reach = np.full(theta.size, REACH)
+    reach[list(held)] = 0.0
+    for _ in range(MAX_ROUNDS):
+        sites = variational_sites_at(density, theta, sites)
+        target = JointTarget(density, _anchored(density, theta, sites), unscaled)
+        found = optimize.minimize(
+            lambda at, target=target: _negative_bound(target, at, pair),
+            theta, jac=True, method="L-BFGS-B", bounds=np.column_stack((theta - reach, theta + reach)),
+            options={"maxiter": ITERATIONS},
+        ).x  # fmt: skip
+        moved = float(np.abs(found - theta).max(initial=0.0))
+        theta = np.asarray(found)
+        if moved < SETTLED:
+            break
+    sites = variational_sites_at(density, theta, sites)
+    anchored = _anchored(density, theta, sites)
+    marginals = _curvature(JointTarget(density, anchored, unscaled), theta, pair)
+    return JointApproximation(tuple(anchored), marginals)
+
+
+def _anchored(
+    density: JointDensity, theta: Array, sites: Sequence[GaussianSites]
+) -> list[GaussianSites | MovingSites]:
+    """Sites of a θ, which follow the likelihood's parameters where it has some."""
+    return [
+        moving_sites(block, theta, each, *conditional_of(block, theta, each, derivative=False).marginals())
+        if block.has_moving_sites
+        else each
+        for block, each in zip(density.blocks, sites, strict=True)
+    ]
+
+
+def moving_sites(
+    block: JointBlock, theta: Array, sites: GaussianSites, centre: Array, variance: Array
+) -> GaussianSites | MovingSites:
+    """Sites that were fitted at a θ, where η has this mean and variance (n,); they stand if nothing moves them."""
+    if not block.has_moving_sites:
+        return sites
+    eta = centre + np.array([[-1.0], [1.0]]) * np.sqrt(variance)
+    return MovingSites(sites, eta, block.information(theta, eta))
+
+
+def _negative_bound(target: JointTarget, theta: Array, noises: Sequence[Array]) -> tuple[float, Array]:
+    """For the minimiser, which steps back from a value that is very large."""
+    try:
+        value, gradient = target.expectation(theta, noises)
+    except PriorFailure:
+        return 1e100, np.zeros_like(theta)
+    if not (np.isfinite(value) and np.isfinite(gradient).all()):
+        return 1e100, np.zeros_like(theta)
+    return -value, -gradient
+
+
+def laplace_sites_at(
+    density: JointDensity, likelihoods: Likelihoods, theta: Array, max_iter: int = 100
+) -> list[GaussianSites]:
+    """The Laplace sites of every block at θ, whose likelihood is one of the latents without their shift.
+
+    They are those of the mode, or of where so many Newton steps have come.
+
+    Raises
+    ------
+    PriorFailure
+        If a prior cannot be factorised.
+    """
+    found = []
+    for block, rows in zip(density.blocks, likelihoods(theta), strict=True):
+        predictors, shift = _predictors(block, theta)
+        linear, precision = np.empty((2, shift.size))
+        for (where, predictor), likelihood in zip(predictors, rows, strict=True):
+            mode = find_mode(predictor, likelihood, max_iter=max_iter)
+            sites = laplace_sites(replace(mode, eta=mode.eta + shift[where]))
+            linear[where], precision[where] = sites.linear, sites.precision
+        found.append(GaussianSites(linear, precision))
+    return found
+
+
+def _predictors(block: JointBlock, theta: Array) -> tuple[list[tuple[Any, Placed]], Array]:
+    """Of every row its sites, and the map from whitened latents to them without their shift; and the shift."""
+    whole = slice(None)
+    if block.design_shape is None:
+        mean, covariance, shift = _dense_prior(block, theta)
+        rows = [whole] if block.rows is None else list(block.rows)
+        # Rows may have a covariance each.
+        own = list(covariance) if covariance.ndim > 2 else [covariance] * len(rows)
+        made = [_of_row(row, mean - shift, each) for row, each in zip(rows, own, strict=True)]
+        return list(zip(rows, made, strict=True)), shift
+    if block.kinds is not None:
+        design, mean, parts, shift = parts_of(block, theta, derivative=False)
+        return [(whole, Joined(mean - shift, design, parts))], shift
+    design, mean, spread, _, _, shift = prior_of(block, theta, derivative=False)
+    return [(whole, Coefficients(mean - shift, design, spread))], shift
+
+
+def _of_row(row: Any, offset: Array, covariance: Array) -> Predictor:
+    """Of a row's sites, of which the covariance is one of all sites, or the same for every row."""
+    if len(covariance) == offset.size:
+        covariance = covariance[row][:, row]
+    # Newton's method works on a covariance alone: its predictor's matrix is never used.
+    return Predictor(offset[row], covariance, triangular=True, gram=covariance)
+
+
+def _dense_prior(block: JointBlock, theta: Array) -> tuple[Array, Array, Array]:
+    """Mean and covariance of the sites, or of each row, one for all or one each; and their shift."""
+    if block.kinds is not None:
+        _, mean, parts, shift = parts_of(block, theta, derivative=False)
+        return mean, np.asfortranarray(sum(part.covariance() for part in parts), dtype=np.float64), shift
+    mean, covariance, shift = prior_of(block, theta, derivative=False)
+    return mean, KroneckerProduct(covariance).dense() if isinstance(covariance, tuple) else covariance, shift
+
+
+def variational_sites_at(
+    density: JointDensity, theta: Array, sites: Sequence[GaussianSites]
+) -> list[GaussianSites]:
+    """Sites with the likelihood's expected slope and curvature under the prior times themselves, from given ones.
+
+    Raises
+    ------
+    PriorFailure
+        If a prior cannot be factorised.
+    """
+    held = zip(density.blocks, sites, strict=True)
+    return [_variational_sites(block, theta, first) for block, first in held]
+
+
+def _variational_sites(block: JointBlock, theta: Array, sites: GaussianSites) -> GaussianSites:
+    """The fixed point, or what the iteration has when it leaves the numbers or runs out."""
+    last: tuple[Array, Array] | None = None
+    for _ in range(SITE_ROUNDS):
+        try:
+            centre, variance = conditional_of(block, theta, sites, derivative=False).marginals()
+        except PriorFailure:
+            if last is None:
+                raise
+            return sites
+        spread = np.sqrt(variance)
+        if last is not None and _near(last, (centre, spread)):
+            return sites
+        last = centre, spread
+        found = _matched(block, theta, centre, spread)
+        if found is None:
+            return sites
+        sites = GaussianSites(
+            sites.linear + DAMPING * (found.linear - sites.linear),
+            sites.precision + DAMPING * (found.precision - sites.precision),
+        )
+    return sites
+
+
+def _matched(block: JointBlock, theta: Array, centre: Array, spread: Array) -> GaussianSites | None:
+    """The sites with the likelihood's expected slope and curvature, by Stein's identity; None if not finite."""
+    slopes = np.array([block.likelihood(theta, centre + node * spread)[1] for node in NODES])
+    slope = WEIGHTS @ slopes
+    tilt = (WEIGHTS * NODES) @ slopes
+    precision = np.maximum(-tilt / np.where(spread > 0.0, spread, np.inf), 0.0)
+    linear = slope + precision * centre
+    return GaussianSites(linear, precision) if np.isfinite(linear).all() else None
+
+
+def _near(before: tuple[Array, Array], now: tuple[Array, Array]) -> bool:
+    """Whether means have moved by little of their spread, and spreads by little."""
+    allowed = SITE_TOLERANCE * now[1]
+    return bool((np.abs(now[0] - before[0]) <= allowed).all() and (np.abs(now[1] - before[1]) <= allowed).all())
+
+
+def _curvature(target: JointTarget, theta: Array, noises: Sequence[Array]) -> MarginalChart:
+    """θ's chart from the curvature of the bound, by differences of its gradient."""
+    columns = [_curvature_along(target, theta, direction, noises) for direction in np.eye(theta.size)]
+    hessian = np.array(columns)
+    if not np.isfinite(hessian).all():
+        raise PriorFailure(Failure.NON_FINITE, 0)
+    values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
+    covariance = (vectors / np.clip(values, LEAST_PRECISION, MOST_PRECISION)) @ vectors.T
+    return MarginalChart.linear(theta, np.linalg.cholesky(0.5 * (covariance + covariance.T)))
+
+
+def _curvature_along(target: JointTarget, theta: Array, direction: Array, noises: Sequence[Array]) -> Array:
+    """A column of the curvature; from one side where a prior has no factor on the other, the least where on none."""
+    slopes: dict[float, Array] = {}
+    for step in (-DIFFERENCE, DIFFERENCE, 0.0):
+        if len(slopes) == 2:
+            break
+        with contextlib.suppress(PriorFailure):
+            slopes[step] = target.expectation(theta + step * direction, noises)[1]
+    if len(slopes) < 2:
+        return LEAST_PRECISION * direction
+    (first, behind), (last, ahead) = slopes.items()
+    return np.asarray((behind - ahead) / (last - first))

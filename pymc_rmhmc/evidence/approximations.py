@@ -1,0 +1,256 @@
+"""Gaussian approximations of latent Gaussian blocks given everything else: Laplace's method and EP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pymc as pm
+
+from pymc_rmhmc.approximation import EPFit, find_mode, fit_ep, laplace_sites, second_order_correction
+from pymc_rmhmc.approximation.ep import MAX_ITER, TOLERANCE
+from pymc_rmhmc.chains.messages import in_words
+from pymc_rmhmc.errors import ApproximationError, CovarianceError, DataError, Failure
+from pymc_rmhmc.evidence.gaussian_approximation import ApproximatedBlock, GaussianApproximation, approximation_of
+from pymc_rmhmc.evidence.latent_references import MOST_NEWTON_STEPS, check_converged
+from pymc_rmhmc.latent.charts import SiteChart
+from pymc_rmhmc.latent.prior import FactorizedPrior, PriorFailure
+from pymc_rmhmc.model import CompiledBlock, model_in_context, with_predictors_or_without
+from pymc_rmhmc.model.conditioning import (
+    LatentDraws,
+    check_can_be_given,
+    compile_widest,
+    given_values,
+    observed_elsewhere,
+    point_of,
+)
+from pymc_rmhmc.model.predictions import predicted_variables, without
+from pymc_rmhmc.model.words.bad_inputs import InputChecks
+from pymc_rmhmc.model.words.density_terms import DensityTerms
+from pymc_rmhmc.option_numbers import real_number, whole_number
+from pymc_rmhmc.sampled.start_errors import likelihood_error
+from pymc_rmhmc.usage import called_as
+
+__all__ = ["ep", "laplace"]
+
+type Point = dict[str, np.ndarray]
+type Fit = Callable[[CompiledBlock, FactorizedPrior, Any], ApproximatedBlock]
+
+
+@called_as('laplace(model), or laplace(model, point={"lengthscale": 0.5})')
+def laplace(model: pm.Model | None = None, point: dict[str, Any] | None = None) -> GaussianApproximation:
+    r"""Approximate the posterior of latent Gaussian values by Laplace's method.
+
+    The mean is the posterior's mode, and the precision is the prior's plus the likelihood's curvature there. It takes
+    a few Cholesky factorisations.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        A model with latent Gaussian blocks, as `RMHMC` reads them. Normal coefficients and intercepts in the same
+        predictors count as latent values. By default the model in context.
+    point : dict of str to array, optional
+        Values of the other free variables, by their names or those of their value variables. By default they have
+        their values in the model's initial point. Values of the latent variables have no effect.
+
+    Returns
+    -------
+    GaussianApproximation
+        Given the other variables' values.
+
+    Raises
+    ------
+    ApproximationError
+        If the mode is not found.
+    UnsupportedModelError, UnsupportedLikelihoodError
+        If the model has no latent Gaussian block, or has discrete free variables.
+    ConfigurationError
+        If `point` has unknown names, wrong shapes or values that are not finite.
+    DataError, CovarianceError
+        If data or a covariance cannot be used.
+
+    Notes
+    -----
+    With the mode :math:`\hat\eta = \eta_0 + \Phi\hat\nu` and the curvature W there,
+
+    .. math:: \log p(y) \approx \sum_i \ell_i(\hat\eta_i) - \tfrac12 |\hat\nu|^2 - \tfrac12 \log |I + \Phi^T W \Phi|.
+
+    W is the negative second derivative if the likelihood is log-concave ("hessian" among its curvatures), and the
+    Fisher information otherwise, or SoftAbs of the second derivative for a likelihood that is not registered.
+
+    References
+    ----------
+    Rasmussen and Williams (2006), Gaussian Processes for Machine Learning, section 3.4, equation 3.32.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm
+    >>> from pymc_rmhmc import laplace
+    >>> with pm.Model() as model:
+    ...     f = pm.MvNormal("f", np.zeros(3), cov=np.eye(3))
+    ...     y = pm.Poisson("y", mu=pm.math.exp(f), observed=[1, 0, 2])
+    >>> approximation = laplace(model)
+    >>> print(approximation)
+    GaussianApproximation(laplace of f (3,); log evidence -4.2313)
+    >>> approximation.sample(draws=500, random_seed=1).posterior["f"].shape
+    (1, 500, 3)
+    """
+    return _approximated("laplace", model, point, _fit_laplace)
+
+
+@called_as('ep(model), or ep(model, point={"lengthscale": 0.5}, damping=0.5)')
+def ep(
+    model: pm.Model | None = None,
+    point: dict[str, Any] | None = None,
+    *,
+    damping: float = 1.0,
+    tolerance: float = TOLERANCE,
+    max_iter: int = MAX_ITER,
+) -> GaussianApproximation:
+    r"""Approximate the posterior of latent Gaussian values by expectation propagation.
+
+    Means, variances and the evidence are closer to the exact ones than Laplace's, above all for binary data. It takes
+    some ten times as long.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        A model with latent Gaussian blocks, as `RMHMC` reads them. Normal coefficients and intercepts in the same
+        predictors count as latent values. By default the model in context.
+    point : dict of str to array, optional
+        Values of the other free variables, by their names or those of their value variables. By default they have
+        their values in the model's initial point. Values of the latent variables have no effect.
+    damping : float
+        The fraction of each update of the sites that is made, from above 0 to 1.
+    tolerance : float
+        EP has converged when no mean changes by more than this fraction of a standard deviation, and no variance by
+        more than this fraction of itself.
+    max_iter : int
+        The most updates of all sites.
+
+    Returns
+    -------
+    GaussianApproximation
+        Given the other variables' values. Its `second_order` corrects the evidence.
+
+    Raises
+    ------
+    ApproximationError
+        If EP does not converge, as can happen if a likelihood is far from log-concave.
+    UnsupportedModelError, UnsupportedLikelihoodError
+        If the model has no latent Gaussian block, or has discrete free variables.
+    ConfigurationError
+        If `point` has unknown names, wrong shapes or values that are not finite, or an option is out of range.
+    DataError, CovarianceError
+        If data or a covariance cannot be used.
+
+    Notes
+    -----
+    Each likelihood term is replaced by a site :math:`\exp(b_i\eta_i - \tfrac12 \bar w_i\eta_i^2)`. With
+    :math:`q_{-i}` the marginal of :math:`\eta_i` without its own site, the sites are such that
+
+    .. math:: q_{-i}(\eta_i)\, e^{\ell_i(\eta_i)} / Z_i
+
+    has the mean and variance of :math:`q(\eta_i)`. All sites are updated at once; if that does not converge, one by
+    one. Sites of a likelihood that is not log-concave may have :math:`\bar w_i < 0`.
+
+    References
+    ----------
+    Minka (2001), Expectation propagation for approximate Bayesian inference. Rasmussen and Williams (2006), section
+    3.6. Opper, Paquet and Winther (2013), Perturbative corrections for approximate inference in Gaussian latent
+    variable models.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm
+    >>> from pymc_rmhmc import ep
+    >>> with pm.Model() as model:
+    ...     f = pm.MvNormal("f", np.zeros(3), cov=np.eye(3))
+    ...     y = pm.Poisson("y", mu=pm.math.exp(f), observed=[1, 0, 2])
+    >>> approximation = ep(model)
+    >>> print(approximation)
+    GaussianApproximation(ep of f (3,); log evidence -4.2464 (second order +0.0000))
+    >>> approximation.mean["f"].round(2)
+    array([-0.12, -0.68,  0.33])
+    """
+    step, least = real_number("damping", damping), real_number("tolerance", tolerance)
+    most = whole_number("max_iter", max_iter)
+
+    def fit(block: CompiledBlock, prior: FactorizedPrior, likelihood: Any) -> ApproximatedBlock:
+        return _fit_ep(block, fit_ep(prior, likelihood, damping=step, tolerance=least, max_iter=most), likelihood)
+
+    return _approximated("ep", model, point, fit)
+
+
+def _approximated(method: str, model: Any, given: Any, fit: Fit) -> GaussianApproximation:
+    """Read the model, fit its blocks one by one, and join them."""
+    model = model_in_context(model, method)
+    model = without(model, predicted_variables(model))
+    check_can_be_given(model)
+    point = point_of(model, given)
+    InputChecks(model).check(point)
+    structure, compiled = with_predictors_or_without(model, lambda read: compile_widest(read, point))
+    elsewhere = observed_elsewhere(structure, point)
+    held = given_values(structure, point)
+    fitted = []
+    for block in compiled.blocks:
+        prior, likelihood = _prior(block, point, held), block.likelihood(point)
+        total, slope = likelihood.gradient(prior.predictor.offset)
+        terms = DensityTerms(model)
+        lost = likelihood_error(block.name, total, slope, in_words(held), lambda: terms.in_words(point))  # noqa: B023
+        if lost is not None:
+            raise lost
+        fitted.append(fit(block, prior, likelihood))
+    shapes = {
+        str(model.rvs_to_values[v].name): (str(v.name), point[str(model.rvs_to_values[v].name)].shape)
+        for v in structure.variables
+    }
+    return approximation_of(method, fitted, LatentDraws(structure, point), held, shapes, elsewhere)
+
+
+def _prior(block: CompiledBlock, point: Point, held: Point) -> FactorizedPrior:
+    """A block's prior at the point.
+
+    Raises
+    ------
+    DataError, CovarianceError
+        If it cannot be used.
+    """
+    if block.n_latent == 0 or block.n_sites == 0:
+        raise DataError(f"{block.name} has no latent values or no observations: its inputs or data are empty.")
+    block.check_inputs(point)
+    try:
+        return FactorizedPrior(block.prior(point))
+    except PriorFailure as failure:
+        where = f" where {in_words(held)}" if held else ""
+        if failure.failure is Failure.NON_FINITE:
+            raise DataError(
+                f"{block.name}: the prior's mean or covariance is not finite{where}. Look for a lengthscale of 0, and "
+                "for NaN among its inputs."
+            ) from None
+        raise CovarianceError(
+            f"{block.name}: the prior covariance is not positive definite{where}. Add jitter with "
+            "gp.prior(..., jitter=1e-6), remove duplicated inputs, or give another point=."
+        ) from None
+
+
+def _fit_laplace(block: CompiledBlock, prior: FactorizedPrior, likelihood: Any) -> ApproximatedBlock:
+    mode = find_mode(prior.predictor, likelihood, max_iter=MOST_NEWTON_STEPS)
+    check_converged(block.name, mode)
+    sites = laplace_sites(mode)
+    chart = SiteChart(prior, sites)
+    # What the sites have too much or too little of the likelihood at the mode.
+    residual = likelihood.gradient(mode.eta)[0] - sites.log_density(mode.eta)
+    return ApproximatedBlock(block, chart, chart.log_evidence + residual, None, mode.n_iter)
+
+
+def _fit_ep(block: CompiledBlock, fit: EPFit, likelihood: Any) -> ApproximatedBlock:
+    if not fit.converged:
+        raise ApproximationError(
+            f"{block.name}: expectation propagation did not converge in {fit.n_iter} updates: {fit.problem}. Its "
+            "approximation would be wrong. Try ep(damping=0.5, max_iter=1000); if the likelihood is far from "
+            "log-concave, use laplace(), which takes the Fisher information."
+        )
+    correction = second_order_correction(fit, likelihood)
+    return ApproximatedBlock(block, fit.chart, fit.log_evidence, correction, fit.n_iter)

@@ -1,0 +1,1 @@
+"""Estimates of log p(y) from a density beside its reference; nothing here knows of PyMC."""

@@ -1,0 +1,216 @@
+"""Replicas of a ladder of temperatures whose states move, and change places with their neighbours.
+
+References
+----------
+Syed, Bouchard-Côté, Deligiannidis and Doucet (2022), Non-reversible parallel tempering: a scalable highly parallel
+MCMC scheme, JRSS B 84, section 2: deterministic even-odd swaps, and random ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.chains.reference import Reference
+from pymc_rmhmc.errors import EvidenceError
+
+__all__ = ["NON_REVERSIBLE", "REVERSIBLE", "SCHEMES", "TEMPERING", "Ensemble", "TemperingPolicy"]
+
+type Array = NDArray[np.float64]
+
+NON_REVERSIBLE, REVERSIBLE = "nonreversible", "reversible"
+SCHEMES = (NON_REVERSIBLE, REVERSIBLE)
+
+
+@dataclass(frozen=True, slots=True)
+class TemperingPolicy:
+    """How parallel tempering is run.
+
+    Attributes
+    ----------
+    path : float
+        Mean length of a trajectory, where `most_steps` steps reach so far.
+    jitter : float
+        Step sizes are uniform in ``step (1 ± jitter)``.
+    accepted : float
+        Step sizes are tuned to this acceptance.
+    first_steps, most_steps : int
+        Steps of a trajectory: at first, and at most.
+    first_rungs, fewest_rungs, most_rungs : int
+        Temperatures where none are given: at first, at least and at most.
+    first_round : int
+        Sweeps of the first round of adaptation; each round is twice as long as the one before.
+    settling : float
+        This share of the adaptation's sweeps comes after the last change of the ladder: half of it tunes step sizes.
+    worth_refitting : float
+        A reference is replaced if the divergence of the posterior from another is at most this share of that from it.
+        Where modes lie apart a narrower reference saves little, and could lose one.
+    trips_to_refit : int
+        Round trips in a round before what it has seen may become the reference. A ladder that states do not climb may
+        lack modes, which a narrower reference would lose for good.
+    refit_draws : int
+        So many draws of a round are used for a refit.
+    blocks : int
+        Groups of successive sweeps for the jackknife, over all replicas.
+    attempts : int
+        Draws of the reference until one has a density.
+    """
+
+    path: float = 1.7
+    jitter: float = 0.2
+    accepted: float = 0.8
+    first_steps: int = 4
+    most_steps: int = 8
+    first_rungs: int = 8
+    fewest_rungs: int = 6
+    most_rungs: int = 60
+    first_round: int = 32
+    settling: float = 0.15
+    worth_refitting: float = 0.5
+    trips_to_refit: int = 20
+    refit_draws: int = 400
+    blocks: int = 20
+    attempts: int = 200
+
+
+TEMPERING = TemperingPolicy()
+
+
+class Ensemble:
+    """States at every temperature of every replica; walker ``r K + k`` is rung k of replica r.
+
+    Parameters
+    ----------
+    reference : Reference
+        The model.
+    betas : (K,) array
+        From 0 to 1.
+    replicas : int
+        R, independent ladders.
+    rng : numpy.random.Generator
+        For all of it.
+    policy : TemperingPolicy
+        Its numbers.
+    states : (R, K, m) array, optional
+        Where walkers begin; by default at draws of the reference.
+    log_steps : (K,) array, optional
+        Step sizes known so far.
+    n_steps : int, optional
+        Of a trajectory.
+    scheme : str
+        "nonreversible": even and odd pairs in turns; "reversible": which of the two is drawn.
+
+    Attributes
+    ----------
+    round_trips : (R,) int array
+        How often a state has gone from β = 0 to β = 1 and back.
+    """
+
+    def __init__(
+        self, reference: Reference, betas: Array, replicas: int, rng: np.random.Generator,
+        policy: TemperingPolicy = TEMPERING, *, states: Array | None = None, log_steps: Array | None = None,
+        n_steps: int | None = None, scheme: str = NON_REVERSIBLE,
+    ) -> None:  # fmt: skip
+        self.reference, self.betas, self.replicas, self.rng, self.policy = reference, betas, replicas, rng, policy
+        self.n_steps = policy.first_steps if n_steps is None else n_steps
+        self.log_steps = np.full(betas.size, math.log(0.5)) if log_steps is None else log_steps
+        self.scheme, self._n_swaps = scheme, 0
+        self._all_betas = np.tile(betas, replicas)
+        self._hot = np.arange(replicas) * betas.size
+        self.walkers = reference.walkers(replicas * betas.size, rng)
+        if states is not None:
+            self.walkers.place(states.reshape(-1, states.shape[-1]))
+        self._place_where_finite()
+        self.forget()
+
+    @property
+    def phi(self) -> Array:
+        """φ at every state, (R, K)."""
+        return self.walkers.phi.reshape(self.replicas, -1)
+
+    @property
+    def states(self) -> Array:
+        """The states, (R, K, m)."""
+        return self.walkers.states.reshape(self.replicas, self.betas.size, -1)
+
+    @property
+    def step_sizes(self) -> Array:
+        """The step size at each temperature, (K,)."""
+        return np.minimum(np.exp(self.log_steps), self.policy.path / self.n_steps)
+
+    @property
+    def rejection(self) -> Array:
+        """The share of swaps between neighbours that was rejected, (K - 1,)."""
+        return self._rejected / np.maximum(self._offered, 1.0)
+
+    def forget(self) -> None:
+        """Count rejections and round trips from now on."""
+        shape = (self.replicas, self.betas.size)
+        self._rejected, self._offered = np.zeros(self.betas.size - 1), np.zeros(self.betas.size - 1)
+        self.round_trips = np.zeros(self.replicas, int)
+        self._names = np.tile(np.arange(self.betas.size), (self.replicas, 1))  # which state is at each rung
+        self._left_reference, self._reached_posterior = np.zeros(shape, bool), np.zeros(shape, bool)
+
+    def sweep(self) -> Array:
+        """Move every state at its temperature and swap neighbours; return acceptances of the moves (R, K)."""
+        acceptance = self.move()
+        self.swap()
+        return acceptance
+
+    def move(self) -> Array:
+        """Move every state, by an independent draw at β = 0; return acceptances (R, K)."""
+        jitter = 1.0 + self.policy.jitter * self.rng.uniform(-1.0, 1.0, self._all_betas.size)
+        steps = jitter * np.tile(self.step_sizes, self.replicas)
+        acceptance = self.walkers.move(self._all_betas, steps, self.n_steps, self.rng)
+        acceptance = acceptance.reshape(self.replicas, -1).copy()
+        self.walkers.redraw(self.rng, self._hot)
+        acceptance[:, 0] = 1.0
+        return acceptance
+
+    def swap(self) -> None:
+        """Offer swaps between neighbours, of even or of odd pairs."""
+        odd = self._n_swaps % 2 if self.scheme == NON_REVERSIBLE else int(self.rng.integers(2))
+        self._n_swaps += 1
+        lower = np.arange(odd, self.betas.size - 1, 2)
+        if lower.size:
+            phi, gaps = self.phi, self.betas[lower + 1] - self.betas[lower]
+            with np.errstate(invalid="ignore"):
+                log_ratio = gaps * (phi[:, lower] - phi[:, lower + 1])
+            accepted_share = np.exp(np.minimum(np.nan_to_num(log_ratio, nan=-np.inf, neginf=-np.inf), 0.0))
+            self._rejected[lower] += (1.0 - accepted_share).sum(axis=0)
+            self._offered[lower] += self.replicas
+            replica, pair = np.nonzero(self.rng.random(accepted_share.shape) < accepted_share)
+            first = self.betas.size * replica + lower[pair]
+            self.walkers.swap(first, first + 1)
+            names = self._names.reshape(-1)
+            names[np.concatenate((first, first + 1))] = names[np.concatenate((first + 1, first))]
+        self._count_trips()
+
+    def _count_trips(self) -> None:
+        each = np.arange(self.replicas)
+        hot, cold = self._names[:, 0], self._names[:, -1]
+        self.round_trips += self._reached_posterior[each, hot]
+        self._reached_posterior[each, hot] = False
+        self._left_reference[each, hot] = True
+        self._reached_posterior[each, cold] = self._left_reference[each, cold]
+
+    def _place_where_finite(self) -> None:
+        """Draw states again that have no density, though their β asks for one."""
+        for _ in range(self.policy.attempts):
+            lost = np.flatnonzero(~np.isfinite(self.walkers.phi) & (self._all_betas > 0.0))
+            if not lost.size:
+                return
+            self.walkers.redraw(self.rng, lost)
+        known = np.flatnonzero(np.isfinite(self.walkers.phi))
+        if not known.size:
+            raise EvidenceError(
+                "The model's density is 0 or not a number at every draw of the reference, so tempering cannot begin. "
+                "Check the model at its initial point with model.point_logps()."
+            )
+        lost = np.flatnonzero(~np.isfinite(self.walkers.phi) & (self._all_betas > 0.0))
+        states = self.walkers.states.copy()
+        states[lost] = states[self.rng.choice(known, lost.size)]
+        self.walkers.place(states)

@@ -1,0 +1,226 @@
+"""References with heavier tails than the normal's, where a prior's or a posterior's are.
+
+Importance weights from a normal to a density with an exponential tail have no variance, and trajectories seldom enter
+a tail like Cauchy's, or come back. In coordinates ``z = c + L s`` with ``s = u exp(½ h u²)`` for each u, a standard
+normal u has tails like ``|s|^(-1/h)``: h = 1 is as heavy as Cauchy's, and h = 0 changes nothing. φ is then that of u.
+
+References
+----------
+Tukey (1977), Exploratory data analysis; Goerg (2015), The Lambert way to Gaussianize heavy-tailed data, section 2: the
+map, and its inverse by Lambert's W.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg, special
+
+from pymc_rmhmc.chains.reference import ResidualReference
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.evidence.methods.estimate import pareto_k
+
+__all__ = ["TailedReference", "Tails", "measured_tails", "power_tails", "with_fitting_tails"]
+
+type Array = NDArray[np.float64]
+
+# Tails that are tried, and draws for each.
+TRIED_TAILS, TRIED = (0.0, 0.03, 0.06, 0.1, 0.2), 1000
+# Where there are more coordinates with tails of their own, changing all of them costs more than it gains.
+MOST = 30
+TINY = 1e-300
+# Where a tail is asked whether it is a power's, in scales, and how much steeper an exponential one grows at least.
+NEAR, FAR, POWER = 8.0, 32.0, 2.0
+# Quantiles of a prior's draws between which its tails are measured. Beyond the heaviest tail, numbers lose all digits.
+QUANTILES, HEAVIEST = (0.75, 0.85, 0.9, 0.95, 0.975, 0.99), 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Tails:
+    """Where each coordinate lies under some law, how widely, and how heavy its tails are.
+
+    Attributes
+    ----------
+    centre, spread : (d,) array
+        C, and the scale near it.
+    lower, upper : (d,) array
+        H below and above the centre.
+    """
+
+    centre: Array
+    spread: Array
+    lower: Array
+    upper: Array
+
+    @property
+    def heaviest(self) -> float:
+        """The largest h."""
+        return float(np.maximum(self.lower, self.upper).max(initial=0.0))
+
+
+@dataclass(slots=True)
+class TailedPoint:
+    """φ and its gradient at u, and the point that stands for z."""
+
+    position: Array
+    log_density: float
+    gradient: Array
+    failure: Failure
+    inner: Any
+
+
+class TailedDensity:
+    """The residual of u.
+
+    Parameters
+    ----------
+    residual : Density
+        That of z.
+    lower, upper : (d,) array
+        H of negative u, and of positive.
+    centre : (d,) array
+        C.
+    factor : (d, d) array
+        L, lower triangular.
+    """
+
+    def __init__(self, residual: Any, lower: Array, upper: Array, centre: Array, factor: Array) -> None:
+        self._residual, self._lower, self._upper = residual, lower, upper
+        self._centre, self._factor = centre, factor
+
+    def _h(self, signed: Array) -> Array:
+        return np.where(signed < 0.0, self._lower, self._upper)
+
+    def to_z(self, u: Array) -> Array:
+        """Return z of u."""
+        return self._centre + self._factor @ (u * np.exp(0.5 * self._h(u) * u * u))
+
+    def to_u(self, z: Array) -> Array:
+        """Return u of z."""
+        s = linalg.solve_triangular(self._factor, z - self._centre, lower=True)
+        h = self._h(s)
+        heavy = h > 0.0
+        found = s.copy()
+        found[heavy] = np.sign(s[heavy]) * np.sqrt(special.lambertw(h[heavy] * s[heavy] ** 2).real / h[heavy])
+        return found
+
+    def at(self, position: Array) -> TailedPoint:
+        """Evaluate at u (d,)."""
+        with np.errstate(over="ignore"):
+            z = self.to_z(position)
+        if not np.isfinite(z).all():
+            return TailedPoint(position, np.nan, np.zeros_like(position), Failure.NON_FINITE, None)
+        return self.seen(self._residual.at(z), position, z)
+
+    def seen(self, point: Any, u: Array, z: Array) -> TailedPoint:
+        """Return the point at u that a point at z is."""
+        if point.failure != Failure.NONE:
+            return TailedPoint(u, np.nan, np.zeros_like(u), point.failure, point)
+        h = self._h(u)
+        bent = 1.0 + h * u * u
+        value = point.log_density + 0.5 * (u @ u - z @ z) + float((0.5 * h * u * u + np.log(bent)).sum())
+        slope = np.exp(0.5 * h * u * u) * bent
+        gradient = (self._factor.T @ (point.gradient - z)) * slope + u + h * u * (1.0 + 2.0 / bent)
+        return TailedPoint(u, float(value), gradient, Failure.NONE, point)
+
+
+class TailedReference(ResidualReference):
+    """A whole model's reference with other tails, and perhaps another centre and scale.
+
+    Parameters
+    ----------
+    inner : ResidualReference
+        Another one; it may be of this kind too.
+    lower, upper : (d,) array
+        As `TailedDensity` has them.
+    centre, factor : (d,) and (d, d) array, optional
+        As `TailedDensity` has them; by default 0 and 1.
+    """
+
+    def __init__(
+        self, inner: ResidualReference, lower: Array, upper: Array, centre: Array | None = None,
+        factor: Array | None = None,
+    ) -> None:  # fmt: skip
+        centre = np.zeros(inner.size) if centre is None else centre
+        factor = np.eye(inner.size) if factor is None else factor
+        density = TailedDensity(inner.residual, lower, upper, centre, factor)
+        log_volume = float(np.log(factor.diagonal()).sum())
+
+        def stand(values: Array, rng: np.random.Generator) -> TailedPoint | Any:
+            point = inner.stand(values, rng)
+            return density.seen(point, density.to_u(point.position), point.position)
+
+        def leave(point: TailedPoint) -> None:
+            if point.inner is not None:
+                inner.let_go(point.inner)
+
+        def values_at(point: TailedPoint) -> Array:
+            return inner.values_at(point.inner)
+
+        super().__init__(density, inner.size, inner.log_constant + log_volume, stand, values_at, leave)
+        self.own_tails = inner.own_tails
+        self.density = density
+
+
+def measured_tails(drawn: Array) -> Tails:
+    """Return where draws (n, d) of some law lie, how widely, and how heavy their tails are.
+
+    Of ``x = c + s u exp(½ h u²)`` the logarithm of ``(x - c)/u`` is a line in ``½ u²``, whose slope is h.
+    """
+    u = special.ndtri(QUANTILES)
+    design = np.stack([np.ones_like(u), 0.5 * u * u], axis=1)
+    centre = np.median(drawn, axis=0)
+    above, below = (np.quantile(side, QUANTILES, axis=0) for side in (drawn - centre, centre - drawn))
+    ratios = np.log(np.maximum(np.hstack([above, below]), TINY) / u[:, None])
+    levels, slopes = np.linalg.lstsq(design, ratios, rcond=None)[0].reshape(2, 2, -1)
+    upper, lower = np.clip(slopes, 0.0, HEAVIEST)
+    return Tails(centre, np.exp(levels.mean(axis=0)), lower, upper)
+
+
+def power_tails(reference: ResidualReference, drawn: Array) -> Tails:
+    """Return the tails of a density that falls like a power along some coordinates, and those of a normal elsewhere.
+
+    ``-r ∂ log p / ∂r`` grows like r² for a normal, like r where the tail is exponential, and tends to ``1 + 1/h`` for a
+    power.
+
+    Parameters
+    ----------
+    reference : ResidualReference
+        The density. Its first d coordinates are asked, with the others at 0.
+    drawn : (n, d) array
+        Draws in these, for centre and scale.
+    """
+    found = measured_tails(drawn)
+    lower, upper = np.zeros(found.centre.size), np.zeros(found.centre.size)
+    for i, spread in enumerate(found.spread):
+        for tail, sign in ((lower, -1.0), (upper, 1.0)):
+            near, far = (_steepness(reference, found.centre, i, sign * radius * spread) for radius in (NEAR, FAR))
+            if far < POWER * near:
+                tail[i] = min(1.0 / max(far - 1.0, TINY), HEAVIEST)
+    return Tails(found.centre, found.spread, lower, upper)
+
+
+def _steepness(reference: ResidualReference, centre: Array, i: int, step: float) -> float:
+    """``-r ∂ log p / ∂r`` a step from the centre along one coordinate; nan where there is no density."""
+    position = np.zeros(reference.size)
+    position[: centre.size] = centre
+    position[i] += step
+    value, gradient = reference.at(position)
+    return -step * float(gradient[i] - position[i]) if np.isfinite(value) else np.nan
+
+
+def with_fitting_tails(reference: ResidualReference, rng: np.random.Generator) -> ResidualReference:
+    """Return a reference whose importance weights have the lightest tail among a few."""
+    which = reference.own_tails
+    if which.size > MOST or not which.size:
+        return reference
+    found: list[tuple[float, float, ResidualReference]] = []
+    for h in TRIED_TAILS:
+        tail = np.zeros(reference.size)
+        tail[which] = h
+        made = reference if h == 0.0 else TailedReference(reference, tail, tail)
+        found.append((pareto_k(made.walkers(TRIED, rng).phi), h, made))
+    return min(found)[2]

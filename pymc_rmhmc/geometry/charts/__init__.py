@@ -1,7 +1,0 @@
-"""Changes of coordinates. A chart must never bias: its Jacobian is part of the density."""
-
-from pymc_rmhmc.geometry.charts.marginal import MarginalChart
-from pymc_rmhmc.geometry.charts.moving_sites import MovingSites, SiteTrend
-from pymc_rmhmc.geometry.charts.site import GaussianSites, SiteChart
-
-__all__ = ["GaussianSites", "MarginalChart", "MovingSites", "SiteChart", "SiteTrend"]

@@ -1,0 +1,199 @@
+"""A model's density in coordinates u in which it is nearly standard normal, and its trajectories."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.graph_chart.circles import Angles
+from pymc_rmhmc.graph_chart.path_loops import FlatMap, State, evaluate, follow_path, grow_trees, walk_paths
+from pymc_rmhmc.linalg.compiled.native import call_for_value_and_slope, native_function
+
+__all__ = ["GeneralPoint", "GeneralTarget", "Moved", "PeriodTarget"]
+
+type Array = NDArray[np.float64]
+
+_FAILURES = (Failure.NONE, Failure.NON_FINITE, Failure.ENERGY)
+
+
+# Not frozen, though nobody writes to them: one is made for every trajectory.
+@dataclass(slots=True)
+class GeneralPoint:
+    """The density at one u.
+
+    Attributes
+    ----------
+    position, gradient : (d,) array
+        U, and ∇φ.
+    log_density : float
+        ``φ(u) = log density of z + ½ uᵀu``.
+    found : (2 d + 1,) array
+        The gradient by z, the values x, and the log-Jacobian of z to x.
+    """
+
+    position: Array
+    log_density: float
+    gradient: Array
+    found: Array
+
+    @property
+    def failure(self) -> Failure:
+        """NON_FINITE where φ or its gradient is."""
+        finite = math.isfinite(self.log_density) and math.isfinite(float(self.gradient @ self.gradient))
+        return Failure.NONE if finite else Failure.NON_FINITE
+
+    @property
+    def values(self) -> Array:
+        """The model's values x (d,)."""
+        d = self.position.size
+        return self.found[d : 2 * d]
+
+    @property
+    def slope(self) -> Array:
+        """The gradient of z's log density (d,)."""
+        return self.found[: self.position.size]
+
+    @property
+    def model_log_density(self) -> float:
+        """The log density of x as the model has it."""
+        u = self.position
+        return self.log_density - 0.5 * float(u @ u) - float(self.found[-1])
+
+    def log_density_at(self, position: Array) -> float:
+        """Return φ at another u (d,) that stands for the same point on circles."""
+        u = self.position
+        return self.log_density + 0.5 * float(position @ position - u @ u)
+
+
+@dataclass(slots=True)
+class Moved:
+    """What trajectories in compiled code have led to.
+
+    Attributes
+    ----------
+    point, momentum
+        Of the state that was kept.
+    initial_energy : float
+        H where the last of the trajectories began.
+    acceptance : float
+        The mean of ``min(1, exp(-energy error))``: over all states of trajectories that double, else over ends.
+    energy_error : float
+        Of the last proposal; nan if that failed.
+    n_steps : int
+        How many were made.
+    failure : Failure
+        The first that there was.
+    accepted : bool
+        Whether any trajectory led elsewhere.
+    """
+
+    point: Any
+    momentum: Array
+    initial_energy: float
+    acceptance: float
+    energy_error: float
+    n_steps: int
+    failure: Failure
+    accepted: bool
+
+
+class GeneralTarget:
+    """φ of a model at ``z = c + S u``, for `GaussianHamiltonian`.
+
+    Parameters
+    ----------
+    function : callable
+        ``(z, chart, *rest) -> (log density, [gradient, x, log-Jacobian])``, compiled by Numba.
+    rest : tuple of arrays
+        What it takes after z and the chart's constants.
+    chart : (2 m,) array
+        The constants.
+    flat : FlatMap
+        C and S.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], rest: Sequence[np.ndarray], chart: Array, flat: FlatMap
+    ) -> None:
+        native = native_function(function, (flat.centre, chart), rest, call_for_value_and_slope)
+        assert native is not None, "Numba returns a number and a vector"
+        self._owner = function
+        self._arguments = (native.address, native.rest, chart, flat)
+
+    def at(self, position: Array) -> GeneralPoint:
+        """Evaluate at u (d,)."""
+        return GeneralPoint(position, *evaluate(*self._arguments, position))
+
+    def follow(
+        self, point: GeneralPoint, momentum: Array, n_steps: int, step_size: float
+    ) -> tuple[int, tuple[GeneralPoint, Array] | None, Failure]:
+        """So many steps: how many were made, and the point and momentum at the end, or None and why."""
+        made, finite, u, p, phi, slope, found = follow_path(
+            *self._arguments, point.position, momentum, point.gradient, n_steps, step_size
+        )
+        if not finite:
+            return made, None, Failure.NON_FINITE
+        return made, (GeneralPoint(u, phi, slope, found), p), Failure.NONE
+
+    def grow(
+        self, point: GeneralPoint, momentum: Array, step_size: float, max_depth: int, rounds: int, seed: int
+    ) -> Moved:
+        """Trajectories that double until they turn back."""
+        state, p, initial, mean, n_steps, failure, moved = grow_trees(
+            *self._arguments, _state(point), momentum, step_size, max_depth, rounds, seed
+        )
+        end = _point(state)
+        error = 0.5 * float(end.position @ end.position + p @ p) - end.log_density - initial
+        return Moved(end, p, initial, mean, error, n_steps, _FAILURES[failure], moved)
+
+    def walk(
+        self, point: GeneralPoint, momentum: Array, step_size: float, path: tuple[float, float, int], rounds: int,
+        seed: int,
+    ) -> Moved:  # fmt: skip
+        """Paths of drawn lengths: `path` is their mean length, the jitter, and the most steps."""
+        state, p, initial, mean, error, n_steps, failure, moved = walk_paths(
+            *self._arguments, _state(point), momentum, step_size, *path, rounds, seed
+        )
+        return Moved(_point(state), p, initial, mean, error, n_steps, _FAILURES[failure], moved)
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodTarget:
+    """The same density on one period of each angle, and 0 elsewhere, which integrates to that on the circles.
+
+    Parameters
+    ----------
+    target : GeneralTarget
+        The density.
+    angles : Angles
+        Which of its values are angles.
+    centre : (k,) array
+        Of each period.
+    """
+
+    target: GeneralTarget
+    angles: Angles
+    centre: Array
+
+    def at(self, position: Array) -> GeneralPoint:
+        """Evaluate at u (d,)."""
+        point = self.target.at(position)
+        if not self.angles.are_within(point.values, self.centre):
+            point.log_density = -math.inf
+        return point
+
+
+def _state(point: GeneralPoint) -> State:
+    """A point as compiled code has it."""
+    return point.position, point.log_density, point.gradient, point.found
+
+
+def _point(state: State) -> GeneralPoint:
+    """And back."""
+    return GeneralPoint(*state)

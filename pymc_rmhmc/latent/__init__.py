@@ -1,0 +1,1 @@
+"""Latent Gaussian vectors and their hyperparameters: coordinates, densities, trajectories with one half held."""

@@ -1,0 +1,177 @@
+"""E of an arrow, ``I + D G D``, by elimination of the columns apart; compiled.
+
+See `pymc_rmhmc.latent.arrow.arrow_design`. Vectors of coefficients are in the arrow's order.
+
+What the elimination leaves of C is ``C - Hᵀ D₁² E₁₁⁻¹ H``. Where a column apart is that of a single row, as an effect
+of each observation is, nearly all that the row adds to C is taken off again if its site is precise: of an intercept's
+sum of w̄ no more is left than that of ``w̄ / (1 + w̄ D²)``. There it is added up in this form.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.linalg.compiled.compilation import compiled
+from pymc_rmhmc.linalg.triangles import factorise_in_place, invert_in_place
+
+__all__ = ["Factors", "Gram", "covariance", "factorised", "half_log_determinant_slope", "remaining", "solve"]
+
+type Array = NDArray[np.float64]
+
+
+class Gram(NamedTuple):
+    """Δ (p,), H (p, q) and C (q, q).
+
+    Attributes
+    ----------
+    alone : (p,) bool array
+        Whether a column apart has a single row.
+    rest : (q, q) array
+        C without these rows.
+    """
+
+    diagonal: Array
+    cross: Array
+    corner: Array
+    alone: NDArray[np.bool_]
+    rest: Array
+
+
+class Factors(NamedTuple):
+    """E at one D.
+
+    Attributes
+    ----------
+    spread : (k,) array
+        D, in the arrow's order.
+    pivots : (p,) array
+        ``E₁₁``.
+    cross, reduced : (p, q) array
+        ``E₁₂``, and ``E₁₁⁻¹ E₁₂``.
+    inverse : (q, q) array
+        R⁻¹ of ``S = R Rᵀ``, in Fortran order.
+    left : (q, q) array
+        What is left of C: ``S = I + D₂ left D₂``.
+    """
+
+    spread: Array
+    pivots: Array
+    cross: Array
+    reduced: Array
+    inverse: Array
+    left: Array
+
+
+@compiled
+def multiply(gram: Gram, x: Array) -> Array:  # pragma: no cover - compiled
+    """``G x``."""
+    p = gram.diagonal.size
+    first, second = x[:p], x[p:]
+    product = np.empty(x.size)
+    product[:p] = gram.diagonal * first + np.dot(gram.cross, second)
+    product[p:] = np.dot(first, gram.cross) + np.dot(gram.corner, second)
+    return product
+
+
+@compiled
+def factorised(gram: Gram, spread: Array) -> tuple[Factors, float]:  # pragma: no cover - compiled
+    """E at a D, and its log determinant, which is nan where there is no factor."""
+    diagonal, beside, _, alone, rest = gram
+    p, q = beside.shape
+    pivots, cross, reduced, taken = np.empty(p), np.empty((p, q)), np.empty((p, q)), np.empty((p, q))
+    log_determinant = 0.0
+    for i in range(p):
+        pivots[i] = 1.0 + spread[i] ** 2 * diagonal[i]
+        log_determinant += np.log(pivots[i])
+        is_alone = alone[i] and diagonal[i] > 0.0
+        for j in range(q):
+            cross[i, j] = spread[i] * beside[i, j] * spread[p + j]
+            reduced[i, j] = cross[i, j] / pivots[i]
+            own = beside[i, j] / diagonal[i] if is_alone else -beside[i, j] * spread[i] ** 2
+            taken[i, j] = own / pivots[i]
+    left = np.dot(beside.T, taken) + rest
+    remainder = np.empty((q, q))
+    for i in range(q):
+        for j in range(q):
+            remainder[i, j] = spread[p + i] * left[i, j] * spread[p + j]
+        remainder[i, i] += 1.0
+    # It is symmetric, and its order any.
+    inverse = remainder.T
+    if factorise_in_place(inverse):
+        for i in range(q):
+            log_determinant += 2.0 * np.log(inverse[i, i])
+        invert_in_place(inverse)
+    else:
+        log_determinant = np.nan
+    return Factors(spread, pivots, cross, reduced, inverse, left), log_determinant
+
+
+@compiled
+def solve(factors: Factors, x: Array) -> Array:  # pragma: no cover - compiled
+    """``E⁻¹ x``."""
+    p = factors.pivots.size
+    first, second = x[:p], x[p:]
+    solution = np.empty(x.size)
+    lower = np.dot(np.dot(factors.inverse, second - np.dot(first, factors.reduced)), factors.inverse)
+    solution[:p] = (first - np.dot(factors.cross, lower)) / factors.pivots
+    solution[p:] = lower
+    return solution
+
+
+@compiled
+def remaining(
+    gram: Gram, spread: Array, pull: Array, apart: Array, solution: Array
+) -> Array:  # pragma: no cover - compiled
+    """``l - G D x`` of ``x = E⁻¹ (D l + a)``: that is ``(x - a) / D`` as well, and the one that loses less is taken."""
+    diagonal, corner, scaled = gram.diagonal, gram.corner, spread * solution
+    p, left = diagonal.size, pull - multiply(gram, scaled)
+    for i in range(left.size):
+        own = diagonal[i] if i < p else corner[i - p, i - p]
+        if abs(spread[i]) * (abs(pull[i]) + own * abs(scaled[i])) > abs(solution[i]) + abs(apart[i]):
+            left[i] = (solution[i] - apart[i]) / spread[i]
+    return left
+
+
+@compiled
+def half_log_determinant_slope(gram: Gram, factors: Factors) -> Array:  # pragma: no cover - compiled
+    """The diagonal of ``G D E⁻¹``, without a difference that D near 0 would lose."""
+    (diagonal, cross, _, _, _), (spread, pivots, _, _, inverse, left) = gram, factors
+    p, q = cross.shape
+    slope = np.empty(p + q)
+    # E⁻¹₁₁ is E₁₁⁻¹ + reduced S⁻¹ reducedᵀ, and 1 - E₁₁⁻¹ = D² Δ / E₁₁.
+    half = np.dot(cross * spread[p:], inverse.T)
+    for i in range(p):
+        total = 0.0
+        for j in range(q):
+            total += half[i, j] ** 2
+        slope[i] = spread[i] * (diagonal[i] - total / pivots[i]) / pivots[i]
+    # G D E⁻¹ below is Hᵀ D₁ E⁻¹₁₂ + C D₂ S⁻¹, and E⁻¹₁₂ = -reduced S⁻¹: what is left of C, times D₂ S⁻¹.
+    precision_inverse = np.dot(inverse.T, inverse)
+    for i in range(q):
+        total = 0.0
+        for j in range(q):
+            total += left[i, j] * spread[p + j] * precision_inverse[i, j]
+        slope[p + i] = total
+    return slope
+
+
+@compiled
+def covariance(factors: Factors) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled
+    """Of ``D E⁻¹ D``: the diagonal above (p,), what is beside it (p, q), and below (q, q)."""
+    spread, pivots, _, reduced, inverse, _ = factors
+    p, q = reduced.shape
+    corner = np.dot(inverse.T, inverse)
+    cross, diagonal = np.dot(reduced, corner), np.empty(p)
+    for i in range(p):
+        total = 1.0 / pivots[i]
+        for j in range(q):
+            total += reduced[i, j] * cross[i, j]
+            cross[i, j] *= -spread[i] * spread[p + j]
+        diagonal[i] = spread[i] ** 2 * total
+    for i in range(q):
+        for j in range(q):
+            corner[i, j] *= spread[p + i] * spread[p + j]
+    return diagonal, cross, corner

@@ -1,0 +1,173 @@
+"""Sites that follow θ: the likelihood's own parameters by their information, any others along a trend.
+
+A noise, a dispersion or degrees of freedom scale the likelihood's slope and curvature alike. Sites that stood still
+would fit at one value of them: at another every latent value has the wrong spread, and the sum of what that leaves
+ties the parameter to the length of z. So the sites of such a likelihood are raised to the power
+
+    ρ_i(θ) = I_i(θ) / I_i(θ̂),
+
+a site's information as a share of what it was at a constant θ̂. It is what the likelihood's slope grows by: the Fisher
+information for most, and of a Student t the weight that tells outliers from the others, without which outliers would
+pull as hard as the others where the noise is small. I is the mean over two constant η, a standard deviation below and
+above where a site lay: at its mean alone, an observation that lies there would tell too much. Sites of coefficients
+have one power for all, the share of their information together (`pymc_rmhmc.latent.forms.diagonal`).
+
+Where the data bound the latent values on one side alone, as classes that can be separated do, the latent values grow
+with their prior's amplitude, and the likelihood's slope and curvature where they lie fall off. Sites of a common
+amplitude would hold them too near at a rare large one, and a chain would hardly go there. So all b and all w̄ of a block
+may also be multiplied by two functions of θ, ``(1 + M) / (1 + M exp(-t))`` of a t that is linear (`SiteTrend`). Of an
+amplitude's logarithm that is a power of the amplitude where it is large, and a constant where it is small: the w̄ of one
+probit under a normal prior, by regression, is ``(2/π) / (1 + (1 - 2/π) amplitude²)``. Sites may get as weak as they
+will, for the prior holds what they let go, and no stronger than the constant.
+
+Any function of θ is exact, as long as it is differentiated.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from pymc_rmhmc.latent.charts.site import GaussianSites
+from pymc_rmhmc.linalg.compiled.compilation import compiled
+
+__all__ = ["MovingSites", "RaisedSites", "SiteTrend", "grown", "slope_by_multiples"]
+
+type Array = NDArray[np.float64]
+
+# The logarithm of what is still a number.
+MOST_WIDENING = 700.0
+
+
+@compiled
+def _to_power(
+    information: Array, fitted: Array, growth: Array, linear: Array, precision: Array
+) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled
+    """The sites' b and w̄ to the power ``information / fitted``, or 1 where fitted is 0, and grown; and the power."""
+    power = np.ones(information.size)
+    for i in range(information.size):
+        if fitted[i] > 0.0:
+            power[i] = information[i] / fitted[i]
+    return growth[0] * power * linear, growth[1] * power * precision, power
+
+
+def grown(along: Array, log_most: Array) -> tuple[Array, Array]:
+    """``(1 + M) / (1 + M exp(-t))`` of an array of t, and the derivative of its logarithm by t."""
+    return (1.0 + np.exp(log_most)) * special.expit(along - log_most), special.expit(log_most - along)
+
+
+@dataclass(frozen=True, slots=True)
+class SiteTrend:
+    """What a block's b and w̄ are multiplied by where θ is not where they were fitted.
+
+    Attributes
+    ----------
+    centre : (d,) array
+        The θ at which both are multiplied by 1.
+    exponents : (2, d) array
+        Of b and of w̄: how t grows with θ; 0 for what only likelihoods read. Where nothing else moves, factors serve
+        again.
+    log_most : (2,) array
+        Of both: log M.
+    """
+
+    centre: Array
+    exponents: Array
+    log_most: Array
+
+    def at(self, theta: Array) -> Array:
+        """The two multiples (2,) at a θ."""
+        return grown(self._along(theta), self.log_most)[0]
+
+    def pullback(self, theta: Array, by_logarithms: Array) -> Array:
+        """The derivative by θ (d,) of a function of the multiples, from that by their logarithms (2,)."""
+        return np.asarray((grown(self._along(theta), self.log_most)[1] * by_logarithms) @ self.exponents)
+
+    def widening(self, theta: Array) -> float:
+        """How many times as far out as at the centre latent values lie: far out, w̄ falls with its square."""
+        return math.exp(min(-0.5 * float(self._along(theta)[1]), MOST_WIDENING))
+
+    def _along(self, theta: Array) -> Array:
+        """Both t."""
+        return np.asarray(self.exponents @ (theta - self.centre))
+
+
+@dataclass(frozen=True, slots=True)
+class MovingSites:
+    """Sites, and what they follow.
+
+    Attributes
+    ----------
+    sites : GaussianSites
+        At θ̂.
+    eta : (2, n) array
+        Where the information is taken; (2, 0) where the likelihood has no parameters.
+    information : (n,) array, or (1,) of all together
+        ``I(θ̂)``; where it is 0 a site has no power. Where the likelihood has no parameters, a single 1.
+    trend : SiteTrend, optional
+        With the same θ̂.
+    """
+
+    sites: GaussianSites
+    eta: Array
+    information: Array
+    trend: SiteTrend | None = None
+
+    def at(self, theta: Array, information: Array) -> RaisedSites:
+        """The sites at a θ, where the information is this."""
+        growth = np.ones(2) if self.trend is None else self.trend.at(theta)
+        linear, precision, power = _to_power(
+            information, self.information, growth, self.sites.linear, self.sites.precision
+        )
+        return RaisedSites(linear, precision, self, power, growth)
+
+
+@dataclass(frozen=True, slots=True)
+class RaisedSites(GaussianSites):
+    """Moving sites at one θ.
+
+    Attributes
+    ----------
+    held : MovingSites
+        What they are at θ̂.
+    power : (n,) array, or (1,) for all
+        ρ.
+    growth : (2,) array
+        What all b and all w̄ are multiplied by besides.
+    """
+
+    held: MovingSites
+    power: Array
+    growth: Array
+
+    def pullback(self, by_logarithms: Array) -> Array:
+        """The derivative by the information of a function of b and w̄, from that by their logarithms, (2, n)."""
+        information, power_bar = self.power * self.held.information, by_logarithms.sum(axis=0)
+        return np.divide(power_bar, information, out=np.zeros_like(power_bar), where=information > 0.0)
+
+
+def slope_by_multiples(
+    linear: Array, precision: Array, centre: Array, explained: Array, pushed: Array, site_noise: Array, eta: Array
+) -> Array:
+    """The gradient of ``ψ(η) + log E`` by the logarithm of what each b, and of what each w̄, is multiplied by, (2, n).
+
+    Parameters
+    ----------
+    linear, precision : (n,) array
+        Of the sites.
+    centre, explained : (n,) array
+        Under the prior times the sites η's mean, and its variance times w̄.
+    pushed : (n,) array
+        That variance, as a matrix, times ``∂ψ/∂η``.
+    site_noise, eta : (n,) array
+        z₂, and where it was placed.
+    """
+    # Of the evidence, of what is placed, and of ψ's own sites.
+    by_linear = linear * (centre + pushed - eta)
+    by_precision = 0.5 * (precision * (eta**2 - centre**2) - explained)
+    by_precision += pushed * (0.5 * np.sqrt(precision) * site_noise - precision * eta)
+    return np.stack((by_linear, by_precision))

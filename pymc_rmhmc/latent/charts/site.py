@@ -1,0 +1,210 @@
+"""The site chart: coordinates in which a prior times Gaussian sites is standard normal.
+
+Sites ``exp(bᵀη - ½ ηᵀW̄η)`` stand in for the likelihood. With ``η = η₀ + Φ ν`` and ν standard normal,
+
+    E = I + ΦᵀW̄Φ = R Rᵀ (R upper),   c = R⁻¹Φᵀ(b - W̄η₀),   ν = R⁻ᵀ(c + z),
+
+and z is standard normal under the prior times the sites. What remains of a likelihood in z is its
+residual from the sites; z is then nearly standard normal under the posterior. Any sites for which E is
+positive definite give an exact chart, however poor they are.
+
+With no sites (b = W̄ = 0) the chart is the whitened one. With a part ``1 - β`` of an approximation's
+sites it is where the tempered densities of annealing live: their Gaussian part is the prior times
+those sites.
+
+References
+----------
+Rasmussen and Williams (2006), section 3.6, for site parameters and B; the flat metric ``W̄ + K⁻¹`` at a
+fixed covariance is Girolami and Calderhead's (2011, section 9) for the log-Gaussian Cox process.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.latent.prior import FactorizedPrior, Predictor, PriorFailure
+from pymc_rmhmc.linalg.compiled.compilation import compiled
+from pymc_rmhmc.linalg.dense import cogram_lower, inverse_lower, multiply_lower, reverse_cholesky, solve_lower
+
+__all__ = ["GaussianSites", "SiteChart", "residual_of_sites"]
+
+type Array = NDArray[np.float64]
+
+
+@compiled
+def residual_of_sites(
+    linear: Array, precision: Array, eta: Array, slope: Array
+) -> tuple[float, Array]:  # pragma: no cover - compiled
+    """``Σ bᵢηᵢ - ½ w̄ᵢηᵢ²``, and a slope less that of this."""
+    value, residual = 0.0, np.empty(eta.size)
+    for i in range(eta.size):
+        pull = linear[i] - precision[i] * eta[i]
+        value += 0.5 * (linear[i] + pull) * eta[i]
+        residual[i] = slope[i] - pull
+    return value, residual
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianSites:
+    """One Gaussian factor ``exp(b η - ½ w̄ η²)`` for each value η that the likelihood reads.
+
+    Attributes
+    ----------
+    linear : (n,) array
+        b.
+    precision : (n,) array
+        w̄. A negative value is allowed if prior times sites is still a Gaussian.
+    """
+
+    linear: Array
+    precision: Array
+
+    def log_density(self, eta: Array) -> float:
+        """``Σ bᵢηᵢ - ½ w̄ᵢηᵢ²``."""
+        return 0.5 * float(blas.ddot(self.linear, eta) + blas.ddot(self.gradient(eta), eta))
+
+    def gradient(self, eta: Array) -> Array:
+        """``b - w̄ η``, (n,)."""
+        return self.linear - self.precision * eta
+
+    def residual(self, eta: Array, slope: Array) -> tuple[float, Array]:
+        """`log_density`, and what is left of a slope (n,) beyond `gradient`, in one pass."""
+        value, residual = residual_of_sites(self.linear, self.precision, eta, slope)
+        return value, residual
+
+    def scaled(self, factor: float | Array) -> GaussianSites:
+        """The sites raised to a power."""
+        return GaussianSites(factor * self.linear, factor * self.precision)
+
+
+class SiteChart:
+    """Coordinates z of a block, given its factorised prior and Gaussian sites.
+
+    Parameters
+    ----------
+    prior : FactorizedPrior
+        The block's prior at one θ.
+    sites : GaussianSites, optional
+        None gives the whitened chart, z = ν.
+    lasting : bool
+        Whether the chart is for many draws: then preparing for cheaper steps pays.
+
+    Attributes
+    ----------
+    predictor : Predictor
+        ``η = η₁ + (Φ R⁻ᵀ) z``: lower triangular where Φ is.
+    log_constant : float
+        ``log [N(ν) exp(sites) ∂ν/∂x] - log N(z)``, the same at every z, without the Jacobian of z.
+
+    Raises
+    ------
+    PriorFailure
+        If ``I + ΦᵀW̄Φ`` is not positive definite (never for w̄ ≥ 0).
+    """
+
+    def __init__(
+        self, prior: FactorizedPrior, sites: GaussianSites | None = None, *, lasting: bool = False
+    ) -> None:
+        self.prior = prior
+        self.sites = sites
+        self.lasting = lasting
+        self._factor: Array | None = None  # Rᵀ, lower; kept where Φ is no triangle
+        self._half_log_determinant = 0.0
+        self._centre = np.zeros(prior.n_latent)  # c
+        self.predictor = prior.predictor
+        if sites is not None:
+            self._absorb(sites)
+        self.log_constant = self._log_constant()
+
+    def to_model(self, z: Array, eta: Array | None = None) -> Array:
+        """Z to the model's variables (k,); where η at z is known already it saves a product."""
+        if eta is not None and self.prior.sites_are_model_values:
+            return eta - self.prior.offset
+        return self.prior.to_model(self.to_whitened(z, eta))
+
+    def from_model(self, values: Array) -> Array:
+        """The model's variables (k,) to z; of a triangular Φ through η, as exact as that is."""
+        whitened = self.prior.from_model(values)
+        if self.sites is None:
+            return whitened
+        if self._factor is not None:
+            return multiply_lower(self._factor, whitened) - self._centre
+        return solve_lower(self.predictor.matrix, self.prior.predictor.apply(whitened) - self.predictor.offset)
+
+    def to_whitened(self, z: Array, eta: Array | None = None) -> Array:
+        """``ν = R⁻ᵀ(c + z)``, (k,); η at z may be known."""
+        if self.sites is None:
+            return z
+        if self._factor is not None:
+            return solve_lower(self._factor, self._centre + z)
+        base = self.prior.predictor
+        eta = self.predictor.apply(z) if eta is None else eta
+        return solve_lower(base.matrix, eta - base.offset)
+
+    @property
+    def model_factor(self) -> Array:
+        """The lower triangular J of ``x = x₁ + J z``, (k, k): ``J Jᵀ`` is the covariance of x under prior and sites."""
+        if self.sites is None:
+            whitened = np.eye(self.prior.n_latent)
+        elif self._factor is not None:
+            whitened = inverse_lower(self._factor)
+        elif self.prior.sites_are_model_values:
+            return self.predictor.matrix
+        else:
+            whitened = blas.dtrsm(1.0, self.prior.predictor.matrix, self.predictor.matrix, lower=1)
+        return self.prior.spread(whitened)
+
+    def log_prior(self, z: Array, eta: Array) -> float:
+        """``log p(x)`` of the model's variables at z, in O(n): no solve, from the chart's own identity."""
+        sites = 0.0 if self.sites is None else self.sites.log_density(eta)
+        return self.log_constant - 0.5 * float(blas.ddot(z, z)) - sites
+
+    def _absorb(self, sites: GaussianSites) -> None:
+        """Factorise E and re-base the predictor."""
+        base = self.prior.predictor
+        factor = reverse_cholesky(_weighted_gram(base, sites.precision))
+        if factor is None:
+            raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, -1)
+        linear = base.adjoint(sites.gradient(base.offset))
+        self._half_log_determinant = float(np.log(factor.diagonal()).sum())
+        # R x = y with R = factorᵀ.
+        self._centre = solve_lower(factor, linear, transpose=True)
+        # Φ R⁻ᵀ: a triangular solve from the right, X factor = Φ.
+        matrix = blas.dtrsm(1.0, factor, base.matrix, side=1, lower=1)
+        # Where these are triangles, R is had from the two: one matrix less to keep.
+        self._factor = None if base.triangular else factor
+        offset = base.offset + _product(matrix, self._centre)
+        self.predictor = Predictor(offset, matrix, triangular=base.triangular)
+
+    def _log_constant(self) -> float:
+        """The constant of `log_prior`, from the one point z = 0."""
+        origin = np.zeros(self.prior.n_latent)
+        sites = 0.0 if self.sites is None else self.sites.log_density(self.predictor.offset)
+        return self.prior.log_prior(self.to_whitened(origin)) + sites
+
+    @property
+    def log_evidence(self) -> float:
+        """``log ∫ N(ν) exp(sites(η)) dν``, the evidence of the model with Gaussian sites."""
+        k = self.prior.n_latent
+        normal = -0.5 * k * math.log(2.0 * math.pi)
+        return self.log_constant - self.prior.log_jacobian - normal - self._half_log_determinant
+
+
+def _weighted_gram(predictor: Predictor, weights: Array) -> Array:
+    """The lower triangle of ``I + Φᵀ diag(w) Φ``, (k, k), for weights of any sign; it may be overwritten."""
+    if predictor.triangular and (weights >= 0.0).all():
+        gram = cogram_lower(predictor.matrix * np.sqrt(weights)[:, None])
+    else:
+        gram = np.asfortranarray(predictor.matrix.T @ (weights[:, None] * predictor.matrix))
+    gram[np.diag_indices_from(gram)] += 1.0
+    return gram
+
+
+def _product(matrix: Array, vector: Array) -> Array:
+    return np.asarray(matrix @ vector)

@@ -1,0 +1,365 @@
+"""The joint target with one half held: a density of the latents' z at one ϑ, or a density of ϑ at one z.
+
+At one ϑ the sites are ``η = centre + T z`` with a constant T, and the density sees z through them alone: the form that
+`pymc_rmhmc.dynamics.hamiltonian.SpannedHamiltonian` follows, O(n²) a step. At one z a value of the density of ϑ takes
+the priors' factors, and its derivative, twice as dear, is not asked for. Nor is it where both move: the derivative by z
+is had for a few products.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.dynamics.hamiltonian import Followed, Placed, SpannedState, dot
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.latent.charts.moving_sites import MovingSites
+from pymc_rmhmc.latent.charts.site import GaussianSites
+from pymc_rmhmc.latent.forms.conditional import DenseConditional, SitesOnCovariance
+from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
+from pymc_rmhmc.latent.latent_blocks import Conditional, JointBlock, prior_of, sites_at
+from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.latent.rotation import CompiledSites
+from pymc_rmhmc.linalg.finite import failure_of
+
+__all__ = ["HeldNoise", "HeldPoint", "HeldTheta", "ThetaPoint", "WithoutThetaForce"]
+
+type Array = NDArray[np.float64]
+
+# From this size on two of one θ's three matrices are kept while another θ is tried: to make the third again takes a
+# fraction of the time that the factors take.
+LARGE = 500
+
+
+@dataclass
+class HeldPoint:
+    """The sites of one z, where ϑ is held.
+
+    Attributes
+    ----------
+    held : HeldTheta
+        The density.
+    log_density : float
+        ``ψ = Σ ℓ(η) - sites(η)``, of which a constant and the standard normal of z make the density of z.
+    log_likelihood : float
+        ``Σ ℓ(η)``.
+    residual : (n,) array
+        ``∂ψ/∂η``, of all blocks.
+    eta, slope : list of (k,) arrays
+        As in `JointPoint`.
+    failure : Failure
+        NON_FINITE where ψ or its slope is.
+    """
+
+    held: HeldTheta
+    log_density: float = 0.0
+    log_likelihood: float = 0.0
+    residual: Array = field(default_factory=lambda: np.zeros(0))
+    eta: list[Array] = field(default_factory=list)
+    slope: list[Array] = field(default_factory=list)
+    failure: Failure = Failure.NONE
+
+    @cached_property
+    def force(self) -> Array:
+        """``(∂ψ/∂η, T Tᵀ ∂ψ/∂η)`` in one array, (2 n,)."""
+        return np.concatenate((self.residual, self.held.gram(self.residual)))
+
+    @property
+    def displacement(self) -> Array:
+        """``T z``, (n,)."""
+        return _joined(self.eta) - self.held.centre
+
+
+class HeldTheta:
+    """The joint target where ϑ is held: a density of z, O(n²) a value or gradient.
+
+    Parameters
+    ----------
+    target : JointTarget
+        Of (ϑ, z).
+    standard : (d,) array
+        ϑ.
+    like : HeldTheta, optional
+        One at a θ with the same priors, whose factors serve again.
+
+    Attributes
+    ----------
+    theta : (d,) array
+        θ.
+    borrows : bool
+        Whether factors are another's: they may differ from this θ's own in their last digits.
+    log_marginal : float
+        What the target's log density has beyond that of z: of ``log π(θ) + Σ log E(θ)``, what a standard normal of ϑ
+        leaves.
+    centre : (n,) array
+        The sites of all blocks where z is 0.
+
+    Raises
+    ------
+    PriorFailure
+        If a prior cannot be used at θ.
+    """
+
+    def __init__(self, target: JointTarget, standard: Array, like: HeldTheta | None = None) -> None:
+        placed = target.chart.place(standard)
+        self.theta, self.standard, self.borrows = placed.theta, standard, like is not None
+        if not math.isfinite(dot(self.theta, self.theta)):
+            raise PriorFailure(Failure.NON_FINITE, -1)
+        self._log_rest, _ = target.rest(self.theta)
+        self._blocks = [self._block(target, which, like) for which in range(len(target.sites))]
+        self.conditionals = [conditional for _, _, conditional in self._blocks]
+        self.log_marginal = self._log_rest + placed.log_volume + 0.5 * dot(standard, standard)
+        for conditional in self.conditionals:
+            self.log_marginal += conditional.log_evidence
+        self.centre = _joined([conditional.centre for conditional in self.conditionals])
+        self._compiled = self._compile(target)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # An address is of this process alone; without it steps are made one by one.
+        return self.__dict__ | {"_compiled": None}
+
+    def _compile(self, target: JointTarget) -> CompiledSites | None:
+        """ψ for compiled code, where there is one block and the sites see a covariance."""
+        (_, sites, conditional), *others = self._blocks
+        if others or not isinstance(conditional, SitesOnCovariance):
+            return None
+        native = target.native(self.theta, self.centre)
+        return None if native is None else CompiledSites(native, self.theta, sites, self.centre)
+
+    def _block(
+        self, target: JointTarget, which: int, like: HeldTheta | None
+    ) -> tuple[JointBlock, GaussianSites, Conditional]:
+        """A block, its sites at θ, and its latents."""
+        block = target.density.blocks[which]
+        held = target.sites[which]
+        # Of the same priors, nothing but the likelihood's parameters has moved.
+        if like is not None and not (isinstance(held, MovingSites) and block.has_moving_sites):
+            return like._blocks[which]
+        sites = sites_at(block, self.theta, held)
+        if like is not None:
+            return block, sites, like.conditionals[which].with_sites(sites)
+        return block, sites, target.conditional(which, self.theta, sites, derivative=False)
+
+    def release(self) -> None:
+        """Free large covariances while another θ is tried; they are made again from this θ when next needed."""
+        for block, _, conditional in self._blocks:
+            if isinstance(conditional, DenseConditional) and block.n_sites >= LARGE and not block.fixed_covariance:
+                conditional.release(partial(_covariance_at, block, self.theta))
+
+    def at_noise(self, noise: Array) -> HeldPoint:
+        """Evaluate at z; the model's variables are those of this z until the next."""
+        return self.at(self._place(noise))
+
+    def enter(self, latents: Sequence[Array], rng: np.random.Generator) -> Array:
+        """A draw of z among those that place the model's latent variables of all blocks at given values."""
+        held = zip(self.conditionals, latents, strict=True)
+        return _joined([each.enter(values, rng.standard_normal(each.n_noise)) for each, values in held])
+
+    def at_sites(self, displacement: Array) -> HeldPoint:
+        """Evaluate at sites displaced from the centre by ``T z`` (n,)."""
+        return self.at(self._by_block(self.centre + displacement))
+
+    @property
+    def follows(self) -> bool:
+        """Whether `follow` can be asked for."""
+        return self._compiled is not None
+
+    def follow(self, origin: Placed, point: HeldPoint, n_steps: int, step_size: float) -> Followed:
+        """The steps that were made of a trajectory, and where it is then."""
+        (conditional,) = self.conditionals
+        assert self._compiled is not None
+        assert isinstance(conditional, SitesOnCovariance)
+        n_steps, finite, moved, driven, gained, eta, log_likelihood, log_density, slope, force = self._compiled.follow(
+            conditional.weighted, origin, point.force, n_steps, step_size
+        )
+        failure = Failure.NONE if finite else Failure.NON_FINITE
+        end = HeldPoint(self, log_density, log_likelihood, force[: self.centre.size], [eta], [slope], failure)
+        if finite:
+            end.__dict__["force"] = force
+        return Followed(n_steps, finite, moved, driven, gained, end)
+
+    def noise_at(self, end: SpannedState) -> Array:
+        """A draw of z of those that are where a trajectory has led.
+
+        What the sites do not see of z is standard normal wherever they are, and nothing on the way depends on it: it
+        may as well be the momentum's, which is at hand. z itself would take a third longer to come by.
+        """
+        only = self.conditionals[0]
+        if len(self.conditionals) == 1 and isinstance(only, DenseConditional):
+            return only.shifted(end.origin.momentum, end.displacement - end.origin.drive)
+        return end.position
+
+    def at(self, placed: list[Array]) -> HeldPoint:
+        """Evaluate at the sites (k,) of every block."""
+        if self._compiled is not None:
+            log_likelihood, log_density, finite, slope, residual = self._compiled.evaluate(placed[0])
+            failure = Failure.NONE if finite else Failure.NON_FINITE
+            return HeldPoint(self, log_density, log_likelihood, residual, placed, [slope], failure)
+        point, residuals = HeldPoint(self, eta=placed), []
+        for (block, sites, _), eta in zip(self._blocks, placed, strict=True):
+            log_likelihood, slope, _ = block.likelihood(self.theta, eta)
+            at_sites, residual = sites.residual(eta, slope)
+            point.log_likelihood += log_likelihood
+            point.log_density += log_likelihood - at_sites
+            point.slope.append(slope)
+            residuals.append(residual)
+        point.residual = _joined(residuals)
+        point.failure = failure_of(point.log_density, point.residual)
+        return point
+
+    def apply(self, noise: Array) -> Array:
+        """``T z``, (n,)."""
+        held = zip(self.conditionals, self._by_noise(noise), strict=True)
+        return _joined([conditional.apply(part) for conditional, part in held])
+
+    def _place(self, noise: Array) -> list[Array]:
+        """The sites of every block."""
+        held = zip(self.conditionals, self._by_noise(noise), strict=True)
+        return [conditional.place(part) for conditional, part in held]
+
+    def _by_noise(self, noise: Array) -> list[Array]:
+        return self._split(noise, (conditional.n_noise for conditional in self.conditionals))
+
+    def adjoint(self, sites: Array) -> Array:
+        """``Tᵀ v`` for a v (n,)."""
+        parts = zip(self.conditionals, self._by_block(sites), strict=True)
+        return _joined([conditional.adjoint(part) for conditional, part in parts])
+
+    def gram(self, sites: Array) -> Array:
+        """``T Tᵀ v``, (n,)."""
+        parts = zip(self.conditionals, self._by_block(sites), strict=True)
+        return _joined([conditional.gram(part) for conditional, part in parts])
+
+    def _by_block(self, sites: Array) -> list[Array]:
+        return self._split(sites, (block.n_sites for block, _, _ in self._blocks))
+
+    def _split(self, whole: Array, sizes: Iterable[int]) -> list[Array]:
+        """The parts of an array, one for each block; of one block the sizes are not asked for."""
+        if len(self._blocks) == 1:
+            return [whole]
+        ends = list(itertools.accumulate(sizes, initial=0))
+        return [whole[a:b] for a, b in itertools.pairwise(ends)]
+
+    def joint(self, noise: Array, point: HeldPoint) -> JointPoint:
+        """The joint target's point (ϑ, z), without its gradient, of the z at which this was evaluated last."""
+        return JointPoint(
+            position=np.concatenate((self.standard, noise)),
+            theta=self.theta,
+            eta=point.eta,
+            slope=point.slope,
+            conditionals=self.conditionals,
+            log_given=self._log_rest + point.log_likelihood,
+            log_density=self.log_marginal + point.log_density,
+            failure=point.failure,
+        )
+
+
+def _covariance_at(block: JointBlock, theta: Array) -> Array:
+    """The covariance (n, n) of a block's prior at θ."""
+    covariance: Array = prior_of(block, theta, derivative=False)[1]
+    return covariance
+
+
+def _joined(parts: list[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+@dataclass(slots=True)
+class ThetaPoint:
+    """The joint target where it is not differentiated by ϑ.
+
+    Attributes
+    ----------
+    position : array
+        ϑ (d,) where z is held; (ϑ, z) where it is not.
+    log_density : float
+        Of ``log π(ϑ, z)``, what a standard normal of ϑ leaves, and one of z if that moves; but for a constant.
+    gradient : array or None
+        By z, after zeros for ϑ; None where z is held, or a prior cannot be used.
+    failure : Failure
+        Why the rest may not be used.
+    point : HeldPoint or None
+        z at this ϑ.
+    """
+
+    position: Array
+    log_density: float = math.nan
+    gradient: Any = None
+    failure: Failure = Failure.NONE
+    point: HeldPoint | None = None
+
+
+class _ThetaDensity:
+    """A density of ϑ, whatever else moves.
+
+    Parameters
+    ----------
+    target : JointTarget
+        Of (ϑ, z).
+    """
+
+    def __init__(self, target: JointTarget) -> None:
+        self._target = target
+
+    def _hold(self, standard: Array) -> HeldTheta | Failure:
+        """The target at a ϑ, or why there is none."""
+        try:
+            return HeldTheta(self._target, standard)
+        except PriorFailure as failure:
+            return failure.failure
+
+    @staticmethod
+    def of(point: HeldPoint) -> ThetaPoint:
+        """The ϑ at which z has been evaluated."""
+        log_density = point.held.log_marginal + point.log_density
+        failure = point.failure if math.isfinite(log_density) else Failure.NON_FINITE
+        return ThetaPoint(point.held.standard, log_density, None, failure, point)
+
+
+class HeldNoise(_ThetaDensity):
+    """The joint target where z is held: a density of ϑ. Latent values move with it.
+
+    Parameters
+    ----------
+    target : JointTarget
+        Of (ϑ, z).
+    noise : (2 Σk,) array
+        z.
+    """
+
+    def __init__(self, target: JointTarget, noise: Array) -> None:
+        super().__init__(target)
+        self._noise = noise
+
+    def at(self, standard: Array) -> ThetaPoint:
+        """Evaluate the density of ϑ; a failure is a value."""
+        held = self._hold(standard)
+        if isinstance(held, Failure):
+            return ThetaPoint(standard, failure=held)
+        return self.of(held.at_noise(self._noise))
+
+
+class WithoutThetaForce(_ThetaDensity):
+    """The joint target of ϑ and z, differentiated by z alone: a third of what its whole gradient takes."""
+
+    def at(self, position: Array) -> ThetaPoint:
+        """Evaluate at (ϑ, z); a failure is a value."""
+        d = self._target.n_theta
+        held = self._hold(position[:d])
+        if isinstance(held, Failure):
+            return ThetaPoint(position, failure=held)
+        return self.standing(position[d:], held.at_noise(position[d:]))
+
+    def standing(self, noise: Array, point: HeldPoint) -> ThetaPoint:
+        """The point (ϑ, z) of a z that has been evaluated."""
+        held, found = point.held, self.of(point)
+        found.position = np.concatenate((held.standard, noise))
+        found.gradient = np.concatenate((np.zeros_like(held.standard), held.adjoint(point.residual)))
+        return found

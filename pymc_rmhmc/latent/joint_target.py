@@ -1,0 +1,275 @@
+"""Latent values and hyperparameters together: the log density in the chart (ϑ, z).
+
+ϑ places θ (`pymc_rmhmc.latent.charts.marginal`), and z the latent values of every block given θ
+(`pymc_rmhmc.latent.forms.conditional`). Where both charts are good, (ϑ, z) is nearly standard normal. The metric is
+the identity here: in (θ, f) it is position-dependent, and flat.
+
+What costs is θ: the factors of every block's prior at a θ, and their derivatives. Where ϑ is held, z may move for the
+price of a few products of matrix and vector (`pymc_rmhmc.latent.held`).
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.latent.charts.marginal import MarginalChart
+from pymc_rmhmc.latent.charts.moving_sites import MovingSites, RaisedSites
+from pymc_rmhmc.latent.charts.site import GaussianSites
+from pymc_rmhmc.latent.latent_blocks import (
+    Conditional,
+    JointBlock,
+    JointDensity,
+    Sites,
+    conditional_of,
+    n_noise,
+    sites_at,
+)
+from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.linalg.compiled.native import NativeLikelihood, native_likelihood
+from pymc_rmhmc.linalg.finite import failure_of
+
+__all__ = ["JointPoint", "JointTarget"]
+
+type Array = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class JointPoint:
+    """The target at one (ϑ, z).
+
+    Attributes
+    ----------
+    position : (d + 2 Σk,) array
+        (ϑ, z).
+    theta : (d,) array
+        θ.
+    eta, slope : list of (k,) arrays
+        The sites of every block, and ``∂ℓ/∂η`` there.
+    conditionals : list of Conditional
+        The blocks at θ.
+    log_given : float
+        The model's log density without the blocks' priors.
+    log_density, gradient : float, array
+        Of ``log π(ϑ, z) + ½|ϑ|² + ½|z|²``: what a standard normal leaves.
+    failure : Failure
+        Why the rest may not be used.
+    """
+
+    position: Array
+    theta: Array
+    eta: list[Array] = field(default_factory=list)
+    slope: list[Array] = field(default_factory=list)
+    conditionals: list[Conditional] = field(default_factory=list)
+    log_given: float = math.nan
+    log_density: float = math.nan
+    gradient: Array | None = None
+    failure: Failure = Failure.NONE
+
+
+class JointTarget:
+    """The log density of hyperparameters and latent values in the chart (ϑ, z).
+
+    ``log π(θ) + Σ_blocks [Σ ℓ(η) - sites(η) + log E(θ)]``, and the standard normal of z.
+
+    Parameters
+    ----------
+    density : JointDensity
+        The model.
+    sites : sequence of GaussianSites or MovingSites
+        One for each block; what they hold is constant.
+    chart : MarginalChart
+        For θ.
+
+    Attributes
+    ----------
+    refused : (d,) array or None
+        The last θ at which a prior could not be factorised.
+    """
+
+    def __init__(self, density: JointDensity, sites: Sequence[Sites], chart: MarginalChart) -> None:
+        self.density = density
+        self.sites = tuple(sites)
+        self.chart = chart
+        self.n_theta = chart.centre.size
+        ends = self.n_theta + np.cumsum([0, *(n_noise(block) for block in density.blocks)])
+        self._slices = [slice(int(a), int(b)) for a, b in itertools.pairwise(ends)]
+        self.size = int(ends[-1])
+        self._made: dict[int, Any] = {}
+        # Of the only block, once it has been looked for: with what it was bound to, which data may replace.
+        self._native: tuple[Any, NativeLikelihood | None] = (None, None)
+        self.refused: Array | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_native": (None, None)}
+
+    def in_chart(self, chart: MarginalChart) -> JointTarget:
+        """The same density in another chart for θ, of which nothing else that a target keeps depends."""
+        other = copy.copy(self)
+        other.chart = chart
+        return other
+
+    def at(self, position: Array) -> JointPoint:
+        """Evaluate the log density and its gradient; a failure is a value."""
+        standard = position[: self.n_theta]
+        placed = self.chart.place(standard)
+        point = JointPoint(position, placed.theta)
+        try:
+            total, theta_bar, noise_bars = self._evaluate(point)
+        except PriorFailure as failure:
+            point.failure = failure.failure
+            return point
+        point.log_density = total + placed.log_volume + 0.5 * float(standard @ standard)
+        point.gradient = np.concatenate((self.chart.pullback(placed, theta_bar) + standard, *noise_bars))
+        point.failure = failure_of(point.log_density, point.gradient)
+        return point
+
+    @staticmethod
+    def leave(point: JointPoint) -> None:
+        """Let go of a point's factors, as large as its covariances: nothing but value and gradient will be asked."""
+        point.conditionals.clear()
+
+    def _evaluate(self, point: JointPoint) -> tuple[float, Array, list[Array]]:
+        """The log density, its gradient by θ, and by each block's z."""
+        theta = point.theta
+        if not np.isfinite(theta).all():
+            raise PriorFailure(Failure.NON_FINITE, -1)
+        total, theta_bar = self.rest(theta)
+        point.log_given = total
+        noise_bars = []
+        for which, (block, held, part) in enumerate(zip(self.density.blocks, self.sites, self._slices, strict=True)):
+            sites = sites_at(block, theta, held)
+            conditional = self.conditional(which, theta, sites)
+            eta = conditional.place(point.position[part])
+            log_likelihood, slope, by_parameters = block.likelihood(theta, eta)
+            at_sites, residual = sites.residual(eta, slope)
+            noise_bar, *prior_bars = conditional.pullback(residual)
+            point.log_given += log_likelihood
+            total += log_likelihood - at_sites + conditional.log_evidence
+            theta_bar = theta_bar + by_parameters + block.prior_pullback(theta, *prior_bars)
+            if isinstance(sites, RaisedSites):
+                theta_bar += _sites_pullback(block, theta, sites, conditional.sites_pullback(eta))
+            noise_bars.append(noise_bar)
+            point.eta.append(eta)
+            point.slope.append(slope)
+            point.conditionals.append(conditional)
+        return total, theta_bar, noise_bars
+
+    def rest(self, theta: Array) -> tuple[float, Array]:
+        """The log density beyond the blocks at a θ, and its gradient (d,).
+
+        Raises
+        ------
+        PriorFailure
+            If a covariance that is part of it has no factor there; which θ that was is noted.
+        """
+        try:
+            return self.density.rest(theta)
+        except np.linalg.LinAlgError:
+            self.refused = theta
+            raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, 0) from None
+
+    def conditional(
+        self, which: int, theta: Array, sites: GaussianSites, *, derivative: bool = True
+    ) -> Conditional:
+        """A block at θ, times sites; what does not move with θ is made once.
+
+        Without a derivative to come, the block may let go of what that would need.
+
+        Raises
+        ------
+        PriorFailure
+            If its prior cannot be used there; where it has no factor, which θ that was is noted.
+        """
+        block = self.density.blocks[which]
+        moving = isinstance(self.sites[which], MovingSites)
+        try:
+            made = conditional_of(
+                block, theta, sites, self._made.get(which), same_sites=not moving, derivative=derivative
+            )
+        except PriorFailure as failure:
+            if failure.failure is Failure.NOT_POSITIVE_DEFINITE:
+                self.refused = theta
+            raise
+        if block.design_shape is None:
+            serves_again = block.fixed_covariance
+        else:  # of a design that moves no more than where it is not 0, and by that alone the form is chosen
+            serves_again = block.kinds is None or not block.has_moving_design
+        if serves_again:
+            self._made.setdefault(which, made)
+        return made
+
+    def native(self, theta: Array, eta: Array) -> NativeLikelihood | None:
+        """The likelihood of the only block for compiled code; None where it has to be asked from Python."""
+        function, rest = self.density.blocks[0].compiled_likelihood()
+        if self._native[0] is not rest:
+            self._native = rest, native_likelihood(function, theta, eta, rest)
+        return self._native[1]
+
+    def expectation(self, theta: Array, noises: Sequence[Array]) -> tuple[float, Array]:
+        """The mean over some z of the log density at θ, a lower bound of log p(θ, y) where z are standard normal.
+
+        Parameters
+        ----------
+        theta : (d,) array
+            θ.
+        noises : sequence of (2 Σk,) arrays
+            Noise, z.
+
+        Returns
+        -------
+        float, (d,) array
+            The value, up to a constant, and its gradient by θ.
+
+        Raises
+        ------
+        PriorFailure
+            If a prior cannot be factorised at θ.
+        """
+        value, gradient = 0.0, np.zeros_like(theta)
+        for noise in noises:
+            position = np.concatenate((np.zeros(self.n_theta), noise))
+            total, theta_bar, _ = self._evaluate(JointPoint(position, theta))
+            value, gradient = value + total / len(noises), gradient + theta_bar / len(noises)
+        return value, gradient
+
+    def enter(
+        self, theta: Array, values: Sequence[Array], rng: np.random.Generator
+    ) -> Array:
+        """A draw of (ϑ, z) of the positions that stand for given values of θ and of the blocks' variables.
+
+        Raises
+        ------
+        PriorFailure
+            If a prior cannot be factorised at θ.
+        """
+        parts = [self.chart.recover(theta)]
+        for which, given in enumerate(values):
+            sites = sites_at(self.density.blocks[which], theta, self.sites[which])
+            conditional = self.conditional(which, theta, sites)
+            parts.append(conditional.enter(given, rng.standard_normal(conditional.n_noise)))
+        return np.concatenate(parts)
+
+    def latents(self, point: JointPoint) -> list[Array]:
+        """The model's latent variables of every block."""
+        return [conditional.latents for conditional in point.conditionals]
+
+    def model_log_density(self, point: JointPoint) -> float:
+        """``log p(θ, x, y)`` of θ on its unconstrained scale and the model's latent variables x."""
+        return point.log_given + sum(conditional.log_prior() for conditional in point.conditionals)
+
+
+def _sites_pullback(block: JointBlock, theta: Array, sites: RaisedSites, by_logarithms: Array) -> Array:
+    """The derivative by θ (d,) of what has these by the logarithms of b and of w̄."""
+    total, trend = np.zeros_like(theta), sites.held.trend
+    if block.has_moving_sites:
+        total += block.information_pullback(theta, sites.held.eta, sites.pullback(by_logarithms))
+    return total if trend is None else total + trend.pullback(theta, by_logarithms.sum(axis=1))

@@ -1,0 +1,194 @@
+"""The latents' trajectory where ϑ is held, compiled from end to end.
+
+The same splitting as `pymc_rmhmc.dynamics.integrators.RotationSplitting` makes of a
+`pymc_rmhmc.dynamics.hamiltonian.SpannedHamiltonian` or a `pymc_rmhmc.dynamics.hamiltonian.SiteHamiltonian`, with
+nothing of Python between its steps: at a hundred sites that takes longer than they do.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+from numpy.typing import NDArray
+
+from pymc_rmhmc.dynamics.hamiltonian import Placed
+from pymc_rmhmc.latent.charts.site import GaussianSites, residual_of_sites
+from pymc_rmhmc.latent.forms.dual import gram
+from pymc_rmhmc.linalg.compiled.compilation import compiled
+from pymc_rmhmc.linalg.compiled.native import NativeLikelihood, call_likelihood
+from pymc_rmhmc.linalg.symmetric import multiply_in_streams, multiply_symmetric
+
+__all__ = ["CompiledSites", "gram_product"]
+
+type Array = NDArray[np.float64]
+
+
+def gram_product(spread: Any, vector: Array) -> Array:
+    """``S v`` for a map's ``S = T Tᵀ``: of (S,) itself, or as `pymc_rmhmc.latent.forms.dual.gram` has it.
+
+    S may be in single precision. For compiled code alone.
+    """
+    raise NotImplementedError
+
+
+@overload(gram_product, strict=False)
+def _compiled_gram_product(spread: Any, vector: Any) -> Any:
+    if spread.count == 1 and spread[0].dtype == types.float32:
+        return lambda spread, vector: multiply_in_streams(spread[0], vector)
+    if spread.count == 1:
+        return lambda spread, vector: multiply_symmetric(spread[0], vector)
+    return lambda spread, vector: gram(spread[0], spread[1], spread[2], vector)
+
+
+@compiled
+def _rotate(moved: Array, driven: Array, angle: float) -> None:  # pragma: no cover - compiled
+    cosine, sine = math.cos(angle), math.sin(angle)
+    for i in range(moved.size):
+        turned = cosine * moved[i] + sine * driven[i]
+        driven[i] = cosine * driven[i] - sine * moved[i]
+        moved[i] = turned
+
+
+@compiled
+def _kick(driven: Array, force: Array, time: float) -> None:  # pragma: no cover - compiled
+    for i in range(driven.size):
+        driven[i] += time * force[i]
+
+
+@compiled
+def _gained(
+    moved: Array, driven: Array, displacement: Array, drive: Array, angle: float
+) -> float:  # pragma: no cover - compiled
+    """``½ zᵀz + ½ pᵀp`` less that of the origin: see `pymc_rmhmc.dynamics.hamiltonian.SpannedHamiltonian`.
+
+    0 where a and b alone are followed.
+    """
+    n, cosine, sine, gained = displacement.size, math.cos(angle), math.sin(angle), 0.0
+    if moved.size == n:
+        return gained
+    for i in range(n):
+        gained += moved[i] * (cosine * displacement[i] + sine * drive[i] + moved[n + i])
+        gained += driven[i] * (cosine * drive[i] - sine * displacement[i] + driven[n + i])
+    return 0.5 * gained
+
+
+@compiled
+def evaluate_sites(
+    address: int, theta: Array | None, rest: tuple[Array, ...], shift: Array | None, linear: Array, precision: Array,
+    eta: Array,
+) -> tuple[float, float, bool, Array, Array]:  # pragma: no cover - compiled  # fmt: skip
+    """``Σ ℓ``, ``ψ = Σ ℓ(η) - sites(η)``, whether ψ and its slope are numbers, ``∂ℓ/∂η`` and ``∂ψ/∂η``."""
+    read = eta if shift is None else np.add(eta, shift)
+    found = call_likelihood(address, theta, read, rest)
+    log_likelihood, slope = found[0].item(), found[1]
+    at_sites, residual = residual_of_sites(linear, precision, eta, slope)
+    log_density, square = log_likelihood - at_sites, 0.0
+    for i in range(residual.size):
+        square += residual[i] * residual[i]
+    return log_likelihood, log_density, math.isfinite(log_density) and math.isfinite(square), slope, residual
+
+
+@compiled
+def follow_rotation(
+    address: int, theta: Array | None, rest: tuple[Array, ...], shift: Array | None, linear: Array, precision: Array,
+    centre: Array, spread: tuple[Array, ...], displacement: Array, drive: Array, force: Array, n_steps: int,
+    step_size: float,
+) -> tuple[int, bool, Array, Array, float, Array, float, float, Array, Array]:  # pragma: no cover  # fmt: skip
+    """Half a kick, then so many rotations with kicks between them, and half a kick.
+
+    Parameters
+    ----------
+    address, theta, rest, shift
+        Of the likelihood.
+    linear, precision, centre : (n,) array
+        The sites, and where they are at z = 0.
+    spread : tuple of arrays
+        For `gram_product`.
+    displacement, drive : (n,) array
+        Of the trajectory's origin: ``T z₀`` and ``T p₀``.
+    force : (2 n,) or (n,) array
+        There: ``(∂ψ/∂η, S ∂ψ/∂η)``, or the second of these alone.
+    n_steps : int
+        Rotations.
+    step_size : float
+        The angle of each.
+
+    Returns
+    -------
+    int, bool
+        Steps that were made, and whether ψ and its slope are numbers after the last.
+    two arrays and a float
+        moved, driven and gained there, as in `pymc_rmhmc.dynamics.hamiltonian.Followed`; of the force's size.
+    arrays and floats
+        η, ``Σ ℓ``, ψ, ``∂ℓ/∂η`` and the force.
+    """
+    # Loops where an expression of arrays would do: it takes the compiler longer, a fraction of a second each.
+    n, force = centre.size, force.copy()
+    # Where a and b stand: after what says how far z and p are from a rotation, where that is followed too.
+    first = force.size - n
+    moved, driven = np.zeros(force.size), np.zeros(force.size)
+    for i in range(n):
+        moved[first + i], driven[first + i] = displacement[i], drive[i]
+    _kick(driven, force, 0.5 * step_size)
+    eta, log_likelihood, log_density, slope = centre, 0.0, 0.0, centre
+    for done in range(1, n_steps + 1):
+        _rotate(moved, driven, step_size)
+        eta = np.empty(n)
+        for i in range(n):
+            eta[i] = centre[i] + moved[first + i]
+        log_likelihood, log_density, finite, slope, residual = evaluate_sites(
+            address, theta, rest, shift, linear, precision, eta
+        )
+        for i in range(first):
+            force[i] = residual[i]
+        if not finite:
+            return done, False, moved, driven, 0.0, eta, log_likelihood, log_density, slope, force
+        spanned = gram_product(spread, residual)
+        for i in range(n):
+            force[first + i] = spanned[i]
+        _kick(driven, force, step_size if done < n_steps else 0.5 * step_size)
+    gained = _gained(moved, driven, displacement, drive, n_steps * step_size)
+    return n_steps, True, moved, driven, gained, eta, log_likelihood, log_density, slope, force
+
+
+@dataclass(slots=True)
+class CompiledSites:
+    """A likelihood less Gaussian sites, of sites ``centre + T z``, as compiled code has it.
+
+    Attributes
+    ----------
+    native : NativeLikelihood
+        The likelihood.
+    theta : (d,) array or None
+        What it reads besides.
+    sites : GaussianSites
+        What is taken off.
+    centre : (n,) array
+        The sites where z is 0.
+    """
+
+    native: NativeLikelihood
+    theta: Array | None
+    sites: GaussianSites
+    centre: Array
+
+    def evaluate(self, eta: Array) -> tuple[float, float, bool, Array, Array]:
+        """`evaluate_sites`, at η (n,)."""
+        native, sites = self.native, self.sites
+        found: tuple[float, float, bool, Array, Array] = evaluate_sites(
+            native.address, self.theta, native.rest, native.shift, sites.linear, sites.precision, eta
+        )
+        return found
+
+    def follow(self, spread: tuple[Any, ...], origin: Placed, force: Array, n_steps: int, step_size: float) -> Any:
+        """`follow_rotation` from where a trajectory begins and the force is known; of the map for `gram_product`."""
+        native, sites = self.native, self.sites
+        return follow_rotation(
+            native.address, self.theta, native.rest, native.shift, sites.linear, sites.precision, self.centre,
+            spread, origin.displacement, origin.drive, force, n_steps, step_size,
+        )  # fmt: skip

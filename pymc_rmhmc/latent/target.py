@@ -1,0 +1,282 @@
+"""The log density of a latent Gaussian block in the coordinates of a chart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas
+
+from pymc_rmhmc.dynamics.hamiltonian import Followed, Placed
+from pymc_rmhmc.errors import ConfigurationError, Failure
+from pymc_rmhmc.latent.charts.site import GaussianSites, SiteChart
+from pymc_rmhmc.latent.prior import Predictor
+from pymc_rmhmc.latent.rotation import CompiledSites
+from pymc_rmhmc.linalg.compiled.native import native_likelihood
+from pymc_rmhmc.linalg.finite import failure_of
+from pymc_rmhmc.linalg.symmetric import multiply_symmetric
+
+__all__ = ["LatentDensity", "LatentTarget", "Likelihood", "SiteTargetPoint", "TargetPoint", "latent_target"]
+
+type Array = NDArray[np.float64]
+
+
+class Likelihood(Protocol):
+    """A log likelihood that factorises over the sites, bound to its data and parameters."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The curvatures that it can give: of "hessian", "fisher", "softabs_curvature"."""
+
+    def gradient(self, eta: Array) -> tuple[float, Array]:
+        """``Σ ℓ`` and ``∂ℓ/∂η`` (n,)."""
+
+    def gradient_rows(self, eta: Array) -> tuple[Array, Array]:
+        """``Σ ℓ`` (m,) and ``∂ℓ/∂η`` (m, n) at many η (m, n)."""
+
+    def curvature(self, eta: Array, kind: str) -> tuple[float, Array, Array, Array]:
+        """``Σ ℓ``, g, w and ``r = ∂ log w/∂η``, each (n,)."""
+
+    def weight(self, eta: Array, kind: str) -> Array:
+        """The curvature w alone, (n,)."""
+
+    @property
+    def compiled_gradient(self) -> tuple[Callable[..., Any], Array | None, tuple[Array, ...]] | None:
+        """A compiled function for `gradient`, what is added to η if anything, and what it takes after that sum.
+
+        None where `gradient` has to be asked for.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class TargetPoint:
+    """The non-Gaussian part φ of a `LatentTarget` at z, or the whole density of a `LatentDensity`.
+
+    Attributes
+    ----------
+    position : (k,) array
+        z.
+    eta : (n,) array
+        The sites there.
+    log_likelihood : float
+        ``Σ ℓ(η)``.
+    log_density, gradient : float, (k,) array
+        φ(z) and ∇φ(z), or ``log π(z)`` and its gradient.
+    """
+
+    position: Array
+    eta: Array
+    log_likelihood: float
+    log_density: float
+    gradient: Array
+
+    @property
+    def failure(self) -> Failure:
+        """NON_FINITE where φ or its gradient is."""
+        return failure_of(self.log_density, self.gradient)
+
+
+@dataclass(slots=True)
+class SiteTargetPoint:
+    """φ and its slope as functions of the sites; see `LatentTarget.at_sites`.
+
+    Attributes
+    ----------
+    eta : (n,) array
+        The sites.
+    log_likelihood : float
+        ``Σ ℓ(η)``.
+    log_density : float
+        φ.
+    force : array
+        What a kick adds: (2 n,), ``s = ∂φ/∂η``, then ``ΦΦᵀ s``; or as `pymc_rmhmc.latent.rounded` has it, (n,).
+    """
+
+    eta: Array
+    log_likelihood: float
+    log_density: float
+    force: Array
+
+    @property
+    def failure(self) -> Failure:
+        """NON_FINITE where φ or its slope is."""
+        finite = math.isfinite(self.log_density) and math.isfinite(blas.ddot(self.force, self.force))
+        return Failure.NONE if finite else Failure.NON_FINITE
+
+
+class LatentTarget:
+    """``log π(z) = -½ zᵀz + φ(z)`` with ``φ(z) = Σ ℓ(η) + residual sites(η)``, ``η = η₁ + Φ z``.
+
+    The density of z is the prior times the likelihood, times `gaussian` if there is such a factor. The chart has its
+    own sites in ``-½ zᵀz``. The residual sites are `gaussian` less those.
+
+    Parameters
+    ----------
+    chart : SiteChart
+        The coordinates.
+    likelihood : Likelihood
+        Over the chart's sites.
+    gaussian : GaussianSites, optional
+        A Gaussian factor of the density besides prior and likelihood, such as a bridge has.
+    """
+
+    def __init__(
+        self, chart: SiteChart, likelihood: Likelihood, gaussian: GaussianSites | None = None
+    ) -> None:
+        self.chart = chart
+        self.likelihood = likelihood
+        self.gaussian = gaussian
+        self.residual_sites = _difference(gaussian, chart.sites)
+
+    def at(self, position: Array) -> TargetPoint:
+        """Evaluate φ and its gradient: two products with Φ and one likelihood."""
+        predictor = self.chart.predictor
+        eta = predictor.apply(position)
+        log_likelihood, value, slope = self._evaluate(eta)
+        return TargetPoint(position, eta, log_likelihood, value, predictor.adjoint(slope))
+
+    def at_sites(self, displacement: Array) -> SiteTargetPoint:
+        """Evaluate φ and its slope at ``Φ z`` (n,): one product with ``ΦΦᵀ`` and one likelihood."""
+        predictor = self.chart.predictor
+        eta = predictor.offset + displacement
+        log_likelihood, value, slope = self.evaluate(eta)
+        n = slope.size
+        force = np.empty(2 * n)
+        force[:n], force[n:] = slope, multiply_symmetric(predictor.gram, slope)
+        return SiteTargetPoint(eta, log_likelihood, value, force)
+
+    @cached_property
+    def _compiled(self) -> CompiledSites | None:
+        """φ for compiled code; None where the likelihood is not, or where φ is not it less the chart's sites."""
+        found = self.likelihood.compiled_gradient
+        if self.residual_sites is None or found is None:
+            return None
+        (function, shift, rest), predictor = found, self.chart.predictor
+        native = native_likelihood(function, None, predictor.offset, rest, shift)
+        if native is None:
+            return None
+        return CompiledSites(native, None, self.residual_sites.scaled(-1.0), predictor.offset)
+
+    @property
+    def follows(self) -> bool:
+        """Whether `follow` can be asked for."""
+        return self._compiled is not None
+
+    def follow(self, origin: Placed, point: SiteTargetPoint, n_steps: int, step_size: float) -> Followed:
+        """The steps that were made of a trajectory, and where it is then."""
+        return self.follow_spread((self.chart.predictor.gram,), origin, point, n_steps, step_size)
+
+    def follow_spread(
+        self, spread: tuple[Any, ...], origin: Placed, point: SiteTargetPoint, n_steps: int, step_size: float
+    ) -> Followed:
+        """`follow` with what multiplies the slope in place of ``ΦΦᵀ``."""
+        assert self._compiled is not None
+        n_steps, finite, moved, driven, gained, eta, log_likelihood, value, _, force = self._compiled.follow(
+            spread, origin, point.force, n_steps, step_size
+        )
+        return Followed(n_steps, finite, moved, driven, gained, SiteTargetPoint(eta, log_likelihood, value, force))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # An address is of this process alone, and found again.
+        return {name: held for name, held in self.__dict__.items() if name != "_compiled"}
+
+    def apply(self, vector: Array) -> Array:
+        """``Φ vector``, (n,)."""
+        return self.chart.predictor.linear(vector)
+
+    def adjoint(self, sites: Array) -> Array:
+        """``Φᵀ sites``, (k,)."""
+        return self.chart.predictor.adjoint(sites)
+
+    def evaluate(self, eta: Array) -> tuple[float, float, Array]:
+        """``Σ ℓ``, φ and ``∂φ/∂η``, where a trajectory can be followed as it has them, to the last bit."""
+        if self._compiled is None:
+            return self._evaluate(eta)
+        log_likelihood, value, _, _, slope = self._compiled.evaluate(eta)
+        return log_likelihood, value, slope
+
+    def residual_rows(self, eta: Array) -> tuple[Array, Array]:
+        """φ (m,) and ``∂φ/∂η`` (m, n) at many η (m, n)."""
+        values, slopes = self.likelihood.gradient_rows(eta)
+        if self.residual_sites is not None:
+            of_sites = self.residual_sites.gradient(eta)
+            values = values + 0.5 * np.einsum("ij,ij->i", self.residual_sites.linear + of_sites, eta)
+            slopes = slopes + of_sites
+        return values, slopes
+
+    def _evaluate(self, eta: Array) -> tuple[float, float, Array]:
+        """The same by NumPy."""
+        log_likelihood, gradient = self.likelihood.gradient(eta)
+        value = log_likelihood
+        if self.residual_sites is not None:
+            slope = self.residual_sites.gradient(eta)
+            # b η - ½ w η² = ½ (b + (b - w η)) η
+            value += 0.5 * (blas.ddot(self.residual_sites.linear, eta) + blas.ddot(slope, eta))
+            gradient = gradient + slope
+        return log_likelihood, value, gradient
+
+    def model_log_density(self, z: Array, eta: Array, log_likelihood: float) -> float:
+        """``log p(x) + log p(y given x)`` of the model's own variables."""
+        return self.chart.log_prior(z, eta) + log_likelihood
+
+
+class LatentDensity:
+    """The whole ``log π(z) = -½ zᵀz + φ(z)`` of a `LatentTarget`: what a metric is bound to.
+
+    Parameters
+    ----------
+    target : LatentTarget
+        φ, and the chart that z is of.
+    """
+
+    def __init__(self, target: LatentTarget) -> None:
+        self.target = target
+
+    @property
+    def predictor(self) -> Predictor:
+        """``η = η₁ + Φz``."""
+        return self.target.chart.predictor
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """Over the sites η."""
+        return self.target.likelihood
+
+    def at(self, position: Array) -> TargetPoint:
+        """Evaluate ``log π`` and its gradient at z (k,)."""
+        point = self.target.at(position)
+        value = point.log_density - 0.5 * float(position @ position)
+        return TargetPoint(position, point.eta, point.log_likelihood, value, point.gradient - position)
+
+
+def latent_target(density: Any, metric: str) -> LatentTarget:
+    """The target of a density whose metric needs one.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no density of latent Gaussian values.
+    """
+    if not isinstance(density, LatentDensity):
+        raise ConfigurationError(
+            f"The {metric} metric needs a Gaussian prior and a likelihood that factorises, and got a "
+            f"{type(density).__name__}. Bind a metric that asks for the log density alone."
+        )
+    return density.target
+
+
+def _difference(wanted: GaussianSites | None, held: GaussianSites | None) -> GaussianSites | None:
+    """Sites that multiply `held` to `wanted`; None if there is nothing to multiply."""
+    if held is None:
+        return wanted
+    if wanted is None:
+        return held.scaled(-1.0)
+    linear, precision = wanted.linear - held.linear, wanted.precision - held.precision
+    if not linear.any() and not precision.any():
+        return None
+    return GaussianSites(linear, precision)

@@ -1,0 +1,1 @@
+"""Compiling with Numba: the only folder that uses its internals."""

@@ -1,0 +1,282 @@
+"""Metrics of any density: from a matrix at every position to what the implicit integrators ask.
+
+A metric says what its matrix G is at a position, and how the derivative of a number by G becomes one by the position
+(a *pullback*). Everything else follows from these two. The momentum is ``R z`` with ``R Rᵀ = G``, and
+
+    ½ tr(G⁻¹ ∂G/∂qᵢ)     is the pullback of ½ G⁻¹          the trace term
+    -½ uᵀ(∂G/∂qᵢ)u       is the pullback of -½ uuᵀ         the quadratic term at a velocity u
+
+The two implicit equations of the leapfrog are solved for the velocity u in units of its standard deviation. Both use
+the factor at the step's beginning alone:
+
+    kick    u = G⁻¹ e - t G⁻¹ quadratic(u),                  p' = e - t quadratic(u)
+    drift   u' = u - G⁻¹ [G(q') - G] u',                     q' = q + t (u + u')
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.dynamics.hamiltonian import (
+    Density,
+    DensityPoint,
+    ImplicitEquation,
+    MetricMatrix,
+    MetricPoint,
+    RiemannianHamiltonian,
+)
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.linalg.finite import failure_of
+
+__all__ = ["FieldDrift", "FieldKick", "FieldNeighbour", "FieldPoint", "MetricFieldBase"]
+
+type Array = NDArray[np.float64]
+
+
+class MetricFieldBase[Point: DensityPoint, Bar](ABC):
+    """A metric bound to a density: the base of metrics of your own.
+
+    A subclass says two things. `at` returns the matrix G at a position, factorised. `pullback` turns the derivative of
+    a number by G into its derivative by the position. Use `DenseField` if G is a dense array.
+
+    Parameters
+    ----------
+    density : density
+        It has ``at(position)``, whose result has `position` (n,), `log_density`, `gradient` (n,) and `failure`.
+
+    Notes
+    -----
+    A metric for ``RMHMC(metric=)`` is an object with a `name` and ``bind(density)``, which returns such a field.
+    """
+
+    def __init__(self, density: Density[Point]) -> None:
+        self.density = density
+
+    @abstractmethod
+    def at(self, point: Point) -> MetricMatrix[Bar] | Failure:
+        """Return the factorised matrix at a point of the density, or a `Failure` if it has no factor.
+
+        The matrix has `half_log_det`, `scale`, `root_size`, `solve`, `times`, `sqrt_times`, `log_det_bar` and
+        `quadratic_bar`; `DenseField` makes one from an array.
+        """
+
+    @abstractmethod
+    def pullback(self, point: Point, bar: Bar) -> Array:
+        """Return ``Σⱼₖ barⱼₖ ∂Gⱼₖ/∂qᵢ`` for every i, (n,)."""
+
+    def product(self, point: Point, vector: Array) -> Array:
+        """Return ``G vector``, (n,); nan if there is no G. Override it if a product needs no factor."""
+        matrix = self.at(point)
+        return np.full_like(vector, np.nan) if isinstance(matrix, Failure) else matrix.times(vector)
+
+    def quadratic_term(self, point: Point, matrix: MetricMatrix[Bar], velocity: Array) -> Array:
+        """Return ``-½ uᵀ(∂G/∂qᵢ)u`` for every i, (n,). Override it if that costs less than a pullback."""
+        return self.pullback(point, matrix.quadratic_bar(velocity))
+
+    def drift_equation(self, point: FieldPoint[Point, Bar], velocity: Array, time: float) -> ImplicitEquation:
+        """Return ``q' = q + time (u + u')`` with ``G(q')u' = G(q)u`` for a velocity u."""
+        return FieldDrift(point, velocity, time)
+
+    def evaluate(self, position: Array) -> MetricPoint:
+        """Evaluate the density and the metric, and factorise the metric; a failure is in the point."""
+        return FieldPoint(self, self.density.at(position))
+
+    def inverse_divergence(self, point: FieldPoint[Point, Bar]) -> Array:
+        """Return ``Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ = -Σ (G⁻¹)ᵢₐ ∂ⱼGₐᵦ (G⁻¹)ᵦⱼ`` for every i, (n,), by n(n + 1)/2 pullbacks."""
+        unit, inverse = np.eye(point.position.size), np.array([point.solve(e) for e in np.eye(point.position.size)])
+        # Of e_a, and of e_a + e_b, the quadratic terms are those of single entries of ∂G.
+        own = np.array([-2.0 * point.quadratic_term(e) for e in unit])
+        total = np.zeros_like(point.position)
+        for a in range(total.size):
+            total[a] += inverse[a] @ own[a]
+            for b in range(a):
+                entry = -point.quadratic_term(unit[a] + unit[b]) - 0.5 * (own[a] + own[b])
+                total[a] += inverse[b] @ entry
+                total[b] += inverse[a] @ entry
+        return -inverse @ total
+
+    def hamiltonian(self) -> Any:
+        """Return the Hamiltonian of the density in this metric."""
+        return RiemannianHamiltonian(self, self.compiled_steps)
+
+    def compiled_steps(self) -> Any:
+        """Return what makes steps of the implicit integrators in compiled code; None if nothing does."""
+        return None
+
+
+class FieldPoint[Point: DensityPoint, Bar]:
+    """A metric and the density at one position; see `pymc_rmhmc.dynamics.hamiltonian.MetricPoint`.
+
+    Parameters
+    ----------
+    field : MetricFieldBase
+        The metric.
+    density_point : DensityPoint
+        What the density gave.
+
+    Attributes
+    ----------
+    position, gradient, trace_term : (n,) array
+        q, ``∇ log π`` and ``½ tr(G⁻¹ ∂G/∂qᵢ)``.
+    log_density, half_log_det : float
+        ``log π`` up to a constant, and ``½ log|G|``.
+    scale : float or (n,) array
+        About one standard deviation of a velocity.
+    failure : Failure
+        Why the point cannot be used; nothing else may be used then.
+    """
+
+    def __init__(self, field: MetricFieldBase[Point, Bar], density_point: Point) -> None:
+        self._field, self._density_point = field, density_point
+        self.position = density_point.position
+        self.log_density, self.gradient = density_point.log_density, density_point.gradient
+        self.half_log_det = math.nan
+        self.scale: float | Array = 1.0
+        self.trace_term = np.full_like(self.position, np.nan)
+        self.failure = density_point.failure or self._factorize()
+
+    def _factorize(self) -> Failure:
+        """The matrix and the trace term, or why there are none."""
+        matrix = self._field.at(self._density_point)
+        if isinstance(matrix, Failure):
+            return matrix
+        self._matrix, self.half_log_det, self.scale = matrix, matrix.half_log_det, matrix.scale
+        self.trace_term = self._field.pullback(self._density_point, matrix.log_det_bar())
+        return failure_of(self.half_log_det, self.trace_term)
+
+    @property
+    def density_point(self) -> Point:
+        """What the density gave."""
+        return self._density_point
+
+    @property
+    def matrix(self) -> MetricMatrix[Bar]:
+        """G, factorised."""
+        return self._matrix
+
+    def solve(self, vector: Array) -> Array:
+        """``G⁻¹ vector``, (n,)."""
+        return self._matrix.solve(vector)
+
+    def times(self, vector: Array) -> Array:
+        """``G vector``, (n,)."""
+        return self._matrix.times(vector)
+
+    def sample_momentum(self, rng: np.random.Generator) -> Array:
+        """A draw from ``N(0, G)``."""
+        return self._matrix.sqrt_times(rng.standard_normal(self._matrix.root_size))
+
+    def quadratic_term(self, velocity: Array) -> Array:
+        """``-½ uᵀ(∂G/∂qᵢ)u`` for every i."""
+        return self._field.quadratic_term(self._density_point, self._matrix, velocity)
+
+    def inverse_divergence(self) -> Array:
+        """``Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ`` for every i, (n,)."""
+        return self._field.inverse_divergence(self)
+
+    def kick_equation(self, momentum: Array, time: float) -> FieldKick:
+        """``p' = momentum - time · quadratic_term(G⁻¹p')``."""
+        return FieldKick(self, momentum, time)
+
+    def drift_equation(self, velocity: Array, time: float) -> ImplicitEquation:
+        """``q' = q + time (u + u')`` with ``G(q')u' = G(q)u``, u the velocity."""
+        return self._field.drift_equation(self, velocity, time)
+
+    def nearby(self, position: Array) -> FieldNeighbour[Point, Bar]:
+        """The density and the metric at another position, without a factor there."""
+        return FieldNeighbour(self._field, self._matrix, self._field.density.at(position))
+
+
+class FieldNeighbour[Point: DensityPoint, Bar]:
+    """The density and the metric at one position, seen from another whose metric is factorised.
+
+    Parameters
+    ----------
+    field : MetricFieldBase
+        The metric.
+    there : MetricMatrix
+        The factorised matrix at the other position.
+    here : DensityPoint
+        What the density gave at this one.
+    """
+
+    def __init__(self, field: MetricFieldBase[Point, Bar], there: MetricMatrix[Bar], here: Point) -> None:
+        self._field, self._there, self._here = field, there, here
+
+    @property
+    def gradient(self) -> Array:
+        """``∇ log π`` here, (n,)."""
+        return self._here.gradient
+
+    def quadratic_term(self, velocity: Array) -> Array:
+        """``-½ uᵀ(∂G/∂qᵢ)u`` here, for every i."""
+        return self._field.quadratic_term(self._here, self._there, velocity)
+
+    def apply_change(self, velocity: Array) -> Array:
+        """``(G(here) - G(there)) velocity``."""
+        return self._field.product(self._here, velocity) - self._there.times(velocity)
+
+
+class FieldKick(ImplicitEquation):
+    """``p' = momentum - time · quadratic_term(G⁻¹p')``, solved for ``u = G⁻¹p'`` in units of its scale.
+
+    Parameters
+    ----------
+    point : FieldPoint
+        Where.
+    momentum : (n,) array
+        The explicit part of p'.
+    time : float
+        Half a step.
+    """
+
+    def __init__(self, point: FieldPoint[Any, Any], momentum: Array, time: float) -> None:
+        self._point, self._momentum, self._time = point, momentum, time
+        self.start = point.solve(momentum) / point.scale
+
+    def function(self, x: Array) -> Array:
+        """The map."""
+        return self.start - self._point.solve(self._gained(x)) / self._point.scale
+
+    def conclude(self, x: Array) -> tuple[Array, Array]:
+        """P' and its velocity."""
+        momentum = self._momentum - self._gained(x)
+        return momentum, self._point.solve(momentum)
+
+    def _gained(self, x: Array) -> Array:
+        """``time · quadratic_term(u)``."""
+        return self._time * self._point.quadratic_term(self._point.scale * x)
+
+
+class FieldDrift(ImplicitEquation):
+    """``q' = q + time (u + u')`` with ``G(q')u' = G(q)u``, solved for u' in units of its scale.
+
+    Parameters
+    ----------
+    point : FieldPoint
+        At q.
+    velocity : (n,) array
+        u.
+    time : float
+        Half a step.
+    """
+
+    def __init__(self, point: FieldPoint[Any, Any], velocity: Array, time: float) -> None:
+        self._point, self._velocity, self._time = point, velocity, time
+        self.start = velocity / point.scale
+
+    def function(self, x: Array) -> Array:
+        """The map."""
+        position, velocity = self.conclude(x)
+        changed = self._point.nearby(position).apply_change(velocity)
+        return self.start - self._point.solve(changed) / self._point.scale
+
+    def conclude(self, x: Array) -> tuple[Array, Array]:
+        """Q' and u'."""
+        velocity = self._point.scale * x
+        return self._point.position + self._time * (self._velocity + velocity), velocity

@@ -1,0 +1,415 @@
+"""The position-dependent metric of a latent Gaussian model, ``G(z) = I + ΦᵀW(η)Φ``.
+
+In the model's own coordinates f it is the papers' ``W(f) + K⁻¹``: a metric is a tensor, the coordinates
+z with ``η = η₁ + Φz`` are linear in f, and every integrator here commutes with linear maps, so that the
+sampler is the same. The coordinates z keep K⁻¹, with its condition of 10¹⁰, out of the arithmetic.
+
+G is factorised in the size of the sites or of the latent values: see `pymc_rmhmc.metrics.factors`. With
+``s = sqrt(w)`` and the leverage ``h_i = w_i (Φ G⁻¹ Φᵀ)_ii``:
+
+    ½ tr(G⁻¹ ∂G) = ½ Φᵀ [r ∘ h]
+    p = Φᵀ(s ∘ z₁) + z₂ ~ N(0, G)
+
+References
+----------
+Paquet and Fraccaro (2016), sections 4.2-4.3 and algorithms 2 and 3; Girolami and Calderhead (2011),
+section 9, for the Fisher form.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.errors import ConfigurationError, Failure
+from pymc_rmhmc.latent.prior import Predictor
+from pymc_rmhmc.latent.target import LatentDensity, LatentTarget, TargetPoint, latent_target
+from pymc_rmhmc.metrics.equations import DriftEquation, KickEquation
+from pymc_rmhmc.metrics.factors import LatentFactor, SiteFactor, factorise
+from pymc_rmhmc.metrics.field import MetricFieldBase
+from pymc_rmhmc.metrics.graph_metric import MatrixField
+from pymc_rmhmc.metrics.matrix_density import MatrixDensity
+from pymc_rmhmc.option_numbers import one_of
+
+__all__ = [
+    "CurvatureMetric",
+    "FisherMetric",
+    "HessianMetric",
+    "LatentField",
+    "LatentMatrix",
+    "LatentPoint",
+    "SoftAbsCurvatureMetric",
+]
+
+type Array = NDArray[np.float64]
+
+# A weight below it is none: a quotient by it would be rounding alone.
+TINY = 1e-290
+CHARTS = ("auto", "latent", "graph")
+ADVICE = 'Leave it out, or give FisherMetric(chart="graph").'
+
+
+class CurvatureMetric:
+    """Base of the metrics that differ only in the kind of curvature, which is also their name."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def bind(self, density: LatentDensity) -> LatentField:
+        """Return the metric of a density.
+
+        Raises
+        ------
+        ConfigurationError
+            If the density has no likelihood that gives this curvature.
+        """
+        return LatentField(latent_target(density, self.name), self.name)
+
+
+class HessianMetric(CurvatureMetric):
+    """Position-dependent metric ``G(f) = W(f) + K⁻¹`` with the observed curvature ``W = -ℓ''`` of the likelihood.
+
+    The likelihood must be log-concave in the latent values. With `GeneralizedLeapfrog` this is the sampler of the
+    papers. It samples latent values alone, and is much slower than `FlatMetric` on every problem measured.
+
+    References
+    ----------
+    Paquet and Fraccaro (2016), eq. 16.
+
+    Examples
+    --------
+    >>> from pymc_rmhmc import HessianMetric
+    >>> HessianMetric().name
+    'hessian'
+    """
+
+    name = "hessian"
+
+
+class FisherMetric(CurvatureMetric):
+    """Position-dependent metric of the Fisher information.
+
+    On a latent Gaussian block it is ``G(f) = W(f) + K⁻¹`` with W the information of the likelihood, and RMHMC samples
+    latent values alone. On any other model it is the information of all variables, observed or not, in all sampled
+    values, with the curvature of the priors, and RMHMC samples all continuous variables.
+
+    The Fisher information is never negative, so this metric also suits likelihoods that are not log-concave, such as
+    StudentT.
+
+    Parameters
+    ----------
+    chart : {"auto", "latent", "graph"}
+        "latent" is the metric of a latent Gaussian block, "graph" that of all values. "auto" is "latent" where the
+        model has such a block, and "graph" elsewhere.
+
+    Raises
+    ------
+    ConfigurationError
+        If `chart` is none of these. When RMHMC is built: if the information of a variable is not known, or the matrix
+        may be singular.
+
+    References
+    ----------
+    Girolami and Calderhead (2011), section 5, section 7 for logistic regression and section 9 for a log-Gaussian Cox
+    process.
+
+    Examples
+    --------
+    >>> from pymc_rmhmc import FisherMetric
+    >>> FisherMetric(chart="graph").name
+    'fisher'
+    """
+
+    name, source = "fisher", "information"
+
+    def __init__(self, chart: str = "auto") -> None:
+        self.chart = one_of("chart", chart, CHARTS, ADVICE)
+
+    def __repr__(self) -> str:
+        return f"FisherMetric(chart={self.chart!r})"
+
+    def bind(self, density: LatentDensity | MatrixDensity) -> LatentField | MatrixField:  # type: ignore[override]
+        """Return the metric of a density.
+
+        Raises
+        ------
+        ConfigurationError
+            If the density has no likelihood whose information is known.
+        """
+        return MatrixField(density) if isinstance(density, MatrixDensity) else super().bind(density)
+
+
+class SoftAbsCurvatureMetric(CurvatureMetric):
+    """Position-dependent metric ``G(f) = W(f) + K⁻¹`` with ``w = ℓ'' coth(α ℓ'')``, a smooth form of ``abs(ℓ'')``.
+
+    It is for likelihoods that are not registered. It samples latent values alone.
+
+    References
+    ----------
+    Betancourt (2013), A general metric for Riemannian manifold Hamiltonian Monte Carlo.
+    """
+
+    name = "softabs_curvature"
+
+
+class LatentField(MetricFieldBase[TargetPoint, Array]):
+    """``G(z) = I + ΦᵀW(η)Φ`` with the curvature W of one kind.
+
+    A bar is the derivative by W, (n,). `evaluate` gives a `LatentPoint`, whose terms and equations cost less than those
+    that follow from `at` and `pullback`.
+
+    Parameters
+    ----------
+    target : LatentTarget
+        Its chart must hold the whole Gaussian part of the density, so that only the likelihood has a curvature that
+        moves.
+    kind : str
+        "hessian", "fisher" or "softabs_curvature": which curvature of the likelihood is W.
+
+    Raises
+    ------
+    ConfigurationError
+        If the likelihood does not give this curvature or the chart's sites are not the target's.
+    """
+
+    def __init__(self, target: LatentTarget, kind: str) -> None:
+        if kind not in target.likelihood.kinds:
+            raise ConfigurationError(
+                f'The likelihood has no "{kind}" curvature. It has: {", ".join(target.likelihood.kinds)}. '
+                'Only a likelihood that is log-concave in the latent values has "hessian". '
+                f'Use RMHMC(metric="{target.likelihood.kinds[0]}").'
+            )
+        if target.residual_sites is not None:
+            raise ConfigurationError(
+                "The chart's sites differ from the target's Gaussian part. Build the chart with the sites in "
+                "LatentTarget.gaussian."
+            )
+        super().__init__(LatentDensity(target))
+        self.target = target
+        self.kind = kind
+
+    def at(self, point: TargetPoint) -> LatentMatrix | Failure:
+        """G at a point of the density, factorised."""
+        weight = self.target.likelihood.weight(point.eta, self.kind)
+        return _factorise(self.target.chart.predictor, weight)
+
+    def pullback(self, point: TargetPoint, bar: Array) -> Array:
+        """``Φᵀ(∂w/∂η ∘ bar)``, (k,)."""
+        _, _, weight, log_slope = self.target.likelihood.curvature(point.eta, self.kind)
+        return self.target.chart.predictor.adjoint(log_slope * weight * bar)
+
+    def product(self, point: TargetPoint, vector: Array) -> Array:
+        """``G vector``, (k,), without a factor."""
+        weight = self.target.likelihood.weight(point.eta, self.kind)
+        return _product(self.target.chart.predictor, weight, vector)
+
+    def evaluate(self, position: Array) -> LatentPoint:
+        """Evaluate the target, and factorise G: one Cholesky and one triangular inverse."""
+        return LatentPoint(self, position)
+
+
+class LatentMatrix:
+    """``G = I + ΦᵀWΦ`` with its factor.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        Φ.
+    weight : (n,) array
+        W.
+    factor : SiteFactor or LatentFactor
+        Of G.
+    """
+
+    # The coordinates z have unit scale by their prior.
+    scale: float | Array = 1.0
+
+    def __init__(self, predictor: Predictor, weight: Array, factor: SiteFactor | LatentFactor) -> None:
+        self._predictor, self._weight, self._factor = predictor, weight, factor
+        self.half_log_det = factor.half_log_det
+        self.root_size = weight.size + predictor.n_latent
+
+    @property
+    def leverage(self) -> Array:
+        """``w_i (Φ G⁻¹ Φᵀ)_ii``, (n,)."""
+        return self._factor.leverage
+
+    def solve(self, vector: Array) -> Array:
+        """``G⁻¹ vector``, (k,)."""
+        return self._factor.solve(vector)
+
+    def times(self, vector: Array) -> Array:
+        """``G vector``, (k,)."""
+        return _product(self._predictor, self._weight, vector)
+
+    def sqrt_times(self, vector: Array) -> Array:
+        """``Φᵀ(s ∘ v₁) + v₂`` of (n + k,) numbers: no factor of G is needed."""
+        n = self._weight.size
+        return self._predictor.adjoint(np.sqrt(self._weight) * vector[:n]) + vector[n:]
+
+    def log_det_bar(self) -> Array:
+        """``½ (Φ G⁻¹ Φᵀ)_ii``, (n,); 0 where w is, since ∂w is 0 there too."""
+        known = self._weight > TINY
+        return 0.5 * np.divide(self.leverage, self._weight, out=np.zeros_like(self._weight), where=known)
+
+    def quadratic_bar(self, velocity: Array) -> Array:
+        """``-½ (Φu)∘(Φu)``, (n,)."""
+        along = self._predictor.linear(velocity)
+        return -0.5 * along * along
+
+    def pull(self, sites: Array) -> Array:
+        """``G⁻¹ Φᵀ sites``, (k,)."""
+        return self._factor.pull(sites)
+
+    def spread(self, sites: Array) -> Array:
+        """``Φ G⁻¹ Φᵀ sites``, (n,)."""
+        return self._factor.spread(sites)
+
+
+def _product(predictor: Predictor, weight: Array, vector: Array) -> Array:
+    """``(I + ΦᵀWΦ) vector``, (k,)."""
+    return vector + predictor.adjoint(weight * predictor.linear(vector))
+
+
+def _factorise(predictor: Predictor, weight: Array) -> LatentMatrix | Failure:
+    """G at a W (n,), or why it has no factor; a sum of squares cannot cancel."""
+    if not math.isfinite(float(weight @ weight)):
+        return Failure.NON_FINITE
+    factor = None if (weight < 0.0).any() else factorise(predictor, weight)
+    return Failure.NOT_POSITIVE_DEFINITE if factor is None else LatentMatrix(predictor, weight, factor)
+
+
+class LatentPoint:
+    """The target and the factorised metric at one position z.
+
+    Attributes
+    ----------
+    position, gradient, trace_term : (k,) array
+        z, ``∇ log π(z)`` and ``½ tr(G⁻¹ ∂G/∂zᵢ)``.
+    predictor : Predictor
+        The map from z to the sites.
+    eta, weight, curvature_slope : (n,) array
+        The sites, their curvature w, and ``∂w/∂η``.
+    log_likelihood, log_density, half_log_det : float
+        ``Σ ℓ(η)``, ``log π(z)`` up to a constant, and ``½ log|G|``.
+    failure : Failure
+        NON_FINITE or NOT_POSITIVE_DEFINITE; nothing else may be used then.
+    """
+
+    scale: float | Array = LatentMatrix.scale
+
+    def __init__(self, field: LatentField, position: Array) -> None:
+        target = field.target
+        self._field = field
+        self.predictor = target.chart.predictor
+        self.position = position
+        self.eta = self.predictor.apply(position)
+        self.log_likelihood, slope, weight, log_slope = target.likelihood.curvature(self.eta, field.kind)
+        self.weight = weight
+        self.curvature_slope = log_slope * self.weight
+        self.log_density = self.log_likelihood - 0.5 * float(position @ position)
+        self.gradient = self.predictor.adjoint(slope) - position
+        self.half_log_det = math.nan
+        self.trace_term = np.full_like(position, np.nan)
+        self.failure = self._check() or self._factorize(log_slope)
+
+    def _check(self) -> Failure:
+        """NON_FINITE if the likelihood could not be evaluated here; a sum of squares cannot cancel."""
+        parts = (self.gradient, self.curvature_slope)
+        finite = math.isfinite(self.log_density) and all(math.isfinite(float(v @ v)) for v in parts)
+        return Failure.NONE if finite else Failure.NON_FINITE
+
+    def _factorize(self, log_slope: Array) -> Failure:
+        """The factor, ``½ log|G|`` and the trace term, or why there are none."""
+        matrix = _factorise(self.predictor, self.weight)
+        if isinstance(matrix, Failure):
+            return matrix
+        self._matrix, self.half_log_det = matrix, matrix.half_log_det
+        self.trace_term = 0.5 * self.predictor.adjoint(log_slope * matrix.leverage)
+        return Failure.NONE
+
+    @property
+    def density_point(self) -> LatentPoint:
+        """The point itself, which has what the density gives."""
+        return self
+
+    def solve(self, vector: Array) -> Array:
+        """``G⁻¹ vector``, (k,)."""
+        return self._matrix.solve(vector)
+
+    def times(self, vector: Array) -> Array:
+        """``G vector``, (k,)."""
+        return self._matrix.times(vector)
+
+    def inverse_divergence(self) -> Array:
+        """``Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ`` for every i: ``-2 G⁻¹`` times the trace term, since ``∂ⱼGₐᵦ`` is the same in any order."""
+        return -2.0 * self.solve(self.trace_term)
+
+    def sample_momentum(self, rng: np.random.Generator) -> Array:
+        """A draw from ``N(0, G)``."""
+        return self._matrix.sqrt_times(rng.standard_normal(self._matrix.root_size))
+
+    def quadratic_term(self, velocity: Array) -> Array:
+        """``-½ uᵀ(∂G/∂zᵢ)u`` for every i."""
+        return _quadratic_term(self.predictor, self.curvature_slope, velocity)
+
+    def kick_equation(self, momentum: Array, time: float) -> KickEquation:
+        """See `pymc_rmhmc.metrics.equations`."""
+        return KickEquation(self, momentum, time)
+
+    def drift_equation(self, velocity: Array, time: float) -> DriftEquation:
+        """See `pymc_rmhmc.metrics.equations`."""
+        return DriftEquation(self, velocity, time)
+
+    def pull(self, sites: Array) -> Array:
+        """``G⁻¹ Φᵀ sites``, (k,)."""
+        return self._matrix.pull(sites)
+
+    def spread(self, sites: Array) -> Array:
+        """``Φ G⁻¹ Φᵀ sites``, (n,)."""
+        return self._matrix.spread(sites)
+
+    def weight_at(self, eta: Array) -> Array:
+        """The curvature w at other sites, (n,)."""
+        target = self._field.target
+        return target.likelihood.weight(eta, self._field.kind)
+
+    def nearby(self, position: Array) -> LatentNeighbour:
+        """Target and curvature at another position, O(n²)."""
+        return LatentNeighbour(self, position)
+
+
+class LatentNeighbour:
+    """The target and the curvature at one position, with what a factorised metric at another lacks of it.
+
+    Attributes
+    ----------
+    gradient : (k,) array
+        ``∇ log π``.
+    """
+
+    def __init__(self, point: LatentPoint, position: Array) -> None:
+        target, self._predictor = point._field.target, point.predictor
+        eta = self._predictor.apply(position)
+        _, slope, weight, log_slope = target.likelihood.curvature(eta, point._field.kind)
+        self.gradient = self._predictor.adjoint(slope) - position
+        self._curvature_slope = weight * log_slope
+        self._change = weight - point.weight
+
+    def quadratic_term(self, velocity: Array) -> Array:
+        """``-½ uᵀ(∂G/∂zᵢ)u`` for every i."""
+        return _quadratic_term(self._predictor, self._curvature_slope, velocity)
+
+    def apply_change(self, velocity: Array) -> Array:
+        """``Φᵀ[(w(here) - w(there)) ∘ Φu]``."""
+        return self._predictor.adjoint(self._change * self._predictor.linear(velocity))
+
+
+def _quadratic_term(predictor: Predictor, curvature_slope: Array, velocity: Array) -> Array:
+    """``-½ Φᵀ[∂w/∂η ∘ (Φu)∘(Φu)]``, (k,)."""
+    along = predictor.linear(velocity)
+    return -0.5 * predictor.adjoint(curvature_slope * along * along)

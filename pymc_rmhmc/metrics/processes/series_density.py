@@ -1,0 +1,166 @@
+"""The log density of a Gaussian series of the first order with its hyperparameters, in time proportional to its length.
+
+The series is ``xₜ = aₜ + ρ xₜ₋₁ + sₜ νₜ`` from ``x₀ = 0``; a, s and ρ depend on θ. Its precision has three bands:
+
+    Qₜₜ = τₜ + ρ² τₜ₊₁,   Qₜ,ₜ₊₁ = -ρ τₜ₊₁,   τ = 1/s²
+
+Each value adds the information of its own Normal, given the one before, whose mean m and variance v are those of the
+series: ``Sᵢ = ∂ᵢs/s``, ``Aᵢ = (∂ᵢa + m₋ ∂ᵢρ)/s`` and ``V = Σ v₋/s²``, with m₋ and v₋ one step before, give
+
+    Iᵢⱼ = 2 Sᵢᵀ Sⱼ + Aᵢᵀ Aⱼ + V ∂ᵢρ ∂ⱼρ
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.linalg.tridiagonal import follow
+from pymc_rmhmc.metrics.processes.process_density import CentredBase, CentredPoint, Process
+
+__all__ = ["SeriesDensity", "SeriesKernel", "SeriesPoint"]
+
+type Array = NDArray[np.float64]
+
+# Larger means, variances and inverse deviations have no square, as an explosive series has them.
+LARGEST = 1e150
+
+
+class SeriesKernel:
+    """A, s and ρ at one θ, with their derivatives, and what they say of the series.
+
+    Attributes
+    ----------
+    theta : (d,) array
+        θ.
+    tau : (n,) array
+        ``1/s²``.
+    rho : float
+        ρ.
+    is_positive_definite : bool
+        Whether s is positive, and the mean and variance of each value are numbers that can be squared.
+    half_log_det : float
+        ``½ log|K| = Σ log s``.
+    """
+
+    def __init__(self, process: Process, theta: Array) -> None:
+        self.process, self.theta = process, theta
+        self._level, self._deviation, rho, self._level_slopes, self._deviation_slopes, slopes = process.prior(theta)
+        self.rho, self._rho_slopes = float(rho), slopes
+        mean = self._follow(self.rho, self._level)
+        variance = self._follow(self.rho**2, self._deviation * self._deviation)
+        self._mean_before, self._variance_before = before(mean), before(variance)
+        # Not so where any of them is nan.
+        has_bounds = np.abs(mean).max() < LARGEST and variance.max() < LARGEST
+        self.is_positive_definite = bool(has_bounds and self._deviation.min() > 1.0 / LARGEST)
+        if not self.is_positive_definite:
+            self._deviation = np.full_like(self._deviation, np.nan)
+        self.tau = self._deviation**-2
+        self.half_log_det = float(np.log(self._deviation).sum())
+
+    def whiten(self, values: Array) -> Array:
+        """``ν`` of x; nan if there is no density."""
+        return (values - self._level - self.rho * before(values)) / self._deviation
+
+    def colour(self, whitened: Array) -> Array:
+        """X of ν; nan if there is no density."""
+        return self._follow(self.rho, self._level + self._deviation * whitened)
+
+    def score(self, whitened: Array) -> tuple[Array, Array]:
+        """``K⁻¹(x - m)``, (n,), and the gradient of ``log N(x; m, K)`` by the moving coordinates, (k,)."""
+        scaled = whitened / self._deviation
+        values = self.colour(whitened)
+        by_deviation = (whitened * whitened - 1.0) / self._deviation
+        by_theta = self._level_slopes @ scaled + self._deviation_slopes @ by_deviation
+        return self._turned(scaled), by_theta + self._rho_slopes * float(before(values) @ scaled)
+
+    def solve(self, vector: Array) -> Array:
+        """``Q vector``."""
+        return self._turned(self.tau * (vector - self.rho * before(vector)))
+
+    def _turned(self, vector: Array) -> Array:
+        """``Mᵀ vector``."""
+        found = vector.copy()
+        found[:-1] -= self.rho * vector[1:]
+        return found
+
+    def _follow(self, rho: float, rows: Array) -> Array:
+        """``xₜ = uₜ + ρ xₜ₋₁`` of one row or several."""
+        return follow(rho, np.ascontiguousarray(np.atleast_2d(rows))).reshape(rows.shape)
+
+    # ---------------------------------------------------------------- of the information
+
+    @cached_property
+    def _scaled(self) -> tuple[Array, Array, float]:
+        """S (k, n), A (k, n) and V."""
+        turned = (self._level_slopes + self._rho_slopes[:, None] * self._mean_before) / self._deviation
+        return self._deviation_slopes / self._deviation, turned, float(self._variance_before @ self.tau)
+
+    @cached_property
+    def information(self) -> Array:
+        """``2 Sᵢᵀ Sⱼ + Aᵢᵀ Aⱼ + V ∂ᵢρ ∂ⱼρ``, (k, k): what x says of θ."""
+        widths, means, spread = self._scaled
+        slopes = self._rho_slopes
+        return np.asarray(2.0 * widths @ widths.T + means @ means.T + spread * np.outer(slopes, slopes))
+
+    @cached_property
+    def information_slopes(self) -> Array:
+        """The derivative of `information` by each moving coordinate, (k, k, k), that coordinate first."""
+        mean, variance = self._mean_before, self._variance_before
+        widths, means, spread = self._scaled
+        slopes, deviation = self._rho_slopes, self._deviation
+        level_twice, deviation_twice, rho_twice = (self._square(c) for c in self.process.prior_curvature(self.theta))
+        column = slopes[:, None]
+        moved_mean = before(self._follow(self.rho, self._level_slopes + column * mean))
+        grown = 2.0 * (deviation * self._deviation_slopes + self.rho * column * variance)
+        moved_variance = before(self._follow(self.rho**2, grown))
+        by_widths = deviation_twice / deviation - widths[:, None] * widths
+        turned = level_twice + moved_mean[:, None] * slopes[:, None] + rho_twice[..., None] * mean
+        by_means = turned / deviation - widths[:, None] * means
+        by_spread = (moved_variance - 2.0 * variance * widths) @ self.tau
+        parts = 2.0 * by_widths @ widths.T + by_means @ means.T + spread * rho_twice[..., None] * slopes
+        found = parts + parts.transpose(0, 2, 1) + by_spread[:, None, None] * np.outer(slopes, slopes)
+        return np.asarray(found)
+
+    def _square(self, pairs: Array) -> Array:
+        """Second derivatives by both coordinates, (k, k, ...), of those of each pair."""
+        k = self._rho_slopes.size
+        found = np.empty((k, k, *pairs.shape[1:]))
+        first, second = self.process.pairs.T
+        found[first, second] = pairs
+        found[second, first] = pairs
+        return found
+
+    def pull_bands(self, diagonal: Array, off: Array) -> Array:
+        """``Σ bar ∘ ∂Q`` by the moving coordinates, (k,).
+
+        Parameters
+        ----------
+        diagonal : (n,) array
+            The bar of Q's diagonal.
+        off : (n,) array
+            That of the entries beside it, of both together; the last is not used.
+        """
+        ahead, beside = before(diagonal), before(off)
+        by_tau = diagonal + self.rho * (self.rho * ahead - beside)
+        by_rho = float(self.tau @ (2.0 * self.rho * ahead - beside))
+        by_deviation = -2.0 * by_tau * self.tau / self._deviation
+        return np.asarray(self._deviation_slopes @ by_deviation + self._rho_slopes * by_rho)
+
+
+def before(values: Array) -> Array:
+    """The values one step before, along the last axis; 0 before the first."""
+    found = np.zeros_like(values)
+    found[..., 1:] = values[..., :-1]
+    return found
+
+
+type SeriesPoint = CentredPoint[SeriesKernel]
+
+
+class SeriesDensity(CentredBase[SeriesKernel]):
+    """The density of (x, θ)."""
+
+    kernel_class = SeriesKernel

@@ -1,0 +1,353 @@
+"""Vectors that predictors read through matrices, as functions of (θ, η): coefficients, and sums of vectors."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Sqrt
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.model.forms.joint_blocks import Block, by_rows, covariance_of, covariances_of_rows
+from pymc_rmhmc.model.forms.linear_normals import ScaledSource
+from pymc_rmhmc.model.forms.moving_design import MovingDesign
+from pymc_rmhmc.model.forms.priors import LatentVariable
+from pymc_rmhmc.model.forms.pullback import Differentiated
+from pymc_rmhmc.model.hyperparameters import Hyperparameters
+from pymc_rmhmc.model.observed.observed_terms import Terms, shift_of
+from pymc_rmhmc.model.observed.reads import DesignReader, SameValues
+
+__all__ = ["DesignBlock", "DesignSource", "Reader", "SumBlock"]
+
+type Array = NDArray[np.float64]
+type Point = dict[str, np.ndarray]
+type Reader = DesignReader | SameValues | MovingDesign
+
+# Its square root has a derivative that is finite, and is nothing beside any other scale.
+SMALLEST = 1e-200
+# With so many observations to a latent value the matrices of a sum are made in the size of the latent values: theirs
+# take twice the products that those in the size of the observations do.
+MORE_OBSERVATIONS = 1.3
+
+
+@dataclass(frozen=True, eq=False)
+class DesignSource:
+    """A vector of a predictor.
+
+    Attributes
+    ----------
+    latent : LatentVariable
+        Its prior.
+    read : ScaledSource
+        What predictors multiply it by, value by value, before a constant matrix.
+    shape : tuple of int
+        Of the variable.
+    """
+
+    latent: LatentVariable
+    read: ScaledSource
+    shape: tuple[int, ...]
+
+
+class _LinearBlock(Block, ABC):
+    """Vectors that predictors read through matrices, which are read again where shared data have been replaced.
+
+    Attributes
+    ----------
+    has_moving_design : bool
+        Whether the matrices are functions of θ.
+    """
+
+    centred = True
+    fixed_covariance = False
+    _constant: Any
+
+    def __init__(
+        self, model: pm.Model, name: str, sources: Sequence[DesignSource], reader: Reader, point: Point
+    ) -> None:
+        self.name, self._reader = name, reader
+        self._moving = reader if isinstance(reader, MovingDesign) else None
+        self.has_moving_design = self._moving is not None
+        self.value_names = tuple(str(model.rvs_to_values[s.latent.variable].name) for s in sources)
+        self.sizes = tuple(math.prod(s.shape) for s in sources)
+        # Of an A that moves, at the last θ: itself and what it multiplies in the mean, for the derivative.
+        self._last: tuple[bytes, Any, Array] = (b"", None, np.zeros(0))
+        self._read: list[Any] | None = None
+        self._read_again(point)
+
+    def bind(self, point: Point) -> None:
+        """Take what is not a graph from a point and from shared data, the matrices among them.
+
+        Raises
+        ------
+        DataError
+            If observations read other latent values than they did.
+        """
+        super().bind(point)
+        self._read_again(point)
+
+    def forget(self) -> None:
+        """Let go of what the derivative of the prior that was asked for last would need."""
+        super().forget()
+        self._last = (b"", None, np.zeros(0))
+
+    def _read_again(self, point: Point) -> None:
+        """Read the matrices, unless the data that they were read of are still there."""
+        data = [s.get_value(borrow=True) for s in self._reader.shared]
+        if self._read is not None and all(a is b for a, b in zip(self._read, data, strict=True)):
+            return
+        if self._moving is None:
+            self._read_matrices(point)
+        elif self._read is not None:
+            self._moving.check(point)
+        self._read = data
+
+    @abstractmethod
+    def _read_matrices(self, point: Point) -> None:
+        """Take constant matrices from the reader."""
+
+    @property
+    def _directions(self) -> list[TensorVariable]:
+        """What of the matrices depends on θ, as an expression of it."""
+        return [] if self._moving is None else [self._moving.directions]
+
+    def _design_bars(self, theta: Array, mean_bar: Array, bar: Array) -> list[Array]:
+        """The derivative by the directions, from that by A and by the mean, in which A is as well."""
+        assert self._moving is not None
+        self._design_at(theta)
+        return [self._moving.pullback(bar, mean_bar, self._last[2])]
+
+    def _design_at(self, theta: Array) -> Any:
+        """A at θ; one that moves is at hand for the θ of the last prior."""
+        if self._moving is None:
+            return self._constant
+        if self._last[0] != theta.tobytes():
+            self.prior(theta)
+        return self._last[1]
+
+    @abstractmethod
+    def prior(self, theta: Array) -> tuple[Any, ...]:
+        """See `pymc_rmhmc.latent.latent_blocks.JointBlock`."""
+
+
+class DesignBlock(_LinearBlock):
+    """Coefficients that a predictor is linear in: ``η = m + A D y`` with ``y ~ N(0, I)``.
+
+    Attributes
+    ----------
+    design_shape : tuple of int
+        Of A, (n, k).
+    """
+
+    kinds = None
+
+    def __init__(
+        self, model: pm.Model, name: str, sources: Sequence[DesignSource], reader: Reader, theta: Hyperparameters,
+        observed: Sequence[Terms], point: Point,
+    ) -> None:  # fmt: skip
+        super().__init__(model, name, sources, reader, point)
+        self.design_shape = self._constant.shape if self._moving is None else self._moving.shape
+        self.n_sites = self.design_shape[0]
+        stated = [_stated(s) for s in sources]
+        location, deviation, scale = (pt.concatenate([s[i] for s in stated]) for i in range(3))
+        location, deviation, scale = _guard_roots(theta.substitute([location, deviation, scale], model))
+        shift = shift_of(observed, theta, self.n_sites)
+        spread, centre = scale * deviation, scale * location
+        self._centre_moves = theta.symbol in ancestors([centre])
+        stated = [centre, spread, location, deviation, shift, *self._directions]
+        self._prior = Differentiated(model, theta.symbol, stated, [centre, spread, shift, *self._directions])
+        self._compile_likelihood(model, theta, observed, shift)
+        # A power for each site would move AᵀW̄A, which is made once where A stands still.
+        self._compile_information(model, theta, observed, shift, together=True)
+
+    def _read_matrices(self, point: Point) -> None:
+        assert not isinstance(self._reader, MovingDesign)
+        self._constant = self._reader(point)
+
+    def compiled_prior(self) -> Any:
+        """See `pymc_rmhmc.latent.latent_blocks.JointBlock`."""
+        bound = self._prior.bound
+        return None if bound is None else (*bound, self._centre_moves)
+
+    @property
+    def places(self) -> Any:
+        """See `pymc_rmhmc.latent.latent_blocks.JointBlock`."""
+        return None if self._moving is None else self._moving.places
+
+    def prior(self, theta: Array) -> tuple[Any, ...]:
+        """A (n, k), mean (n,), D (k,), location and scale (k,) of the model's variables, and sites less these (n,)."""
+        centre, spread, location, deviation, shift, *directions = self._prior(theta)
+        design = self._constant if self._moving is None else self._moving.matrix(*directions)
+        if self._moving is not None:
+            self._last = theta.tobytes(), design, centre
+        mean = shift + design @ centre if centre.any() else shift
+        return design, mean, spread, location, deviation, shift
+
+    def prior_pullback(self, theta: Array, mean_bar: Array, second_bar: Any) -> Array:
+        """``Σ ∂m/∂θ m̄ + Σ ∂D/∂θ D̄ + Σ ∂A/∂θ Ā``, (d,)."""
+        spread_bar, *bars = second_bar if self._moving else (second_bar,)
+        bars = self._design_bars(theta, mean_bar, *bars) if bars else []
+        # Coefficients with a mean of their own are rare: a product with the design is spared without them.
+        centre_bar = np.asarray(self._design_at(theta).T @ mean_bar) if self._centre_moves else np.zeros(self.size)
+        return self._prior.pullback(theta, centre_bar, spread_bar, mean_bar, *bars)
+
+
+class SumBlock(_LinearBlock):
+    """Several vectors that are read as a sum: ``η = m + Σ A_s x_s``.
+
+    Attributes
+    ----------
+    design_shape : tuple of int or None
+        Of the matrix by which all are read together, (n, k), where latent values are fewer than observations.
+    kinds : tuple of str
+        Of the vectors: "centred", "whitened", "kronecker" (whitened, with a Kronecker product for a covariance) or
+        "independent".
+    """
+
+    def __init__(
+        self, model: pm.Model, name: str, sources: Sequence[DesignSource], reader: Reader, theta: Hyperparameters,
+        observed: Sequence[Terms], point: Point,
+    ) -> None:  # fmt: skip
+        self.kinds = tuple("kronecker" if s.latent.root == "kronecker" else s.latent.form for s in sources)
+        self.n_sites = reader.n_rows(point)
+        n_latent = sum(math.prod(s.shape) for s in sources)
+        self.design_shape = (self.n_sites, n_latent) if self.n_sites >= MORE_OBSERVATIONS * n_latent else None
+        super().__init__(model, name, sources, reader, point)
+        stated = [self._stated_part(s) for s in sources]
+        self._counts = tuple(len(part[0]) for part in stated)
+        flat = [second for part in stated for second in part[0]] + [part[i] for i in (1, 2, 3) for part in stated]
+        guarded = _guard_roots(theta.substitute(flat, model))
+        shift, n_seconds = shift_of(observed, theta, self.n_sites), sum(self._counts)
+        seconds, centres = guarded[:n_seconds], guarded[n_seconds : n_seconds + len(sources)]
+        weighted = [shift, *self._directions, *seconds, *centres]
+        self._prior = Differentiated(model, theta.symbol, [shift, *self._directions, *guarded], weighted)
+        self._compile_likelihood(model, theta, observed, shift)
+        self._compile_information(model, theta, observed, shift)
+
+    @staticmethod
+    def _stated_part(source: DesignSource) -> tuple[Any, ...]:
+        """K, all K_i or D; what the sites read where y is 0; location and scale of the model's variable."""
+        latent = source.latent
+        if latent.form == "independent":
+            location, deviation, scale = _stated(source)
+            return [scale * deviation], scale * location, location, deviation
+        size = math.prod(source.shape)
+        mean = pt.zeros(size) if latent.mean is None else pt.broadcast_to(latent.mean, source.shape).ravel()
+        first, *others = latent.matrices if latent.root == "kronecker" else [_of_all_rows(latent, source.shape)]
+        if not source.read.is_scaled:
+            return [first, *others], mean, mean, pt.ones(1)
+        scale = source.read.scale.ravel()
+        # Of a Kronecker product one factor takes the number.
+        return [scale[:, None] * first * scale[None, :], *others], scale * mean, mean, scale
+
+    def _read_matrices(self, point: Point) -> None:
+        assert not isinstance(self._reader, MovingDesign)
+        self._constant = self._reader.parts(point, self.sizes) if self.design_shape is None else self._reader(point)
+
+    def prior(self, theta: Array) -> tuple[Any, ...]:
+        """Lists with an entry for each part and arrays of sites (n,).
+
+        Every A, or where latent values are fewer than observations the matrix that reads them all; the mean; every K,
+        all K_i or D; every location; every scale; and the sites less the latents.
+        """
+        shift, *stated = self._prior(theta)
+        design = self._constant if self._moving is None else self._cut(self._moving.matrix(stated.pop(0)))
+        n_seconds, n = sum(self._counts), len(self.kinds)
+        centres = stated[n_seconds : n_seconds + n]
+        mean = shift + self._read_centres(design, centres)
+        if self._moving is not None:
+            self._last = theta.tobytes(), design, np.concatenate(centres)
+        given = iter(
+            second if second.ndim == 1 else second.T if second.flags.c_contiguous else np.asfortranarray(second)
+            for second in stated[:n_seconds]
+        )
+        seconds = [
+            tuple(next(given) for _ in range(count)) if kind == "kronecker" else next(given)
+            for kind, count in zip(self.kinds, self._counts, strict=True)
+        ]
+        return design, mean, seconds, stated[n_seconds + n : n_seconds + 2 * n], stated[n_seconds + 2 * n :], shift
+
+    def _cut(self, whole: Any) -> Any:
+        """A of every part, or the whole where that is what is wanted."""
+        if self.design_shape is not None:
+            return whole
+        return [whole[:, a:b] for a, b in itertools.pairwise(np.cumsum([0, *self.sizes]))]
+
+    def _read_centres(self, design: Any, centres: Sequence[Array]) -> Any:
+        """What the sites read of the vectors where y is 0; most vectors are about 0 there."""
+        if not any(centre.any() for centre in centres):
+            return 0.0
+        if self.design_shape is not None:
+            return design @ np.concatenate(centres)
+        return sum(c if d is None else d @ c for d, c in zip(design, centres, strict=True) if c.any())
+
+    def _collect(self, design: Any, sites: Array) -> list[Array]:
+        """``A_sᵀ v`` of every part."""
+        if self.design_shape is not None:
+            return np.split(np.asarray(design.T @ sites), np.cumsum(self.sizes)[:-1])
+        return [sites if d is None else np.asarray(d.T @ sites) for d in design]
+
+    def prior_pullback(self, theta: Array, mean_bar: Array, second_bar: Any) -> Array:
+        """``Σ ∂m/∂θ m̄ + Σ_s ∂K_s/∂θ K̄_s + Σ_s ∂A_s/∂θ Ā_s``, (d,).
+
+        With D in place of K for coefficients, and a list for all K_i.
+        """
+        second_bar, *bars = second_bar if self._moving else (second_bar,)
+        if bars:
+            whole = np.hstack(*bars) if self.design_shape is None else bars[0]
+            bars = self._design_bars(theta, mean_bar, whole)
+        centre_bars = self._collect(self._design_at(theta), mean_bar)
+        flat = [one for bar in second_bar for one in (bar if isinstance(bar, list) else [bar])]
+        seconds = [by_rows(bar) for bar in flat]
+        return self._prior.pullback(theta, np.asarray(mean_bar), *bars, *seconds, *centre_bars)
+
+
+def _stated(source: DesignSource) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
+    """Mean, standard deviation and scale of every coefficient, (k,) each."""
+    latent = source.latent
+    assert latent.mean is not None
+    # As in PyMC a standard deviation below 0 is none; a scale that multiplies may have either sign.
+    deviation = pt.switch(latent.matrix > 0.0, latent.matrix, np.nan)
+    # A mean or a scale may be one number for all.
+    mean, deviation, scale = (
+        pt.broadcast_to(part, source.shape).ravel() for part in (latent.mean, deviation, source.read.scale)
+    )
+    return mean, deviation, scale
+
+
+def _of_all_rows(latent: LatentVariable, shape: tuple[int, ...]) -> TensorVariable:
+    """The covariance of all values of a variable, whose rows are independent."""
+    if len(shape) == 1:
+        return covariance_of(latent)
+    rows, (n_rows, n) = covariances_of_rows(latent, shape), (math.prod(shape[:-1]), shape[-1])
+    return (pt.eye(n_rows)[:, None, :, None] * rows[:, :, None, :]).reshape((n_rows * n, n_rows * n))
+
+
+def _guard_roots(expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Square roots kept above 0, at which they have no derivative.
+
+    The power spectral density of a smooth kernel is 0 in double precision for the higher functions of a basis.
+    """
+    roots = [
+        v
+        for v in ancestors(list(expressions))
+        if isinstance(v, TensorVariable) and v.owner is not None and isinstance(v.owner.op, Elemwise)
+        and isinstance(v.owner.op.scalar_op, Sqrt)
+    ]  # fmt: skip
+    guarded = {}
+    for root in roots:
+        of = root.owner.inputs[0]
+        # What is negative has no root here either.
+        guarded[root] = pt.sqrt(pt.switch(pt.lt(of, 0.0), of, pt.maximum(of, SMALLEST)))
+    return clone_replace(list(expressions), guarded) if guarded else list(expressions)

@@ -1,0 +1,305 @@
+"""A predictor's matrix that hyperparameters move: A(θ) of ``η = c + A x``, evaluated in as few directions as it takes.
+
+A is the derivative of η by x, and a column of it what η gains along a unit vector. Columns that have no row in common
+are had from one direction together: the discriminations of a test's items take one, a varying intercept beside a slope
+two, a full matrix one for each column. Where A is 0 whatever θ is, is read off the predictor with random numbers in
+place of θ, and of whatever is more than a sum of products of it: no number of θ could show it. Where latent values and
+θ go through an operation together that is none (a scan, a solution of equations), A is taken to be 0 nowhere.
+
+References
+----------
+Curtis, Powell and Reid (1974), On the estimation of sparse Jacobian matrices, for the directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.graph.replace import clone_replace, vectorize_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+from scipy import sparse
+
+from pymc_rmhmc.errors import DataError
+from pymc_rmhmc.model.graph.affine import PRODUCTS, SHAPING
+from pymc_rmhmc.model.graph.graphs import (
+    LINEAR_OPERATIONS,
+    PYTHON_MODE,
+    operation_name,
+    reaches_by_value,
+    shared_inputs,
+)
+from pymc_rmhmc.model.hyperparameters import Hyperparameters
+from pymc_rmhmc.model.observed.observation import Observation
+from pymc_rmhmc.model.observed.observations import predictor_of
+from pymc_rmhmc.model.observed.reads import SPARSE_SHARE
+
+__all__ = ["MovingDesign", "why_not_moving"]
+
+type Array = NDArray[np.float64]
+type Point = dict[str, np.ndarray]
+type Shapes = Sequence[tuple[int, ...]]
+
+# What makes 0 of numbers that have nothing to do with one another only where it always does.
+SUMS_OF_PRODUCTS = {
+    *LINEAR_OPERATIONS, *SHAPING, *PRODUCTS, "TrueDiv", "CumOp", "IncSubtensor", "AdvancedIncSubtensor",
+    "AdvancedIncSubtensor1",
+}  # fmt: skip
+
+
+class MovingDesign:
+    """A(θ) of ``η = c + A x``, the observations of all variables stacked.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    observations : sequence of Observation
+        With linear predictors.
+    nodes : sequence of TensorVariable
+        What the predictors read.
+    shapes : sequence of tuple of int
+        Of the nodes.
+    positions : sequence of (k,) int array
+        Where the values of each node's variable are in the node, raveled.
+    theta : Hyperparameters
+        Everything that moves A.
+    point : dict
+        Where shapes are taken.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of A, (n, k).
+    directions : TensorVariable
+        What η gains along each direction, an expression of θ, (c, n).
+    """
+
+    def __init__(
+        self, model: pm.Model, observations: Sequence[Observation], nodes: Sequence[TensorVariable], shapes: Shapes,
+        positions: Sequence[NDArray[np.int64]], theta: Hyperparameters, point: Point,
+    ) -> None:  # fmt: skip
+        predictors, holders, moving = _predictors(model, observations, nodes, theta)
+        patterns = [_Pattern(model, predictor, holders, moving) for predictor in predictors]
+        self._patterns, self._shapes, self._positions = patterns, list(shapes), list(positions)
+        self.shared = [s for p in patterns for s in p.shared]
+        where = self._where(point)
+        self.shape = where.shape
+        self._rows, self._columns = np.nonzero(where)
+        colours = _colours(where)
+        self._n_directions = int(colours.max(initial=0)) + 1
+        self._at = colours[self._columns] * self.shape[0] + self._rows
+        # Of a sparse array scipy looks at every index when it is made: one is made, and copies have other entries.
+        self._sparse = sparse.csr_array(where, dtype=np.float64) if where.mean() < SPARSE_SHARE else None
+        seeds = (colours == np.arange(self._n_directions)[:, None]).astype(np.float64)
+        self.directions = self._along(seeds, theta)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A worker has compiled functions of the directions; where they are is asked again of data that may be replaced.
+        return self.__dict__ | {"directions": None} | ({} if self.shared else {"_patterns": []})
+
+    @property
+    def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Of A's entries, in their order: the direction of each, its row and its column."""
+        return self._at // self.shape[0], self._rows, self._columns
+
+    def n_rows(self, point: Point) -> int:
+        """The number of rows of A."""
+        return self.shape[0]
+
+    def _where(self, point: Point) -> NDArray[np.bool_]:
+        """Where A may be other than 0, (n, k)."""
+        read = [pattern(point, self._shapes) for pattern in self._patterns]
+        return np.vstack([
+            np.hstack([part[:, where] for part, where in zip(parts, self._positions, strict=True)]) for parts in read
+        ])  # fmt: skip
+
+    def _along(self, seeds: Array, theta: Hyperparameters) -> TensorVariable:
+        """What η gains along some directions (c, k), as an expression of θ, (c, n)."""
+        cuts = np.cumsum([where.size for where in self._positions])[:-1]
+        parts = zip(np.split(seeds, cuts, axis=1), self._positions, strict=True)
+        read = [part[:, np.argsort(where)] for part, where in parts]
+        gained = []
+        for pattern in self._patterns:
+            batches, origin = {}, {}
+            for holder, shape, part in zip(pattern.holders, self._shapes, read, strict=True):
+                batches[holder] = pt.as_tensor(part.reshape(-1, *shape))
+                origin[holder] = pt.specify_shape(pt.zeros(shape), holder.type.shape)
+            (predictor,) = theta.place([pattern.predictor])
+            base = clone_replace([predictor], origin)[0].ravel()
+            along = vectorize_graph(predictor, batches)
+            along = along.reshape((len(seeds), -1)) if along.ndim > predictor.ndim else base
+            gained.append(along - base)
+        return pt.concatenate([pt.broadcast_to(g, (len(seeds), g.shape[-1])) for g in gained], axis=1)
+
+    def matrix(self, directions: Array) -> Any:
+        """A (n, k) of what η gains along the directions, sparse where most of it is always 0."""
+        entries = directions.ravel()[self._at]
+        if self._sparse is not None:
+            made = copy(self._sparse)
+            made.data = entries
+            return made
+        matrix = np.zeros(self.shape)
+        matrix[self._rows, self._columns] = entries
+        return matrix
+
+    def pullback(self, bar: Array, mean_bar: Array, centre: Array) -> Array:
+        """The derivative by what η gains along the directions, (c, n).
+
+        Parameters
+        ----------
+        bar : (n, k) array, or of a sparse A's entries
+            Ā.
+        mean_bar : (n,) array
+            That of A times `centre`, besides.
+        centre : (k,) array
+            What is constant of x.
+        """
+        directions = np.zeros((self._n_directions, self.shape[0]))
+        entries = bar[self._rows, self._columns] if bar.ndim == 2 else bar
+        if centre.any():
+            entries = entries + mean_bar[self._rows] * centre[self._columns]
+        directions.ravel()[self._at] = entries
+        return directions
+
+    def check(self, point: Point) -> None:
+        """See that data that have been replaced leave A where it was 0: directions are part of what is compiled.
+
+        Raises
+        ------
+        DataError
+            If they do not.
+        """
+        where, known = self._where(point), np.zeros(self.shape, dtype=bool)
+        known[self._rows, self._columns] = True
+        if where.shape != self.shape or (where & ~known).any():
+            names = ", ".join(str(s.name) for s in self.shared)
+            raise DataError(
+                f"{names}: the latent values that predictors read have changed since the step was built. Build a new "
+                "RMHMC."
+            )
+
+
+def why_not_moving(
+    model: pm.Model, observations: Sequence[Observation], nodes: Sequence[TensorVariable], theta: Hyperparameters
+) -> str:
+    """What stands between θ and A that has no derivative, as words; empty if nothing does. See `MovingDesign`."""
+    predictors, holders, moving = _predictors(model, observations, nodes, theta)
+    has_whole = any(_factors(predictor, holders, moving)[1] for predictor in predictors)
+    return "an index, a comparison or a whole number" if has_whole else ""
+
+
+def _predictors(
+    model: pm.Model, observations: Sequence[Observation], nodes: Sequence[TensorVariable], theta: Hyperparameters
+) -> tuple[list[TensorVariable], list[TensorVariable], list[TensorVariable]]:
+    """Predictors as graphs of value variables and of holders for what they read, the holders, and what moves A."""
+    holders = {node: node.type() for node in nodes}
+    moving = [value for value in model.value_vars if value.name in theta.names]
+    return [predictor_of(model, o, holders) for o in observations], list(holders.values()), moving
+
+
+class _Pattern:
+    """Where the linear part of one predictor may be other than 0.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        For its value variables.
+    predictor : TensorVariable
+        A graph of value variables and holders.
+    holders : sequence of TensorVariable
+        What stands for latent values.
+    moving : sequence of TensorVariable
+        The value variables that may move the linear part.
+    """
+
+    def __init__(
+        self, model: pm.Model, predictor: TensorVariable, holders: Sequence[TensorVariable],
+        moving: Sequence[TensorVariable],
+    ) -> None:  # fmt: skip
+        self.predictor, self.holders = predictor, list(holders)
+        factors, _, self._is_full = _factors(predictor, holders, moving)
+        stand_ins = [f.type() for f in factors]
+        (free,) = clone_replace([predictor], dict(zip(factors, stand_ins, strict=True)))
+        graphs = [free, *factors]
+        held = set(ancestors(graphs))
+        values = [v for v in model.value_vars if v in held]
+        self.names, self.shared = [str(v.name) for v in values], shared_inputs(graphs)
+        options = {"mode": PYTHON_MODE, "on_unused_input": "ignore", "allow_input_downcast": True}
+        # A factor may be as long as the latent values are.
+        self._lengths = pytensor.function([*holders, *values], [f.shape for f in factors], **options)
+        self._free = pytensor.function([*holders, *stand_ins, *values], free, **options)
+
+    def __call__(self, point: Point, shapes: Shapes) -> list[NDArray[np.bool_]]:
+        """Where it may be other than 0, (n_obs, k) for each holder."""
+        rng, zeros = np.random.default_rng(0), [np.zeros(shape) for shape in shapes]
+        values = [point[name] for name in self.names]
+        random = [rng.uniform(0.5, 1.5, tuple(shape)) for shape in self._lengths(*zeros, *values)]
+        with np.errstate(all="ignore"):
+            origin = self._free(*zeros, *random, *values)
+            if self._is_full:
+                return [np.ones((origin.size, zero.size), dtype=bool) for zero in zeros]
+            return [self._read(which, zeros, [*random, *values], origin) for which in range(len(zeros))]
+
+    def _read(
+        self, which: int, zeros: Sequence[Array], given: Sequence[np.ndarray], origin: Array
+    ) -> NDArray[np.bool_]:
+        """What each value of one holder moves, (n_obs, k); what is no number is not 0."""
+        columns, inputs = [], list(zeros)
+        for unit in np.eye(zeros[which].size):
+            inputs[which] = unit.reshape(zeros[which].shape)
+            columns.append(np.ravel(self._free(*inputs, *given) - origin != 0.0))
+        return np.column_stack(columns)
+
+
+def _factors(
+    predictor: TensorVariable, holders: Sequence[TensorVariable], moving: Sequence[TensorVariable]
+) -> tuple[list[TensorVariable], bool, bool]:
+    """What moves of that of which a predictor is a sum of products.
+
+    And whether whole numbers are among it; and whether the predictor is more than such a sum in latent values.
+    """
+    of_latents: dict[Any, bool] = {}
+    of_moving: dict[Any, bool] = {}
+    found, has_whole, is_more = [], False, False
+    waiting, seen = [predictor], {predictor}
+    while waiting:
+        variable = waiting.pop()
+        inputs = [] if variable.owner is None else variable.owner.inputs
+        moved = [i for i in inputs if reaches_by_value(i, moving, of_moving)]
+        is_factor = not reaches_by_value(variable, holders, of_latents)
+        is_sum = operation_name(variable) in SUMS_OF_PRODUCTS
+        is_whole = not variable.dtype.startswith("float")
+        # A comparison may choose between two values, but not be a value itself.
+        has_whole |= is_whole or (is_sum and not all(i.dtype.startswith("float") for i in moved))
+        if is_factor and (is_whole or not is_sum):
+            found.append(variable)
+            continue
+        # On the way from latent values everything is affine in them, though not in what moves.
+        is_more |= not is_factor and bool(moved) and not is_sum
+        further = [i for i in inputs if i in moved or reaches_by_value(i, holders, of_latents)]
+        waiting += [i for i in dict.fromkeys(further) if i not in seen]
+        seen.update(further)
+    return found, has_whole, is_more
+
+
+def _colours(where: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """A number for every column (k,), the same for columns that have no row in common; greedily."""
+    if where.sum(axis=1).max(initial=0) == where.shape[1]:
+        return np.arange(where.shape[1])
+    colours = np.empty(where.shape[1], dtype=np.int64)
+    taken: list[NDArray[np.bool_]] = []
+    for j, column in enumerate(where.T):
+        free = next((c for c, rows in enumerate(taken) if not (rows & column).any()), len(taken))
+        if free == len(taken):
+            taken.append(np.zeros_like(column))
+        taken[free] |= column
+        colours[j] = free
+    return colours

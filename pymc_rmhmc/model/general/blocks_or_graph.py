@@ -1,0 +1,244 @@
+"""Which variables of a model are sampled in the chart that is read from its graph, and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.distributions.mixture import _BaseMixtureRV
+from pymc.distributions.multivariate import CARRV
+from pytensor.compile.ops import ViewOp
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import toposort
+from pytensor.tensor.basic import Join, MakeVector
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.math import Dot
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    IncSubtensor,
+    Subtensor,
+)
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.errors import UnsupportedModelError, listed
+from pymc_rmhmc.model.forms.priors import gaussian_candidates
+from pymc_rmhmc.model.general.angles import period_of
+from pymc_rmhmc.model.general.chart import MOST_COLUMNS, Charted, ChartedVariable, charted_variables
+from pymc_rmhmc.model.general.cost import MOST_EMULATED, gradient_seconds
+from pymc_rmhmc.model.general.density import check_differentiable
+from pymc_rmhmc.model.graph.graphs import Evaluator, reaches_by_value
+from pymc_rmhmc.model.hyperparameters import hyperparameters_of
+from pymc_rmhmc.model.observed.observation import Observation, names_of
+from pymc_rmhmc.model.structure import ModelStructure, check_is_continuous, resolve_variables
+from pymc_rmhmc.model.together import with_predictors_or_without
+
+__all__ = ["InGraphChart", "blocks_or_graph", "continuous_variables"]
+
+NO_BLOCK = "the model has no latent Gaussian block"
+# As many coefficients share a dense mass matrix in the graph's chart, however their columns are correlated.
+MOST_COEFFICIENTS = 50
+# From so many seconds on the graph's chart, which takes a dozen gradients where latent blocks take two or three, is
+# slower for coefficients.
+LONG_GRADIENT = 2e-4
+# Operations of which each result comes of single values, or of a sum of them: none is a product with a matrix.
+BY_VALUE = (
+    ViewOp, Elemwise, DimShuffle, CAReduce, Reshape, SpecifyShape, Shape, Shape_i, Join, MakeVector, Subtensor,
+    AdvancedSubtensor, IncSubtensor, AdvancedIncSubtensor,
+)  # fmt: skip
+
+type Point = dict[str, np.ndarray]
+
+
+def continuous_variables(model: pm.Model, vars: Any = None) -> list[TensorVariable]:  # noqa: A002 - PyMC's name
+    """The continuous free variables, or those of them that a user named.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If there is none, or one that is named is discrete.
+    ConfigurationError
+        If one that is named is not free.
+    """
+    if vars is not None:
+        named = resolve_variables(model, vars)
+        for variable in named:
+            check_is_continuous(variable)
+        return named
+    free = [v for v in model.free_RVs if v.dtype.startswith("float")]
+    if not free:
+        if not model.free_RVs:
+            raise UnsupportedModelError(
+                "The model has no free variables, so there is nothing to sample. Give its parameters priors, such as "
+                'pm.Normal("mu", 0, 1).'
+            )
+        raise UnsupportedModelError(
+            "The model has only discrete free variables, and RMHMC moves continuous ones. Sample it with pm.sample() "
+            "without step=."
+        )
+    return free
+
+
+@dataclass(frozen=True)
+class InGraphChart:
+    """That all variables are sampled in the chart of the graph.
+
+    Attributes
+    ----------
+    why : str
+        The reason.
+    error : UnsupportedModelError or None
+        What says that the model has no latent Gaussian block.
+    """
+
+    why: str
+    error: UnsupportedModelError | None = None
+
+
+def blocks_or_graph[T](model: pm.Model, point: Point, build: Callable[[ModelStructure], T]) -> T | InGraphChart:
+    """Return what is built of a model's latent Gaussian blocks, unless the chart of its graph takes their place.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    point : dict
+        A point of it, for shapes.
+    build : callable
+        From the structure. It is called only if the blocks are faster than the chart, and may raise an
+        `UnsupportedModelError`.
+    """
+
+    def chosen(structure: ModelStructure) -> T | InGraphChart:
+        why = _why_general(structure, point)
+        return InGraphChart(why) if why else build(structure)
+
+    try:
+        return with_predictors_or_without(model, chosen)
+    except UnsupportedModelError as error:
+        return InGraphChart(NO_BLOCK, error)
+
+
+def _why_general(structure: ModelStructure, point: Point) -> str:
+    """Why the chart of the graph is faster than the latent blocks that a model has; empty if it is not.
+
+    It is where latents are independent Normals, or a few correlated ones for each group, next to hyperparameters, but
+    for coefficients of a basis: nothing is gained then by the matrix that the latent form factorises at each gradient.
+    And it is where there are more hyperparameters than that form emulates, or one is an angle, which that form moves on
+    a line.
+
+    Parameters
+    ----------
+    structure : ModelStructure
+        The latent Gaussian blocks.
+    point : dict
+        A point of the model, for shapes.
+    """
+    why = _what_is_read(structure, point)
+    try:
+        if why:
+            check_differentiable(structure.model, continuous_variables(structure.model))
+    except UnsupportedModelError:  # the blocks may leave out what has no derivative
+        return ""
+    return why
+
+
+def _what_is_read(structure: ModelStructure, point: Point) -> str:
+    """The same, if the whole density has a derivative."""
+    model, latents = structure.model, [latent for block in structure.blocks for latent in block.latents]
+    variables = continuous_variables(model)
+    shapes = {v: np.shape(point[str(model.rvs_to_values[v].name)]) for v in variables}
+    n_others = sum(math.prod(shapes[v]) for v in variables if v not in structure.variables)
+    if n_others == 0:
+        return ""
+    charted = {each.variable: each for each in charted_variables(model, variables, shapes)}
+    above = _vectors_above(structure, {v for v in charted if math.prod(shapes[v]) > 1})
+    if above:
+        return f"{names_of(above)} is in the prior mean of {listed([names_of([v]) for v in structure.variables])}"
+    angles = [v for v in variables if v not in structure.variables and period_of(model, v, point) is not None]
+    if angles:
+        return f"{names_of(angles)} {'is an angle' if len(angles) == 1 else 'are angles'}"
+    # Walks, autoregressions and maps stay in blocks. Where data say much of each value the graph's chart is faster
+    # (709 effective draws a second against 190), but where they say little it does not converge: a walk of 200 with
+    # steps a tenth of the noise had an R-hat of 1.13 against 1.01 (python -m benchmarks.engines).
+    if not all(latent.form == "independent" or _are_rows(latent.variable, charted) for latent in latents):
+        return ""
+    if n_others > MOST_EMULATED:
+        return f"its effects are Normals beside {n_others} other values"
+    mixed = [o.variable for block in structure.blocks for o in block.observations if _is_mixed(o)]
+    if mixed:
+        return f"{names_of(mixed)} mixes distributions, to which one Gaussian curve does not fit"
+    if any(_are_of_a_basis(model, latent.variable, charted.get(latent.variable), point) for latent in latents):
+        return ""
+    names = listed([names_of([v]) for v in structure.variables])
+    return f"the values of {names} are independent given the other variables"
+
+
+def _vectors_above(structure: ModelStructure, effects: set[TensorVariable]) -> list[TensorVariable]:
+    """The latent vectors, and under a map the effects, that give the prior mean of a block's.
+
+    Blocks would take the last of such a chain alone. A map of 56 areas about seven regions made 3 effective draws a
+    second so, and 120 in the chart of the graph.
+    """
+    latents = [each for block in structure.blocks for each in block.latents if each.mean is not None]
+    maps = [each.mean for each in latents if isinstance(each.variable.owner.op, CARRV)]
+    vectors = set(gaussian_candidates(structure.model)) - set(structure.variables)
+    found = [v for v in hyperparameters_of(structure.model, [each.mean for each in latents]) if v in vectors]
+    return found or [v for v in hyperparameters_of(structure.model, maps) if v in effects]
+
+
+def _is_mixed(observation: Observation) -> bool:
+    """Whether a likelihood that is not registered is a sum of several: a mixture, a hurdle, an excess of zeros."""
+    return observation.likelihood is None and isinstance(observation.variable.owner.op, _BaseMixtureRV)
+
+
+def _are_of_a_basis(model: pm.Model, variable: TensorVariable, charted: Charted | None, point: Point) -> bool:
+    """Whether coefficients of the columns of a matrix are many, have a moving scale each, or read many rows.
+
+    The data then tie each coefficient to all others. Effective draws a second in the graph's chart and in latent
+    blocks: 12 and 240 of an HSGP with 100 basis functions, 13 and 50 of 20 slopes on 30,000 rows. With a few slopes on
+    fewer rows they were 866 and 756.
+    """
+    scale = charted.effect_scale if isinstance(charted, ChartedVariable) else None
+    if _is_read_by_value(model, variable, point):
+        return False
+    size = np.size(point[str(model.rvs_to_values[variable].name)])
+    if size > MOST_COEFFICIENTS or not (scale is None or all(scale.type.broadcastable)):
+        return True
+    return gradient_seconds(model, continuous_variables(model), point) > LONG_GRADIENT
+
+
+def _are_rows(variable: TensorVariable, charted: Container[TensorVariable]) -> bool:
+    """Whether a variable is a vector for each of several groups, which a chart places."""
+    return variable.ndim == 2 and variable in charted
+
+
+def _is_read_by_value(model: pm.Model, variable: TensorVariable, point: Point) -> bool:
+    """Whether all that depends on a variable reads few of its values at a time."""
+    known: dict[Variable, bool] = {}
+    ends = [v for v in model.basic_RVs if v is not variable]
+    for reader in (*ends, *model.potentials):
+        blockers = [v for v in ends if v is not reader]
+        inputs = reader.owner.inputs if reader in model.basic_RVs else [reader]
+        for node in toposort([i for i in inputs if i.owner is not None], blockers=[variable, *blockers]):
+            is_on_the_way = any(reaches_by_value(i, [variable], known, blockers) for i in node.inputs)
+            if is_on_the_way and not _goes_by_value(model, node, point):
+                return False
+    return True
+
+
+def _goes_by_value(model: pm.Model, node: Apply, point: Point) -> bool:
+    """Whether an operation makes each result of few of its inputs' values: a product's of a row and a column."""
+    # A distribution within another is a part of a mixture: it goes by value unless it is of vectors.
+    if isinstance(node.op, BY_VALUE) or getattr(node.op, "ndim_supp", None) == 0:
+        return True
+    if not isinstance(getattr(node.op, "core_op", node.op), Dot):
+        return False
+    # No more than of effects that are correlated within a group.
+    (length,) = Evaluator(model, [node.inputs[0].shape[-1]])(point)
+    return int(length) <= MOST_COLUMNS

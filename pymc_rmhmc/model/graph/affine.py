@@ -1,0 +1,228 @@
+"""Which expressions are affine in some variables, and the one by which a likelihood reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pytensor.compile.ops import ViewOp
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.raise_op import CheckAndRaise
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.extra_ops import CumOp
+from pytensor.tensor.shape import Reshape, SpecifyShape
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.model.graph.graphs import LINEAR_OPERATIONS, core_op, inlined, operation_name, reaches, reaches_by_value
+
+__all__ = [
+    "ONE_BY_ONE",
+    "PRODUCTS",
+    "SHAPING",
+    "bends",
+    "first_bend",
+    "goes_one_by_one",
+    "is_affine_node",
+    "is_linear",
+    "multipliers",
+    "passed_on",
+    "predictor_node",
+]
+
+# Operations through which a sum of inputs goes as the sum of what they make of each, beside `LINEAR_OPERATIONS`.
+SHAPING = {
+    "DimShuffle", "Reshape", "Subtensor", "AdvancedSubtensor", "AdvancedSubtensor1", "Join", "Sum", "SpecifyShape",
+    "MakeVector", "Alloc", "ViewOp", "Split", "ExtractDiag", "TensorFromScalar", "ScalarFromTensor", "Repeat", "Assert",
+    "CheckAndRaise", "Print", "JoinDims", "SplitDims",
+}  # fmt: skip
+SOLUTIONS = {"Solve", "SolveTriangular", "CholeskySolve"}
+# What only moves values of its first input.
+ONE_BY_ONE = (DimShuffle, Reshape, SpecifyShape, ViewOp, Subtensor, AdvancedSubtensor)
+PRODUCTS = {"Mul", "Dot", "Matmul", "BatchedDot", "Dot22", "StructuredDot", "Convolve1d", "Convolve2d"}
+# Operations that are not elementwise and curve, whatever their inputs are; and elementwise ones that are 0 of all that
+# is finite.
+CURVES = {
+    "Max", "Min", "Prod", "MaxAndArgmax", "Argmax", "SortOp", "ArgSortOp", "Softmax", "LogSoftmax", "Cholesky",
+    "MatrixInverse", "Det", "SLogDet",
+}  # fmt: skip
+GUARDS = {"IsNan", "IsInf"}
+
+
+def is_linear(
+    expression: TensorVariable, variables: Sequence[TensorVariable], ends: Iterable[TensorVariable] = ()
+) -> bool:
+    """Whether no operation between some variables and an expression is anything but affine in all of them.
+
+    What is reached through one of the ends, other random variables, does not count.
+    """
+    return all(is_affine_node(node, moves) for node, moves in _between(expression, variables, ends))
+
+
+def bends(
+    expression: TensorVariable, variables: Sequence[TensorVariable], ends: Iterable[TensorVariable] = ()
+) -> bool:
+    """Whether an operation between some variables and an expression is known not to be affine in all of them.
+
+    Of many operations, such as a Scan, nothing is known.
+    """
+    return any(_is_curve(node, moves) for node, moves in _between(expression, variables, ends))
+
+
+def _is_curve(node: Apply, moves: Sequence[bool]) -> bool:
+    """Whether an operation is known to curve: what is neither affine nor this has to be looked at by its values."""
+    if is_affine_node(node, moves):
+        return False
+    op = core_op(node.outputs[0])
+    if isinstance(op, Elemwise):
+        chooses = operation_name(node.outputs[0]) == "Switch"
+        return operation_name(node.inputs[0] if chooses else node.outputs[0]) not in GUARDS
+    return type(op).__name__ in CURVES or (type(op).__name__ in PRODUCTS and sum(moves) > 1)
+
+
+def _between(
+    expression: TensorVariable, variables: Sequence[TensorVariable], ends: Iterable[TensorVariable]
+) -> list[tuple[Apply, list[bool]]]:
+    """The operations between some variables and an expression, in order, and which inputs of each move with these.
+
+    What is between them and a shape alone is not between them and a value.
+    """
+    stops = [end for end in ends if end not in variables]
+    (expression,), held = inlined([expression], [*variables, *stops]), set(variables)
+    known: dict[Variable, bool] = dict.fromkeys(stops, False)
+    moving: dict[Apply, list[bool]] = {}
+    waiting: list[Variable] = [expression]
+    while waiting:
+        at = waiting.pop()
+        if at.owner is None or at in held or at.owner in moving or not reaches_by_value(at, held, known):
+            continue
+        # What a check looks at is not between, either.
+        read = at.owner.inputs[:1] if isinstance(at.owner.op, CheckAndRaise) else at.owner.inputs
+        moving[at.owner] = [i in read and reaches_by_value(i, held, known) for i in at.owner.inputs]
+        waiting += read
+    in_order = toposort([expression], blockers=[*variables, *stops])
+    return [(node, moving[node]) for node in in_order if node in moving]
+
+
+def first_bend(expression: TensorVariable, variables: Sequence[TensorVariable]) -> str:
+    """The name of the first operation between some variables and an expression that is not affine in them, or ""."""
+    for node, moves in _between(expression, variables, ()):
+        if not is_affine_node(node, moves):
+            scalar = getattr(core_op(node.outputs[0]), "scalar_op", None)
+            return str(getattr(scalar, "name", None) or operation_name(node.outputs[0])).lower()
+    return ""
+
+
+def is_affine_node(node: Apply, moves: Sequence[bool]) -> bool:
+    """Whether an operation is affine in those of its inputs that move."""
+    return not any(moves) or passed_on(node, moves) is not None
+
+
+def passed_on(node: Apply, moves: Sequence[bool]) -> list[int] | None:
+    """The inputs that are multiplied by a number if the output is; None if the output is not affine in what moves.
+
+    Parameters
+    ----------
+    node : Apply
+        An operation.
+    moves : sequence of bool
+        Which of its inputs move.
+    """
+    op = core_op(node.outputs[0])
+    name, kind = operation_name(node.outputs[0]), type(op).__name__
+    everything = list(range(len(moves)))
+    if kind in ("Join", "MakeVector", "BlockDiagonal"):  # an axis, where it is an input, has no dimensions
+        return [i for i in everything if kind != "Join" or node.inputs[i].ndim]
+    if kind in ("IncSubtensor", "AdvancedIncSubtensor", "AdvancedIncSubtensor1"):  # of a part, another value
+        return None if any(moves[2:]) else [0, 1]
+    if kind in SHAPING or (isinstance(op, CumOp) and op.mode == "add"):  # a random walk is the sum of its steps
+        # An index or a shape that moves is no number that is passed on.
+        return None if any(moves[1:]) else [0]
+    if name in LINEAR_OPERATIONS:
+        return ([1] if name == "Second" else everything) if node.outputs[0].dtype.startswith("float") else None
+    if name in SOLUTIONS:  # of equations, by their right-hand side
+        return [1] if len(moves) == 2 and not moves[0] else None
+    if name == "Switch":
+        return None if moves[0] else [1, 2]
+    if name in PRODUCTS:
+        return [moves.index(True)] if sum(moves) == 1 else None
+    return [0] if name == "TrueDiv" and not moves[1] else None
+
+
+def predictor_node(
+    variable: TensorVariable, sources: Sequence[TensorVariable], ends: Iterable[TensorVariable] = ()
+) -> TensorVariable | None:
+    """The expression that is affine in sources and alone leads from them to a variable; None if there is none.
+
+    Of several the one with the fewest axes: a likelihood may lay a predictor out along another, as with cutpoints, and
+    depends on its values one by one before that. Then the nearest to the variable.
+
+    Parameters
+    ----------
+    variable : TensorVariable
+        A random variable, whatever its distribution.
+    sources : sequence of TensorVariable
+        Every one of them reaches the variable.
+    ends : iterable of TensorVariable
+        Other random variables: what is reached through one does not count.
+    """
+    stops = [end for end in ends if end is not variable and end not in sources]
+    between = list(toposort([variable], blockers=[*sources, *stops]))
+    # Alone, a source may be read as it is.
+    found = sources[0] if len(sources) == 1 and _value_by_value(between, variable, sources) else None
+    for node in between:
+        for output in node.outputs:
+            if output is variable or not isinstance(output, TensorVariable) or not output.dtype.startswith("float"):
+                continue
+            if found is not None and _axes(output) > _axes(found):
+                continue
+            leads = all(reaches(output, [source], stops) for source in sources)
+            if leads and not reaches(variable, sources, [*stops, output]) and is_linear(output, sources, stops):
+                found = output
+    return found
+
+
+def _value_by_value(nodes: Sequence[Apply], variable: TensorVariable, sources: Sequence[TensorVariable]) -> bool:
+    """Whether sources go elementwise through nodes into a variable."""
+    known: dict[Variable, bool] = {}
+    on_the_way = [n for n in nodes if n is not variable.owner and reaches_by_value(n.outputs[0], sources, known)]
+    return all(isinstance(n.op, Elemwise | DimShuffle) for n in on_the_way)
+
+
+def goes_one_by_one(expression: TensorVariable, source: TensorVariable) -> bool:
+    """Whether each value of an expression reads one of the source's at most, as far as its operations show."""
+    known: dict[Variable, bool] = {}
+    for node in toposort(inlined([expression], [source]), blockers=[source]):
+        moves = [reaches_by_value(i, [source], known) for i in node.inputs]
+        if any(moves) and not (
+            (sum(moves) == 1 and isinstance(node.op, Elemwise)) or (moves[0] and isinstance(node.op, ONE_BY_ONE))
+        ):
+            return False
+    return True
+
+
+def multipliers(expression: TensorVariable, source: TensorVariable) -> list[TensorVariable]:
+    """What multiplies the values of a source on their way to an expression; [] if they are not read one by one besides.
+
+    A look-up must be by constants.
+    """
+    known: dict[Variable, bool] = {}
+    found: list[TensorVariable] = []
+    for node in toposort(inlined([expression], [source]), blockers=[source]):
+        moves = [reaches_by_value(i, [source], known) for i in node.inputs]
+        if not any(moves):
+            continue
+        name, besides = operation_name(node.outputs[0]), [i for i, m in zip(node.inputs, moves, strict=True) if not m]
+        if sum(moves) == 1 and (name == "Mul" or (name == "TrueDiv" and moves[0])):
+            found += besides
+        elif isinstance(node.op, ONE_BY_ONE):
+            if any(v.owner is None and not isinstance(v, Constant) for v in ancestors(besides)):
+                return []
+        elif sum(moves) != 1 or name not in LINEAR_OPERATIONS or name == "Neg" or (name == "Sub" and moves[1]):
+            return []
+    return found
+
+
+def _axes(expression: TensorVariable) -> int:
+    """The number of axes along which an expression may have more than one value."""
+    return expression.ndim - sum(expression.type.broadcastable)

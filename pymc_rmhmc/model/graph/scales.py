@@ -1,0 +1,178 @@
+"""Scales moved to where latent vectors are: ``sigma * z[group]`` read as ``(sigma * z)[group]``.
+
+A chart knows a predictor as a constant matrix times scaled vectors. A number that multiplies what such a matrix makes
+of a vector may as well multiply the vector: the two are the same predictor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable, equal_computations
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.model.graph.affine import passed_on
+from pymc_rmhmc.model.graph.graphs import Evaluator, operation_name, reaches, reaches_by_value
+
+__all__ = ["scales_first"]
+
+
+def scales_first(
+    model: pm.Model, etas: Sequence[TensorVariable], sources: Iterable[TensorVariable]
+) -> list[TensorVariable]:
+    """Predictors in which no number that moves multiplies anything between some sources and the predictor.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    etas : sequence of TensorVariable
+        Predictors.
+    sources : iterable of TensorVariable
+        Coefficients, or what is read of latent vectors with a covariance.
+
+    Returns
+    -------
+    list of TensorVariable
+        The same where nothing was found, or where it could not be moved.
+    """
+    mover = _Mover(model, sources)
+    found = [mover.rebuilt(eta) for eta in etas]
+    return found if _are_equal(model, etas, found) else list(etas)
+
+
+def _are_equal(model: pm.Model, etas: Sequence[TensorVariable], others: Sequence[TensorVariable]) -> bool:
+    """Whether predictors are the same at a point where no value is a special one."""
+    if all(a is b for a, b in zip(etas, others, strict=True)):
+        return True
+    rng, point = np.random.default_rng(0), model.initial_point()
+    point = {name: v + rng.uniform(0.1, 0.5, v.shape) if v.dtype.kind == "f" else v for name, v in point.items()}
+    evaluated = Evaluator(model, [*etas, *others])(point)
+    return all(
+        a.shape == b.shape and np.allclose(a, b, rtol=1e-8, atol=1e-8, equal_nan=True)
+        for a, b in zip(evaluated[: len(etas)], evaluated[len(etas) :], strict=True)
+    )
+
+
+class _Mover:
+    """Rebuilds graphs; a source times a number is one node however often it is met."""
+
+    def __init__(self, model: pm.Model, sources: Iterable[TensorVariable]) -> None:
+        self._sources, self._variables = set(sources), model.basic_RVs
+        # A constant number is part of the matrix.
+        self._moving = set(model.free_RVs) - self._sources
+        self._moved: dict[tuple[TensorVariable, TensorVariable], TensorVariable | None] = {}
+        self._products: list[tuple[TensorVariable, TensorVariable, TensorVariable]] = []
+        self._depends: dict[Variable, bool] = {}
+        self._rebuilt: dict[Variable, TensorVariable] = {}
+
+    def rebuilt(self, variable: TensorVariable) -> TensorVariable:
+        """A variable with every scale in it moved."""
+        if variable in self._sources or not self._reads(variable):
+            return variable
+        if variable not in self._rebuilt:
+            self._rebuilt[variable] = self._rebuild(variable)
+        return self._rebuilt[variable]
+
+    def _rebuild(self, variable: TensorVariable) -> TensorVariable:
+        node = variable.owner
+        inputs = [self.rebuilt(i) for i in node.inputs]
+        if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
+            variable = _with_inputs(variable, inputs)
+        found = self._scalar_product(variable.owner)
+        moved = None if found is None else self._times(*found)
+        return variable if moved is None else moved
+
+    def _scalar_product(self, node: Apply) -> tuple[TensorVariable, TensorVariable] | None:
+        """A number that moves, and what it multiplies, of a node that is a product or quotient with sources in it."""
+        name = operation_name(node.outputs[0])
+        read = [i for i in node.inputs if self._reads(i)]
+        if name not in ("Mul", "TrueDiv") or len(read) != 1 or (name == "TrueDiv" and node.inputs[0] is not read[0]):
+            return None
+        numbers, others = [], []
+        for factor in node.inputs:
+            if factor is not read[0]:
+                moving, other = self._split(factor)
+                numbers += moving
+                others += [other] if other is not None else []
+        if not numbers:
+            return None
+        scale: Any = numbers[0] if len(numbers) == 1 else pt.mul(*numbers)
+        if name == "TrueDiv":
+            return 1.0 / scale, read[0] / others[0] if others else read[0]
+        return scale, pt.mul(read[0], *others) if others else read[0]
+
+    def _split(self, factor: TensorVariable) -> tuple[list[TensorVariable], TensorVariable | None]:
+        """The numbers that move in a factor, and what else there is in it, None if that is nothing."""
+        number = _number(factor)
+        if number is not None:
+            return ([number], None) if reaches(number, self._moving) else ([], factor)
+        name = operation_name(factor)
+        if name not in ("Mul", "TrueDiv"):
+            return [], factor
+        first, *rest = factor.owner.inputs
+        above = [self._split(i) for i in ((first, *rest) if name == "Mul" else (first,))]
+        below = [self._split(i) for i in (rest if name == "TrueDiv" else ())]
+        numbers = [n for moving, _ in above for n in moving] + [1.0 / n for moving, _ in below for n in moving]
+        if not numbers:
+            return [], factor
+        others = [other for _, other in above if other is not None]
+        other: Any = pt.mul(*others) if len(others) > 1 else others[0] if others else None
+        for _, divisor in below:
+            if divisor is not None:
+                other = 1.0 / divisor if other is None else other / divisor
+        return numbers, other
+
+    def _times(self, scale: TensorVariable, variable: TensorVariable) -> TensorVariable | None:
+        """A number times a variable, with the number at the sources; None if it cannot be moved there."""
+        if (scale, variable) not in self._moved:
+            self._moved[scale, variable] = self._move(scale, variable)
+        return self._moved[scale, variable]
+
+    def _move(self, scale: TensorVariable, variable: TensorVariable) -> TensorVariable | None:
+        if variable in self._sources:
+            return self._product(scale, variable)
+        if not self._reads(variable):
+            return scale * variable
+        which = passed_on(variable.owner, [self._reads(i) for i in variable.owner.inputs])
+        if which is None:
+            return None
+        inputs = list(variable.owner.inputs)
+        for i in which:
+            moved = self._times(scale, inputs[i])
+            if moved is None:
+                return None
+            inputs[i] = moved
+        return _with_inputs(variable, inputs)
+
+    def _product(self, scale: TensorVariable, source: TensorVariable) -> TensorVariable:
+        """A number times a source, the same node for the same number."""
+        for known, of, product in self._products:
+            if of is source and equal_computations([known], [scale]):
+                return product
+        product = scale * source
+        self._products.append((scale, source, product))
+        return product
+
+    def _reads(self, variable: Variable) -> bool:
+        return reaches_by_value(variable, self._sources, self._depends, self._variables)
+
+
+def _number(variable: TensorVariable) -> TensorVariable | None:
+    """A variable of one value without dimensions; None if it may have more values."""
+    while variable.owner is not None and isinstance(variable.owner.op, DimShuffle) and variable.ndim:
+        variable = variable.owner.inputs[0]
+    if not variable.ndim:
+        return variable
+    return variable.squeeze() if all(variable.type.broadcastable) else None
+
+
+def _with_inputs(variable: TensorVariable, inputs: Sequence[TensorVariable]) -> TensorVariable:
+    """The same operation on other inputs."""
+    node = variable.owner
+    return node.clone_with_new_inputs(list(inputs), strict=False).outputs[node.outputs.index(variable)]

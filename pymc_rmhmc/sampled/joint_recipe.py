@@ -1,0 +1,348 @@
+"""How kernels of hyperparameters and latent values of all blocks are built, in the joint site chart."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.approximation.emulation import can_be_emulated
+from pymc_rmhmc.approximation.joint_mode import approximate_jointly, laplace_sites_at, moving_sites
+from pymc_rmhmc.chains.messages import in_words
+from pymc_rmhmc.chains.plan import NEARNESS, Plan
+from pymc_rmhmc.chains.recipe import REHEARSED_STEP, HMCSetting, Place, RecipeBase
+from pymc_rmhmc.chains.reference import LOG_2PI, ResidualReference
+from pymc_rmhmc.chains.variables import Point, Variables, changed
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
+from pymc_rmhmc.errors import Failure, RMHMCError, listed
+from pymc_rmhmc.kernels.kernel import Kernel, Sometimes
+from pymc_rmhmc.kernels.trajectories import JitteredPath
+from pymc_rmhmc.kernels.turns import JointMove, TurnMoves, stand
+from pymc_rmhmc.latent.arrow.coefficients import compiled_coefficients
+from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites
+from pymc_rmhmc.latent.emulator import Emulator
+from pymc_rmhmc.latent.held_sites import HeldSites
+from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
+from pymc_rmhmc.latent.latent_blocks import conditional_of
+from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.sampled.start_errors import joint_start_error
+from pymc_rmhmc.tuning.joint_adapter import TURNS, HyperparameterAdapter, JointTuning
+from pymc_rmhmc.tuning.site_adapter import rough_sites
+from pymc_rmhmc.tuning.step_size import StepSize
+
+__all__ = ["JointRecipe", "JointSetting"]
+
+type Array = NDArray[np.float64]
+type Sites = GaussianSites | MovingSites
+
+# How much lower than at its mode a density may be, beyond what its Laplace approximation says, for a chain to begin.
+FALL = 10.0
+# Where there is no approximation from the model's initial θ: shares of it, then draws from -2 to 2 as Stan begins.
+NEARER_ZERO = (0.75, 0.5, 0.25, 0.0)
+N_AROUND_ZERO, AROUND_ZERO = 10, 2.0
+# One step from end to end is accepted nearly everywhere where data say little, and gets stuck in the tails of a
+# scale: on eight groups with a free spread two steps make six times as many effective draws of it.
+FEWEST_STEPS = 2
+REHEARSED_SPREAD = 0.1
+# So many terms of a log density an error names one by one.
+MOST_SUSPECTS = 10
+
+
+@dataclass(slots=True)
+class JointSetting(HMCSetting):
+    """The density of (ϑ, z) for one set of sites and charts; see `Setting`.
+
+    A phase is a state of joint trajectories or, with an emulator, where an alternation stands.
+
+    Attributes
+    ----------
+    log_constant : float
+        What the log weight has beyond the target's log density.
+    """
+
+    target: JointTarget
+    turns: TurnMoves | None
+    log_constant: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        chart = self.target.chart
+        volume = float(np.log(np.abs(chart.spread)).sum() + np.log(chart.factor.diagonal()).sum())
+        self.log_constant = volume + 0.5 * self.target.n_theta * LOG_2PI
+
+    @classmethod
+    def of(cls, model: Any, tuned: JointTuning, plan: Plan) -> JointSetting:
+        """Return the setting of what is known."""
+        assert tuned.marginals is not None
+        target = JointTarget(model, tuned.sites, tuned.marginals)
+        compiled: Any = compiled_coefficients(target)
+        hamiltonian = (
+            GaussianHamiltonian(target, target.leave)
+            if compiled is None
+            else GaussianHamiltonian(compiled, follow=compiled.follow)
+        )
+        turns = None
+        if tuned.emulator is not None:
+            turns = TurnMoves.of(target, tuned.emulator, plan.trajectory.path, tuned.parameters)
+        return cls(hamiltonian, plan, target, turns)
+
+    def stand(self, values: Array, coordinates: Any, rng: np.random.Generator) -> Any:
+        """See `Setting`."""
+        position = coordinates
+        if position is None:
+            theta, latents = split(self.target.density, values)
+            position = self.target.enter(theta, latents, rng)
+        return self.hamiltonian.state(position) if self.turns is None else stand(self.target, position)
+
+    def failure(self, phase: Any) -> Failure:
+        """See `Setting`."""
+        failure: Failure = phase.point.failure
+        return failure
+
+    def seen(self, phase: Any) -> JointPoint:
+        """Return the joint target's point."""
+        point: JointPoint = phase.point if self.turns is None else phase.joint_point
+        return point
+
+    def reference(self) -> ResidualReference:
+        """See `NormalSetting`."""
+        target = self.target
+
+        def stand_at(values: Array, rng: np.random.Generator) -> JointPoint:
+            theta, latents = split(target.density, values)
+            return target.at(target.enter(theta, latents, rng))
+
+        residual = self.hamiltonian.residual
+        leave = target.leave if residual is target else None
+        return ResidualReference(
+            residual, target.size, self.log_constant, stand_at, self.values_at, leave, target.n_theta
+        )
+
+    def values_at(self, point: JointPoint) -> Array:
+        """Return the model's variables at a point."""
+        return np.concatenate((point.theta, *self.target.latents(point)))
+
+    def place(self, phase: Any, values: Array | None) -> Place:
+        """See `Setting`."""
+        point = self.seen(phase)
+        if values is None:
+            values = self.values_at(point)
+        if point.failure:
+            return Place(point.position, values, math.nan)
+        log_weight = point.log_density + self.log_constant
+        return Place(point.position, values, self.target.model_log_density(point), log_weight)
+
+    def kernel(self, tuned: JointTuning, step_size: StepSize, *, tuning: bool) -> Kernel[Any]:
+        """See `Setting`: a joint trajectory; or turns, and before them what mends that many of them are rejected."""
+        if self.turns is None:
+            return self.hmc(step_size.in_use(tuning=tuning))
+        rejected, held = 1.0 - tuned.trial[1], tuned.held_step_size
+        assert held is not None
+        need = TURNS.need(rejected)
+        longer = self.hmc(min(TURNS.stretch * step_size.average, step_size.maximum))
+        return self.turns.kernel(
+            held.in_use(tuning=tuning),
+            TURNS.rounds,
+            Sometimes(TURNS.joint_by_rejected * need, JointMove(self.target, longer)),
+            both=TURNS.both_by_rejected * need,
+            parameters=TURNS.share_of_parameters(rejected),
+        )
+
+    def rehearse(self, phase: Any, step_size: float, rng: np.random.Generator) -> Any:
+        """See `Setting`."""
+        if self.turns is not None:
+            return self.turns.kernel(step_size, TURNS.rounds, both=2.0, parameters=2.0).step(phase, rng).state
+        target, point = self.target, self.seen(phase)
+        target.expectation(point.theta, [np.zeros(target.size - target.n_theta)])
+        if target.density.of_likelihoods.size:
+            HeldSites(target.density, point.theta, point.eta).score(point.theta)
+        return self.single_step(phase, step_size, rng)
+
+
+class JointRecipe(RecipeBase):
+    """Hyperparameters and latent values; see `Recipe`.
+
+    Parameters
+    ----------
+    model : JointModel
+        The blocks and the rest of the log density as functions of θ.
+    blocks : sequence of CompiledBlock
+        The same blocks, each row on its own, for their likelihoods' curvature.
+    plan : Plan
+        Metric, integrator, lengths.
+    labels : mapping of str to str
+        What users call the value variables.
+    terms : DensityTerms
+        The terms of the model's log density, for errors.
+    """
+
+    start_is_final = prior_moves = True
+
+    def __init__(self, model: Any, blocks: Sequence[Any], plan: Plan, labels: Mapping[str, str], terms: Any) -> None:
+        self.terms = terms
+        self.model, self.blocks, self.plan = model, tuple(blocks), plan
+        assert plan.policy is not None  # a metric without sites takes no hyperparameters
+        self.name = " + ".join(block.name for block in model.blocks)
+        self.variables = Variables(tuple(_slices(model)), labels)
+        self.steps = plan.steps(FEWEST_STEPS)
+        held = replace(self.steps, target=plan.held_target_accept)
+        self.adapter = HyperparameterAdapter(model, plan.policy, held, plan.may_emulate)
+        self.forget()
+
+    def forget(self) -> None:
+        """See `Recipe`."""
+        self._key: Point | None = None
+        self._point: Point = {}
+        self._refused_at = ""
+        self._setting: Any = None
+
+    @property
+    def n_functions(self) -> int:
+        """See `Recipe`."""
+        return int(self.model.n_functions)
+
+    def bind(self, point: Point) -> tuple[bool, Point]:
+        """Bind what other steps have moved; the sites stay as they are."""
+        key = changed(self._key, point, self.model.inputs)
+        if key is not None:
+            self.drop()
+            self._key, self._point = key, point
+            self.model.bind(point)
+        assert self._key is not None
+        return key is not None, self._key
+
+    def drop(self) -> None:
+        """See `Recipe`."""
+        self._note_refused()
+        self._setting = None
+
+    def setting(self, tuned: JointTuning) -> JointSetting | None:
+        """See `Recipe`."""
+        if self._setting is None and tuned.marginals is not None:
+            self._setting = JointSetting.of(self.model, tuned, self.plan)
+        setting: JointSetting | None = self._setting
+        return setting
+
+    def start(self, tuned: JointTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
+        """See `Recipe`."""
+        theta = values[: self.model.theta.size]
+        try:
+            self._fit(tuned, theta, rng)
+        except PriorFailure:
+            if not (approximated and self._fit_elsewhere(tuned, theta, rng)):
+                raise
+        return self._draw_start(tuned, rng, values) if approximated else values
+
+    def _fit(self, tuned: JointTuning, theta: Array, rng: np.random.Generator) -> None:
+        """Take sites and θ's chart from the approximation that is found from θ."""
+        found = approximate_jointly(self.model, self._likelihoods, theta, rng, self.model.of_hierarchies)
+        tuned.sites, tuned.marginals = found.sites, found.marginals
+        self.drop()
+
+    def _fit_elsewhere(self, tuned: JointTuning, theta: Array, rng: np.random.Generator) -> bool:
+        """Whether there is an approximation from another θ than the model's own, nearer 0 on the unconstrained scale.
+
+        A prior's mean may be where nothing can be computed: that of `Exponential(1e-5)` is a precision of 100 000.
+        """
+        tried = [nearness * theta for nearness in NEARER_ZERO]
+        tried += list(rng.uniform(-AROUND_ZERO, AROUND_ZERO, (N_AROUND_ZERO, theta.size)))
+        for other in tried:
+            with contextlib.suppress(PriorFailure):
+                self._fit(tuned, other, rng)
+                return True
+        return False
+
+    def _draw_start(self, tuned: JointTuning, rng: np.random.Generator, values: Array) -> Array:
+        """A draw of the approximation, with θ nearer its centre where the posterior is much lower than there."""
+        setting = self.setting(tuned)
+        assert setting is not None
+        target = setting.target
+        position = rng.standard_normal(target.size)
+        lowest = target.at(np.zeros(target.size)).log_density - FALL - target.n_theta
+        for nearness in NEARNESS:
+            tried = position.copy()
+            tried[: target.n_theta] *= nearness
+            point = target.at(tried)
+            # What a standard normal leaves is nearly constant where the approximation is good.
+            if not point.failure and point.log_density > lowest:
+                return setting.values_at(point)
+        return values
+
+    def start_error(self, point: Point) -> RMHMCError | None:
+        """See `Recipe`."""
+        theta = self.model.theta.pack(point)
+        names = listed(self.model.rest_names, most=MOST_SUSPECTS)
+        where = in_words(self.model.theta.unpack(theta))
+        return joint_start_error(self.model, theta, where, names, lambda: self.terms.in_words(point))
+
+    def where_refused(self) -> str:
+        """Say where a prior last had no factor: the unconstrained hyperparameters, and what other steps had given."""
+        self._note_refused()
+        return self._refused_at
+
+    def _note_refused(self) -> None:
+        """Take from the target where it met no factor: it is replaced where other steps move what it depends on."""
+        refused = None if self._setting is None else self._setting.target.refused
+        if refused is not None:
+            self._refused_at = in_words(self.model.theta.unpack(refused) | (self._key or {}))
+            self._setting.target.refused = None
+
+    def _likelihoods(self, theta: Array) -> list[list[Any]]:
+        """The blocks' likelihoods with the parameters that θ gives them, row by row."""
+        point = self._point | self.model.theta.unpack(theta)
+        blocks, found = iter(self.blocks), []
+        for joint in self.model.blocks:
+            n_rows = 1 if joint.rows is None else len(joint.rows)
+            found.append([block.likelihood(point, joint.plain) for block in itertools.islice(blocks, n_rows)])
+        return found
+
+    def curvatures(self, values: Array) -> set[str]:
+        """See `Recipe`."""
+        theta, _ = split(self.model, values)
+        rows = itertools.chain.from_iterable(self._likelihoods(theta))
+        return set.intersection(*(set(likelihood.kinds) for likelihood in rows))
+
+    def rehearsed(self, values: Array, rng: np.random.Generator) -> Iterator[JointTuning]:
+        """See `Recipe`: joint trajectories, and turns where there may be any."""
+        theta, own = values[: self.model.theta.size], self.model.of_likelihoods
+        first = JointTuning(sites=tuple(self._rehearsed_sites(theta)), marginals=_rehearsed_chart(theta))
+        yield first
+        if self.plan.may_emulate and can_be_emulated(self.model, theta.size):
+            self.plan = replace(self.plan, trajectory=JitteredPath(REHEARSED_STEP, 0.0, 1))
+            parameters = _rehearsed_chart(theta[own]) if own.size else None
+            yield replace(first, emulator=Emulator.flat(theta.size), parameters=parameters)
+
+    def _rehearsed_sites(self, theta: Array) -> Iterator[Sites]:
+        """Standard ones for every block, with whatever they follow."""
+        likelihoods = self._likelihoods(theta)
+        laplace_sites_at(self.model, lambda _: likelihoods, theta, max_iter=1)
+        for block, rows in zip(self.model.blocks, likelihoods, strict=True):
+            for likelihood in rows:
+                rough_sites(likelihood, np.zeros(likelihood.n_sites))
+            sites = GaussianSites(np.zeros(block.n_sites), np.ones(block.n_sites))
+            yield moving_sites(block, theta, sites, *conditional_of(block, theta, sites, derivative=False).marginals())
+
+
+def split(model: Any, values: Array) -> tuple[Array, list[Array]]:
+    """Return θ, and every block's values."""
+    ends = model.theta.size + np.cumsum([0, *(block.size for block in model.blocks)])
+    return values[: ends[0]], [values[a:b] for a, b in itertools.pairwise(ends)]
+
+
+def _slices(model: Any) -> Iterator[tuple[str, slice]]:
+    """The value variables of θ and of every block, and their parts."""
+    for name, part in zip(model.theta.names, model.theta.slices, strict=True):
+        yield name, slice(0, part.stop - part.start)
+    for block in model.blocks:
+        for value, size in zip(block.value_names, block.sizes, strict=True):
+            yield value, slice(0, size)
+
+
+def _rehearsed_chart(centre: Array) -> MarginalChart:
+    """A narrow chart, whose centre is as likely as the rest of it."""
+    return MarginalChart.linear(centre, REHEARSED_SPREAD * np.eye(centre.size))

@@ -1,0 +1,286 @@
+"""What one RMHMC samples in a metric of one Gaussian process: it with its hyperparameters, or these alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pymc as pm
+import pytensor
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.chains.chain import Chain
+from pymc_rmhmc.chains.plan import Plan
+from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, counted, listed
+from pymc_rmhmc.model import names_by_value, read_structure
+from pymc_rmhmc.model.forms.gaussian_vectors import GAUSSIAN_VECTORS, first_order
+from pymc_rmhmc.model.forms.priors import LatentVariable, gaussian_candidates
+from pymc_rmhmc.model.general.blocks_or_graph import continuous_variables
+from pymc_rmhmc.model.general.dense_process import ProcessModel
+from pymc_rmhmc.model.general.first_order_series import SeriesModel
+from pymc_rmhmc.model.general.latent_model import LatentModel
+from pymc_rmhmc.model.graph.graphs import WITHOUT_TRACES
+from pymc_rmhmc.model.hyperparameters import hyperparameters_of
+from pymc_rmhmc.model.structure import LatentBlock, has_own_initval, resolve_variables
+from pymc_rmhmc.sampled.process_recipe import GivenProcessRecipe, ProcessRecipe
+from pymc_rmhmc.sampled.trajectory_choice import check_reach
+from pymc_rmhmc.sampled.whole_model import FoundWholeModel, check_whole_model, left_in_words
+from pymc_rmhmc.sampled.whole_model_metric import bytes_in_words
+
+__all__ = ["MOST_VALUES", "FoundGivenProcess", "FoundProcess", "find_process"]
+
+type Point = dict[str, np.ndarray]
+
+# Of a process with dense matrices: a step takes several factors of as many rows.
+MOST_VALUES = 500
+# Of hyperparameters: K has as many derivatives, and half their square of second ones.
+MOST_MOVING = 30
+FLAT = 'RMHMC(metric="flat")'
+
+
+@dataclass(frozen=True)
+class FoundProcess(FoundWholeModel):
+    """What is sampled.
+
+    Attributes
+    ----------
+    model : pymc.Model
+        The model.
+    density_model : LatentModel
+        The process or series, and its hyperparameters.
+    """
+
+    recipe: ClassVar[type[ProcessRecipe]] = ProcessRecipe
+
+    density_model: LatentModel
+
+    @property
+    def variables(self) -> tuple[TensorVariable, ...]:
+        """The variables that are sampled."""
+        found: tuple[TensorVariable, ...] = self.density_model.variables.variables
+        return found
+
+    def samplers(self, point: Point, plan: Plan, initial: Point) -> list[Chain]:
+        """Return one chain of all of them."""
+        self.check_move(plan)
+        plan, own = self.planned(plan), has_own_initval(self.model, self.variables)
+        recipe = self.recipe(self.density_model, listed(self.names), plan, names_by_value(self.model))
+        return [Chain(recipe, plan, recipe.variables.read(initial), own)]
+
+    def planned(self, plan: Plan) -> Plan:
+        """Return the plan with long paths, where the blocks drop what the process and θ share."""
+        plan = replace(plan, may_lengthen=False)
+        if plan.metric.whitens:
+            return plan
+        if plan.step_size is not None:
+            check_reach(plan.step_size, plan.block_trajectory)
+        return replace(plan, trajectory=plan.block_trajectory)
+
+    def announcement(self, plan: Plan) -> str:
+        """One line that says what is sampled in which metric, what that leaves out, and what is left."""
+        said = f"{listed(self.names)} ({counted(self.size, 'value')})"
+        left = left_in_words(self.model, self.names)
+        return f"{plan.sampler}: {plan.metric.name} metric for {said}{left}. {self.structure_in_words({}, plan)}"
+
+    def structure_in_words(self, point: Point, plan: Plan) -> str:
+        """Say in which coordinates the process moves, what the metric leaves out, and how large it is."""
+        process, name = self.density_model, self.names[0]
+        if process.is_series:
+            said = f"The precision of {name} has three bands: a step takes time in proportion to its length."
+        else:
+            size = bytes_in_words(8 * process.moving.size * process.n_process**2)
+            form = f"L⁻¹({name} - mean)" if plan.metric.whitens else name
+            said = f"The process moves as {form}. The derivatives of its covariance take {size}."
+        dropped = "" if plan.metric.whitens else self._dropped_in_words()
+        return said + dropped + self._softened_in_words()
+
+    def _dropped_in_words(self) -> str:
+        """Say what the blocks leave out, after a space."""
+        process, name = self.density_model, self.names[0]
+        dropped = [
+            f"of {listed(names)} through {how}"
+            for names, how in ((process.moves_mean, "the mean"), (process.shares, "the likelihood")) if names
+        ]  # fmt: skip
+        if not dropped:
+            return f" {name} shares no expected information with the hyperparameters."
+        said = f" The blocks drop the information that {name} shares with those {' and '.join(dropped)}."
+        return said.replace("with those of ", "with ")
+
+    def _softened_in_words(self) -> str:
+        """Say which priors have a curvature that need not be positive, after a space."""
+        names = self.density_model.softened
+        if not names:
+            return ""
+        of = f"prior of {names[0]} counts" if len(names) == 1 else f"priors of {listed(names)} count"
+        return f" The {of} with the SoftAbs of the curvature, which need not be positive."
+
+
+@dataclass(frozen=True)
+class FoundGivenProcess(FoundProcess):
+    """Hyperparameters alone: the process is held, in the coordinates of the metric; see `FoundProcess`."""
+
+    recipe = GivenProcessRecipe
+
+    @property
+    def variables(self) -> tuple[TensorVariable, ...]:
+        """The variables that are sampled."""
+        return super().variables[1:]
+
+    @property
+    def value_vars(self) -> list[Any]:
+        """The value variables that are sampled: PyMC finds a step for those of the process."""
+        return super().value_vars[1:]
+
+    @property
+    def names(self) -> list[str]:
+        """The variables that are sampled."""
+        return super().names[1:]
+
+    def followers(self, plan: Plan) -> tuple[str, ...]:
+        """Return the process's value variable, unless the metric holds what the model has."""
+        process = self.density_model
+        return () if plan.metric.whitens == process.whitened else (process.variables.names[0],)
+
+    @property
+    def size(self) -> int:
+        """How many values are sampled."""
+        return self.density_model.n_theta
+
+    def planned(self, plan: Plan) -> Plan:
+        """Return the plan as it is: in the block of hyperparameters nothing is dropped."""
+        return plan
+
+    def structure_in_words(self, point: Point, plan: Plan) -> str:
+        """Say what is held."""
+        name = super().names[0]
+        return f"L⁻¹({name} - mean) is held, and {name} follows." if plan.metric.whitens else f"{name} is held."
+
+
+def find_process(
+    model: pm.Model, vars: Any, point: Point, metric: Any, compile_kwargs: dict[str, Any] | None  # noqa: A002
+) -> FoundProcess:
+    """Read and build what RMHMC samples of a model in a metric of a process and its hyperparameters.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If the model has no such process, or the metric does not fit its likelihood.
+    ConfigurationError
+        If there are no hyperparameters or too many values, if `vars` names the process alone, or if the information of
+        a variable is not known.
+    DataError
+        If data and a parameter of their distribution have shapes that do not fit.
+    """
+    named = None if vars is None else resolve_variables(model, vars)
+    latents = None if named is None else [v for v in named if v in gaussian_candidates(model)]
+    alone = named is not None and not latents
+    if alone:
+        continuous_variables(model, named)  # an error names those that are not
+    check_whole_model(model, point, compile_kwargs)
+    with pytensor.config.change_flags(**WITHOUT_TRACES):
+        block = _the_process(model, None if alone else latents, point, metric)
+        hyperparameters = _hyperparameters(model, block, named, metric)
+        build = SeriesModel if _is_series(block.latents[0]) else ProcessModel
+        process = build(model, block, hyperparameters, point, metric.name)
+    if process.moving.size > MOST_MOVING:
+        raise ConfigurationError(
+            f"{process.moving.size} hyperparameters move {block.latents[0].name}, and the {metric.name} metric takes "
+            f"at most {MOST_MOVING}: it computes second derivatives by each pair of them. Use {FLAT}."
+        )
+    return FoundGivenProcess(model, process) if alone else FoundProcess(model, process)
+
+
+def _the_process(
+    model: pm.Model, named: Sequence[TensorVariable] | None, point: Point, metric: Any
+) -> LatentBlock:
+    """The one latent vector with a dense covariance matrix, or the one series, and its observations.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If there is none or more than one.
+    ConfigurationError
+        If it has too many values.
+    """
+    series = " or one series of the first order" if metric.takes_series else ""
+    needed = f"The {metric.name} metric needs one latent Gaussian vector with a dense covariance matrix{series}"
+    try:
+        structure = read_structure(model, None if named is None else list(named))
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{needed}, with hyperparameters. {error}", advice=error.advice) from None
+    latents = [latent for block in structure.blocks for latent in block.latents]
+    if len(latents) != 1:
+        names = listed([latent.name for latent in latents])
+        raise UnsupportedModelError(f"{needed}, and the model has {len(latents)}: {names}. Use {FLAT}.")
+    why = _why_not(model, latents[0], point, metric)
+    if why:
+        raise UnsupportedModelError(f"{needed}, and {latents[0].name} {why}.")
+    if not _is_series(latents[0]):
+        size = int(np.size(point[str(model.rvs_to_values[latents[0].variable].name)]))
+        if size > MOST_VALUES:
+            raise ConfigurationError(
+                f"There are {size} values of {latents[0].name}, and the {metric.name} metric takes at most "
+                f"{MOST_VALUES}: its matrices are dense, and a step factorises several. Use {FLAT}."
+            )
+    return structure.blocks[0]
+
+
+def _is_series(latent: LatentVariable) -> bool:
+    """Whether a latent vector that was read is a random walk, an autoregression or a map."""
+    return type(latent.variable.owner.op) in GAUSSIAN_VECTORS
+
+
+def _why_not(model: pm.Model, latent: LatentVariable, point: Point, metric: Any) -> str:
+    """Why the metric does not take a latent vector, and what to do; empty if it takes it."""
+    found = ""
+    if latent.form == "independent":
+        found = "is a vector of independent Normals"
+    elif _is_series(latent):
+        series = first_order(latent.variable)
+        if not isinstance(series, str):
+            return "" if metric.takes_series else 'is a series. Use RMHMC(metric="block"), which takes series'
+        found = series
+    elif latent.root == "kronecker":
+        found = "has a covariance that is a Kronecker product"
+    elif latent.variable.ndim != 1 or latent.matrix.ndim != 2:
+        shape = np.shape(point[str(model.rvs_to_values[latent.variable].name)])
+        found = f"has shape {shape}, which are several vectors"
+    return f"{found}. Use {FLAT}" if found else ""
+
+
+def _hyperparameters(
+    model: pm.Model, block: LatentBlock, named: Sequence[TensorVariable] | None, metric: Any
+) -> list[TensorVariable]:
+    """The continuous variables on which the process's prior and its likelihood depend, or those that were named.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none.
+    """
+    (latent,) = block.latents
+    read = [e for o in block.observations for e in o.variable.owner.inputs if isinstance(e, TensorVariable)]
+    found = [v for v in hyperparameters_of(model, [*latent.expressions, *read]) if v is not latent.variable]
+    if not found:
+        raise ConfigurationError(
+            f"{latent.name} has no hyperparameters that are sampled, and the {metric.name} metric is for both together."
+            ' Use RMHMC(metric="fisher") for latent values alone, or give the hyperparameters priors.'
+        )
+    if named is None:
+        return found
+    wanted = [v for v in found if v in named]
+    strange = [str(v.name) for v in named if v not in found and v is not latent.variable]
+    if strange:
+        raise ConfigurationError(
+            f"vars names {listed(strange)}, on which neither {latent.name} nor its likelihood depends. Name "
+            f"{listed([latent.name, *(str(v.name) for v in found)])}, or leave vars out."
+        )
+    if not wanted:
+        raise ConfigurationError(
+            f"vars names {latent.name} alone, and the {metric.name} metric moves it together with its hyperparameters "
+            f'{listed([str(v.name) for v in found])}. Name them too, or use RMHMC(vars=["{latent.name}"], '
+            'metric="fisher").'
+        )
+    return wanted

@@ -1,0 +1,289 @@
+"""What a joint chain learns: sites of every block, θ's chart, and whether its halves take turns along an emulator."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.approximation import SiteFit
+from pymc_rmhmc.approximation.emulation import emulate_marginal
+from pymc_rmhmc.approximation.joint_mode import moving_sites
+from pymc_rmhmc.approximation.marginals import fit_marginals
+from pymc_rmhmc.approximation.parameters import fit_parameters
+from pymc_rmhmc.approximation.site_trend import ThinnedDraws, follow_trend
+from pymc_rmhmc.kernels.kernel import Transition
+from pymc_rmhmc.kernels.turns import HYPERPARAMETERS, JOINT, LATENTS
+from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites
+from pymc_rmhmc.latent.emulator import Emulator
+from pymc_rmhmc.latent.held_sites import HeldSites
+from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
+from pymc_rmhmc.latent.site_policy import SitePolicy
+from pymc_rmhmc.tuning.schedule import REFITS, Moment, Refit, RefitPolicy
+from pymc_rmhmc.tuning.site_adapter import fitted_sites, new_fit
+from pymc_rmhmc.tuning.step_size import DualAveraging, StepSize, StepSizeRule
+
+__all__ = ["TURNS", "HyperparameterAdapter", "JointTuning", "TurnPolicy"]
+
+type Array = NDArray[np.float64]
+type Sites = GaussianSites | MovingSites
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPolicy:
+    """When the halves of a joint chain take turns, and what is done besides.
+
+    What is rejected of the hyperparameters' turns stands for how far the emulator, or z held, falls short: a chain then
+    stays too long where it should not, and goes there too seldom. Three remedies are taken at random before a draw's
+    turns, the more often the more is rejected. One moves both halves. One, four times as costly, is a joint trajectory.
+    Some of both make as many effective draws as twice as many of the second. One moves the likelihoods' own parameters
+    with the latent values held. All numbers were measured in effective draws per second, the smaller of bulk and tail,
+    on the models with hyperparameters of `benchmarks/joint_problems.py`.
+
+    Attributes
+    ----------
+    rounds : int
+        Turns in a draw. Two cost less extra than they gain in tail ESS, because of what PyMC spends on a draw, and
+        still less than one joint trajectory.
+    both_by_rejected, joint_by_rejected : float
+        The probability of each remedy, over the share that is rejected.
+    much_rejected : float
+        Where a smaller share is rejected, both are taken by its square: there they gain less than they take.
+    parameters_from, parameters_always : float
+        The share that is rejected below which moving the parameters gains nothing, and from which on every draw is
+        worth it.
+    stretch : float
+        How much longer steps a joint trajectory takes than where it is all that a chain has.
+    correction : float
+        Of the logarithm of its step size, by what its acceptance is off: there are too few for dual averaging.
+    trial : int
+        After so many turns their acceptance is judged,
+    least_accepted : float
+        and below so much joint trajectories make more effective draws per second.
+    chance : float
+        Over the root of the number of turns: the error of an acceptance, which is judged after every draw.
+    turns_to_refit : float
+        Draws in turns are better than those before them. When there are so many as a share of all before, sites are
+        refitted, or turns that were given up are tried once more.
+    """
+
+    rounds: int = 2
+    both_by_rejected: float = 0.35
+    joint_by_rejected: float = 0.25
+    much_rejected: float = 0.25
+    parameters_from: float = 0.18
+    parameters_always: float = 0.24
+    stretch: float = 1.4
+    correction: float = 0.2
+    trial: int = 30
+    least_accepted: float = 0.4
+    chance: float = 0.5
+    turns_to_refit: float = 1.0 / 3.0
+
+    def need(self, rejected: float) -> float:
+        """Return how much the first two remedies are needed."""
+        return rejected * min(1.0, rejected / self.much_rejected)
+
+    def share_of_parameters(self, rejected: float) -> float:
+        """Return the probability of the third."""
+        return (rejected - self.parameters_from) / (self.parameters_always - self.parameters_from)
+
+    def tried(self, trial: tuple[int, float], moves: Sequence[Transition[Any]]) -> tuple[int, float]:
+        """Return the number of moves along an emulator and their mean acceptance, with some more of them."""
+        count, mean = trial
+        for move in moves:
+            count, mean = count + 1, mean + (move.acceptance - mean) / (count + 1)
+        return count, mean
+
+    def corrected(self, step_size: float, acceptance: float, target: float) -> float:
+        """Return the step size of trajectories along the density, which are too few for dual averaging."""
+        return step_size * math.exp(self.correction * (acceptance - target))
+
+    def is_given_up(self, count: int, acceptance: float) -> bool:
+        """Return whether turns are worth less than joint trajectories."""
+        return count >= self.trial and acceptance < self.least_accepted - self.chance / math.sqrt(count)
+
+
+TURNS = TurnPolicy()
+
+
+@dataclass
+class JointTuning:
+    """What is known of a joint chain.
+
+    Attributes
+    ----------
+    sites : tuple
+        Of every block.
+    marginals : MarginalChart or None
+        θ's chart.
+    fits, thinned : tuple
+        One of each for a block: what its sites will be refitted to.
+    thetas, scores : tuple of arrays
+        θ at the draws since the last refit, and the gradients there by the likelihoods' own parameters given the
+        latents.
+    emulator, held_step_size
+        With an emulator latents and hyperparameters move in turns, the latents with a step size of their own.
+    parameters : MarginalChart or None
+        The chart of the likelihoods' own parameters.
+    trial : (int, float)
+        How many turns tuning has made with the emulator, and the mean acceptance of their hyperparameters.
+    tried : int
+        How often turns were tried.
+    """
+
+    sites: tuple[Sites, ...] = ()
+    marginals: MarginalChart | None = None
+    fits: tuple[SiteFit, ...] = ()
+    thinned: tuple[ThinnedDraws, ...] = ()
+    thetas: tuple[Array, ...] = ()
+    scores: tuple[Array, ...] = ()
+    emulator: Emulator | None = None
+    held_step_size: DualAveraging | None = None
+    parameters: MarginalChart | None = None
+    trial: tuple[int, float] = field(default=(0, 0.0))
+    tried: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HyperparameterAdapter:
+    """Refits sites and θ's chart, tries turns, and gives them up where they are no use.
+
+    Parameters
+    ----------
+    model : JointDensity
+        The blocks and the rest as functions of θ.
+    policy : SitePolicy
+        What the metric says of its sites.
+    held_steps : StepSizeRule
+        Of the latents' trajectories where ϑ is held.
+    may_emulate : bool
+        Whether steps and paths are left to tuning, and turns too.
+    """
+
+    model: Any
+    policy: SitePolicy
+    held_steps: StepSizeRule
+    may_emulate: bool
+    schedule: RefitPolicy = REFITS
+
+    def initial(self) -> JointTuning:
+        """Return nothing: sites come with an approximation at the first point."""
+        return JointTuning()
+
+    def step_size(self, tuned: JointTuning, step_size: StepSize) -> StepSize:
+        """Return that of the latents where they take turns."""
+        return step_size if tuned.held_step_size is None else tuned.held_step_size
+
+    def finish(self, tuned: JointTuning) -> None:
+        """Do nothing: all is settled."""
+
+    def learn(self, tuned: JointTuning, step_size: StepSize, outcome: Transition[Any], *, stood: bool) -> bool:
+        """Adapt the step sizes, and give turns up where the hyperparameters are hardly ever accepted."""
+        if not stood:
+            return False
+        if tuned.held_step_size is None:
+            step_size.update(outcome.acceptance)
+            return False
+        self.correct(step_size, outcome)
+        for move in outcome.of_kind(LATENTS):
+            tuned.held_step_size.update(move.acceptance)
+        tuned.trial = TURNS.tried(tuned.trial, outcome.of_kind(HYPERPARAMETERS))
+        if not TURNS.is_given_up(*tuned.trial):
+            return False
+        tuned.emulator = tuned.held_step_size = tuned.parameters = None
+        # An emulator that is no good may have made a chart that is none.
+        tuned.marginals = fit_marginals(np.array(tuned.thetas)) or tuned.marginals
+        return True
+
+    def correct(self, step_size: StepSize, outcome: Transition[Any]) -> None:
+        """Correct the step size of joint trajectories, which are too few for dual averaging."""
+        for move in outcome.of_kind(JOINT):
+            step_size.average = TURNS.corrected(step_size.average, move.acceptance, self.held_steps.target)
+
+    def observe(self, tuned: JointTuning, seen: JointPoint) -> None:
+        """Take a point into the window."""
+        if not tuned.fits:
+            tuned.fits = tuple(new_fit(self.policy, eta.size) for eta in seen.eta)
+            tuned.thinned = tuple(ThinnedDraws(eta.size) for eta in seen.eta)
+        tuned.thetas += (seen.theta,)
+        if self.model.of_likelihoods.size:
+            tuned.scores += (HeldSites(self.model, seen.theta, seen.eta).score(seen.theta)[1],)
+        for fit, draws, eta, slope in zip(tuned.fits, tuned.thinned, seen.eta, seen.slope, strict=True):
+            fit.add(eta, slope)
+            draws.add(seen.theta, eta)
+
+    def forget(self, tuned: JointTuning) -> None:
+        """Drop the window."""
+        tuned.thetas, tuned.scores, tuned.fits, tuned.thinned = (), (), (), ()
+
+    def refit(
+        self, tuned: JointTuning, step_size: StepSize, moment: Moment, rng: np.random.Generator, *, with_sites: bool
+    ) -> Refit[JointTuning]:
+        """Refit sites and charts; at the last refit that is planned, try turns."""
+        found = copy.copy(tuned)
+        if tuned.marginals is None or not tuned.thetas:
+            return Refit(found, changed=False)
+        thetas, scores = np.array(tuned.thetas), np.array(tuned.scores)
+        if with_sites:
+            given = zip(self.model.blocks, tuned.sites, tuned.fits, tuned.thinned, strict=True)
+            found.sites = tuple(self._refitted(*each, thetas.mean(axis=0)) for each in given)
+        else:
+            found.fits, found.thinned = (), ()
+        # What an emulator knows of θ has nothing to do with sites, and its chart is better than the draws'.
+        if tuned.emulator is None:
+            found.marginals = fit_marginals(thetas) or tuned.marginals
+        else:
+            found.parameters = self._parameters(thetas, scores)
+            found.held_step_size = copy.copy(tuned.held_step_size)
+        # What came before the first refit is the way from the start, and is forgotten; later draws add up.
+        if moment.is_first:
+            self.forget(found)
+        more: tuple[int, ...] = ()
+        if moment.is_last and tuned.emulator is None and self.may_emulate:
+            more = self._emulate(found, thetas, scores, step_size, moment, rng)
+        # The step size of joint trajectories keeps what it has learnt, as long as there are turns.
+        used = self.step_size(found, step_size)
+        used.restart(used.average)
+        return Refit(found, more=more)
+
+    def _refitted(self, block: Any, held: Sites, fit: SiteFit, draws: ThinnedDraws, theta: Array) -> Sites:
+        """Return a block's sites from its draws; the old ones where these are too few."""
+        fitted = fitted_sites(fit, held.sites if isinstance(held, MovingSites) else held)
+        if fitted is None:
+            return held
+        moving = moving_sites(block, theta, fitted, fit.centre, fit.variance)
+        if self.policy.site_fit is not None:  # these are what the user wants
+            return moving
+        free = np.ones(theta.size, dtype=bool)
+        free[self.model.of_likelihoods] = False
+        return follow_trend(block, moving, theta, draws, free)
+
+    def _emulate(
+        self, found: JointTuning, thetas: Array, scores: Array, step_size: StepSize, moment: Moment,
+        rng: np.random.Generator,
+    ) -> tuple[int, ...]:  # fmt: skip
+        """Take turns from now on, where an emulator can be fitted; return when there is another refit.
+
+        θ's chart is then the one that the emulator was made for.
+        """
+        assert found.marginals is not None
+        made = emulate_marginal(JointTarget(self.model, found.sites, found.marginals), thetas, rng)
+        if made is None:
+            return ()
+        found.marginals, found.emulator = made
+        found.tried, found.trial = found.tried + 1, (0, 0.0)
+        found.parameters = self._parameters(thetas, scores)
+        found.held_step_size = self.held_steps.adapting(step_size.average)
+        again = moment.iteration + math.ceil(TURNS.turns_to_refit * moment.iteration)
+        return (again,) if found.tried == 1 else ()
+
+    def _parameters(self, thetas: Array, scores: Sequence[Any] | Array) -> MarginalChart | None:
+        """Return the chart of the likelihoods' own parameters; None where there are none."""
+        gradients = np.asarray(scores)
+        return fit_parameters(thetas[:, self.model.of_likelihoods], gradients) if gradients.size else None
