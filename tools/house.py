@@ -21,11 +21,8 @@ REGISTRIES = {"sampled/metric_choice.py", "sampled/trajectory_choice.py"}
 # A form of a prior, by the files that are its own.
 FORMS = {
     "kronecker": {"latent.forms.kronecker", "model.forms.kronecker", "model.graph.kronecker_products"},
-    "rows": {"latent.forms.rows"},
-    "summed": {"latent.forms.summed"},
-    "joined": {"latent.forms.joined"},
-    "diagonal": {"latent.forms.diagonal"},
-    "moving design": {"latent.forms.moving_design", "model.forms.moving_design"},
+    "dense": {"latent.forms.dense"},
+    "coefficients": {"latent.forms.coefficients"},
 }
 # First words of docstrings that are verbs.
 VERBS = frozenset(Path(__file__).with_name("verbs.txt").read_text().split())

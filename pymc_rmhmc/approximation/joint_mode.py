@@ -16,22 +16,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from pymc_rmhmc.approximation.newton import Coefficients, Joined, Placed, find_mode
+from pymc_rmhmc.approximation.newton import Latents, find_mode
 from pymc_rmhmc.approximation.site_fit import laplace_sites
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.latent.charts.marginal import MarginalChart
 from pymc_rmhmc.latent.charts.moving_sites import MovingSites
 from pymc_rmhmc.latent.charts.site import GaussianSites
-from pymc_rmhmc.latent.forms.kronecker import KroneckerProduct
 from pymc_rmhmc.latent.joint_target import JointTarget
-from pymc_rmhmc.latent.latent_blocks import JointBlock, JointDensity, conditional_of, parts_of, prior_of
-from pymc_rmhmc.latent.prior import Predictor, PriorFailure
+from pymc_rmhmc.latent.latent_blocks import JointBlock, JointDensity, conditional_from, conditional_of, prior_of
+from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.latent.solvers.rows import Rows
 from pymc_rmhmc.latent.target import Likelihood
 
 __all__ = ["JointApproximation", "approximate_jointly", "laplace_sites_at", "moving_sites", "variational_sites_at"]
@@ -179,38 +179,14 @@ def laplace_sites_at(
     return found
 
 
-def _predictors(block: JointBlock, theta: Array) -> tuple[list[tuple[Any, Placed]], Array]:
+def _predictors(block: JointBlock, theta: Array) -> tuple[list[tuple[Any, Latents]], Array]:
     """Of every row its sites, and the map from whitened latents to them without their shift; and the shift."""
-    whole = slice(None)
-    if block.design_shape is None:
-        mean, covariance, shift = _dense_prior(block, theta)
-        rows = [whole] if block.rows is None else list(block.rows)
-        # Rows may have a covariance each.
-        own = list(covariance) if covariance.ndim > 2 else [covariance] * len(rows)
-        made = [_of_row(row, mean - shift, each) for row, each in zip(rows, own, strict=True)]
-        return list(zip(rows, made, strict=True)), shift
-    if block.kinds is not None:
-        design, mean, parts, shift = parts_of(block, theta, derivative=False)
-        return [(whole, Joined(mean - shift, design, parts))], shift
-    design, mean, spread, _, _, shift = prior_of(block, theta, derivative=False)
-    return [(whole, Coefficients(mean - shift, design, spread))], shift
-
-
-def _of_row(row: Any, offset: Array, covariance: Array) -> Predictor:
-    """Of a row's sites, of which the covariance is one of all sites, or the same for every row."""
-    if len(covariance) == offset.size:
-        covariance = covariance[row][:, row]
-    # Newton's method works on a covariance alone: its predictor's matrix is never used.
-    return Predictor(offset[row], covariance, triangular=True, gram=covariance)
-
-
-def _dense_prior(block: JointBlock, theta: Array) -> tuple[Array, Array, Array]:
-    """Mean and covariance of the sites, or of each row, one for all or one each; and their shift."""
-    if block.kinds is not None:
-        _, mean, parts, shift = parts_of(block, theta, derivative=False)
-        return mean, np.asfortranarray(sum(part.covariance() for part in parts), dtype=np.float64), shift
-    mean, covariance, shift = prior_of(block, theta, derivative=False)
-    return mean, KroneckerProduct(covariance).dense() if isinstance(covariance, tuple) else covariance, shift
+    stated, nothing = prior_of(block, theta, derivative=False), np.zeros(block.n_sites)
+    prior, shift = conditional_from(block, stated, GaussianSites(nothing, nothing)), stated[-1]
+    if block.rows is None:
+        return [(slice(None), Latents(prior.mean - shift, prior))], shift
+    rows = zip(block.rows, cast("Rows", prior).rows, strict=True)
+    return [(where, Latents(row.mean - shift[where], row)) for where, row in rows], shift
 
 
 def variational_sites_at(

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.latent.charts.site import GaussianSites
-from pymc_rmhmc.latent.forms.design import weighted_design
-from pymc_rmhmc.latent.forms.joined import JoinedConditional
-from pymc_rmhmc.latent.forms.parts import Part
+from pymc_rmhmc.latent.conditional import Conditional
 from pymc_rmhmc.latent.prior import Predictor, PriorFailure
 from pymc_rmhmc.latent.target import Likelihood
 from pymc_rmhmc.linalg.dense import cholesky, identity_plus_scaled, solve_lower
 
-__all__ = ["NEAREST_FIRST", "Coefficients", "Joined", "Mode", "Placed", "find_mode"]
+__all__ = ["NEAREST_FIRST", "Latents", "Mode", "Placed", "find_mode"]
 
 type Array = NDArray[np.float64]
 
@@ -55,44 +52,22 @@ class Mode:
 
 
 @dataclass(frozen=True, slots=True)
-class Coefficients:
-    """``η = η₀ + A D y`` with y standard normal a priori, whose A has a structure that is worth keeping.
+class Latents:
+    """``η = η₀ + A L y`` with y standard normal a priori, of vectors that a matrix reads.
 
     Attributes
     ----------
     offset : (n,) array
         η₀.
-    design : (n, k) array or sparse array
-        A.
-    spread : (k,) array
-        D.
+    prior : Conditional
+        The vectors, with any sites.
     """
 
     offset: Array
-    design: Any
-    spread: Array
+    prior: Conditional
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """``η = η₀ + A L y`` with y standard normal a priori, of several vectors with fewer values than there are sites.
-
-    Attributes
-    ----------
-    offset : (n,) array
-        η₀.
-    design : (n, k) array or sparse array
-        A.
-    parts : sequence of Part
-        The vectors.
-    """
-
-    offset: Array
-    design: Any
-    parts: Sequence[Part]
-
-
-type Placed = Predictor | Coefficients | Joined
+type Placed = Predictor | Latents
 
 
 def find_mode(
@@ -107,7 +82,7 @@ def find_mode(
 
     Parameters
     ----------
-    predictor : Predictor, Coefficients or Joined
+    predictor : Predictor or Latents
         The map from whitened coordinates to the sites.
     likelihood : Likelihood
         Over the sites.
@@ -150,10 +125,8 @@ def find_mode(
 
 def _coordinates(predictor: Placed) -> _Coordinates:
     """Those in which a step costs least."""
-    if isinstance(predictor, Joined):
-        return _Vectors(predictor)
-    if isinstance(predictor, Coefficients):
-        return _Structured(predictor)
+    if isinstance(predictor, Latents):
+        return _Whitened(predictor)
     return _Primal(predictor) if predictor.n_latent < predictor.n_sites else _Dual(predictor)
 
 
@@ -225,36 +198,11 @@ class _Primal:
         return end if np.isfinite(end).all() else None
 
 
-class _Structured:
-    """The coordinates y of coefficients, whose E is factorised in the form that fits A."""
+class _Whitened:
+    """The coordinates y, in the form of the prior's own solver."""
 
-    def __init__(self, coefficients: Coefficients) -> None:
-        self._design, self._spread, self.size = coefficients.design, coefficients.spread, coefficients.spread.size
-
-    def height(self, at: Array) -> Array:
-        """``η - η₀``."""
-        return np.asarray(self._design @ (self._spread * at))
-
-    def norm(self, at: Array, height: Array) -> float:
-        """``|ν|²``."""
-        return float(at @ at)
-
-    def newton(self, height: Array, gradient: Array, weight: Array) -> Array | None:
-        """The end of a full Newton step, None if it cannot be computed."""
-        try:
-            end = weighted_design(self._design, weight).inner(self._spread, weight * height + gradient).centre
-        except (PriorFailure, np.linalg.LinAlgError):
-            return None
-        return end if np.isfinite(end).all() else None
-
-
-class _Vectors:
-    """The coordinates y of several vectors: (k, k) matrices."""
-
-    def __init__(self, joined: Joined) -> None:
-        nothing = GaussianSites(np.zeros_like(joined.offset), np.zeros_like(joined.offset))
-        self._prior = JoinedConditional(joined.design, nothing.linear, joined.parts, nothing)
-        self.size = sum(part.size for part in joined.parts)
+    def __init__(self, latents: Latents) -> None:
+        self._prior, self.size = latents.prior, latents.prior.centre_whitened.size
 
     def height(self, at: Array) -> Array:
         """``η - η₀``."""
@@ -266,10 +214,12 @@ class _Vectors:
 
     def newton(self, height: Array, gradient: Array, weight: Array) -> Array | None:
         """The end of a full Newton step, None if it cannot be computed."""
+        sites = GaussianSites(weight * (height + self._prior.mean) + gradient, weight)
         try:
-            return self._prior.with_sites(GaussianSites(weight * height + gradient, weight)).centre_whitened
-        except PriorFailure:
+            end = self._prior.with_sites(sites).centre_whitened
+        except (PriorFailure, np.linalg.LinAlgError):
             return None
+        return end if np.isfinite(end).all() else None
 
 
 def _line_search(

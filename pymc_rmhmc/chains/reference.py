@@ -123,8 +123,6 @@ class ResidualReference(Reference):
         From values of the model and random numbers to the point that stands for them.
     values_at : callable
         From a point to the model's values.
-    leave : callable, optional
-        What lets go of what a point has beyond value and gradient.
     n_own : int, optional
         So many coordinates at first may have tails of their own; the others are normal given these. By default all.
     """
@@ -132,16 +130,11 @@ class ResidualReference(Reference):
     def __init__(
         self, residual: Any, size: int, log_constant: float,
         stand: Callable[[Array, np.random.Generator], Any], values_at: Callable[[Any], Array],
-        leave: Callable[[Any], None] | None = None, n_own: int | None = None,
+        n_own: int | None = None,
     ) -> None:  # fmt: skip
         self.residual, self.size, self.log_constant = residual, size, log_constant
-        self.values_at, self.stand, self._leave = values_at, stand, leave
+        self.values_at, self.stand = values_at, stand
         self.own_tails = np.arange(size if n_own is None else n_own)
-
-    def let_go(self, point: Any) -> None:
-        """Let go of what a point has beyond value and gradient."""
-        if self._leave is not None:
-            self._leave(point)
 
     def point_of(self, values: Array, rng: np.random.Generator) -> Any:
         """Return the point that stands for some values; None where there is no density."""
@@ -153,7 +146,7 @@ class ResidualReference(Reference):
 
     def walkers(self, count: int, rng: np.random.Generator) -> ResidualWalkers:
         """See `Reference`."""
-        return ResidualWalkers(self.residual, self.size, count, rng, self._leave)
+        return ResidualWalkers(self.residual, self.size, count, rng)
 
     def at(self, position: Array) -> tuple[float, Array]:
         """See `Reference`."""

@@ -117,22 +117,13 @@ class IntegratorBase[Flow, State](ABC):
         """Advance by `step_size`; the given state is not changed."""
 
     def path(self, hamiltonian: Flow, state: State, n_steps: int, step_size: float) -> Iterator[Step[State]]:
-        """Advance so many times; a step that failed is the last.
-
-        A state that was yielded is whole until the next is asked for.
-        """
-        for i in range(n_steps):
-            if i:
-                self._leave(hamiltonian, state)
+        """Advance so many times; a step that failed is the last."""
+        for _ in range(n_steps):
             step = self.step(hamiltonian, state, step_size)
             yield step
             if step.state is None:
                 return
             state = step.state
-
-    def _leave(self, hamiltonian: Flow, state: State) -> None:
-        """Free large arrays of a state that a path only passes through."""
-        del hamiltonian, state
 
 
 class RotationSplitting(IntegratorBase[Any, Any]):
@@ -166,9 +157,6 @@ class RotationSplitting(IntegratorBase[Any, Any]):
             return
         n_steps, end, failure = hamiltonian.follow(state, n_steps, step_size)
         yield Step(end, failure, n_metric_evals=n_steps, n_steps=n_steps)
-
-    def _leave(self, hamiltonian: Any, state: Any) -> None:
-        hamiltonian.leave(state)
 
 
 class _ImplicitIntegrator(IntegratorBase[Any, Any]):

@@ -24,7 +24,7 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Sometimes, Transition, merge
 from pymc_rmhmc.kernels.surrogates import without_divergence
 from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
-from pymc_rmhmc.latent.charts import MarginalChart, MovingSites
+from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.latent.charts.moving_sites import SiteTrend
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.held import HeldNoise, HeldPoint, HeldTheta, WithoutThetaForce
@@ -152,7 +152,7 @@ class HyperparameterMove:
         # The whole path is one step: the flow divides it as it needs.
         _, length = self.length.draw(math.inf, rng)
         phase = GaussianState(along.of(state.point), np.empty(0))
-        outcome = _try_another_theta(state, hamiltonian, self.flow, phase, 1, length, rng)
+        outcome = _along_emulator(hamiltonian, self.flow, phase, 1, length, rng)
         if outcome.accepted:
             state = Standing(state.noise, outcome.state.point.point)
         outcome.state, outcome.kind = state, HYPERPARAMETERS
@@ -189,7 +189,7 @@ class BothMove:
         hamiltonian: Any = GaussianHamiltonian(density)
         n_steps, size = self.length.draw(self.step_size, rng)
         phase = GaussianState(density.standing(state.noise, state.point), np.empty(0))
-        outcome = _try_another_theta(state, hamiltonian, self.splitting, phase, n_steps, size, rng)
+        outcome = _along_emulator(hamiltonian, self.splitting, phase, n_steps, size, rng)
         if outcome.accepted:
             there = outcome.state.point
             state = Standing(there.position[self.target.n_theta :], there.point)
@@ -244,7 +244,8 @@ class ParameterMove:
         What is placed afterwards is another z: `Alternation` ends with one that is the chain's.
         """
         here = state.point
-        latents = [conditional.latents for conditional in here.held.conditionals]
+        placed = here.held.place(state.noise) if here.placed is None else here.placed
+        latents = [each.latents for each in placed]
         try:
             held = HeldTheta(self.target, self.target.chart.recover(theta), here.held)
         except PriorFailure as failure:
@@ -271,7 +272,6 @@ class JointMove:
     def step(self, state: Standing, rng: np.random.Generator) -> Transition[Any]:
         """Move both."""
         position = state.position
-        state.point.held.release()
         outcome = self.kernel.step(self.kernel.hamiltonian.state(position), rng)
         end, outcome.state = outcome.state.position, None
         try:
@@ -359,7 +359,7 @@ class TurnMoves:
         """Return those of an emulator, and of the chart of the likelihoods' own parameters if it is known."""
         return cls(
             target, SurrogateFlow(emulator), SurrogateSplitting(emulator, target.n_theta), length,
-            tuple(s.trend for s in target.sites if isinstance(s, MovingSites) and s.trend is not None),
+            tuple(s.trend for s in target.sites if s.trend is not None),
             None if parameters is None else ParameterMove(target, parameters),
         )  # fmt: skip
 
@@ -375,10 +375,8 @@ class TurnMoves:
         return Alternation(target, Cycle((*before, *(turn,) * rounds)))
 
 
-def _try_another_theta(
-    state: Standing, hamiltonian: Any, integrator: Any, phase: GaussianState, n_steps: int, size: float,
-    rng: np.random.Generator,
-) -> Transition[Any]:  # fmt: skip
-    """A trajectory to another ϑ, on which the chain keeps no more of where it stands than it must."""
-    state.point.held.release()
+def _along_emulator(
+    hamiltonian: Any, integrator: Any, phase: GaussianState, n_steps: int, size: float, rng: np.random.Generator
+) -> Transition[Any]:
+    """A trajectory to another ϑ."""
     return without_divergence(transition(hamiltonian, integrator, phase, n_steps, size, rng))

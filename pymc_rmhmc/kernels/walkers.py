@@ -140,12 +140,10 @@ class ResidualWalkers(Walkers):
         How many.
     rng : numpy.random.Generator
         For where they stand at first.
-    leave : callable, optional
-        What lets go of what a point has beyond value and gradient.
     """
 
-    def __init__(self, residual: Any, size: int, count: int, rng: np.random.Generator, leave: Any = None) -> None:
-        self._residual, self._size, self._leave = residual, size, leave
+    def __init__(self, residual: Any, size: int, count: int, rng: np.random.Generator) -> None:
+        self._residual, self._size = residual, size
         super().__init__(rng.standard_normal((count, size)))
 
     def _noise(self, count: int, rng: np.random.Generator) -> Array:
@@ -160,8 +158,6 @@ class ResidualWalkers(Walkers):
             point = self._residual.at(position)
             if point.failure == Failure.NONE:
                 phi[i], slopes[i] = point.log_density, point.gradient
-            if self._leave is not None:
-                self._leave(point)
         return phi, slopes
 
     def _push(self, slopes: Array) -> Array:

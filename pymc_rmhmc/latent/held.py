@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import Followed, Placed, SpannedState, dot
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.latent.charts.moving_sites import MovingSites
 from pymc_rmhmc.latent.charts.site import GaussianSites
-from pymc_rmhmc.latent.forms.conditional import DenseConditional, SitesOnCovariance
+from pymc_rmhmc.latent.conditional import Conditional, Placement
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
-from pymc_rmhmc.latent.latent_blocks import Conditional, JointBlock, prior_of, sites_at
+from pymc_rmhmc.latent.latent_blocks import JointBlock, sites_at
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.rotation import CompiledSites
 from pymc_rmhmc.linalg.finite import failure_of
@@ -32,10 +31,6 @@ from pymc_rmhmc.linalg.finite import failure_of
 __all__ = ["HeldNoise", "HeldPoint", "HeldTheta", "ThetaPoint", "WithoutThetaForce"]
 
 type Array = NDArray[np.float64]
-
-# From this size on two of one θ's three matrices are kept while another θ is tried: to make the third again takes a
-# fraction of the time that the factors take.
-LARGE = 500
 
 
 @dataclass
@@ -56,6 +51,8 @@ class HeldPoint:
         As in `JointPoint`.
     failure : Failure
         NON_FINITE where ψ or its slope is.
+    placed : list of Placement, or None
+        Where z is placed in every block, if it is a z that was evaluated, and not sites.
     """
 
     held: HeldTheta
@@ -65,6 +62,7 @@ class HeldPoint:
     eta: list[Array] = field(default_factory=list)
     slope: list[Array] = field(default_factory=list)
     failure: Failure = Failure.NONE
+    placed: list[Placement] | None = None
 
     @cached_property
     def force(self) -> Array:
@@ -128,7 +126,7 @@ class HeldTheta:
     def _compile(self, target: JointTarget) -> CompiledSites | None:
         """ψ for compiled code, where there is one block and the sites see a covariance."""
         (_, sites, conditional), *others = self._blocks
-        if others or not isinstance(conditional, SitesOnCovariance):
+        if others or conditional.weighted is None:
             return None
         native = target.native(self.theta, self.centre)
         return None if native is None else CompiledSites(native, self.theta, sites, self.centre)
@@ -140,22 +138,19 @@ class HeldTheta:
         block = target.density.blocks[which]
         held = target.sites[which]
         # Of the same priors, nothing but the likelihood's parameters has moved.
-        if like is not None and not (isinstance(held, MovingSites) and block.has_moving_sites):
+        if like is not None and not (held.moves and block.has_moving_sites):
             return like._blocks[which]
         sites = sites_at(block, self.theta, held)
         if like is not None:
             return block, sites, like.conditionals[which].with_sites(sites)
         return block, sites, target.conditional(which, self.theta, sites, derivative=False)
 
-    def release(self) -> None:
-        """Free large covariances while another θ is tried; they are made again from this θ when next needed."""
-        for block, _, conditional in self._blocks:
-            if isinstance(conditional, DenseConditional) and block.n_sites >= LARGE and not block.fixed_covariance:
-                conditional.release(partial(_covariance_at, block, self.theta))
-
     def at_noise(self, noise: Array) -> HeldPoint:
-        """Evaluate at z; the model's variables are those of this z until the next."""
-        return self.at(self._place(noise))
+        """Evaluate at z."""
+        placed = self.place(noise)
+        point = self.at([each.eta for each in placed])
+        point.placed = placed
+        return point
 
     def enter(self, latents: Sequence[Array], rng: np.random.Generator) -> Array:
         """A draw of z among those that place the model's latent variables of all blocks at given values."""
@@ -175,7 +170,7 @@ class HeldTheta:
         """The steps that were made of a trajectory, and where it is then."""
         (conditional,) = self.conditionals
         assert self._compiled is not None
-        assert isinstance(conditional, SitesOnCovariance)
+        assert conditional.weighted is not None
         n_steps, finite, moved, driven, gained, eta, log_likelihood, log_density, slope, force = self._compiled.follow(
             conditional.weighted, origin, point.force, n_steps, step_size
         )
@@ -191,10 +186,9 @@ class HeldTheta:
         What the sites do not see of z is standard normal wherever they are, and nothing on the way depends on it: it
         may as well be the momentum's, which is at hand. z itself would take a third longer to come by.
         """
-        only = self.conditionals[0]
-        if len(self.conditionals) == 1 and isinstance(only, DenseConditional):
-            return only.shifted(end.origin.momentum, end.displacement - end.origin.drive)
-        return end.position
+        only, *others = self.conditionals
+        shifted = None if others else only.shifted(end.origin.momentum, end.displacement - end.origin.drive)
+        return end.position if shifted is None else shifted
 
     def at(self, placed: list[Array]) -> HeldPoint:
         """Evaluate at the sites (k,) of every block."""
@@ -219,8 +213,8 @@ class HeldTheta:
         held = zip(self.conditionals, self._by_noise(noise), strict=True)
         return _joined([conditional.apply(part) for conditional, part in held])
 
-    def _place(self, noise: Array) -> list[Array]:
-        """The sites of every block."""
+    def place(self, noise: Array) -> list[Placement]:
+        """Where z is placed in every block."""
         held = zip(self.conditionals, self._by_noise(noise), strict=True)
         return [conditional.place(part) for conditional, part in held]
 
@@ -248,23 +242,18 @@ class HeldTheta:
         return [whole[a:b] for a, b in itertools.pairwise(ends)]
 
     def joint(self, noise: Array, point: HeldPoint) -> JointPoint:
-        """The joint target's point (ϑ, z), without its gradient, of the z at which this was evaluated last."""
+        """The joint target's point (ϑ, z), without its gradient, of a z and what was found there."""
+        placed = self.place(noise) if point.placed is None else point.placed
         return JointPoint(
             position=np.concatenate((self.standard, noise)),
             theta=self.theta,
             eta=point.eta,
             slope=point.slope,
-            conditionals=self.conditionals,
+            placed=placed,
             log_given=self._log_rest + point.log_likelihood,
             log_density=self.log_marginal + point.log_density,
             failure=point.failure,
         )
-
-
-def _covariance_at(block: JointBlock, theta: Array) -> Array:
-    """The covariance (n, n) of a block's prior at θ."""
-    covariance: Array = prior_of(block, theta, derivative=False)[1]
-    return covariance
 
 
 def _joined(parts: list[Array]) -> Array:

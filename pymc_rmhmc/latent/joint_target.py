@@ -1,7 +1,7 @@
 """Latent values and hyperparameters together: the log density in the chart (ϑ, z).
 
 ϑ places θ (`pymc_rmhmc.latent.charts.marginal`), and z the latent values of every block given θ
-(`pymc_rmhmc.latent.forms.conditional`). Where both charts are good, (ϑ, z) is nearly standard normal. The metric is
+(`pymc_rmhmc.latent.conditional`). Where both charts are good, (ϑ, z) is nearly standard normal. The metric is
 the identity here: in (θ, f) it is position-dependent, and flat.
 
 What costs is θ: the factors of every block's prior at a θ, and their derivatives. Where ϑ is held, z may move for the
@@ -15,17 +15,17 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.latent.charts.marginal import MarginalChart
-from pymc_rmhmc.latent.charts.moving_sites import MovingSites, RaisedSites
+from pymc_rmhmc.latent.charts.moving_sites import RaisedSites
 from pymc_rmhmc.latent.charts.site import GaussianSites
+from pymc_rmhmc.latent.conditional import Conditional, Placement
 from pymc_rmhmc.latent.latent_blocks import (
-    Conditional,
     JointBlock,
     JointDensity,
     Sites,
@@ -54,8 +54,8 @@ class JointPoint:
         θ.
     eta, slope : list of (k,) arrays
         The sites of every block, and ``∂ℓ/∂η`` there.
-    conditionals : list of Conditional
-        The blocks at θ.
+    placed : list of Placement
+        Where the noise of every block is placed.
     log_given : float
         The model's log density without the blocks' priors.
     log_density, gradient : float, array
@@ -68,7 +68,7 @@ class JointPoint:
     theta: Array
     eta: list[Array] = field(default_factory=list)
     slope: list[Array] = field(default_factory=list)
-    conditionals: list[Conditional] = field(default_factory=list)
+    placed: list[Placement] = field(default_factory=list)
     log_given: float = math.nan
     log_density: float = math.nan
     gradient: Array | None = None
@@ -132,11 +132,6 @@ class JointTarget:
         point.failure = failure_of(point.log_density, point.gradient)
         return point
 
-    @staticmethod
-    def leave(point: JointPoint) -> None:
-        """Let go of a point's factors, as large as its covariances: nothing but value and gradient will be asked."""
-        point.conditionals.clear()
-
     def _evaluate(self, point: JointPoint) -> tuple[float, Array, list[Array]]:
         """The log density, its gradient by θ, and by each block's z."""
         theta = point.theta
@@ -148,19 +143,20 @@ class JointTarget:
         for which, (block, held, part) in enumerate(zip(self.density.blocks, self.sites, self._slices, strict=True)):
             sites = sites_at(block, theta, held)
             conditional = self.conditional(which, theta, sites)
-            eta = conditional.place(point.position[part])
-            log_likelihood, slope, by_parameters = block.likelihood(theta, eta)
-            at_sites, residual = sites.residual(eta, slope)
-            noise_bar, *prior_bars = conditional.pullback(residual)
+            placed = conditional.place(point.position[part])
+            log_likelihood, slope, by_parameters = block.likelihood(theta, placed.eta)
+            at_sites, residual = sites.residual(placed.eta, slope)
+            pulled = conditional.pullback(placed, residual)
             point.log_given += log_likelihood
             total += log_likelihood - at_sites + conditional.log_evidence
-            theta_bar = theta_bar + by_parameters + block.prior_pullback(theta, *prior_bars)
-            if isinstance(sites, RaisedSites):
-                theta_bar += _sites_pullback(block, theta, sites, conditional.sites_pullback(eta))
-            noise_bars.append(noise_bar)
-            point.eta.append(eta)
+            theta_bar = theta_bar + by_parameters + block.prior_pullback(theta, *pulled.by_prior)
+            if held.moves:
+                raised = cast("RaisedSites", sites)
+                theta_bar += _sites_pullback(block, theta, raised, conditional.sites_pullback(placed, pulled))
+            noise_bars.append(pulled.noise)
+            point.eta.append(placed.eta)
             point.slope.append(slope)
-            point.conditionals.append(conditional)
+            point.placed.append(placed)
         return total, theta_bar, noise_bars
 
     def rest(self, theta: Array) -> tuple[float, Array]:
@@ -190,11 +186,8 @@ class JointTarget:
             If its prior cannot be used there; where it has no factor, which θ that was is noted.
         """
         block = self.density.blocks[which]
-        moving = isinstance(self.sites[which], MovingSites)
         try:
-            made = conditional_of(
-                block, theta, sites, self._made.get(which), same_sites=not moving, derivative=derivative
-            )
+            made = conditional_of(block, theta, sites, self._made.get(which), derivative=derivative)
         except PriorFailure as failure:
             if failure.failure is Failure.NOT_POSITIVE_DEFINITE:
                 self.refused = theta
@@ -258,13 +251,15 @@ class JointTarget:
             parts.append(conditional.enter(given, rng.standard_normal(conditional.n_noise)))
         return np.concatenate(parts)
 
-    def latents(self, point: JointPoint) -> list[Array]:
+    @staticmethod
+    def latents(point: JointPoint) -> list[Array]:
         """The model's latent variables of every block."""
-        return [conditional.latents for conditional in point.conditionals]
+        return [placed.latents for placed in point.placed]
 
-    def model_log_density(self, point: JointPoint) -> float:
+    @staticmethod
+    def model_log_density(point: JointPoint) -> float:
         """``log p(θ, x, y)`` of θ on its unconstrained scale and the model's latent variables x."""
-        return point.log_given + sum(conditional.log_prior() for conditional in point.conditionals)
+        return point.log_given + sum(placed.log_prior for placed in point.placed)
 
 
 def _sites_pullback(block: JointBlock, theta: Array, sites: RaisedSites, by_logarithms: Array) -> Array:

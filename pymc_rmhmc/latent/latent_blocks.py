@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.latent.arrow.arrow_conditional import ArrowConditional
+from pymc_rmhmc.latent.arrow.arrow_design import Arrow, MovingArrow
+from pymc_rmhmc.latent.arrow.arrow_pattern import arrow_pattern
 from pymc_rmhmc.latent.charts.moving_sites import MovingSites
 from pymc_rmhmc.latent.charts.site import GaussianSites
-from pymc_rmhmc.latent.forms.conditional import DenseConditional
-from pymc_rmhmc.latent.forms.diagonal import DiagonalConditional
-from pymc_rmhmc.latent.forms.joined import JoinedConditional
-from pymc_rmhmc.latent.forms.kronecker import KroneckerConditional, KroneckerPart
-from pymc_rmhmc.latent.forms.moving_design import MovingDesignConditional
-from pymc_rmhmc.latent.forms.parts import CoefficientsPart, Part, VectorPart
-from pymc_rmhmc.latent.forms.rows import RowsConditional
-from pymc_rmhmc.latent.forms.summed import SummedConditional
+from pymc_rmhmc.latent.conditional import Conditional
+from pymc_rmhmc.latent.forms.coefficients import CoefficientsOperator
+from pymc_rmhmc.latent.forms.dense import DenseOperator
+from pymc_rmhmc.latent.forms.kronecker import KroneckerOperator
+from pymc_rmhmc.latent.operators import Operator
 from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.latent.solvers.latent_space import LatentSpace
+from pymc_rmhmc.latent.solvers.rows import Rows, of_row
+from pymc_rmhmc.latent.solvers.site_space import SiteSpace, Term
+from pymc_rmhmc.latent.solvers.weighted_design import MovingWeights, StandingWeights
 
 __all__ = [
     "Bound",
-    "Conditional",
     "JointBlock",
     "JointDensity",
     "Sites",
+    "conditional_from",
     "conditional_of",
     "has_dear_hyperparameters",
     "n_noise",
-    "parts_of",
     "prior_of",
     "sites_at",
 ]
@@ -141,60 +145,6 @@ class JointBlock(Protocol):
         """Of a sparse A that moves, by rows, each entry's place in the directions (c, n), and its column."""
 
 
-class Conditional(Protocol):
-    """A block's latents at one θ as a function of standard normal noise."""
-
-    log_evidence: float
-
-    @property
-    def n_noise(self) -> int:
-        """The size of z."""
-
-    @property
-    def latents(self) -> Array:
-        """The model's variables for the noise that was placed last."""
-
-    def with_sites(self, sites: GaussianSites) -> Conditional:
-        """The same prior times other sites, which with a design differ in their multiples alone."""
-
-    def place(self, noise: Array) -> Array:
-        """The sites of z, (n,)."""
-
-    def enter(self, values: Array, noise: Array) -> Array:
-        """A draw of z given the model's variables, from standard normal noise."""
-
-    def log_prior(self) -> float:
-        """The log density of the model's variables for the noise that was placed last."""
-
-    def marginals(self) -> tuple[Array, Array]:
-        """Mean and variance (n,) of the sites under the prior times the sites' own factors."""
-
-    def pullback(self, residual: Array) -> tuple[Array, Array, Any]:
-        """The gradient of ``ψ(η) + log E`` by z and by what `JointBlock.prior_pullback` takes.
-
-        What only another placing would need may be gone afterwards.
-        """
-
-    @property
-    def centre(self) -> Array:
-        """The sites where z is 0, (n,)."""
-
-    def apply(self, noise: Array) -> Array:
-        """``T z`` of the map ``η = centre + T z``, (n,); z may have been placed then."""
-
-    def adjoint(self, sites: Array) -> Array:
-        """``Tᵀ v``, for a v (n,); more can be placed afterwards."""
-
-    def gram(self, sites: Array) -> Array:
-        """``T Tᵀ v``, (n,)."""
-
-    def sites_pullback(self, eta: Array) -> Array:
-        """The gradient of ``ψ(η) + log E`` by the logarithms of b and of w̄, of the last pullback and its η.
-
-        As `JointBlock.information`: for each site, (2, n), or with a design for all, (2, 1).
-        """
-
-
 class JointDensity(Protocol):
     """The blocks, and what else of the log density depends on θ."""
 
@@ -215,8 +165,9 @@ class JointDensity(Protocol):
 
 def sites_at(block: JointBlock, theta: Array, sites: Sites) -> GaussianSites:
     """The sites at θ."""
-    if not isinstance(sites, MovingSites):
-        return sites
+    if not sites.moves:
+        return cast("GaussianSites", sites)
+    sites = cast("MovingSites", sites)
     information = block.information(theta, sites.eta) if block.has_moving_sites else sites.information
     return sites.at(theta, information)
 
@@ -241,9 +192,8 @@ def prior_of(block: JointBlock, theta: Array, *, derivative: bool = True) -> tup
 
 
 def conditional_of(
-    block: JointBlock, theta: Array, sites: GaussianSites, like: Any = None, *, same_sites: bool = True,
-    derivative: bool = True,
-) -> Conditional:  # fmt: skip
+    block: JointBlock, theta: Array, sites: GaussianSites, like: Any = None, *, derivative: bool = True
+) -> Conditional:
     """A block at θ, times sites; `like` is one of the block's whose constant parts serve again.
 
     Without a derivative to come the block lets go, before factors are made, of what that would need.
@@ -253,26 +203,119 @@ def conditional_of(
     PriorFailure
         If the prior cannot be used at θ.
     """
+    return conditional_from(block, prior_of(block, theta, derivative=derivative), sites, like)
+
+
+def conditional_from(block: JointBlock, stated: tuple[Any, ...], sites: GaussianSites, like: Any = None) -> Conditional:
+    """A block whose prior is known, times sites; see `prior_of` and `conditional_of`.
+
+    Raises
+    ------
+    PriorFailure
+        If the prior cannot be used.
+    """
     if block.kinds is not None:
-        design, mean, parts, _ = parts_of(block, theta, derivative=derivative)
-        if block.design_shape is None:
-            return SummedConditional(mean, parts, sites, by_design=block.has_moving_design)
-        return JoinedConditional(
-            design, mean, parts, sites, like, same_sites=same_sites, by_design=block.has_moving_design
-        )
+        return _of_a_sum(block, stated, sites, like)
     if block.design_shape is not None:
-        design, mean, spread, location, scale, _ = prior_of(block, theta, derivative=derivative)
-        form = MovingDesignConditional if block.has_moving_design else DiagonalConditional
-        return form(design, mean, spread, location, scale, sites, like)
-    mean, covariance, shift = prior_of(block, theta, derivative=derivative)
-    if isinstance(covariance, tuple):
-        return KroneckerConditional(
-            mean, covariance, sites, like, by_covariance=not block.fixed_covariance, same_sites=same_sites
-        )
-    options = {"centred": block.centred, "by_covariance": not block.fixed_covariance, "same_sites": same_sites}
+        return _of_coefficients(block, stated, sites, like)
+    mean, covariance, shift = stated
     if block.rows is not None:
-        return RowsConditional(mean, covariance, sites, block.rows, like, shift=shift, **options)
-    return DenseConditional(mean, covariance, sites, like, shift=shift, **options)
+        return _of_rows(block, stated, sites, like)
+    known = None if like is None else like.operator
+    if isinstance(covariance, tuple):
+        grid = KroneckerOperator(covariance, moves=not block.fixed_covariance, like=known)
+        return SiteSpace(mean, Term(grid), sites, like)
+    dense = DenseOperator(covariance, centred=block.centred, moves=not block.fixed_covariance, like=known)
+    return SiteSpace(mean, Term(dense, None, covariance), sites, like, shift=shift if block.centred else None)
+
+
+def _of_rows(block: JointBlock, stated: tuple[Any, ...], sites: GaussianSites, like: Rows | None) -> Rows:
+    """Each row at θ; a covariance that they share is factorised once."""
+    (mean, covariance, shift), where = stated, block.rows
+    assert where is not None
+    is_shared, rows = covariance.ndim == 2, list[SiteSpace]()
+    for i, at in enumerate(where):
+        first = like.rows[i] if like is not None else rows[0] if rows and is_shared else None
+        # A covariance is symmetric: its transpose is itself in Fortran order.
+        matrix, own = covariance if is_shared else covariance[i].T, shift[at] if block.centred else None
+        dense = DenseOperator(
+            matrix, centred=block.centred, moves=not block.fixed_covariance,
+            like=None if first is None else cast("DenseOperator", first.operator),
+        )  # fmt: skip
+        rows.append(SiteSpace(mean[at], Term(dense, None, matrix), of_row(sites, at), first, shift=own))
+    return Rows(rows, where, is_shared=is_shared)
+
+
+def _of_a_sum(
+    block: JointBlock, stated: tuple[Any, ...], sites: GaussianSites, like: LatentSpace | None
+) -> Conditional:
+    """Several vectors at θ: by one matrix that reads all of them, or each by its own."""
+    design, mean, seconds, *_ = stated
+    operators = _operators(block, stated)
+    by_design = block.has_moving_design
+    if block.design_shape is None:
+        matrices = [second if getattr(second, "ndim", 1) == 2 else None for second in seconds]
+        terms = [Term(*each) for each in zip(operators, design, matrices, strict=True)]
+        return SiteSpace(mean, terms, sites, by_design=by_design)
+    if like is not None:
+        weights = like.weights.at(sites, None)
+    else:
+        weights = MovingWeights(design, sites) if _moves_weights(block) else StandingWeights(design, sites)
+    return LatentSpace(weights, mean, operators, sites, by_design=by_design)
+
+
+def _operators(block: JointBlock, stated: tuple[Any, ...]) -> list[Operator]:
+    """The vectors of a sum at θ."""
+    _, _, seconds, locations, scales, _ = stated
+    found = list[Operator]()
+    for kind, second, location, scale in zip(block.kinds or (), seconds, locations, scales, strict=True):
+        if kind == "independent":
+            found.append(CoefficientsOperator(second, location, scale))
+        elif kind == "kronecker":
+            found.append(KroneckerOperator(second, np.sign(scale)))
+        else:
+            found.append(DenseOperator(second, location, centred=kind == "centred", multiplier=scale))
+    return found
+
+
+def _of_coefficients(
+    block: JointBlock, stated: tuple[Any, ...], sites: GaussianSites, like: Any
+) -> Conditional:
+    """Coefficients at θ, in the cheapest of three forms; of a moving A the first one decides for all."""
+    design, mean, spread, location, scale, _ = stated
+    operator, moves = CoefficientsOperator(spread, location, scale), block.has_moving_design
+    arrow = _arrow(design, sites, like, moves=moves)
+    if arrow is not None:
+        return ArrowConditional(arrow, mean, operator, sites)
+    n, k = design.shape
+    if k > n:
+        return SiteSpace(mean, Term(operator, design), sites, by_design=moves)
+    if moves:
+        return LatentSpace(MovingWeights(design, sites), mean, operator, sites, by_design=True)
+    weights = StandingWeights(design, sites) if like is None else like.weights.at(sites, None)
+    return LatentSpace(weights, mean, operator, sites)
+def _arrow(design: Any, sites: GaussianSites, like: Any, *, moves: bool) -> Arrow | MovingArrow | None:
+    """A whose columns have no row in common, with its weights; None of another."""
+    precision = sites.standing[0].precision
+    if like is not None:
+        known = getattr(like, "arrow", None)
+        if known is None or not moves:
+            return None if known is None else known.at(sites)
+        return MovingArrow(known.pattern, design.data, precision)
+    if moves:
+        # An array may be 0 at one θ alone. With more columns than rows Ā is the sum of differences that the (n, n) form
+        # does not lose.
+        pattern = arrow_pattern(design) if sparse.issparse(design) and design.shape[1] <= design.shape[0] else None
+        return None if pattern is None else MovingArrow(pattern, design.data, precision)
+    rows = sparse.csr_array(design, copy=True)
+    rows.eliminate_zeros()
+    pattern = arrow_pattern(rows)
+    return None if pattern is None else Arrow(pattern, rows.data, precision)
+
+
+def _moves_weights(block: JointBlock) -> bool:
+    """Whether θ moves A, or w̄ by more than one multiple for all."""
+    return block.has_moving_design or (block.kinds is not None and block.has_moving_sites)
 
 
 def has_dear_hyperparameters(block: JointBlock) -> bool:
@@ -284,34 +327,9 @@ def has_dear_hyperparameters(block: JointBlock) -> bool:
     return has_factor and (not block.fixed_covariance or block.has_moving_sites)
 
 
-def parts_of(block: JointBlock, theta: Array, *, derivative: bool = True) -> tuple[Any, Array, list[Part], Array]:
-    """A sum's A, m, its parts at θ, and what the sites have beyond the model's latents; see `prior_of`.
-
-    Parts know of their own A where the vectors have one each, and A is None then.
-
-    Raises
-    ------
-    PriorFailure
-        If one of the priors cannot be used at θ.
-    """
-    given, mean, *stated, shift = prior_of(block, theta, derivative=derivative)
-    kinds, parts = block.kinds or (), list[Part]()
-    whole, designs = (None, given) if block.design_shape is None else (given, [None] * len(kinds))
-    for kind, design, second, location, scale in zip(kinds, designs, *stated, strict=True):
-        if kind == "independent":
-            parts.append(CoefficientsPart(design, second, location, scale))
-        elif kind == "kronecker":
-            parts.append(KroneckerPart(design, second, np.sign(scale)))
-        else:
-            parts.append(VectorPart(design, second, location, centred=kind == "centred", multiplier=scale))
-    return whole, mean, parts, shift
-
-
 def n_noise(block: JointBlock) -> int:
     """The size of a block's z."""
-    if block.kinds is not None:
-        return block.size + block.n_sites
     if block.design_shape is None:
-        return 2 * block.n_sites
+        return block.size + block.n_sites
     n, k = block.design_shape
-    return k + (n if block.has_moving_design else min(n, k))
+    return k + (n if _moves_weights(block) else min(n, k))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import Placed
 from pymc_rmhmc.latent.charts.site import GaussianSites, residual_of_sites
-from pymc_rmhmc.latent.forms.dual import gram
+from pymc_rmhmc.latent.solvers.dual import gram
 from pymc_rmhmc.linalg.compiled.compilation import compiled
 from pymc_rmhmc.linalg.compiled.native import NativeLikelihood, call_likelihood
 from pymc_rmhmc.linalg.symmetric import multiply_in_streams, multiply_symmetric
@@ -29,7 +29,7 @@ type Array = NDArray[np.float64]
 
 
 def gram_product(spread: Any, vector: Array) -> Array:
-    """``S v`` for a map's ``S = T Tᵀ``: of (S,) itself, or as `pymc_rmhmc.latent.forms.dual.gram` has it.
+    """``S v`` for a map's ``S = T Tᵀ``: of (S,) itself, or as `pymc_rmhmc.latent.solvers.dual.gram` has it.
 
     S may be in single precision. For compiled code alone.
     """

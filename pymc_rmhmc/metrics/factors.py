@@ -7,7 +7,7 @@ With ``s = sqrt(w)``, n sites and k latent values:
 
 Either has one Cholesky and one triangular inverse, of order n or k, and |B| = |G|. The second makes G itself, in nk²
 operations, and the same again for its last column. ``G⁻¹Φᵀ`` is ``Φᵀ (I + WΦΦᵀ)⁻¹`` of the sites, in the form that
-`pymc_rmhmc.latent.forms.dual` gives it: what an implicit equation is solved to must not be lost in strong sites.
+`pymc_rmhmc.latent.solvers.dual` gives it: what an implicit equation is solved to must not be lost in strong sites.
 
 References
 ----------
@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
-from pymc_rmhmc.latent.forms.dual import roots_of_sites
 from pymc_rmhmc.latent.prior import Predictor
+from pymc_rmhmc.latent.solvers.dual import roots_of_sites
 from pymc_rmhmc.linalg.dense import cholesky, identity_plus_scaled, inverse_lower, multiply_lower
 from pymc_rmhmc.linalg.symmetric import multiply_symmetric
 

@@ -82,7 +82,7 @@ class JointSetting(HMCSetting):
         target = JointTarget(model, tuned.sites, tuned.marginals)
         compiled: Any = compiled_coefficients(target)
         hamiltonian = (
-            GaussianHamiltonian(target, target.leave)
+            GaussianHamiltonian(target)
             if compiled is None
             else GaussianHamiltonian(compiled, follow=compiled.follow)
         )
@@ -117,10 +117,8 @@ class JointSetting(HMCSetting):
             theta, latents = split(target.density, values)
             return target.at(target.enter(theta, latents, rng))
 
-        residual = self.hamiltonian.residual
-        leave = target.leave if residual is target else None
         return ResidualReference(
-            residual, target.size, self.log_constant, stand_at, self.values_at, leave, target.n_theta
+            self.hamiltonian.residual, target.size, self.log_constant, stand_at, self.values_at, target.n_theta
         )
 
     def values_at(self, point: JointPoint) -> Array:

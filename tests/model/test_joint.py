@@ -14,6 +14,7 @@ from scipy import sparse
 from pymc_rmhmc.approximation.joint_mode import moving_sites
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.latent.joint_target import JointTarget
+from pymc_rmhmc.latent.latent_blocks import sites_at
 from pymc_rmhmc.model.likelihoods.likelihood_kernel import compile_outputs
 from tests.model.conftest import (
     COUNTS,
@@ -116,9 +117,9 @@ def test_sums_in_the_size_of_their_values_are_the_model(name):
 MOVING = {
     "noise_of_a_mixed_model": "Arrow",
     "dispersion_of_a_mixed_model": "Arrow",
-    "noise_of_a_regression": "ManyObservations",
-    "dispersion_of_a_regression": "ManyObservations",
-    "noise_beside_more_coefficients_than_data": "ManyCoefficients",
+    "noise_of_a_regression": "LatentSpace",
+    "dispersion_of_a_regression": "LatentSpace",
+    "noise_beside_more_coefficients_than_data": "SiteSpace",
     "mixed_model_scaled_and_hierarchical": "Arrow",
 }
 
@@ -135,7 +136,8 @@ def test_sites_of_coefficients_follow_the_likelihood_and_the_gradient_is_differe
     target.at(np.zeros(target.size))  # what is made once is made at another θ
     position = 0.7 * rng.standard_normal(target.size)
     point = target.at(position)
-    assert type(point.conditionals[0]._weighted).__name__ == MOVING[name]
+    form = target.conditional(0, point.theta, sites_at(block, point.theta, sites))
+    assert type(form.arrow if hasattr(form, "arrow") else form).__name__ == MOVING[name]
     slopes = differences(lambda at: target.at(at).log_density, position)
     np.testing.assert_allclose(point.gradient, slopes, rtol=1e-5, atol=1e-5)
     if "sigma_log__" in joint.theta.names:

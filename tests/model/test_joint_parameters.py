@@ -312,7 +312,7 @@ def test_wherever_they_are_priors_stay_and_the_score_and_borrowed_factors_are_ri
     np.testing.assert_allclose(
         held.score(theta)[1], differences(lambda at: held.score(at)[0], theta)[which], rtol=1e-5, atol=1e-5
     )
-    latents = [conditional.latents.copy() for conditional in there.conditionals]
+    latents = [each.latents for each in there.place(noise)]
     assert_is_the_model(held, model, joint, (theta, other), latents)
     assert_borrows_well(target, target.chart.recover(other), there, eta, latents)
 
@@ -345,8 +345,8 @@ def assert_borrows_well(target: JointTarget, standard: np.ndarray, there: HeldTh
     assert mine.log_density == pytest.approx(other.log_density, rel=1e-9, abs=1e-7)
     for point in (mine, other):
         np.testing.assert_allclose(np.concatenate(point.eta), np.concatenate(eta), **near)
-    for conditional, exact in zip(fresh.conditionals, latents, strict=True):
-        np.testing.assert_allclose(conditional.latents, exact, rtol=1e-6, atol=1e-6)
+    for placed, exact in zip(other.placed, latents, strict=True):
+        np.testing.assert_allclose(placed.latents, exact, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("vars", [None, ["f", "sigma"], ["f", "ls_of_f"]], ids=["all", "noise", "lengthscale"])

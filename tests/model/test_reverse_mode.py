@@ -17,7 +17,6 @@ import pytest
 
 from pymc_rmhmc.approximation.joint_mode import moving_sites
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
-from pymc_rmhmc.latent.forms.design import weighted_design
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.model.graph.graphs import PYTHON_MODE
 from tests.model.conftest import BINARY, COUNTS, N, X
@@ -78,8 +77,8 @@ class Case:
     priors: dict[str, Callable]
     log_likelihood: Callable
     prior: Callable
-    # Of coefficients, fewer than data: the chart takes its second noise through a root of this design's precision.
-    design: np.ndarray | None = None
+    # Where A and the weights stand still but for a multiple, L: the chart takes its second noise through a root of M.
+    standing: Callable | None = None
     # Whether matrices are to be in the size of the latent values.
     by_values: bool = False
     bent: bool = False
@@ -134,6 +133,11 @@ def of_coefficients(design: np.ndarray):
     return lambda theta: (pt.zeros(N), pt.exp(theta["spread_log__"]) * pt.as_tensor(design))
 
 
+def scaled_identity(theta, root):
+    """L of coefficients."""
+    return pt.exp(theta["spread_log__"]) * pt.eye(root.shape[1])
+
+
 def warped() -> None:
     effects = pm.Normal("effects", 0.0, pm.HalfNormal("spread", 1.0), shape=4)
     poisson(pt.exp(pm.Normal("warp") * DESIGN) @ effects)
@@ -161,6 +165,14 @@ def of_process_and_slopes(theta):
     return mean, pt.concatenate([pt.linalg.cholesky(covariance), slopes], axis=1)
 
 
+def both_factors(theta, root):
+    """L of the process and of the slopes: the design has the identity for the first."""
+    slopes = pt.exp(theta["spread_log__"]) * pt.eye(4)
+    return pt.concatenate([
+        pt.concatenate([root[:, :N], pt.zeros((N, 4))], axis=1), pt.concatenate([pt.zeros((4, N)), slopes], axis=1),
+    ])  # fmt: skip
+
+
 BOTH = PROCESS | SPREAD
 CASES = {
     "centred process": Case(process(poisson, reparameterize=False), PROCESS, counts, of_process),
@@ -174,10 +186,10 @@ CASES = {
         process(normal, reparameterize=False), PROCESS | NOISE, measurements, of_process
     ),
     "grid": Case(on_a_grid, PROCESS, counts_on_a_grid, of_a_grid),
-    "coefficients": Case(coefficients(DESIGN, poisson), SPREAD, counts, of_coefficients(DESIGN), DESIGN),
-    "groups": Case(coefficients(GROUPS, poisson), SPREAD, counts, of_coefficients(GROUPS), GROUPS),
+    "coefficients": Case(coefficients(DESIGN, poisson), SPREAD, counts, of_coefficients(DESIGN), scaled_identity),
+    "groups": Case(coefficients(GROUPS, poisson), SPREAD, counts, of_coefficients(GROUPS), scaled_identity),
     "groups under a noise": Case(
-        coefficients(GROUPS, normal), SPREAD | NOISE, measurements, of_coefficients(GROUPS), GROUPS
+        coefficients(GROUPS, normal), SPREAD | NOISE, measurements, of_coefficients(GROUPS), scaled_identity
     ),
     "more coefficients than data": Case(
         coefficients(WIDE_DESIGN, poisson), SPREAD, counts, of_coefficients(WIDE_DESIGN)
@@ -185,7 +197,9 @@ CASES = {
     "coefficients of warped inputs": Case(warped, SPREAD | {"warp": NORMAL}, counts, of_warped),
     "sum": Case(process_and_slopes(poisson), BOTH, counts, of_process_and_slopes),
     "sum under a noise": Case(process_and_slopes(normal), BOTH | NOISE, measurements, of_process_and_slopes),
-    "sum by values": Case(process_and_slopes(poisson), BOTH, counts, of_process_and_slopes, by_values=True),
+    "sum by values": Case(
+        process_and_slopes(poisson), BOTH, counts, of_process_and_slopes, both_factors, by_values=True
+    ),
     "sum by values under a noise": Case(
         process_and_slopes(normal), BOTH | NOISE, measurements, of_process_and_slopes, by_values=True
     ),
@@ -200,10 +214,17 @@ def place(chart: MarginalChart, standard):
     return chart.location + chart.spread * pt.sinh(angle), volume
 
 
-def plain_density(case: Case, joint, position, fitted: GaussianSites, chart: MarginalChart):
+def root_of_weights(target: JointTarget, fitted: GaussianSites) -> np.ndarray:
+    """F of ``F Fᵀ = AᵀW̄A``."""
+    made = target.conditional(0, np.zeros(target.n_theta), fitted)
+    weights = made.arrow if hasattr(made, "arrow") else made.weights
+    return np.stack([weights.root_adjoint(unit) for unit in np.eye(target.density.blocks[0].size)])
+
+
+def plain_density(case: Case, target: JointTarget, position, fitted: GaussianSites):
     """The log density beyond a standard normal as the chart's formulas have it, but for a constant."""
-    d = joint.theta.size
-    at, volume = place(chart, position[:d])
+    joint, d = target.density, target.n_theta
+    at, volume = place(target.chart, position[:d])
     theta = {name: at[part.start] for name, part in zip(joint.theta.names, joint.theta.slices, strict=True)}
     power = pt.exp(2.0 * (FITTED_NOISE - theta["sigma_log__"])) if "sigma_log__" in theta else 1.0
     b, w = power * fitted.linear, power * fitted.precision
@@ -211,12 +232,10 @@ def plain_density(case: Case, joint, position, fitted: GaussianSites, chart: Mar
     k = root.eval({at: np.zeros(d)}).shape[1]
     first, second = position[d : d + k], position[d + k :]
     linear = root.T @ (b - w * mean)
-    if case.design is None:
+    if case.standing is None:
         pushed = root.T @ (pt.sqrt(w) * second)
     else:
-        weighted = weighted_design(case.design, fitted.precision)
-        of_precision = np.stack([weighted.root_adjoint(unit) for unit in np.eye(k)])
-        pushed = pt.sqrt(power) * pt.exp(theta["spread_log__"]) * (of_precision @ second)
+        pushed = pt.sqrt(power) * case.standing(theta, root).T @ (root_of_weights(target, fitted) @ second)
     inner = pt.eye(k) + root.T @ (w[:, None] * root)
     eta = mean + root @ pt.linalg.solve(inner, linear + pushed + first)
     evidence = (
@@ -255,7 +274,7 @@ def test_the_joint_gradient_is_that_of_reverse_mode(name, monkeypatch):
         chart = MarginalChart(*rng.normal(0.0, 0.3, (1, d)), lower, *rng.uniform(0.5, 1.5, (4, d)))
     target = JointTarget(joint, [sites], chart)
     position = pt.dvector("position", shape=(target.size,))
-    density = plain_density(case, joint, position, fitted, chart)
+    density = plain_density(case, target, position, fitted)
     reverse = pytensor.function([position], [density, pytensor.grad(density, position)], mode=PYTHON_MODE)
     values = []
     for _ in range(4):

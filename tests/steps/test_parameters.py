@@ -69,8 +69,7 @@ class Spy:
 def latents_of(kernel: ParameterMove, state: Standing) -> list[np.ndarray]:
     """The model's latent variables where a chain stands, of its factors and its z alone."""
     held = HeldTheta(kernel.target, state.point.held.standard)
-    held.at_noise(state.noise)
-    return [conditional.latents for conditional in held.conditionals]
+    return [each.latents for each in held.place(state.noise)]
 
 
 @pytest.fixture(

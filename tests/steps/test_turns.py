@@ -14,10 +14,8 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels.kernel import Transition, merge
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.kernels.turns import HYPERPARAMETERS, LATENTS
-from pymc_rmhmc.latent import held
 from pymc_rmhmc.latent.charts.marginal import MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
-from pymc_rmhmc.latent.forms.conditional import DenseConditional
 from pymc_rmhmc.tuning import joint_adapter
 from pymc_rmhmc.tuning.joint_adapter import TURNS
 from tests.model.conftest import exact_log_density
@@ -329,31 +327,6 @@ def test_a_pickled_step_goes_on_where_it_was(model, turning):
     copy = cloudpickle.loads(cloudpickle.dumps(step))
     assert copy.chains[0].tuned.emulator is not None
     np.testing.assert_array_equal(advance(step, point, 15)[1], advance(copy, point, 15)[1])
-
-
-def test_covariances_that_are_released_on_the_way_change_nothing(turning, kept, monkeypatch):
-    """Large ones are freed while another θ is tried, and made again where it is not accepted."""
-    counted = {"release": 0, "_covariance_at": 0}
-
-    def count(owner, name: str) -> None:
-        method = getattr(owner, name)
-
-        def counting(*args):
-            counted[name] += 1
-            return method(*args)
-
-        monkeypatch.setattr(owner, name, counting)
-
-    count(DenseConditional, "release")
-    count(held, "_covariance_at")
-    straight = advance(*turning, 60)
-    assert not any(counted.values())
-    monkeypatch.setattr("pymc_rmhmc.latent.held.LARGE", 1)
-    releasing = advance(*cloudpickle.loads(kept), 60)
-    np.testing.assert_array_equal(releasing[1], straight[1])
-    np.testing.assert_array_equal(releasing[2], straight[2])
-    assert counted["release"] >= 120
-    assert 0 < counted["_covariance_at"] < counted["release"]
 
 
 @pytest.mark.slow

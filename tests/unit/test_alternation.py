@@ -15,8 +15,8 @@ from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
 from pymc_rmhmc.kernels.turns import JointMove, Turn
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
-from pymc_rmhmc.latent.forms.conditional import DenseConditional
 from pymc_rmhmc.latent.joint_target import JointTarget
+from pymc_rmhmc.latent.solvers.site_space import SiteSpace
 from tests.turning_chain import TurningChain
 from tests.unit.test_joint_chart import THETA, ToyDensity, joint
 
@@ -70,14 +70,14 @@ def test_after_a_move_the_chain_stands_where_the_density_has_been_evaluated(name
 
 def test_factors_that_were_borrowed_are_not_kept_when_a_draw_ends(monkeypatch):
     """They may differ from a θ's own in their last digits, and a chain that is restored there has its own."""
-    usual = DenseConditional.with_sites
+    usual = SiteSpace.with_sites
 
-    def by_the_last_digits(conditional: DenseConditional, sites: GaussianSites) -> DenseConditional:
+    def by_the_last_digits(conditional: SiteSpace, sites: GaussianSites) -> SiteSpace:
         other = usual(conditional, sites)
         other._covariance = (1.0 + 1e-12) * other._covariance
         return other
 
-    monkeypatch.setattr(DenseConditional, "with_sites", by_the_last_digits)
+    monkeypatch.setattr(SiteSpace, "with_sites", by_the_last_digits)
     target, rng = joint(moving=True), np.random.default_rng(3)
     chain, n_borrowed = chain_at(target, slope=8.0), 0  # hyperparameters' turns are rejected
     for _ in range(20):

@@ -151,7 +151,7 @@ class CountBlock:
     """Poisson counts of a vector with a covariance: the sites' fixed point is known by quadrature."""
 
     design_shape, kinds, rows, centred, fixed_covariance = None, None, None, True, False
-    n_sites, has_moving_sites = 3, False
+    n_sites, size, has_moving_sites = 3, 3, False
     y = np.array([0.0, 3.0, 9.0])
     covariance = np.asfortranarray(np.eye(3) + 0.5)
 

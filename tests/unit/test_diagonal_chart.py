@@ -11,11 +11,9 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.latent.arrow.arrow_pattern import arrow_pattern
 from pymc_rmhmc.latent.charts import GaussianSites, MovingSites
 from pymc_rmhmc.latent.charts.moving_sites import RaisedSites
-from pymc_rmhmc.latent.forms.design import weighted_design
-from pymc_rmhmc.latent.forms.diagonal import DiagonalConditional
-from pymc_rmhmc.latent.forms.dual import gram, weigh
-from pymc_rmhmc.latent.forms.moving_design import MovingDesignConditional
 from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.latent.solvers.dual import gram, weigh
+from tests.unit.placing import Placing, coefficients, form_of
 
 SHAPES = {
     "many observations": (9, 4), "as many": (5, 5), "many coefficients": (4, 9), "groups": (12, 7),
@@ -23,14 +21,15 @@ SHAPES = {
 }  # fmt: skip
 CASES = [(shape, kind) for shape in SHAPES for kind in ("dense", "sparse")]
 FORMS = {
-    "many observations": "ManyObservations", "many coefficients": "ManyCoefficients", "groups": "Arrow",
-    "groups alone": "Arrow", "crossed groups": "Arrow", "groups of one": "Arrow", "groups of one and crossed": "Arrow",
+    "many observations": "LatentSpace", "many coefficients": "SiteSpace",
+    "groups": "Arrow", "groups alone": "Arrow", "crossed groups": "Arrow", "groups of one": "Arrow",
+    "groups of one and crossed": "Arrow",
 }  # fmt: skip
 MOVING_FORMS = {
-    ("many observations", "sparse"): "_MovingObservations", ("many coefficients", "sparse"): "_MovingCoefficients",
+    ("many observations", "sparse"): "LatentSpace", ("many coefficients", "sparse"): "SiteSpace",
     ("groups", "sparse"): "MovingArrow", ("crossed groups", "sparse"): "MovingArrow",
     # Another θ may have other zeros.
-    ("groups", "dense"): "_MovingObservations", ("groups of one", "sparse"): "_MovingCoefficients",
+    ("groups", "dense"): "LatentSpace", ("groups of one", "sparse"): "SiteSpace",
 }  # fmt: skip
 
 
@@ -38,9 +37,9 @@ class Stated:
     """A design, prior and sites, with some precisions and one spread at 0; sites stand, or are raised to a power."""
 
     def __init__(
-        self, shape: str, kind: str, power: float | None = None, form: type[DiagonalConditional] = DiagonalConditional
+        self, shape: str, kind: str, power: float | None = None, *, moving: bool = False
     ) -> None:
-        rng, self.form = np.random.default_rng(0), form
+        rng, self.moving = np.random.default_rng(0), moving
         n, k = self.n, self.k = SHAPES[shape]
         self.matrix = rng.standard_normal((n, k)) * (rng.random((n, k)) < (0.4 if kind == "sparse" else 1.0))
         if "groups" in shape:  # one of them without an observation, and an observation without one
@@ -66,12 +65,12 @@ class Stated:
         given = by_linear * held.linear, by_precision * held.precision
         return RaisedSites(*given, moving, np.array([power]), np.array(growth))
 
-    def conditional(self, mean=None, spread=None, like=None, sites=None, design=None) -> DiagonalConditional:
+    def conditional(self, mean=None, spread=None, like=None, sites=None, design=None) -> Placing:
         mean = self.mean if mean is None else mean
         spread = self.spread if spread is None else spread
         sites = self.sites if sites is None else sites
         design = self.design if design is None else design
-        return self.form(design, mean, spread, self.location, self.scale, sites, like)
+        return coefficients(design, mean, spread, self.location, self.scale, sites, like, moving=self.moving)
 
     def dense(self):
         """Mean and covariance of y under the prior times the sites."""
@@ -96,19 +95,20 @@ def differences(function, at: np.ndarray, h: float = 1e-5) -> np.ndarray:
         (*case, power, moves)
         for case in CASES
         for power in (None, 0.3)
-        for moves in (DiagonalConditional, MovingDesignConditional)
+        for moves in (False, True)
     ],
-    ids=lambda case: f"{case[0]}, {case[1]}, {'standing' if case[2] is None else 'raised'}, {case[3].__name__}",
+    ids=lambda case: ", ".join((*case[:2], "raised" if case[2] else "standing", "moving" if case[3] else "constant")),
 )
 def stated(request) -> Stated:
-    return Stated(*request.param)
+    *given, moving = request.param
+    return Stated(*given, moving=moving)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("power", [None, 0.3])
 @pytest.mark.parametrize(("shape", "kind"), CASES)
 def test_the_pullback_by_a_moving_design_matches_differences(shape, kind, power):
-    stated, rng = Stated(shape, kind, power, MovingDesignConditional), np.random.default_rng(7)
+    stated, rng = Stated(shape, kind, power, moving=True), np.random.default_rng(7)
     conditional = stated.conditional()
     z, weights = rng.standard_normal(conditional.n_noise), rng.standard_normal(stated.n)
 
@@ -128,7 +128,7 @@ def test_the_pullback_by_a_moving_design_matches_differences(shape, kind, power)
 
 def test_a_design_that_is_not_finite_is_a_failure():
     for shape, kind in CASES:
-        stated = Stated(shape, kind, form=MovingDesignConditional)
+        stated = Stated(shape, kind, moving=True)
         (stated.design.data if kind == "sparse" else stated.design).flat[0] = np.inf
         with pytest.raises(PriorFailure) as caught:
             stated.conditional()
@@ -137,15 +137,21 @@ def test_a_design_that_is_not_finite_is_a_failure():
 
 @pytest.mark.parametrize(("shape", "form"), FORMS.items())
 def test_the_form_is_the_cheapest(shape, form):
-    assert type(Stated(shape, "dense").conditional()._weighted).__name__ == form
+    assert name_of(Stated(shape, "dense").conditional()) == form
 
 
 @pytest.mark.parametrize(("case", "form"), MOVING_FORMS.items())
 def test_the_form_of_a_moving_design_is_the_cheapest_that_holds_at_every_theta(case, form):
-    stated = Stated(*case, form=MovingDesignConditional)
+    stated = Stated(*case, moving=True)
     first = stated.conditional()
     again = stated.conditional(like=first, design=2.0 * stated.design)
-    assert type(first._weighted).__name__ == type(again._weighted).__name__ == form
+    assert name_of(first) == name_of(again) == form
+
+
+def name_of(conditional: Placing) -> str:
+    """The form, and of an arrow which."""
+    form = form_of(conditional)
+    return type(conditional.arrow).__name__ if form == "ArrowConditional" else form
 
 
 def test_a_design_without_columns_is_no_arrow():
@@ -153,11 +159,11 @@ def test_a_design_without_columns_is_no_arrow():
 
 
 def test_narrow_columns_of_an_arrow_are_kept_by_their_entries():
-    rows = Stated("crossed groups", "dense").conditional()._weighted.rows
+    rows = Stated("crossed groups", "dense").conditional().arrow.rows
     assert (rows.wide.shape[0], np.unique(rows.others).size) == (1, 5)
 
 
-def y_of(stated: Stated, conditional: DiagonalConditional) -> np.ndarray:
+def y_of(stated: Stated, conditional: Placing) -> np.ndarray:
     return (conditional.latents - stated.location) / stated.scale
 
 
@@ -197,7 +203,7 @@ def test_pullbacks_match_differences(stated):
 
     conditional = stated.conditional(like=first)
     by_z, by_mean, by_spread = conditional.pullback(weights * np.cos(conditional.place(z)))
-    by_spread = by_spread[0] if stated.form is MovingDesignConditional else by_spread
+    by_spread = by_spread[0] if stated.moving else by_spread
     mean, spread, near = stated.mean, stated.spread, {"rtol": 1e-6, "atol": 1e-6}
     np.testing.assert_allclose(by_z, differences(lambda at: value(at, mean, spread), z), **near)
     np.testing.assert_allclose(by_mean, differences(lambda at: value(z, at, spread), mean), **near)
@@ -221,7 +227,7 @@ def test_the_pullback_by_the_multiples_of_the_sites_matches_differences(shape, p
 
     eta = conditional.place(z)
     conditional.pullback(weights * np.cos(eta) - at.gradient(eta))
-    found = conditional.sites_pullback(eta)
+    found = conditional.sites_pullback(eta).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(found.ravel(), differences(value, np.log(growth)), rtol=1e-6, atol=1e-6)
     (by_information,) = at.pullback(found)
     assert by_information == pytest.approx(found.sum() / (2.0 * power))
@@ -269,6 +275,13 @@ def test_entered_values_are_placed_and_the_noise_has_its_conditional_law(stated)
     np.testing.assert_allclose(origin, inverse @ ((values - stated.location) / stated.scale - centre), atol=1e-8)
 
 
+def determinant_slope(design, spread, precision) -> np.ndarray:
+    """The derivative by D of ``-½ log|E|``: of the evidence where the sites say nothing of where the predictor is."""
+    n, k = design.shape
+    sites = GaussianSites(np.zeros(n), precision)
+    return coefficients(design, np.zeros(n), spread, np.zeros(k), np.ones(k), sites).pullback(np.zeros(n))[2]
+
+
 @pytest.mark.parametrize("size", [1e-12, 1e-5, 1e3])
 def test_the_slope_of_the_determinant_holds_for_spreads_of_any_size(size):
     for shape in SHAPES:
@@ -277,20 +290,15 @@ def test_the_slope_of_the_determinant_holds_for_spreads_of_any_size(size):
         scaled = stated.matrix.T @ (stated.sites.precision[:, None] * stated.matrix)
         inner = np.eye(stated.k) + spread[:, None] * scaled * spread
         exact = np.diag(scaled @ (spread[:, None] * np.linalg.inv(inner)))
-        design = stated.conditional()._weighted
-        inner = design.inner(spread, np.zeros(stated.n))
-        inner.place(np.zeros(stated.k + design.n_noise))
-        found = -inner.pullback(np.zeros(stated.n))[2]
+        found = -determinant_slope(stated.matrix, spread, stated.sites.precision)
         np.testing.assert_allclose(found, exact, rtol=1e-5)
 
 
 def test_the_slope_of_the_determinant_of_a_column_that_another_explains():
     """To the first order of a small spread alone it would be eleven times as large."""
     design, spread = np.ones((10, 2)), np.array([1.0, 9e-6])
-    inner = weighted_design(design, np.ones(10)).inner(spread, np.zeros(10))
-    inner.place(np.zeros(4))
     exact = 9e-6 * (10.0 - 10.0 * 10.0 / 11.0)
-    np.testing.assert_allclose(-inner.pullback(np.zeros(10))[2][1], exact, rtol=1e-6)
+    np.testing.assert_allclose(-determinant_slope(design, spread, np.ones(10))[1], exact, rtol=1e-6)
 
 
 def many_counts(n: int, count: float):
@@ -311,8 +319,7 @@ def test_precise_sites_lose_nothing_with_more_coefficients_than_observations(cou
     """Against the covariance's algebra, which is as exact: the sites' precisions are 1e10 times the prior's at most."""
     n = 30
     sites, design, spread = many_counts(n, count)
-    kind = MovingDesignConditional if moving else DiagonalConditional
-    conditional = kind(form(design), np.zeros(n), spread, np.zeros(n + 2), spread, sites)
+    conditional = coefficients(form(design), np.zeros(n), spread, np.zeros(n + 2), spread, sites, moving=moving)
     scaled = design * spread
     covariance = np.asfortranarray(scaled @ scaled.T)
     _, inner, roots, found, log_evidence = weigh(covariance, np.zeros(n), sites.linear, sites.precision)

@@ -8,9 +8,9 @@ import pytest
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.latent.charts import GaussianSites
-from pymc_rmhmc.latent.forms.conditional import DenseConditional
-from pymc_rmhmc.latent.forms.dual import factor_of_sites, roots_of_sites, variances_of_sites, weigh
 from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.latent.solvers.dual import factor_of_sites, roots_of_sites, variances_of_sites, weigh
+from tests.unit.placing import Placing, dense_block
 from tests.unit.toys import kernel
 
 
@@ -51,11 +51,11 @@ def autoregression(rho: float, n: int = 50) -> np.ndarray:
     return np.asfortranarray(factor @ factor.T)
 
 
-def made(rho: float) -> DenseConditional:
+def made(rho: float) -> Placing:
     covariance = autoregression(rho)
     n = len(covariance)
     sites = GaussianSites(np.linspace(-3.0, 10.0, n), np.full(n, 4.0))
-    return DenseConditional(np.zeros(n), covariance, sites)
+    return dense_block(np.zeros(n), covariance, sites)
 
 
 @pytest.mark.parametrize("rho", [0.5, 1.0, 1.2])

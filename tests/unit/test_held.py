@@ -10,37 +10,37 @@ from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState, 
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
-from pymc_rmhmc.latent.forms.conditional import DenseConditional
-from pymc_rmhmc.latent.forms.kronecker import KroneckerConditional, KroneckerPart
-from pymc_rmhmc.latent.forms.parts import CoefficientsPart, VectorPart
-from pymc_rmhmc.latent.forms.rows import RowsConditional
-from pymc_rmhmc.latent.forms.summed import SummedConditional
+from pymc_rmhmc.latent.forms.coefficients import CoefficientsOperator
+from pymc_rmhmc.latent.forms.dense import DenseOperator
+from pymc_rmhmc.latent.forms.kronecker import KroneckerOperator
 from pymc_rmhmc.latent.held import HeldNoise, HeldTheta
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latent_blocks import sites_at
 from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.latent.solvers.site_space import SiteSpace, Term
 from tests.unit import test_diagonal_chart, test_kronecker_chart, test_summed_chart
+from tests.unit.placing import Placing, dense_block, grid_block, rows_block
 from tests.unit.test_joint_chart import PRECISIONS, THETA, FixedBlock, N, ToyBlock, ToyDensity, joint, make
 from tests.unit.toys import kernel
 
 EXTREME = np.array([1e8, 0.0, 0.3, 3e8, 1e-3, 50.0])
 
 
-def dense_at(sites: GaussianSites, *, centred: bool) -> DenseConditional:
+def dense_at(sites: GaussianSites, *, centred: bool) -> Placing:
     mean, prior, _ = make()
-    return DenseConditional(mean, prior, sites, shift=0.3, centred=centred)
+    return dense_block(mean, prior, sites, shift=0.3, centred=centred)
 
 
-def dense(precision: np.ndarray, *, centred: bool) -> DenseConditional:
+def dense(precision: np.ndarray, *, centred: bool) -> Placing:
     return dense_at(GaussianSites(make()[2].linear, precision), centred=centred)
 
 
-def rows_at(sites: GaussianSites) -> RowsConditional:
+def rows_at(sites: GaussianSites) -> Placing:
     """Rows whose sites are not neighbours."""
     mean, prior, _ = make()
-    where, options = np.arange(2 * N).reshape(N, 2).T.copy(), {"centred": True, "by_covariance": True}
+    where = np.arange(2 * N).reshape(N, 2).T.copy()
     mean = np.concatenate((mean, -mean))
-    return RowsConditional(mean, prior, sites, where, shift=np.zeros(2 * N), same_sites=False, **options)
+    return rows_block(mean, prior, sites, where, shift=np.zeros(2 * N), centred=True)
 
 
 def sites_of_rows() -> GaussianSites:
@@ -51,22 +51,22 @@ def sites_of_rows() -> GaussianSites:
     return GaussianSites(rng.standard_normal(2 * N), precision)
 
 
-def rows() -> RowsConditional:
+def rows() -> Placing:
     return rows_at(sites_of_rows())
 
 
-def sum_with_a_grid_at(sites: GaussianSites) -> SummedConditional:
+def sum_with_a_grid_at(sites: GaussianSites) -> Placing:
     rng, n = np.random.default_rng(1), 7
     gather = sparse.csr_array((np.ones(n), (np.arange(n), np.arange(n) % 6)), shape=(n, 6))
-    parts = [
-        KroneckerPart(gather, (kernel(2, jitter=1e-2), kernel(3, jitter=1e-2))),
-        VectorPart(None, np.asfortranarray(kernel(n, jitter=1e-2)), np.zeros(n), centred=True),
-        CoefficientsPart(rng.standard_normal((n, 2)), np.array([0.7, 0.0]), np.zeros(2), np.ones(2)),
+    terms = [
+        Term(KroneckerOperator((kernel(2, jitter=1e-2), kernel(3, jitter=1e-2))), gather),
+        Term(DenseOperator(np.asfortranarray(kernel(n, jitter=1e-2)), np.zeros(n), centred=True)),
+        Term(CoefficientsOperator(np.array([0.7, 0.0]), np.zeros(2), np.ones(2)), rng.standard_normal((n, 2))),
     ]
-    return SummedConditional(rng.standard_normal(n), parts, sites)
+    return Placing(SiteSpace(rng.standard_normal(n), terms, sites))
 
 
-def sum_with_a_grid() -> SummedConditional:
+def sum_with_a_grid() -> Placing:
     rng, n = np.random.default_rng(1), 7
     return sum_with_a_grid_at(GaussianSites(rng.standard_normal(n), rng.exponential(1.0, n) * (np.arange(n) != 3)))
 
@@ -79,7 +79,7 @@ CONDITIONALS = {
     },
     "rows": rows,
     **{
-        f"grid, {grid}": (lambda grid=grid: KroneckerConditional(*test_kronecker_chart.stated(grid)))
+        f"grid, {grid}": (lambda grid=grid: grid_block(*test_kronecker_chart.stated(grid)))
         for grid in test_kronecker_chart.GRIDS
     },
     **{
@@ -182,7 +182,7 @@ def of_coefficients(shape: str, kind: str):
 
 def on_a_grid(grid: str):
     mean, factors, sites = test_kronecker_chart.stated(grid)
-    return (lambda at: KroneckerConditional(mean, factors, at)), sites, other_sites(sites)
+    return (lambda at: grid_block(mean, factors, at)), sites, other_sites(sites)
 
 
 # How each is made of sites, the sites that it has, and others.

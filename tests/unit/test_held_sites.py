@@ -219,9 +219,9 @@ def test_factors_that_are_borrowed_serve_as_those_of_ones_own(target):
     assert mine.log_density == pytest.approx(other.log_density, rel=1e-10, abs=1e-9)
     assert mine.log_likelihood == pytest.approx(other.log_likelihood, rel=1e-10)
     np.testing.assert_allclose(mine.residual, other.residual, **near)
-    for one, two in zip(borrowed.conditionals, fresh.conditionals, strict=True):
+    for one, two in zip(mine.placed, other.placed, strict=True):
         np.testing.assert_allclose(one.latents, two.latents, **near)
-        assert one.log_prior() == pytest.approx(two.log_prior(), rel=1e-8)
+        assert one.log_prior == pytest.approx(two.log_prior, rel=1e-8)
     # And what they were borrowed of is what it was, wherever the other has been.
     again = there.at_noise(noise)
     assert again.log_density == before.log_density
@@ -234,7 +234,7 @@ def test_a_block_whose_sites_stand_still_shares_all_and_one_whose_sites_move_its
     other = HeldTheta(target, noise_moved(target, there), there)
     assert other.conditionals[1] is there.conditionals[1]
     assert other.conditionals[0] is not there.conditionals[0]
-    assert other.conditionals[0]._factor is there.conditionals[0]._factor
+    assert other.conditionals[0].operator is there.conditionals[0].operator
     # The prior is asked of neither: that is what makes the move cheap.
     for block in target.density.blocks:
         block.prior = None
@@ -271,7 +271,7 @@ def test_entering_places_every_latent_value_where_it_was_and_the_sites_where_the
     standard, noise = halves(target, 5)
     there = HeldTheta(target, standard)
     point = there.at_noise(noise)
-    latents, rng = [conditional.latents.copy() for conditional in there.conditionals], np.random.default_rng(6)
+    latents, rng = [each.latents for each in point.placed], np.random.default_rng(6)
     held = HeldTheta(target, noise_moved(target, there), there)
     drawn = [held.enter(latents, rng) for _ in range(2)]
     assert np.abs(drawn[0] - drawn[1]).max() > 0.1
@@ -279,8 +279,8 @@ def test_entering_places_every_latent_value_where_it_was_and_the_sites_where_the
     for z in drawn:
         again = held.at_noise(z)
         np.testing.assert_allclose(np.concatenate(again.eta), np.concatenate(point.eta), atol=1e-8)
-        for conditional, exact in zip(held.conditionals, latents, strict=True):
-            np.testing.assert_allclose(conditional.latents, exact, atol=1e-7)
+        for each, exact in zip(again.placed, latents, strict=True):
+            np.testing.assert_allclose(each.latents, exact, atol=1e-7)
         # What was evaluated at the sites themselves is what the noise leads to.
         assert again.log_density == pytest.approx(held.at(point.eta).log_density, rel=1e-9, abs=1e-8)
 
@@ -289,14 +289,12 @@ def test_what_is_entered_has_the_law_of_standard_normal_noise_given_the_latents(
     """Nothing is left to chance of what the latents determine, and all that they do not is as it was a priori."""
     standard, noise = halves(target, 7)
     there = HeldTheta(target, standard)
-    there.at_noise(noise)
-    latents, rng, n_draws = [c.latents.copy() for c in there.conditionals], np.random.default_rng(8), 4000
+    latents, rng, n_draws = [each.latents for each in there.place(noise)], np.random.default_rng(8), 4000
     held = HeldTheta(target, noise_moved(target, there), there)
     drawn = np.array([held.enter(latents, rng) for _ in range(n_draws)])
 
     def where(z: np.ndarray) -> np.ndarray:
-        held.at_noise(z)
-        return np.concatenate([conditional.latents for conditional in held.conditionals])
+        return np.concatenate([each.latents for each in held.place(z)])
 
     origin = where(np.zeros(noise.size))
     part = np.column_stack([where(e) - origin for e in np.eye(noise.size)])

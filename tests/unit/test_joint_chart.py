@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal, norm
 
-from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
-from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites, SiteTrend
-from pymc_rmhmc.latent.forms.conditional import DenseConditional
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latent_blocks import sites_at
 from pymc_rmhmc.latent.prior import PriorFailure
+from tests.unit.placing import Placing, dense_block
 from tests.unit.toys import kernel
 
 N = 6
@@ -47,7 +45,7 @@ def dense(mean: np.ndarray, prior: np.ndarray, sites: GaussianSites) -> tuple[np
     return spread @ (np.linalg.solve(prior, mean) + sites.linear), spread
 
 
-def linear_part(conditional: DenseConditional) -> np.ndarray:
+def linear_part(conditional: Placing) -> np.ndarray:
     origin = conditional.place(np.zeros(conditional.n_noise))
     return np.column_stack([conditional.place(e) - origin for e in np.eye(conditional.n_noise)])
 
@@ -59,7 +57,7 @@ def differences(function, at: np.ndarray, h: float = 1e-5) -> np.ndarray:
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_noise_is_placed_as_the_prior_times_the_sites(precision):
     stated = make(precision)
-    conditional = DenseConditional(*stated)
+    conditional = dense_block(*stated)
     mean, spread = dense(*stated)
     part = linear_part(conditional)
     np.testing.assert_allclose(conditional.place(np.zeros(conditional.n_noise)), mean, atol=1e-10)
@@ -75,7 +73,7 @@ def test_the_evidence_is_what_normalises_prior_times_sites(precision):
     eta = np.random.default_rng(2).standard_normal(N)
     exact = multivariate_normal.logpdf(eta, mean, prior) + sites.log_density(eta)
     exact -= multivariate_normal.logpdf(eta, *dense(*stated))
-    assert DenseConditional(*stated).log_evidence == pytest.approx(exact, abs=1e-9)
+    assert dense_block(*stated).log_evidence == pytest.approx(exact, abs=1e-9)
 
 
 @pytest.mark.parametrize("weakest", [1.0, 0.0], ids=["all strong", "one without precision"])
@@ -85,7 +83,7 @@ def test_sites_that_say_far_more_than_the_prior_lose_no_digits(weakest):
     precision = 1e8 * np.array([1.0, 3.0, 0.5, weakest, 2.0, 1.0])
     target, seen = np.random.default_rng(13).standard_normal(N), precision > 0.0
     sites = GaussianSites(precision * target, precision)
-    conditional = DenseConditional(mean, prior, sites)
+    conditional = dense_block(mean, prior, sites)
     spread = prior[np.ix_(seen, seen)] + np.diag(1.0 / precision[seen])
     exact = multivariate_normal.logpdf(target[seen], mean[seen], spread)
     exact += 0.5 * (precision[seen] * target[seen] ** 2 + np.log(2 * np.pi / precision[seen])).sum()
@@ -94,7 +92,7 @@ def test_sites_that_say_far_more_than_the_prior_lose_no_digits(weakest):
     centre, spread = dense(mean, prior, sites)
     np.testing.assert_allclose(conditional.place(np.zeros(2 * N))[seen], centre[seen], atol=1e-9)
     # A prior that is narrower by one part in ten thousand: differences of such evidences are what θ sees.
-    moved = DenseConditional(mean, np.asfortranarray(1.0001 * prior), sites)
+    moved = dense_block(mean, np.asfortranarray(1.0001 * prior), sites)
     change = 1e-4 * (prior * conditional.pullback(np.zeros(N))[2]).sum()
     assert moved.log_evidence - conditional.log_evidence == pytest.approx(change, rel=1e-3)
 
@@ -106,10 +104,10 @@ def test_pullbacks_match_differences(precision):
     z, weights = rng.standard_normal(2 * N), rng.standard_normal(N)
 
     def value(z, mean, prior):
-        conditional = DenseConditional(mean, np.asfortranarray(prior), sites)
+        conditional = dense_block(mean, np.asfortranarray(prior), sites)
         return weights @ np.sin(conditional.place(z)) + conditional.log_evidence
 
-    conditional = DenseConditional(mean, prior, sites)
+    conditional = dense_block(mean, prior, sites)
     by_z, by_mean, by_prior = conditional.pullback(weights * np.cos(conditional.place(z)))
     np.testing.assert_allclose(by_z, differences(lambda at: value(at, mean, prior), z), rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(by_mean, differences(lambda at: value(z, at, prior), mean), rtol=1e-6, atol=1e-7)
@@ -122,11 +120,11 @@ def test_pullbacks_match_differences(precision):
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_recovered_noise_is_placed_at_the_values_and_has_their_conditional_law(precision):
     rng = np.random.default_rng(4)
-    conditional = DenseConditional(*make(precision))
+    conditional = dense_block(*make(precision))
     values, noise = 2.0 * rng.standard_normal(N), rng.standard_normal(2 * N)
-    np.testing.assert_allclose(conditional.place(conditional.recover(values, noise)), values, atol=1e-9)
-    origin = conditional.recover(values, np.zeros(2 * N))
-    spread = np.column_stack([conditional.recover(values, e) - origin for e in np.eye(2 * N)])
+    np.testing.assert_allclose(conditional.place(conditional.enter(values, noise)), values, atol=1e-9)
+    origin = conditional.enter(values, np.zeros(2 * N))
+    spread = np.column_stack([conditional.enter(values, e) - origin for e in np.eye(2 * N)])
     part = linear_part(conditional)
     inverse = np.linalg.pinv(part)
     np.testing.assert_allclose(spread, np.eye(2 * N) - inverse @ part, atol=1e-8)
@@ -135,17 +133,18 @@ def test_recovered_noise_is_placed_at_the_values_and_has_their_conditional_law(p
 
 def test_whitening_is_undone_and_its_density_is_scipys():
     mean, prior, sites = make()
-    conditional = DenseConditional(mean, prior, sites)
+    conditional = dense_block(mean, prior, sites)
     values = np.random.default_rng(5).standard_normal(N)
-    whitened = conditional.whiten(values)
-    np.testing.assert_allclose(conditional.unwhiten(whitened), values, atol=1e-12)
+    operator = conditional.inner.operator
+    whitened = operator.undraw(values - mean)
+    np.testing.assert_allclose(mean + operator.draw(whitened), values, atol=1e-12)
     np.testing.assert_allclose(np.linalg.cholesky(prior) @ whitened, values - mean, atol=1e-12)
     noise = np.random.default_rng(6).standard_normal(2 * N)
     for centred in (True, False):
-        conditional = DenseConditional(mean, prior, sites, shift=0.3, centred=centred)
+        conditional = dense_block(mean, prior, sites, shift=0.3, centred=centred)
         placed = conditional.place(noise)
-        nu = conditional.whiten(placed)
-        np.testing.assert_allclose(conditional.latents, placed - 0.3 if centred else nu, atol=1e-12)
+        nu = np.linalg.solve(np.linalg.cholesky(prior), placed - mean)
+        np.testing.assert_allclose(conditional.latents, placed - 0.3 if centred else nu, atol=1e-10)
         exact = multivariate_normal.logpdf(placed, mean, prior) if centred else norm.logpdf(nu).sum()
         assert conditional.log_prior() == pytest.approx(exact, abs=1e-9)
         entered = conditional.enter(conditional.latents, noise)
@@ -156,7 +155,7 @@ def test_whitening_is_undone_and_its_density_is_scipys():
 def test_the_marginals_are_those_of_the_prior_times_the_sites(precision):
     stated = make(precision)
     mean, spread = dense(*stated)
-    found = DenseConditional(*stated).marginals()
+    found = dense_block(*stated).marginals()
     np.testing.assert_allclose(found[0], mean, atol=1e-10)
     np.testing.assert_allclose(found[1], spread.diagonal(), atol=1e-10)
 
@@ -167,12 +166,12 @@ def test_an_ill_conditioned_covariance_still_has_a_gradient():
     basis = np.linalg.qr(rng.standard_normal((N, N)))[0]
     prior = np.asfortranarray((basis * np.geomspace(1.0, 1e-10, N)) @ basis.T)
     z = rng.standard_normal(2 * N)
-    conditional = DenseConditional(mean, prior, sites)
+    conditional = dense_block(mean, prior, sites)
     pulled = conditional.pullback(np.cos(conditional.place(z)))
     assert all(np.isfinite(part).all() for part in pulled)
 
     def value(at):
-        held = DenseConditional(mean, np.asfortranarray(at), sites)
+        held = dense_block(mean, np.asfortranarray(at), sites)
         return np.sin(held.place(z)).sum() + held.log_evidence
 
     root = np.linalg.cholesky(prior)
@@ -193,7 +192,7 @@ def test_a_prior_that_cannot_be_factorised_says_why(where, cause):
     else:
         prior[3, 3] = {"indefinite": -1.0, "nan": np.nan}[where]
     with pytest.raises(PriorFailure) as caught:
-        DenseConditional(mean, prior, sites)
+        dense_block(mean, prior, sites)
     assert caught.value.failure is Failure[cause]
 
 
@@ -222,6 +221,8 @@ class ToyBlock:
     @property
     def n_sites(self) -> int:
         return self.y.size
+
+    size = n_sites
 
     def prior(self, theta):
         square = (self.inputs[:, None] - self.inputs) ** 2 * np.exp(-2.0 * theta[1])
@@ -446,7 +447,9 @@ def test_the_factors_of_a_covariance_that_does_not_move_are_made_once(with_sites
     target = JointTarget(ToyDensity(tuple(fixed)), joint(moving=with_sites).sites, moving.chart)
     positions = rng.standard_normal((2, target.size))
     first, second = (target.at(position) for position in positions)
-    assert second.conditionals[0]._factor is first.conditionals[0]._factor
+    made = [target.conditional(0, point.theta, sites_at(fixed[0], point.theta, target.sites[0])) for point in
+            (first, second)]  # fmt: skip
+    assert made[1].operator.factor is made[0].operator.factor
     slopes = differences(lambda at: target.at(at).log_density, positions[1])
     np.testing.assert_allclose(second.gradient, slopes, rtol=1e-6, atol=1e-6)
 
@@ -464,18 +467,3 @@ def test_a_failure_in_a_trajectory_is_a_value(index, value, cause):
     target = JointTarget(target.density, target.sites, MarginalChart.linear(centre, np.eye(4)))
     with np.errstate(all="ignore"):
         assert target.at(np.zeros(target.size)).failure is Failure[cause]
-
-
-def test_a_path_lets_go_of_the_factors_where_it_passes_and_not_at_its_ends():
-    target, ends = joint(), []
-    for leave in (None, target.leave):
-        flow = GaussianHamiltonian(target, leave)
-        start = flow.state(np.full(target.size, 0.2))
-        start.momentum[:] = np.linspace(-1.0, 1.0, target.size)
-        states = [start, *(step.state for step in RotationSplitting().path(flow, start, 3, 0.3))]
-        kept = [len(state.point.conditionals) for state in states]
-        assert kept == ([2, 2, 2, 2] if leave is None else [2, 0, 0, 2])
-        ends.append(states[-1])
-    np.testing.assert_array_equal(ends[0].position, ends[1].position)
-    np.testing.assert_array_equal(ends[0].momentum, ends[1].momentum)
-    assert target.model_log_density(ends[1].point) == target.model_log_density(ends[0].point)

@@ -11,11 +11,11 @@ from scipy.stats import norm
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.latent.charts import GaussianSites
-from pymc_rmhmc.latent.forms.conditional import DenseConditional
-from pymc_rmhmc.latent.forms.kronecker import KroneckerConditional, KroneckerPart, KroneckerProduct
-from pymc_rmhmc.latent.forms.parts import CoefficientsPart
-from pymc_rmhmc.latent.forms.summed import SummedConditional
+from pymc_rmhmc.latent.forms.coefficients import CoefficientsOperator
+from pymc_rmhmc.latent.forms.kronecker import KroneckerOperator, KroneckerProduct
 from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.latent.solvers.site_space import SiteSpace, Term
+from tests.unit.placing import Placing, dense_block, grid_block
 from tests.unit.test_joint_chart import differences, symmetric
 from tests.unit.toys import kernel
 
@@ -64,8 +64,8 @@ def test_products_are_those_of_the_dense_factor(grid):
 @pytest.mark.parametrize("grid", GRIDS)
 def test_all_but_the_derivative_is_that_of_the_dense_covariance(grid):
     mean, factors, sites = stated(grid)
-    ours = KroneckerConditional(mean, factors, sites)
-    theirs = DenseConditional(mean, dense(factors), sites, centred=False)
+    ours = grid_block(mean, factors, sites)
+    theirs = dense_block(mean, dense(factors), sites, centred=False)
     rng, near = np.random.default_rng(2), {"rtol": 1e-8, "atol": 1e-8}
     z, (values, residual) = rng.standard_normal(ours.n_noise), rng.standard_normal((2, mean.size))
     assert ours.n_noise == theirs.n_noise
@@ -78,10 +78,8 @@ def test_all_but_the_derivative_is_that_of_the_dense_covariance(grid):
         np.testing.assert_allclose(mine, exact, **near)
     for mine, exact in zip(ours.pullback(residual)[:2], theirs.pullback(residual)[:2], strict=True):
         np.testing.assert_allclose(mine, exact, **near)
-    for mine, exact in zip(ours.sites_pullback(values), theirs.sites_pullback(values), strict=True):
+    for mine, exact in zip(ours.sites_pullback(ours.placed.eta), theirs.sites_pullback(theirs.placed.eta), strict=True):
         np.testing.assert_allclose(mine, exact, **near)
-    ours = KroneckerConditional(mean, factors, sites)
-    theirs = DenseConditional(mean, dense(factors), sites, centred=False)
     np.testing.assert_allclose(ours.enter(values, z), theirs.enter(values, z), rtol=1e-6, atol=1e-6)
     ours.place(ours.enter(values, z))
     np.testing.assert_allclose(ours.latents, values, **near)
@@ -94,10 +92,10 @@ def test_the_derivatives_by_the_factors_match_differences(grid):
     z, weights = rng.standard_normal(2 * mean.size), rng.standard_normal(mean.size)
 
     def value(mean, factors):
-        conditional = KroneckerConditional(mean, factors, sites)
+        conditional = grid_block(mean, factors, sites)
         return weights @ np.sin(conditional.place(z)) + conditional.log_evidence
 
-    conditional = KroneckerConditional(mean, factors, sites)
+    conditional = grid_block(mean, factors, sites)
     _, by_mean, bars = conditional.pullback(weights * np.cos(conditional.place(z)))
     np.testing.assert_allclose(by_mean, differences(lambda at: value(at, factors), mean), rtol=1e-6, atol=1e-7)
     for i, bar in enumerate(bars):
@@ -110,14 +108,14 @@ def test_the_derivatives_by_the_factors_match_differences(grid):
 
 def test_a_covariance_that_does_not_move_serves_again():
     mean, factors, sites = stated("two")
-    first = KroneckerConditional(mean, factors, sites, by_covariance=False)
+    first = grid_block(mean, factors, sites, by_covariance=False)
     z = np.random.default_rng(4).standard_normal(first.n_noise)
     first.place(z)
     first.pullback(mean)
     other = GaussianSites(sites.linear, sites.precision + 0.5)
-    for held, same in ((sites, True), (other, False)):
-        again = KroneckerConditional(mean + 1.0, factors, held, first, by_covariance=False, same_sites=same)
-        fresh = KroneckerConditional(mean + 1.0, factors, held)
+    for held in (sites, other):
+        again = grid_block(mean + 1.0, factors, held, first, by_covariance=False)
+        fresh = grid_block(mean + 1.0, factors, held)
         np.testing.assert_allclose(again.place(z), fresh.place(z), atol=1e-12)
         assert again.log_evidence == pytest.approx(fresh.log_evidence, abs=1e-12)
         assert [bar.shape for bar in again.pullback(mean)[2]] == [(1, 1), (1, 1)]
@@ -129,8 +127,8 @@ def test_factors_that_are_nearly_singular_are_no_hindrance():
     factors = [np.exp(-0.5 * (x[:, None] - x) ** 2 / ls**2) + 1e-9 * np.eye(8) for ls in (0.8, 0.9)]
     sites = GaussianSites(np.ones(64), np.ones(64))
     with pytest.raises(PriorFailure):
-        DenseConditional(np.zeros(64), dense(factors), sites)
-    conditional = KroneckerConditional(np.zeros(64), factors, sites)
+        dense_block(np.zeros(64), dense(factors), sites)
+    conditional = grid_block(np.zeros(64), factors, sites)
     conditional.place(np.random.default_rng(0).standard_normal(128))
     assert all(np.isfinite(bar).all() for bar in conditional.pullback(np.ones(64))[2])
 
@@ -140,7 +138,7 @@ def test_a_factor_that_cannot_be_used_says_why(value, cause):
     mean, factors, sites = stated("two")
     factors[1][2, 2] = value
     with pytest.raises(PriorFailure) as caught:
-        KroneckerConditional(mean, factors, sites)
+        grid_block(mean, factors, sites)
     assert caught.value.failure is Failure[cause]
 
 
@@ -152,9 +150,9 @@ def test_as_one_of_a_sum_its_derivatives_match_differences(gathered):
     sites, design = GaussianSites(rng.standard_normal(n), rng.exponential(1.0, n)), rng.standard_normal((n, 2))
 
     def summed(factors):
-        first = KroneckerPart(gather if gathered else None, factors)
-        second = CoefficientsPart(design, np.array([0.5, 1.5]), np.zeros(2), np.ones(2))
-        return SummedConditional(np.zeros(n), [first, second], sites)
+        second = CoefficientsOperator(np.array([0.5, 1.5]), np.zeros(2), np.ones(2))
+        terms = [Term(KroneckerOperator(factors), gather if gathered else None), Term(second, design)]
+        return Placing(SiteSpace(np.zeros(n), terms, sites))
 
     conditional = summed(factors)
     z, weights = rng.standard_normal(conditional.n_noise), rng.standard_normal(n)

@@ -38,8 +38,6 @@ class GaussianHamiltonian:
     ----------
     residual : Density
         φ and its gradient.
-    leave : callable, optional
-        What lets go of all that a point has beyond its value and gradient, where a trajectory only passes through it.
     follow : callable, optional
         What makes a trajectory's steps at once: from a point, a momentum, the number of steps and their size it gives
         the number that was made, and the point and momentum at the end, or None and why.
@@ -54,16 +52,10 @@ class GaussianHamiltonian:
     def __init__(
         self,
         residual: Density[Any],
-        leave: Callable[[Any], None] | None = None,
         follow: Callable[..., Any] | None = None,
         makes: Any = None,
     ) -> None:
-        self.residual, self._leave, self._follow, self.makes = residual, leave, follow, makes
-
-    def leave(self, state: GaussianState) -> None:
-        """Go on from a state that is neither a trajectory's first nor its last: it can be kicked, and no more."""
-        if self._leave is not None:
-            self._leave(state.point)
+        self.residual, self._follow, self.makes = residual, follow, makes
 
     def state(self, position: Array) -> GaussianState:
         """Evaluate φ; the momentum is zero until `refresh`."""

@@ -137,9 +137,6 @@ class SiteHamiltonian:
         """``dz/dt = p``."""
         return state.momentum
 
-    def leave(self, state: SiteState) -> None:
-        """Go on from a state that is neither a trajectory's first nor its last: it keeps nothing large."""
-
     def follows_from(self, state: SiteState) -> bool:
         """Whether the density makes the steps of a trajectory from here by itself, for `follow`."""
         return self.residual.follows

@@ -198,9 +198,6 @@ class SpannedHamiltonian:
         """``dz/dt = p``."""
         return state.momentum
 
-    def leave(self, state: SpannedState) -> None:
-        """Go on from a state that is neither a trajectory's first nor its last: it keeps nothing large."""
-
     def follows_from(self, state: SpannedState) -> bool:
         """Whether the density makes the steps of a trajectory from here by itself, for `follow`."""
         return state.along is None and self.residual.follows

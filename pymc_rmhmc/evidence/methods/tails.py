@@ -153,14 +153,10 @@ class TailedReference(ResidualReference):
             point = inner.stand(values, rng)
             return density.seen(point, density.to_u(point.position), point.position)
 
-        def leave(point: TailedPoint) -> None:
-            if point.inner is not None:
-                inner.let_go(point.inner)
-
         def values_at(point: TailedPoint) -> Array:
             return inner.values_at(point.inner)
 
-        super().__init__(density, inner.size, inner.log_constant + log_volume, stand, values_at, leave)
+        super().__init__(density, inner.size, inner.log_constant + log_volume, stand, values_at)
         self.own_tails = inner.own_tails
         self.density = density
 

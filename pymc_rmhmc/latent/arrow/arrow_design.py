@@ -9,12 +9,15 @@ are in the arrow's order between the first and the last of them.
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.latent.arrow import arrow_loops as loops
 from pymc_rmhmc.latent.arrow.arrow_pattern import ArrowPattern, places_of, row_starts
+from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.prior import PriorFailure
 
 __all__ = ["Arrow", "ArrowInner", "MovingArrow"]
@@ -47,8 +50,8 @@ def _rows(pattern: ArrowPattern, entries: Array) -> loops.Rows:
     return loops.Rows(order, column, entry, starts, pattern.others, others, *nothing_wide)
 
 
-class Arrow:
-    """A constant A with columns apart, and its weights.
+class _Arrow:
+    """A with columns apart, and its weights.
 
     Parameters
     ----------
@@ -58,10 +61,42 @@ class Arrow:
         A's entries.
     precision : (n,) array
         w̄ ≥ 0.
+
+    Raises
+    ------
+    PriorFailure
+        If an entry is no number.
     """
 
+    rows: loops.Rows
+
     def __init__(self, pattern: ArrowPattern, entries: Array, precision: Array) -> None:
-        self.pattern, self.rows = pattern, _widened(_rows(pattern, entries))
+        if not np.isfinite(entries).all():
+            raise PriorFailure(Failure.NON_FINITE, 0)
+        self.pattern, self.entries, self.precision = pattern, entries, precision
+
+    def at(self, sites: GaussianSites) -> Self:
+        """Return A with the weights of other sites, of which these may be a multiple."""
+        precision = sites.standing[0].precision
+        return self if precision is self.precision else type(self)(self.pattern, self.entries, precision)
+
+    def predict(self, coefficients: Array) -> Array:
+        """Return ``A x``, (n,)."""
+        return np.asarray(loops.predict(self.rows, coefficients[self.pattern.order]))
+
+    def inner(self, spread: Array, slope: Array) -> ArrowInner:
+        """Return coefficients at a D (k,) and a slope (n,)."""
+        return ArrowInner(self, spread, slope)
+
+
+class Arrow(_Arrow):
+    """A constant A."""
+
+    by_design = False
+
+    def __init__(self, pattern: ArrowPattern, entries: Array, precision: Array) -> None:
+        super().__init__(pattern, entries, precision)
+        self.rows = _widened(_rows(pattern, entries))
         self.gram = loops.gram_of(self.rows, precision, pattern.n_apart)
         roots = np.sqrt(self.gram.diagonal)
         below = self.gram.cross / np.where(roots > 0.0, roots, 1.0)[:, None]
@@ -74,45 +109,42 @@ class Arrow:
         self.root = loops.Root(roots, below, np.ascontiguousarray(corner[:, corner.shape[1] - n_left :]))
 
     def root_adjoint(self, vector: Array) -> Array:
-        """``Fᵀ v``, (k,)."""
+        """Return ``Fᵀ v``, (k,)."""
         return np.asarray(loops.root_adjoint(self.root, vector[self.pattern.order]))
 
-    def inner(self, spread: Array, slope: Array) -> ArrowInner:
-        """Coefficients at a D (k,) and a slope (n,)."""
-        return ArrowInner(self, spread, slope)
 
+class MovingArrow(_Arrow):
+    """One that is made anew at every θ, with ``F = Aᵀ s``, ``s = sqrt(w̄)``, for a root of M."""
 
-class MovingArrow:
-    """One that is made anew at every θ, with ``F = Aᵀ s``, ``s = sqrt(w̄)``, for a root of G.
-
-    Parameters are those of `Arrow`.
-    """
+    by_design = True
 
     def __init__(self, pattern: ArrowPattern, entries: Array, precision: Array) -> None:
-        self.pattern, self.rows = pattern, _rows(pattern, entries)
+        super().__init__(pattern, entries, precision)
+        self.rows = _rows(pattern, entries)
         self.gram = loops.gram_of(self.rows, precision, pattern.n_apart)
-        self.precision, self.root = precision, np.sqrt(precision)
+        self.root = np.sqrt(precision)
         self.passes, self.n_noise = loops.BY_SITES, precision.size
 
-    def predict(self, coefficients: Array) -> Array:
-        """``A x``, (n,)."""
-        return np.asarray(loops.predict(self.rows, coefficients[self.pattern.order]))
-
     def root_adjoint(self, vector: Array) -> Array:
-        """``Fᵀ v``, (n,)."""
+        """Return ``Fᵀ v``, (n,)."""
         return np.asarray(self.root * self.predict(vector))
 
-    def inner(self, spread: Array, slope: Array) -> ArrowInner:
-        """Coefficients at a D (k,) and a slope (n,)."""
-        return ArrowInner(self, spread, slope)
-
     def design_bar(self, inner: ArrowInner, left: Array, right: Array) -> Array:
-        """Ā at A's entries (nnz,), from the pairs of which it is the sum and what the determinant adds."""
+        """Return Ā at A's entries (nnz,), from the pairs of which it is the sum and what the determinant adds."""
         return np.asarray(loops.entry_bars(self.pattern, self.rows, inner.factors, self.precision, left, right))
 
 
 class ArrowInner:
-    """The coefficients at one D; see `pymc_rmhmc.latent.forms.design.Inner`.
+    """The coefficients y at one D: ``N(E⁻¹ D l, E⁻¹)`` with ``l = Aᵀ slope``.
+
+    Attributes
+    ----------
+    log_determinant : float
+        Of E.
+    gained : float
+        ``(D l)ᵀ E⁻¹ D l``.
+    explained : (n,) array
+        ``A D`` times the mean of y.
 
     Raises
     ------
@@ -120,9 +152,7 @@ class ArrowInner:
         If E is not finite, or not positive definite.
     """
 
-    placed: Array
-
-    def __init__(self, whole: Arrow | MovingArrow, spread: Array, slope: Array) -> None:
+    def __init__(self, whole: Any, spread: Array, slope: Array) -> None:
         self._whole, gram = whole, whole.gram
         self.factors, self.log_determinant, self._linear, self._mean, self.gained, self.explained = loops.begin(
             whole.rows, gram, spread, slope
@@ -137,22 +167,24 @@ class ArrowInner:
         """The mean of y, (k,)."""
         return np.asarray(loops.scattered(self._whole.pattern.order, self._mean))
 
-    def place(self, noise: Array) -> Array:
-        """``A D y`` (n,)."""
+    def place(self, noise: Array) -> tuple[tuple[Array, ...], Array, Array]:
+        """Return what `pullback` takes, y (k,) and ``A D y`` (n,) of ``y = E⁻¹ (D (l + F z₂) + z₁)``."""
         whole = self._whole
-        *self._drawn, self.placed, predicted = whole.passes.place(
-            whole.rows, whole.root, self.factors, self._linear, noise
-        )
-        return predicted
+        *drawn, whitened, predicted = whole.passes.place(whole.rows, whole.root, self.factors, self._linear, noise)
+        return tuple(drawn), whitened, predicted
 
-    def pullback(self, residual: Array) -> tuple[Array, Array, Array]:
-        """By z, ``A D E⁻¹ D Aᵀ residual``, and by D."""
-        whole, placed = self._whole, (*self._drawn, self._linear, self._mean)
-        return whole.passes.pullback(whole.rows, whole.gram, whole.root, self.factors, residual, placed)
+    def pullback(self, drawn: tuple[Array, ...], residual: Array) -> tuple[Array, Array, Array]:
+        """Return the derivative by z, ``A D E⁻¹ D Aᵀ residual``, and the derivative by D."""
+        whole, placed = self._whole, (*drawn, self._linear, self._mean)
+        pulled: tuple[Array, Array, Array] = whole.passes.pullback(
+            whole.rows, whole.gram, whole.root, self.factors, residual, placed
+        )
+        return pulled
 
     def adjoint(self, sites: Array) -> Array:
         """The derivative by z of ``sitesᵀ A D y``."""
-        return self._whole.passes.adjoint(self._whole.rows, self._whole.root, self.factors, sites)
+        whole = self._whole
+        return np.asarray(whole.passes.adjoint(whole.rows, whole.root, self.factors, sites))
 
     def gram(self, sites: Array) -> Array:
         """``A D E⁻¹ D Aᵀ sites``, (n,)."""

@@ -2,7 +2,7 @@
 
 The formulas are those of `pymc_rmhmc.latent.joint_target.JointTarget` with an arrow (`arrow_design`),
 constant or moved by θ. The model's own functions are called by their addresses. Where sites follow θ all w̄ have a
-multiple ρ, and predictors are in units of ``1/√ρ`` (`pymc_rmhmc.latent.forms.diagonal`).
+multiple ρ, and predictors are in units of ``1/√ρ`` (`pymc_rmhmc.latent.arrow.arrow_conditional`).
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _by_likelihood(
     """The gradient by θ of the likelihood, and of its sites' multiples.
 
     Of the sites' b, and of m and D, each with the derivative by it in units of ``1/√ρ``: see
-    `pymc_rmhmc.latent.forms.diagonal.DiagonalConditional.sites_pullback`.
+    `pymc_rmhmc.latent.arrow.arrow_conditional.ArrowConditional.sites_pullback`.
     """
     height, height_bar = linear
     by_unit = -np.dot(height, height_bar) - np.dot(seen.residual, predictor)
@@ -315,7 +315,7 @@ def _evaluate_moving(
     )  # fmt: skip
     k, centre_slope = spread.size, site_slope - precision * explained
     mean_bar = seen.residual - precision * pushed + centre_slope
-    # See `pymc_rmhmc.latent.forms.moving_design`.
+    # See `pymc_rmhmc.latent.arrow.arrow_conditional`.
     left, right = np.empty((3, mean.size)), np.empty((3, k))
     left[0] = seen.residual - precision * pushed
     left[1] = site_slope + form.root * noise[k:] - precision * predicted

@@ -8,7 +8,7 @@ arrow reads, in a model that PyTensor has compiled. What this cannot evaluate, t
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numba
 import numpy as np
@@ -29,7 +29,8 @@ from pymc_rmhmc.latent.arrow.coefficient_density import (
 from pymc_rmhmc.latent.arrow.site_multiples import Multiples, Powers, Trend
 from pymc_rmhmc.latent.charts.moving_sites import MovingSites
 from pymc_rmhmc.latent.charts.site import GaussianSites
-from pymc_rmhmc.latent.forms.diagonal import DiagonalConditional, log_prior_of
+from pymc_rmhmc.latent.conditional import LatentPlacement
+from pymc_rmhmc.latent.forms.coefficients import CoefficientsOperator
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
 from pymc_rmhmc.latent.latent_blocks import JointBlock, Sites, sites_at
 from pymc_rmhmc.latent.prior import PriorFailure
@@ -79,24 +80,6 @@ def _follow(
             momentum[i] += time * slope[i]
         if done == n_steps or not found.usable:
             return done, position, momentum, found
-
-
-class _Placed:
-    """The model's variables of an evaluation: see `pymc_rmhmc.latent.forms.diagonal.DiagonalConditional`."""
-
-    __slots__ = ("_location", "_scale", "_standard")
-
-    def __init__(self, found: Evaluated) -> None:
-        self._standard, self._location, self._scale = found.standard, found.location, found.scale
-
-    @property
-    def latents(self) -> Array:
-        """``location + scale y``, (k,)."""
-        return self._location + self._scale * self._standard
-
-    def log_prior(self) -> float:
-        """Their log density."""
-        return log_prior_of(self._standard, self._scale)
 
 
 class CoefficientsTarget:
@@ -153,7 +136,8 @@ class CoefficientsTarget:
 
     @staticmethod
     def _point(position: Array, found: Evaluated) -> JointPoint:
-        placed: Any = _Placed(found)
+        operator = CoefficientsOperator(found.scale, found.location, found.scale)
+        placed = LatentPlacement(found.eta, NOTHING, NOTHING, operator, None, found.standard)
         return JointPoint(
             position, found.theta, [found.eta], [found.slope], [placed], found.log_given, found.log_density,
             found.gradient,
@@ -171,14 +155,14 @@ def compiled_coefficients(target: JointTarget) -> CoefficientsTarget | None:
         conditional = target.conditional(0, theta, sites_at(block, theta, sites))
     except PriorFailure:
         return None
-    form = _form(target, sites.sites if isinstance(sites, MovingSites) else sites, conditional)
+    form = _form(target, _at_rest(sites), conditional)
     functions = None if form is None else _functions(target, prior, theta, block, sites)
     return None if form is None or functions is None else CoefficientsTarget(target, functions, form)
 
 
 def _form(target: JointTarget, sites: GaussianSites, conditional: Any) -> Form | None:
     """What stands still; None if that is no arrow."""
-    weighted = conditional.weighted if isinstance(conditional, DiagonalConditional) else None
+    weighted = getattr(conditional, "arrow", None)
     chart = target.chart
     given = sites.linear, sites.precision, (
         chart.centre, chart.factor, chart.location, chart.spread, chart.skewness, chart.tail,
@@ -189,6 +173,11 @@ def _form(target: JointTarget, sites: GaussianSites, conditional: Any) -> Form |
     if isinstance(weighted, MovingArrow) and places is not None:
         return MovingForm(_passes(weighted), weighted.pattern, *places, weighted.root, *given)
     return None
+
+
+def _at_rest(sites: Sites) -> GaussianSites:
+    """Sites without what they follow."""
+    return cast("MovingSites", sites).sites if sites.moves else cast("GaussianSites", sites)
 
 
 def _passes(weighted: Arrow | MovingArrow) -> Passes:
@@ -224,7 +213,7 @@ def _functions(
         native_function(values, (theta,), values_rest, call),
         native_function(gradient, (theta, k, k, n, *moves), gradient_rest, call_for_vector),
     )
-    held = sites if isinstance(sites, MovingSites) else None
+    held = cast("MovingSites", sites) if sites.moves else None
     moves_by_power = held is not None and block.has_moving_sites
     powers = _powers(block, theta, held) if held is not None and moves_by_power else None
     missing = moves_by_power and powers is None

@@ -10,7 +10,7 @@ a site's information as a share of what it was at a constant θ̂. It is what th
 information for most, and of a Student t the weight that tells outliers from the others, without which outliers would
 pull as hard as the others where the noise is small. I is the mean over two constant η, a standard deviation below and
 above where a site lay: at its mean alone, an observation that lies there would tell too much. Sites of coefficients
-have one power for all, the share of their information together (`pymc_rmhmc.latent.forms.diagonal`).
+have one power for all, the share of their information together (`pymc_rmhmc.latent.solvers.weighted_design`).
 
 Where the data bound the latent values on one side alone, as classes that can be separated do, the latent values grow
 with their prior's amplitude, and the likelihood's slope and curvature where they lie fall off. Sites of a common
@@ -27,12 +27,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.latent.charts.site import GaussianSites
+from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.linalg.compiled.compilation import compiled
 
 __all__ = ["MovingSites", "RaisedSites", "SiteTrend", "grown", "slope_by_multiples"]
@@ -116,6 +119,7 @@ class MovingSites:
     eta: Array
     information: Array
     trend: SiteTrend | None = None
+    moves: ClassVar[bool] = True
 
     def at(self, theta: Array, information: Array) -> RaisedSites:
         """The sites at a θ, where the information is this."""
@@ -144,9 +148,27 @@ class RaisedSites(GaussianSites):
     power: Array
     growth: Array
 
+    @property
+    def standing(self) -> tuple[GaussianSites, float]:
+        """The sites at θ̂ and by what all their w̄ are multiplied here, where that is one number.
+
+        Raises
+        ------
+        PriorFailure
+            If that is no positive number.
+        """
+        if self.power.size > 1:
+            return self, 1.0
+        multiple = float(self.power.item() * self.growth[1])
+        if not 0.0 < multiple < math.inf:
+            raise PriorFailure(Failure.NON_FINITE, 0)
+        return self.held.sites, multiple
+
     def pullback(self, by_logarithms: Array) -> Array:
         """The derivative by the information of a function of b and w̄, from that by their logarithms, (2, n)."""
         information, power_bar = self.power * self.held.information, by_logarithms.sum(axis=0)
+        if self.power.size == 1:
+            power_bar = power_bar.sum(keepdims=True)
         return np.divide(power_bar, information, out=np.zeros_like(power_bar), where=information > 0.0)
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,10 +61,16 @@ class GaussianSites:
         b.
     precision : (n,) array
         w̄. A negative value is allowed if prior times sites is still a Gaussian.
+    moves : bool
+        False: what follows θ is `MovingSites`.
+    trend : None
+        What they follow.
     """
 
     linear: Array
     precision: Array
+    moves: ClassVar[bool] = False
+    trend: ClassVar[None] = None
 
     def log_density(self, eta: Array) -> float:
         """``Σ bᵢηᵢ - ½ w̄ᵢηᵢ²``."""
@@ -77,6 +84,11 @@ class GaussianSites:
         """`log_density`, and what is left of a slope (n,) beyond `gradient`, in one pass."""
         value, residual = residual_of_sites(self.linear, self.precision, eta, slope)
         return value, residual
+
+    @property
+    def standing(self) -> tuple[GaussianSites, float]:
+        """Sites that no θ moves, and by what all their w̄ are multiplied here."""
+        return self, 1.0
 
     def scaled(self, factor: float | Array) -> GaussianSites:
         """The sites raised to a power."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.linalg.compiled.blas import multiply_in_place, solve_in_place
+from pymc_rmhmc.linalg.compiled.blas import solve_in_place
 from pymc_rmhmc.linalg.compiled.compilation import compiled
 from pymc_rmhmc.linalg.dense import inverse_lower, multiply_lower
 from pymc_rmhmc.linalg.passes import identity_plus_scaled
@@ -21,16 +21,12 @@ from pymc_rmhmc.linalg.symmetric import multiply_symmetric
 from pymc_rmhmc.linalg.triangles import factorise_in_place
 
 __all__ = [
-    "adjoint",
-    "apply",
     "centre_of_sites",
     "dual",
     "factor_of_sites",
     "gram",
     "place",
-    "place_noise",
     "roots_of_sites",
-    "shift_noise",
     "variances_of_sites",
     "weigh",
 ]
@@ -169,61 +165,3 @@ def place(
     """In the dual, and itself, what a draw of the prior about its mean and of the sites' noise is mapped to."""
     pulled = dual(covariance, inner, roots, slope - precision * drawn + roots[0] * site_noise)
     return pulled, mean + drawn + multiply_symmetric(covariance, pulled)
-
-
-@compiled
-def place_noise(
-    covariance: Array, inner: Array, roots: Array, mean: Array, slope: Array, precision: Array, factor: Array,
-    noise: Array,
-) -> tuple[Array, Array, float]:  # pragma: no cover - compiled  # fmt: skip
-    """`place`, of the prior's and the sites' noise (2 n,) and the prior's factor L; and ``|L⁻¹(η - m)|²``.
-
-    With a draw ``h = L z₁`` of the prior the last is ``z₁ᵀz₁ + aᵀ(2h + Q a)``, and nothing is solved for it.
-    """
-    n = mean.size
-    drawn = noise[:n].copy()
-    multiply_in_place(factor, drawn, False)
-    pulled, placed = place(covariance, inner, roots, mean, slope, precision, drawn, noise[n:])
-    square = 0.0
-    for i in range(n):
-        square += noise[i] ** 2 + pulled[i] * (drawn[i] + (placed[i] - mean[i]))
-    return pulled, placed, square
-
-
-@compiled
-def apply(
-    covariance: Array, inner: Array, roots: Array, precision: Array, factor: Array, noise: Array
-) -> Array:  # pragma: no cover - compiled
-    """How far from its centre `place_noise` maps a noise (2 n,): ``T z``."""
-    nothing = np.zeros(precision.size)
-    return place_noise(covariance, inner, roots, nothing, nothing, precision, factor, noise)[1]
-
-
-@compiled
-def shift_noise(factor: Array, root: Array, noise: Array, missing: Array) -> Array:  # pragma: no cover - compiled
-    """The noise nearest to one (2 n,) that `place_noise` maps this much (n,) further: ``z + (L⁻¹, s) v``.
-
-    With T the linear part of the map, ``Tᵀ(TTᵀ)⁻¹ = (Lᵀ(I + W̄Q)⁻¹, sQ(I + W̄Q)⁻¹)(Q⁻¹ + W̄) = (L⁻¹, s)``.
-    """
-    n = missing.size
-    solved, shifted = missing.copy(), noise.copy()
-    solve_in_place(factor, solved, False)
-    for i in range(n):
-        shifted[i] += solved[i]
-        shifted[n + i] += root[i] * missing[i]
-    return shifted
-
-
-@compiled
-def adjoint(
-    covariance: Array, inner: Array, roots: Array, factor: Array, vector: Array
-) -> Array:  # pragma: no cover - compiled
-    """``Tᵀ v``, (2 n,), for a v (n,)."""
-    n, root = vector.size, roots[0]
-    spread = dual(covariance, inner, roots, vector)
-    pushed = multiply_symmetric(covariance, spread)
-    multiply_in_place(factor, spread, True)
-    noise = np.empty(2 * n)
-    for i in range(n):
-        noise[i], noise[n + i] = spread[i], root[i] * pushed[i]
-    return noise

@@ -1,0 +1,177 @@
+"""What a block's latent values are at one θ: a prior times Gaussian sites, and standard normal noise placed by both.
+
+Sites ``exp(bᵀη - ½ ηᵀW̄η)`` stand in for the likelihood, and are constant. For every θ the prior times the sites is a
+Gaussian of the latent values, and z ~ N(0, I) is mapped onto it: z is nearly standard normal under the posterior
+*whatever θ is*. What the map leaves to the target is
+
+    φ(θ, z) = Σ ℓ(η) - sites(η) + log E(θ),     log E(θ) = log ∫ prior(η; θ) exp sites(η) dη.
+
+The map is that of perturbation sampling, linear in z, with a z for every latent value and more for the sites' noise
+(`pymc_rmhmc.latent.solvers`). Two Choleskys, one inverse and one Cholesky adjoint are value and gradient, where the
+square map takes two adjoints and more. No inverse of a covariance is formed.
+
+References
+----------
+Papandreou and Yuille (2010), Gaussian sampling by local perturbations, for the map; Murray (2016), Differentiation
+of the Cholesky decomposition, for the adjoint; Rasmussen and Williams (2006), section 3.6, for sites and B.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.latent.charts.site import GaussianSites
+from pymc_rmhmc.latent.operators import Operator
+
+__all__ = ["Conditional", "LatentPlacement", "Placement", "Pulled"]
+
+type Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement(ABC):
+    """Where a noise is placed.
+
+    Attributes
+    ----------
+    eta : (n,) array
+        The sites.
+    noise : array
+        z.
+    pulled : array
+        What y is solved from, which the derivative needs again: of n sites or k latent values.
+    operator : Operator
+        The prior.
+    shift : (n,) array or float, optional
+        Where the model's variable is the sites less something, this.
+    """
+
+    eta: Array
+    noise: Array
+    pulled: Array
+    operator: Operator
+    shift: Array | float | None = None
+
+    @property
+    @abstractmethod
+    def whitened(self) -> Array:
+        """Y, of which the prior is standard normal, (k,)."""
+
+    @property
+    def latents(self) -> Array:
+        """The model's variables, (k,)."""
+        return self.operator.to_model(self.whitened) if self.shift is None else np.asarray(self.eta - self.shift)
+
+    @property
+    def log_prior(self) -> float:
+        """Their log density."""
+        return self.operator.log_prior(self.whitened)
+
+
+@dataclass(frozen=True, slots=True)
+class LatentPlacement(Placement):
+    """Where a noise is placed, and y there."""
+
+    whitened: Array = field(default_factory=lambda: np.zeros(0))
+
+
+class Pulled(NamedTuple):
+    """The gradient of ``ψ(η) + log E``, given ``∂ψ/∂η`` (n,).
+
+    Attributes
+    ----------
+    noise : array
+        By z.
+    mean : (n,) array
+        By m.
+    second : Any
+        By what the operators are made of, as `JointBlock.prior_pullback` takes it.
+    design : Any
+        By A, or None where it is constant.
+    pushed : (n,) array
+        The covariance of the sites times ``∂ψ/∂η``.
+    """
+
+    noise: Array
+    mean: Array
+    second: Any
+    design: Any
+    pushed: Array
+
+    @property
+    def by_prior(self) -> tuple[Array, Any]:
+        """What `JointBlock.prior_pullback` takes after θ."""
+        return self.mean, self.second if self.design is None else (self.second, self.design)
+
+
+class Conditional(Protocol):
+    """A block's latents at one θ as a function of standard normal noise. It never changes.
+
+    Attributes
+    ----------
+    log_evidence : float
+        ``log E``.
+    """
+
+    log_evidence: float
+
+    @property
+    def n_noise(self) -> int:
+        """The size of z."""
+
+    @property
+    def centre(self) -> Array:
+        """The sites where z is 0, (n,)."""
+
+    @property
+    def centre_whitened(self) -> Array:
+        """The y where z is 0, (k,)."""
+
+    @property
+    def mean(self) -> Array:
+        """The sites where y is 0, (n,)."""
+
+    @property
+    def weighted(self) -> tuple[Array, Array, Array] | None:
+        """The matrices of `gram` for compiled code, or None where it has none."""
+
+    def predict(self, whitened: Array) -> Array:
+        """Return how far from their mean the sites of a y are, (n,)."""
+
+    def with_sites(self, sites: GaussianSites) -> Conditional:
+        """Return the same prior times other sites."""
+
+    def place(self, noise: Array) -> Placement:
+        """Return where a z is placed."""
+
+    def enter(self, values: Array, noise: Array) -> Array:
+        """Draw a z given the model's variables, from standard normal noise."""
+
+    def shifted(self, noise: Array, missing: Array) -> Array | None:
+        """Return the z nearest to one whose η is this much (n,) further; None where η does not tell the latents."""
+
+    def marginals(self) -> tuple[Array, Array]:
+        """Return mean and variance (n,) of the sites under the prior times the sites' own factors."""
+
+    def apply(self, noise: Array) -> Array:
+        """Return ``T z`` of the map ``η = centre + T z``, (n,)."""
+
+    def adjoint(self, sites: Array) -> Array:
+        """Return ``Tᵀ v`` for a v (n,)."""
+
+    def gram(self, sites: Array) -> Array:
+        """Return ``T Tᵀ v``, (n,): the covariance of the sites times v."""
+
+    def pullback(self, placed: Placement, residual: Array) -> Pulled:
+        """Return the gradient of ``ψ(η) + log E`` where a z was placed, given ``∂ψ/∂η`` (n,)."""
+
+    def sites_pullback(self, placed: Placement, pulled: Pulled) -> Array:
+        """Return the gradient of ``ψ(η) + log E`` by the logarithms of b and of w̄, after `pullback`.
+
+        For each site, (2, n), or summed over all, (2, 1).
+        """

@@ -1,0 +1,133 @@
+"""Independent coefficients: ``L = D``, a diagonal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.linalg import lapack
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.latent.operators import Design, Operator
+from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.linalg.compiled.compilation import compiled
+from pymc_rmhmc.linalg.dense import identity_plus_scaled, multiply_lower
+
+__all__ = ["CoefficientsOperator"]
+
+type Array = NDArray[np.float64]
+
+# Below this share the identity less E⁻¹ is lost in rounding.
+LOST = 1e-8
+
+
+@compiled
+def unexplained_diagonal(
+    gram: Array, half: Array, spread: Array, first: int
+) -> tuple[Array, NDArray[np.bool_]]:  # pragma: no cover - compiled
+    """``(1 - Σ_j half_ji²) / D_i²`` for the columns from one on, and which of them rounding has left of no use.
+
+    `half` is lower triangular, in Fortran order.
+    """
+    columns, found, lost = half.T, np.zeros(spread.size), np.zeros(spread.size, dtype=np.bool_)
+    for i in range(spread.size):
+        at, square = first + i, spread[i] * spread[i]
+        if square * gram[at, at] < LOST:
+            lost[i] = True
+            continue
+        column, total = columns[at, at:], 0.0
+        for j in range(column.size):
+            total += column[j] * column[j]
+        found[i] = (1.0 - total) / square
+    return found, lost
+
+
+class CoefficientsOperator(Operator):
+    """Independent coefficients: the model's variable is ``location + deviation y``, and ``spread y`` is read.
+
+    Parameters
+    ----------
+    spread : (k,) array
+        D, of any sign.
+    location, deviation : (k,) array
+        Of the model's variable.
+
+    Raises
+    ------
+    PriorFailure
+        If a spread or a deviation is not finite.
+    """
+
+    def __init__(self, spread: Array, location: Array, deviation: Array) -> None:
+        if not (np.isfinite(spread).all() and np.isfinite(deviation).all()):
+            raise PriorFailure(Failure.NON_FINITE, 0)
+        self.size = spread.size
+        self.spread, self._location, self._deviation = spread, location, deviation
+
+    def draw(self, whitened: Array) -> Array:
+        """Return ``D y``."""
+        return np.asarray((self.spread * whitened.T).T)
+
+    def draw_adjoint(self, values: Array) -> Array:
+        """Return ``D v``."""
+        return self.draw(values)
+
+    def seen(self, design: Design | None) -> Array:
+        """Return ``A D² Aᵀ``."""
+        if design is None:
+            return np.diag(self.spread**2)
+        if sparse.issparse(design):
+            scaled = design @ sparse.diags_array(self.spread)
+            return np.asarray((scaled @ scaled.T).toarray())
+        scaled = np.asarray(design * self.spread)
+        return np.asarray(scaled @ scaled.T)
+
+    def inner(self, gram: Array, rooted: Callable[[], Array]) -> Array:
+        """Return the lower triangle of ``I + D M D``."""
+        return identity_plus_scaled(gram, self.spread)
+
+    def covariance_of(self, half: Array) -> Array:
+        """Return the lower triangle of ``D RᵀR D``."""
+        product, _ = lapack.dlauum(half, lower=1)
+        return np.asarray(product * np.outer(self.spread, self.spread))
+
+    def to_model(self, whitened: Array) -> Array:
+        """Return the model's variable of a y."""
+        return self._location + self._deviation * whitened
+
+    def from_model(self, values: Array) -> Array:
+        """Return the y of the model's variable."""
+        return (values - self._location) / self._deviation
+
+    def log_volume(self) -> float:
+        """Return ``log |∂ variable / ∂y|``."""
+        return float(np.log(np.abs(self._deviation)).sum())
+
+    def restrict(self, matrix: Array) -> Array:
+        """Return the diagonal."""
+        return matrix.diagonal()
+
+    def contract(self, left: Design, right: Array) -> Array:
+        """Return the diagonal of ``leftᵀ right``."""
+        if sparse.issparse(left):
+            entries: sparse.csr_array = left
+            return np.asarray(entries.multiply(right).sum(axis=0)).ravel()
+        return np.asarray(np.einsum("ij,ij->j", left, right))
+
+    def outer(self, left: Array, right: Array) -> Array:
+        """Return the diagonal of ``left rightᵀ``."""
+        return left * right
+
+    def unexplained(self, gram: Array, rooted: Callable[[], Array], half: Array, where: slice) -> Array:
+        """Return the diagonal of ``M - M L E⁻¹ LᵀM``: what ``D (...) D = I - E⁻¹`` has, over D²."""
+        found, lost = unexplained_diagonal(gram, half, self.spread, where.start)
+        if lost.any():
+            left = multiply_lower(half, np.asfortranarray(rooted()[:, where][:, lost]))
+            found[lost] = gram.diagonal()[where][lost] - np.einsum("ij,ij->j", left, left)
+        return np.asarray(found)
+
+    def pullback(self, covariance_bar: Array, drawn_bar: Array, noise: Array) -> Array:
+        """Return the derivative by D, (k,)."""
+        return np.asarray(2.0 * self.spread * covariance_bar + drawn_bar * noise)

@@ -1,0 +1,121 @@
+"""A latent vector with a dense covariance K, or a number times it: ``L Lᵀ = d K d``."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.latent.operators import Design, Operator
+from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.linalg.dense import cholesky, cholesky_adjoint_of_product, gram_lower, multiply_lower, solve_lower
+from pymc_rmhmc.linalg.passes import log_diagonal
+
+__all__ = ["DenseOperator", "factor_in_place", "factor_or_fail", "without_factor"]
+
+type Array = NDArray[np.float64]
+
+
+class DenseOperator(Operator):
+    """A vector x with a covariance matrix, which the predictor reads times d: ``d x = d m + L y``.
+
+    Parameters
+    ----------
+    covariance : (k, k) array
+        Of ``d x``, in Fortran order.
+    location : (k,) array or float
+        m, the mean of x.
+    centred : bool
+        Whether the model's variable is x itself. If not it is the whitened vector ``sign(d) y``, which is the same
+        whatever d is.
+    multiplier : (k,) array or float
+        d, of any sign.
+    moves : bool
+        Whether θ moves the covariance.
+    like : DenseOperator, optional
+        One with the same covariance, whose factor serves again.
+
+    Raises
+    ------
+    PriorFailure
+        If the covariance is not finite, or not positive definite.
+    """
+
+    def __init__(
+        self, covariance: Array, location: Array | float = 0.0, *, centred: bool, multiplier: Array | float = 1.0,
+        moves: bool = True, like: DenseOperator | None = None,
+    ) -> None:  # fmt: skip
+        self.size, self.moves = covariance.shape[0], moves
+        self.factor: Array = factor_or_fail(covariance) if like is None else like.factor
+        self._location, self._centred, self._multiplier = location, centred, multiplier
+
+    def draw(self, whitened: Array) -> Array:
+        """Return ``L y``."""
+        return multiply_lower(self.factor, whitened)
+
+    def draw_adjoint(self, values: Array) -> Array:
+        """Return ``Lᵀ v``."""
+        return multiply_lower(self.factor, values, transpose=True)
+
+    def undraw(self, values: Array) -> Array:
+        """Return ``L⁻¹ v``."""
+        return solve_lower(self.factor, values)
+
+    def seen(self, design: Design | None) -> Array:
+        """Return ``A L Lᵀ Aᵀ``."""
+        # The covariance itself is kept by whoever needs it: a chain keeps several operators.
+        covariance = gram_lower(self.factor)
+        return covariance if design is None else np.asarray(design @ (design @ covariance).T)
+
+    def to_model(self, whitened: Array) -> Array:
+        """Return the model's variable of a y."""
+        if not self._centred:
+            return np.asarray(np.sign(self._multiplier) * whitened)
+        return np.asarray(self._location + self.draw(whitened) / self._multiplier)
+
+    def from_model(self, values: Array) -> Array:
+        """Return the y of the model's variable."""
+        if not self._centred:
+            return np.asarray(np.sign(self._multiplier) * values)
+        return solve_lower(self.factor, self._multiplier * (values - self._location))
+
+    def log_volume(self) -> float:
+        """Return ``log |∂ variable / ∂y|``."""
+        if not self._centred:
+            return 0.0
+        by_multiplier = np.log(np.abs(self._multiplier)) * np.ones(self.size)
+        return log_diagonal(self.factor) - float(by_multiplier.sum())
+
+    def pullback(self, covariance_bar: Array, drawn_bar: Array, noise: Array) -> Array:
+        """Return the derivative by the covariance, (k, k)."""
+        bar = self.pullback_of_draw(drawn_bar, noise)
+        bar += covariance_bar
+        return bar
+
+    def pullback_of_draw(self, drawn_bar: Array, noise: Array) -> Array:
+        """Return a derivative by the covariance that stands for one by ``L z``: a lower triangle."""
+        return cholesky_adjoint_of_product(self.factor, drawn_bar, noise)
+
+
+def factor_or_fail(matrix: Array) -> Array:
+    """Return the lower Cholesky factor, or raise the failure to count."""
+    factor = cholesky(matrix)
+    if factor is None:
+        raise without_factor(matrix)
+    return factor
+
+
+def factor_in_place(matrix: Array) -> Array:
+    """Return the lower Cholesky factor in place of a matrix, or raise the failure to count."""
+    # What is not finite is not to be seen any more afterwards.
+    finite = bool(np.isfinite(matrix).all())
+    factor = cholesky(matrix, overwrite=True) if finite else None
+    if factor is None:
+        raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE if finite else Failure.NON_FINITE, 0)
+    return factor
+
+
+def without_factor(matrix: Array) -> PriorFailure:
+    """Return why a matrix, or what was made of it, has no factor."""
+    finite = bool(np.isfinite(matrix).all())
+    return PriorFailure(Failure.NOT_POSITIVE_DEFINITE if finite else Failure.NON_FINITE, 0)

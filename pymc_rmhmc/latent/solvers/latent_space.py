@@ -1,0 +1,211 @@
+"""Latent vectors times Gaussian sites by (k, k) matrices, k the number of latent values.
+
+``η = m + A x`` with ``x = L y``, where L has the vectors' factors on its diagonal. With more observations than latent
+values the map of z needs no (n, n) matrix: with ``M = AᵀW̄A = F Fᵀ`` and ``E = I + LᵀM L``,
+
+    y = E⁻¹(Lᵀ(l + F z₂) + z₁),      l = Aᵀ(b - W̄m).
+
+With the gradient r by η, ``p = E⁻¹LᵀAᵀr``, the mean c of y, ``u = Aᵀr - M L p``, ``a = l + F z₂ - M L y`` and
+``d = l - M L c`` the derivatives by the covariances and, where F is ``Aᵀ√W̄``, by A are
+
+    K̄ = u aᵀ + ½ d dᵀ - ½ (M - M L E⁻¹ LᵀM),      Ā = v (Ly)ᵀ + v_y (Lp)ᵀ + v_c (Lc)ᵀ - W̄A L E⁻¹ Lᵀ,
+
+beside that of K by L where this places the noise z₁, with ``v = r - W̄ALp`` and the sites' own slopes at y and at c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.latent.charts.moving_sites import slope_by_multiples
+from pymc_rmhmc.latent.charts.site import GaussianSites
+from pymc_rmhmc.latent.conditional import LatentPlacement, Placement, Pulled
+from pymc_rmhmc.latent.forms.dense import factor_in_place
+from pymc_rmhmc.latent.operators import Operator, places_of, stacked
+from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.latent.solvers.weighted_design import Weights
+from pymc_rmhmc.linalg.dense import inverse_lower, solve_lower
+from pymc_rmhmc.linalg.symmetric import multiply_symmetric
+
+__all__ = ["LatentSpace"]
+
+type Array = NDArray[np.float64]
+
+
+class LatentSpace:
+    """Vectors that one matrix reads, times Gaussian sites, at one θ.
+
+    Parameters
+    ----------
+    weights : Weights
+        A and w̄.
+    mean : (n,) array
+        m, the sites where every y is 0.
+    operators : Operator or sequence of Operator
+        The vectors; derivatives are of one alone, or lists with an entry for each.
+    sites : GaussianSites
+        With the same w̄ ≥ 0.
+    by_design : bool
+        Whether the derivative by A is wanted.
+
+    Raises
+    ------
+    PriorFailure
+        If something is not finite, or E has no factor.
+    """
+
+    def __init__(
+        self, weights: Weights, mean: Array, operators: Operator | Sequence[Operator], sites: GaussianSites, *,
+        by_design: bool = False,
+    ) -> None:  # fmt: skip
+        if not np.isfinite(mean).all():
+            raise PriorFailure(Failure.NON_FINITE, 0)
+        self._given, self._is_alone = operators, isinstance(operators, Operator)
+        self._operators: tuple[Operator, ...] = (operators,) if isinstance(operators, Operator) else tuple(operators)
+        self._stack = stacked(self._operators)
+        self.weights, self.mean, self._sites, self._by_design = weights, mean, sites, by_design
+        self._slices = places_of(self._operators)
+        self._factor = factor_in_place(self._stack.inner(weights.gram, lambda: self._rooted))
+        slope = sites.gradient(mean)
+        self._linear = weights.products.collect(slope)
+        linear = self._stack.draw_adjoint(self._linear)
+        self.centre_whitened: Array = self._solve(linear)
+        explained = self.predict(self.centre_whitened)
+        self.centre: Array = mean + explained
+        self._centre_slope = slope - sites.precision * explained
+        gained, log_determinant = float(linear @ self.centre_whitened), float(np.log(self._factor.diagonal()).sum())
+        self.log_evidence = sites.log_density(mean) + 0.5 * gained - log_determinant
+
+    @property
+    def n_noise(self) -> int:
+        """The size of z: a normal number for each latent value, and for each column of F."""
+        return self._stack.size + self.weights.n_noise
+
+    @property
+    def weighted(self) -> None:
+        """None: compiled code has no form for this."""
+        return None
+
+    def with_sites(self, sites: GaussianSites) -> LatentSpace:
+        """Return the same prior times other sites."""
+        return LatentSpace(self.weights.at(sites, None), self.mean, self._given, sites, by_design=self._by_design)
+
+    def predict(self, whitened: Array) -> Array:
+        """Return ``A L y``, (n,)."""
+        return self.weights.products.predict(self._stack.draw(whitened))
+
+    def place(self, noise: Array) -> LatentPlacement:
+        """Return where a z is placed."""
+        k, stack = self._stack.size, self._stack
+        pulled = self._linear + self.weights.root(noise[k:])
+        whitened = self._solve(stack.draw_adjoint(pulled) + noise[:k])
+        return LatentPlacement(self.mean + self.predict(whitened), noise, pulled, stack, None, whitened)
+
+    def enter(self, values: Array, noise: Array) -> Array:
+        """Draw a z given the model's variables, from standard normal noise.
+
+        With z' any noise and T the linear part of the map, ``z = z' + Tᵀ(TTᵀ)⁻¹ (y - y(z'))``, where ``TTᵀ = E⁻¹`` and
+        ``TᵀE = (I, FᵀL)``.
+        """
+        missing = self._stack.from_model(values) - self.place(noise).whitened
+        return np.asarray(noise + np.concatenate((missing, self.weights.root_adjoint(self._stack.draw(missing)))))
+
+    def shifted(self, noise: Array, missing: Array) -> None:
+        """Return None: a z may be had from its y alone."""
+        return
+
+    def marginals(self) -> tuple[Array, Array]:
+        """Return mean and variance (n,) of each site under the prior times the sites' factors."""
+        root = self._stack.draw(np.asfortranarray(self._half.T))
+        return self.centre, self.weights.products.variances(root)
+
+    def apply(self, noise: Array) -> Array:
+        """Return ``T z`` of the map ``η = centre + T z``, (n,)."""
+        return self.place(noise).eta - self.centre
+
+    def adjoint(self, sites: Array) -> Array:
+        """Return ``Tᵀ v`` for a v (n,)."""
+        return self._pull_noise(self._moved(self.weights.products.collect(sites)))
+
+    def gram(self, sites: Array) -> Array:
+        """Return ``T Tᵀ v``, (n,)."""
+        return self.predict(self._moved(self.weights.products.collect(sites)))
+
+    def pullback(self, placed: Placement, residual: Array) -> Pulled:
+        """Return the gradient of ``ψ(η) + log E`` where a z was placed, given ``∂ψ/∂η`` (n,)."""
+        collected = self.weights.products.collect(residual)
+        moved = self._moved(collected)
+        pushed = self.predict(moved)
+        spread = residual - self._sites.precision * pushed
+        second = self._second_bars(placed, collected, moved)
+        design = self._design_bar(placed, moved, spread) if self._by_design else None
+        return Pulled(self._pull_noise(moved), spread + self._centre_slope, second, design, pushed)
+
+    def sites_pullback(self, placed: Placement, pulled: Pulled) -> Array:
+        """Return the gradient of ``ψ(η) + log E`` by the logarithms of b and of w̄: (2, n), or (2, 1) by multiples."""
+        k, half, (linear, precision) = self._stack.size, self._half, (self._sites.linear, self._sites.precision)
+        if not self.weights.by_multiple:
+            centre, variance = self.marginals()
+            return slope_by_multiples(
+                linear, precision, centre, precision * variance, pulled.pushed, placed.noise[k:], placed.eta
+            )
+        eta, pushed = placed.eta, pulled.pushed
+        by_linear = linear @ (self.centre + pushed - eta)
+        # Sites explain tr(M L E⁻¹ Lᵀ) = tr(I - E⁻¹) of all variances.
+        explained = k - np.einsum("ij,ij->", half, half)
+        drawn = self._stack.draw(pulled.noise[:k]) @ (placed.pulled - self._linear)
+        by_precision = 0.5 * (precision @ (eta**2 - self.centre**2) - explained + drawn) - (precision * eta) @ pushed
+        return np.array([[by_linear], [by_precision]])
+
+    @cached_property
+    def _rooted(self) -> Array:
+        """``LᵀM``, which not every operator asks for."""
+        return self._stack.draw_adjoint(self.weights.gram)
+
+    @cached_property
+    def _half(self) -> Array:
+        """The inverse of E's factor."""
+        return inverse_lower(self._factor)
+
+    def _second_bars(self, placed: Placement, collected: Array, moved: Array) -> Any:
+        """Return the derivatives by the operators."""
+        stack, gram, k = self._stack, self.weights.gram, self._stack.size
+        by_draw, by_dual, by_centre = (
+            given - multiply_symmetric(gram, stack.draw(y))
+            for given, y in (
+                (collected, moved), (placed.pulled, placed.whitened), (self._linear, self.centre_whitened),
+            )
+        )  # fmt: skip
+        bars, noise = [], placed.noise[:k]
+        for operator, where in zip(self._operators, self._slices, strict=True):
+            bar = operator.outer(by_draw[where], by_dual[where])
+            unexplained = operator.unexplained(gram, lambda: self._rooted, self._half, where)
+            bar += 0.5 * (operator.outer(by_centre[where], by_centre[where]) - unexplained)
+            bars.append(operator.pullback(bar.T, by_draw[where], noise[where]))
+        return bars[0] if self._is_alone else bars
+
+    def _design_bar(self, placed: Placement, moved: Array, spread: Array) -> Array:
+        """Return the derivative by A, of a sparse one by its entries."""
+        stack, sites, k = self._stack, self._sites, self._stack.size
+        scaled = np.stack([stack.draw(y) for y in (placed.whitened, moved, self.centre_whitened)])
+        slope = sites.gradient(placed.eta) + np.sqrt(sites.precision) * placed.noise[k:]
+        left = np.stack((spread, slope, self._centre_slope))
+        return self.weights.products.bar(left, scaled, sites.precision, stack.covariance_of(self._half))
+
+    def _moved(self, collected: Array) -> Array:
+        """Return ``E⁻¹ Lᵀ v`` of a v (k,)."""
+        return self._solve(self._stack.draw_adjoint(collected))
+
+    def _pull_noise(self, moved: Array) -> Array:
+        """Return the derivative by z, from that by ``Lᵀ F z₂ + z₁``."""
+        return np.concatenate((moved, self.weights.root_adjoint(self._stack.draw(moved))))
+
+    def _solve(self, vector: Array) -> Array:
+        """Return ``E⁻¹ v``."""
+        return solve_lower(self._factor, solve_lower(self._factor, vector), transpose=True)

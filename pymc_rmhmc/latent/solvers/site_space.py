@@ -1,0 +1,330 @@
+"""Latent vectors times Gaussian sites by (n, n) matrices, n the number of sites.
+
+For a sum of vectors ``η = m + Σ A_s L_s y_s`` with ``Q = Σ A_s L_s L_sᵀ A_sᵀ``, and a draw ``h = Σ A_s L_s z_s`` of the
+prior and noise ``s z₂`` on the sites, s = √w̄,
+
+    a = (I + W̄Q)⁻¹ (b - W̄(m + h) + s z₂),      y_s = z_s + L_sᵀ A_sᵀ a,      η = m + h + Q a.
+
+A covariance that is read as it is has no A. Where A_s moves with θ its derivative is
+``(Q̄ + Q̄ᵀ) A_s L_s L_sᵀ + v (L_s z_s)ᵀ``, with v that by the draw of the prior.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.latent.charts.moving_sites import slope_by_multiples
+from pymc_rmhmc.latent.charts.site import GaussianSites
+from pymc_rmhmc.latent.conditional import Placement, Pulled
+from pymc_rmhmc.latent.forms.dense import without_factor
+from pymc_rmhmc.latent.operators import Design, Operator, places_of, stacked
+from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.latent.solvers.dual import (
+    centre_of_sites,
+    dual,
+    gram,
+    place,
+    roots_of_sites,
+    variances_of_sites,
+    weigh,
+)
+from pymc_rmhmc.linalg.dense import inverse_of_product
+from pymc_rmhmc.linalg.passes import add_covariance_terms
+from pymc_rmhmc.linalg.products import is_finite
+from pymc_rmhmc.linalg.symmetric import multiply_symmetric
+
+__all__ = ["SiteSpace", "Term"]
+
+type Array = NDArray[np.float64]
+
+
+class Term(NamedTuple):
+    """A vector of a sum, and the matrix by which it is read.
+
+    Attributes
+    ----------
+    operator : Operator
+        L, (k, k).
+    design : (n, k) array or sparse array, or None
+        A; None for the identity.
+    covariance : (k, k) array, optional
+        ``L Lᵀ`` in Fortran order, where it is at hand.
+    """
+
+    operator: Operator
+    design: Design | None = None
+    covariance: Array | None = None
+
+    def seen(self) -> Array:
+        """Return ``A L Lᵀ Aᵀ``, (n, n)."""
+        if self.covariance is None:
+            return self.operator.seen(self.design)
+        if self.design is None:
+            return self.covariance
+        return np.asarray(self.design @ (self.design @ self.covariance).T)
+
+    def predict(self, values: Array) -> Array:
+        """Return ``A v``, (n,)."""
+        return values if self.design is None else np.asarray(self.design @ values)
+
+    def collect(self, sites: Array) -> Array:
+        """Return ``Aᵀ v``, (k,)."""
+        return sites if self.design is None else np.asarray(self.design.T @ sites)
+
+    def pullback(self, covariance_bar: Array, collected: Array, noise: Array) -> Any:
+        """Return the operator's derivative, from those by Q and by ``L z``."""
+        operator = self.operator
+        if not operator.moves:
+            return operator.no_pullback()
+        if self.design is None:
+            between = operator.restrict(covariance_bar)
+        else:
+            between = operator.contract(self.design, np.asarray(covariance_bar @ self.design))
+        return operator.pullback(between, collected, noise)
+
+    def design_bar(self, covariance_bar: Array, spread: Array, noise: Array) -> Array:
+        """Return the derivative by A (n, k), from those by Q and by ``A L z``."""
+        assert self.design is not None
+        both_ways = np.asarray((covariance_bar + covariance_bar.T) @ self.design)
+        through = self.operator.draw(self.operator.draw_adjoint(np.asfortranarray(both_ways.T)))
+        return np.asarray(through.T + np.outer(spread, self.operator.draw(noise)))
+
+
+@dataclass(frozen=True, slots=True)
+class SitePlacement(Placement):
+    """Where a noise is placed, and by which vectors."""
+
+    terms: tuple[Term, ...] = ()
+
+    @property
+    def whitened(self) -> Array:
+        """Y, of which the prior is standard normal, (k,)."""
+        operator = self.operator
+        return self.noise[: operator.size] + operator.draw_adjoint(collect(self.terms, self.pulled))
+
+
+def collect(terms: Sequence[Term], sites: Array) -> Array:
+    """Return every ``A_sᵀ v``, (k,)."""
+    return terms[0].collect(sites) if len(terms) == 1 else np.concatenate([term.collect(sites) for term in terms])
+
+
+class SiteSpace:
+    """The sum of some vectors times Gaussian sites, at one θ.
+
+    Parameters
+    ----------
+    mean : (n,) array
+        m, the sites where every y is 0.
+    terms : Term or sequence of Term
+        The vectors; derivatives are of one alone, or lists with an entry for each.
+    sites : GaussianSites
+        With w̄ ≥ 0.
+    like : SiteSpace, optional
+        One with the same Q, which serves again; and so does the factor of B if the sites' w̄ are the same array.
+    shift : (n,) array or float, optional
+        Where the model's variable is the sites less something, this.
+    by_design : bool
+        Whether the derivative by every A is wanted.
+
+    Raises
+    ------
+    PriorFailure
+        If something is not finite, or ``B = I + sQs`` not positive definite.
+    """
+
+    log_evidence: float
+
+    def __init__(
+        self, mean: Array, terms: Term | Sequence[Term], sites: GaussianSites, like: SiteSpace | None = None, *,
+        shift: Array | float | None = None, by_design: bool = False,
+    ) -> None:  # fmt: skip
+        self._given, self._is_alone = terms, isinstance(terms, Term)
+        self._terms: tuple[Term, ...] = (terms,) if isinstance(terms, Term) else tuple(terms)
+        if by_design and not all(is_finite(term.design) for term in self._terms if term.design is not None):
+            raise PriorFailure(Failure.NON_FINITE, 0)
+        operators = [term.operator for term in self._terms]
+        self._slices, self._stack = places_of(operators), stacked(operators)
+        self.mean, self._shift, self._by_design = mean, shift, by_design
+        if like is None:
+            seen = [term.seen() for term in self._terms]
+            self._covariance: Array = np.asfortranarray(seen[0] if len(seen) == 1 else sum(seen))
+        else:
+            self._covariance = like._covariance
+        same_weights = like is not None and like._sites.precision is sites.precision
+        self._weigh(sites, like._inner if like is not None and same_weights else None)
+
+    def _weigh(self, sites: GaussianSites, inner: Array | None) -> None:
+        """Set what the sites make of the prior."""
+        sites.standing  # noqa: B018 - raises where no θ has such sites
+        self._sites, covariance, mean = sites, self._covariance, self.mean
+        if inner is None:
+            has_factor, self._inner, self._roots, found, self.log_evidence = weigh(
+                covariance, mean, sites.linear, sites.precision
+            )
+            if not has_factor:
+                raise without_factor(covariance if np.isfinite(self._roots).all() else self._roots)
+        else:
+            self._inner, self._roots = inner, roots_of_sites(sites.precision, covariance.diagonal())
+            found, self.log_evidence = centre_of_sites(*self.weighted, mean, sites.linear, sites.precision)
+        # What is not finite in a mean leaves no number of what it makes.
+        if not (math.isfinite(self.log_evidence) or np.isfinite(mean).all()):
+            raise PriorFailure(Failure.NON_FINITE, 0)
+        self._slope: Array = found[0]
+        self._centre_dual: Array = found[1]
+        self.centre: Array = found[2]
+
+    @property
+    def n_noise(self) -> int:
+        """The size of z: a normal number for each latent value, and for each site."""
+        return self._stack.size + self.mean.size
+
+    @property
+    def weighted(self) -> tuple[Array, Array, Array]:
+        """Q, B's factor, and the roots, as compiled code has them."""
+        return self._covariance, self._inner, self._roots
+
+    @property
+    def operator(self) -> Operator:
+        """The vectors as one."""
+        return self._stack
+
+    @property
+    def centre_whitened(self) -> Array:
+        """The y where z is 0, (k,)."""
+        return self._stack.draw_adjoint(collect(self._terms, self._centre_dual))
+
+    def with_sites(self, sites: GaussianSites) -> SiteSpace:
+        """Return the same prior times other sites: a factor of B is all that is made anew."""
+        return SiteSpace(self.mean, self._given, sites, self, shift=self._shift, by_design=self._by_design)
+
+    def predict(self, whitened: Array) -> Array:
+        """Return ``Σ A_s L_s y_s``, (n,)."""
+        drawn = self._stack.draw(whitened)
+        if len(self._terms) == 1:
+            return self._terms[0].predict(drawn)
+        parts = zip(self._terms, self._slices, strict=True)
+        return np.asarray(sum(term.predict(drawn[where]) for term, where in parts))
+
+    def place(self, noise: Array) -> Placement:
+        """Return where a z is placed."""
+        pulled, eta = self._solve(noise)
+        return SitePlacement(eta, noise, pulled, self._stack, self._shift, self._terms)
+
+    def enter(self, values: Array, noise: Array) -> Array:
+        """Draw a z given the model's variables, from standard normal noise.
+
+        With z' any noise and T the linear part of the map from z to y, ``z = z' + Tᵀ(TTᵀ)⁻¹ (y - y(z'))``, which adds
+        ``y - y(z')`` and ``s Σ A_s L_s (y_s - y_s(z'))``.
+        """
+        if self._shift is not None:
+            entered = self.shifted(noise, values + self._shift - self._solve(noise)[1])
+            assert entered is not None
+            return entered
+        missing = self._stack.from_model(values) - self.place(noise).whitened
+        return np.asarray(noise + np.concatenate((missing, self._roots[0] * self.predict(missing))))
+
+    def shifted(self, noise: Array, missing: Array) -> Array | None:
+        """Return the z nearest to one whose η is this much (n,) further; None where η does not tell the latents.
+
+        With T the linear part of the map to η, ``Tᵀ(TTᵀ)⁻¹ = (L⁻¹, s)`` for one vector that is read as it is.
+        """
+        (operator, design, _), *others = self._terms
+        undrawn = None if others or design is not None else operator.undraw(missing)
+        return None if undrawn is None else noise + np.concatenate((undrawn, self._roots[0] * missing))
+
+    def marginals(self) -> tuple[Array, Array]:
+        """Return mean and variance (n,) of each site under the prior times the sites' factors."""
+        return self.centre, variances_of_sites(*self.weighted)
+
+    def apply(self, noise: Array) -> Array:
+        """Return ``T z`` of the map ``η = centre + T z``, (n,)."""
+        return np.asarray(self._solve(noise)[1] - self.centre)
+
+    def adjoint(self, sites: Array) -> Array:
+        """Return ``Tᵀ v`` for a v (n,)."""
+        spread = dual(*self.weighted, sites)
+        return self._pull(spread, collect(self._terms, spread))[0]
+
+    def gram(self, sites: Array) -> Array:
+        """Return ``T Tᵀ v``, (n,)."""
+        return gram(*self.weighted, sites)
+
+    def pullback(self, placed: Placement, residual: Array) -> Pulled:
+        """Return the gradient of ``ψ(η) + log E`` where a z was placed, given ``∂ψ/∂η`` (n,)."""
+        spread = dual(*self.weighted, residual)
+        collected = collect(self._terms, spread)
+        noise, pushed = self._pull(spread, collected)
+        second, design = self._second_bars(placed, spread, collected)
+        return Pulled(noise, spread + self._centre_dual, second, design, pushed)
+
+    def sites_pullback(self, placed: Placement, pulled: Pulled) -> Array:
+        """Return the gradient of ``ψ(η) + log E`` by the logarithms of b and of w̄, (2, n)."""
+        return slope_by_multiples(
+            self._sites.linear, self._sites.precision, self.centre, self._explained, pulled.pushed,
+            placed.noise[self._stack.size :], placed.eta,
+        )  # fmt: skip
+
+    @cached_property
+    def _inverse(self) -> Array:
+        """The lower triangle of B⁻¹."""
+        return inverse_of_product(self._inner)
+
+    @cached_property
+    def _explained(self) -> Array:
+        """The variance of every site times its w̄, which is ``1 - (B⁻¹)ᵢᵢ``."""
+        return 1.0 - self._inverse.diagonal()
+
+    def _second_bars(self, placed: Placement, spread: Array, collected: Array) -> tuple[Any, Any]:
+        """Return the derivatives by the operators, and by every A."""
+        if self._is_alone and self._terms[0].design is None:
+            # One array as large as K in place of two.
+            operator = self._stack
+            if not operator.moves:
+                return operator.no_pullback(), None
+            start = operator.pullback_of_draw(collected, placed.noise[: operator.size])
+            if start is not None:
+                self._add_covariance_bar(start, placed, spread)
+                return start, None
+        bar = np.zeros(self._covariance.shape, order="F")
+        self._add_covariance_bar(bar, placed, spread)
+        parts = list(zip(self._terms, self._slices, strict=True))
+        second = [term.pullback(bar, collected[where], placed.noise[where]) for term, where in parts]
+        if not self._by_design:
+            return second[0] if self._is_alone else second, None
+        designs = [term.design_bar(bar, spread, placed.noise[where]) for term, where in parts]
+        return (second[0], _at_entries(designs[0], self._terms[0].design)) if self._is_alone else (second, designs)
+
+    def _add_covariance_bar(self, total: Array, placed: Placement, spread: Array) -> None:
+        """Add the derivative by Q to an (n, n) array in Fortran order, but for what goes through the draw."""
+        add_covariance_terms(total, spread, placed.pulled, self._centre_dual, self._inverse, self._roots[0])
+
+    def _solve(self, noise: Array) -> tuple[Array, Array]:
+        """Return a and η of a z."""
+        k = self._stack.size
+        solved: tuple[Array, Array] = place(
+            *self.weighted, self.mean, self._slope, self._sites.precision, self.predict(noise[:k]), noise[k:]
+        )
+        return solved
+
+    def _pull(self, spread: Array, collected: Array) -> tuple[Array, Array]:
+        """Return the derivative by z, and ``Q v``, from that by the draw of the prior v, and every ``A_sᵀ v``."""
+        pushed = multiply_symmetric(self._covariance, spread)
+        by_prior = self._stack.draw_adjoint(collected)
+        return np.concatenate((by_prior, self._roots[0] * pushed)), pushed
+
+
+def _at_entries(bar: Array, design: Any) -> Array:
+    """Return a derivative by A, or of a sparse A by its entries, in their order."""
+    if not sparse.issparse(design):
+        return bar
+    rows = np.repeat(np.arange(design.shape[0]), np.diff(design.indptr))
+    return np.asarray(bar[rows, design.indices])

@@ -1,0 +1,92 @@
+"""A conditional that remembers what it has placed last, for tests that place and then ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pymc_rmhmc.latent.charts import GaussianSites
+from pymc_rmhmc.latent.conditional import Conditional, Placement, Pulled
+from pymc_rmhmc.latent.latent_blocks import conditional_from
+
+__all__ = ["Placing", "coefficients", "dense_block", "form_of", "grid_block", "rows_block"]
+
+
+class Placing:
+    """A conditional, and where it has placed a noise last."""
+
+    def __init__(self, inner: Conditional) -> None:
+        self.inner = inner
+        self.placed: Placement | None = None
+        self.pulled: Pulled | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def place(self, noise: np.ndarray) -> np.ndarray:
+        self.placed = self.inner.place(noise)
+        return self.placed.eta
+
+    @property
+    def latents(self) -> np.ndarray:
+        return self.placed.latents
+
+    def log_prior(self) -> float:
+        return self.placed.log_prior
+
+    def pullback(self, residual: np.ndarray) -> tuple:
+        placed = self.inner.place(np.zeros(self.inner.n_noise)) if self.placed is None else self.placed
+        self.pulled = self.inner.pullback(placed, residual)
+        mean, second = self.pulled.by_prior
+        return self.pulled.noise, mean, second
+
+    def sites_pullback(self, eta: np.ndarray) -> np.ndarray:
+        assert eta is self.placed.eta
+        return self.inner.sites_pullback(self.placed, self.pulled)
+
+    def with_sites(self, sites: GaussianSites) -> Placing:
+        return Placing(self.inner.with_sites(sites))
+
+
+class _Block:
+    """What `conditional_from` asks of a block."""
+
+    kinds = design_shape = rows = None
+    has_moving_design = has_moving_sites = fixed_covariance = False
+    centred = True
+
+    def __init__(self, **stated: Any) -> None:
+        self.__dict__.update(stated)
+
+
+def _of(block: _Block, stated: tuple, sites: GaussianSites, like: Placing | None) -> Placing:
+    return Placing(conditional_from(block, stated, sites, None if like is None else like.inner))
+
+
+def dense_block(mean, covariance, sites, like=None, *, shift=0.0, centred=True, by_covariance=True) -> Placing:
+    """A vector with a dense covariance."""
+    block = _Block(centred=centred, fixed_covariance=not by_covariance)
+    return _of(block, (mean, covariance, shift), sites, like)
+
+
+def grid_block(mean, covariances, sites, like=None, *, by_covariance=True) -> Placing:
+    """A vector on a grid."""
+    block = _Block(centred=False, fixed_covariance=not by_covariance)
+    return _of(block, (mean, tuple(covariances), np.zeros_like(mean)), sites, like)
+
+
+def rows_block(mean, covariance, sites, where, *, shift, centred) -> Placing:
+    """Rows of a variable."""
+    return _of(_Block(rows=where, centred=centred), (mean, covariance, shift), sites, None)
+
+
+def coefficients(design, mean, spread, location, scale, sites, like=None, *, moving=False) -> Placing:
+    """Independent coefficients."""
+    block = _Block(design_shape=design.shape, has_moving_design=moving)
+    return _of(block, (design, mean, spread, location, scale, np.zeros_like(mean)), sites, like)
+
+
+def form_of(conditional: Placing) -> str:
+    """The name of the form by which coefficients are placed."""
+    return type(conditional.inner).__name__
