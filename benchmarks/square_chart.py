@@ -20,7 +20,7 @@ from scipy.linalg import blas
 from benchmarks.gradient_cost import SIZES, median_seconds
 from benchmarks.joint_target import build
 from pymc_rmhmc.latent.charts import GaussianSites
-from pymc_rmhmc.linalg.dense import cholesky, cholesky_adjoint, cogram_lower, multiply_lower, solve_lower
+from pymc_rmhmc.linalg.cholesky import cholesky, cholesky_adjoint, cogram_lower, multiply_lower, solve_lower
 from pymc_rmhmc.model import JointModel
 
 __all__ = ["SquareChart"]

@@ -13,7 +13,7 @@ from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional
 from pymc_rmhmc.latent.prior import Predictor, PriorFailure
 from pymc_rmhmc.latent.target import Likelihood
-from pymc_rmhmc.linalg.dense import cholesky, identity_plus_scaled, solve_lower
+from pymc_rmhmc.linalg.cholesky import cholesky, identity_plus_scaled, solve_lower
 
 __all__ = ["NEAREST_FIRST", "Latents", "Mode", "Placed", "find_mode"]
 

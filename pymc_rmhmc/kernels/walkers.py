@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.latent.target import LatentTarget
-from pymc_rmhmc.linalg.dense import multiply_lower
+from pymc_rmhmc.linalg.cholesky import multiply_lower
 
 __all__ = ["ResidualWalkers", "SiteWalkers", "Walkers"]
 

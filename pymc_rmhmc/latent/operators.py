@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from pymc_rmhmc.linalg.dense import multiply_lower
+from pymc_rmhmc.linalg.cholesky import multiply_lower
 
 __all__ = ["Design", "Operator", "places_of", "stacked"]
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.linalg.dense import cholesky, gram_lower, multiply_lower, solve_lower
+from pymc_rmhmc.linalg.cholesky import cholesky, gram_lower, multiply_lower, solve_lower
 
 __all__ = ["Component", "FactorizedPrior", "Predictor", "Prior", "PriorFailure"]
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import DensityPoint
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.linalg.dense import cholesky, inverse_lower, multiply_lower
+from pymc_rmhmc.linalg.cholesky import cholesky, inverse_lower, multiply_lower
 from pymc_rmhmc.metrics.field import MetricFieldBase
 
 __all__ = ["DenseField", "DenseMatrix"]

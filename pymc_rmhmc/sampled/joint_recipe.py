@@ -24,7 +24,7 @@ from pymc_rmhmc.errors import Failure, RMHMCError, listed
 from pymc_rmhmc.kernels.kernel import Kernel, Sometimes
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.kernels.turns import JointMove, TurnMoves, stand
-from pymc_rmhmc.latent.arrow.coefficients import compiled_coefficients
+from pymc_rmhmc.latent.arrow.compiled_coefficients import compiled_coefficients
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.held_sites import HeldSites

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pymc_rmhmc.linalg.dense import (
+from pymc_rmhmc.linalg.cholesky import (
     cholesky,
     cholesky_adjoint,
     cholesky_adjoint_of_product,

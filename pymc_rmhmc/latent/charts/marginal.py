@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.linalg.cholesky import solve_lower
 from pymc_rmhmc.linalg.compiled.compilation import compiled
-from pymc_rmhmc.linalg.dense import solve_lower
 
 __all__ = ["MarginalChart", "PlacedHyperparameters", "place_hyperparameters", "sinh_arcsinh_inverse"]
 

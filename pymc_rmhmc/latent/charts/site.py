@@ -30,8 +30,8 @@ from scipy.linalg import blas
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.latent.prior import FactorizedPrior, Predictor, PriorFailure
+from pymc_rmhmc.linalg.cholesky import cogram_lower, inverse_lower, multiply_lower, reverse_cholesky, solve_lower
 from pymc_rmhmc.linalg.compiled.compilation import compiled
-from pymc_rmhmc.linalg.dense import cogram_lower, inverse_lower, multiply_lower, reverse_cholesky, solve_lower
 
 __all__ = ["GaussianSites", "SiteChart", "residual_of_sites"]
 

@@ -12,8 +12,8 @@ from scipy.linalg import lapack
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.latent.operators import Design, Operator
 from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.linalg.cholesky import identity_plus_scaled, multiply_lower
 from pymc_rmhmc.linalg.compiled.compilation import compiled
-from pymc_rmhmc.linalg.dense import identity_plus_scaled, multiply_lower
 
 __all__ = ["CoefficientsOperator"]
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.latent.operators import Design, Operator
 from pymc_rmhmc.latent.prior import PriorFailure
-from pymc_rmhmc.linalg.dense import cholesky, cholesky_adjoint_of_product, gram_lower, multiply_lower, solve_lower
+from pymc_rmhmc.linalg.cholesky import cholesky, cholesky_adjoint_of_product, gram_lower, multiply_lower, solve_lower
 from pymc_rmhmc.linalg.passes import log_diagonal
 
 __all__ = ["DenseOperator", "factor_in_place", "factor_or_fail", "without_factor"]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.latent.forms.dense import factor_or_fail
 from pymc_rmhmc.latent.operators import Design, Operator
-from pymc_rmhmc.linalg.dense import cholesky_adjoint
+from pymc_rmhmc.linalg.cholesky import cholesky_adjoint
 
 __all__ = ["KroneckerOperator", "KroneckerProduct"]
 

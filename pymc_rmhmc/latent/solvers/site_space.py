@@ -37,7 +37,7 @@ from pymc_rmhmc.latent.solvers.dual import (
     variances_of_sites,
     weigh,
 )
-from pymc_rmhmc.linalg.dense import inverse_of_product
+from pymc_rmhmc.linalg.cholesky import inverse_of_product
 from pymc_rmhmc.linalg.passes import add_covariance_terms
 from pymc_rmhmc.linalg.products import is_finite
 from pymc_rmhmc.linalg.symmetric import multiply_symmetric

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.linalg.dense import cholesky, identity_plus_scaled, inverse_lower, multiply_lower
+from pymc_rmhmc.linalg.cholesky import cholesky, identity_plus_scaled, inverse_lower, multiply_lower
 from pymc_rmhmc.metrics.processes.process_density import Kernel
 
 __all__ = ["DenseBar", "DenseBlock"]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.linalg.dense import multiply_lower
+from pymc_rmhmc.linalg.cholesky import multiply_lower
 from pymc_rmhmc.metrics.dense_metric import DenseMatrix
 from pymc_rmhmc.metrics.field import MetricFieldBase
 from pymc_rmhmc.metrics.processes.block import ProcessMetric
