@@ -9,6 +9,7 @@ and the chain goes on.
 
 from __future__ import annotations
 
+import math
 import numbers
 import reprlib
 import textwrap
@@ -163,3 +164,10 @@ def shown(value: Any) -> str:
         return f"{float(value):.3g}"
     short = reprlib.Repr(maxstring=LONGEST_SHOWN, maxother=LONGEST_SHOWN)
     return " ".join(short.repr(value).split())
+
+
+def failure_of(log_density: float, slope: np.ndarray) -> Failure:
+    """Return NON_FINITE where a log density or any number of its slope is infinite or nan."""
+    # One number tells whether all are finite: a sum of squares cannot cancel.
+    finite = math.isfinite(log_density) and math.isfinite(float(slope @ slope))
+    return Failure.NONE if finite else Failure.NON_FINITE

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,8 +151,8 @@ def follow_trend(
     found = _least_squares(window, trend)
     if not plain.left - found.left >= min(LEAST_SHARE * plain.left, max(MUCH, SHARE_OF_MUCH * plain.left)):
         return sites
-    if isinstance(sites, MovingSites):
-        return MovingSites(found.sites, sites.eta, sites.information, trend)
+    if sites.moves:
+        return replace(cast("MovingSites", sites), sites=found.sites, trend=trend)
     return MovingSites(found.sites, np.zeros((2, 0)), np.ones(1), trend)
 
 
@@ -161,13 +162,13 @@ def _window(
     """The draws at which the likelihood has a slope."""
     slope = np.array([block.likelihood(theta, each)[1] for theta, each in zip(thetas, eta, strict=True)])
     power = np.ones((len(thetas), 1))
-    if isinstance(sites, MovingSites) and block.has_moving_sites:
-        power = np.array([sites.at(theta, block.information(theta, sites.eta)).power for theta in thetas])
+    if sites.moves and block.has_moving_sites:
+        held = cast("MovingSites", sites)
+        power = np.array([held.at(theta, block.information(theta, held.eta)).power for theta in thetas])
     usable = np.isfinite(slope).all(axis=1) & np.isfinite(power).all(axis=1)
-    held = sites.sites if isinstance(sites, MovingSites) else sites
     eta = eta[usable]
     variance = eta.var(axis=0) if len(eta) else np.zeros(block.n_sites)
-    return _Window(thetas[usable] - centre, eta, slope[usable], power[usable], variance, held.precision)
+    return _Window(thetas[usable] - centre, eta, slope[usable], power[usable], variance, sites.sites.precision)
 
 
 def _growth(block: JointBlock, centre: Array, free: NDArray[np.bool_]) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -16,7 +16,7 @@ from pymc_rmhmc.chains.variables import Variables
 from pymc_rmhmc.evidence.evidence_checks import check_continuous, omitted_constants
 from pymc_rmhmc.latent.prior import FactorizedPrior
 from pymc_rmhmc.metrics import FlatMetric
-from pymc_rmhmc.model.predictions import predicted_variables, without
+from pymc_rmhmc.model.predictions import predicted_variables, view_of, without
 from pymc_rmhmc.model.words.bad_inputs import InputChecks
 from pymc_rmhmc.steps.options import Options, settle
 from pymc_rmhmc.steps.selection import find_with_predictions
@@ -135,7 +135,6 @@ def with_bounded_angles(model: pm.Model) -> pm.Model:
     angles = [v for v in model.free_RVs if isinstance(model.rvs_to_transforms.get(v), CircularTransform)]
     if not angles:
         return model
-    view = cast("pm.Model", object.__new__(type(model)))
     values, transforms, named = dict(model.rvs_to_values), dict(model.rvs_to_transforms), model.named_vars.copy()
     for angle in angles:
         transforms[angle] = interval = Interval(-np.pi, np.pi)
@@ -147,8 +146,7 @@ def with_bounded_angles(model: pm.Model) -> pm.Model:
         "rvs_to_values": values, "values_to_rvs": {value: variable for variable, value in values.items()},
         "rvs_to_transforms": transforms, "named_vars": named,
     }  # fmt: skip
-    view.__dict__.update(model.__dict__ | changed)
-    return view
+    return view_of(model, changed)
 
 
 def _found(model: pm.Model, metric: Any) -> tuple[Any, Any, Point]:

@@ -13,12 +13,12 @@ import xarray as xr
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.evidence.annealing_options import Annealing
 from pymc_rmhmc.evidence.evidence_checks import check_proper, convention_in_words, no_effect
-from pymc_rmhmc.evidence.evidence_display import displayed, in_a_line
 from pymc_rmhmc.evidence.evidence_methods import Settings, estimates_of
 from pymc_rmhmc.evidence.evidence_models import read_model
 from pymc_rmhmc.evidence.evidence_pieces import REPETITIONS, repeated
 from pymc_rmhmc.evidence.given_draws import values_of_draws
 from pymc_rmhmc.evidence.methods.estimate import Estimate
+from pymc_rmhmc.evidence.results import displayed, in_a_line
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.model.structure import model_in_context
 from pymc_rmhmc.option_numbers import one_of, real_number, switch, whole_number

@@ -14,14 +14,13 @@ from arviz import dict_to_dataset
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import ConfigurationError, shown
-from pymc_rmhmc.evidence.evidence_display import displayed, in_a_line
 from pymc_rmhmc.evidence.evidence_models import with_bounded_angles
 from pymc_rmhmc.evidence.methods.ensemble import NON_REVERSIBLE, SCHEMES
 from pymc_rmhmc.evidence.methods.estimate import Budget, Progress
 from pymc_rmhmc.evidence.methods.family import ReferenceFamily
 from pymc_rmhmc.evidence.methods.ladder import check_ladder
 from pymc_rmhmc.evidence.methods.tempering import Tempered, temper
-from pymc_rmhmc.evidence.results import DrawReader, dims_of, posterior_tree
+from pymc_rmhmc.evidence.results import DrawReader, dims_of, displayed, in_a_line, posterior_tree
 from pymc_rmhmc.evidence.tempering_models import TemperedModel, read_tempered_model
 from pymc_rmhmc.model.structure import model_in_context
 from pymc_rmhmc.option_numbers import count, one_of, real_number, switch

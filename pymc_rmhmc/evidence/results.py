@@ -1,8 +1,10 @@
-"""From vectors of value variables to a DataTree as `pm.sample` returns it."""
+"""What a user sees of an estimate: a line while it grows, and draws as a DataTree as `pm.sample` returns it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import arviz as az
@@ -12,11 +14,12 @@ import xarray as xr
 from numpy.typing import NDArray
 from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants, find_observations
 from pymc.util import get_default_varnames
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from pymc_rmhmc.chains.variables import Variables
 from pymc_rmhmc.stopwatch import COMPILING
 
-__all__ = ["DrawReader", "posterior_tree"]
+__all__ = ["DrawReader", "displayed", "in_a_line", "posterior_tree"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -93,3 +96,20 @@ def dims_of(model: pm.Model, shapes: Iterable[tuple[str, int]], before: Sequence
     _, known = coords_and_dims_for_inferencedata(model)
     default = {name: [f"{name}_dim_{i}" for i in range(n)] for name, n in shapes}
     return {name: [*before, *known.get(name, own)] for name, own in default.items()}
+
+
+@contextlib.contextmanager
+def displayed(progressbar: bool) -> Iterator[Callable[[str], None]]:
+    """Give what shows a line, with the time since; without a progress bar it shows nothing."""
+    if not progressbar:
+        yield lambda line: None
+        return
+    with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), transient=True) as display:
+        task = display.add_task("log p(y)")
+        yield lambda line: display.update(task, description=line)
+
+
+def in_a_line(value: float, error: float, doing: str) -> str:
+    """Return an estimate, if there is one, and what is done."""
+    known = f" {value:.3f} ± {error:.3f}" if math.isfinite(value) else ""
+    return f"log p(y){known}: {doing}"

@@ -12,21 +12,19 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import Followed, Placed, SpannedState, dot
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, failure_of
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional, Placement
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
 from pymc_rmhmc.latent.latent_blocks import JointBlock, sites_at
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.rotation import CompiledSites
-from pymc_rmhmc.linalg.finite import failure_of
 
 __all__ = ["HeldNoise", "HeldPoint", "HeldTheta", "ThetaPoint", "WithoutThetaForce"]
 
@@ -53,6 +51,8 @@ class HeldPoint:
         NON_FINITE where ψ or its slope is.
     placed : list of Placement, or None
         Where z is placed in every block, if it is a z that was evaluated, and not sites.
+    known_force : array, optional
+        `force`, once it is known.
     """
 
     held: HeldTheta
@@ -63,11 +63,14 @@ class HeldPoint:
     slope: list[Array] = field(default_factory=list)
     failure: Failure = Failure.NONE
     placed: list[Placement] | None = None
+    known_force: Array | None = None
 
-    @cached_property
+    @property
     def force(self) -> Array:
         """``(∂ψ/∂η, T Tᵀ ∂ψ/∂η)`` in one array, (2 n,)."""
-        return np.concatenate((self.residual, self.held.gram(self.residual)))
+        if self.known_force is None:
+            self.known_force = np.concatenate((self.residual, self.held.gram(self.residual)))
+        return self.known_force
 
     @property
     def displacement(self) -> Array:
@@ -176,8 +179,7 @@ class HeldTheta:
         )
         failure = Failure.NONE if finite else Failure.NON_FINITE
         end = HeldPoint(self, log_density, log_likelihood, force[: self.centre.size], [eta], [slope], failure)
-        if finite:
-            end.__dict__["force"] = force
+        end.known_force = force if finite else None
         return Followed(n_steps, finite, moved, driven, gained, end)
 
     def noise_at(self, end: SpannedState) -> Array:

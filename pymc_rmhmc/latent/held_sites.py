@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, failure_of
 from pymc_rmhmc.latent.charts.marginal import MarginalChart
 from pymc_rmhmc.latent.latent_blocks import JointDensity
-from pymc_rmhmc.linalg.finite import failure_of
 
 __all__ = ["ChartedParameters", "HeldSites", "ParameterPoint"]
 

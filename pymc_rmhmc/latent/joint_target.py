@@ -20,7 +20,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, failure_of
 from pymc_rmhmc.latent.charts.marginal import MarginalChart
 from pymc_rmhmc.latent.charts.moving_sites import RaisedSites
 from pymc_rmhmc.latent.charts.site import GaussianSites
@@ -35,7 +35,6 @@ from pymc_rmhmc.latent.latent_blocks import (
 )
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.linalg.compiled.native import NativeLikelihood, native_likelihood
-from pymc_rmhmc.linalg.finite import failure_of
 
 __all__ = ["JointPoint", "JointTarget"]
 

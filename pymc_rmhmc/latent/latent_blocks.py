@@ -224,9 +224,10 @@ def conditional_from(block: JointBlock, stated: tuple[Any, ...], sites: Gaussian
     known = None if like is None else like.operator
     if isinstance(covariance, tuple):
         grid = KroneckerOperator(covariance, moves=not block.fixed_covariance, like=known)
-        return SiteSpace(mean, Term(grid), sites, like)
+        return SiteSpace(mean, [Term(grid)], sites, like, is_sum=False)
     dense = DenseOperator(covariance, centred=block.centred, moves=not block.fixed_covariance, like=known)
-    return SiteSpace(mean, Term(dense, None, covariance), sites, like, shift=shift if block.centred else None)
+    own = shift if block.centred else None
+    return SiteSpace(mean, [Term(dense, None, covariance)], sites, like, shift=own, is_sum=False)
 
 
 def _of_rows(block: JointBlock, stated: tuple[Any, ...], sites: GaussianSites, like: Rows | None) -> Rows:
@@ -242,7 +243,8 @@ def _of_rows(block: JointBlock, stated: tuple[Any, ...], sites: GaussianSites, l
             matrix, centred=block.centred, moves=not block.fixed_covariance,
             like=None if first is None else cast("DenseOperator", first.operator),
         )  # fmt: skip
-        rows.append(SiteSpace(mean[at], Term(dense, None, matrix), of_row(sites, at), first, shift=own))
+        terms = [Term(dense, None, matrix)]
+        rows.append(SiteSpace(mean[at], terms, of_row(sites, at), first, shift=own, is_sum=False))
     return Rows(rows, where, is_shared=is_shared)
 
 
@@ -289,11 +291,11 @@ def _of_coefficients(
         return ArrowConditional(arrow, mean, operator, sites)
     n, k = design.shape
     if k > n:
-        return SiteSpace(mean, Term(operator, design), sites, by_design=moves)
+        return SiteSpace(mean, [Term(operator, design)], sites, is_sum=False, by_design=moves)
     if moves:
-        return LatentSpace(MovingWeights(design, sites), mean, operator, sites, by_design=True)
+        return LatentSpace(MovingWeights(design, sites), mean, [operator], sites, is_sum=False, by_design=True)
     weights = StandingWeights(design, sites) if like is None else like.weights.at(sites, None)
-    return LatentSpace(weights, mean, operator, sites)
+    return LatentSpace(weights, mean, [operator], sites, is_sum=False)
 def _arrow(design: Any, sites: GaussianSites, like: Any, *, moves: bool) -> Arrow | MovingArrow | None:
     """A whose columns have no row in common, with its weights; None of another."""
     precision = sites.standing[0].precision

@@ -6,19 +6,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from pymc_rmhmc.dynamics.hamiltonian import Followed, Placed
-from pymc_rmhmc.errors import ConfigurationError, Failure
+from pymc_rmhmc.errors import ConfigurationError, Failure, failure_of
 from pymc_rmhmc.latent.charts.site import GaussianSites, SiteChart
 from pymc_rmhmc.latent.prior import Predictor
 from pymc_rmhmc.latent.rotation import CompiledSites
 from pymc_rmhmc.linalg.compiled.native import native_likelihood
-from pymc_rmhmc.linalg.finite import failure_of
 from pymc_rmhmc.linalg.symmetric import multiply_symmetric
 
 __all__ = ["LatentDensity", "LatentTarget", "Likelihood", "SiteTargetPoint", "TargetPoint", "latent_target"]
@@ -233,6 +232,8 @@ class LatentDensity:
     target : LatentTarget
         φ, and the chart that z is of.
     """
+
+    is_whole_model: Literal[False] = False
 
     def __init__(self, target: LatentTarget) -> None:
         self.target = target

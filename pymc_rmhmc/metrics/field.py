@@ -30,8 +30,7 @@ from pymc_rmhmc.dynamics.hamiltonian import (
     MetricPoint,
     RiemannianHamiltonian,
 )
-from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.linalg.finite import failure_of
+from pymc_rmhmc.errors import Failure, failure_of
 
 __all__ = ["FieldDrift", "FieldKick", "FieldNeighbour", "FieldPoint", "MetricFieldBase"]
 

@@ -140,7 +140,7 @@ class FisherMetric(CurvatureMetric):
         ConfigurationError
             If the density has no likelihood whose information is known.
         """
-        return MatrixField(density) if isinstance(density, MatrixDensity) else super().bind(density)
+        return MatrixField(density) if density.is_whole_model else super().bind(density)
 
 
 class SoftAbsCurvatureMetric(CurvatureMetric):

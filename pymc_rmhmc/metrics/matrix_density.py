@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, failure_of
 from pymc_rmhmc.linalg.compiled.native import (
     NativeFunction,
     call_for_two_vectors,
@@ -17,7 +17,6 @@ from pymc_rmhmc.linalg.compiled.native import (
     call_for_vector,
     native_function,
 )
-from pymc_rmhmc.linalg.finite import failure_of
 from pymc_rmhmc.metrics.sparsity import Partition
 
 __all__ = ["MatrixDensity", "MatrixPoint"]
@@ -70,6 +69,8 @@ class MatrixDensity:
     along : callable, optional
         ``(x, u) -> (matrix u (d,), -½ uᵀ(∂matrix/∂xᵢ)u (d,))`` where the matrix is the metric.
     """
+
+    is_whole_model: Literal[True] = True
 
     def __init__(
         self, evaluate: Any, pull: Any, size: int,

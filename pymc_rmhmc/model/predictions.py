@@ -166,8 +166,6 @@ def without(model: pm.Model, predicted: Sequence[TensorVariable]) -> pm.Model:
     empty = {v: _no_values(model, v) for v in predicted if _is_empty(model, v)}
     proper = [v for v in predicted if v not in empty]
     gone = {*predicted, *(d for d in model.deterministics if reaches(d, proper))}
-    # PyMC's own copy makes new variables, and a step must name those of the user's model.
-    view = cast("pm.Model", object.__new__(type(model)))
     values = {variable: value for variable, value in model.rvs_to_values.items() if variable not in gone}
     changed = {
         "free_RVs": _kept(model.free_RVs, gone),
@@ -177,6 +175,15 @@ def without(model: pm.Model, predicted: Sequence[TensorVariable]) -> pm.Model:
         "values_to_rvs": {value: variable for variable, value in values.items()},
         "named_vars": _same_kind(model.named_vars, gone),
     }
+    return view_of(model, changed)
+
+
+def view_of(model: pm.Model, changed: dict[str, object]) -> pm.Model:
+    """Return a model with the same variables, but for some of its attributes.
+
+    PyMC's own copy makes new variables, and a step must name those of the user's model.
+    """
+    view = cast("pm.Model", object.__new__(type(model)))
     view.__dict__.update(model.__dict__ | changed)
     return view
 

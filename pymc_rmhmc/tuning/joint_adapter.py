@@ -254,7 +254,7 @@ class HyperparameterAdapter:
 
     def _refitted(self, block: Any, held: Sites, fit: SiteFit, draws: ThinnedDraws, theta: Array) -> Sites:
         """Return a block's sites from its draws; the old ones where these are too few."""
-        fitted = fitted_sites(fit, held.sites if isinstance(held, MovingSites) else held)
+        fitted = fitted_sites(fit, held.sites)
         if fitted is None:
             return held
         moving = moving_sites(block, theta, fitted, fit.centre, fit.variance)

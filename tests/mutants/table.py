@@ -1120,7 +1120,7 @@ APPROXIMATION = [
         "trend-fitted-to-no-power",
         "sites of a noise follow a trend that its own information has taken already",
         "_window",
-        "power = np.array([sites.at(theta, block.information(theta, sites.eta)).power for theta in thetas])",
+        "power = np.array([held.at(theta, block.information(theta, held.eta)).power for theta in thetas])",
         "power = np.ones((len(thetas), 1))",
         "unit/test_site_trend.py::test_a_power_that_the_sites_have_is_taken_into_account",
     ),

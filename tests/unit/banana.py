@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.linalg.finite import failure_of
+from pymc_rmhmc.errors import Failure, failure_of
 from pymc_rmhmc.metrics import DenseField
 
 SPREAD = 0.5

@@ -221,7 +221,7 @@ def test_a_sum_of_one_vector_is_that_vector():
     stated, rng = Stated(), np.random.default_rng(4)
     matrix = np.asfortranarray(stated.seconds[0])
     dense = DenseOperator(matrix, stated.mean, centred=True)
-    alone = Placing(SiteSpace(stated.mean, Term(dense), stated.sites, shift=0.0))
+    alone = Placing(SiteSpace(stated.mean, [Term(dense)], stated.sites, shift=0.0, is_sum=False))
     summed = Placing(SiteSpace(stated.mean, [Term(dense)], stated.sites))
     noise, residual = rng.standard_normal(2 * N), rng.standard_normal(N)
     assert summed.log_evidence == pytest.approx(alone.log_evidence, abs=1e-12)

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
-from pymc_rmhmc.dynamics.hamiltonian.protocols import Density, DensityPoint
-from pymc_rmhmc.dynamics.hamiltonian.state import PhaseState
+from pymc_rmhmc.dynamics.hamiltonian.protocols import Density, DensityPoint, PhaseState
 from pymc_rmhmc.errors import Failure
 
 __all__ = ["GaussianHamiltonian", "GaussianState", "dot"]

@@ -26,6 +26,7 @@ __all__ = [
     "MetricMatrix",
     "MetricPoint",
     "NearbyPoint",
+    "PhaseState",
     "Placed",
     "SitePoint",
     "Solution",
@@ -293,3 +294,27 @@ class Hamiltonian[State](Protocol):
 
     def failure(self, state: State) -> Failure:
         """Why the state cannot be used, `Failure.NONE` if it can."""
+
+
+# Not frozen, though nobody writes to them: several are made for every trajectory, and freezing doubles what one takes.
+@dataclass(slots=True)
+class PhaseState[Point: DensityPoint]:
+    """A position with what was evaluated there, and a momentum (n,)."""
+
+    point: Point
+    momentum: Array
+
+    @property
+    def position(self) -> Array:
+        """The position (n,)."""
+        return self.point.position
+
+    @property
+    def density_point(self) -> DensityPoint:
+        """What the density itself gave at this position."""
+        return self.point
+
+    @property
+    def coordinates(self) -> tuple[Array]:
+        """What the Hamiltonian's `state` needs to stand here again."""
+        return (self.point.position,)

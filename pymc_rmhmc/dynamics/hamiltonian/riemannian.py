@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian.protocols import DensityPoint, FollowedSteps, MetricField, MetricPoint
-from pymc_rmhmc.dynamics.hamiltonian.state import PhaseState
+from pymc_rmhmc.dynamics.hamiltonian.protocols import DensityPoint, FollowedSteps, MetricField, MetricPoint, PhaseState
 from pymc_rmhmc.errors import Failure
 
 __all__ = ["RiemannianHamiltonian", "RiemannianState"]

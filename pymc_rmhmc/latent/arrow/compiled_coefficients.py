@@ -155,7 +155,7 @@ def compiled_coefficients(target: JointTarget) -> CoefficientsTarget | None:
         conditional = target.conditional(0, theta, sites_at(block, theta, sites))
     except PriorFailure:
         return None
-    form = _form(target, _at_rest(sites), conditional)
+    form = _form(target, sites.sites, conditional)
     functions = None if form is None else _functions(target, prior, theta, block, sites)
     return None if form is None or functions is None else CoefficientsTarget(target, functions, form)
 
@@ -167,17 +167,14 @@ def _form(target: JointTarget, sites: GaussianSites, conditional: Any) -> Form |
     given = sites.linear, sites.precision, (
         chart.centre, chart.factor, chart.location, chart.spread, chart.skewness, chart.tail,
     )  # fmt: skip
-    if isinstance(weighted, Arrow):
+    if weighted is None:
+        return None
+    if not weighted.by_design:
         return StandingForm(_passes(weighted), weighted.rows, weighted.gram, weighted.root, *given)
     places = target.density.blocks[0].places
-    if isinstance(weighted, MovingArrow) and places is not None:
+    if places is not None:
         return MovingForm(_passes(weighted), weighted.pattern, *places, weighted.root, *given)
     return None
-
-
-def _at_rest(sites: Sites) -> GaussianSites:
-    """Sites without what they follow."""
-    return cast("MovingSites", sites).sites if sites.moves else cast("GaussianSites", sites)
 
 
 def _passes(weighted: Arrow | MovingArrow) -> Passes:
@@ -189,7 +186,7 @@ def _passes(weighted: Arrow | MovingArrow) -> Passes:
     tuple_of: Any = types.Tuple
     placed = tuple_of((*drawn, linear, mean))
     pullback, _ = resolved(weighted.passes.pullback, (rows, gram, root, factors, vector, placed))
-    if isinstance(weighted, Arrow):
+    if not weighted.by_design:
         return Passes(begin, place, pullback)
     by_rows, _ = resolved(loops.gram_of, (rows, vector, types.int64))
     pairs = type_of(np.zeros((3, 1)))

@@ -72,6 +72,11 @@ class GaussianSites:
     moves: ClassVar[bool] = False
     trend: ClassVar[None] = None
 
+    @property
+    def sites(self) -> GaussianSites:
+        """These, as `MovingSites` has those of one θ."""
+        return self
+
     def log_density(self, eta: Array) -> float:
         """``Σ bᵢηᵢ - ½ w̄ᵢηᵢ²``."""
         return 0.5 * float(blas.ddot(self.linear, eta) + blas.ddot(self.gradient(eta), eta))

@@ -47,10 +47,12 @@ class LatentSpace:
         A and w̄.
     mean : (n,) array
         m, the sites where every y is 0.
-    operators : Operator or sequence of Operator
-        The vectors; derivatives are of one alone, or lists with an entry for each.
+    operators : sequence of Operator
+        The vectors.
     sites : GaussianSites
         With the same w̄ ≥ 0.
+    is_sum : bool
+        Whether derivatives are lists with an entry for each vector, and not those of one alone.
     by_design : bool
         Whether the derivative by A is wanted.
 
@@ -61,13 +63,12 @@ class LatentSpace:
     """
 
     def __init__(
-        self, weights: Weights, mean: Array, operators: Operator | Sequence[Operator], sites: GaussianSites, *,
-        by_design: bool = False,
+        self, weights: Weights, mean: Array, operators: Sequence[Operator], sites: GaussianSites, *,
+        is_sum: bool = True, by_design: bool = False,
     ) -> None:  # fmt: skip
         if not np.isfinite(mean).all():
             raise PriorFailure(Failure.NON_FINITE, 0)
-        self._given, self._is_alone = operators, isinstance(operators, Operator)
-        self._operators: tuple[Operator, ...] = (operators,) if isinstance(operators, Operator) else tuple(operators)
+        self._operators, self._is_sum = tuple(operators), is_sum
         self._stack = stacked(self._operators)
         self.weights, self.mean, self._sites, self._by_design = weights, mean, sites, by_design
         self._slices = places_of(self._operators)
@@ -94,7 +95,10 @@ class LatentSpace:
 
     def with_sites(self, sites: GaussianSites) -> LatentSpace:
         """Return the same prior times other sites."""
-        return LatentSpace(self.weights.at(sites, None), self.mean, self._given, sites, by_design=self._by_design)
+        weights = self.weights.at(sites, None)
+        return LatentSpace(
+            weights, self.mean, self._operators, sites, is_sum=self._is_sum, by_design=self._by_design
+        )
 
     def predict(self, whitened: Array) -> Array:
         """Return ``A L y``, (n,)."""
@@ -188,7 +192,7 @@ class LatentSpace:
             unexplained = operator.unexplained(gram, lambda: self._rooted, self._half, where)
             bar += 0.5 * (operator.outer(by_centre[where], by_centre[where]) - unexplained)
             bars.append(operator.pullback(bar.T, by_draw[where], noise[where]))
-        return bars[0] if self._is_alone else bars
+        return bars if self._is_sum else bars[0]
 
     def _design_bar(self, placed: Placement, moved: Array, spread: Array) -> Array:
         """Return the derivative by A, of a sparse one by its entries."""

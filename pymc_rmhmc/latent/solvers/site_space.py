@@ -124,14 +124,16 @@ class SiteSpace:
     ----------
     mean : (n,) array
         m, the sites where every y is 0.
-    terms : Term or sequence of Term
-        The vectors; derivatives are of one alone, or lists with an entry for each.
+    terms : sequence of Term
+        The vectors.
     sites : GaussianSites
         With w̄ ≥ 0.
     like : SiteSpace, optional
         One with the same Q, which serves again; and so does the factor of B if the sites' w̄ are the same array.
     shift : (n,) array or float, optional
         Where the model's variable is the sites less something, this.
+    is_sum : bool
+        Whether derivatives are lists with an entry for each vector, and not those of one alone.
     by_design : bool
         Whether the derivative by every A is wanted.
 
@@ -144,11 +146,10 @@ class SiteSpace:
     log_evidence: float
 
     def __init__(
-        self, mean: Array, terms: Term | Sequence[Term], sites: GaussianSites, like: SiteSpace | None = None, *,
-        shift: Array | float | None = None, by_design: bool = False,
+        self, mean: Array, terms: Sequence[Term], sites: GaussianSites, like: SiteSpace | None = None, *,
+        shift: Array | float | None = None, is_sum: bool = True, by_design: bool = False,
     ) -> None:  # fmt: skip
-        self._given, self._is_alone = terms, isinstance(terms, Term)
-        self._terms: tuple[Term, ...] = (terms,) if isinstance(terms, Term) else tuple(terms)
+        self._terms, self._is_sum = tuple(terms), is_sum
         if by_design and not all(is_finite(term.design) for term in self._terms if term.design is not None):
             raise PriorFailure(Failure.NON_FINITE, 0)
         operators = [term.operator for term in self._terms]
@@ -204,7 +205,9 @@ class SiteSpace:
 
     def with_sites(self, sites: GaussianSites) -> SiteSpace:
         """Return the same prior times other sites: a factor of B is all that is made anew."""
-        return SiteSpace(self.mean, self._given, sites, self, shift=self._shift, by_design=self._by_design)
+        return SiteSpace(
+            self.mean, self._terms, sites, self, shift=self._shift, is_sum=self._is_sum, by_design=self._by_design
+        )
 
     def predict(self, whitened: Array) -> Array:
         """Return ``Σ A_s L_s y_s``, (n,)."""
@@ -285,7 +288,7 @@ class SiteSpace:
 
     def _second_bars(self, placed: Placement, spread: Array, collected: Array) -> tuple[Any, Any]:
         """Return the derivatives by the operators, and by every A."""
-        if self._is_alone and self._terms[0].design is None:
+        if not self._is_sum and self._terms[0].design is None:
             # One array as large as K in place of two.
             operator = self._stack
             if not operator.moves:
@@ -298,10 +301,12 @@ class SiteSpace:
         self._add_covariance_bar(bar, placed, spread)
         parts = list(zip(self._terms, self._slices, strict=True))
         second = [term.pullback(bar, collected[where], placed.noise[where]) for term, where in parts]
-        if not self._by_design:
-            return second[0] if self._is_alone else second, None
-        designs = [term.design_bar(bar, spread, placed.noise[where]) for term, where in parts]
-        return (second[0], _at_entries(designs[0], self._terms[0].design)) if self._is_alone else (second, designs)
+        designs = None
+        if self._by_design:
+            designs = [term.design_bar(bar, spread, placed.noise[where]) for term, where in parts]
+        if self._is_sum:
+            return second, designs
+        return second[0], None if designs is None else _at_entries(designs[0], self._terms[0].design)
 
     def _add_covariance_bar(self, total: Array, placed: Placement, spread: Array) -> None:
         """Add the derivative by Q to an (n, n) array in Fortran order, but for what goes through the draw."""

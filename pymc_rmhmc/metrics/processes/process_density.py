@@ -18,9 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, failure_of
 from pymc_rmhmc.linalg.cholesky import cholesky, inverse_lower, multiply_lower, solve_lower
-from pymc_rmhmc.linalg.finite import failure_of
 
 __all__ = [
     "CentredBase",
