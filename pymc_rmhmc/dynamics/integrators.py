@@ -187,7 +187,7 @@ class _ImplicitIntegrator(IntegratorBase[Any, Any]):
     def _followed(
         self, hamiltonian: RiemannianHamiltonian, state: RiemannianState, n_steps: int, step_size: float
     ) -> Step[RiemannianState]:
-        """Steps that the metric makes, and the state to which they lead."""
+        """Let the metric make the steps, and evaluate the state to which they lead."""
         assert hamiltonian.follow is not None
         tolerance = self.reversal_tolerance if self.check_reversibility else -1.0
         rules = (self.solver.tolerance, self.solver.max_iter, self.solver.depth, tolerance)
@@ -212,7 +212,7 @@ class _ImplicitIntegrator(IntegratorBase[Any, Any]):
         return self._solve(point.kick_equation(momentum - half * (point.trace_term - point.gradient), half))
 
     def _solve(self, equation: ImplicitEquation) -> tuple[Array, Array, Solution]:
-        """What an equation's solution says, and the solver's report."""
+        """Solve an equation: return what its solution says, and the solver's report."""
         solution = equation.solve(self.solver)
         return *equation.conclude(solution.argument), solution
 
@@ -288,7 +288,7 @@ class GeneralizedLeapfrog(_ImplicitIntegrator):
     def _reversal_error(
         self, end: RiemannianState, position: Array, velocity: Array, step_size: float
     ) -> tuple[float, int]:
-        """How far (a) and (b) of the reversed step, solved from the end, miss the beginning.
+        """Return how far (a) and (b) of the reversed step, solved from the end, miss the beginning; and evaluations.
 
         (c) reversed is then (a) forward, read from right to left, and holds to the residual of (a).
         """
@@ -359,7 +359,7 @@ class ImplicitMidpoint(_ImplicitIntegrator):
 
     @staticmethod
     def _miss(back: _Midpoint, state: RiemannianState) -> float:
-        """How far the reversed step ends from the beginning, in position and in velocity."""
+        """Return how far the reversed step ends from the beginning, in position and in velocity."""
         scale = state.point.scale
         position_miss = np.abs((back.end_position - state.position) / scale).max()
         velocity_miss = np.abs(state.point.solve(back.end_momentum + state.momentum) / scale).max()
@@ -402,7 +402,7 @@ class _Midpoint:
         return Failure.NONE if np.isfinite(self.end_momentum).all() else Failure.NON_FINITE
 
     def _implied_velocity(self, velocity: Array) -> Array:
-        """The midpoint's velocity where the trace term is that at ``q̄ = q + ε/2 velocity``; nan on failure."""
+        """Return the midpoint's velocity where the trace term is that at ``q̄ = q + ε/2 velocity``; nan on failure."""
         nowhere = np.full_like(velocity, np.nan)
         self.n_metric_evals += 1
         self._failure = Failure.NONE

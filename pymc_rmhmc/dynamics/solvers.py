@@ -118,13 +118,13 @@ class AndersonSolver:
 
 
 def _largest(vector: Array) -> float:
-    """``max |v|``, inf if any element is not finite."""
+    """Return ``max |v|``, inf if any element is not finite."""
     largest = float(np.abs(vector).max(initial=0.0))
     return largest if np.isfinite(largest) else np.inf
 
 
 def _mixing(residual_changes: Array, value_changes: Array, residual: Array) -> Array | float:
-    """The correction ``ΔF γ`` with ``γ = argmin ‖residual - ΔR γ‖``."""
+    """Return the correction ``ΔF γ`` with ``γ = argmin ‖residual - ΔR γ‖``."""
     if residual_changes.shape[1] == 0:
         return 0.0
     # Columns are scaled to unit length: near convergence they differ by many orders of magnitude. The normal

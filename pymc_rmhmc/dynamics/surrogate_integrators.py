@@ -26,7 +26,7 @@ class Surrogate(Protocol):
     """A log density near that of a `GaussianHamiltonian`, whose own flow is cheap."""
 
     def follow(self, position: Array, momentum: Array, time: float) -> tuple[Array, Array]:
-        """Where its flow leads in a time, by a map that is reversible and preserves volume."""
+        """Follow the surrogate's flow for a time, by a map that is reversible and preserves volume."""
 
 
 class SurrogateFlow(IntegratorBase[GaussianHamiltonian, GaussianState]):
@@ -86,7 +86,7 @@ class SurrogateSplitting(IntegratorBase[GaussianHamiltonian, GaussianState]):
     def path(
         self, hamiltonian: GaussianHamiltonian, state: GaussianState, n_steps: int, step_size: float
     ) -> Iterator[Step[GaussianState]]:
-        """Advance so many times, as one step: what was evaluated on the way is let go of before the next is."""
+        """Advance so many times, as one step: what was evaluated on the way is freed before the next is."""
         end = state
         for done in range(1, n_steps + 1):
             kicked = hamiltonian.kick(end, 0.5 * step_size).momentum
@@ -101,7 +101,7 @@ class SurrogateSplitting(IntegratorBase[GaussianHamiltonian, GaussianState]):
         yield Step(end, n_metric_evals=n_steps, n_steps=n_steps)
 
     def _drift(self, position: Array, momentum: Array, time: float) -> tuple[Array, Array]:
-        """The surrogate's flow and the rotation."""
+        """Follow the surrogate's flow in the first coordinates, and rotate the others."""
         first, rest = slice(self._size), slice(self._size, None)
         led = self.surrogate.follow(position[first], momentum[first], time)
         turned = blas.drot(position[rest], momentum[rest], math.cos(time), math.sin(time))

@@ -94,7 +94,7 @@ class TaoHamiltonian:
         return replace(state, momentum=momentum, copy_position=copy_position, copy_momentum=copy_momentum)
 
     def velocity(self, state: TaoState) -> Array:
-        """``dq/dt = G⁻¹p``."""
+        """Return ``dq/dt = G⁻¹p``."""
         return self.base.velocity(state)
 
     def energy(self, state: TaoState) -> float:
@@ -107,7 +107,7 @@ class TaoHamiltonian:
         return energy + 0.5 * float(apart @ apart + momenta_apart @ momenta_apart) / self.sigma**2
 
     def failure(self, state: TaoState) -> Failure:
-        """What the evaluation of the metric reported."""
+        """Return what the evaluation of the metric reported."""
         return self.base.failure(state)
 
 

@@ -31,14 +31,14 @@ FEWEST_DRAWS, MOST_DIRECTIONS, DRAWS_OF_A_DIRECTION, NOTICED = 20, 8, 5, 2.0
 
 
 def identity_map(centre: Array, free: NDArray[np.int64] = NO_ANGLES.places) -> FlatMap:
-    """``z = c + u``."""
+    """Return the map ``z = c + u``."""
     return diagonal_map(centre, np.ones(centre.size), free)
 
 
 def map_of_gradient(
     centre: Array, slope: Array, along: Callable[[int, float], float], free: NDArray[np.int64] = NO_ANGLES.places
 ) -> FlatMap:
-    """A first guess: of the scale that one gradient suggests, or how far a flat density reaches.
+    """Guess a first map from the scale that one gradient suggests, or from how far a flat density reaches.
 
     Where a density is steep, at a point that nobody chose, its scale is about ``1/|g|``. Where it is flat, as in units
     of 1e9, the gradient says less.
@@ -59,7 +59,7 @@ def map_of_gradient(
 
 
 def _width(along: Callable[[int, float], float], which: int) -> float:
-    """The longest of some steps from a point by which a log density changes by less than 1, to either side."""
+    """Find the longest of some steps from a point by which a log density changes by less than 1, to either side."""
     here = along(which, 0.0)
     for width in WIDTHS:
         moved = np.array([along(which, sign * 10.0 * width) for sign in (1.0, -1.0)])
@@ -69,7 +69,7 @@ def _width(along: Callable[[int, float], float], which: int) -> float:
 
 
 def from_flat(flat: FlatMap, u: Array) -> Array:
-    """``z = c + S u``."""
+    """Return ``z = c + S u``."""
     w = u + flat.directions.T @ (flat.stretches * (flat.directions @ u))
     z: Array = flat.centre + flat.spread * w
     if flat.dense.size:
@@ -78,7 +78,7 @@ def from_flat(flat: FlatMap, u: Array) -> Array:
 
 
 def to_flat(flat: FlatMap, z: Array) -> Array:
-    """U with ``z = c + S u``."""
+    """Return u with ``z = c + S u``."""
     w = (z - flat.centre) / flat.spread
     if flat.dense.size:
         w[flat.dense] = linalg.solve_triangular(flat.factor, (z - flat.centre)[flat.dense], lower=True)
@@ -87,13 +87,13 @@ def to_flat(flat: FlatMap, z: Array) -> Array:
 
 
 def log_volume(flat: FlatMap) -> float:
-    """``log |det S|``."""
+    """Return ``log |det S|``."""
     elsewhere = np.delete(flat.spread, flat.dense)
     return float(np.log(elsewhere).sum() + np.log(flat.factor.diagonal()).sum() + np.log1p(flat.stretches).sum())
 
 
 def diagonal_map(centre: Array, spread: Array, free: NDArray[np.int64] = NO_ANGLES.places) -> FlatMap:
-    """The map of a diagonal S."""
+    """Return the map of a diagonal S."""
     none = np.empty((0, 0))
     return FlatMap(centre.copy(), spread, np.empty(0, np.int64), none, np.empty((0, centre.size)), np.empty(0), free)
 
@@ -101,7 +101,7 @@ def diagonal_map(centre: Array, spread: Array, free: NDArray[np.int64] = NO_ANGL
 def fit_flat_map(
     positions: Array, slopes: Array, dense: NDArray[np.int64], angles: Angles = NO_ANGLES
 ) -> FlatMap | None:
-    """The map under which draws have unit covariance and so have their gradients; None where they give no map.
+    """Fit the map under which draws have unit covariance and so have their gradients; None where they give no map.
 
     For a normal density N(c, Σ) the gradient is ``-Σ⁻¹(z - c)``, and the covariances A of draws and B of gradients
     obey ``Σ B Σ = A`` whatever the draws are: few of them tell Σ exactly. The centre is where the mean gradient would
@@ -169,7 +169,7 @@ def _narrow(factor: Array, dense: NDArray[np.int64], angles: Angles) -> None:
 
 
 def _scale(variance: Array, of_slopes: Array) -> Array:
-    """The scales (d,) by variances of draws and of gradients: the larger the ones, the smaller the others may be."""
+    """Return scales (d,) from variances of draws and gradients: the larger the first, the smaller the second may be."""
     variance = np.clip(variance, SMALLEST, WIDEST)
     scale: Array = np.sqrt(np.sqrt(variance / np.clip(of_slopes, SMALLEST / np.maximum(variance, 1.0), LARGEST)))
     return scale
@@ -180,7 +180,7 @@ def _no_directions(size: int) -> tuple[Array, Array]:
 
 
 def _directions(draws: Array, gradients: Array) -> tuple[Array, Array]:
-    """A few directions (r, d) that are wider or narrower than others, and by how much, less 1 (r,).
+    """Find a few directions (r, d) that are wider or narrower than others, and by how much, less 1 (r,).
 
     They are looked for among those in which the draws, or the gradients, lie farthest out.
     """
@@ -197,14 +197,14 @@ def _directions(draws: Array, gradients: Array) -> tuple[Array, Array]:
 
 
 def _shrunk(centred: Array) -> Array:
-    """The covariance of draws (t, k) with something of the unit matrix."""
+    """Return the covariance of draws (t, k) with something of the unit matrix."""
     t, k = centred.shape
     made: Array = (centred.T @ centred + PRIOR_DRAWS * np.eye(k)) / (t + PRIOR_DRAWS)
     return made
 
 
 def _balanced(draws: Array, gradients: Array) -> Array:
-    """The Σ with ``Σ B Σ = A``: the geometric mean of A and B⁻¹."""
+    """Return the Σ with ``Σ B Σ = A``: the geometric mean of A and B⁻¹."""
     root = _symmetric_root(gradients)
     middle = _symmetric_root(root @ draws @ root)
     half = linalg.solve(root, middle, assume_a="pos")
@@ -214,7 +214,7 @@ def _balanced(draws: Array, gradients: Array) -> Array:
 
 
 def _symmetric_root(matrix: Array) -> Array:
-    """The symmetric square root of a positive definite matrix."""
+    """Return the symmetric square root of a positive definite matrix."""
     values, vectors = linalg.eigh(matrix)
     made: Array = (vectors * np.sqrt(np.maximum(values, SMALLEST))) @ vectors.T
     return made

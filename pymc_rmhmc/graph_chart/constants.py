@@ -40,7 +40,7 @@ class VariableChart(Protocol):
     n_constants: int
 
     def fit(self, values: Array, scores: Array, own: Array, moments: Array) -> Array:
-        """The constants (n_constants,) that draws tell.
+        """Fit the constants (n_constants,) to draws.
 
         Parameters
         ----------
@@ -51,7 +51,7 @@ class VariableChart(Protocol):
         """
 
     def standardised(self, values: Array, moments: Array, constants: Array) -> Array:
-        """Z (t, m) of draws, given the moments (t, n_moments) at each."""
+        """Return z (t, m) of draws, given the moments (t, n_moments) at each."""
 
 
 class ElementwiseChart:
@@ -68,7 +68,7 @@ class ElementwiseChart:
         self.n_moments = self.n_constants = 2 * places.size
 
     def fit(self, values: Array, scores: Array, own: Array, moments: Array) -> Array:
-        """The lines ``score = b - w x``, with w ≥ 0; none where there is no score.
+        """Fit the lines ``score = b - w x``, with w ≥ 0; none where there is no score.
 
         Least squares alone would lose w in what other variables add to the score. Under the posterior the mean of
         ``1 + (x - x̄)(score + own score)`` is 0, so that as much of it is taken as leaves the least noise. Where a
@@ -86,7 +86,7 @@ class ElementwiseChart:
         return np.concatenate([weight / share, pull / share])
 
     def standardised(self, values: Array, moments: Array, constants: Array) -> Array:
-        """Z of values."""
+        """Return z of values."""
         location, scale = np.split(moments, 2, axis=1)
         return _standardised((values - location) / scale, location, scale, constants)
 
@@ -106,13 +106,13 @@ class NoiseChart(ElementwiseChart):
             return super().fit(effects, scores * share, own * share, np.hstack([location, scale]))
 
     def standardised(self, values: Array, moments: Array, constants: Array) -> Array:
-        """Z of values."""
+        """Return z of values."""
         location, scale, origin, unit = np.split(moments, 4, axis=1)
         return _standardised((values - origin) / unit, location, scale, constants)
 
 
 def _standardised(relative: Array, location: Array, scale: Array, constants: Array) -> Array:
-    """Z (t, m) of elements that are so many scales from their location."""
+    """Return z (t, m) of elements that are so many scales from their location."""
     weight, pull = np.split(constants, 2)
     root = np.sqrt(1.0 + weight * scale * scale)
     found: Array = relative * root - scale * (pull - weight * location) / root
@@ -120,7 +120,7 @@ def _standardised(relative: Array, location: Array, scale: Array, constants: Arr
 
 
 def chart_of(places: NDArray[np.int64], n_columns: int, is_noise: bool) -> VariableChart:
-    """The chart of one variable.
+    """Choose the chart of one variable.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def chart_of(places: NDArray[np.int64], n_columns: int, is_noise: bool) -> Varia
 
 
 def _less_noisy(weight: Array, square: Array, centred: Array, scores: Array, own: Array) -> Array:
-    """Slopes (m,) by least squares with the control variate of `ElementwiseChart.fit`, all centred (t, m)."""
+    """Return slopes (m,) by least squares with the control variate of `ElementwiseChart.fit`, all centred (t, m)."""
     if len(centred) < FEWEST_DRAWS:
         return weight
     variance = square / len(centred)
@@ -152,10 +152,10 @@ def _less_noisy(weight: Array, square: Array, centred: Array, scores: Array, own
 
 
 def _pull_of_prior(values: Array, own: Array, location: Array, scale: Array) -> Array:
-    """How much of a normal prior's pull elements far out in the tails have (m,), by draws (t, m): its median; else 1.
+    """Estimate how much of a normal prior's pull elements far out in the tails have (m,); 1 for all others.
 
-    That of a Student t with ν degrees of freedom, r scales out, is ``(ν + 1)/(ν + r²)``. Nearer the centre the pull of
-    a skew family, whose mode is not its location, says nothing.
+    The share is the median over draws (t, m). That of a Student t with ν degrees of freedom, r scales out, is
+    ``(ν + 1)/(ν + r²)``. Nearer the centre the pull of a skew family, whose mode is not its location, says nothing.
     """
     with np.errstate(all="ignore"):
         apart = (values - location) / scale
@@ -184,7 +184,7 @@ class RowsChart:
         self.n_constants = places.size * (n_columns + 1)
 
     def fit(self, values: Array, scores: Array, own: Array, moments: Array) -> Array:
-        """The least-squares planes ``score = b - W x`` of each row, with W made symmetric and positive."""
+        """Fit the least-squares planes ``score = b - W x`` of each row, with W made symmetric and positive."""
         t = len(values)
         x, s = (array.reshape(t, self._rows, self._k) for array in (values, scores))
         mean, mean_score = x.mean(axis=0), s.mean(axis=0)
@@ -200,7 +200,7 @@ class RowsChart:
         return np.concatenate([weights.ravel(), pulls.ravel()])
 
     def standardised(self, values: Array, moments: Array, constants: Array) -> Array:
-        """Z of values."""
+        """Return z of values."""
         k, rows = self._k, self._rows
         weights = constants[: rows * k * k].reshape(rows, k, k)
         pulls = constants[rows * k * k :].reshape(rows, k)
@@ -215,7 +215,7 @@ class RowsChart:
         return found
 
     def _relative(self, values: Array, location: Array, factor: Array) -> Array:
-        """How many factors rows (r, k) are from their location."""
+        """Return how many factors rows (r, k) are from their location."""
         found: Array = np.linalg.solve(factor, (values - location).T).T
         return found
 
@@ -233,12 +233,12 @@ class RowsNoiseChart(RowsChart):
         return super().fit(effects, pulls.reshape(t, -1), own, moments)
 
     def _relative(self, values: Array, location: Array, factor: Array) -> Array:
-        """The rows themselves."""
+        """Return the rows themselves."""
         return values
 
 
 def _positive(matrices: Array) -> Array:
-    """Symmetric matrices (r, k, k) with their negative eigenvalues put to 0."""
+    """Return symmetric matrices (r, k, k) with their negative eigenvalues set to 0."""
     finite = np.where(np.isfinite(matrices), matrices, 0.0)
     values, vectors = np.linalg.eigh(finite)
     made: Array = (vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.transpose(0, 2, 1)

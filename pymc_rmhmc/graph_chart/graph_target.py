@@ -133,7 +133,7 @@ class GeneralTarget:
     def follow(
         self, point: GeneralPoint, momentum: Array, n_steps: int, step_size: float
     ) -> tuple[int, tuple[GeneralPoint, Array] | None, Failure]:
-        """So many steps: how many were made, and the point and momentum at the end, or None and why."""
+        """Make so many steps: return how many were made, and the point and momentum at the end, or None and why."""
         made, finite, u, p, phi, slope, found = follow_path(
             *self._arguments, point.position, momentum, point.gradient, n_steps, step_size
         )
@@ -144,7 +144,7 @@ class GeneralTarget:
     def grow(
         self, point: GeneralPoint, momentum: Array, step_size: float, max_depth: int, rounds: int, seed: int
     ) -> Moved:
-        """Trajectories that double until they turn back."""
+        """Make trajectories that double until they turn back."""
         state, p, initial, mean, n_steps, failure, moved = grow_trees(
             *self._arguments, _state(point), momentum, step_size, max_depth, rounds, seed
         )
@@ -156,7 +156,7 @@ class GeneralTarget:
         self, point: GeneralPoint, momentum: Array, step_size: float, path: tuple[float, float, int], rounds: int,
         seed: int,
     ) -> Moved:  # fmt: skip
-        """Paths of drawn lengths: `path` is their mean length, the jitter, and the most steps."""
+        """Walk paths of drawn lengths: `path` is their mean length, the jitter, and the most steps."""
         state, p, initial, mean, error, n_steps, failure, moved = walk_paths(
             *self._arguments, _state(point), momentum, step_size, *path, rounds, seed
         )
@@ -190,10 +190,10 @@ class PeriodTarget:
 
 
 def _state(point: GeneralPoint) -> State:
-    """A point as compiled code has it."""
+    """Convert a point to a state of compiled code."""
     return point.position, point.log_density, point.gradient, point.found
 
 
 def _point(state: State) -> GeneralPoint:
-    """And back."""
+    """Convert a state of compiled code to a point."""
     return GeneralPoint(*state)

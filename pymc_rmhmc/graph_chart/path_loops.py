@@ -61,7 +61,7 @@ class FlatMap(NamedTuple):
 
 @compiled
 def _stretched(directions: Array, stretches: Array, vector: Array) -> Array:  # pragma: no cover - compiled
-    """``(1 + Vᵀ diag(stretches) V) v``."""
+    """Return ``(1 + Vᵀ diag(stretches) V) v``."""
     made = vector.copy()
     for row in range(stretches.size):
         along = 0.0
@@ -77,7 +77,7 @@ def _stretched(directions: Array, stretches: Array, vector: Array) -> Array:  # 
 def evaluate(  # pragma: no cover - compiled
     address: int, rest: tuple[np.ndarray, ...], chart: Array, flat: FlatMap, u: Array
 ) -> tuple[float, Array, Array]:
-    """φ, its gradient (d,), and what the model's function returns besides its value."""
+    """Return φ, its gradient (d,), and what else the model's function returns."""
     d, k = u.size, flat.dense.size
     w = _stretched(flat.directions, flat.stretches, u)
     z = flat.centre + flat.spread * w
@@ -108,7 +108,10 @@ def _step(  # pragma: no cover - compiled
     address: int, rest: tuple[np.ndarray, ...], chart: Array, flat: FlatMap, u: Array, p: Array, slope: Array,
     step_size: float,
 ) -> tuple[Array, Array, float, Array, Array]:  # fmt: skip
-    """Half a kick, the rotation, half a kick: u, p, φ, its gradient, and what the model's function returns."""
+    """Make half a kick, the rotation and half a kick.
+
+    Return u, p, φ, its gradient, and what the model's function returns besides its value.
+    """
     cosine, sine, half = math.cos(step_size), math.sin(step_size), 0.5 * step_size
     to, momentum = np.empty(u.size), np.empty(u.size)
     for i in range(u.size):
@@ -139,7 +142,7 @@ def follow_path(  # pragma: no cover - compiled
     address: int, rest: tuple[np.ndarray, ...], chart: Array, flat: FlatMap, u: Array, p: Array, slope: Array,
     n_steps: int, step_size: float,
 ) -> tuple[int, bool, Array, Array, float, Array, Array]:  # fmt: skip
-    """So many steps; the last is the one where φ or its gradient is no number."""
+    """Make so many steps; stop after one where φ or its gradient is no number."""
     phi, found = 0.0, slope
     for step in range(n_steps):
         u, p, phi, slope, found = _step(address, rest, chart, flat, u, p, slope, step_size)
@@ -150,14 +153,14 @@ def follow_path(  # pragma: no cover - compiled
 
 @compiled
 def _log_sum(first: float, second: float) -> float:  # pragma: no cover - compiled
-    """``log(exp first + exp second)``."""
+    """Return ``log(exp first + exp second)``."""
     high, low = max(first, second), min(first, second)
     return high if low == -math.inf else high + math.log1p(math.exp(low - high))
 
 
 @compiled
 def _turns(total: Array, first: Array, last: Array) -> bool:  # pragma: no cover - compiled
-    """Whether a stretch of a trajectory turns back: by its summed momenta, and those at its two ends.
+    """Return whether a stretch of a trajectory turns back, by its summed momenta, and those at its two ends.
 
     The ends count half, so that the sum is the trapezoidal rule for the way between them.
     """
@@ -182,7 +185,7 @@ def _popcount(number: int) -> int:  # pragma: no cover - compiled
 def _part_turns(  # pragma: no cover - compiled
     leaf: int, total: Array, p: Array, firsts: Array, sums: Array
 ) -> bool:
-    """Whether a part of a new half that ends with this leaf, and is a tree of its own, turns back.
+    """Return whether a part of a new half that ends with this leaf, and is itself a tree, turns back.
 
     The first leaf of each part that is not yet whole is kept in `firsts`, with what was summed before it in `sums`.
     """
@@ -206,7 +209,7 @@ def _grow_half(  # pragma: no cover - compiled
     address: int, rest: tuple[np.ndarray, ...], chart: Array, flat: FlatMap, end: State, momentum: Array,
     step_size: float, n_leaves: int, initial: float, firsts: Array, sums: Array,
 ) -> tuple[State, Array, State, Array, float, Array, float, int, int, bool]:  # fmt: skip
-    """A new half of a trajectory, beyond one of its ends.
+    """Make a new half of a trajectory, beyond one of its ends.
 
     Returns
     -------
@@ -244,7 +247,7 @@ def grow_tree(  # pragma: no cover - compiled
     address: int, rest: tuple[np.ndarray, ...], chart: Array, flat: FlatMap, start: State, p: Array,
     step_size: float, max_depth: int,
 ) -> tuple[State, Array, float, int, int, bool]:  # fmt: skip
-    """A multinomial trajectory that doubles until it turns back; Numba's random numbers are seeded already.
+    """Make a multinomial trajectory that doubles until it turns back; Numba's random numbers are seeded already.
 
     Returns
     -------
@@ -286,7 +289,7 @@ def grow_trees(  # pragma: no cover - compiled
     address: int, rest: tuple[np.ndarray, ...], chart: Array, flat: FlatMap, start: State, p: Array,
     step_size: float, max_depth: int, rounds: int, seed: int,
 ) -> tuple[State, Array, float, float, int, int, bool]:  # fmt: skip
-    """So many trajectories one after another, the first with a given momentum.
+    """Make so many trajectories one after another, the first with a given momentum.
 
     Returns
     -------
@@ -316,7 +319,7 @@ def _path(  # pragma: no cover - compiled
     address: int, rest: tuple[np.ndarray, ...], chart: Array, flat: FlatMap, start: State, p: Array, n_steps: int,
     step_size: float,
 ) -> tuple[int, float, State, Array]:  # fmt: skip
-    """A path of so many steps: how many were made, its energy error, infinite if it is no number, and its end."""
+    """Follow a path of so many steps: return how many were made, its energy error (inf if no number), and its end."""
     made, finite, u, momentum, phi, slope, found = follow_path(
         address, rest, chart, flat, start[0], p, start[2], n_steps, step_size
     )
@@ -330,7 +333,7 @@ def _retried_path(  # pragma: no cover - compiled
     address: int, rest: tuple[np.ndarray, ...], chart: Array, flat: FlatMap, start: State, p: Array, n_steps: int,
     step_size: float, most: int, first: float, uniform: float,
 ) -> tuple[int, float, State, Array, bool]:  # fmt: skip
-    """The second try, in finer steps but at most so many: as `_path`, and whether its end is kept."""
+    """Try a second time, in finer steps but at most so many: return what `_path` does, and whether the end is kept."""
     made, error, end, momentum = _path(
         address, rest, chart, flat, start, p, min(FINER * n_steps, most), step_size / FINER
     )
@@ -345,7 +348,7 @@ def walk_paths(  # pragma: no cover - compiled
     address: int, rest: tuple[np.ndarray, ...], chart: Array, flat: FlatMap, start: State, p: Array,
     step_size: float, path_length: float, jitter: float, max_steps: int, rounds: int, seed: int,
 ) -> tuple[State, Array, float, float, float, int, int, bool]:  # fmt: skip
-    """So many paths of drawn lengths one after another, each accepted or not, the first with a given momentum.
+    """Walk so many paths of drawn lengths one after another, each accepted or not, the first with a given momentum.
 
     Returns
     -------

@@ -64,7 +64,7 @@ class ValueTarget:
     chart: MarginalChart
 
     def in_chart(self, chart: MarginalChart) -> ValueTarget:
-        """The same of another chart's ϑ."""
+        """Return this target for another chart's ϑ."""
         return ValueTarget(self.function, self.constants, chart)
 
     def at(self, position: Array) -> ValuePoint:
@@ -79,6 +79,6 @@ class ValueTarget:
         return ValuePoint(position, placed.theta, found[:-1], beyond, log_density, log_density - float(found[-1]))
 
     def beyond_normal(self, point: Array) -> float:
-        """The log density alone; -inf where it cannot be computed."""
+        """Return the log density alone; -inf where it cannot be computed."""
         found = self.at(point)
         return -math.inf if found.failure else found.log_density

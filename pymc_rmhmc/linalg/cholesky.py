@@ -33,7 +33,7 @@ CHUNK = 32768
 
 
 def cholesky(matrix: Array, *, overwrite: bool = False) -> Array | None:
-    """The lower factor L of ``matrix = L Lᵀ``; None if the matrix is not positive definite.
+    """Return the lower factor L of ``matrix = L Lᵀ``; None if the matrix is not positive definite.
 
     Only the lower triangle is read. A matrix with a value that is not finite has no factor either:
     LAPACK would return one full of nan.
@@ -47,7 +47,7 @@ def cholesky(matrix: Array, *, overwrite: bool = False) -> Array | None:
 
 
 def cholesky_adjoint(factor: Array, seed: Array) -> Array:
-    """The derivative by S of a function of its lower factor L, given its derivative by L, at 2n³/3 flops.
+    """Return the derivative by S of a function of its lower factor L, given its derivative by L, at 2n³/3 flops.
 
     Parameters
     ----------
@@ -71,12 +71,12 @@ def cholesky_adjoint(factor: Array, seed: Array) -> Array:
 
 
 def cholesky_adjoint_of_product(factor: Array, left: Array, right: Array) -> Array:
-    """The same for a derivative by L of ``tril(left rightᵀ)``: what ``leftᵀ L right`` gives."""
+    """Return `cholesky_adjoint` of a derivative by L of ``tril(left rightᵀ)``: what ``leftᵀ L right`` gives."""
     return cholesky_adjoint(factor, outer_lower(left, right))
 
 
 def gram_lower(factor: Array) -> Array:
-    """``L Lᵀ`` for a lower triangular L at a sixth of a general product's cost, in one new array.
+    """Return ``L Lᵀ`` for a lower triangular L at a sixth of a general product's cost, in one new array.
 
     LAPACK multiplies ``U Uᵀ`` for an upper U, which L is when it is read backwards.
     """
@@ -85,13 +85,13 @@ def gram_lower(factor: Array) -> Array:
 
 
 def cogram_lower(factor: Array) -> Array:
-    """The lower triangle of ``Lᵀ L`` for a lower triangular, Fortran-ordered L, which is overwritten."""
+    """Return the lower triangle of ``Lᵀ L`` for a lower triangular, Fortran-ordered L, which is overwritten."""
     product, _ = lapack.dlauum(factor, lower=1, overwrite_c=1)
     return np.asarray(product)
 
 
 def _reverse(matrix: Array) -> Array:
-    """A Fortran-ordered matrix with rows and columns read backwards, in place."""
+    """Reverse the rows and the columns of a Fortran-ordered matrix, in place."""
     flat = matrix.reshape(-1, order="F")
     for start in range(0, flat.size // 2, CHUNK):
         length = min(CHUNK, flat.size // 2 - start)
@@ -112,7 +112,7 @@ def _fill_upper(matrix: Array) -> Array:
 
 
 def reverse_cholesky(matrix: Array) -> Array | None:
-    """The *lower* factor F of ``matrix = Fᵀ F``, in place of the matrix; None if it is not positive definite.
+    """Return the *lower* factor F of ``matrix = Fᵀ F``, in place of the matrix; None if it is not positive definite.
 
     Only the lower triangle is read. It is the ordinary factor of the matrix read backwards. Its use: for a lower L,
     ``L F⁻¹`` is lower.
@@ -124,31 +124,31 @@ def reverse_cholesky(matrix: Array) -> Array | None:
 
 
 def inverse_lower(factor: Array, *, overwrite: bool = False) -> Array:
-    """The inverse of a lower triangular, Fortran-ordered matrix, whose upper triangle is 0."""
+    """Return the inverse of a lower triangular, Fortran-ordered matrix, whose upper triangle is 0."""
     inverse = np.asfortranarray(factor) if overwrite else factor.copy(order="F")
     invert_in_place(inverse)
     return inverse
 
 
 def inverse_of_product(factor: Array, *, overwrite: bool = False) -> Array:
-    """The lower triangle of ``(L Lᵀ)⁻¹``; what is above it is not to be read."""
+    """Return the lower triangle of ``(L Lᵀ)⁻¹``; what is above it is not to be read."""
     return cogram_lower(inverse_lower(factor, overwrite=overwrite))
 
 
 def multiply_lower(factor: Array, values: Array, *, transpose: bool = False) -> Array:
-    """``L v`` or ``Lᵀ v`` for a lower triangular, Fortran-ordered L and a vector or matrix."""
+    """Return ``L v`` or ``Lᵀ v`` for a lower triangular, Fortran-ordered L and a vector or matrix."""
     if values.ndim == 2:
         return np.asarray(blas.dtrmm(1.0, factor, values, lower=1, trans_a=int(transpose)))
     return np.asarray(blas.dtrmv(factor, values, lower=1, trans=int(transpose)))
 
 
 def solve_lower(factor: Array, vector: Array, *, transpose: bool = False) -> Array:
-    """``L⁻¹ v`` or ``L⁻ᵀ v`` for a lower triangular, Fortran-ordered L."""
+    """Return ``L⁻¹ v`` or ``L⁻ᵀ v`` for a lower triangular, Fortran-ordered L."""
     return np.asarray(blas.dtrsv(factor, vector, lower=1, trans=int(transpose)))
 
 
 def solve_columns(factor: Array, columns: Array) -> Array:
-    """``L⁻¹ M`` for a well-conditioned, lower triangular, Fortran-ordered L and a matrix, which is overwritten.
+    """Return ``L⁻¹ M`` for a well-conditioned, lower triangular, Fortran-ordered L and a matrix, which is overwritten.
 
     Through the inverse: substitution is two and a half times as long on its way.
     """

@@ -17,7 +17,7 @@ type Array = NDArray[np.float64]
 
 @compiled
 def identity_plus_scaled(gram: Array, root: Array) -> Array:  # pragma: no cover - compiled
-    """The lower triangle of ``I + s Q s`` for a symmetric Q and a vector s, in Fortran order; 0 above it."""
+    """Return the lower triangle of ``I + s Q s`` for a symmetric Q and a vector s, in Fortran order; 0 above it."""
     n = root.size
     matrix = np.zeros((n, n))
     columns = gram.T
@@ -32,7 +32,7 @@ def identity_plus_scaled(gram: Array, root: Array) -> Array:  # pragma: no cover
 
 @compiled
 def outer_lower(left: Array, right: Array) -> Array:  # pragma: no cover - compiled
-    """The lower triangle of ``left rightᵀ``, in Fortran order; what is above it is not to be read."""
+    """Return the lower triangle of ``left rightᵀ``, in Fortran order; what is above it is not to be read."""
     n = left.size
     columns = np.empty((n, n))
     for j in range(n):
@@ -44,7 +44,7 @@ def outer_lower(left: Array, right: Array) -> Array:  # pragma: no cover - compi
 
 @compiled
 def log_diagonal(factor: Array) -> float:  # pragma: no cover - compiled
-    """``Σ log L_ii``."""
+    """Return ``Σ log L_ii``."""
     total = 0.0
     for i in range(factor.shape[0]):
         total += np.log(factor[i, i])

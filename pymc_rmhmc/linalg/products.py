@@ -24,31 +24,31 @@ class Products(Protocol):
     """What charts ask of A, (n, k)."""
 
     def predict(self, values: Array) -> Array:
-        """``A x``, (n,)."""
+        """Return ``A x``, (n,)."""
 
     def collect(self, sites: Array) -> Array:
-        """``Aᵀ v``, (k,)."""
+        """Return ``Aᵀ v``, (k,)."""
 
     def gram(self, precision: Array) -> Array:
-        """``AᵀW̄A``, (k, k), in Fortran order."""
+        """Return ``AᵀW̄A``, (k, k), in Fortran order."""
 
     def variances(self, root: Array) -> Array:
-        """The diagonal of ``A R Rᵀ Aᵀ`` (n,), for an R (k, k)."""
+        """Return the diagonal of ``A R Rᵀ Aᵀ`` (n,), for an R (k, k)."""
 
     def bar(self, left: Array, right: Array, precision: Array, covariance: Array) -> Array:
-        """``Σ leftᵀ right - W̄ A S``, (n, k), or of a sparse A its entries.
+        """Return ``Σ leftᵀ right - W̄ A S``, (n, k), or for a sparse A its values at A's entries.
 
         Of pairs (p, n) and (p, k), and the lower triangle of S.
         """
 
 
 def products_of(design: Any) -> Products:
-    """Those of an array, or of a sparse array by rows."""
+    """Return the products of an array, or of a sparse array by rows."""
     return _Sparse(design) if sparse.issparse(design) else _Dense(design)
 
 
 def is_finite(design: Any) -> bool:
-    """Whether all entries of an array or a sparse array are numbers."""
+    """Return whether all entries of an array or a sparse array are numbers."""
     return bool(np.isfinite(design.data if sparse.issparse(design) else design).all())
 
 
@@ -59,26 +59,26 @@ class _Dense:
         self._design = design
 
     def predict(self, values: Array) -> Array:
-        """``A x``, (n,)."""
+        """Return ``A x``, (n,)."""
         return np.asarray(self._design @ values)
 
     def collect(self, sites: Array) -> Array:
-        """``Aᵀ v``, (k,)."""
+        """Return ``Aᵀ v``, (k,)."""
         return np.asarray(self._design.T @ sites)
 
     def gram(self, precision: Array) -> Array:
-        """``AᵀW̄A``, (k, k), in Fortran order."""
+        """Return ``AᵀW̄A``, (k, k), in Fortran order."""
         rooted = np.sqrt(precision)[:, None] * self._design
         # A product with its own transpose takes half of the flops, and is symmetric: its order is any.
         return np.asarray((rooted.T @ rooted).T)
 
     def variances(self, root: Array) -> Array:
-        """The diagonal of ``A R Rᵀ Aᵀ`` (n,), for an R (k, k)."""
+        """Return the diagonal of ``A R Rᵀ Aᵀ`` (n,), for an R (k, k)."""
         half = self._design @ root
         return np.asarray(np.einsum("ij,ij->i", half, half))
 
     def bar(self, left: Array, right: Array, precision: Array, covariance: Array) -> Array:
-        """``Σ leftᵀ right - W̄ A S``, (n, k)."""
+        """Return ``Σ leftᵀ right - W̄ A S``, (n, k)."""
         solved = blas.dsymm(1.0, covariance, np.asfortranarray(self._design.T), lower=1).T
         return np.asarray(left.T @ right - precision[:, None] * solved)
 
@@ -90,33 +90,33 @@ class _Sparse:
         self._entries, self._n_columns = (design.indptr, design.indices, design.data), design.shape[1]
 
     def predict(self, values: Array) -> Array:
-        """``A x``, (n,)."""
+        """Return ``A x``, (n,)."""
         predicted: Array = _predict(*self._entries, values)
         return predicted
 
     def collect(self, sites: Array) -> Array:
-        """``Aᵀ v``, (k,)."""
+        """Return ``Aᵀ v``, (k,)."""
         collected: Array = _collect(*self._entries, sites, self._n_columns)
         return collected
 
     def gram(self, precision: Array) -> Array:
-        """``AᵀW̄A``, (k, k), in Fortran order."""
+        """Return ``AᵀW̄A``, (k, k), in Fortran order."""
         return np.asarray(_gram(*self._entries, precision, self._n_columns).T)
 
     def variances(self, root: Array) -> Array:
-        """The diagonal of ``A R Rᵀ Aᵀ`` (n,), for an R (k, k)."""
+        """Return the diagonal of ``A R Rᵀ Aᵀ`` (n,), for an R (k, k)."""
         variances: Array = _variances(*self._entries, np.ascontiguousarray(root))
         return variances
 
     def bar(self, left: Array, right: Array, precision: Array, covariance: Array) -> Array:
-        """``Σ leftᵀ right - W̄ A S`` at A's entries."""
+        """Return ``Σ leftᵀ right - W̄ A S`` at A's entries."""
         bar: Array = _by_entry(*self._entries, precision, covariance.T, left, right)
         return bar
 
 
 @compiled
 def _predict(starts: Index, columns: Index, entries: Array, x: Array) -> Array:  # pragma: no cover - compiled
-    """``A x``."""
+    """Return ``A x``."""
     predicted = np.zeros(starts.size - 1)
     for i in range(predicted.size):
         for at in range(starts[i], starts[i + 1]):
@@ -128,7 +128,7 @@ def _predict(starts: Index, columns: Index, entries: Array, x: Array) -> Array: 
 def _collect(
     starts: Index, columns: Index, entries: Array, sites: Array, k: int
 ) -> Array:  # pragma: no cover - compiled
-    """``Aᵀ v``."""
+    """Return ``Aᵀ v``."""
     collected = np.zeros(k)
     for i in range(sites.size):
         for at in range(starts[i], starts[i + 1]):
@@ -140,7 +140,7 @@ def _collect(
 def _gram(
     starts: Index, columns: Index, entries: Array, precision: Array, k: int
 ) -> Array:  # pragma: no cover - compiled
-    """``AᵀW̄A``."""
+    """Return ``AᵀW̄A``."""
     gram = np.zeros((k, k))
     for i in range(precision.size):
         for at in range(starts[i], starts[i + 1]):
@@ -154,7 +154,7 @@ def _gram(
 def _variances(
     starts: Index, columns: Index, entries: Array, root: Array
 ) -> Array:  # pragma: no cover - compiled
-    """The squared length of every row of ``A R``."""
+    """Return the squared length of every row of ``A R``."""
     variances, row = np.zeros(starts.size - 1), np.empty(root.shape[1])
     for i in range(variances.size):
         row[:] = 0.0
@@ -171,7 +171,7 @@ def _variances(
 def _by_entry(
     starts: Index, columns: Index, entries: Array, precision: Array, covariance: Array, left: Array, right: Array
 ) -> Array:  # pragma: no cover - compiled
-    """``Σ leftᵀ right - W̄ A S`` at the entries of a sparse A, given the upper triangle of S."""
+    """Return ``Σ leftᵀ right - W̄ A S`` at the entries of a sparse A, given the upper triangle of S."""
     bar = np.empty(entries.size)
     for i in range(precision.size):
         for at in range(starts[i], starts[i + 1]):

@@ -42,7 +42,7 @@ LARGE = 40.0
 
 @compiled
 def _excess(x: float) -> float:  # pragma: no cover - compiled
-    """``x coth x - x`` for x ≥ 0."""
+    """Return ``x coth x - x`` for x ≥ 0."""
     if x > LARGE:
         return 2.0 * x * math.exp(-2.0 * x) if x < 300.0 else 0.0
     return 2.0 * x / math.expm1(2.0 * x) if x > 0.0 else 1.0
@@ -50,7 +50,7 @@ def _excess(x: float) -> float:  # pragma: no cover - compiled
 
 @compiled
 def _quotient(a: float, b: float, gap: float) -> float:  # pragma: no cover - compiled
-    """F for a, b ≥ 0 that are not both small; `gap` is ``a - b`` without the rounding of either."""
+    """Return F for a, b ≥ 0 that are not both small; `gap` is ``a - b`` without the rounding of either."""
     if min(a, b) > LARGE:
         return 1.0
     if abs(gap) >= CLOSE:
@@ -61,13 +61,13 @@ def _quotient(a: float, b: float, gap: float) -> float:  # pragma: no cover - co
 
 @compiled
 def soft(value: float, alpha: float) -> float:  # pragma: no cover - compiled
-    """``s(λ) = λ coth(αλ)``; ``1/α`` at 0."""
+    """Return ``s(λ) = λ coth(αλ)``; ``1/α`` at 0."""
     return abs(value) + _excess(alpha * abs(value)) / alpha
 
 
 @compiled
 def divided_difference(first: float, second: float, alpha: float) -> float:  # pragma: no cover - compiled
-    """``[s(λ₁) - s(λ₂)] / (λ₁ - λ₂)``, and ``s'(λ)`` if both are λ."""
+    """Return ``[s(λ₁) - s(λ₂)] / (λ₁ - λ₂)``, and ``s'(λ)`` if both are λ."""
     a, b = alpha * abs(first), alpha * abs(second)
     if max(a, b) > SMALL:
         sign = (0.5 * first + 0.5 * second) / (0.5 * abs(first) + 0.5 * abs(second))
@@ -82,7 +82,7 @@ def divided_difference(first: float, second: float, alpha: float) -> float:  # p
 
 @compiled
 def softabs(values: Array, alpha: float) -> Array:  # pragma: no cover - compiled
-    """``s(λ) = λ coth(αλ)`` for every eigenvalue, (d,)."""
+    """Return ``s(λ) = λ coth(αλ)`` for every eigenvalue, (d,)."""
     made = np.empty(values.size)
     for i in range(values.size):
         made[i] = soft(values[i], alpha)
@@ -91,7 +91,7 @@ def softabs(values: Array, alpha: float) -> Array:  # pragma: no cover - compile
 
 @compiled
 def softabs_slope(values: Array, alpha: float) -> Array:  # pragma: no cover - compiled
-    """``s'(λ)`` for every eigenvalue, (d,)."""
+    """Return ``s'(λ)`` for every eigenvalue, (d,)."""
     made = np.empty(values.size)
     for i in range(values.size):
         made[i] = divided_difference(values[i], values[i], alpha)
@@ -100,7 +100,7 @@ def softabs_slope(values: Array, alpha: float) -> Array:  # pragma: no cover - c
 
 @compiled
 def divided_differences(values: Array, alpha: float) -> Array:  # pragma: no cover - compiled
-    """``J`` of the eigenvalues, (d, d), symmetric."""
+    """Return ``J`` of the eigenvalues, (d, d), symmetric."""
     made = np.empty((values.size, values.size))
     for i in range(values.size):
         for j in range(i + 1):

@@ -26,7 +26,7 @@ LARGE = 1500
 
 @compiled_in_any_order
 def _by_eight(columns: Array, end: int, vector: Array, product: Array) -> None:  # pragma: no cover - compiled
-    """Eight columns at once up to the end, a multiple of eight; nothing of a product is there yet."""
+    """Multiply by eight columns at once up to the end, a multiple of eight; what the product holds is overwritten."""
     for j in range(0, end, 8):
         a, b, c, d = columns[j, :j], columns[j + 1, :j], columns[j + 2, :j], columns[j + 3, :j]
         e, f, g, h = columns[j + 4, :j], columns[j + 5, :j], columns[j + 6, :j], columns[j + 7, :j]
@@ -51,7 +51,7 @@ def _by_eight(columns: Array, end: int, vector: Array, product: Array) -> None: 
 
 @compiled_in_any_order
 def _one_column(column: Array, by: float, vector: Array, product: Array) -> float:  # pragma: no cover - compiled
-    """The column's product with what the vector begins with; ``by`` times the column is added to the rows."""
+    """Return the column's product with what the vector begins with; add ``by`` times the column to the product."""
     total = 0.0
     for i in range(column.size):
         total += column[i] * vector[i]
@@ -60,7 +60,7 @@ def _one_column(column: Array, by: float, vector: Array, product: Array) -> floa
 
 
 def _columns_by_rows(matrix: Array) -> Array:
-    """The columns of a symmetric matrix as the rows of one in C order; for compiled code alone."""
+    """Return the columns of a symmetric matrix as the rows of one in C order; for compiled code alone."""
     raise NotImplementedError
 
 
@@ -73,7 +73,7 @@ def _compiled_columns_by_rows(matrix: Any) -> Any:
 
 @compiled
 def multiply_in_streams(matrix: Any, vector: Array) -> Array:  # pragma: no cover - compiled
-    """`multiply_symmetric` of any size and precision, in several streams; sums are in double precision."""
+    """Multiply as `multiply_symmetric`, for any size and precision, in several streams; sum in double precision."""
     n = vector.size
     columns, product, whole = _columns_by_rows(matrix), np.empty(n), n - n % 8
     _by_eight(columns, whole, vector, product)
@@ -84,5 +84,5 @@ def multiply_in_streams(matrix: Any, vector: Array) -> Array:  # pragma: no cove
 
 @compiled
 def multiply_symmetric(matrix: Array, vector: Array) -> Array:  # pragma: no cover - compiled
-    """``S v`` (n,) for a symmetric S and a contiguous v; of a Fortran-ordered S the upper triangle is read."""
+    """Return ``S v`` (n,) for a symmetric S and a contiguous v; of a Fortran-ordered S the upper triangle is read."""
     return symmetric_product(matrix, vector) if vector.size < LARGE else multiply_in_streams(matrix, vector)

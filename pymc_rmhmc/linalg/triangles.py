@@ -29,7 +29,7 @@ NARROW = 16
 
 @compiled
 def factorise(matrix: Array) -> tuple[bool, Array]:  # pragma: no cover - compiled
-    """Whether a matrix, of which the lower triangle is read, has a lower Cholesky factor; and it, in Fortran order."""
+    """Factorise a matrix by its lower triangle: return whether it has a Cholesky factor, and L in Fortran order."""
     n = matrix.shape[0]
     rows, held = np.empty((n, n)), matrix.T
     for j in range(n):
@@ -42,7 +42,7 @@ def factorise(matrix: Array) -> tuple[bool, Array]:  # pragma: no cover - compil
 
 @compiled
 def factorise_in_place(matrix: Array) -> bool:  # pragma: no cover - compiled
-    """The lower Cholesky factor in place of a Fortran-ordered matrix, and 0 above it; False if there is none.
+    """Overwrite a Fortran-ordered matrix with its lower Cholesky factor and 0 above it; return False if there is none.
 
     The lower triangle is read. A matrix with a value that is not finite has no factor.
     """
@@ -67,7 +67,7 @@ def factorise_in_place(matrix: Array) -> bool:  # pragma: no cover - compiled
 
 @compiled
 def _factorise_columns(columns: Array, first: int, last: int) -> bool:  # pragma: no cover - compiled
-    """The factor's columns from `first` to `last`, of which those before have been taken away."""
+    """Find the factor's columns from `first` to `last`, with those before already subtracted; False if none."""
     n = columns.shape[0]
     for j in range(first, last):
         made, k = columns[j, j:], first
@@ -94,7 +94,7 @@ def _factorise_columns(columns: Array, first: int, last: int) -> bool:  # pragma
 
 @compiled
 def invert_in_place(factor: Array) -> None:  # pragma: no cover - compiled
-    """``L⁻¹`` in place of a lower triangular, Fortran-ordered L, whose upper triangle is not touched.
+    """Overwrite a lower triangular, Fortran-ordered L with ``L⁻¹``; its upper triangle is not touched.
 
     A block of columns k and the rows A below it have ``X_Ak = -X_AA L_Ak L_kk⁻¹``, from the last block to the first.
     The division is by substitution: with X_kk in its place ``X L`` is further from 1, the more so the worse L is
@@ -122,7 +122,7 @@ def invert_in_place(factor: Array) -> None:  # pragma: no cover - compiled
 
 @compiled
 def _invert_triangle(columns: Array, first: int, last: int) -> None:  # pragma: no cover - compiled
-    """The same of the triangle of rows and columns from `first` to `last`, a column at a time."""
+    """Invert the triangle of rows and columns from `first` to `last` in place, a column at a time."""
     for j in range(last - 1, first - 1, -1):
         column = columns[j]
         column[j] = 1.0 / column[j]
@@ -137,7 +137,7 @@ def _invert_triangle(columns: Array, first: int, last: int) -> None:  # pragma: 
 
 @compiled
 def pull_back_in_place(factor: Array, seed: Array) -> None:  # pragma: no cover - compiled
-    """The derivative by ``S = L Lᵀ`` in place of that by L, of which the lower triangle is read; 0 above.
+    """Overwrite the derivative by L, whose lower triangle is read, with that by ``S = L Lᵀ``; 0 above.
 
     In Fortran order. What is below the diagonal stands for what is above it too.
 
@@ -182,7 +182,7 @@ def _subtract_columns(
 
 @compiled
 def _divide_columns(columns: Array, factors: Array, first: int, last: int) -> None:  # pragma: no cover - compiled
-    """``X L_kk⁻¹`` in place of columns X from `first` to `last`, below these rows."""
+    """Divide columns X from `first` to `last`, below these rows, by L_kk: write ``X L_kk⁻¹`` in their place."""
     n = columns.shape[0] - last
     for j in range(last - 1, first - 1, -1):
         made, k = columns[j, last:], j + 1
@@ -204,7 +204,7 @@ def _divide_columns(columns: Array, factors: Array, first: int, last: int) -> No
 
 @compiled
 def _pull_back_triangle(columns: Array, factors: Array, first: int, last: int) -> None:  # pragma: no cover - compiled
-    """M of the rows and columns from `first` to `last`, a column at a time: the lower triangle with its diagonal."""
+    """Compute M of the rows and columns from `first` to `last`, a column at a time: the lower triangle and diagonal."""
     for j in range(last - 1, first - 1, -1):
         made, factor = columns[j], factors[j]
         for k in range(j + 1, last):
@@ -222,7 +222,7 @@ def _pull_back_triangle(columns: Array, factors: Array, first: int, last: int) -
 
 @compiled_in_any_order
 def solve_pair_in_place(factor: Array, first: Array, second: Array) -> None:  # pragma: no cover - compiled
-    """``L⁻¹`` of two vectors in place, for a lower triangular, Fortran-ordered L: eight columns at once.
+    """Overwrite two vectors with ``L⁻¹`` times each, for a lower triangular, Fortran-ordered L: eight columns at once.
 
     BLAS's own for several vectors takes as long as for one after the other.
     """
@@ -253,7 +253,7 @@ def _subtract_below(columns: Array, j: int, first: Array, second: Array) -> None
 
 @compiled_in_any_order
 def _solve_square(columns: Array, start: int, end: int, vector: Array) -> None:  # pragma: no cover - compiled
-    """The rows from start to end, of the columns from start to end alone."""
+    """Solve for the rows from start to end, with the columns from start to end alone."""
     for j in range(start, end):
         vector[j] /= columns[j, j]
         for i in range(j + 1, end):

@@ -20,7 +20,7 @@ type Array = NDArray[np.float64]
 
 @compiled
 def follow(rho: float, rows: Array) -> Array:  # pragma: no cover - compiled
-    """``xₜ = uₜ + ρ xₜ₋₁`` for each row u of (r, n)."""
+    """Return x with ``xₜ = uₜ + ρ xₜ₋₁`` for each row u of (r, n)."""
     found = np.empty_like(rows)
     for row in range(rows.shape[0]):
         last = 0.0
@@ -32,7 +32,7 @@ def follow(rho: float, rows: Array) -> Array:  # pragma: no cover - compiled
 
 @compiled
 def factorize_series(weight: Array, tau: Array, rho: float) -> tuple[Array, Array]:  # pragma: no cover - compiled
-    """δ (n,), and L below its diagonal (n,), of which the last is 0."""
+    """Factorise T: return δ (n,), and L below its diagonal (n,), of which the last is 0."""
     n = weight.size
     pivots, below = np.empty(n), np.zeros(n)
     known = weight[0] + tau[0]
@@ -46,7 +46,7 @@ def factorize_series(weight: Array, tau: Array, rho: float) -> tuple[Array, Arra
 
 @compiled
 def solve_series(pivots: Array, below: Array, vector: Array) -> Array:  # pragma: no cover - compiled
-    """``T⁻¹ vector``, (n,)."""
+    """Return ``T⁻¹ vector``, (n,)."""
     n = vector.size
     found = vector.copy()
     for t in range(n - 1):
@@ -59,7 +59,7 @@ def solve_series(pivots: Array, below: Array, vector: Array) -> Array:  # pragma
 
 @compiled
 def inverse_bands(pivots: Array, below: Array) -> tuple[Array, Array]:  # pragma: no cover - compiled
-    """The diagonal of T⁻¹ (n,), and its entries below (n,), of which the last is 0."""
+    """Return the diagonal of T⁻¹ (n,), and its entries below (n,), of which the last is 0."""
     n = pivots.size
     diagonal, off = np.empty(n), np.zeros(n)
     diagonal[n - 1] = 1.0 / pivots[n - 1]

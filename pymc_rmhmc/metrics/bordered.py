@@ -89,23 +89,23 @@ class ArrowSoftAbsMatrix:
         return int(self._layout.border.size + self._layout.inner.size)
 
     def solve(self, vector: Array) -> Array:
-        """``G⁻¹ vector``, (d,)."""
+        """Return ``G⁻¹ vector``, (d,)."""
         return loops.solve(self._layout, self._factor, vector)
 
     def times(self, vector: Array) -> Array:
-        """``G vector``, (d,)."""
+        """Return ``G vector``, (d,)."""
         return loops.times(self._layout, self._factor, vector)
 
     def sqrt_times(self, vector: Array) -> Array:
-        """``L diag(Q sqrt(s), R) vector`` with ``R Rᵀ = S'``, (d,); the vector's border comes last."""
+        """Return ``L diag(Q sqrt(s), R) vector`` with ``R Rᵀ = S'``, (d,); the vector's border comes last."""
         return loops.sqrt_times(self._layout, self._factor, vector)
 
     def log_det_bar(self) -> ArrowEntries:
-        """The bar of ``½ log|G|``."""
+        """Return the bar of ``½ log|G|``."""
         return ArrowEntries(*loops.log_det_bar(self._layout, self._factor, self._differences))
 
     def quadratic_bar(self, velocity: Array) -> ArrowEntries:
-        """The bar of ``-½ uᵀGu`` at a fixed u."""
+        """Return the bar of ``-½ uᵀGu`` at a fixed u."""
         return ArrowEntries(*loops.quadratic_bar(self._layout, self._factor, self._differences, velocity))
 
     @cached_property

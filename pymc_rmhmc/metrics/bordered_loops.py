@@ -119,7 +119,7 @@ def _rotate(matrix: Array, vectors: Array, size: int) -> None:  # pragma: no cov
 def _decompose(  # pragma: no cover - compiled
     starts: Index, entry_starts: Index, blocks: Array, values: Array, vectors: Array
 ) -> None:
-    """The eigenvalues of every block, and its vectors, in columns. Of a block the lower triangle is read."""
+    """Write every block's eigenvalues, and its eigenvectors in columns. Of a block the lower triangle is read."""
     matrix, basis = np.empty((ROTATED, ROTATED)), np.empty((ROTATED, ROTATED))
     for b in range(starts.size - 1):
         size, first, at = starts[b + 1] - starts[b], starts[b], entry_starts[b]
@@ -147,7 +147,7 @@ def _decompose(  # pragma: no cover - compiled
 def _turn(  # pragma: no cover - compiled
     starts: Index, entry_starts: Index, vectors: Array, rows: Array, transpose: bool
 ) -> Array:
-    """``Q rows`` or ``Qᵀ rows`` for rows (n, c)."""
+    """Return ``Q rows``, or ``Qᵀ rows`` if `transpose`, for rows (n, c)."""
     made = np.empty(rows.shape)
     for b in range(starts.size - 1):
         size, first, at = starts[b + 1] - starts[b], starts[b], entry_starts[b]
@@ -165,7 +165,7 @@ def _turn(  # pragma: no cover - compiled
 def _block_differences(  # pragma: no cover - compiled
     starts: Index, entry_starts: Index, values: Array, alpha: float
 ) -> Array:
-    """J of every block's eigenvalues."""
+    """Return J of every block's eigenvalues."""
     made = np.empty(entry_starts[-1])
     for b in range(starts.size - 1):
         size, first, at = starts[b + 1] - starts[b], starts[b], entry_starts[b]
@@ -180,7 +180,7 @@ def _block_differences(  # pragma: no cover - compiled
 def _block_bars(  # pragma: no cover - compiled
     starts: Index, entry_starts: Index, vectors: Array, differences: Array, left: Array, right: Array, diagonal: Array
 ) -> Array:
-    """``Q (J ∘ [left rightᵀ + diagonal]) Qᵀ`` of every block, for left and right (n, c)."""
+    """Return ``Q (J ∘ [left rightᵀ + diagonal]) Qᵀ`` of every block, for left and right (n, c)."""
     made = np.empty(entry_starts[-1])
     small = np.empty((ROTATED, ROTATED))
     for b in range(starts.size - 1):
@@ -207,7 +207,7 @@ def _block_bars(  # pragma: no cover - compiled
 
 @compiled
 def _conjugate(vectors: Array, inside: Array, made: Array, size: int) -> None:  # pragma: no cover - compiled
-    """``Q inside Qᵀ`` of a small block, row by row; `inside` is symmetric."""
+    """Write ``Q inside Qᵀ`` of a small block into `made`, row by row; `inside` is symmetric."""
     for i in range(size):
         for j in range(i + 1):
             total = 0.0
@@ -221,7 +221,7 @@ def _conjugate(vectors: Array, inside: Array, made: Array, size: int) -> None:  
 def _variances(  # pragma: no cover - compiled
     starts: Index, entry_starts: Index, vectors: Array, inverse: Array
 ) -> Array:
-    """The diagonal of ``Q diag(inverse) Qᵀ``, (n,)."""
+    """Return the diagonal of ``Q diag(inverse) Qᵀ``, (n,)."""
     made = np.empty(inverse.size)
     for b in range(starts.size - 1):
         size, first, at = starts[b + 1] - starts[b], starts[b], entry_starts[b]
@@ -238,7 +238,7 @@ def _variances(  # pragma: no cover - compiled
 def _turn_vector(  # pragma: no cover - compiled
     starts: Index, entry_starts: Index, vectors: Array, vector: Array, transpose: bool
 ) -> Array:
-    """``Q vector`` or ``Qᵀ vector``, (n,)."""
+    """Return ``Q vector``, or ``Qᵀ vector`` if `transpose`, (n,)."""
     return _turn(starts, entry_starts, vectors, vector.reshape(vector.size, 1), transpose).reshape(vector.size)
 
 
@@ -273,14 +273,14 @@ def soften(  # pragma: no cover - compiled
 
 @compiled
 def _apply_edge(layout: Layout, factor: Factor, weights: Array, vector: Array) -> Array:  # pragma: no cover - compiled
-    """``Q diag(weights) Qᵀ vector`` of the border."""
+    """Return ``Q diag(weights) Qᵀ vector`` of the border."""
     turned = _turn_vector(layout.edge_starts, layout.edge_entry_starts, factor.edge_vectors, vector, True)
     return _turn_vector(layout.edge_starts, layout.edge_entry_starts, factor.edge_vectors, weights * turned, False)
 
 
 @compiled
 def _joined(layout: Layout, inner: Array, border: Array) -> Array:  # pragma: no cover - compiled
-    """A vector of both parts, (d,)."""
+    """Join the two parts into one vector, (d,)."""
     made = np.empty(inner.size + border.size)
     made[layout.inner] = inner
     made[layout.border] = border
@@ -289,7 +289,7 @@ def _joined(layout: Layout, inner: Array, border: Array) -> Array:  # pragma: no
 
 @compiled
 def solve(layout: Layout, factor: Factor, vector: Array) -> Array:  # pragma: no cover - compiled
-    """``G⁻¹ vector``, (d,)."""
+    """Return ``G⁻¹ vector``, (d,)."""
     inner = _turn_vector(layout.starts, layout.entry_starts, factor.vectors, vector[layout.inner], True)
     outer = vector[layout.border] - np.dot(inner, factor.half)
     border = _apply_edge(layout, factor, 1.0 / factor.edge_softened, outer)
@@ -299,7 +299,7 @@ def solve(layout: Layout, factor: Factor, vector: Array) -> Array:  # pragma: no
 
 @compiled
 def times(layout: Layout, factor: Factor, vector: Array) -> Array:  # pragma: no cover - compiled
-    """``G vector``, (d,)."""
+    """Return ``G vector``, (d,)."""
     outer = vector[layout.border]
     inner = _turn_vector(layout.starts, layout.entry_starts, factor.vectors, vector[layout.inner], True)
     inner = factor.softened * (inner + np.dot(factor.half, outer))
@@ -309,7 +309,7 @@ def times(layout: Layout, factor: Factor, vector: Array) -> Array:  # pragma: no
 
 @compiled
 def sqrt_times(layout: Layout, factor: Factor, vector: Array) -> Array:  # pragma: no cover - compiled
-    """``L diag(Q √s, R) vector`` with ``R Rᵀ = S'``, (d,); the vector's border comes last."""
+    """Return ``L diag(Q √s, R) vector`` with ``R Rᵀ = S'``, (d,); the vector's border comes last."""
     n = layout.inner.size
     inner = np.sqrt(factor.softened) * vector[:n]
     outer = np.sqrt(factor.edge_softened) * vector[n:]
@@ -320,7 +320,7 @@ def sqrt_times(layout: Layout, factor: Factor, vector: Array) -> Array:  # pragm
 
 @compiled
 def differences(layout: Layout, factor: Factor) -> Differences:  # pragma: no cover - compiled
-    """J of every block's eigenvalues, and of the border's."""
+    """Return J of every block's eigenvalues, and of the border's."""
     return (
         _block_differences(layout.starts, layout.entry_starts, factor.values, factor.alpha),
         _block_differences(layout.edge_starts, layout.edge_entry_starts, factor.edge_values, factor.alpha),
@@ -329,7 +329,7 @@ def differences(layout: Layout, factor: Factor) -> Differences:  # pragma: no co
 
 @compiled
 def log_det_bar(layout: Layout, factor: Factor, found: Differences) -> Bar:  # pragma: no cover - compiled
-    """The bar of ``½ log|G|``."""
+    """Return the bar of ``½ log|G|``."""
     m = layout.border.size
     none = np.zeros((m, 0))
     edge = _block_bars(
@@ -348,7 +348,7 @@ def log_det_bar(layout: Layout, factor: Factor, found: Differences) -> Bar:  # p
 def quadratic_bar(  # pragma: no cover - compiled
     layout: Layout, factor: Factor, found: Differences, velocity: Array
 ) -> Bar:
-    """The bar of ``-½ uᵀGu`` at a fixed u."""
+    """Return the bar of ``-½ uᵀGu`` at a fixed u."""
     m, n = layout.border.size, layout.inner.size
     outer = velocity[layout.border]
     inner = _turn_vector(layout.starts, layout.entry_starts, factor.vectors, velocity[layout.inner], True)
@@ -374,7 +374,7 @@ def quadratic_bar(  # pragma: no cover - compiled
 
 @compiled
 def scale(layout: Layout, factor: Factor) -> Array:  # pragma: no cover - compiled
-    """Square roots of the diagonal of ``G⁻¹ = [[D'⁻¹ + K S'⁻¹ Kᵀ, ...], [..., S'⁻¹]]`` with ``K = Q Y``."""
+    """Return the roots of the diagonal of ``G⁻¹ = [[D'⁻¹ + K S'⁻¹ Kᵀ, ...], [..., S'⁻¹]]`` with ``K = Q Y``."""
     m, n = layout.border.size, layout.inner.size
     inner = _variances(layout.starts, layout.entry_starts, factor.vectors, 1.0 / factor.softened)
     border = _variances(

@@ -57,24 +57,24 @@ class DenseMatrix:
         return int(self._matrix.shape[0])
 
     def solve(self, vector: Array) -> Array:
-        """``G⁻¹ vector``, (n,)."""
+        """Return ``G⁻¹ vector``, (n,)."""
         half = multiply_lower(self.inverse_factor, vector)
         return multiply_lower(self.inverse_factor, half, transpose=True)
 
     def times(self, vector: Array) -> Array:
-        """``G vector``, (n,)."""
+        """Return ``G vector``, (n,)."""
         return np.asarray(self._matrix @ vector)
 
     def sqrt_times(self, vector: Array) -> Array:
-        """``L vector``, (n,)."""
+        """Return ``L vector``, (n,)."""
         return multiply_lower(self._factor, vector)
 
     def log_det_bar(self) -> Array:
-        """``½ G⁻¹``, (n, n)."""
+        """Return ``½ G⁻¹``, (n, n)."""
         return np.asarray(0.5 * self.inverse_factor.T @ self.inverse_factor)
 
     def quadratic_bar(self, velocity: Array) -> Array:
-        """``-½ uuᵀ``, (n, n)."""
+        """Return ``-½ uuᵀ``, (n, n)."""
         return -0.5 * np.outer(velocity, velocity)
 
 
@@ -130,5 +130,5 @@ class DenseField[Point: DensityPoint](MetricFieldBase[Point, Array]):
         return DenseMatrix.factorize(self.matrix(point))
 
     def product(self, point: Point, vector: Array) -> Array:
-        """``G vector``, (n,), without a factor."""
+        """Return ``G vector``, (n,), without a factor."""
         return np.asarray(self.matrix(point) @ vector)

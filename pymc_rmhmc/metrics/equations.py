@@ -36,16 +36,16 @@ class FactorizedPoint(Protocol):
     predictor: Predictor
 
     def solve(self, vector: Array) -> Array:
-        """``G⁻¹ vector``, (k,)."""
+        """Return ``G⁻¹ vector``, (k,)."""
 
     def pull(self, sites: Array) -> Array:
-        """``G⁻¹ Φᵀ sites``, (k,)."""
+        """Return ``G⁻¹ Φᵀ sites``, (k,)."""
 
     def spread(self, sites: Array) -> Array:
-        """``M sites``, (n,)."""
+        """Return ``M sites``, (n,)."""
 
     def weight_at(self, eta: Array) -> Array:
-        """W at other sites, (n,)."""
+        """Return W at other sites, (n,)."""
 
 
 class _SiteEquation:
@@ -58,7 +58,7 @@ class _SiteEquation:
         self._unit = 1.0 / np.sqrt(point.weight + 1.0 / np.where(variance > 0.0, variance, 1.0))
 
     def _spread(self, sites: Array) -> Array:
-        """``M sites`` in units of the unknown."""
+        """Return ``M sites`` in units of the unknown."""
         return self._point.spread(sites) / self._unit
 
 
@@ -82,11 +82,11 @@ class KickEquation(_SiteEquation, ImplicitEquation):
         self._slope = 0.5 * time * point.curvature_slope * self._unit**2
 
     def function(self, x: Array) -> Array:
-        """The map."""
+        """Evaluate the map at x."""
         return self.start + self._spread(self._slope * x * x)
 
     def conclude(self, x: Array) -> tuple[Array, Array]:
-        """P' and its velocity."""
+        """Return p' and its velocity."""
         momentum = self._momentum + self._point.predictor.adjoint(self._slope * x * x)
         return momentum, self._point.solve(momentum)
 
@@ -110,16 +110,16 @@ class DriftEquation(_SiteEquation, ImplicitEquation):
         self.start = point.predictor.linear(velocity) / self._unit
 
     def function(self, x: Array) -> Array:
-        """The map."""
+        """Evaluate the map at x."""
         return self.start - self._spread(self._changed(x))
 
     def conclude(self, x: Array) -> tuple[Array, Array]:
-        """Q' and u'."""
+        """Return q' and u'."""
         point = self._point
         velocity = self._velocity - point.pull(self._changed(x))
         return point.position + self._time * (self._velocity + velocity), velocity
 
     def _changed(self, x: Array) -> Array:
-        """``(w(η') - w) ∘ s'``."""
+        """Return ``(w(η') - w) ∘ s'``."""
         eta = self._point.eta + self._time * self._unit * (self.start + x)
         return (self._point.weight_at(eta) - self._point.weight) * self._unit * x

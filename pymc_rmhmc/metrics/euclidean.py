@@ -39,11 +39,11 @@ class EuclideanField(MetricFieldBase[MatrixPoint, None]):
     """The identity, at every point of a model's density."""
 
     def at(self, point: MatrixPoint) -> Identity:
-        """The identity."""
+        """Return the identity."""
         return Identity(point.position.size)
 
     def pullback(self, point: MatrixPoint, bar: None) -> Array:
-        """Zeros, (n,)."""
+        """Return zeros, (n,)."""
         return np.zeros_like(point.position)
 
 
@@ -73,7 +73,7 @@ class PriorField:
         self._target = target
 
     def hamiltonian(self) -> GaussianHamiltonian:
-        """Return the Hamiltonian of the target: the likelihood beside a standard normal, without a gradient."""
+        """Return the Hamiltonian of the target: the likelihood and a standard normal, without a gradient."""
         return GaussianHamiltonian(PriorTarget(self._target))
 
 

@@ -56,26 +56,26 @@ class SiteFactor:
         return np.asarray(1.0 - np.einsum("ij,ij->j", self._inverse, self._inverse))
 
     def solve(self, vector: Array) -> Array:
-        """``G⁻¹ v``, (k,), O(n²)."""
+        """Return ``G⁻¹ v``, (k,), in O(n²)."""
         return vector - self._predictor.adjoint(self._half_dual(self._root * self._predictor.linear(vector)))
 
     def pull(self, sites: Array) -> Array:
-        """``G⁻¹ Φᵀ v``, (k,)."""
+        """Return ``G⁻¹ Φᵀ v``, (k,)."""
         return self._predictor.adjoint(self._dual(sites))
 
     def spread(self, sites: Array) -> Array:
-        """``Φ G⁻¹ Φᵀ v``, (n,)."""
+        """Return ``Φ G⁻¹ Φᵀ v``, (n,)."""
         return multiply_symmetric(self._predictor.gram, self._dual(sites))
 
     def _dual(self, sites: Array) -> Array:
-        """``(I + W ΦΦᵀ)⁻¹ v``."""
+        """Return ``(I + W ΦΦᵀ)⁻¹ v``."""
         kept, divided = self._weak * sites, self._inverse_root * sites
         if self._weak.any():
             divided -= self._root * multiply_symmetric(self._predictor.gram, kept)
         return np.asarray(kept + self._half_dual(divided))
 
     def _half_dual(self, divided: Array) -> Array:
-        """``s B⁻¹ v``."""
+        """Return ``s B⁻¹ v``."""
         half = multiply_lower(self._inverse, divided)
         return np.asarray(self._root * multiply_lower(self._inverse, half, transpose=True))
 
@@ -106,20 +106,20 @@ class LatentFactor:
         return np.asarray(np.einsum("ij,ij->j", half, half))
 
     def solve(self, vector: Array) -> Array:
-        """``G⁻¹ v``, (k,), O(k²)."""
+        """Return ``G⁻¹ v``, (k,), in O(k²)."""
         return multiply_lower(self._inverse, multiply_lower(self._inverse, vector), transpose=True)
 
     def pull(self, sites: Array) -> Array:
-        """``G⁻¹ Φᵀ v``, (k,), O(nk)."""
+        """Return ``G⁻¹ Φᵀ v``, (k,), in O(nk)."""
         return self.solve(self._predictor.adjoint(sites))
 
     def spread(self, sites: Array) -> Array:
-        """``Φ G⁻¹ Φᵀ v``, (n,), O(nk)."""
+        """Return ``Φ G⁻¹ Φᵀ v``, (n,), in O(nk)."""
         return self._predictor.linear(self.pull(sites))
 
 
 def factorise(predictor: Predictor, weight: Array) -> SiteFactor | LatentFactor | None:
-    """G at a W (n,), or None where it has no factor."""
+    """Factorise G at a W (n,); None where it has no factor."""
     root = np.sqrt(weight)
     of_sites = predictor.n_latent >= predictor.n_sites
     if of_sites:

@@ -140,7 +140,7 @@ class FieldPoint[Point: DensityPoint, Bar]:
         self.failure = density_point.failure or self._factorize()
 
     def _factorize(self) -> Failure:
-        """The matrix and the trace term, or why there are none."""
+        """Find the matrix and the trace term, or return why there are none."""
         matrix = self._field.at(self._density_point)
         if isinstance(matrix, Failure):
             return matrix
@@ -159,35 +159,35 @@ class FieldPoint[Point: DensityPoint, Bar]:
         return self._matrix
 
     def solve(self, vector: Array) -> Array:
-        """``G⁻¹ vector``, (n,)."""
+        """Return ``G⁻¹ vector``, (n,)."""
         return self._matrix.solve(vector)
 
     def times(self, vector: Array) -> Array:
-        """``G vector``, (n,)."""
+        """Return ``G vector``, (n,)."""
         return self._matrix.times(vector)
 
     def sample_momentum(self, rng: np.random.Generator) -> Array:
-        """A draw from ``N(0, G)``."""
+        """Sample a momentum from ``N(0, G)``."""
         return self._matrix.sqrt_times(rng.standard_normal(self._matrix.root_size))
 
     def quadratic_term(self, velocity: Array) -> Array:
-        """``-½ uᵀ(∂G/∂qᵢ)u`` for every i."""
+        """Return ``-½ uᵀ(∂G/∂qᵢ)u`` for every i."""
         return self._field.quadratic_term(self._density_point, self._matrix, velocity)
 
     def inverse_divergence(self) -> Array:
-        """``Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ`` for every i, (n,)."""
+        """Return ``Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ`` for every i, (n,)."""
         return self._field.inverse_divergence(self)
 
     def kick_equation(self, momentum: Array, time: float) -> FieldKick:
-        """``p' = momentum - time · quadratic_term(G⁻¹p')``."""
+        """Return the equation ``p' = momentum - time · quadratic_term(G⁻¹p')``."""
         return FieldKick(self, momentum, time)
 
     def drift_equation(self, velocity: Array, time: float) -> ImplicitEquation:
-        """``q' = q + time (u + u')`` with ``G(q')u' = G(q)u``, u the velocity."""
+        """Return the equation ``q' = q + time (u + u')`` with ``G(q')u' = G(q)u``, u the velocity."""
         return self._field.drift_equation(self, velocity, time)
 
     def nearby(self, position: Array) -> FieldNeighbour[Point, Bar]:
-        """The density and the metric at another position, without a factor there."""
+        """Return the density and the metric at another position, without a factor there."""
         return FieldNeighbour(self._field, self._matrix, self._field.density.at(position))
 
 
@@ -213,11 +213,11 @@ class FieldNeighbour[Point: DensityPoint, Bar]:
         return self._here.gradient
 
     def quadratic_term(self, velocity: Array) -> Array:
-        """``-½ uᵀ(∂G/∂qᵢ)u`` here, for every i."""
+        """Return ``-½ uᵀ(∂G/∂qᵢ)u`` here, for every i."""
         return self._field.quadratic_term(self._here, self._there, velocity)
 
     def apply_change(self, velocity: Array) -> Array:
-        """``(G(here) - G(there)) velocity``."""
+        """Return ``(G(here) - G(there)) velocity``."""
         return self._field.product(self._here, velocity) - self._there.times(velocity)
 
 
@@ -239,16 +239,16 @@ class FieldKick(ImplicitEquation):
         self.start = point.solve(momentum) / point.scale
 
     def function(self, x: Array) -> Array:
-        """The map."""
+        """Evaluate the map at x."""
         return self.start - self._point.solve(self._gained(x)) / self._point.scale
 
     def conclude(self, x: Array) -> tuple[Array, Array]:
-        """P' and its velocity."""
+        """Return p' and its velocity."""
         momentum = self._momentum - self._gained(x)
         return momentum, self._point.solve(momentum)
 
     def _gained(self, x: Array) -> Array:
-        """``time · quadratic_term(u)``."""
+        """Return ``time · quadratic_term(u)``."""
         return self._time * self._point.quadratic_term(self._point.scale * x)
 
 
@@ -270,12 +270,12 @@ class FieldDrift(ImplicitEquation):
         self.start = velocity / point.scale
 
     def function(self, x: Array) -> Array:
-        """The map."""
+        """Evaluate the map at x."""
         position, velocity = self.conclude(x)
         changed = self._point.nearby(position).apply_change(velocity)
         return self.start - self._point.solve(changed) / self._point.scale
 
     def conclude(self, x: Array) -> tuple[Array, Array]:
-        """Q' and u'."""
+        """Return q' and u'."""
         velocity = self._point.scale * x
         return self._point.position + self._time * (self._velocity + velocity), velocity

@@ -130,11 +130,11 @@ class FlatField(MetricFieldBase[TargetPoint, None]):
         self.target = target
 
     def at(self, point: TargetPoint) -> Identity:
-        """The identity."""
+        """Return the identity."""
         return Identity(point.position.size)
 
     def pullback(self, point: TargetPoint, bar: None) -> Array:
-        """Zeros, (k,)."""
+        """Return zeros, (k,)."""
         return np.zeros_like(point.position)
 
     def hamiltonian(self) -> GaussianHamiltonian | SpannedHamiltonian | SiteHamiltonian:
@@ -157,13 +157,13 @@ class Identity:
         self.root_size = root_size
 
     def solve(self, vector: Array) -> Array:
-        """The vector."""
+        """Return the vector itself."""
         return vector
 
     times = sqrt_times = solve
 
     def log_det_bar(self) -> None:
-        """None: the determinant is constant."""
+        """Return None: the determinant is constant."""
 
     def quadratic_bar(self, velocity: Array) -> None:
-        """None: the matrix is constant."""
+        """Return None: the matrix is constant."""

@@ -48,11 +48,11 @@ class MatrixField(DenseField[MatrixPoint]):
         return compiled_steps(self.density, self._probes, UNSOFTENED, is_metric=True)
 
     def matrix(self, point: MatrixPoint) -> Array:
-        """G."""
+        """Return G."""
         return point.matrix
 
     def pullback(self, point: MatrixPoint, bar: Array) -> Array:
-        """One call of the compiled derivative."""
+        """Pull a bar back by one call of the compiled derivative."""
         return self.density.pullback(point, bar)
 
     def quadratic_term(self, point: MatrixPoint, matrix: MetricMatrix[Array], velocity: Array) -> Array:
@@ -146,7 +146,7 @@ class GraphMetric:
 
 
 def matrix_density(density: Any, metric: str) -> MatrixDensity:
-    """The density of a whole model, which its metric needs.
+    """Return a density if it is that of a whole model, which its metric needs.
 
     Raises
     ------

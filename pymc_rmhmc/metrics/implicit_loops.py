@@ -142,7 +142,7 @@ def _is_finite(vector: Array) -> bool:  # pragma: no cover - compiled
 
 @compiled
 def _softened(curved: Curved, x: Array) -> tuple[int, Array, Factor]:  # pragma: no cover - compiled
-    """Why there is no metric (0 if there is), the gradient, and the factor of the metric."""
+    """Return why there is no metric (0 if there is), the gradient, and the factor of the metric."""
     layout, d = curved.layout, x.size
     m, n = layout.border.size, layout.inner.size
     sign = 1.0 if curved.is_metric else -1.0
@@ -169,7 +169,7 @@ def _softened(curved: Curved, x: Array) -> tuple[int, Array, Factor]:  # pragma:
 
 @compiled
 def _along(curved: Curved, x: Array, vector: Array) -> tuple[Array, Array]:  # pragma: no cover - compiled
-    """``G vector`` and the quadratic term of a metric."""
+    """Return ``G vector`` and the quadratic term of a metric."""
     product, quadratic = call_for_two_vectors(curved.along, (x, vector), curved.along_rest)
     first, second = np.empty(x.size), np.empty(x.size)
     for i in range(x.size):
@@ -179,7 +179,7 @@ def _along(curved: Curved, x: Array, vector: Array) -> tuple[Array, Array]:  # p
 
 @compiled
 def _product(curved: Curved, x: Array, vector: Array) -> Array:  # pragma: no cover - compiled
-    """``G vector`` at another position, without a factor if the matrix is the metric; nan where there is none."""
+    """Return ``G vector`` at another position; nan where there is no G. A matrix that is the metric needs no factor."""
     if curved.is_metric:
         return _along(curved, x, vector)[0]
     failure, _, factor = _softened(curved, x)
@@ -188,7 +188,7 @@ def _product(curved: Curved, x: Array, vector: Array) -> Array:  # pragma: no co
 
 @compiled
 def _pulled(curved: Curved, x: Array, bar: tuple[Array, Array, Array]) -> Array:  # pragma: no cover - compiled
-    """What a bar becomes by the position, (d,)."""
+    """Turn a bar into the derivative by the position, (d,)."""
     layout, d = curved.layout, x.size
     m, n = layout.border.size, layout.inner.size
     weights = np.zeros(curved.vectors.shape)
@@ -222,7 +222,7 @@ def _point(curved: Curved, x: Array) -> _Point:  # pragma: no cover - compiled
 
 @compiled
 def _quadratic(curved: Curved, point: _Point, velocity: Array) -> Array:  # pragma: no cover - compiled
-    """``-½ uᵀ(∂G/∂xᵢ)u`` for every i."""
+    """Return ``-½ uᵀ(∂G/∂xᵢ)u`` for every i."""
     if curved.is_metric:
         return _along(curved, point.x, velocity)[1]
     bar = arrow.quadratic_bar(curved.layout, point.factor, point.differences, velocity)
@@ -231,7 +231,7 @@ def _quadratic(curved: Curved, point: _Point, velocity: Array) -> Array:  # prag
 
 @compiled
 def _middle(curved: Curved, point: _Point, equation: _Equation, y: Array) -> Array:  # pragma: no cover - compiled
-    """The map of the midpoint's equation; nan where there is no metric."""
+    """Evaluate the map of the midpoint's equation; nan where there is no metric."""
     d, layout = point.x.size, curved.layout
     x, p = point.x + point.scale * y[:d], equation.given + y[d:] / point.scale
     failure, gradient, factor = _softened(curved, x)
@@ -250,7 +250,7 @@ def _middle(curved: Curved, point: _Point, equation: _Equation, y: Array) -> Arr
 
 @compiled
 def _mapped(curved: Curved, point: _Point, equation: _Equation, y: Array) -> Array:  # pragma: no cover - compiled
-    """The map of an equation."""
+    """Evaluate the map of an equation."""
     if equation.kind == MIDDLE:
         return _middle(curved, point, equation, y)
     velocity = point.scale * y
@@ -319,7 +319,7 @@ def _mixing(  # pragma: no cover - compiled
 
 @compiled
 def _largest(vector: Array) -> float:  # pragma: no cover - compiled
-    """``max |v|``, inf if any element is not finite."""
+    """Return ``max |v|``, inf if any element is not finite."""
     largest = 0.0
     for i in range(vector.size):
         size = abs(vector[i])
@@ -371,7 +371,7 @@ def _solved(  # pragma: no cover - compiled
 def _kicked(  # pragma: no cover - compiled
     curved: Curved, point: _Point, p: Array, step_size: float, rules: Rules
 ) -> tuple[Array, Array, int, bool]:
-    """Map (a): the momentum, its velocity, evaluations, and whether it was solved."""
+    """Apply map (a): return the momentum, its velocity, evaluations, and whether it was solved."""
     half = 0.5 * step_size
     explicit = p - half * (point.trace - point.gradient)
     start = arrow.solve(curved.layout, point.factor, explicit) / point.scale
@@ -384,7 +384,7 @@ def _kicked(  # pragma: no cover - compiled
 def _drifted(  # pragma: no cover - compiled
     curved: Curved, point: _Point, velocity: Array, step_size: float, rules: Rules
 ) -> tuple[Array, Array, int, bool]:
-    """Map (b): the position, the velocity there, evaluations, and whether it was solved."""
+    """Apply map (b): return the position, the velocity there, evaluations, and whether it was solved."""
     half = 0.5 * step_size
     equation = _Equation(DRIFT, velocity / point.scale, velocity, half)
     y, n_iter, converged = _solved(curved, point, equation, rules)
@@ -396,7 +396,7 @@ def _drifted(  # pragma: no cover - compiled
 def _reversal_error(  # pragma: no cover - compiled
     curved: Curved, end: _Point, p: Array, x: Array, velocity: Array, step_size: float, rules: Rules
 ) -> tuple[float, int]:
-    """How far (a) and (b) of the reversed step, solved from the end, miss the beginning; and evaluations."""
+    """Return how far (a) and (b) of the reversed step, solved from the end, miss the beginning; and evaluations."""
     _, back, n_kick, converged = _kicked(curved, end, -p, step_size, rules)
     if not converged:
         return math.inf, n_kick
@@ -411,7 +411,7 @@ def _reversal_error(  # pragma: no cover - compiled
 def _step(  # pragma: no cover - compiled
     curved: Curved, point: _Point, p: Array, step_size: float, rules: Rules
 ) -> tuple[int, _Point, Array, float, int, int]:
-    """One step: the failure, the end, its momentum, the reversal error, evaluations of maps, and metrics."""
+    """Make a step: return the failure, the end, its momentum, the reversal error, evaluations of maps, and metrics."""
     momentum, velocity, n_iter, converged = _kicked(curved, point, p, step_size, rules)
     if not converged:
         return SOLVER, point, p, math.nan, n_iter, 0
@@ -446,7 +446,7 @@ def _crossed(  # pragma: no cover - compiled
 
 @compiled
 def _at(point: _Point, x: Array) -> _Point:  # pragma: no cover - compiled
-    """A point of which the position and the units are known alone."""
+    """Make a point of which only the position and the units are known."""
     return _Point(x, point.gradient, point.factor, point.differences, point.trace, point.scale, 0)
 
 

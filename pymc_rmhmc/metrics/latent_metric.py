@@ -193,17 +193,17 @@ class LatentField(MetricFieldBase[TargetPoint, Array]):
         self.kind = kind
 
     def at(self, point: TargetPoint) -> LatentMatrix | Failure:
-        """G at a point of the density, factorised."""
+        """Factorise G at a point of the density."""
         weight = self.target.likelihood.weight(point.eta, self.kind)
         return _factorise(self.target.chart.predictor, weight)
 
     def pullback(self, point: TargetPoint, bar: Array) -> Array:
-        """``Φᵀ(∂w/∂η ∘ bar)``, (k,)."""
+        """Return ``Φᵀ(∂w/∂η ∘ bar)``, (k,)."""
         _, _, weight, log_slope = self.target.likelihood.curvature(point.eta, self.kind)
         return self.target.chart.predictor.adjoint(log_slope * weight * bar)
 
     def product(self, point: TargetPoint, vector: Array) -> Array:
-        """``G vector``, (k,), without a factor."""
+        """Return ``G vector``, (k,), without a factor."""
         weight = self.target.likelihood.weight(point.eta, self.kind)
         return _product(self.target.chart.predictor, weight, vector)
 
@@ -239,44 +239,44 @@ class LatentMatrix:
         return self._factor.leverage
 
     def solve(self, vector: Array) -> Array:
-        """``G⁻¹ vector``, (k,)."""
+        """Return ``G⁻¹ vector``, (k,)."""
         return self._factor.solve(vector)
 
     def times(self, vector: Array) -> Array:
-        """``G vector``, (k,)."""
+        """Return ``G vector``, (k,)."""
         return _product(self._predictor, self._weight, vector)
 
     def sqrt_times(self, vector: Array) -> Array:
-        """``Φᵀ(s ∘ v₁) + v₂`` of (n + k,) numbers: no factor of G is needed."""
+        """Return ``Φᵀ(s ∘ v₁) + v₂`` of (n + k,) numbers: no factor of G is needed."""
         n = self._weight.size
         return self._predictor.adjoint(np.sqrt(self._weight) * vector[:n]) + vector[n:]
 
     def log_det_bar(self) -> Array:
-        """``½ (Φ G⁻¹ Φᵀ)_ii``, (n,); 0 where w is, since ∂w is 0 there too."""
+        """Return ``½ (Φ G⁻¹ Φᵀ)_ii``, (n,); 0 where w is, since ∂w is 0 there too."""
         known = self._weight > TINY
         return 0.5 * np.divide(self.leverage, self._weight, out=np.zeros_like(self._weight), where=known)
 
     def quadratic_bar(self, velocity: Array) -> Array:
-        """``-½ (Φu)∘(Φu)``, (n,)."""
+        """Return ``-½ (Φu)∘(Φu)``, (n,)."""
         along = self._predictor.linear(velocity)
         return -0.5 * along * along
 
     def pull(self, sites: Array) -> Array:
-        """``G⁻¹ Φᵀ sites``, (k,)."""
+        """Return ``G⁻¹ Φᵀ sites``, (k,)."""
         return self._factor.pull(sites)
 
     def spread(self, sites: Array) -> Array:
-        """``Φ G⁻¹ Φᵀ sites``, (n,)."""
+        """Return ``Φ G⁻¹ Φᵀ sites``, (n,)."""
         return self._factor.spread(sites)
 
 
 def _product(predictor: Predictor, weight: Array, vector: Array) -> Array:
-    """``(I + ΦᵀWΦ) vector``, (k,)."""
+    """Return ``(I + ΦᵀWΦ) vector``, (k,)."""
     return vector + predictor.adjoint(weight * predictor.linear(vector))
 
 
 def _factorise(predictor: Predictor, weight: Array) -> LatentMatrix | Failure:
-    """G at a W (n,), or why it has no factor; a sum of squares cannot cancel."""
+    """Factorise G at a W (n,), or return why it has no factor; a sum of squares cannot cancel."""
     if not math.isfinite(float(weight @ weight)):
         return Failure.NON_FINITE
     factor = None if (weight < 0.0).any() else factorise(predictor, weight)
@@ -318,13 +318,13 @@ class LatentPoint:
         self.failure = self._check() or self._factorize(log_slope)
 
     def _check(self) -> Failure:
-        """NON_FINITE if the likelihood could not be evaluated here; a sum of squares cannot cancel."""
+        """Return NON_FINITE if the likelihood could not be evaluated here; a sum of squares cannot cancel."""
         parts = (self.gradient, self.curvature_slope)
         finite = math.isfinite(self.log_density) and all(math.isfinite(float(v @ v)) for v in parts)
         return Failure.NONE if finite else Failure.NON_FINITE
 
     def _factorize(self, log_slope: Array) -> Failure:
-        """The factor, ``½ log|G|`` and the trace term, or why there are none."""
+        """Find the factor, ``½ log|G|`` and the trace term, or return why there are none."""
         matrix = _factorise(self.predictor, self.weight)
         if isinstance(matrix, Failure):
             return matrix
@@ -338,23 +338,26 @@ class LatentPoint:
         return self
 
     def solve(self, vector: Array) -> Array:
-        """``G⁻¹ vector``, (k,)."""
+        """Return ``G⁻¹ vector``, (k,)."""
         return self._matrix.solve(vector)
 
     def times(self, vector: Array) -> Array:
-        """``G vector``, (k,)."""
+        """Return ``G vector``, (k,)."""
         return self._matrix.times(vector)
 
     def inverse_divergence(self) -> Array:
-        """``Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ`` for every i: ``-2 G⁻¹`` times the trace term, since ``∂ⱼGₐᵦ`` is the same in any order."""
+        """Return ``Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ`` for every i: ``-2 G⁻¹`` times the trace term.
+
+        The two agree because ``∂ⱼGₐᵦ`` is the same in any order of j, a and β.
+        """
         return -2.0 * self.solve(self.trace_term)
 
     def sample_momentum(self, rng: np.random.Generator) -> Array:
-        """A draw from ``N(0, G)``."""
+        """Sample a momentum from ``N(0, G)``."""
         return self._matrix.sqrt_times(rng.standard_normal(self._matrix.root_size))
 
     def quadratic_term(self, velocity: Array) -> Array:
-        """``-½ uᵀ(∂G/∂zᵢ)u`` for every i."""
+        """Return ``-½ uᵀ(∂G/∂zᵢ)u`` for every i."""
         return _quadratic_term(self.predictor, self.curvature_slope, velocity)
 
     def kick_equation(self, momentum: Array, time: float) -> KickEquation:
@@ -366,20 +369,20 @@ class LatentPoint:
         return DriftEquation(self, velocity, time)
 
     def pull(self, sites: Array) -> Array:
-        """``G⁻¹ Φᵀ sites``, (k,)."""
+        """Return ``G⁻¹ Φᵀ sites``, (k,)."""
         return self._matrix.pull(sites)
 
     def spread(self, sites: Array) -> Array:
-        """``Φ G⁻¹ Φᵀ sites``, (n,)."""
+        """Return ``Φ G⁻¹ Φᵀ sites``, (n,)."""
         return self._matrix.spread(sites)
 
     def weight_at(self, eta: Array) -> Array:
-        """The curvature w at other sites, (n,)."""
+        """Return the curvature w at other sites, (n,)."""
         target = self._field.target
         return target.likelihood.weight(eta, self._field.kind)
 
     def nearby(self, position: Array) -> LatentNeighbour:
-        """Target and curvature at another position, O(n²)."""
+        """Evaluate the target and the curvature at another position, in O(n²)."""
         return LatentNeighbour(self, position)
 
 
@@ -401,15 +404,15 @@ class LatentNeighbour:
         self._change = weight - point.weight
 
     def quadratic_term(self, velocity: Array) -> Array:
-        """``-½ uᵀ(∂G/∂zᵢ)u`` for every i."""
+        """Return ``-½ uᵀ(∂G/∂zᵢ)u`` for every i."""
         return _quadratic_term(self._predictor, self._curvature_slope, velocity)
 
     def apply_change(self, velocity: Array) -> Array:
-        """``Φᵀ[(w(here) - w(there)) ∘ Φu]``."""
+        """Return ``Φᵀ[(w(here) - w(there)) ∘ Φu]``."""
         return self._predictor.adjoint(self._change * self._predictor.linear(velocity))
 
 
 def _quadratic_term(predictor: Predictor, curvature_slope: Array, velocity: Array) -> Array:
-    """``-½ Φᵀ[∂w/∂η ∘ (Φu)∘(Φu)]``, (k,)."""
+    """Return ``-½ Φᵀ[∂w/∂η ∘ (Φu)∘(Φu)]``, (k,)."""
     along = predictor.linear(velocity)
     return -0.5 * predictor.adjoint(curvature_slope * along * along)

@@ -85,11 +85,11 @@ class MatrixDensity:
         return MatrixPoint(position, float(value), gradient, matrix)
 
     def pullback(self, point: MatrixPoint, bar: Array) -> Array:
-        """``Σᵢⱼ barᵢⱼ ∂matrixᵢⱼ/∂x``, (d,): one call, whatever the size of the bar."""
+        """Return ``Σᵢⱼ barᵢⱼ ∂matrixᵢⱼ/∂x``, (d,): one call, whatever the size of the bar."""
         return np.asarray(self._pull(point.position, *self.given, np.ascontiguousarray(bar))[0])
 
     def along(self, position: Array, vector: Array) -> tuple[Array, Array] | None:
-        """``matrix u`` and ``-½ uᵀ(∂matrix/∂xᵢ)u`` without the matrix; None if that cannot be had."""
+        """Return ``matrix u`` and ``-½ uᵀ(∂matrix/∂xᵢ)u`` without the matrix; None if no function gives them."""
         if self._along is None:
             return None
         product, quadratic = self._along(position, np.ascontiguousarray(vector))
@@ -117,6 +117,6 @@ class MatrixDensity:
 
 
 def _native(function: Any, given: tuple[Array, ...], call: Any) -> NativeFunction | None:
-    """A model's function for compiled code; None if Numba has not compiled it."""
+    """Return a model's function for compiled code; None if Numba has not compiled it."""
     bound = getattr(function, "bound", None)
     return None if bound is None else native_function(function.function, given, bound, call)

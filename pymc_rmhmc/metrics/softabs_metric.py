@@ -130,7 +130,7 @@ class SoftAbsMetric:
 
 
 def _structure(density: MatrixDensity, positions: Sequence[Array], most_of_dense: float) -> Partition | None:
-    """The partition of the pattern that is seen at positions; None where no Hessian is finite."""
+    """Choose a partition of the pattern that is seen at positions; None where no Hessian is finite."""
     nothing = np.zeros((1, density.size))
     finite = [position for position in positions if np.isfinite(density.products(position, nothing)).all()]
     if not finite:
@@ -179,7 +179,7 @@ class SoftAbsField(MetricFieldBase[MatrixPoint, ArrowEntries]):
         return ArrowSoftAbsMatrix.soften(entries, self._probes.partition, self._alpha)
 
     def pullback(self, point: MatrixPoint, bar: ArrowEntries) -> Array:
-        """One call of the compiled derivative, (d,)."""
+        """Pull a bar back by one call of the compiled derivative, (d,)."""
         return -self._matrices.pullback(point, self._probes.weights(bar))
 
     def compiled_steps(self) -> Steps | None:

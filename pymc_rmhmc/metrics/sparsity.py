@@ -248,7 +248,7 @@ class Probes:
 
 
 def _units(matrix: Any) -> Array:
-    """Units of the parameters, (d,), in which the largest entry of every row is about 1."""
+    """Find units of the parameters, (d,), in which the largest entry of every row is about 1."""
     size = abs(matrix)
     units = np.ones(matrix.shape[0])
     for _ in range(8):  # each halves the digits that are left
@@ -259,7 +259,7 @@ def _units(matrix: Any) -> Array:
 
 
 def _ranges(first: Index, lengths: Index) -> Index:
-    """``first[i], first[i] + 1, ...``, so many of each, in one array."""
+    """Return ``first[i], first[i] + 1, ...``, ``lengths[i]`` of them for each i, in one array."""
     total = _running_total(lengths)
     return np.arange(total[-1]) - np.repeat(total[:-1] - first, lengths)
 
@@ -304,7 +304,7 @@ def partition(pattern: Any, *, most_of_dense: float = MOST_OF_DENSE) -> Partitio
 
 @compiled
 def _by_degree(starts: Index, others: Index, degree: Index, count: int) -> Index:  # pragma: no cover - compiled
-    """So many parameters, each the first of those with the most entries among the rest; the degrees are overwritten."""
+    """Choose `count` parameters, each the first of those with most entries among the rest; overwrite the degrees."""
     removed = np.empty(count, dtype=np.int64)
     for k in range(count):
         best = 0
@@ -324,32 +324,32 @@ PER_NUMBER = 0.01
 
 @compiled
 def _eigen_cost(size: int) -> float:  # pragma: no cover - compiled
-    """To decompose a symmetric matrix, soften it, and take its bars."""
+    """Estimate the cost to decompose a symmetric matrix, soften it, and take its bars."""
     return 0.06 * size**2 + 2.5e-4 * size**3
 
 
 @compiled
 def _dense_cost(size: int) -> float:  # pragma: no cover - compiled
-    """Of a dense matrix."""
+    """Estimate the cost of a dense matrix."""
     return 1.0 + _eigen_cost(size) + PER_NUMBER * size * size
 
 
 @compiled
 def _arrow_cost(d: int, m: int, places: int, squares: float, blocks: float) -> float:  # pragma: no cover - compiled
-    """Of a border of m and blocks: by the largest, the sum of their squared sizes, and what they cost themselves."""
+    """Estimate the cost of a border of m and blocks: of the largest, the sum of squared sizes, and their own costs."""
     products = PER_NUMBER * d * (m + places)
     return 2.0 + products + blocks + _eigen_cost(m) + 2e-3 * m * (d * m + squares)
 
 
 @compiled
 def _block_cost(size: int) -> float:  # pragma: no cover - compiled
-    """Of one block."""
+    """Estimate the cost of one block."""
     return 0.15 if size == 1 else 0.5 + _eigen_cost(size)
 
 
 @compiled
 def _root(parents: Index, i: int) -> int:  # pragma: no cover - compiled
-    """The parameter that stands for a block."""
+    """Find the parameter that represents a block."""
     while parents[i] != i:
         parents[i] = parents[parents[i]]
         i = parents[i]
@@ -358,7 +358,7 @@ def _root(parents: Index, i: int) -> int:  # pragma: no cover - compiled
 
 @compiled
 def _border_costs(starts: Index, others: Index, order: Index, most: int) -> Array:  # pragma: no cover - compiled
-    """The cost for each number of parameters in the border, from 0 to the most: what it holds ends the order."""
+    """Estimate the cost for each number of parameters in the border, from 0 to `most`: those that end the order."""
     d = starts.size - 1
     parents, sizes = np.empty(d, dtype=np.int64), np.empty(d, dtype=np.int64)
     for i in range(d):

@@ -65,38 +65,38 @@ class GaussianHamiltonian:
         return GaussianState(state.point, rng.standard_normal(state.position.size))
 
     def kick(self, state: GaussianState, time: float) -> GaussianState:
-        """The flow of -φ for a time: ``p += time ∇φ(z)``."""
+        """Follow the flow of -φ for a time: ``p += time ∇φ(z)``."""
         return GaussianState(state.point, state.momentum + time * state.point.gradient)
 
     def drift(self, state: GaussianState, time: float) -> GaussianState:
-        """The flow of ``½ zᵀz + ½ pᵀp`` for a time: a rotation of every pair ``(zᵢ, pᵢ)``."""
+        """Follow the flow of ``½ zᵀz + ½ pᵀp`` for a time: a rotation of every pair ``(zᵢ, pᵢ)``."""
         return self.moved(*blas.drot(state.position, state.momentum, math.cos(time), math.sin(time)))
 
     def moved(self, position: Array, momentum: Array) -> GaussianState:
-        """The state of a position and momentum to which some flow has led."""
+        """Return the state of a position and momentum to which some flow has led."""
         return GaussianState(self.residual.at(position), momentum)
 
     def follows_from(self, state: GaussianState) -> bool:
-        """Whether the density makes the steps of a trajectory from here by itself, for `follow`."""
+        """Return whether the density makes the steps of a trajectory from here by itself, for `follow`."""
         return self._follow is not None
 
     def follow(
         self, state: GaussianState, n_steps: int, step_size: float
     ) -> tuple[int, GaussianState | None, Failure]:
-        """Steps that the density has made: how many, and the end, or None and why."""
+        """Let the density make the steps: return how many it made, and the end, or None and why."""
         assert self._follow is not None
         n_steps, end, failure = self._follow(state.point, state.momentum, n_steps, step_size)
         return n_steps, None if end is None else GaussianState(*end), failure
 
     def velocity(self, state: GaussianState) -> Array:
-        """``dz/dt = p``."""
+        """Return ``dz/dt = p``."""
         return state.momentum
 
     def energy(self, state: GaussianState) -> float:
-        """H, up to a constant."""
+        """Return H, up to a constant."""
         z, p = state.position, state.momentum
         return 0.5 * (dot(z, z) + dot(p, p)) - state.point.log_density
 
     def failure(self, state: GaussianState) -> Failure:
-        """NON_FINITE where φ or its gradient is."""
+        """Return NON_FINITE where φ or its gradient is."""
         return state.point.failure

@@ -63,10 +63,10 @@ class NearbyPoint(Protocol):
         """Of the target's log density here, (n,); nan where it cannot be computed."""
 
     def quadratic_term(self, velocity: Array) -> Array:
-        """``-½ uᵀ(∂G/∂qᵢ)u`` here, for every i."""
+        """Return ``-½ uᵀ(∂G/∂qᵢ)u`` here, for every i."""
 
     def apply_change(self, velocity: Array) -> Array:
-        """``(G(here) - G(there)) velocity``."""
+        """Return ``(G(here) - G(there)) velocity``."""
 
 
 class FixedPointSolver(Protocol):
@@ -89,14 +89,14 @@ class ImplicitEquation(Protocol):
     start: Array
 
     def function(self, x: Array) -> Array:
-        """The map."""
+        """Evaluate the map at x."""
 
     def solve(self, solver: FixedPointSolver) -> Solution:
         """Find x; override it where parts of x are found one after the other."""
         return solver.solve(self.function, self.start)
 
     def conclude(self, x: Array) -> tuple[Array, Array]:
-        """What the solution says: momentum and velocity, or position and velocity."""
+        """Return what the solution says: momentum and velocity, or position and velocity."""
 
 
 class MetricPoint(DensityPoint, Protocol):
@@ -116,22 +116,25 @@ class MetricPoint(DensityPoint, Protocol):
         """What the density itself gave at this position."""
 
     def solve(self, vector: Array) -> Array:
-        """``G⁻¹ vector``."""
+        """Return ``G⁻¹ vector``."""
 
     def sample_momentum(self, rng: np.random.Generator) -> Array:
-        """A draw from ``N(0, G)``."""
+        """Sample a momentum from ``N(0, G)``."""
 
     def quadratic_term(self, velocity: Array) -> Array:
-        """``-½ uᵀ(∂G/∂qᵢ)u`` for every i."""
+        """Return ``-½ uᵀ(∂G/∂qᵢ)u`` for every i."""
 
     def kick_equation(self, momentum: Array, time: float) -> ImplicitEquation:
-        """``p' = momentum - time · quadratic_term(G⁻¹p')``; it concludes with p' and ``G⁻¹p'``."""
+        """Return the equation ``p' = momentum - time · quadratic_term(G⁻¹p')``; it concludes with p' and ``G⁻¹p'``."""
 
     def drift_equation(self, velocity: Array, time: float) -> ImplicitEquation:
-        """``q' = q + time (u + u')`` with ``G(q')u' = G(q)u``, u the velocity; it concludes with q' and u'."""
+        """Return the equation ``q' = q + time (u + u')`` with ``G(q')u' = G(q)u``, u the velocity.
+
+        It concludes with q' and u'.
+        """
 
     def nearby(self, position: Array) -> NearbyPoint:
-        """Whatever there is to know of another position without a new factorisation."""
+        """Return what can be known of another position without a new factorisation."""
 
 
 class Density[Point: DensityPoint](Protocol):
@@ -145,7 +148,7 @@ class Bridge[Point: DensityPoint](Protocol):
     """A path of densities from an approximation, at ``β = 0``, to a target, at ``β = 1``."""
 
     def at(self, beta: float) -> Density[Point]:
-        """The density at an inverse temperature in [0, 1]."""
+        """Return the density at an inverse temperature in [0, 1]."""
 
 
 class MetricMatrix[Bar](Protocol):
@@ -164,29 +167,29 @@ class MetricMatrix[Bar](Protocol):
         """The size of a vector that `sqrt_times` takes."""
 
     def solve(self, vector: Array) -> Array:
-        """``G⁻¹ vector``, (n,)."""
+        """Return ``G⁻¹ vector``, (n,)."""
 
     def times(self, vector: Array) -> Array:
-        """``G vector``, (n,)."""
+        """Return ``G vector``, (n,)."""
 
     def sqrt_times(self, vector: Array) -> Array:
-        """``R vector`` with ``R Rᵀ = G``, (n,); R may have more columns than rows."""
+        """Return ``R vector`` with ``R Rᵀ = G``, (n,); R may have more columns than rows."""
 
     def log_det_bar(self) -> Bar:
-        """The bar of ``½ log|G|``: ``½ G⁻¹``."""
+        """Return the bar of ``½ log|G|``: ``½ G⁻¹``."""
 
     def quadratic_bar(self, velocity: Array) -> Bar:
-        """The bar of ``-½ uᵀGu`` at a fixed u: ``-½ uuᵀ``, whatever G is."""
+        """Return the bar of ``-½ uᵀGu`` at a fixed u: ``-½ uuᵀ``, whatever G is."""
 
 
 class MetricField[Point: DensityPoint, Bar](Protocol):
     """A metric bound to a density: a matrix at every position. See `pymc_rmhmc.metrics.field`."""
 
     def at(self, point: Point) -> MetricMatrix[Bar] | Failure:
-        """The factorised matrix, or why there is none."""
+        """Return the factorised matrix, or why there is none."""
 
     def pullback(self, point: Point, bar: Bar) -> Array:
-        """``Σⱼₖ barⱼₖ ∂Gⱼₖ/∂qᵢ`` for every i, (n,)."""
+        """Return ``Σⱼₖ barⱼₖ ∂Gⱼₖ/∂qᵢ`` for every i, (n,)."""
 
     def evaluate(self, position: Array) -> MetricPoint:
         """Evaluate the density and the metric, and factorise the metric; a failure is in the point."""
@@ -198,7 +201,7 @@ class Metric[Target, Field](Protocol):
     name: str
 
     def bind(self, density: Target) -> Field:
-        """The metric of a density; a ConfigurationError if the density lacks what the metric needs."""
+        """Return the metric of a density; raise a ConfigurationError if the density lacks what the metric needs."""
 
 
 class Placed(Protocol):
@@ -284,16 +287,16 @@ class Hamiltonian[State](Protocol):
     """What a trajectory asks: it never looks inside a state, so that a state can be extended."""
 
     def state(self, *coordinates: Array) -> State:
-        """A phase state at a position (or at another state's `coordinates`), with no momentum yet."""
+        """Return a phase state at a position (or at another state's `coordinates`), with no momentum yet."""
 
     def refresh(self, state: State, rng: np.random.Generator) -> State:
-        """The same position with a fresh momentum (and fresh auxiliaries, if there are any)."""
+        """Return the same position with a fresh momentum (and fresh auxiliaries, if there are any)."""
 
     def energy(self, state: State) -> float:
-        """H of a state: finite, or nan/inf where it cannot be computed."""
+        """Return H of a state: finite, or nan/inf where it cannot be computed."""
 
     def failure(self, state: State) -> Failure:
-        """Why the state cannot be used, `Failure.NONE` if it can."""
+        """Return why the state cannot be used, `Failure.NONE` if it can."""
 
 
 # Not frozen, though nobody writes to them: several are made for every trajectory, and freezing doubles what one takes.

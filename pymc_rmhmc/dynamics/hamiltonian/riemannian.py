@@ -57,7 +57,7 @@ class RiemannianHamiltonian:
         return None if self._make_follow is None else self._make_follow()
 
     def state(self, position: Array) -> RiemannianState:
-        """The metric at a position; the momentum is zero until `refresh`."""
+        """Evaluate the metric at a position; the momentum is zero until `refresh`."""
         return RiemannianState(self.field.evaluate(position), np.zeros_like(position))
 
     def refresh(self, state: RiemannianState, rng: np.random.Generator) -> RiemannianState:
@@ -65,14 +65,14 @@ class RiemannianHamiltonian:
         return replace(state, momentum=state.point.sample_momentum(rng))
 
     def velocity(self, state: RiemannianState) -> Array:
-        """``dq/dt = G⁻¹p``."""
+        """Return ``dq/dt = G⁻¹p``."""
         return state.point.solve(state.momentum)
 
     def energy(self, state: RiemannianState) -> float:
-        """H, up to the constant ``½ n log 2π``."""
+        """Return H, up to the constant ``½ n log 2π``."""
         kinetic = 0.5 * float(state.momentum @ state.point.solve(state.momentum))
         return -state.point.log_density + state.point.half_log_det + kinetic
 
     def failure(self, state: RiemannianState) -> Failure:
-        """What the evaluation of the metric reported."""
+        """Return what the evaluation of the metric reported."""
         return state.point.failure

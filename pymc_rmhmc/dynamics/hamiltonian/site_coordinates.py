@@ -37,17 +37,17 @@ class InvertibleSiteDensity(Protocol):
         """Evaluate ψ at a (n,), and ``S̃ ψ'(a)``."""
 
     def apply(self, vector: Array) -> Array:
-        """``Φ vector``, (n,)."""
+        """Return ``Φ vector``, (n,)."""
 
     def solve_pair(self, first: Array, second: Array) -> Pair:
-        """``Φ⁻¹`` of two vectors (n,)."""
+        """Return ``Φ⁻¹`` times each of two vectors (n,)."""
 
     @property
     def follows(self) -> bool:
         """Whether it makes a trajectory's steps by itself."""
 
     def follow(self, origin: Placed, point: Any, n_steps: int, step_size: float) -> Followed:
-        """Steps of half a kick, a rotation and half a kick, from where ψ is `point`."""
+        """Make steps of half a kick, a rotation and half a kick, from where ψ is `point`."""
 
 
 @dataclass
@@ -125,40 +125,40 @@ class SiteHamiltonian:
         return self._stand(state.displacement, self.residual.apply(momentum), state.point, (position, momentum))
 
     def kick(self, state: SiteState, time: float) -> SiteState:
-        """``b += time S̃ ψ'(a)``."""
+        """Kick b: ``b += time S̃ ψ'(a)``."""
         return self._stand(state.displacement, state.drive + time * state.point.force, state.point)
 
     def drift(self, state: SiteState, time: float) -> SiteState:
-        """The flow of ``½ zᵀz + ½ pᵀp`` for a time: a rotation."""
+        """Follow the flow of ``½ zᵀz + ½ pᵀp`` for a time: a rotation."""
         displacement, drive = blas.drot(state.displacement, state.drive, math.cos(time), math.sin(time))
         return self._stand(displacement, drive, self.residual.at_sites(displacement))
 
     def velocity(self, state: SiteState) -> Array:
-        """``dz/dt = p``."""
+        """Return ``dz/dt = p``."""
         return state.momentum
 
     def follows_from(self, state: SiteState) -> bool:
-        """Whether the density makes the steps of a trajectory from here by itself, for `follow`."""
+        """Return whether the density makes the steps of a trajectory from here by itself, for `follow`."""
         return self.residual.follows
 
     def follow(self, state: SiteState, n_steps: int, step_size: float) -> tuple[int, SiteState | None, Failure]:
-        """Steps that the density has made: how many, and the end; None where ψ is no number."""
+        """Let the density make the steps: return how many it made, and the end; None where ψ is no number."""
         found = self.residual.follow(state, state.point, n_steps, step_size)
         if not found.finite:
             return found.n_steps, None, Failure.NON_FINITE
         return found.n_steps, self._stand(found.moved, found.driven, found.point), Failure.NONE
 
     def energy(self, state: SiteState) -> float:
-        """H, up to a constant: where z and p are not known, at the cost of two solves."""
+        """Return H, up to a constant; where z and p are not known, this costs two solves."""
         z, p = state.standard
         return 0.5 * (dot(z, z) + dot(p, p)) - state.point.log_density
 
     def failure(self, state: SiteState) -> Failure:
-        """NON_FINITE where ψ or its slope is."""
+        """Return NON_FINITE where ψ or its slope is."""
         return state.point.failure
 
     def _stand(self, displacement: Array, drive: Array, point: SitePoint, standard: Pair | None = None) -> SiteState:
-        """A state, whose z and p may be known."""
+        """Make a state, whose z and p may be known."""
         state = SiteState(displacement, drive, point, self.residual.solve_pair)
         if standard is not None:
             state.standard = standard

@@ -40,17 +40,17 @@ class SiteDensity(Protocol):
         """Evaluate ψ, its slope, and S times the slope, at a (n,)."""
 
     def apply(self, vector: Array) -> Array:
-        """``Φ vector``, (n,)."""
+        """Return ``Φ vector``, (n,)."""
 
     def adjoint(self, sites: Array) -> Array:
-        """``Φᵀ sites``, (k,)."""
+        """Return ``Φᵀ sites``, (k,)."""
 
     @property
     def follows(self) -> bool:
         """Whether it makes a trajectory's steps by itself."""
 
     def follow(self, origin: Placed, point: Any, n_steps: int, step_size: float) -> Followed:
-        """Steps of half a kick, a rotation and half a kick, from a trajectory's origin, where ψ is `point`."""
+        """Make steps of half a kick, a rotation and half a kick, from a trajectory's origin, where ψ is `point`."""
 
 
 # Not frozen, though nobody writes to them: freezing would make the making of a state, several times a step,
@@ -170,7 +170,7 @@ class SpannedHamiltonian:
         return self.stand(position, displacement, self.residual.at_sites(displacement))
 
     def stand(self, position: Array, displacement: Array, point: SitePoint) -> SpannedState:
-        """The same where ψ at ``Φ z`` is known."""
+        """Make the state at a position whose ``Φ z``, and ψ there, are known; the momentum is zero until `refresh`."""
         momentum, drive = np.zeros(position.size), np.zeros(displacement.size)
         origin = Origin(position, momentum, displacement, drive, 0.5 * dot(position, position))
         return SpannedState(self.residual, origin, point, gained=0.0)
@@ -184,26 +184,26 @@ class SpannedHamiltonian:
         return SpannedState(self.residual, origin, state.point, gained=0.0)
 
     def kick(self, state: SpannedState, time: float) -> SpannedState:
-        """The flow of -φ for a time: ``v += time ψ'``, ``b += time S ψ'``."""
+        """Follow the flow of -φ for a time: ``v += time ψ'``, ``b += time S ψ'``."""
         driven = blas.daxpy(state.point.force, state.driven.copy(), a=time)
         return SpannedState(self.residual, state.origin, state.point, state.angle, (state.moved, driven))
 
     def drift(self, state: SpannedState, time: float) -> SpannedState:
-        """The flow of ``½ zᵀz + ½ pᵀp`` for a time: a rotation."""
+        """Follow the flow of ``½ zᵀz + ½ pᵀp`` for a time: a rotation."""
         moved, driven = blas.drot(state.moved, state.driven, math.cos(time), math.sin(time))
         point = self.residual.at_sites(moved[state.n_sites :])
         return SpannedState(self.residual, state.origin, point, state.angle + time, (moved, driven))
 
     def velocity(self, state: SpannedState) -> Array:
-        """``dz/dt = p``."""
+        """Return ``dz/dt = p``."""
         return state.momentum
 
     def follows_from(self, state: SpannedState) -> bool:
-        """Whether the density makes the steps of a trajectory from here by itself, for `follow`."""
+        """Return whether the density makes the steps of a trajectory from here by itself, for `follow`."""
         return state.along is None and self.residual.follows
 
     def follow(self, state: SpannedState, n_steps: int, step_size: float) -> tuple[int, SpannedState | None, Failure]:
-        """Steps from a trajectory's origin, made by the density: how many, and the end; None where ψ is no number."""
+        """Let the density make steps from the origin: return how many, and the end; None where ψ is no number."""
         found = self.residual.follow(state.origin, state.point, n_steps, step_size)
         if not found.finite:
             return found.n_steps, None, Failure.NON_FINITE
@@ -212,13 +212,13 @@ class SpannedHamiltonian:
         return found.n_steps, end, Failure.NONE
 
     def energy(self, state: SpannedState) -> float:
-        """H, up to a constant, in O(n)."""
+        """Return H, up to a constant, in O(n)."""
         gained = self._gained(state) if state.gained is None else state.gained
         return state.origin.energy + gained - state.point.log_density
 
     @staticmethod
     def _gained(state: SpannedState) -> float:
-        """``½ zᵀz + ½ pᵀp`` less that of the origin."""
+        """Return ``½ zᵀz + ½ pᵀp`` less that of the origin."""
         origin, n = state.origin, state.n_sites
         u, v = state.moved[:n], state.driven[:n]
         cosine, sine = math.cos(state.angle), math.sin(state.angle)
@@ -230,5 +230,5 @@ class SpannedHamiltonian:
         )
 
     def failure(self, state: SpannedState) -> Failure:
-        """NON_FINITE where ψ or its slope is."""
+        """Return NON_FINITE where ψ or its slope is."""
         return state.point.failure

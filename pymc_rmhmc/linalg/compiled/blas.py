@@ -32,7 +32,7 @@ LEFT, RIGHT = (ord(letter) for letter in "LR")
 
 
 def _routine(name: str, n_arguments: int) -> Any:
-    """A routine of SciPy's BLAS that takes so many addresses, as Fortran has it."""
+    """Return a routine of SciPy's BLAS that takes so many addresses, as Fortran has it."""
     symbol = f"pymc_rmhmc_{name}"
     binding.add_symbol(symbol, get_cython_function_address("scipy.linalg.cython_blas", name))
     return types.ExternalFunction(symbol, types.void(*([types.uintp] * n_arguments)))
@@ -51,7 +51,7 @@ _dtrmm = _routine("dtrmm", 11)
 
 @compiled
 def _triangle_in_place(factor: Array, vector: Array, transpose: bool, inverse: bool) -> None:  # pragma: no cover
-    """A lower triangular, Fortran-ordered L, transposed or not, or the inverse of that, times v in v's place."""
+    """Multiply v in place by a lower triangular, Fortran-ordered L, transposed or not, or by the inverse of that."""
     letters = np.array([LOWER, PLAIN, TRANSPOSED], dtype=np.uint8)
     numbers = np.array([vector.size, 1], dtype=np.int32)
     letter, number = letters.ctypes.data, numbers.ctypes.data
@@ -66,19 +66,19 @@ def _triangle_in_place(factor: Array, vector: Array, transpose: bool, inverse: b
 
 @compiled
 def solve_in_place(factor: Array, vector: Array, transpose: bool) -> None:  # pragma: no cover
-    """``L⁻¹ v`` or ``L⁻ᵀ v`` in place of v, for a lower triangular, Fortran-ordered L; v is contiguous."""
+    """Overwrite v with ``L⁻¹ v`` or ``L⁻ᵀ v``, for a lower triangular, Fortran-ordered L; v is contiguous."""
     _triangle_in_place(factor, vector, transpose, True)
 
 
 @compiled
 def multiply_in_place(factor: Array, vector: Array, transpose: bool) -> None:  # pragma: no cover
-    """``L v`` or ``Lᵀ v`` in place of v, for a lower triangular, Fortran-ordered L; v is contiguous."""
+    """Overwrite v with ``L v`` or ``Lᵀ v``, for a lower triangular, Fortran-ordered L; v is contiguous."""
     _triangle_in_place(factor, vector, transpose, False)
 
 
 @compiled
 def symmetric_product(matrix: Array, vector: Array) -> Array:  # pragma: no cover - compiled
-    """``S v`` for a symmetric, contiguous S, of which one triangle is read, and a contiguous v."""
+    """Return ``S v`` for a symmetric, contiguous S, of which one triangle is read, and a contiguous v."""
     product = np.empty(vector.size)
     letters, numbers = np.array([UPPER], dtype=np.uint8), np.array([vector.size, 1], dtype=np.int32)
     factors = np.array([1.0, 0.0])
@@ -134,7 +134,7 @@ def subtract_symmetric_product(total: Array, symmetric: Array, right: Array) -> 
 def multiply_by_triangle(
     values: Array, triangle: Array, from_right: bool, by: float
 ) -> None:  # pragma: no cover - compiled
-    """``by L V`` or ``by V L`` in place of V, for parts of Fortran-ordered matrices and a lower triangular L."""
+    """Overwrite V with ``by L V`` or ``by V L``, for parts of Fortran-ordered matrices and a lower triangular L."""
     letters = np.array([LEFT, RIGHT, LOWER, PLAIN], dtype=np.uint8)
     numbers = np.array([values.shape[0], values.shape[1], 0, 0], dtype=np.int32)
     numbers[2], numbers[3] = triangle.strides[1] // 8, values.strides[1] // 8

@@ -24,12 +24,12 @@ ANY_ORDER = {"reassoc", "contract", "nsz"}
 
 
 def compiled[F: Callable[..., Any]](function: F) -> F:
-    """A function compiled by Numba at its first call, and kept on disk for the next process."""
+    """Compile a function with Numba at its first call, and keep it on disk for the next process."""
     return _kept(function, fastmath=False)
 
 
 def compiled_in_any_order[F: Callable[..., Any]](function: F) -> F:
-    """`compiled`, and the compiler may sum in the order that it likes, so that it takes several numbers at a time."""
+    """Compile as `compiled`, and let the compiler sum in any order, so that it takes several numbers at a time."""
     return _kept(function, fastmath=ANY_ORDER)
 
 
@@ -73,7 +73,7 @@ class KeptCode(_Files):  # type: ignore[misc]
         return hashlib.sha256(self._dump(contents)).hexdigest()[:12]
 
     def _remove_older(self, stem: str, version: str) -> None:
-        """Let go of what other versions of the code have left; a process that still runs one compiles it again."""
+        """Remove what other versions of the code have left; a process that still runs one compiles it again."""
         for path in Path(self._cache_path).glob(f"{stem}.*.nbc"):
             if not path.name.startswith(f"{version}."):
                 with contextlib.suppress(OSError):
@@ -82,7 +82,7 @@ class KeptCode(_Files):  # type: ignore[misc]
 
 @cache
 def _stamp() -> tuple[int, int]:
-    """Of all files with compiled code: what one takes in of another is compiled into it.
+    """Return a stamp of all files with compiled code: what one takes in of another is compiled into it.
 
     Numba looks at a function's own file alone, and would keep on disk what an edit of another has made stale.
     """

@@ -87,7 +87,7 @@ def native_likelihood(
     function: Callable[..., Any], theta: Array | None, eta: Array, rest: Sequence[np.ndarray],
     shift: Array | None = None,
 ) -> NativeLikelihood | None:  # fmt: skip
-    """The compiled function as an address; None where it is not Numba's, or returns something else."""
+    """Return the compiled function as an address; None where it is not Numba's, or returns something else."""
     if not isinstance(function, numba.core.dispatcher.Dispatcher):
         return None
     arguments = tuple(a for a in (theta, eta, *rest) if a is not None)
@@ -98,7 +98,7 @@ def native_likelihood(
 def native_function(
     function: Callable[..., Any], given: Sequence[Array], rest: Sequence[np.ndarray], call: Any
 ) -> NativeFunction | None:
-    """The compiled function for one of the callers below; None where it is not Numba's, or returns something else.
+    """Return the compiled function for one of the callers below; None if it is not Numba's, or returns something else.
 
     Whoever holds the address must hold the function as well.
     """
@@ -109,7 +109,7 @@ def native_function(
 
 
 def _find(function: Any, arguments: Sequence[np.ndarray], result: Any) -> int | None:
-    """Where the machine code for such arguments is; looked for once."""
+    """Find where the machine code for such arguments is; look for it once."""
     known = _found.setdefault(function, {})
     kinds = (result, *((a.dtype.str, a.ndim, a.flags.num) for a in arguments))
     if kinds not in known:
@@ -118,26 +118,26 @@ def _find(function: Any, arguments: Sequence[np.ndarray], result: Any) -> int | 
 
 
 def _address(function: Any, arguments: Sequence[np.ndarray], result: Any) -> int | None:
-    """Of the machine code for such arguments; None if it returns something else."""
+    """Return the address of the machine code for such arguments; None if it returns something else."""
     type_of: Any = numba.typeof
     address, returned = resolved(function, tuple(type_of(a) for a in arguments))
     return address if _is_readable(returned, result) else None
 
 
 def resolved(function: Any, kinds: tuple[Any, ...]) -> tuple[int, Any]:
-    """Where a compiled function's machine code for arguments of some types is, and the type of what it returns."""
+    """Return where a compiled function's machine code for arguments of some types is, and the type that it returns."""
     compiled = _compiled(function, kinds)
     return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)), compiled.signature.return_type
 
 
 def _compiled(function: Any, kinds: tuple[Any, ...]) -> Any:
-    """As a call compiles it: a function may take its arguments as a tuple."""
+    """Compile a function as a call does: it may take its arguments as a tuple."""
     _, _, signature, _ = function.get_call_template(kinds, {})
     return function.overloads[signature]
 
 
 def _is_readable(returned: Any, expected: Any) -> bool:
-    """Whether what is returned lies in memory as is expected.
+    """Return whether what is returned lies in memory as is expected.
 
     All arrays of so many dimensions lie there alike; the layout of a vector may be made use of.
     """
@@ -150,12 +150,12 @@ def _is_readable(returned: Any, expected: Any) -> bool:
 
 
 def _result(moves: bool) -> Any:
-    """What a likelihood returns, which θ moves or does not."""
+    """Return the type of what a likelihood returns, which θ moves or does not."""
     return _Tuple((_SCALAR, _VECTOR, _NUMBERS) if moves else (_SCALAR, _VECTOR))
 
 
 def _call_likelihood(typing_context: Any, address: Any, theta: Any, eta: Any, rest: Any) -> Any:
-    """What the function at an address returns; θ may be None."""
+    """Return the types of a call of the function at an address, and what makes its code; θ may be None."""
     moves = not isinstance(theta, types.NoneType)
     for vector in (theta, eta) if moves else (eta,):
         # What the function was compiled for is not asked again.
@@ -166,7 +166,7 @@ def _call_likelihood(typing_context: Any, address: Any, theta: Any, eta: Any, re
 
 
 def _generator(result: Any, first: int) -> Any:
-    """What makes the code of a call, of the arguments from the first on."""
+    """Return what makes the code of a call, of the arguments from the first on."""
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         # A tuple's members are passed one by one, as arguments are: the two look alike to what is called.
@@ -176,7 +176,7 @@ def _generator(result: Any, first: int) -> Any:
 
 
 def _call(context: Any, builder: Any, address: Any, result: Any, kinds: Any, values: Any) -> Any:
-    """The code of a call; what it raises is raised."""
+    """Write the code of a call; what it raises is raised."""
     kind = context.call_conv.get_function_type(result, kinds)
     pointer = builder.inttoptr(address, kind.as_pointer())
     status, returned = context.call_conv.call_function(builder, pointer, result, kinds, values)
@@ -187,7 +187,7 @@ def _call(context: Any, builder: Any, address: Any, result: Any, kinds: Any, val
 
 
 def _caller(result: Any) -> Any:
-    """What calls the function at an address with a tuple of arrays and whatever it takes besides."""
+    """Return what calls the function at an address with a tuple of arrays, and with whatever else it takes."""
 
     def call(typing_context: Any, address: Any, given: Any, rest: Any) -> Any:
         if any((array.dtype, array.layout) != (_VECTOR.dtype, "C") for array in given):
@@ -211,7 +211,9 @@ call_likelihood: Any = intrinsic(_call_likelihood)
 
 
 def _call_apart(typing_context: Any, address: Any, function: Any, arguments: Any) -> Any:
-    """A compiled function of this package by its address for such arguments, which is that of `resolved`.
+    """Return the types of a call of a compiled function of this package, and what makes its code.
+
+    The function is called by its address for such arguments, which is that of `resolved`.
 
     The code of one that is called as usual is taken in, and compiled once more with what calls it.
     """

@@ -42,10 +42,10 @@ class TwoBlocks(Protocol):
     density: CentredBase[Any]
 
     def theta_block(self, point: Any) -> Array:
-        """G_θ, (d, d)."""
+        """Return G_θ, (d, d)."""
 
     def latent(self, kernel: Any, weight: Array) -> Any:
-        """``W + K⁻¹`` factorised, or a `Failure`."""
+        """Return ``W + K⁻¹`` factorised, or a `Failure`."""
 
 
 class BlockDrift(ImplicitEquation):
@@ -72,7 +72,7 @@ class BlockDrift(ImplicitEquation):
         self.start = velocity / self._scale
 
     def function(self, x: Array) -> Array:
-        """The map of all velocities in units of their scale."""
+        """Evaluate the map of all velocities in units of their scale."""
         found, parts = np.full_like(x, np.nan), self._parts
         found[parts[0]] = self._kernel_map(x)(x[parts[0]])
         rest = self._rest_map(x)
@@ -98,7 +98,7 @@ class BlockDrift(ImplicitEquation):
         return replace(found, argument=x, n_iter=count, converged=False)
 
     def conclude(self, x: Array) -> tuple[Array, Array]:
-        """Q' and u'."""
+        """Return q' and u'."""
         velocity = self._scale * x
         return self._point.position + self._time * (self._velocity + velocity), velocity
 
@@ -108,7 +108,7 @@ class BlockDrift(ImplicitEquation):
         return self._n + self._moving, np.concatenate((np.arange(self._n), self._n + self._still))
 
     def _kernel_map(self, given: Array) -> Callable[[Array], Array]:
-        """Newton's map of the velocities that move K, with the derivatives at q, and all others given."""
+        """Return Newton's map of the velocities that move K, with the derivatives at q, and all others given."""
         x, first = given.copy(), self._parts[0]
 
         def mapped(part: Array) -> Array:
@@ -123,7 +123,7 @@ class BlockDrift(ImplicitEquation):
         return mapped
 
     def _rest_map(self, given: Array) -> Callable[[Array], Array] | None:
-        """The map of the other velocities, with θ' in K given; None where W + K⁻¹ has no factor."""
+        """Return the map of the other velocities, with θ' in K given; None where W + K⁻¹ has no factor."""
         x, n, (_, second) = given.copy(), self._n, self._parts
         kernel = self._field.density.kernel(self.conclude(x)[0][n:])
         block = self._field.latent(kernel, self._point.matrix.latent.weight)
@@ -180,14 +180,14 @@ class BlockDrift(ImplicitEquation):
         return np.asarray(self._matrix_at(velocity) + self._time * (slopes @ velocity).T)
 
     def _matrix_at(self, velocity: Array) -> Array:
-        """G_θ where the velocities end."""
+        """Return G_θ where the velocities end, as its derivatives at q continue it."""
         moved = self._time * (self._velocity[self._parts[0]] + velocity)
         slopes = self._point.density_point.kernel.information_slopes
         return np.asarray(self._own + (moved @ slopes.reshape((moved.size, self._own.size))).reshape(self._own.shape))
 
 
 def solved(matrix: Array, vector: Array) -> Array:
-    """``M⁻¹ v`` of a small matrix without symmetry; nan where it is singular."""
+    """Return ``M⁻¹ v`` for a small matrix without symmetry; nan where it is singular."""
     if not vector.size:
         return vector
     _, _, found, info = lapack.dgesv(matrix, vector)

@@ -78,23 +78,23 @@ class DenseBlock:
         return np.asarray(np.sqrt(narrowed))
 
     def solve(self, vector: Array) -> Array:
-        """``(W + K⁻¹)⁻¹ vector``, (n,)."""
+        """Return ``(W + K⁻¹)⁻¹ vector``, (n,)."""
         smoothed = self.kernel.covariance @ vector
         half = multiply_lower(self._inverse, self._root * smoothed)
         left = multiply_lower(self._inverse, half, transpose=True)
         return np.asarray(smoothed - self.kernel.covariance @ (self._root * left))
 
     def times(self, vector: Array) -> Array:
-        """``(W + K⁻¹) vector``, (n,)."""
+        """Return ``(W + K⁻¹) vector``, (n,)."""
         return self.weight * vector + self.kernel.solve(vector)
 
     def sqrt_times(self, vector: Array) -> Array:
-        """``D v₁ + L⁻ᵀ v₂`` of (2n,) numbers."""
+        """Return ``D v₁ + L⁻ᵀ v₂`` of (2n,) numbers."""
         n = self.weight.size
         return self._root * vector[:n] + multiply_lower(self.kernel.inverse_factor, vector[n:], transpose=True)
 
     def log_det_bar(self, theta: Array) -> DenseBar:
-        """The bar of ``½ log|G|``, with that of G_θ."""
+        """Return the bar of ``½ log|G|``, with that of G_θ."""
         kernel = self.kernel
         scaled = self._inverse * self._root
         joined = scaled.T @ scaled  # D B⁻¹ D = (K + W⁻¹)⁻¹
@@ -103,5 +103,5 @@ class DenseBlock:
         return DenseBar(0.5 * spread, 0.5 * (joined - kernel.inverse), np.zeros(0), theta)
 
     def quadratic_bar(self, velocity: Array, theta: Array) -> DenseBar:
-        """The bar of ``-½ uᵀGu`` at a fixed u, with that of G_θ."""
+        """Return the bar of ``-½ uᵀGu`` at a fixed u, with that of G_θ."""
         return DenseBar(-0.5 * velocity * velocity, None, velocity, theta)

@@ -75,18 +75,18 @@ class GivenField[Bar](MetricFieldBase[GivenPoint, Bar]):
         self._whole, self._n = whole, whole.density.process.n_process
 
     def at(self, point: GivenPoint) -> MetricMatrix[Bar] | Failure:
-        """G_θ at a point of the density, factorised."""
+        """Factorise G_θ at a point of the density."""
         if not point.whole.kernel.is_positive_definite:
             return Failure.NOT_POSITIVE_DEFINITE
         found: MetricMatrix[Bar] | Failure = self._whole.theta_matrix(point.whole)
         return found
 
     def product(self, point: GivenPoint, vector: Array) -> Array:
-        """``G_θ vector``, (d,), without a factor of G_θ."""
+        """Return ``G_θ vector``, (d,), without a factor of G_θ."""
         if not point.whole.kernel.is_positive_definite:
             return np.full_like(vector, np.nan)
         return np.asarray(self._whole.theta_block(point.whole) @ vector)
 
     def pullback(self, point: GivenPoint, bar: Bar) -> Array:
-        """``Σ bar ∘ ∂G_θ/∂θ``, (d,): that of a derivative by G which is 0 outside its corner."""
+        """Return ``Σ bar ∘ ∂G_θ/∂θ``, (d,): that of a derivative by G which is 0 outside its corner."""
         return np.asarray(self._whole.pullback(point.whole, self._whole.theta_bar(bar))[self._n :])

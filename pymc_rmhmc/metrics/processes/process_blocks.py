@@ -61,19 +61,19 @@ class LatentBlock[Bar: ProcessBar](Protocol):
         """``sqrt(diag((W + K⁻¹)⁻¹))``, or about that, (n,)."""
 
     def solve(self, vector: Array) -> Array:
-        """``(W + K⁻¹)⁻¹ vector``, (n,)."""
+        """Return ``(W + K⁻¹)⁻¹ vector``, (n,)."""
 
     def times(self, vector: Array) -> Array:
-        """``(W + K⁻¹) vector``, (n,)."""
+        """Return ``(W + K⁻¹) vector``, (n,)."""
 
     def sqrt_times(self, vector: Array) -> Array:
-        """``R vector``, (n,), with ``R Rᵀ = W + K⁻¹``."""
+        """Return ``R vector``, (n,), with ``R Rᵀ = W + K⁻¹``."""
 
     def log_det_bar(self, theta: Array) -> Bar:
-        """The bar of ``½ log|G|``, with that of G_θ."""
+        """Return the bar of ``½ log|G|``, with that of G_θ."""
 
     def quadratic_bar(self, velocity: Array, theta: Array) -> Bar:
-        """The bar of ``-½ uᵀGu`` at a fixed velocity of s, with that of G_θ."""
+        """Return the bar of ``-½ uᵀGu`` at a fixed velocity of s, with that of G_θ."""
 
 
 class TwoBlockMatrix[Bar: ProcessBar]:
@@ -94,24 +94,24 @@ class TwoBlockMatrix[Bar: ProcessBar]:
         self.scale: float | Array = np.concatenate((latent.scale, theta.scale))
 
     def solve(self, vector: Array) -> Array:
-        """``G⁻¹ vector``, (n + d,)."""
+        """Return ``G⁻¹ vector``, (n + d,)."""
         return np.concatenate((self.latent.solve(vector[: self._n]), self._theta.solve(vector[self._n :])))
 
     def times(self, vector: Array) -> Array:
-        """``G vector``, (n + d,)."""
+        """Return ``G vector``, (n + d,)."""
         return np.concatenate((self.latent.times(vector[: self._n]), self._theta.times(vector[self._n :])))
 
     def sqrt_times(self, vector: Array) -> Array:
-        """``(R v₁, L_θ v₂)``, (n + d,)."""
+        """Return ``(R v₁, L_θ v₂)``, (n + d,)."""
         own, theta = vector[: self.latent.root_size], vector[self.latent.root_size :]
         return np.concatenate((self.latent.sqrt_times(own), self._theta.sqrt_times(theta)))
 
     def log_det_bar(self) -> Bar:
-        """The bar of ``½ log|G|``."""
+        """Return the bar of ``½ log|G|``."""
         return self.latent.log_det_bar(self._theta.log_det_bar())
 
     def quadratic_bar(self, velocity: Array) -> Bar:
-        """The bar of ``-½ uᵀGu`` at a fixed u."""
+        """Return the bar of ``-½ uᵀGu`` at a fixed u."""
         own, theta = velocity[: self._n], velocity[self._n :]
         return self.latent.quadratic_bar(own, self._theta.quadratic_bar(theta))
 
@@ -139,14 +139,14 @@ class TwoBlockField[K: SomeKernel, Bar: ProcessBar](MetricFieldBase[CentredPoint
 
     @abstractmethod
     def pull_prior(self, point: CentredPoint[K], bar: Bar) -> Array:
-        """``Σ bar ∘ ∂(K⁻¹)`` by the moving coordinates, (k,)."""
+        """Return ``Σ bar ∘ ∂(K⁻¹)`` by the moving coordinates, (k,)."""
 
     @abstractmethod
     def theta_bar(self, bar: Array) -> Bar:
-        """A derivative by G of one by G_θ."""
+        """Turn a derivative by G_θ into one by G."""
 
     def at(self, point: CentredPoint[K]) -> TwoBlockMatrix[Bar] | Failure:
-        """G at a point of the density, factorised."""
+        """Factorise G at a point of the density."""
         latent = self.latent(point.kernel, point.information[0])
         if isinstance(latent, Failure):
             return latent
@@ -154,7 +154,7 @@ class TwoBlockField[K: SomeKernel, Bar: ProcessBar](MetricFieldBase[CentredPoint
         return theta if isinstance(theta, Failure) else TwoBlockMatrix(latent, theta)
 
     def latent(self, kernel: K, weight: Array) -> LatentBlock[Bar] | Failure:
-        """``W + K⁻¹`` with W and K of one position or of two, or why it has no factor."""
+        """Factorise ``W + K⁻¹`` with W and K of one position or of two, or return why it has no factor."""
         if not kernel.is_positive_definite:
             return Failure.NOT_POSITIVE_DEFINITE
         if not math.isfinite(float(weight @ weight)):
@@ -164,11 +164,11 @@ class TwoBlockField[K: SomeKernel, Bar: ProcessBar](MetricFieldBase[CentredPoint
         return self.factorize(kernel, weight)
 
     def theta_matrix(self, point: CentredPoint[K]) -> DenseMatrix | Failure:
-        """G_θ factorised: the metric of θ where s is held."""
+        """Factorise G_θ: the metric of θ where s is held."""
         return DenseMatrix.factorize(self.theta_block(point))
 
     def theta_block(self, point: CentredPoint[K]) -> Array:
-        """G_θ, (d, d)."""
+        """Return G_θ, (d, d)."""
         found = np.array(point.information[2])
         found[self._own] += point.kernel.information
         return found
@@ -178,7 +178,7 @@ class TwoBlockField[K: SomeKernel, Bar: ProcessBar](MetricFieldBase[CentredPoint
         return BlockDrift(self, point, velocity, time)
 
     def product(self, point: CentredPoint[K], vector: Array) -> Array:
-        """``G vector``, (n + d,), without a factor of G."""
+        """Return ``G vector``, (n + d,), without a factor of G."""
         if not point.kernel.is_positive_definite:
             return np.full_like(vector, np.nan)
         weight, _, _ = point.information
@@ -186,7 +186,7 @@ class TwoBlockField[K: SomeKernel, Bar: ProcessBar](MetricFieldBase[CentredPoint
         return np.concatenate((weight * own + point.kernel.solve(own), self.theta_block(point) @ theta))
 
     def pullback(self, point: CentredPoint[K], bar: Bar) -> Array:
-        """``Σ bar ∘ ∂G/∂(s, θ)``, (n + d,): what is dear in it depends on θ alone, and is known after the first."""
+        """Return ``Σ bar ∘ ∂G/∂(s, θ)``, (n + d,). Its costly part depends on θ alone, and is known after the first."""
         process, kernel = self.density.process, point.kernel
         if not kernel.is_positive_definite:
             return np.full_like(point.position, np.nan)

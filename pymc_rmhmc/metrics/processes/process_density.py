@@ -82,16 +82,16 @@ class SomeKernel(Protocol):
     half_log_det: float
 
     def whiten(self, values: Array) -> Array:
-        """``L⁻¹ (s - m)``; nan if K is not positive definite."""
+        """Return ``L⁻¹ (s - m)``; nan if K is not positive definite."""
 
     def colour(self, whitened: Array) -> Array:
-        """``m + L ν``; nan if K is not positive definite."""
+        """Return ``m + L ν``; nan if K is not positive definite."""
 
     def score(self, whitened: Array) -> tuple[Array, Array]:
-        """``K⁻¹(s - m)``, (n,), and the gradient of ``log N(s; m, K)`` by the moving coordinates, (k,)."""
+        """Return ``K⁻¹(s - m)``, (n,), and the gradient of ``log N(s; m, K)`` by the moving coordinates, (k,)."""
 
     def solve(self, vector: Array) -> Array:
-        """``K⁻¹ vector``."""
+        """Return ``K⁻¹ vector``."""
 
     @property
     def information(self) -> Array:
@@ -134,7 +134,7 @@ class Kernel:
         return self.scaled(self.slopes)
 
     def scaled(self, matrices: Array) -> Array:
-        """``L⁻¹ M L⁻ᵀ`` of symmetric matrices M (r, n, n)."""
+        """Return ``L⁻¹ M L⁻ᵀ`` for symmetric matrices M (r, n, n)."""
         return _both_sides(self.inverse_factor, matrices) if len(matrices) else matrices
 
     @cached_property
@@ -144,25 +144,25 @@ class Kernel:
         return mean, covariance
 
     def whiten(self, values: Array) -> Array:
-        """``L⁻¹ (s - m)``; nan if K is not positive definite."""
+        """Return ``L⁻¹ (s - m)``; nan if K is not positive definite."""
         left = values - self.mean
         return np.full_like(left, np.nan) if self.factor is None else solve_lower(self.factor, left)
 
     def colour(self, whitened: Array) -> Array:
-        """``m + L ν``; nan if K is not positive definite."""
+        """Return ``m + L ν``; nan if K is not positive definite."""
         if self.factor is None:
             return np.full_like(whitened, np.nan)
         return np.asarray(self.mean + multiply_lower(self.factor, whitened))
 
     def score(self, whitened: Array) -> tuple[Array, Array]:
-        """``K⁻¹(s - m)``, (n,), and the gradient of ``log N(s; m, K)`` by the moving coordinates, (k,)."""
+        """Return ``K⁻¹(s - m)``, (n,), and the gradient of ``log N(s; m, K)`` by the moving coordinates, (k,)."""
         solved = multiply_lower(self.inverse_factor, whitened, transpose=True)
         traces = np.trace(self.scaled_slopes, axis1=1, axis2=2)
         squares = (self.slopes @ solved) @ solved
         return solved, 0.5 * (squares - traces) + self.mean_slopes @ solved
 
     def solve(self, vector: Array) -> Array:
-        """``K⁻¹ vector``."""
+        """Return ``K⁻¹ vector``."""
         half = multiply_lower(self.inverse_factor, vector)
         return multiply_lower(self.inverse_factor, half, transpose=True)
 
@@ -222,7 +222,7 @@ class Kernel:
         return self._times_factor(found)
 
     def _times_factor(self, matrices: Sequence[Array] | Array) -> Array:
-        """``L M`` of matrices M."""
+        """Return ``L M`` for matrices M."""
         factor, n = self.factor, len(self.mean)
         assert factor is not None
         products = [multiply_lower(factor, np.asfortranarray(m)) for m in matrices]
@@ -230,7 +230,7 @@ class Kernel:
 
 
 def _triple_traces(matrices: Array) -> Array:
-    """``tr(Mᵢ Mⱼ Mₖ)`` of symmetric matrices, (k, k, k), by as few products of two as hold them all."""
+    """Return ``tr(Mᵢ Mⱼ Mₖ)`` of symmetric matrices, (k, k, k), by as few products of two as hold them all."""
     k, n = matrices.shape[:2]
     rows, found = matrices.reshape((k, n * n)), np.empty((k, k, k))
     for i in range(k):
@@ -245,19 +245,19 @@ def _triple_traces(matrices: Array) -> Array:
 
 @cache
 def _half_lower_ones(n: int) -> Array:
-    """1 below the diagonal, and ½ on it."""
+    """Return a matrix with 1 below the diagonal, and ½ on it."""
     found = np.tril(np.ones((n, n)))
     found[np.diag_indices(n)] = 0.5
     return found
 
 
 def half_lower(matrix: Array) -> Array:
-    """Φ: the lower triangle with half the diagonal."""
+    """Return Φ: the lower triangle with half the diagonal."""
     return np.asarray(matrix * _half_lower_ones(matrix.shape[-1]))
 
 
 def _both_sides(lower: Array, matrices: Array, *, transpose: bool = False) -> Array:
-    """``T Mᵢ Tᵀ`` of symmetric matrices (k, n, n) and a lower triangular, Fortran-ordered T, or Tᵀ in its place."""
+    """Return ``T Mᵢ Tᵀ`` for symmetric matrices (k, n, n) and a lower, Fortran-ordered T, or with Tᵀ in its place."""
     k, n = matrices.shape[:2]
     columns = matrices.reshape((k * n, n)).T
     half = multiply_lower(lower, columns, transpose=transpose).T.reshape((k, n, n)).transpose(0, 2, 1)
@@ -323,7 +323,7 @@ class ProcessPoint[K: SomeKernel]:
         return weight, cross, 0.5 * (theta + theta.T)
 
     def pull_information(self, weight_bar: Array, cross_bar: Array, theta_bar: Array) -> Array:
-        """``Σ bar ∘ ∂information/∂(s, θ)``, (n + d,)."""
+        """Return ``Σ bar ∘ ∂information/∂(s, θ)``, (n + d,)."""
         bars = (np.ascontiguousarray(bar) for bar in (weight_bar, cross_bar, theta_bar))
         return self.process.information_pull(self.values, *bars)[0]
 
@@ -416,12 +416,12 @@ class _ProcessDensity[K: SomeKernel]:
         return position[:n], self.kernel(position[n:])
 
     def whiten(self, position: Array) -> Array:
-        """(ν, θ) of (s, θ)."""
+        """Return (ν, θ) of (s, θ)."""
         own, kernel = self._split(position)
         return np.concatenate((kernel.whiten(own), position[own.size :]))
 
     def colour(self, position: Array) -> Array:
-        """(s, θ) of (ν, θ)."""
+        """Return (s, θ) of (ν, θ)."""
         own, kernel = self._split(position)
         return np.concatenate((kernel.colour(own), position[own.size :]))
 

@@ -61,15 +61,15 @@ class SeriesKernel:
         self.half_log_det = float(np.log(self._deviation).sum())
 
     def whiten(self, values: Array) -> Array:
-        """``ν`` of x; nan if there is no density."""
+        """Return ν of x; nan if there is no density."""
         return (values - self._level - self.rho * before(values)) / self._deviation
 
     def colour(self, whitened: Array) -> Array:
-        """X of ν; nan if there is no density."""
+        """Return x of ν; nan if there is no density."""
         return self._follow(self.rho, self._level + self._deviation * whitened)
 
     def score(self, whitened: Array) -> tuple[Array, Array]:
-        """``K⁻¹(x - m)``, (n,), and the gradient of ``log N(x; m, K)`` by the moving coordinates, (k,)."""
+        """Return ``K⁻¹(x - m)``, (n,), and the gradient of ``log N(x; m, K)`` by the moving coordinates, (k,)."""
         scaled = whitened / self._deviation
         values = self.colour(whitened)
         by_deviation = (whitened * whitened - 1.0) / self._deviation
@@ -77,17 +77,17 @@ class SeriesKernel:
         return self._turned(scaled), by_theta + self._rho_slopes * float(before(values) @ scaled)
 
     def solve(self, vector: Array) -> Array:
-        """``Q vector``."""
+        """Return ``Q vector``."""
         return self._turned(self.tau * (vector - self.rho * before(vector)))
 
     def _turned(self, vector: Array) -> Array:
-        """``Mᵀ vector``."""
+        """Return ``Mᵀ vector``."""
         found = vector.copy()
         found[:-1] -= self.rho * vector[1:]
         return found
 
     def _follow(self, rho: float, rows: Array) -> Array:
-        """``xₜ = uₜ + ρ xₜ₋₁`` of one row or several."""
+        """Return x with ``xₜ = uₜ + ρ xₜ₋₁`` for one row u or several."""
         return follow(rho, np.ascontiguousarray(np.atleast_2d(rows))).reshape(rows.shape)
 
     # ---------------------------------------------------------------- of the information
@@ -125,7 +125,7 @@ class SeriesKernel:
         return np.asarray(found)
 
     def _square(self, pairs: Array) -> Array:
-        """Second derivatives by both coordinates, (k, k, ...), of those of each pair."""
+        """Return second derivatives by both coordinates, (k, k, ...), from those of each pair."""
         k = self._rho_slopes.size
         found = np.empty((k, k, *pairs.shape[1:]))
         first, second = self.process.pairs.T
@@ -134,14 +134,14 @@ class SeriesKernel:
         return found
 
     def pull_bands(self, diagonal: Array, off: Array) -> Array:
-        """``Σ bar ∘ ∂Q`` by the moving coordinates, (k,).
+        """Return ``Σ bar ∘ ∂Q`` by the moving coordinates, (k,).
 
         Parameters
         ----------
         diagonal : (n,) array
             The bar of Q's diagonal.
         off : (n,) array
-            That of the entries beside it, of both together; the last is not used.
+            That of the entries next to it, of both together; the last is not used.
         """
         ahead, beside = before(diagonal), before(off)
         by_tau = diagonal + self.rho * (self.rho * ahead - beside)
@@ -151,7 +151,7 @@ class SeriesKernel:
 
 
 def before(values: Array) -> Array:
-    """The values one step before, along the last axis; 0 before the first."""
+    """Return the values one step before, along the last axis; 0 before the first."""
     found = np.zeros_like(values)
     found[..., 1:] = values[..., :-1]
     return found

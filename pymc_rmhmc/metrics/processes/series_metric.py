@@ -61,7 +61,7 @@ class SeriesBlock:
 
     @cached_property
     def _bands(self) -> tuple[Array, Array]:
-        """The diagonal of the inverse, and what is beside it."""
+        """The diagonal of the inverse, and what is next to it."""
         return inverse_bands(self._pivots, self._below)
 
     @property
@@ -70,26 +70,26 @@ class SeriesBlock:
         return np.asarray(np.sqrt(self._bands[0]))
 
     def solve(self, vector: Array) -> Array:
-        """``(W + Q)⁻¹ vector``, (n,)."""
+        """Return ``(W + Q)⁻¹ vector``, (n,)."""
         return solve_series(self._pivots, self._below, np.ascontiguousarray(vector))
 
     def times(self, vector: Array) -> Array:
-        """``(W + Q) vector``, (n,)."""
+        """Return ``(W + Q) vector``, (n,)."""
         return self.weight * vector + self._kernel.solve(vector)
 
     def sqrt_times(self, vector: Array) -> Array:
-        """``L δ^½ vector``, (n,)."""
+        """Return ``L δ^½ vector``, (n,)."""
         found = self._root * vector
         found[1:] += (self._below * found)[:-1]
         return found
 
     def log_det_bar(self, theta: Array) -> SeriesBar:
-        """The bar of ``½ log|G|``, with that of G_θ."""
+        """Return the bar of ``½ log|G|``, with that of G_θ."""
         diagonal, off = self._bands
         return SeriesBar(0.5 * diagonal, off, theta)
 
     def quadratic_bar(self, velocity: Array, theta: Array) -> SeriesBar:
-        """The bar of ``-½ uᵀGu`` at a fixed u, with that of G_θ."""
+        """Return the bar of ``-½ uᵀGu`` at a fixed u, with that of G_θ."""
         off = np.zeros_like(velocity)
         off[:-1] = -velocity[:-1] * velocity[1:]
         return SeriesBar(-0.5 * velocity * velocity, off, theta)

@@ -52,11 +52,11 @@ class WhitenedMatrix:
         self.solve, self.times, self.sqrt_times = dense.solve, dense.times, dense.sqrt_times
 
     def log_det_bar(self) -> SquareBar:
-        """The bar of ``½ log|G|``."""
+        """Return the bar of ``½ log|G|``."""
         return SquareBar(0.5, self._dense.inverse_factor.T)
 
     def quadratic_bar(self, velocity: Array) -> SquareBar:
-        """The bar of ``-½ uᵀGu`` at a fixed u."""
+        """Return the bar of ``-½ uᵀGu`` at a fixed u."""
         return SquareBar(-0.5, velocity[:, None])
 
 
@@ -72,14 +72,14 @@ class WhitenedField(MetricFieldBase[WhitenedPoint, SquareBar]):
     density: WhitenedDensity
 
     def at(self, point: WhitenedPoint) -> WhitenedMatrix | Failure:
-        """G at a point of the density, factorised."""
+        """Factorise G at a point of the density."""
         if point.kernel.factor is None:
             return Failure.NOT_POSITIVE_DEFINITE
         found = DenseMatrix.factorize(self._matrix(point))
         return found if isinstance(found, Failure) else WhitenedMatrix(found)
 
     def product(self, point: WhitenedPoint, vector: Array) -> Array:
-        """``G vector``, (n + d,), without a factor of G."""
+        """Return ``G vector``, (n + d,), without a factor of G."""
         kernel = point.kernel
         if kernel.factor is None:
             return np.full_like(vector, np.nan)
@@ -94,7 +94,7 @@ class WhitenedField(MetricFieldBase[WhitenedPoint, SquareBar]):
         return found
 
     def pullback(self, point: WhitenedPoint, bar: SquareBar) -> Array:
-        """``Σ bar ∘ ∂G/∂(ν, θ)``, (n + d,): O(n²) of one vector, once L's derivatives at the point are known."""
+        """Return ``Σ bar ∘ ∂G/∂(ν, θ)``, (n + d,): O(n²) for one vector, once L's derivatives there are known."""
         process, kernel = self.density.process, point.kernel
         if kernel.factor is None:
             return np.full_like(point.position, np.nan)
@@ -123,7 +123,7 @@ class WhitenedField(MetricFieldBase[WhitenedPoint, SquareBar]):
         return found
 
     def _matrix(self, point: WhitenedPoint) -> Array:
-        """G, (n + d, n + d)."""
+        """Return G, (n + d, n + d)."""
         kernel = point.kernel
         assert kernel.factor is not None
         weight = point.information[0]
@@ -139,24 +139,24 @@ class WhitenedField(MetricFieldBase[WhitenedPoint, SquareBar]):
         return found
 
     def theta_block(self, point: WhitenedPoint) -> Array:
-        """The corner of θ, (d, d): what the likelihood says of θ if ν is held."""
+        """Return the corner of θ, (d, d): what all but the prior of s says of θ if ν is held."""
         _, cross, own = point.information
         moved, pushed = self._moved(point)
         corner = moved.T @ pushed + cross.T @ moved + own
         return np.asarray(0.5 * (corner + corner.T))
 
     def theta_matrix(self, point: WhitenedPoint) -> WhitenedMatrix | Failure:
-        """The same factorised: the metric of θ where ν is held."""
+        """Factorise the corner of θ: the metric of θ where ν is held."""
         found = DenseMatrix.factorize(self.theta_block(point))
         return found if isinstance(found, Failure) else WhitenedMatrix(found)
 
     def theta_bar(self, bar: SquareBar) -> SquareBar:
-        """A derivative by G of one by its corner of θ."""
+        """Turn a derivative by the corner of θ into one by G."""
         n = self.density.process.n_process
         return SquareBar(bar.factor, np.vstack((np.zeros((n, bar.root.shape[1])), bar.root)))
 
     def _moved(self, point: WhitenedPoint) -> tuple[Array, Array]:
-        """``∂s/∂θ`` and ``W ∂s/∂θ + C``, (n, d)."""
+        """Return ``∂s/∂θ`` and ``W ∂s/∂θ + C``, (n, d)."""
         weight, cross, _ = point.information
         moved = np.zeros_like(cross)
         moved[:, self.density.process.moving] = point.moved
