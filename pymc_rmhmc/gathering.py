@@ -334,7 +334,7 @@ def _error_of(future: Future[Outcome]) -> BaseException | None:
 
 
 def _is_death(error: BaseException) -> bool:
-    """Whether a future's error says that its worker died, or that the task was lost with one."""
+    """Return whether a future's error says that its worker died, or that the task was lost with one."""
     if isinstance(error, BrokenExecutor | CancelledError | asyncio.CancelledError):
         return True
     return any(

@@ -36,7 +36,7 @@ class Range(NamedTuple):
     below: bool = False
 
     def holds(self, number: float) -> bool:
-        """Whether a number lies within; nan does not."""
+        """Return whether a number lies within the bounds; nan does not."""
         return self.least <= number and (number < self.most if self.below else number <= self.most)
 
     def __str__(self) -> str:

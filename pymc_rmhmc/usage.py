@@ -24,7 +24,7 @@ def called_as[**P, R](usage: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def _checked[**P, R](function: Callable[P, R], name: str, usage: str) -> Callable[P, R]:
-    """The function, whose arguments are looked at where a call of it fails."""
+    """Wrap a function, so that its arguments are checked where a call of it fails."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)

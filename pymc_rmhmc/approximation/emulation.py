@@ -80,10 +80,10 @@ class LogDensity(Protocol):
         """From ϑ to θ."""
 
     def in_chart(self, chart: MarginalChart) -> LogDensity:
-        """The same of another chart's ϑ."""
+        """Return the same density in another chart's ϑ."""
 
     def beyond_normal(self, point: Array) -> float:
-        """What it has at a ϑ beyond a standard normal, but for a constant; -inf where it cannot be computed."""
+        """Return what it has at a ϑ beyond a standard normal, but for a constant; -inf where it cannot be computed."""
 
 
 def emulate_marginal(
@@ -141,7 +141,7 @@ def emulate(
 def _emulate(
     density: LogDensity, points: Array, thetas: Array, rng: np.random.Generator
 ) -> tuple[MarginalChart, Emulator] | None:
-    """A draft from values at some points, and what its own draws and more values make of it."""
+    """Emulate a density from values at some points, and again with values further out; None if too few are usable."""
     known = _Known(density)
     known.evaluate(density.chart, points)
     draft = _through(*known.within(density.chart))
@@ -155,17 +155,17 @@ def _emulate(
 
 
 def can_be_emulated(density: JointDensity, n_theta: int) -> bool:
-    """Whether an emulator would save anything, and has points enough for a parabola in so many hyperparameters."""
+    """Return whether an emulator saves anything and has points enough for a parabola in so many hyperparameters."""
     return are_few(n_theta) and any(map(has_dear_hyperparameters, density.blocks))
 
 
 def are_few(n_theta: int) -> bool:
-    """Whether an emulator of so many variables has points enough for a parabola."""
+    """Return whether an emulator of so many variables has points enough for a parabola."""
     return n_coefficients(n_theta) <= SHARE_OF_TREND * len(SCALES) * _n_each(n_theta)
 
 
 def _n_each(n_theta: int) -> int:
-    """How many draws each factor pushes outwards for a draft, where there are enough."""
+    """Return how many draws each factor pushes outwards for a draft, where there are enough."""
     n_points = min(max(FEWEST_POINTS, POINTS_EACH * n_theta), MOST_POINTS)
     # Draws that serve twice are pushed by different factors.
     return math.ceil(n_points / len(SCALES))
@@ -192,11 +192,11 @@ class _Marginal:
         return self.target.chart
 
     def in_chart(self, chart: MarginalChart) -> _Marginal:
-        """The same of another chart's ϑ."""
+        """Return the same integral in another chart's ϑ."""
         return _Marginal(self.target.in_chart(chart), self.noises)
 
     def beyond_normal(self, point: Array) -> float:
-        """The integral; -inf where a prior cannot be used."""
+        """Return the integral; -inf where a prior cannot be used."""
         try:
             held = HeldTheta(self.target, point)
         except PriorFailure:
@@ -227,14 +227,14 @@ class _Known:
         return values
 
     def within(self, chart: MarginalChart) -> tuple[Array, Array]:
-        """All points in a chart, (m, d), and what the log density of ϑ has beyond a standard normal there, (m,)."""
+        """Return all points in a chart, (m, d), and what the log density has beyond a standard normal there, (m,)."""
         points = np.array([chart.recover(theta) for theta in self._thetas])
         volumes = np.array([chart.place(point).log_volume for point in points])
         return points, np.array(self._log_densities) + volumes + 0.5 * np.einsum("ij,ij->i", points, points)
 
 
 def _chart_of(draft: Emulator, drawn: Array, known: _Known) -> MarginalChart:
-    """The chart of a draft's draws (m, d), if these are the density's; the one in which they were made, if not."""
+    """Fit a chart to a draft's draws (m, d) if they follow the density; if not, return the one they were made in."""
     held = known.density.chart
     checked = drawn[:N_CHECKED]
     said = [draft.evaluate(point)[0] for point in checked]
@@ -244,14 +244,14 @@ def _chart_of(draft: Emulator, drawn: Array, known: _Known) -> MarginalChart:
 
 
 def _outwards(drawn: Array, held: MarginalChart, chart: MarginalChart) -> Array:
-    """The first of the draws in one chart, pushed outwards in another, (m, d)."""
+    """Return the first of the draws in one chart, pushed outwards in another, (m, d)."""
     scales = np.repeat(OUTWARDS, N_PUSHED)
     thetas = [held.place(point).theta for point in drawn[: scales.size]]
     return np.array([scale * chart.recover(theta) for scale, theta in zip(scales, thetas, strict=True)])
 
 
 def _share_of_independent(log_weights: Array) -> float:
-    """Of weighted draws, how many unweighted ones they are worth, as a share of their number."""
+    """Return how many unweighted draws the weighted ones are worth, as a share of their number."""
     if not np.isfinite(log_weights).any():
         return 0.0
     weights = np.exp(log_weights - log_weights.max())
@@ -259,7 +259,7 @@ def _share_of_independent(log_weights: Array) -> float:
 
 
 def _draws_along(emulator: Emulator, starts: Array, rng: np.random.Generator) -> Array:
-    """Draws of ϑ as an emulator has it, from some of the starts, (N_CHAINS, d)."""
+    """Draw ϑ from an emulator, by chains that begin at some of the starts, (N_CHAINS, d)."""
     draws = starts[rng.integers(len(starts), size=N_CHAINS)]
     for _ in range(N_MOVES):
         draws = np.array([_moved(emulator, position, rng) for position in draws])
@@ -267,7 +267,7 @@ def _draws_along(emulator: Emulator, starts: Array, rng: np.random.Generator) ->
 
 
 def _moved(emulator: Emulator, position: Array, rng: np.random.Generator) -> Array:
-    """A move along an emulator's flow, which is judged by the emulator."""
+    """Move along an emulator's flow, and let the emulator accept or refuse the move."""
     momentum = rng.standard_normal(position.size)
     end, final = emulator.follow(position, momentum, rng.uniform(*MOVE))
     here, there = emulator.evaluate(position)[0], emulator.evaluate(end)[0]
@@ -276,7 +276,7 @@ def _moved(emulator: Emulator, position: Array, rng: np.random.Generator) -> Arr
 
 
 def _through(points: Array, values: Array) -> Emulator | None:
-    """An emulator of the values that are finite and within reach; None if these are too few."""
+    """Fit an emulator to the values that are finite and within reach; None if these are too few."""
     reach = values - 0.5 * np.einsum("ij,ij->i", points, points)
     kept = np.isfinite(values)
     if kept.any():
@@ -287,7 +287,7 @@ def _through(points: Array, values: Array) -> Emulator | None:
 
 
 def _design(chart: MarginalChart, thetas: Array, rng: np.random.Generator) -> Array | None:
-    """The ϑ at which the density is evaluated for a draft, (m, d); None if the draws are too few."""
+    """Choose the ϑ at which the density is evaluated for a draft, (m, d); None if the draws are too few."""
     distinct = np.unique(thetas, axis=0)
     d = thetas.shape[1]
     n_each = min(_n_each(d), len(distinct))
@@ -300,7 +300,7 @@ def _design(chart: MarginalChart, thetas: Array, rng: np.random.Generator) -> Ar
 
 
 def _along_axes(draws: Array) -> Array:
-    """Draws of which one coordinate is far out."""
+    """Return draws in which one coordinate is far out."""
     places = [(j, sign * reach) for reach in REACHES for j in range(draws.shape[1]) for sign in (-1.0, 1.0)]
     points = np.resize(draws, (len(places), draws.shape[1])).copy()
     for point, (j, place) in zip(points, places, strict=True):

@@ -162,7 +162,7 @@ class _Evaluation(NamedTuple):
         return np.concatenate((np.where(moves, linear, 0.0), np.where(moves, precision, 0.0)))
 
     def updated(self, step: float) -> GaussianSites:
-        """Sites moved by a fraction of that change."""
+        """Move the sites by a fraction of that change."""
         linear, precision = np.split(step * self.change, 2)
         return GaussianSites(self.sites.linear + linear, self.sites.precision + precision)
 
@@ -178,14 +178,14 @@ class _Search:
         self.n_iter = 0
 
     def start(self, sites: GaussianSites) -> _Evaluation | str:
-        """The approximation with the first sites; without any, where these give none."""
+        """Return the approximation with the first sites, or with none where these give no approximation."""
         is_finite = np.isfinite(sites.linear).all() and np.isfinite(sites.precision).all()
         found = self.evaluate(sites) if is_finite else NOT_NORMAL
         nothing = np.zeros((2, sites.linear.size))
         return self.evaluate(GaussianSites(*nothing)) if isinstance(found, str) else found
 
     def evaluate(self, sites: GaussianSites, *, lenient: bool = False) -> _Evaluation | str:
-        """The approximation with some sites, or why there is none.
+        """Return the approximation with some sites, or why there is none.
 
         With `lenient`, sites without a cavity count as an infinite error.
         """
@@ -246,7 +246,7 @@ class _Search:
 
 
 def _cavities(chart: SiteChart, sites: GaussianSites) -> tuple[Array, Array, bool]:
-    """Means and variances of the cavities, and whether some are none: these are q's marginals then.
+    """Return the cavities' means and variances, and whether a site has none: q's marginals then take their place.
 
     A site that no latent value moves has the variance 0, and is its own cavity.
     """
@@ -267,7 +267,7 @@ def _evaluated(
     chart: SiteChart, sites: GaussianSites, cavity_mean: Array, cavity_variance: Array, tilted: TiltedMoments, *,
     lost: bool,
 ) -> _Evaluation | str:  # fmt: skip
-    """How far the tilted densities' moments are from q's, and the evidence."""
+    """Compute how far the tilted densities' moments are from q's, and the evidence; say so if there are no moments."""
     mean, variance = chart.predictor.offset, chart.predictor.variance
     moves = variance > 0.0
     of_mean = np.abs(tilted.mean - mean) / np.sqrt(variance)
@@ -301,7 +301,7 @@ class _Mixing:
         self.mixes = False
 
     def next(self, current: _Evaluation) -> GaussianSites:
-        """The sites to try after some."""
+        """Return the sites to try after the current ones."""
         self._step = self._damping
         place = self._scale * np.concatenate((current.sites.linear, current.sites.precision))
         change = self._damping * self._scale * current.change
@@ -314,7 +314,7 @@ class _Mixing:
         return GaussianSites(*np.split((place + change) / self._scale, 2))
 
     def shorter(self, current: _Evaluation) -> GaussianSites:
-        """What to try where that has no density or is far worse: the plain update, and then half of it."""
+        """Return what to try where those have no density or are far worse: the plain update, and then half of it."""
         self._step *= 1.0 if self.mixes else 0.5
         self._held, self.mixes = [], False
         return current.updated(self._step)
@@ -379,7 +379,7 @@ def sweep(
 def _change_of_site(
     likelihood: PointwiseLikelihood, mean: float, variance: float, linear: float, precision: float
 ) -> tuple[float, float] | None:
-    """By how much b and w̄ of one site change for the moments of its tilted density; None without a cavity."""
+    """Return by how much b and w̄ of a site change for its tilted density's moments; None without cavity or moments."""
     if variance == 0.0:
         return None
     cavity_precision = 1.0 / variance - precision
@@ -411,7 +411,7 @@ class _Posterior:
             self._mean, self._covariance = predictor.offset.copy(), np.array(predictor.gram)
 
     def marginal(self, rows: Indices) -> tuple[Array, Array, Array]:
-        """Covariance of everything with some sites, and their own covariance and mean."""
+        """Return the covariance of everything with some sites, and the sites' covariance and mean."""
         if self._design is None:
             columns = self._covariance[:, rows]
             return columns, columns[rows], self._mean[rows]

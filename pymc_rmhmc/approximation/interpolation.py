@@ -28,7 +28,7 @@ N_INTEGRAL = 1000
 
 
 def interpolate(points: Array, values: Array) -> Emulator:
-    """A parabola and a Gaussian process through some values, with the most likely lengthscale and nugget.
+    """Fit a parabola and a Gaussian process to some values, with the most likely lengthscale and nugget.
 
     The parabola's coefficients and the variance are profiled out: Rasmussen and Williams (2006), section 2.7 and
     equation 5.8, at their maximum. The parabola curves upwards by less than 1.
@@ -48,7 +48,7 @@ def interpolate(points: Array, values: Array) -> Emulator:
 
 
 def on_a_floor(emulator: Emulator, rng: np.random.Generator) -> Emulator:
-    """An emulator that nowhere falls below a share of a wide Student t: what it leaves out in the tails is bounded.
+    """Keep an emulator above a share of a wide Student t: what it leaves out in the tails is bounded.
 
     A chain stays for about w proposals where a density is w times what an emulator makes of it, and the emulator is at
     least the floor.
@@ -76,19 +76,19 @@ def on_a_floor(emulator: Emulator, rng: np.random.Generator) -> Emulator:
 
 
 def n_coefficients(d: int) -> int:
-    """Of a parabola."""
+    """Count the coefficients of a parabola in d variables."""
     return 1 + d + d * (d + 1) // 2
 
 
 def _quadratic(trend: Array, d: int) -> Array:
-    """Q (d, d) of a parabola's coefficients."""
+    """Return Q (d, d) of a parabola's coefficients."""
     half = np.zeros((d, d))
     half[np.tril_indices(d)] = trend[d + 1 :]
     return half + half.T
 
 
 def _bounded(trend: Array, d: int) -> Array:
-    """A parabola's coefficients with bounded eigenvalues of Q."""
+    """Bound the eigenvalues of Q in a parabola's coefficients."""
     values, vectors = np.linalg.eigh(_quadratic(trend, d))
     if values[-1] <= MOST_CURVATURE:
         return trend
@@ -98,13 +98,13 @@ def _bounded(trend: Array, d: int) -> Array:
 
 
 def _basis(points: Array) -> Array:
-    """1, x, and the products of two coordinates, by columns."""
+    """Return 1, x, and the products of two coordinates, by columns."""
     first, second = np.tril_indices(points.shape[1])
     return np.column_stack((np.ones(len(points)), points, points[:, first] * points[:, second]))
 
 
 def _candidates(points: Array, values: Array) -> Iterator[tuple[float, float, Array, Array]]:
-    """Log likelihood, lengthscale, coefficients of the parabola and weights of every kernel that has a factor."""
+    """Yield the log likelihood, lengthscale, parabola's coefficients and weights of every kernel that has a factor."""
     basis = _basis(points)
     squares = ((points[:, None] - points) ** 2).sum(axis=-1)
     for lengthscale in LENGTHSCALES:

@@ -125,7 +125,7 @@ def approximate_jointly(
 def _anchored(
     density: JointDensity, theta: Array, sites: Sequence[GaussianSites]
 ) -> list[GaussianSites | MovingSites]:
-    """Sites of a θ, which follow the likelihood's parameters where it has some."""
+    """Return the sites of a θ, which follow the likelihood's parameters where it has some."""
     return [
         moving_sites(block, theta, each, *conditional_of(block, theta, each, derivative=False).marginals())
         if block.has_moving_sites
@@ -137,7 +137,7 @@ def _anchored(
 def moving_sites(
     block: JointBlock, theta: Array, sites: GaussianSites, centre: Array, variance: Array
 ) -> GaussianSites | MovingSites:
-    """Sites that were fitted at a θ, where η has this mean and variance (n,); they stand if nothing moves them."""
+    """Let sites fitted at a θ move, where η has this mean and variance (n,); keep them if nothing moves them."""
     if not block.has_moving_sites:
         return sites
     eta = centre + np.array([[-1.0], [1.0]]) * np.sqrt(variance)
@@ -145,7 +145,7 @@ def moving_sites(
 
 
 def _negative_bound(target: JointTarget, theta: Array, noises: Sequence[Array]) -> tuple[float, Array]:
-    """For the minimiser, which steps back from a value that is very large."""
+    """Return minus the bound, and its gradient, for a minimiser that steps back from a value that is very large."""
     try:
         value, gradient = target.expectation(theta, noises)
     except PriorFailure:
@@ -158,7 +158,7 @@ def _negative_bound(target: JointTarget, theta: Array, noises: Sequence[Array]) 
 def laplace_sites_at(
     density: JointDensity, likelihoods: Likelihoods, theta: Array, max_iter: int = 100
 ) -> list[GaussianSites]:
-    """The Laplace sites of every block at θ, whose likelihood is one of the latents without their shift.
+    """Find every block's Laplace sites at θ, where each likelihood is one of the latents without their shift.
 
     They are those of the mode, or of where so many Newton steps have come.
 
@@ -180,7 +180,7 @@ def laplace_sites_at(
 
 
 def _predictors(block: JointBlock, theta: Array) -> tuple[list[tuple[Any, Latents]], Array]:
-    """Of every row its sites, and the map from whitened latents to them without their shift; and the shift."""
+    """Return, for each row, its sites and the map from whitened latents to them without their shift; and the shift."""
     stated, nothing = prior_of(block, theta, derivative=False), np.zeros(block.n_sites)
     prior, shift = conditional_from(block, stated, GaussianSites(nothing, nothing)), stated[-1]
     if block.rows is None:
@@ -192,7 +192,7 @@ def _predictors(block: JointBlock, theta: Array) -> tuple[list[tuple[Any, Latent
 def variational_sites_at(
     density: JointDensity, theta: Array, sites: Sequence[GaussianSites]
 ) -> list[GaussianSites]:
-    """Sites with the likelihood's expected slope and curvature under the prior times themselves, from given ones.
+    """Fit sites with the likelihood's expected slope and curvature under the prior times themselves, from given ones.
 
     Raises
     ------
@@ -204,7 +204,7 @@ def variational_sites_at(
 
 
 def _variational_sites(block: JointBlock, theta: Array, sites: GaussianSites) -> GaussianSites:
-    """The fixed point, or what the iteration has when it leaves the numbers or runs out."""
+    """Find the fixed point, or return what the iteration has when it leaves the numbers or runs out."""
     last: tuple[Array, Array] | None = None
     for _ in range(SITE_ROUNDS):
         try:
@@ -228,7 +228,7 @@ def _variational_sites(block: JointBlock, theta: Array, sites: GaussianSites) ->
 
 
 def _matched(block: JointBlock, theta: Array, centre: Array, spread: Array) -> GaussianSites | None:
-    """The sites with the likelihood's expected slope and curvature, by Stein's identity; None if not finite."""
+    """Return the sites with the likelihood's expected slope and curvature, by Stein's identity; None if not finite."""
     slopes = np.array([block.likelihood(theta, centre + node * spread)[1] for node in NODES])
     slope = WEIGHTS @ slopes
     tilt = (WEIGHTS * NODES) @ slopes
@@ -238,13 +238,13 @@ def _matched(block: JointBlock, theta: Array, centre: Array, spread: Array) -> G
 
 
 def _near(before: tuple[Array, Array], now: tuple[Array, Array]) -> bool:
-    """Whether means have moved by little of their spread, and spreads by little."""
+    """Return whether means have moved by little of their spread, and spreads by little."""
     allowed = SITE_TOLERANCE * now[1]
     return bool((np.abs(now[0] - before[0]) <= allowed).all() and (np.abs(now[1] - before[1]) <= allowed).all())
 
 
 def _curvature(target: JointTarget, theta: Array, noises: Sequence[Array]) -> MarginalChart:
-    """θ's chart from the curvature of the bound, by differences of its gradient."""
+    """Return θ's chart from the curvature of the bound, by differences of its gradient."""
     columns = [_curvature_along(target, theta, direction, noises) for direction in np.eye(theta.size)]
     hessian = np.array(columns)
     if not np.isfinite(hessian).all():
@@ -255,7 +255,7 @@ def _curvature(target: JointTarget, theta: Array, noises: Sequence[Array]) -> Ma
 
 
 def _curvature_along(target: JointTarget, theta: Array, direction: Array, noises: Sequence[Array]) -> Array:
-    """A column of the curvature; from one side where a prior has no factor on the other, the least where on none."""
+    """Return a column of the curvature, one-sided if a prior has no factor on one side, and the least if on both."""
     slopes: dict[float, Array] = {}
     for step in (-DIFFERENCE, DIFFERENCE, 0.0):
         if len(slopes) == 2:

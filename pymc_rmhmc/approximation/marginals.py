@@ -21,7 +21,7 @@ BOUND = 1.0
 
 
 def fit_marginals(draws: Array) -> MarginalChart | None:
-    """The chart in which draws of θ look most like standard normals.
+    """Fit the chart in which draws of θ look most like standard normals.
 
     Each parameter's map by maximum likelihood, and then the covariance of what they make of the draws.
 
@@ -55,7 +55,7 @@ def fit_marginals(draws: Array) -> MarginalChart | None:
 
 
 def _deviance(flat: Array, scaled: Array) -> tuple[float, Array]:
-    """Minus the penalised log likelihood of every parameter's map, and its gradient.
+    """Return minus the penalised log likelihood of every parameter's map, and its gradient.
 
     With ``x = (t - location)/spread``, ``a = asinh x``, ``w = tail a - skewness``, the density of t is that of a
     standard normal at ``sinh w`` times ``cosh(w) tail / (spread sqrt(1 + x²))``.

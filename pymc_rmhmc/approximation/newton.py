@@ -124,7 +124,7 @@ def find_mode(
 
 
 def _coordinates(predictor: Placed) -> _Coordinates:
-    """Those in which a step costs least."""
+    """Choose the coordinates in which a step costs least."""
     if isinstance(predictor, Latents):
         return _Whitened(predictor)
     return _Primal(predictor) if predictor.n_latent < predictor.n_sites else _Dual(predictor)
@@ -136,13 +136,13 @@ class _Coordinates(Protocol):
     size: int
 
     def height(self, at: Array) -> Array:
-        """``η - η₀``."""
+        """Return ``η - η₀``."""
 
     def norm(self, at: Array, height: Array) -> float:
-        """``|ν|²``."""
+        """Return ``|ν|²``."""
 
     def newton(self, height: Array, gradient: Array, weight: Array) -> Array | None:
-        """The end of a full Newton step, None if it cannot be computed."""
+        """Return the end of a full Newton step; None if it cannot be computed."""
 
 
 class _Dual:
@@ -152,15 +152,15 @@ class _Dual:
         self._gram, self.size = predictor.gram, predictor.n_sites
 
     def height(self, at: Array) -> Array:
-        """``η - η₀``."""
+        """Return ``η - η₀``."""
         return np.asarray(self._gram @ at)
 
     def norm(self, at: Array, height: Array) -> float:
-        """``|ν|²``."""
+        """Return ``|ν|²``."""
         return float(at @ height)
 
     def newton(self, height: Array, gradient: Array, weight: Array) -> Array | None:
-        """The end of a full Newton step, None if it cannot be computed."""
+        """Return the end of a full Newton step; None if it cannot be computed."""
         root = np.sqrt(weight)
         factor = cholesky(identity_plus_scaled(self._gram, root), overwrite=True)
         if factor is None:
@@ -178,15 +178,15 @@ class _Primal:
         self._predictor, self.size = predictor, predictor.n_latent
 
     def height(self, at: Array) -> Array:
-        """``η - η₀``."""
+        """Return ``η - η₀``."""
         return self._predictor.linear(at)
 
     def norm(self, at: Array, height: Array) -> float:
-        """``|ν|²``."""
+        """Return ``|ν|²``."""
         return float(at @ at)
 
     def newton(self, height: Array, gradient: Array, weight: Array) -> Array | None:
-        """The end of a full Newton step, None if it cannot be computed."""
+        """Return the end of a full Newton step; None if it cannot be computed."""
         matrix = self._predictor.matrix
         inner = np.asfortranarray(matrix.T @ (weight[:, None] * matrix))
         inner.flat[:: self.size + 1] += 1.0
@@ -205,15 +205,15 @@ class _Whitened:
         self._prior, self.size = latents.prior, latents.prior.centre_whitened.size
 
     def height(self, at: Array) -> Array:
-        """``η - η₀``."""
+        """Return ``η - η₀``."""
         return self._prior.predict(at)
 
     def norm(self, at: Array, height: Array) -> float:
-        """``|ν|²``."""
+        """Return ``|ν|²``."""
         return float(at @ at)
 
     def newton(self, height: Array, gradient: Array, weight: Array) -> Array | None:
-        """The end of a full Newton step, None if it cannot be computed."""
+        """Return the end of a full Newton step; None if it cannot be computed."""
         sites = GaussianSites(weight * (height + self._prior.mean) + gradient, weight)
         try:
             end = self._prior.with_sites(sites).centre_whitened

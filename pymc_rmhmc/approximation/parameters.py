@@ -18,7 +18,7 @@ LEAST_PRECISION = 0.1
 
 
 def fit_parameters(values: Array, scores: Array) -> MarginalChart | None:
-    """A linear chart in which the parameters given the latent values have about unit variance.
+    """Fit a linear chart in which the parameters given the latent values have about unit variance.
 
     Over the posterior the mean of ``s sᵀ`` is that of minus the second derivative of the log density that s is the
     gradient of: the mean precision of the parameters given the latent values, where their draws have the precision that

@@ -25,7 +25,7 @@ N_NODES = 40
 
 
 def laplace_sites(mode: Mode) -> GaussianSites:
-    """The sites whose gradient and curvature are the likelihood's at the mode.
+    """Return the sites whose gradient and curvature are the likelihood's at the mode.
 
     ``w̄ = w(η̂)`` and ``b = g(η̂) + w̄ η̂``: the prior times the sites is the Laplace approximation.
     """
@@ -33,7 +33,7 @@ def laplace_sites(mode: Mode) -> GaussianSites:
 
 
 def prior_expected_sites(predictor: Predictor, likelihood: Likelihood, mode: Mode) -> GaussianSites:
-    """Sites with the curvature that the prior expects, and the gradient of the likelihood at the mode.
+    """Return sites with the curvature that the prior expects, and the gradient of the likelihood at the mode.
 
     ``w̄ᵢ = E w(ηᵢ)`` for ``ηᵢ ~ N(mᵢ, Kᵢᵢ)``, by Gauss-Hermite quadrature. For a Poisson likelihood it is
     ``exp(mᵢ + Kᵢᵢ/2)``.

@@ -84,7 +84,7 @@ class ThinnedDraws:
             self._thetas, self._etas, self._every = self._thetas[::2], self._etas[::2], 2 * self._every
 
     def values(self) -> tuple[Array, Array]:
-        """Every θ (N, d), and its sites (N, n)."""
+        """Return every θ (N, d), and its sites (N, n)."""
         return np.array(self._thetas), np.array(self._etas, dtype=np.float64)
 
 
@@ -119,7 +119,7 @@ class _Fitted:
 def follow_trend(
     block: JointBlock, sites: GaussianSites | MovingSites, centre: Array, draws: ThinnedDraws, free: NDArray[np.bool_]
 ) -> GaussianSites | MovingSites:
-    """Sites that follow a trend, where the draws show that it is worth it; those given, where they do not.
+    """Return sites that follow a trend if the draws show that it is worth it, and the given ones if not.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def follow_trend(
 def _window(
     block: JointBlock, sites: GaussianSites | MovingSites, thetas: Array, eta: Array, centre: Array
 ) -> _Window:
-    """The draws at which the likelihood has a slope."""
+    """Select the draws at which the likelihood has a slope."""
     slope = np.array([block.likelihood(theta, each)[1] for theta, each in zip(thetas, eta, strict=True)])
     power = np.ones((len(thetas), 1))
     if sites.moves and block.has_moving_sites:
@@ -172,7 +172,7 @@ def _window(
 
 
 def _growth(block: JointBlock, centre: Array, free: NDArray[np.bool_]) -> Array:
-    """How the logarithm of the sites' prior variance grows with θ on average, (d,); 0 where that cannot be told."""
+    """Estimate how the sites' log prior variance grows with θ on average, (d,); 0 where that cannot be told."""
     growth = np.zeros(centre.size)
     for j in np.flatnonzero(free):
         step = DIFFERENCE * np.eye(centre.size)[j]
@@ -185,9 +185,9 @@ def _growth(block: JointBlock, centre: Array, free: NDArray[np.bool_]) -> Array:
 
 
 def _prior_variances(block: JointBlock, theta: Array) -> Array:
-    """Of every site, or of a row's where all rows have one covariance.
+    """Return the prior variance of every site, or of a row's sites where all rows have one covariance.
 
-    Of a covariance the diagonal alone is looked at: a chain has no room for its factors beside its own.
+    It looks at a covariance's diagonal alone: a chain has no room for its factors next to its own.
 
     Raises
     ------
@@ -204,7 +204,7 @@ def _prior_variances(block: JointBlock, theta: Array) -> Array:
 
 
 def _fit(window: _Window, centre: Array, free: NDArray[np.bool_], growth: Array) -> SiteTrend:
-    """The most likely trend, with exponents of 0 where they are not free.
+    """Fit the most likely trend, with exponents of 0 where they are not free.
 
     Where the prior alone says how far latent values go, b falls as its standard deviation grows, and w̄ as its variance
     does: exponents are near what is so of this prior, and M says from where on.
@@ -229,7 +229,7 @@ def _fit(window: _Window, centre: Array, free: NDArray[np.bool_], growth: Array)
 
 
 def _least_squares(window: _Window, trend: SiteTrend) -> _Fitted:
-    """Every site's b and w̄ along a given trend; of one that stands still w̄ as it is."""
+    """Fit every site's b and w̄ along a given trend; a site that hardly moves keeps its w̄."""
     log_most, along = trend.log_most[:, None], trend.exponents @ window.moved.T
     (linear_multiple, precision_multiple), slopes = grown(along, log_most)
     of_precision = -window.power * precision_multiple[:, None] * window.eta

@@ -49,10 +49,10 @@ class PointwiseLikelihood(Likelihood, Protocol):
     """A likelihood that gives its log density and slope by site."""
 
     def pointwise(self, eta: Array) -> tuple[Array, Array]:
-        """ℓ and ``∂ℓ/∂η`` by site, for η of shape (n,) or (m, n)."""
+        """Return ℓ and ``∂ℓ/∂η`` by site, for η of shape (n,) or (m, n)."""
 
     def restricted(self, sites: NDArray[np.int64]) -> PointwiseLikelihood:
-        """The likelihood of some of the sites."""
+        """Return the likelihood of some of the sites."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,25 +121,25 @@ class _StandardDensity:
         self.is_read: Flags = np.zeros(mean.size, dtype=bool)
 
     def parts(self, u: Array) -> tuple[Array, Array]:
-        """ℓ and its slope by u, in the shape of `u`, (..., n)."""
+        """Return ℓ and its slope by u, in the shape of `u`, (..., n)."""
         eta = (self._mean + self.scale * u).reshape(-1, self._mean.size)
         log_density, slope = self._likelihood.pointwise(eta)
         self.is_read |= ((log_density != 0.0) | (slope != 0.0)).any(axis=0)
         return log_density.reshape(u.shape), self.scale * slope.reshape(u.shape)
 
     def __call__(self, u: Array) -> tuple[Array, Array]:
-        """The log density without its constants, and its slope, in the shape of `u`, (..., n)."""
+        """Return the log density without its constants, and its slope, in the shape of `u`, (..., n)."""
         log_density, slope = self.parts(u)
         value = log_density - 0.5 * u * u
         slope = np.where(np.isnan(slope), -np.sign(u) * np.inf, slope - u)
         return np.where(value < np.inf, value, -np.inf), slope
 
     def slope(self, u: Array) -> Array:
-        """The slope alone."""
+        """Return the slope alone."""
         return self(u)[1]
 
     def likelihood_slope(self, u: Array) -> Array:
-        """The slope of ℓ alone."""
+        """Return the slope of ℓ alone."""
         return self.parts(u)[1]
 
 
@@ -153,7 +153,7 @@ class _Arms:
 
 
 def _anchors(density: _StandardDensity, *, concave: bool) -> tuple[_Arms, Array]:
-    """Half-lines from the modes of the tilted densities, and the highest log density at these, (n,).
+    """Return half-lines from the modes of the tilted densities, and the highest log density at these, (n,).
 
     A density that is not log-concave can have further modes, where the likelihood has its own. Half-lines from
     neighbouring anchors meet in the middle.
@@ -174,7 +174,7 @@ def _anchors(density: _StandardDensity, *, concave: bool) -> tuple[_Arms, Array]
 
 
 def _mode(density: _StandardDensity) -> Array:
-    """A mode on the side to which the slope points at u = 0, (n,), by doubling and bisection."""
+    """Find a mode on the side to which the slope points at u = 0, (n,), by doubling and bisection."""
     near = np.zeros_like(density.scale)
     at_near = density.slope(near)
     direction = np.sign(at_near)
@@ -188,7 +188,7 @@ def _mode(density: _StandardDensity) -> Array:
 
 
 def _likelihood_modes(density: _StandardDensity) -> Array:
-    """Modes of the likelihood within `REACH`, (m, n), where its slope changes from above 0 to below; 0 for no more."""
+    """Find the likelihood's modes within `REACH`, (m, n): its slope changes from above 0 to below. 0 fills the rest."""
     places = np.linspace(-REACH, REACH, N_PLACES)
     signs = np.sign(density.likelihood_slope(np.repeat(places[:, None], density.scale.size, axis=1)))
     is_mode = (signs[:-1] > 0.0) & (signs[1:] <= 0.0)
@@ -200,7 +200,7 @@ def _likelihood_modes(density: _StandardDensity) -> Array:
 
 
 def _bisected(slope: Callable[[Array], Array], near: Array, far: Array) -> Array:
-    """A maximum between two places; the function rises from the first, towards the second."""
+    """Find a maximum between two places by bisection; the function rises from the first, towards the second."""
     direction, at_near, at_far = np.sign(far - near), slope(near), slope(far)
     for _ in range(MAX_HALVINGS):
         steepest = np.maximum(np.abs(at_near), np.abs(at_far))
@@ -215,7 +215,7 @@ def _bisected(slope: Callable[[Array], Array], near: Array, far: Array) -> Array
 
 
 def _integrate(density: _StandardDensity, arms: _Arms, highest: Array) -> tuple[Array, Array]:
-    """Nodes and the logarithms of their weights times the density, each (N, n); -inf where a node is not used.
+    """Return nodes and the logarithms of their weights times the density, each (N, n); -inf where a node is not used.
 
     A panel is halved until a cubic through its ends describes the log density, and the next is `GROWTH` times as wide.
     """
@@ -245,7 +245,7 @@ def _integrate(density: _StandardDensity, arms: _Arms, highest: Array) -> tuple[
 
 
 def _first_widths(density: _StandardDensity, arms: _Arms, origin: Array) -> Array:
-    """Widths (a, n) over which the log density changes by less than `FIRST_DROP`, the same on both sides of an anchor.
+    """Find widths (a, n) that change the log density by less than `FIRST_DROP`, equal on both sides of an anchor.
 
     On the side where it is flat at first it can fall off at a distance that the other side tells.
     """
@@ -262,7 +262,7 @@ def _first_widths(density: _StandardDensity, arms: _Arms, origin: Array) -> Arra
 
 
 def _moments(u: Array, weights: Array, *, cumulants: bool) -> TiltedMoments:
-    """Moments of weighted nodes, (N, n) each; of the normalizer the logarithm of the sum of weights."""
+    """Return the moments of weighted nodes, (N, n) each; of the normalizer the logarithm of the sum of weights."""
     total = weights.sum(axis=0)
     weights = weights / total
     # About one of the nodes, and then about the mean, so that digits are kept.
@@ -276,7 +276,7 @@ def _moments(u: Array, weights: Array, *, cumulants: bool) -> TiltedMoments:
 
 
 def _cumulants(standard: Array, weights: Array) -> Array:
-    """Cumulants of orders 3 to 8 of standardised nodes, (6, n), from the means of their Hermite polynomials."""
+    """Compute cumulants of orders 3 to 8 of standardised nodes, (6, n), from the means of their Hermite polynomials."""
     before, polynomial, means = np.ones_like(standard), standard, []
     for order in range(1, HIGHEST_ORDER):
         before, polynomial = polynomial, standard * polynomial - order * before

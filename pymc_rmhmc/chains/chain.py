@@ -243,7 +243,7 @@ class Chain:
             self._rebuild()
 
     def _taken(self) -> Any:
-        """The phase, which a kernel moves: the chain holds it no longer, and its factors can be freed on the way."""
+        """Take the phase, which a kernel moves: the chain holds it no longer, so its factors can be freed."""
         phase, self._phase = self._phase, None
         return phase
 
@@ -339,14 +339,14 @@ class Chain:
         return not self._has_failed
 
     def _start(self, values: Array, point: Point, rng: np.random.Generator) -> None:
-        """The chain's first position and step size."""
+        """Find the chain's first position and step size."""
         approximated = self._starts_from_laplace(values)
         first = self.recipe.start(self.state.tuned, values, rng, approximated=approximated)
         self._setting = self.recipe.setting(self.state.tuned)
         self._begin(first, point, rng, approximated=approximated)
 
     def _starts_from_laplace(self, values: Array) -> bool:
-        """Whether the chain leaves the given point for a draw of the Laplace approximation."""
+        """Return whether the chain leaves the given point for a draw of the Laplace approximation."""
         if self.plan.init != "auto":
             return self.plan.init == "laplace"
         own = self.recipe.own
@@ -394,7 +394,7 @@ class Chain:
         self.state.started = True
 
     def _judge(self) -> None:
-        """At the end of tuning, stop a chain that would hardly move.
+        """Stop a chain that would hardly move, at the end of tuning.
 
         Raises
         ------
@@ -471,16 +471,16 @@ class Chain:
         return reference
 
     def current_step_size(self, *, tuning: bool) -> float:
-        """The step size in use: the iterate in tuning, its average afterwards, or the fixed one."""
+        """Return the step size in use: the iterate in tuning, its average afterwards, or the fixed one."""
         used = self._step_size
         return math.nan if used is None else used.in_use(tuning=tuning)
 
     def average_step_size(self) -> float:
-        """The step size that the draws after tuning use."""
+        """Return the step size that the draws after tuning use."""
         return self.current_step_size(tuning=False)
 
     def read(self, point: Point) -> Array:
-        """The values in a point, concatenated, (k,)."""
+        """Return the values in a point, concatenated, (k,)."""
         return self.recipe.variables.read(point)
 
     def write(self, point: Point) -> None:

@@ -94,7 +94,7 @@ def more_steps(length: JitteredPath, step_size: float) -> str:
 
 
 def _enough_steps(length: JitteredPath, step_size: float) -> int:
-    """The steps that the longest path takes."""
+    """Count the steps that the longest path takes."""
     return math.ceil(length.path_length * (1.0 + length.jitter) / step_size)
 
 

@@ -85,7 +85,7 @@ class Movement:
         return self.n_draws >= FEWEST_DRAWS and not self.n_moved
 
     def slowest(self, size: int) -> tuple[float, int] | None:
-        """The effective draws of the slowest of so many values, and which it is; None where they are enough."""
+        """Return the effective draws of the slowest of so many values, and which it is; None where they are enough."""
         if len(self.draws) < 2 * FEWEST_DRAWS:
             return None
         draws = np.array(self.draws)
@@ -99,12 +99,12 @@ class Movement:
 
 @cache
 def _watched(size: int) -> NDArray[np.int64]:
-    """Which of so many values are watched."""
+    """Choose which of so many values are watched."""
     return np.unique(np.linspace(0, size - 1, min(size, MOST_WATCHED)).astype(np.int64))
 
 
 def _most_correlated(draws: Array, suspicious: float) -> Sequence[int]:
-    """The columns whose neighbours in time are most alike, if any are suspiciously so."""
+    """Return the columns whose neighbours in time are most alike, if any are suspiciously so."""
     centred = draws - draws.mean(axis=0)
     variance = np.einsum("ij,ij->j", centred, centred)
     shared = np.einsum("ij,ij->j", centred[1:], centred[:-1])

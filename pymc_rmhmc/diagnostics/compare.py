@@ -122,7 +122,7 @@ def compare(
 
 
 def parameter_tables(datasets: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """Every result's table of scalar parameters, without those that moved in no result (constants)."""
+    """Return every result's table of scalar parameters, without those that moved in no result (constants)."""
     tables = {name: _parameter_table(dataset) for name, dataset in datasets.items()}
     means = np.array([table["mean"] for table in tables.values()])
     # Samplers that are stuck, each at a place of its own, are no constant.
@@ -133,7 +133,7 @@ def parameter_tables(datasets: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
 
 
 def _parameter_table(dataset: Any) -> pd.DataFrame:
-    """Mean, Monte Carlo error, ESS and R-hat of every scalar parameter, and whether it moved."""
+    """Compute mean, Monte Carlo error, ESS and R-hat of every scalar parameter, and whether it moved."""
     parts = []
     for name in dataset.data_vars:
         one = dataset[[name]]
@@ -185,7 +185,7 @@ def _note_unknown(name: str, row: dict[str, Any], notes: list[str]) -> None:
 def _row(
     idata: Any, table: pd.DataFrame, against: pd.DataFrame, seconds: Seconds, sampler: int | None
 ) -> dict[str, Any]:
-    """One result's figures."""
+    """Compute one result's figures."""
     sizes = idata["posterior"].dataset.sizes
     # A parameter whose ESS is unknown makes the smallest unknown: leaving it out would flatter the sampler.
     ess = table[["bulk", "tail"]].min(skipna=False)
@@ -213,7 +213,7 @@ def _row(
 
 
 def _energies(idata: Any, sampler: int | None) -> list[np.ndarray]:
-    """Of the sampler that is chosen, or of all that are RMHMC's, (chain, draw)."""
+    """Return the energies (chain, draw) of the sampler that is chosen, or of all that are RMHMC's."""
     if sampler is None:
         return statistics_held(idata, "energy")
     chosen = statistic(idata, "energy", sampler)
@@ -221,7 +221,7 @@ def _energies(idata: Any, sampler: int | None) -> list[np.ndarray]:
 
 
 def _ebfmi(energies: Sequence[np.ndarray]) -> float:
-    """The smallest energy Bayesian fraction of missing information over chains and samplers.
+    """Return the smallest energy Bayesian fraction of missing information over chains and samplers.
 
     A draw that another step has made impossible has no energy, and is left out.
     """
@@ -233,7 +233,7 @@ def _ebfmi(energies: Sequence[np.ndarray]) -> float:
 
 
 def _failures(idata: Any, sampler: int | None) -> float:
-    """Failed trajectories, or divergences of samplers that do not count failures.
+    """Count failed trajectories, or divergences of samplers that do not count failures.
 
     Of a sampler that is chosen its divergences, where failures are those of one alone and nothing says which.
     """

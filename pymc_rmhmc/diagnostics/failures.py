@@ -274,7 +274,7 @@ def _groups(idata: Any) -> str:
 
 
 def _statistic(idata: Any, group: str, name: str, over_samplers: Callable[..., Any]) -> np.ndarray | None:
-    """A statistic of whole numbers (chain, draw) of a group, None if it is not there.
+    """Return a statistic of whole numbers (chain, draw) of a group; None if it is not there.
 
     A ZarrTrace keeps the statistics of each step apart, with the step's number before the name.
     """
@@ -291,12 +291,12 @@ def _statistic(idata: Any, group: str, name: str, over_samplers: Callable[..., A
 
 
 def _keys(held: Any, name: str) -> list[str]:
-    """The names under which a dataset keeps a statistic."""
+    """List the names under which a dataset keeps a statistic."""
     return [str(key) for key in held.data_vars if re.fullmatch(rf"(sampler_\d+__)?{name}", str(key))]
 
 
 def _given_step_size(idata: Any) -> float | None:
-    """The smallest step size that was given to an RMHMC; None if all were adapted.
+    """Return the smallest step size that was given to an RMHMC; None if all were adapted.
 
     Only a step size that is adapted has an average.
     """
@@ -309,7 +309,7 @@ def _given_step_size(idata: Any) -> float | None:
 
 
 def _percent(share: float) -> str:
-    """A share from 0 to 1 in per cent, with a digit after the point if it is small."""
+    """Write a share from 0 to 1 in per cent, with a digit after the point if it is small."""
     return f"{100.0 * share:.{0 if share >= 0.02 else 1}f} %"
 
 

@@ -105,7 +105,7 @@ def plot_compare(
 
 
 def _flatten(dataset: Any, names: list[str]) -> dict[str, np.ndarray]:
-    """Draws (chain, draw) of every scalar parameter, named as in `parameter_table`."""
+    """Return the draws (chain, draw) of every scalar parameter, named as in `parameter_tables`."""
     flat = {}
     for name in names:
         values = dataset[name].values
@@ -115,7 +115,7 @@ def _flatten(dataset: Any, names: list[str]) -> dict[str, np.ndarray]:
 
 
 def _worst_parameters(tables: dict[str, Any], flat: dict[str, dict[str, np.ndarray]], count: int) -> list[str]:
-    """The parameters whose smallest ESS over results and kinds is smallest, worst first.
+    """Choose the parameters whose smallest ESS over results and kinds is smallest, worst first.
 
     Of those with the same ranks, such as a value and its logarithm, the one that comes first in the results.
     """
@@ -133,7 +133,7 @@ def _worst_parameters(tables: dict[str, Any], flat: dict[str, dict[str, np.ndarr
 
 
 def _ranks_of(draws: Iterable[np.ndarray]) -> bytes:
-    """The ranks of a parameter's pooled draws, or of their negatives, as a key."""
+    """Return the ranks of a parameter's pooled draws, or of their negatives, as a key."""
     ranks = rankdata(np.concatenate([values.ravel() for values in draws]))
     return bytes(min(ranks.tobytes(), (ranks.size + 1.0 - ranks).tobytes()))
 
@@ -144,7 +144,7 @@ def _tidy(axis: Any) -> None:
 
 
 def _draw_ranks(axis: Any, draws: dict[str, np.ndarray], colours: dict[str, str], parameter: str) -> None:
-    """Histograms of pooled ranks, scaled so that agreement is 1 everywhere."""
+    """Plot histograms of pooled ranks, scaled so that agreement is 1 everywhere."""
     pooled = np.concatenate([values.ravel() for values in draws.values()])
     # Equal draws share a rank: taken in order, ties (discrete variables) would set agreeing samplers apart.
     order = (rankdata(pooled) - 0.5) / pooled.size
@@ -162,7 +162,7 @@ def _draw_ranks(axis: Any, draws: dict[str, np.ndarray], colours: dict[str, str]
 
 
 def _draw_autocorrelation(axis: Any, draws: dict[str, np.ndarray], colours: dict[str, str], parameter: str) -> None:
-    """Mean autocorrelation over chains."""
+    """Plot the mean autocorrelation over chains."""
     for name, values in draws.items():
         lags = min(MAX_LAG, values.shape[1] - 1)
         curves = [_autocorrelation(chain, lags) for chain in values]
@@ -182,7 +182,7 @@ def _autocorrelation(chain: np.ndarray, lags: int) -> np.ndarray:
 
 
 def _draw_energy(axis: Any, energies: dict[str, np.ndarray | None], colours: dict[str, str]) -> None:
-    """Energy's marginal (filled) and transitions (line): alike if the momentum's refreshment suffices."""
+    """Plot the energy's marginal (filled) and transitions (line): alike if the momentum's refreshment suffices."""
     shown = 0
     for name, energy in energies.items():
         if energy is None or not np.isfinite(energy.astype(float)).any():
@@ -203,7 +203,7 @@ def _draw_energy(axis: Any, energies: dict[str, np.ndarray | None], colours: dic
 
 
 def _growth(values: np.ndarray) -> tuple[np.ndarray, list[float]]:
-    """Numbers of draws per chain (k,), and the smallest ESS of the parameters in as many, of (chain, draw, p) draws."""
+    """Return numbers of draws per chain (k,), and the smallest ESS in as many of the (chain, draw, p) draws."""
     n = values.shape[1]
     counts = np.unique(np.linspace(min(n, max(20, n // 10)), n, 10).astype(int))
     return counts, [_smallest_ess(values[:, :count]) for count in counts]
@@ -212,7 +212,7 @@ def _growth(values: np.ndarray) -> tuple[np.ndarray, list[float]]:
 def _draw_growth(
     axis: Any, growth: dict[str, tuple[np.ndarray, list[float]]], n_chains: dict[str, int], colours: dict[str, str]
 ) -> None:
-    """The smallest ESS of the shown parameters against the number of draws."""
+    """Plot the smallest ESS of the shown parameters against the number of draws."""
     for name, (counts, sizes) in growth.items():
         axis.plot(counts * n_chains[name], sizes, color=colours[name], lw=1.6, marker=".", ms=5)
     axis.set(title="smallest ESS (bulk or tail)\nof the parameters above", ylim=(0, None), xlim=(0, None))
@@ -223,7 +223,7 @@ def _draw_growth(
 def _draw_growth_in_time(
     axis: Any, growth: dict[str, tuple[np.ndarray, list[float]]], results: Mapping[str, Any], colours: dict[str, str]
 ) -> None:
-    """The same against the seconds that the draws took."""
+    """Plot the smallest ESS against the seconds that the draws took."""
     without = []
     for name, (counts, sizes) in growth.items():
         timeline = timeline_of(results[name])

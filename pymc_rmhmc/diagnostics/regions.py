@@ -144,7 +144,7 @@ class _Table:
 
 
 def _log_likelihood(failures: np.ndarray, others: np.ndarray, all_failures: int, all_others: int) -> np.ndarray:
-    """Log likelihood of one failure rate inside each region and another outside."""
+    """Return the log likelihood of one failure rate inside each region and another outside."""
     total = np.zeros(failures.shape)
     for k, m in ((failures, others), (all_failures - failures, all_others - others)):
         total += xlogy(k, k / np.maximum(k + m, 1)) + xlogy(m, m / np.maximum(k + m, 1))
@@ -152,7 +152,7 @@ def _log_likelihood(failures: np.ndarray, others: np.ndarray, all_failures: int,
 
 
 def _places(failed: np.ndarray) -> float:
-    """About how many different places the failures come from: a chain that stays somewhere fails there repeatedly."""
+    """Estimate from how many places the failures come: a chain that stays somewhere fails there repeatedly."""
     padded = np.pad(failed, ((0, 0), (1, 1))).astype(int)
     steps = np.diff(padded, axis=1).ravel()
     lengths = np.flatnonzero(steps == -1) - np.flatnonzero(steps == 1)
@@ -176,7 +176,7 @@ def _scalars(posterior: Any, shape: tuple[int, ...]) -> Iterator[tuple[str, np.n
 
 
 def _label(name: str, variable: Any, element: int) -> str:
-    """The name of an element, as ArviZ writes it."""
+    """Return the name of an element, as ArviZ writes it."""
     if variable.ndim == 2:
         return name
     index = np.unravel_index(element, variable.shape[2:])

@@ -31,7 +31,7 @@ def one_group_in_words(idata: Any) -> str:
 
 
 def posterior_of(name: str, idata: Any) -> Any:
-    """The posterior's dataset of a result, truths as 0 and 1, or the error that says what is missing."""
+    """Return a result's posterior as a dataset, truths as 0 and 1, or raise the error that says what is missing."""
     children = getattr(idata, "children", {})
     if "posterior" not in children:
         group = one_group_in_words(idata) or "Give a DataTree such as pm.sample returns."
@@ -42,7 +42,7 @@ def posterior_of(name: str, idata: Any) -> Any:
 
 
 def posteriors_of(results: Any) -> dict[str, Any]:
-    """The posteriors' datasets of all results by name, or the error that says what is wrong."""
+    """Return the posteriors' datasets of all results by name, or raise the error that says what is wrong."""
     # A DataTree is a mapping too, of its groups.
     if not isinstance(results, Mapping) or isinstance(results, xr.DataTree | xr.Dataset):
         raise ConfigurationError(
@@ -54,7 +54,7 @@ def posteriors_of(results: Any) -> dict[str, Any]:
 
 
 def statistic(idata: Any, name: str, sampler: int | None = None, group: str = "sample_stats") -> np.ndarray | None:
-    """One statistic (chain, draw) of a result, None if it has none.
+    """Return one statistic (chain, draw) of a result; None if it has none.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def statistic(idata: Any, name: str, sampler: int | None = None, group: str = "s
 
 
 def statistics_held(idata: Any, name: str) -> list[np.ndarray]:
-    """One statistic (chain, draw) of every sampler that reports `failure`, or of the first if that is not known."""
+    """Return one statistic (chain, draw) of each sampler that reports `failure`, or of the first if none is known."""
     values = stacked(idata, name)
     if values is None:
         return []
@@ -90,14 +90,14 @@ def statistics_held(idata: Any, name: str) -> list[np.ndarray]:
 
 
 def stacked(idata: Any, name: str, group: str = "sample_stats") -> np.ndarray | None:
-    """A statistic as PyMC has left it, (chain, draw) or with a last dimension of samplers; None where there is none."""
+    """Return a statistic as PyMC left it, (chain, draw) or with a last dimension of samplers; None if there is none."""
     if group not in idata.children or name not in idata[group].dataset:
         return None
     return np.asarray(idata[group].dataset[name].values)
 
 
 def sampler_unknown(idata: Any, name: str) -> bool:
-    """Whether a statistic is stacked over samplers and nothing says which of them is RMHMC."""
+    """Return whether a statistic is stacked over samplers and nothing says which of them is RMHMC."""
     if "sample_stats" not in idata.children:
         return False
     dataset = idata["sample_stats"].dataset
@@ -107,7 +107,7 @@ def sampler_unknown(idata: Any, name: str) -> bool:
 
 
 def _samplers_held(idata: Any, n_samplers: int, group: str) -> list[int]:
-    """The samplers of a compound that report failures; the first if none does."""
+    """Return the samplers of a compound that report failures; the first if none does."""
     dataset = idata[group].dataset
     # PyMC stacks what several samplers record, and these alone: of other numbers of them the places differ.
     if "failure" not in dataset or dataset["failure"].shape[2:] != (n_samplers,):
@@ -117,7 +117,7 @@ def _samplers_held(idata: Any, n_samplers: int, group: str) -> list[int]:
 
 
 def common_variables(posteriors: dict[str, Any], var_names: list[str] | str | None) -> list[str]:
-    """The variables to compare: those asked for, or all that every result has with one shape."""
+    """Choose the variables to compare: those asked for, or all that every result has; their shapes must agree."""
     if isinstance(var_names, str):
         var_names = [var_names]
     names = list(var_names) if var_names is not None else list(next(iter(posteriors.values())).data_vars)

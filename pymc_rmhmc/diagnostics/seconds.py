@@ -60,7 +60,7 @@ class Timeline:
     compiled_within: float
 
     def seconds(self, n_draws: int | None = None) -> float:
-        """Seconds in which any chain made the first of its draws, by default all: chains side by side count once."""
+        """Return the seconds in which any chain made its first draws, by default all: concurrent chains count once."""
         last = self.ends[:, -1] if n_draws is None else self.ends[:, n_draws - 1]
         total, reach = 0.0, -np.inf
         for begin, end in sorted(zip(self.begins.tolist(), last.tolist(), strict=True)):
@@ -70,7 +70,7 @@ class Timeline:
 
 
 def timeline_of(idata: Any) -> Timeline | None:
-    """When a result's draws were made; None if it has not recorded that."""
+    """Return when a result's draws were made; None if it has not recorded that."""
     start, length = stacked(idata, "perf_counter_start"), stacked(idata, "perf_counter_diff")
     if start is None or length is None:
         return None
@@ -94,7 +94,7 @@ def timeline_of(idata: Any) -> Timeline | None:
 
 
 def _compiled(idata: Any, lengths: Array) -> tuple[float, Array, Array]:
-    """Seconds of compiling: before all chains; in each chain (chain,); in it by each draw after tuning (chain, draw).
+    """Return seconds of compiling before all chains, in each (chain,), and up to each draw after tuning (chain, draw).
 
     The first is nan where none are recorded, and the others then are 0.
     """
@@ -114,7 +114,7 @@ def _compiled(idata: Any, lengths: Array) -> tuple[float, Array, Array]:
 
 
 def _of_all_steps(idata: Any, name: str, group: str = "sample_stats") -> Array | None:
-    """A statistic (chain, draw), summed over the steps of a compound that record it; None where none does."""
+    """Sum a statistic (chain, draw) over the steps of a compound that record it; None where none does."""
     values = stacked(idata, name, group)
     if values is None:
         return None
@@ -123,7 +123,7 @@ def _of_all_steps(idata: Any, name: str, group: str = "sample_stats") -> Array |
 
 
 def seconds_of(name: str, idata: Any, given: Timing | None, notes: list[str]) -> Seconds:
-    """Seconds of a result: those given, or those that PyMC recorded."""
+    """Return the seconds of a result: those given, or those that PyMC recorded."""
     timeline = timeline_of(idata)
     compiling = float("nan") if timeline is None else timeline.compiled_before + timeline.compiled_within
     if given is not None:
@@ -144,7 +144,7 @@ def seconds_of(name: str, idata: Any, given: Timing | None, notes: list[str]) ->
 
 
 def _without_times(name: str, idata: Any, whole: Any, notes: list[str]) -> Seconds:
-    """PyMC's total of a result whose draws have no times."""
+    """Return PyMC's total of a result whose draws have no times."""
     unknown = float("nan")
     if whole is None:
         notes.append(f"{name}: its draws have no times; give timings={{'{name}': seconds}}.")
@@ -160,7 +160,7 @@ def _without_times(name: str, idata: Any, whole: Any, notes: list[str]) -> Secon
 
 
 def _checked_timing(name: str, given: Timing) -> tuple[float | None, float]:
-    """(tuning, sampling), or (None, whole run), in seconds that make sense."""
+    """Check that given seconds make sense; return (tuning, sampling), or (None, whole run)."""
     try:
         parts = np.atleast_1d(np.asarray(given, dtype=float))
     except (TypeError, ValueError):
@@ -173,7 +173,7 @@ def _checked_timing(name: str, given: Timing) -> tuple[float | None, float]:
 
 
 def _divided(idata: Any, seconds: float, name: str, notes: list[str]) -> tuple[float, float]:
-    """A whole run's seconds, divided into tuning and sampling by their numbers of draws."""
+    """Divide a whole run's seconds into tuning and sampling by their numbers of draws."""
     tuned = idata["posterior"].attrs.get("tuning_steps")
     if tuned is None:
         notes.append(f"{name}: the given seconds are counted as sampling; give (tuning, sampling) to divide them.")

@@ -27,7 +27,7 @@ class ComparisonTable(pd.DataFrame):
         return ComparisonTable
 
     def _shown(self) -> pd.DataFrame:
-        """The same table with text in it."""
+        """Return the same table with text in it."""
         return pd.DataFrame(self.map(shown).to_numpy(dtype=object), index=self.index, columns=self.columns)
 
     @property
@@ -53,7 +53,7 @@ class ComparisonTable(pd.DataFrame):
 
 
 def shown(value: Any) -> str:
-    """A value in text: whole numbers whole, others with four digits, and large ones without an exponent."""
+    """Write a value as text: whole numbers whole, others with four digits, and large ones without an exponent."""
     if not isinstance(value, float | np.floating) or not math.isfinite(value):
         return str(value)
     number = float(value)

@@ -153,7 +153,7 @@ class Annealing:
         return adaptive_ladder(reference, replicates, rng, betas) if is_flat else fixed_ladder(betas)
 
     def _in_metric(self, target: LatentTarget) -> tuple[Any, Any]:
-        """The paper's kernel: leapfrog steps of a fixed number and size in a metric that depends on the position."""
+        """Return the paper's kernel: leapfrog steps of fixed number and size in a position-dependent metric."""
         plan = settle(
             Options(
                 metric=self.kernel, step_size=self.step_size or DEFAULT_STEP, n_steps=self.n_steps or DEFAULT_STEPS
@@ -170,6 +170,6 @@ def _kernel(plan: Plan, target: LatentTarget) -> tuple[Any, Any]:
 
 
 def _slices(target: LatentTarget) -> tuple[Any, Any]:
-    """Slices of an ellipse, in the chart of the Gaussian part at a β."""
+    """Return slices of an ellipse, in the chart of the Gaussian part at a β."""
     hamiltonian = GaussianHamiltonian(target)
     return hamiltonian, HMC(hamiltonian, None, EllipticalSlice(), 1.0)

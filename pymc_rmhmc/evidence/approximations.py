@@ -210,7 +210,7 @@ def _approximated(method: str, model: Any, given: Any, fit: Fit) -> GaussianAppr
 
 
 def _prior(block: CompiledBlock, point: Point, held: Point) -> FactorizedPrior:
-    """A block's prior at the point.
+    """Return a block's prior at the point.
 
     Raises
     ------

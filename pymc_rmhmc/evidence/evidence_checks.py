@@ -110,7 +110,7 @@ def _of_icar(variable: Any) -> float:
 
 
 def _adjacency(variable: Any, argument: Any) -> Any:
-    """W (n, n), which several rows share."""
+    """Return W (n, n), which several rows share."""
     found = _constant(variable, argument, "W")
     return found.reshape(found.shape[-2:])
 

@@ -124,7 +124,7 @@ class ChainDraws:
         return True
 
     def _starts(self, reference: ResidualReference) -> list[tuple[Array, object]]:
-        """Where the chain is, and draws of the approximation by their weights."""
+        """Return where the chain is, and draws of the approximation by their weights."""
         walkers = reference.walkers(TRIED, self._rng)
         found: list[tuple[Array, object]] = [(np.array(self._chain.values), self._chain.state.coordinates)]
         if not np.isfinite(walkers.phi).any():
@@ -135,7 +135,7 @@ class ChainDraws:
         return [*found, *((values, None) for values in reference.values(walkers, self._rng))]
 
     def _run(self, count: int) -> Array:
-        """φ (chains, count) at the next draws."""
+        """Return φ (chains, count) at the next draws."""
         chain, point = self._chain, self._point
         weights = np.empty((len(self._places), count))
         with np.errstate(all="ignore"):

@@ -103,7 +103,7 @@ def _of_part(
     part: LatentPart, settings: Settings, constant: float, draws: Array | None, rng: np.random.Generator,
     report: Report | None,
 ) -> tuple[str, Estimate]:  # fmt: skip
-    """Of a latent block, with a constant that the model's density has besides."""
+    """Estimate a latent block's log evidence, with a constant that the model's log density has beyond the blocks."""
     method = settings.name
     if draws is not None and method not in {"auto", "bridge"}:
         raise no_effect("draws", method, f"which needs none for {part.name}")
@@ -134,7 +134,7 @@ def _of_part(
 
 
 def _prior_places(part: LatentPart, reference: LatentReference, rng: np.random.Generator) -> list[Array]:
-    """Draws of a block's prior, in the reference's coordinates."""
+    """Return draws of a block's prior, in the reference's coordinates."""
     drawn = rng.standard_normal((SEARCHES, part.prior.n_latent))
     return [reference.chart.from_model(part.prior.to_model(each)) for each in drawn]
 
@@ -142,7 +142,7 @@ def _prior_places(part: LatentPart, reference: LatentReference, rng: np.random.G
 def _of_whole(
     read: EvidenceModel, settings: Settings, draws: Array | None, rng: np.random.Generator, report: Report | None
 ) -> tuple[str, Estimate]:
-    """Of a model with hyperparameters, or without latent blocks."""
+    """Estimate the evidence of a model with hyperparameters, or without latent blocks."""
     if settings.name == "ep":
         raise ConfigurationError(
             'method="ep" is for latent Gaussian values alone, and this model has other variables as well. Give '
@@ -193,7 +193,7 @@ def _of_whole(
 
 
 def _places(reference: ResidualReference, prior: Array, rng: np.random.Generator) -> Array:
-    """Where other modes are searched from: draws (n, k) of the prior, or ever wider ones where it has no draws."""
+    """Return where to search other modes from: draws (n, k) of the prior, or ever wider ones if it has no draws."""
     found = positions_of(reference, prior[:SEARCHES], rng)
     if len(found):
         return found
@@ -206,7 +206,7 @@ def _tempered(family: ReferenceFamily, rng: np.random.Generator, budget: Budget,
 
 
 def halves(draws: Array) -> tuple[Array, Array]:
-    """The first half of every chain, to which charts are fitted, and the second, which the bridge uses.
+    """Split every chain in two: the first half, to which charts are fitted, and the second, which the bridge uses.
 
     A bridge to the draws that its own end was fitted to would be wrong.
     """

@@ -89,7 +89,7 @@ class EvidenceModel:
         return Variables(tuple(each for part in self.parts for each in part.variables.slices), {})
 
     def columns(self, part: LatentPart) -> slice:
-        """Which of the values are a block's."""
+        """Return which of the values are a block's."""
         sizes = [each.prior.n_latent for each in self.parts]
         which = self.parts.index(part)
         return slice(sum(sizes[:which]), sum(sizes[: which + 1]))
@@ -158,7 +158,7 @@ def _found(model: pm.Model, metric: Any) -> tuple[Any, Any, Point]:
 
 
 def _left(model: pm.Model, found: Any) -> list[str]:
-    """Variables that are not integrated over, but for those that are predicted and integrate to 1."""
+    """List variables that are not integrated over, but for those that are predicted and integrate to 1."""
     predicted = {str(variable.name) for variable in predicted_variables(model)}
     held = {str(value.name) for value in found.value_vars}
     values = model.rvs_to_values

@@ -80,7 +80,7 @@ def repeated(
 
 
 def _merged(parts: Sequence[tuple[str, str, Estimate]]) -> tuple[str, str, Estimate]:
-    """The mean of repetitions."""
+    """Average repetitions; raise an error if they differ by more than their errors."""
     name, method, first = parts[0]
     values, errors = (np.array([getattr(e, n) for *_, e in parts]) for n in ("log_evidence", "standard_error"))
     distance = float((((values - values.mean()) / np.maximum(errors, 1e-12)) ** 2).sum())

@@ -152,7 +152,7 @@ def plot_rungs(result: xr.Dataset) -> Any:
 
 
 def _results(results: Any) -> dict[str, xr.Dataset]:
-    """The results by name, or the error for one of them."""
+    """Return the results by name, or raise the error for one of them."""
     if isinstance(results, xr.Dataset):
         _check_result("results", results)
         return {str(results.attrs.get("method", "estimate")): results}
@@ -227,7 +227,7 @@ def _draw_estimates(axis: Any, name: str, result: xr.Dataset, colour: str) -> tu
 
 
 def _in_words(value: float, error: float) -> str:
-    """An estimate and its error, of which two digits are shown."""
+    """Return an estimate and its error in words, with two digits of the error."""
     digits = min(6, max(0, 1 - math.floor(math.log10(error)))) if error > 0.0 else 2
     return f"{value:.{digits}f} ± {error:.{digits}f}"
 

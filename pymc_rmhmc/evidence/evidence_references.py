@@ -87,7 +87,7 @@ def positions_of(reference: ResidualReference, values: Array, rng: np.random.Gen
 
 
 def _scaled(chain: Chain, centre: Array, spread: Array) -> ResidualReference:
-    """The reference of a centre and scales, in those coordinates of the chain's chart that have tails of their own."""
+    """Return the reference of a centre and scales, in those of the chart's coordinates that have their own tails."""
     recipe: Any = chain.recipe
     tuned = replace(chain.state.tuned, emulator=None)
     if isinstance(recipe, GraphRecipe):
@@ -97,7 +97,7 @@ def _scaled(chain: Chain, centre: Array, spread: Array) -> ResidualReference:
 
 
 def _with_tails(chain: Chain, tails: Tails) -> TailedReference:
-    """The reference whose coordinates have the centre, scale and tails that were measured."""
+    """Return the reference whose coordinates have the centre, scale and tails that were measured."""
     inner = _scaled(chain, tails.centre, WIDE * tails.spread)
     lower, upper, shrink = np.zeros(inner.size), np.zeros(inner.size), np.ones(inner.size)
     lower[inner.own_tails], upper[inner.own_tails], shrink[inner.own_tails] = tails.lower, tails.upper, 1.0 / WIDE
@@ -105,7 +105,7 @@ def _with_tails(chain: Chain, tails: Tails) -> TailedReference:
 
 
 def _fitted(reference: TailedReference, posterior: Array, rng: np.random.Generator) -> ResidualReference:
-    """The same reference with the mean and the covariance of draws (m, k) of the posterior, in its coordinates."""
+    """Fit a reference's mean and covariance to draws (m, k) of the posterior, in its coordinates."""
     own = reference.own_tails
     dense = own if own.size <= MOST_DENSE else own[:0]
     fitted = moment_map(positions_of(reference, posterior, rng)[:, own], dense)

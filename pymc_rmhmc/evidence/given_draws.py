@@ -78,14 +78,14 @@ def _shaped(variable: Any, value: Array) -> Array:
 
 
 def _to_unconstrained(model: pm.Model) -> Any:
-    """A function from the free variables to their values, in the order of the model's initial point."""
+    """Compile a function from the free variables to their values, in the order of the model's initial point."""
     held = {str(model.rvs_to_values[v].name): v for v in model.free_RVs}
     outputs = [as_value(model, held[name], held[name]) for name in model.initial_point()]
     return pm.pytensorf.compile(model.free_RVs, outputs, on_unused_input="ignore")
 
 
 def _in_order(model: pm.Model, name: str, held: Any) -> Array:
-    """A variable's draws (chain, draw, ...), with labels in the model's order."""
+    """Return a variable's draws (chain, draw, ...), with labels in the model's order."""
     labels = {dim: list(model.coords[dim]) for dim in model.named_vars_to_dims.get(name, ()) if model.coords.get(dim)}
     for dim, wanted in labels.items():
         if dim not in held.coords or list(held.coords[dim].values) == wanted:
@@ -118,7 +118,7 @@ def _check_data(model: pm.Model, idata: Any) -> None:
 
 
 def _numbers(value: Any) -> Array | None:
-    """The data that a variable holds; None where they are not at hand, as with values that are partly missing."""
+    """Return the data that a variable holds; None where they are not at hand, as when values are partly missing."""
     try:
         return np.asarray(extract_obs_data(value))
     except TypeError:

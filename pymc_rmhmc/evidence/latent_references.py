@@ -94,7 +94,7 @@ def latent_reference(part: LatentPart, sites: Any, method: str) -> tuple[LatentR
 
 
 def _chart(part: LatentPart, sites: GaussianSites | None) -> SiteChart:
-    """The chart of the prior times sites.
+    """Return the chart of the prior times sites.
 
     Raises
     ------

@@ -167,7 +167,7 @@ def log_evidence(
 
 
 def _checked(method: Any, sites: Any, target_error: Any, max_seconds: Any, replicates: Any) -> Settings:
-    """The options, or the error for one of them."""
+    """Return the options, or raise the error for one of them."""
     if not isinstance(method, Annealing):
         one_of("method", method, METHODS, 'Or give Annealing(...) with its options. The default is method="auto".')
     if not isinstance(sites, GaussianSites):
@@ -202,7 +202,7 @@ def _error_of(found: list[tuple[str, str, Estimate]]) -> float:
 
 
 def _dataset(found: list[tuple[str, str, Estimate]]) -> xr.Dataset:
-    """Everything about the estimates; of several blocks the sums, and the rungs one block after another."""
+    """Gather everything about the estimates: of several blocks the sums, and the rungs one block after another."""
     total = sum(estimate.log_evidence for *_, estimate in found)
     data: dict[str, Any] = {"log_evidence": total, "standard_error": _error_of(found)}
     arrays: dict[str, list[Any]] = {}

@@ -151,7 +151,7 @@ def parallel_tempering(
 
 
 def _ladder(temperatures: Any) -> int | Array | None:
-    """What was given, checked."""
+    """Check what was given, and return it as a number of temperatures or a ladder; None if it was left out."""
     if temperatures is None:
         return None
     if isinstance(temperatures, numbers.Integral) and not isinstance(temperatures, bool):
@@ -171,7 +171,7 @@ def _tree(
     model: pm.Model, read: TemperedModel, family: ReferenceFamily, found: Tempered, rng: np.random.Generator, *,
     keep_all: bool,
 ) -> xr.DataTree:  # fmt: skip
-    """All groups."""
+    """Assemble all groups."""
     reader = DrawReader(model, read.variables, None if read.complete is None else read.complete(rng))
     draws, replicas, _, size = found.states.shape
     cold = found.states[:, :, -1].swapaxes(0, 1).reshape(replicas * draws, size)
@@ -186,7 +186,7 @@ def _tree(
 
 
 def _tempering(read: TemperedModel, found: Tempered, *, keep_all: bool) -> xr.Dataset:
-    """What is known of the ladder, and the evidence."""
+    """Gather what is known of the ladder, and the evidence."""
     estimate = found.estimate.shifted(found.reference.log_constant + read.constant)
     held = estimate.diagnostics
     holds: dict[str, Any] = {name: ("temperature", np.asarray(held[name])) for name in BY_TEMPERATURE}
@@ -205,7 +205,7 @@ def _tempering(read: TemperedModel, found: Tempered, *, keep_all: bool) -> xr.Da
 def _tempered_posterior(
     model: pm.Model, family: ReferenceFamily, found: Tempered, reader: DrawReader, rng: np.random.Generator
 ) -> xr.Dataset:
-    """Draws of all temperatures."""
+    """Gather the draws of all temperatures."""
     draws, replicas, rungs, size = found.states.shape
     flat = found.states.swapaxes(0, 1).reshape(-1, size)
     held, _ = reader.read(family.values(found.reference, flat, rng))

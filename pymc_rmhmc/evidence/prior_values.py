@@ -23,7 +23,7 @@ NARROWEST, WIDEST = 1e-3, 1e3
 
 
 def prior_draws(model: pm.Model, variables: Any, rng: np.random.Generator, count: int = PRIOR_DRAWS) -> Array:
-    """Draws (n, k) of the variables from their priors, on the scale of their value variables; none if it has none."""
+    """Draw variables (n, k) from their priors, on the scale of value variables; none if a prior has no draws."""
     drawn = [as_value(model, variable, variable) for variable in variables]
     try:
         found = pm.draw(drawn, count, random_seed=int(rng.integers(2**31)))

@@ -103,7 +103,7 @@ class GraphFamily(ReferenceFamily):
         return found
 
     def _dense(self) -> NDArray[np.int64]:
-        """The coordinates that share a dense block: all, or those that no chart moves, if they are few."""
+        """Choose the coordinates that share a dense block: all, or those that no chart moves, if they are few."""
         most, general = self._recipe.adapter.most_dense, self._recipe.model
         found: NDArray[np.int64] = np.arange(general.size)
         if found.size > most:

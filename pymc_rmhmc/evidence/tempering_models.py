@@ -76,7 +76,7 @@ def read_tempered_model(model: pm.Model) -> TemperedModel:
 
 
 def _has_rest(read: Any) -> bool:
-    """Whether the block is not all that is free."""
+    """Return whether anything outside the block is free."""
     (part,) = read.parts
     held = {name for name, _ in part.variables.slices}
     return any(str(value.name) not in held for value in read.model.value_vars)

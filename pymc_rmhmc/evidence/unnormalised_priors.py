@@ -76,7 +76,7 @@ def restricted_priors(model: pm.Model) -> Iterator[str]:
 
 
 def _share_left(variable: Any, transform: Any) -> float | None:
-    """The share of a prior's draws that the transform brings back as they were; None where there are no draws."""
+    """Return the share of a prior's draws that the transform brings back unchanged; None where there are no draws."""
     inputs = variable.owner.inputs
     back = transform.backward(transform.forward(variable, *inputs), *inputs)
     try:

@@ -58,7 +58,7 @@ class EllipticalSlice(MoveBase):
 
 
 def _moved(outcome: Transition[Any], end: Any, energy: float) -> Transition[Any]:
-    """The outcome with the point that was found."""
+    """Return the outcome with the point that was found."""
     outcome.energy_error, outcome.acceptance = energy - outcome.energy, 1.0
     outcome.state, outcome.energy, outcome.accepted = end, energy, True
     return outcome

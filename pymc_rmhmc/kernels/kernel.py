@@ -73,7 +73,7 @@ class Transition[State]:
             self.reversal_error = step.reversal_error
 
     def of_kind(self, kind: str) -> list[Transition[Any]]:
-        """The parts of one kind, in the order in which they were made."""
+        """Return the parts of one kind, in the order in which they were made."""
         return [part for part in self.parts or () if part.kind == kind]
 
 
@@ -232,7 +232,7 @@ def merge(moves: Sequence[Transition[Any]]) -> Transition[Any]:
 
 
 def merge_blocks(moves: Sequence[Transition[Any]]) -> Transition[Any]:
-    """The same for moves of separate variables, whose energies add up."""
+    """Report moves of separate variables as one, as `merge` does, but with energies that add up."""
     if len(moves) == 1:
         return moves[0]
     merged = merge(moves)

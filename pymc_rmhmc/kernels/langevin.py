@@ -48,7 +48,7 @@ class Langevin(MoveBase):
         return math.inf if self.simplified else MOST_DIVERGED
 
     def hamiltonian(self, field: Any) -> RiemannianHamiltonian:
-        """That of the metric at every point, even where it is constant."""
+        """Return the Hamiltonian that takes the metric at every point, even where it is constant."""
         return RiemannianHamiltonian(field)
 
     def move(
@@ -75,7 +75,7 @@ class Langevin(MoveBase):
     single_step = move
 
     def _mean(self, point: Any, step_size: float) -> Array:
-        """Where a proposal is centred, (n,)."""
+        """Return where a proposal is centred, (n,)."""
         drift = point.solve(point.gradient)
         if not self.simplified:
             drift = drift + point.inverse_divergence()
@@ -83,5 +83,5 @@ class Langevin(MoveBase):
 
 
 def _energy(point: Any, noise: Array) -> float:
-    """``-log`` of the density at a point times that of the proposal which a noise in units of the step makes there."""
+    """Return ``-log`` of the density at a point times that of its proposal with a noise in units of the step."""
     return float(-point.log_density - point.half_log_det + 0.5 * noise @ point.times(noise))

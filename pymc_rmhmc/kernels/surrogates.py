@@ -74,7 +74,7 @@ class DensityMove:
 
 
 def without_divergence(outcome: Transition[Any]) -> Transition[Any]:
-    """The same outcome, in which a divergence of the surrogate is counted apart: it says nothing of the posterior.
+    """Count a divergence of the surrogate apart from others: it says nothing of the posterior.
 
     A start without a density is no divergence of the surrogate.
     """

@@ -40,7 +40,7 @@ class _Static(SingleSteps):
     __slots__ = ()
 
     def draw(self, step_size: float, rng: np.random.Generator) -> tuple[int, float]:
-        """The number of steps and the size of each."""
+        """Return the number of steps and the size of each."""
         raise NotImplementedError
 
     def move[State](
@@ -51,7 +51,7 @@ class _Static(SingleSteps):
         return transition(hamiltonian, integrator, state, n_steps, size, rng, finer=self.finer(n_steps))
 
     def finer(self, n_steps: int) -> int:
-        """How many finer steps walk the same path where so many err much; 0 where it is not tried again."""
+        """Return how many finer steps walk the same path where so many err much; 0 where it is not tried again."""
         return 0
 
 
@@ -66,7 +66,7 @@ class FixedSteps(_Static):
         object.__setattr__(self, "n_steps", whole_number("n_steps", self.n_steps))
 
     def draw(self, step_size: float, rng: np.random.Generator) -> tuple[int, float]:
-        """The fixed number, whatever the step size."""
+        """Return the fixed number, whatever the step size, and the step size."""
         return self.n_steps, step_size
 
 
@@ -104,7 +104,7 @@ class JitteredPath(_Static):
     def move[State](
         self, hamiltonian: Any, integrator: Any, state: State, step_size: float, rng: np.random.Generator
     ) -> Transition[State]:
-        """As `_Static.move`, or what the Hamiltonian makes of it in compiled code, so many times."""
+        """Move so many times as `_Static.move` does, or in compiled code if the Hamiltonian has that."""
         if getattr(hamiltonian, "makes", None) is not None:
             path = (self.path_length, self.jitter, self.max_steps)
             return made(hamiltonian, state, rng, lambda p, q, seed: hamiltonian.makes.walk(
@@ -146,7 +146,7 @@ class JitteredPath(_Static):
 
 
 def made(hamiltonian: Any, state: Any, rng: np.random.Generator, make: Any) -> Transition[Any]:
-    """Trajectories that a Hamiltonian makes in compiled code, from a fresh momentum, as one outcome.
+    """Make trajectories in a Hamiltonian's compiled code, from a fresh momentum, and report them as one outcome.
 
     Random numbers within them come from one seed, so that the chain's own stream does not depend on what happens there.
     """
@@ -249,7 +249,7 @@ def _retry(
 def decide[State](
     outcome: Transition[State], proposal: State, energy: float, log_uniform: float
 ) -> None:
-    """Metropolis: move to the proposal with probability ``min(1, exp(-energy_error))``.
+    """Move to the proposal with probability ``min(1, exp(-energy_error))``, as Metropolis does.
 
     A divergence is judged at the trajectory's end alone: to stop on the way would not be time-reversible.
     """

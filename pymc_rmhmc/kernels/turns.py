@@ -115,7 +115,7 @@ class LatentMove:
         return outcome
 
     def step_size_at(self, state: Standing) -> float:
-        """The step size at the ϑ that is held, which may choose it: it stays as long as z moves.
+        """Return the step size at the ϑ that is held, which may choose it: it stays as long as z moves.
 
         Where latent values lie k times as far out as usual, z goes k times as fast into what bounds them. But far from
         where tuning has been k may be anything, and no step is shortened to where a path cannot be walked.
@@ -334,7 +334,7 @@ class Alternation:
         return outcome
 
     def _owning(self, held: HeldTheta) -> HeldTheta:
-        """The same ϑ with factors of its own; what it has where it has none, by the last digit."""
+        """Return the same ϑ with factors that belong to it alone, or as it is where rounding leaves it none."""
         try:
             return HeldTheta(self.target, held.standard)
         except PriorFailure:
@@ -378,5 +378,5 @@ class TurnMoves:
 def _along_emulator(
     hamiltonian: Any, integrator: Any, phase: GaussianState, n_steps: int, size: float, rng: np.random.Generator
 ) -> Transition[Any]:
-    """A trajectory to another ϑ."""
+    """Follow a trajectory to another ϑ."""
     return without_divergence(transition(hamiltonian, integrator, phase, n_steps, size, rng))

@@ -64,7 +64,7 @@ class UTurn(SingleSteps):
     def _grown(
         self, hamiltonian: Any, integrator: Any, state: Any, step_size: float, rng: np.random.Generator
     ) -> Transition[Any]:
-        """One trajectory, step by step."""
+        """Make one trajectory, step by step."""
         start = hamiltonian.refresh(state, rng)
         random, energy = np.random.RandomState(int(rng.integers(SEEDS))), hamiltonian.energy(start)
         if not math.isfinite(energy):
@@ -98,7 +98,7 @@ class _Tree:
         self._report: Transition[Any] = Transition(start, energy=energy)
 
     def outcome(self) -> Transition[Any]:
-        """The state that was chosen, and what is to be reported."""
+        """Return the state that was chosen, and what is to be reported."""
         report = self._report
         report.state, report.energy_error = self._chosen.state, -self._chosen.gain
         report.energy = self._energy - self._chosen.gain
@@ -125,7 +125,7 @@ class _Tree:
                 return
 
     def _half(self, end: _Leaf, depth: int, *, forward: bool) -> tuple[_Leaf, _Leaf, float, Array] | None:
-        """A new half of ``2**depth`` states: the one chosen, the last, its weight and summed momenta.
+        """Return a new half of ``2**depth`` states: the one chosen, the last, its weight and summed momenta.
 
         None if a step failed, or a part of it turns back: nothing of it may be chosen then.
         """
@@ -151,7 +151,7 @@ class _Tree:
         return chosen, end, log_weight, total
 
     def _leaves(self, end: _Leaf, number: int, *, forward: bool) -> Iterator[_Leaf | None]:
-        """The next states; None, with the cause noted, where a step fails."""
+        """Yield the next states; None, with the cause noted, where a step fails."""
         state = end.state
         for _ in range(number):
             step = self._integrator.step(self._hamiltonian, state, self._step_size if forward else -self._step_size)
@@ -170,7 +170,7 @@ class _Tree:
             yield _Leaf(state, gain, state.momentum)
 
     def _turns(self, total: Array, first: _Leaf, last: _Leaf) -> bool:
-        """Whether a part turns back; of its summed momenta those at the ends count half."""
+        """Return whether a part turns back; of its summed momenta those at the ends count half."""
         way = total - 0.5 * (first.momentum + last.momentum)
         velocity = self._hamiltonian.velocity
         return bool(velocity(first.state) @ way <= 0.0 or velocity(last.state) @ way <= 0.0)

@@ -122,7 +122,7 @@ class Walkers(ABC):
 
 
 def _products(first: Array, second: Array) -> Array:
-    """The product of each row with its fellow."""
+    """Return the inner product of each row with its fellow."""
     products: Array = np.einsum("ij,ij->i", first, second)
     return products
 

@@ -175,7 +175,7 @@ class BlockRecipe(RecipeBase):
         return setting
 
     def _first_sites(self) -> GaussianSites:
-        """Those that the policy begins with."""
+        """Return the sites that the policy begins with."""
         assert self.plan.policy is not None
         if self.plan.policy.sites == "fitted":
             return self._laplace_sites()

@@ -110,7 +110,7 @@ class FoundBlocks:
         return [Chain(recipe, plan, recipe.variables.read(initial), own) for recipe, own in recipes]
 
     def announcement(self, plan: Plan) -> str:
-        """One line that says what is sampled how and what is left to other steps, and what to write to change that."""
+        """Say in one line what is sampled how and what is left to other steps, and what to write to change that."""
         said = listed([_in_words(block) for block in self.compiled.blocks], "blocks")
         left = list(self.structure.left_over)
         if not isinstance(self.joint, str):
@@ -120,7 +120,7 @@ class FoundBlocks:
         return f"{plan.sampler}: {plan.metric.name} metric for {said}{rest}{self._advice()}"
 
     def _left(self, names: Sequence[str]) -> str:
-        """Variables that are left, and why: those that could be hyperparameters, because none are sampled."""
+        """Name the variables that are left, and say why: those that could be hyperparameters since none are sampled."""
         model, reasons = self.structure.model, dict.fromkeys(names, "") | self.structure.reasons
         if isinstance(self.joint, str) and self.joint != NO_HYPERPARAMETERS:
             reasons |= {name: self.joint for name in names if model[name].dtype.startswith("float")}
@@ -129,18 +129,18 @@ class FoundBlocks:
         return ", ".join(f"{held} ({why})" if why else held for held, why in groups)
 
     def _advice(self) -> str:
-        """What to write for variables that are not sampled as latent ones, a paragraph each."""
+        """Say what to write for variables that are not sampled as latent ones, a paragraph each."""
         advice, warning = self.structure.explained_advice, self.warning()
         unsaid = {name: text for name, text in advice.items() if self.structure.advice[name] not in warning}
         return "".join(f"\n{names}: {text}" for names, text in said_once(unsaid))
 
     def warning(self) -> str:
-        """What a user should know before waiting for draws; empty if there is nothing."""
+        """Say what a user should know before waiting for draws; empty if there is nothing."""
         return warnings_of(self.structure, self.joint)
 
 
 def _in_words(block: CompiledBlock) -> str:
-    """A block's latent functions and its size."""
+    """Name a block's latent functions and give its size."""
     values = counted(block.n_latent, "value")
     return f"{listed(block.name.split(' + '), 'variables', ' + ')} ({values})"
 
@@ -184,7 +184,7 @@ def alone_in_words(plan: Plan) -> str:
 def _compiled(
     structure: ModelStructure, joint: JointModel | str, point: Point, compile_kwargs: dict[str, Any] | None
 ) -> FoundBlocks:
-    """The blocks as functions."""
+    """Compile the blocks."""
     if compile_kwargs and not isinstance(joint, str):
         raise ConfigurationError(
             f"compile_kwargs={compile_kwargs!r} has no effect here: RMHMC samples hyperparameters together with the "
@@ -200,7 +200,7 @@ def _compiled(
 
 
 def _draws_to_tune(joint: JointModel) -> int:
-    """How many draws hyperparameters' chart is learned from by default.
+    """Return from how many draws the hyperparameters' chart is learned by default.
 
     It takes longer to learn than sites do: half as many leave the steps shorter for good, and so does a dense mass
     matrix of more dimensions than a hundred. Where no emulator makes up for what the draws have not seen of a scale's

@@ -20,7 +20,7 @@ type Point = dict[str, np.ndarray]
 
 
 def check_block(block: Any, point: Point, plan: Any) -> None:
-    """What can be known before a chain runs: the covariance, and the likelihood's curvatures."""
+    """Check what can be known before a chain runs: the covariance, and the likelihood's curvatures."""
     likelihood = block.likelihood(point)
     if block.n_latent == 0:
         raise DataError(f"{block.name} has no latent values: its inputs are empty.")
@@ -49,7 +49,7 @@ def check_curvature(block: str, kinds: Sequence[str], wanted: str | None) -> Non
 
 
 def _covariance_error(block: Any, point: Point, failure: PriorFailure) -> Exception:
-    """A fixed prior that cannot be used, in words, with the eigenvalue that shows it."""
+    """Explain why a fixed prior cannot be used, with the eigenvalue that shows it."""
     prior = block.prior(point)
     component = prior.components[failure.component]
     if failure.failure is Failure.NON_FINITE:
@@ -112,13 +112,13 @@ def _one_digit(value: float) -> float:
 
 
 def shapes_of_data(model: pm.Model) -> dict[str, tuple[int, ...]]:
-    """The shapes of all shared data of a model, which `pm.set_data` can change."""
+    """Return the shapes of all shared data of a model, which `pm.set_data` can change."""
     data = shared_inputs([*model.basic_RVs, *model.potentials, *model.rvs_to_values.values()])
     return {str(s.name): np.shape(s.get_value(borrow=True)) for s in data}
 
 
 def check_shapes(known: dict[str, tuple[int, ...]], now: dict[str, tuple[int, ...]], read: Container[str]) -> None:
-    """Data may change between runs, but not their shapes.
+    """Check that data have kept their shapes: they may change between runs, but not in shape.
 
     Parameters
     ----------

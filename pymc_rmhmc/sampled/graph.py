@@ -61,7 +61,7 @@ class FoundGeneral(FoundWholeModel):
         return replace(plan, trajectory=plan.general_trajectory)
 
     def announcement(self, plan: Plan) -> str:
-        """One line that says what is sampled how and what is left, and what to write for many scalars."""
+        """Say in one line what is sampled how and what is left, and what to write for many scalars."""
         relative = [
             f"{each.variable.name} relative to {listed(list(each.parents))}" for each in self.density_model.charted
         ]

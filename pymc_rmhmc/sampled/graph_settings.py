@@ -47,7 +47,7 @@ class _ChartSetting(HMCSetting):
 
     @abstractmethod
     def _log_weight(self, point: Any) -> float:
-        """As `Place` has it."""
+        """Return the log weight, as `Place` has it."""
 
     def seen(self, phase: Any) -> Array:
         """Return the model's values."""
@@ -148,7 +148,7 @@ class EmulatedSetting(_ChartSetting):
         return chart
 
     def _log_weight(self, point: Any) -> float:
-        """In the coordinates of `reference`."""
+        """Return the log weight in the coordinates of `reference`."""
         flat = to_flat(FlatMap(*self.exact.tuned.flat), point.coordinates)
         return float(point.charted_log_density + 0.5 * flat @ flat) + self.exact.log_constant
 

@@ -243,7 +243,7 @@ class JointRecipe(RecipeBase):
         self.drop()
 
     def _fit_elsewhere(self, tuned: JointTuning, theta: Array, rng: np.random.Generator) -> bool:
-        """Whether there is an approximation from another θ than the model's own, nearer 0 on the unconstrained scale.
+        """Fit at another θ than the model's own, nearer 0 on the unconstrained scale; return whether one worked.
 
         A prior's mean may be where nothing can be computed: that of `Exponential(1e-5)` is a precision of 100 000.
         """
@@ -256,7 +256,7 @@ class JointRecipe(RecipeBase):
         return False
 
     def _draw_start(self, tuned: JointTuning, rng: np.random.Generator, values: Array) -> Array:
-        """A draw of the approximation, with θ nearer its centre where the posterior is much lower than there."""
+        """Draw from the approximation, with θ nearer its centre where the posterior is much lower than there."""
         setting = self.setting(tuned)
         assert setting is not None
         target = setting.target
@@ -291,7 +291,7 @@ class JointRecipe(RecipeBase):
             self._setting.target.refused = None
 
     def _likelihoods(self, theta: Array) -> list[list[Any]]:
-        """The blocks' likelihoods with the parameters that θ gives them, row by row."""
+        """Return the blocks' likelihoods with the parameters that θ gives them, row by row."""
         point = self._point | self.model.theta.unpack(theta)
         blocks, found = iter(self.blocks), []
         for joint in self.model.blocks:
@@ -316,7 +316,7 @@ class JointRecipe(RecipeBase):
             yield replace(first, emulator=Emulator.flat(theta.size), parameters=parameters)
 
     def _rehearsed_sites(self, theta: Array) -> Iterator[Sites]:
-        """Standard ones for every block, with whatever they follow."""
+        """Yield standard sites for every block, with whatever they follow."""
         likelihoods = self._likelihoods(theta)
         laplace_sites_at(self.model, lambda _: likelihoods, theta, max_iter=1)
         for block, rows in zip(self.model.blocks, likelihoods, strict=True):
@@ -333,7 +333,7 @@ def split(model: Any, values: Array) -> tuple[Array, list[Array]]:
 
 
 def _slices(model: Any) -> Iterator[tuple[str, slice]]:
-    """The value variables of θ and of every block, and their parts."""
+    """Yield the value variables of θ and of every block, and their parts."""
     for name, part in zip(model.theta.names, model.theta.slices, strict=True):
         yield name, slice(0, part.stop - part.start)
     for block in model.blocks:
@@ -342,5 +342,5 @@ def _slices(model: Any) -> Iterator[tuple[str, slice]]:
 
 
 def _rehearsed_chart(centre: Array) -> MarginalChart:
-    """A narrow chart, whose centre is as likely as the rest of it."""
+    """Return a narrow chart, whose centre is as likely as the rest of it."""
     return MarginalChart.linear(centre, REHEARSED_SPREAD * np.eye(centre.size))

@@ -132,7 +132,7 @@ def _check_needs_none(metric: Any, integrator: Any, given: list[str]) -> None:
 
 
 def _integrator_class(integrator: Any) -> Any:
-    """The class that a string or class names."""
+    """Return the class that a string or class names."""
     if isinstance(integrator, type) and integrator in INTEGRATORS.values():
         return integrator
     if isinstance(integrator, str) and integrator in INTEGRATORS:
@@ -150,7 +150,7 @@ def _integrator_class(integrator: Any) -> Any:
 
 
 def _where_set(integrator: Any) -> str:
-    """Where the options of a solver are set, of an integrator that was given as an object."""
+    """Say where a solver's options are set if the integrator was given as an object."""
     if not integrator.implicit:
         return "these have no effect, since ExplicitTao solves no equations. Leave them out."
     return (

@@ -95,7 +95,7 @@ class RiemannianRecipe(WholeModelRecipe):
         return hasattr(self.plan.metric, "find_structure")
 
     def _density(self, partition: Any = None) -> MatrixDensity:
-        """The density as it is bound now."""
+        """Return the density as it is bound now."""
         model = self.model
         return MatrixDensity(model.evaluate, model.pull, model.size, partition=partition, along=model.along)
 

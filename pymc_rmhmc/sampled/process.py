@@ -79,7 +79,7 @@ class FoundProcess(FoundWholeModel):
         return replace(plan, trajectory=plan.block_trajectory)
 
     def announcement(self, plan: Plan) -> str:
-        """One line that says what is sampled in which metric, what that leaves out, and what is left."""
+        """Say in one line what is sampled in which metric, what that leaves out, and what is left."""
         said = f"{listed(self.names)} ({counted(self.size, 'value')})"
         left = left_in_words(self.model, self.names)
         return f"{plan.sampler}: {plan.metric.name} metric for {said}{left}. {self.structure_in_words({}, plan)}"
@@ -195,7 +195,7 @@ def find_process(
 def _the_process(
     model: pm.Model, named: Sequence[TensorVariable] | None, point: Point, metric: Any
 ) -> LatentBlock:
-    """The one latent vector with a dense covariance matrix, or the one series, and its observations.
+    """Find the one latent vector with a dense covariance matrix, or the one series, and its observations.
 
     Raises
     ------
@@ -228,12 +228,12 @@ def _the_process(
 
 
 def _is_series(latent: LatentVariable) -> bool:
-    """Whether a latent vector that was read is a random walk, an autoregression or a map."""
+    """Return whether a latent vector that was read is a random walk, an autoregression or a map."""
     return type(latent.variable.owner.op) in GAUSSIAN_VECTORS
 
 
 def _why_not(model: pm.Model, latent: LatentVariable, point: Point, metric: Any) -> str:
-    """Why the metric does not take a latent vector, and what to do; empty if it takes it."""
+    """Say why the metric does not take a latent vector, and what to do; empty if it takes it."""
     found = ""
     if latent.form == "independent":
         found = "is a vector of independent Normals"
@@ -253,7 +253,7 @@ def _why_not(model: pm.Model, latent: LatentVariable, point: Point, metric: Any)
 def _hyperparameters(
     model: pm.Model, block: LatentBlock, named: Sequence[TensorVariable] | None, metric: Any
 ) -> list[TensorVariable]:
-    """The continuous variables on which the process's prior and its likelihood depend, or those that were named.
+    """Find the continuous variables that the process's prior and likelihood depend on, or the named ones among them.
 
     Raises
     ------

@@ -82,7 +82,7 @@ class ProcessRecipe(RiemannianRecipe):
         return setting
 
     def _field(self) -> Any:
-        """The metric of what moves."""
+        """Return the metric of what moves."""
         return self.plan.metric.bind(self.model)
 
     def start(self, tuned: MetricTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
@@ -101,7 +101,7 @@ class ProcessRecipe(RiemannianRecipe):
     def _searched(
         self, setting: ProcessSetting, values: Array, rng: np.random.Generator
     ) -> tuple[Callable[[Array], Any], Array]:
-        """How to stand at a point near which a start is looked for, and that point."""
+        """Return the function that stands at a point, and the point near which a start is looked for."""
         density, is_white = setting.density, self.model.whitened
 
         def stand(white: Array) -> Any:
@@ -121,11 +121,11 @@ class GivenProcessRecipe(ProcessRecipe):
         return slice(self.model.n_process, None)
 
     def _field(self) -> Any:
-        """The metric of θ where the process is held."""
+        """Return the metric of θ where the process is held."""
         return GivenField(super()._field())
 
     def _searched(
         self, setting: ProcessSetting, values: Array, rng: np.random.Generator
     ) -> tuple[Callable[[Array], Any], Array]:
-        """The same, of θ alone."""
+        """Return the function and the point for θ alone."""
         return setting.hamiltonian.state, setting.stand(values, None, rng).position

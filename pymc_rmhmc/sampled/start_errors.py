@@ -31,7 +31,7 @@ UNKNOWN_CAUSE = (
 
 
 def joint_start_error(model: Any, theta: Array, where: str, names: str, cause: Callable[[], str]) -> RMHMCError | None:
-    """What is wrong with a joint model at θ; None where each part has a number.
+    """Return the error that says what is wrong with a joint model at θ; None where each part has a number.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def joint_start_error(model: Any, theta: Array, where: str, names: str, cause: C
 
 
 def _block_error(block: Any, theta: Array, where: str, cause: Callable[[], str]) -> RMHMCError | None:
-    """What is wrong with a block's prior or its likelihood at θ."""
+    """Return the error that says what is wrong with a block's prior or its likelihood at θ; None if nothing is."""
     try:
         stated = prior_of(block, theta, derivative=False)
     except PriorFailure:
@@ -94,7 +94,7 @@ def _no_factor(block: Any, where: str) -> CovarianceError:
 def likelihood_error(
     name: str, total: float, slope: Array, where: str, cause: Callable[[], str]
 ) -> ConfigurationError | None:
-    """The error for a likelihood without a number where the latent values are at their prior mean.
+    """Return the error for a likelihood without a number where the latent values are at their prior mean.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def likelihood_error(
 
 
 def density_error(terms: Any, sampled: Sequence[str], point: Point) -> ConfigurationError | None:
-    """The error for a whole model without a density where a chain begins; None if each term has a number.
+    """Return the error for a whole model without a density where a chain begins; None if each term has a number.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def density_error(terms: Any, sampled: Sequence[str], point: Point) -> Configura
 
 
 def _arrays(stated: Any) -> Iterator[Array]:
-    """All arrays of numbers in what states a prior."""
+    """Yield all arrays of numbers in what states a prior."""
     if isinstance(stated, tuple | list):
         for each in stated:
             yield from _arrays(each)

@@ -140,7 +140,7 @@ def _longer(options: Asked, trajectory: Trajectory, length: float, jitter: float
 
 
 def check_reach(step_size: float, trajectory: Trajectory) -> None:
-    """Steps of a given size must be able to walk the path: cut short, all paths would be one, without jitter."""
+    """Check that steps of a given size can walk the path: cut short, all paths would be one, without jitter."""
     path = trajectory.path
     if path is None:
         return
@@ -154,7 +154,7 @@ def check_reach(step_size: float, trajectory: Trajectory) -> None:
 
 
 def check_step(step_size: float, trajectory: Trajectory, longest: float) -> None:
-    """A step of a given size must fit into the path; without a path, into the most that is ever of use."""
+    """Check that a step of a given size fits into the path; without a path, into the most that is ever of use."""
     if step_size <= longest:
         return
     path = trajectory.path

@@ -97,7 +97,7 @@ class FoundWholeModel:
         return plan
 
     def warning(self) -> str:
-        """What a user should know before waiting for draws; empty if there is nothing."""
+        """Say what a user should know before waiting for draws; empty if there is nothing."""
         return no_data_in_words(self.model)
 
 
@@ -125,19 +125,19 @@ def check_whole_model(model: pm.Model, point: Point, compile_kwargs: dict[str, A
 
 
 def left_in_words(model: pm.Model, sampled: Sequence[str]) -> str:
-    """The end of an announcement: the variables that are left to other steps, and why; empty if there are none."""
+    """Say at the end of an announcement which variables are left to other steps, and why; empty if there are none."""
     names = [str(v.name).removesuffix("_rotated_") for v in model.free_RVs]
     groups = said_once({name: _why_left(model, name) for name in names if name not in sampled})
     return f"; left to other steps: {', '.join(f'{held} ({why})' for held, why in groups)}" if groups else ""
 
 
 def _why_left(model: pm.Model, name: str) -> str:
-    """Why a variable is not sampled: every continuous one is, unless vars names others."""
+    """Say why a variable is not sampled: every continuous one is, unless vars names others."""
     held = model.named_vars
     variable = held[name] if held[name] in model.free_RVs else held[f"{name}_rotated_"]
     return discrete_in_words(variable) + step_in_words(variable) or "not named in vars"
 
 
 def _no_part(point: Point) -> float:
-    """No part of the log density."""
+    """Return 0: no part of the log density."""
     return 0.0

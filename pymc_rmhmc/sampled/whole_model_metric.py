@@ -67,7 +67,7 @@ class FoundRiemannian(FoundWholeModel):
         return f"The Hessian has {border} and {blocks}. A dense matrix would take {dense}."
 
     def announcement(self, plan: Plan) -> str:
-        """One line that says what is sampled in which metric, and what is left."""
+        """Say in one line what is sampled in which metric, and what is left."""
         said = f"{listed(self.names)} ({counted(self.density_model.size, 'value')})"
         return f"{plan.sampler}: {plan.metric.name} metric for {said}{left_in_words(self.model, self.names)}"
 
@@ -111,13 +111,13 @@ def matrix_in_words(metric: Any) -> str:
 
 
 def bytes_in_words(n: int) -> str:
-    """A size in memory, in the largest unit of which it is at least one."""
+    """Write a size in memory in the largest unit of which it is at least one."""
     unit = max((power for power in range(4) if n >= 1024**power), default=0)
     return f"{n / 1024**unit:.3g} {('bytes', 'KiB', 'MiB', 'GiB')[unit]}"
 
 
 def _values(model: pm.Model, variables: Sequence[TensorVariable], point: Point, metric: Any) -> ValueModel:
-    """The density with what the metric says that it is made of: its `source`."""
+    """Return the density with what the metric says that it is made of: its `source`."""
     source = getattr(metric, "source", None)
     if source is None:
         return GradientModel(model, variables, point)

@@ -69,7 +69,7 @@ class WholeModelRecipe(RecipeBase):
         return True, self._given
 
     def _data(self) -> Array:
-        """Sums of the shared data, once a run: coordinates that were kept are worth nothing with other data."""
+        """Return checksums of the shared data, once per run: coordinates that were kept are useless with other data."""
         arrays = (np.ascontiguousarray(shared.get_value(borrow=True)) for shared in self.model.shared)
         return np.array([zlib.crc32(array) for array in arrays], np.float64)
 

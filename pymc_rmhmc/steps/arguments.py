@@ -106,7 +106,7 @@ def _check_names(step: type, given: Mapping[str, Any]) -> None:
 
 
 def _instead_of(name: str, known: Sequence[str], step: str) -> str:
-    """What to write for an argument of PyMC's HMC or NUTS, or for one that is misspelt."""
+    """Say what to write for an argument of PyMC's HMC or NUTS, or for one that is misspelt."""
     if name in ARGUMENTS_OF_NUTS and step == "RMHMC":
         return ARGUMENTS_OF_NUTS[name]
     if NAMES_ELSEWHERE.get(name, "").split("=")[0] in known:
@@ -155,7 +155,7 @@ class ModelContents:
 
 
 def _contents(model: pm.Model) -> dict[str, str]:
-    """Everything in a model that has a log density, with its kind."""
+    """List everything in a model that has a log density, with its kind."""
     kinds = {"variable": model.free_RVs, "observed variable": model.observed_RVs, "Potential": model.potentials}
     return {str(variable.name): kind for kind, variables in kinds.items() for variable in variables}
 
@@ -193,7 +193,7 @@ def check_point(given: Any, initial: Point, model: pm.Model) -> Point:
 
 
 def _key_for(name: str, model: pm.Model) -> list[tuple[str, str]]:
-    """The value variable that holds what a name stands for, and what its values are; none for an unknown name."""
+    """Find the value variable that holds what a name stands for, and what its values are; none for an unknown name."""
     variable = model.named_vars.get(name)
     if variable in model.free_RVs:
         return [(str(model.rvs_to_values[variable].name), ", transformed as PyMC samples it")]
@@ -205,7 +205,7 @@ def _key_for(name: str, model: pm.Model) -> list[tuple[str, str]]:
 
 
 def _value(name: str, given: Any, initial: np.ndarray) -> np.ndarray:
-    """One value of an initial point as an array."""
+    """Check one value of an initial point, and return it as an array."""
     wanted = f"finite numbers in an array of the shape {initial.shape}, such as model.initial_point()[{name!r}]"
     try:
         value = np.asarray(given)

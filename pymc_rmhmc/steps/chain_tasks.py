@@ -130,7 +130,7 @@ def combined(trees: Mapping[int, xr.DataTree], seconds: float) -> xr.DataTree:
 
 
 def log_messages(results: Mapping[int, ChainResult]) -> None:
-    """Log what the chains had to say, each message once, with the chains that said it."""
+    """Write to the log what the chains had to say, each message once, with the chains that said it."""
     by_message: dict[Message, list[str]] = {}
     for chain in sorted(results):
         for message in dict.fromkeys(results[chain].messages):
@@ -180,5 +180,5 @@ class _Silencer(logging.Filter):
         self.thread = thread
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a handler shows a message."""
+        """Return whether a handler shows a message."""
         return record.thread != self.thread or not record.name.startswith("pymc")

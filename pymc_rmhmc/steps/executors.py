@@ -185,7 +185,7 @@ def _built(step: Any, model: pm.Model) -> Any:
 
 
 def _can_be_called(step: Any) -> bool:
-    """Whether something can be called without arguments."""
+    """Return whether something can be called without arguments."""
     if not callable(step):
         return False
     try:

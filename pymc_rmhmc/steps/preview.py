@@ -90,7 +90,7 @@ def describe(model: pm.Model | None = None, **options: Any) -> ModelDescription:
 
 
 def _options(given: dict[str, Any]) -> Options:
-    """The options; an error names those that there are not."""
+    """Return the options; an error names those that there are not."""
     known = {option.name for option in fields(Options)}
     unknown = [name for name in given if name not in known]
     if unknown:
@@ -101,7 +101,7 @@ def _options(given: dict[str, Any]) -> Options:
 
 
 def _of_latents(model: pm.Model, plan: Plan) -> ModelDescription | None:
-    """What is sampled in the flat metric, or of latent blocks in another; None if the metric is of the whole model."""
+    """Describe what is sampled in the flat metric, or of latent blocks in another; None in a metric of whole models."""
     metric, chart = plan.metric, getattr(plan.metric, "chart", "latent")
     if plan.takes_hyperparameters:
         return describe_latents(model, metric.name, chart=chart, emulates=plan.may_emulate)
@@ -119,7 +119,7 @@ def _of_latents(model: pm.Model, plan: Plan) -> ModelDescription | None:
 
 
 def _of_whole_model(model: pm.Model, plan: Plan) -> ModelDescription:
-    """What is sampled in a position-dependent metric of all values, which is built."""
+    """Build a position-dependent metric of all values, and describe what is sampled in it."""
     point = model.initial_point()
     InputChecks(model).check(point)
     found: FoundProcess | FoundRiemannian
@@ -140,7 +140,7 @@ def _of_whole_model(model: pm.Model, plan: Plan) -> ModelDescription:
 
 
 def _step_size_in_words(plan: Plan) -> str:
-    """How long steps are."""
+    """Say how long steps are."""
     if plan.step_size is not None:
         return f"its steps have the size {plan.step_size:g}"
     return f"its step size is tuned to an acceptance of {plan.target_accept:g}"

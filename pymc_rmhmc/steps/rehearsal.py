@@ -78,7 +78,7 @@ class _Said:
         self._n_functions, self._names, self._sampler, self._begun = n_functions, names, sampler, False
 
     def before(self) -> None:
-        """Before the first function is compiled, and not before the others."""
+        """Say what is compiled, before the first function and not before the others."""
         if not self._begun:
             self._begun = True
             functions = counted(self._n_functions, "function")
@@ -88,7 +88,7 @@ class _Said:
             ))  # fmt: skip
 
     def after(self, seconds: float) -> None:
-        """When all is done; nothing where nothing was compiled."""
+        """Say how long it took when all is done; nothing where nothing was compiled."""
         if self._begun:
             then = " PyMC now compiles functions of its own." if seconds > LONG else ""
             _log.info(f"{self._sampler}: compiled in {seconds:.1f} s.{then}")
@@ -134,6 +134,6 @@ def _predict(predictions: Predictions, point: Point) -> None:
 
 
 def _kept_in() -> str:
-    """The folder of PyTensor's compiled code, short where it is the user's own."""
+    """Return the folder of PyTensor's compiled code, with ~ for the user's home."""
     folder, home = Path(pytensor.config.base_compiledir), Path.home()
     return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else str(folder)

@@ -185,7 +185,7 @@ class Sampler(CheckedStep):
             )
 
     def _draw(self, point: Point) -> tuple[Point, list[dict[str, Any]]]:
-        """Everything that PyMC is given of a draw but the seconds of compiling."""
+        """Draw once, and return everything that PyMC is given of a draw but the seconds of compiling."""
         started = time.perf_counter()
         # In C order: what is drawn is written through flat views.
         point = {name: np.array(value, order="C") for name, value in point.items()}
@@ -216,7 +216,7 @@ class Sampler(CheckedStep):
         return point, [statistics]
 
     def _processor_seconds(self) -> float:
-        """Processor time since the last draw ended: one look at the clock a draw, since looks are not free."""
+        """Return processor time since the last draw ended: one look at the clock per draw, since looks are not free."""
         before, self._process_time = self._process_time, self._clock()
         return max(0.0, self._process_time - before)
 
@@ -235,7 +235,7 @@ class Sampler(CheckedStep):
         }
 
     def _summary(self, *, last: bool) -> SamplerWarning | None:
-        """What to say: at the end of the chain how it went, and before that what a run says once."""
+        """Say at the end of the chain how it went, and before that what a run says once."""
         notice = self._notices.take()
         if not last:
             return SamplerWarning(WarningType.BAD_PARAMS, notice, "warn") if notice else None
@@ -244,14 +244,14 @@ class Sampler(CheckedStep):
         return self.failures.warning(refused, remarks, self._plan.step_size)
 
     def _predicted(self, point: Point) -> tuple[Point, float]:
-        """The point with what the model predicts at it, and the log density of that."""
+        """Draw what the model predicts at a point; return the point with it, and its log density."""
         if self._predictions is None:
             return point, 0.0
         drawn, log_density = self._predictions.draw(point, self.rng)
         return point | drawn, log_density
 
     def _rest_log_density(self, point: Point) -> float:
-        """What the model's log density has beyond the blocks; evaluated where its inputs have changed."""
+        """Return what the model's log density has beyond the blocks; evaluate it where its inputs have changed."""
         names = self._compiled.rest_inputs
         key = self._rest_key
         if key is None or any(not np.array_equal(key[name], point[name]) for name in names):

@@ -39,7 +39,7 @@ def find_with_predictions(
 
 
 def predictions_in_words(predictions: Predictions | None) -> str:
-    """The end of the line that says what is sampled: what is drawn from its prior given the rest."""
+    """Say what is drawn from its prior given the rest, to end the line on what is sampled; empty if nothing is."""
     if predictions is None or not predictions.names:
         return ""
     return f"; drawn from their priors given these, since nothing observed depends on them: {listed(predictions.names)}"
@@ -77,7 +77,7 @@ def find(
 def _find_in_metric(
     model: pm.Model, vars: Any, point: Point, plan: Plan, compile_kwargs: dict[str, Any] | None  # noqa: A002
 ) -> FoundBlocks | FoundRiemannian | FoundProcess:
-    """The same in a position-dependent metric that whole models have: of latent blocks alone where it prefers them."""
+    """Find what is sampled in a position-dependent metric of whole models: latent blocks alone if it prefers them."""
     if plan.metric.chart == "process":
         return find_process(model, vars, point, plan.metric, compile_kwargs)
     if plan.metric.chart == "auto":

@@ -83,7 +83,7 @@ class FailureCount:
             self.counts[failure] = self.counts.get(failure, 0) + 1
 
     def diverging(self, failure: Failure) -> bool:
-        """Whether this draw counts as a divergence: see `ALWAYS_DIVERGING` and `ALARM_RATE`."""
+        """Return whether this draw counts as a divergence: see `ALWAYS_DIVERGING` and `ALARM_RATE`."""
         if not failure:
             return False
         if failure in ALWAYS_DIVERGING:

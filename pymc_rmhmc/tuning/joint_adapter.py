@@ -181,7 +181,7 @@ class HyperparameterAdapter:
         return step_size if tuned.held_step_size is None else tuned.held_step_size
 
     def finish(self, tuned: JointTuning) -> None:
-        """Do nothing: all is settled."""
+        """Leave everything as it is: all is settled."""
 
     def learn(self, tuned: JointTuning, step_size: StepSize, outcome: Transition[Any], *, stood: bool) -> bool:
         """Adapt the step sizes, and give turns up where the hyperparameters are hardly ever accepted."""

@@ -127,7 +127,7 @@ class PathTrial:
         return PathTrial(multiple, is_slow, explores=may_explore and is_slow and not is_last)
 
     def _fastest(self, positions: Array, free_steps: float) -> tuple[float, bool]:
-        """The multiple at which what moves most slowly forgets most for its time, and whether that is still slow."""
+        """Find the multiple at which the slowest values forget most for their time, and whether that is still slow."""
         # Squares tell how widths are explored: a path of half a period changes every sign, and no width.
         both = np.hstack([positions, (positions - positions.mean(axis=0)) ** 2])
         alike = correlations(both)

@@ -148,4 +148,4 @@ class StepSizeAdapter:
         return step_size
 
     def finish(self, tuned: Any) -> None:
-        """Do nothing."""
+        """Leave everything as it is."""

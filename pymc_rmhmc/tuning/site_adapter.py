@@ -73,7 +73,7 @@ class SiteAdapter(StepSizeAdapter):
 
 
 def new_fit(policy: SitePolicy, n_sites: int) -> SiteFit:
-    """What takes the draws of a window.
+    """Make the fit that takes the draws of a window.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def new_fit(policy: SitePolicy, n_sites: int) -> SiteFit:
 
 
 def fitted_sites(fit: SiteFit, held: GaussianSites) -> GaussianSites | None:
-    """The sites that a fit gives in place of those held; None where it keeps them.
+    """Return the sites that a fit gives in place of those held; None where it keeps them.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def fitted_sites(fit: SiteFit, held: GaussianSites) -> GaussianSites | None:
 
 
 def rough_sites(likelihood: Any, eta: NDArray[np.float64]) -> GaussianSites:
-    """Sites like a likelihood at η (n,), or standard ones where it has no numbers; its functions are all called."""
+    """Return sites like a likelihood at η (n,), or standard ones where it has no numbers; call all its functions."""
     likelihood.log_density(eta)
     _, slope = likelihood.gradient(eta)
     kind = next(known for known in NEAREST_FIRST if known in likelihood.kinds)

@@ -126,7 +126,7 @@ def search_step_size(
     threshold: float = 0.8,
     max_doublings: int = 40,
 ) -> float:
-    """A step size at which a single step's acceptance crosses a threshold.
+    """Search for a step size at which a single step's acceptance crosses a threshold.
 
     Parameters
     ----------

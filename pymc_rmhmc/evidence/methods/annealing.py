@@ -234,7 +234,7 @@ def _check_weights(log_weights: Array) -> None:
 
 
 def _upper_bound(particles: Particles, log_weights: Array, betas: Array, rng: np.random.Generator) -> float:
-    """The mean of the logarithms of weights in reverse, from states that the weights and some moves have led to."""
+    """Average the log weights of reverse annealing, from states that the weights and some moves have led to."""
     particles.take(systematic(log_weights, log_weights.size, rng))
     for _ in range(SETTLING):
         particles.move(1.0, rng)

@@ -299,7 +299,7 @@ class AdaptiveBridge:
     def _entered(
         self, phi: Array, states: Array, before: float, beta: float, n_steps: int
     ) -> tuple[Rung, list[Array]]:
-        """The rung at the next β, from draws (groups, n) of the one before and their states (sweeps, walkers, m)."""
+        """Enter the rung at the next β, from the last one's draws (groups, n) and their states (sweeps, walkers, m)."""
         policy, rng = self.policy, self.rng
         walkers = self.reference.walkers(self._per_group * self.n_groups, rng)
         walkers.place(self._resampled(phi, states, beta - before))
@@ -312,7 +312,7 @@ class AdaptiveBridge:
         return rung, kept
 
     def _resampled(self, phi: Array, states: Array, step: float) -> Array:
-        """States at the next β, each group's from its own draws by their weights."""
+        """Draw states at the next β, each group's from its own draws by their weights."""
         found = []
         sweeps = len(states)
         states = states.reshape(sweeps, self.n_groups, self._per_group, -1)
@@ -353,7 +353,7 @@ class AdaptiveBridge:
         return value, error
 
     def _diagnostics(self) -> dict[str, float | Array]:
-        """What is told of the draws, after what must hold of them has been checked."""
+        """Check what must hold of the draws, and return what is told of them."""
         betas = [rung.beta for rung in self.rungs]
         acceptances = [float(np.mean(r.acceptances)) if r.acceptances else 1.0 for r in self.rungs]
         check_acceptance(np.array(betas), np.array(acceptances))
@@ -373,7 +373,7 @@ class AdaptiveBridge:
         }  # fmt: skip
 
     def _mixing(self, rung: Rung) -> tuple[float, float]:
-        """R-hat and effective draws of φ at a rung."""
+        """Return R-hat and effective draws of φ at a rung, once both are checked."""
         return check_mixing(f"beta = {rung.beta:.3g}", self._chains(rung), self._superchains)
 
     @property
@@ -383,7 +383,7 @@ class AdaptiveBridge:
 
     @staticmethod
     def _chains(rung: Rung) -> Array:
-        """φ by walker (walkers, sweeps)."""
+        """Return φ by walker (walkers, sweeps)."""
         return np.array(rung.phis).transpose(1, 2, 0).reshape(-1, len(rung.phis))
 
 
@@ -392,7 +392,7 @@ def _finite(values: Array) -> Array:
 
 
 def _in_groups(draws: Array, n_groups: int) -> Array:
-    """Draws (chains, draws) as groups (groups, n), each of one chain's successive draws; a few at the end are left."""
+    """Divide draws (chains, draws) into groups (groups, n) of successive draws of one chain; leave a few at the end."""
     chains, length = draws.shape
     each = max(1, n_groups // chains)
     kept = length // each

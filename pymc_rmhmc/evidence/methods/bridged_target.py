@@ -50,22 +50,22 @@ class TemperedLikelihood:
         return self.likelihood.kinds
 
     def gradient(self, eta: Array) -> tuple[float, Array]:
-        """``β Σ ℓ`` and ``β ∂ℓ/∂η`` (n,)."""
+        """Return ``β Σ ℓ`` and ``β ∂ℓ/∂η`` (n,)."""
         value, slope = self.likelihood.gradient(eta)
         return self.beta * value, self.beta * slope
 
     def gradient_rows(self, eta: Array) -> tuple[Array, Array]:
-        """``β Σ ℓ`` (m,) and ``β ∂ℓ/∂η`` (m, n) at many η (m, n)."""
+        """Return ``β Σ ℓ`` (m,) and ``β ∂ℓ/∂η`` (m, n) at many η (m, n)."""
         values, slopes = self.likelihood.gradient_rows(eta)
         return self.beta * values, self.beta * slopes
 
     def curvature(self, eta: Array, kind: str) -> tuple[float, Array, Array, Array]:
-        """``β Σ ℓ``, ``β g``, ``β w`` and ``r = ∂ log w/∂η``, each (n,)."""
+        """Return ``β Σ ℓ``, and ``β g``, ``β w`` and ``r = ∂ log w/∂η``, each (n,)."""
         value, slope, weight, log_slope = self.likelihood.curvature(eta, kind)
         return self.beta * value, self.beta * slope, self.beta * weight, log_slope
 
     def weight(self, eta: Array, kind: str) -> Array:
-        """``β w`` alone, (n,)."""
+        """Return ``β w`` alone, (n,)."""
         return self.beta * self.likelihood.weight(eta, kind)
 
 
@@ -86,7 +86,7 @@ class LatentBridge:
         self.prior, self.likelihood, self.sites = prior, likelihood, sites
 
     def at(self, beta: float) -> LatentTarget:
-        """The density at β, in the chart that holds its Gaussian part.
+        """Return the density at β, in the chart that holds its Gaussian part.
 
         Raises
         ------
@@ -96,13 +96,13 @@ class LatentBridge:
         return self.in_chart(beta, SiteChart(self.prior, self.gaussian_part(beta)))
 
     def in_chart(self, beta: float, chart: SiteChart) -> LatentTarget:
-        """The density at β, in a chart with other sites."""
+        """Return the density at β, in a chart with other sites."""
         gaussian = self.gaussian_part(beta)
         likelihood = self.likelihood if beta == 1.0 else TemperedLikelihood(self.likelihood, beta)
         return LatentTarget(chart, likelihood, gaussian)
 
     def gaussian_part(self, beta: float) -> GaussianSites | None:
-        """Q's sites to the power ``1 - β``; None if there is nothing left of them."""
+        """Return Q's sites to the power ``1 - β``; None if there is nothing left of them."""
         if not 0.0 <= beta <= 1.0:
             raise ConfigurationError(f"beta, the inverse temperature, must lie in [0, 1], got {beta:g}.")
         if self.sites is None or beta == 1.0:

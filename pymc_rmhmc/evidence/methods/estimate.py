@@ -135,7 +135,7 @@ class Progress:
 
 
 def weight_ess(log_weights: Array) -> float:
-    """How many draws of equal weight are worth as much: ``(Σ w)² / Σ w²``."""
+    """Return how many draws of equal weight the weighted ones are worth: ``(Σ w)² / Σ w²``."""
     largest = log_weights.max()
     if not math.isfinite(largest):
         return 0.0
@@ -144,7 +144,7 @@ def weight_ess(log_weights: Array) -> float:
 
 
 def pareto_k(log_weights: Array) -> float:
-    """The shape k̂ of the tail of some importance weights: their mean is of no use above 0.7.
+    """Estimate the shape k̂ of the tail of some importance weights: their mean is of no use above 0.7.
 
     References
     ----------
@@ -161,7 +161,7 @@ def pareto_k(log_weights: Array) -> float:
 
 
 def log_mean(log_weights: Array) -> tuple[float, float]:
-    """The logarithm of the mean of some weights, and its standard error."""
+    """Return the logarithm of the mean of some weights, and its standard error."""
     count = log_weights.size
     value = float(logsumexp(log_weights)) - math.log(count)
     relative = np.exp(log_weights - value)
@@ -192,12 +192,12 @@ def check_acceptance(betas: Array, acceptances: Array, remedy: str = FARTHER) ->
 
 
 def effective_draws(draws: Array) -> float:
-    """How many independent draws some draws (chains, draws) are worth for their mean."""
+    """Estimate how many independent draws some draws (chains, draws) are worth for their mean."""
     return float(array_stats.ess(draws, method="mean"))
 
 
 def mixing_of(draws: Array, superchains: NDArray[np.int64] | None = None) -> tuple[float, float]:
-    """R-hat and effective number of some draws (chains, draws); of many short chains the nested R-hat of groups."""
+    """Return R-hat and effective number of draws (chains, draws); of many short chains the nested R-hat of groups."""
     if np.ptp(draws) < 1e-9:  # the approximation is exact: φ is constant
         return 1.0, max(float(draws.size), FEWEST_DRAWS)
     if len(draws) == 1:  # its halves take the place of chains
@@ -207,7 +207,7 @@ def mixing_of(draws: Array, superchains: NDArray[np.int64] | None = None) -> tup
 
 
 def mixes(rhat: float, ess: float) -> bool:
-    """Whether draws can be trusted."""
+    """Return whether draws can be trusted."""
     return rhat <= LARGEST_RHAT and ess >= FEWEST_DRAWS
 
 

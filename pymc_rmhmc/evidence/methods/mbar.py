@@ -24,7 +24,7 @@ SETTLED = 1e-9
 
 
 def log_ratios(betas: Sequence[float] | Array, phis: Sequence[Array], counts: Sequence[float] | None = None) -> Array:
-    """``log Z_k - log Z_0`` of every density, by the multistate acceptance ratio.
+    """Estimate ``log Z_k - log Z_0`` of every density, by the multistate acceptance ratio.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def log_ratios(betas: Sequence[float] | Array, phis: Sequence[Array], counts: Se
 
 
 def _powers(betas: Array, phi: Array) -> Array:
-    """``β_k φ_n`` (n, K), with ``0 · -inf = 0``."""
+    """Return ``β_k φ_n`` (n, K), with ``0 · -inf = 0``."""
     with np.errstate(invalid="ignore"):
         made = phi[:, None] * betas[None, :]
     made[:, betas == 0.0] = 0.0
@@ -76,7 +76,7 @@ def _powers(betas: Array, phi: Array) -> Array:
 
 
 def _pairwise(powers: Array, worth: Array, phis: Sequence[Array]) -> Array:
-    """A first guess of ``-log Z``: importance sampling from each density to the next."""
+    """Guess ``-log Z`` by importance sampling from each density to the next."""
     free, start = np.zeros(worth.size), 0
     for k, each in enumerate(phis[:-1]):
         own = slice(start, start + each.size)
@@ -90,7 +90,7 @@ def _pairwise(powers: Array, worth: Array, phis: Sequence[Array]) -> Array:
 def _objective(
     free: Array, powers: Array, log_worth: Array, worth: Array, weights: Array
 ) -> tuple[float, Array, Array]:
-    """The convex function of ``-log Z``, its gradient and Hessian."""
+    """Return the convex function of ``-log Z``, its gradient and Hessian."""
     logs = powers + (log_worth + free)
     total = logsumexp(logs, axis=1)
     shares = np.exp(logs - total[:, None])
@@ -104,7 +104,7 @@ def _objective(
 def jackknife(
     betas: Sequence[float] | Array, phis: Sequence[Sequence[Array]], counts: Sequence[float]
 ) -> tuple[float, float]:
-    """``log Z_K - log Z_0`` and its standard error, from groups of draws that know nothing of one another.
+    """Estimate ``log Z_K - log Z_0`` and its standard error, from groups of draws that know nothing of one another.
 
     The error is that of the infinitesimal jackknife: how far the solution moves, to first order, where a group counts
     for more. Whatever the draws' correlation within a group, it is right.
@@ -138,6 +138,6 @@ def jackknife(
 
 
 def _shares(free: Array, powers: Array, log_worth: Array) -> Array:
-    """The probability of each density, given a draw (n, K)."""
+    """Return the probability of each density, given a draw (n, K)."""
     logs = powers + (log_worth + free)
     return np.exp(logs - logsumexp(logs, axis=1)[:, None])

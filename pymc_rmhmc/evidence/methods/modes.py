@@ -56,7 +56,7 @@ def check_modes(name: str, reference: Reference, places: Iterable[Array]) -> Non
 
 
 def _is_apart(reference: Reference, first: Array, second: Array, height: float) -> bool:
-    """Whether two modes, of which the lower has this height, are far apart with lower densities between them."""
+    """Return whether two modes are far apart with lower densities between them; the lower mode has this height."""
     if np.linalg.norm(first - second) <= APART:
         return False
     shares = np.linspace(0.0, 1.0, POINTS + 2)[1:-1]
@@ -74,7 +74,7 @@ def climb(reference: Reference, start: Array, iterations: int) -> tuple[Array, f
 
 
 def negative_log_density(reference: Reference, z: Array) -> tuple[float, Array]:
-    """``½ |z|² - φ(z)`` and its gradient, for a minimiser that steps back from large values."""
+    """Return ``½ |z|² - φ(z)`` and its gradient, for a minimiser that steps back from large values."""
     value, gradient = reference.at(z)
     if not (math.isfinite(value) and np.isfinite(gradient).all()):
         return 1e100, z

@@ -180,7 +180,7 @@ class EuclideanParticles:
         self._slopes = self._slopes[:, chosen]
 
     def _evaluate(self, sites: Array) -> tuple[Array, Array, Array]:
-        """φ (count,), ``log q`` up to a constant (count,), and both gradients (2, count, n)."""
+        """Return φ (count,), ``log q`` up to a constant (count,), and both gradients (2, count, n)."""
         gaussian = self._reference.chart.sites
         whitened = solve_triangular(self._factor, (sites - self._mean).T, lower=True)
         prior = -0.5 * np.einsum("ij,ij->j", whitened, whitened)

@@ -28,7 +28,7 @@ MOST_POWERS = 2_000_000
 
 
 def _in_blocks(phi: Array, blocks: int) -> Array:
-    """φ (draws, R, K) as groups of successive sweeps of one replica, (groups, n, K)."""
+    """Divide φ (draws, R, K) into groups of successive sweeps of one replica, (groups, n, K)."""
     n, replicas, k = phi.shape
     each = max(1, min(blocks // replicas, n // 2))
     length = n // each
@@ -37,7 +37,7 @@ def _in_blocks(phi: Array, blocks: int) -> Array:
 
 
 def by_acceptance_ratio(betas: Array, phi: Array, blocks: int) -> tuple[float, float]:
-    """``log E[exp φ]`` and its standard error, by a jackknife over blocks of sweeps."""
+    """Estimate ``log E[exp φ]`` and its standard error, by a jackknife over blocks of sweeps."""
     stride = max(1, math.ceil(phi.size * betas.size / MOST_POWERS))
     groups = _in_blocks(phi[::stride], blocks)
     worth = [_effective(phi[::stride, :, k].T) for k in range(betas.size)]
@@ -45,14 +45,14 @@ def by_acceptance_ratio(betas: Array, phi: Array, blocks: int) -> tuple[float, f
 
 
 def _effective(draws: Array) -> float:
-    """How many independent draws some draws (R, n) of φ are worth, as weights have it: at least 1, at most all."""
+    """Estimate how many independent draws some draws (R, n) of φ count for in `jackknife`: at least 1, at most all."""
     if not np.isfinite(draws).all() or np.ptp(draws) < 1e-9:
         return float(draws.size)
     return float(np.clip(effective_draws(draws), 1.0, draws.size))
 
 
 def integrate(betas: Array, means: Array, variances: Array) -> float:
-    """``∫₀¹ E_β[φ] dβ`` by the trapezoidal rule with the derivatives at the ends, which are variances of φ.
+    """Integrate ``∫₀¹ E_β[φ] dβ`` by the trapezoidal rule with derivatives at the ends, which are variances of φ.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def integrate(betas: Array, means: Array, variances: Array) -> float:
 
 
 def by_stepping_stones(betas: Array, phi: Array, blocks: int) -> tuple[float, float]:
-    """``log E[exp φ]`` by importance sampling from each temperature to the next, and its error by the jackknife.
+    """Estimate ``log E[exp φ]`` by importance sampling from each temperature to the next, its error by the jackknife.
 
     References
     ----------
@@ -81,7 +81,7 @@ def by_stepping_stones(betas: Array, phi: Array, blocks: int) -> tuple[float, fl
 
 
 def by_integration(betas: Array, phi: Array, blocks: int) -> tuple[float, float]:
-    """``log E[exp φ]`` by thermodynamic integration, and its error; nan where φ has no mean at β = 0.
+    """Estimate ``log E[exp φ]`` and its error by thermodynamic integration; nan where φ has no mean at β = 0.
 
     The error is that of the draws, by the jackknife, and that of the rule: a third of what half of the temperatures
     would change.
@@ -103,5 +103,5 @@ def by_integration(betas: Array, phi: Array, blocks: int) -> tuple[float, float]
 
 
 def _jackknife_error(without: Array) -> float:
-    """The standard error of an estimate, from those without one group each."""
+    """Return the standard error of an estimate, from those without one group each."""
     return math.sqrt((without.size - 1) / without.size * float(((without - without.mean()) ** 2).sum()))

@@ -200,7 +200,7 @@ def power_tails(reference: ResidualReference, drawn: Array) -> Tails:
 
 
 def _steepness(reference: ResidualReference, centre: Array, i: int, step: float) -> float:
-    """``-r ∂ log p / ∂r`` a step from the centre along one coordinate; nan where there is no density."""
+    """Return ``-r ∂ log p / ∂r`` a step from the centre along one coordinate; nan where there is no density."""
     position = np.zeros(reference.size)
     position[: centre.size] = centre
     position[i] += step

@@ -222,7 +222,7 @@ class Tempering:
         )  # fmt: skip
 
     def _refitted(self, seen: tuple[Array, Array] | None, states: Array) -> tuple[Any, Array]:
-        """The next reference, and states (R, K, m) in its coordinates."""
+        """Return the next reference, and states (R, K, m) in its coordinates."""
         old, policy = self.ensemble, self.policy
         if seen is None or not self.family.refits or old.round_trips.sum() < policy.trips_to_refit:
             return old.reference, states
@@ -243,14 +243,14 @@ class Tempering:
         return found, placed.reshape(*states.shape[:2], -1)
 
     def _placed(self, reference: Any, values: Array) -> tuple[Array, Array]:
-        """States (n, m) and φ (n,), by a reference, of the model's values (n, k)."""
+        """Place the model's values (n, k) in a reference: return their states (n, m) and φ (n,)."""
         states = self.family.states(reference, values, self.rng)
         walkers = reference.walkers(len(states), self.rng)
         walkers.place(states)
         return states, walkers.phi
 
     def _steps_for(self, log_steps: Array) -> int:
-        """How many steps a trajectory needs, at the temperature with the shortest."""
+        """Return how many steps a trajectory needs, at the temperature with the shortest."""
         shortest = float(np.exp(log_steps[1:]).min())
         return int(np.clip(math.ceil(self.policy.path / shortest - 0.05), 1, self.policy.most_steps))
 
@@ -315,7 +315,7 @@ def posterior_states(
 
 
 def _log(betas: Array) -> Array:
-    """Log β, in which log step sizes are nearly linear; 0 counts as well below the hottest of the others."""
+    """Return log β, in which log step sizes are nearly linear; 0 counts as well below the hottest of the others."""
     return np.log(np.maximum(betas, 0.1 * betas[1]))
 
 
@@ -354,7 +354,7 @@ class _Record:
 
 
 def _rounds(sweeps: int, first: int) -> list[int]:
-    """Lengths of doubling rounds that make so many sweeps; the last takes what is left."""
+    """Return the lengths of doubling rounds that make so many sweeps; the last takes what is left."""
     lengths: list[int] = []
     left = sweeps
     while left > 0:
@@ -367,7 +367,7 @@ def _rounds(sweeps: int, first: int) -> list[int]:
 
 
 def _diagnose(ensemble: Ensemble, record: _Record, blocks: int) -> dict[str, Any]:
-    """What is told of the counted sweeps, after what must hold of them has been checked."""
+    """Check what must hold of the counted sweeps, and return what is told of them."""
     phi, betas, rejection = record.phi, ensemble.betas, ensemble.rejection
     acceptance = record.acceptance.mean(axis=(0, 1))
     barrier = float(rejection.sum())
