@@ -31,11 +31,12 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.approximation.interpolation import interpolate, n_coefficients, on_a_floor
 from pymc_rmhmc.approximation.marginals import fit_marginals
+from pymc_rmhmc.interfaces.joint_density import JointDensity
 from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.held import HeldTheta
 from pymc_rmhmc.latent.joint_target import JointTarget
-from pymc_rmhmc.latent.latent_blocks import JointDensity, has_dear_hyperparameters
+from pymc_rmhmc.latent.latent_blocks import has_dear_hyperparameters
 from pymc_rmhmc.latent.prior import PriorFailure
 
 __all__ = ["LogDensity", "are_few", "can_be_emulated", "emulate", "emulate_marginal"]

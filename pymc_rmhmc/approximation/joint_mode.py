@@ -25,11 +25,12 @@ from scipy import optimize
 from pymc_rmhmc.approximation.newton import Latents, find_mode
 from pymc_rmhmc.approximation.site_fit import laplace_sites
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.interfaces.joint_density import JointBlock, JointDensity
 from pymc_rmhmc.latent.charts.marginal import MarginalChart
 from pymc_rmhmc.latent.charts.moving_sites import MovingSites
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.joint_target import JointTarget
-from pymc_rmhmc.latent.latent_blocks import JointBlock, JointDensity, conditional_from, conditional_of, prior_of
+from pymc_rmhmc.latent.latent_blocks import conditional_from, conditional_of, prior_of
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.solvers.rows import Rows
 from pymc_rmhmc.latent.target import Likelihood
@@ -182,7 +183,7 @@ def laplace_sites_at(
 def _predictors(block: JointBlock, theta: Array) -> tuple[list[tuple[Any, Latents]], Array]:
     """Return, for each row, its sites and the map from whitened latents to them without their shift; and the shift."""
     stated, nothing = prior_of(block, theta, derivative=False), np.zeros(block.n_sites)
-    prior, shift = conditional_from(block, stated, GaussianSites(nothing, nothing)), stated[-1]
+    prior, shift = conditional_from(block, stated, GaussianSites(nothing, nothing)), stated.shift
     if block.rows is None:
         return [(slice(None), Latents(prior.mean - shift, prior))], shift
     rows = zip(block.rows, cast("Rows", prior).rows, strict=True)

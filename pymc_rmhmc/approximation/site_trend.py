@@ -14,7 +14,6 @@ Most models have nothing to gain, and their sites stand still.
 from __future__ import annotations
 
 import contextlib
-import functools
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -22,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special
 
+from pymc_rmhmc.interfaces.joint_density import JointBlock
 from pymc_rmhmc.latent.charts.moving_sites import MovingSites, SiteTrend, grown
 from pymc_rmhmc.latent.charts.site import GaussianSites
-from pymc_rmhmc.latent.latent_blocks import JointBlock, conditional_of, prior_of
+from pymc_rmhmc.latent.latent_blocks import conditional_of, prior_of
 from pymc_rmhmc.latent.prior import PriorFailure
 
 __all__ = ["ThinnedDraws", "follow_trend"]
@@ -194,11 +194,8 @@ def _prior_variances(block: JointBlock, theta: Array) -> Array:
     PriorFailure
         If the prior cannot be used at θ.
     """
-    if block.design_shape is None and block.kinds is None:
-        _, covariance, _ = prior_of(block, theta, derivative=False)
-        factors = covariance if isinstance(covariance, tuple) else (covariance,)
-        # Copies, for a view would hold its matrix while the next is made.
-        return functools.reduce(np.kron, [np.diagonal(each, axis1=-2, axis2=-1).copy() for each in factors])
+    if block.design_shape is None and not block.is_sum:
+        return np.concatenate([each.variances() for each in prior_of(block, theta, derivative=False).vectors])
     nothing = GaussianSites(*np.zeros((2, block.n_sites)))
     return conditional_of(block, theta, nothing, derivative=False).marginals()[1]
 

@@ -89,24 +89,20 @@ class Pulled(NamedTuple):
         By z.
     mean : (n,) array
         By m.
-    second : Any
-        By what the operators are made of, as `JointBlock.prior_pullback` takes it.
-    design : Any
-        By A, or None where it is constant.
+    vectors : list
+        By what each vector's operator is made of.
+    design : array, list or None
+        By A, of a sparse one that reads all by its entries; or a list with that by each vector's; None where it is
+        constant.
     pushed : (n,) array
         The covariance of the sites times ``∂ψ/∂η``.
     """
 
     noise: Array
     mean: Array
-    second: Any
+    vectors: list[Any]
     design: Any
     pushed: Array
-
-    @property
-    def by_prior(self) -> tuple[Array, Any]:
-        """What `JointBlock.prior_pullback` takes after θ."""
-        return self.mean, self.second if self.design is None else (self.second, self.design)
 
 
 class Conditional(Protocol):

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import Followed, Placed, SpannedState, dot
 from pymc_rmhmc.errors import Failure, failure_of
+from pymc_rmhmc.interfaces.joint_density import JointBlock
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional, Placement
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
-from pymc_rmhmc.latent.latent_blocks import JointBlock, sites_at
+from pymc_rmhmc.latent.latent_blocks import sites_at
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.rotation import CompiledSites
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure, failure_of
+from pymc_rmhmc.interfaces.joint_density import JointDensity
 from pymc_rmhmc.latent.charts.marginal import MarginalChart
-from pymc_rmhmc.latent.latent_blocks import JointDensity
 
 __all__ = ["ChartedParameters", "HeldSites", "ParameterPoint"]
 

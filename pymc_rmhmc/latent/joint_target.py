@@ -21,18 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure, failure_of
+from pymc_rmhmc.interfaces.joint_density import JointBlock, JointDensity
 from pymc_rmhmc.latent.charts.marginal import MarginalChart
 from pymc_rmhmc.latent.charts.moving_sites import RaisedSites
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional, Placement
-from pymc_rmhmc.latent.latent_blocks import (
-    JointBlock,
-    JointDensity,
-    Sites,
-    conditional_of,
-    n_noise,
-    sites_at,
-)
+from pymc_rmhmc.latent.latent_blocks import Sites, conditional_of, n_noise, sites_at
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.linalg.compiled.native import NativeLikelihood, native_likelihood
 
@@ -148,7 +142,8 @@ class JointTarget:
             pulled = conditional.pullback(placed, residual)
             point.log_given += log_likelihood
             total += log_likelihood - at_sites + conditional.log_evidence
-            theta_bar = theta_bar + by_parameters + block.prior_pullback(theta, *pulled.by_prior)
+            by_prior = block.prior_pullback(theta, pulled.mean, pulled.vectors, pulled.design)
+            theta_bar = theta_bar + by_parameters + by_prior
             if held.moves:
                 raised = cast("RaisedSites", sites)
                 theta_bar += _sites_pullback(block, theta, raised, conditional.sites_pullback(placed, pulled))
@@ -194,7 +189,7 @@ class JointTarget:
         if block.design_shape is None:
             serves_again = block.fixed_covariance
         else:  # of a design that moves no more than where it is not 0, and by that alone the form is chosen
-            serves_again = block.kinds is None or not block.has_moving_design
+            serves_again = not (block.is_sum and block.has_moving_design)
         if serves_again:
             self._made.setdefault(which, made)
         return made

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def _block_error(block: Any, theta: Array, where: str, cause: Callable[[], str])
         stated = prior_of(block, theta, derivative=False)
     except PriorFailure:
         return _no_factor(block, where)
-    if not all(np.isfinite(array).all() for array in _arrays(stated)):
+    if not all(np.isfinite(array).all() for array in _arrays(asdict(stated))):
         return DataError(
             f"{block.name}: the prior's mean or covariance is not finite at the chain's starting point, where {where}. "
             "Inputs or hyperparameters of this size overflow. Rescale the inputs to about 1, or start elsewhere with "
@@ -143,8 +144,8 @@ def density_error(terms: Any, sampled: Sequence[str], point: Point) -> Configura
 
 def _arrays(stated: Any) -> Iterator[Array]:
     """Yield all arrays of numbers in what states a prior."""
-    if isinstance(stated, tuple | list):
-        for each in stated:
+    if isinstance(stated, dict | tuple | list):
+        for each in stated.values() if isinstance(stated, dict) else stated:
             yield from _arrays(each)
     elif isinstance(stated, np.ndarray) and stated.dtype.kind == "f":
         yield stated

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import fields, replace
 from functools import cache, reduce
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy import sparse
 from scipy.stats import multivariate_normal, norm
 
 from pymc_rmhmc.approximation.joint_mode import moving_sites
+from pymc_rmhmc.interfaces.stated import StatedCoefficients, StatedKronecker, StatedPrior
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.model import JointModel, read_together
@@ -35,29 +37,42 @@ def joint_of(model: pm.Model, vars=None) -> JointModel:  # noqa: A002
     return joint
 
 
-def log_density_of_a_sum(block, theta: np.ndarray, x: np.ndarray) -> float:
+def stated_density(stated: StatedPrior, i: int, values: np.ndarray) -> tuple[float, np.ndarray]:
+    """The log density of a vector's variable, and how far from its mean what is read of it is."""
+    vector = stated.vectors[i]
+    if isinstance(vector, StatedCoefficients):
+        moved = vector.spread * (values - vector.location) / vector.deviation
+        return norm.logpdf(values, vector.location, vector.deviation).sum(), moved
+    if isinstance(vector, StatedKronecker):
+        factor = reduce(np.kron, [np.linalg.cholesky(k) for k in vector.covariances])
+        return norm.logpdf(values).sum(), factor @ (np.sign(vector.sign) * values)
+    if not vector.is_centred:
+        return norm.logpdf(values).sum(), np.linalg.cholesky(vector.covariance) @ (np.sign(vector.multiplier) * values)
+    moved = vector.multiplier * (values - vector.location)
+    volume = np.log(np.abs(np.broadcast_to(vector.multiplier, values.shape))).sum()
+    return multivariate_normal.logpdf(moved, np.zeros(values.size), vector.covariance) + volume, moved
+
+
+def log_density_of_a_block(block, theta: np.ndarray, x: np.ndarray) -> float:
     """Priors and likelihood."""
-    designs, mean, seconds, locations, scales, _ = block.prior(theta)
-    total = 0.0
-    eta, ends = mean.copy(), np.cumsum([0, *block.sizes])
+    stated = block.prior(theta)
+    total, eta, ends = 0.0, stated.mean.copy(), np.cumsum([0, *block.sizes])
+    if not block.is_sum:  # coefficients of several variables are one vector
+        ends = [0, x.size]
+    if block.rows is not None:
+        for i, (where, values) in enumerate(zip(block.rows, x.reshape(block.rows.shape), strict=True)):
+            vector = stated.vectors[0 if len(stated.vectors) == 1 else i]
+            located = replace(vector, location=(stated.mean - stated.shift)[where])
+            density, moved = stated_density(replace(stated, vectors=(located,)), 0, values)
+            total, eta[where] = total + density, eta[where] + moved
+        return total + block.likelihood(theta, eta)[0]
+    designs = stated.design
     if block.design_shape is not None:
         designs = [designs[:, a:b] for a, b in itertools.pairwise(ends)]
-    for i, kind in enumerate(block.kinds):
-        values, second = x[ends[i] : ends[i + 1]], seconds[i]
-        if kind == "kronecker":
-            moved = reduce(np.kron, [np.linalg.cholesky(k) for k in second]) @ (np.sign(scales[i]) * values)
-            total += norm.logpdf(values).sum()
-        elif kind == "independent":
-            moved = second * (values - locations[i]) / scales[i]
-            total += norm.logpdf(values, locations[i], scales[i]).sum()
-        elif kind == "centred":
-            moved = scales[i] * (values - locations[i])
-            total += multivariate_normal.logpdf(moved, np.zeros(values.size), second)
-            total += np.log(np.abs(np.broadcast_to(scales[i], values.shape))).sum()
-        else:
-            moved = np.linalg.cholesky(second) @ (np.sign(scales[i]) * values)
-            total += norm.logpdf(values).sum()
-        eta += moved if designs[i] is None else designs[i] @ moved
+    for i in range(len(stated.vectors)):
+        density, moved = stated_density(stated, i, x[ends[i] : ends[i + 1]])
+        total += density
+        eta += moved if designs is None or designs[i] is None else designs[i] @ moved
     return total + block.likelihood(theta, eta)[0]
 
 
@@ -67,26 +82,7 @@ def log_density(joint: JointModel, point: dict[str, np.ndarray]) -> float:
     total = joint.rest(theta)[0]
     for block in joint.blocks:
         x = np.concatenate([np.ravel(point[name]) for name in block.value_names])
-        if block.kinds is not None:
-            total += log_density_of_a_sum(block, theta, x)
-            continue
-        if block.design_shape is not None:
-            design, mean, spread, location, deviation, _ = block.prior(theta)
-            eta = mean + design @ (spread * (x - location) / deviation)
-            total += norm.logpdf(x, location, deviation).sum() + block.likelihood(theta, eta)[0]
-            continue
-        mean, prior, shift = block.prior(theta)
-        if isinstance(prior, tuple):
-            eta = mean + reduce(np.kron, [np.linalg.cholesky(k) for k in prior]) @ x
-            total += norm.logpdf(x).sum() + block.likelihood(theta, eta)[0]
-            continue
-        eta, rows = np.empty(block.n_sites), np.arange(x.size)[None] if block.rows is None else block.rows
-        priors = prior if prior.ndim > 2 else [prior] * len(rows)
-        for values, where, own in zip(x.reshape(rows.shape), rows, priors, strict=True):
-            eta[where] = values + shift[where] if block.centred else mean[where] + np.linalg.cholesky(own) @ values
-            row = multivariate_normal.logpdf(eta[where], mean[where], own)
-            total += row if block.centred else norm.logpdf(values).sum()
-        total += block.likelihood(theta, eta)[0]
+        total += log_density_of_a_block(block, theta, x)
     return total
 
 
@@ -103,20 +99,32 @@ def assert_is_the_model(joint: JointModel, model: pm.Model, seeds=(1, 2)) -> Non
 
 
 def differentiated(block, theta: np.ndarray):
-    """The mean, and everything else of a prior that has a derivative, in the order of the weights."""
-    prior = block.prior(theta)
-    if block.kinds is not None:
-        designs, mean, second, *_ = prior
-        if block.design_shape is not None:
-            designs = designs.data if sparse.issparse(designs) else designs
-        elif block.has_moving_design:
-            designs = [d.toarray() if sparse.issparse(d) else d for d in designs]
-    elif block.design_shape is not None:
-        designs, mean, second, *_ = prior
-        designs = designs.data if sparse.issparse(designs) else designs
-    else:
-        mean, second, *_ = prior
-    return mean, (second, designs) if block.has_moving_design else second
+    """The mean, what every vector states, and a list with the matrices that move: all that has a derivative."""
+    stated = block.prior(theta)
+    seconds = [
+        vector.spread if isinstance(vector, StatedCoefficients)
+        else list(vector.covariances) if isinstance(vector, StatedKronecker)
+        else vector.covariance
+        for vector in stated.vectors
+    ]  # fmt: skip
+    if not block.has_moving_design:
+        return stated.mean, [seconds, []]
+    if block.design_shape is not None:
+        return stated.mean, [seconds, [stated.design.data if sparse.issparse(stated.design) else stated.design]]
+    return stated.mean, [seconds, [d.toarray() if sparse.issparse(d) else d for d in stated.design]]
+
+
+def pulled_back(block, theta: np.ndarray, mean_bar: np.ndarray, bars) -> np.ndarray:
+    """The derivative by θ, from that by the mean and those by what `differentiated` gives besides."""
+    vectors, designs = bars
+    design = None if not designs else designs[0] if block.design_shape is not None else designs
+    return block.prior_pullback(theta, mean_bar, vectors, design)
+
+
+def parts_of(stated) -> list:
+    """The fields of what is stated, and those of each vector."""
+    found = [getattr(stated, field.name) for field in fields(stated)]
+    return [[parts_of(each) for each in part] if part is getattr(stated, "vectors", ()) else part for part in found]
 
 
 def bars_of(second, rng: np.random.Generator):
@@ -166,7 +174,7 @@ def assert_parts_are_the_model(model: pm.Model, joint: JointModel) -> None:
             return mean @ mean_bar + contracted(second, second_bars)
 
         for order in ("C", "F"):
-            pulled = block.prior_pullback(theta, mean_bar, ordered(second_bars, order))
+            pulled = pulled_back(block, theta, mean_bar, ordered(second_bars, order))
             np.testing.assert_allclose(pulled, differences(along, theta), **near)
         eta = rng.standard_normal(block.n_sites)
         if block.has_moving_sites:

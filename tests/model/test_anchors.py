@@ -125,7 +125,7 @@ def test_sites_follow_what_shifts_a_likelihood(make):
     joint.bind(model.initial_point())
     (block,), theta = joint.blocks, 0.3 * np.random.default_rng(0).standard_normal(joint.theta.size)
     step = moving(joint)
-    before, after = (block.prior(at)[-1].copy() for at in (theta, theta + step))
+    before, after = (block.prior(at).shift.copy() for at in (theta, theta + step))
     np.testing.assert_allclose(after - before, GAINS[make], atol=1e-12)
     # Where sites are held, what moves them may not move.
     assert not step[joint.of_likelihoods].any()
@@ -154,7 +154,7 @@ def test_the_slope_of_a_likelihood_does_not_move_with_what_sites_follow():
     joint = joint_of(model)
     joint.bind(model.initial_point())
     (block,), theta = joint.blocks, joint.theta.pack(model.initial_point())
-    eta = block.prior(theta)[-1] + np.linspace(-0.5, 0.5, N)
+    eta = block.prior(theta).shift + np.linspace(-0.5, 0.5, N)
     slope = block.likelihood(theta, eta)[1]
     np.testing.assert_allclose(block.likelihood(theta + 2.0 * moving(joint), eta)[1], slope, rtol=1e-9)
     first = joint.theta.slices[joint.theta.names.index("level_ordered__")].start
@@ -174,7 +174,7 @@ def test_the_end_of_an_ordered_scale_follows_its_own_cutpoint():
     joint.bind(model.initial_point())
     theta = joint.theta.pack(model.initial_point())
     cuts = np.array([-1.0, 0.2, 1.5])
-    shift = joint.blocks[0].prior(theta)[-1]
+    shift = joint.blocks[0].prior(theta).shift
     np.testing.assert_allclose(shift[CATEGORIES == 0], -cuts[0])
     np.testing.assert_allclose(shift[CATEGORIES == 3], -cuts[2])
     assert ((-cuts[1] < shift[CATEGORIES == 1]) & (shift[CATEGORIES == 1] < -cuts[0])).all()
@@ -192,7 +192,7 @@ def test_sites_stand_still_where_nothing_shifts_what_is_read(name):
     with pm.Model() as model:
         STILL[name](process())
     joint = joint_of(model)
-    assert not joint.blocks[0].prior(np.full(joint.theta.size, -0.4))[-1].any()
+    assert not joint.blocks[0].prior(np.full(joint.theta.size, -0.4)).shift.any()
     assert_is_the_model(joint, model)
 
 
@@ -203,7 +203,7 @@ def test_a_shape_that_is_part_of_a_mean_moves_while_sites_are_held():
         pm.Gamma("y", shape, 1.0 / (rate() * pm.math.exp(process())), observed=REAL + 0.1)
     joint = joint_of(model)
     assert [joint.theta.names[i] for i in joint.of_likelihoods] == ["shape_log__"]
-    shift = [joint.blocks[0].prior(at)[-1].copy() for at in np.vstack([np.zeros(3), np.eye(3)])]
+    shift = [joint.blocks[0].prior(at).shift.copy() for at in np.vstack([np.zeros(3), np.eye(3)])]
     for name, moved in zip(joint.theta.names, shift[1:], strict=True):
         np.testing.assert_allclose(moved - shift[0], name == "rate_log__", atol=1e-12)
     assert_is_the_model(joint, model)
@@ -225,7 +225,7 @@ def test_a_curvature_that_is_nowhere_known_weighs_alike(monkeypatch):
     joint = joint_of(model)
     joint.bind(model.initial_point())
     theta = joint.theta.pack(model.initial_point())
-    np.testing.assert_allclose(joint.blocks[0].prior(theta)[-1], -np.mean([-1.0, 0.2, 1.5]))
+    np.testing.assert_allclose(joint.blocks[0].prior(theta).shift, -np.mean([-1.0, 0.2, 1.5]))
     assert_is_the_model(joint, model)
 
 
@@ -238,7 +238,7 @@ def test_a_process_at_unobserved_places_is_anchored_where_it_is_read():
     theta = np.arange(1.0, joint.theta.size + 1.0)
     point = joint.theta.unpack(theta)
     expected = np.repeat([float(point["level"]), float(point["other"])], [3, N - 3])
-    np.testing.assert_allclose(joint.blocks[0].prior(theta)[-1], expected)
+    np.testing.assert_allclose(joint.blocks[0].prior(theta).shift, expected)
 
 
 @pytest.mark.parametrize("apart", [False, True])

@@ -34,6 +34,8 @@ from tests.model.joint_checks import (
     made,
     made_by_values,
     ordered,
+    parts_of,
+    pulled_back,
     random_point,
 )
 from tests.model.joint_forms import FORMS, build, poisson
@@ -81,7 +83,7 @@ def values_of(block, theta: np.ndarray) -> list:
     """All that a block says at a θ."""
     rng, prior = np.random.default_rng(9), block.prior(theta)
     bars = ordered(bars_of(differentiated(block, theta)[1], rng), "F")
-    values = [prior, block.prior_pullback(theta, rng.standard_normal(block.n_sites), bars)]
+    values = [parts_of(prior), pulled_back(block, theta, rng.standard_normal(block.n_sites), bars)]
     values.append(block.likelihood(theta, 0.3 * rng.standard_normal(block.n_sites)))
     if block.has_moving_sites:
         values.append(block.information(theta, rng.standard_normal((2, block.n_sites))))
@@ -213,7 +215,7 @@ def test_exponentials_are_those_of_the_data_that_are_bound():
         distance = (x[:, None] - x[None, :]) ** 2 / pm.HalfNormal("ls")
         poisson(pm.MvNormal("f", np.zeros(N), cov=pt.exp(-distance) + np.eye(N)))
     joint = joint_of(model)
-    (block,), theta, bars = joint.blocks, np.array([0.3]), (np.zeros(N), np.ones((N, N)))
+    (block,), theta, bars = joint.blocks, np.array([0.3]), (np.zeros(N), [np.ones((N, N))], None)
     joint.bind({})
     block.prior(theta)
     assert block._prior._kept[1]

@@ -20,7 +20,7 @@ from pymc_rmhmc.model import JointModel
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from tests.model import joint_forms
 from tests.model.conftest import BINARY, COUNTS, INDEX, INDEX_COUNTS, N, X, exact_log_density, gp_prior
-from tests.model.joint_checks import differences, joint_of, random_point
+from tests.model.joint_checks import differences, joint_of, parts_of, random_point
 from tests.model.joint_forms import GROUP, dispersed, grid, normal
 
 pytestmark = pytest.mark.usefixtures("without_a_compiler")
@@ -269,7 +269,7 @@ def poor_target(joint: JointModel, theta: np.ndarray) -> JointTarget:
 
 def flattened(parts) -> np.ndarray:
     """All that a prior states, in one array."""
-    if isinstance(parts, np.ndarray | float):
+    if isinstance(parts, np.ndarray | float | bool):
         return np.ravel(parts)
     if parts is None or sparse.issparse(parts):  # an identity, or another matrix
         return np.empty(0) if parts is None else np.ravel(parts.toarray())
@@ -303,8 +303,8 @@ def test_wherever_they_are_priors_stay_and_the_score_and_borrowed_factors_are_ri
     other = theta.copy()
     other[which] += 0.6 * np.random.default_rng(2).choice([-1.0, 1.0], which.size)
     for block in joint.blocks:
-        here = flattened(block.prior(theta)).copy()
-        np.testing.assert_array_equal(flattened(block.prior(other)), here)
+        here = flattened(parts_of(block.prior(theta))).copy()
+        np.testing.assert_array_equal(flattened(parts_of(block.prior(other))), here)
     target, rng = poor_target(joint, theta), np.random.default_rng(4)
     there, noise = HeldTheta(target, np.zeros(theta.size)), rng.standard_normal(target.size - theta.size)
     eta = [values.copy() for values in there.at_noise(noise).eta]

@@ -74,7 +74,7 @@ def test_a_small_number_is_none_of_the_zeros_of_a_design():
         poisson(grown @ pm.Normal("slopes", shape=2))
     joint = joint_of(model)
     joint.bind({})
-    found = joint.blocks[0].prior(np.array([0.0, 20.0]))[0]
+    found = joint.blocks[0].prior(np.array([0.0, 20.0])).design
     np.testing.assert_allclose(found, np.array([[1.0, 1e-10 * np.exp(20.0)]] * N), rtol=1e-9)
 
 
@@ -100,7 +100,7 @@ def test_a_zero_that_hyperparameters_make_is_none_of_a_design(written):
     joint.bind({})
     for change in (-1.0, 2.5, 5.0):
         exact = np.maximum(np.arange(N)[:, None] - [change, change + 3.0], 0.0)
-        np.testing.assert_array_equal(joint.blocks[0].prior(np.array([change]))[0], exact)
+        np.testing.assert_array_equal(joint.blocks[0].prior(np.array([change])).design, exact)
     assert_is_the_model(joint, model)
 
 
@@ -157,8 +157,8 @@ def test_a_root_of_what_is_negative_is_no_number():
     joint = joint_of(model, ["f", "b", "weight"])
     joint.bind({})
     for weight, is_known in ((0.5, True), (0.0, True), (-0.5, False)):
-        _, _, seconds, _, (multiplier, _), _ = joint.blocks[0].prior(np.array([weight]))
-        for array in (multiplier, *seconds):
+        process, effects = joint.blocks[0].prior(np.array([weight])).vectors
+        for array in (process.multiplier, process.covariance, effects.spread):
             assert np.isfinite(array).all() == is_known
 
 
@@ -354,4 +354,4 @@ def test_a_design_of_shared_data_is_read_again_when_they_change():
         pm.set_data({"design": DESIGN[::-1].copy()})
     joint.bind(point)
     assert_is_the_model(joint, model)
-    np.testing.assert_array_equal(joint.blocks[0].prior(joint.theta.pack(point))[0], DESIGN[::-1])
+    np.testing.assert_array_equal(joint.blocks[0].prior(joint.theta.pack(point)).design, DESIGN[::-1])

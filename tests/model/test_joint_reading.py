@@ -175,7 +175,9 @@ def test_vectors_of_coefficients_beside_a_process_are_latents():
     structure, joint = read_together(model, None, model.initial_point())
     assert set(joint.theta.names) == {"spread_log__", "ls_log__"}
     assert set(structure.left_over) == {"spread", "ls"}
-    assert sorted(joint.blocks[0].kinds) == ["independent", "independent", "whitened"]
+    joint.bind({})
+    kinds = [type(each).__name__ for each in joint.blocks[0].prior(np.zeros(joint.theta.size)).vectors]
+    assert sorted(kinds) == ["StatedCoefficients", "StatedCoefficients", "StatedDense"]
     assert_is_the_model(joint, model)
     named = joint_of(model, ["f", "level", "slopes", "spread", "ls"])
     assert set(named.theta.names) == set(joint.theta.names)

@@ -118,7 +118,7 @@ def watched(target: JointTarget, point) -> np.ndarray:
     """
     # The last digits must not decide between values that are one.
     held = np.array([*quantities(point.theta, point.eta[0]), np.round(point.log_given, 8)])
-    if target.density.blocks[0].design_shape is None and target.density.blocks[0].kinds is None:
+    if target.density.blocks[0].design_shape is None and not target.density.blocks[0].is_sum:
         return held
     (latents,) = target.latents(point)
     return np.array([*held, latents[0], latents @ latents])

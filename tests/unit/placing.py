@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from pymc_rmhmc.interfaces.stated import StatedCoefficients, StatedDense, StatedKronecker, StatedPrior
 from pymc_rmhmc.latent.charts import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional, Placement, Pulled
 from pymc_rmhmc.latent.latent_blocks import conditional_from
+from pymc_rmhmc.model.forms.linear_blocks import _at_entries
 
 __all__ = ["Placing", "coefficients", "dense_block", "form_of", "grid_block", "rows_block"]
 
@@ -16,8 +18,8 @@ __all__ = ["Placing", "coefficients", "dense_block", "form_of", "grid_block", "r
 class Placing:
     """A conditional, and where it has placed a noise last."""
 
-    def __init__(self, inner: Conditional) -> None:
-        self.inner = inner
+    def __init__(self, inner: Conditional, design: Any = None, *, is_sum: bool = True) -> None:
+        self.inner, self.design, self.is_sum = inner, design, is_sum
         self.placed: Placement | None = None
         self.pulled: Pulled | None = None
 
@@ -38,53 +40,59 @@ class Placing:
     def pullback(self, residual: np.ndarray) -> tuple:
         placed = self.inner.place(np.zeros(self.inner.n_noise)) if self.placed is None else self.placed
         self.pulled = self.inner.pullback(placed, residual)
-        mean, second = self.pulled.by_prior
-        return self.pulled.noise, mean, second
+        vectors, design = self.pulled.vectors, self.pulled.design
+        if not self.is_sum:
+            (vectors,) = vectors
+            design = _at_entries(design[0], self.design) if isinstance(design, list) else design
+        return self.pulled.noise, self.pulled.mean, vectors if design is None else (vectors, design)
 
     def sites_pullback(self, eta: np.ndarray) -> np.ndarray:
         assert eta is self.placed.eta
         return self.inner.sites_pullback(self.placed, self.pulled)
 
     def with_sites(self, sites: GaussianSites) -> Placing:
-        return Placing(self.inner.with_sites(sites))
+        return Placing(self.inner.with_sites(sites), self.design, is_sum=self.is_sum)
 
 
 class _Block:
     """What `conditional_from` asks of a block."""
 
-    kinds = design_shape = rows = None
-    has_moving_design = has_moving_sites = fixed_covariance = False
-    centred = True
+    design_shape = rows = None
+    has_moving_design = has_moving_sites = is_sum = False
 
     def __init__(self, **stated: Any) -> None:
         self.__dict__.update(stated)
 
 
-def _of(block: _Block, stated: tuple, sites: GaussianSites, like: Placing | None) -> Placing:
-    return Placing(conditional_from(block, stated, sites, None if like is None else like.inner))
+def _of(block: _Block, stated: StatedPrior, sites: GaussianSites, like: Placing | None) -> Placing:
+    made = conditional_from(block, stated, sites, None if like is None else like.inner)
+    return Placing(made, stated.design, is_sum=False)
 
 
 def dense_block(mean, covariance, sites, like=None, *, shift=0.0, centred=True, by_covariance=True) -> Placing:
     """A vector with a dense covariance."""
-    block = _Block(centred=centred, fixed_covariance=not by_covariance)
-    return _of(block, (mean, covariance, shift), sites, like)
+    shift = shift * np.ones_like(mean)
+    vector = StatedDense(covariance, mean - shift, centred, moves=by_covariance)
+    return _of(_Block(), StatedPrior(mean, shift, (vector,)), sites, like)
 
 
 def grid_block(mean, covariances, sites, like=None, *, by_covariance=True) -> Placing:
     """A vector on a grid."""
-    block = _Block(centred=False, fixed_covariance=not by_covariance)
-    return _of(block, (mean, tuple(covariances), np.zeros_like(mean)), sites, like)
+    vector = StatedKronecker(tuple(covariances), moves=by_covariance)
+    return _of(_Block(), StatedPrior(mean, np.zeros_like(mean), (vector,)), sites, like)
 
 
 def rows_block(mean, covariance, sites, where, *, shift, centred) -> Placing:
     """Rows of a variable."""
-    return _of(_Block(rows=where, centred=centred), (mean, covariance, shift), sites, None)
+    vector = StatedDense(covariance, np.zeros(len(covariance)), centred)
+    return _of(_Block(rows=where), StatedPrior(mean, shift, (vector,)), sites, None)
 
 
 def coefficients(design, mean, spread, location, scale, sites, like=None, *, moving=False) -> Placing:
     """Independent coefficients."""
     block = _Block(design_shape=design.shape, has_moving_design=moving)
-    return _of(block, (design, mean, spread, location, scale, np.zeros_like(mean)), sites, like)
+    vector = StatedCoefficients(spread, location, scale)
+    return _of(block, StatedPrior(mean, np.zeros_like(mean), (vector,), design), sites, like)
 
 
 def form_of(conditional: Placing) -> str:

@@ -10,6 +10,7 @@ from scipy.stats import kurtosis, skew
 from pymc_rmhmc.approximation import SiteRegression, find_mode, laplace_sites, prior_expected_sites
 from pymc_rmhmc.approximation.joint_mode import _curvature, approximate_jointly, variational_sites_at
 from pymc_rmhmc.approximation.marginals import _deviance, fit_marginals
+from pymc_rmhmc.interfaces.stated import StatedDense, StatedPrior
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, SiteChart
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.prior import FactorizedPrior, Predictor
@@ -150,18 +151,19 @@ def test_few_draws_and_draws_that_do_not_move_are_not_trusted():
 class CountBlock:
     """Poisson counts of a vector with a covariance: the sites' fixed point is known by quadrature."""
 
-    design_shape, kinds, rows, centred, fixed_covariance = None, None, None, True, False
+    design_shape, rows, is_sum, has_moving_design, fixed_covariance = None, None, False, False, False
     n_sites, size, has_moving_sites = 3, 3, False
     y = np.array([0.0, 3.0, 9.0])
     covariance = np.asfortranarray(np.eye(3) + 0.5)
 
     def prior(self, theta):
-        return np.full(3, 0.5), self.covariance, np.zeros(3)
+        mean = np.full(3, 0.5)
+        return StatedPrior(mean, np.zeros(3), (StatedDense(self.covariance, mean, True),))
 
     def forget(self):
         pass
 
-    def prior_pullback(self, theta, mean_bar, second_bar):
+    def prior_pullback(self, theta, mean_bar, vector_bars, design_bar):
         return np.zeros(theta.size)
 
     def compiled_likelihood(self):

@@ -9,10 +9,9 @@ from scipy import sparse
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState, SpannedHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.interfaces.stated import StatedCoefficients, StatedDense, StatedKronecker
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
-from pymc_rmhmc.latent.forms.coefficients import CoefficientsOperator
-from pymc_rmhmc.latent.forms.dense import DenseOperator
-from pymc_rmhmc.latent.forms.kronecker import KroneckerOperator
+from pymc_rmhmc.latent.forms import operator_of
 from pymc_rmhmc.latent.held import HeldNoise, HeldTheta
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latent_blocks import sites_at
@@ -59,9 +58,11 @@ def sum_with_a_grid_at(sites: GaussianSites) -> Placing:
     rng, n = np.random.default_rng(1), 7
     gather = sparse.csr_array((np.ones(n), (np.arange(n), np.arange(n) % 6)), shape=(n, 6))
     terms = [
-        Term(KroneckerOperator((kernel(2, jitter=1e-2), kernel(3, jitter=1e-2))), gather),
-        Term(DenseOperator(np.asfortranarray(kernel(n, jitter=1e-2)), np.zeros(n), centred=True)),
-        Term(CoefficientsOperator(np.array([0.7, 0.0]), np.zeros(2), np.ones(2)), rng.standard_normal((n, 2))),
+        Term(operator_of(StatedKronecker((kernel(2, jitter=1e-2), kernel(3, jitter=1e-2)))), gather),
+        Term(operator_of(StatedDense(np.asfortranarray(kernel(n, jitter=1e-2)), np.zeros(n), True))),
+        Term(
+            operator_of(StatedCoefficients(np.array([0.7, 0.0]), np.zeros(2), np.ones(2))), rng.standard_normal((n, 2))
+        ),
     ]
     return Placing(SiteSpace(rng.standard_normal(n), terms, sites))
 

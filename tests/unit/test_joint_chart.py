@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.interfaces.stated import StatedDense, StatedPrior
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites, SiteTrend
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latent_blocks import sites_at
@@ -207,8 +208,9 @@ class ToyBlock:
     jitter: float = 1e-3
     fixed_covariance: bool = False
     design_shape = None
-    kinds = None
     rows = None
+    is_sum = False
+    has_moving_design = False
     has_moving_sites = True
 
     def information(self, theta, eta):
@@ -227,13 +229,18 @@ class ToyBlock:
     def prior(self, theta):
         square = (self.inputs[:, None] - self.inputs) ** 2 * np.exp(-2.0 * theta[1])
         smooth = np.exp(2.0 * theta[0] - 0.5 * square)
+        return self.stated(theta, np.asfortranarray(smooth + self.jitter * np.eye(self.n_sites)))
+
+    def stated(self, theta, covariance):
         shift = theta[2] * self.inputs
-        return shift, np.asfortranarray(smooth + self.jitter * np.eye(self.n_sites)), shift
+        vector = StatedDense(covariance, np.zeros_like(shift), self.centred, moves=not self.fixed_covariance)
+        return StatedPrior(shift, shift, (vector,))
 
     def forget(self):
         pass
 
-    def prior_pullback(self, theta, mean_bar, covariance_bar):
+    def prior_pullback(self, theta, mean_bar, vector_bars, design_bar):
+        (covariance_bar,) = vector_bars
         square = (self.inputs[:, None] - self.inputs) ** 2 * np.exp(-2.0 * theta[1])
         smooth = np.exp(2.0 * theta[0] - 0.5 * square) * covariance_bar
         return np.array([2.0 * smooth.sum(), (square * smooth).sum(), self.inputs @ mean_bar, 0.0])
@@ -430,13 +437,12 @@ class FixedBlock(ToyBlock):
     """The covariance of one θ at every θ."""
 
     def prior(self, theta):
-        shift = theta[2] * self.inputs
-        return shift, super().prior(THETA)[1], shift
+        return self.stated(theta, super().prior(THETA).vectors[0].covariance)
 
     def forget(self):
         pass
 
-    def prior_pullback(self, theta, mean_bar, covariance_bar):
+    def prior_pullback(self, theta, mean_bar, vector_bars, design_bar):
         return np.array([0.0, 0.0, self.inputs @ mean_bar, 0.0])
 
 

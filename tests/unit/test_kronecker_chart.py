@@ -10,9 +10,10 @@ from scipy import sparse
 from scipy.stats import norm
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.interfaces.stated import StatedCoefficients, StatedKronecker
 from pymc_rmhmc.latent.charts import GaussianSites
-from pymc_rmhmc.latent.forms.coefficients import CoefficientsOperator
-from pymc_rmhmc.latent.forms.kronecker import KroneckerOperator, KroneckerProduct
+from pymc_rmhmc.latent.forms import operator_of
+from pymc_rmhmc.latent.forms.kronecker import KroneckerProduct
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.solvers.site_space import SiteSpace, Term
 from tests.unit.placing import Placing, dense_block, grid_block
@@ -150,8 +151,8 @@ def test_as_one_of_a_sum_its_derivatives_match_differences(gathered):
     sites, design = GaussianSites(rng.standard_normal(n), rng.exponential(1.0, n)), rng.standard_normal((n, 2))
 
     def summed(factors):
-        second = CoefficientsOperator(np.array([0.5, 1.5]), np.zeros(2), np.ones(2))
-        terms = [Term(KroneckerOperator(factors), gather if gathered else None), Term(second, design)]
+        second = operator_of(StatedCoefficients(np.array([0.5, 1.5]), np.zeros(2), np.ones(2)))
+        terms = [Term(operator_of(StatedKronecker(tuple(factors))), gather if gathered else None), Term(second, design)]
         return Placing(SiteSpace(np.zeros(n), terms, sites))
 
     conditional = summed(factors)

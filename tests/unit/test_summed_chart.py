@@ -11,9 +11,9 @@ from scipy import sparse
 from scipy.stats import multivariate_normal, norm
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.interfaces.stated import StatedCoefficients, StatedDense
 from pymc_rmhmc.latent.charts import GaussianSites
-from pymc_rmhmc.latent.forms.coefficients import CoefficientsOperator
-from pymc_rmhmc.latent.forms.dense import DenseOperator
+from pymc_rmhmc.latent.forms import operator_of
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.solvers.latent_space import LatentSpace
 from pymc_rmhmc.latent.solvers.site_space import SiteSpace, Term
@@ -53,9 +53,9 @@ class Stated:
         by_design, designs = designs is not None, self.designs if designs is None else designs
         first, second = (np.asfortranarray(s) for s in seconds[:2])
         operators = [
-            DenseOperator(first, self.locations[0], centred=True),
-            DenseOperator(second, self.locations[1], centred=False),
-            CoefficientsOperator(seconds[2], self.locations[2], self.deviation),
+            operator_of(StatedDense(first, self.locations[0], True)),
+            operator_of(StatedDense(second, self.locations[1], False)),
+            operator_of(StatedCoefficients(seconds[2], self.locations[2], self.deviation)),
         ]
         mean = self.mean if mean is None else mean
         if self.form == "summed":
@@ -220,8 +220,8 @@ def test_entered_values_are_placed_and_the_noise_has_its_conditional_law(stated)
 def test_a_sum_of_one_vector_is_that_vector():
     stated, rng = Stated(), np.random.default_rng(4)
     matrix = np.asfortranarray(stated.seconds[0])
-    dense = DenseOperator(matrix, stated.mean, centred=True)
-    alone = Placing(SiteSpace(stated.mean, [Term(dense)], stated.sites, shift=0.0, is_sum=False))
+    dense = operator_of(StatedDense(matrix, stated.mean, True))
+    alone = Placing(SiteSpace(stated.mean, [Term(dense)], stated.sites, shift=0.0))
     summed = Placing(SiteSpace(stated.mean, [Term(dense)], stated.sites))
     noise, residual = rng.standard_normal(2 * N), rng.standard_normal(N)
     assert summed.log_evidence == pytest.approx(alone.log_evidence, abs=1e-12)

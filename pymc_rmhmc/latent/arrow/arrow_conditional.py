@@ -141,7 +141,7 @@ class ArrowConditional:
             left = np.stack((by_eta, slope, self._centre_slope))
             right = np.stack((placed.whitened, noise[:k], self._inner.centre)) * self._spread
             design = arrow.design_bar(self._inner, left, right)
-        return Pulled(noise, root * (by_eta + self._centre_slope), root * spread_bar, design, pushed / root)
+        return Pulled(noise, root * (by_eta + self._centre_slope), [root * spread_bar], design, pushed / root)
 
     def sites_pullback(self, placed: Placement, pulled: Pulled) -> Array:
         """Return the derivative of ``ψ(η) + log E`` by log r and by log ρ, (2, 1).
@@ -152,6 +152,6 @@ class ArrowConditional:
         eta, pushed, residual = root * placed.eta, root * pulled.pushed, pulled.mean / root - self._centre_slope
         residual = residual + self._precision * pushed
         linear_bar = self._unit_centre + pushed
-        by_unit = self._unit_mean @ pulled.mean / root + self._spread @ pulled.second / root - linear @ linear_bar
+        by_unit = self._unit_mean @ pulled.mean / root + self._spread @ pulled.vectors[0] / root - linear @ linear_bar
         by_precision = 0.5 * (by_unit - residual @ eta + self._precision @ eta**2)
         return np.array([[linear @ (linear_bar - eta)], [by_precision]])

@@ -16,6 +16,8 @@ from numba import types
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.interfaces.joint_density import JointBlock
+from pymc_rmhmc.interfaces.stated import StatedCoefficients
 from pymc_rmhmc.latent.arrow import arrow_loops as loops
 from pymc_rmhmc.latent.arrow.arrow_design import Arrow, MovingArrow
 from pymc_rmhmc.latent.arrow.coefficient_density import (
@@ -32,7 +34,7 @@ from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import LatentPlacement
 from pymc_rmhmc.latent.forms.coefficients import CoefficientsOperator
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
-from pymc_rmhmc.latent.latent_blocks import JointBlock, Sites, sites_at
+from pymc_rmhmc.latent.latent_blocks import Sites, sites_at
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.linalg.compiled.compilation import compiled
 from pymc_rmhmc.linalg.compiled.native import (
@@ -136,7 +138,7 @@ class CoefficientsTarget:
 
     @staticmethod
     def _point(position: Array, found: Evaluated) -> JointPoint:
-        operator = CoefficientsOperator(found.scale, found.location, found.scale)
+        operator = CoefficientsOperator(StatedCoefficients(found.scale, found.location, found.scale))
         placed = LatentPlacement(found.eta, NOTHING, NOTHING, operator, None, found.standard)
         return JointPoint(
             position, found.theta, [found.eta], [found.slope], [placed], found.log_given, found.log_density,

@@ -10,6 +10,7 @@ from scipy import sparse
 from scipy.linalg import lapack
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.interfaces.stated import StatedCoefficients
 from pymc_rmhmc.latent.operators import Design, Operator
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.linalg.cholesky import identity_plus_scaled, multiply_lower
@@ -49,10 +50,10 @@ class CoefficientsOperator(Operator):
 
     Parameters
     ----------
-    spread : (k,) array
-        D, of any sign.
-    location, deviation : (k,) array
-        Of the model's variable.
+    stated : StatedCoefficients
+        D, and mean and standard deviation of the model's variable.
+    like : CoefficientsOperator, optional
+        Another; nothing of it serves again.
 
     Raises
     ------
@@ -60,7 +61,9 @@ class CoefficientsOperator(Operator):
         If a spread or a deviation is not finite.
     """
 
-    def __init__(self, spread: Array, location: Array, deviation: Array) -> None:
+    def __init__(self, stated: StatedCoefficients, like: CoefficientsOperator | None = None) -> None:
+        del like
+        spread, location, deviation = stated.spread, stated.location, stated.deviation
         if not (np.isfinite(spread).all() and np.isfinite(deviation).all()):
             raise PriorFailure(Failure.NON_FINITE, 0)
         self.size = spread.size

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.interfaces.stated import StatedDense
 from pymc_rmhmc.latent.operators import Design, Operator
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.linalg.cholesky import cholesky, cholesky_adjoint_of_product, gram_lower, multiply_lower, solve_lower
@@ -19,19 +20,12 @@ type Array = NDArray[np.float64]
 class DenseOperator(Operator):
     """A vector x with a covariance matrix, which the predictor reads times d: ``d x = d m + L y``.
 
+    If the model's variable is not x itself, it is the whitened vector ``sign(d) y``, which is the same whatever d is.
+
     Parameters
     ----------
-    covariance : (k, k) array
-        Of ``d x``, in Fortran order.
-    location : (k,) array or float
-        m, the mean of x.
-    centred : bool
-        Whether the model's variable is x itself. If not it is the whitened vector ``sign(d) y``, which is the same
-        whatever d is.
-    multiplier : (k,) array or float
-        d, of any sign.
-    moves : bool
-        Whether θ moves the covariance.
+    stated : StatedDense
+        Covariance, mean m and d.
     like : DenseOperator, optional
         One with the same covariance, whose factor serves again.
 
@@ -41,13 +35,10 @@ class DenseOperator(Operator):
         If the covariance is not finite, or not positive definite.
     """
 
-    def __init__(
-        self, covariance: Array, location: Array | float = 0.0, *, centred: bool, multiplier: Array | float = 1.0,
-        moves: bool = True, like: DenseOperator | None = None,
-    ) -> None:  # fmt: skip
-        self.size, self.moves = covariance.shape[0], moves
-        self.factor: Array = factor_or_fail(covariance) if like is None else like.factor
-        self._location, self._centred, self._multiplier = location, centred, multiplier
+    def __init__(self, stated: StatedDense, like: DenseOperator | None = None) -> None:
+        self.size, self.moves = stated.covariance.shape[0], stated.moves
+        self.factor: Array = factor_or_fail(stated.covariance) if like is None else like.factor
+        self._location, self._centred, self._multiplier = stated.location, stated.is_centred, stated.multiplier
 
     def draw(self, whitened: Array) -> Array:
         """Return ``L y``."""

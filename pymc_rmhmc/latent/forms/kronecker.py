@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.interfaces.stated import StatedKronecker
 from pymc_rmhmc.latent.forms.dense import factor_or_fail
 from pymc_rmhmc.latent.operators import Design, Operator
 from pymc_rmhmc.linalg.cholesky import cholesky_adjoint
@@ -113,12 +114,8 @@ class KroneckerOperator(Operator):
 
     Parameters
     ----------
-    covariances : sequence of (n_i, n_i) arrays
-        The K_i of what the predictor reads.
-    sign : array or float
-        Of the number.
-    moves : bool
-        Whether θ moves the K_i.
+    stated : StatedKronecker
+        The K_i of what the predictor reads, and the number's sign.
     like : KroneckerOperator, optional
         One with the same K_i, whose factors serve again.
 
@@ -128,12 +125,10 @@ class KroneckerOperator(Operator):
         If one of them is not finite, or not positive definite.
     """
 
-    def __init__(
-        self, covariances: Sequence[Array], sign: Array | float = 1.0, *, moves: bool = True,
-        like: KroneckerOperator | None = None,
-    ) -> None:  # fmt: skip
-        self._product: KroneckerProduct = KroneckerProduct(covariances) if like is None else like._product
-        self._sign, self._n_axes, self.moves, self.size = sign, len(covariances), moves, self._product.size
+    def __init__(self, stated: StatedKronecker, like: KroneckerOperator | None = None) -> None:
+        self._product: KroneckerProduct = KroneckerProduct(stated.covariances) if like is None else like._product
+        self._sign, self._n_axes, self.moves = stated.sign, len(stated.covariances), stated.moves
+        self.size = self._product.size
 
     def draw(self, whitened: Array) -> Array:
         """Return ``L y``."""

@@ -51,8 +51,6 @@ class LatentSpace:
         The vectors.
     sites : GaussianSites
         With the same w̄ ≥ 0.
-    is_sum : bool
-        Whether derivatives are lists with an entry for each vector, and not those of one alone.
     by_design : bool
         Whether the derivative by A is wanted.
 
@@ -64,11 +62,11 @@ class LatentSpace:
 
     def __init__(
         self, weights: Weights, mean: Array, operators: Sequence[Operator], sites: GaussianSites, *,
-        is_sum: bool = True, by_design: bool = False,
+        by_design: bool = False,
     ) -> None:  # fmt: skip
         if not np.isfinite(mean).all():
             raise PriorFailure(Failure.NON_FINITE, 0)
-        self._operators, self._is_sum = tuple(operators), is_sum
+        self._operators = tuple(operators)
         self._stack = stacked(self._operators)
         self.weights, self.mean, self._sites, self._by_design = weights, mean, sites, by_design
         self._slices = places_of(self._operators)
@@ -96,9 +94,7 @@ class LatentSpace:
     def with_sites(self, sites: GaussianSites) -> LatentSpace:
         """Return the same prior times other sites."""
         weights = self.weights.at(sites, None)
-        return LatentSpace(
-            weights, self.mean, self._operators, sites, is_sum=self._is_sum, by_design=self._by_design
-        )
+        return LatentSpace(weights, self.mean, self._operators, sites, by_design=self._by_design)
 
     def predict(self, whitened: Array) -> Array:
         """Return ``A L y``, (n,)."""
@@ -147,9 +143,9 @@ class LatentSpace:
         moved = self._moved(collected)
         pushed = self.predict(moved)
         spread = residual - self._sites.precision * pushed
-        second = self._second_bars(placed, collected, moved)
+        vectors = self._bars(placed, collected, moved)
         design = self._design_bar(placed, moved, spread) if self._by_design else None
-        return Pulled(self._pull_noise(moved), spread + self._centre_slope, second, design, pushed)
+        return Pulled(self._pull_noise(moved), spread + self._centre_slope, vectors, design, pushed)
 
     def sites_pullback(self, placed: Placement, pulled: Pulled) -> Array:
         """Return the gradient of ``ψ(η) + log E`` by the logarithms of b and of w̄: (2, n), or (2, 1) by multiples."""
@@ -177,7 +173,7 @@ class LatentSpace:
         """The inverse of E's factor."""
         return inverse_lower(self._factor)
 
-    def _second_bars(self, placed: Placement, collected: Array, moved: Array) -> Any:
+    def _bars(self, placed: Placement, collected: Array, moved: Array) -> list[Any]:
         """Return the derivatives by the operators."""
         stack, gram, k = self._stack, self.weights.gram, self._stack.size
         by_draw, by_dual, by_centre = (
@@ -192,7 +188,7 @@ class LatentSpace:
             unexplained = operator.unexplained(gram, lambda: self._rooted, self._half, where)
             bar += 0.5 * (operator.outer(by_centre[where], by_centre[where]) - unexplained)
             bars.append(operator.pullback(bar.T, by_draw[where], noise[where]))
-        return bars if self._is_sum else bars[0]
+        return bars
 
     def _design_bar(self, placed: Placement, moved: Array, spread: Array) -> Array:
         """Return the derivative by A, of a sparse one by its entries."""

@@ -123,13 +123,14 @@ class Rows:
         return self._scattered(row.gram(sites[where]) for row, where in zip(self.rows, self._where, strict=True))
 
     def pullback(self, placed: Placement, residual: Array) -> Pulled:
-        """Return the gradient of ``ψ(η) + log E``, by one covariance or by that of every row, (r, n, n)."""
+        """Return the gradient of ``ψ(η) + log E``, by one covariance or by that of every row."""
         parts = zip(self.rows, cast("RowsPlacement", placed).rows, self._where, strict=True)
         pulled = [row.pullback(each, residual[where]) for row, each, where in parts]
-        bars = [each.second for each in pulled]
-        second = functools.reduce(operator.iadd, bars) if self._is_shared else np.stack(bars)
+        vectors = [bar for each in pulled for bar in each.vectors]
+        if self._is_shared:
+            vectors = [functools.reduce(operator.iadd, vectors)]
         noise, mean = np.concatenate([each.noise for each in pulled]), self._scattered(each.mean for each in pulled)
-        return Pulled(noise, mean, second, None, self._scattered(each.pushed for each in pulled))
+        return Pulled(noise, mean, vectors, None, self._scattered(each.pushed for each in pulled))
 
     def sites_pullback(self, placed: Placement, pulled: Pulled) -> Array:
         """Return the gradient of ``ψ(η) + log E`` by the logarithms of b and of w̄, (2, N)."""

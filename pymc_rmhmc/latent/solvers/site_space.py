@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.latent.charts.moving_sites import slope_by_multiples
@@ -132,8 +131,6 @@ class SiteSpace:
         One with the same Q, which serves again; and so does the factor of B if the sites' w̄ are the same array.
     shift : (n,) array or float, optional
         Where the model's variable is the sites less something, this.
-    is_sum : bool
-        Whether derivatives are lists with an entry for each vector, and not those of one alone.
     by_design : bool
         Whether the derivative by every A is wanted.
 
@@ -147,9 +144,9 @@ class SiteSpace:
 
     def __init__(
         self, mean: Array, terms: Sequence[Term], sites: GaussianSites, like: SiteSpace | None = None, *,
-        shift: Array | float | None = None, is_sum: bool = True, by_design: bool = False,
+        shift: Array | float | None = None, by_design: bool = False,
     ) -> None:  # fmt: skip
-        self._terms, self._is_sum = tuple(terms), is_sum
+        self._terms = tuple(terms)
         if by_design and not all(is_finite(term.design) for term in self._terms if term.design is not None):
             raise PriorFailure(Failure.NON_FINITE, 0)
         operators = [term.operator for term in self._terms]
@@ -205,9 +202,7 @@ class SiteSpace:
 
     def with_sites(self, sites: GaussianSites) -> SiteSpace:
         """Return the same prior times other sites: a factor of B is all that is made anew."""
-        return SiteSpace(
-            self.mean, self._terms, sites, self, shift=self._shift, is_sum=self._is_sum, by_design=self._by_design
-        )
+        return SiteSpace(self.mean, self._terms, sites, self, shift=self._shift, by_design=self._by_design)
 
     def predict(self, whitened: Array) -> Array:
         """Return ``Σ A_s L_s y_s``, (n,)."""
@@ -266,8 +261,8 @@ class SiteSpace:
         spread = dual(*self.weighted, residual)
         collected = collect(self._terms, spread)
         noise, pushed = self._pull(spread, collected)
-        second, design = self._second_bars(placed, spread, collected)
-        return Pulled(noise, spread + self._centre_dual, second, design, pushed)
+        vectors, designs = self._bars(placed, spread, collected)
+        return Pulled(noise, spread + self._centre_dual, vectors, designs, pushed)
 
     def sites_pullback(self, placed: Placement, pulled: Pulled) -> Array:
         """Return the gradient of ``ψ(η) + log E`` by the logarithms of b and of w̄, (2, n)."""
@@ -286,27 +281,26 @@ class SiteSpace:
         """The variance of every site times its w̄, which is ``1 - (B⁻¹)ᵢᵢ``."""
         return 1.0 - self._inverse.diagonal()
 
-    def _second_bars(self, placed: Placement, spread: Array, collected: Array) -> tuple[Any, Any]:
+    def _bars(
+        self, placed: Placement, spread: Array, collected: Array
+    ) -> tuple[list[Any], list[Array] | None]:
         """Return the derivatives by the operators, and by every A."""
-        if not self._is_sum and self._terms[0].design is None:
+        if len(self._terms) == 1 and self._terms[0].design is None:
             # One array as large as K in place of two.
             operator = self._stack
             if not operator.moves:
-                return operator.no_pullback(), None
+                return [operator.no_pullback()], None
             start = operator.pullback_of_draw(collected, placed.noise[: operator.size])
             if start is not None:
                 self._add_covariance_bar(start, placed, spread)
-                return start, None
+                return [start], None
         bar = np.zeros(self._covariance.shape, order="F")
         self._add_covariance_bar(bar, placed, spread)
         parts = list(zip(self._terms, self._slices, strict=True))
-        second = [term.pullback(bar, collected[where], placed.noise[where]) for term, where in parts]
-        designs = None
-        if self._by_design:
-            designs = [term.design_bar(bar, spread, placed.noise[where]) for term, where in parts]
-        if self._is_sum:
-            return second, designs
-        return second[0], None if designs is None else _at_entries(designs[0], self._terms[0].design)
+        vectors = [term.pullback(bar, collected[where], placed.noise[where]) for term, where in parts]
+        if not self._by_design:
+            return vectors, None
+        return vectors, [term.design_bar(bar, spread, placed.noise[where]) for term, where in parts]
 
     def _add_covariance_bar(self, total: Array, placed: Placement, spread: Array) -> None:
         """Add the derivative by Q to an (n, n) array in Fortran order, but for what goes through the draw."""
@@ -325,11 +319,3 @@ class SiteSpace:
         pushed = multiply_symmetric(self._covariance, spread)
         by_prior = self._stack.draw_adjoint(collected)
         return np.concatenate((by_prior, self._roots[0] * pushed)), pushed
-
-
-def _at_entries(bar: Array, design: Any) -> Array:
-    """Return a derivative by A, or of a sparse A by its entries, in their order."""
-    if not sparse.issparse(design):
-        return bar
-    rows = np.repeat(np.arange(design.shape[0]), np.diff(design.indptr))
-    return np.asarray(bar[rows, design.indices])

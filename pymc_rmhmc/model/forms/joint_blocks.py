@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_rmhmc.interfaces.stated import StatedDense, StatedPrior
 from pymc_rmhmc.model.forms.components import LatentRow
 from pymc_rmhmc.model.forms.priors import LatentVariable
 from pymc_rmhmc.model.forms.pullback import Differentiated
@@ -78,12 +79,12 @@ class Block:
         return self._likelihood.function, self._likelihood.bound
 
     def compiled_prior(self) -> Any:
-        """None: see `pymc_rmhmc.latent.latent_blocks.JointBlock`."""
+        """None: see `pymc_rmhmc.interfaces.joint_density.JointBlock`."""
         return None
 
     @property
     def places(self) -> Any:
-        """None: see `pymc_rmhmc.latent.latent_blocks.JointBlock`."""
+        """None: see `pymc_rmhmc.interfaces.joint_density.JointBlock`."""
         return None
 
     def bind(self, point: Point) -> None:
@@ -156,18 +157,16 @@ class CovarianceBlock(Block):
 
     Attributes
     ----------
-    design_shape, kinds : None
-        There are none.
+    design_shape : None
+        There is none.
     rows : (r, n) int array, or None
         Of several vectors, the sites of each.
-    centred : bool
-        Whether the value variable is the latent vector itself, and not ``L⁻¹`` of it.
     fixed_covariance : bool
         Whether K is the same at every θ.
     """
 
     design_shape = None
-    kinds = None
+    is_sum = False
 
     def __init__(
         self, model: pm.Model, name: str, latent: LatentVariable, theta: Hyperparameters, rows: Sequence[LatentRow],
@@ -177,7 +176,7 @@ class CovarianceBlock(Block):
         where = np.array([row.positions for row in rows])
         self.rows = where if len(rows) > 1 else None
         size = where.size
-        self.sizes, self.n_sites, self.centred = (size,), size, latent.form == "centred"
+        self.sizes, self.n_sites, self._is_centred = (size,), size, latent.form == "centred"
         shift = shift_of(observed, theta, size)
         # A mean is the variable's own, whose values are in the rows' order; one row's may serve for all.
         mean = pt.zeros(size)
@@ -194,20 +193,25 @@ class CovarianceBlock(Block):
         self._compile_likelihood(model, theta, observed, shift)
         self._compile_information(model, theta, observed, shift)
 
-    def prior(self, theta: Array) -> tuple[Array, ...]:
-        """Mean (n,) and covariance (n, n) of the sites, in Fortran order, and the sites less the latents (n,).
-
-        Of rows one covariance for all, or if they have one each all of them (r, n, n), each in C order.
-        """
+    def prior(self, theta: Array) -> StatedPrior:
+        """Return the vector, or the rows, at θ."""
         mean, covariance, shift = self._prior(theta)
-        if covariance.ndim > 2:
-            return mean, np.ascontiguousarray(covariance), shift
-        # A covariance is symmetric: its transpose is itself in Fortran order, at no cost.
-        return mean, covariance.T if covariance.flags.c_contiguous else np.asfortranarray(covariance), shift
+        matrices = covariance if covariance.ndim > 2 else [covariance]
+        vectors = tuple(
+            StatedDense(_in_fortran_order(matrix), mean - shift, self._is_centred, moves=not self.fixed_covariance)
+            for matrix in matrices
+        )
+        return StatedPrior(mean, shift, vectors)
 
-    def prior_pullback(self, theta: Array, mean_bar: Array, second_bar: Array) -> Array:
-        """``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄``, (d,)."""
-        return self._prior.pullback(theta, mean_bar, by_rows(second_bar))
+    def prior_pullback(self, theta: Array, mean_bar: Array, vector_bars: list[Array], design_bar: None) -> Array:
+        """Return ``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄``, (d,)."""
+        bar = vector_bars[0] if len(vector_bars) == 1 else np.stack(vector_bars)
+        return self._prior.pullback(theta, mean_bar, by_rows(bar))
+
+
+def _in_fortran_order(matrix: Array) -> Array:
+    """Return a covariance in Fortran order: it is symmetric, so that its transpose is itself, at no cost."""
+    return matrix.T if matrix.flags.c_contiguous else np.asfortranarray(matrix)
 
 
 def by_rows(bar: Array) -> Array:

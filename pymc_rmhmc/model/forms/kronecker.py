@@ -9,6 +9,7 @@ import pymc as pm
 from numpy.typing import NDArray
 from pytensor.graph.traversal import ancestors
 
+from pymc_rmhmc.interfaces.stated import StatedKronecker, StatedPrior
 from pymc_rmhmc.model.forms.joint_blocks import Block, by_rows
 from pymc_rmhmc.model.forms.priors import LatentVariable
 from pymc_rmhmc.model.forms.pullback import Differentiated
@@ -28,17 +29,14 @@ class KroneckerBlock(Block):
 
     Attributes
     ----------
-    design_shape, kinds : None
+    design_shape : None
         There are none.
-    centred : bool
-        False: the value variable is v.
     fixed_covariance : bool
         Whether every K_i is the same at every θ.
     """
 
     design_shape = None
-    kinds = None
-    centred = False
+    is_sum = False
 
     def __init__(
         self, model: pm.Model, name: str, latent: LatentVariable, theta: Hyperparameters, size: int,
@@ -54,11 +52,13 @@ class KroneckerBlock(Block):
         self._compile_likelihood(model, theta, observed, shift)
         self._compile_information(model, theta, observed, shift)
 
-    def prior(self, theta: Array) -> tuple[Array, tuple[Array, ...], Array]:
-        """Mean (n,) of the sites, the K_i (n_i, n_i), and the sites less the latents (n,)."""
+    def prior(self, theta: Array) -> StatedPrior:
+        """Return the vector at θ."""
         shift, *covariances = self._prior(theta)
-        return shift, tuple(covariances), shift
+        return StatedPrior(shift, shift, (StatedKronecker(tuple(covariances), moves=not self.fixed_covariance),))
 
-    def prior_pullback(self, theta: Array, mean_bar: Array, second_bars: Sequence[Array]) -> Array:
-        """``Σ ∂m/∂θ m̄ + Σ_i ∂K_i/∂θ K̄_i``, (d,)."""
-        return self._prior.pullback(theta, mean_bar, *map(by_rows, second_bars))
+    def prior_pullback(
+        self, theta: Array, mean_bar: Array, vector_bars: list[Sequence[Array]], design_bar: None
+    ) -> Array:
+        """Return ``Σ ∂m/∂θ m̄ + Σ_i ∂K_i/∂θ K̄_i``, (d,)."""
+        return self._prior.pullback(theta, mean_bar, *map(by_rows, vector_bars[0]))

@@ -18,7 +18,9 @@ from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Sqrt
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
+from scipy import sparse
 
+from pymc_rmhmc.interfaces.stated import StatedCoefficients, StatedDense, StatedKronecker, StatedPrior, StatedVector
 from pymc_rmhmc.model.forms.joint_blocks import Block, by_rows, covariance_of, covariances_of_rows
 from pymc_rmhmc.model.forms.linear_normals import ScaledSource
 from pymc_rmhmc.model.forms.moving_design import MovingDesign
@@ -69,7 +71,6 @@ class _LinearBlock(Block, ABC):
         Whether the matrices are functions of θ.
     """
 
-    centred = True
     fixed_covariance = False
     _constant: Any
 
@@ -137,8 +138,8 @@ class _LinearBlock(Block, ABC):
         return self._last[1]
 
     @abstractmethod
-    def prior(self, theta: Array) -> tuple[Any, ...]:
-        """See `pymc_rmhmc.latent.latent_blocks.JointBlock`."""
+    def prior(self, theta: Array) -> StatedPrior:
+        """See `pymc_rmhmc.interfaces.joint_density.JointBlock`."""
 
 
 class DesignBlock(_LinearBlock):
@@ -150,7 +151,7 @@ class DesignBlock(_LinearBlock):
         Of A, (n, k).
     """
 
-    kinds = None
+    is_sum = False
 
     def __init__(
         self, model: pm.Model, name: str, sources: Sequence[DesignSource], reader: Reader, theta: Hyperparameters,
@@ -176,28 +177,30 @@ class DesignBlock(_LinearBlock):
         self._constant = self._reader(point)
 
     def compiled_prior(self) -> Any:
-        """See `pymc_rmhmc.latent.latent_blocks.JointBlock`."""
+        """See `pymc_rmhmc.interfaces.joint_density.JointBlock`."""
         bound = self._prior.bound
         return None if bound is None else (*bound, self._centre_moves)
 
     @property
     def places(self) -> Any:
-        """See `pymc_rmhmc.latent.latent_blocks.JointBlock`."""
+        """See `pymc_rmhmc.interfaces.joint_density.JointBlock`."""
         return None if self._moving is None else self._moving.places
 
-    def prior(self, theta: Array) -> tuple[Any, ...]:
-        """A (n, k), mean (n,), D (k,), location and scale (k,) of the model's variables, and sites less these (n,)."""
+    def prior(self, theta: Array) -> StatedPrior:
+        """Return the coefficients at θ."""
         centre, spread, location, deviation, shift, *directions = self._prior(theta)
         design = self._constant if self._moving is None else self._moving.matrix(*directions)
         if self._moving is not None:
             self._last = theta.tobytes(), design, centre
         mean = shift + design @ centre if centre.any() else shift
-        return design, mean, spread, location, deviation, shift
+        return StatedPrior(mean, shift, (StatedCoefficients(spread, location, deviation),), design)
 
-    def prior_pullback(self, theta: Array, mean_bar: Array, second_bar: Any) -> Array:
-        """``Σ ∂m/∂θ m̄ + Σ ∂D/∂θ D̄ + Σ ∂A/∂θ Ā``, (d,)."""
-        spread_bar, *bars = second_bar if self._moving else (second_bar,)
-        bars = self._design_bars(theta, mean_bar, *bars) if bars else []
+    def prior_pullback(self, theta: Array, mean_bar: Array, vector_bars: list[Array], design_bar: Any) -> Array:
+        """Return ``Σ ∂m/∂θ m̄ + Σ ∂D/∂θ D̄ + Σ ∂A/∂θ Ā``, (d,)."""
+        (spread_bar,) = vector_bars
+        if isinstance(design_bar, list):
+            design_bar = _at_entries(design_bar[0], self._design_at(theta))
+        bars = [] if design_bar is None else self._design_bars(theta, mean_bar, design_bar)
         # Coefficients with a mean of their own are rare: a product with the design is spared without them.
         centre_bar = np.asarray(self._design_at(theta).T @ mean_bar) if self._centre_moves else np.zeros(self.size)
         return self._prior.pullback(theta, centre_bar, spread_bar, mean_bar, *bars)
@@ -210,16 +213,15 @@ class SumBlock(_LinearBlock):
     ----------
     design_shape : tuple of int or None
         Of the matrix by which all are read together, (n, k), where latent values are fewer than observations.
-    kinds : tuple of str
-        Of the vectors: "centred", "whitened", "kronecker" (whitened, with a Kronecker product for a covariance) or
-        "independent".
     """
+
+    is_sum = True
 
     def __init__(
         self, model: pm.Model, name: str, sources: Sequence[DesignSource], reader: Reader, theta: Hyperparameters,
         observed: Sequence[Terms], point: Point,
     ) -> None:  # fmt: skip
-        self.kinds = tuple("kronecker" if s.latent.root == "kronecker" else s.latent.form for s in sources)
+        self._kinds = tuple("kronecker" if s.latent.root == "kronecker" else s.latent.form for s in sources)
         self.n_sites = reader.n_rows(point)
         n_latent = sum(math.prod(s.shape) for s in sources)
         self.design_shape = (self.n_sites, n_latent) if self.n_sites >= MORE_OBSERVATIONS * n_latent else None
@@ -255,15 +257,11 @@ class SumBlock(_LinearBlock):
         assert not isinstance(self._reader, MovingDesign)
         self._constant = self._reader.parts(point, self.sizes) if self.design_shape is None else self._reader(point)
 
-    def prior(self, theta: Array) -> tuple[Any, ...]:
-        """Lists with an entry for each part and arrays of sites (n,).
-
-        Every A, or where latent values are fewer than observations the matrix that reads them all; the mean; every K,
-        all K_i or D; every location; every scale; and the sites less the latents.
-        """
+    def prior(self, theta: Array) -> StatedPrior:
+        """Return the vectors at θ."""
         shift, *stated = self._prior(theta)
         design = self._constant if self._moving is None else self._cut(self._moving.matrix(stated.pop(0)))
-        n_seconds, n = sum(self._counts), len(self.kinds)
+        n_seconds, n = sum(self._counts), len(self._kinds)
         centres = stated[n_seconds : n_seconds + n]
         mean = shift + self._read_centres(design, centres)
         if self._moving is not None:
@@ -272,11 +270,12 @@ class SumBlock(_LinearBlock):
             second if second.ndim == 1 else second.T if second.flags.c_contiguous else np.asfortranarray(second)
             for second in stated[:n_seconds]
         )
-        seconds = [
-            tuple(next(given) for _ in range(count)) if kind == "kronecker" else next(given)
-            for kind, count in zip(self.kinds, self._counts, strict=True)
-        ]
-        return design, mean, seconds, stated[n_seconds + n : n_seconds + 2 * n], stated[n_seconds + 2 * n :], shift
+        locations, scales = stated[n_seconds + n : n_seconds + 2 * n], stated[n_seconds + 2 * n :]
+        vectors = tuple(
+            _vector(kind, [next(given) for _ in range(count)], location, scale)
+            for kind, count, location, scale in zip(self._kinds, self._counts, locations, scales, strict=True)
+        )
+        return StatedPrior(mean, shift, vectors, design)
 
     def _cut(self, whole: Any) -> Any:
         """A of every part, or the whole where that is what is wanted."""
@@ -298,19 +297,33 @@ class SumBlock(_LinearBlock):
             return np.split(np.asarray(design.T @ sites), np.cumsum(self.sizes)[:-1])
         return [sites if d is None else np.asarray(d.T @ sites) for d in design]
 
-    def prior_pullback(self, theta: Array, mean_bar: Array, second_bar: Any) -> Array:
-        """``Σ ∂m/∂θ m̄ + Σ_s ∂K_s/∂θ K̄_s + Σ_s ∂A_s/∂θ Ā_s``, (d,).
-
-        With D in place of K for coefficients, and a list for all K_i.
-        """
-        second_bar, *bars = second_bar if self._moving else (second_bar,)
-        if bars:
-            whole = np.hstack(*bars) if self.design_shape is None else bars[0]
+    def prior_pullback(self, theta: Array, mean_bar: Array, vector_bars: list[Any], design_bar: Any) -> Array:
+        """Return ``Σ ∂m/∂θ m̄ + Σ_s ∂K_s/∂θ K̄_s + Σ_s ∂A_s/∂θ Ā_s``, (d,), with D in place of K for coefficients."""
+        bars = []
+        if design_bar is not None:
+            whole = np.hstack(design_bar) if isinstance(design_bar, list) else design_bar
             bars = self._design_bars(theta, mean_bar, whole)
         centre_bars = self._collect(self._design_at(theta), mean_bar)
-        flat = [one for bar in second_bar for one in (bar if isinstance(bar, list) else [bar])]
+        flat = [one for bar in vector_bars for one in (bar if isinstance(bar, list) else [bar])]
         seconds = [by_rows(bar) for bar in flat]
         return self._prior.pullback(theta, np.asarray(mean_bar), *bars, *seconds, *centre_bars)
+
+
+def _vector(kind: str, seconds: list[Array], location: Array, scale: Array) -> StatedVector:
+    """Return what is stated of a vector of a sum, from its K, K_i or D, its location and scale."""
+    if kind == "independent":
+        return StatedCoefficients(seconds[0], location, scale)
+    if kind == "kronecker":
+        return StatedKronecker(tuple(seconds), np.sign(scale))
+    return StatedDense(seconds[0], location, kind == "centred", scale)
+
+
+def _at_entries(bar: Array, design: Any) -> Array:
+    """Return a derivative by A, or of a sparse A by its entries, in their order."""
+    if not sparse.issparse(design):
+        return bar
+    rows = np.repeat(np.arange(design.shape[0]), np.diff(design.indptr))
+    return np.asarray(bar[rows, design.indices])
 
 
 def _stated(source: DesignSource) -> tuple[TensorVariable, TensorVariable, TensorVariable]:

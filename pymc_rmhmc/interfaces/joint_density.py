@@ -1,0 +1,129 @@
+"""What a model gives to the rooms that sample it: latent blocks and the rest of its density, as functions of θ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.interfaces.stated import StatedPrior
+
+__all__ = ["Bound", "JointBlock", "JointDensity"]
+
+type Array = NDArray[np.float64]
+# A function that may be compiled, and what it takes after what it is given.
+type Bound = tuple[Callable[..., Any], tuple[np.ndarray, ...]]
+
+
+class JointBlock(Protocol):
+    """Latent Gaussian variables that are read together, as functions of θ."""
+
+    @property
+    def design_shape(self) -> tuple[int, int] | None:
+        """Of the A by which all latent values are read, (n, k).
+
+        None for one vector with a covariance matrix, whose values are sites, and for a sum whose vectors have a matrix
+        each.
+        """
+
+    @property
+    def has_moving_design(self) -> bool:
+        """Whether A, of coefficients or of the vectors of a sum, moves with θ."""
+
+    @property
+    def n_sites(self) -> int:
+        """The number of sites, n."""
+
+    @property
+    def size(self) -> int:
+        """The number of latent values."""
+
+    @property
+    def fixed_covariance(self) -> bool:
+        """Whether the covariance matrix is the same at every θ."""
+
+    @property
+    def rows(self) -> NDArray[np.int64] | None:
+        """Of several vectors that are independent given θ, the sites of each (r, n); None for one vector."""
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether several vectors are read, by one matrix or each by its own."""
+
+    @property
+    def has_moving_sites(self) -> bool:
+        """Whether parameters of the likelihood move the information of the sites."""
+
+    def information(self, theta: Array, eta: Array) -> Array:
+        """The mean over two η (2, n) of each site's information, (n,), or with a design of all, (1,).
+
+        That is what the likelihood's slope at a site grows by with θ, and needed where sites move.
+        """
+
+    def information_pullback(self, theta: Array, eta: Array, bar: Array) -> Array:
+        """``Σ ∂I/∂θ Ī``, (d,)."""
+
+    def compiled_information(self) -> tuple[Bound, Bound]:
+        """The functions that the two call, where sites move, and what they take after what is given there."""
+
+    def prior(self, theta: Array) -> StatedPrior:
+        """Return what the latents' prior is at θ."""
+
+    def forget(self) -> None:
+        """Let go of what the derivative of the prior that was asked for last would need: there will be none."""
+
+    def prior_pullback(self, theta: Array, mean_bar: Array, vector_bars: list[Any], design_bar: Any) -> Array:
+        """Return the derivative by θ (d,) of a function of the prior.
+
+        Parameters
+        ----------
+        theta : (d,) array
+            θ.
+        mean_bar : (n,) array
+            The derivative by the mean.
+        vector_bars : list
+            By what each vector states: a matrix whose product with a symmetric ``∂K`` is summed, a list of these for
+            the factors of a Kronecker product, or by the spread (k,).
+        design_bar : array, list or None
+            By the matrix that reads all vectors, of a sparse one by its entries where that is given; or a list with
+            that by each vector's matrix; None where these are constant.
+        """
+
+    def likelihood(self, theta: Array, eta: Array) -> tuple[float, Array, Array]:
+        """``Σ ℓ``, its slope by site (n,), and its gradient by θ (d,)."""
+
+    def compiled_likelihood(self) -> Bound:
+        """The function that `likelihood` calls, and what it takes after θ and η."""
+
+    def compiled_prior(self) -> tuple[Bound, Bound, bool] | None:
+        """Of coefficients, what makes their prior; None of everything else.
+
+        A function of θ, for what A reads where y is 0 (k,), D (k,), location and scale (k,), what the sites have beyond
+        the latents (n,), and if A moves its directions (c, n): see `places`. Then one of θ and of weights of the first,
+        the second and what follows the scale, for the gradient of the weighted sum (d,). Then whether θ moves the
+        first.
+        """
+
+    @property
+    def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None:
+        """Of a sparse A that moves, by rows, each entry's place in the directions (c, n), and its column."""
+
+
+class JointDensity(Protocol):
+    """The blocks, and what else of the log density depends on θ."""
+
+    @property
+    def blocks(self) -> Sequence[JointBlock]:
+        """Independent of one another given θ."""
+
+    @property
+    def of_likelihoods(self) -> NDArray[np.int64]:
+        """The coordinates of θ that likelihoods read and priors do not: the sites may stand still while they move."""
+
+    def rest(self, theta: Array) -> tuple[float, Array]:
+        """The log density beyond the blocks' priors and likelihoods, and its gradient (d,)."""
+
+    def compiled_rest(self) -> Bound:
+        """The function that `rest` calls, and what it takes after θ."""

@@ -1,0 +1,125 @@
+"""What a model states of its latent vectors at one θ: one dataclass for each form of a prior.
+
+`pymc_rmhmc.model.forms` evaluates them, and `pymc_rmhmc.latent.forms` makes an operator of each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["StatedCoefficients", "StatedDense", "StatedKronecker", "StatedPrior", "StatedVector"]
+
+type Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class StatedDense:
+    """A vector x with a dense covariance, which a predictor reads times d.
+
+    Attributes
+    ----------
+    covariance : (k, k) array
+        Of ``d x``, in Fortran order.
+    location : (k,) array
+        The mean of x.
+    is_centred : bool
+        Whether the model's variable is x itself, and not the whitened vector.
+    multiplier : (k,) array or float
+        d, of any sign.
+    moves : bool
+        Whether θ moves the covariance.
+    """
+
+    covariance: Array
+    location: Array
+    is_centred: bool
+    multiplier: Array | float = 1.0
+    moves: bool = True
+
+    @property
+    def is_variable(self) -> bool:
+        """Whether its values are those of the model's variable, where a predictor reads them as they are."""
+        return self.is_centred
+
+    def variances(self) -> Array:
+        """Return the variance of each value that is read, (k,): a copy, for a view would hold the matrix."""
+        return self.covariance.diagonal().copy()
+
+
+@dataclass(frozen=True, slots=True)
+class StatedKronecker:
+    """A whitened vector on a grid, whose covariance is a Kronecker product.
+
+    Attributes
+    ----------
+    covariances : tuple of (k_i, k_i) arrays
+        Its factors, of what the predictor reads.
+    sign : array or float
+        Of the number that a predictor reads it times.
+    moves : bool
+        Whether θ moves the factors.
+    """
+
+    covariances: tuple[Array, ...]
+    sign: Array | float = 1.0
+    moves: bool = True
+    is_variable: ClassVar[bool] = False
+
+    def variances(self) -> Array:
+        """Return the variance of each value that is read, (k,)."""
+        variances: Array = np.ones(1)
+        for each in self.covariances:
+            variances = np.asarray(np.kron(variances, each.diagonal()))
+        return variances
+
+
+@dataclass(frozen=True, slots=True)
+class StatedCoefficients:
+    """Independent coefficients: ``location + deviation y``, of which ``spread y`` is read.
+
+    Attributes
+    ----------
+    spread : (k,) array
+        Of any sign.
+    location, deviation : (k,) array
+        Mean and standard deviation of the model's variable.
+    """
+
+    spread: Array
+    location: Array
+    deviation: Array
+    is_variable: ClassVar[bool] = False
+
+    def variances(self) -> Array:
+        """Return the variance of each value that is read, (k,)."""
+        return self.spread**2
+
+
+type StatedVector = StatedDense | StatedKronecker | StatedCoefficients
+
+
+@dataclass(frozen=True, slots=True)
+class StatedPrior:
+    """The prior of a block's latent vectors at one θ.
+
+    Attributes
+    ----------
+    mean : (n,) array
+        The sites where every vector is at its mean.
+    shift : (n,) array
+        What the sites have beyond the latent values.
+    vectors : tuple of StatedVector
+        The vectors; of rows, one that all share, or one for each.
+    design : array, sparse array, list or None
+        The matrix that reads all vectors, (n, k); or a list with one for each vector, None for the identity; or None
+        where the only vector's values are the sites.
+    """
+
+    mean: Array
+    shift: Array
+    vectors: tuple[StatedVector, ...]
+    design: Any = None
