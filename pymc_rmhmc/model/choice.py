@@ -47,17 +47,17 @@ class Choice:
     unread: Mapping[str, str]
 
     def why_not(self, variable: TensorVariable) -> str:
-        """Why a variable is not sampled as a latent one; empty if nothing but others in its place is in the way."""
+        """Return why a variable is not sampled as latent; empty if only variables in its place prevent it."""
         return why_not_latent(self.model, variable, self.readers, self.predictors, self.unread)
 
 
 def choice_of(model: pm.Model, predictors: Predictors) -> Choice:
-    """What the latent variables of a model are chosen by."""
+    """Gather what is needed to choose the latent variables of a model."""
     return Choice(model, predictors, direct_readers(model), unread_forms(model, model.free_RVs))
 
 
 def find_latents(choice: Choice, reasons: dict[str, str]) -> list[LatentVariable]:
-    """The default choice: latent Gaussian variables with a likelihood that can be sampled."""
+    """Find the latents sampled by default: Gaussian variables with a likelihood that can be sampled."""
     model, found = choice.model, []
     candidates = gaussian_candidates(model)
     vectors = [v for v in model.free_RVs if v in candidates or type(v.owner.op) in GAUSSIAN_VECTORS]
@@ -79,7 +79,7 @@ def find_latents(choice: Choice, reasons: dict[str, str]) -> list[LatentVariable
 
 
 def _vector(choice: Choice, variable: TensorVariable, *, is_candidate: bool) -> LatentVariable | str:
-    """A vector with a covariance, or why it is not sampled."""
+    """Read a vector with a covariance, or return why it is not sampled."""
     latent = read_latent(choice.model, variable)
     if isinstance(latent, str):
         return latent
@@ -113,7 +113,7 @@ def explain(choice: Choice, latents: Sequence[LatentVariable], reasons: dict[str
 
 
 def _besides(model: pm.Model, latents: Sequence[LatentVariable]) -> list[tuple[LatentVariable, str]]:
-    """The latents that a registered likelihood reads by other parameters than others, and not in one sum with them."""
+    """Find the latents that enter a registered likelihood by other parameters than the rest, and not in one sum."""
     dropped: dict[LatentVariable, str] = {}
     for variable in model.observed_RVs:
         found = read_likelihood(variable)
@@ -131,7 +131,7 @@ def _besides(model: pm.Model, latents: Sequence[LatentVariable]) -> list[tuple[L
 
 
 def find_coefficients(choice: Choice, reasons: dict[str, str]) -> list[LatentVariable]:
-    """Where there is no latent vector with a covariance: the Normals that predictors are linear in."""
+    """Find the Normals that predictors are linear in, for a model without a latent vector that has a covariance."""
     model, found = choice.model, []
     for variable in linear_normals(model, predictors=bool(choice.predictors), readers=choice.readers):
         latent = read_latent(model, variable)
@@ -142,7 +142,7 @@ def find_coefficients(choice: Choice, reasons: dict[str, str]) -> list[LatentVar
 
 
 def nested(model: pm.Model, latents: Sequence[LatentVariable]) -> list[tuple[LatentVariable, str]]:
-    """The latents on which the prior of another depends, with the names of those others."""
+    """Find the latents on which the prior of another depends, with the names of those others."""
     found = []
     for latent in latents:
         above = [

@@ -90,7 +90,7 @@ class CompiledBlock:
         return len(self._observations)
 
     def prior(self, point: Point) -> GaussianPrior:
-        """The components at a point, with the shared data as they are now."""
+        """Return the components at a point, with the shared data as they are now."""
         by_latent: dict[int, list[GaussianComponent]] = {}
         for latent, reader in enumerate(self._readers):
             rows = [row for row in self._rows if row.latent == latent]
@@ -102,7 +102,7 @@ class CompiledBlock:
         return GaussianPrior(tuple(components), np.zeros(self.n_sites))
 
     def likelihood(self, point: Point, plain: PlainReading | None = None) -> SiteLikelihood:
-        """The likelihood at a point, bound to the data as they are now.
+        """Return the likelihood at a point, bound to the data as they are now.
 
         Parameters
         ----------
@@ -145,19 +145,19 @@ class CompiledBlock:
             reader.check_inputs(point)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the shared data that the block reads."""
+        """Return the shapes of the shared data that the block reads."""
         held = [s for part in (*self._readers, *self._observations) for s in part.shared]
         return {str(s.name): np.shape(s.get_value(borrow=True)) for s in held}
 
     def _site_of(self, maps: Sequence[Any]) -> NDArray[np.int64]:
-        """Each observation's site, from the source positions that it reads; -1 for another block's."""
+        """Return each observation's site, from the source positions that it reads; -1 for another block's."""
         row = self._rows[0]
         lookup = np.full(int(np.prod(self._shapes[row.latent])), -1)
         lookup[row.positions] = np.arange(row.size)
         return lookup[maps[row.latent].index]
 
     def _reads_plainly(self, point: Point) -> bool:
-        """Whether the sites can be the latent values: one value a reading, the same of every latent."""
+        """Check whether the sites can be the latent values: one value per reading, the same for every latent."""
         if not self._observations:
             return len(self._rows) == 1
         affine = [o for o in self._observations if isinstance(o, AffineReader)]
@@ -170,7 +170,7 @@ class CompiledBlock:
         return one_row_each and len({row.size for row in self._rows}) == 1
 
     def _predictors(self, point: Point) -> list[Array]:
-        """A of each row, the observations of all variables stacked."""
+        """Return A of each row, with the observations of all variables stacked."""
         stacked = []
         for row in self._rows:
             parts = []
@@ -246,7 +246,7 @@ def _make_reader(
     model: pm.Model, observation: Observation, sources: Sequence[Any], shapes: Sequence[tuple[int, ...]],
     point: Point,
 ) -> ObservationReader:
-    """The reader that fits an observation of sources with the given shapes."""
+    """Make the reader that fits an observation of sources with the given shapes."""
     if observation.likelihood is not None:
         return RegisteredReader(model, observation, sources)
     if observation.reading is not None:
@@ -255,7 +255,7 @@ def _make_reader(
 
 
 def _compile_block(model: pm.Model, block: LatentBlock, point: Point) -> list[CompiledBlock]:
-    """One block, or one for each row of a variable whose rows are read apart."""
+    """Compile one block, or one for each row of a variable whose rows are read apart."""
     readers = [LatentReader(model, latent) for latent in block.latents]
     shapes = [reader.source_shape(point) for reader in readers]
     sources = [latent.source for latent in block.latents]
@@ -274,7 +274,7 @@ def _compile_block(model: pm.Model, block: LatentBlock, point: Point) -> list[Co
 def _compile_rest(
     structure: ModelStructure, compile_kwargs: dict[str, Any]
 ) -> tuple[tuple[str, ...], Callable[[Point], float]]:
-    """The log density of everything that is not in a block; a constant if nothing of it is free."""
+    """Compile the log density of everything that is not in a block; it is a constant if nothing in it is free."""
     model = structure.model
     if not structure.rest:
         return (), _Constant(0.0)

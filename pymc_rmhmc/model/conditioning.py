@@ -81,7 +81,7 @@ def point_of(model: pm.Model, given: Any) -> Point:
 
 
 def _checked(name: str, value: Any, shape: tuple[int, ...]) -> Array:
-    """One value as an array, of the right shape and finite."""
+    """Return one value as an array; raise unless it is finite and has the right shape."""
     try:
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
@@ -185,7 +185,7 @@ class LatentDraws:
         return [str(v.name) for v in (*self._model.free_RVs, *self._model.deterministics)]
 
     def __call__(self, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Every variable's draws, (1, N, ...), given those of the latent value variables, (N, ...)."""
+        """Return every variable's draws, (1, N, ...), given those of the latent value variables, (N, ...)."""
         if self._function is None:
             self._function = self._compiled()
         arrays = [values[name] for name in self._latents]
@@ -193,16 +193,19 @@ class LatentDraws:
         return {name: np.array(column)[None] for name, column in zip(self.names, zip(*rows, strict=True), strict=True)}
 
     def labels(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The model's coordinates, and the dimensions of its variables."""
+        """Return the model's coordinates and the dimensions of its variables."""
         coords, dims = coords_and_dims_for_inferencedata(self._model)
         return coords, {name: held for name, held in dims.items() if name in self.names}
 
     def _outputs(self) -> list[TensorVariable]:
-        """The free variables and deterministics as expressions of value variables."""
+        """Return the free variables and deterministics as expressions of value variables."""
         return self._model.replace_rvs_by_values([*self._model.free_RVs, *self._model.deterministics])
 
     def _compiled(self) -> Any:
-        """What is given is constant, and so is all that is made of it alone, such as the factor of a covariance."""
+        """Compile the outputs as a function of the latent values alone.
+
+        What is given is constant, and so is all that is made of it alone, such as the factor of a covariance.
+        """
         model = self._model
         outputs = self._outputs()
         inputs = [value for value in model.value_vars if value.name in self._latents]

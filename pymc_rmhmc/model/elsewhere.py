@@ -20,7 +20,7 @@ SIZES = (1.0, 5.0)
 
 
 def points_elsewhere(point: Point, names: Sequence[str]) -> Iterator[Point]:
-    """Copies of a point with some of its floating values moved, all up or all down; none where nothing moves."""
+    """Yield copies of a point with some of its floating values moved, all up or all down; none if nothing moves."""
     moving = [name for name in names if np.asarray(point[name]).dtype.kind == "f"]
     if not moving:
         return

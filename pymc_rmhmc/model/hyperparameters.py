@@ -75,18 +75,18 @@ class Hyperparameters:
         return {name: self.__dict__[name] for name in ("names", "shapes", "slices", "size")}
 
     def pack(self, point: Point) -> Array:
-        """θ (d,) of a point."""
+        """Return θ (d,) of a point."""
         return np.concatenate([np.ravel(point[name]) for name in self.names]).astype(np.float64)
 
     def unpack(self, theta: Array) -> Point:
-        """The value variables of a θ."""
+        """Return the value variables of a θ."""
         return {
             name: theta[part].reshape(shape)
             for name, part, shape in zip(self.names, self.slices, self.shapes, strict=True)
         }
 
     def substitute(self, expressions: Sequence[TensorVariable], model: pm.Model) -> list[TensorVariable]:
-        """Expressions of the model's random variables as expressions of θ and of the other value variables.
+        """Turn expressions of the model's random variables into expressions of θ and of the other value variables.
 
         In double precision: a constant may be of a type that holds it in fewer bytes, in which squares overflow, and
         compiled code takes what it is given for doubles.
@@ -95,13 +95,13 @@ class Hyperparameters:
         return [expression.astype("float64") for expression in placed]
 
     def place(self, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Expressions of value variables as expressions of θ and of the other value variables."""
+        """Turn expressions of value variables into expressions of θ and of the other value variables."""
         return replaced(expressions, self._parts)
 
     def read_by(
         self, expressions: Sequence[TensorVariable], model: pm.Model, held: Sequence[TensorVariable] = ()
     ) -> NDArray[np.bool_]:
-        """Which of θ's coordinates (d,) expressions of the model's random variables read.
+        """Find which of θ's coordinates (d,) expressions of the model's random variables read.
 
         θ is on the unconstrained scale: a variable between bounds that other variables give is read with these. What
         is read through one that is held does not count.
@@ -115,7 +115,7 @@ class Hyperparameters:
 
 
 def hyperparameters_of(model: pm.Model, expressions: Iterable[TensorVariable]) -> list[TensorVariable]:
-    """The continuous free variables that expressions depend on, hyperparameters of hyperparameters included.
+    """Find the continuous free variables that expressions depend on, hyperparameters of hyperparameters included.
 
     Discrete ones are left out, and so are free variables that are reached through an observed one.
     """
@@ -170,7 +170,7 @@ class GraphFunction:
         self._tail = _joined(arrays) if self._is_packed else arrays
 
     def _arrays(self, point: Point) -> tuple[np.ndarray, ...]:
-        """What is bound at a point, array by array."""
+        """Return what is bound at a point, array by array."""
         values = [np.asarray(point[name]) for name in self.value_names]
         data = [np.asarray(s.get_value(borrow=True)) for s in self.shared]
         # `ascontiguousarray` would make a vector of a scalar.
@@ -200,7 +200,7 @@ class GraphFunction:
 def _packed(
     rest: Sequence[TensorVariable], arrays: Sequence[np.ndarray], outputs: Sequence[TensorVariable]
 ) -> tuple[tuple[TensorVariable, TensorVariable], list[TensorVariable]]:
-    """Expressions of parts of two vectors in the place of what they take besides their inputs."""
+    """Replace what expressions take besides their inputs by parts of two vectors."""
     vectors, used = (pt.dvector("numbers"), pt.lvector("whole_numbers")), [0, 0]
     places: dict[TensorVariable, TensorVariable] = {}
     for variable, array in zip(rest, arrays, strict=True):
@@ -212,7 +212,7 @@ def _packed(
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """All floating-point numbers in one vector, and all others in another."""
+    """Join all floating-point numbers in one vector, and all others in another."""
     floats = [a.ravel() for a in arrays if a.dtype.kind == "f"]
     others = [a.ravel() for a in arrays if a.dtype.kind != "f"]
     return (
@@ -235,6 +235,6 @@ def joined(parts: Sequence[TensorVariable]) -> TensorVariable:
 
 
 def is_long(constant: Constant) -> bool:
-    """Whether a constant is given to compiled code as an argument."""
+    """Check whether a constant is given to compiled code as an argument."""
     data = constant.data
     return isinstance(data, np.ndarray) and data.ndim > 0 and data.size >= LIFTED_SIZE and data.dtype.kind == "f"

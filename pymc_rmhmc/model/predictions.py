@@ -61,7 +61,7 @@ def predicted_variables(model: pm.Model, sampled: Iterable[TensorVariable] = ())
 def _unneeded(
     model: pm.Model, held: Sequence[TensorVariable], named: Sequence[TensorVariable]
 ) -> list[TensorVariable]:
-    """The free variables on which nothing observed depends, and nothing that is held, and that depend on others."""
+    """Find the free variables that depend on others, and on which nothing observed or held depends."""
     known: list[TensorVariable] = [*model.observed_RVs, *model.potentials]
     if not known:
         return []
@@ -78,19 +78,19 @@ def _unneeded(
 
 
 def _is_sampled_in_any_case(model: pm.Model, variable: TensorVariable) -> bool:
-    """Whether a variable has data of its own: missing observations are sampled with what explains the others."""
+    """Check whether a variable is missing or censored data: these are sampled with what explains the others."""
     return str(variable.name).endswith(UNOBSERVED) or _is_restricted(model, variable)
 
 
 def _can_be_drawn(model: pm.Model, variable: TensorVariable) -> bool:
-    """Whether PyMC can draw a variable given the others, and the components that it is made of."""
+    """Check whether PyMC can draw a variable given the others, and the components that it is made of."""
     others = [v for v in model.basic_RVs if v is not variable]
     made = inlined([variable], others)
     return not any(_has_no_draws(v.owner.op) for v in ancestors(made, blockers=others) if v.owner is not None)
 
 
 def _has_no_draws(op: Any) -> bool:
-    """Whether an operation has a density alone: such are improper distributions, and a CustomDist without `random`."""
+    """Check whether an operation has only a density, as improper distributions and a CustomDist without `random` do."""
     if isinstance(op, CustomDistRV):
         return str(getattr(op._random_fn, "__qualname__", "")).startswith(default_not_implemented.__name__)
     return isinstance(op, ICARRV | FlatRV | HalfFlatRV)
@@ -111,7 +111,7 @@ def is_default_transform(variable: TensorVariable, transform: Any) -> bool:
 
 
 def _is_restricted(model: pm.Model, variable: TensorVariable) -> bool:
-    """Whether a transform of the user's own may hold a variable within a part of its support.
+    """Check whether a transform of the user's own may hold a variable within a part of its support.
 
     Then its density need not integrate to 1: PyMC's recipe for censored data imputes them by
     ``pm.Normal(..., transform=Interval(1.0, None))``, whose integral is their likelihood.
@@ -121,7 +121,7 @@ def _is_restricted(model: pm.Model, variable: TensorVariable) -> bool:
 
 
 def _is_empty(model: pm.Model, variable: TensorVariable) -> bool:
-    """Whether a variable has no values, as one of the shape (2, 0): it is a constant in all that reads it."""
+    """Check whether a variable has no values, as one of the shape (2, 0): it is a constant in all that reads it."""
     dims = model.named_vars_to_dims.get(variable.name, ())
     return 0 in variable.type.shape or any(model.dim_lengths[d].eval() == 0 for d in dims if d in model.dim_lengths)
 
@@ -138,7 +138,7 @@ def _check_some_data(model: pm.Model, empty: Sequence[TensorVariable]) -> None:
 
 
 def _no_values(model: pm.Model, symbol: TensorVariable) -> TensorVariable:
-    """The constant that an empty variable is, or its value variable."""
+    """Return the constant that replaces an empty variable or its value variable."""
     (shape,) = Evaluator(model, [symbol.shape])(model.initial_point())
     return pt.constant(np.empty(shape, symbol.dtype))
 
@@ -189,14 +189,14 @@ def view_of(model: pm.Model, changed: dict[str, object]) -> pm.Model:
 
 
 def _kept(variables: Any, gone: set[TensorVariable]) -> Any:
-    """A list as PyMC keeps it, without some variables."""
+    """Return a list as PyMC keeps it, without some variables."""
     kept = variables.copy()
     kept[:] = [v for v in variables if v not in gone]
     return kept
 
 
 def _same_kind(named: Any, gone: set[TensorVariable]) -> Any:
-    """The names of a model without those of some variables."""
+    """Return a mapping of a model's names without those of some variables."""
     kept = named.copy()
     for variable in gone:
         kept.pop(variable.name, None)

@@ -109,7 +109,7 @@ class ModelStructure:
 
 
 def has_own_initval(model: pm.Model, variables: Iterable[TensorVariable]) -> bool:
-    """Whether a model gives any of some variables an `initval`."""
+    """Check whether a model gives any of some variables an `initval`."""
     return any(model.rvs_to_initial_values.get(variable) is not None for variable in variables)
 
 
@@ -165,7 +165,7 @@ def read_structure(
 def _found(
     model: pm.Model, predictors: Predictors, reasons: dict[str, str]
 ) -> tuple[list[LatentVariable], dict[str, str]]:
-    """The latents that nobody named, and what to write in place of what is not read; `reasons` are added to."""
+    """Find the latents that nobody named, and advice on how to rewrite what is not read; add to `reasons`."""
     choice = choice_of(model, predictors)
     latents = find_latents(choice, reasons) or find_coefficients(choice, reasons)
     explain(choice, latents, reasons)
@@ -198,7 +198,7 @@ def model_in_context(model: Any, asked_by: str) -> pm.Model:
 
 
 def _check_apart(model: pm.Model, latents: Sequence[LatentVariable]) -> None:
-    """Latents that move together must be independent a priori: a block's prior is a product."""
+    """Raise if the prior of a latent depends on another latent: a block's prior is a product."""
     for latent, others in nested(model, latents):
         raise UnsupportedModelError(
             f"the prior of {others} depends on {latent.name}, so that one RMHMC cannot sample both: leave "
@@ -241,7 +241,7 @@ def resolve_variables(model: pm.Model, wanted: Any) -> list[TensorVariable]:
 
 
 def _meant_by(model: pm.Model, name: str) -> str:
-    """The question whether a name that the model has not is a slip for one of its free variables; empty if it is not.
+    """Ask whether an unknown name is a slip for a free variable of the model; return an empty text if none is close.
 
     Names of transformed values are those of their variables.
     """
@@ -252,7 +252,7 @@ def _meant_by(model: pm.Model, name: str) -> str:
 
 
 def _free_variables(model: pm.Model) -> str:
-    """The names that `vars` may hold."""
+    """Return a sentence that lists the names that `vars` may hold."""
     return f"The free variables of the model are {names_of(model.free_RVs)}."
 
 
@@ -282,7 +282,7 @@ def check_is_continuous(variable: TensorVariable) -> None:
 
 
 def _named_latent(model: pm.Model, variable: TensorVariable, named: Sequence[TensorVariable]) -> LatentVariable:
-    """The latent variable that a user named, or the error that says why it is none."""
+    """Read the latent variable that a user named, or raise the error that says why it is none."""
     check_is_continuous(variable)
     latent = read_latent(model, variable)
     if isinstance(latent, str):
@@ -304,7 +304,7 @@ def _named_latent(model: pm.Model, variable: TensorVariable, named: Sequence[Ten
 
 
 def _latents_above(model: pm.Model, variable: TensorVariable) -> list[str]:
-    """The latent vectors of a model whose prior or likelihood depends on a variable."""
+    """Find the latent vectors of a model whose prior or likelihood depends on a variable."""
     try:
         structure = read_structure(model)
     except UnsupportedModelError:
@@ -320,7 +320,7 @@ def _latents_above(model: pm.Model, variable: TensorVariable) -> list[str]:
 def _connect(
     model: pm.Model, latents: Sequence[LatentVariable], observations: Sequence[Observation]
 ) -> list[LatentBlock]:
-    """Latents that share an observation belong to one block."""
+    """Group latents into blocks: those that share an observation belong to one block."""
     groups: list[tuple[list[LatentVariable], list[Observation]]] = [([latent], []) for latent in latents]
     for observation in observations:
         touched = [
@@ -338,7 +338,7 @@ def _connect(
 def _as_read(
     model: pm.Model, latents: Sequence[LatentVariable], observations: Sequence[Observation]
 ) -> tuple[Observation, ...]:
-    """The observations of a block; where this is one vector with a covariance, its values may serve as they are.
+    """Return a block's observations; where it is one vector with a covariance, its values may serve as they are.
 
     They are the sites then, whatever a likelihood that is not registered makes of each. Behind a scale that moves they
     are not, for sites would not follow it.
@@ -354,7 +354,7 @@ def _as_read(
 
 
 def _is_behind_a_scale(model: pm.Model, latent: LatentVariable, observations: Sequence[Observation]) -> bool:
-    """Whether all observations read a vector times one and the same scale, and else as it is."""
+    """Check whether all observations read a vector as it is, but for one scale that they share."""
     nodes = [o.node for o in observations if o.likelihood is None]
     if not nodes or latent.variable.ndim != 1:
         return False
@@ -366,6 +366,6 @@ def _is_behind_a_scale(model: pm.Model, latent: LatentVariable, observations: Se
 
 
 def _reads_scaled(model: pm.Model, node: TensorVariable, source: TensorVariable) -> bool:
-    """Whether each value of a predictor reads one of a source, and is multiplied by what moves and is never 0."""
+    """Check whether each value of a predictor reads one of a source, multiplied by what moves and is never 0."""
     scales = multipliers(node, source)
     return bool(scales) and all(is_never_zero(model, scale) for scale in scales)

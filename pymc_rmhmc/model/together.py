@@ -53,7 +53,7 @@ MOST_ENTRIES = 10**8
 def read_together(
     model: pm.Model, vars: Any, point: Point, *, structure: ModelStructure | None = None  # noqa: A002
 ) -> tuple[ModelStructure, JointModel | str]:
-    """A model's structure, and its blocks with their hyperparameters.
+    """Read a model's structure, and its blocks with their hyperparameters.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def read_together(
 
 
 def _read_named(model: pm.Model, vars: Any, point: Point) -> tuple[ModelStructure, JointModel | str]:  # noqa: A002
-    """What a user named: latents, and hyperparameters that are to be sampled with them."""
+    """Read what a user named: latents, and hyperparameters that are to be sampled with them."""
     named, vectors = resolve_variables(model, vars), gaussian_candidates(model)
     latents = {*vectors, *linear_normals(model, [v for v in named if v in vectors])}
     # A vector that is no latent one beside others is one if it is named alone.
@@ -114,14 +114,14 @@ def with_predictors_or_without[T](model: pm.Model, build: Callable[[ModelStructu
 
 
 def plan_together(structure: ModelStructure, point: Point) -> tuple[ModelStructure, JointPlan | str]:
-    """What `read_together` of a whole model comes to, with no function built; but for derivatives, see `plan_joint`."""
+    """Plan what `read_together` builds for a whole model, but build nothing; on derivatives see `plan_joint`."""
     return _with_advice(*_read_all(structure, point, plan_joint))
 
 
 def _read_all[T](
     structure: ModelStructure, point: Point, read: Callable[[ModelStructure, Point], T | str]
 ) -> tuple[ModelStructure, T | str]:
-    """Everything that can be sampled, with vectors of coefficients among the latents wherever they can be.
+    """Read everything that can be sampled, with vectors of coefficients among the latents wherever they can be.
 
     As hyperparameters they would have a dimension of θ each; and a scale, if they have one, would be a funnel.
     """
@@ -134,7 +134,7 @@ def _read_all[T](
 
 
 def _with_coefficients(structure: ModelStructure, point: Point) -> ModelStructure | None:
-    """A structure with the Normals that predictors read linearly beside its latents; None without a vector of them."""
+    """Add the Normals that predictors read linearly to the latents of a structure; None without a vector of them."""
     model, variables = structure.model, structure.variables
     candidates = gaussian_candidates(model)
     processes = [v for v in variables if v in candidates]
@@ -159,7 +159,7 @@ def _with_coefficients(structure: ModelStructure, point: Point) -> ModelStructur
 
 
 def _with_advice[T](structure: ModelStructure, joint: T | str) -> tuple[ModelStructure, T | str]:
-    """What was read, with what could be written in another form for them to be sampled together."""
+    """Add advice to what was read: what could be written in another form to be sampled together."""
     model, latents = structure.model, [latent for block in structure.blocks for latent in block.latents]
     sampled = structure.variables
     processes = [
@@ -172,7 +172,7 @@ def _with_advice[T](structure: ModelStructure, joint: T | str) -> tuple[ModelStr
 
 
 def _by_turns(structure: ModelStructure) -> dict[str, str]:
-    """How to sample vectors that enter a likelihood by different parameters."""
+    """Return advice on how to sample vectors that enter a likelihood by different parameters."""
     model = structure.model
     apart = [v for v in model.free_RVs if BY_ANOTHER in structure.reasons.get(str(v.name), "")]
     others = [latent for v in apart if not isinstance(latent := read_latent(model, v), str)]
@@ -186,7 +186,7 @@ def _by_turns(structure: ModelStructure) -> dict[str, str]:
 
 
 def _crowd_of_hyperparameters(structure: ModelStructure, joint: JointModel | JointPlan | str) -> str:
-    """A warning of more Gaussian hyperparameters than `MOST_GAUSSIAN`, with what to do; empty if there are fewer."""
+    """Return a warning if more than `MOST_GAUSSIAN` values are Gaussian hyperparameters, and what to do; else empty."""
     if isinstance(joint, str):
         return ""
     sizes = {
@@ -224,7 +224,7 @@ def no_data_in_words(model: pm.Model) -> str:
 
 
 def _without_data(structure: ModelStructure) -> str:
-    """A warning that draws are of the prior, as where `observed=` was forgotten; empty if data inform all blocks."""
+    """Return a warning that draws are of the prior, as without `observed=`; empty if data inform all blocks."""
     model = structure.model
     data = [*model.observed_RVs, *model.potentials]
     if not data:
@@ -242,12 +242,12 @@ def _without_data(structure: ModelStructure) -> str:
 
 
 def warnings_of(structure: ModelStructure, joint: JointModel | JointPlan | str) -> str:
-    """What a user should know before waiting for draws; empty if there is nothing."""
+    """Return what a user should know before waiting for draws; empty if there is nothing."""
     return " ".join(filter(None, (_without_data(structure), _crowd_of_hyperparameters(structure, joint))))
 
 
 def _n_observed(structure: ModelStructure, point: Point) -> int:
-    """The number of observations."""
+    """Count the observations."""
     observations = [o for block in structure.blocks for o in block.observations]
     read = [pt.as_tensor(o.value) if o.reading is None else o.reading.eta for o in observations]
     return sum(np.size(each) for each in Evaluator(structure.model, read)(point))

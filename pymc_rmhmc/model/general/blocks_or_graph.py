@@ -56,7 +56,7 @@ type Point = dict[str, np.ndarray]
 
 
 def continuous_variables(model: pm.Model, vars: Any = None) -> list[TensorVariable]:  # noqa: A002 - PyMC's name
-    """The continuous free variables, or those of them that a user named.
+    """Return the continuous free variables, or those of them that a user named.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def blocks_or_graph[T](model: pm.Model, point: Point, build: Callable[[ModelStru
 
 
 def _why_general(structure: ModelStructure, point: Point) -> str:
-    """Why the chart of the graph is faster than the latent blocks that a model has; empty if it is not.
+    """Return why the chart of the graph is faster than the latent blocks that a model has; empty if it is not.
 
     It is where latents are independent Normals, or a few correlated ones for each group, next to hyperparameters, but
     for coefficients of a basis: nothing is gained then by the matrix that the latent form factorises at each gradient.
@@ -149,7 +149,7 @@ def _why_general(structure: ModelStructure, point: Point) -> str:
 
 
 def _what_is_read(structure: ModelStructure, point: Point) -> str:
-    """The same, if the whole density has a derivative."""
+    """Return the reason that `_why_general` gives if the whole density has a derivative."""
     model, latents = structure.model, [latent for block in structure.blocks for latent in block.latents]
     variables = continuous_variables(model)
     shapes = {v: np.shape(point[str(model.rvs_to_values[v].name)]) for v in variables}
@@ -180,7 +180,7 @@ def _what_is_read(structure: ModelStructure, point: Point) -> str:
 
 
 def _vectors_above(structure: ModelStructure, effects: set[TensorVariable]) -> list[TensorVariable]:
-    """The latent vectors, and under a map the effects, that give the prior mean of a block's.
+    """Find the latent vectors that give the prior mean of a block's; if none do, the effects that give a map's.
 
     Blocks would take the last of such a chain alone. A map of 56 areas about seven regions made 3 effective draws a
     second so, and 120 in the chart of the graph.
@@ -193,12 +193,12 @@ def _vectors_above(structure: ModelStructure, effects: set[TensorVariable]) -> l
 
 
 def _is_mixed(observation: Observation) -> bool:
-    """Whether a likelihood that is not registered is a sum of several: a mixture, a hurdle, an excess of zeros."""
+    """Check whether an unregistered likelihood is a sum of several: a mixture, a hurdle, an excess of zeros."""
     return observation.likelihood is None and isinstance(observation.variable.owner.op, _BaseMixtureRV)
 
 
 def _are_of_a_basis(model: pm.Model, variable: TensorVariable, charted: Charted | None, point: Point) -> bool:
-    """Whether coefficients of the columns of a matrix are many, have a moving scale each, or read many rows.
+    """Check whether coefficients of a matrix's columns are many, have a moving scale each, or read many rows.
 
     The data then tie each coefficient to all others. Effective draws a second in the graph's chart and in latent
     blocks: 12 and 240 of an HSGP with 100 basis functions, 13 and 50 of 20 slopes on 30,000 rows. With a few slopes on
@@ -214,12 +214,12 @@ def _are_of_a_basis(model: pm.Model, variable: TensorVariable, charted: Charted 
 
 
 def _are_rows(variable: TensorVariable, charted: Container[TensorVariable]) -> bool:
-    """Whether a variable is a vector for each of several groups, which a chart places."""
+    """Check whether a variable is a vector for each of several groups, which a chart places."""
     return variable.ndim == 2 and variable in charted
 
 
 def _is_read_by_value(model: pm.Model, variable: TensorVariable, point: Point) -> bool:
-    """Whether all that depends on a variable reads few of its values at a time."""
+    """Check whether all that depends on a variable reads few of its values at a time."""
     known: dict[Variable, bool] = {}
     ends = [v for v in model.basic_RVs if v is not variable]
     for reader in (*ends, *model.potentials):
@@ -233,7 +233,7 @@ def _is_read_by_value(model: pm.Model, variable: TensorVariable, point: Point) -
 
 
 def _goes_by_value(model: pm.Model, node: Apply, point: Point) -> bool:
-    """Whether an operation makes each result of few of its inputs' values: a product's of a row and a column."""
+    """Check whether an operation makes each result of few input values; for a product these are a row and a column."""
     # A distribution within another is a part of a mixture: it goes by value unless it is of vectors.
     if isinstance(node.op, BY_VALUE) or getattr(node.op, "ndim_supp", None) == 0:
         return True

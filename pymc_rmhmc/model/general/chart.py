@@ -102,7 +102,7 @@ class ChartedVariable:
         return 2 * math.prod(self.shape)
 
     def moments(self, parameters: Sequence[Symbol]) -> tuple[Symbol, Symbol]:
-        """Location and scale for parameters, each of the value's shape.
+        """Return location and scale for parameters, each of the value's shape.
 
         Raises
         ------
@@ -114,7 +114,7 @@ class ChartedVariable:
         return self._broadcast(location, "location"), self._broadcast(scale, "scale")
 
     def place(self, z: Symbol, constants: Symbol, parameters: Sequence[Symbol]) -> Placed:
-        """The variable at z; the constants (n_constants,) are w and then b."""
+        """Place the variable at z; the constants (n_constants,) are w and then b."""
         location, scale = self.moments(parameters)
         relative, shrunk = self._relative(z, constants, location, scale)
         scales = pt.log(scale).sum()
@@ -126,7 +126,7 @@ class ChartedVariable:
         return Placed(location + scale * relative, own, scales, -shrunk)
 
     def _relative(self, z: Symbol, constants: Symbol, location: Symbol, scale: Symbol) -> tuple[Symbol, Symbol]:
-        """R at z, and ``½ Σ log(1 + wσ²)``."""
+        """Return r at z, and ``½ Σ log(1 + wσ²)``."""
         half = math.prod(self.shape)
         weight, pull = (taken(constants, slice(at, at + half), self.shape) for at in (0, half))
         spread = 1.0 + weight * scale * scale
@@ -139,15 +139,15 @@ class ChartedVariable:
         return pt.as_tensor_variable(self.family.moments_at(self.parameters, str(self.variable.name))[1])
 
     def moment_vector(self) -> Symbol:
-        """Location and scale at the values, one after the other."""
+        """Return location and scale at the values, one after the other."""
         return joined(self.moments(self.parameters))
 
     def by_rows[Values: (Symbol, NDArray[Any])](self, values: Values) -> Values:
-        """Values of the variable's shape in the order in which the chart takes them."""
+        """Return values of the variable's shape in the order in which the chart takes them."""
         return values
 
     def _broadcast(self, found: Symbol, what: str) -> Symbol:
-        """One of the moments, of the value's shape."""
+        """Give one of the moments the value's shape."""
         symbol = pt.as_tensor_variable(found).astype("float64")
         pairs = zip(reversed(symbol.type.shape), reversed(self.shape), strict=False)
         if symbol.ndim > len(self.shape) or any(have not in (None, 1, want) for have, want in pairs):
@@ -176,13 +176,13 @@ class ChartedNoise(ChartedVariable):
         return self.parameters[1]
 
     def _all_moments(self, parameters: Sequence[Symbol]) -> tuple[Symbol, Symbol, Symbol, Symbol]:
-        """Location and scale of the effects, and those of the noise."""
+        """Return location and scale of the effects, and those of the noise."""
         origin, unit = self.moments(parameters[2:])
         location, scale = (self._broadcast(each, "effect") for each in parameters[:2])
         return location + scale * origin, scale * unit, origin, unit
 
     def place(self, z: Symbol, constants: Symbol, parameters: Sequence[Symbol]) -> Placed:
-        """The variable at z; the constants (n_constants,) are w and then b."""
+        """Place the variable at z; the constants (n_constants,) are w and then b."""
         location, scale, origin, unit = self._all_moments(parameters)
         relative, shrunk = self._relative(z, constants, location, scale)
         assert self.family.standard is not None
@@ -190,7 +190,7 @@ class ChartedNoise(ChartedVariable):
         return Placed(origin + unit * relative, own, pt.log(unit).sum(), -shrunk)
 
     def moment_vector(self) -> Symbol:
-        """All four moments at the values, one after the other."""
+        """Return all four moments at the values, one after the other."""
         return joined(self._all_moments(self.parameters))
 
 
@@ -233,7 +233,7 @@ class ChartedRows:
         return self.shape
 
     def place(self, z: Symbol, constants: Symbol, parameters: Sequence[Symbol]) -> Placed:
-        """The variable at z; the constants (n_constants,) are all W and then all b."""
+        """Place the variable at z; the constants (n_constants,) are all W and then all b."""
         k, rows = self.n_columns, math.prod(self.shape) // self.n_columns
         mean, lower = self._moments(parameters)
         relative, half = self._relative(z.reshape((rows, k)), constants, mean, lower)
@@ -244,7 +244,7 @@ class ChartedRows:
         return Placed(pt.stack(moved, axis=-1).reshape(self.shape), own, scales, -half)
 
     def _moments(self, parameters: Sequence[Symbol]) -> tuple[Symbol, list[list[Symbol]]]:
-        """The mean (rows, k), and the elements of the factor's lower triangle."""
+        """Return the mean (rows, k), and the elements of the factor's lower triangle."""
         k, rows = self.n_columns, math.prod(self.shape) // self.n_columns
         mean, factor = pt.broadcast_to(parameters[0], self._rows_shape).reshape((rows, k)), parameters[1]
         return mean, [[factor[i, j] for j in range(i + 1)] for i in range(k)]
@@ -252,7 +252,7 @@ class ChartedRows:
     def _relative(
         self, noise: Symbol, constants: Symbol, mean: Symbol, lower: list[list[Symbol]]
     ) -> tuple[list[Symbol], Symbol]:
-        """T (rows,) column by column, and the sum of ``log Rᵢᵢ``."""
+        """Return t (rows,) column by column, and the sum of ``log Rᵢᵢ``."""
         k, size = self.n_columns, math.prod(self.shape)
         rows = size // k
         weights = constants[: size * k].reshape((rows, k, k))
@@ -270,12 +270,12 @@ class ChartedRows:
         return relative, _sum(pt.log(root[i][i]) for i in range(k)).sum()
 
     def moment_vector(self) -> Symbol:
-        """The mean and the factor at the values, one after the other."""
+        """Return the mean and the factor at the values, one after the other."""
         mean, factor = self.parameters
         return pt.concatenate([pt.broadcast_to(mean, self._rows_shape).ravel(), factor.ravel()])
 
     def by_rows[Values: (Symbol, NDArray[Any])](self, values: Values) -> Values:
-        """Values of the variable's shape in the order in which the chart takes them."""
+        """Return values of the variable's shape in the order in which the chart takes them."""
         return values
 
 
@@ -306,30 +306,30 @@ class ChartedRowsNoise(ChartedRows):
         return self.shape[::-1] if self.by_columns else self.shape
 
     def place(self, z: Symbol, constants: Symbol, parameters: Sequence[Symbol]) -> Placed:
-        """The variable at z; the constants (n_constants,) are all W and then all b."""
+        """Place the variable at z; the constants (n_constants,) are all W and then all b."""
         mean, lower = self._moments(parameters)
         relative, half = self._relative(self.by_rows(z), constants, mean, lower)
         value = self.by_rows(pt.stack(relative, axis=-1))
         return Placed(value, _log_standard_normal(relative), pt.zeros(()), -half)
 
     def by_rows[Values: (Symbol, NDArray[Any])](self, values: Values) -> Values:
-        """Values of the variable's shape row by row, and back."""
+        """Put values of the variable's shape row by row, or put them back."""
         return values.T if self.by_columns else values
 
 
 
 def _log_standard_normal(columns: Sequence[Symbol]) -> Symbol:
-    """The summed log density of standard Normals, column by column."""
+    """Return the summed log density of standard Normals, given column by column."""
     return (-0.5 * _sum(t**2 for t in columns) - 0.5 * len(columns) * math.log(2.0 * math.pi)).sum()
 
 
 def _sum(terms: Iterable[Symbol]) -> Symbol:
-    """The sum of at least one term."""
+    """Sum at least one term."""
     return functools.reduce(operator.add, terms)
 
 
 def _unrolled_cholesky(matrix: list[list[Symbol]]) -> list[list[Symbol]]:
-    """The lower factor of a small matrix whose elements are vectors over rows."""
+    """Return the lower Cholesky factor of a small matrix whose elements are vectors over rows."""
     root: list[list[Symbol]] = []
     for i, row in enumerate(matrix):
         root.append([])
@@ -340,7 +340,7 @@ def _unrolled_cholesky(matrix: list[list[Symbol]]) -> list[list[Symbol]]:
 
 
 def _solved_forward(root: list[list[Symbol]], right: list[Symbol]) -> list[Symbol]:
-    """``R⁻¹ right``."""
+    """Return ``R⁻¹ right``."""
     found: list[Symbol] = []
     for i, value in enumerate(right):
         rest = value - _sum(root[i][m] * found[m] for m in range(i)) if i else value
@@ -349,7 +349,7 @@ def _solved_forward(root: list[list[Symbol]], right: list[Symbol]) -> list[Symbo
 
 
 def _solved_backward(root: list[list[Symbol]], right: list[Symbol]) -> list[Symbol]:
-    """``R⁻ᵀ right``."""
+    """Return ``R⁻ᵀ right``."""
     k = len(right)
     found: dict[int, Symbol] = {}
     for i in reversed(range(k)):
@@ -361,7 +361,7 @@ def _solved_backward(root: list[list[Symbol]], right: list[Symbol]) -> list[Symb
 def charted_variables(
     model: pm.Model, variables: Sequence[TensorVariable], shapes: Mapping[TensorVariable, tuple[int, ...]]
 ) -> list[Charted]:
-    """The variables that a chart moves relative to others, parents before children.
+    """Find the variables that a chart moves relative to others, parents before children.
 
     Parameters
     ----------
@@ -383,7 +383,7 @@ def charted_variables(
 def _charted(
     model: pm.Model, variable: TensorVariable, variables: Sequence[TensorVariable], shape: tuple[int, ...]
 ) -> Charted | None:
-    """One variable, if others move it and its distribution is one of those that are placed."""
+    """Chart one variable, if others move it and its distribution is one of those that are placed."""
     family = family_of(model, variable)
     rows = _rows(variable, shape) if model.rvs_to_transforms[variable] is None else None
     parameters = rows if family is None else variable.owner.op.dist_params(variable.owner)
@@ -401,7 +401,7 @@ def _charted(
 def _movers(
     model: pm.Model, variable: TensorVariable, variables: Sequence[TensorVariable], parameters: Iterable[Symbol]
 ) -> tuple[str, ...]:
-    """The names of the other variables that move some expressions."""
+    """Return the names of the other variables that move some expressions."""
     return tuple(
         str(other.name).removesuffix("_rotated_") for other in variables
         if other is not variable and any(reaches_by_value(p, [other], {}, model.basic_RVs) for p in parameters)
@@ -412,7 +412,7 @@ def _charted_noise(
     model: pm.Model, variables: Sequence[TensorVariable], shapes: Mapping[TensorVariable, tuple[int, ...]],
     charted: Sequence[Charted],
 ) -> list[Charted]:  # fmt: skip
-    """Noise of effects in their non-centred form, unless another charted variable is moved by it."""
+    """Chart noise of effects in their non-centred form, unless it moves the variables that move these effects."""
     known, found = {each.variable for each in charted}, list[Charted]()
     above = {str(each.variable.name): set(each.parents) for each in charted}
     reader = NonCentredReader(model, variables)
@@ -426,7 +426,7 @@ def _charted_noise(
 
 
 def _all_above(name: str, above: Mapping[str, set[str]]) -> set[str]:
-    """A variable and all that moves it, however far up."""
+    """Return the names of a variable and of all that moves it, however far up."""
     found, waiting = set[str](), [name]
     while waiting:
         at = waiting.pop()
@@ -440,7 +440,7 @@ def _noise(
     model: pm.Model, variable: TensorVariable, variables: Sequence[TensorVariable], shape: tuple[int, ...],
     reader: NonCentredReader,
 ) -> Charted | None:  # fmt: skip
-    """One variable, if nothing moves it and the model reads effects in its place."""
+    """Chart one variable as noise, if nothing moves it and the model reads effects in its place."""
     family = family_of(model, variable)
     if family is None or family.standard is None or math.prod(shape) < 2 or model.rvs_to_transforms[variable]:
         return None
@@ -461,7 +461,7 @@ def _noise(
 
 
 def _rows(variable: TensorVariable, shape: tuple[int, ...]) -> tuple[Symbol, Symbol] | None:
-    """Mean and factor of an MvNormal of few columns; None for anything else."""
+    """Return mean and factor of an MvNormal of few columns; None for anything else."""
     op = variable.owner.op
     if not isinstance(op, MvNormalRV) or not 1 < shape[-1] <= MOST_COLUMNS:
         return None
@@ -473,7 +473,7 @@ def _rows(variable: TensorVariable, shape: tuple[int, ...]) -> tuple[Symbol, Sym
 
 
 def _parents_first(charted: Sequence[Charted]) -> list[Charted]:
-    """In an order in which everything that moves a variable stands before it."""
+    """Order variables so that everything that moves a variable comes before it."""
     waiting, ordered = list(charted), []
     while waiting:
         names = {str(each.variable.name) for each in waiting}
@@ -531,7 +531,7 @@ def place(charted: Sequence[Charted], coordinates: dict[Symbol, Symbol], constan
 def in_the_chart(
     model: pm.Model, variables: Sequence[TensorVariable], shapes: Mapping[TensorVariable, tuple[int, ...]]
 ) -> dict[str, str]:
-    """What is said of each variable that is sampled: its distribution, and what its coordinates are relative to."""
+    """Describe each variable that is sampled: its distribution, and what its coordinates are relative to."""
     charted = {each.variable: each for each in charted_variables(model, variables, shapes)}
     said = {}
     for variable in variables:
@@ -545,6 +545,6 @@ def in_the_chart(
 
 
 def _names(charted: Charted) -> str:
-    """What moves a variable, with a verb."""
+    """Name what moves a variable, with a verb."""
     *most, last = charted.parents
     return f"{', '.join(most)} and {last} give" if most else f"{last} gives"

@@ -41,7 +41,7 @@ CALLING_OUT = ("pymc.ode", "pytensor.link.", "pytensor.tensor.optimize")
 
 
 def gradient_seconds(model: pm.Model, variables: Sequence[TensorVariable], point: Point) -> float:
-    """About how long one gradient of the log density by some of the variables takes."""
+    """Estimate how many seconds one gradient of the log density by some of the variables takes."""
     (density,) = inlined([model.logp()], ())
     constants = [v for v in ancestors([density]) if isinstance(v, Constant) and is_long(v)]
     sizes = {v: v.data.size for v in constants} | {
@@ -56,7 +56,7 @@ def gradient_seconds(model: pm.Model, variables: Sequence[TensorVariable], point
 
 
 def _read_in_products(density: TensorVariable) -> set[Variable]:
-    """What nothing but products of matrices reads, transposed or as it is."""
+    """Find what only products of matrices read, transposed or as it is."""
     inside, outside = set[Variable](), set[Variable]()
     for node in toposort([density]):
         if not isinstance(node.op, DimShuffle):
@@ -65,24 +65,24 @@ def _read_in_products(density: TensorVariable) -> set[Variable]:
 
 
 def _untransposed(variable: Variable) -> Variable:
-    """What a transposed variable is made of."""
+    """Return the variable behind a transpose, or the variable itself."""
     node = variable.owner
     return node.inputs[0] if node is not None and isinstance(node.op, DimShuffle) else variable
 
 
 def is_dear(n_values: int, seconds: float) -> bool:
-    """Whether trajectories of so many values follow an emulator of the density, whose gradient takes so long."""
+    """Check whether trajectories of so many values follow an emulator of a density whose gradient takes so long."""
     return n_values <= MOST_EMULATED and seconds >= DEAR
 
 
 def dear_in_words(seconds: float) -> str:
-    """What is said of it: one sentence without a full stop."""
+    """Say how long the gradient takes and what follows from it: one sentence without a full stop."""
     milliseconds = float(f"{1e3 * seconds:.1g}")
     return f"its gradient takes about {milliseconds:g} ms, so trajectories follow an emulator of it"
 
 
 def _count_multiplications(model: pm.Model, density: TensorVariable, point: Point) -> float:
-    """Multiplications that factors, solves and products of matrices take, and loops."""
+    """Count the multiplications of factors, solves, products of matrices and loops, with foreign operations as many."""
     ordered = list(toposort([density]))
     loops = [node for node in ordered if isinstance(node.op, Scan)]
     products = [node for node in ordered if isinstance(core_op(node.outputs[0]), Dot) or _is_of_matrices(node)]
@@ -101,7 +101,7 @@ def _evaluated(model: pm.Model, expressions: Sequence[TensorVariable], point: Po
 
 
 def _of_step(loop: Apply, shapes: Sequence[tuple[int, ...]]) -> float:
-    """Of one step of a loop, whose inputs but for the number of steps have these shapes.
+    """Count the multiplications of one step of a loop whose inputs have these shapes, but for the number of steps.
 
     Matrices within it are as large as the largest that it is given: each step gets one place of the first axis, but of
     what does not change with the steps.
@@ -119,13 +119,13 @@ def _is_of_matrices(node: Apply) -> bool:
 
 
 def _is_foreign(node: Apply) -> bool:
-    """Whether an operation is a user's own, or calls one that PyTensor does not have."""
+    """Check whether an operation is a user's own, or calls one that PyTensor does not have."""
     home = type(core_op(node.outputs[0])).__module__
     return not home.startswith(("pytensor.", "pymc.")) or home.startswith(CALLING_OUT)
 
 
 def _of_product(node: Apply, first: tuple[int, ...], last: tuple[int, ...]) -> float:
-    """Of every element of the first matrix with a row of the last; of a factor, with one of its own."""
+    """Count products of each element of the first matrix with a row of the last; a factor adds a row of the first."""
     rows = last[-1] if len(last) > 1 else 1
     # Only these factorise one matrix and then solve for another.
     own = first[-1] if isinstance(core_op(node.outputs[0]), Solve | Lstsq) else 0

@@ -29,7 +29,7 @@ class ProcessModel(LatentModel):
     _what = "the covariance"
 
     def _made_of(self, latent: LatentVariable) -> list[tuple[TensorVariable, tuple[int, ...]]]:
-        """M and K."""
+        """Return m and K, each with its shape."""
         n = self.n_process
         mean = pt.zeros(n) if latent.mean is None else latent.mean
         return [(pt.broadcast_to(mean, (n,)), (n,)), (covariance_of(latent), (n, n))]

@@ -115,7 +115,7 @@ class GeneralModel(PackedModel):
     def _angles(
         self, model: pm.Model, ranges: dict[TensorVariable, slice], point: Point
     ) -> tuple[NDArray[np.int64], Array]:
-        """Which values are angles, and their periods; one that is charted is a `ConfigurationError`."""
+        """Find which values are angles, and their periods; raise a `ConfigurationError` for one that is charted."""
         charted = {each.variable for each in self.charted}
         places: list[int] = []
         periods: list[float] = []
@@ -139,12 +139,12 @@ class GeneralModel(PackedModel):
 
 
 def _places(part: slice, charted: Charted) -> NDArray[np.int64]:
-    """Where a charted variable's elements are in x, in the order of its chart."""
+    """Return where a charted variable's elements are in x, in the order of its chart."""
     return np.ravel(charted.by_rows(np.arange(part.start, part.stop).reshape(charted.shape)))
 
 
 def _density(model: pm.Model, general: GeneralModel, point: Point) -> tuple[GraphFunction, GraphFunction]:
-    """The log density of the chart's coordinates with the values and the log-Jacobian: with its gradient, and alone."""
+    """Build the log density of the chart's coordinates, values and log-Jacobian: with the gradient, and without."""
     variables, constants = general.variables, pt.dvector("constants")
     placed = place(general.charted, variables.parts, constants)
     terms = model.logp(vars=[v for v in _terms(model) if v not in placed.own], sum=False)
@@ -159,7 +159,7 @@ def _density(model: pm.Model, general: GeneralModel, point: Point) -> tuple[Grap
 
 
 def _scores(model: pm.Model, general: GeneralModel) -> GraphFunction:
-    """The score of the rest for each charted element, its moments, and the score of its own prior, at values x."""
+    """Build, at values x, each charted element's score of the rest, its moments, and the score of its prior."""
     # Own priors read a twin of their value, so that one pass back through the graph keeps the two apart.
     twins = {each.value: each.value.clone() for each in general.charted}
     charted = {each.variable for each in general.charted}
@@ -177,7 +177,7 @@ def _scores(model: pm.Model, general: GeneralModel) -> GraphFunction:
 
 
 def _terms(model: pm.Model) -> list[TensorVariable]:
-    """All that has a log density."""
+    """Return all that has a log density."""
     return [*model.basic_RVs, *model.potentials]
 
 
@@ -210,7 +210,7 @@ def check_no_simulator(model: pm.Model) -> None:
 
 
 def gradient_of[Wrt](total: Symbol, symbols: Wrt) -> Wrt:
-    """The gradient of the log density; an operation without one is named.
+    """Return the gradient of the log density; raise an error that names an operation without one.
 
     Raises
     ------

@@ -109,13 +109,13 @@ class ValueModel(PackedModel):
             )
 
     def _near(self, point: Point, *given: Array) -> Array:
-        """A position near a point, or the point's own if the matrix is not finite there."""
+        """Return a position near a point, or the point's own if the matrix is not finite there."""
         x = self.variables.pack(point)
         near = x + CHECKED_AWAY * np.random.default_rng(0).standard_normal(x.size)
         return near if np.isfinite(self.evaluate(near, *given)[2]).all() else x
 
     def _log_density(self, model: pm.Model) -> tuple[Symbol, Symbol]:
-        """The log density of x and its gradient."""
+        """Return the log density of x and its gradient."""
         (total,) = self.variables.place([model.logp().astype("float64")])
         return total, gradient_of(total, self.variables.symbol)
 
@@ -150,7 +150,7 @@ class GradientModel(ValueModel):
 
 
 def _products(gradient: Symbol, x: Symbol, vectors: Symbol) -> Symbol:
-    """``V H``: the derivative of the gradient along each row of V, without a loop."""
+    """Return ``V H``: the derivative of the gradient along each row of V, without a loop."""
     along = pt.dvector("along")
     product = twice((gradient * along).sum(), x)
     found: Symbol = vectorize_graph(product, {along: vectors})
@@ -159,7 +159,7 @@ def _products(gradient: Symbol, x: Symbol, vectors: Symbol) -> Symbol:
 
 
 def twice[Wrt](total: Symbol, symbols: Wrt) -> Wrt:
-    """The gradient of an expression that holds derivatives already; an operation that has no more of them is named.
+    """Return the gradient of an expression that holds derivatives; raise an error that names an operation without one.
 
     Raises
     ------

@@ -134,18 +134,18 @@ def register_family(name: str, moments: LocationScale, *, transform: str = "") -
 
 
 def registered_families() -> Mapping[tuple[str, str], Family]:
-    """All rows, by the names of distribution and transform."""
+    """Return all rows, by the names of distribution and transform."""
     return MappingProxyType(_families)
 
 
 def family_of(model: pm.Model, variable: TensorVariable) -> Family | None:
-    """The row of a free variable; None if there is none for its distribution and transform."""
+    """Return the row of a free variable; None if there is none for its distribution and transform."""
     transform = model.rvs_to_transforms[variable]
     return _families.get((distribution_of(variable), "" if transform is None else type(transform).__name__))
 
 
 def _parameter_names(name: str, n_parameters: int) -> list[str]:
-    """The names of a distribution's parameters, as PyMC's log density has them; none if it has not so many."""
+    """Return the names of a distribution's parameters in PyMC's log density; none if their number differs."""
     log_density = getattr(getattr(pm, name, None), "logp", None)
     names = list(inspect.signature(log_density).parameters)[1:] if inspect.isfunction(log_density) else []
     return names if len(names) == n_parameters else []
@@ -156,13 +156,13 @@ def _row(name: str, transform: str, moments: LocationScale, standard: Callable[.
 
 
 def _log_spread(scale: Symbol, law: tuple[float, float]) -> tuple[Symbol, Symbol]:
-    """Of ``log(scale · x)``, for an x whose logarithm has a known mean and standard deviation."""
+    """Return mean and standard deviation of ``log(scale · x)``, for an x whose logarithm has known ones."""
     mean, deviation = law
     return pt.log(scale) + mean, pt.full_like(scale, deviation, dtype="float64")
 
 
 def _log_gamma(shape: Symbol) -> tuple[Symbol, Symbol]:
-    """Mean and standard deviation of the logarithm of a Gamma(shape, 1), within a few percent.
+    """Return mean and standard deviation of the logarithm of a Gamma(shape, 1), within a few percent.
 
     Digamma and trigamma themselves have derivatives that are not compiled.
     """
@@ -180,13 +180,13 @@ def _log_inverse_gamma(shape: Symbol, scale: Symbol) -> tuple[Symbol, Symbol]:
 
 
 def _odds(first: Symbol, second: Symbol) -> tuple[Symbol, Symbol]:
-    """Of the log-odds of a Beta variable, the difference of two logarithms of Gamma variables."""
+    """Return mean and deviation of the log-odds of a Beta variable, the difference of two log Gamma variables."""
     (mean, deviation), (other_mean, other) = _log_gamma(first), _log_gamma(second)
     return mean - other_mean, pt.sqrt(deviation**2 + other**2)
 
 
 def _add_location_scale() -> None:
-    """Families of exactly a location and a scale."""
+    """Add families of a location and a scale."""
     _row("Normal", "", lambda mu, sigma: (mu, sigma), lambda mu, sigma: pm.Normal.dist(0.0, 1.0))
     _row("StudentT", "", lambda nu, mu, sigma: (mu, sigma), lambda nu, mu, sigma: pm.StudentT.dist(
         nu=nu, mu=0.0, sigma=1.0))  # fmt: skip
@@ -206,7 +206,7 @@ def _add_location_scale() -> None:
 
 
 def _add_positive() -> None:
-    """Positive ones, whose value variable is the logarithm."""
+    """Add positive families, whose value variable is the logarithm."""
     log = "LogTransform"
     _row("HalfNormal", log, lambda loc, sigma: _log_spread(sigma, LOG_HALF_NORMAL))
     _row("HalfCauchy", log, lambda beta: _log_spread(beta, LOG_HALF_CAUCHY))
@@ -220,7 +220,7 @@ def _add_positive() -> None:
 
 
 def _add_bounded() -> None:
-    """Between 0 and 1, in log-odds."""
+    """Add families between 0 and 1, whose value variable is the log-odds."""
     odds = "LogOddsTransform"
     _row("Beta", odds, _odds)
     _row("Kumaraswamy", odds, _odds)

@@ -60,7 +60,7 @@ class SeriesModel(LatentModel):
             )
 
     def _made_of(self, latent: LatentVariable) -> list[tuple[TensorVariable, tuple[int, ...]]]:
-        """A, s and ρ."""
+        """Return a, s and ρ, each with its shape."""
         found, n = first_order(latent.variable), self.n_process
         assert isinstance(found, FirstOrder)
         return [(found.level, (n,)), (found.deviation, (n,)), (found.rho, ())]

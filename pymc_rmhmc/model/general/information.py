@@ -214,7 +214,7 @@ class _Reader:
                 self.read_known(variable)
 
     def depends(self, expression: Variable) -> bool:
-        """Whether an expression of random variables depends on those that are sampled, by no other variable."""
+        """Check whether an expression of random variables depends on sampled ones, through no other variable."""
         return reaches(expression, self.packed.variables, self.model.basic_RVs)
 
     def read_known(self, variable: Symbol) -> None:
@@ -264,14 +264,14 @@ class _Reader:
         return row.at(self.valued(variable.owner.op.dist_params(variable.owner)), self._name)
 
     def _has_known_parameters(self, variable: Symbol) -> bool:
-        """Whether a variable has a registered likelihood of which nothing is sampled but its predictor."""
+        """Check whether a variable has a registered likelihood of which nothing is sampled but its predictor."""
         found = read_likelihood(variable)
         if found is None or "fisher" not in found[0].kinds:
             return False
         return not any(self.depends(parameter) for parameter in found[1].parameters.values())
 
     def _of_likelihood(self, variable: Symbol, name: str) -> Information:
-        """Of a registered likelihood whose other parameters are known: of its predictor alone."""
+        """Return F of a registered likelihood about its predictor alone; its other parameters must be known."""
         found = read_likelihood(variable)
         if found is None or "fisher" not in found[0].kinds:
             raise self.unknown(name)
@@ -291,14 +291,14 @@ class _Reader:
         )
 
     def valued(self, expressions: Sequence[Symbol]) -> list[Symbol]:
-        """Expressions of random variables as expressions of value variables, without compound operations."""
+        """Turn expressions of random variables into expressions of value variables, without compound operations."""
         tensors = substitute([pt.as_tensor_variable(each) for each in expressions], self.replaced, self.model)
         return _smooth(inlined([tensor.astype("float64") for tensor in tensors], ()))
 
     # ------------------------------------------------------------------------------- terms of G
 
     def add(self, information: Information, shape: Shape) -> None:
-        """``Jᵀ F J``, summed over the elements of an array."""
+        """Add ``Jᵀ F J``, summed over the elements of an array."""
         self._add_blocks(information, shape)
         self.forms.append(lambda u: _form(information, [self.along(a, u) for a in information.parameters], shape))
 
@@ -315,7 +315,7 @@ class _Reader:
                 self.put(first[0], second[0], block, mirrored=i != j)
 
     def _add_relative(self, information: Information, own: slice, shape: Shape) -> None:
-        """The same with ``ℓ - θ[own]`` as the first parameter, which is 1 to 1: no product is needed for it."""
+        """Add ``Jᵀ F J`` with ``ℓ - θ[own]`` as the first parameter: being 1 to 1 in θ, it needs no product."""
         self._add_blocks(information, shape)
         places = np.arange(own.start, own.stop)
         self.put(places, places, pt.diag(_ravelled(information.matrix[0][0], shape)))
@@ -332,7 +332,7 @@ class _Reader:
         self.forms.append(form)
 
     def _add_own(self, variable: Symbol, own: slice, *, elementwise: bool) -> None:
-        """SoftAbs of the second derivatives of a prior that nothing moves, one for each value."""
+        """Add the SoftAbs of the second derivatives of a prior that nothing moves, one for each value."""
         value, which = self.model.rvs_to_values[variable], self.packed.variables.index(variable)
         try:
             (term,) = inlined(self.model.logp(vars=[variable], sum=False), ())
@@ -354,7 +354,7 @@ class _Reader:
             self.blocks.append((columns, rows, block.T))
 
     def total(self) -> Symbol:
-        """G, symmetric to the last digit."""
+        """Return G, symmetric to the last digit."""
         found = pt.zeros((self.packed.size, self.packed.size))
         for rows, columns, block in self.blocks:
             found = pt.inc_subtensor(found[_at(rows, columns)], block)
@@ -362,14 +362,14 @@ class _Reader:
         return 0.5 * (placed + placed.T)
 
     def form(self, vector: Symbol) -> Symbol:
-        """``uᵀ G u``."""
+        """Return ``uᵀ G u``."""
         (placed,) = self.packed.place([pt.add(pt.zeros(()), *(form(vector) for form in self.forms))])
         return placed
 
     # ------------------------------------------------------------------------------- derivatives
 
     def jacobian(self, parameter: Symbol, shape: Shape) -> tuple[Places, Symbol] | None:
-        """Places and ``∂a/∂θ`` there, (places, elements), of a parameter a; None if it does not depend on θ."""
+        """Return places and ``∂a/∂θ`` there, (places, elements), of a parameter a; None if it does not depend on θ."""
         found = self.derivative(parameter)
         if found is None:
             return None
@@ -379,7 +379,7 @@ class _Reader:
         return places, whole.reshape((places.size, -1))
 
     def derivative(self, parameter: Symbol) -> tuple[Places, Symbol] | None:
-        """The same in the parameter's shape, with one more axis in front."""
+        """Return the same as `jacobian`, but in the parameter's shape with one more axis in front."""
         held = [i for i, value in enumerate(self._values) if reaches(parameter, [value])]
         if not held:
             return None
@@ -387,7 +387,7 @@ class _Reader:
         return places, self._rows(parameter, held)
 
     def along(self, expression: Symbol, vector: Symbol) -> Symbol | None:
-        """The derivative of an expression along a vector of θ's size, in its shape; None if it does not depend on θ."""
+        """Return the derivative of an expression along a vector of θ's size, in its shape; None if θ is not in it."""
         held = [i for i, value in enumerate(self._values) if reaches(expression, [value])]
         if not held:
             return None
@@ -397,7 +397,7 @@ class _Reader:
         return found
 
     def _slope(self, expression: Symbol, held: Sequence[int]) -> tuple[Symbol, list[Symbol]]:
-        """The derivative of an expression along directions of some value variables, and these directions."""
+        """Return the derivative of an expression along directions of some value variables, and these directions."""
         values = [self._values[i] for i in held]
         along = [value.type() for value in values]
         try:
@@ -406,7 +406,7 @@ class _Reader:
             raise self._no_derivative(error) from None
 
     def _rows(self, expression: Symbol, held: Sequence[int]) -> Symbol:
-        """The derivatives of an expression along the elements of some value variables, one in front for each."""
+        """Return the derivatives of an expression along each element of some value variables, on an axis in front."""
         shapes = [self.packed.shapes[i] for i in held]
         sizes = [math.prod(shape) for shape in shapes]
         slope, along = self._slope(expression, held)
@@ -424,7 +424,7 @@ class _Reader:
 
 
 def _mv_normal(reader: _Reader, variable: Symbol, value: Symbol, shape: Shape) -> None:
-    """``½ tr(C⁻¹∂ᵢC C⁻¹∂ⱼC) + ∂ᵢrᵀ C⁻¹ ∂ⱼr`` with ``r = μ - x``, by one factor of C."""
+    """Add ``½ tr(C⁻¹∂ᵢC C⁻¹∂ⱼC) + ∂ᵢrᵀ C⁻¹ ∂ⱼr`` with ``r = μ - x``, by one factor of C."""
     mean, covariance = variable.owner.op.dist_params(variable.owner)
     residual, covariance = reader.valued([mean - value, covariance])
     size = covariance.shape[-1]
@@ -446,7 +446,7 @@ def _mv_normal(reader: _Reader, variable: Symbol, value: Symbol, shape: Shape) -
 
 
 def _random_walk(reader: _Reader, variable: Symbol, value: Symbol, shape: Shape) -> None:
-    """The first value, and each step from one value to the next."""
+    """Add the terms of the first value, and of each step from one value to the next."""
     first, steps, *_ = variable.owner.op.dist_params(variable.owner)
     axis = variable.ndim - variable.owner.op.ndim_supp
     others = (*shape[:axis], *shape[axis + 1 :])
@@ -456,7 +456,7 @@ def _random_walk(reader: _Reader, variable: Symbol, value: Symbol, shape: Shape)
 
 
 def _autoregression(reader: _Reader, variable: Symbol, value: Symbol, shape: Shape) -> None:
-    """The first values, and each value given those before it."""
+    """Add the terms of the first values, and of each value given those before it."""
     op = variable.owner.op
     rhos, sigma, first, *_ = op.dist_params(variable.owner)
     order, *others = op.ar_order, *shape[:-1]
@@ -471,14 +471,14 @@ def _autoregression(reader: _Reader, variable: Symbol, value: Symbol, shape: Sha
 
 
 def _zero_sum_normal(reader: _Reader, variable: Symbol, value: Symbol, shape: Shape) -> None:
-    """``1/σ²`` of the values, and of log σ 2 for each free value: ``(k - 1)/k`` of all in each axis of sums 0."""
+    """Add ``1/σ²`` for the values, and for log σ 2 per free value: ``(k - 1)/k`` of all in each axis of sums 0."""
     value, sigma = reader.valued([value, variable.owner.op.dist_params(variable.owner)[0]])
     share = pt.prod(pt.stack([1.0 - 1.0 / k for k in shape[len(shape) - variable.owner.op.ndim_supp :]]))
     reader.add(Information([value, log_of(sigma)], [[1.0 / sigma**2, 0.0], [0.0, 2.0 * share]]), shape)
 
 
 def _dirichlet(reader: _Reader, variable: Symbol, value: Symbol, shape: Shape) -> None:
-    """``a₀²/(a₀ + 1) (diag m - mmᵀ)`` of log x, with ``m = a/a₀`` and ``a₀ = Σ a``, which nothing may move."""
+    """Add ``a₀²/(a₀ + 1) (diag m - mmᵀ)`` for log x, with ``m = a/a₀`` and ``a₀ = Σ a``, which nothing may move."""
     (a,) = variable.owner.op.dist_params(variable.owner)
     if reader.depends(a):
         raise reader.unknown("Dirichlet", " when its concentration is sampled too")
@@ -496,7 +496,7 @@ STRUCTURES: tuple[tuple[type, Callable[[_Reader, Symbol, Symbol, Shape], None]],
 
 
 def _structure_of(variable: Symbol) -> Callable[[_Reader, Symbol, Symbol, Shape], None] | None:
-    """What adds the term of a vector's distribution; None for one without such."""
+    """Return what adds the term of a vector's distribution; None if there is none."""
     return next((add for kind, add in STRUCTURES if isinstance(variable.owner.op, kind)), None)
 
 
@@ -504,7 +504,7 @@ def _structure_of(variable: Symbol) -> Callable[[_Reader, Symbol, Symbol, Shape]
 
 
 def _smooth(expressions: Sequence[Symbol]) -> list[Symbol]:
-    """Expressions whose products over an axis have second derivatives, where no factor is 0."""
+    """Replace products over an axis so that they have second derivatives, where no factor is 0."""
     rewritten: dict[Variable, Variable] = {}
     for node in toposort(list(expressions)):
         inputs = [rewritten.get(i, i) for i in node.inputs]
@@ -519,12 +519,12 @@ def _smooth(expressions: Sequence[Symbol]) -> list[Symbol]:
 
 
 def _shape_of(value: Symbol) -> Shape:
-    """The lengths of an array's axes; numbers where the graph has them."""
+    """Return the lengths of an array's axes; numbers where the graph has them."""
     return tuple(n if n is not None else value.shape[i] for i, n in enumerate(value.type.shape))
 
 
 def _at(rows: Places, columns: Places) -> tuple[object, object]:
-    """Indices of a block; slices where the places follow one another."""
+    """Return the indices of a block; slices where the places follow one another."""
     first, second = (_slice_of(places) for places in (rows, columns))
     if first is not None and second is not None:
         return first, second
@@ -541,7 +541,7 @@ def _is_zero(entry: Symbol | float) -> bool:
 
 
 def _form(information: Information, slopes: Sequence[Symbol | None], shape: Shape) -> Symbol:
-    """``Σ aᵀ F a`` over the elements of an array, a being the slopes of a family's parameters."""
+    """Return ``Σ aᵀ F a`` over the elements of an array, a being the slopes of a family's parameters."""
     total = pt.zeros(())
     for i, first in enumerate(slopes):
         for j, second in enumerate(slopes[: i + 1]):
@@ -554,7 +554,7 @@ def _form(information: Information, slopes: Sequence[Symbol | None], shape: Shap
 
 
 def _squares(expression: Symbol) -> Symbol:
-    """The sum of the squares."""
+    """Sum the squares."""
     return (expression**2).sum()
 
 
@@ -563,26 +563,26 @@ def _broadcast(expression: Symbol, shape: Shape) -> Symbol:
 
 
 def _folded(expression: Symbol) -> Symbol:
-    """An expression of constants as its value: PyTensor would compute it at every call if they are long."""
+    """Replace an expression of constants by its value: PyTensor would compute long ones at every call."""
     if not all(isinstance(each, Constant) for each in graph_inputs([expression])):
         return expression
     return pt.constant(pytensor.function([], expression, mode=PYTHON_MODE)())
 
 
 def _ravelled(entry: Symbol | float, shape: Shape) -> Symbol:
-    """An entry of F for every element, (elements,)."""
+    """Return an entry of F for every element, (elements,)."""
     return pt.broadcast_to(pt.as_tensor(entry, dtype="float64"), shape).ravel()
 
 
 def _on_scale(value: Symbol, scale: str) -> Symbol:
-    """A value on the scale of its location."""
+    """Transform a value to the scale of its location."""
     if scale == "log":
         return pt.log(value)
     return pt.log(value) - pt.log1p(-value) if scale == "logit" else value
 
 
 def _softabs(curvature: Symbol) -> Symbol:
-    """``λ coth(αλ)``: smooth, about ``|λ|``, and 1/α at 0."""
+    """Return ``λ coth(αλ)``: smooth, about ``|λ|``, and 1/α at 0."""
     scaled = SOFTABS_ALPHA * curvature
     is_small = pt.abs(scaled) < SMALL
     safe = pt.switch(is_small, 1.0, scaled)

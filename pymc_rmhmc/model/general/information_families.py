@@ -155,7 +155,7 @@ def registered_information() -> Mapping[str, InformationRow]:
 
 
 def log_of(value: Symbol) -> Symbol:
-    """``log value``, without the exponential in ``value = exp(η) · factor``."""
+    """Return ``log value``, without the exponential in ``value = exp(η) · factor``."""
     found = undo_log(value)
     if found is None:
         return pt.log(value)
@@ -164,13 +164,13 @@ def log_of(value: Symbol) -> Symbol:
 
 
 def is_softmax(p: Symbol) -> bool:
-    """Whether probabilities are a softmax of something."""
+    """Check whether probabilities are a softmax of something."""
     inner = strip(p)
     return inner.owner is not None and isinstance(inner.owner.op, Softmax) and inner.ndim == p.ndim
 
 
 def log_probabilities(p: Symbol) -> Symbol:
-    """``log p``, by its own stable form where p is a softmax."""
+    """Return ``log p``, by the stable form of a log-softmax where p is a softmax."""
     if not is_softmax(p):
         return pt.log(p)
     node = strip(p).owner
@@ -178,7 +178,7 @@ def log_probabilities(p: Symbol) -> Symbol:
 
 
 def trigamma(x: Symbol) -> Symbol:
-    """ψ₁ by recurrence and series: Numba has no trigamma with derivatives."""
+    """Compute ψ₁ by recurrence and series: Numba has no trigamma with derivatives."""
     far = x + TRIGAMMA_STEPS
     terms = [1.0 / (x + k) ** 2 for k in range(TRIGAMMA_STEPS)]
     inverse = 1.0 / far
@@ -189,7 +189,7 @@ def trigamma(x: Symbol) -> Symbol:
 
 
 def _rounded(x: Symbol) -> Symbol:
-    """``x ψ₁(x) - 1`` > 0; about ``1/(2x)`` for a large x, where the difference loses digits."""
+    """Return ``x ψ₁(x) - 1`` > 0; about ``1/(2x)`` for a large x, where the difference loses digits."""
     far = pt.maximum(x, LARGE_NU)
     inverse = 1.0 / far
     series = inverse * (0.5 + inverse * (1.0 / 6.0 - inverse**2 / 30.0))
@@ -201,7 +201,7 @@ def _rounded(x: Symbol) -> Symbol:
 
 
 def _location_scale(location: Symbol, scale: Symbol, of_location: Entry, of_scale: float) -> Information:
-    """Of a symmetric density, whose location and scale are orthogonal; F of the location in units of the scale."""
+    """Return F of a symmetric density: location and scale are orthogonal, `of_location` is in units of the scale."""
     return Information([location, log_of(scale)], [[of_location / scale**2, 0.0], [0.0, of_scale]])
 
 
@@ -226,7 +226,7 @@ def _gumbel(mu: Symbol, beta: Symbol) -> Information:
 
 
 def _of_nu(nu: Symbol) -> tuple[Symbol, Symbol, Symbol]:
-    """Of Student's t about ``log σ`` and ``log ν``: three entries (Lange, Little and Taylor, 1989)."""
+    """Return the three entries of F of Student's t about ``log σ`` and ``log ν`` (Lange, Little and Taylor, 1989)."""
     near, inverse = pt.minimum(nu, LARGE_NU), 1.0 / pt.maximum(nu, LARGE_NU)
     closed = 0.25 * (trigamma(0.5 * near) - trigamma(0.5 * near + 0.5)) - (near + 5.0) / (
         2.0 * near * (near + 1.0) * (near + 3.0)
@@ -268,7 +268,7 @@ def _weibull(alpha: Symbol, beta: Symbol) -> Information:
 
 
 def _beta(a: Symbol, b: Symbol) -> Information:
-    """With a shift of the log-odds as location, which is 0: it is no parameter, and a free variable has it."""
+    """Return F of a Beta. Its location, a shift of the log-odds, is 0: no parameter, but free variables have it."""
     both = a + b
     of_both, third = trigamma(both), -a * b / both
     matrix = [
@@ -280,7 +280,7 @@ def _beta(a: Symbol, b: Symbol) -> Information:
 
 
 def _uniform(lower: Symbol, upper: Symbol) -> Information:
-    """The value variable of a free one is a standard logistic, wherever its bounds are."""
+    """Return F of a Uniform: the value variable of a free one is a standard logistic, wherever its bounds are."""
     return Information([pt.zeros_like(lower + upper)], [[1.0 / 3.0]])
 
 
@@ -307,10 +307,11 @@ def _poisson(mu: Symbol) -> Information:
 
 
 def _negative_binomial(n: Symbol, p: Symbol) -> Information:
-    """About ``log μ`` and ``log α``, α = n. Of α, which has no closed form, that of ``(y - μ)²`` and of ``y = 0``.
+    """Return F about ``log μ`` and ``log α``, α = n.
 
-    With ``V = μ + μ²/α`` and the kurtosis ``3 + 6/α + 1/V`` the first is ``(∂V/∂ log α)²/(V² (2 + 6/α + 1/V))``. Their
-    sum is 0.35 to 1.1 of the information from a mean of 0.5 on, and never less than a tenth of it.
+    That of α has no closed form, and is taken as the information in ``(y - μ)²`` and in ``y = 0``. With
+    ``V = μ + μ²/α`` and the kurtosis ``3 + 6/α + 1/V`` the first is ``(∂V/∂ log α)²/(V² (2 + 6/α + 1/V))``. Their sum
+    is 0.35 to 1.1 of the information from a mean of 0.5 on, and never less than a tenth of it.
     """
     mean = mean_of_odds(p, n)
     log_mu = pt.log(n) + pt.log1p(-p) - pt.log(p) if mean is None else log_of(mean)
@@ -330,7 +331,7 @@ def _geometric(p: Symbol) -> Information:
 
 
 def _multinomial(n: Symbol, p: Symbol) -> Information:
-    """``n Σⱼ ∂pⱼ ∂pⱼᵀ/pⱼ``, by log p where p is a softmax."""
+    """Return ``n Σⱼ ∂pⱼ ∂pⱼᵀ/pⱼ``, in terms of log p where p is a softmax."""
     n = n[..., None] if n.ndim else n
     if is_softmax(p):
         log_p = log_probabilities(p)

@@ -155,14 +155,14 @@ class LatentModel(PackedModel, ABC):
 
     @abstractmethod
     def _made_of(self, latent: LatentVariable) -> list[tuple[Symbol, tuple[int, ...]]]:
-        """The expressions of which the prior of s is made, and the shape of each."""
+        """Return the expressions of which the prior of s is made, and the shape of each."""
 
     @abstractmethod
     def _mean(self, theta: Array) -> tuple[Array, Array]:
-        """The mean of s (n,), and how the moving coordinates move it (k, n): all 0 of those that do not."""
+        """Return the mean of s (n,), and how the moving coordinates move it (k, n): all 0 for those that do not."""
 
     def _compile_prior(self, model: pm.Model, latent: LatentVariable, theta: Hyperparameters) -> None:
-        """What the prior is made of, with its derivatives."""
+        """Compile what the prior is made of, with its derivatives."""
         symbol, made_of = theta.symbol, self._made_of(latent)
         expressions, shapes = [each for each, _ in made_of], [shape for _, shape in made_of]
         self.moving = np.flatnonzero(theta.read_by(expressions, model))
@@ -181,7 +181,7 @@ class LatentModel(PackedModel, ABC):
         self.prior_curvature = GraphFunction(model, [symbol], curvatures)
 
     def _slope(self, expression: Symbol, symbol: Symbol, along: Symbol) -> Symbol:
-        """The derivative of an expression along a direction."""
+        """Return the derivative of an expression along a direction."""
         try:
             found: Symbol = pushforward(expression, [symbol], [along], disconnected_outputs="ignore")
         except NO_DERIVATIVE as error:
@@ -195,7 +195,7 @@ class LatentModel(PackedModel, ABC):
     def _compile_rest(
         self, model: pm.Model, block: LatentBlock, values: Hyperparameters, replaced: dict[Symbol, Symbol]
     ) -> None:
-        """The log density without the prior of s, and its gradient."""
+        """Compile the log density without the prior of s, and its gradient."""
         (latent,) = block.latents
         read = {o.variable for o in block.observations}
         others = [
@@ -218,7 +218,7 @@ class LatentModel(PackedModel, ABC):
     def _compile_information(
         self, model: pm.Model, values: Hyperparameters, form: Callable[[Symbol], Symbol]
     ) -> GraphFunction:
-        """W, C and R: what the rest's information gives of 1 in all of s, and of each coordinate of θ.
+        """Compile W, C and R: products of the rest's information with 1 in all of s, and with each coordinate of θ.
 
         Returns
         -------
@@ -240,7 +240,7 @@ class LatentModel(PackedModel, ABC):
         return GraphFunction(model, [x, u], [product])
 
     def _look(self, product: GraphFunction, theta: Hyperparameters, point: Point) -> None:
-        """Whether the information of s is a diagonal, and what it shares with θ."""
+        """Check that the information of s is a diagonal; find which of θ share in it, and which move the mean."""
         n, rng = self.n_process, np.random.default_rng(0)
         product.bind(point)
         mean, mean_slopes = self._mean(theta.pack(point))
@@ -259,13 +259,13 @@ class LatentModel(PackedModel, ABC):
 
 
 def _names(theta: Hyperparameters, places: NDArray[np.int64]) -> tuple[str, ...]:
-    """The variables of some coordinates of θ."""
+    """Return the names of the variables of some coordinates of θ."""
     held = zip(theta.variables, theta.slices, strict=True)
     return tuple(str(v.name) for v, part in held if any(part.start <= place < part.stop for place in places))
 
 
 def _each(expression: Symbol, directions: dict[Symbol, Array], shape: tuple[int, ...]) -> Symbol:
-    """A derivative along many directions at once, one in front for each."""
+    """Return a derivative along many directions at once, on an axis in front."""
     if shape[0] == 0:
         return pt.zeros(shape)
     found = vectorize_graph(expression, {symbol: pt.constant(rows) for symbol, rows in directions.items()})
@@ -276,7 +276,7 @@ def _each(expression: Symbol, directions: dict[Symbol, Array], shape: tuple[int,
 def _log_density(
     model: pm.Model, observation: Observation, replaced: dict[Symbol, Symbol]
 ) -> tuple[Symbol, Symbol]:
-    """The log density of an observation, and what has its gradient: of a registered likelihood in closed form."""
+    """Return an observation's log density, and what has its gradient: in closed form for a registered likelihood."""
     likelihood, reading = observation.likelihood, observation.reading
     if likelihood is None or reading is None:
         density = log_density_at(model, observation, replaced).sum().astype("float64")

@@ -108,7 +108,7 @@ class MatrixModel(ValueModel):
         return self.pull(theta, NO_VECTORS, bar)[0]
 
     def _as_matrix(self, found: Any, model: pm.Model) -> Symbol:
-        """What a function returned, as a matrix of θ and of what may be bound."""
+        """Check what a function returned, and return it as a matrix of θ and of what may be bound."""
         try:
             matrix = pt.as_tensor_variable(found)
         except (TypeError, ValueError, NotImplementedError):
@@ -162,7 +162,7 @@ class MatrixModel(ValueModel):
             )
 
     def _check_finite_derivative(self, point: Point) -> None:
-        """The derivative at the start, of one sum over all entries."""
+        """Check the derivative of one sum over all entries at the start."""
         d = self.size
         found = self.pullback(self.variables.pack(point), np.ones((d, d)) + np.eye(d))
         if not np.isfinite(found).all():
@@ -185,12 +185,12 @@ class MatrixModel(ValueModel):
                 )
 
     def _entry(self, mask: NDArray[np.bool_], found: Array) -> str:
-        """The first entry of a mask, in words."""
+        """Describe the first entry of a mask in words."""
         i, j = np.argwhere(mask)[0]
         return f"the entry of {self._place(int(i))} and {self._place(int(j))} is {shown(float(found[i, j]))}"
 
     def _place(self, index: int) -> str:
-        """The name of a coordinate of θ."""
+        """Return the name of a coordinate of θ."""
         for name, shape, part in zip(self.variables.names, self.variables.shapes, self.variables.slices, strict=True):
             if part.start <= index < part.stop:
                 at = np.unravel_index(index - part.start, shape)

@@ -84,7 +84,7 @@ class NonCentredReader:
         return found
 
     def _movers(self, symbol: TensorVariable, blockers: list[TensorVariable]) -> set[TensorVariable]:
-        """The sampled variables that move an expression."""
+        """Return the sampled variables that move an expression."""
         return {v for v in self._variables if reaches_by_value(symbol, [v], {}, blockers)}
 
 
@@ -200,7 +200,7 @@ class _Way:
         self.is_whole = self.is_whole and all(self._as_placed(i) is not None for i in beside)
 
     def _as_placed(self, other: Symbol) -> Symbol | None:
-        """What stands beside the values, as it stands beside the noise; None if it has more values."""
+        """Fit an operand of the values to the shape of the noise; None if it has more values."""
         if all(other.type.broadcastable):
             return other.reshape(()) if other.ndim else other
         shape = self.shape[::-1] if self.is_turned else self.shape
@@ -212,11 +212,11 @@ class _Way:
         return pt.shape_padleft(other, len(shape) - other.ndim).T
 
     def _moves(self, symbol: Variable) -> bool:
-        """Whether a variable that is sampled moves something."""
+        """Check whether another sampled variable moves an expression."""
         return reaches_by_value(symbol, self.others, self._moving, self.blockers)
 
     def _is_read(self, symbol: Variable) -> bool:
-        """Whether something depends on the noise."""
+        """Check whether an expression depends on the noise."""
         return reaches_by_value(symbol, [self._noise], self._reading, self.blockers)
 
     def found(self) -> Effects | None:
@@ -231,7 +231,7 @@ class _Way:
 
 
 def _summands(symbol: Symbol, sign: float) -> Iterable[tuple[Symbol, float]]:
-    """What is added up in an expression, with signs; of a sum that is a scalar the sum itself."""
+    """Yield what is added up in an expression, with signs; for a sum that is a scalar the sum itself."""
     name = operation_name(symbol)
     if all(symbol.type.broadcastable) or name not in {"Add", "Sub"}:
         yield symbol, sign
@@ -241,7 +241,7 @@ def _summands(symbol: Symbol, sign: float) -> Iterable[tuple[Symbol, float]]:
 
 
 def _readers(model: pm.Model) -> dict[Variable, list[Apply]]:
-    """What reads each variable of a model, between random variables and potentials."""
+    """Map each variable of a model to what reads it, between random variables and potentials."""
     found: dict[Variable, dict[Apply, None]] = {}
     inputs = [*(i for v in model.basic_RVs for i in v.owner.inputs), *model.potentials]
     nodes = toposort([i for i in inputs if i.owner is not None], blockers=model.basic_RVs)

@@ -73,7 +73,7 @@ def _log_choose(n: Tensor, y: Tensor) -> Tensor:
 
 
 def _log_slope(slope: Tensor, weight: Tensor) -> Tensor:
-    """``∂w/∂η / w``, 0 where there is no curvature at all."""
+    """Return ``∂w/∂η / w``, 0 where there is no curvature at all."""
     return pt.switch(weight > 0.0, slope / pt.switch(weight > 0.0, weight, 1.0), 0.0)
 
 
@@ -81,7 +81,7 @@ def _log_slope(slope: Tensor, weight: Tensor) -> Tensor:
 
 
 def _logit_curvature(eta: Tensor) -> Curvature:
-    """``w = σ(η)σ(-η)``, ``r = -tanh(η/2)``, of one trial."""
+    """Return ``w = σ(η)σ(-η)`` and ``r = -tanh(η/2)`` of one trial."""
     return Curvature(logistic_pair(eta)[1] * logistic_pair(-eta)[1], -pt.tanh(0.5 * eta))
 
 
@@ -89,7 +89,7 @@ def _logit_curvature(eta: Tensor) -> Curvature:
     pm.Bernoulli, link="logit", read=_bernoulli_reader(undo_logit), check=_zero_or_one
 )
 def bernoulli_logit(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
-    """``ℓ = -log(1 + e^{-z})``, z = ±η: ``g = ±σ(-z)``, ``w = σ(η)σ(-η)``, ``r = -tanh(η/2)``."""
+    """Return the terms of ``ℓ = -log(1 + e^{-z})``, z = ±η: ``g = ±σ(-z)``, ``w = σ(η)σ(-η)``, ``r = -tanh(η/2)``."""
     sign = 2.0 * y - 1.0
     curvature = _logit_curvature(eta)
     surprise, missed = logistic_pair(-sign * eta)
@@ -100,7 +100,7 @@ def bernoulli_logit(eta: Tensor, parameters: Parameters, y: Tensor) -> Likelihoo
     pm.Binomial, link="logit", parameters=["n"], read=_binomial_reader(undo_logit), check=_trials
 )
 def binomial_logit(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
-    """The Bernoulli forms, y successes and n - y failures of them."""
+    """Sum the Bernoulli terms of y successes and n - y failures."""
     n = parameters["n"]
     (of_success, failing), (of_failure, succeeding) = logistic_pair(-eta), logistic_pair(eta)
     logp = _log_choose(n, y) - y * of_success - (n - y) * of_failure
@@ -113,23 +113,23 @@ def binomial_logit(eta: Tensor, parameters: Parameters, y: Tensor) -> Likelihood
 
 
 def _log_normal_cdf(z: Tensor) -> Tensor:
-    """Log Φ(z), from the tail beyond abs(z)."""
+    """Return log Φ(z), from the tail beyond abs(z)."""
     scaled, bell = scaled_tail(magnitude(z)), pt.exp(-0.5 * z**2)
     return pt.switch(z < 0.0, pt.log(scaled) - 0.5 * z**2, log1p_of_tail(-scaled * bell))
 
 
 def _mills(z: Tensor) -> Tensor:
-    """ρ(z) = φ(z)/Φ(z), with neither over- nor underflow: it is 0 beyond z = 38."""
+    """Return ρ(z) = φ(z)/Φ(z), with neither over- nor underflow: it is 0 beyond z = 38."""
     scaled, bell = scaled_tail(magnitude(z)), pt.exp(-0.5 * z**2)
     left = z < 0.0
     return pt.switch(left, 1.0, bell) / (math.sqrt(2.0 * math.pi) * pt.switch(left, scaled, 1.0 - scaled * bell))
 
 
 def _probit_curvature(z: Tensor) -> tuple[Tensor, Tensor]:
-    """``w = ρ(z + ρ)`` and ``∂ log w/∂z`` at z.
+    """Return ``w = ρ(z + ρ)`` and ``∂ log w/∂z`` at z.
 
     In the left tail, x = -z, ``c_k = k/(x + c_{k+1})``: ``ρ = x + c₁``, ``w = ρ c₁``,
-    ``∂ log w/∂z = c₁c₂(c₂ - c₃)``. c₃ is about half as large again as c₂, so that their difference stands.
+    ``∂ log w/∂z = c₁c₂(c₂ - c₃)``. c₃ is about half as large again as c₂, so that their difference keeps its digits.
     """
     rho = _mills(z)
     gap = z + rho
@@ -147,7 +147,7 @@ def _probit_curvature(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _probit_fisher(eta: Tensor) -> Curvature:
-    """``w = φ²/(Φ(η)Φ(-η)) = ρ(η)ρ(-η)``, ``r = ρ(-η) - ρ(η) - 2η``."""
+    """Return ``w = φ²/(Φ(η)Φ(-η)) = ρ(η)ρ(-η)`` and ``r = ρ(-η) - ρ(η) - 2η``."""
     right, left = _mills(eta), _mills(-eta)
     return Curvature(right * left, left - right - 2.0 * eta)
 
@@ -156,7 +156,7 @@ def _probit_fisher(eta: Tensor) -> Curvature:
     pm.Bernoulli, link="probit", read=_bernoulli_reader(undo_probit), check=_zero_or_one
 )
 def bernoulli_probit(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
-    """``ℓ = log Φ(z)``, z = ±η: ``g = ±ρ(z)``, ``w = ρ(z + ρ)``."""
+    """Return the terms of ``ℓ = log Φ(z)``, z = ±η: ``g = ±ρ(z)``, ``w = ρ(z + ρ)``."""
     sign = 2.0 * y - 1.0
     z = sign * eta
     weight, slope = _probit_curvature(z)
@@ -168,7 +168,7 @@ def bernoulli_probit(eta: Tensor, parameters: Parameters, y: Tensor) -> Likeliho
     pm.Binomial, link="probit", parameters=["n"], read=_binomial_reader(undo_probit), check=_trials
 )
 def binomial_probit(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
-    """Y successes at η and n - y failures at -η."""
+    """Sum the terms of y successes at η and n - y failures at -η."""
     n = parameters["n"]
     failures = n - y
     logp = _log_choose(n, y) + y * _log_normal_cdf(eta) + failures * _log_normal_cdf(-eta)
@@ -196,7 +196,7 @@ def _success_rate(eta: Tensor) -> Tensor:
 
 
 def _cloglog_success(eta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """ℓ, g, w and ``∂ log w/∂η`` of a success, ``ℓ = log(1 - e^{-μ})`` with ``μ = e^η``.
+    """Return ℓ, g, w and ``∂ log w/∂η`` of a success, ``ℓ = log(1 - e^{-μ})`` with ``μ = e^η``.
 
     ``g = μ/(e^μ - 1)``, ``w = g u`` with ``u = μ + g - 1``, and ``r = μ/u - g - u``. For small μ,
     ``u = μ/2 + (x coth x - 1)`` with x = μ/2 by the bracket's series.
@@ -214,7 +214,7 @@ def _cloglog_success(eta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     pm.Bernoulli, link="cloglog", read=_bernoulli_reader(undo_cloglog), check=_zero_or_one
 )
 def bernoulli_cloglog(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
-    """A success is ``log(1 - e^{-μ})``, a failure ``-μ``, with ``μ = e^η``."""
+    """Return the terms of a success, ``ℓ = log(1 - e^{-μ})``, or a failure, ``ℓ = -μ``, with ``μ = e^η``."""
     logp, g, w, r = _cloglog_success(eta)
     rate, success = pt.exp(eta), y > 0.5
     # Fisher: p g² + (1 - p) μ² = μ g, and its log-slope 1 - u.
@@ -229,7 +229,7 @@ def bernoulli_cloglog(eta: Tensor, parameters: Parameters, y: Tensor) -> Likelih
     pm.Binomial, link="cloglog", parameters=["n"], read=_binomial_reader(undo_cloglog), check=_trials
 )
 def binomial_cloglog(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
-    """Y successes and n - y failures."""
+    """Sum the terms of y successes and n - y failures."""
     n = parameters["n"]
     failures = n - y
     logp, g, w, r = _cloglog_success(eta)
@@ -245,11 +245,11 @@ def binomial_cloglog(eta: Tensor, parameters: Parameters, y: Tensor) -> Likeliho
 
 
 def _cloglog_u(eta: Tensor) -> Tensor:
-    """U of `_cloglog_success`, to the accuracy that ``1 - u`` needs."""
+    """Return u of `_cloglog_success`, to the accuracy that ``1 - u`` needs."""
     rate = _success_rate(eta)
     return rate + rate / pt.expm1(rate) - 1.0
 
 
 def _cloglog_fisher(eta: Tensor, g: Tensor) -> Tensor:
-    """``μ²/(e^μ - 1) = μ g``; g underflows long before the capped rate is reached."""
+    """Return ``μ²/(e^μ - 1) = μ g``; g underflows long before the capped rate is reached."""
     return _success_rate(eta) * g

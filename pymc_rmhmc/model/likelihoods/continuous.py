@@ -44,7 +44,7 @@ def _positive(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | None:
     check=positive_parameters("sigma"),
 )
 def normal_identity(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
-    """``g = (y - η)/σ²``, ``w = 1/σ²``, ``r = 0``."""
+    """Return the terms of a Normal: ``g = (y - η)/σ²``, ``w = 1/σ²``, ``r = 0``."""
     sigma = parameters["sigma"]
     standard = (y - eta) / sigma
     curvature = Curvature(1.0 / sigma**2 + pt.zeros_like(eta), pt.zeros_like(eta))
@@ -61,10 +61,11 @@ def normal_identity(eta: Tensor, parameters: Parameters, y: Tensor) -> Likelihoo
     check=positive_parameters("nu", "sigma"),
 )
 def student_t_identity(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
-    """``g = (ν+1)d / (σ(ν+d²))`` with ``d = (y-η)/σ``; Fisher ``w = (ν+1)/((ν+3)σ²)``, constant.
+    """Return the terms of Student's t: ``g = (ν+1)d / (σ(ν+d²))`` with ``d = (y-η)/σ``.
 
-    Not log-concave: beyond ``d² = ν`` the observed curvature is negative. The slope is ``(y-η)`` times the weight
-    ``(ν+1)/(σ²(ν+d²))`` of iteratively reweighted least squares, which tells outliers from the others.
+    The Fisher information ``w = (ν+1)/((ν+3)σ²)`` is constant. The density is not log-concave: beyond ``d² = ν`` the
+    observed curvature is negative. The slope is ``(y-η)`` times the weight ``(ν+1)/(σ²(ν+d²))`` of iteratively
+    reweighted least squares, which tells outliers from the others.
     """
     nu, sigma = parameters["nu"], parameters["sigma"]
     d = (y - eta) / sigma
@@ -88,7 +89,10 @@ def _read_exponential(scale: Tensor) -> Reading | None:
 
 @register_likelihood(pm.Exponential, link="log", read=_read_exponential, check=_not_negative)
 def exponential_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
-    """Mean ``e^η``: with ``v = y e^{-η}``, ``g = v - 1``, observed ``w = v`` and ``r = -1``, expected ``w = 1``."""
+    """Return the terms of an Exponential with mean ``e^η``.
+
+    With ``v = y e^{-η}``, ``g = v - 1``, observed ``w = v`` and ``r = -1``, expected ``w = 1``.
+    """
     # A 0 says as much at the lowest η, where the rate overflows.
     v = pt.switch(pt.eq(y, 0.0), 0.0, y * pt.exp(-eta))
     curvature = {
@@ -99,7 +103,7 @@ def exponential_log(eta: Tensor, parameters: Parameters, y: Tensor) -> Likelihoo
 
 
 def _read_gamma(alpha: Tensor, scale: Tensor) -> Reading | None:
-    """PyMC's Gamma has shape α and scale 1/β: the mean is ``α · scale``."""
+    """Read PyMC's Gamma, of shape α and scale 1/β: the mean is ``α · scale``."""
     found = undo_log(scale)
     if found is None:
         return None
@@ -112,7 +116,10 @@ def _read_gamma(alpha: Tensor, scale: Tensor) -> Reading | None:
     pm.Gamma, link="log", parameters=["alpha"], read=_read_gamma, check=positive_parameters("alpha", data=_positive)
 )
 def gamma_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
-    """Mean ``e^η``, shape α: with ``v = α y e^{-η}``, ``g = v - α``, observed ``w = v``, expected ``w = α``."""
+    """Return the terms of a Gamma with mean ``e^η`` and shape α.
+
+    With ``v = α y e^{-η}``, ``g = v - α``, observed ``w = v``, expected ``w = α``.
+    """
     alpha = parameters["alpha"]
     v = alpha * y * pt.exp(-eta)
     logp = alpha * (pt.log(alpha) - eta) - pt.gammaln(alpha) + (alpha - 1.0) * pt.log(y) - v

@@ -46,7 +46,7 @@ def _read_poisson(mu: Tensor) -> Reading | None:
 
 @register_likelihood(pm.Poisson, link="log", read=_read_poisson, check=_counts)
 def poisson_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
-    """``ℓ = yη - e^η - log y!``: ``g = y - e^η``, ``w = e^η``, ``r = 1``; observed is expected."""
+    """Return the terms of ``ℓ = yη - e^η - log y!``: ``g = y - e^η``, ``w = e^η``, ``r = 1``; observed is expected."""
     rate = pt.exp(eta)
     curvature = Curvature(rate, pt.ones_like(eta))
     logp = pt.switch(y > 0.0, y * eta, 0.0) - rate - pt.gammaln(y + 1.0)
@@ -62,7 +62,7 @@ def _zero_inflated_counts(y: np.ndarray, parameters: dict[str, np.ndarray]) -> s
 
 
 def _read_zero_inflated(weights: Tensor, *components: Tensor) -> Reading | None:
-    """PyMC builds it as a mixture of a point mass at 0 and a Poisson, with weights (1 - ψ, ψ)."""
+    """Read what PyMC builds as a mixture of a point mass at 0 and a Poisson, with weights (1 - ψ, ψ)."""
     if len(components) != 2:
         return None
     zero, poisson = components
@@ -76,13 +76,13 @@ def _read_zero_inflated(weights: Tensor, *components: Tensor) -> Reading | None:
 
 
 def _parameter(variable: Tensor) -> Tensor:
-    """A distribution's first parameter."""
+    """Return a distribution's first parameter."""
     parameter: Tensor = variable.owner.op.dist_params(variable.owner)[0]
     return parameter
 
 
 def _last_weight(weights: Tensor) -> Tensor:
-    """ψ of the weights ``stack([1 - ψ, ψ])``."""
+    """Return ψ of the weights ``stack([1 - ψ, ψ])``."""
     owner = weights.owner
     if owner is not None and isinstance(owner.op, MakeVector) and len(owner.inputs) == 2:
         return owner.inputs[1]
@@ -99,7 +99,7 @@ def _last_weight(weights: Tensor) -> Tensor:
     check=parameters_within("psi", most=1.0, words="must lie between 0 and 1", data=_zero_inflated_counts),
 )
 def zero_inflated_poisson_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
-    """A Poisson count with probability ψ, else 0. It is not log-concave: Fisher information only.
+    """Return the terms of a Poisson count with probability ψ, else 0: not log-concave, so Fisher information only.
 
     With ``λ = e^η``, ``P₀ = 1 - ψ + ψe^{-λ}`` and ``q = ψe^{-λ}/P₀``, the chance that a 0 is the Poisson's:
     ``w = ψe^{-λ}λ² q + ψ(λ - λ²e^{-λ})``. q is a logistic function of ``logit ψ - λ``, so that ψ = 1 and
@@ -130,14 +130,14 @@ def zero_inflated_poisson_log(eta: Tensor, parameters: Parameters, y: Tensor) ->
 
 
 def _read_negative_binomial(n: Tensor, p: Tensor) -> Reading | None:
-    """PyMC turns (μ, α) into n = α and p = α/(μ + α), written ``sigmoid(log α - log μ)``."""
+    """Read n = α and p = α/(μ + α), written ``sigmoid(log α - log μ)``, into which PyMC turns (μ, α)."""
     mean = mean_of_odds(p, n)
     found = None if mean is None else undo_log(mean)
     return None if found is None else Reading(found[0], {"alpha": n}, found[1])
 
 
 def mean_of_odds(p: Tensor, alpha: Tensor) -> Tensor | None:
-    """μ of ``sigmoid(log α - log μ)`` or ``α / (μ + α)``; None of any other p."""
+    """Return μ of ``sigmoid(log α - log μ)`` or ``α / (μ + α)``; None for any other p."""
     p = strip(p)
     if _is(p, psm.Sigmoid):
         odds = strip(p.owner.inputs[0])
@@ -158,7 +158,7 @@ def mean_of_odds(p: Tensor, alpha: Tensor) -> Tensor | None:
 
 
 def _is_logarithm(value: Tensor, of: Tensor) -> bool:
-    """Whether a value is written as another's logarithm, or the other as its exponential."""
+    """Check whether a value is written as another's logarithm, or the other as its exponential."""
     if _is(value, ps.Log):
         return _same(value.owner.inputs[0], of)
     other = _number(strip(of))
@@ -176,7 +176,7 @@ def _is(value: Tensor, scalar_op: type) -> bool:
 
 
 def _same(left: Tensor, right: Tensor) -> bool:
-    """Whether two expressions are one, up to broadcast dimensions, and of a single number to gathers of it."""
+    """Check whether two expressions are one, up to broadcast dimensions and, for a single number, up to gathers."""
     left, right = _number(left), _number(right)
     if isinstance(left, Constant) and isinstance(right, Constant):
         return np.array_equal(left.data, right.data, equal_nan=True)
@@ -184,7 +184,7 @@ def _same(left: Tensor, right: Tensor) -> bool:
 
 
 def _number(value: Tensor) -> Tensor:
-    """The single number that is broadcast and gathered, as PyMC does beside missing observations, or the value."""
+    """Return the single number that is broadcast and gathered, as for PyMC's missing observations, or the value."""
     inner = value
     while inner.owner is not None and isinstance(inner.owner.op, GATHERS):
         inner = inner.owner.inputs[0]
@@ -203,7 +203,7 @@ def _number(value: Tensor) -> Tensor:
     check=positive_parameters("alpha", data=_counts),
 )
 def negative_binomial_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
-    """Mean ``e^η``, variance ``μ + μ²/α``. With ``t = η - log α``, all in σ(t): no overflow anywhere.
+    """Return the terms for mean ``e^η``, variance ``μ + μ²/α``. With ``t = η - log α``, all in σ(t): nothing overflows.
 
     ``g = yσ(-t) - ασ(t)``; observed ``w = (y + α)σ(t)σ(-t)``, ``r = -tanh(t/2)``; expected
     ``w = ασ(t)``, ``r = σ(-t)``.

@@ -41,7 +41,7 @@ def places(bad: np.ndarray, values: np.ndarray) -> str:
 def parameters_within(
     *names: str, least: float = 0.0, most: float = np.inf, words: str = "must be positive", data: Check | None = None
 ) -> Check:
-    """A `check` that parameters lie in ``(least, most)``, or in ``[least, most]`` where `most` is finite.
+    """Make a `check` that parameters lie in ``(least, most)``, or in ``[least, most]`` where `most` is finite.
 
     The check of the data comes afterwards: who is to blame for both is the parameter.
     """
@@ -59,7 +59,7 @@ def parameters_within(
 
 
 def positive_parameters(*names: str, data: Check | None = None) -> Check:
-    """A `check` of parameters that must be above 0, and then, by a check of their own, of the data."""
+    """Make a `check` that parameters are above 0, followed by the data's check if there is one."""
     return parameters_within(*names, data=data)
 
 

@@ -44,7 +44,7 @@ SERIES_BELOW = 1e-2
 
 
 def softabs(h: TensorVariable, slope: TensorVariable) -> Curvature:
-    """``w = h coth(α h)`` and ``r = ∂ log w``, for a second derivative h and its own derivative.
+    """Return ``w = h coth(α h)`` and ``r = ∂ log w``, for a second derivative h and its own derivative.
 
     Near 0, with ``t = αh``: ``t coth t = 1 + t²/3 - t⁴/45 + 2t⁶/945``; far from it ``coth t = ±1``.
 
@@ -65,7 +65,7 @@ def softabs(h: TensorVariable, slope: TensorVariable) -> Curvature:
 
 
 def differentiate(logp: TensorVariable, eta: TensorVariable) -> LikelihoodTerms:
-    """Slope and SoftAbs curvature of an elementwise log density, by reverse mode.
+    """Return the slope and the SoftAbs curvature of an elementwise log density, by reverse mode.
 
     Since ``ℓᵢ`` depends on ``ηᵢ`` alone, the gradient of a sum is the vector of derivatives, three times
     over.
@@ -89,7 +89,7 @@ SPREADS = (0.3, 2.0)
 def has_diagonal_hessian(
     log_density: Callable[[Array], Array], eta: Array, rng: np.random.Generator, *, finite: bool = True
 ) -> bool:
-    """Whether each element of the gradient depends on its own η alone, at random points near and far.
+    """Check whether each element of the gradient depends on its own η alone, at random points near and far.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def has_diagonal_hessian(
 
 
 def _turned(size: int, rng: np.random.Generator) -> list[Array]:
-    """Signs (size,) by which a vector of signs is changed: not at all, and for one half of the values or another.
+    """Return signs (size,) that change a vector of signs: not at all, and for one half of the values or another.
 
     Of few values any two are in different halves once, by the digits of their numbers.
     """
@@ -141,7 +141,7 @@ def _turned(size: int, rng: np.random.Generator) -> list[Array]:
     return [np.ones(size), *(np.where(half, -1.0, 1.0) for half in halves)]
 @node_rewriter([Elemwise])
 def _as_numpy_has_it(fgraph: Any, node: Apply) -> list[TensorVariable] | None:
-    """The functions that PyTensor takes one number at a time without a compiler, as NumPy takes whole arrays."""
+    """Replace functions that PyTensor takes one number at a time without a compiler, by ones for whole arrays."""
     x, function = node.inputs[0], node.op.scalar_op
     if isinstance(function, Softplus):
         made = pt.maximum(x, 0.0) + pt.log1p(pt.exp(-abs(x)))
@@ -179,7 +179,7 @@ class SlopeByNumPy:
         self._function: Any = None
 
     def __call__(self, eta: Array, arguments: Arguments) -> Array:
-        """G (n,) at sites and what else the density depends on."""
+        """Return g (n,), given sites and what else the density depends on."""
         if self._function is None:
             symbol, inputs, log_density = self._graph
             slope = inlined([differentiate(log_density, symbol).gradient], ())
@@ -214,11 +214,11 @@ class FallbackKernel:
         self._elements: tuple[tuple[Array, ...], NDArray[np.int64]] | None = None
 
     def log_density(self, eta: Array, arguments: Arguments) -> float:
-        """``Σ ℓ``."""
+        """Return ``Σ ℓ``."""
         return float(self._function("log_density")(eta, *arguments)[0])
 
     def gradient(self, eta: Array, arguments: Arguments) -> tuple[float, Array]:
-        """``Σ ℓ`` and g (n,)."""
+        """Return ``Σ ℓ`` and g (n,)."""
         total, slope = self.compiled_gradient(eta, *arguments)
         return float(total), slope
 
@@ -228,21 +228,21 @@ class FallbackKernel:
         return self._function("gradient")
 
     def curvature(self, eta: Array, arguments: Arguments, kind: str) -> tuple[float, Array, Array, Array]:
-        """``Σ ℓ``, g, w and r, each (n,)."""
+        """Return ``Σ ℓ``, g, w and r, each of the last three (n,)."""
         total, slope, weight, log_slope = self._function("curvature")(eta, *arguments)
         return float(total), slope, weight, log_slope
 
     def weight(self, eta: Array, arguments: Arguments, kind: str) -> Array:
-        """W (n,)."""
+        """Return w (n,)."""
         return np.asarray(self._function("weight")(eta, *arguments)[0])
 
     def pointwise(self, eta: Array, arguments: Arguments) -> tuple[Array, Array]:
-        """ℓ and g by site, each (m, n), for m vectors η, (m, n).
+        """Return ℓ and g by site, each (m, n), for m vectors η, (m, n).
 
         Raises
         ------
         UnsupportedLikelihoodError
-            If one density stands for the observations of several sites: then it has no value by site.
+            If one density covers the observations of several sites: then it has no value by site.
         """
         sites, size = self._sites_of_elements(eta.shape[1], arguments), eta.shape[1]
         function, rows = self._function("pointwise"), []
@@ -253,12 +253,12 @@ class FallbackKernel:
         return np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
 
     def gradient_rows(self, eta: Array, arguments: Arguments) -> tuple[Array, Array]:
-        """``Σ ℓ`` (m,) and g (m, n) for m vectors η, (m, n): also where one density stands for several sites."""
+        """Return ``Σ ℓ`` (m,) and g (m, n) for m vectors η, (m, n), also where one density covers several sites."""
         rows = [(total, slope.copy()) for total, slope in (self.gradient(row, arguments) for row in eta)]
         return np.array([total for total, _ in rows]), np.array([slope for _, slope in rows])
 
     def _sites_of_elements(self, size: int, arguments: Arguments) -> NDArray[np.int64]:
-        """The site of each element of the log density; `size` for those that read none.
+        """Find the site of each element of the log density; `size` for those that read none.
 
         Sites are moved by the binary digits of their numbers: an element changes with a digit that is 1 in its site's
         number, and does not with one that is 0.
@@ -288,7 +288,7 @@ class FallbackKernel:
         return sites
 
     def _function(self, output: str) -> Callable[..., Sequence[Array]]:
-        """One compiled function, at its first use."""
+        """Return one compiled function, compiled at its first use."""
         if output not in self._functions:
             eta, inputs, log_density = self._graph
             terms = differentiate(log_density, eta)

@@ -40,26 +40,26 @@ class Kernel(Protocol):
     kinds: tuple[str, ...]
 
     def log_density(self, eta: Array, arguments: Arguments) -> float:
-        """``Σ ℓ``."""
+        """Return ``Σ ℓ``."""
 
     def gradient(self, eta: Array, arguments: Arguments) -> tuple[float, Array]:
-        """``Σ ℓ`` and g (n,)."""
+        """Return ``Σ ℓ`` and g (n,)."""
 
     @property
     def compiled_gradient(self) -> Callable[..., Sequence[Array]]:
         """The function that `gradient` calls, with η and then the arguments."""
 
     def curvature(self, eta: Array, arguments: Arguments, kind: str) -> tuple[float, Array, Array, Array]:
-        """``Σ ℓ``, g, w and r, each (n,)."""
+        """Return ``Σ ℓ``, g, w and r, each of the last three (n,)."""
 
     def weight(self, eta: Array, arguments: Arguments, kind: str) -> Array:
-        """W (n,)."""
+        """Return w (n,)."""
 
     def pointwise(self, eta: Array, arguments: Arguments) -> tuple[Array, Array]:
-        """ℓ and g, each (m, n), for m vectors η, (m, n)."""
+        """Return ℓ and g, each (m, n), for m vectors η, (m, n)."""
 
     def gradient_rows(self, eta: Array, arguments: Arguments) -> tuple[Array, Array]:
-        """``Σ ℓ`` (m,) and g (m, n) for m vectors η, (m, n)."""
+        """Return ``Σ ℓ`` (m,) and g (m, n) for m vectors η, (m, n)."""
 
 
 class LikelihoodKernel:
@@ -81,11 +81,11 @@ class LikelihoodKernel:
         self.kinds = lookup(name).kinds
 
     def log_density(self, eta: Array, arguments: Arguments) -> float:
-        """``Σ ℓ``."""
+        """Return ``Σ ℓ``."""
         return float(_compiled(self.name, "log_density", None)(eta, *arguments)[0])
 
     def gradient(self, eta: Array, arguments: Arguments) -> tuple[float, Array]:
-        """``Σ ℓ`` and g (n,)."""
+        """Return ``Σ ℓ`` and g (n,)."""
         total, slope = self.compiled_gradient(eta, *arguments)
         return float(total), slope
 
@@ -95,29 +95,29 @@ class LikelihoodKernel:
         return _compiled(self.name, "gradient", None)
 
     def curvature(self, eta: Array, arguments: Arguments, kind: str) -> tuple[float, Array, Array, Array]:
-        """``Σ ℓ``, g, w and r, each (n,)."""
+        """Return ``Σ ℓ``, g, w and r, each of the last three (n,)."""
         total, slope, weight, log_slope = _compiled(self.name, "curvature", kind)(eta, *arguments)
         return float(total), slope, weight, log_slope
 
     def weight(self, eta: Array, arguments: Arguments, kind: str) -> Array:
-        """W (n,)."""
+        """Return w (n,)."""
         return np.asarray(_compiled(self.name, "weight", kind)(eta, *arguments)[0])
 
     def pointwise(self, eta: Array, arguments: Arguments) -> tuple[Array, Array]:
-        """ℓ and g, each (m, n), for m vectors η, (m, n); they are laid end to end, as the kernel takes vectors."""
+        """Return ℓ and g, each (m, n), for m vectors η, (m, n), laid end to end because the kernel takes vectors."""
         repeated = [np.tile(argument, len(eta)) for argument in arguments]
         log_density, slope = _compiled(self.name, "pointwise", None)(np.ravel(eta), *repeated)
         return log_density.reshape(eta.shape), slope.reshape(eta.shape)
 
     def gradient_rows(self, eta: Array, arguments: Arguments) -> tuple[Array, Array]:
-        """``Σ ℓ`` (m,) and g (m, n) for m vectors η, (m, n)."""
+        """Return ``Σ ℓ`` (m,) and g (m, n) for m vectors η, (m, n)."""
         log_density, slope = self.pointwise(eta, arguments)
         return log_density.sum(axis=1), slope
 
 
 @node_rewriter([Elemwise])
 def _powers_without_exceptions(fgraph: Any, node: Apply) -> list[TensorVariable] | None:
-    """Powers of whole numbers below 0 by a division, so that 0 to one of them is infinite.
+    """Replace powers with negative whole exponents by a division, so that 0 to one of them is infinite.
 
     Numba raises a ZeroDivisionError there, in the middle of a chain.
     """
@@ -181,7 +181,7 @@ def _without_generators(outputs: Sequence[Any]) -> list[Any]:
 
 
 def _mixes_writes(function: Any) -> bool:
-    """Whether one loop sets elements of an array and adds to those of another at the same index.
+    """Check whether one loop sets elements of an array and adds to those of another at the same index.
 
     PyTensor 3.3 compiles all writes at an index as it does the first of them: what is to be set is added.
     """
@@ -195,7 +195,7 @@ def _mixes_writes(function: Any) -> bool:
 
 @cache
 def _compiled(name: str, output: str, kind: str | None) -> Callable[..., Sequence[Array]]:
-    """One compiled function of a registered likelihood."""
+    """Compile one function of a registered likelihood."""
     likelihood = lookup(name)
     eta, y = pt.dvector("eta"), pt.dvector("y")
     parameters = {parameter: pt.dvector(parameter) for parameter in likelihood.parameters}
@@ -204,7 +204,7 @@ def _compiled(name: str, output: str, kind: str | None) -> Callable[..., Sequenc
 
 
 def select_outputs(terms: LikelihoodTerms, output: str, kind: str | None) -> list[Any]:
-    """The symbolic outputs of one of a kernel's functions."""
+    """Select the symbolic outputs of one of a kernel's functions."""
     total = terms.logp.sum()
     if output == "log_density":
         return [total]

@@ -109,7 +109,7 @@ def _check_expression(name: str, value: Any) -> None:
 
 
 def _log_factors(value: TensorVariable, sign: int) -> tuple[list[Any], list[Any]]:
-    """Exponents, and logarithms of what is no exponential, of a product raised to ±1."""
+    """Split a product raised to ±1 into exponents, and logarithms of what is no exponential."""
     value = strip(value)
     exponent = _argument(value, ps.Exp)
     if exponent is not None:
@@ -134,7 +134,7 @@ def _log_factors(value: TensorVariable, sign: int) -> tuple[list[Any], list[Any]
 
 
 def strip(value: TensorVariable) -> TensorVariable:
-    """The variable behind what changes no value: names (`pm.Deterministic`), casts to float, checks.
+    """Return the variable behind what changes no value: names (`pm.Deterministic`), casts to float, checks.
 
     A gather of an elementwise result becomes the elementwise result of gathers, so that links are found
     behind the indexing that PyMC adds for missing observations.
@@ -159,7 +159,7 @@ def strip(value: TensorVariable) -> TensorVariable:
 
 
 def _sink(value: TensorVariable, inner: TensorVariable) -> TensorVariable:
-    """``gather(f(a, b))`` as ``f(gather(a), gather(b))``, where `inner` is ``f(a, b)``."""
+    """Turn ``gather(f(a, b))`` into ``f(gather(a), gather(b))``, where `inner` is ``f(a, b)``."""
     gather, (_, *where) = value.owner.op, value.owner.inputs
     operands = []
     for operand in inner.owner.inputs:
@@ -173,13 +173,13 @@ def _sink(value: TensorVariable, inner: TensorVariable) -> TensorVariable:
 
 
 def _argument(value: TensorVariable, scalar_op: type) -> TensorVariable | None:
-    """The argument of an elementwise function of one argument, through a change of its dimensions."""
+    """Return the argument of an elementwise function of one argument, through a change of its dimensions."""
     operands = _operands(value, scalar_op)
     return operands[0] if operands is not None and len(operands) == 1 else None
 
 
 def _operands(value: TensorVariable, scalar_op: type) -> list[TensorVariable] | None:
-    """The operands of an elementwise operation, None if it is another."""
+    """Return the operands of an elementwise operation; None if it is another."""
     value = strip(value)
     node = value.owner
     if node is None or not isinstance(node.op, Elemwise) or not isinstance(node.op.scalar_op, scalar_op):
@@ -188,7 +188,7 @@ def _operands(value: TensorVariable, scalar_op: type) -> list[TensorVariable] | 
 
 
 def equals(value: TensorVariable, number: float) -> bool:
-    """Whether it is a constant, all of whose elements are (nearly) a number."""
+    """Check whether a value is a constant, all of whose elements are (nearly) a number."""
     value = strip(value)
     if isinstance(value, Constant):
         return bool(np.allclose(value.data, number, rtol=1e-7, atol=0.0))
@@ -203,7 +203,7 @@ def equals(value: TensorVariable, number: float) -> bool:
 
 
 def _reciprocal(value: TensorVariable) -> TensorVariable | None:
-    """X of ``1/x``."""
+    """Return x of ``1/x``."""
     inverse = _argument(value, ps.Reciprocal)
     if inverse is not None:
         return inverse
@@ -212,7 +212,7 @@ def _reciprocal(value: TensorVariable) -> TensorVariable | None:
 
 
 def _terms_of_one_plus(value: TensorVariable) -> TensorVariable | None:
-    """X of ``1 + x``."""
+    """Return x of ``1 + x``."""
     operands = _operands(value, ps.Add)
     if operands is None or len(operands) != 2:
         return None
@@ -223,7 +223,7 @@ def _terms_of_one_plus(value: TensorVariable) -> TensorVariable | None:
 
 
 def _scaled_by_half(value: TensorVariable) -> TensorVariable | None:
-    """X of ``½ x`` or ``x / 2``."""
+    """Return x of ``½ x`` or ``x / 2``."""
     operands = _operands(value, ps.Mul)
     if operands is not None and len(operands) == 2:
         for half, other in (operands, operands[::-1]):
@@ -236,7 +236,7 @@ def _scaled_by_half(value: TensorVariable) -> TensorVariable | None:
 
 
 def _over_root_two(value: TensorVariable) -> TensorVariable | None:
-    """X of ``x / √2`` or ``x √½``."""
+    """Return x of ``x / √2`` or ``x √½``."""
     operands = _operands(value, ps.TrueDiv)
     if operands is not None and equals(operands[1], math.sqrt(2.0)):
         return operands[0]
@@ -251,6 +251,6 @@ def _over_root_two(value: TensorVariable) -> TensorVariable | None:
 
 
 def _negate(value: TensorVariable) -> TensorVariable:
-    """``-x``, without piling up a second minus."""
+    """Return ``-x``, without piling up a second minus."""
     inner = _argument(value, ps.Neg)
     return -value if inner is None else inner

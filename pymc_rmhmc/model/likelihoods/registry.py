@@ -286,7 +286,7 @@ def _read(likelihood: Likelihood, parameters: Sequence[Any]) -> Reading | None:
 
 
 def takes(function: Callable[..., Any], n_arguments: int) -> bool:
-    """Whether a function can be called with so many arguments; a function that does not say so can."""
+    """Check whether a function can be called with so many arguments; True for one that does not say so."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -300,7 +300,7 @@ def takes(function: Callable[..., Any], n_arguments: int) -> bool:
 
 @cache
 def _check_terms(likelihood: Likelihood) -> None:
-    """That the function gives its closed forms, with every curvature that was said; once for each registration."""
+    """Check that the function gives its closed forms and every curvature that was named; once per registration."""
     vectors = {name: pt.dvector(name) for name in likelihood.parameters}
     try:
         found = likelihood.terms(pt.dvector("eta"), vectors, pt.dvector("y"))
@@ -328,7 +328,7 @@ def _check_terms(likelihood: Likelihood) -> None:
 
 
 def _check_reading(likelihood: Likelihood, reading: Reading) -> None:
-    """That the reading has every parameter that was said."""
+    """Check that the reading has every parameter that was named."""
     missing = [name for name in likelihood.parameters if name not in reading.parameters]
     if missing:
         raise ConfigurationError(
@@ -338,7 +338,7 @@ def _check_reading(likelihood: Likelihood, reading: Reading) -> None:
 
 
 def _operation(distribution: Any) -> type:
-    """The class of a PyMC distribution's operation; an operation's class stands for itself."""
+    """Return the class of a PyMC distribution's operation; an operation's class is returned as it is."""
     if isinstance(distribution, type) and issubclass(distribution, Op):
         return distribution
     # Distributions made of others name the class apart: their rv_op is a function.
@@ -352,7 +352,7 @@ def _operation(distribution: Any) -> type:
 
 
 def _names(argument: str, given: Any) -> tuple[str, ...]:
-    """Several names, which one string is not."""
+    """Check that an argument holds several names, not one string, and return them."""
     names = given if isinstance(given, list | tuple | set | frozenset) else [None]
     if not all(isinstance(name, str) for name in names):
         example = "fisher" if argument == "kinds" else "sigma"

@@ -34,7 +34,7 @@ ATANH = tuple(1.0 / (2 * k + 1) for k in range(16))
 
 
 def _polynomial(coefficients: Sequence[float], x: Tensor) -> Tensor:
-    """The value of a polynomial at x, by Estrin's scheme: neighbours are joined, so that little waits for anything."""
+    """Evaluate a polynomial at x by Estrin's scheme: neighbours are joined, so that little waits for anything."""
     terms, power = list[Any](coefficients), x
     while len(terms) > 1:
         joined = [low + high * power for low, high in zip(terms[::2], terms[1::2], strict=False)]
@@ -44,12 +44,12 @@ def _polynomial(coefficients: Sequence[float], x: Tensor) -> Tensor:
 
 
 def magnitude(x: Tensor) -> Tensor:
-    """``abs(x)``, whose derivative at 0 is 1: what is smooth in x by one form on either side stays so."""
+    """Return ``abs(x)``, whose derivative at 0 is 1: what is smooth in x by one form on either side stays so."""
     return pt.switch(x < 0.0, -x, x)
 
 
 def scaled_tail(x: Tensor) -> Tensor:
-    """The normal tail beside its density, ``exp(x²/2) Φ(-x)``, for x ≥ 0.
+    """Return the normal tail relative to its density, ``exp(x²/2) Φ(-x)``, for x ≥ 0.
 
     References
     ----------
@@ -61,13 +61,13 @@ def scaled_tail(x: Tensor) -> Tensor:
 
 
 def log1p_of_tail(x: Tensor) -> Tensor:
-    """``log(1 + x)`` for x from -1/2 to 1, where it is ``2 atanh(x/(2 + x))``."""
+    """Return ``log(1 + x)`` for x from -1/2 to 1, where it is ``2 atanh(x/(2 + x))``."""
     s = x / (2.0 + x)
     # As s * s the quotient would be taken apart, and divided by at every power.
     return 2.0 * s * _polynomial(ATANH, pt.sqr(s))
 
 
 def logistic_pair(x: Tensor) -> tuple[Tensor, Tensor]:
-    """``log(1 + eˣ)`` and its derivative ``1/(1 + e⁻ˣ)``, from one exponential."""
+    """Return ``log(1 + eˣ)`` and its derivative ``1/(1 + e⁻ˣ)``, from one exponential."""
     power = pt.exp(-magnitude(x))
     return pt.switch(x < 0.0, 0.0, x) + log1p_of_tail(power), pt.switch(x < 0.0, power, 1.0) / (1.0 + power)
