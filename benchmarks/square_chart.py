@@ -43,7 +43,8 @@ class SquareChart:
 
     def at(self, theta: np.ndarray, z: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """The value, up to a constant, and its gradients by θ and by z."""
-        mean, covariance, _ = self._block.prior(theta)
+        stated = self._block.prior(theta)
+        mean, covariance = stated.mean, stated.vectors[0].covariance
         factor = cholesky(covariance)
         inner = cogram_lower(np.asfortranarray(np.sqrt(self._precision)[:, None] * factor))
         inner[np.diag_indices_from(inner)] += 1.0
@@ -67,7 +68,7 @@ class SquareChart:
         product *= self._precision[:, None]
         product += np.outer(residual, whitened) + np.outer(self._linear, linear_bar)
         covariance_bar = np.tril(cholesky_adjoint(factor, product))
-        theta_bar = by_rest + by_parameters + self._block.prior_pullback(theta, slope, covariance_bar)
+        theta_bar = by_rest + by_parameters + self._block.prior_pullback(theta, slope, [covariance_bar], None)
         return float(value), theta_bar, z_bar
 
 
