@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.latent.charts.site import GaussianSites
-from pymc_rmhmc.latent.operators import Operator
+from pymc_rmhmc.latent.operators import Root
 
 __all__ = ["Conditional", "LatentPlacement", "Placement", "Pulled"]
 
@@ -45,8 +45,8 @@ class Placement(ABC):
         z.
     pulled : array
         What y is solved from, which the derivative needs again: of n sites or k latent values.
-    operator : Operator
-        The prior.
+    operator : Root
+        Of the prior.
     shift : (n,) array or float, optional
         Where the model's variable is the sites less something, this.
     """
@@ -54,7 +54,7 @@ class Placement(ABC):
     eta: Array
     noise: Array
     pulled: Array
-    operator: Operator
+    operator: Root
     shift: Array | float | None = None
 
     @property

@@ -17,25 +17,22 @@ from scipy import sparse
 
 from pymc_rmhmc.linalg.cholesky import multiply_lower
 
-__all__ = ["Design", "Operator", "places_of", "stacked"]
+__all__ = ["Design", "Operator", "Root", "places_of", "stacked"]
 
 type Array = NDArray[np.float64]
 type Design = Array | sparse.csr_array
 
 
-class Operator(ABC):
-    """The prior of a latent vector.
+class Root(ABC):
+    """L of a prior, and the model's variable of a y.
 
     Attributes
     ----------
     size : int
         k, the number of latent values.
-    moves : bool
-        Whether θ moves what L is made of, so that the derivative by it is wanted.
     """
 
     size: int
-    moves: bool = True
 
     @abstractmethod
     def draw(self, whitened: Array) -> Array:
@@ -65,10 +62,6 @@ class Operator(ABC):
         """Return ``L⁻¹ v``, or None where that costs more than a product."""
         return None
 
-    @abstractmethod
-    def seen(self, design: Design | None) -> Array:
-        """Return ``A L Lᵀ Aᵀ``, (n, n), or without an A ``L Lᵀ``."""
-
     def inner(self, gram: Array, rooted: Callable[[], Array]) -> Array:
         """Return ``I + LᵀM L`` for M and ``LᵀM`` (k, k), in Fortran order; its lower triangle is read."""
         inner = np.asfortranarray(self.draw_adjoint(rooted().T))
@@ -79,6 +72,22 @@ class Operator(ABC):
         """Return ``L RᵀR Lᵀ`` for a lower R (k, k), in Fortran order; its lower triangle is read."""
         root = self.draw(np.asfortranarray(half.T))
         return np.asarray((root @ root.T).T)
+
+
+class Operator(Root):
+    """The prior of one latent vector: its L, and the derivative by what L is made of.
+
+    Attributes
+    ----------
+    moves : bool
+        Whether θ moves what L is made of, so that the derivative by it is wanted.
+    """
+
+    moves: bool = True
+
+    @abstractmethod
+    def seen(self, design: Design | None) -> Array:
+        """Return ``A L Lᵀ Aᵀ``, (n, n), or without an A ``L Lᵀ``."""
 
     def restrict(self, matrix: Array) -> Array:
         """Return what `pullback` takes of a derivative by ``L Lᵀ``, (k, k)."""
@@ -130,7 +139,7 @@ class Operator(ABC):
         return np.zeros((1, 1))
 
 
-class _Stack(Operator):
+class _Stack(Root):
     """Several vectors, one after another: L has theirs on its diagonal."""
 
     def __init__(self, operators: Sequence[Operator]) -> None:
@@ -157,14 +166,6 @@ class _Stack(Operator):
         """Return ``log |∂ variables / ∂y|``."""
         return sum(operator.log_volume() for operator in self._operators)
 
-    def seen(self, design: Design | None) -> Array:
-        """Raise: each vector is seen through a matrix of its own."""
-        raise NotImplementedError
-
-    def pullback(self, covariance_bar: Array, drawn_bar: Array, noise: Array) -> Any:
-        """Raise: each vector has a derivative of its own."""
-        raise NotImplementedError
-
     def _each(self, method: Callable[[Operator, Array], Array], values: Array) -> Array:
         made = np.empty(values.shape, order="F")
         for operator, where in zip(self._operators, self._slices, strict=True):
@@ -172,8 +173,8 @@ class _Stack(Operator):
         return made
 
 
-def stacked(operators: Sequence[Operator]) -> Operator:
-    """Return several vectors as one, for all but their covariance and its derivative."""
+def stacked(operators: Sequence[Operator]) -> Root:
+    """Return the L of several vectors, one after another."""
     return operators[0] if len(operators) == 1 else _Stack(operators)
 
 

@@ -192,8 +192,8 @@ class SiteSpace:
 
     @property
     def operator(self) -> Operator:
-        """The vectors as one."""
-        return self._stack
+        """The first vector."""
+        return self._terms[0].operator
 
     @property
     def centre_whitened(self) -> Array:
@@ -287,7 +287,7 @@ class SiteSpace:
         """Return the derivatives by the operators, and by every A."""
         if len(self._terms) == 1 and self._terms[0].design is None:
             # One array as large as K in place of two.
-            operator = self._stack
+            operator = self.operator
             if not operator.moves:
                 return [operator.no_pullback()], None
             start = operator.pullback_of_draw(collected, placed.noise[: operator.size])
