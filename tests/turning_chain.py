@@ -20,8 +20,8 @@ from pymc_rmhmc.kernels.turns import (
     HyperparameterMove,
     LatentMove,
     ParameterMove,
-    Standing,
     Turn,
+    TurnState,
     stand,
 )
 from pymc_rmhmc.latent.charts import MarginalChart, MovingSites
@@ -38,7 +38,7 @@ class Override:
     chain: TurningChain
     move: Callable[[np.random.Generator], Transition[Any]]
 
-    def step(self, state: Standing, rng: np.random.Generator) -> Transition[Any]:
+    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[Any]:
         self.chain.here = state
         outcome = self.move(rng)
         outcome.state = self.chain.here
@@ -66,7 +66,7 @@ class TurningChain:
     def joint_point(self):
         return self.here.joint_point
 
-    def make(self, kernel: Kernel[Standing], rng: np.random.Generator) -> Transition[Any]:
+    def make(self, kernel: Kernel[TurnState], rng: np.random.Generator) -> Transition[Any]:
         outcome = kernel.step(self.here, rng)
         self.here = outcome.state
         return outcome

@@ -34,9 +34,9 @@ from pymc_rmhmc.approximation.marginals import fit_marginals
 from pymc_rmhmc.interfaces.joint_density import JointDensity
 from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
-from pymc_rmhmc.latent.held import HeldTheta
 from pymc_rmhmc.latent.joint_target import JointTarget
-from pymc_rmhmc.latent.latent_blocks import has_dear_hyperparameters
+from pymc_rmhmc.latent.latent_blocks import theta_requires_refactorization
+from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
 from pymc_rmhmc.latent.prior import PriorFailure
 
 __all__ = ["LogDensity", "are_few", "can_be_emulated", "emulate", "emulate_marginal"]
@@ -157,7 +157,7 @@ def _emulate(
 
 def can_be_emulated(density: JointDensity, n_theta: int) -> bool:
     """Return whether an emulator saves anything and has points enough for a parabola in so many hyperparameters."""
-    return are_few(n_theta) and any(map(has_dear_hyperparameters, density.blocks))
+    return are_few(n_theta) and any(map(theta_requires_refactorization, density.blocks))
 
 
 def are_few(n_theta: int) -> bool:
@@ -199,7 +199,7 @@ class _Marginal:
     def beyond_normal(self, point: Array) -> float:
         """Return the integral; -inf where a prior cannot be used."""
         try:
-            held = HeldTheta(self.target, point)
+            held = LatentsGivenTheta(self.target, point)
         except PriorFailure:
             return -np.inf
         values = np.array([held.at_noise(noise).log_density for noise in self.noises])
@@ -270,7 +270,7 @@ def _draws_along(emulator: Emulator, starts: Array, rng: np.random.Generator) ->
 def _moved(emulator: Emulator, position: Array, rng: np.random.Generator) -> Array:
     """Move along an emulator's flow, and let the emulator accept or refuse the move."""
     momentum = rng.standard_normal(position.size)
-    end, final = emulator.follow(position, momentum, rng.uniform(*MOVE))
+    end, final = emulator.advance(position, momentum, rng.uniform(*MOVE))
     here, there = emulator.evaluate(position)[0], emulator.evaluate(end)[0]
     gain = there - here + 0.5 * (position @ position + momentum @ momentum - end @ end - final @ final)
     return end if math.log1p(-rng.random()) < gain else position

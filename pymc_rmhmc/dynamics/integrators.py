@@ -152,10 +152,10 @@ class RotationSplitting(IntegratorBase[Any, Any]):
 
     def path(self, hamiltonian: Any, state: Any, n_steps: int, step_size: float) -> Iterator[Step[Any]]:
         """Advance so many times: at once where the Hamiltonian makes such steps by itself."""
-        if not hamiltonian.follows_from(state):
+        if not hamiltonian.advances_from(state):
             yield from super().path(hamiltonian, state, n_steps, step_size)
             return
-        n_steps, end, failure = hamiltonian.follow(state, n_steps, step_size)
+        n_steps, end, failure = hamiltonian.advance(state, n_steps, step_size)
         yield Step(end, failure, n_metric_evals=n_steps, n_steps=n_steps)
 
 
@@ -179,7 +179,7 @@ class _ImplicitIntegrator(IntegratorBase[Any, Any]):
         self, hamiltonian: RiemannianHamiltonian, state: RiemannianState, n_steps: int, step_size: float
     ) -> Iterator[Step[RiemannianState]]:
         """Advance so many times: at once where the metric makes such steps in compiled code."""
-        if hamiltonian.follow is None:
+        if hamiltonian.advance is None:
             yield from super().path(hamiltonian, state, n_steps, step_size)
         else:
             yield self._followed(hamiltonian, state, n_steps, step_size)
@@ -188,10 +188,10 @@ class _ImplicitIntegrator(IntegratorBase[Any, Any]):
         self, hamiltonian: RiemannianHamiltonian, state: RiemannianState, n_steps: int, step_size: float
     ) -> Step[RiemannianState]:
         """Let the metric make the steps, and evaluate the state to which they lead."""
-        assert hamiltonian.follow is not None
+        assert hamiltonian.advance is not None
         tolerance = self.reversal_tolerance if self.check_reversibility else -1.0
         rules = (self.solver.tolerance, self.solver.max_iter, self.solver.depth, tolerance)
-        made = hamiltonian.follow(state.position, state.momentum, n_steps, step_size, rules, midpoint=self.is_midpoint)
+        made = hamiltonian.advance(state.position, state.momentum, n_steps, step_size, rules, midpoint=self.is_midpoint)
         failure, end = made.failure, None
         if not failure:
             point = hamiltonian.field.evaluate(made.position)
@@ -254,7 +254,7 @@ class GeneralizedLeapfrog(_ImplicitIntegrator):
         self, hamiltonian: RiemannianHamiltonian, state: RiemannianState, step_size: float
     ) -> Step[RiemannianState]:
         """Advance by `step_size`."""
-        if hamiltonian.follow is not None:
+        if hamiltonian.advance is not None:
             return self._followed(hamiltonian, state, 1, step_size)
         point = state.point
         # (a)
@@ -338,7 +338,7 @@ class ImplicitMidpoint(_ImplicitIntegrator):
         self, hamiltonian: RiemannianHamiltonian, state: RiemannianState, step_size: float
     ) -> Step[RiemannianState]:
         """Advance by `step_size`."""
-        if hamiltonian.follow is not None:
+        if hamiltonian.advance is not None:
             return self._followed(hamiltonian, state, 1, step_size)
         forward = _Midpoint(self, hamiltonian, state, step_size)
         failure = forward.solve()

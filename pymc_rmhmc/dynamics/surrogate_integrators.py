@@ -25,7 +25,7 @@ type Array = NDArray[np.float64]
 class Surrogate(Protocol):
     """A log density near that of a `GaussianHamiltonian`, whose own flow is cheap."""
 
-    def follow(self, position: Array, momentum: Array, time: float) -> tuple[Array, Array]:
+    def advance(self, position: Array, momentum: Array, time: float) -> tuple[Array, Array]:
         """Follow the surrogate's flow for a time, by a map that is reversible and preserves volume."""
 
 
@@ -51,7 +51,7 @@ class SurrogateFlow(IntegratorBase[GaussianHamiltonian, GaussianState]):
         self, hamiltonian: GaussianHamiltonian, state: GaussianState, step_size: float
     ) -> Step[GaussianState]:
         """Advance by `step_size`, however long."""
-        end = hamiltonian.moved(*self.surrogate.follow(state.position, state.momentum, step_size))
+        end = hamiltonian.moved(*self.surrogate.advance(state.position, state.momentum, step_size))
         failure = hamiltonian.failure(end)
         return Step(None if failure else end, failure, n_metric_evals=1)
 
@@ -103,6 +103,6 @@ class SurrogateSplitting(IntegratorBase[GaussianHamiltonian, GaussianState]):
     def _drift(self, position: Array, momentum: Array, time: float) -> tuple[Array, Array]:
         """Follow the surrogate's flow in the first coordinates, and rotate the others."""
         first, rest = slice(self._size), slice(self._size, None)
-        led = self.surrogate.follow(position[first], momentum[first], time)
+        led = self.surrogate.advance(position[first], momentum[first], time)
         turned = blas.drot(position[rest], momentum[rest], math.cos(time), math.sin(time))
         return np.concatenate((led[0], turned[0])), np.concatenate((led[1], turned[1]))

@@ -130,7 +130,7 @@ class GeneralTarget:
         """Evaluate at u (d,)."""
         return GeneralPoint(position, *evaluate(*self._arguments, position))
 
-    def follow(
+    def advance(
         self, point: GeneralPoint, momentum: Array, n_steps: int, step_size: float
     ) -> tuple[int, tuple[GeneralPoint, Array] | None, Failure]:
         """Make so many steps: return how many were made, and the point and momentum at the end, or None and why."""

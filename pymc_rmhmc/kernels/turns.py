@@ -27,14 +27,26 @@ from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
 from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.latent.charts.moving_sites import SiteTrend
 from pymc_rmhmc.latent.emulator import Emulator
-from pymc_rmhmc.latent.held import HeldNoise, HeldPoint, HeldTheta, WithoutThetaForce
-from pymc_rmhmc.latent.held_sites import HeldSites
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
+from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta, LatentsPoint
+from pymc_rmhmc.latent.parameters_given_latents import ParametersGivenLatents
 from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.latent.theta_given_noise import ThetaGivenNoise, WithoutThetaForce
 
 __all__ = [
-    "HYPERPARAMETERS", "JOINT", "LATENTS", "Alternation", "BothMove", "HyperparameterMove", "JointMove", "LatentMove",
-    "ParameterMove", "Standing", "Turn", "TurnMoves", "stand",
+    "HYPERPARAMETERS",
+    "JOINT",
+    "LATENTS",
+    "Alternation",
+    "BothMove",
+    "HyperparameterMove",
+    "JointMove",
+    "LatentMove",
+    "ParameterMove",
+    "Turn",
+    "TurnMoves",
+    "TurnState",
+    "stand",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -48,19 +60,19 @@ SPLITTING = RotationSplitting()
 
 
 @dataclass(slots=True)
-class Standing:
+class TurnState:
     """Where a chain stands that moves by halves.
 
     Attributes
     ----------
     noise : array
         z.
-    point : HeldPoint
+    point : LatentsPoint
         The sites of z where ϑ is held.
     """
 
     noise: Array
-    point: HeldPoint
+    point: LatentsPoint
 
     @property
     def position(self) -> Array:
@@ -73,7 +85,7 @@ class Standing:
         return self.point.held.joint(self.noise, self.point)
 
 
-def stand(target: JointTarget, position: Array) -> Standing:
+def stand(target: JointTarget, position: Array) -> TurnState:
     """Stand at a (ϑ, z).
 
     Raises
@@ -82,7 +94,7 @@ def stand(target: JointTarget, position: Array) -> Standing:
         If a prior cannot be used there.
     """
     noise = position[target.n_theta :]
-    return Standing(noise, HeldTheta(target, position[: target.n_theta]).at_noise(noise))
+    return TurnState(noise, LatentsGivenTheta(target, position[: target.n_theta]).at_noise(noise))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +115,18 @@ class LatentMove:
     step_size: float
     trends: Sequence[SiteTrend] = ()
 
-    def step(self, state: Standing, rng: np.random.Generator) -> Transition[Any]:
+    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[Any]:
         """Move z."""
         held = state.point.held
         hamiltonian: Any = SpannedHamiltonian(held)
         phase = hamiltonian.stand(state.noise, state.point.displacement, state.point)
         outcome = self.length.move(hamiltonian, SPLITTING, phase, self.step_size_at(state), rng)
         if outcome.accepted:
-            state = Standing(held.noise_at(outcome.state), outcome.state.point)
+            state = TurnState(held.noise_at(outcome.state), outcome.state.point)
         outcome.state, outcome.kind = state, LATENTS
         return outcome
 
-    def step_size_at(self, state: Standing) -> float:
+    def step_size_at(self, state: TurnState) -> float:
         """Return the step size at the ϑ that is held, which may choose it: it stays as long as z moves.
 
         Where latent values lie k times as far out as usual, z goes k times as fast into what bounds them. But far from
@@ -145,16 +157,16 @@ class HyperparameterMove:
     flow: SurrogateFlow
     length: JitteredPath
 
-    def step(self, state: Standing, rng: np.random.Generator) -> Transition[Any]:
+    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[Any]:
         """Move ϑ."""
-        along = HeldNoise(self.target, state.noise)
+        along = ThetaGivenNoise(self.target, state.noise)
         hamiltonian: Any = GaussianHamiltonian(along)
         # The whole path is one step: the flow divides it as it needs.
         _, length = self.length.draw(math.inf, rng)
         phase = GaussianState(along.of(state.point), np.empty(0))
         outcome = _along_emulator(hamiltonian, self.flow, phase, 1, length, rng)
         if outcome.accepted:
-            state = Standing(state.noise, outcome.state.point.point)
+            state = TurnState(state.noise, outcome.state.point.point)
         outcome.state, outcome.kind = state, HYPERPARAMETERS
         return outcome
 
@@ -183,7 +195,7 @@ class BothMove:
     length: JitteredPath
     step_size: float
 
-    def step(self, state: Standing, rng: np.random.Generator) -> Transition[Any]:
+    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[Any]:
         """Move both."""
         density = WithoutThetaForce(self.target)
         hamiltonian: Any = GaussianHamiltonian(density)
@@ -192,7 +204,7 @@ class BothMove:
         outcome = _along_emulator(hamiltonian, self.splitting, phase, n_steps, size, rng)
         if outcome.accepted:
             there = outcome.state.point
-            state = Standing(there.position[self.target.n_theta :], there.point)
+            state = TurnState(there.position[self.target.n_theta :], there.point)
         outcome.state = state
         return outcome
 
@@ -220,9 +232,10 @@ class ParameterMove:
     target: JointTarget
     chart: MarginalChart
 
-    def step(self, state: Standing, rng: np.random.Generator) -> Transition[Any]:
+    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[Any]:
         """Move the parameters."""
-        density = HeldSites(self.target.density, state.point.held.theta, state.point.eta).within(self.chart)
+        given = ParametersGivenLatents(self.target.density, state.point.held.theta, state.point.eta)
+        density = given.within(self.chart)
         hamiltonian: Any = GaussianHamiltonian(density)
         n_steps, size = PARAMETER_LENGTH.draw(PARAMETER_STEP, rng)
         outcome: Transition[Any] = transition(
@@ -238,7 +251,7 @@ class ParameterMove:
         outcome.state = state
         return outcome
 
-    def hold_latents(self, state: Standing, theta: Array, rng: np.random.Generator) -> Standing | Failure:
+    def hold_latents(self, state: TurnState, theta: Array, rng: np.random.Generator) -> TurnState | Failure:
         """Go to a θ with all latent values, or say why that cannot be done.
 
         What is placed afterwards is another z: `Alternation` ends with one that is the chain's.
@@ -247,11 +260,11 @@ class ParameterMove:
         placed = here.held.place(state.noise) if here.placed is None else here.placed
         latents = [each.latents for each in placed]
         try:
-            held = HeldTheta(self.target, self.target.chart.recover(theta), here.held)
+            held = LatentsGivenTheta(self.target, self.target.chart.recover(theta), here.held)
         except PriorFailure as failure:
             return failure.failure
         point = held.at(here.eta)
-        return point.failure or Standing(held.enter(latents, rng), point)
+        return point.failure or TurnState(held.enter(latents, rng), point)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +282,7 @@ class JointMove:
     target: JointTarget
     kernel: HMC[Any]
 
-    def step(self, state: Standing, rng: np.random.Generator) -> Transition[Any]:
+    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[Any]:
         """Move both."""
         position = state.position
         outcome = self.kernel.step(self.kernel.hamiltonian.state(position), rng)
@@ -289,10 +302,10 @@ class JointMove:
 class Turn:
     """The latents' move, then the hyperparameters'."""
 
-    latents: Kernel[Standing]
-    hyperparameters: Kernel[Standing]
+    latents: Kernel[TurnState]
+    hyperparameters: Kernel[TurnState]
 
-    def step(self, state: Standing, rng: np.random.Generator) -> Transition[Any]:
+    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[Any]:
         """Move one half, then the other; the energy is the joint H at the end, of both momenta."""
         latents: Transition[Any] = self.latents.step(state, rng)
         state = latents.state
@@ -321,22 +334,22 @@ class Alternation:
     """
 
     target: JointTarget
-    cycle: Cycle[Standing]
+    cycle: Cycle[TurnState]
 
-    def step(self, state: Standing, rng: np.random.Generator) -> Transition[Any]:
+    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[Any]:
         """Make one draw."""
         outcome = self.cycle.step(state, rng)
         assert outcome.parts is not None
         if not outcome.parts[-1].accepted:  # the last turn's move of ϑ
             # From ϑ and z alone, as a chain that is restored here has it; and so it is after a move of ϑ.
             noise, held = outcome.state.noise, outcome.state.point.held
-            outcome.state = Standing(noise, (self._owning(held) if held.borrows else held).at_noise(noise))
+            outcome.state = TurnState(noise, (self._owning(held) if held.borrows else held).at_noise(noise))
         return outcome
 
-    def _owning(self, held: HeldTheta) -> HeldTheta:
+    def _owning(self, held: LatentsGivenTheta) -> LatentsGivenTheta:
         """Return the same ϑ with factors that belong to it alone, or as it is where rounding leaves it none."""
         try:
-            return HeldTheta(self.target, held.standard)
+            return LatentsGivenTheta(self.target, held.standard)
         except PriorFailure:
             return held
 
@@ -364,7 +377,7 @@ class TurnMoves:
         )  # fmt: skip
 
     def kernel(
-        self, step_size: float, rounds: int, *first: Kernel[Standing], both: float, parameters: float
+        self, step_size: float, rounds: int, *first: Kernel[TurnState], both: float, parameters: float
     ) -> Alternation:
         """Return a draw's moves, of which those of both halves and of the parameters have a probability."""
         target, length = self.target, self.length

@@ -145,7 +145,7 @@ class Emulator:
         )  # fmt: skip
         return self.level + float(value), slope
 
-    def follow(self, position: Array, momentum: Array, time: float) -> tuple[Array, Array]:
+    def advance(self, position: Array, momentum: Array, time: float) -> tuple[Array, Array]:
         """Position and momentum after a time of the flow of ``½|x|² - g(x) + ½|p|²``.
 
         Splitting in equal steps: reversible and volume preserving, as a proposal has to be, and nearly the flow.

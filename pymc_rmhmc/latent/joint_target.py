@@ -5,7 +5,7 @@
 the identity here: in (θ, f) it is position-dependent, and flat.
 
 What costs is θ: the factors of every block's prior at a θ, and their derivatives. Where ϑ is held, z may move for the
-price of a few products of matrix and vector (`pymc_rmhmc.latent.held`).
+price of a few products of matrix and vector (`pymc_rmhmc.latent.latents_given_theta`).
 """
 
 from __future__ import annotations

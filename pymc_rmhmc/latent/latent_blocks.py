@@ -25,7 +25,9 @@ from pymc_rmhmc.latent.solvers.rows import Rows, of_row
 from pymc_rmhmc.latent.solvers.site_space import SiteSpace, Term
 from pymc_rmhmc.latent.solvers.weighted_design import MovingWeights, StandingWeights
 
-__all__ = ["Sites", "conditional_from", "conditional_of", "has_dear_hyperparameters", "n_noise", "prior_of", "sites_at"]
+__all__ = [
+    "Sites", "conditional_from", "conditional_of", "n_noise", "prior_of", "sites_at", "theta_requires_refactorization",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 type Sites = GaussianSites | MovingSites
@@ -156,7 +158,7 @@ def _moves_weights(block: JointBlock) -> bool:
     return block.has_moving_design or (block.is_sum and block.has_moving_sites)
 
 
-def has_dear_hyperparameters(block: JointBlock) -> bool:
+def theta_requires_refactorization(block: JointBlock) -> bool:
     """Whether a θ costs an (n, n) factor: a value is then a third of a gradient, and z moves for next to nothing.
 
     Coefficients are not dear: what is factorised there is had with its derivative.

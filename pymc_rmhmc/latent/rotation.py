@@ -94,7 +94,7 @@ def evaluate_sites(
 
 
 @compiled
-def follow_rotation(
+def advance_rotation(
     address: int, theta: Array | None, rest: tuple[Array, ...], shift: Array | None, linear: Array, precision: Array,
     centre: Array, spread: tuple[Array, ...], displacement: Array, drive: Array, force: Array, n_steps: int,
     step_size: float,
@@ -123,7 +123,7 @@ def follow_rotation(
     int, bool
         Steps that were made, and whether ψ and its slope are numbers after the last.
     two arrays and a float
-        moved, driven and gained there, as in `pymc_rmhmc.dynamics.hamiltonian.Followed`; of the force's size.
+        moved, driven and gained there, as in `pymc_rmhmc.dynamics.hamiltonian.Advanced`; of the force's size.
     arrays and floats
         η, ``Σ ℓ``, ψ, ``∂ℓ/∂η`` and the force.
     """
@@ -185,10 +185,10 @@ class CompiledSites:
         )
         return found
 
-    def follow(self, spread: tuple[Any, ...], origin: Placed, force: Array, n_steps: int, step_size: float) -> Any:
-        """`follow_rotation` from where a trajectory begins and the force is known; of the map for `gram_product`."""
+    def advance(self, spread: tuple[Any, ...], origin: Placed, force: Array, n_steps: int, step_size: float) -> Any:
+        """`advance_rotation` from where a trajectory begins and the force is known; of the map for `gram_product`."""
         native, sites = self.native, self.sites
-        return follow_rotation(
+        return advance_rotation(
             native.address, self.theta, native.rest, native.shift, sites.linear, sites.precision, self.centre,
             spread, origin.displacement, origin.drive, force, n_steps, step_size,
         )  # fmt: skip

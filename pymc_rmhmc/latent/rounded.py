@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian import Followed, Placed
+from pymc_rmhmc.dynamics.hamiltonian import Advanced, Placed
 from pymc_rmhmc.latent.target import LatentTarget, SiteTargetPoint
 from pymc_rmhmc.linalg.cholesky import solve_lower
 from pymc_rmhmc.linalg.symmetric import LARGE, multiply_in_streams
@@ -53,11 +53,11 @@ class RoundedTarget:
         return first, second
 
     @property
-    def follows(self) -> bool:
-        """Whether `follow` can be asked for."""
-        return self._target.follows
+    def advances(self) -> bool:
+        """Whether `advance` can be asked for."""
+        return self._target.advances
 
-    def follow(self, origin: Placed, point: SiteTargetPoint, n_steps: int, step_size: float) -> Followed:
+    def advance(self, origin: Placed, point: SiteTargetPoint, n_steps: int, step_size: float) -> Advanced:
         """The steps that were made of a trajectory, and where it is then."""
         return self._target.follow_spread((self._gram,), origin, point, n_steps, step_size)
 

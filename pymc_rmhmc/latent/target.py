@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
-from pymc_rmhmc.dynamics.hamiltonian import Followed, Placed
+from pymc_rmhmc.dynamics.hamiltonian import Advanced, Placed
 from pymc_rmhmc.errors import ConfigurationError, Failure, failure_of
 from pymc_rmhmc.latent.charts.site import GaussianSites, SiteChart
 from pymc_rmhmc.latent.prior import Predictor
@@ -162,23 +162,23 @@ class LatentTarget:
         return CompiledSites(native, None, self.residual_sites.scaled(-1.0), predictor.offset)
 
     @property
-    def follows(self) -> bool:
-        """Whether `follow` can be asked for."""
+    def advances(self) -> bool:
+        """Whether `advance` can be asked for."""
         return self._compiled is not None
 
-    def follow(self, origin: Placed, point: SiteTargetPoint, n_steps: int, step_size: float) -> Followed:
+    def advance(self, origin: Placed, point: SiteTargetPoint, n_steps: int, step_size: float) -> Advanced:
         """The steps that were made of a trajectory, and where it is then."""
         return self.follow_spread((self.chart.predictor.gram,), origin, point, n_steps, step_size)
 
     def follow_spread(
         self, spread: tuple[Any, ...], origin: Placed, point: SiteTargetPoint, n_steps: int, step_size: float
-    ) -> Followed:
-        """`follow` with what multiplies the slope in place of ``ΦΦᵀ``."""
+    ) -> Advanced:
+        """`advance` with what multiplies the slope in place of ``ΦΦᵀ``."""
         assert self._compiled is not None
-        n_steps, finite, moved, driven, gained, eta, log_likelihood, value, _, force = self._compiled.follow(
+        n_steps, finite, moved, driven, gained, eta, log_likelihood, value, _, force = self._compiled.advance(
             spread, origin, point.force, n_steps, step_size
         )
-        return Followed(n_steps, finite, moved, driven, gained, SiteTargetPoint(eta, log_likelihood, value, force))
+        return Advanced(n_steps, finite, moved, driven, gained, SiteTargetPoint(eta, log_likelihood, value, force))
 
     def __getstate__(self) -> dict[str, Any]:
         # An address is of this process alone, and found again.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian import FollowedSteps
+from pymc_rmhmc.dynamics.hamiltonian import AdvancedSteps
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.metrics.bordered import layout_of
 from pymc_rmhmc.metrics.implicit_loops import (
@@ -27,7 +27,7 @@ from pymc_rmhmc.metrics.sparsity import Probes
 __all__ = ["Steps", "compiled_steps"]
 
 type Array = NDArray[np.float64]
-type Steps = Callable[..., FollowedSteps]
+type Steps = Callable[..., AdvancedSteps]
 
 # What the compiled steps report.
 FAILURES = {
@@ -65,11 +65,11 @@ def compiled_steps(density: MatrixDensity, probes: Probes, alpha: float, *, is_m
     def advance(
         position: Array, momentum: Array, n_steps: int, step_size: float, rules: tuple[float, int, int, float],
         *, midpoint: bool,
-    ) -> FollowedSteps:  # fmt: skip
+    ) -> AdvancedSteps:  # fmt: skip
         steps = follow_midpoints if midpoint else follow
         failure, x, p, error, n_iter, n_metrics, made = steps(
             curved, position, momentum, n_steps, step_size, Rules(*rules)
         )
-        return FollowedSteps(x, p, FAILURES[failure], error, n_iter, n_metrics, made)
+        return AdvancedSteps(x, p, FAILURES[failure], error, n_iter, n_metrics, made)
 
     return advance

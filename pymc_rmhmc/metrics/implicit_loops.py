@@ -454,7 +454,7 @@ def _at(point: _Point, x: Array) -> _Point:  # pragma: no cover - compiled
 def follow_midpoints(  # pragma: no cover - compiled
     curved: Curved, x: Array, p: Array, n_steps: int, step_size: float, rules: Rules
 ) -> tuple[int, Array, Array, float, int, int, int]:
-    """Make so many steps of the implicit midpoint; as `follow`."""
+    """Make so many steps of the implicit midpoint; as `advance`."""
     point = _point(curved, x)
     worst, n_iter = math.nan, 0
     for step in range(n_steps):

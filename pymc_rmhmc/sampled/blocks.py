@@ -12,7 +12,7 @@ import pymc as pm
 from pymc_rmhmc.chains.chain import Chain
 from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.errors import ConfigurationError, counted, listed
-from pymc_rmhmc.latent.latent_blocks import has_dear_hyperparameters
+from pymc_rmhmc.latent.latent_blocks import theta_requires_refactorization
 from pymc_rmhmc.model import (
     CompiledBlock,
     CompiledModel,
@@ -207,5 +207,5 @@ def _draws_to_tune(joint: JointModel) -> int:
     tail, and draws are cheap, there are twice as many: on mixed models of 100 and 400 groups two of six runs made a
     third to a half as many effective draws of the scale after 300, and none of six after 600.
     """
-    is_dear = any(map(has_dear_hyperparameters, joint.blocks))
-    return max(300 if is_dear else 600, 3 * joint.theta.size)
+    is_expensive = any(map(theta_requires_refactorization, joint.blocks))
+    return max(300 if is_expensive else 600, 3 * joint.theta.size)

@@ -15,7 +15,7 @@ from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.errors import listed
 from pymc_rmhmc.model import names_by_value, said_once
 from pymc_rmhmc.model.forms.scalars import advice_on_scalars
-from pymc_rmhmc.model.general.cost import dear_in_words
+from pymc_rmhmc.model.general.cost import cost_in_words
 from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.model.structure import has_own_initval
 from pymc_rmhmc.model.words.advice import unread_rows
@@ -69,8 +69,8 @@ class FoundGeneral(FoundWholeModel):
         rest = left_in_words(self.model, self.names)
         advised = unread_rows(self.model, self.density_model.variables.variables) | advice_on_scalars(self.model)
         advice = "".join(f"\n{names}: {text}" for names, text in said_once(advised))
-        emulates = self.density_model.is_dear and plan.may_emulate
-        dear = f". The log density is dear: {dear_in_words(self.density_model.gradient_seconds)}" if emulates else ""
+        emulates = self.density_model.is_expensive and plan.may_emulate
+        dear = f". The log density is dear: {cost_in_words(self.density_model.gradient_seconds)}" if emulates else ""
         return f"RMHMC: flat metric for {listed(self.names)}{chart}, because {self.why}{rest}{dear}{advice}"
 
 

@@ -50,7 +50,7 @@ class GraphRecipe(WholeModelRecipe):
     def __init__(self, general: Any, name: str, plan: Plan, labels: Mapping[str, str]) -> None:
         super().__init__(general, name, plan, labels)
         charts = tuple(chart_of(*each) for each in general.charts)
-        self.emulates = plan.may_emulate and general.is_dear
+        self.emulates = plan.may_emulate and general.is_expensive
         adapter = EmulatingAdapter if self.emulates else GraphChartAdapter
         may_lengthen, angles = plan.may_lengthen and not self.emulates, Angles(*general.angles)
         self.adapter = adapter(
@@ -74,7 +74,7 @@ class GraphRecipe(WholeModelRecipe):
         """Return the setting of the density with its gradient, which is not kept."""
         density = self.model.density
         target = GeneralTarget(density.function, density.bound, tuned.chart, FlatMap(*tuned.flat))
-        hamiltonian = GaussianHamiltonian(target, follow=target.follow, makes=target)
+        hamiltonian = GaussianHamiltonian(target, advance=target.advance, makes=target)
         return GraphSetting(hamiltonian, self.plan, self.adapter, tuned)
 
     def start(self, tuned: ChartTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:

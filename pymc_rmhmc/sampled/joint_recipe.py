@@ -27,9 +27,9 @@ from pymc_rmhmc.kernels.turns import JointMove, TurnMoves, stand
 from pymc_rmhmc.latent.arrow.compiled_coefficients import compiled_coefficients
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.latent.emulator import Emulator
-from pymc_rmhmc.latent.held_sites import HeldSites
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
 from pymc_rmhmc.latent.latent_blocks import conditional_of
+from pymc_rmhmc.latent.parameters_given_latents import ParametersGivenLatents
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.sampled.start_errors import joint_start_error
 from pymc_rmhmc.tuning.joint_adapter import TURNS, HyperparameterAdapter, JointTuning
@@ -84,7 +84,7 @@ class JointSetting(HMCSetting):
         hamiltonian = (
             GaussianHamiltonian(target)
             if compiled is None
-            else GaussianHamiltonian(compiled, follow=compiled.follow)
+            else GaussianHamiltonian(compiled, advance=compiled.advance)
         )
         turns = None
         if tuned.emulator is not None:
@@ -158,7 +158,7 @@ class JointSetting(HMCSetting):
         target, point = self.target, self.seen(phase)
         target.expectation(point.theta, [np.zeros(target.size - target.n_theta)])
         if target.density.of_likelihoods.size:
-            HeldSites(target.density, point.theta, point.eta).score(point.theta)
+            ParametersGivenLatents(target.density, point.theta, point.eta).score(point.theta)
         return self.single_step(phase, step_size, rng)
 
 

@@ -21,8 +21,8 @@ from pymc_rmhmc.kernels.kernel import Transition
 from pymc_rmhmc.kernels.turns import HYPERPARAMETERS, JOINT, LATENTS
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.latent.emulator import Emulator
-from pymc_rmhmc.latent.held_sites import HeldSites
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
+from pymc_rmhmc.latent.parameters_given_latents import ParametersGivenLatents
 from pymc_rmhmc.latent.site_policy import SitePolicy
 from pymc_rmhmc.tuning.schedule import REFITS, Moment, Refit, RefitPolicy
 from pymc_rmhmc.tuning.site_adapter import fitted_sites, new_fit
@@ -213,7 +213,7 @@ class HyperparameterAdapter:
             tuned.thinned = tuple(ThinnedDraws(eta.size) for eta in seen.eta)
         tuned.thetas += (seen.theta,)
         if self.model.of_likelihoods.size:
-            tuned.scores += (HeldSites(self.model, seen.theta, seen.eta).score(seen.theta)[1],)
+            tuned.scores += (ParametersGivenLatents(self.model, seen.theta, seen.eta).score(seen.theta)[1],)
         for fit, draws, eta, slope in zip(tuned.fits, tuned.thinned, seen.eta, seen.slope, strict=True):
             fit.add(eta, slope)
             draws.add(seen.theta, eta)

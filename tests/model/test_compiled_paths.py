@@ -17,8 +17,8 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.evidence.methods.bridged_target import LatentBridge
 from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, SiteChart
-from pymc_rmhmc.latent.held import HeldTheta
 from pymc_rmhmc.latent.joint_target import JointTarget
+from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
 from pymc_rmhmc.latent.prior import FactorizedPrior
 from pymc_rmhmc.latent.rounded import RoundedTarget, rounded
 from pymc_rmhmc.latent.target import LatentTarget
@@ -81,7 +81,7 @@ def compare_paths(density, k: int) -> None:
 @pytest.mark.parametrize("name", ROWS)
 def test_a_registered_likelihoods_trajectory_is_compiled_and_the_same(name, shift):
     target = target_of(likelihood_of(name, shift=shift))
-    assert target.follows
+    assert target.advances
     compare_paths(target, N)
 
 
@@ -89,7 +89,7 @@ def test_so_is_one_whose_matrix_is_read_from_memory():
     """Its product is compiled into the trajectory, and called from Python where a chain is restored."""
     n = LARGE + 4
     target = target_of(likelihood_of("poisson_log", n=n))
-    assert target.follows
+    assert target.advances
     compare_paths(target, n)
 
 
@@ -117,7 +117,7 @@ def test_rounded_kicks_that_leave_the_numbers_are_a_failure():
     hamiltonian = SiteHamiltonian(RoundedTarget(target, target.chart.predictor.gram.astype(np.float32)))
     rng = np.random.default_rng(1)
     state = hamiltonian.refresh(hamiltonian.state(np.zeros(N)), rng)
-    outcome = hamiltonian.follow(replace(state, drive=np.full(N, 1e4)), 3, 1.0)
+    outcome = hamiltonian.advance(replace(state, drive=np.full(N, 1e4)), 3, 1.0)
     assert outcome == (1, None, Failure.NON_FINITE)
 
 
@@ -125,7 +125,7 @@ def test_so_is_that_of_a_likelihood_of_the_users_own():
     eta, y = pm.math.pt.dvector("eta"), pm.math.pt.dvector("y")
     kernel = FallbackKernel(eta, [y], -pm.math.log(pm.math.cosh(y - eta)))
     target = target_of(SiteLikelihood(N, [BoundTerm(kernel, (np.linspace(-1.0, 1.0, N),))]))
-    assert target.follows
+    assert target.advances
     compare_paths(target, N)
 
 
@@ -142,7 +142,7 @@ def test_others_go_step_by_step(case):
     target = target_of(likelihood, beta)
     if case == "without sites":
         target = LatentTarget(SiteChart(FactorizedPrior(centred_prior(N)), lasting=True), likelihood)
-    assert not target.follows
+    assert not target.advances
     hamiltonian, state = begin(target, N)
     steps = list(SPLITTING.path(hamiltonian, state, N_STEPS, STEP_SIZE))
     assert [step.n_steps for step in steps] == [1] * N_STEPS
@@ -157,14 +157,14 @@ JOINT = {
 }
 
 
-def held_of(problem: Problem, seed: int = 2) -> tuple[JointTarget, HeldTheta]:
+def held_of(problem: Problem, seed: int = 2) -> tuple[JointTarget, LatentsGivenTheta]:
     rng, joint = np.random.default_rng(seed), problem.joint
     theta, _, y = problem.simulate(rng)
     problem.observe(y)
     d = joint.theta.size
     sites = following(joint.blocks[0], d, absurd_sites(problem.latents.n))
     target = JointTarget(joint, [sites], MarginalChart.linear(theta, 0.3 * np.eye(d)))
-    return target, HeldTheta(target, 0.5 * rng.standard_normal(d))
+    return target, LatentsGivenTheta(target, 0.5 * rng.standard_normal(d))
 
 
 # Of each a model is compiled.
@@ -176,13 +176,13 @@ FOR_LONG = {"fixed process, negativebinomial_log", "grid, bernoulli_logit", "sum
 )
 def test_with_hyperparameters_held_it_is_the_same(name):
     target, held = held_of(JOINT[name])
-    assert held.follows
+    assert held.advances
     compare_paths(held, target.size - target.n_theta)
 
 
 @pytest.mark.parametrize("latents", [Rows(), Mixed("centred")], ids=["rows", "mixed"])
 def test_rows_and_coefficients_go_step_by_step(latents, without_a_compiler):
-    assert not held_of(Problem(latents, "poisson_log"))[1].follows
+    assert not held_of(Problem(latents, "poisson_log"))[1].advances
 
 
 def test_two_blocks_go_step_by_step():
@@ -197,7 +197,7 @@ def test_two_blocks_go_step_by_step():
     joint.bind(model.initial_point())
     sites = [GaussianSites(np.zeros(5), np.ones(5))] * 2
     target = JointTarget(joint, sites, MarginalChart.linear(np.zeros(1), np.eye(1)))
-    assert not HeldTheta(target, np.zeros(1)).follows
+    assert not LatentsGivenTheta(target, np.zeros(1)).advances
 
 
 def test_new_data_are_seen():
@@ -207,7 +207,7 @@ def test_new_data_are_seen():
     before = held.at_noise(noise)
     _, _, y = problem.simulate(np.random.default_rng(7))
     problem.observe(y + 3)
-    after = HeldTheta(target, held.standard).at_noise(noise)
+    after = LatentsGivenTheta(target, held.standard).at_noise(noise)
     exact = problem.joint.blocks[0].likelihood(held.theta, after.eta[0])[0]
     assert after.log_likelihood == pytest.approx(exact, rel=1e-12)
     assert abs(after.log_likelihood - before.log_likelihood) > 1.0
@@ -247,8 +247,8 @@ def test_a_shortened_path_is_never_a_proposal():
     """Where ψ and its slope are numbers, but not the sum of their squares."""
     target = target_of(likelihood_of("poisson_log"))
     hamiltonian, state = begin(target, N)
-    follow = target.follow
-    target.follow = lambda *arguments: replace(follow(*arguments), n_steps=1, finite=False)
+    follow = target.advance
+    target.advance = lambda *arguments: replace(follow(*arguments), n_steps=1, finite=False)
     (step,) = SPLITTING.path(hamiltonian, state, N_STEPS, STEP_SIZE)
     assert (step.state, step.failure, step.n_steps) == (None, Failure.NON_FINITE, 1)
 
@@ -256,12 +256,12 @@ def test_a_shortened_path_is_never_a_proposal():
 def test_targets_travel_without_their_addresses():
     """A compiled path in one process is one in another, or goes step by step there: never through a stale address."""
     target = target_of(likelihood_of("poisson_log"))
-    assert target.follows
+    assert target.advances
     copied = cloudpickle.loads(cloudpickle.dumps(target))
     assert "_compiled" not in vars(copied)
     compare_paths(copied, N)
     joint, held = held_of(JOINT["centred process, poisson_log"])
-    assert held.follows
+    assert held.advances
     assert joint.__getstate__()["_native"] == (None, None)
     assert held.__getstate__()["_compiled"] is None
 

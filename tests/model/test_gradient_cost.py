@@ -13,7 +13,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 from pymc_rmhmc.approximation.emulation import are_few
-from pymc_rmhmc.model.general.cost import DEAR, MOST_EMULATED, dear_in_words, gradient_seconds, is_dear
+from pymc_rmhmc.model.general.cost import DEAR, MOST_EMULATED, cost_in_words, gradient_seconds, is_expensive
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
 
@@ -35,8 +35,8 @@ def process(n: int) -> pm.Model:
 def test_a_factor_of_a_matrix_costs_its_cube():
     small, middle, large = (seconds(process(n)) for n in (12, 150, 300))
     assert 6.0 < large / middle < 9.0
-    assert not is_dear(2, small)
-    assert is_dear(2, large)
+    assert not is_expensive(2, small)
+    assert is_expensive(2, large)
 
 
 CUBES = {
@@ -102,7 +102,7 @@ def test_a_loop_costs_as_much_as_it_is_long():
     short, long, longer = (seconds(loop(n)) for n in (10, 10_010, 20_010))
     assert longer - long == pytest.approx(long - short)
     assert long > 10.0 * short
-    assert is_dear(1, seconds(loop(200_000)))
+    assert is_expensive(1, seconds(loop(200_000)))
 
 
 class Doubled(Op):
@@ -132,8 +132,8 @@ def test_an_operation_that_is_a_users_own_is_dear(make):
             pm.Normal("y", operation(pm.Normal("b")), 1.0, observed=0.3)
         return made
 
-    assert is_dear(1, seconds(model(make())))
-    assert not is_dear(1, seconds(model(lambda b: 2.0 * b)))
+    assert is_expensive(1, seconds(model(make())))
+    assert not is_expensive(1, seconds(model(lambda b: 2.0 * b)))
     # One for each is counted.
     twice = seconds(model(lambda b: make()(make()(b))))
     assert twice > 1.8 * seconds(model(make()))
@@ -148,8 +148,8 @@ def test_every_number_that_is_read_counts(shared):
         return seconds(model)
 
     assert read(31_000) - read(1000) == pytest.approx(30_000 * 2e-8, rel=1e-6)
-    assert not is_dear(1, read(1000))
-    assert is_dear(1, read(100_000))
+    assert not is_expensive(1, read(1000))
+    assert is_expensive(1, read(100_000))
 
 
 def test_values_count_and_those_of_other_steps_do_not():
@@ -174,14 +174,14 @@ def test_no_more_values_are_emulated_than_an_emulator_has_points_for():
     assert are_few(MOST_EMULATED)
     assert not are_few(MOST_EMULATED + 1)
     assert MOST_EMULATED == 11
-    assert is_dear(MOST_EMULATED, DEAR)
-    assert not is_dear(MOST_EMULATED + 1, 1e3)
-    assert not is_dear(1, 0.99 * DEAR)
+    assert is_expensive(MOST_EMULATED, DEAR)
+    assert not is_expensive(MOST_EMULATED + 1, 1e3)
+    assert not is_expensive(1, 0.99 * DEAR)
 
 
 def test_how_long_it_takes_is_said_in_milliseconds():
-    assert dear_in_words(0.0348) == "its gradient takes about 30 ms, so trajectories follow an emulator of it"
-    assert "about 2 ms" in dear_in_words(0.00184)
+    assert cost_in_words(0.0348) == "its gradient takes about 30 ms, so trajectories follow an emulator of it"
+    assert "about 2 ms" in cost_in_words(0.00184)
 
 
 def test_matrices_within_a_loop_count_in_every_step():

@@ -13,9 +13,9 @@ from scipy import sparse
 
 from pymc_rmhmc.approximation.joint_mode import moving_sites
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
-from pymc_rmhmc.latent.held import HeldTheta
-from pymc_rmhmc.latent.held_sites import HeldSites
 from pymc_rmhmc.latent.joint_target import JointTarget
+from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
+from pymc_rmhmc.latent.parameters_given_latents import ParametersGivenLatents
 from pymc_rmhmc.model import JointModel
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from tests.model import joint_forms
@@ -306,9 +306,9 @@ def test_wherever_they_are_priors_stay_and_the_score_and_borrowed_factors_are_ri
         here = flattened(parts_of(block.prior(theta))).copy()
         np.testing.assert_array_equal(flattened(parts_of(block.prior(other))), here)
     target, rng = poor_target(joint, theta), np.random.default_rng(4)
-    there, noise = HeldTheta(target, np.zeros(theta.size)), rng.standard_normal(target.size - theta.size)
+    there, noise = LatentsGivenTheta(target, np.zeros(theta.size)), rng.standard_normal(target.size - theta.size)
     eta = [values.copy() for values in there.at_noise(noise).eta]
-    held = HeldSites(joint, theta, eta)
+    held = ParametersGivenLatents(joint, theta, eta)
     np.testing.assert_allclose(
         held.score(theta)[1], differences(lambda at: held.score(at)[0], theta)[which], rtol=1e-5, atol=1e-5
     )
@@ -317,7 +317,7 @@ def test_wherever_they_are_priors_stay_and_the_score_and_borrowed_factors_are_ri
     assert_borrows_well(target, target.chart.recover(other), there, eta, latents)
 
 
-def assert_is_the_model(held: HeldSites, model: pm.Model, joint: JointModel, thetas, latents) -> None:
+def assert_is_the_model(held: ParametersGivenLatents, model: pm.Model, joint: JointModel, thetas, latents) -> None:
     """Between two places the density is that of the model with every latent variable held, where sites say so."""
     exact, logp = exact_log_density(model), []
     for theta in thetas:
@@ -332,9 +332,9 @@ def assert_is_the_model(held: HeldSites, model: pm.Model, joint: JointModel, the
     assert abs(change) > 1e-3
 
 
-def assert_borrows_well(target: JointTarget, standard: np.ndarray, there: HeldTheta, eta, latents) -> None:
+def assert_borrows_well(target: JointTarget, standard: np.ndarray, there: LatentsGivenTheta, eta, latents) -> None:
     """At other parameters factors of the same priors are one's own, and lead back to the same latents and sites."""
-    borrowed, fresh = HeldTheta(target, standard, there), HeldTheta(target, standard)
+    borrowed, fresh = LatentsGivenTheta(target, standard, there), LatentsGivenTheta(target, standard)
     near, residual = {"rtol": 1e-7, "atol": 1e-7}, np.random.default_rng(5).standard_normal(fresh.centre.size)
     assert borrowed.log_marginal == pytest.approx(fresh.log_marginal, rel=1e-9, abs=1e-8)
     np.testing.assert_allclose(borrowed.centre, fresh.centre, **near)

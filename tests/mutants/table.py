@@ -487,7 +487,7 @@ GEOMETRY = [
     Mutant(
         "held-marginal-without-volume",
         "turns of skewed hyperparameters are judged by a wrong density",
-        "HeldTheta.__init__",
+        "LatentsGivenTheta.__init__",
         "self.log_marginal = self._log_rest + placed.log_volume + 0.5 * dot(standard, standard)",
         "self.log_marginal = self._log_rest + 0.5 * dot(standard, standard)",
         "unit/test_held.py::test_either_half_held_is_the_whole",
@@ -495,7 +495,7 @@ GEOMETRY = [
     Mutant(
         "unseen-noise-never-drawn",
         "what the latent values do not see of z stays as it was: hyperparameters hardly move in turns",
-        "HeldTheta.noise_at",
+        "LatentsGivenTheta.noise_at",
         "only.shifted(end.origin.momentum, end.displacement - end.origin.drive)",
         "only.shifted(end.origin.position, end.displacement - end.origin.displacement)",
         "unit/test_held.py::"
@@ -504,7 +504,7 @@ GEOMETRY = [
     Mutant(
         "moving-sites-borrowed",
         "after a noise has moved its sites are those of the noise before",
-        "HeldTheta._block",
+        "LatentsGivenTheta._block",
         "if like is not None and not (held.moves and block.has_moving_sites):",
         "if like is not None:",
         "unit/test_held_sites.py::test_factors_that_are_borrowed_serve_as_those_of_ones_own",
@@ -1777,9 +1777,9 @@ GRAPH_CHART = [
     Mutant(
         "emulator-of-a-density-that-others-change",
         "next to another step an emulator is of a density that is gone: hardly any proposal is accepted",
-        "GeneralModel.is_dear",
-        "return not self.inputs and not self.angles[0].size and is_dear(",
-        "return not self.angles[0].size and is_dear(",
+        "GeneralModel.is_expensive",
+        "return not self.inputs and not self.angles[0].size and is_expensive(",
+        "return not self.angles[0].size and is_expensive(",
         "unit/test_general_chart.py::test_another_steps_value_moves_the_density_the_map_and_the_way_in",
     ),
     Mutant(
@@ -2029,24 +2029,24 @@ STEPS = [
         "noise-left-behind",
         "after a move of both halves the chain stands at a z that is not its latent values': a wrong kernel",
         "BothMove.step",
-        "state = Standing(there.position[self.target.n_theta :], there.point)",
-        "state = Standing(state.noise, there.point)",
+        "state = TurnState(there.position[self.target.n_theta :], there.point)",
+        "state = TurnState(state.noise, there.point)",
         "unit/test_alternation.py::test_after_a_move_the_chain_stands_where_the_density_has_been_evaluated[together]",
     ),
     Mutant(
         "noise-left-by-parameters",
         "after a move of a noise the chain stands at a z that places other latent values: a wrong kernel",
         "ParameterMove.hold_latents",
-        "Standing(held.enter(latents, rng), point)",
-        "Standing(state.noise, point)",
+        "TurnState(held.enter(latents, rng), point)",
+        "TurnState(state.noise, point)",
         "unit/test_alternation.py::test_after_a_move_the_chain_stands_where_the_density_has_been_evaluated[parameters]",
     ),
     Mutant(
         "borrowed-factor-kept",
         "a chain that is restored from a saved state makes other draws than the one that went on",
         "Alternation.step",
-        "Standing(noise, (self._owning(held) if held.borrows else held).at_noise(noise))",
-        "Standing(noise, held.at_noise(noise))",
+        "TurnState(noise, (self._owning(held) if held.borrows else held).at_noise(noise))",
+        "TurnState(noise, held.at_noise(noise))",
         "unit/test_alternation.py::test_factors_that_were_borrowed_are_not_kept_when_a_draw_ends",
     ),
     Mutant(
@@ -2199,8 +2199,8 @@ STEPS = [
         "emulator-in-spite-of-the-user",
         "a chain follows an emulator though FlatMetric(emulate=False) or a step size was given",
         "GraphRecipe.__init__",
-        "self.emulates = plan.may_emulate and general.is_dear",
-        "self.emulates = general.is_dear",
+        "self.emulates = plan.may_emulate and general.is_expensive",
+        "self.emulates = general.is_expensive",
         "steps/test_emulated_density.py::test_none_is_made_where_it_is_not_wanted[not wanted]",
     ),
     Mutant(

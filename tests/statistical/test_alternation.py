@@ -17,11 +17,11 @@ from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateSplitting
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels import turns
 from pymc_rmhmc.kernels.trajectories import JitteredPath
-from pymc_rmhmc.kernels.turns import LatentMove, Standing
+from pymc_rmhmc.kernels.turns import LatentMove, TurnState
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
-from pymc_rmhmc.latent.held import HeldNoise, WithoutThetaForce
 from pymc_rmhmc.latent.joint_target import JointTarget
+from pymc_rmhmc.latent.theta_given_noise import ThetaGivenNoise, WithoutThetaForce
 from tests.statistical.joint_cases import (
     LIKELIHOODS,
     LOGISTIC,
@@ -202,13 +202,13 @@ class JudgedByTheEmulator(TurningChain):
     def move_hyperparameters(self, rng):
         outer, emulator = self, self._emulator
 
-        class Along(HeldNoise):
+        class Along(ThetaGivenNoise):
             def at(self, standard):
                 return self.emulated(super().at(standard))
 
             @staticmethod
             def of(point):
-                return Along.emulated(HeldNoise.of(point))
+                return Along.emulated(ThetaGivenNoise.of(point))
 
             @staticmethod
             def emulated(point):
@@ -236,20 +236,20 @@ def in_density(name: str, kind, move):
 
 def moved_along(kernel: TurningChain, kind, rng):
     """The move of ϑ in a density of another kind."""
-    return in_density("HeldNoise", kind, lambda: TurningChain.move_hyperparameters(kernel, rng))
+    return in_density("ThetaGivenNoise", kind, lambda: TurningChain.move_hyperparameters(kernel, rng))
 
 
 class WithoutEvidence(TurningChain):
     """The evidence of the blocks, or what else a ϑ has beyond z's density, left out of the judgement."""
 
     def move_hyperparameters(self, rng):
-        class Along(HeldNoise):
+        class Along(ThetaGivenNoise):
             def at(self, standard):
                 return without_evidence(super().at(standard))
 
             @staticmethod
             def of(point):
-                return without_evidence(HeldNoise.of(point))
+                return without_evidence(ThetaGivenNoise.of(point))
 
         return moved_along(self, Along, rng)
 
@@ -266,13 +266,13 @@ class WithoutVolume(TurningChain):
     def move_hyperparameters(self, rng):
         chart = self.target.chart
 
-        class Along(HeldNoise):
+        class Along(ThetaGivenNoise):
             def at(self, standard):
                 return without_volume(super().at(standard), chart)
 
             @staticmethod
             def of(point):
-                return without_volume(HeldNoise.of(point), chart)
+                return without_volume(ThetaGivenNoise.of(point), chart)
 
         return moved_along(self, Along, rng)
 
@@ -288,9 +288,9 @@ class OfFreshNoise(TurningChain):
 
     def move_hyperparameters(self, rng):
         kept, other = self.here.noise, rng.standard_normal(self.here.noise.size)
-        self.here = Standing(other, self.here.point.held.at_noise(other))
+        self.here = TurnState(other, self.here.point.held.at_noise(other))
         outcome = super().move_hyperparameters(rng)
-        self.here = Standing(kept, self.here.point.held.at_noise(kept))
+        self.here = TurnState(kept, self.here.point.held.at_noise(kept))
         return outcome
 
 
@@ -303,12 +303,12 @@ class Following(TurningChain):
         return super().move_hyperparameters(rng)
 
 
-def along(kernel: TurningChain, follow, step_size: float, rng):
-    """The move of z along another path than the compiled one, which `follow` has for its first argument."""
+def along(kernel: TurningChain, advance, step_size: float, rng):
+    """The move of z along another path than the compiled one, which `advance` has for its first argument."""
     held = kernel.here.point.held
-    assert held.follows
-    other = partial(follow, held.follow)
-    return instead(held, "follow", other, lambda: TurningChain.move_latents(kernel, step_size, rng))
+    assert held.advances
+    other = partial(advance, held.advance)
+    return instead(held, "advance", other, lambda: TurningChain.move_latents(kernel, step_size, rng))
 
 
 class StepsByWhereItIs(TurningChain):
@@ -323,33 +323,33 @@ class SitesCountedTwice(TurningChain):
     """The end of a compiled trajectory is judged without taking off what the chart has of the sites."""
 
     def move_latents(self, step_size, rng):
-        def follow(usual, *arguments):
+        def advance(usual, *arguments):
             found = usual(*arguments)
             found.point.log_density = found.point.log_likelihood
             return found
 
-        return along(self, follow, step_size, rng)
+        return along(self, advance, step_size, rng)
 
 
 class OfUnevenLength(TurningChain):
     """How long a compiled trajectory is depends on where it begins: its way back is another."""
 
     def move_latents(self, step_size, rng):
-        def follow(usual, origin, point, n_steps, step_size):
+        def advance(usual, origin, point, n_steps, step_size):
             shorter = 1 if origin.displacement.sum() > 0.0 else n_steps
             return usual(origin, point, shorter, step_size)
 
-        return along(self, follow, step_size, rng)
+        return along(self, advance, step_size, rng)
 
 
 class WithoutWhatKicksAdd(TurningChain):
     """The end of a compiled trajectory is judged as if z and p were no longer than at its beginning."""
 
     def move_latents(self, step_size, rng):
-        def follow(usual, *arguments):
+        def advance(usual, *arguments):
             return replace(usual(*arguments), gained=0.0)
 
-        return along(self, follow, step_size, rng)
+        return along(self, advance, step_size, rng)
 
 
 class AtOnceWithoutEvidence(TurningChain):

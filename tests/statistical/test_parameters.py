@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.kernels.turns import ParameterMove, Standing
+from pymc_rmhmc.kernels.turns import ParameterMove, TurnState
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
-from pymc_rmhmc.latent.held import HeldTheta
-from pymc_rmhmc.latent.held_sites import ChartedParameters, HeldSites
 from pymc_rmhmc.latent.joint_target import JointTarget
+from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
+from pymc_rmhmc.latent.parameters_given_latents import ChartedParameters, ParametersGivenLatents
 from pymc_rmhmc.model import JointModel
 from tests.statistical.joint_cases import LIKELIHOODS, LOGISTIC, Grid, Problem, Process, Rows, Sum, absurd_sites
 from tests.statistical.ranks import PLACES, Looks, rank
@@ -143,7 +143,7 @@ def test_ranks_of_the_truth_are_uniform_whatever_sites_emulator_and_chart(name):
 
 def moved_in(kernel: TurningChain, kind, rng):
     """The move in a density of another kind."""
-    return in_density("HeldSites", kind, lambda: TurningChain.move_parameters(kernel, rng))
+    return in_density("ParametersGivenLatents", kind, lambda: TurningChain.move_parameters(kernel, rng))
 
 
 class KeepingTheNoise(TurningChain):
@@ -151,9 +151,9 @@ class KeepingTheNoise(TurningChain):
 
     class parameter_move(ParameterMove):  # noqa: N801
         def hold_latents(self, state, theta, rng):
-            held = HeldTheta(self.target, self.target.chart.recover(theta), state.point.held)
+            held = LatentsGivenTheta(self.target, self.target.chart.recover(theta), state.point.held)
             point = held.at_noise(state.noise)
-            return point.failure or Standing(state.noise, point)
+            return point.failure or TurnState(state.noise, point)
 
 
 class OfFreshNoise(TurningChain):
@@ -165,14 +165,14 @@ class OfFreshNoise(TurningChain):
             if isinstance(there, Failure):
                 return there
             noise = rng.standard_normal(there.noise.size)
-            return Standing(noise, there.point.held.at_noise(noise))
+            return TurnState(noise, there.point.held.at_noise(noise))
 
 
 class WithoutTheLikelihood(TurningChain):
     """The parameters moved as their prior has them."""
 
     def move_parameters(self, rng):
-        class Rest(HeldSites):
+        class Rest(ParametersGivenLatents):
             def score(self, theta):
                 total, gradient = self._density.rest(theta)
                 return total, gradient[self._which]
@@ -184,7 +184,7 @@ class WithoutTheRest(TurningChain):
     """The parameters moved as if they had no prior."""
 
     def move_parameters(self, rng):
-        class Observed(HeldSites):
+        class Observed(ParametersGivenLatents):
             def score(self, theta):
                 (total, score), (rest, by_theta) = super().score(theta), self._density.rest(theta)
                 return total - rest, score - by_theta[self._which]
@@ -202,7 +202,7 @@ class WithoutTheVolume(TurningChain):
                 point.log_density -= self._chart.place(position).log_volume
                 return point
 
-        class Held(HeldSites):
+        class Held(ParametersGivenLatents):
             def within(self, chart):
                 return Flat(self, chart, self._theta, self._which)
 

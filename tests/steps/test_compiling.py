@@ -11,7 +11,7 @@ import pytest
 
 from pymc_rmhmc import RMHMC
 from pymc_rmhmc.errors import ConfigurationError
-from pymc_rmhmc.latent.held import HeldTheta
+from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
 from pymc_rmhmc.stopwatch import COMPILING
 from tests.steps.conftest import COUNTS, X, draw, poisson_model
 
@@ -95,11 +95,11 @@ def test_few_matrices_are_factorised_for_it(monkeypatch):
     """Compiling may not take longer than a draw of many latent values, whatever paths the user asks for."""
     counted = []
 
-    def cost(self, *args, call=HeldTheta.__init__, **options):
+    def cost(self, *args, call=LatentsGivenTheta.__init__, **options):
         counted.append(self)
         return call(self, *args, **options)
 
-    monkeypatch.setattr(HeldTheta, "__init__", cost)
+    monkeypatch.setattr(LatentsGivenTheta, "__init__", cost)
     build(poisson_model(sampled=True), max_steps=1000)
     assert 0 < len(counted) < 20
 

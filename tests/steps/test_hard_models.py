@@ -19,7 +19,7 @@ from pymc_rmhmc.chains.judgement import JUDGEMENT
 from pymc_rmhmc.chains.messages import part_of_path
 from pymc_rmhmc.errors import CovarianceError, DataError, Failure, SamplingError
 from pymc_rmhmc.latent.charts import GaussianSites
-from pymc_rmhmc.latent.latent_blocks import has_dear_hyperparameters
+from pymc_rmhmc.latent.latent_blocks import theta_requires_refactorization
 from pymc_rmhmc.model.likelihoods import Curvature, LikelihoodTerms, Reading, registry
 from pymc_rmhmc.sampled.graph_recipe import GraphRecipe
 from tests.steps.conftest import COUNTS, N, X, draw, poisson_model
@@ -67,7 +67,7 @@ def run(build, step_size=None, **options):
     idata = draw(model, step, **{"draws": 200, "tune": 200, **options})
     (sampler,) = step._samplers
     if not isinstance(sampler.recipe, GraphRecipe):
-        dear = any(has_dear_hyperparameters(block) for block in sampler.recipe.model.blocks)
+        dear = any(theta_requires_refactorization(block) for block in sampler.recipe.model.blocks)
         n_turns, _ = step.chains[0].tuned.trial
         assert (n_turns > 0) == (dear and options.get("tune", 200) >= 200)
     assert np.isfinite(idata.sample_stats["lp"]).all()

@@ -12,8 +12,8 @@ import pytest
 from pymc_rmhmc import RMHMC
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels import turns
-from pymc_rmhmc.kernels.turns import ParameterMove, Standing
-from pymc_rmhmc.latent.held import HeldTheta
+from pymc_rmhmc.kernels.turns import ParameterMove, TurnState
+from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.sampled import joint_recipe
 from pymc_rmhmc.tuning import joint_adapter
@@ -66,9 +66,9 @@ class Spy:
         return self
 
 
-def latents_of(kernel: ParameterMove, state: Standing) -> list[np.ndarray]:
+def latents_of(kernel: ParameterMove, state: TurnState) -> list[np.ndarray]:
     """The model's latent variables where a chain stands, of its factors and its z alone."""
-    held = HeldTheta(kernel.target, state.point.held.standard)
+    held = LatentsGivenTheta(kernel.target, state.point.held.standard)
     return [each.latents for each in held.place(state.noise)]
 
 
@@ -197,13 +197,13 @@ def test_parameters_that_cannot_be_gone_to_are_a_rejection_with_its_cause(model,
     always(monkeypatch)
     (step, point), spy, exact = moving, Spy().watch(monkeypatch), exact_log_density(model)
 
-    class Refusing(HeldTheta):
+    class Refusing(LatentsGivenTheta):
         def __init__(self, target, standard, like=None):
             if like is not None:
                 raise PriorFailure(Failure[cause], 0)
             super().__init__(target, standard)
 
-    monkeypatch.setattr(turns, "HeldTheta", Refusing)
+    monkeypatch.setattr(turns, "LatentsGivenTheta", Refusing)
     before = step.step(point)[1][0]["n_failures"]
     refused = 0
     for _ in range(20):

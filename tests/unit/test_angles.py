@@ -96,7 +96,7 @@ def test_a_trajectory_commutes_with_a_move_by_a_period(way):
         for start in (u, u + 3.0 * move):
             point = target.at(start)
             if way == "follow":
-                made, (end, momentum), failure = target.follow(point, p, 7, 0.4)
+                made, (end, momentum), failure = target.advance(point, p, 7, 0.4)
                 assert (made, failure) == (7, Failure.NONE)
                 ends.append((end.position - start, momentum, target.at(end.position).slope))
             else:
@@ -118,9 +118,9 @@ def test_paths_of_free_coordinates_lead_back_and_keep_energy():
         start = type(start)(start.point, p)
         errors = []
         for n in (10, 20):
-            _, (end, momentum), _ = target.follow(start.point, p, n, 3.0 / n)
+            _, (end, momentum), _ = target.advance(start.point, p, n, 3.0 / n)
             errors.append(flow.energy(type(start)(end, momentum)) - flow.energy(start))
-            _, (back, _), _ = target.follow(end, momentum, n, -3.0 / n)
+            _, (back, _), _ = target.advance(end, momentum, n, -3.0 / n)
             np.testing.assert_allclose(back.position, u, atol=1e-11)
         assert abs(errors[1]) < max(0.5 * abs(errors[0]), 1e-3)  # of second order
 
@@ -130,7 +130,7 @@ def test_draws_of_an_angle_have_the_right_tail_wherever_the_map_lies():
     none = np.empty((0, 0))
     flat = FlatMap(centre, spread, np.empty(0, np.int64), none, np.empty((0, 1)), np.empty(0), np.array([0]))
     target = GeneralTarget(von_mises, (), LOG_CONSTANT, flat)
-    flow, rng = GaussianHamiltonian(target, follow=target.follow, makes=target), np.random.default_rng(4)
+    flow, rng = GaussianHamiltonian(target, advance=target.advance, makes=target), np.random.default_rng(4)
     path, state, angles = JitteredPath(1.7, 0.3, 100), flow.state(np.zeros(1)), []
     for _ in range(10_000):
         state = path.move(flow, None, state, 0.6, rng).state

@@ -35,7 +35,7 @@ def test_what_is_kept_on_disk_is_stale_when_any_compiled_file_has_been_edited():
 
     package = Path(compilation.__file__).parents[2]
     files = [path.stat() for room in compilation.COMPILED_ROOMS for path in (package / room).rglob("*.py")]
-    stamp = rotation.follow_rotation._cache._cache_file._source_stamp
+    stamp = rotation.advance_rotation._cache._cache_file._source_stamp
     assert stamp == compilation._stamp()
     assert stamp == (max(file.st_mtime_ns for file in files), sum(file.st_size for file in files))
 

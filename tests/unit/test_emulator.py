@@ -21,8 +21,9 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
-from pymc_rmhmc.latent.held import HeldNoise, HeldTheta
 from pymc_rmhmc.latent.joint_target import JointTarget
+from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
+from pymc_rmhmc.latent.theta_given_noise import ThetaGivenNoise
 from tests.unit.test_joint_chart import THETA, FixedBlock, ToyDensity, bent, differences, joint
 
 DIMENSIONS = [1, 2, 4]
@@ -70,8 +71,8 @@ def test_its_flow_taken_back_leads_to_the_beginning(d, strength, time):
     made, rng = emulator(d, strength=strength), np.random.default_rng(2)
     position, momentum = rng.standard_normal((2, d))
     kept = position.copy(), momentum.copy()
-    there, with_momentum = made.follow(position, momentum, time)
-    back, against = made.follow(there, -with_momentum, time)
+    there, with_momentum = made.advance(position, momentum, time)
+    back, against = made.advance(there, -with_momentum, time)
     assert np.abs(there - position).max() > 1e-3
     # A flow that is driven outwards is followed to far away: rounding grows as it does.
     scale = 1e-9 * max(1.0, np.abs(there).max(), np.abs(with_momentum).max()) ** 2
@@ -87,7 +88,7 @@ def test_its_flow_taken_back_leads_to_the_beginning(d, strength, time):
 def test_its_flow_preserves_volume(d, strength, time):
     made = emulator(d, strength=strength)
     at = np.random.default_rng(3).standard_normal(2 * d)
-    follow = lambda x: np.concatenate(made.follow(x[:d], x[d:], time))  # noqa: E731
+    follow = lambda x: np.concatenate(made.advance(x[:d], x[d:], time))  # noqa: E731
     jacobian = differences(follow, at).T
     assert abs(np.linalg.det(jacobian)) == pytest.approx(1.0, rel=1e-5)
     # Symplectic, and not only that.
@@ -108,12 +109,12 @@ def test_it_follows_the_exact_flow_of_a_parabola(d):
     errors = []
     for time in (0.25, 1.7):
         exact = expm(time * rate) @ np.concatenate((position - centre, momentum))
-        found = np.concatenate(made.follow(position, momentum, time))
+        found = np.concatenate(made.advance(position, momentum, time))
         errors.append(np.abs(found - exact - np.concatenate((centre, np.zeros(d)))).max())
     assert max(errors) < 0.02
     # A rotation is followed exactly where there is nothing to emulate.
     nothing = Emulator(np.zeros((d, 0)), np.zeros(0), 1.0, 3.0, np.zeros(d), np.zeros((d, d)))
-    turned = nothing.follow(position, momentum, 1.7)
+    turned = nothing.advance(position, momentum, 1.7)
     np.testing.assert_allclose(turned[0], math.cos(1.7) * position + math.sin(1.7) * momentum, atol=1e-12)
     np.testing.assert_allclose(turned[1], math.cos(1.7) * momentum - math.sin(1.7) * position, atol=1e-12)
 
@@ -122,7 +123,7 @@ def test_it_follows_the_exact_flow_of_a_parabola(d):
 def test_its_flow_nearly_keeps_its_own_energy(d):
     made, rng = emulator(d), np.random.default_rng(6)
     for position, momentum in rng.standard_normal((10, 2, d)):
-        drift = energy(made, *made.follow(position, momentum, 1.7)) - energy(made, position, momentum)
+        drift = energy(made, *made.advance(position, momentum, 1.7)) - energy(made, position, momentum)
         assert abs(drift) < 0.15
 
 
@@ -335,7 +336,7 @@ def log_gammas(monkeypatch):
         return log_density + placed.log_volume + 0.5 * float(point @ point)
 
     monkeypatch.setattr(emulation._Marginal, "beyond_normal", beyond_normal)
-    monkeypatch.setattr(emulation, "has_dear_hyperparameters", lambda block: True)
+    monkeypatch.setattr(emulation, "theta_requires_refactorization", lambda block: True)
     draw = lambda d, m, rng: np.log(rng.gamma(np.linspace(0.7, 4.0, d), size=(m, d)))  # noqa: E731
     return beyond_normal, draw
 
@@ -485,7 +486,7 @@ class Counted:
 def test_its_flow_is_judged_by_one_value_of_the_true_density():
     target = joint(moving=True)
     noise = np.random.default_rng(13).standard_normal(target.size - 4)
-    density, flow = Counted(HeldNoise(target, noise)), SurrogateFlow(emulator(4, strength=0.3))
+    density, flow = Counted(ThetaGivenNoise(target, noise)), SurrogateFlow(emulator(4, strength=0.3))
     hamiltonian = GaussianHamiltonian(density)
     start = hamiltonian.state(np.zeros(4))
     density.count = 0
@@ -507,10 +508,10 @@ def test_its_flow_is_judged_by_one_value_of_the_true_density():
 def test_a_step_along_it_has_the_true_energy_error():
     target, made = joint(moving=True), emulator(4, strength=0.3)
     noise = np.random.default_rng(15).standard_normal(target.size - 4)
-    hamiltonian = GaussianHamiltonian(HeldNoise(target, noise))
+    hamiltonian = GaussianHamiltonian(ThetaGivenNoise(target, noise))
     start = hamiltonian.refresh(hamiltonian.state(np.full(4, 0.2)), np.random.default_rng(16))
     step = SurrogateFlow(made).step(hamiltonian, start, 1.1)
-    position, momentum = made.follow(start.position, start.momentum, 1.1)
+    position, momentum = made.advance(start.position, start.momentum, 1.1)
     np.testing.assert_array_equal(step.state.position, position)
     np.testing.assert_array_equal(step.state.momentum, momentum)
     assert step.failure is Failure.NONE
@@ -527,7 +528,7 @@ def test_a_step_to_where_there_is_no_density_has_no_state():
     for block in target.density.blocks:
         block.jitter = 0.0
     target = JointTarget(target.density, target.sites, MarginalChart.linear(THETA, np.diag([0.3, 30.0, 0.3, 0.3])))
-    hamiltonian = GaussianHamiltonian(HeldNoise(target, np.zeros(target.size - 4)))
+    hamiltonian = GaussianHamiltonian(ThetaGivenNoise(target, np.zeros(target.size - 4)))
     away = Emulator(np.zeros((4, 0)), np.zeros(0), 1.0, 0.0, np.array([0.0, 5.0, 0.0, 0.0]), np.zeros((4, 4)))
     start = hamiltonian.state(np.zeros(4))
     with np.errstate(all="ignore"):
@@ -595,6 +596,6 @@ def test_one_hyperparameter_is_emulated_as_quadrature_has_it():
     noises = np.stack(np.meshgrid(nodes, nodes, indexing="ij"), -1).reshape(-1, 2)
     both = np.outer(weights, weights).ravel()
     for x in (-1.0, 0.5):
-        at = HeldTheta(target, np.array([x]))
+        at = LatentsGivenTheta(target, np.array([x]))
         values = np.array([at.at_noise(z).log_density for z in noises])
         assert at.log_marginal + math.log(both @ np.exp(values)) == pytest.approx(exact(x), abs=1e-6)

@@ -292,7 +292,7 @@ def test_another_steps_value_moves_the_density_the_map_and_the_way_in():
     assert np.abs(seen[0] - seen[1]).max() > 0.1
     # However long a gradient takes, an emulator would be of the density before.
     charted.general.gradient_seconds = 1e3
-    assert not charted.general.is_dear
+    assert not charted.general.is_expensive
 
 
 def test_a_variable_of_constant_parents_is_left_alone():

@@ -38,7 +38,7 @@ def phase(seed: int):
 
 
 def followed(problem: Problem, u, p, n_steps: int, size: float):
-    made, end, failure = problem.target.follow(problem.target.at(u), p, n_steps, size)
+    made, end, failure = problem.target.advance(problem.target.at(u), p, n_steps, size)
     assert (made, failure) == (n_steps, Failure.NONE)
     return end[0].position, end[1], end[0]
 
@@ -113,7 +113,7 @@ def test_a_path_of_a_density_that_is_the_map_is_exact():
 
 def test_a_path_ends_where_there_is_no_density():
     u, p = np.zeros(D), np.full(D, 3.0)
-    made, end, failure = BOUNDED.target.follow(BOUNDED.target.at(u), p, 20, 0.1)
+    made, end, failure = BOUNDED.target.advance(BOUNDED.target.at(u), p, 20, 0.1)
     assert (end, failure) == (None, Failure.NON_FINITE)
     assert 1 < made < 20
 

@@ -12,11 +12,12 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.interfaces.stated import StatedCoefficients, StatedDense, StatedKronecker
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.latent.forms import operator_of
-from pymc_rmhmc.latent.held import HeldNoise, HeldTheta
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latent_blocks import sites_at
+from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.solvers.site_space import SiteSpace, Term
+from pymc_rmhmc.latent.theta_given_noise import ThetaGivenNoise
 from tests.unit import test_diagonal_chart, test_kronecker_chart, test_summed_chart
 from tests.unit.placing import Placing, dense_block, grid_block, rows_block
 from tests.unit.test_joint_chart import PRECISIONS, THETA, FixedBlock, N, ToyBlock, ToyDensity, joint, make
@@ -281,22 +282,22 @@ def test_either_half_held_is_the_whole(target):
     for position in rng.standard_normal((3, target.size)):
         standard, noise = position[:d], position[d:]
         whole = target.at(position)
-        held = HeldTheta(target, standard)
+        held = LatentsGivenTheta(target, standard)
         point = held.at_noise(noise)
         np.testing.assert_allclose(held.theta, whole.theta, rtol=1e-14)
         assert held.log_marginal + point.log_density == pytest.approx(whole.log_density, rel=1e-12, abs=1e-9)
         np.testing.assert_allclose(held.adjoint(point.residual), whole.gradient[d:], rtol=1e-9, atol=1e-9)
-        marginal = HeldNoise(target, noise).at(standard)
+        marginal = ThetaGivenNoise(target, noise).at(standard)
         assert marginal.failure is Failure.NONE
         assert marginal.log_density == pytest.approx(whole.log_density, rel=1e-12, abs=1e-9)
         np.testing.assert_array_equal(marginal.position, standard)
-        assert HeldNoise(target, noise).of(point).log_density == marginal.log_density
+        assert ThetaGivenNoise(target, noise).of(point).log_density == marginal.log_density
 
 
 def test_a_trajectorys_end_is_a_noise_that_leads_there_and_what_sites_do_not_see_of_it_is_normal(target):
     """Over many momenta with one way along the sites, that part has the mean and the spread of a standard normal."""
     rng, d = np.random.default_rng(7), target.n_theta
-    held = HeldTheta(target, 0.3 * rng.standard_normal(d))
+    held = LatentsGivenTheta(target, 0.3 * rng.standard_normal(d))
     hamiltonian, noise = SpannedHamiltonian(held), rng.standard_normal(target.size - d)
     part = np.column_stack([held.apply(unit) for unit in np.eye(noise.size)])
     hidden = np.eye(noise.size) - np.linalg.pinv(part) @ part
@@ -321,10 +322,10 @@ def test_a_trajectorys_end_is_a_noise_that_leads_there_and_what_sites_do_not_see
 def test_what_it_says_of_the_point_is_what_the_whole_says(target):
     rng, d = np.random.default_rng(4), target.n_theta
     first, second = rng.standard_normal((2, target.size))
-    held = HeldTheta(target, first[:d])
+    held = LatentsGivenTheta(target, first[:d])
     # A point elsewhere, with its gradient, which lets go of what was factorised there.
     target.at(second)
-    HeldTheta(target, second[:d]).at_noise(second[d:])
+    LatentsGivenTheta(target, second[:d]).at_noise(second[d:])
     held.at_noise(second[d:])
     point = held.joint(first[d:], held.at_noise(first[d:]))
     exact = target.at(first)
@@ -342,7 +343,7 @@ def test_what_it_says_of_the_point_is_what_the_whole_says(target):
 def test_sites_and_noise_lead_to_the_same_point(target):
     rng, d = np.random.default_rng(5), target.n_theta
     standard, noise = np.split(rng.standard_normal(target.size), [d])
-    held = HeldTheta(target, standard)
+    held = LatentsGivenTheta(target, standard)
     placed = held.at_noise(noise)
     np.testing.assert_allclose(held.apply(noise), placed.displacement, atol=1e-12)
     there = held.at_sites(placed.displacement)
@@ -357,7 +358,7 @@ def test_sites_and_noise_lead_to_the_same_point(target):
 
 def test_its_residual_is_the_slope_by_sites(target):
     rng, d, h = np.random.default_rng(6), target.n_theta, 1e-5
-    held = HeldTheta(target, rng.standard_normal(d))
+    held = LatentsGivenTheta(target, rng.standard_normal(d))
     displacement = held.apply(rng.standard_normal(target.size - d))
     value = lambda at: held.at_sites(at).log_density  # noqa: E731
     moved = h * np.eye(displacement.size)
@@ -369,7 +370,7 @@ def test_the_latents_trajectory_is_that_of_the_whole_with_the_hyperparameters_he
     """What is followed through the sites, at O(n²) a step, is the flow of z in its own coordinates."""
     d = target.n_theta
     standard, noise = np.split(np.random.default_rng(7).standard_normal(target.size), [d])
-    held, splitting = HeldTheta(target, standard), RotationSplitting()
+    held, splitting = LatentsGivenTheta(target, standard), RotationSplitting()
 
     class OfNoise:
         def at(self, position):
@@ -406,7 +407,7 @@ def test_a_failure_on_the_way_of_the_hyperparameters_is_a_value(index, value, ca
     centre = THETA.copy()
     centre[index] = value
     target, noise = without_jitter(centre), np.zeros(4 * N)
-    along = HeldNoise(target, noise)
+    along = ThetaGivenNoise(target, noise)
     with np.errstate(all="ignore"):
         point = along.at(np.zeros(4))
     assert point.failure is Failure[cause]
@@ -417,12 +418,12 @@ def test_a_failure_on_the_way_of_the_hyperparameters_is_a_value(index, value, ca
         assert target.refused is None
     if index != 3:  # there the prior is well, and the likelihood is not
         with np.errstate(all="ignore"), pytest.raises(PriorFailure):
-            HeldTheta(target, np.zeros(4))
+            LatentsGivenTheta(target, np.zeros(4))
 
 
 def test_nothing_is_noted_where_every_prior_has_a_factor():
     target = joint()
-    assert HeldNoise(target, np.zeros(target.size - 4)).at(np.zeros(4)).failure is Failure.NONE
+    assert ThetaGivenNoise(target, np.zeros(target.size - 4)).at(np.zeros(4)).failure is Failure.NONE
     assert target.refused is None
 
 
@@ -438,11 +439,11 @@ def test_a_density_that_is_not_finite_at_some_sites_is_a_failure_there_alone():
     target = joint()
     blocks = [Bounded(block.y, block.centred) for block in target.density.blocks]
     target = JointTarget(ToyDensity(tuple(blocks)), target.sites, target.chart)
-    held = HeldTheta(target, np.zeros(4))
+    held = LatentsGivenTheta(target, np.zeros(4))
     assert held.at_noise(np.zeros(4 * N)).failure is Failure.NONE
     assert held.at_sites(np.full(2 * N, 1e3)).failure is Failure.NON_FINITE
     assert held.joint(np.zeros(4 * N), held.at_sites(np.full(2 * N, 1e3))).failure is Failure.NON_FINITE
-    assert HeldNoise.of(held.at_sites(np.full(2 * N, 1e3))).failure is Failure.NON_FINITE
+    assert ThetaGivenNoise.of(held.at_sites(np.full(2 * N, 1e3))).failure is Failure.NON_FINITE
     assert held.at_noise(np.zeros(4 * N)).failure is Failure.NONE
 
 
@@ -453,7 +454,7 @@ def test_sites_that_move_are_those_of_the_held_hyperparameters():
                 for sites, block in zip(target.sites, target.density.blocks, strict=True)]  # fmt: skip
     noise = np.random.default_rng(9).standard_normal(target.size - 4)
     frozen = JointTarget(target.density, standing, target.chart)
-    here = [HeldTheta(t, np.zeros(4)).at_noise(noise) for t in (target, frozen)]
+    here = [LatentsGivenTheta(t, np.zeros(4)).at_noise(noise) for t in (target, frozen)]
     assert here[0].log_density == pytest.approx(here[1].log_density, rel=1e-12)
-    elsewhere = [HeldTheta(t, np.ones(4)).at_noise(noise) for t in (target, frozen)]
+    elsewhere = [LatentsGivenTheta(t, np.ones(4)).at_noise(noise) for t in (target, frozen)]
     assert abs(elsewhere[0].log_density - elsewhere[1].log_density) > 1e-3

@@ -13,9 +13,9 @@ from pymc_rmhmc.approximation.parameters import FEWEST_DRAWS, LEAST_PRECISION, f
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.latent.charts import MarginalChart
-from pymc_rmhmc.latent.held import HeldTheta
-from pymc_rmhmc.latent.held_sites import HeldSites
 from pymc_rmhmc.latent.joint_target import JointTarget
+from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
+from pymc_rmhmc.latent.parameters_given_latents import ParametersGivenLatents
 from pymc_rmhmc.latent.prior import PriorFailure
 from tests.unit import test_diagonal_chart
 from tests.unit.test_held import TARGETS, of_coefficients
@@ -64,12 +64,12 @@ class StudentDensity:
         return -0.5 * float(gap @ precision @ gap), -precision @ gap
 
 
-def student(n_blocks: int = 2) -> tuple[HeldSites, np.ndarray, list[StudentBlock], list[np.ndarray]]:
+def student(n_blocks: int = 2) -> tuple[ParametersGivenLatents, np.ndarray, list[StudentBlock], list[np.ndarray]]:
     """A density of two parameters, the θ whose rest is held, the blocks and their sites."""
     rng, sizes = np.random.default_rng(1), (7, 4, 5)[:n_blocks]
     blocks = [StudentBlock(2.0 * rng.standard_normal(n), 0.5 + i) for i, n in enumerate(sizes)]
     eta, theta = [rng.standard_normal(n) for n in sizes], MIDDLE + 0.4 * rng.standard_normal(5)
-    return HeldSites(StudentDensity(tuple(blocks)), theta, eta), theta, blocks, eta
+    return ParametersGivenLatents(StudentDensity(tuple(blocks)), theta, eta), theta, blocks, eta
 
 
 def exact(theta: np.ndarray, blocks: list[StudentBlock], eta: list[np.ndarray]) -> float:
@@ -120,7 +120,8 @@ def test_the_score_of_several_blocks_is_the_sum_of_what_each_adds():
     together, theta, blocks, eta = student(3)
     value, score = together.score(theta)
     rest, by_theta = StudentDensity(()).rest(theta)
-    apart = [HeldSites(StudentDensity((b,)), theta, [e]).score(theta) for b, e in zip(blocks, eta, strict=True)]
+    pairs = zip(blocks, eta, strict=True)
+    apart = [ParametersGivenLatents(StudentDensity((b,)), theta, [e]).score(theta) for b, e in pairs]
     assert value - rest == pytest.approx(sum(v - rest for v, _ in apart), rel=1e-12)
     added = [s - by_theta[WHICH] for _, s in apart]
     np.testing.assert_allclose(score - by_theta[WHICH], np.sum(added, axis=0), rtol=1e-12)
@@ -174,7 +175,7 @@ def test_what_is_not_finite_is_a_failure_that_a_trajectory_counts(where, bad):
             return value, slope, by_theta
 
     _, theta, blocks, eta = student()
-    density = HeldSites(StudentDensity((Broken(blocks[0].y), blocks[1])), theta, eta).within(LINEAR)
+    density = ParametersGivenLatents(StudentDensity((Broken(blocks[0].y), blocks[1])), theta, eta).within(LINEAR)
     beyond = LINEAR.recover(np.array([1.2, 1.0]))
     assert density.at(np.zeros(2)).failure is Failure.NONE
     with np.errstate(all="ignore"):
@@ -183,7 +184,7 @@ def test_what_is_not_finite_is_a_failure_that_a_trajectory_counts(where, bad):
     assert GaussianHamiltonian(density).failure(GaussianState(point, np.zeros(2))) is Failure.NON_FINITE
 
 
-def noise_moved(target: JointTarget, held: HeldTheta, by: float = 0.8) -> np.ndarray:
+def noise_moved(target: JointTarget, held: LatentsGivenTheta, by: float = 0.8) -> np.ndarray:
     """ϑ of the held θ with another noise, which is its last coordinate."""
     theta = held.theta.copy()
     theta[3] += by
@@ -201,10 +202,10 @@ def halves(target: JointTarget, seed: int) -> list[np.ndarray]:
 
 def test_factors_that_are_borrowed_serve_as_those_of_ones_own(target):
     standard, noise = halves(target, 3)
-    there = HeldTheta(target, standard)
+    there = LatentsGivenTheta(target, standard)
     before = there.at_noise(noise)
     elsewhere = noise_moved(target, there)
-    borrowed, fresh = HeldTheta(target, elsewhere, there), HeldTheta(target, elsewhere)
+    borrowed, fresh = LatentsGivenTheta(target, elsewhere, there), LatentsGivenTheta(target, elsewhere)
     assert borrowed.borrows
     assert not fresh.borrows
     assert not there.borrows
@@ -230,30 +231,30 @@ def test_factors_that_are_borrowed_serve_as_those_of_ones_own(target):
 
 def test_a_block_whose_sites_stand_still_shares_all_and_one_whose_sites_move_its_factor():
     target = TARGETS["both"]()
-    there = HeldTheta(target, np.zeros(4))
-    other = HeldTheta(target, noise_moved(target, there), there)
+    there = LatentsGivenTheta(target, np.zeros(4))
+    other = LatentsGivenTheta(target, noise_moved(target, there), there)
     assert other.conditionals[1] is there.conditionals[1]
     assert other.conditionals[0] is not there.conditionals[0]
     assert other.conditionals[0].operator is there.conditionals[0].operator
     # The prior is asked of neither: that is what makes the move cheap.
     for block in target.density.blocks:
         block.prior = None
-    assert HeldTheta(target, noise_moved(target, there, -0.3), there).borrows
+    assert LatentsGivenTheta(target, noise_moved(target, there, -0.3), there).borrows
     with pytest.raises(TypeError):
-        HeldTheta(target, noise_moved(target, there, -0.3))
+        LatentsGivenTheta(target, noise_moved(target, there, -0.3))
 
 
 def test_borrowed_factors_do_not_hide_a_failure():
     target = joint(moving=True)
-    there = HeldTheta(target, np.zeros(4))
+    there = LatentsGivenTheta(target, np.zeros(4))
     with np.errstate(all="ignore"):
         for by in (np.nan, -400.0):  # no θ, and sites of no finite precision
             theta = there.theta + np.array([0.0, 0.0, 0.0, by])
             linear = JointTarget(target.density, target.sites, MarginalChart.linear(theta, np.eye(4)))
             with pytest.raises(PriorFailure) as caught:
-                HeldTheta(linear, np.zeros(4), there)
+                LatentsGivenTheta(linear, np.zeros(4), there)
             with pytest.raises(PriorFailure) as of_its_own:
-                HeldTheta(linear, np.zeros(4))
+                LatentsGivenTheta(linear, np.zeros(4))
             assert caught.value.failure is of_its_own.value.failure
 
 
@@ -269,10 +270,10 @@ def test_a_power_that_no_sites_have_is_a_failure(case, power):
 
 def test_entering_places_every_latent_value_where_it_was_and_the_sites_where_they_were(target):
     standard, noise = halves(target, 5)
-    there = HeldTheta(target, standard)
+    there = LatentsGivenTheta(target, standard)
     point = there.at_noise(noise)
     latents, rng = [each.latents for each in point.placed], np.random.default_rng(6)
-    held = HeldTheta(target, noise_moved(target, there), there)
+    held = LatentsGivenTheta(target, noise_moved(target, there), there)
     drawn = [held.enter(latents, rng) for _ in range(2)]
     assert np.abs(drawn[0] - drawn[1]).max() > 0.1
     assert np.abs(drawn[0] - noise).max() > 0.1
@@ -288,9 +289,9 @@ def test_entering_places_every_latent_value_where_it_was_and_the_sites_where_the
 def test_what_is_entered_has_the_law_of_standard_normal_noise_given_the_latents(target):
     """Nothing is left to chance of what the latents determine, and all that they do not is as it was a priori."""
     standard, noise = halves(target, 7)
-    there = HeldTheta(target, standard)
+    there = LatentsGivenTheta(target, standard)
     latents, rng, n_draws = [each.latents for each in there.place(noise)], np.random.default_rng(8), 4000
-    held = HeldTheta(target, noise_moved(target, there), there)
+    held = LatentsGivenTheta(target, noise_moved(target, there), there)
     drawn = np.array([held.enter(latents, rng) for _ in range(n_draws)])
 
     def where(z: np.ndarray) -> np.ndarray:

@@ -76,7 +76,7 @@ def interpreted(field, integrator, x, p, n_steps: int, step_size: float):
 def compiled(field, integrator, x, p, n_steps: int, step_size: float):
     """The same in compiled code."""
     flow = field.hamiltonian()
-    assert flow.follow is not None
+    assert flow.advance is not None
     (step,) = integrator.path(flow, RiemannianState(field.evaluate(x), p), n_steps, step_size)
     return step.state, step.failure, (step.n_solver_iter, step.n_metric_evals, step.n_steps)
 

@@ -14,8 +14,9 @@ from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateSplitting
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.latent.emulator import Emulator
-from pymc_rmhmc.latent.held import HeldTheta, WithoutThetaForce
 from pymc_rmhmc.latent.joint_target import JointTarget
+from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
+from pymc_rmhmc.latent.theta_given_noise import WithoutThetaForce
 from tests.unit.test_emulator import emulator
 from tests.unit.test_held import TARGETS, each_failure, without_jitter
 from tests.unit.test_joint_chart import THETA, joint
@@ -52,10 +53,10 @@ def test_the_density_is_the_whole_ones_and_its_gradient_the_latents_half(target)
 def test_a_point_that_has_been_evaluated_is_not_evaluated_again(target, monkeypatch):
     rng = np.random.default_rng(4)
     standard, noise = rng.standard_normal(D), rng.standard_normal(target.size - D)
-    held = HeldTheta(target, standard)
+    held = LatentsGivenTheta(target, standard)
     density, point = WithoutThetaForce(target), held.at_noise(noise)
     expected = density.at(np.concatenate((standard, noise)))
-    monkeypatch.setattr(HeldTheta, "__init__", None)
+    monkeypatch.setattr(LatentsGivenTheta, "__init__", None)
     found = density.standing(noise, point)
     np.testing.assert_array_equal(found.position, expected.position)
     np.testing.assert_allclose(found.gradient, expected.gradient, rtol=1e-12, atol=1e-12)
@@ -84,7 +85,7 @@ def test_without_latents_to_kick_it_is_the_surrogates_flow():
     made, hamiltonian = emulator(D), GaussianHamiltonian(Flat())
     state = hamiltonian.refresh(hamiltonian.state(np.arange(6.0)), np.random.default_rng(5))
     end = SurrogateSplitting(made, D).step(hamiltonian, state, 0.9).state
-    position, momentum = made.follow(state.position[:D], state.momentum[:D], 0.9)
+    position, momentum = made.advance(state.position[:D], state.momentum[:D], 0.9)
     np.testing.assert_array_equal(end.position[:D], position)
     np.testing.assert_array_equal(end.momentum[:D], momentum)
     turned = np.cos(0.9) * state.position[D:] + np.sin(0.9) * state.momentum[D:]

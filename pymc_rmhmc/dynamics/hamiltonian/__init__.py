@@ -2,12 +2,12 @@
 
 from pymc_rmhmc.dynamics.hamiltonian.gaussian import GaussianHamiltonian, GaussianState, dot
 from pymc_rmhmc.dynamics.hamiltonian.protocols import (
+    Advanced,
+    AdvancedSteps,
     Bridge,
     Density,
     DensityPoint,
     FixedPointSolver,
-    Followed,
-    FollowedSteps,
     Hamiltonian,
     ImplicitEquation,
     Metric,
@@ -24,12 +24,12 @@ from pymc_rmhmc.dynamics.hamiltonian.site_coordinates import InvertibleSiteDensi
 from pymc_rmhmc.dynamics.hamiltonian.spanned import Origin, SiteDensity, SpannedHamiltonian, SpannedState
 
 __all__ = [
+    "Advanced",
+    "AdvancedSteps",
     "Bridge",
     "Density",
     "DensityPoint",
     "FixedPointSolver",
-    "Followed",
-    "FollowedSteps",
     "GaussianHamiltonian",
     "GaussianState",
     "Hamiltonian",

@@ -51,10 +51,10 @@ class GaussianHamiltonian:
     def __init__(
         self,
         residual: Density[Any],
-        follow: Callable[..., Any] | None = None,
+        advance: Callable[..., Any] | None = None,
         makes: Any = None,
     ) -> None:
-        self.residual, self._follow, self.makes = residual, follow, makes
+        self.residual, self._advance, self.makes = residual, advance, makes
 
     def state(self, position: Array) -> GaussianState:
         """Evaluate φ; the momentum is zero until `refresh`."""
@@ -76,16 +76,16 @@ class GaussianHamiltonian:
         """Return the state of a position and momentum to which some flow has led."""
         return GaussianState(self.residual.at(position), momentum)
 
-    def follows_from(self, state: GaussianState) -> bool:
-        """Return whether the density makes the steps of a trajectory from here by itself, for `follow`."""
-        return self._follow is not None
+    def advances_from(self, state: GaussianState) -> bool:
+        """Return whether the density makes the steps of a trajectory from here by itself, for `advance`."""
+        return self._advance is not None
 
-    def follow(
+    def advance(
         self, state: GaussianState, n_steps: int, step_size: float
     ) -> tuple[int, GaussianState | None, Failure]:
         """Let the density make the steps: return how many it made, and the end, or None and why."""
-        assert self._follow is not None
-        n_steps, end, failure = self._follow(state.point, state.momentum, n_steps, step_size)
+        assert self._advance is not None
+        n_steps, end, failure = self._advance(state.point, state.momentum, n_steps, step_size)
         return n_steps, None if end is None else GaussianState(*end), failure
 
     def velocity(self, state: GaussianState) -> Array:

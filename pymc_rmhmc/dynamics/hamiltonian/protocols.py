@@ -13,12 +13,12 @@ from pymc_rmhmc.dynamics.solvers import Solution
 from pymc_rmhmc.errors import Failure
 
 __all__ = [
+    "Advanced",
+    "AdvancedSteps",
     "Bridge",
     "Density",
     "DensityPoint",
     "FixedPointSolver",
-    "Followed",
-    "FollowedSteps",
     "Hamiltonian",
     "ImplicitEquation",
     "Metric",
@@ -233,7 +233,7 @@ class SitePoint(Protocol):
 
 
 @dataclass(slots=True)
-class Followed:
+class Advanced:
     """Steps that a density has made.
 
     Attributes
@@ -259,7 +259,7 @@ class Followed:
 
 
 @dataclass(slots=True)
-class FollowedSteps:
+class AdvancedSteps:
     """Implicit steps that a metric's field has made by itself, in compiled code.
 
     Attributes

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian.protocols import DensityPoint, FollowedSteps, MetricField, MetricPoint, PhaseState
+from pymc_rmhmc.dynamics.hamiltonian.protocols import AdvancedSteps, DensityPoint, MetricField, MetricPoint, PhaseState
 from pymc_rmhmc.errors import Failure
 
 __all__ = ["RiemannianHamiltonian", "RiemannianState"]
@@ -36,10 +36,10 @@ class RiemannianHamiltonian:
     ----------
     field : MetricField
         A metric bound to the density that is sampled, since a metric is usually made of the density's derivatives.
-    make_follow : callable, optional
+    make_advance : callable, optional
         Returns what makes steps of an implicit integrator at once, or None. That takes a position, a momentum, the
         number of steps, their size, the rules of the solver, and whether it is the midpoint rule, and returns
-        `FollowedSteps`.
+        `AdvancedSteps`.
 
     References
     ----------
@@ -47,14 +47,15 @@ class RiemannianHamiltonian:
     """
 
     def __init__(
-        self, field: MetricField[Any, Any], make_follow: Callable[[], Callable[..., FollowedSteps] | None] | None = None
+        self, field: MetricField[Any, Any],
+        make_advance: Callable[[], Callable[..., AdvancedSteps] | None] | None = None,
     ) -> None:
-        self.field, self._make_follow = field, make_follow
+        self.field, self._make_advance = field, make_advance
 
     @cached_property
-    def follow(self) -> Callable[..., FollowedSteps] | None:
+    def advance(self) -> Callable[..., AdvancedSteps] | None:
         """What makes steps at once, compiled when an integrator first asks for it; None if there is nothing."""
-        return None if self._make_follow is None else self._make_follow()
+        return None if self._make_advance is None else self._make_advance()
 
     def state(self, position: Array) -> RiemannianState:
         """Evaluate the metric at a position; the momentum is zero until `refresh`."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from pymc_rmhmc.dynamics.hamiltonian.gaussian import dot
-from pymc_rmhmc.dynamics.hamiltonian.protocols import Followed, Placed, SitePoint
+from pymc_rmhmc.dynamics.hamiltonian.protocols import Advanced, Placed, SitePoint
 from pymc_rmhmc.errors import Failure
 
 __all__ = ["InvertibleSiteDensity", "SiteHamiltonian", "SiteState"]
@@ -43,10 +43,10 @@ class InvertibleSiteDensity(Protocol):
         """Return ``Φ⁻¹`` times each of two vectors (n,)."""
 
     @property
-    def follows(self) -> bool:
+    def advances(self) -> bool:
         """Whether it makes a trajectory's steps by itself."""
 
-    def follow(self, origin: Placed, point: Any, n_steps: int, step_size: float) -> Followed:
+    def advance(self, origin: Placed, point: Any, n_steps: int, step_size: float) -> Advanced:
         """Make steps of half a kick, a rotation and half a kick, from where ψ is `point`."""
 
 
@@ -137,13 +137,13 @@ class SiteHamiltonian:
         """Return ``dz/dt = p``."""
         return state.momentum
 
-    def follows_from(self, state: SiteState) -> bool:
-        """Return whether the density makes the steps of a trajectory from here by itself, for `follow`."""
-        return self.residual.follows
+    def advances_from(self, state: SiteState) -> bool:
+        """Return whether the density makes the steps of a trajectory from here by itself, for `advance`."""
+        return self.residual.advances
 
-    def follow(self, state: SiteState, n_steps: int, step_size: float) -> tuple[int, SiteState | None, Failure]:
+    def advance(self, state: SiteState, n_steps: int, step_size: float) -> tuple[int, SiteState | None, Failure]:
         """Let the density make the steps: return how many it made, and the end; None where ψ is no number."""
-        found = self.residual.follow(state, state.point, n_steps, step_size)
+        found = self.residual.advance(state, state.point, n_steps, step_size)
         if not found.finite:
             return found.n_steps, None, Failure.NON_FINITE
         return found.n_steps, self._stand(found.moved, found.driven, found.point), Failure.NONE

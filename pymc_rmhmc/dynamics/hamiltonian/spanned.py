@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from pymc_rmhmc.dynamics.hamiltonian.gaussian import dot
-from pymc_rmhmc.dynamics.hamiltonian.protocols import Followed, Placed, SitePoint
+from pymc_rmhmc.dynamics.hamiltonian.protocols import Advanced, Placed, SitePoint
 from pymc_rmhmc.errors import Failure
 
 __all__ = ["Origin", "SiteDensity", "SpannedHamiltonian", "SpannedState"]
@@ -46,10 +46,10 @@ class SiteDensity(Protocol):
         """Return ``Φᵀ sites``, (k,)."""
 
     @property
-    def follows(self) -> bool:
+    def advances(self) -> bool:
         """Whether it makes a trajectory's steps by itself."""
 
-    def follow(self, origin: Placed, point: Any, n_steps: int, step_size: float) -> Followed:
+    def advance(self, origin: Placed, point: Any, n_steps: int, step_size: float) -> Advanced:
         """Make steps of half a kick, a rotation and half a kick, from a trajectory's origin, where ψ is `point`."""
 
 
@@ -198,13 +198,13 @@ class SpannedHamiltonian:
         """Return ``dz/dt = p``."""
         return state.momentum
 
-    def follows_from(self, state: SpannedState) -> bool:
-        """Return whether the density makes the steps of a trajectory from here by itself, for `follow`."""
-        return state.along is None and self.residual.follows
+    def advances_from(self, state: SpannedState) -> bool:
+        """Return whether the density makes the steps of a trajectory from here by itself, for `advance`."""
+        return state.along is None and self.residual.advances
 
-    def follow(self, state: SpannedState, n_steps: int, step_size: float) -> tuple[int, SpannedState | None, Failure]:
+    def advance(self, state: SpannedState, n_steps: int, step_size: float) -> tuple[int, SpannedState | None, Failure]:
         """Let the density make steps from the origin: return how many, and the end; None where ψ is no number."""
-        found = self.residual.follow(state.origin, state.point, n_steps, step_size)
+        found = self.residual.advance(state.origin, state.point, n_steps, step_size)
         if not found.finite:
             return found.n_steps, None, Failure.NON_FINITE
         angle, along = found.n_steps * step_size, (found.moved, found.driven)

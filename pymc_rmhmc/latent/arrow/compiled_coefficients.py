@@ -106,7 +106,7 @@ class CoefficientsTarget:
             return self._target.at(position)
         return self._point(position, found) if found.usable else self._target.at(position)
 
-    def follow(
+    def advance(
         self, point: JointPoint, momentum: Array, n_steps: int, step_size: float
     ) -> tuple[int, tuple[JointPoint, Array] | None, Failure]:
         """Steps of a trajectory: how many, the point and momentum at the end, or None and why it failed."""

@@ -20,7 +20,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.model.graph.graphs import Evaluator, core_op, inlined, shared_inputs
 from pymc_rmhmc.model.hyperparameters import is_long
 
-__all__ = ["MOST_EMULATED", "dear_in_words", "gradient_seconds", "is_dear"]
+__all__ = ["MOST_EMULATED", "cost_in_words", "gradient_seconds", "is_expensive"]
 
 type Point = dict[str, np.ndarray]
 
@@ -70,12 +70,12 @@ def _untransposed(variable: Variable) -> Variable:
     return node.inputs[0] if node is not None and isinstance(node.op, DimShuffle) else variable
 
 
-def is_dear(n_values: int, seconds: float) -> bool:
+def is_expensive(n_values: int, seconds: float) -> bool:
     """Check whether trajectories of so many values follow an emulator of a density whose gradient takes so long."""
     return n_values <= MOST_EMULATED and seconds >= DEAR
 
 
-def dear_in_words(seconds: float) -> str:
+def cost_in_words(seconds: float) -> str:
     """Say how long the gradient takes and what follows from it: one sentence without a full stop."""
     milliseconds = float(f"{1e3 * seconds:.1g}")
     return f"its gradient takes about {milliseconds:g} ms, so trajectories follow an emulator of it"

@@ -15,7 +15,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, listed
 from pymc_rmhmc.model.general.angles import period_of
 from pymc_rmhmc.model.general.chart import Charted, charted_variables, place
-from pymc_rmhmc.model.general.cost import gradient_seconds, is_dear
+from pymc_rmhmc.model.general.cost import gradient_seconds, is_expensive
 from pymc_rmhmc.model.general.packed import PackedModel
 from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, no_derivative_in_words, replaced
 from pymc_rmhmc.model.hyperparameters import GraphFunction, joined
@@ -95,10 +95,10 @@ class GeneralModel(PackedModel):
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
     @property
-    def is_dear(self) -> bool:
+    def is_expensive(self) -> bool:
         """Whether trajectories are to follow an emulator: it is of one density, which no other step may change."""
         # An emulator is of a density on the line, which ends where the draws do.
-        return not self.inputs and not self.angles[0].size and is_dear(self.size, self.gradient_seconds)
+        return not self.inputs and not self.angles[0].size and is_expensive(self.size, self.gradient_seconds)
 
     def bind(self, point: Point) -> None:
         """Take the variables that other steps move, and shared data, from a point."""

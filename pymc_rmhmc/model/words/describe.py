@@ -23,7 +23,7 @@ from pymc_rmhmc.model.forms.priors import LatentVariable
 from pymc_rmhmc.model.forms.scalars import advice_on_scalars
 from pymc_rmhmc.model.general.blocks_or_graph import InGraphChart, blocks_or_graph, continuous_variables
 from pymc_rmhmc.model.general.chart import in_the_chart
-from pymc_rmhmc.model.general.cost import dear_in_words, gradient_seconds, is_dear
+from pymc_rmhmc.model.general.cost import cost_in_words, gradient_seconds, is_expensive
 from pymc_rmhmc.model.general.density import check_differentiable
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.observed.observation import names_by_value
@@ -398,7 +398,7 @@ def _general(
     advice = unread_rows(model, variables) | (advice_on_scalars(model) if error is None else error.advice)
     # There is no emulator of a density that another step changes.
     seconds = 0.0 if steps or not emulates else gradient_seconds(model, variables, point)
-    dear = DEAR.format(dear_in_words(seconds)) if is_dear(sum(map(math.prod, shapes.values())), seconds) else ""
+    dear = DEAR.format(cost_in_words(seconds)) if is_expensive(sum(map(math.prod, shapes.values())), seconds) else ""
     charted = in_the_chart(model, variables, shapes)
     return ModelDescription(
         (), "flat", (), "", steps, reasons, advice, no_data_in_words(model), charted, why, dear=dear

@@ -1,9 +1,7 @@
-"""The joint target with one half held: a density of the latents' z at one ϑ, or a density of ϑ at one z.
+"""The joint target where ϑ is held: a density of the latents' z.
 
-At one ϑ the sites are ``η = centre + T z`` with a constant T, and the density sees z through them alone: the form that
-`pymc_rmhmc.dynamics.hamiltonian.SpannedHamiltonian` follows, O(n²) a step. At one z a value of the density of ϑ takes
-the priors' factors, and its derivative, twice as dear, is not asked for. Nor is it where both move: the derivative by z
-is had for a few products.
+The sites are ``η = centre + T z`` with a constant T, and the density sees z through them alone: the form that
+`pymc_rmhmc.dynamics.hamiltonian.SpannedHamiltonian` advances in O(n²) a step.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian import Followed, Placed, SpannedState, dot
+from pymc_rmhmc.dynamics.hamiltonian import Advanced, Placed, SpannedState, dot
 from pymc_rmhmc.errors import Failure, failure_of
 from pymc_rmhmc.interfaces.joint_density import JointBlock
 from pymc_rmhmc.latent.charts.site import GaussianSites
@@ -27,18 +25,18 @@ from pymc_rmhmc.latent.latent_blocks import sites_at
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.rotation import CompiledSites
 
-__all__ = ["HeldNoise", "HeldPoint", "HeldTheta", "ThetaPoint", "WithoutThetaForce"]
+__all__ = ["LatentsGivenTheta", "LatentsPoint"]
 
 type Array = NDArray[np.float64]
 
 
 @dataclass
-class HeldPoint:
+class LatentsPoint:
     """The sites of one z, where ϑ is held.
 
     Attributes
     ----------
-    held : HeldTheta
+    held : LatentsGivenTheta
         The density.
     log_density : float
         ``ψ = Σ ℓ(η) - sites(η)``, of which a constant and the standard normal of z make the density of z.
@@ -56,7 +54,7 @@ class HeldPoint:
         `force`, once it is known.
     """
 
-    held: HeldTheta
+    held: LatentsGivenTheta
     log_density: float = 0.0
     log_likelihood: float = 0.0
     residual: Array = field(default_factory=lambda: np.zeros(0))
@@ -79,7 +77,7 @@ class HeldPoint:
         return _joined(self.eta) - self.held.centre
 
 
-class HeldTheta:
+class LatentsGivenTheta:
     """The joint target where ϑ is held: a density of z, O(n²) a value or gradient.
 
     Parameters
@@ -88,7 +86,7 @@ class HeldTheta:
         Of (ϑ, z).
     standard : (d,) array
         ϑ.
-    like : HeldTheta, optional
+    like : LatentsGivenTheta, optional
         One at a θ with the same priors, whose factors serve again.
 
     Attributes
@@ -109,7 +107,7 @@ class HeldTheta:
         If a prior cannot be used at θ.
     """
 
-    def __init__(self, target: JointTarget, standard: Array, like: HeldTheta | None = None) -> None:
+    def __init__(self, target: JointTarget, standard: Array, like: LatentsGivenTheta | None = None) -> None:
         placed = target.chart.place(standard)
         self.theta, self.standard, self.borrows = placed.theta, standard, like is not None
         if not math.isfinite(dot(self.theta, self.theta)):
@@ -136,7 +134,7 @@ class HeldTheta:
         return None if native is None else CompiledSites(native, self.theta, sites, self.centre)
 
     def _block(
-        self, target: JointTarget, which: int, like: HeldTheta | None
+        self, target: JointTarget, which: int, like: LatentsGivenTheta | None
     ) -> tuple[JointBlock, GaussianSites, Conditional]:
         """A block, its sites at θ, and its latents."""
         block = target.density.blocks[which]
@@ -149,7 +147,7 @@ class HeldTheta:
             return block, sites, like.conditionals[which].with_sites(sites)
         return block, sites, target.conditional(which, self.theta, sites, derivative=False)
 
-    def at_noise(self, noise: Array) -> HeldPoint:
+    def at_noise(self, noise: Array) -> LatentsPoint:
         """Evaluate at z."""
         placed = self.place(noise)
         point = self.at([each.eta for each in placed])
@@ -161,27 +159,27 @@ class HeldTheta:
         held = zip(self.conditionals, latents, strict=True)
         return _joined([each.enter(values, rng.standard_normal(each.n_noise)) for each, values in held])
 
-    def at_sites(self, displacement: Array) -> HeldPoint:
+    def at_sites(self, displacement: Array) -> LatentsPoint:
         """Evaluate at sites displaced from the centre by ``T z`` (n,)."""
         return self.at(self._by_block(self.centre + displacement))
 
     @property
-    def follows(self) -> bool:
-        """Whether `follow` can be asked for."""
+    def advances(self) -> bool:
+        """Whether `advance` can be asked for."""
         return self._compiled is not None
 
-    def follow(self, origin: Placed, point: HeldPoint, n_steps: int, step_size: float) -> Followed:
+    def advance(self, origin: Placed, point: LatentsPoint, n_steps: int, step_size: float) -> Advanced:
         """The steps that were made of a trajectory, and where it is then."""
         (conditional,) = self.conditionals
         assert self._compiled is not None
         assert conditional.weighted is not None
-        n_steps, finite, moved, driven, gained, eta, log_likelihood, log_density, slope, force = self._compiled.follow(
+        n_steps, finite, moved, driven, gained, eta, log_likelihood, log_density, slope, force = self._compiled.advance(
             conditional.weighted, origin, point.force, n_steps, step_size
         )
         failure = Failure.NONE if finite else Failure.NON_FINITE
-        end = HeldPoint(self, log_density, log_likelihood, force[: self.centre.size], [eta], [slope], failure)
+        end = LatentsPoint(self, log_density, log_likelihood, force[: self.centre.size], [eta], [slope], failure)
         end.known_force = force if finite else None
-        return Followed(n_steps, finite, moved, driven, gained, end)
+        return Advanced(n_steps, finite, moved, driven, gained, end)
 
     def noise_at(self, end: SpannedState) -> Array:
         """A draw of z of those that are where a trajectory has led.
@@ -193,13 +191,13 @@ class HeldTheta:
         shifted = None if others else only.shifted(end.origin.momentum, end.displacement - end.origin.drive)
         return end.position if shifted is None else shifted
 
-    def at(self, placed: list[Array]) -> HeldPoint:
+    def at(self, placed: list[Array]) -> LatentsPoint:
         """Evaluate at the sites (k,) of every block."""
         if self._compiled is not None:
             log_likelihood, log_density, finite, slope, residual = self._compiled.evaluate(placed[0])
             failure = Failure.NONE if finite else Failure.NON_FINITE
-            return HeldPoint(self, log_density, log_likelihood, residual, placed, [slope], failure)
-        point, residuals = HeldPoint(self, eta=placed), []
+            return LatentsPoint(self, log_density, log_likelihood, residual, placed, [slope], failure)
+        point, residuals = LatentsPoint(self, eta=placed), []
         for (block, sites, _), eta in zip(self._blocks, placed, strict=True):
             log_likelihood, slope, _ = block.likelihood(self.theta, eta)
             at_sites, residual = sites.residual(eta, slope)
@@ -244,7 +242,7 @@ class HeldTheta:
         ends = list(itertools.accumulate(sizes, initial=0))
         return [whole[a:b] for a, b in itertools.pairwise(ends)]
 
-    def joint(self, noise: Array, point: HeldPoint) -> JointPoint:
+    def joint(self, noise: Array, point: LatentsPoint) -> JointPoint:
         """The joint target's point (ϑ, z), without its gradient, of a z and what was found there."""
         placed = self.place(noise) if point.placed is None else point.placed
         return JointPoint(
@@ -261,97 +259,3 @@ class HeldTheta:
 
 def _joined(parts: list[Array]) -> Array:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-@dataclass(slots=True)
-class ThetaPoint:
-    """The joint target where it is not differentiated by ϑ.
-
-    Attributes
-    ----------
-    position : array
-        ϑ (d,) where z is held; (ϑ, z) where it is not.
-    log_density : float
-        Of ``log π(ϑ, z)``, what a standard normal of ϑ leaves, and one of z if that moves; but for a constant.
-    gradient : array or None
-        By z, after zeros for ϑ; None where z is held, or a prior cannot be used.
-    failure : Failure
-        Why the rest may not be used.
-    point : HeldPoint or None
-        z at this ϑ.
-    """
-
-    position: Array
-    log_density: float = math.nan
-    gradient: Any = None
-    failure: Failure = Failure.NONE
-    point: HeldPoint | None = None
-
-
-class _ThetaDensity:
-    """A density of ϑ, whatever else moves.
-
-    Parameters
-    ----------
-    target : JointTarget
-        Of (ϑ, z).
-    """
-
-    def __init__(self, target: JointTarget) -> None:
-        self._target = target
-
-    def _hold(self, standard: Array) -> HeldTheta | Failure:
-        """The target at a ϑ, or why there is none."""
-        try:
-            return HeldTheta(self._target, standard)
-        except PriorFailure as failure:
-            return failure.failure
-
-    @staticmethod
-    def of(point: HeldPoint) -> ThetaPoint:
-        """The ϑ at which z has been evaluated."""
-        log_density = point.held.log_marginal + point.log_density
-        failure = point.failure if math.isfinite(log_density) else Failure.NON_FINITE
-        return ThetaPoint(point.held.standard, log_density, None, failure, point)
-
-
-class HeldNoise(_ThetaDensity):
-    """The joint target where z is held: a density of ϑ. Latent values move with it.
-
-    Parameters
-    ----------
-    target : JointTarget
-        Of (ϑ, z).
-    noise : (2 Σk,) array
-        z.
-    """
-
-    def __init__(self, target: JointTarget, noise: Array) -> None:
-        super().__init__(target)
-        self._noise = noise
-
-    def at(self, standard: Array) -> ThetaPoint:
-        """Evaluate the density of ϑ; a failure is a value."""
-        held = self._hold(standard)
-        if isinstance(held, Failure):
-            return ThetaPoint(standard, failure=held)
-        return self.of(held.at_noise(self._noise))
-
-
-class WithoutThetaForce(_ThetaDensity):
-    """The joint target of ϑ and z, differentiated by z alone: a third of what its whole gradient takes."""
-
-    def at(self, position: Array) -> ThetaPoint:
-        """Evaluate at (ϑ, z); a failure is a value."""
-        d = self._target.n_theta
-        held = self._hold(position[:d])
-        if isinstance(held, Failure):
-            return ThetaPoint(position, failure=held)
-        return self.standing(position[d:], held.at_noise(position[d:]))
-
-    def standing(self, noise: Array, point: HeldPoint) -> ThetaPoint:
-        """The point (ϑ, z) of a z that has been evaluated."""
-        held, found = point.held, self.of(point)
-        found.position = np.concatenate((held.standard, noise))
-        found.gradient = np.concatenate((np.zeros_like(held.standard), held.adjoint(point.residual)))
-        return found

@@ -19,7 +19,7 @@ from pymc_rmhmc.errors import Failure, failure_of
 from pymc_rmhmc.interfaces.joint_density import JointDensity
 from pymc_rmhmc.latent.charts.marginal import MarginalChart
 
-__all__ = ["ChartedParameters", "HeldSites", "ParameterPoint"]
+__all__ = ["ChartedParameters", "ParameterPoint", "ParametersGivenLatents"]
 
 type Array = NDArray[np.float64]
 
@@ -49,7 +49,7 @@ class ParameterPoint:
         return failure_of(self.log_density, self.gradient)
 
 
-class HeldSites:
+class ParametersGivenLatents:
     """The density of the likelihoods' parameters given the latent values.
 
     Parameters
@@ -85,7 +85,9 @@ class HeldSites:
 class ChartedParameters:
     """The same in coordinates in which it is nearly standard normal."""
 
-    def __init__(self, held: HeldSites, chart: MarginalChart, theta: Array, which: NDArray[np.int64]) -> None:
+    def __init__(
+        self, held: ParametersGivenLatents, chart: MarginalChart, theta: Array, which: NDArray[np.int64]
+    ) -> None:
         self._held, self._chart, self._theta, self._which = held, chart, theta, which
 
     @property
