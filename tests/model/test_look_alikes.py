@@ -144,7 +144,7 @@ def test_a_standard_deviation_below_zero_is_none():
     for tau in (0.7, -0.7):
         point["tau"] = np.array(tau)
         joint.bind(point)
-        spread = joint.blocks[0].prior(joint.theta.pack(point))[2]
+        spread = joint.blocks[0].prior(joint.theta.pack(point)).vectors[0].spread
         possible = np.isfinite(float(exact_log_density(model)(point)))
         assert possible == np.isfinite(spread).all() == (tau > 0.0)
 

@@ -19,7 +19,7 @@ from pymc_rmhmc.model.compile import compile_model
 from pymc_rmhmc.model.likelihoods import read_likelihood
 from pymc_rmhmc.model.observed import observations
 from tests.model.conftest import BINARY, COUNTS, INDEX, INDEX_COUNTS, N, covariance, gp_prior
-from tests.model.joint_checks import assert_is_the_model, joint_of, random_point
+from tests.model.joint_checks import assert_is_the_model, joint_of, parts_of, random_point
 from tests.model.joint_forms import DESIGN, GROUP, poisson
 
 pytestmark = pytest.mark.usefixtures("without_a_compiler")
@@ -187,7 +187,7 @@ def test_a_covariate_of_a_billion_hides_no_other(columns):
     joint, point = joint_of(model), model.initial_point()
     (block,) = joint.blocks
     joint.bind(point)
-    np.testing.assert_array_equal(block.prior(joint.theta.pack(point))[0], HUGE[:, columns])
+    np.testing.assert_array_equal(block.prior(joint.theta.pack(point)).design, HUGE[:, columns])
     rng = np.random.default_rng(3)
     for seed in range(3):
         point = random_point(model, seed)
@@ -221,7 +221,7 @@ def test_a_small_column_that_data_move_is_read_anew_beside_a_large_one():
     moved[:, 2] += 0.7
     model.set_data("data", moved)
     joint.bind(point)
-    np.testing.assert_array_equal(joint.blocks[0].prior(joint.theta.pack(point))[0], moved)
+    np.testing.assert_array_equal(joint.blocks[0].prior(joint.theta.pack(point)).design, moved)
 
 
 def matrix(dtype: str) -> np.ndarray:
@@ -261,7 +261,8 @@ def test_matrices_of_whole_numbers_or_single_precision_are_covariances(prior, dt
     for block in joint.blocks:
         joint.bind(models[0].initial_point())
         stated = block.prior(joint.theta.pack(models[0].initial_point()))
-        assert {np.asarray(part).dtype for part in stated if isinstance(part, np.ndarray)} == {np.dtype("float64")}
+        arrays = [stated.mean, stated.shift, *(array for each in parts_of(stated)[2] for array in each)]
+        assert {part.dtype for part in arrays if isinstance(part, np.ndarray)} == {np.dtype("float64")}
     assert_is_the_model(joint, models[1])
 
 

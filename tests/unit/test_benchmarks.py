@@ -288,7 +288,8 @@ def test_the_square_chart_that_is_timed_is_the_posterior_and_its_gradient_a_diff
 
     def expected(position):
         theta, z = position[:d], position[d:]
-        mean, covariance, _ = block.prior(theta)
+        stated = block.prior(theta)
+        mean, covariance = stated.mean, stated.vectors[0].covariance
         factor = np.linalg.cholesky(covariance)
         root = np.linalg.cholesky(np.eye(12) + factor.T @ np.diag(sites.precision) @ factor)
         f = factor @ np.linalg.solve(root.T, np.linalg.solve(root, factor.T @ sites.linear) + z)

@@ -18,6 +18,7 @@ from pymc_rmhmc.approximation.marginals import fit_marginals
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateFlow
 from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.interfaces.stated import StatedDense, StatedPrior
 from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
@@ -249,8 +250,9 @@ def exact_marginal(target: JointTarget, standard: np.ndarray, sigma: float) -> f
     placed = target.chart.place(standard)
     value = target.density.rest(placed.theta)[0] + placed.log_volume + 0.5 * standard @ standard
     for block in target.density.blocks:
-        mean, prior, _ = block.prior(placed.theta)
-        value += multivariate_normal.logpdf(block.y, mean, prior + sigma**2 * np.eye(len(mean)))
+        stated = block.prior(placed.theta)
+        noisy = stated.vectors[0].covariance + sigma**2 * np.eye(block.n_sites)
+        value += multivariate_normal.logpdf(block.y, stated.mean, noisy)
     return float(value)
 
 
@@ -553,14 +555,15 @@ def test_one_hyperparameter_is_emulated_as_quadrature_has_it():
     class One:
         """Under a logit."""
 
-        n_sites, size, design_shape, kinds, rows = 1, 1, None, None, None
-        centred, fixed_covariance, has_moving_sites = True, False, False
+        n_sites, size, design_shape, rows, is_sum = 1, 1, None, None, False
+        has_moving_design, fixed_covariance, has_moving_sites = False, False, False
 
         def forget(self):
             pass
 
         def prior(self, theta):
-            return np.full(1, mean), np.full((1, 1), amplitude**2 * np.exp(2.0 * theta[0]), order="F"), np.zeros(1)
+            covariance = np.full((1, 1), amplitude**2 * np.exp(2.0 * theta[0]), order="F")
+            return StatedPrior(np.full(1, mean), np.zeros(1), (StatedDense(covariance, np.full(1, mean), True),))
 
         def compiled_likelihood(self):
             return self.likelihood, ()
