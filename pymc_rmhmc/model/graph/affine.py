@@ -52,7 +52,7 @@ GUARDS = {"IsNan", "IsInf"}
 def is_linear(
     expression: TensorVariable, variables: Sequence[TensorVariable], ends: Iterable[TensorVariable] = ()
 ) -> bool:
-    """Whether no operation between some variables and an expression is anything but affine in all of them.
+    """Return whether every operation between some variables and an expression is affine in all of them.
 
     What is reached through one of the ends, other random variables, does not count.
     """
@@ -62,7 +62,7 @@ def is_linear(
 def bends(
     expression: TensorVariable, variables: Sequence[TensorVariable], ends: Iterable[TensorVariable] = ()
 ) -> bool:
-    """Whether an operation between some variables and an expression is known not to be affine in all of them.
+    """Return whether an operation between some variables and an expression is known not to be affine in all of them.
 
     Of many operations, such as a Scan, nothing is known.
     """
@@ -70,7 +70,7 @@ def bends(
 
 
 def _is_curve(node: Apply, moves: Sequence[bool]) -> bool:
-    """Whether an operation is known to curve: what is neither affine nor this has to be looked at by its values."""
+    """Return whether an operation is known to curve; one that is neither affine nor this is judged by its values."""
     if is_affine_node(node, moves):
         return False
     op = core_op(node.outputs[0])
@@ -83,7 +83,7 @@ def _is_curve(node: Apply, moves: Sequence[bool]) -> bool:
 def _between(
     expression: TensorVariable, variables: Sequence[TensorVariable], ends: Iterable[TensorVariable]
 ) -> list[tuple[Apply, list[bool]]]:
-    """The operations between some variables and an expression, in order, and which inputs of each move with these.
+    """List the operations between some variables and an expression, in order, and which inputs of each move with these.
 
     What is between them and a shape alone is not between them and a value.
     """
@@ -105,7 +105,7 @@ def _between(
 
 
 def first_bend(expression: TensorVariable, variables: Sequence[TensorVariable]) -> str:
-    """The name of the first operation between some variables and an expression that is not affine in them, or ""."""
+    """Name the first operation between some variables and an expression that is not affine in them; "" if all are."""
     for node, moves in _between(expression, variables, ()):
         if not is_affine_node(node, moves):
             scalar = getattr(core_op(node.outputs[0]), "scalar_op", None)
@@ -114,12 +114,12 @@ def first_bend(expression: TensorVariable, variables: Sequence[TensorVariable]) 
 
 
 def is_affine_node(node: Apply, moves: Sequence[bool]) -> bool:
-    """Whether an operation is affine in those of its inputs that move."""
+    """Return whether an operation is affine in those of its inputs that move."""
     return not any(moves) or passed_on(node, moves) is not None
 
 
 def passed_on(node: Apply, moves: Sequence[bool]) -> list[int] | None:
-    """The inputs that are multiplied by a number if the output is; None if the output is not affine in what moves.
+    """Find the inputs that are multiplied by a number if the output is; None if the output is not affine in what moves.
 
     Parameters
     ----------
@@ -152,10 +152,10 @@ def passed_on(node: Apply, moves: Sequence[bool]) -> list[int] | None:
 def predictor_node(
     variable: TensorVariable, sources: Sequence[TensorVariable], ends: Iterable[TensorVariable] = ()
 ) -> TensorVariable | None:
-    """The expression that is affine in sources and alone leads from them to a variable; None if there is none.
+    """Find the expression that is affine in sources and alone leads from them to a variable; None if there is none.
 
-    Of several the one with the fewest axes: a likelihood may lay a predictor out along another, as with cutpoints, and
-    depends on its values one by one before that. Then the nearest to the variable.
+    Of several it is the one with the fewest axes: a likelihood may lay a predictor out along another, as with
+    cutpoints, and depends on its values one by one before that. Of those it is the nearest to the variable.
 
     Parameters
     ----------
@@ -183,14 +183,14 @@ def predictor_node(
 
 
 def _value_by_value(nodes: Sequence[Apply], variable: TensorVariable, sources: Sequence[TensorVariable]) -> bool:
-    """Whether sources go elementwise through nodes into a variable."""
+    """Return whether sources go elementwise through nodes into a variable."""
     known: dict[Variable, bool] = {}
     on_the_way = [n for n in nodes if n is not variable.owner and reaches_by_value(n.outputs[0], sources, known)]
     return all(isinstance(n.op, Elemwise | DimShuffle) for n in on_the_way)
 
 
 def goes_one_by_one(expression: TensorVariable, source: TensorVariable) -> bool:
-    """Whether each value of an expression reads one of the source's at most, as far as its operations show."""
+    """Return whether each value of an expression reads at most one of the source's, as far as its operations show."""
     known: dict[Variable, bool] = {}
     for node in toposort(inlined([expression], [source]), blockers=[source]):
         moves = [reaches_by_value(i, [source], known) for i in node.inputs]
@@ -202,7 +202,7 @@ def goes_one_by_one(expression: TensorVariable, source: TensorVariable) -> bool:
 
 
 def multipliers(expression: TensorVariable, source: TensorVariable) -> list[TensorVariable]:
-    """What multiplies the values of a source on their way to an expression; [] if they are not read one by one besides.
+    """Return what multiplies the values of a source on their way to an expression; [] if they are not read one by one.
 
     A look-up must be by constants.
     """
@@ -224,5 +224,5 @@ def multipliers(expression: TensorVariable, source: TensorVariable) -> list[Tens
 
 
 def _axes(expression: TensorVariable) -> int:
-    """The number of axes along which an expression may have more than one value."""
+    """Count the axes along which an expression may have more than one value."""
     return expression.ndim - sum(expression.type.broadcastable)

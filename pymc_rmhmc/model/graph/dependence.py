@@ -47,7 +47,7 @@ class LinearInputs:
 
 
 def linear_inputs(model: pm.Model, predictor: TensorVariable, sources: Sequence[TensorVariable]) -> LinearInputs:
-    """What the derivative of a predictor by its sources depends on.
+    """Return what the derivative of a predictor by its sources depends on.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def linear_inputs(model: pm.Model, predictor: TensorVariable, sources: Sequence[
 
 
 def _read_by_value(outputs: Iterable[Variable], *, through_indices: bool) -> set[Variable]:
-    """The variables whose values some graphs depend on, be it that they set no more than a length."""
+    """Return the variables whose values some graphs depend on, even if these set no more than a length."""
     found: set[tuple[Variable, bool]] = set()
     waiting = [(variable, False) for variable in outputs]
     while waiting:
@@ -86,7 +86,7 @@ def _read_by_value(outputs: Iterable[Variable], *, through_indices: bool) -> set
 
 
 def _inputs(variable: Variable, *, through_indices: bool) -> list[tuple[Variable, bool]]:
-    """What the value of an operation's output depends on, and of which of it the shape is all that matters."""
+    """Return what the value of an operation's output depends on, and for each whether only its shape matters."""
     op, inputs = core_op(variable), variable.owner.inputs
     if isinstance(op, (Shape, Shape_i)):
         return [(inputs[0], True)]
@@ -99,7 +99,7 @@ def _inputs(variable: Variable, *, through_indices: bool) -> list[tuple[Variable
 
 
 def _inputs_of_shape(variable: Variable) -> list[tuple[Variable, bool]]:
-    """What the shape of an operation's output depends on: as the operation infers it, or all that it has."""
+    """Return what the shape of an operation's output depends on: as the operation infers it, or else all its inputs."""
     node = variable.owner
     shapes = [
         tuple(Shape_i(axis)(i) for axis in range(i.type.ndim)) if isinstance(i.type, TensorType) else None
@@ -115,7 +115,7 @@ def _inputs_of_shape(variable: Variable) -> list[tuple[Variable, bool]]:
 
 
 def _is_zeros(variable: Variable) -> bool:
-    """Whether an array was made of zeros."""
+    """Return whether an array was made of zeros."""
     op = core_op(variable)
     if isinstance(op, Elemwise) and isinstance(op.scalar_op, Second):
         filled = variable.owner.inputs[1]

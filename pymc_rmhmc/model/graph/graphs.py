@@ -68,7 +68,7 @@ LONGEST_REASON = 200
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, without PyTensor's account of the graph."""
+    """Return what an error says, without PyTensor's account of the graph."""
     return str(error).strip().split("\n")[0].rstrip(".")
 
 
@@ -78,20 +78,20 @@ def no_derivative_in_words(what: str, error: Exception) -> str:
 
 
 def core_op(variable: Variable) -> Any:
-    """The operation that makes a variable, without its batch dimensions; None for an input."""
+    """Return the operation that makes a variable, without its batch dimensions; None for an input."""
     if variable.owner is None:
         return None
     return getattr(variable.owner.op, "core_op", variable.owner.op)
 
 
 def operation_name(variable: Variable) -> str:
-    """Of the operation that makes a variable; of an elementwise one the scalar operation's; "" for an input."""
+    """Name the operation that makes a variable, by its scalar operation if it is elementwise; "" for an input."""
     op = core_op(variable)
     return "" if op is None else type(op.scalar_op if isinstance(op, Elemwise) else op).__name__
 
 
 def reaches(variable: Variable, targets: Iterable[Variable], blockers: Iterable[Variable] = ()) -> bool:
-    """Whether an expression depends on the values of any target without passing through a blocker.
+    """Return whether an expression depends on the values of any target without passing through a blocker.
 
     What depends on a shape alone (`pm.HalfNormal("s", shape=f.shape)`) does not.
     """
@@ -101,9 +101,9 @@ def reaches(variable: Variable, targets: Iterable[Variable], blockers: Iterable[
 def reaches_by_value(
     variable: Variable, targets: Iterable[Variable], known: dict[Variable, bool], blockers: Iterable[Variable] = ()
 ) -> bool:
-    """`reaches`, of many expressions.
+    """Answer `reaches` for one of many expressions.
 
-    `known` is what has been found for other expressions, the same targets and blockers; it is added to.
+    `known` is what has been found for other expressions with the same targets and blockers; it is added to.
     """
     if variable in known:
         return known[variable]
@@ -121,7 +121,7 @@ def reaches_by_value(
 
 
 def inlined(expressions: Sequence[TensorVariable], until: Iterable[Variable]) -> list[TensorVariable]:
-    """Expressions with the graphs of compound operations (`einsum`, `pad`, ...) in place of these.
+    """Replace compound operations (`einsum`, `pad`, ...) in expressions by their graphs.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def replaced(expressions: Sequence[TensorVariable], places: Mapping[Any, Any]) -
 def substitute(
     expressions: Sequence[TensorVariable], replacements: dict[TensorVariable, TensorVariable], model: pm.Model
 ) -> list[TensorVariable]:
-    """Expressions with some variables replaced, and the model's other random variables by their values.
+    """Replace some variables in expressions, and the model's other random variables by their values.
 
     The values come first: a clone of a random variable would no longer be known to the model, and would be
     drawn afresh at every evaluation.
@@ -181,7 +181,7 @@ def substitute(
 
 
 def shared_inputs(expressions: Iterable[Variable]) -> list[Any]:
-    """Shared variables (`pm.Data`) that expressions depend on; random states aside."""
+    """Return the shared variables (`pm.Data`) that expressions depend on, random states aside."""
     found: dict[Any, None] = {}
     for variable in ancestors(list(expressions)):
         if isinstance(variable, pytensor.compile.SharedVariable) and isinstance(variable, TensorVariable):
@@ -190,20 +190,20 @@ def shared_inputs(expressions: Iterable[Variable]) -> list[Any]:
 
 
 def formula_of(model: pm.Model, expressions: Sequence[Variable]) -> set[Variable]:
-    """What expressions are computed from, up to random variables and the factors of covariances."""
+    """Return what expressions are computed from, up to random variables and the factors of covariances."""
     factors = [v for v in ancestors(expressions) if operation_name(v) == "Cholesky"]
     return set(ancestors(expressions, blockers=[*model.basic_RVs, *factors]))
 
 
 def constant_arrays(expressions: Iterable[Variable]) -> list[Any]:
-    """Constants in expressions that are arrays of floating numbers."""
+    """Return the constants in expressions that are arrays of floating numbers."""
     made = ancestors(list(expressions))
     constants = [v for v in made if isinstance(v, Constant) and isinstance(v.data, np.ndarray)]
     return [v for v in constants if v.ndim and v.dtype.startswith("float")]
 
 
 def bad_constants(expressions: Iterable[Variable]) -> list[np.ndarray]:
-    """Constant arrays of floating numbers in expressions that hold values that are not finite."""
+    """Return the constant arrays of floating numbers in expressions that hold a value that is not finite."""
     return [v.data for v in constant_arrays(expressions) if not np.isfinite(v.data).all()]
 
 
@@ -274,7 +274,7 @@ class BatchEvaluator:
     def __call__(
         self, point: Point, shapes: Sequence[tuple[int, ...]], placeholders: Sequence[np.ndarray]
     ) -> np.ndarray:
-        """Values (c, n) for placeholders (c, size) each, of these shapes."""
+        """Return values (c, n) for placeholders (c, size) each, of these shapes."""
         inputs, (output,) = self._single.graph
         if self._function is None:
             heads, rest = inputs[: self._n_placeholders], inputs[self._n_placeholders :]
@@ -293,17 +293,17 @@ class BatchEvaluator:
 
 
 def batched_like(variable: TensorVariable) -> TensorVariable:
-    """An input with one more dimension, in front."""
+    """Make an input like a variable, with one more dimension in front."""
     return pt.tensor(dtype=variable.type.dtype, shape=(None, *variable.type.shape))
 
 
 def is_of_dims(variable: Variable) -> bool:
-    """Whether a variable is one of pymc.dims, whose operations are others."""
+    """Return whether a variable is one of pymc.dims, whose operations are different."""
     return isinstance(variable.type, XTensorType)
 
 
 def is_standard_normal(model: pm.Model, variable: TensorVariable) -> bool:
-    """Whether a Normal's mean is 0 and its standard deviation 1, whatever else happens in the model and to its data."""
+    """Return whether a Normal has mean 0 and standard deviation 1, whatever else happens in the model or its data."""
     parameters = variable.owner.op.dist_params(variable.owner)
     law = Evaluator(model, parameters)
     known: dict[Variable, bool] = {}

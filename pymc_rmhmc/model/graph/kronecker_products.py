@@ -26,7 +26,7 @@ ROUNDING = 1e-9
 def kronecker_product(
     model: pm.Model, variable: TensorVariable, expressions: Sequence[TensorVariable]
 ) -> tuple[TensorVariable, tuple[TensorVariable, ...]] | None:
-    """The vector ``(L₁ ⊗ L₂ ⊗ ...) v`` and the K_i of which the L_i are factors, if that is how v is read.
+    """Find the vector ``(L₁ ⊗ L₂ ⊗ ...) v`` and the K_i of which the L_i are factors, if that is how v is read.
 
     `pymc.math.kron_dot`, as `pm.gp.LatentKron` has it, is a chain of reshapes, transposes and products. It is followed
     from v on, and what it comes to is looked at in numbers: the order of axes is nothing that a graph shows.
@@ -60,7 +60,7 @@ def kronecker_product(
 
 
 def _chain(variable: TensorVariable, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """What is made of a variable one after another, as long as each step has one reader, and it is one of the chain."""
+    """Follow what is made of a variable step by step, as long as each step has one reader that continues the chain."""
     readers: dict[Variable, list[Apply]] = {}
     for node in {v.owner for v in ancestors(list(expressions)) if v.owner is not None}:
         if not isinstance(node.op, Shape):  # a shape is asked for by each reshape
@@ -76,7 +76,7 @@ def _chain(variable: TensorVariable, expressions: Sequence[TensorVariable]) -> l
 
 
 def _goes_on(node: Apply, read: TensorVariable) -> bool:
-    """Whether a node moves the values that it reads, or multiplies them by a lower Cholesky factor."""
+    """Return whether a node moves the values that it reads, or multiplies them by a lower Cholesky factor."""
     if isinstance(node.op, Reshape | DimShuffle | SpecifyShape):
         return node.inputs[0] is read
     operation = core_op(node.outputs[0])
@@ -90,7 +90,7 @@ def _goes_on(node: Apply, read: TensorVariable) -> bool:
 def _is_product(
     model: pm.Model, variable: TensorVariable, source: TensorVariable, factors: Sequence[TensorVariable]
 ) -> bool:
-    """Whether v is standard normal, and the source ``(L₁ ⊗ L₂ ⊗ ...) v``, for random lower L_i and a random v."""
+    """Return whether v is standard normal, and the source is ``(L₁ ⊗ L₂ ⊗ ...) v`` for random lower L_i and v."""
     if not is_standard_normal(model, variable):
         return False
     point, rng = model.initial_point(), np.random.default_rng(0)

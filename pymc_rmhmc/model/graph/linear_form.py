@@ -64,7 +64,7 @@ class SourceMap:
         return self.index is not None and self.scale is not None and bool((self.scale == 1.0).all())
 
     def dense(self, size: int) -> Array:
-        """The map as an (n, k) matrix."""
+        """Return the map as an (n, k) matrix."""
         if self.matrix is not None:
             return self.matrix
         assert self.index is not None
@@ -74,7 +74,7 @@ class SourceMap:
         return matrix
 
     def apply(self, source: Array) -> Array:
-        """The map's value for one source (k,)."""
+        """Apply the map to one source (k,)."""
         if self.matrix is not None:
             return self.matrix @ source
         assert self.index is not None
@@ -82,7 +82,7 @@ class SourceMap:
         return self.scale * source[np.maximum(self.index, 0)]
 
     def magnitude(self, source: Array) -> Array:
-        """The sum of the absolute values of what `apply` sums: what its rounding goes by, (n,)."""
+        """Sum the absolute values of what `apply` sums, (n,): its rounding is in proportion to them."""
         scale, matrix = (None if a is None else np.abs(a) for a in (self.scale, self.matrix))
         return SourceMap(self.index, scale, matrix).apply(np.abs(source))
 
@@ -100,16 +100,16 @@ class LinearForm:
         return all(m.index is not None or m.matrix is not None for m in self.maps)
 
     def apply(self, sources: Sequence[Array]) -> Array:
-        """η for given sources."""
+        """Return η for given sources."""
         return self.offset + sum(m.apply(np.ravel(s)) for m, s in zip(self.maps, sources, strict=True))
 
     def magnitude(self, sources: Sequence[Array]) -> Array:
-        """The sum of the absolute values of what `apply` sums, (n,)."""
+        """Sum the absolute values of what `apply` sums, (n,)."""
         return np.abs(self.offset) + sum(m.magnitude(np.ravel(s)) for m, s in zip(self.maps, sources, strict=True))
 
 
 def is_affine(predictor: Predictor, shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Whether a predictor has a linear form, without finding it.
+    """Return whether a predictor has a linear form, without finding it.
 
     A predictor that is not finite where the sources are 0 may have.
     """
@@ -206,7 +206,7 @@ def _read_map(
     part: Callable[[Array], Array], matrix: Callable[[], Array | None], size: int, rng: np.random.Generator,
     offset: Array,
 ) -> SourceMap:  # fmt: skip
-    """One source's map: as a reading of single values if it is one, else as a matrix.
+    """Read one source's map: as a reading of single values if it is one, else as a matrix.
 
     Each observation is held to its own rounding: one that reads a covariate of a billion reads others as well.
     """
@@ -231,9 +231,9 @@ def _read_map(
 
 
 def _by_batches(batched: Batched, which: int, sizes: Sequence[int], offset: Array) -> Array:
-    """One source's map as a matrix, many columns at a time: what else a predictor evaluates it evaluates once a batch.
+    """Read one source's map as a matrix, many columns at a time: all else in a predictor is evaluated once per batch.
 
-    A basis of functions is evaluated with every column if these are asked for one by one.
+    A basis of functions would be evaluated with every column if these were asked for one by one.
     """
     size, matrix = sizes[which], np.empty((offset.size, sizes[which]))
     step = max(1, BATCH // (offset.size + sum(sizes)))

@@ -42,7 +42,7 @@ class LinearRead(NamedTuple):
 
 
 def linear_reads(model: pm.Model, variable: TensorVariable, source: TensorVariable) -> list[LinearRead]:
-    """The last affine expressions on the ways from a source to a random variable, whatever its distribution."""
+    """Find the last affine expressions on the ways from a source to a random variable, whatever its distribution."""
     reader = _Reader(model, variable, source)
     linear: set[Variable] = {source}
     last: dict[Variable, None] = {}
@@ -85,7 +85,7 @@ class _Reader:
         return [reaches_by_value(i, [self._source], self._known) for i in node.inputs]
 
     def last_added(self, expression: Variable) -> Variable:
-        """An expression before what only moves, multiplies or shifts by constants its values one by one."""
+        """Follow an expression back through what only moves or multiplies its values, or adds constants, one by one."""
         while expression is not self._source:
             node = expression.owner
             moves = self._moves(node)
@@ -99,7 +99,7 @@ class _Reader:
         return expression
 
     def logarithms(self, expression: TensorVariable) -> tuple[TensorVariable, ...]:
-        """What an expression is shifted by where its exponential alone is read, times positive factors that move."""
+        """Find what shifts an expression of which only the exponential is read, times positive factors that move."""
         node = self._only_reader(expression)
         if node is None or operation_name(node.outputs[0]) != "Exp":
             return ()
@@ -123,7 +123,7 @@ class _Reader:
         return readers[0] if len(readers) == 1 and readers[0].inputs.count(expression) == 1 else None
 
     def _factors(self, product: TensorVariable, like: TensorVariable) -> list[TensorVariable]:
-        """Those factors of a product that move and are positive, and have one value or as many as an expression."""
+        """Return the factors of a product that move, are positive, and have one value or as many as an expression."""
         if operation_name(product) == "Mul":
             return [f for each in product.owner.inputs for f in self._factors(each, like)]
         fits = all(product.type.broadcastable) or product.type.broadcastable == like.type.broadcastable
@@ -131,7 +131,7 @@ class _Reader:
         return [product] if fits and moves and self._is_positive(product) else []
 
     def _is_positive(self, variable: Variable) -> bool:
-        """Whether an expression is above 0 wherever the model has a density."""
+        """Return whether an expression is above 0 wherever the model has a density."""
         if variable in self._model.free_RVs:
             return isinstance(self._model.rvs_to_transforms.get(variable), LogTransform | LogOddsTransform)
         if isinstance(variable, Constant):

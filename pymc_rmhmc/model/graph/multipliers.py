@@ -26,7 +26,7 @@ ANALYTIC = {
 
 
 def is_never_zero(model: pm.Model, multiplier: TensorVariable) -> bool:
-    """Whether a multiplier depends on continuous variables, and is 0 nowhere but by chance, if not everywhere.
+    """Return whether a multiplier depends on continuous variables, and is 0 only by chance, if not everywhere.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def is_never_zero(model: pm.Model, multiplier: TensorVariable) -> bool:
 
 
 def _is_smooth(variable: Variable, free: set[Variable], *, may_have_roots: bool) -> bool:
-    """Whether an expression vanishes in no region: by its operations, from the last to the first."""
+    """Return whether an expression vanishes in no region, by its operations from the last to the first."""
     if variable in free or not reaches(variable, free):
         return True
     name, inputs = operation_name(variable), variable.owner.inputs

@@ -25,7 +25,7 @@ __all__ = ["scales_first"]
 def scales_first(
     model: pm.Model, etas: Sequence[TensorVariable], sources: Iterable[TensorVariable]
 ) -> list[TensorVariable]:
-    """Predictors in which no number that moves multiplies anything between some sources and the predictor.
+    """Return predictors in which no number that moves multiplies anything between some sources and the predictor.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def scales_first(
 
 
 def _are_equal(model: pm.Model, etas: Sequence[TensorVariable], others: Sequence[TensorVariable]) -> bool:
-    """Whether predictors are the same at a point where no value is a special one."""
+    """Return whether predictors are the same at a point where no value is a special one."""
     if all(a is b for a, b in zip(etas, others, strict=True)):
         return True
     rng, point = np.random.default_rng(0), model.initial_point()
@@ -72,7 +72,7 @@ class _Mover:
         self._rebuilt: dict[Variable, TensorVariable] = {}
 
     def rebuilt(self, variable: TensorVariable) -> TensorVariable:
-        """A variable with every scale in it moved."""
+        """Return a variable with every scale in it moved."""
         if variable in self._sources or not self._reads(variable):
             return variable
         if variable not in self._rebuilt:
@@ -89,7 +89,7 @@ class _Mover:
         return variable if moved is None else moved
 
     def _scalar_product(self, node: Apply) -> tuple[TensorVariable, TensorVariable] | None:
-        """A number that moves, and what it multiplies, of a node that is a product or quotient with sources in it."""
+        """Split a product or quotient with sources in it: a number that moves, and what it multiplies; else None."""
         name = operation_name(node.outputs[0])
         read = [i for i in node.inputs if self._reads(i)]
         if name not in ("Mul", "TrueDiv") or len(read) != 1 or (name == "TrueDiv" and node.inputs[0] is not read[0]):
@@ -108,7 +108,7 @@ class _Mover:
         return scale, pt.mul(read[0], *others) if others else read[0]
 
     def _split(self, factor: TensorVariable) -> tuple[list[TensorVariable], TensorVariable | None]:
-        """The numbers that move in a factor, and what else there is in it, None if that is nothing."""
+        """Split a factor into the numbers in it that move and all else, None if that is nothing."""
         number = _number(factor)
         if number is not None:
             return ([number], None) if reaches(number, self._moving) else ([], factor)
@@ -129,7 +129,7 @@ class _Mover:
         return numbers, other
 
     def _times(self, scale: TensorVariable, variable: TensorVariable) -> TensorVariable | None:
-        """A number times a variable, with the number at the sources; None if it cannot be moved there."""
+        """Multiply a variable by a number that is put at the sources; None if it cannot be moved there."""
         if (scale, variable) not in self._moved:
             self._moved[scale, variable] = self._move(scale, variable)
         return self._moved[scale, variable]
@@ -151,7 +151,7 @@ class _Mover:
         return _with_inputs(variable, inputs)
 
     def _product(self, scale: TensorVariable, source: TensorVariable) -> TensorVariable:
-        """A number times a source, the same node for the same number."""
+        """Multiply a source by a number; the same number gives the same node."""
         for known, of, product in self._products:
             if of is source and equal_computations([known], [scale]):
                 return product
@@ -164,7 +164,7 @@ class _Mover:
 
 
 def _number(variable: TensorVariable) -> TensorVariable | None:
-    """A variable of one value without dimensions; None if it may have more values."""
+    """Return a variable of one value without its dimensions; None if it may have more values."""
     while variable.owner is not None and isinstance(variable.owner.op, DimShuffle) and variable.ndim:
         variable = variable.owner.inputs[0]
     if not variable.ndim:
@@ -173,6 +173,6 @@ def _number(variable: TensorVariable) -> TensorVariable | None:
 
 
 def _with_inputs(variable: TensorVariable, inputs: Sequence[TensorVariable]) -> TensorVariable:
-    """The same operation on other inputs."""
+    """Apply the same operation to other inputs."""
     node = variable.owner
     return node.clone_with_new_inputs(list(inputs), strict=False).outputs[node.outputs.index(variable)]

@@ -33,7 +33,7 @@ PYMC_NAMES = {
 
 
 def distribution_of(variable: TensorVariable) -> str:
-    """The name of a random variable's distribution, as PyMC's users write it."""
+    """Return the name of a random variable's distribution, as PyMC's users write it."""
     name = type(variable.owner.op).__name__.removesuffix("RV").removesuffix("RandomVariable")
     if name == "RandomWalk":
         return _kind_of_walk(variable)
@@ -42,13 +42,13 @@ def distribution_of(variable: TensorVariable) -> str:
 
 
 def _kind_of_walk(variable: TensorVariable) -> str:
-    """The name of a random walk by what its steps are."""
+    """Name a random walk by the distribution of its steps."""
     kind = distribution_of(variable.owner.inputs[1])
     return {"Normal": "GaussianRandomWalk", "MvNormal": "MvGaussianRandomWalk"}.get(kind, f"RandomWalk of {kind} steps")
 
 
 def code_of(model: pm.Model, expression: Variable) -> str:
-    """Code for an expression of named variables and numbers, or `UNKNOWN` where it is of more.
+    """Return code for an expression of named variables and numbers; `UNKNOWN` if it holds more, or is too long.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def _code(expression: Variable, names: dict[Any, str]) -> str | None:
 
 
 def _made_of(operation: str, parts: list[str]) -> str | None:
-    """Code for an operation on parts whose code is known."""
+    """Return code for an operation on parts whose code is known."""
     if operation in OPERATORS:
         return OPERATORS[operation].join(parts)
     if operation == "MakeVector":
@@ -94,7 +94,7 @@ def _made_of(operation: str, parts: list[str]) -> str | None:
 
 
 def _operand(expression: Variable, names: dict[Any, str]) -> str | None:
-    """Code that may stand beside an operator."""
+    """Return code that can be put next to an operator, in brackets where it needs them."""
     code = _code(expression, names)
     if code is None or code.isidentifier() or code.replace(".", "", 1).isdigit() or code.endswith(")"):
         return code
@@ -102,7 +102,7 @@ def _operand(expression: Variable, names: dict[Any, str]) -> str | None:
 
 
 def _code_of_number(data: Any) -> str | None:
-    """A number, or an array of which all values are the same number."""
+    """Write a number, or an array of which all values are the same number; None for other values."""
     values = np.asarray(data)
     if values.dtype.kind not in "biuf" or values.size == 0 or not (values == values.flat[0]).all():
         return None
@@ -110,7 +110,7 @@ def _code_of_number(data: Any) -> str | None:
 
 
 def lkj_factor(model: pm.Model, matrix: Variable) -> str:
-    """The name of the `pm.LKJCholeskyCov` that a matrix is unpacked from, or `UNKNOWN`."""
+    """Return the name of the `pm.LKJCholeskyCov` that a matrix is unpacked from, or `UNKNOWN`."""
     found = [v for v in ancestors([matrix], blockers=list(model.free_RVs)) if v in model.free_RVs]
     if len(found) == 1 and distribution_of(found[0]) == "LKJCholeskyCov":
         return str(found[0].name)
@@ -118,7 +118,7 @@ def lkj_factor(model: pm.Model, matrix: Variable) -> str:
 
 
 def shape_of(model: pm.Model, variable: TensorVariable) -> tuple[int, ...]:
-    """The shape of a free variable, by its type where that tells it."""
+    """Return the shape of a free variable, by its type where that tells it."""
     static = variable.type.shape
     if None not in static:
         return tuple(int(n) for n in static if n is not None)
@@ -126,5 +126,5 @@ def shape_of(model: pm.Model, variable: TensorVariable) -> tuple[int, ...]:
 
 
 def n_series(shape: tuple[int, ...]) -> int:
-    """How many series a variable has, whose last axis is time."""
+    """Count the series of a variable whose last axis is time."""
     return math.prod(shape[:-1])

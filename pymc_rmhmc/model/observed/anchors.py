@@ -76,7 +76,7 @@ class _Reads(NamedTuple):
 def anchor_of(
     model: pm.Model, observation: Observation, values: Values, theta: Hyperparameters, point: Point
 ) -> Anchor:
-    """The anchor of one observed variable's sites, moved by what its likelihood adds to the values that it reads.
+    """Find the anchor of one observed variable's sites, moved by what its likelihood adds to the values that it reads.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def anchor_of(
 def _added(
     model: pm.Model, found: Sequence[LinearRead], values: Values, theta: Hyperparameters
 ) -> list[TensorVariable]:
-    """What each expression comes to where the values are 0, raveled, as expressions of θ."""
+    """Return what each expression comes to where the values are 0, raveled, as expressions of θ."""
     nothing = pt.specify_shape(pt.zeros(values.shape), values.node.type.shape)
     parts = [expression for each in found for expression in each.expressions]
     given = iter(theta.substitute(substitute(parts, {values.node: nothing}, model), model))
@@ -128,7 +128,7 @@ def _added(
 
 
 def _reads(found: Sequence[TensorVariable], values: Values, evaluate: Evaluator, point: Point) -> _Reads | None:
-    """How expressions read values; None if an element reads several, or if it cannot be told."""
+    """Return how expressions read values; None if an element reads several, or if it cannot be told."""
     if not all(goes_one_by_one(each, values.node) for each in found):
         return None
     index, scale = [], []
@@ -152,7 +152,7 @@ def _curvatures(
     model: pm.Model, observation: Observation, found: Sequence[TensorVariable], scale: Array,
     shape: tuple[int, ...], evaluate: Evaluator, point: Point,
 ) -> Array:  # fmt: skip
-    """``-α ∂g/∂D`` by element where it is above 0, summed over several values; 0 where it cannot be told.
+    """Return ``-α ∂g/∂D`` by element where it is above 0, summed over several values; 0 where it cannot be told.
 
     It is what α times the slope by D gains along x, taken as a difference: second derivatives make long graphs.
     """
@@ -177,7 +177,7 @@ def _curvatures(
 def _slope(
     model: pm.Model, observation: Observation, found: Sequence[TensorVariable]
 ) -> Callable[..., Array] | None:
-    """The derivative of the log density by each element, as a function of a point and of all expressions."""
+    """Compile the log density's derivative by each element, as a function of a point and of all expressions."""
     holders = {each: each.type() for each in found}
     inputs = list(holders.values())
     density = log_density_at(model, observation, dict(holders))
@@ -202,7 +202,7 @@ def _slope(
 
 
 def _shares(curvatures: Array, where: Sites) -> Array:
-    """Weights that sum to 1 at each site, in proportion to the curvatures; equal ones at a site without any."""
+    """Return weights that sum to 1 at each site, in proportion to the curvatures; equal ones at a site without any."""
     known = np.bincount(where, curvatures) > 0.0
     parts = np.where(known[where], curvatures, 1.0)
     return np.asarray(parts / np.bincount(where, parts)[where])

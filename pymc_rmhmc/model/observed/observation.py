@@ -91,9 +91,9 @@ class Observation:
 
 
 def direct_readers(model: pm.Model) -> dict[TensorVariable, list[TensorVariable]]:
-    """The random variables and potentials that depend on each random variable, through no other one.
+    """Return the random variables and potentials that depend on each random variable, through no other one.
 
-    One walk over the graph, where `reaches` would take one for each pair of variables.
+    This takes one walk over the graph, where `reaches` would take one for each pair of variables.
     """
     ends = set(model.basic_RVs)
     readers: dict[TensorVariable, list[TensorVariable]] = {variable: [] for variable in model.basic_RVs}
@@ -115,7 +115,7 @@ def direct_readers(model: pm.Model) -> dict[TensorVariable, list[TensorVariable]
 def observations_of(
     model: pm.Model, latents: Sequence[LatentVariable], called: str | None = None
 ) -> list[Observation]:
-    """Every random variable whose distribution depends on the latents directly.
+    """Read every random variable whose distribution depends on the latents directly.
 
     `called` is what an error calls the latents, by default their names.
     """
@@ -136,7 +136,7 @@ def observations_of(
 
 
 def depends_on_potential(potential: TensorVariable, called: str) -> str:
-    """That a Potential depends on latent values, and what to do."""
+    """Say that a Potential depends on latent values, and what to do."""
     return (
         f"the Potential {potential.name} depends on {called}: write it as a prior or an observed variable "
         f"(pm.Censored for censored data), or {NUTS}"
@@ -147,7 +147,7 @@ def observation_of(
     model: pm.Model, variable: TensorVariable, sources: list[TensorVariable], latents: list[TensorVariable],
     called: str,
 ) -> Observation:  # fmt: skip
-    """How one variable depends on the latents, or the error that says why that cannot be sampled.
+    """Read how one variable depends on the latents, or raise the error that says why that cannot be sampled.
 
     `called` is what the error calls the latents.
     """
@@ -200,7 +200,7 @@ def observation_of(
 def _check_unregistered(
     model: pm.Model, variable: TensorVariable, read: list[TensorVariable], node: TensorVariable | None
 ) -> None:
-    """What can be known of an unregistered likelihood before it is evaluated."""
+    """Refuse an unregistered likelihood for reasons that are known before it is evaluated."""
     name = distribution_of(variable)
     if getattr(variable.owner.op, "ndim_supp", 0) > 0:
         raise UnsupportedLikelihoodError(
@@ -220,7 +220,7 @@ def _check_unregistered(
 def curve_in_words(
     model: pm.Model, variable: TensorVariable, eta: TensorVariable, sources: Sequence[TensorVariable]
 ) -> str:
-    """That a predictor is not affine in the sources that it reads, as a sentence."""
+    """Say in a sentence that a predictor is not affine in the sources that it reads."""
     read = [source for source in sources if reaches(eta, [source])]
     names, bend = ", ".join(_name_of(model, source) for source in read), first_bend(eta, read)
     through = f"a non-linear map `{bend}`" if bend else "a map that is linear but for too large an error of rounding"
@@ -228,7 +228,7 @@ def curve_in_words(
 
 
 def _name_of(model: pm.Model, source: TensorVariable) -> str:
-    """A source's own name, or those of the whitened values that it is made of."""
+    """Return a source's own name, or the names of the whitened values that it is made of."""
     if source.name is not None:
         return names_of([source])
     held = set(ancestors([source]))
@@ -237,10 +237,10 @@ def _name_of(model: pm.Model, source: TensorVariable) -> str:
 
 
 def names_by_value(model: pm.Model) -> dict[str, str]:
-    """The names that a user gave the variables, by those of their value variables."""
+    """Return the names that a user gave the variables, by those of their value variables."""
     return {str(value.name): names_of([rv]) for rv, value in model.rvs_to_values.items()}
 
 
 def names_of(variables: Iterable[TensorVariable]) -> str:
-    """Variables by the names that their user gave them, for a sentence."""
+    """List variables by the names that their user gave them, for a sentence."""
     return ", ".join(str(v.name).removesuffix("_rotated_") for v in variables)

@@ -70,10 +70,10 @@ class AffineReader:
         self._seen: list[Any] = [None] * len(self.linear_inputs.shared)
 
     def form(self, point: Point, shapes: Shapes, *, matrices: bool = False) -> LinearForm:
-        """The predictor's linear form at a point.
+        """Return the predictor's linear form at a point.
 
         The linear part rarely changes with the point: it is kept as long as it still gives the predictor's
-        value at a probe, and found anew otherwise. Matrices of many columns are slow to read: unless they are asked
+        value at a probe, and found again otherwise. Matrices of many columns are slow to read: unless they are asked
         for they may be left out where the graph says that the predictor is affine.
 
         Raises
@@ -105,7 +105,7 @@ class AffineReader:
         return self._form
 
     def _check_elsewhere(self, point: Point, shapes: Shapes) -> None:
-        """What curves a predictor may be multiplied by 0 where the model begins."""
+        """Raise if the predictor curves elsewhere: what curves it may be multiplied by 0 where the model begins."""
         if self._is_affine:
             return
         for moved in points_elsewhere(point, self.linear_inputs.values):
@@ -122,7 +122,7 @@ class AffineReader:
                 raise NotLinear
 
     def _same_form(self, predictor: Callable[[Sequence[Array]], Array], shapes: Shapes) -> LinearForm | None:
-        """The linear form that is known, with the offset as it is now; None if it no longer holds."""
+        """Return the linear form that is known, with the offset as it is now; None if it no longer holds."""
         data = [s.get_value(borrow=True) for s in self.linear_inputs.shared]
         seen, self._seen = self._seen, data
         if self._form is None or any(a is not b for a, b in zip(data, seen, strict=True)):
@@ -141,13 +141,13 @@ class AffineReader:
         return moved if (missed <= MOVED * moved.magnitude(probe)).all() else None
 
     def reads_values(self, point: Point, shapes: Shapes) -> bool:
-        """Whether every observation reads one value of each source as it is, the same of all sources."""
+        """Return whether every observation reads one value of each source as it is, the same of all sources."""
         maps = self.form(point, shapes).maps
         indices = [m.index for m in maps if m.index is not None and m.is_plain]
         return len(indices) == len(maps) and all(np.array_equal(i, indices[0]) for i in indices[1:])
 
     def always_reads_values(self, point: Point, shapes: Shapes) -> bool:
-        """Whether `reads_values` holds elsewhere too: a scale may be 1 at one point alone.
+        """Return whether `reads_values` holds elsewhere too: a scale may be 1 at one point alone.
 
         Which value an observation reads may depend on other variables, as in ``f[z]``; of several sources it would have
         to be the same one of all.
@@ -182,7 +182,7 @@ class RegisteredReader(AffineReader):
         self.shared = [*self._predictor.shared, *self._data.shared]
 
     def bind(self, point: Point, shapes: Shapes, site_of: SiteOf, n_sites: int) -> BoundTerm:
-        """The likelihood term of the observations that read a block's sites; others are left out.
+        """Return the likelihood term of the observations that read a block's sites; others are left out.
 
         Raises
         ------
@@ -208,12 +208,12 @@ class RegisteredReader(AffineReader):
         return BoundTerm(self.kernel, arguments, None if in_order else index, offset if offset.any() else None)
 
     def bind_whole(self, point: Point, shapes: Shapes, index: NDArray[np.int64] | None) -> BoundTerm:
-        """The term of all observations, each of which is a site of its own."""
+        """Return the term of all observations, each of which is a separate site."""
         arguments, offset = self._checked(point, self.form(point, shapes))
         return BoundTerm(self.kernel, arguments, index, offset if offset.any() else None)
 
     def _checked(self, point: Point, form: LinearForm) -> tuple[tuple[Array, ...], Array]:
-        """Y and the parameters as vectors, and the offset; errors for what cannot be used."""
+        """Return the data and the parameters as vectors, and the offset; raise an error for what cannot be used."""
         y, offset, *parameters = self._data(point)
         n = form.offset.size
         shape = np.shape(y) if np.size(y) == n else (n,)
@@ -246,7 +246,7 @@ class RegisteredReader(AffineReader):
         return (data, *vectors.values()), total
 
     def _vector(self, values: Any, shape: tuple[int, ...], y: Any, name: str, *, as_data: bool = False) -> Array:
-        """Values broadcast to the observations and raveled, contiguous and float64; an error that names them."""
+        """Return values broadcast to the observations and raveled, contiguous and float64; an error names them."""
         try:
             held = np.broadcast_to(np.asarray(values, dtype=np.float64), shape)
         except ValueError:
@@ -271,7 +271,7 @@ class RegisteredReader(AffineReader):
             raise DataError(f"{what} of {self.name} has values that are not finite: {places(bad, values)}. {remedy}")
 
     def _offset_in_words(self, bad: NDArray[np.bool_], predictor: Array, factor: Array) -> str:
-        """Which part of a predictor cannot be used: what multiplies the exponential, or what is added to latents."""
+        """Say which part of a predictor cannot be used: what multiplies its exponential, or is added to latents."""
         of_exposure = np.isnan(factor) | (factor == np.inf)
         if of_exposure.any():
             with np.errstate(over="ignore"):
@@ -286,12 +286,12 @@ class RegisteredReader(AffineReader):
 def predictor_of(
     model: pm.Model, observation: Observation, holders: dict[TensorVariable, TensorVariable]
 ) -> TensorVariable:
-    """The predictor of an observed variable as a graph of value variables, with holders in place of some nodes."""
+    """Return an observed variable's predictor as a graph of value variables, with holders in place of some nodes."""
     return substitute([predictor_of_data(observation)], holders, model)[0]
 
 
 def predictor_of_data(observation: Observation) -> TensorVariable:
-    """The predictor in the shape of what is observed: one may serve several observations, and is read for each.
+    """Return the predictor in the shape of what is observed: one may serve several observations, and is read for each.
 
     What a likelihood that is not registered makes of its predictor is its own matter.
     """
@@ -313,5 +313,5 @@ def _placeholder(source: TensorVariable) -> TensorVariable:
 
 
 def _given_as(name: str) -> str:
-    """A parameter's name, with what else a user may have given in its place."""
+    """Return a parameter's name, with what else a user may have given in its place."""
     return f"{name} (or tau, lam)" if name == "sigma" else name

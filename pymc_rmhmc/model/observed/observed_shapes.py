@@ -79,7 +79,7 @@ def misfit(observed: str, data: Shape, name: str, shape: Shape, shared: Iterable
 
 
 def _fit(data: Shape, shape: Shape) -> bool:
-    """Whether two shapes can be broadcast, as far as they are known, one of them to the other.
+    """Return whether one of two shapes can be broadcast to the other, as far as they are known.
 
     A column (n, 1) and a vector (n,) would make n² observations of n.
     """
@@ -108,7 +108,7 @@ def _parameters(variable: TensorVariable) -> Iterator[tuple[str, Any]]:
 
 
 def _arguments(log_density: Any) -> list[str]:
-    """The names of what a log density takes after the value."""
+    """Return the names of what a log density takes after the value."""
     known = {} if log_density is None else inspect.signature(log_density).parameters
     return [name for name in known if name != "value"]
 

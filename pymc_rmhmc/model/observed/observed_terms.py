@@ -57,14 +57,14 @@ class Terms(Protocol):
     def terms(
         self, eta: TensorVariable, shift: TensorVariable
     ) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
-        """``Σ ℓ``, its slope by site, and its gradient by θ."""
+        """Return ``Σ ℓ``, its slope by site, and its gradient by θ."""
 
     @property
     def has_moving_parameters(self) -> bool:
         """Whether θ moves a parameter of the likelihood that sites are to follow."""
 
     def information(self, eta: TensorVariable, shift: TensorVariable) -> TensorVariable:
-        """What the slope at given sites grows by with the parameters."""
+        """Return a weight that grows with the parameters as the slope at given sites does."""
 
 
 class ObservedTerms:
@@ -116,7 +116,7 @@ class ObservedTerms:
         self.anchor = Anchor(index, self._anchored(follows), follows=follows)
 
     def _anchored(self, follows: NDArray[np.bool_]) -> TensorVariable:
-        """The predictor where the latent values are 0, with the offset as some coordinates of θ move it."""
+        """Return the predictor where the latent values are 0, with the offset as some coordinates of θ move it."""
         symbol = self._theta.symbol
         if not follows.any():
             return self.added
@@ -127,7 +127,9 @@ class ObservedTerms:
     def terms(
         self, eta: TensorVariable, shift: TensorVariable
     ) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
-        """``Σ ℓ``, its slope by site, and its gradient by θ at given sites, of which `shift` is not the latents'.
+        """Return ``Σ ℓ``, its slope by site, and its gradient by θ at given sites.
+
+        `shift` is the part of the sites that does not come from the latents.
 
         The slope by the linear predictor is the registered closed form; what else depends on θ is an offset, along
         which that slope is taken, and the parameters, along which PyTensor differentiates ℓ.
@@ -145,7 +147,7 @@ class ObservedTerms:
         return self._theta.symbol in ancestors(self._values)
 
     def information(self, eta: TensorVariable, shift: TensorVariable) -> TensorVariable:
-        """What the slope at given sites grows by with the parameters: the Fisher information, or what stands for it."""
+        """Return a weight that grows with parameters as the slope does: the Fisher information or its replacement."""
         terms = self._terms(self._predictor(eta, shift))
         weight = terms.slope_weight
         if weight is None:
@@ -167,14 +169,14 @@ def added_to(
     model: pm.Model, observation: Observation, sources: dict[TensorVariable, tuple[int, ...]], theta: Hyperparameters,
     others: Sequence[TensorVariable] = (),
 ) -> list[TensorVariable]:  # fmt: skip
-    """The predictor where the latent values are 0, and other expressions, as expressions of θ."""
+    """Return the predictor where the latent values are 0, and other expressions, as expressions of θ."""
     nothing = {node: pt.specify_shape(pt.zeros(shape), node.type.shape) for node, shape in sources.items()}
     expressions = [predictor_of_data(observation), *others]
     return theta.substitute(substitute(expressions, nothing, model), model)
 
 
 def _by_observation(parameter: TensorVariable, like: TensorVariable) -> TensorVariable:
-    """A parameter by observation, raveled as they are; one number for all stays one."""
+    """Return a parameter by observation, raveled as they are; one number for all stays one."""
     parameter = pt.as_tensor_variable(parameter)
     if all(parameter.type.broadcastable):
         return parameter.squeeze()
@@ -182,7 +184,7 @@ def _by_observation(parameter: TensorVariable, like: TensorVariable) -> TensorVa
 
 
 def read_sites(sites: TensorVariable, index: Sites, n_sites: int | None) -> TensorVariable:
-    """The sites of some observations, by a slice where they lie together."""
+    """Read the sites of some observations, by a slice where they lie together."""
     start = int(index[0]) if index.size else 0
     if not np.array_equal(index, np.arange(start, start + index.size)):
         return sites[index]
@@ -190,20 +192,20 @@ def read_sites(sites: TensorVariable, index: Sites, n_sites: int | None) -> Tens
 
 
 def gradient_by(total: TensorVariable, theta: TensorVariable) -> TensorVariable:
-    """The gradient of a scalar, 0 by what it does not depend on."""
+    """Return the gradient of a scalar by θ, 0 where it does not depend on θ."""
     return pytensor.grad(total, theta, disconnected_inputs="ignore")
 
 
 def summed(
     observed: Sequence[Terms], eta: TensorVariable, shift: TensorVariable
 ) -> list[TensorVariable]:
-    """``Σ ℓ``, its slope by site and its gradient by θ of several observed variables."""
+    """Return ``Σ ℓ``, its slope by site and its gradient by θ, summed over several observed variables."""
     terms = [o.terms(eta, shift) for o in observed]
     return [sum(t[i] for t in terms) for i in range(3)]
 
 
 def shift_of(observed: Sequence[Terms], theta: Hyperparameters, size: int) -> TensorVariable:
-    """What θ adds to the latent values in the predictors that read them, (n,).
+    """Return what θ adds to the latent values in the predictors that read them, (n,).
 
     Sites are anchored in the predictor: a level that is added there then moves the prior's mean under them, as one
     in the prior's mean function does. Where several observations of a site add different things, one of them counts.

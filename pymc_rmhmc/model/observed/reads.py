@@ -56,21 +56,21 @@ class DesignReader:
         return tuple(dict.fromkeys(name for reader in self._readers for name in reader.linear_inputs.values))
 
     def sizes(self, point: Point) -> list[int]:
-        """The number of observations of each variable."""
+        """Count the observations of each variable."""
         return [reader.form(point, self._shapes).offset.size for reader in self._readers]
 
     def n_rows(self, point: Point) -> int:
-        """The number of rows of A."""
+        """Count the rows of A."""
         return sum(self.sizes(point))
 
     def parts(self, point: Point, sizes: Sequence[int]) -> list[Any]:
-        """A of every node, (n, k) each."""
+        """Return A of every node, (n, k) each."""
         columns = np.cumsum([0, *sizes])
         whole = self(point)
         return [_kept(whole[:, a:b]) for a, b in itertools.pairwise(columns)]
 
     def __call__(self, point: Point) -> Any:
-        """A (n, k) with the shared data as they are now, sparse where most of it is zero."""
+        """Return A (n, k) with the shared data as they are now, sparse where most of it is zero."""
         rows = []
         for reader in self._readers:
             maps = reader.form(point, self._shapes, matrices=True).maps
@@ -80,7 +80,7 @@ class DesignReader:
 
 
 def _kept(matrix: Any) -> Any:
-    """A matrix as it is multiplied fastest."""
+    """Return a matrix in the form that multiplies fastest."""
     dense = matrix.toarray() if sparse.issparse(matrix) else matrix
     share = np.count_nonzero(dense) / max(dense.size, 1)
     return sparse.csr_array(dense) if share < SPARSE_SHARE else np.ascontiguousarray(dense)
@@ -96,15 +96,15 @@ class SameValues:
         self._matrix = sparse.hstack([sparse.eye_array(size)] * n_vectors, format="csr")
 
     def n_rows(self, point: Point) -> int:
-        """The number of values of one vector."""
+        """Count the values of one vector."""
         return int(self._matrix.shape[0])
 
     def __call__(self, point: Point) -> Any:
-        """Identities side by side."""
+        """Return identities side by side."""
         return self._matrix
 
     def parts(self, point: Point, sizes: Sequence[int]) -> list[Any]:
-        """None, for identities."""
+        """Return None for each vector, whose part is an identity."""
         return [None] * self._n_vectors
 
 

@@ -38,12 +38,12 @@ class BoundTerm:
     offset: Array | None = None
 
     def read(self, eta: Array) -> Array:
-        """The observations' linear predictors, (n_obs,) or (m, n_obs)."""
+        """Return the observations' linear predictors, (n_obs,) or (m, n_obs)."""
         read = eta if self.index is None else eta[..., self.index]
         return read if self.offset is None else read + self.offset
 
     def kind(self, wanted: str) -> str:
-        """The kind of curvature that serves for a wanted one: itself, or the last that the kernel has."""
+        """Choose the kind of curvature that serves for a wanted one: itself, or the last that the kernel has."""
         return wanted if wanted in self.kernel.kinds else self.kernel.kinds[-1]
 
 
@@ -73,11 +73,11 @@ class SiteLikelihood:
         self._only = self.terms[0] if len(self.terms) == 1 and self.terms[0].index is None else None
 
     def log_density(self, eta: Array) -> float:
-        """``Σ_obs ℓ``."""
+        """Return ``Σ_obs ℓ``."""
         return sum(term.kernel.log_density(term.read(eta), term.arguments) for term in self.terms)
 
     def gradient(self, eta: Array) -> tuple[float, Array]:
-        """``Σ_obs ℓ`` and its slope by site (n_sites,)."""
+        """Return ``Σ_obs ℓ`` and its slope by site (n_sites,)."""
         if self._only is not None:
             return self._only.kernel.gradient(self._only.read(eta), self._only.arguments)
         total, slope = 0.0, np.zeros(self.n_sites)
@@ -98,7 +98,7 @@ class SiteLikelihood:
         return self._only.kernel.compiled_gradient, self._only.offset, self._only.arguments
 
     def curvature(self, eta: Array, kind: str) -> tuple[float, Array, Array, Array]:
-        """``Σ_obs ℓ``, and by site the slope, the curvature w, and ``r = ∂ log w/∂η`` (0 where w is)."""
+        """Return ``Σ_obs ℓ``, and by site the slope, the curvature w, and ``r = ∂ log w/∂η`` (0 where w is 0)."""
         if self._only is not None:
             return self._only.kernel.curvature(self._only.read(eta), self._only.arguments, kind)
         total, sums = 0.0, np.zeros((3, self.n_sites))
@@ -114,7 +114,7 @@ class SiteLikelihood:
         return total, slope, weight, log_slope
 
     def weight(self, eta: Array, kind: str) -> Array:
-        """The curvature by site alone."""
+        """Return the curvature by site alone."""
         if self._only is not None:
             return self._only.kernel.weight(self._only.read(eta), self._only.arguments, kind)
         total = np.zeros(self.n_sites)
@@ -123,7 +123,7 @@ class SiteLikelihood:
         return total
 
     def pointwise(self, eta: Array) -> tuple[Array, Array]:
-        """ℓ and its slope by site, not summed over sites.
+        """Return ℓ and its slope by site, not summed over sites.
 
         Parameters
         ----------
@@ -143,7 +143,7 @@ class SiteLikelihood:
         return sums[0].reshape(eta.shape), sums[1].reshape(eta.shape)
 
     def gradient_rows(self, eta: Array) -> tuple[Array, Array]:
-        """``Σ_obs ℓ`` (m,) and its slope by site (m, n_sites) at many η (m, n_sites)."""
+        """Return ``Σ_obs ℓ`` (m,) and its slope by site (m, n_sites) at many η (m, n_sites)."""
         totals, slopes = np.zeros(len(eta)), np.zeros(eta.shape)
         for term in self.terms:
             total, slope = term.kernel.gradient_rows(np.ascontiguousarray(term.read(eta)), term.arguments)
@@ -152,20 +152,20 @@ class SiteLikelihood:
         return totals, slopes
 
     def restricted(self, sites: NDArray[np.int64]) -> SiteLikelihood:
-        """The likelihood of some sites (r,) alone, as a function of their values in this order."""
+        """Restrict the likelihood to some sites (r,), as a function of their values in this order."""
         place = np.full(self.n_sites, -1)
         place[sites] = np.arange(len(sites))
         return SiteLikelihood(len(sites), [_restricted(term, place, np.asarray(sites)) for term in self.terms])
 
     def _by_site(self, term: BoundTerm, values: Array) -> Array:
-        """Observations' values summed by site."""
+        """Sum observations' values by site."""
         if term.index is None:
             return values
         return np.bincount(term.index, weights=values, minlength=self.n_sites)
 
 
 def _summed_rows(values: Array, index: NDArray[np.int64], n_sites: int) -> Array:
-    """Observations' values (m, n_obs) summed by site, (m, n_sites)."""
+    """Sum observations' values (m, n_obs) by site, (m, n_sites)."""
     n_rows = len(values)
     where = index + n_sites * np.arange(n_rows)[:, None]
     sums = np.bincount(where.ravel(), weights=values.ravel(), minlength=n_rows * n_sites)
@@ -173,7 +173,7 @@ def _summed_rows(values: Array, index: NDArray[np.int64], n_sites: int) -> Array
 
 
 def _restricted(term: BoundTerm, place: NDArray[np.int64], sites: NDArray[np.int64]) -> BoundTerm:
-    """The observations of some sites; `place` (n_sites,) is where each site is among them, -1 for the others."""
+    """Restrict a term to some sites; `place` (n_sites,) is where each site is among them, -1 for the others."""
     if term.index is None:
         observations, index = sites, None
     else:

@@ -116,7 +116,7 @@ class GraphLikelihood:
         self._checked: tuple[Any, ...] | None = None
 
     def arguments(self, point: Point, own: Array) -> tuple[Array, ...]:
-        """What the kernel takes after the node's values, checked where data are new.
+        """Return what the kernel takes after the node's values, checked where data are new.
 
         Parameters
         ----------
@@ -151,7 +151,7 @@ class GraphLikelihood:
         return tuple(np.asarray(a) for a in (*(point[name] for name in self.inputs), *data))
 
     def _check_diagonal(self, point: Point, data: tuple[Any, ...]) -> None:
-        """Every observation may depend on one latent value, and must have a slope there."""
+        """Check that every observation depends on at most one latent value, and has a slope there."""
         size, arguments = self.size, self._arguments(point, data)
         slope = self._slope(0.5 * np.random.default_rng(1).standard_normal(size), arguments)
         lost = np.count_nonzero(np.isnan(slope))
@@ -172,7 +172,10 @@ class GraphLikelihood:
         )
 
     def _is_diagonal_elsewhere(self, point: Point, data: tuple[Any, ...]) -> bool:
-        """What mixes latent values may be multiplied by 0 where the model begins."""
+        """Return whether each observation depends on at most one latent value at other points too.
+
+        What mixes latent values may be multiplied by 0 where the model begins.
+        """
         for moved in points_elsewhere(point, self.inputs):
             arguments = self._arguments(moved, data)
 
@@ -186,7 +189,7 @@ class GraphLikelihood:
         return True
 
     def _check_data(self, own: Array, arguments: tuple[Array, ...], point: Point) -> None:
-        """Every observation must have a finite log density at some latent value out of a wide range."""
+        """Check that every observation has a finite log density at some latent value out of a wide range."""
         wrong: Any = True
         tried, refused = None, ""
         for eta in (own, *(np.full(self.size, value) for value in TRIED)):
@@ -215,7 +218,7 @@ class GraphLikelihood:
         raise DataError(_what_is_wrong(self.name, wrong, *tried))
 
     def _out_of_range(self, refused: str, point: Point) -> str:
-        """That PyMC takes no value of the parameters, and what the user's arguments are."""
+        """Say that PyMC takes no value of the parameters, and what the user's arguments are."""
         given = self._words.values(point)
         found = f" At the model's initial point it has {given}." if given else ""
         is_probability = "<= 1" in refused
@@ -248,7 +251,7 @@ class UnregisteredReader:
         self._own_value = None if own is None else str(own.name)
 
     def form(self, point: Point, shapes: Shapes, *, matrices: bool = False) -> LinearForm:
-        """Every latent value is a site of its own."""
+        """Return the linear form in which every latent value is a separate site."""
         size = int(np.prod(shapes[self._source]))
         maps = tuple(
             SourceMap(np.arange(size), np.ones(size), None) if i == self._source
@@ -258,7 +261,7 @@ class UnregisteredReader:
         return LinearForm(np.zeros(size), maps)
 
     def bind(self, point: Point, shapes: Shapes, site_of: SiteOf, n_sites: int) -> BoundTerm:
-        """The term on all latent values.
+        """Return the term on all latent values.
 
         Raises
         ------
@@ -270,7 +273,7 @@ class UnregisteredReader:
         return self.bind_whole(point, shapes, None)
 
     def bind_whole(self, point: Point, shapes: Shapes, index: NDArray[np.int64] | None) -> BoundTerm:
-        """The same, where the latent values are some of the sites."""
+        """Return the term on all latent values, where these are some of the sites."""
         own = np.zeros(self._likelihood.size) if self._own_value is None else point[self._own_value]
         return BoundTerm(self.kernel, self._likelihood.arguments(point, own), index)
 
@@ -291,7 +294,7 @@ class PredictedReader(AffineReader):
         self.shared = list(dict.fromkeys((*self._predictor.shared, *self._likelihood.shared)))
 
     def bind(self, point: Point, shapes: Shapes, site_of: SiteOf, n_sites: int) -> BoundTerm:
-        """The term where each observation reads one value of every latent vector; as `RegisteredReader.bind`."""
+        """Return the term where each observation reads one value of every latent vector; as `RegisteredReader.bind`."""
         maps = self.form(point, shapes).maps
         index = site_of(maps) if all(m.is_plain for m in maps) else np.full(1, -1)
         if (index < 0).any():
@@ -302,7 +305,7 @@ class PredictedReader(AffineReader):
         return self.bind_whole(point, shapes, index)
 
     def bind_whole(self, point: Point, shapes: Shapes, index: NDArray[np.int64] | None) -> BoundTerm:
-        """The term of all values of the predictor, each of which is a site of its own."""
+        """Return the term of all values of the predictor, each of which is a separate site."""
         offset = self.form(point, shapes).offset
         if not np.isfinite(offset).all():
             raise DataError(
@@ -316,14 +319,14 @@ class PredictedReader(AffineReader):
 def log_density_given(
     model: pm.Model, observation: Observation, source: TensorVariable, values: TensorVariable
 ) -> TensorVariable:
-    """The log density by observation as a graph of a source's values, in the source's shape."""
+    """Return the log density by observation as a graph of a source's values, in the source's shape."""
     return log_density_at(model, observation, {source: values})
 
 
 def log_density_at(
     model: pm.Model, observation: Observation, replacements: dict[TensorVariable, TensorVariable]
 ) -> TensorVariable:
-    """The log density by observation with other values in place of some nodes of the variable's graph."""
+    """Return the log density by observation with other values in place of some nodes of the variable's graph."""
     variable = observation.variable
     values = {node: _typed(given, node) for node, given in replacements.items()}
     # Replaced before PyMC derives the density: it copies the graphs of distributions that are made of
@@ -347,9 +350,9 @@ def log_density_at(
 
 
 def _folded(parameter: TensorVariable) -> TensorVariable:
-    """A constant in place of what is made of constants alone: PyMC tells a bound at infinity from others by that.
+    """Replace what is made of constants alone by a constant: PyMC tells a bound at infinity from others by that.
 
-    The density of one that it does not know for such has a derivative that is no number.
+    Where PyMC does not recognise such a bound, the density has a derivative that is not a number.
     """
     made = list(ancestors([parameter]))
     # Of a mixture a component is a parameter, which may be random without a random number.
@@ -362,7 +365,7 @@ def _folded(parameter: TensorVariable) -> TensorVariable:
 
 
 def _what_is_wrong(name: str, wrong: NDArray[np.bool_], density: Array, data: Array) -> str:
-    """Observations without a finite log density, in words."""
+    """Say what is wrong with observations that have no finite log density."""
     n, first = int(np.count_nonzero(wrong)), int(np.argmax(np.ravel(wrong)))
     held = np.broadcast_to(data, wrong.shape)[wrong]
     lost = int(np.count_nonzero(~np.isfinite(held)))
@@ -383,5 +386,5 @@ def _what_is_wrong(name: str, wrong: NDArray[np.bool_], density: Array, data: Ar
 
 
 def _typed(variable: TensorVariable, like: TensorVariable) -> TensorVariable:
-    """A variable with another's static shape, so that it can take its place."""
+    """Give a variable the static shape of another, so that it can take its place."""
     return pt.specify_shape(variable, like.type.shape)

@@ -70,14 +70,17 @@ class UnregisteredTerms:
     def terms(
         self, eta: TensorVariable, shift: TensorVariable
     ) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
-        """``Σ ℓ``, its slope by site, and its gradient by θ at given sites, of which `shift` is not the latents'."""
+        """Return ``Σ ℓ``, its slope by site, and its gradient by θ at given sites.
+
+        `shift` is the part of the sites that does not come from the latents.
+        """
         values = (read_sites(eta - shift, self.index, eta.type.shape[0]) + self.added).reshape(self._shape)
         (density,) = self._theta.place([log_density_given(self._model, self._observation, self._node, values)])
         total = density.sum()
         return total, pytensor.grad(total, eta), gradient_by(total, self._theta.symbol)
 
     def information(self, eta: TensorVariable, shift: TensorVariable) -> TensorVariable:
-        """Nothing that parameters move, (n,)."""
+        """Return zeros (n,): no site follows the parameters."""
         return pt.zeros_like(eta)
 
 

@@ -46,7 +46,7 @@ AS_IT_IS = f"\n    # {UNKNOWN} stays as it is in your model"
 
 
 def unread_forms(model: pm.Model, variables: Sequence[TensorVariable]) -> dict[str, str]:
-    """For each of some variables that are Gaussian and are not read, what to write instead.
+    """Return what to write instead of each Gaussian variable that is not read.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def unread_forms(model: pm.Model, variables: Sequence[TensorVariable]) -> dict[s
 
 
 def unread_rows(model: pm.Model, variables: Sequence[TensorVariable]) -> dict[str, str]:
-    """For each of some variables that are walks, autoregressions or maps in several rows, what to write instead."""
+    """Return what to write instead of each walk, autoregression or map in several rows."""
     series = [v for v in variables if distribution_of(v) in ROWS and v.ndim > 1]
     return {
         name: f"Several rows are not read as latent vectors, and a list of them is. {text}"
@@ -79,7 +79,7 @@ def unread_rows(model: pm.Model, variables: Sequence[TensorVariable]) -> dict[st
 
 
 def _series(model: pm.Model, variable: TensorVariable) -> str | None:
-    """Rows of a walk, an autoregression or a map, one by one."""
+    """Write the rows of a walk, an autoregression or a map one by one; None for any other variable."""
     shape, name, kind = shape_of(model, variable), as_identifier(variable), distribution_of(variable)
     if len(shape) < 2 or kind not in ROWS:
         return None
@@ -113,7 +113,7 @@ def _map_arguments(model: pm.Model, variable: TensorVariable) -> str:
 
 
 def _of_a_row(model: pm.Model, parameter: TensorVariable, axis: int) -> str:
-    """A parameter of one row; `axis` is where rows differ, if they do."""
+    """Return code for a parameter of one row; `axis` is where rows differ, if they do."""
     code = code_of(model, parameter)
     axes = parameter.type.broadcastable[: parameter.ndim + axis + 1]
     if all(axes):
@@ -122,7 +122,7 @@ def _of_a_row(model: pm.Model, parameter: TensorVariable, axis: int) -> str:
 
 
 def _start(model: pm.Model, begin: TensorVariable, axis: int) -> str:
-    """The unnamed Normal that one row begins with."""
+    """Return code for the unnamed Normal that one row begins with, or `UNKNOWN`."""
     node = begin.owner
     if node is None or not isinstance(node.op, NormalRV):
         return UNKNOWN
@@ -137,7 +137,7 @@ ROWS: dict[str, Callable[[pm.Model, TensorVariable], str]] = {
 
 
 def _walk(model: pm.Model, variable: TensorVariable) -> str | None:
-    """A walk in rows, or of vectors; None for one that is not Gaussian."""
+    """Write a walk in rows, or of vectors, in a form that is read; None for one that is not Gaussian."""
     steps = variable.owner.inputs[1].owner
     if distribution_of(variable) != "MvGaussianRandomWalk":
         return _series(model, variable)
@@ -156,13 +156,13 @@ def _walk(model: pm.Model, variable: TensorVariable) -> str | None:
 
 
 def _added(model: pm.Model, mean: TensorVariable) -> str:
-    """Code that adds a mean, if there is one."""
+    """Return code that adds a mean, if there is one."""
     code = code_of(model, mean)
     return "" if code == "0" else f"{code} + "
 
 
 def _factor(model: pm.Model, covariance: TensorVariable) -> str:
-    """Code for the lower factor of a covariance: as it was given, or by what makes it."""
+    """Return code for the lower factor of a covariance: as it was given, or by what makes it."""
     matrix, root = root_of(covariance)
     if root == "covariance":
         return f"pt.linalg.cholesky({code_of(model, matrix)})"
@@ -171,7 +171,7 @@ def _factor(model: pm.Model, covariance: TensorVariable) -> str:
 
 
 def _zero_sum(model: pm.Model, variable: TensorVariable) -> str:
-    """Normals from which their mean is taken, which have the same distribution."""
+    """Write a zero-sum variable as Normals minus their mean, which have the same distribution."""
     name, shape = as_identifier(variable), shape_of(model, variable)
     sigma = code_of(model, variable.owner.inputs[2])
     size = shape[0] if len(shape) == 1 else shape
@@ -186,7 +186,7 @@ def _zero_sum(model: pm.Model, variable: TensorVariable) -> str:
 
 
 def _stochastic_equation(model: pm.Model, variable: TensorVariable) -> str | None:
-    """A linear equation as the autoregression that the scheme makes of it."""
+    """Write a linear equation as the autoregression that the scheme makes of it; None for any other equation."""
     op, (begin, _, *parameters, _) = variable.owner.op, variable.owner.inputs
     at = begin.type()
     drift, noise = map(pt.as_tensor, op.sde_fn(at, *[p.type() for p in parameters]))
@@ -228,7 +228,7 @@ UNREAD_GAUSSIANS = (ZeroSumNormalRV, KroneckerNormalRV, MatrixNormalRV)
 
 
 def one_by_one(model: pm.Model, observed: TensorVariable) -> str:
-    """What to write for a likelihood of several values at once: it with a likelihood of each, or NUTS."""
+    """Say what to write for a likelihood of several values at once: a likelihood of each value, or NUTS."""
     kind = distribution_of(observed)
     if kind == "MvNormal" and observed.ndim == 1:
         return f"if pm.gp.Marginal makes it, keep it, because it integrates the latent values out, and {NUTS}"
@@ -243,7 +243,7 @@ def one_by_one(model: pm.Model, observed: TensorVariable) -> str:
 
 
 def _regression(model: pm.Model, observed: TensorVariable) -> str:
-    """Code for an observed autoregression as a Normal of each value, given those before it."""
+    """Return code for an observed autoregression as a Normal of each value, given those before it."""
     rhos, sigma, *_ = observed.owner.inputs
     order, constant = observed.owner.op.ar_order, observed.owner.op.constant_term
     code = code_of(model, rhos)
@@ -255,7 +255,7 @@ def _regression(model: pm.Model, observed: TensorVariable) -> str:
 
 
 def rows_as_a_product(model: pm.Model, latents: Iterable[LatentVariable]) -> dict[str, str]:
-    """What to write for the rows of an MvNormal whose covariance is free, where the two are not sampled together."""
+    """Return what to write for rows of an MvNormal whose covariance is free, if the two are not sampled together."""
     advice = {}
     for latent in latents:
         variable = latent.variable
@@ -276,7 +276,7 @@ def rows_as_a_product(model: pm.Model, latents: Iterable[LatentVariable]) -> dic
 def as_a_sum(
     model: pm.Model, latents: Iterable[LatentVariable], processes: Sequence[TensorVariable]
 ) -> dict[str, str]:
-    """What to write where one process is the mean of another, and is no latent variable for that.
+    """Return what to write where one process is the mean of another, and therefore is not a latent variable.
 
     Parameters
     ----------
@@ -305,7 +305,7 @@ def as_a_sum(
 
 
 def _sum_with_its_mean(model: pm.Model, variable: TensorVariable, above: Sequence[str]) -> str:
-    """A process about a mean as the mean and a process about 0."""
+    """Write a process about a mean as the mean plus a process about 0."""
     name, kind = as_identifier(variable), distribution_of(variable)
     rest, mean = f"{name}_rest", "mu"
     if kind == "GaussianRandomWalk":
@@ -323,7 +323,7 @@ def _sum_with_its_mean(model: pm.Model, variable: TensorVariable, above: Sequenc
 
 
 def one_step_each(names: Mapping[str, Sequence[str]]) -> str:
-    """Code that samples latent vectors by turns, each with hyperparameters of its own."""
+    """Return code that samples latent vectors by turns, each with its own hyperparameters."""
     steps = ", ".join(
         f"RMHMC(vars=[{', '.join(repr(n) for n in (name, *own))}])".replace("'", '"') for name, own in names.items()
     )
@@ -331,5 +331,5 @@ def one_step_each(names: Mapping[str, Sequence[str]]) -> str:
 
 
 def as_identifier(variable: TensorVariable) -> str:
-    """A variable's name as one that Python takes."""
+    """Convert a variable's name to one that Python accepts."""
     return re.sub(r"\W", "_", str(variable.name))

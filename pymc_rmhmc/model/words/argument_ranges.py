@@ -85,7 +85,7 @@ class ArgumentRanges:
 
 
 def _fixed_checks(model: pm.Model) -> Iterator[_Check]:
-    """The checks in the log densities of free variables that depend on constants and data alone."""
+    """Yield the checks in the log densities of free variables that depend on constants and data alone."""
     symbols = {variable: variable.type() for variable in model.basic_RVs}
     moving = set(symbols.values())
     for variable in model.free_RVs:
@@ -101,7 +101,7 @@ def _fixed_checks(model: pm.Model) -> Iterator[_Check]:
 
 
 def _checks_of(variable: TensorVariable, given: TensorVariable, value: TensorVariable) -> Iterator[_Check]:
-    """All checks in a variable's log density given others, each condition by itself."""
+    """Yield all checks in a variable's log density given others, each condition by itself."""
     try:
         # The model's own log density takes seconds to build where it folds a covariance of constants.
         term = pm.logp(given, value, warn_rvs=False)
@@ -118,25 +118,25 @@ def _checks_of(variable: TensorVariable, given: TensorVariable, value: TensorVar
 
 
 def _parts(condition: Any) -> Sequence[Any]:
-    """The conditions that PyMC has joined to one."""
+    """Separate the conditions that PyMC has joined into one."""
     inner = _bare(condition)
     return inner.owner.inputs if operation_name(inner) == "MakeVector" else [inner]
 
 
 def _bare(condition: Any) -> Any:
-    """A condition of every value of an array, before these are taken together."""
+    """Return a condition of every value of an array, before these are taken together."""
     while operation_name(condition) in WRAPPERS or isinstance(getattr(condition.owner, "op", None), DimShuffle):
         condition = condition.owner.inputs[0]
     return condition
 
 
 def _needed(message: str, n_conditions: int) -> list[str]:
-    """What PyMC says of each condition, or of all where that is not known."""
+    """Return what PyMC says of each condition, or of all where that is not known."""
     parts = [part for each in message.rstrip(".").split(", ") for part in _unchained(each)]
     return parts if len(parts) == n_conditions else [message] * n_conditions
 
 
 def _unchained(needed: str) -> list[str]:
-    """``0 < p < 1`` as two comparisons."""
+    """Split ``0 < p < 1`` into two comparisons; anything else stays whole."""
     chain = CHAINED.match(needed)
     return [f"{chain[1]} {chain[2]} {chain[3]}", f"{chain[3]} {chain[4]} {chain[5]}"] if chain else [needed]

@@ -121,7 +121,7 @@ def _check_finite(model: pm.Model, point: Point) -> None:
 
 
 def _bad_inputs(model: pm.Model, variable: TensorVariable) -> Iterator[Input]:
-    """The inputs of a variable's formula that are not finite."""
+    """Yield the inputs of a variable's formula that are not finite."""
     parts = [variable] if variable in model.potentials else list(variable.owner.inputs)
     # What a covariance is computed from has a check of its own.
     made = formula_of(model, parts)
@@ -135,7 +135,7 @@ def _bad_inputs(model: pm.Model, variable: TensorVariable) -> Iterator[Input]:
 
 
 def _is_lost_by(model: pm.Model, variable: TensorVariable, bad: list[Input], point: Point) -> bool:
-    """Whether a log density has no number at a point, and would have one if inputs were finite."""
+    """Return whether a log density is not finite at a point, and would be if inputs were finite."""
     (term,) = model.logp(vars=[variable], sum=False)
     finite = {symbol: symbol.type.make_constant(_mended(values)) for symbol, _, values in bad}
     (mended,) = clone_replace([term], finite)
@@ -143,7 +143,7 @@ def _is_lost_by(model: pm.Model, variable: TensorVariable, bad: list[Input], poi
 
 
 def _is_finite(model: pm.Model, term: TensorVariable, point: Point) -> bool:
-    """Whether a log density has a number; what has none for other reasons has messages of its own."""
+    """Return whether a log density is finite; a failure for other reasons has a separate message."""
     try:
         with np.errstate(all="ignore"):
             return bool(np.isfinite(Evaluator(model, [term])(point)[0]).all())
@@ -152,7 +152,7 @@ def _is_finite(model: pm.Model, term: TensorVariable, point: Point) -> bool:
 
 
 def _mended(values: Array) -> Array:
-    """Values with their median in the place of what is not finite."""
+    """Replace values that are not finite by the median of the others."""
     known = values[np.isfinite(values)]
     return np.where(np.isfinite(values), values, np.median(known) if known.size else 1.0).astype(values.dtype)
 

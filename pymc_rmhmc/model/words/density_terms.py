@@ -93,7 +93,7 @@ class DensityTerms:
         return {str(v.name): np.asarray(value) for v, value in zip(free, values, strict=True)}
 
     def _lost(self, variable: TensorVariable, term: TensorVariable, point: Point) -> LostTerm | None:
-        """What is wrong with a term; None if it has a number."""
+        """Return what is wrong with a term; None if it has a number."""
         try:
             with np.errstate(all="ignore"):
                 value = float(Evaluator(self._model, [term.sum()])(point)[0])
@@ -102,7 +102,7 @@ class DensityTerms:
         return None if math.isfinite(value) else self._explained(variable, f"{value:g}", "", point)
 
     def _explained(self, variable: TensorVariable, value: str, needed: str, point: Point) -> LostTerm:
-        """Why a term is no number: an argument that is NaN, out of its range or infinite, or the data."""
+        """Explain why a term is not a number: an argument that is NaN, out of its range or infinite, or the data."""
         if variable in self._model.potentials:
             return LostTerm(value + (f", since it needs {needed}" if needed else ""), "")
         given = values_in_words(self._model, variable, point)
@@ -125,7 +125,7 @@ class DensityTerms:
         return LostTerm(value + (f" with {held}" if held else ""), remedy)
 
     def _impossible_data(self, variable: TensorVariable, point: Point) -> str:
-        """Which few of the data have no density where the others have one; empty if that is not how it is."""
+        """Say which of the data have no density where the others have one; empty if none or all have none."""
         if variable not in self._model.observed_RVs:
             return ""
         terms = [*self._model.logp(vars=[variable], sum=False), self._model.rvs_to_values[variable]]
@@ -159,12 +159,12 @@ class DensityTerms:
         return IMPOSSIBLE + (AT_ITS_EDGE if is_edge else "")
 
     def _operations(self, variable: TensorVariable) -> set[str]:
-        """The operations in the formulas of a variable's arguments."""
+        """Return the names of the operations in the formulas of a variable's arguments."""
         made = formula_of(self._model, list(arguments_of(variable).values()))
         return {operation_name(v) for v in made - set(self._model.basic_RVs)}
 
     def _data_in_words(self, variable: TensorVariable, point: Point) -> str:
-        """The range of what is observed; empty for a free variable."""
+        """Say what range the data have; empty for a free variable."""
         if variable not in self._model.observed_RVs:
             return ""
         (data,) = Evaluator(self._model, [self._model.rvs_to_values[variable]])(point)
@@ -173,7 +173,7 @@ class DensityTerms:
 
 
 def _remedy_of_range(variable: TensorVariable, needed: str) -> str:
-    """What brings an argument into its range, by what PyMC says that it needs."""
+    """Say what brings an argument into its range, by what PyMC says that it needs."""
     if "<= 1" in needed:
         return LOGIT if distribution_of(variable) in WITH_LOGIT_P else PROBABILITY
     return POSITIVE if "> 0" in needed or ">= 0" in needed else ""

@@ -216,11 +216,11 @@ class ModelDescription:
         return "\n".join(parts)
 
     def _why_nothing(self) -> list[str]:
-        """The reason why nothing is sampled, unless the lines of the variables that are left give it."""
+        """Return the reason why nothing is sampled, unless the lines of the variables that are left give it."""
         return [self.alone] if self.alone and not self.left_over else []
 
     def _charted_groups(self) -> dict[str, list[str]]:
-        """The variables whose coordinates are read from the graph, those together of which the same is said."""
+        """Group the variables whose coordinates are read from the graph by what is said of them."""
         groups: dict[str, list[str]] = {}
         for name, said in self.charted.items():
             groups.setdefault(said, []).append(name)
@@ -230,13 +230,13 @@ class ModelDescription:
         return [f"{listed(names)}: {said}." for said, names in self._charted_groups().items()]
 
     def _advice(self) -> list[str]:
-        """The warning, and each piece of advice that it does not hold already."""
+        """Return the warning, and each piece of advice that it does not hold already."""
         unsaid = {name: text for name, text in self.advice.items() if text.split(". ", 1)[-1] not in self.warning}
         lines = [f"{names}: {text}" for names, text in said_once(unsaid)]
         return [self.warning, *lines] if self.warning else lines
 
     def _block_groups(self) -> list[list[BlockDescription]]:
-        """The blocks, those together that differ in names alone."""
+        """Group the blocks that differ in names alone."""
 
         def kind(block: BlockDescription) -> Hashable:
             labels = tuple(likelihood for _, likelihood in block.likelihoods_by_variable)
@@ -245,7 +245,7 @@ class ModelDescription:
         return _grouped(self.blocks, kind)
 
     def _left_groups(self) -> list[list[str]]:
-        """The variables that are left, those together that have one step and, but for names, one reason."""
+        """Group the variables that are left by their step and, but for names, by their reason."""
         # A reason names the variables that it is about, which are others in each of many alike.
         names = [*self.left_over, *self.hyperparameters, *(n for b in self.blocks for n in _names_in(b))]
         longest_first = sorted({re.escape(n) for n in names}, key=len, reverse=True)
@@ -289,18 +289,18 @@ class ModelDescription:
         return f"{listed(group, '')} ({count}{step})" + (f": {reason.removesuffix('.')}." if reason else ".")
 
     def _metric(self) -> str:
-        """One sentence on the metric of latent values."""
+        """Describe the metric of latent values in one sentence."""
         return (METRIC if self.metric == "flat" else OTHER_METRIC).format(self.metric)
 
     def _allowed(self) -> list[str]:
-        """The position-dependent metrics that every likelihood allows, unless one of them is taken."""
+        """Say which position-dependent metrics every likelihood allows, unless one of them is taken."""
         if self.metric != "flat":
             return []
         kinds = [kind for kind in self.blocks[0].kinds if all(kind in block.kinds for block in self.blocks)]
         return [ALLOWED.format(" or ".join(f'"{kind}"' for kind in kinds))] if kinds else []
 
     def _together(self) -> str:
-        """One sentence on the hyperparameters."""
+        """Say in one sentence which hyperparameters are sampled with the latent values, or why none is."""
         if self.hyperparameters:
             return f"Sampled together with the latent values: {listed(self.hyperparameters, '')}."
         return f"The latent values are sampled alone: {self.alone}."
@@ -369,14 +369,14 @@ def describe_in_metric(
 
 
 def _checked_point(model: pm.Model) -> dict[str, Any]:
-    """The model's initial point, at which its inputs can be used."""
+    """Return the model's initial point, after checking that its inputs can be used there."""
     inputs, point = InputChecks(model), model.initial_point()
     inputs.check(point)
     return point
 
 
 def _left_over(model: pm.Model, variables: Sequence[TensorVariable]) -> tuple[dict[str, str], dict[str, str]]:
-    """PyMC's step for each variable beside those that are sampled, and why it is left."""
+    """Return PyMC's step for each variable other than those that are sampled, and why it is left."""
     taken = {str(v.name) for v in variables}
     steps = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs if str(v.name) not in taken], variables)
     return steps, {str(v.name): discrete_in_words(v) for v in model.free_RVs if str(v.name) in steps}
@@ -385,7 +385,7 @@ def _left_over(model: pm.Model, variables: Sequence[TensorVariable]) -> tuple[di
 def _general(
     model: pm.Model, point: dict[str, Any], why: str, error: UnsupportedModelError | None, *, emulates: bool
 ) -> ModelDescription:
-    """A model whose coordinates are read from its graph; one that cannot be sampled at all if it has no density."""
+    """Describe a model whose coordinates are read from its graph, or say why it cannot be sampled at all."""
     try:
         variables = continuous_variables(model)
         check_differentiable(model, variables)
@@ -406,14 +406,14 @@ def _general(
 
 
 def _as_named(texts: dict[str, str]) -> dict[str, str]:
-    """Texts by the names that the user gave the variables."""
+    """Return texts by the names that the user gave the variables."""
     return {name.removesuffix("_rotated_"): text for name, text in texts.items()}
 
 
 def _read(
     read: ModelStructure, point: dict[str, Any], alone: str
 ) -> tuple[ModelStructure, JointPlan | JointModel | str, CompiledModel]:
-    """The structure, what is sampled together with it or why nothing is, and the blocks."""
+    """Return the structure, what is sampled together with it or the reason why nothing is, and the blocks."""
     if alone:
         return read, alone, compile_model(read, point, with_rest=False)
     joint: JointPlan | JointModel | str
@@ -424,7 +424,7 @@ def _read(
 
 
 def _has_derivatives(model: pm.Model, theta: Hyperparameters) -> bool:
-    """Whether PyTensor differentiates the log density by hyperparameters."""
+    """Return whether PyTensor differentiates the log density by hyperparameters."""
     try:
         check_differentiable(model, theta.variables)
     except UnsupportedModelError:
@@ -435,7 +435,7 @@ def _has_derivatives(model: pm.Model, theta: Hyperparameters) -> bool:
 def _describe(
     block: CompiledBlock, by_name: dict[str, LatentBlock], point: dict[str, Any], names: dict[str, str]
 ) -> BlockDescription:
-    """One compiled block in words."""
+    """Describe one compiled block in words."""
     # Rows of one variable are blocks of their own, named by their index.
     read = by_name.get(block.name) or by_name[block.name.rsplit("[", 1)[0]]
     prior = ", ".join(dict.fromkeys(_form(latent) for latent in read.latents))
@@ -453,7 +453,7 @@ def _describe(
 
 
 def _form(latent: LatentVariable) -> str:
-    """A latent's prior in words."""
+    """Describe a latent's prior in words."""
     usual = ON_A_GRID if latent.root == "kronecker" else FORMS[latent.form]
     return GAUSSIAN_VECTORS.get(type(latent.variable.owner.op), usual)
 
@@ -462,19 +462,19 @@ class _Taken(BlockedStep):
     """A step that PyMC is given in RMHMC's place, so that it assigns steps to the other variables alone."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """A step without what PyMC asks of those that sample."""
+        """Make a step without what PyMC asks of those that sample."""
         return object.__new__(cls)
 
     def __init__(self, vars: list[Any]) -> None:  # noqa: A002 - PyMC's name
         self.vars = vars
 
     def step(self, point: Any) -> Any:
-        """Nothing: it is never sampled with."""
+        """Raise NotImplementedError: this step never samples."""
         raise NotImplementedError
 
 
 def _steps_of_pymc(model: pm.Model, names: list[str], sampled: Iterable[Any]) -> dict[str, str]:
-    """The step that PyMC's own assignment gives each variable."""
+    """Return the step that PyMC's own assignment gives each variable."""
     from pymc.sampling.mcmc import assign_step_methods
 
     if not names:
@@ -489,7 +489,7 @@ def _steps_of_pymc(model: pm.Model, names: list[str], sampled: Iterable[Any]) ->
 
 
 def _grouped[T](items: Sequence[T], kind: Callable[[T], Hashable]) -> list[list[T]]:
-    """Items of one kind together, in the order of each kind's first."""
+    """Group items of one kind, in the order of each kind's first."""
     groups: dict[Hashable, list[T]] = {}
     for item in items:
         groups.setdefault(kind(item), []).append(item)
@@ -497,18 +497,18 @@ def _grouped[T](items: Sequence[T], kind: Callable[[T], Hashable]) -> list[list[
 
 
 def _names_in(block: BlockDescription) -> list[str]:
-    """The variables that a block's description names."""
+    """Return the variables that a block's description names."""
     latents = [name.split("[")[0] for name in block.name.split(" + ")]
     return [*latents, *(variable for variable, _ in block.likelihoods_by_variable), *block.depends_on]
 
 
 def _counted(names: Sequence[str], kind: str) -> str:
-    """Names, and of several how many they are."""
+    """List names, with their number where there are several."""
     return names[0] if len(names) == 1 else f"{listed(names, '')} ({len(names)} {kind})"
 
 
 def _html_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table with its text escaped."""
+    """Write a table in HTML, with its text escaped."""
     left = 'style="text-align: left"'
     head = "".join(f"<th {left}>{html.escape(h)}</th>" for h in heads)
     body = "".join("<tr>" + "".join(f"<td {left}>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows)

@@ -124,7 +124,7 @@ class _Read:
 
 
 def _are_codes(indices: NDArray[Any], size: int) -> bool:
-    """Whether an array holds codes of groups that begin at 0: some are not negative, and some group is named twice.
+    """Return whether an array holds codes of groups from 0: some are not negative, and some group is named twice.
 
     A selection such as ``[0, -1]`` or a shift such as ``arange(n) - 1`` names no value twice.
     """
@@ -183,7 +183,7 @@ class IndexBounds:
 
 
 def _reads(model: pm.Model) -> Iterator[_Read]:
-    """Everything in the model's log density that is indexed, inner arrays first."""
+    """Yield everything in the model's log density that is indexed, inner arrays first."""
     seen: set[Apply[Any]] = set()
     names = {variable: name for name, variable in model.named_vars.items()}
     for term in (*model.basic_RVs, *model.potentials):
@@ -194,7 +194,7 @@ def _reads(model: pm.Model) -> Iterator[_Read]:
 
 
 def _formula(model: pm.Model, term: TensorVariable) -> list[Any]:
-    """The expressions in which a term's user may index: its parameters, or a log density of the user's own."""
+    """Return the expressions in which a user may index: a term's parameters and data, or the user's own log density."""
     if term in model.potentials:
         return [term]
     if distribution_of(term) == "CustomDist":
@@ -204,7 +204,7 @@ def _formula(model: pm.Model, term: TensorVariable) -> list[Any]:
 
 
 def _read_by(model: pm.Model, term: str, node: Apply[Any], names: dict[Any, str]) -> Iterator[_Read]:
-    """The axes that an operation indexes."""
+    """Yield the axes that an operation indexes."""
     axis, source = 0, node.inputs[0]
     for entry in _entries(node):
         dtype = getattr(getattr(entry, "type", None), "dtype", None)  # a slice has none
@@ -217,7 +217,7 @@ def _read_by(model: pm.Model, term: str, node: Apply[Any], names: dict[Any, str]
 
 
 def _entries(node: Apply[Any]) -> list[Any]:
-    """What an operation indexes each axis by; empty for one that does not index."""
+    """Return what an operation indexes each axis by; empty for one that does not index."""
     if isinstance(node.op, Subtensor | AdvancedSubtensor):
         return list(indices_from_subtensor(node.inputs[1:], node.op.idx_list))
     if isinstance(node.op, IncSubtensor | AdvancedIncSubtensor):
@@ -226,23 +226,23 @@ def _entries(node: Apply[Any]) -> list[Any]:
 
 
 def _plain(entry: Variable) -> Any:
-    """An index as a tensor, also where it has named dimensions."""
+    """Return an index as a tensor, also where it has named dimensions."""
     is_expression = is_of_dims(entry) and entry.owner is not None
     return entry.values if is_expression else entry  # type: ignore[attr-defined]
 
 
 def _size(model: pm.Model, source: Any, axis: int) -> int | _Number:
-    """The length of an axis: a number where the type has it."""
+    """Return the length of an axis, as a number where the type has it."""
     known = source.type.shape[axis]
     return int(known) if known is not None else _Number(model, _plain(source).shape[axis])
 
 
 def _source_in_words(source: Variable, names: dict[Any, str]) -> str:
-    """The name of what is indexed."""
+    """Name what is indexed."""
     return names.get(source) or source.name or "an array"
 
 
 def _data_in_words(entry: Variable, names: dict[Any, str]) -> str:
-    """The names of the data and variables that indices are made of; empty if there are none."""
+    """Name the data and variables that indices are made of; empty if there are none."""
     found = [names[v] for v in ancestors([entry], blockers=list(names)) if v in names]
     return f" in {', '.join(dict.fromkeys(found))}" if found else ""

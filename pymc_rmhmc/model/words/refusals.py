@@ -65,7 +65,7 @@ def why_not_latent(
     model: pm.Model, variable: TensorVariable, readers: Mapping[TensorVariable, Sequence[TensorVariable]],
     predictors: Predictors, unread: Container[str],
 ) -> str:  # fmt: skip
-    """Why a variable that is no latent vector by itself is not sampled as one; empty if nothing is in the way.
+    """Say why a variable that is no latent vector by itself is not sampled as one; empty if nothing is in the way.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def step_in_words(variable: TensorVariable) -> str:
 def why_above(
     model: pm.Model, variable: TensorVariable, readers: Mapping[TensorVariable, Sequence[TensorVariable]]
 ) -> str:
-    """That a variable is in the prior of others, or in nothing at all; empty if a likelihood alone reads it."""
+    """Say that a variable is in the prior of others, or in nothing at all; empty if a likelihood alone reads it."""
     if not readers[variable]:
         return "no likelihood depends on it"
     priors = [v for v in readers[variable] if v in model.free_RVs and not str(v.name).endswith(UNOBSERVED)]
@@ -138,7 +138,7 @@ def _names(variables: Sequence[TensorVariable]) -> list[str]:
 def _why_not_read_by(
     model: pm.Model, reader: TensorVariable, variable: TensorVariable, predictors: Predictors
 ) -> str:
-    """Why a likelihood, or a Potential, does not read a Normal as a latent one; empty if it does."""
+    """Say why a likelihood, or a Potential, does not read a Normal as a latent one; empty if it does."""
     if reader in model.potentials:
         return depends_on_potential(reader, "it")
     try:
@@ -158,7 +158,7 @@ def _why_not_read_by(
 def _why_not_predicted(
     model: pm.Model, observation: Observation, variable: TensorVariable, predictors: Predictors
 ) -> str:
-    """The same of a likelihood that is not registered."""
+    """Say why a likelihood that is not registered does not read a Normal as a latent one; empty if it does."""
     reader = observation.variable
     if predictor_node(reader, [variable], model.basic_RVs) is None:
         parameters = [i for i in reader.owner.inputs if isinstance(i, TensorVariable) and reaches(i, [variable])]
@@ -174,7 +174,7 @@ def _through(expression: TensorVariable, variable: TensorVariable) -> str:
 
 
 def said_once(texts: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Texts by name, as pairs of the names in short and the text that they share."""
+    """Group texts by name into pairs of the names in short and the text that they share."""
     by_text: dict[str, list[str]] = {}
     for name, text in texts.items():
         by_text.setdefault(text, []).append(name.removesuffix("_rotated_"))
@@ -184,7 +184,7 @@ def said_once(texts: Mapping[str, str]) -> list[tuple[str, str]]:
 def nothing_found(
     model: pm.Model, reasons: Mapping[str, str], advice: Mapping[str, str], predictors: Predictors
 ) -> UnsupportedModelError:
-    """The error of a model in which there is nothing to sample.
+    """Return the error of a model in which there is nothing to sample.
 
     Causes come first, each once, and what to write instead; then the variables that are not Gaussian, in one line.
     """
@@ -206,14 +206,14 @@ def nothing_found(
 
 
 def _without_nuts(line: str) -> str:
-    """A reason without what the end of the message says for all of them."""
+    """Cut from a reason what the end of the message says for all of them."""
     for ending in (". Sample this model with NUTS.", f": {NUTS}", f", or {NUTS}", f", and {NUTS}"):
         line = line.removesuffix(ending)
     return line
 
 
 def _why_of_likelihoods(model: pm.Model, reasons: Mapping[str, str], predictors: Predictors) -> dict[str, str]:
-    """What is in the way of each likelihood that no variable's reason names yet."""
+    """Return what is in the way of each likelihood that no variable's reason names yet."""
     found = {}
     for variable in model.observed_RVs:
         named = any(f" {variable.name} " in f"{why} " for why in reasons.values())

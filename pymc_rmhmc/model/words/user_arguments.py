@@ -68,7 +68,7 @@ def arguments_of(variable: TensorVariable) -> dict[str, TensorVariable]:
 def _is_half_a_number(
     template: TensorVariable, variable: TensorVariable, symbols: Mapping[Variable, str], found: Mapping[str, Variable]
 ) -> bool:
-    """Whether a parameter is a number, and a template makes it of an argument that is none."""
+    """Return whether a parameter is a number, and a template makes it of an argument that is none."""
     numbers = [t for t, p in zip(_parameters(template), _parameters(variable), strict=False) if _is_number(p)]
     made_of = [symbols[v] for v in ancestors(numbers) if v in symbols]
     return any(name in found and not _is_number(found[name]) for name in made_of)
@@ -84,7 +84,7 @@ def _parameters(variable: TensorVariable) -> list[Variable]:
 
 
 def _templates(variable: TensorVariable) -> Iterator[tuple[Mapping[Variable, str], TensorVariable]]:
-    """The variable's distribution of symbols, once for each combination of arguments that it takes."""
+    """Yield the variable's distribution of symbols, once for each combination of arguments that it takes."""
     distribution: Any = getattr(pm, distribution_of(variable), None)
     if not hasattr(distribution, "dist"):
         return
@@ -105,7 +105,7 @@ def _templates(variable: TensorVariable) -> Iterator[tuple[Mapping[Variable, str
 def _lay_over(
     template: Variable, actual: Variable, symbols: Mapping[Variable, str], found: dict[str, Variable]
 ) -> int | None:
-    """How many operations of a template are those of an expression, whose arguments are added; None for another."""
+    """Count the operations that a template shares with an expression, and add its arguments; None if they differ."""
     template, actual = _bare(template), _bare(actual)
     if template in symbols:
         held = found.setdefault(symbols[template], actual)
@@ -120,7 +120,7 @@ def _lay_over(
 
 
 def _bare(expression: Variable) -> Variable:
-    """An expression without what adds no more than axes, names or checks."""
+    """Return an expression without what adds no more than axes, names or checks."""
     while expression.owner is not None and (
         isinstance(expression.owner.op, DimShuffle) or operation_name(expression) in SAME_VALUE
     ):
@@ -157,7 +157,7 @@ def argument_values(model: pm.Model, variable: TensorVariable, point: Point) -> 
 
 
 def _value(model: pm.Model, expression: Any, point: Point) -> np.ndarray | None:
-    """A value in floating numbers; None where an expression has none."""
+    """Return a value in floating numbers; None where an expression has none."""
     try:
         with np.errstate(all="ignore"):
             return np.asarray(Evaluator(model, [expression])(point)[0], dtype=float)
