@@ -92,10 +92,10 @@ def differences(function, at: np.ndarray, h: float = 1e-5) -> np.ndarray:
 
 @pytest.fixture(
     params=[
-        (*case, power, moves)
-        for case in CASES
-        for power in (None, 0.3)
-        for moves in (False, True)
+        # Every pair of a kind, a power and a design that moves, for every shape.
+        (shape, *case)
+        for shape in SHAPES
+        for case in (("dense", None, False), ("dense", 0.3, True), ("sparse", None, True), ("sparse", 0.3, False))
     ],
     ids=lambda case: ", ".join((*case[:2], "raised" if case[2] else "standing", "moving" if case[3] else "constant")),
 )

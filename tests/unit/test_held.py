@@ -88,8 +88,8 @@ CONDITIONALS = {
         f"{shape}, {kind}, {'standing' if power is None else 'raised'}": (
             lambda stated=(shape, kind, power): test_diagonal_chart.Stated(*stated).conditional()
         )
-        for shape, kind in test_diagonal_chart.CASES
-        for power in (None, 0.3)
+        for shape in test_diagonal_chart.SHAPES
+        for kind, power in (("dense", None), ("sparse", 0.3))
     },
     **{form: (lambda form=form: test_summed_chart.Stated(form).conditional()) for form in test_summed_chart.FORMS},
     "sum with a grid": sum_with_a_grid,
