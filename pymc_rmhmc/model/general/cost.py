@@ -40,9 +40,11 @@ IN_A_LOOP, FOREIGN = 100.0, 1e7
 CALLING_OUT = ("pymc.ode", "pytensor.link.", "pytensor.tensor.optimize")
 
 
-def gradient_seconds(model: pm.Model, variables: Sequence[TensorVariable], point: Point) -> float:
-    """Estimate how many seconds one gradient of the log density by some of the variables takes."""
-    (density,) = inlined([model.logp()], ())
+def gradient_seconds(
+    model: pm.Model, variables: Sequence[TensorVariable], point: Point, density: TensorVariable | None = None
+) -> float:
+    """Estimate how many seconds one gradient of the log density, which may be known, by some variables takes."""
+    (density,) = inlined([model.logp() if density is None else density], ())
     constants = [v for v in ancestors([density]) if isinstance(v, Constant) and is_long(v)]
     sizes = {v: v.data.size for v in constants} | {
         s: np.size(s.get_value(borrow=True)) for s in shared_inputs([density])

@@ -25,6 +25,8 @@ __all__ = ["GeneralModel", "check_differentiable", "check_no_simulator", "gradie
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
 type Symbol = TensorVariable
+# The log density of every variable and potential.
+type Terms = dict[TensorVariable, TensorVariable]
 
 
 class GeneralModel(PackedModel):
@@ -79,9 +81,12 @@ class GeneralModel(PackedModel):
             (_places(p, each), each.n_columns, each.is_noise) for p, each in zip(parts, self.charted, strict=True)
         )
         self.n_constants = sum(each.n_constants for each in self.charted)
-        self.density, self.value = _density(model, self, point)
-        self.scores = _scores(model, self) if parts else None
-        self.gradient_seconds = gradient_seconds(model, variables, point)
+        # PyMC writes a density out at each call, which takes a third of a second for a mixture.
+        terms = dict(zip(_terms(model), model.logp(vars=_terms(model), sum=False), strict=True))
+        self.density, self.value = _density(model, self, terms, point)
+        self.scores = _scores(model, self, terms) if parts else None
+        whole = pt.add(*(term.sum() for term in terms.values()), pt.zeros(()))
+        self.gradient_seconds = gradient_seconds(model, variables, point, whole)
 
     @property
     def shared(self) -> list[Any]:
@@ -143,12 +148,13 @@ def _places(part: slice, charted: Charted) -> NDArray[np.int64]:
     return np.ravel(charted.by_rows(np.arange(part.start, part.stop).reshape(charted.shape)))
 
 
-def _density(model: pm.Model, general: GeneralModel, point: Point) -> tuple[GraphFunction, GraphFunction]:
+def _density(
+    model: pm.Model, general: GeneralModel, terms: Terms, point: Point
+) -> tuple[GraphFunction, GraphFunction]:
     """Build the log density of the chart's coordinates, values and log-Jacobian: with the gradient, and without."""
     variables, constants = general.variables, pt.dvector("constants")
     placed = place(general.charted, variables.parts, constants)
-    terms = model.logp(vars=[v for v in _terms(model) if v not in placed.own], sum=False)
-    rest = replaced([term.sum() for term in terms], placed.values)
+    rest = replaced([term.sum() for v, term in terms.items() if v not in placed.own], placed.values)
     total = pt.add(*(t.astype("float64") for t in (*rest, *placed.own.values())), placed.log_jacobian, pt.zeros(()))
     placed_at = [placed.values[model.rvs_to_values[v]] for v in variables.variables]
     placed_at.append(placed.log_jacobian + placed.scales)
@@ -158,13 +164,13 @@ def _density(model: pm.Model, general: GeneralModel, point: Point) -> tuple[Grap
     return with_gradient, alone
 
 
-def _scores(model: pm.Model, general: GeneralModel) -> GraphFunction:
+def _scores(model: pm.Model, general: GeneralModel, given: Terms) -> GraphFunction:
     """Build, at values x, each charted element's score of the rest, its moments, and the score of its prior."""
     # Own priors read a twin of their value, so that one pass back through the graph keeps the two apart.
     twins = {each.value: each.value.clone() for each in general.charted}
     charted = {each.variable for each in general.charted}
-    ordered, terms = _terms(model), []
-    for variable, term in zip(ordered, model.logp(vars=ordered, sum=False), strict=True):
+    terms = []
+    for variable, term in given.items():
         value = model.rvs_to_values.get(variable)
         terms.append(replaced([term], {value: twins[value]})[0] if variable in charted else term)
     total = pt.add(*(t.sum() for t in terms), pt.zeros(()))
