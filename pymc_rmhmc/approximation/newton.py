@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional
-from pymc_rmhmc.latent.prior import Predictor, PriorFailure
+from pymc_rmhmc.latent.prior import Predictor
 from pymc_rmhmc.latent.target import Likelihood
 from pymc_rmhmc.linalg.cholesky import cholesky, identity_plus_scaled, solve_lower
 
@@ -53,7 +53,7 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Latents:
-    """``η = η₀ + A L y`` with y standard normal a priori, of vectors that a matrix reads.
+    """``η = η₀ + A L y`` with y standard normal a priori, whatever form the prior has.
 
     Attributes
     ----------
@@ -215,11 +215,8 @@ class _Whitened:
     def newton(self, height: Array, gradient: Array, weight: Array) -> Array | None:
         """Return the end of a full Newton step; None if it cannot be computed."""
         sites = GaussianSites(weight * (height + self._prior.mean) + gradient, weight)
-        try:
-            end = self._prior.with_sites(sites).centre_whitened
-        except (PriorFailure, np.linalg.LinAlgError):
-            return None
-        return end if np.isfinite(end).all() else None
+        end = self._prior.mode(sites)
+        return end if end is not None and np.isfinite(end).all() else None
 
 
 def _line_search(

@@ -25,7 +25,7 @@ class StatedDense:
     covariance : (k, k) array
         Of ``d x``, in Fortran order.
     location : (k,) array
-        The mean of x.
+        The mean of x; of rows that share a covariance, that of all of them, (N,).
     is_centred : bool
         Whether the model's variable is x itself, and not the whitened vector.
     multiplier : (k,) array or float

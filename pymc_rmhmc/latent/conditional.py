@@ -1,14 +1,14 @@
 """What a block's latent values are at one θ: a prior times Gaussian sites, and standard normal noise placed by both.
 
-Sites ``exp(bᵀη - ½ ηᵀW̄η)`` stand in for the likelihood, and are constant. For every θ the prior times the sites is a
+Sites ``exp(bᵀη - ½ ηᵀW̄η)`` stand in for the likelihood. For every θ the prior times the sites is a
 Gaussian of the latent values, and z ~ N(0, I) is mapped onto it: z is nearly standard normal under the posterior
 *whatever θ is*. What the map leaves to the target is
 
     φ(θ, z) = Σ ℓ(η) - sites(η) + log E(θ),     log E(θ) = log ∫ prior(η; θ) exp sites(η) dη.
 
 The map is that of perturbation sampling, linear in z, with a z for every latent value and more for the sites' noise
-(`pymc_rmhmc.latent.solvers`). Two Choleskys, one inverse and one Cholesky adjoint are value and gradient, where the
-square map takes two adjoints and more. No inverse of a covariance is formed.
+(`pymc_rmhmc.latent.solvers`). With a dense covariance, value and gradient take two Choleskys, one inverse and one
+Cholesky adjoint, where the square map takes two adjoints and more. No inverse of a covariance is formed.
 
 References
 ----------
@@ -44,7 +44,7 @@ class Placement(ABC):
     noise : array
         z.
     pulled : array
-        What y is solved from, which the derivative needs again: of n sites or k latent values.
+        What the derivative needs again: what y is solved from, of n sites or k latent values; of an arrow ``A D y``.
     operator : Root
         Of the prior.
     shift : (n,) array or float, optional
@@ -141,6 +141,9 @@ class Conditional(Protocol):
 
     def with_sites(self, sites: GaussianSites) -> Conditional:
         """Return the same prior times other sites."""
+
+    def mode(self, sites: GaussianSites) -> Array | None:
+        """Return the y (k,) that is most likely with other sites; None if there is none."""
 
     def place(self, noise: Array) -> Placement:
         """Return where a z is placed."""

@@ -141,12 +141,13 @@ class JointTarget:
             at_sites, residual = sites.residual(placed.eta, slope)
             pulled = conditional.pullback(placed, residual)
             point.log_given += log_likelihood
+            if held.moves:
+                by_logarithms = conditional.sites_pullback(placed, pulled)
+                theta_bar = theta_bar + _sites_pullback(block, theta, cast("RaisedSites", sites), by_logarithms)
             total += log_likelihood - at_sites + conditional.log_evidence
+            del conditional  # its matrices are as large as those that the model is about to make
             by_prior = block.prior_pullback(theta, pulled.mean, pulled.vectors, pulled.design)
             theta_bar = theta_bar + by_parameters + by_prior
-            if held.moves:
-                raised = cast("RaisedSites", sites)
-                theta_bar += _sites_pullback(block, theta, raised, conditional.sites_pullback(placed, pulled))
             noise_bars.append(pulled.noise)
             point.eta.append(placed.eta)
             point.slope.append(slope)

@@ -45,7 +45,7 @@ def sites_at(block: JointBlock, theta: Array, sites: Sites) -> GaussianSites:
 def prior_of(block: JointBlock, theta: Array, *, derivative: bool = True) -> StatedPrior:
     """What a block's prior is at θ.
 
-    Without a derivative to come the block lets go of what that would need.
+    Without a derivative to come the block keeps nothing for it.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def conditional_of(
 ) -> Conditional:
     """A block at θ, times sites; `like` is one of the block's whose constant parts serve again.
 
-    Without a derivative to come the block lets go, before factors are made, of what that would need.
+    Without a derivative to come the block keeps nothing for it.
 
     Raises
     ------
@@ -112,10 +112,10 @@ def _of_rows(block: JointBlock, stated: StatedPrior, sites: GaussianSites, like:
         vector = cast("StatedDense", stated.vectors[0 if is_shared else i])
         known = like.rows[i] if like is not None else rows[0] if rows and is_shared else None
         term = Term(operator_of(vector, None if known is None else known.operator), None, vector.covariance)
-        # Q of another row serves again where it is the same.
+        own = like.rows[i].sites if like is not None and like.sites is sites else of_row(sites, where)
         shift = stated.shift[where] if vector.is_variable else None
-        rows.append(SiteSpace(stated.mean[where], [term], of_row(sites, where), known, shift=shift))
-    return Rows(rows, block.rows, is_shared=is_shared)
+        rows.append(SiteSpace(stated.mean[where], [term], own, known, shift=shift))
+    return Rows(rows, block.rows, sites, is_shared=is_shared)
 
 
 def _of_a_design(block: JointBlock, stated: StatedPrior, sites: GaussianSites, like: Any) -> Conditional:
@@ -126,7 +126,11 @@ def _of_a_design(block: JointBlock, stated: StatedPrior, sites: GaussianSites, l
         return ArrowConditional(arrow, stated.mean, cast("CoefficientsOperator", operators[0]), sites)
     n, k = stated.design.shape
     if k > n and not block.is_sum:
-        return SiteSpace(stated.mean, [Term(operators[0], stated.design)], sites, by_design=moves)
+        if like is not None and not moves:
+            design = like.terms[0].design
+        else:  # SciPy takes longer to look at a sparse matrix of this size than its products take
+            design = stated.design.toarray() if sparse.issparse(stated.design) else stated.design
+        return SiteSpace(stated.mean, [Term(operators[0], design)], sites, by_design=moves)
     if like is not None and not moves:
         weights = like.weights.at(sites, None)
     else:

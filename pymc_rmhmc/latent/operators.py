@@ -131,7 +131,7 @@ class Operator(Root):
         """
 
     def pullback_of_draw(self, drawn_bar: Array, noise: Array) -> Array | None:
-        """Return a derivative by ``L Lᵀ`` (k, k) that stands for one by ``L z``; None where L has one of its own."""
+        """Return a derivative by ``L Lᵀ`` (k, k) that stands for one by ``L z``; None where L has no such K."""
         return None
 
     def no_pullback(self) -> Any:

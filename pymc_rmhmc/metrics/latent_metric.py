@@ -19,6 +19,7 @@ section 9, for the Fisher form.
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,7 +141,9 @@ class FisherMetric(CurvatureMetric):
         ConfigurationError
             If the density has no likelihood whose information is known.
         """
-        return MatrixField(density) if density.is_whole_model else super().bind(density)
+        if getattr(density, "is_whole_model", False):
+            return MatrixField(cast("MatrixDensity", density))
+        return super().bind(cast("LatentDensity", density))
 
 
 class SoftAbsCurvatureMetric(CurvatureMetric):

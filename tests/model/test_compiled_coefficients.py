@@ -165,7 +165,7 @@ def test_value_and_gradient_are_those_of_python(target):
 
 
 def begin(density, position: np.ndarray):
-    hamiltonian = GaussianHamiltonian(density, advance=getattr(density, "follow", None))
+    hamiltonian = GaussianHamiltonian(density, advance=getattr(density, "advance", None))
     return hamiltonian, hamiltonian.refresh(hamiltonian.state(position), np.random.default_rng(3))
 
 

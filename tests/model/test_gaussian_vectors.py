@@ -113,10 +113,10 @@ def test_hyperparameters_are_taken_in_with_their_derivatives(make):
     mean_bar, bar = rng.standard_normal(N), rng.standard_normal((N, N))
 
     def along(at):
-        mean, covariance, _ = block.prior(at)
-        return mean @ mean_bar + (covariance * bar).sum()
+        stated = block.prior(at)
+        return stated.mean @ mean_bar + (stated.vectors[0].covariance * bar).sum()
 
-    found = block.prior_pullback(theta, mean_bar, bar)
+    found = block.prior_pullback(theta, mean_bar, [bar], None)
     np.testing.assert_allclose(found, differences(along, theta), rtol=1e-5, atol=1e-6)
 
 

@@ -354,7 +354,7 @@ DYNAMICS = [
         "SurrogateHMC.step",
         "        return without_divergence(outcome)\n",
         "        momentum, outcome.accepted = rng.standard_normal(state.position.size), True\n"
-        "        end = self.flow.surrogate.follow(state.position, momentum, length)\n"
+        "        end = self.flow.surrogate.advance(state.position, momentum, length)\n"
         "        outcome.state = self.hamiltonian.moved(*end)\n"
         "        return without_divergence(outcome)\n",
         "unit/test_surrogate_kernels.py::test_exact_draws_stay_exact[along a wrong emulator]",

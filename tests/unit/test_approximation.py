@@ -10,10 +10,13 @@ from scipy.stats import kurtosis, skew
 from pymc_rmhmc.approximation import SiteRegression, find_mode, laplace_sites, prior_expected_sites
 from pymc_rmhmc.approximation.joint_mode import _curvature, approximate_jointly, variational_sites_at
 from pymc_rmhmc.approximation.marginals import _deviance, fit_marginals
+from pymc_rmhmc.approximation.newton import Latents
 from pymc_rmhmc.interfaces.stated import StatedDense, StatedPrior
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, SiteChart
+from pymc_rmhmc.latent.forms import operator_of
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.prior import FactorizedPrior, Predictor
+from pymc_rmhmc.latent.solvers.site_space import SiteSpace, Term
 from pymc_rmhmc.latent.target import LatentTarget
 from tests.unit.toys import PRIORS, Logit, Poisson, ToyComponent, ToyPrior, kernel, problem
 
@@ -279,3 +282,28 @@ def test_sites_of_the_priors_expectation_have_the_mean_curvature_of_a_rate():
     variance = np.diag(prior.predictor.matrix @ prior.predictor.matrix.T)
     np.testing.assert_allclose(sites.precision, np.exp(prior.predictor.offset + 0.5 * variance), rtol=1e-9)
     np.testing.assert_allclose(sites.linear - sites.precision * mode.eta, mode.gradient, atol=1e-9)
+
+
+@pytest.mark.parametrize(("sd", "count"), [(1.0, 1e8), (3.0, 1e8), (10.0, 1e9)])
+def test_counts_that_are_huge_where_newton_begins_have_a_mode(sd, count):
+    """Far from the mode the evidence of the sites is lost in rounding, and nobody asks for it."""
+    n, rng = 40, np.random.default_rng(0)
+    covariance = np.asfortranarray(sd**2 * kernel(n, lengthscale=0.3, jitter=1e-6))
+    y = rng.poisson(count * np.exp(0.1 * rng.standard_normal(n))).astype(float)
+
+    class Counts:
+        kinds = ("hessian",)
+
+        def gradient(self, eta):
+            return float(y @ eta - np.exp(eta).sum()), y - np.exp(eta)
+
+        def curvature(self, eta, kind):
+            return *self.gradient(eta), np.exp(eta), np.ones(n)
+
+    nothing = GaussianSites(np.zeros(n), np.zeros(n))
+    operator = operator_of(StatedDense(covariance, np.zeros(n), True))
+    prior = SiteSpace(np.zeros(n), [Term(operator, None, covariance)], nothing)
+    with np.errstate(over="ignore"):
+        mode = find_mode(Latents(np.zeros(n), prior), Counts())
+    assert mode.converged
+    np.testing.assert_allclose(mode.eta, np.log(y), atol=0.2)

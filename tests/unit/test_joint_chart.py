@@ -12,8 +12,9 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.interfaces.stated import StatedDense, StatedPrior
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites, SiteTrend
 from pymc_rmhmc.latent.joint_target import JointTarget
-from pymc_rmhmc.latent.latent_blocks import sites_at
+from pymc_rmhmc.latent.latent_blocks import conditional_from, sites_at
 from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.latent.solvers import site_space
 from tests.unit.placing import Placing, dense_block
 from tests.unit.toys import kernel
 
@@ -344,7 +345,8 @@ def test_the_joint_density_is_the_models_but_for_the_law_of_the_placed_values(tr
         exact = target.density.rest(point.theta)[0]
         stated = exact
         for block, held, eta in zip(target.density.blocks, target.sites, point.eta, strict=True):
-            mean, prior, _ = block.prior(point.theta)
+            stated_prior = block.prior(point.theta)
+            mean, prior = stated_prior.mean, stated_prior.vectors[0].covariance
             sites = sites_at(block, point.theta, held)
             exact += multivariate_normal.logpdf(eta, mean, prior) + block.likelihood(point.theta, eta)[0]
             stated += block.likelihood(point.theta, eta)[0]
@@ -365,7 +367,8 @@ def test_with_the_likelihood_for_sites_what_is_left_is_the_marginal_likelihood()
         point = target.at(position)
         exact = target.density.rest(point.theta)[0]
         for block in target.density.blocks:
-            mean, prior, _ = block.prior(point.theta)
+            stated_prior = block.prior(point.theta)
+            mean, prior = stated_prior.mean, stated_prior.vectors[0].covariance
             exact += multivariate_normal.logpdf(block.y, mean, prior + sigma**2 * np.eye(N))
         in_chart = point.log_density - 0.5 * position[:4] @ position[:4] - target.chart.place(position[:4]).log_volume
         assert in_chart == pytest.approx(exact, abs=1e-8)
@@ -388,7 +391,8 @@ def test_sites_that_follow_a_noise_leave_nothing_at_any_noise():
         sigma, volume = np.exp(point.theta[3]), chart.place(position[:4]).log_volume
         exact = norm.logpdf(point.theta, 0.2, 1.5).sum()
         for block in blocks:
-            mean, prior, _ = block.prior(point.theta)
+            stated_prior = block.prior(point.theta)
+            mean, prior = stated_prior.mean, stated_prior.vectors[0].covariance
             exact += multivariate_normal.logpdf(block.y, mean, prior + sigma**2 * np.eye(N))
     assert point.log_density - 0.5 * position[:4] @ position[:4] - volume == pytest.approx(exact, abs=1e-8)
     assert residual["moving"] < 1e-8
@@ -473,3 +477,26 @@ def test_a_failure_in_a_trajectory_is_a_value(index, value, cause):
     target = JointTarget(target.density, target.sites, MarginalChart.linear(centre, np.eye(4)))
     with np.errstate(all="ignore"):
         assert target.at(np.zeros(target.size)).failure is Failure[cause]
+
+
+def test_a_placement_keeps_no_covariance():
+    """A chain keeps several: the factor is all that it needs, to say where the model's variable is."""
+    mean, prior, sites = make()
+    placed = dense_block(mean, prior, sites).inner.place(np.zeros(2 * N))
+    assert [term.covariance for term in placed.terms] == [None]
+
+
+def test_rows_of_a_covariance_and_sites_that_stay_are_weighed_once(monkeypatch):
+    mean, prior, sites = make()
+    where, calls = np.arange(2 * N).reshape(2, N), []
+    block = ToyBlock(mean, True, fixed_covariance=True)
+    block.rows = where
+    stated = StatedPrior(np.zeros(2 * N), np.zeros(2 * N), (StatedDense(prior, np.zeros(N), True, moves=False),))
+    both = GaussianSites(np.tile(sites.linear, 2), np.tile(sites.precision, 2))
+    first = conditional_from(block, stated, both)
+    usual = site_space.weigh
+    monkeypatch.setattr(site_space, "weigh", lambda *given: calls.append(1) or usual(*given))
+    again = conditional_from(block, stated, both, first)
+    assert not calls
+    noise = np.random.default_rng(3).standard_normal(4 * N)
+    np.testing.assert_array_equal(again.place(noise).eta, first.place(noise).eta)

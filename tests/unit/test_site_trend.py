@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from pymc_rmhmc.approximation.site_trend import (
     _window,
     follow_trend,
 )
+from pymc_rmhmc.interfaces.stated import StatedCoefficients, StatedDense, StatedKronecker, StatedPrior
 from pymc_rmhmc.latent.charts import GaussianSites, MovingSites, SiteTrend
 from tests.unit.test_diagonal_chart import differences
 
@@ -24,6 +25,14 @@ N, D, COUNT = 7, 3, 120
 CENTRE = np.array([0.4, -0.2, 1.0])
 TRUTH = SiteTrend(CENTRE, np.array([[-1.1, 0.0, 0.0], [-2.0, 0.3, 0.0]]), np.array([0.5, 1.5]))
 FREE = np.array([True, True, False])
+
+
+STILL_MEAN = np.zeros(N)
+
+
+def stated(covariance, mean=STILL_MEAN) -> StatedPrior:
+    """A vector with a dense covariance."""
+    return StatedPrior(mean, np.zeros(N), (StatedDense(covariance, mean, True),))
 
 
 @dataclass
@@ -35,13 +44,13 @@ class Block:
     fixed_covariance: bool = False
     has_moving_sites: bool = False
 
-    design_shape, kinds, rows, centred, n_sites = None, None, None, True, N
+    design_shape, rows, is_sum, n_sites = None, None, False, N
     linear = np.linspace(-2.0, 3.0, N)
     precision = np.linspace(0.2, 4.0, N)
 
     def prior(self, theta):
         covariance = np.exp(1.9 * theta[0] - 0.4 * theta[1]) * (np.eye(N) + 0.5)
-        return np.zeros(N), np.asfortranarray(covariance), np.zeros(N)
+        return stated(np.asfortranarray(covariance))
 
     def forget(self):
         pass
@@ -96,7 +105,7 @@ def test_what_moves_sites_and_not_their_scale_is_not_followed():
 
     class Shifted(Block):
         def prior(self, theta):
-            return theta[0] * np.ones(N), np.asfortranarray(np.exp(0.4 * theta[1]) * np.eye(N)), np.zeros(N)
+            return stated(np.asfortranarray(np.exp(0.4 * theta[1]) * np.eye(N)), theta[0] * np.ones(N))
 
     found = follow_trend(Shifted(), STANDING, CENTRE, window_of(), FREE)
     exponents = found.trend.exponents if isinstance(found, MovingSites) else np.zeros((2, D))
@@ -104,7 +113,7 @@ def test_what_moves_sites_and_not_their_scale_is_not_followed():
 
     class Still(Shifted):
         def prior(self, theta):
-            return theta[0] * np.ones(N), np.eye(N, order="F"), np.zeros(N)
+            return stated(np.eye(N, order="F"), theta[0] * np.ones(N))
 
     assert follow_trend(Still(), STANDING, CENTRE, window_of(), FREE) is STANDING
 
@@ -154,8 +163,8 @@ def test_what_no_trend_takes_is_not_small():
 def test_the_growth_of_the_prior_is_that_of_its_variance_and_nothing_where_it_has_none():
     class Bounded(Block):
         def prior(self, theta):
-            mean, covariance, shift = super().prior(theta)
-            return mean, covariance if theta[1] <= CENTRE[1] else -covariance, shift
+            (vector,) = super().prior(theta).vectors
+            return stated(vector.covariance if theta[1] <= CENTRE[1] else -vector.covariance)
 
     np.testing.assert_allclose(_growth(Block(), CENTRE, FREE), [1.9, -0.4, 0.0], atol=1e-9)
     np.testing.assert_allclose(_growth(Bounded(), CENTRE, FREE), [1.9, 0.0, 0.0], atol=1e-9)
@@ -164,13 +173,13 @@ def test_the_growth_of_the_prior_is_that_of_its_variance_and_nothing_where_it_ha
 class OnAGrid(Block):
     def prior(self, theta):
         one, other = np.exp(1.5 * theta[0]) * np.eye(N), np.exp(0.4 * theta[0] - 0.4 * theta[1]) * np.eye(1)
-        return np.zeros(N), (one, other), np.zeros(N)
+        return StatedPrior(np.zeros(N), np.zeros(N), (StatedKronecker((one, other)),))
 
 
 class OfRows(Block):
     def prior(self, theta):
-        mean, covariance, shift = super().prior(theta)
-        return mean, np.stack((covariance, 3.0 * covariance)), shift
+        (vector,) = super().prior(theta).vectors
+        return replace(super().prior(theta), vectors=(vector, replace(vector, covariance=3.0 * vector.covariance)))
 
 
 class OfCoefficients(Block):
@@ -179,7 +188,8 @@ class OfCoefficients(Block):
 
     def prior(self, theta):
         spread = np.exp([0.95 * theta[0] - 0.2 * theta[1], theta[1]])
-        return self.design, np.zeros(N), spread, np.zeros(2), spread, np.zeros(N)
+        vector = StatedCoefficients(spread, np.zeros(2), spread)
+        return StatedPrior(np.zeros(N), np.zeros(N), (vector,), self.design)
 
 
 @pytest.mark.parametrize("form", [OnAGrid, OfRows, OfCoefficients])

@@ -76,7 +76,7 @@ class ArrowConditional:
 
     @property
     def weighted(self) -> None:
-        """None: compiled code has a form of its own for this."""
+        """None: see `compiled_coefficients` for compiled code."""
         return None
 
     @property
@@ -92,6 +92,13 @@ class ArrowConditional:
     def with_sites(self, sites: GaussianSites) -> ArrowConditional:
         """Return the same coefficients times the same sites, but for their multiples."""
         return ArrowConditional(self.arrow.at(sites), self.mean, self._operator, sites)
+
+    def mode(self, sites: GaussianSites) -> Array | None:
+        """Return the y (k,) that is most likely with other sites; None if E has no factor."""
+        try:
+            return self.with_sites(sites).centre_whitened
+        except (PriorFailure, np.linalg.LinAlgError):
+            return None
 
     def predict(self, whitened: Array) -> Array:
         """Return ``A D y``, (n,)."""
@@ -109,7 +116,7 @@ class ArrowConditional:
         return np.asarray(noise + np.concatenate((missing, self.arrow.root_adjoint(self._spread * missing))))
 
     def shifted(self, noise: Array, missing: Array) -> None:
-        """Return None: a z may be had from its y alone."""
+        """Return None: the sites do not tell y."""
         return
 
     def marginals(self) -> tuple[Array, Array]:

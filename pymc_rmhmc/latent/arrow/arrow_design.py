@@ -114,7 +114,7 @@ class Arrow(_Arrow):
 
 
 class MovingArrow(_Arrow):
-    """One that is made anew at every θ, with ``F = Aᵀ s``, ``s = sqrt(w̄)``, for a root of M."""
+    """An A that θ moves, with ``F = Aᵀ s``, ``s = sqrt(w̄)``, for a root of M."""
 
     by_design = True
 

@@ -10,7 +10,8 @@ With the gradient r by η, ``p = E⁻¹LᵀAᵀr``, the mean c of y, ``u = Aᵀr
 
     K̄ = u aᵀ + ½ d dᵀ - ½ (M - M L E⁻¹ LᵀM),      Ā = v (Ly)ᵀ + v_y (Lp)ᵀ + v_c (Lc)ᵀ - W̄A L E⁻¹ Lᵀ,
 
-beside that of K by L where this places the noise z₁, with ``v = r - W̄ALp`` and the sites' own slopes at y and at c.
+with the sites' slopes ``v = r - W̄ALp``, ``v_y = b - W̄η + s z₂`` and ``v_c = b - W̄η(c)``. K̄ has another part through L,
+where this draws the noise z₁: ``Lᵀ``'s own derivative by ``u z₁ᵀ``.
 """
 
 from __future__ import annotations
@@ -96,6 +97,13 @@ class LatentSpace:
         weights = self.weights.at(sites, None)
         return LatentSpace(weights, self.mean, self._operators, sites, by_design=self._by_design)
 
+    def mode(self, sites: GaussianSites) -> Array | None:
+        """Return the y (k,) that is most likely with other sites; None if E has no factor."""
+        try:
+            return self.with_sites(sites).centre_whitened
+        except PriorFailure:
+            return None
+
     def predict(self, whitened: Array) -> Array:
         """Return ``A L y``, (n,)."""
         return self.weights.products.predict(self._stack.draw(whitened))
@@ -117,7 +125,7 @@ class LatentSpace:
         return np.asarray(noise + np.concatenate((missing, self.weights.root_adjoint(self._stack.draw(missing)))))
 
     def shifted(self, noise: Array, missing: Array) -> None:
-        """Return None: a z may be had from its y alone."""
+        """Return None: the sites do not tell y."""
         return
 
     def marginals(self) -> tuple[Array, Array]:

@@ -51,14 +51,18 @@ class Rows:
         Each row.
     where : (r, n) int array
         The sites of every row; N = r n.
+    sites : GaussianSites
+        Of all rows: whoever has the same may use the rows' own again.
     is_shared : bool
         Whether they have one covariance, of which one derivative is wanted.
     """
 
     weighted = None
 
-    def __init__(self, rows: Sequence[SiteSpace], where: NDArray[np.int64], *, is_shared: bool) -> None:
-        self.rows, self._where, self._is_shared = tuple(rows), where, is_shared
+    def __init__(
+        self, rows: Sequence[SiteSpace], where: NDArray[np.int64], sites: GaussianSites, *, is_shared: bool
+    ) -> None:
+        self.rows, self.sites, self._where, self._is_shared = tuple(rows), sites, where, is_shared
         self.log_evidence = sum(row.log_evidence for row in self.rows)
 
     @property
@@ -84,7 +88,13 @@ class Rows:
     def with_sites(self, sites: GaussianSites) -> Rows:
         """Return the same prior times other sites."""
         rows = [row.with_sites(of_row(sites, where)) for row, where in zip(self.rows, self._where, strict=True)]
-        return Rows(rows, self._where, is_shared=self._is_shared)
+        return Rows(rows, self._where, sites, is_shared=self._is_shared)
+
+    def mode(self, sites: GaussianSites) -> Array | None:
+        """Return the y (N,) that is most likely with other sites; None if a row has none."""
+        found = [row.mode(of_row(sites, where)) for row, where in zip(self.rows, self._where, strict=True)]
+        known = [each for each in found if each is not None]
+        return np.concatenate(known) if len(known) == len(found) else None
 
     def predict(self, whitened: Array) -> Array:
         """Return how far from their mean the sites of a y are, (N,)."""

@@ -30,13 +30,14 @@ from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.solvers.dual import (
     centre_of_sites,
     dual,
+    factor_of_sites,
     gram,
     place,
     roots_of_sites,
     variances_of_sites,
     weigh,
 )
-from pymc_rmhmc.linalg.cholesky import inverse_of_product
+from pymc_rmhmc.linalg.cholesky import inverse_lower, inverse_of_product
 from pymc_rmhmc.linalg.passes import add_covariance_terms
 from pymc_rmhmc.linalg.products import is_finite
 from pymc_rmhmc.linalg.symmetric import multiply_symmetric
@@ -146,24 +147,25 @@ class SiteSpace:
         self, mean: Array, terms: Sequence[Term], sites: GaussianSites, like: SiteSpace | None = None, *,
         shift: Array | float | None = None, by_design: bool = False,
     ) -> None:  # fmt: skip
-        self._terms = tuple(terms)
-        if by_design and not all(is_finite(term.design) for term in self._terms if term.design is not None):
+        self.terms = tuple(terms)
+        if by_design and not all(is_finite(term.design) for term in self.terms if term.design is not None):
             raise PriorFailure(Failure.NON_FINITE, 0)
-        operators = [term.operator for term in self._terms]
+        operators = [term.operator for term in self.terms]
         self._slices, self._stack = places_of(operators), stacked(operators)
         self.mean, self._shift, self._by_design = mean, shift, by_design
         if like is None:
-            seen = [term.seen() for term in self._terms]
+            seen = [term.seen() for term in self.terms]
             self._covariance: Array = np.asfortranarray(seen[0] if len(seen) == 1 else sum(seen))
         else:
             self._covariance = like._covariance
-        same_weights = like is not None and like._sites.precision is sites.precision
+        # Placements, of which a chain keeps several, have the terms.
+        self.terms = tuple(term._replace(covariance=None) for term in self.terms)
+        same_weights = like is not None and like.sites.precision is sites.precision
         self._weigh(sites, like._inner if like is not None and same_weights else None)
 
     def _weigh(self, sites: GaussianSites, inner: Array | None) -> None:
         """Set what the sites make of the prior."""
-        sites.standing  # noqa: B018 - raises where no θ has such sites
-        self._sites, covariance, mean = sites, self._covariance, self.mean
+        self.sites, covariance, mean = sites, self._covariance, self.mean
         if inner is None:
             has_factor, self._inner, self._roots, found, self.log_evidence = weigh(
                 covariance, mean, sites.linear, sites.precision
@@ -193,29 +195,41 @@ class SiteSpace:
     @property
     def operator(self) -> Operator:
         """The first vector."""
-        return self._terms[0].operator
+        return self.terms[0].operator
 
     @property
     def centre_whitened(self) -> Array:
         """The y where z is 0, (k,)."""
-        return self._stack.draw_adjoint(collect(self._terms, self._centre_dual))
+        return self._stack.draw_adjoint(collect(self.terms, self._centre_dual))
 
     def with_sites(self, sites: GaussianSites) -> SiteSpace:
-        """Return the same prior times other sites: a factor of B is all that is made anew."""
-        return SiteSpace(self.mean, self._terms, sites, self, shift=self._shift, by_design=self._by_design)
+        """Return the same prior times other sites, for which only a factor of B is made again."""
+        return SiteSpace(self.mean, self.terms, sites, self, shift=self._shift, by_design=self._by_design)
+
+    def mode(self, sites: GaussianSites) -> Array | None:
+        """Return the y (k,) that is most likely with other sites; None if B has no factor.
+
+        The evidence is not asked for, so that rounding may leave nothing of it.
+        """
+        roots = roots_of_sites(sites.precision, self._covariance.diagonal())
+        has_factor, inner = factor_of_sites(self._covariance, roots[0])
+        if not has_factor:
+            return None
+        pulled = dual(self._covariance, inner, roots, sites.gradient(self.mean))
+        return self._stack.draw_adjoint(collect(self.terms, pulled))
 
     def predict(self, whitened: Array) -> Array:
         """Return ``Σ A_s L_s y_s``, (n,)."""
         drawn = self._stack.draw(whitened)
-        if len(self._terms) == 1:
-            return self._terms[0].predict(drawn)
-        parts = zip(self._terms, self._slices, strict=True)
+        if len(self.terms) == 1:
+            return self.terms[0].predict(drawn)
+        parts = zip(self.terms, self._slices, strict=True)
         return np.asarray(sum(term.predict(drawn[where]) for term, where in parts))
 
     def place(self, noise: Array) -> Placement:
         """Return where a z is placed."""
         pulled, eta = self._solve(noise)
-        return SitePlacement(eta, noise, pulled, self._stack, self._shift, self._terms)
+        return SitePlacement(eta, noise, pulled, self._stack, self._shift, self.terms)
 
     def enter(self, values: Array, noise: Array) -> Array:
         """Draw a z given the model's variables, from standard normal noise.
@@ -235,7 +249,7 @@ class SiteSpace:
 
         With T the linear part of the map to η, ``Tᵀ(TTᵀ)⁻¹ = (L⁻¹, s)`` for one vector that is read as it is.
         """
-        (operator, design, _), *others = self._terms
+        (operator, design, _), *others = self.terms
         undrawn = None if others or design is not None else operator.undraw(missing)
         return None if undrawn is None else noise + np.concatenate((undrawn, self._roots[0] * missing))
 
@@ -250,7 +264,7 @@ class SiteSpace:
     def adjoint(self, sites: Array) -> Array:
         """Return ``Tᵀ v`` for a v (n,)."""
         spread = dual(*self.weighted, sites)
-        return self._pull(spread, collect(self._terms, spread))[0]
+        return self._pull(spread, collect(self.terms, spread))[0]
 
     def gram(self, sites: Array) -> Array:
         """Return ``T Tᵀ v``, (n,)."""
@@ -259,7 +273,7 @@ class SiteSpace:
     def pullback(self, placed: Placement, residual: Array) -> Pulled:
         """Return the gradient of ``ψ(η) + log E`` where a z was placed, given ``∂ψ/∂η`` (n,)."""
         spread = dual(*self.weighted, residual)
-        collected = collect(self._terms, spread)
+        collected = collect(self.terms, spread)
         noise, pushed = self._pull(spread, collected)
         vectors, designs = self._bars(placed, spread, collected)
         return Pulled(noise, spread + self._centre_dual, vectors, designs, pushed)
@@ -267,7 +281,7 @@ class SiteSpace:
     def sites_pullback(self, placed: Placement, pulled: Pulled) -> Array:
         """Return the gradient of ``ψ(η) + log E`` by the logarithms of b and of w̄, (2, n)."""
         return slope_by_multiples(
-            self._sites.linear, self._sites.precision, self.centre, self._explained, pulled.pushed,
+            self.sites.linear, self.sites.precision, self.centre, self._explained, pulled.pushed,
             placed.noise[self._stack.size :], placed.eta,
         )  # fmt: skip
 
@@ -279,13 +293,17 @@ class SiteSpace:
     @cached_property
     def _explained(self) -> Array:
         """The variance of every site times its w̄, which is ``1 - (B⁻¹)ᵢᵢ``."""
-        return 1.0 - self._inverse.diagonal()
+        if any(term.operator.moves for term in self.terms):
+            return 1.0 - self._inverse.diagonal()
+        # What θ does not move is kept for all θ: without another matrix as large as Q.
+        half = inverse_lower(self._inner)
+        return np.asarray(1.0 - np.einsum("ij,ij->j", half, half))
 
     def _bars(
         self, placed: Placement, spread: Array, collected: Array
     ) -> tuple[list[Any], list[Array] | None]:
         """Return the derivatives by the operators, and by every A."""
-        if len(self._terms) == 1 and self._terms[0].design is None:
+        if len(self.terms) == 1 and self.terms[0].design is None:
             # One array as large as K in place of two.
             operator = self.operator
             if not operator.moves:
@@ -296,7 +314,7 @@ class SiteSpace:
                 return [start], None
         bar = np.zeros(self._covariance.shape, order="F")
         self._add_covariance_bar(bar, placed, spread)
-        parts = list(zip(self._terms, self._slices, strict=True))
+        parts = list(zip(self.terms, self._slices, strict=True))
         vectors = [term.pullback(bar, collected[where], placed.noise[where]) for term, where in parts]
         if not self._by_design:
             return vectors, None
@@ -310,7 +328,7 @@ class SiteSpace:
         """Return a and η of a z."""
         k = self._stack.size
         solved: tuple[Array, Array] = place(
-            *self.weighted, self.mean, self._slope, self._sites.precision, self.predict(noise[:k]), noise[k:]
+            *self.weighted, self.mean, self._slope, self.sites.precision, self.predict(noise[:k]), noise[k:]
         )
         return solved
 

@@ -1,6 +1,6 @@
 """A design A with the weights w̄ of its sites: products, ``M = AᵀW̄A``, and a root F of M by which noise is drawn.
 
-Where A stands still and w̄ moves by a common multiple alone, M and its root are made once; F has then at most k columns.
+Where A is constant and w̄ moves by a common multiple alone, M and its root are made once; F has then at most k columns.
 Otherwise ``F = Aᵀ s``, s = √w̄, which has a derivative by both.
 """
 
