@@ -32,8 +32,8 @@ def stored[F: Callable[[], object]](build: F) -> F:
     return build
 
 
-def process(**options: object) -> pm.gp.Latent:
-    return pm.gp.Latent(cov_func=1.5 * pm.gp.cov.Matern32(1, ls=options.get("ls", 0.3)))
+def process() -> pm.gp.Latent:
+    return pm.gp.Latent(cov_func=1.5 * pm.gp.cov.Matern32(1, ls=0.3))
 
 
 @stored

@@ -164,7 +164,7 @@ class HyperparameterMove:
         # The whole path is one step: the flow divides it as it needs.
         _, length = self.length.draw(math.inf, rng)
         phase = GaussianState(along.of(state.point), np.empty(0))
-        outcome = _along_emulator(hamiltonian, self.flow, phase, 1, length, rng)
+        outcome = without_divergence(transition(hamiltonian, self.flow, phase, 1, length, rng))
         if outcome.accepted:
             state = TurnState(state.noise, outcome.state.point.point)
         outcome.state, outcome.kind = state, HYPERPARAMETERS
@@ -201,7 +201,7 @@ class BothMove:
         hamiltonian: Any = GaussianHamiltonian(density)
         n_steps, size = self.length.draw(self.step_size, rng)
         phase = GaussianState(density.standing(state.noise, state.point), np.empty(0))
-        outcome = _along_emulator(hamiltonian, self.splitting, phase, n_steps, size, rng)
+        outcome = without_divergence(transition(hamiltonian, self.splitting, phase, n_steps, size, rng))
         if outcome.accepted:
             there = outcome.state.point
             state = TurnState(there.position[self.target.n_theta :], there.point)
@@ -257,8 +257,7 @@ class ParameterMove:
         What is placed afterwards is another z: `Alternation` ends with one that is the chain's.
         """
         here = state.point
-        placed = here.held.place(state.noise) if here.placed is None else here.placed
-        latents = [each.latents for each in placed]
+        latents = [each.latents for each in here.held.placed(state.noise, here)]
         try:
             held = LatentsGivenTheta(self.target, self.target.chart.recover(theta), here.held)
         except PriorFailure as failure:
@@ -386,10 +385,3 @@ class TurnMoves:
             before = (*before, Sometimes(parameters, self.parameters))
         turn = Turn(LatentMove(length, step_size, self.trends), HyperparameterMove(target, self.flow, length))
         return Alternation(target, Cycle((*before, *(turn,) * rounds)))
-
-
-def _along_emulator(
-    hamiltonian: Any, integrator: Any, phase: GaussianState, n_steps: int, size: float, rng: np.random.Generator
-) -> Transition[Any]:
-    """Follow a trajectory to another ϑ."""
-    return without_divergence(transition(hamiltonian, integrator, phase, n_steps, size, rng))

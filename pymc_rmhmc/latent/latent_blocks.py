@@ -10,7 +10,7 @@ from scipy import sparse
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.interfaces.joint_density import JointBlock
-from pymc_rmhmc.interfaces.stated import StatedDense, StatedPrior
+from pymc_rmhmc.interfaces.stated import StatedPrior, StatedVector
 from pymc_rmhmc.latent.arrow.arrow_conditional import ArrowConditional
 from pymc_rmhmc.latent.arrow.arrow_design import Arrow, MovingArrow
 from pymc_rmhmc.latent.arrow.arrow_pattern import arrow_pattern
@@ -90,18 +90,21 @@ def conditional_from(block: JointBlock, stated: StatedPrior, sites: GaussianSite
         return _of_a_design(block, stated, sites, like)
     if not block.is_sum:
         return _of_a_vector(stated, sites, like)
-    operators, by_design = [operator_of(each) for each in stated.vectors], block.has_moving_design
-    vectors = zip(operators, stated.design, stated.vectors, strict=True)
-    terms = [Term(operator, design, getattr(each, "covariance", None)) for operator, design, each in vectors]
-    return SiteSpace(stated.mean, terms, sites, by_design=by_design)
+    terms = [_term(each, design) for each, design in zip(stated.vectors, stated.design, strict=True)]
+    return SiteSpace(stated.mean, terms, sites, by_design=block.has_moving_design)
+
+
+def _term(vector: StatedVector, design: Any = None, like: SiteSpace | None = None) -> Term:
+    """Make the term of a vector, read by a matrix or as it is; the factor of `like` serves again."""
+    operator = operator_of(vector, None if like is None else like.operator)
+    return Term(operator, design, getattr(vector, "covariance", None))
 
 
 def _of_a_vector(stated: StatedPrior, sites: GaussianSites, like: SiteSpace | None) -> SiteSpace:
     """One vector whose values are the sites."""
     (vector,) = stated.vectors
-    operator = operator_of(vector, None if like is None else like.operator)
-    term = Term(operator, None, getattr(vector, "covariance", None))
-    return SiteSpace(stated.mean, [term], sites, like, shift=stated.shift if vector.is_variable else None)
+    shift = stated.shift if vector.is_variable else None
+    return SiteSpace(stated.mean, [_term(vector, None, like)], sites, like, shift=shift)
 
 
 def _of_rows(block: JointBlock, stated: StatedPrior, sites: GaussianSites, like: Rows | None) -> Rows:
@@ -109,12 +112,11 @@ def _of_rows(block: JointBlock, stated: StatedPrior, sites: GaussianSites, like:
     assert block.rows is not None
     rows, is_shared = list[SiteSpace](), len(stated.vectors) == 1
     for i, where in enumerate(block.rows):
-        vector = cast("StatedDense", stated.vectors[0 if is_shared else i])
+        vector = stated.vectors[0 if is_shared else i]
         known = like.rows[i] if like is not None else rows[0] if rows and is_shared else None
-        term = Term(operator_of(vector, None if known is None else known.operator), None, vector.covariance)
         own = like.rows[i].sites if like is not None and like.sites is sites else of_row(sites, where)
         shift = stated.shift[where] if vector.is_variable else None
-        rows.append(SiteSpace(stated.mean[where], [term], own, known, shift=shift))
+        rows.append(SiteSpace(stated.mean[where], [_term(vector, None, known)], own, known, shift=shift))
     return Rows(rows, block.rows, sites, is_shared=is_shared)
 
 
@@ -132,7 +134,7 @@ def _of_a_design(block: JointBlock, stated: StatedPrior, sites: GaussianSites, l
             design = stated.design.toarray() if sparse.issparse(stated.design) else stated.design
         return SiteSpace(stated.mean, [Term(operators[0], design)], sites, by_design=moves)
     if like is not None and not moves:
-        weights = like.weights.at(sites, None)
+        weights = like.weights.at(sites)
     else:
         weights = (MovingWeights if _moves_weights(block) else StandingWeights)(stated.design, sites)
     return LatentSpace(weights, stated.mean, operators, sites, by_design=moves)

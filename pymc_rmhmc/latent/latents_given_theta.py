@@ -242,15 +242,18 @@ class LatentsGivenTheta:
         ends = list(itertools.accumulate(sizes, initial=0))
         return [whole[a:b] for a, b in itertools.pairwise(ends)]
 
+    def placed(self, noise: Array, point: LatentsPoint) -> list[Placement]:
+        """Return where a z is placed in every block, which the point knows if it was evaluated at z."""
+        return self.place(noise) if point.placed is None else point.placed
+
     def joint(self, noise: Array, point: LatentsPoint) -> JointPoint:
         """The joint target's point (ϑ, z), without its gradient, of a z and what was found there."""
-        placed = self.place(noise) if point.placed is None else point.placed
         return JointPoint(
             position=np.concatenate((self.standard, noise)),
             theta=self.theta,
             eta=point.eta,
             slope=point.slope,
-            placed=placed,
+            placed=self.placed(noise, point),
             log_given=self._log_rest + point.log_likelihood,
             log_density=self.log_marginal + point.log_density,
             failure=point.failure,

@@ -86,8 +86,13 @@ class Operator(Root):
     moves: bool = True
 
     @abstractmethod
-    def seen(self, design: Design | None) -> Array:
-        """Return ``A L Lᵀ Aᵀ``, (n, n), or without an A ``L Lᵀ``."""
+    def covariance(self) -> Array:
+        """Return ``L Lᵀ``, (k, k)."""
+
+    def seen(self, design: Design | None, covariance: Array | None = None) -> Array:
+        """Return ``A L Lᵀ Aᵀ``, (n, n), or without an A ``L Lᵀ``, which may be at hand."""
+        covariance = self.covariance() if covariance is None else covariance
+        return covariance if design is None else np.asarray(design @ (design @ covariance).T)
 
     def restrict(self, matrix: Array) -> Array:
         """Return what `pullback` takes of a derivative by ``L Lᵀ``, (k, k)."""

@@ -130,9 +130,9 @@ def inverse_lower(factor: Array, *, overwrite: bool = False) -> Array:
     return inverse
 
 
-def inverse_of_product(factor: Array, *, overwrite: bool = False) -> Array:
+def inverse_of_product(factor: Array) -> Array:
     """Return the lower triangle of ``(L Lᵀ)⁻¹``; what is above it is not to be read."""
-    return cogram_lower(inverse_lower(factor, overwrite=overwrite))
+    return cogram_lower(inverse_lower(factor))
 
 
 def multiply_lower(factor: Array, values: Array, *, transpose: bool = False) -> Array:

@@ -27,5 +27,6 @@ def operator_of(stated: StatedVector, like: Operator | None = None) -> Operator:
     PriorFailure
         If the prior cannot be used.
     """
-    operator: Operator = FORMS[type(stated)](stated, like)
+    form = FORMS[type(stated)]
+    operator: Operator = form(stated) if like is None else form(stated, like)
     return operator

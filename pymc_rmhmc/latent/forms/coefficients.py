@@ -52,8 +52,6 @@ class CoefficientsOperator(Operator):
     ----------
     stated : StatedCoefficients
         D, and mean and standard deviation of the model's variable.
-    like : CoefficientsOperator, optional
-        Another; nothing of it serves again.
 
     Raises
     ------
@@ -61,8 +59,7 @@ class CoefficientsOperator(Operator):
         If a spread or a deviation is not finite.
     """
 
-    def __init__(self, stated: StatedCoefficients, like: CoefficientsOperator | None = None) -> None:
-        del like
+    def __init__(self, stated: StatedCoefficients) -> None:
         spread, location, deviation = stated.spread, stated.location, stated.deviation
         if not (np.isfinite(spread).all() and np.isfinite(deviation).all()):
             raise PriorFailure(Failure.NON_FINITE, 0)
@@ -77,10 +74,14 @@ class CoefficientsOperator(Operator):
         """Return ``D v``."""
         return self.draw(values)
 
-    def seen(self, design: Design | None) -> Array:
-        """Return ``A D² Aᵀ``."""
+    def covariance(self) -> Array:
+        """Return ``D²``."""
+        return np.diag(self.spread**2)
+
+    def seen(self, design: Design | None, covariance: Array | None = None) -> Array:
+        """Return ``A D² Aᵀ``, for fewer products than any matrix takes."""
         if design is None:
-            return np.diag(self.spread**2)
+            return self.covariance()
         if sparse.issparse(design):
             scaled = design @ sparse.diags_array(self.spread)
             return np.asarray((scaled @ scaled.T).toarray())

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.interfaces.stated import StatedDense
-from pymc_rmhmc.latent.operators import Design, Operator
+from pymc_rmhmc.latent.operators import Operator
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.linalg.cholesky import cholesky, cholesky_adjoint_of_product, gram_lower, multiply_lower, solve_lower
 from pymc_rmhmc.linalg.passes import log_diagonal
@@ -52,11 +52,9 @@ class DenseOperator(Operator):
         """Return ``L⁻¹ v``."""
         return solve_lower(self.factor, values)
 
-    def seen(self, design: Design | None) -> Array:
-        """Return ``A L Lᵀ Aᵀ``."""
-        # The covariance itself is kept by whoever needs it: a chain keeps several operators.
-        covariance = gram_lower(self.factor)
-        return covariance if design is None else np.asarray(design @ (design @ covariance).T)
+    def covariance(self) -> Array:
+        """Return ``L Lᵀ``: whoever needs it often keeps it, for a chain keeps several operators."""
+        return gram_lower(self.factor)
 
     def to_model(self, whitened: Array) -> Array:
         """Return the model's variable of a y."""

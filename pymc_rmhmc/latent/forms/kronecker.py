@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.interfaces.stated import StatedKronecker
 from pymc_rmhmc.latent.forms.dense import factor_or_fail
-from pymc_rmhmc.latent.operators import Design, Operator
+from pymc_rmhmc.latent.operators import Operator
 from pymc_rmhmc.linalg.cholesky import cholesky_adjoint
 
 __all__ = ["KroneckerOperator", "KroneckerProduct"]
@@ -138,10 +138,9 @@ class KroneckerOperator(Operator):
         """Return ``Lᵀ v``."""
         return self._product.multiply(values, transpose=True)
 
-    def seen(self, design: Design | None) -> Array:
-        """Return ``A L Lᵀ Aᵀ``."""
-        dense = self._product.dense()
-        return dense if design is None else np.asarray(design @ (design @ dense).T)
+    def covariance(self) -> Array:
+        """Return ``L Lᵀ``."""
+        return self._product.dense()
 
     def to_model(self, whitened: Array) -> Array:
         """Return the model's variable of a y."""

@@ -94,7 +94,7 @@ class LatentSpace:
 
     def with_sites(self, sites: GaussianSites) -> LatentSpace:
         """Return the same prior times other sites."""
-        weights = self.weights.at(sites, None)
+        weights = self.weights.at(sites)
         return LatentSpace(weights, self.mean, self._operators, sites, by_design=self._by_design)
 
     def mode(self, sites: GaussianSites) -> Array | None:

@@ -66,11 +66,7 @@ class Term(NamedTuple):
 
     def seen(self) -> Array:
         """Return ``A L Lᵀ Aᵀ``, (n, n)."""
-        if self.covariance is None:
-            return self.operator.seen(self.design)
-        if self.design is None:
-            return self.covariance
-        return np.asarray(self.design @ (self.design @ self.covariance).T)
+        return self.operator.seen(self.design, self.covariance)
 
     def predict(self, values: Array) -> Array:
         """Return ``A v``, (n,)."""

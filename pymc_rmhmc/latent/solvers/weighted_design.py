@@ -44,8 +44,8 @@ class Weights(Protocol):
     n_noise: int
     by_multiple: bool
 
-    def at(self, sites: GaussianSites, design: Any) -> Weights:
-        """Return those of other sites, and of another A unless it is None."""
+    def at(self, sites: GaussianSites) -> Weights:
+        """Return those of the same A and other sites."""
 
     def root(self, noise: Array) -> Array:
         """Return ``F z₂``, (k,)."""
@@ -82,9 +82,9 @@ class StandingWeights:
         self._multiple, self.n_noise = multiple, min(self._whole.gram.shape[0], standing.precision.size)
         self.gram: Array = self._whole.gram if multiple == 1.0 else multiple * self._whole.gram
 
-    def at(self, sites: GaussianSites, design: Any = None) -> StandingWeights:
-        """Return those of other sites."""
-        return StandingWeights(design, sites, self)
+    def at(self, sites: GaussianSites) -> StandingWeights:
+        """Return those of the same A and other sites."""
+        return StandingWeights(None, sites, self)
 
     def root(self, noise: Array) -> Array:
         """Return ``F z₂``, (k,)."""
@@ -136,9 +136,9 @@ class MovingWeights:
         same = like is not None and like._precision is sites.precision
         self.gram: Array = like.gram if same and like is not None else self.products.gram(sites.precision)
 
-    def at(self, sites: GaussianSites, design: Any = None) -> MovingWeights:
-        """Return those of other sites, and of another A unless it is None."""
-        return MovingWeights(design, sites, self if design is None else None)
+    def at(self, sites: GaussianSites) -> MovingWeights:
+        """Return those of the same A and other sites."""
+        return MovingWeights(None, sites, self)
 
     def root(self, noise: Array) -> Array:
         """Return ``F z₂``, (k,)."""
