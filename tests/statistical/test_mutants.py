@@ -124,7 +124,7 @@ def rounded_kicks_called_exact(target):
     gram = coarse_gram(target)
 
     class Density:
-        follows, apply, adjoint = False, staticmethod(target.apply), staticmethod(target.adjoint)
+        advances, apply, adjoint = False, staticmethod(target.apply), staticmethod(target.adjoint)
 
         def at_sites(self, displacement):
             point = target.at_sites(displacement)
