@@ -50,8 +50,8 @@ from pymc_rmhmc.model.likelihoods.links import undo_cloglog, undo_log, undo_logi
 from pymc_rmhmc.model.words.describe import BlockDescription, MetricDescription, ModelDescription
 from pymc_rmhmc.steps.executors import sample_chains
 from pymc_rmhmc.steps.langevin_steps import MALA, MMALA
-from pymc_rmhmc.steps.preview import describe
 from pymc_rmhmc.steps.rmhmc import RMHMC
+from pymc_rmhmc.steps.selection import describe
 from pymc_rmhmc.steps.slice_step import EllipticalSlice
 
 # The only place where the version stands: the build reads it from here.

@@ -21,8 +21,8 @@ from benchmarks.outcome import Outcome, merged
 from benchmarks.peers.nuts import nutpie_chains
 from benchmarks.peers.pymc_chains import CHAINS, Watch, collected
 from pymc_rmhmc import RMHMC, FisherMetric, FlatMetric, SoftAbsMetric
-from pymc_rmhmc.sampled.graph_recipe import GraphRecipe
-from pymc_rmhmc.sampled.metric_recipe import RiemannianRecipe
+from pymc_rmhmc.sampled.graph import GraphRecipe
+from pymc_rmhmc.sampled.whole_model_metric import RiemannianRecipe
 
 __all__ = ["OTHER_FORM", "RMHMC_OPTIONS"]
 

@@ -9,29 +9,31 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.chains.judgement import cut_path, judge, slowness
+from pymc_rmhmc.chains.judgement import Movement, cut_path, judge, slowness
 from pymc_rmhmc.chains.messages import sites_kept, stood_still
-from pymc_rmhmc.chains.movement import Movement
 from pymc_rmhmc.chains.plan import Plan
-from pymc_rmhmc.chains.recipe import REHEARSED_STEP, Recipe
+from pymc_rmhmc.chains.recipe import REHEARSED_STEP, Coordinates, NormalSetting, Recipe
 from pymc_rmhmc.chains.reference import ResidualReference
 from pymc_rmhmc.chains.variables import Point, check_start
 from pymc_rmhmc.errors import ConfigurationError, CovarianceError, SamplingError
 from pymc_rmhmc.kernels.kernel import Transition
+from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.tuning.schedule import Moment, postponed
 from pymc_rmhmc.tuning.step_size import StepSize
 
-__all__ = ["Chain", "ChainState"]
+__all__ = ["AnyChain", "Chain", "ChainState"]
 
 type Array = NDArray[np.float64]
+# A chain of whatever density.
+type AnyChain = Chain[Any, Any]
 
 # What of a chain is rebuilt from the point, in a worker too, and holds large factors: empty here.
 NOWHERE = {
@@ -40,7 +42,7 @@ NOWHERE = {
 
 
 @dataclass(kw_only=True)
-class ChainState:
+class ChainState[Tuned]:
     """What a chain carries from draw to draw.
 
     Attributes
@@ -70,12 +72,12 @@ class ChainState:
         What was seen of it.
     """
 
-    tuned: Any
+    tuned: Tuned
     started: bool = False
     iteration: int = 0
     refits: tuple[int, ...] = ()
     step_size: StepSize | None = None
-    coordinates: Any = None
+    coordinates: Coordinates | None = None
     values: Any = None
     given: Point | None = None
     judged: bool = False
@@ -85,7 +87,7 @@ class ChainState:
     movement: Movement = field(default_factory=Movement)
 
 
-class Chain:
+class Chain[Tuned, Phase]:
     """A chain of some variables that move together.
 
     Parameters
@@ -103,11 +105,12 @@ class Chain:
     values: Any
     log_density: float
     log_weight: float
+    # A setting, a phase and a kernel; None where there is none yet: what a draw asks of them is not checked each time.
     _setting: Any
     _phase: Any
     _kernel: Any
 
-    def __init__(self, recipe: Recipe, plan: Plan, initial_values: Array, own_initval: bool) -> None:
+    def __init__(self, recipe: Recipe[Tuned, Phase], plan: Plan, initial_values: Array, own_initval: bool) -> None:
         self.recipe, self.plan = recipe, plan
         self.initial_values, self.own_initval = initial_values, own_initval
         self.state = self.new_state()
@@ -117,7 +120,7 @@ class Chain:
         for name, empty in NOWHERE.items():
             setattr(self, name, empty)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | NOWHERE
 
     @property
@@ -131,11 +134,11 @@ class Chain:
         return self.recipe.variables.slices
 
     @property
-    def labels(self) -> Any:
+    def labels(self) -> Mapping[str, str]:
         """What users call the value variables."""
         return self.recipe.variables.labels
 
-    def new_state(self, tune: int = 0) -> ChainState:
+    def new_state(self, tune: int = 0) -> ChainState[Tuned]:
         """Return the state of a chain that has not begun."""
         adapter = self.recipe.adapter
         refits = adapter.schedule.iterations(tune) if self.recipe.refits else ()
@@ -145,7 +148,7 @@ class Chain:
         """Begin a chain. A state that was restored goes on as it is, unless a tuning is asked for."""
         self.restore(self.new_state(tune) if tune > 0 or not self.state.started else self.state)
 
-    def restore(self, state: ChainState) -> None:
+    def restore(self, state: ChainState[Tuned]) -> None:
         """Take another state; what was built for the old one is dropped."""
         self.state = state
         self.recipe.forget()
@@ -176,7 +179,7 @@ class Chain:
             self._remember()
         return True
 
-    def draw(self, point: Point, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
+    def draw(self, point: Point, rng: np.random.Generator, *, tuning: bool) -> Transition[Phase]:
         """Make one draw given the rest of the point; `values` holds the outcome."""
         if not self.state.started:
             self._leave_infinity(point)
@@ -193,7 +196,7 @@ class Chain:
             state.movement.note_tuning(self.values[self.recipe.own], outcome.failure)
         return outcome
 
-    def _draw(self, point: Point, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
+    def _draw(self, point: Point, rng: np.random.Generator, *, tuning: bool) -> Transition[Phase]:
         """Make the draw; a prior without a factor there is a rejection."""
         values = self.read(point)
         try:
@@ -205,7 +208,7 @@ class Chain:
             # A refit waits for a draw that has a factor.
             if not (tuning and self.state.iteration in self.state.refits):
                 self.state.iteration += 1
-            return Transition(None, failure=failure.failure)
+            return Transition[Any](None, failure=failure.failure)
         state = self.state
         if not (tuning or state.judged):
             state.judged, self._kernel = True, None
@@ -218,14 +221,14 @@ class Chain:
         state.iteration += 1
         return outcome
 
-    def _move(self, rng: np.random.Generator, *, tuning: bool) -> Transition[Any]:
+    def _move(self, rng: np.random.Generator, *, tuning: bool) -> Transition[Phase]:
         """Make one step of the kernel, and let the adapter learn from it in tuning."""
         state, stood = self.state, not self._has_failed
         assert state.step_size is not None
         # Nothing that a kernel is made of changes after tuning.
         if tuning or self._kernel is None:
             self._kernel = self._setting.kernel(state.tuned, state.step_size, tuning=tuning)
-        outcome: Transition[Any] = self._kernel.step(self._taken(), rng)
+        outcome: Transition[Phase] = self._kernel.step(self._taken(), rng)
         self._phase = outcome.state
         # Several moves place the values anew, even where none was accepted.
         if outcome.accepted or outcome.parts is not None:
@@ -234,7 +237,7 @@ class Chain:
             self._learn(outcome, stood=stood)
         return outcome
 
-    def _learn(self, outcome: Transition[Any], *, stood: bool) -> None:
+    def _learn(self, outcome: Transition[Phase], *, stood: bool) -> None:
         """Let the adapter learn, and build other kernels where it gives one up."""
         state = self.state
         assert state.step_size is not None
@@ -242,9 +245,10 @@ class Chain:
             state.coordinates = None
             self._rebuild()
 
-    def _taken(self) -> Any:
+    def _taken(self) -> Phase:
         """Take the phase, which a kernel moves: the chain holds it no longer, so its factors can be freed."""
-        phase, self._phase = self._phase, None
+        phase: Phase = self._phase
+        self._phase = None
         return phase
 
     def _stand(self, values: Array, point: Point, rng: np.random.Generator, *, tuning: bool) -> None:
@@ -409,7 +413,7 @@ class Chain:
         recipe.adapter.finish(state.tuned)
 
     @property
-    def _path(self) -> Any:
+    def _path(self) -> JitteredPath | None:
         """The path that steps of an adapted size should cover; None where there is none."""
         return self.plan.trajectory.path if self.plan.step_size is None else None
 
@@ -467,8 +471,8 @@ class Chain:
 
     def reference(self) -> ResidualReference:
         """Return the normal approximation that its coordinates are, beside the model."""
-        reference: ResidualReference = self._setting.reference()
-        return reference
+        setting: NormalSetting[Tuned, Phase] = self._setting
+        return setting.reference()
 
     def current_step_size(self, *, tuning: bool) -> float:
         """Return the step size in use: the iterate in tuning, its average afterwards, or the fixed one."""

@@ -19,9 +19,11 @@ from pymc_rmhmc.kernels.kernel import HMC, Kernel, Transition
 from pymc_rmhmc.tuning.schedule import Adapter
 from pymc_rmhmc.tuning.step_size import StepSize, StepSizeRule
 
-__all__ = ["REHEARSED_STEP", "HMCSetting", "NormalSetting", "Place", "Recipe", "RecipeBase", "Setting"]
+__all__ = ["REHEARSED_STEP", "Coordinates", "HMCSetting", "NormalSetting", "Place", "Recipe", "RecipeBase", "Setting"]
 
 type Array = NDArray[np.float64]
+# What a state of a Hamiltonian is made of again, to the last bit.
+type Coordinates = tuple[Array, ...]
 
 # Of a trajectory that is made to compile its functions: too short to leave where it begins.
 REHEARSED_STEP = 1e-3
@@ -43,19 +45,19 @@ class Place(NamedTuple):
         exponential has the mean p(y) under the approximation. nan where coordinates are of no such approximation.
     """
 
-    coordinates: Any
+    coordinates: Coordinates
     values: Array
     log_density: float
     log_weight: float = math.nan
 
 
-class Setting(Protocol):
+class Setting[Tuned, Phase](Protocol):
     """Coordinates and kernels for one state of tuning and one rest of the point.
 
     A *phase* is a state of its kernels. Coordinates are what `stand` needs to stand at a phase again, to the last bit.
     """
 
-    def stand(self, values: Array, coordinates: Any, rng: np.random.Generator) -> Any:
+    def stand(self, values: Array, coordinates: Coordinates | None, rng: np.random.Generator) -> Phase:
         """Return a phase at the coordinates or, where they are None, at given values.
 
         Raises
@@ -64,26 +66,26 @@ class Setting(Protocol):
             If a prior cannot be factorised there.
         """
 
-    def failure(self, phase: Any) -> Failure:
+    def failure(self, phase: Phase) -> Failure:
         """Return why there is no density or gradient at a phase."""
 
-    def place(self, phase: Any, values: Array | None) -> Place:
+    def place(self, phase: Phase, values: Array | None) -> Place:
         """Return where a phase is; the model's values (k,) may be known."""
 
-    def seen(self, phase: Any) -> Any:
+    def seen(self, phase: Phase) -> object:
         """Return what the adapter observes of a phase."""
 
-    def kernel(self, tuned: Any, step_size: StepSize, *, tuning: bool) -> Kernel[Any]:
+    def kernel(self, tuned: Tuned, step_size: StepSize, *, tuning: bool) -> Kernel[Phase]:
         """Return what makes a draw."""
 
-    def acceptance(self, phase: Any, step_size: float, rng: np.random.Generator) -> float:
+    def acceptance(self, phase: Phase, step_size: float, rng: np.random.Generator) -> float:
         """Return the acceptance of a single step: what the search for a step size asks."""
 
-    def rehearse(self, phase: Any, step_size: float, rng: np.random.Generator) -> Any:
+    def rehearse(self, phase: Phase, step_size: float, rng: np.random.Generator) -> Phase:
         """Call what kernels call, with steps that are too short to leave; return a phase."""
 
 
-class NormalSetting(Setting, Protocol):
+class NormalSetting[Tuned, Phase](Setting[Tuned, Phase], Protocol):
     """A setting whose coordinates are standard normal in an approximation of the posterior."""
 
     def reference(self) -> ResidualReference:
@@ -91,29 +93,29 @@ class NormalSetting(Setting, Protocol):
 
 
 @dataclass(slots=True)
-class HMCSetting:
+class HMCSetting[Phase]:
     """What settings share whose phases are states of one Hamiltonian."""
 
     hamiltonian: Any
     plan: Plan
 
-    def hmc(self, step_size: float) -> HMC[Any]:
+    def hmc(self, step_size: float) -> HMC[Phase]:
         """Return the kernel that follows the Hamiltonian's flow, as the plan has it."""
         return HMC(self.hamiltonian, self.plan.integrator, self.plan.trajectory, step_size)
 
-    def acceptance(self, phase: Any, step_size: float, rng: np.random.Generator) -> float:
+    def acceptance(self, phase: Phase, step_size: float, rng: np.random.Generator) -> float:
         """See `Setting`."""
         return self._single(phase, step_size, rng).acceptance
 
-    def single_step(self, phase: Any, step_size: float, rng: np.random.Generator) -> Any:
+    def single_step(self, phase: Phase, step_size: float, rng: np.random.Generator) -> Phase:
         """Return the phase after one step."""
         return self._single(phase, step_size, rng).state
 
-    def _single(self, phase: Any, step_size: float, rng: np.random.Generator) -> Transition[Any]:
+    def _single(self, phase: Phase, step_size: float, rng: np.random.Generator) -> Transition[Phase]:
         return self.plan.trajectory.single_step(self.hamiltonian, self.plan.integrator, phase, step_size, rng)
 
 
-class Recipe(Protocol):
+class Recipe[Tuned, Phase](Protocol):
     """How settings are made. It remembers what it made for the point that it is bound to.
 
     Attributes
@@ -131,7 +133,7 @@ class Recipe(Protocol):
     steps: StepSizeRule
 
     @property
-    def adapter(self) -> Adapter[Any]:
+    def adapter(self) -> Adapter[Tuned]:
         """What tunes the chain."""
 
     @property
@@ -165,7 +167,7 @@ class Recipe(Protocol):
             The values on which coordinates depend.
         """
 
-    def setting(self, tuned: Any) -> Setting | None:
+    def setting(self, tuned: Tuned) -> Setting[Tuned, Phase] | None:
         """Return the setting for what is known, made if it was dropped; None where a chain must start first.
 
         Raises
@@ -180,7 +182,7 @@ class Recipe(Protocol):
     def forget(self) -> None:
         """Drop everything that is rebuilt from a point and what is known."""
 
-    def start(self, tuned: Any, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
+    def start(self, tuned: Tuned, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
         """Learn what a first point tells, and return the values at which a chain begins.
 
         Where it is to start from an approximation, that is a draw of it.
@@ -195,14 +197,18 @@ class Recipe(Protocol):
     def curvatures(self, values: Array) -> set[str]:
         """Return the kinds of curvature that every likelihood gives."""
 
-    def rehearsed(self, values: Array, rng: np.random.Generator) -> Iterator[Any]:
+    def rehearsed(self, values: Array, rng: np.random.Generator) -> Iterator[Tuned]:
         """Give states of tuning that are of no use, so that all that a chain calls can be called once."""
 
 
-class RecipeBase(ABC):
-    """A recipe whose fields with an underscore are memory: they are not pickled, since a worker rebuilds them."""
+class RecipeBase[Tuned, Made](ABC):
+    """A recipe whose fields with an underscore are memory: they are not pickled, since a worker rebuilds them.
+
+    It keeps the setting that was made last.
+    """
 
     plan: Plan
+    _setting: Made | None = None
 
     @property
     def own(self) -> slice:
@@ -213,14 +219,32 @@ class RecipeBase(ABC):
     def forget(self) -> None:
         """See `Recipe`."""
 
+    @abstractmethod
+    def make(self, tuned: Tuned) -> Made:
+        """Return a setting of what is known now."""
+
+    def setting(self, tuned: Tuned) -> Made | None:
+        """See `Recipe`."""
+        return self.made(tuned)
+
+    def made(self, tuned: Tuned) -> Made:
+        """Return the setting that was made last, or make one."""
+        if self._setting is None:
+            self._setting = self.make(tuned)
+        return self._setting
+
+    def drop(self) -> None:
+        """See `Recipe`."""
+        self._setting = None
+
     @property
     def refits(self) -> bool:
         """See `Recipe`: the sites, if the metric has some that are to be refitted."""
         return self.plan.policy is not None and self.plan.policy.refit
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self.forget()

@@ -29,7 +29,7 @@ from pymc_rmhmc.model.predictions import predicted_variables, without
 from pymc_rmhmc.model.words.bad_inputs import InputChecks
 from pymc_rmhmc.model.words.density_terms import DensityTerms
 from pymc_rmhmc.option_numbers import real_number, whole_number
-from pymc_rmhmc.sampled.start_errors import likelihood_error
+from pymc_rmhmc.sampled.checks import likelihood_error
 from pymc_rmhmc.usage import called_as
 
 __all__ = ["ep", "laplace"]

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from pymc_rmhmc.chains.chain import Chain
+from pymc_rmhmc.chains.chain import AnyChain
+from pymc_rmhmc.chains.recipe import Coordinates
 from pymc_rmhmc.chains.reference import Reference, ResidualReference
 from pymc_rmhmc.errors import EvidenceError
 from pymc_rmhmc.evidence.evidence_models import EvidenceModel, Point
@@ -26,7 +27,7 @@ TRIED = 256
 OF_PRIOR, OF_CHAIN = 2000, 400
 
 
-def tuned_chain(read: EvidenceModel, rng: np.random.Generator) -> Chain:
+def tuned_chain(read: EvidenceModel, rng: np.random.Generator) -> AnyChain:
     """Return a whole model's chain after its tuning."""
     chain, point = read.whole_chain, _copied(read.point)
     chain.setup(read.n_tune)
@@ -37,7 +38,7 @@ def tuned_chain(read: EvidenceModel, rng: np.random.Generator) -> Chain:
     return chain
 
 
-def fitted_chain(read: EvidenceModel, draws: Array, rng: np.random.Generator) -> Chain:
+def fitted_chain(read: EvidenceModel, draws: Array, rng: np.random.Generator) -> AnyChain:
     """Return a whole model's chain whose chart is fitted to given draws (t, k) of its values."""
     chain, point = read.whole_chain, _copied(read.point)
     with np.errstate(all="ignore"):
@@ -56,7 +57,7 @@ def values_of_prior(read: EvidenceModel, rng: np.random.Generator) -> Array:
     return prior_draws(read.sampled, [by_value[name] for name in names], rng, OF_PRIOR)
 
 
-def values_of_chain(chain: Chain, read: EvidenceModel, rng: np.random.Generator) -> Array:
+def values_of_chain(chain: AnyChain, read: EvidenceModel, rng: np.random.Generator) -> Array:
     """Return the next draws (n, k) of a tuned chain."""
     point = _copied(read.point)
     chain.write(point)
@@ -109,11 +110,11 @@ class ChainDraws:
         For draws.
     """
 
-    def __init__(self, chain: Chain, read: EvidenceModel, rng: np.random.Generator) -> None:
+    def __init__(self, chain: AnyChain, read: EvidenceModel, rng: np.random.Generator) -> None:
         self._chain, self._rng, self._point = chain, rng, _copied(read.point)
         reference = chain.reference()
         self._log_constant = reference.log_constant
-        self._places: list[tuple[Array, object]] = self._starts(reference)
+        self._places: list[tuple[Array, Coordinates | None]] = self._starts(reference)
         self._run(SETTLING)
         self.residuals = self._run(FIRST)
 
@@ -123,10 +124,10 @@ class ChainDraws:
         self.residuals = np.concatenate((self.residuals, more), axis=1)
         return True
 
-    def _starts(self, reference: ResidualReference) -> list[tuple[Array, object]]:
+    def _starts(self, reference: ResidualReference) -> list[tuple[Array, Coordinates | None]]:
         """Return where the chain is, and draws of the approximation by their weights."""
         walkers = reference.walkers(TRIED, self._rng)
-        found: list[tuple[Array, object]] = [(np.array(self._chain.values), self._chain.state.coordinates)]
+        found: list[tuple[Array, Coordinates | None]] = [(np.array(self._chain.values), self._chain.state.coordinates)]
         if not np.isfinite(walkers.phi).any():
             return found
         weights = np.exp(walkers.phi - logsumexp(walkers.phi))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pymc.distributions.transforms import Interval
 from pymc.logprob.transforms import CircularTransform
 
-from pymc_rmhmc.chains.chain import Chain
+from pymc_rmhmc.chains.chain import AnyChain
 from pymc_rmhmc.chains.variables import Variables
 from pymc_rmhmc.evidence.evidence_checks import check_continuous, omitted_constants
 from pymc_rmhmc.latent.prior import FactorizedPrior
@@ -72,7 +72,7 @@ class EvidenceModel:
     model: pm.Model
     point: Point
     parts: tuple[LatentPart, ...]
-    chain: Chain | None
+    chain: AnyChain | None
     n_tune: int
     constant: float
 
@@ -95,7 +95,7 @@ class EvidenceModel:
         return slice(sum(sizes[:which]), sum(sizes[: which + 1]))
 
     @property
-    def whole_chain(self) -> Chain:
+    def whole_chain(self) -> AnyChain:
         """The chain of a whole model."""
         assert self.chain is not None
         return self.chain
@@ -165,7 +165,7 @@ def _left(model: pm.Model, found: Any) -> list[str]:
     return [str(v.name) for v in model.free_RVs if v.name not in predicted and values[v].name not in held]
 
 
-def _latent_part(chain: Chain, point: Point) -> LatentPart:
+def _latent_part(chain: AnyChain, point: Point) -> LatentPart:
     recipe: Any = chain.recipe
     prior = FactorizedPrior(recipe.block.prior(point))  # a covariance without a factor has been refused
     return LatentPart(recipe.name, prior, recipe.block.likelihood(point), recipe.variables)

@@ -18,7 +18,7 @@ from pymc_rmhmc.evidence.evidence_methods import Settings, estimates_of
 from pymc_rmhmc.evidence.evidence_models import read_model
 from pymc_rmhmc.evidence.methods.estimate import Estimate
 from pymc_rmhmc.gathering import check_executor, gather
-from pymc_rmhmc.steps.chain_tasks import pack
+from pymc_rmhmc.steps.executors import pack
 from pymc_rmhmc.steps.threads import BlasThreads
 
 __all__ = ["REPETITIONS", "repeated"]

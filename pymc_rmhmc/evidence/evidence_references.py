@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.chains.chain import Chain
+from pymc_rmhmc.chains.chain import AnyChain
 from pymc_rmhmc.chains.reference import ResidualReference
 from pymc_rmhmc.evidence.methods.tails import TailedReference, Tails, measured_tails, power_tails, with_fitting_tails
 from pymc_rmhmc.evidence.tempering_families import moment_map
 from pymc_rmhmc.graph_chart.affine_map import diagonal_map
 from pymc_rmhmc.latent.charts import MarginalChart
-from pymc_rmhmc.sampled.graph_recipe import GraphRecipe
-from pymc_rmhmc.sampled.joint_recipe import JointSetting
+from pymc_rmhmc.sampled.graph import GraphRecipe
+from pymc_rmhmc.sampled.joint_recipe import TrajectorySetting
 
 __all__ = ["WholeReference", "positions_of", "whole_reference"]
 
@@ -48,7 +48,7 @@ class WholeReference:
     is_heavy: bool
 
 
-def whole_reference(chain: Chain, prior: Array, posterior: Array, rng: np.random.Generator) -> WholeReference:
+def whole_reference(chain: AnyChain, prior: Array, posterior: Array, rng: np.random.Generator) -> WholeReference:
     """Return the reference of a chain, or one with heavy tails where the prior has some.
 
     Parameters
@@ -86,17 +86,17 @@ def positions_of(reference: ResidualReference, values: Array, rng: np.random.Gen
     return np.array([point.position for point in points if point is not None]).reshape(-1, reference.size)
 
 
-def _scaled(chain: Chain, centre: Array, spread: Array) -> ResidualReference:
+def _scaled(chain: AnyChain, centre: Array, spread: Array) -> ResidualReference:
     """Return the reference of a centre and scales, in those of the chart's coordinates that have their own tails."""
     recipe: Any = chain.recipe
     tuned = replace(chain.state.tuned, emulator=None)
     if isinstance(recipe, GraphRecipe):
         return recipe.exact_setting(replace(tuned, flat=tuple(diagonal_map(centre, spread)))).reference()
     marginals = MarginalChart.linear(centre, np.diag(spread))
-    return JointSetting.of(recipe.model, replace(tuned, marginals=marginals), recipe.plan).reference()
+    return TrajectorySetting.of(recipe.model, replace(tuned, marginals=marginals), recipe.plan).reference()
 
 
-def _with_tails(chain: Chain, tails: Tails) -> TailedReference:
+def _with_tails(chain: AnyChain, tails: Tails) -> TailedReference:
     """Return the reference whose coordinates have the centre, scale and tails that were measured."""
     inner = _scaled(chain, tails.centre, WIDE * tails.spread)
     lower, upper, shrink = np.zeros(inner.size), np.zeros(inner.size), np.ones(inner.size)

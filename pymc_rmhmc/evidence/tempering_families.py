@@ -13,7 +13,7 @@ import pymc as pm
 from numpy.typing import NDArray
 
 from pymc_rmhmc.approximation.marginals import fit_marginals
-from pymc_rmhmc.chains.chain import Chain
+from pymc_rmhmc.chains.chain import AnyChain
 from pymc_rmhmc.chains.reference import Reference, ResidualReference
 from pymc_rmhmc.chains.variables import Variables
 from pymc_rmhmc.evidence.evidence_draws import tuned_chain
@@ -24,8 +24,8 @@ from pymc_rmhmc.evidence.prior_values import prior_draws, prior_moments
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.metrics import FlatMetric
-from pymc_rmhmc.sampled.graph_recipe import GraphRecipe
-from pymc_rmhmc.sampled.joint_recipe import JointSetting
+from pymc_rmhmc.sampled.graph import GraphRecipe
+from pymc_rmhmc.sampled.joint_recipe import TrajectorySetting
 from pymc_rmhmc.steps.options import Options, settle
 from pymc_rmhmc.steps.selection import find
 from pymc_rmhmc.tuning.graph_chart import ChartTuning
@@ -126,7 +126,7 @@ class JointFamily(ReferenceFamily):
         Draws of the hyperparameters' prior; without any, the chain's chart is the only one.
     """
 
-    def __init__(self, chain: Chain, prior: Array) -> None:
+    def __init__(self, chain: AnyChain, prior: Array) -> None:
         recipe: Any = chain.recipe
         self._model, self._plan = recipe.model, recipe.plan
         sites = chain.state.tuned.sites
@@ -160,7 +160,7 @@ class JointFamily(ReferenceFamily):
         return np.array([reference.values_at(reference.residual.at(state)) for state in states])
 
     def _reference(self, chart: MarginalChart | None) -> ResidualReference:
-        return JointSetting.of(self._model, replace(self._tuned, marginals=chart), self._plan).reference()
+        return TrajectorySetting.of(self._model, replace(self._tuned, marginals=chart), self._plan).reference()
 
 
 def widening(size: int) -> float:

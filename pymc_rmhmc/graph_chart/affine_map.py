@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from pymc_rmhmc.graph_chart.circles import NO_ANGLES, Angles
+from pymc_rmhmc.graph_chart.constants import NO_ANGLES, Angles
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 
 __all__ = ["diagonal_map", "fit_flat_map", "from_flat", "identity_map", "log_volume", "map_of_gradient", "to_flat"]

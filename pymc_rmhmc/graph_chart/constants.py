@@ -1,17 +1,19 @@
 """The constants of a flat chart, fitted to draws and scores, and the chart read backwards: plain NumPy, for tuning.
 
 What the graph of a model does with the constants stands in `pymc_rmhmc.model.general`. Of each charted variable it
-tells where its values are, and where and how wide its prior is at a draw.
+tells where its values are, and where and how wide its prior is at a draw; and which values are angles.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ElementwiseChart", "NoiseChart", "RowsChart", "RowsNoiseChart", "VariableChart", "chart_of"]
+__all__ = [
+    "NO_ANGLES", "Angles", "ElementwiseChart", "NoiseChart", "RowsChart", "RowsNoiseChart", "VariableChart", "chart_of",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 
@@ -243,3 +245,45 @@ def _positive(matrices: Array) -> Array:
     values, vectors = np.linalg.eigh(finite)
     made: Array = (vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.transpose(0, 2, 1)
     return made
+
+
+class Angles(NamedTuple):
+    """Which of a model's values stand for points on a circle.
+
+    Attributes
+    ----------
+    places : (k,) int array
+        Where they are among all values.
+    periods : (k,) array
+        The circumference of each circle: the density is the same at a value and a period further on.
+    """
+
+    places: NDArray[np.int64]
+    periods: Array
+
+    @property
+    def widest(self) -> Array:
+        """The standard deviation (k,) of a uniform distribution on each circle: no scale is larger."""
+        found: Array = self.periods / np.sqrt(12.0)
+        return found
+
+    def centre(self, values: Array) -> Array:
+        """Return the circular means (k,) of values (t, d)."""
+        turns = np.exp(2j * np.pi * values[:, self.places] / self.periods).mean(axis=0)
+        found: Array = np.angle(turns) * self.periods / (2.0 * np.pi)
+        return found
+
+    def wrapped(self, values: Array, centre: Array) -> Array:
+        """Return values (..., d) with each angle in the period around its centre (k,)."""
+        found = values.copy()
+        beyond = values[..., self.places] - centre
+        # A value within the period stays as it is, to the last bit.
+        found[..., self.places] -= self.periods * np.round(beyond / self.periods)
+        return found
+
+    def are_within(self, values: Array, centre: Array) -> bool:
+        """Return whether all angles of one point (d,) lie in the period around their centres."""
+        return bool((np.abs(values[self.places] - centre) <= 0.5 * self.periods).all())
+
+
+NO_ANGLES = Angles(np.empty(0, np.int64), np.empty(0))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.delayed_rejection import FINER, RETRIED_ABOVE, accepts_retry, chance
 from pymc_rmhmc.errors import MAX_ENERGY_ERROR
-from pymc_rmhmc.graph_chart.circles import NO_ANGLES
+from pymc_rmhmc.graph_chart.constants import NO_ANGLES
 from pymc_rmhmc.linalg.compiled.compilation import compiled
 from pymc_rmhmc.linalg.compiled.native import call_for_value_and_slope
 

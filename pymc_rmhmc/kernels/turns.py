@@ -29,9 +29,8 @@ from pymc_rmhmc.latent.charts.moving_sites import SiteTrend
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
 from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta, LatentsPoint
-from pymc_rmhmc.latent.parameters_given_latents import ParametersGivenLatents
 from pymc_rmhmc.latent.prior import PriorFailure
-from pymc_rmhmc.latent.theta_given_noise import ThetaGivenNoise, WithoutThetaForce
+from pymc_rmhmc.latent.theta_densities import ParametersGivenLatents, ThetaGivenNoise, WithoutThetaForce
 
 __all__ = [
     "HYPERPARAMETERS",

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, SiteHamiltonian, SpannedHamiltonian
 from pymc_rmhmc.errors import ConfigurationError
-from pymc_rmhmc.latent.rounded import rounded
 from pymc_rmhmc.latent.site_policy import SitePolicy
-from pymc_rmhmc.latent.target import LatentDensity, LatentTarget, TargetPoint, latent_target
+from pymc_rmhmc.latent.target import LatentDensity, LatentTarget, TargetPoint, latent_target, rounded
 from pymc_rmhmc.metrics.field import MetricFieldBase
 from pymc_rmhmc.option_numbers import one_of
 

@@ -2,50 +2,296 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 import pymc as pm
+from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.chains.chain import Chain
+from pymc_rmhmc.chains.chain import AnyChain, Chain
 from pymc_rmhmc.chains.plan import Plan
-from pymc_rmhmc.errors import listed
+from pymc_rmhmc.chains.recipe import REHEARSED_STEP, Coordinates, HMCSetting, Place
+from pymc_rmhmc.chains.reference import LOG_2PI, ResidualReference
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
+from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateFlow
+from pymc_rmhmc.errors import Failure, listed
+from pymc_rmhmc.graph_chart.affine_map import from_flat, log_volume, map_of_gradient, to_flat
+from pymc_rmhmc.graph_chart.constants import Angles, chart_of
+from pymc_rmhmc.graph_chart.graph_target import GeneralPoint, GeneralTarget, PeriodTarget, ValuePoint, ValueTarget
+from pymc_rmhmc.graph_chart.path_loops import FlatMap
+from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Sometimes
+from pymc_rmhmc.kernels.surrogates import DensityMove, SurrogateHMC
+from pymc_rmhmc.kernels.trajectories import JitteredPath
+from pymc_rmhmc.latent.charts import MarginalChart
+from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.model import names_by_value, said_once
 from pymc_rmhmc.model.forms.scalars import advice_on_scalars
 from pymc_rmhmc.model.general.cost import cost_in_words
 from pymc_rmhmc.model.general.density import GeneralModel
+from pymc_rmhmc.model.hyperparameters import GraphFunction
 from pymc_rmhmc.model.structure import has_own_initval
 from pymc_rmhmc.model.words.advice import unread_rows
-from pymc_rmhmc.sampled.graph_recipe import GraphRecipe
 from pymc_rmhmc.sampled.trajectory_choice import check_reach
-from pymc_rmhmc.sampled.whole_model import FoundWholeModel, check_whole_model, left_in_words
+from pymc_rmhmc.sampled.whole_model import (
+    FoundWholeModel,
+    WholeModelRecipe,
+    check_whole_model,
+    left_in_words,
+    scattered,
+)
+from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
+from pymc_rmhmc.tuning.graph_emulator import EmulatingAdapter
+from pymc_rmhmc.tuning.joint_adapter import TURNS
+from pymc_rmhmc.tuning.step_size import StepSize
 
-__all__ = ["FoundGeneral", "find_general"]
+__all__ = ["EmulatedSetting", "FoundGeneral", "GraphRecipe", "GraphSetting", "find_general"]
 
 type Point = dict[str, np.ndarray]
+type Array = NDArray[np.float64]
+
+# At most as many values share a dense mass matrix.
+MOST_DENSE = 50
 
 
-@dataclass(frozen=True)
-class FoundGeneral(FoundWholeModel):
-    """What is sampled.
+class Phase[At](Protocol):
+    """A state of trajectories whose point holds the model's values."""
+
+    point: At
+
+    @property
+    def position(self) -> Array:
+        """The coordinates (d,)."""
+
+
+type GraphPhase = Phase[GeneralPoint]
+type ValuePhase = Phase[ValuePoint]
+
+
+@dataclass(slots=True)
+class _ChartSetting[At: (GeneralPoint, ValuePoint)](HMCSetting[Phase[At]]):
+    """What the settings share, whose phases stand at points that hold the model's values."""
+
+    def failure(self, phase: Phase[At]) -> Failure:
+        """See `Setting`."""
+        return phase.point.failure
+
+    def place(self, phase: Phase[At], values: Array | None) -> Place:
+        """See `Setting`."""
+        values = self.seen(phase) if values is None else values
+        return Place((phase.position,), values, phase.point.model_log_density, self._log_weight(phase.point))
+
+    @abstractmethod
+    def _log_weight(self, point: At) -> float:
+        """Return the log weight, as `Place` has it."""
+
+    def seen(self, phase: Phase[At]) -> Array:
+        """Return the model's values."""
+        return np.array(phase.point.values)
+
+
+@dataclass(slots=True)
+class GraphSetting(_ChartSetting[GeneralPoint]):
+    """The density in a chart, and a map to flat coordinates; see `Setting`.
 
     Attributes
     ----------
-    model : pymc.Model
-        The model.
-    density_model : GeneralModel
-        The density of the variables.
-    why : str
-        Why the chart is read from the graph.
+    log_constant : float
+        What the log weight has beyond the density's part that is not standard normal.
     """
 
-    density_model: GeneralModel
+    adapter: GraphChartAdapter
+    tuned: ChartTuning
+    log_constant: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        flat = FlatMap(*self.tuned.flat)
+        self.log_constant = log_volume(flat) + 0.5 * flat.centre.size * LOG_2PI
+
+    def stand(self, values: Array, coordinates: Coordinates | None, rng: np.random.Generator) -> GraphPhase:
+        """See `Setting`."""
+        found = (self.adapter.coordinates(self.tuned, values),) if coordinates is None else coordinates
+        return self.hamiltonian.state(*found)
+
+    def seen(self, phase: GraphPhase) -> Array:
+        """See `Setting`: with angles in the period around their centre."""
+        return self.adapter.wrapped(self.tuned, np.array(phase.point.values))
+
+    def _log_weight(self, point: GeneralPoint) -> float:
+        if self.adapter.angles.places.size:
+            within = self.adapter.coordinates(self.tuned, point.values)
+            return point.log_density_at(within) + self.log_constant
+        return float(point.log_density) + self.log_constant
+
+    def reference(self) -> ResidualReference:
+        """See `NormalSetting`: of a density on circles that on a period of each."""
+        flat, angles = FlatMap(*self.tuned.flat), self.adapter.angles
+        residual = self.hamiltonian.residual
+        if angles.places.size:
+            residual = PeriodTarget(residual, angles, flat.centre[angles.places])
+
+        def stand_at(values: Array, rng: np.random.Generator) -> GeneralPoint:
+            return self.stand(values, None, rng).point
+
+        return ResidualReference(
+            residual, flat.centre.size, self.log_constant, stand_at, lambda point: np.array(point.values)
+        )
+
+    def kernel(self, tuned: ChartTuning, step_size: StepSize, *, tuning: bool) -> HMC[GraphPhase]:
+        """See `Setting`: in draws there may be several trajectories, and longer ones than the plan has."""
+        kernel = self.hmc(step_size.in_use(tuning=tuning))
+        trajectory = tuned.path.lengthened(self.plan.trajectory, tuning=tuning)
+        if not tuning and tuned.rounds > 1:
+            trajectory = replace(trajectory, rounds=tuned.rounds)
+        return replace(kernel, trajectory=trajectory)
+
+    def rehearse(self, phase: GraphPhase, step_size: float, rng: np.random.Generator) -> GraphPhase:
+        """See `Setting`."""
+        # The search for a step size makes single steps, whatever the trajectory.
+        self.single_step(phase, step_size, rng)
+        return self.hmc(step_size).step(phase, rng).state
+
+
+@dataclass(slots=True)
+class EmulatedSetting(_ChartSetting[ValuePoint]):
+    """The density without its gradient, in standard normals ϑ, with an emulator; see `Setting`.
+
+    A phase is a state at a `ValuePoint`.
+    """
+
+    exact: GraphSetting
+    flow: SurrogateFlow
+
+    @classmethod
+    def of(cls, value: GraphFunction, exact: GraphSetting) -> EmulatedSetting:
+        """Return the setting for what is known."""
+        tuned = exact.tuned
+        assert tuned.emulator is not None
+        assert tuned.marginals is not None
+        hamiltonian = GaussianHamiltonian(ValueTarget(value, tuned.chart, tuned.marginals))
+        return cls(hamiltonian, exact.plan, exact, SurrogateFlow(tuned.emulator))
+
+    def stand(self, values: Array, coordinates: Coordinates | None, rng: np.random.Generator) -> ValuePhase:
+        """See `Setting`."""
+        if coordinates is None:
+            coordinates = (self._chart.recover(self.exact.adapter.charted_point(self.exact.tuned, values)),)
+        return self.hamiltonian.state(*coordinates)
+
+    @property
+    def _chart(self) -> MarginalChart:
+        chart: MarginalChart = self.hamiltonian.residual.chart
+        return chart
+
+    def _log_weight(self, point: ValuePoint) -> float:
+        """Return the log weight in the coordinates of `reference`."""
+        flat = to_flat(FlatMap(*self.exact.tuned.flat), point.coordinates)
+        return float(point.charted_log_density + 0.5 * flat @ flat) + self.exact.log_constant
+
+    def reference(self) -> ResidualReference:
+        """See `NormalSetting`: that of the density with its gradient."""
+        return self.exact.reference()
+
+    def kernel(self, tuned: ChartTuning, step_size: StepSize, *, tuning: bool) -> Kernel[ValuePhase]:
+        """See `Setting`: a trajectory along the emulator.
+
+        With a probability that grows with the share that is rejected, one along the density comes before.
+        """
+        share = TURNS.joint_by_rejected * TURNS.need(1.0 - tuned.trial[1])
+        exact = DensityMove(self.exact.hmc(step_size.average), self._to_exact, self._from_exact)
+        return Cycle((Sometimes(share, exact), self._along(self.plan.trajectory.path)))
+
+    def _along(self, path: JitteredPath) -> SurrogateHMC:
+        return SurrogateHMC(self.hamiltonian, self.flow, path)
+
+    def _to_exact(self, phase: ValuePhase) -> GraphPhase:
+        """Return the same place in the coordinates of trajectories along the density."""
+        flat = FlatMap(*self.exact.tuned.flat)
+        return self.exact.hamiltonian.state(to_flat(flat, phase.point.coordinates))
+
+    def _from_exact(self, phase: GraphPhase) -> ValuePhase:
+        z = from_flat(FlatMap(*self.exact.tuned.flat), phase.position)
+        return self.hamiltonian.state(self._chart.recover(z))
+
+    def rehearse(self, phase: ValuePhase, step_size: float, rng: np.random.Generator) -> ValuePhase:
+        """See `Setting`."""
+        again = self._from_exact(self._to_exact(phase))
+        return self._along(JitteredPath(REHEARSED_STEP, 0.0, 1)).step(again, rng).state
+
+
+class GraphRecipe(WholeModelRecipe[GeneralModel, ChartTuning, GraphSetting | EmulatedSetting]):
+    """Continuous variables of a model given the others; see `WholeModelRecipe`."""
+
+    def __init__(self, general: GeneralModel, name: str, plan: Plan, labels: Mapping[str, str]) -> None:
+        super().__init__(general, name, plan, labels)
+        charts = tuple(chart_of(*each) for each in general.charts)
+        self.emulates = plan.may_emulate and general.is_expensive
+        adapter = EmulatingAdapter if self.emulates else GraphChartAdapter
+        may_lengthen, angles = plan.may_lengthen and not self.emulates, Angles(*general.angles)
+        self.adapter = adapter(
+            general, charts, self.variables.label, plan.may_repeat, MOST_DENSE, angles, may_lengthen
+        )
+
+    @property
+    def n_functions(self) -> int:
+        """See `Recipe`."""
+        return 1 + (self.model.scores is not None) + self.emulates
+
+    def make(self, tuned: ChartTuning) -> GraphSetting | EmulatedSetting:
+        """See `RecipeBase`."""
+        exact = self.exact_setting(tuned)
+        return exact if tuned.emulator is None else EmulatedSetting.of(self.model.value, exact)
+
+    def exact_setting(self, tuned: ChartTuning) -> GraphSetting:
+        """Return the setting of the density with its gradient, which is not kept."""
+        density = self.model.density
+        target = GeneralTarget(density.function, density.bound, tuned.chart, FlatMap(*tuned.flat))
+        hamiltonian = GaussianHamiltonian(target, advance=target.advance, makes=target)
+        return GraphSetting(hamiltonian, self.plan, self.adapter, tuned)
+
+    def start(self, tuned: ChartTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
+        """See `Recipe`: near a point that nobody chose, with the scales that the gradient there suggests."""
+        first = self._scattered(tuned, values, rng) if approximated else values
+        setting = self.exact_setting(tuned)  # nothing is known yet that an emulator could be made of
+        phase = setting.stand(first, None, rng)
+        if not setting.failure(phase):
+            self.adapter.check_read(tuned, phase.position, phase.point.slope)
+            along = self.adapter.along(tuned, phase.position)  # the map is still the identity
+            free = self.adapter.angles.places
+            tuned.flat = tuple(map_of_gradient(phase.position, phase.point.slope, along, free))
+            self.drop()
+        return first
+
+    def _scattered(self, tuned: ChartTuning, values: Array, rng: np.random.Generator) -> Array:
+        """Return a point nearby, nearer where there is no density; at last the point itself."""
+        setting = self.exact_setting(tuned)
+        centre = self.adapter.coordinates(tuned, values)
+        phase = scattered(setting.hamiltonian.state, setting.failure, centre, rng)
+        return values if phase is None else setting.seen(phase)
+
+    def rehearsed(self, values: Array, rng: np.random.Generator) -> Iterator[ChartTuning]:
+        """See `Recipe`."""
+        if self.model.scores is not None:
+            self.model.scores(values)
+        tuned = self.adapter.initial()
+        # A refit calls the density from Python, which is compiled for itself.
+        self.model.density(np.ascontiguousarray(values), tuned.chart)
+        yield tuned
+        if self.emulates:
+            d = self.model.size
+            standard = MarginalChart.linear(np.zeros(d), np.eye(d))
+            yield replace(tuned, emulator=Emulator.flat(d), marginals=standard)
+
+
+@dataclass(frozen=True)
+class FoundGeneral(FoundWholeModel[GeneralModel]):
+    """What is sampled, and why the chart is read from the graph."""
+
     why: str
 
-    def samplers(self, point: Point, plan: Plan, initial: Point) -> list[Chain]:
+    def samplers(self, point: Point, plan: Plan, initial: Point) -> list[AnyChain]:
         """Return one chain of all of them."""
         own = has_own_initval(self.model, self.density_model.variables.variables)
         plan = self.planned(plan)

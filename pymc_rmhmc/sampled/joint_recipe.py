@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,27 +17,31 @@ from pymc_rmhmc.approximation.emulation import can_be_emulated
 from pymc_rmhmc.approximation.joint_mode import approximate_jointly, laplace_sites_at, moving_sites
 from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.chains.plan import NEARNESS, Plan
-from pymc_rmhmc.chains.recipe import REHEARSED_STEP, HMCSetting, Place, RecipeBase
+from pymc_rmhmc.chains.recipe import REHEARSED_STEP, Coordinates, HMCSetting, Place, RecipeBase
 from pymc_rmhmc.chains.reference import LOG_2PI, ResidualReference
 from pymc_rmhmc.chains.variables import Point, Variables, changed
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.errors import Failure, RMHMCError, listed
+from pymc_rmhmc.interfaces.joint_density import JointBlock, JointDensity
 from pymc_rmhmc.kernels.kernel import Kernel, Sometimes
 from pymc_rmhmc.kernels.trajectories import JitteredPath
-from pymc_rmhmc.kernels.turns import JointMove, TurnMoves, stand
+from pymc_rmhmc.kernels.turns import JointMove, TurnMoves, TurnState, stand
 from pymc_rmhmc.latent.arrow.compiled_coefficients import compiled_coefficients
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
 from pymc_rmhmc.latent.latent_blocks import conditional_of
-from pymc_rmhmc.latent.parameters_given_latents import ParametersGivenLatents
 from pymc_rmhmc.latent.prior import PriorFailure
-from pymc_rmhmc.sampled.start_errors import joint_start_error
+from pymc_rmhmc.latent.theta_densities import ParametersGivenLatents
+from pymc_rmhmc.model import CompiledBlock, JointModel
+from pymc_rmhmc.model.observed.site_likelihood import SiteLikelihood
+from pymc_rmhmc.model.words.density_terms import DensityTerms
+from pymc_rmhmc.sampled.checks import joint_start_error
 from pymc_rmhmc.tuning.joint_adapter import TURNS, HyperparameterAdapter, JointTuning
 from pymc_rmhmc.tuning.site_adapter import rough_sites
 from pymc_rmhmc.tuning.step_size import StepSize
 
-__all__ = ["JointRecipe", "JointSetting"]
+__all__ = ["JointRecipe", "TrajectorySetting", "TurnsSetting"]
 
 type Array = NDArray[np.float64]
 type Sites = GaussianSites | MovingSites
@@ -54,11 +59,17 @@ REHEARSED_SPREAD = 0.1
 MOST_SUSPECTS = 10
 
 
-@dataclass(slots=True)
-class JointSetting(HMCSetting):
-    """The density of (ϑ, z) for one set of sites and charts; see `Setting`.
+class JointPhase(Protocol):
+    """A state of trajectories of (ϑ, z)."""
 
-    A phase is a state of joint trajectories or, with an emulator, where an alternation stands.
+    @property
+    def point(self) -> JointPoint:
+        """The joint target there."""
+
+
+@dataclass(slots=True)
+class JointSetting[Phase: (JointPhase, TurnState)](HMCSetting[Phase]):
+    """The density of (ϑ, z) for one set of sites and charts; see `Setting`.
 
     Attributes
     ----------
@@ -67,7 +78,6 @@ class JointSetting(HMCSetting):
     """
 
     target: JointTarget
-    turns: TurnMoves | None
     log_constant: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,74 +85,115 @@ class JointSetting(HMCSetting):
         volume = float(np.log(np.abs(chart.spread)).sum() + np.log(chart.factor.diagonal()).sum())
         self.log_constant = volume + 0.5 * self.target.n_theta * LOG_2PI
 
-    @classmethod
-    def of(cls, model: Any, tuned: JointTuning, plan: Plan) -> JointSetting:
-        """Return the setting of what is known."""
-        assert tuned.marginals is not None
-        target = JointTarget(model, tuned.sites, tuned.marginals)
-        compiled: Any = compiled_coefficients(target)
-        hamiltonian = (
-            GaussianHamiltonian(target)
-            if compiled is None
-            else GaussianHamiltonian(compiled, advance=compiled.advance)
-        )
-        turns = None
-        if tuned.emulator is not None:
-            turns = TurnMoves.of(target, tuned.emulator, plan.trajectory.path, tuned.parameters)
-        return cls(hamiltonian, plan, target, turns)
-
-    def stand(self, values: Array, coordinates: Any, rng: np.random.Generator) -> Any:
+    def stand(self, values: Array, coordinates: Coordinates | None, rng: np.random.Generator) -> Phase:
         """See `Setting`."""
-        position = coordinates
-        if position is None:
-            theta, latents = split(self.target.density, values)
-            position = self.target.enter(theta, latents, rng)
-        return self.hamiltonian.state(position) if self.turns is None else stand(self.target, position)
+        (position,) = (self.enter(values, rng),) if coordinates is None else coordinates
+        return self.stand_at(position)
 
-    def failure(self, phase: Any) -> Failure:
+    def enter(self, values: Array, rng: np.random.Generator) -> Array:
+        """Return a (ϑ, z) that stands for the model's variables."""
+        theta, latents = split(self.target.density.blocks, self.target.n_theta, values)
+        return self.target.enter(theta, latents, rng)
+
+    @abstractmethod
+    def stand_at(self, position: Array) -> Phase:
+        """Return the phase at a (ϑ, z)."""
+
+    def failure(self, phase: Phase) -> Failure:
         """See `Setting`."""
-        failure: Failure = phase.point.failure
-        return failure
+        return phase.point.failure
 
-    def seen(self, phase: Any) -> JointPoint:
+    @abstractmethod
+    def seen(self, phase: Phase) -> JointPoint:
         """Return the joint target's point."""
-        point: JointPoint = phase.point if self.turns is None else phase.joint_point
-        return point
 
     def reference(self) -> ResidualReference:
         """See `NormalSetting`."""
         target = self.target
-
-        def stand_at(values: Array, rng: np.random.Generator) -> JointPoint:
-            theta, latents = split(target.density, values)
-            return target.at(target.enter(theta, latents, rng))
-
         return ResidualReference(
-            self.hamiltonian.residual, target.size, self.log_constant, stand_at, self.values_at, target.n_theta
-        )
+            self.hamiltonian.residual, target.size, self.log_constant,
+            lambda values, rng: target.at(self.enter(values, rng)), self.values_at, target.n_theta,
+        )  # fmt: skip
 
     def values_at(self, point: JointPoint) -> Array:
         """Return the model's variables at a point."""
         return np.concatenate((point.theta, *self.target.latents(point)))
 
-    def place(self, phase: Any, values: Array | None) -> Place:
+    def place(self, phase: Phase, values: Array | None) -> Place:
         """See `Setting`."""
         point = self.seen(phase)
         if values is None:
             values = self.values_at(point)
         if point.failure:
-            return Place(point.position, values, math.nan)
+            return Place((point.position,), values, math.nan)
         log_weight = point.log_density + self.log_constant
-        return Place(point.position, values, self.target.model_log_density(point), log_weight)
+        return Place((point.position,), values, self.target.model_log_density(point), log_weight)
 
-    def kernel(self, tuned: JointTuning, step_size: StepSize, *, tuning: bool) -> Kernel[Any]:
-        """See `Setting`: a joint trajectory; or turns, and before them what mends that many of them are rejected."""
-        if self.turns is None:
-            return self.hmc(step_size.in_use(tuning=tuning))
+
+@dataclass(slots=True)
+class TrajectorySetting(JointSetting[JointPhase]):
+    """Joint trajectories of (ϑ, z); see `Setting`."""
+
+    @classmethod
+    def of(cls, model: JointDensity, tuned: JointTuning, plan: Plan) -> TrajectorySetting:
+        """Return the setting of what is known."""
+        assert tuned.marginals is not None
+        target = JointTarget(model, tuned.sites, tuned.marginals)
+        compiled = compiled_coefficients(target)
+        if compiled is None:
+            return cls(GaussianHamiltonian(target), plan, target)
+        return cls(GaussianHamiltonian(compiled, advance=compiled.advance), plan, target)
+
+    def stand_at(self, position: Array) -> JointPhase:
+        """Return the phase at a (ϑ, z)."""
+        phase: JointPhase = self.hamiltonian.state(position)
+        return phase
+
+    def seen(self, phase: JointPhase) -> JointPoint:
+        """Return the joint target's point."""
+        return phase.point
+
+    def kernel(self, tuned: JointTuning, step_size: StepSize, *, tuning: bool) -> Kernel[JointPhase]:
+        """See `Setting`: a joint trajectory."""
+        return self.hmc(step_size.in_use(tuning=tuning))
+
+    def rehearse(self, phase: JointPhase, step_size: float, rng: np.random.Generator) -> JointPhase:
+        """See `Setting`."""
+        target, point = self.target, phase.point
+        target.expectation(point.theta, [np.zeros(target.size - target.n_theta)])
+        if target.density.of_likelihoods.size:
+            ParametersGivenLatents(target.density, point.theta, point.eta).score(point.theta)
+        return self.single_step(phase, step_size, rng)
+
+
+@dataclass(slots=True)
+class TurnsSetting(JointSetting[TurnState]):
+    """Turns of ϑ along an emulator and of z; see `Setting`."""
+
+    joint: TrajectorySetting
+    turns: TurnMoves
+
+    @classmethod
+    def of(cls, joint: TrajectorySetting, tuned: JointTuning) -> TurnsSetting:
+        """Return the setting of what is known."""
+        assert tuned.emulator is not None
+        turns = TurnMoves.of(joint.target, tuned.emulator, joint.plan.trajectory.path, tuned.parameters)
+        return cls(joint.hamiltonian, joint.plan, joint.target, joint, turns)
+
+    def stand_at(self, position: Array) -> TurnState:
+        """Return the phase at a (ϑ, z)."""
+        return stand(self.target, position)
+
+    def seen(self, phase: TurnState) -> JointPoint:
+        """Return the joint target's point."""
+        return phase.joint_point
+
+    def kernel(self, tuned: JointTuning, step_size: StepSize, *, tuning: bool) -> Kernel[TurnState]:
+        """See `Setting`: turns, and before them what mends that many of them are rejected."""
         rejected, held = 1.0 - tuned.trial[1], tuned.held_step_size
         assert held is not None
         need = TURNS.need(rejected)
-        longer = self.hmc(min(TURNS.stretch * step_size.average, step_size.maximum))
+        longer = self.joint.hmc(min(TURNS.stretch * step_size.average, step_size.maximum))
         return self.turns.kernel(
             held.in_use(tuning=tuning),
             TURNS.rounds,
@@ -151,18 +202,13 @@ class JointSetting(HMCSetting):
             parameters=TURNS.share_of_parameters(rejected),
         )
 
-    def rehearse(self, phase: Any, step_size: float, rng: np.random.Generator) -> Any:
+    def rehearse(self, phase: TurnState, step_size: float, rng: np.random.Generator) -> TurnState:
         """See `Setting`."""
-        if self.turns is not None:
-            return self.turns.kernel(step_size, TURNS.rounds, both=2.0, parameters=2.0).step(phase, rng).state
-        target, point = self.target, self.seen(phase)
-        target.expectation(point.theta, [np.zeros(target.size - target.n_theta)])
-        if target.density.of_likelihoods.size:
-            ParametersGivenLatents(target.density, point.theta, point.eta).score(point.theta)
-        return self.single_step(phase, step_size, rng)
+        end: TurnState = self.turns.kernel(step_size, TURNS.rounds, both=2.0, parameters=2.0).step(phase, rng).state
+        return end
 
 
-class JointRecipe(RecipeBase):
+class JointRecipe(RecipeBase[JointTuning, TrajectorySetting | TurnsSetting]):
     """Hyperparameters and latent values; see `Recipe`.
 
     Parameters
@@ -181,7 +227,10 @@ class JointRecipe(RecipeBase):
 
     start_is_final = prior_moves = True
 
-    def __init__(self, model: Any, blocks: Sequence[Any], plan: Plan, labels: Mapping[str, str], terms: Any) -> None:
+    def __init__(
+        self, model: JointModel, blocks: Sequence[CompiledBlock], plan: Plan, labels: Mapping[str, str],
+        terms: DensityTerms,
+    ) -> None:  # fmt: skip
         self.terms = terms
         self.model, self.blocks, self.plan = model, tuple(blocks), plan
         assert plan.policy is not None  # a metric without sites takes no hyperparameters
@@ -197,7 +246,7 @@ class JointRecipe(RecipeBase):
         self._key: Point | None = None
         self._point: Point = {}
         self._refused_at = ""
-        self._setting: Any = None
+        self._setting = None
 
     @property
     def n_functions(self) -> int:
@@ -219,12 +268,14 @@ class JointRecipe(RecipeBase):
         self._note_refused()
         self._setting = None
 
-    def setting(self, tuned: JointTuning) -> JointSetting | None:
+    def setting(self, tuned: JointTuning) -> TrajectorySetting | TurnsSetting | None:
         """See `Recipe`."""
-        if self._setting is None and tuned.marginals is not None:
-            self._setting = JointSetting.of(self.model, tuned, self.plan)
-        setting: JointSetting | None = self._setting
-        return setting
+        return None if tuned.marginals is None else self.made(tuned)
+
+    def make(self, tuned: JointTuning) -> TrajectorySetting | TurnsSetting:
+        """See `RecipeBase`."""
+        joint = TrajectorySetting.of(self.model, tuned, self.plan)
+        return joint if tuned.emulator is None else TurnsSetting.of(joint, tuned)
 
     def start(self, tuned: JointTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
         """See `Recipe`."""
@@ -257,8 +308,7 @@ class JointRecipe(RecipeBase):
 
     def _draw_start(self, tuned: JointTuning, rng: np.random.Generator, values: Array) -> Array:
         """Draw from the approximation, with θ nearer its centre where the posterior is much lower than there."""
-        setting = self.setting(tuned)
-        assert setting is not None
+        setting = self.made(tuned)
         target = setting.target
         position = rng.standard_normal(target.size)
         lowest = target.at(np.zeros(target.size)).log_density - FALL - target.n_theta
@@ -285,12 +335,12 @@ class JointRecipe(RecipeBase):
 
     def _note_refused(self) -> None:
         """Take from the target where it met no factor: it is replaced where other steps move what it depends on."""
-        refused = None if self._setting is None else self._setting.target.refused
-        if refused is not None:
-            self._refused_at = in_words(self.model.theta.unpack(refused) | (self._key or {}))
-            self._setting.target.refused = None
+        target = None if self._setting is None else self._setting.target
+        if target is not None and target.refused is not None:
+            self._refused_at = in_words(self.model.theta.unpack(target.refused) | (self._key or {}))
+            target.refused = None
 
-    def _likelihoods(self, theta: Array) -> list[list[Any]]:
+    def _likelihoods(self, theta: Array) -> list[list[SiteLikelihood]]:
         """Return the blocks' likelihoods with the parameters that θ gives them, row by row."""
         point = self._point | self.model.theta.unpack(theta)
         blocks, found = iter(self.blocks), []
@@ -301,9 +351,9 @@ class JointRecipe(RecipeBase):
 
     def curvatures(self, values: Array) -> set[str]:
         """See `Recipe`."""
-        theta, _ = split(self.model, values)
+        theta = values[: self.model.theta.size]
         rows = itertools.chain.from_iterable(self._likelihoods(theta))
-        return set.intersection(*(set(likelihood.kinds) for likelihood in rows))
+        return set.intersection(*(set[str](likelihood.kinds) for likelihood in rows))
 
     def rehearsed(self, values: Array, rng: np.random.Generator) -> Iterator[JointTuning]:
         """See `Recipe`: joint trajectories, and turns where there may be any."""
@@ -326,13 +376,13 @@ class JointRecipe(RecipeBase):
             yield moving_sites(block, theta, sites, *conditional_of(block, theta, sites, derivative=False).marginals())
 
 
-def split(model: Any, values: Array) -> tuple[Array, list[Array]]:
+def split(blocks: Sequence[JointBlock], n_theta: int, values: Array) -> tuple[Array, list[Array]]:
     """Return θ, and every block's values."""
-    ends = model.theta.size + np.cumsum([0, *(block.size for block in model.blocks)])
+    ends = n_theta + np.cumsum([0, *(block.size for block in blocks)])
     return values[: ends[0]], [values[a:b] for a, b in itertools.pairwise(ends)]
 
 
-def _slices(model: Any) -> Iterator[tuple[str, slice]]:
+def _slices(model: JointModel) -> Iterator[tuple[str, slice]]:
     """Yield the value variables of θ and of every block, and their parts."""
     for name, part in zip(model.theta.names, model.theta.slices, strict=True):
         yield name, slice(0, part.stop - part.start)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, cast
 
 import numpy as np
 import pymc as pm
 import pytensor
+from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.chains.chain import Chain
+from pymc_rmhmc.chains.chain import AnyChain, Chain
 from pymc_rmhmc.chains.plan import Plan
+from pymc_rmhmc.chains.recipe import Coordinates, Place
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, counted, listed
+from pymc_rmhmc.metrics.processes.given_process import GivenField, GivenPoint
+from pymc_rmhmc.metrics.processes.process_density import ProcessPoint
 from pymc_rmhmc.model import names_by_value, read_structure
 from pymc_rmhmc.model.forms.gaussian_vectors import GAUSSIAN_VECTORS, first_order
 from pymc_rmhmc.model.forms.priors import LatentVariable, gaussian_candidates
@@ -24,14 +28,24 @@ from pymc_rmhmc.model.general.latent_model import LatentModel
 from pymc_rmhmc.model.graph.graphs import WITHOUT_TRACES
 from pymc_rmhmc.model.hyperparameters import hyperparameters_of
 from pymc_rmhmc.model.structure import LatentBlock, has_own_initval, resolve_variables
-from pymc_rmhmc.sampled.process_recipe import GivenProcessRecipe, ProcessRecipe
 from pymc_rmhmc.sampled.trajectory_choice import check_reach
-from pymc_rmhmc.sampled.whole_model import FoundWholeModel, check_whole_model, left_in_words
-from pymc_rmhmc.sampled.whole_model_metric import bytes_in_words
+from pymc_rmhmc.sampled.whole_model import FoundWholeModel, check_whole_model, left_in_words, scattered
+from pymc_rmhmc.sampled.whole_model_metric import MetricRecipe, MetricState, RiemannianSetting, bytes_in_words
+from pymc_rmhmc.tuning.metric_adapter import MetricTuning
 
-__all__ = ["MOST_VALUES", "FoundGivenProcess", "FoundProcess", "find_process"]
+__all__ = [
+    "MOST_VALUES",
+    "FoundGivenProcess",
+    "FoundProcess",
+    "GivenProcessRecipe",
+    "GivenProcessSetting",
+    "ProcessRecipe",
+    "ProcessSetting",
+    "find_process",
+]  # fmt: skip
 
 type Point = dict[str, np.ndarray]
+type Array = NDArray[np.float64]
 
 # Of a process with dense matrices: a step takes several factors of as many rows.
 MOST_VALUES = 500
@@ -40,33 +54,131 @@ MOST_MOVING = 30
 FLAT = 'RMHMC(metric="flat")'
 
 
+@dataclass(slots=True)
+class ProcessSetting(RiemannianSetting):
+    """The Hamiltonian of a metric, whose coordinates need not be the model's values; see `Setting`."""
+
+    density: Any
+
+    def stand(self, values: Array, coordinates: Coordinates | None, rng: np.random.Generator) -> MetricState:
+        """See `Setting`."""
+        (position,) = (self.density.enter(values),) if coordinates is None else coordinates
+        phase: MetricState = self.hamiltonian.state(np.ascontiguousarray(position))
+        return phase
+
+    def whole_point(self, phase: MetricState) -> ProcessPoint[Any]:
+        """Return the point of the process with its hyperparameters."""
+        return cast("ProcessPoint[Any]", phase.density_point)
+
+    def place(self, phase: MetricState, values: Array | None) -> Place:
+        """See `Setting`."""
+        point = self.whole_point(phase)
+        return Place((point.position,), point.model_values if values is None else values, point.model_log_density)
+
+    def seen(self, phase: MetricState) -> Array:
+        """Return the model's values."""
+        return self.whole_point(phase).model_values
+
+
+@dataclass(slots=True)
+class GivenProcessSetting(ProcessSetting):
+    """The Hamiltonian of hyperparameters with the process held; coordinates are those of both; see `Setting`."""
+
+    def stand(self, values: Array, coordinates: Coordinates | None, rng: np.random.Generator) -> MetricState:
+        """See `Setting`: from here on the process is held where it is now."""
+        (position,) = (self.density.whole.enter(values),) if coordinates is None else coordinates
+        phase: MetricState = self.hamiltonian.state(self.density.hold(position))
+        return phase
+
+    def whole_point(self, phase: MetricState) -> ProcessPoint[Any]:
+        """Return the point of both: the model's values of the process follow from θ and from what is held."""
+        return cast("GivenPoint", phase.density_point).whole
+
+
+class ProcessRecipe(MetricRecipe[LatentModel, ProcessSetting]):
+    """One process with its hyperparameters, given the model's other variables; see `Recipe`."""
+
+    _setting_class = ProcessSetting
+
+    @property
+    def n_functions(self) -> int:
+        """See `Recipe`."""
+        return len(self.model.functions)
+
+    def make(self, tuned: MetricTuning) -> ProcessSetting:
+        """See `RecipeBase`."""
+        field = self._field()
+        hamiltonian = self.plan.integrator.extend(self.plan.trajectory.hamiltonian(field))
+        return self._setting_class(hamiltonian, self.plan, field.density)
+
+    def _field(self) -> Any:
+        """Return the metric of what moves."""
+        return self.plan.metric.bind(self.model)
+
+    def start(self, tuned: MetricTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
+        """See `Recipe`: near a point that nobody chose, in whitened coordinates.
+
+        Noise in a smooth process itself would be where its prior has next to no density.
+        """
+        self.drop()
+        if not approximated:
+            return values
+        setting = self._setting = self.make(tuned)
+        stand, centre = self._searched(setting, values, rng)
+        phase = scattered(stand, setting.failure, centre, rng)
+        return values if phase is None else setting.seen(phase)
+
+    def _searched(
+        self, setting: ProcessSetting, values: Array, rng: np.random.Generator
+    ) -> tuple[Callable[[Array], MetricState], Array]:
+        """Return the function that stands at a point, and the point near which a start is looked for."""
+        density, is_white = setting.density, self.model.whitened
+
+        def stand(white: Array) -> MetricState:
+            return setting.stand(white if is_white else density.colour(white), None, rng)
+
+        return stand, values if is_white else density.whiten(values)
+
+
+class GivenProcessRecipe(ProcessRecipe):
+    """The hyperparameters of a process alone; the chain reads and writes the process's values too; see `Recipe`."""
+
+    _setting_class = GivenProcessSetting
+
+    @property
+    def own(self) -> slice:
+        """See `Recipe`: θ, which comes after the process."""
+        return slice(self.model.n_process, None)
+
+    def _field(self) -> Any:
+        """Return the metric of θ where the process is held."""
+        return GivenField(super()._field())
+
+    def _searched(
+        self, setting: ProcessSetting, values: Array, rng: np.random.Generator
+    ) -> tuple[Callable[[Array], MetricState], Array]:
+        """Return the function and the point for θ alone."""
+        return setting.hamiltonian.state, setting.stand(values, None, rng).position
+
+
 @dataclass(frozen=True)
-class FoundProcess(FoundWholeModel):
-    """What is sampled.
+class FoundProcess(FoundWholeModel[LatentModel]):
+    """What is sampled: the process or series, and its hyperparameters."""
 
-    Attributes
-    ----------
-    model : pymc.Model
-        The model.
-    density_model : LatentModel
-        The process or series, and its hyperparameters.
-    """
-
-    recipe: ClassVar[type[ProcessRecipe]] = ProcessRecipe
-
-    density_model: LatentModel
+    def recipe(self, plan: Plan) -> ProcessRecipe:
+        """Return how kernels are built."""
+        return ProcessRecipe(self.density_model, listed(self.names), plan, names_by_value(self.model))
 
     @property
     def variables(self) -> tuple[TensorVariable, ...]:
         """The variables that are sampled."""
-        found: tuple[TensorVariable, ...] = self.density_model.variables.variables
-        return found
+        return self.density_model.variables.variables
 
-    def samplers(self, point: Point, plan: Plan, initial: Point) -> list[Chain]:
+    def samplers(self, point: Point, plan: Plan, initial: Point) -> list[AnyChain]:
         """Return one chain of all of them."""
         self.check_move(plan)
         plan, own = self.planned(plan), has_own_initval(self.model, self.variables)
-        recipe = self.recipe(self.density_model, listed(self.names), plan, names_by_value(self.model))
+        recipe = self.recipe(plan)
         return [Chain(recipe, plan, recipe.variables.read(initial), own)]
 
     def planned(self, plan: Plan) -> Plan:
@@ -121,7 +233,9 @@ class FoundProcess(FoundWholeModel):
 class FoundGivenProcess(FoundProcess):
     """Hyperparameters alone: the process is held, in the coordinates of the metric; see `FoundProcess`."""
 
-    recipe = GivenProcessRecipe
+    def recipe(self, plan: Plan) -> GivenProcessRecipe:
+        """Return how kernels are built."""
+        return GivenProcessRecipe(self.density_model, listed(self.names), plan, names_by_value(self.model))
 
     @property
     def variables(self) -> tuple[TensorVariable, ...]:
@@ -129,7 +243,7 @@ class FoundGivenProcess(FoundProcess):
         return super().variables[1:]
 
     @property
-    def value_vars(self) -> list[Any]:
+    def value_vars(self) -> list[TensorVariable]:
         """The value variables that are sampled: PyMC finds a step for those of the process."""
         return super().value_vars[1:]
 

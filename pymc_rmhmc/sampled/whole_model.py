@@ -2,44 +2,167 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pymc as pm
+from numpy.typing import NDArray
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.chains.plan import Plan
-from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.chains.plan import NEARNESS, Plan
+from pymc_rmhmc.chains.recipe import RecipeBase
+from pymc_rmhmc.chains.variables import Point, Variables
+from pymc_rmhmc.errors import ConfigurationError, Failure, RMHMCError
 from pymc_rmhmc.model import said_once
 from pymc_rmhmc.model.compile import CompiledModel
 from pymc_rmhmc.model.general.density import check_no_simulator
+from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.observed.observed_shapes import check_shapes_at
 from pymc_rmhmc.model.together import no_data_in_words
+from pymc_rmhmc.model.words.density_terms import DensityTerms
 from pymc_rmhmc.model.words.refusals import discrete_in_words, step_in_words
+from pymc_rmhmc.sampled.checks import density_error
 
-__all__ = ["FoundWholeModel", "check_whole_model", "left_in_words"]
+__all__ = [
+    "SCATTER", "DensityModel", "FoundWholeModel", "WholeModelRecipe", "check_whole_model", "left_in_words", "scattered",
+]  # fmt: skip
 
-type Point = dict[str, np.ndarray]
+type Array = NDArray[np.float64]
 
 # Draws in which step size, chart and mass matrix are learned.
 TUNE = 300
+# What the sums of shared data are called next to the names of variables.
+DATA = "shared data"
+# Half the width of where chains start around a point that nobody chose, as PyMC has it.
+SCATTER = 1.0
+
+
+class DensityModel(Protocol):
+    """The density of continuous variables of a model, given the others."""
+
+    variables: Hyperparameters
+    names: tuple[str, ...]
+    terms: DensityTerms
+
+    @property
+    def size(self) -> int:
+        """How many values they have."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The value variables of others that the density reads."""
+
+    @property
+    def shared(self) -> Sequence[SharedVariable]:
+        """The shared data that it reads."""
+
+    def bind(self, point: Point) -> None:
+        """Take the values of the others from a point, and shared data as they are now."""
+
+
+class WholeModelRecipe[Model: DensityModel, Tuned, Made](RecipeBase[Tuned, Made]):
+    """Continuous variables of a model given the others; see `Recipe`.
+
+    Parameters
+    ----------
+    model : DensityModel
+        Their density.
+    name : str
+        For messages.
+    plan : Plan
+        Metric, integrator, lengths.
+    labels : mapping of str to str
+        What users call the value variables.
+    """
+
+    prior_moves = True
+
+    def __init__(self, model: Model, name: str, plan: Plan, labels: Mapping[str, str]) -> None:
+        self.model, self.name, self.plan = model, name, plan
+        packed = model.variables
+        parts = tuple((n, slice(0, p.stop - p.start)) for n, p in zip(packed.names, packed.slices, strict=True))
+        self.variables, self.steps = Variables(parts, labels), plan.steps()
+        self.forget()
+
+    def forget(self) -> None:
+        """See `Recipe`."""
+        self._given: Point | None = None
+        self.drop()
+
+    @property
+    def start_is_final(self) -> bool:
+        """See `Recipe`."""
+        return not self.model.inputs
+
+    def bind(self, point: Point) -> tuple[bool, Point]:
+        """See `Recipe`."""
+        known = self._given
+        if known is not None and all(np.array_equal(known[name], point[name]) for name in self.model.inputs):
+            return False, known
+        data = self._data() if known is None else known[DATA]
+        self._given = {name: np.array(point[name]) for name in self.model.inputs} | {DATA: data}
+        self.model.bind(point)
+        self.drop()
+        return True, self._given
+
+    def _data(self) -> Array:
+        """Return checksums of the shared data, once per run: coordinates that were kept are useless with other data."""
+        arrays = (np.ascontiguousarray(shared.get_value(borrow=True)) for shared in self.model.shared)
+        return np.array([zlib.crc32(array) for array in arrays], np.float64)
+
+    def start_error(self, point: Point) -> RMHMCError | None:
+        """See `Recipe`."""
+        return density_error(self.model.terms, self.model.names, point)
+
+    def where_refused(self) -> str:
+        """See `Recipe`."""
+        return ""
+
+    def curvatures(self, values: Array) -> set[str]:
+        """See `Recipe`."""
+        return set()
+
+
+def scattered[Phase](
+    stand: Callable[[Array], Phase], failure: Callable[[Phase], Failure], centre: Array, rng: np.random.Generator
+) -> Phase | None:
+    """Return a phase near a point, nearer where there is no density; None if there is none at the point itself.
+
+    Parameters
+    ----------
+    stand, failure : callable
+        The phase at coordinates (d,), and why it cannot be used.
+    centre : (d,) array
+        The point's coordinates.
+    rng : numpy.random.Generator
+        For the direction and the distance.
+    """
+    width = SCATTER * rng.uniform(-1.0, 1.0, centre.size)
+    for nearness in NEARNESS:
+        phase = stand(nearness * width + centre)
+        if not failure(phase):
+            return phase
+    return None
 
 
 @dataclass(frozen=True)
-class FoundWholeModel:
+class FoundWholeModel[Model: DensityModel]:
     """What is sampled.
 
     Attributes
     ----------
     model : pymc.Model
         The model.
-    density_model : GeneralModel or ValueModel
+    density_model : DensityModel
         The density of the variables.
     """
 
     model: pm.Model
-    density_model: Any
+    density_model: Model
 
     @property
     def compiled(self) -> CompiledModel:
@@ -47,7 +170,7 @@ class FoundWholeModel:
         return CompiledModel((), (), (), _no_part)
 
     @property
-    def value_vars(self) -> list[Any]:
+    def value_vars(self) -> list[TensorVariable]:
         """The value variables that are sampled."""
         return [self.model.rvs_to_values[v] for v in self.density_model.variables.variables]
 
@@ -63,8 +186,7 @@ class FoundWholeModel:
     @property
     def size(self) -> int:
         """How many values are sampled."""
-        size: int = self.density_model.size
-        return size
+        return self.density_model.size
 
     @property
     def data_names(self) -> frozenset[str]:

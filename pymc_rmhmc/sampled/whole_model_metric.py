@@ -2,47 +2,187 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import pytensor
+from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.chains.chain import Chain
+from pymc_rmhmc.chains.chain import AnyChain, Chain
 from pymc_rmhmc.chains.plan import Plan
-from pymc_rmhmc.errors import counted, listed
+from pymc_rmhmc.chains.recipe import Coordinates, HMCSetting, Place
+from pymc_rmhmc.dynamics.hamiltonian import MetricPoint
+from pymc_rmhmc.dynamics.hamiltonian.protocols import PhaseState
+from pymc_rmhmc.errors import Failure, counted, listed
+from pymc_rmhmc.kernels.kernel import HMC
+from pymc_rmhmc.metrics.matrix_density import MatrixDensity
+from pymc_rmhmc.metrics.sparsity import Partition
 from pymc_rmhmc.model import names_by_value
 from pymc_rmhmc.model.general.derivatives import GradientModel, HessianModel, ValueModel
 from pymc_rmhmc.model.general.information import fisher_information
 from pymc_rmhmc.model.general.matrix import MatrixModel, of_value_variables
 from pymc_rmhmc.model.graph.graphs import WITHOUT_TRACES
 from pymc_rmhmc.model.structure import has_own_initval
-from pymc_rmhmc.sampled.metric_recipe import RiemannianRecipe
-from pymc_rmhmc.sampled.whole_model import FoundWholeModel, check_whole_model, left_in_words
+from pymc_rmhmc.sampled.whole_model import (
+    DensityModel,
+    FoundWholeModel,
+    WholeModelRecipe,
+    check_whole_model,
+    left_in_words,
+    scattered,
+)
+from pymc_rmhmc.tuning.metric_adapter import MetricTuning, StructureAdapter
+from pymc_rmhmc.tuning.step_size import StepSize
 
-__all__ = ["FoundRiemannian", "bytes_in_words", "find_riemannian", "matrix_in_words"]
+__all__ = [
+    "FoundRiemannian", "RiemannianRecipe", "RiemannianSetting", "bytes_in_words", "find_riemannian",
+    "matrix_in_words",
+]  # fmt: skip
 
 type Point = dict[str, np.ndarray]
+type Array = NDArray[np.float64]
+type MetricState = PhaseState[MetricPoint]
+
+# Positions near the start at which the Hessian's pattern is read too: at one alone a model may take one branch.
+N_NEARBY = 2
+
+@dataclass(slots=True)
+class RiemannianSetting(HMCSetting[MetricState]):
+    """The Hamiltonian of a metric, in the model's own values; see `Setting`."""
+
+    def stand(self, values: Array, coordinates: Coordinates | None, rng: np.random.Generator) -> MetricState:
+        """See `Setting`: coordinates are the values."""
+        phase: MetricState = self.hamiltonian.state(np.ascontiguousarray(values))
+        return phase
+
+    def failure(self, phase: MetricState) -> Failure:
+        """See `Setting`."""
+        failure: Failure = self.hamiltonian.failure(phase)
+        return failure
+
+    def place(self, phase: MetricState, values: Array | None) -> Place:
+        """See `Setting`."""
+        position = phase.position
+        return Place((position,), position if values is None else values, phase.density_point.log_density)
+
+    def seen(self, phase: MetricState) -> Array:
+        """Return the values."""
+        return np.array(phase.position)
+
+    def kernel(self, tuned: MetricTuning, step_size: StepSize, *, tuning: bool) -> HMC[MetricState]:
+        """See `Setting`."""
+        kernel = self.hmc(step_size.in_use(tuning=tuning))
+        return replace(kernel, trajectory=tuned.path.lengthened(self.plan.trajectory, tuning=tuning))
+
+    def rehearse(self, phase: MetricState, step_size: float, rng: np.random.Generator) -> MetricState:
+        """See `Setting`."""
+        return self.single_step(phase, step_size, rng)
+
+
+class MetricRecipe[Model: DensityModel, Made: RiemannianSetting](WholeModelRecipe[Model, MetricTuning, Made]):
+    """Continuous variables in a position-dependent metric; see `WholeModelRecipe`."""
+
+    def __init__(self, model: Model, name: str, plan: Plan, labels: Mapping[str, str]) -> None:
+        super().__init__(model, name, plan, labels)
+        self.adapter = StructureAdapter(self._holds, plan.may_lengthen)
+
+    @property
+    def refits(self) -> bool:
+        """See `Recipe`: there is a length to find."""
+        return self.plan.may_lengthen
+
+    def _holds(self, partition: Partition, position: Array, rng: np.random.Generator) -> bool:
+        """Return whether a structure of the metric's matrix holds at a position (d,)."""
+        return True
+
+    def rehearsed(self, values: Array, rng: np.random.Generator) -> Iterator[MetricTuning]:
+        """See `Recipe`."""
+        yield MetricTuning()
+
+
+class RiemannianRecipe(MetricRecipe[ValueModel, RiemannianSetting]):
+    """Continuous variables by a density with the matrix that the metric is made of; see `WholeModelRecipe`."""
+
+    def __init__(self, model: ValueModel, name: str, plan: Plan, labels: Mapping[str, str]) -> None:
+        super().__init__(model, name, plan, labels)
+        # The last structure that was read, and all numbers that it was read at: it travels to workers.
+        self.known_structure: tuple[Partition | None, tuple[Array, ...]] = (None, ())
+
+    @property
+    def n_functions(self) -> int:
+        """See `Recipe`: evaluation, pullback, and quadratic forms where the matrix is the metric."""
+        return 2 if self.model.along is None else 3
+
+    @property
+    def refits(self) -> bool:
+        """See `Recipe`: there is a structure to compare, or a length to find."""
+        return self._has_structure or self.plan.may_lengthen
+
+    @property
+    def _has_structure(self) -> bool:
+        return hasattr(self.plan.metric, "find_structure")
+
+    def _density(self, partition: Partition | None = None) -> MatrixDensity:
+        """Return the density as it is bound now."""
+        model = self.model
+        return MatrixDensity(model.evaluate, model.pull, model.size, partition=partition, along=model.along)
+
+    def _holds(self, partition: Partition, position: Array, rng: np.random.Generator) -> bool:
+        """See `MetricRecipe`."""
+        holds: bool = self.plan.metric.holds(self._density(), partition, position, rng)
+        return holds
+
+    def make(self, tuned: MetricTuning) -> RiemannianSetting:
+        """See `RecipeBase`."""
+        hamiltonian = self.plan.trajectory.hamiltonian(self.plan.metric.bind(self._density(tuned.partition)))
+        return RiemannianSetting(self.plan.integrator.extend(hamiltonian), self.plan)
+
+    def structure(self, values: Array) -> Partition | None:
+        """Return the structure of the Hessian at values (d,) and near them, where the model is bound; None without one.
+
+        Raises
+        ------
+        ConfigurationError
+            If the metric's matrices would be too large.
+        """
+        if not self._has_structure:
+            return None
+        known, before = self.known_structure
+        numbers = (values, *self.model.evaluate.bound)
+        if len(before) == len(numbers) and all(map(np.array_equal, before, numbers)):
+            return known
+        nearby = np.random.default_rng(0).uniform(-1.0, 1.0, (N_NEARBY, values.size))
+        found: Partition | None = self.plan.metric.find_structure(self._density(), [values, *(values + nearby)])
+        self.known_structure = (found, numbers)
+        return found
+
+    def start(self, tuned: MetricTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
+        """See `Recipe`: near a point that nobody chose."""
+        tuned.partition = self.structure(values)
+        self.drop()
+        if not approximated:
+            return values
+        setting = self.made(tuned)
+        phase = scattered(lambda position: setting.stand(position, None, rng), setting.failure, values, rng)
+        return values if phase is None else np.array(phase.position)
+
+    def rehearsed(self, values: Array, rng: np.random.Generator) -> Iterator[MetricTuning]:
+        """See `Recipe`."""
+        tuned = MetricTuning(self.structure(values))
+        if tuned.partition is not None:
+            self._holds(tuned.partition, values, rng)
+        yield tuned
 
 
 @dataclass(frozen=True)
-class FoundRiemannian(FoundWholeModel):
-    """What is sampled.
+class FoundRiemannian(FoundWholeModel[ValueModel]):
+    """What is sampled, by a density with the matrix that the metric is made of."""
 
-    Attributes
-    ----------
-    model : pymc.Model
-        The model.
-    density_model : ValueModel
-        The density of the variables, with the matrix that the metric is made of.
-    """
-
-    density_model: ValueModel
-
-    def samplers(self, point: Point, plan: Plan, initial: Point) -> list[Chain]:
+    def samplers(self, point: Point, plan: Plan, initial: Point) -> list[AnyChain]:
         """Return one chain of all of them."""
         self.check_move(plan)
         own, recipe = has_own_initval(self.model, self.density_model.variables.variables), self._recipe(plan)

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytensor
 
-from pymc_rmhmc.chains.chain import Chain
+from pymc_rmhmc.chains.chain import AnyChain
 from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.errors import RMHMCError, counted, listed, wrapped
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.model.predictions import Predictions
-from pymc_rmhmc.sampled.starts import SCATTER
+from pymc_rmhmc.sampled.whole_model import SCATTER
 from pymc_rmhmc.stopwatch import COMPILING
 
 __all__ = ["compile_ahead"]
@@ -36,7 +36,7 @@ N_NEARBY = 5
 
 
 def compile_ahead(
-    samplers: Sequence[Chain], point: Point, names: Sequence[str], predictions: Predictions | None = None,
+    samplers: Sequence[AnyChain], point: Point, names: Sequence[str], predictions: Predictions | None = None,
     sampler_name: str = "RMHMC",
 ) -> float:  # fmt: skip
     """Compile what the samplers' chains will call, and say so before and after where there is anything to compile.
@@ -94,7 +94,7 @@ class _Said:
             _log.info(f"{self._sampler}: compiled in {seconds:.1f} s.{then}")
 
 
-def _rehearse_somewhere(sampler: Chain, point: Point, name: str) -> None:
+def _rehearse_somewhere(sampler: AnyChain, point: Point, name: str) -> None:
     """Let a copy make a short trajectory from a point, or from one nearby where that has no density or gradient."""
     if _rehearse(sampler, point) or sampler.plan.init == "keep" or sampler.own_initval:
         return
@@ -112,7 +112,7 @@ def _rehearse_somewhere(sampler: Chain, point: Point, name: str) -> None:
             return
 
 
-def _rehearse(sampler: Chain, point: Point) -> bool:
+def _rehearse(sampler: AnyChain, point: Point) -> bool:
     """Let a copy make a short trajectory from a point, and return whether there is a density there."""
     twin = copy.copy(sampler)
     twin.recipe = copy.copy(sampler.recipe)

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import ConfigurationError, unread_in_words
 from pymc_rmhmc.graph_chart.affine_map import fit_flat_map, identity_map, to_flat
-from pymc_rmhmc.graph_chart.circles import NO_ANGLES, Angles
-from pymc_rmhmc.graph_chart.constants import VariableChart
+from pymc_rmhmc.graph_chart.constants import NO_ANGLES, Angles, VariableChart
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.kernels.kernel import Transition
 from pymc_rmhmc.latent.charts import MarginalChart

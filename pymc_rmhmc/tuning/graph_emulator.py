@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.approximation.emulation import FEWEST_DRAWS, emulate
+from pymc_rmhmc.graph_chart.graph_target import ValueTarget
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
-from pymc_rmhmc.graph_chart.value_target import ValueTarget
 from pymc_rmhmc.kernels.kernel import Transition
 from pymc_rmhmc.kernels.surrogates import ALONG_DENSITY, ALONG_SURROGATE
 from pymc_rmhmc.latent.charts import MarginalChart

@@ -22,8 +22,8 @@ from pymc_rmhmc.kernels.turns import HYPERPARAMETERS, JOINT, LATENTS
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
-from pymc_rmhmc.latent.parameters_given_latents import ParametersGivenLatents
 from pymc_rmhmc.latent.site_policy import SitePolicy
+from pymc_rmhmc.latent.theta_densities import ParametersGivenLatents
 from pymc_rmhmc.tuning.schedule import REFITS, Moment, Refit, RefitPolicy
 from pymc_rmhmc.tuning.site_adapter import fitted_sites, new_fit
 from pymc_rmhmc.tuning.step_size import DualAveraging, StepSize, StepSizeRule

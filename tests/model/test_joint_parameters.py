@@ -15,7 +15,7 @@ from pymc_rmhmc.approximation.joint_mode import moving_sites
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
-from pymc_rmhmc.latent.parameters_given_latents import ParametersGivenLatents
+from pymc_rmhmc.latent.theta_densities import ParametersGivenLatents
 from pymc_rmhmc.model import JointModel
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from tests.model import joint_forms

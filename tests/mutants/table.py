@@ -1934,17 +1934,17 @@ GRAPH_CHART = [
         "process-held-in-the-models-coordinates",
         "a step for hyperparameters holds the process in other coordinates than its metric's: draws of no posterior",
         "GivenProcessSetting.stand",
-        "position = self.density.whole.enter(values) if coordinates is None else coordinates",
-        "position = values if coordinates is None else coordinates",
+        "(position,) = (self.density.whole.enter(values),) if coordinates is None else coordinates",
+        "(position,) = (values,) if coordinates is None else coordinates",
         "unit/test_process_metrics.py::test_a_step_for_hyperparameters_holds_the_process_in_its_metrics_coordinates"
         "[block]",
     ),
     Mutant(
         "process-that-follows-is-not-written-back",
         "a step for hyperparameters writes the metric's coordinates for the model's process: draws of no posterior",
-        "GivenProcessSetting.place",
-        "Place(whole.position, whole.model_values if values is None else values, whole.model_log_density)",
-        "Place(whole.position, whole.position if values is None else values, whole.model_log_density)",
+        "ProcessSetting.place",
+        "point.model_values if values is None else values",
+        "point.position if values is None else values",
         "unit/test_process_metrics.py::test_a_step_for_hyperparameters_holds_the_process_in_its_metrics_coordinates"
         "[block]",
     ),
@@ -2085,7 +2085,7 @@ STEPS = [
     Mutant(
         "turns-by-the-last-iterate",
         "draws in turns are made with a step size that chance has left, and the statistics say another",
-        "JointSetting.kernel",
+        "TurnsSetting.kernel",
         "held.in_use(tuning=tuning)",
         "held.in_use(tuning=True)",
         "steps/test_turns.py::test_the_draws_teach_nothing_and_are_made_with_averages",
@@ -2093,7 +2093,7 @@ STEPS = [
     Mutant(
         "joint-moves-by-the-last-iterate",
         "joint trajectories are made with a step size that chance has left",
-        "JointSetting.kernel",
+        "TurnsSetting.kernel",
         "min(TURNS.stretch * step_size.average, step_size.maximum)",
         "min(TURNS.stretch * step_size.current, step_size.maximum)",
         "steps/test_turns.py::test_the_draws_teach_nothing_and_are_made_with_averages",
@@ -2214,9 +2214,9 @@ STEPS = [
     Mutant(
         "process-written-in-the-metrics-coordinates",
         "where hyperparameters move alone, the model is given what is held in the place of its own values",
-        "GivenProcessSetting.place",
-        "return Place(whole.position, whole.model_values if values is None else values",
-        "return Place(whole.position, whole.position if values is None else values",
+        "ProcessSetting.place",
+        "point.model_values if values is None else values",
+        "point.position if values is None else values",
         "steps/test_process_metrics.py::"
         "test_hyperparameters_alone_hold_the_process_in_the_metrics_coordinates[whitened_fisher-centred]",
     ),

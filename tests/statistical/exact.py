@@ -18,8 +18,7 @@ from pymc_rmhmc.evidence.methods.bridged_target import LatentBridge
 from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
 from pymc_rmhmc.latent.prior import FactorizedPrior
-from pymc_rmhmc.latent.rounded import RoundedTarget
-from pymc_rmhmc.latent.target import LatentTarget
+from pymc_rmhmc.latent.target import LatentTarget, RoundedTarget
 from pymc_rmhmc.metrics import LatentField
 from tests.statistical.ranks import Looks
 from tests.unit.toys import LIKELIHOODS, PRIORS, ToyPrior, coarse_gram, whole_likelihood, wide_narrow_prior, wide_prior

@@ -21,7 +21,7 @@ from pymc_rmhmc.kernels.turns import LatentMove, TurnState
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.joint_target import JointTarget
-from pymc_rmhmc.latent.theta_given_noise import ThetaGivenNoise, WithoutThetaForce
+from pymc_rmhmc.latent.theta_densities import ThetaGivenNoise, WithoutThetaForce
 from tests.statistical.joint_cases import (
     LIKELIHOODS,
     LOGISTIC,

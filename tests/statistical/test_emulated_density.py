@@ -16,8 +16,7 @@ from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateFlow
 from pymc_rmhmc.graph_chart.affine_map import from_flat, identity_map, to_flat
-from pymc_rmhmc.graph_chart.graph_target import GeneralTarget
-from pymc_rmhmc.graph_chart.value_target import ValueTarget
+from pymc_rmhmc.graph_chart.graph_target import GeneralTarget, ValueTarget
 from pymc_rmhmc.kernels.kernel import HMC, Cycle, Sometimes
 from pymc_rmhmc.kernels.surrogates import DensityMove, SurrogateHMC
 from pymc_rmhmc.kernels.trajectories import JitteredPath

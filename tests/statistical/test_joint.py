@@ -20,7 +20,7 @@ from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites, SiteTrend
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.model import read_joint, read_structure
-from pymc_rmhmc.sampled.block_recipe import BlockRecipe
+from pymc_rmhmc.sampled.blocks import BlockRecipe
 from tests.statistical.ranks import PLACES, Looks, p_value, rank
 from tests.steps.conftest import draw
 

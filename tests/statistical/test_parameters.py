@@ -18,7 +18,7 @@ from pymc_rmhmc.kernels.turns import ParameterMove, TurnState
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
-from pymc_rmhmc.latent.parameters_given_latents import ChartedParameters, ParametersGivenLatents
+from pymc_rmhmc.latent.theta_densities import ChartedParameters, ParametersGivenLatents
 from pymc_rmhmc.model import JointModel
 from tests.statistical.joint_cases import LIKELIHOODS, LOGISTIC, Grid, Problem, Process, Rows, Sum, absurd_sites
 from tests.statistical.ranks import PLACES, Looks, rank

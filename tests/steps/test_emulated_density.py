@@ -24,7 +24,7 @@ from pymc_rmhmc.kernels.surrogates import ALONG_SURROGATE
 from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.model.general.cost import DEAR
-from pymc_rmhmc.sampled import graph_settings
+from pymc_rmhmc.sampled import graph
 from pymc_rmhmc.tuning import graph_emulator
 from pymc_rmhmc.tuning.graph_emulator import EmulatingAdapter
 from pymc_rmhmc.tuning.joint_adapter import TURNS
@@ -344,7 +344,7 @@ def test_a_state_that_is_saved_at_every_draw_changes_nothing(steps, following):
 
 def test_nor_does_it_where_many_draws_follow_the_density_too(steps, following, monkeypatch):
     """A move elsewhere and back is remembered in the coordinates to which it led."""
-    monkeypatch.setattr(graph_settings, "TURNS", replace(TURNS, joint_by_rejected=1.0))
+    monkeypatch.setattr(graph, "TURNS", replace(TURNS, joint_by_rejected=1.0))
     (state,) = steps[0].chains
     state.tuned.trial = state.tuned.trial[0], 0.3
     goes_on_alike_if_always_saved(steps, following[1])
@@ -393,11 +393,11 @@ class Nowhere:
 
 def test_making_it_leaves_the_chain_where_it_is(steps, start, exact, monkeypatch):
     """Its coordinates stand for other values then."""
-    monkeypatch.setattr(graph_settings.EmulatedSetting, "_along", lambda setting, path: Nowhere())
+    monkeypatch.setattr(graph.EmulatedSetting, "_along", lambda setting, path: Nowhere())
     step, point = steps[0], tuned(steps[0], start, until=REFITS[-1])
     assert step.chains[0].tuned.emulator is None
     step.chains[0].step_size.average = 1e-9
-    monkeypatch.setattr(graph_settings, "TURNS", replace(TURNS, joint_by_rejected=0.0))
+    monkeypatch.setattr(graph, "TURNS", replace(TURNS, joint_by_rejected=0.0))
     moved, (s,) = step.step(point)
     assert step.chains[0].tuned.emulator is not None
     for name, values in point.items():
@@ -407,8 +407,8 @@ def test_making_it_leaves_the_chain_where_it_is(steps, start, exact, monkeypatch
 
 def test_a_move_along_the_density_is_made_from_where_the_chain_stands_and_leads_back(following, exact, monkeypatch):
     """Of steps too short to leave."""
-    monkeypatch.setattr(graph_settings, "TURNS", replace(TURNS, joint_by_rejected=10.0))
-    monkeypatch.setattr(graph_settings.EmulatedSetting, "_along", lambda setting, path: Nowhere())
+    monkeypatch.setattr(graph, "TURNS", replace(TURNS, joint_by_rejected=10.0))
+    monkeypatch.setattr(graph.EmulatedSetting, "_along", lambda setting, path: Nowhere())
     step, point = following
     (state,) = step.chains
     state.tuned.trial, state.step_size.average, state.judged = (64, 0.3), 1e-9, True

@@ -14,7 +14,7 @@ import pymc as pm
 import pytest
 
 from pymc_rmhmc import RMHMC, ConfigurationError, SamplingError, sample_chains
-from pymc_rmhmc.steps.chain_tasks import ChainResult, Message, log_messages, pack, run_chain, seeds_of
+from pymc_rmhmc.steps.executors import ChainResult, Message, log_messages, pack, run_chain, seeds_of
 from tests.steps.conftest import draw, logistic, poisson_model
 
 SHORT = {"draws": 20, "tune": 40, "chains": 3, "random_seed": 5, "progressbar": False}
@@ -183,7 +183,7 @@ def test_the_progress_bar_counts_finished_chains(capsys):
 
 def test_other_threads_are_still_heard(caplog):
     """Only the thread of a chain is silenced."""
-    from pymc_rmhmc.steps.chain_tasks import kept_messages
+    from pymc_rmhmc.steps.executors import kept_messages
 
     log = logging.getLogger("pymc.rmhmc")
     with caplog.at_level(logging.INFO, logger="pymc"), kept_messages() as kept, ThreadPoolExecutor(1) as pool:

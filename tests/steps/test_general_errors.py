@@ -11,7 +11,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 from pymc_rmhmc import RMHMC, ConfigurationError, FlatMetric, UnsupportedModelError, describe
-from pymc_rmhmc.sampled.graph_recipe import GraphRecipe
+from pymc_rmhmc.sampled.graph import GraphRecipe
 
 
 class Opaque(Op):

@@ -21,7 +21,7 @@ from pymc_rmhmc.errors import CovarianceError, DataError, Failure, SamplingError
 from pymc_rmhmc.latent.charts import GaussianSites
 from pymc_rmhmc.latent.latent_blocks import theta_requires_refactorization
 from pymc_rmhmc.model.likelihoods import Curvature, LikelihoodTerms, Reading, registry
-from pymc_rmhmc.sampled.graph_recipe import GraphRecipe
+from pymc_rmhmc.sampled.graph import GraphRecipe
 from tests.steps.conftest import COUNTS, N, X, draw, poisson_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")

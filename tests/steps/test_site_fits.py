@@ -16,7 +16,7 @@ from pymc_rmhmc.approximation import SiteFit, SiteRegression, find_mode, site_tr
 from pymc_rmhmc.approximation import joint_mode as joint_approximation
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.latent.charts import GaussianSites
-from pymc_rmhmc.sampled import block_recipe
+from pymc_rmhmc.sampled import blocks
 from tests.steps.conftest import COUNTS, N, X, draw, poisson_model
 from tests.steps.test_joint_sampling import two_scales
 
@@ -275,7 +275,7 @@ def test_an_approximation_that_has_not_converged_is_a_start_like_another(monkeyp
 def test_newton_that_has_not_converged_is_a_start_like_another(monkeypatch):
     model = poisson_model()
     usual = run(model)
-    monkeypatch.setattr(block_recipe, "find_mode", partial(find_mode, max_iter=1))
+    monkeypatch.setattr(blocks, "find_mode", partial(find_mode, max_iter=1))
     stopped = run(model)
     difference = usual.posterior["f"].mean(("chain", "draw")) - stopped.posterior["f"].mean(("chain", "draw"))
     assert float(abs(difference / usual.posterior["f"].std(("chain", "draw"))).max()) < 0.3

@@ -15,7 +15,7 @@ from pymc_rmhmc.errors import SamplingError, wrapped
 from pymc_rmhmc.model.observed.unregistered_readers import ArgumentWords
 from pymc_rmhmc.model.together import NOTHING_OBSERVED
 from pymc_rmhmc.model.words.density_terms import DensityTerms
-from pymc_rmhmc.sampled.graph_recipe import GraphRecipe
+from pymc_rmhmc.sampled.graph import GraphRecipe
 from pymc_rmhmc.steps.notices import RunNotices
 from pymc_rmhmc.steps.rehearsal import _Said
 from tests.steps.conftest import COUNTS, N, draw, poisson_model

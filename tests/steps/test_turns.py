@@ -16,6 +16,7 @@ from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.kernels.turns import HYPERPARAMETERS, LATENTS
 from pymc_rmhmc.latent.charts.marginal import MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
+from pymc_rmhmc.sampled.joint_recipe import TrajectorySetting
 from pymc_rmhmc.tuning import joint_adapter
 from pymc_rmhmc.tuning.joint_adapter import TURNS
 from tests.model.conftest import exact_log_density
@@ -118,7 +119,7 @@ def test_joint_trajectories_stay_where_they_are_asked_for(model, options):
     step, point = tuned(model, **options)
     assert step.chains[0].tuned.emulator is None
     assert step.chains[0].tuned.held_step_size is None
-    assert step._samplers[0]._setting.turns is None
+    assert isinstance(step._samplers[0]._setting, TrajectorySetting)
     exact = exact_log_density(model)
     for _ in range(3):
         point, (s,) = step.step(point)
@@ -181,7 +182,7 @@ def test_turns_are_given_up_where_hyperparameters_are_hardly_accepted(model, mon
     assert took == [i for begin in state.refits[-2:] for i in range(begin, begin + length)]
     assert state.tuned.trial[0] == TURNS.trial
     assert state.tuned.trial[1] < TURNS.least_accepted - TURNS.chance / np.sqrt(TURNS.trial)
-    assert step._samplers[0]._setting.turns is None
+    assert isinstance(step._samplers[0]._setting, TrajectorySetting)
     assert seen[-1][1] == state.step_size.average
     positions = np.array([position for *_, position in seen[TUNE:]])
     assert np.unique(positions, axis=0).shape[0] > 60

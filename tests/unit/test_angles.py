@@ -14,7 +14,7 @@ from scipy import integrate, special, stats
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.graph_chart.affine_map import fit_flat_map, log_volume, to_flat
-from pymc_rmhmc.graph_chart.circles import Angles
+from pymc_rmhmc.graph_chart.constants import Angles
 from pymc_rmhmc.graph_chart.graph_target import GeneralTarget, PeriodTarget
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.kernels.trajectories import JitteredPath

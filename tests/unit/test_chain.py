@@ -112,9 +112,6 @@ class ToyRecipe(RecipeBase):
     def forget(self) -> None:
         self._given = self._setting = None
 
-    def drop(self) -> None:
-        self._setting = None
-
     def bind(self, point):
         known = self._given
         if known is not None and all(np.array_equal(known[name], point[name]) for name in ("a", "b")):
@@ -126,10 +123,11 @@ class ToyRecipe(RecipeBase):
     def setting(self, tuned) -> ToySetting:
         if not self.has_factor:
             raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, 0)
-        if self._setting is None:
-            shift = float(self._given["a"] + self._given["b"].sum() + tuned.shift)
-            self._setting = ToySetting(shift, tuned.fails, lambda: self.kernel)
-        return self._setting
+        return self.made(tuned)
+
+    def make(self, tuned) -> ToySetting:
+        shift = float(self._given["a"] + self._given["b"].sum() + tuned.shift)
+        return ToySetting(shift, tuned.fails, lambda: self.kernel)
 
     def start(self, tuned, values, rng, *, approximated):
         return values

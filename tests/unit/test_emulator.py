@@ -24,7 +24,7 @@ from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
-from pymc_rmhmc.latent.theta_given_noise import ThetaGivenNoise
+from pymc_rmhmc.latent.theta_densities import ThetaGivenNoise
 from tests.unit.test_joint_chart import THETA, FixedBlock, ToyDensity, bent, differences, joint
 
 DIMENSIONS = [1, 2, 4]

@@ -14,7 +14,7 @@ from pymc_rmhmc.graph_chart.constants import ElementwiseChart, chart_of
 from pymc_rmhmc.graph_chart.graph_target import GeneralPoint
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.kernels.kernel import Transition
-from pymc_rmhmc.sampled.whole_model_recipe import WholeModelRecipe
+from pymc_rmhmc.sampled.whole_model import WholeModelRecipe
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
 from pymc_rmhmc.tuning.schedule import Moment
 from pymc_rmhmc.tuning.step_size import DualAveraging

@@ -15,14 +15,14 @@ from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateFlow
 from pymc_rmhmc.graph_chart.affine_map import from_flat, to_flat
 from pymc_rmhmc.graph_chart.constants import chart_of
+from pymc_rmhmc.graph_chart.graph_target import ValueTarget
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
-from pymc_rmhmc.graph_chart.value_target import ValueTarget
 from pymc_rmhmc.kernels.kernel import Cycle, Sometimes, Transition, merge
 from pymc_rmhmc.kernels.surrogates import ALONG_DENSITY, ALONG_SURROGATE
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.model.general.density import GeneralModel
-from pymc_rmhmc.sampled.graph_settings import EmulatedSetting
+from pymc_rmhmc.sampled.graph import EmulatedSetting
 from pymc_rmhmc.tuning import graph_emulator
 from pymc_rmhmc.tuning.graph_chart import ChartTuning
 from pymc_rmhmc.tuning.graph_emulator import EARLY_EMULATION, MOST_DRAWS, EmulatingAdapter

@@ -17,7 +17,7 @@ from pymc_rmhmc.latent.latent_blocks import sites_at
 from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.solvers.site_space import SiteSpace, Term
-from pymc_rmhmc.latent.theta_given_noise import ThetaGivenNoise
+from pymc_rmhmc.latent.theta_densities import ThetaGivenNoise
 from tests.unit import test_diagonal_chart, test_kronecker_chart, test_summed_chart
 from tests.unit.placing import Placing, dense_block, grid_block, rows_block
 from tests.unit.test_joint_chart import PRECISIONS, THETA, FixedBlock, N, ToyBlock, ToyDensity, joint, make

@@ -15,8 +15,8 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
-from pymc_rmhmc.latent.parameters_given_latents import ParametersGivenLatents
 from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.latent.theta_densities import ParametersGivenLatents
 from tests.unit import test_diagonal_chart
 from tests.unit.test_held import TARGETS, of_coefficients
 from tests.unit.test_joint_chart import bent, differences, joint

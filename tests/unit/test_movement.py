@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from pymc_rmhmc.chains.judgement import cut_path, slowness
+from pymc_rmhmc.chains.judgement import (
+    FEWEST_DRAWS,
+    LEAST_EFFECTIVE,
+    MOST_DRAWS,
+    MOST_WATCHED,
+    Movement,
+    cut_path,
+    slowness,
+)
 from pymc_rmhmc.chains.messages import hardly_moved, never_moved, sites_kept, stood_still
-from pymc_rmhmc.chains.movement import FEWEST_DRAWS, LEAST_EFFECTIVE, MOST_DRAWS, MOST_WATCHED, Movement
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 

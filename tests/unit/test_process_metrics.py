@@ -14,7 +14,7 @@ from pymc_rmhmc.metrics.field import FieldDrift
 from pymc_rmhmc.metrics.processes.block_drift import BlockDrift
 from pymc_rmhmc.metrics.processes.given_process import GivenField
 from pymc_rmhmc.metrics.processes.process_density import CentredDensity, WhitenedDensity
-from pymc_rmhmc.sampled.process_recipe import GivenProcessSetting
+from pymc_rmhmc.sampled.process import GivenProcessSetting
 from tests.unit.process_toy import PRECISION, N, ToyProcess, point
 from tests.unit.step_checks import check_steps
 

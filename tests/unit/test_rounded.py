@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc.dynamics.hamiltonian import SiteHamiltonian, SpannedHamiltonian
-from pymc_rmhmc.latent import rounded as rounded_module
+from pymc_rmhmc.latent import target as rounded_module
 from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
 from pymc_rmhmc.latent.prior import FactorizedPrior
-from pymc_rmhmc.latent.rounded import rounded
-from pymc_rmhmc.latent.target import LatentDensity, LatentTarget
+from pymc_rmhmc.latent.target import LatentDensity, LatentTarget, rounded
 from pymc_rmhmc.metrics import FlatMetric
 from tests.unit.toys import PRIORS, Logit, ToyComponent, ToyPrior, kernel
 

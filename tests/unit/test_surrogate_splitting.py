@@ -16,7 +16,7 @@ from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
-from pymc_rmhmc.latent.theta_given_noise import WithoutThetaForce
+from pymc_rmhmc.latent.theta_densities import WithoutThetaForce
 from tests.unit.test_emulator import emulator
 from tests.unit.test_held import TARGETS, each_failure, without_jitter
 from tests.unit.test_joint_chart import THETA, joint

@@ -11,8 +11,8 @@ import pytest
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.graph_chart.affine_map import fit_flat_map, from_flat, identity_map, to_flat
+from pymc_rmhmc.graph_chart.graph_target import ValueTarget
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
-from pymc_rmhmc.graph_chart.value_target import ValueTarget
 from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.model.general.density import GeneralModel
 from tests.unit.general_toys import directions, matrix_of

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.latent.arrow import arrow_loops as loops
-from pymc_rmhmc.latent.arrow.arrow_pattern import ArrowPattern, places_of, row_starts
+from pymc_rmhmc.latent.arrow.arrow_factors import ArrowPattern, places_of, row_starts
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.prior import PriorFailure
 

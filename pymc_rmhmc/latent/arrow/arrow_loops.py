@@ -16,15 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.latent.arrow.arrow_factors import (
+    ArrowPattern,
     Factors,
     Gram,
+    Index,
     covariance,
     factorised,
     half_log_determinant_slope,
     remaining,
     solve,
 )
-from pymc_rmhmc.latent.arrow.arrow_pattern import ArrowPattern, Index
 from pymc_rmhmc.linalg.compiled.compilation import compiled
 
 __all__ = [

@@ -24,11 +24,13 @@ from pymc_rmhmc.latent.arrow.coefficient_density import (
     Evaluated,
     Functions,
     MovingForm,
+    Multiples,
     Passes,
+    Powers,
     StandingForm,
+    Trend,
     evaluate,
 )
-from pymc_rmhmc.latent.arrow.site_multiples import Multiples, Powers, Trend
 from pymc_rmhmc.latent.charts.moving_sites import MovingSites
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import LatentPlacement
