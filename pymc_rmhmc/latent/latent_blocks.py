@@ -36,8 +36,7 @@ type Sites = GaussianSites | MovingSites
 def sites_at(block: JointBlock, theta: Array, sites: Sites) -> GaussianSites:
     """The sites at θ."""
     if not sites.moves:
-        return cast("GaussianSites", sites)
-    sites = cast("MovingSites", sites)
+        return sites
     information = block.information(theta, sites.eta) if block.has_moving_sites else sites.information
     return sites.at(theta, information)
 
@@ -89,22 +88,19 @@ def conditional_from(block: JointBlock, stated: StatedPrior, sites: GaussianSite
     if block.design_shape is not None:
         return _of_a_design(block, stated, sites, like)
     if not block.is_sum:
-        return _of_a_vector(stated, sites, like)
-    terms = [_term(each, design) for each, design in zip(stated.vectors, stated.design, strict=True)]
-    return SiteSpace(stated.mean, terms, sites, by_design=block.has_moving_design)
+        return _of_a_vector(stated.vectors[0], stated.mean, stated.shift, sites, like)
+    terms = [Term(operator_of(each), design) for each, design in zip(stated.vectors, stated.design, strict=True)]
+    known = [getattr(vector, "covariance", None) for vector in stated.vectors]
+    return SiteSpace(stated.mean, terms, sites, by_design=block.has_moving_design, covariances=known)
 
 
-def _term(vector: StatedVector, design: Any = None, like: SiteSpace | None = None) -> Term:
-    """Make the term of a vector, read by a matrix or as it is; the factor of `like` serves again."""
-    operator = operator_of(vector, None if like is None else like.operator)
-    return Term(operator, design, getattr(vector, "covariance", None))
-
-
-def _of_a_vector(stated: StatedPrior, sites: GaussianSites, like: SiteSpace | None) -> SiteSpace:
-    """One vector whose values are the sites."""
-    (vector,) = stated.vectors
-    shift = stated.shift if vector.is_variable else None
-    return SiteSpace(stated.mean, [_term(vector, None, like)], sites, like, shift=shift)
+def _of_a_vector(
+    vector: StatedVector, mean: Array, shift: Array | float, sites: GaussianSites, like: SiteSpace | None
+) -> SiteSpace:
+    """One vector whose values are the sites; what `like` has serves again."""
+    term = Term(operator_of(vector, None if like is None else like.operator))
+    known = getattr(vector, "covariance", None)
+    return SiteSpace(mean, (term,), sites, like, shift=shift if vector.is_variable else None, covariances=(known,))
 
 
 def _of_rows(block: JointBlock, stated: StatedPrior, sites: GaussianSites, like: Rows | None) -> Rows:
@@ -115,8 +111,7 @@ def _of_rows(block: JointBlock, stated: StatedPrior, sites: GaussianSites, like:
         vector = stated.vectors[0 if is_shared else i]
         known = like.rows[i] if like is not None else rows[0] if rows and is_shared else None
         own = like.rows[i].sites if like is not None and like.sites is sites else of_row(sites, where)
-        shift = stated.shift[where] if vector.is_variable else None
-        rows.append(SiteSpace(stated.mean[where], [_term(vector, None, known)], own, known, shift=shift))
+        rows.append(_of_a_vector(vector, stated.mean[where], stated.shift[where], own, known))
     return Rows(rows, block.rows, sites, is_shared=is_shared)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,7 +74,7 @@ class LatentsPoint:
     @property
     def displacement(self) -> Array:
         """``T z``, (n,)."""
-        return _joined(self.eta) - self.held.centre
+        return joined(self.eta) - self.held.centre
 
 
 class LatentsGivenTheta:
@@ -115,10 +115,11 @@ class LatentsGivenTheta:
         self._log_rest, _ = target.rest(self.theta)
         self._blocks = [self._block(target, which, like) for which in range(len(target.sites))]
         self.conditionals = [conditional for _, _, conditional in self._blocks]
+        self._latents = self.conditionals[0] if len(self._blocks) == 1 else Together(self.conditionals)
         self.log_marginal = self._log_rest + placed.log_volume + 0.5 * dot(standard, standard)
         for conditional in self.conditionals:
             self.log_marginal += conditional.log_evidence
-        self.centre = _joined([conditional.centre for conditional in self.conditionals])
+        self.centre = self._latents.centre
         self._compiled = self._compile(target)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -157,7 +158,7 @@ class LatentsGivenTheta:
     def enter(self, latents: Sequence[Array], rng: np.random.Generator) -> Array:
         """A draw of z among those that place the model's latent variables of all blocks at given values."""
         held = zip(self.conditionals, latents, strict=True)
-        return _joined([each.enter(values, rng.standard_normal(each.n_noise)) for each, values in held])
+        return joined([each.enter(values, rng.standard_normal(each.n_noise)) for each, values in held])
 
     def at_sites(self, displacement: Array) -> LatentsPoint:
         """Evaluate at sites displaced from the centre by ``T z`` (n,)."""
@@ -205,42 +206,32 @@ class LatentsGivenTheta:
             point.log_density += log_likelihood - at_sites
             point.slope.append(slope)
             residuals.append(residual)
-        point.residual = _joined(residuals)
+        point.residual = joined(residuals)
         point.failure = failure_of(point.log_density, point.residual)
         return point
 
     def apply(self, noise: Array) -> Array:
         """``T z``, (n,)."""
-        held = zip(self.conditionals, self._by_noise(noise), strict=True)
-        return _joined([conditional.apply(part) for conditional, part in held])
-
-    def place(self, noise: Array) -> list[Placement]:
-        """Where z is placed in every block."""
-        held = zip(self.conditionals, self._by_noise(noise), strict=True)
-        return [conditional.place(part) for conditional, part in held]
-
-    def _by_noise(self, noise: Array) -> list[Array]:
-        return self._split(noise, (conditional.n_noise for conditional in self.conditionals))
+        return self._latents.apply(noise)
 
     def adjoint(self, sites: Array) -> Array:
         """``Tᵀ v`` for a v (n,)."""
-        parts = zip(self.conditionals, self._by_block(sites), strict=True)
-        return _joined([conditional.adjoint(part) for conditional, part in parts])
+        return self._latents.adjoint(sites)
 
     def gram(self, sites: Array) -> Array:
         """``T Tᵀ v``, (n,)."""
-        parts = zip(self.conditionals, self._by_block(sites), strict=True)
-        return _joined([conditional.gram(part) for conditional, part in parts])
+        return self._latents.gram(sites)
+
+    def place(self, noise: Array) -> list[Placement]:
+        """Where z is placed in every block."""
+        only, *others = self.conditionals
+        if not others:
+            return [only.place(noise)]
+        parts = split(noise, [each.n_noise for each in self.conditionals])
+        return [conditional.place(part) for conditional, part in zip(self.conditionals, parts, strict=True)]
 
     def _by_block(self, sites: Array) -> list[Array]:
-        return self._split(sites, (block.n_sites for block, _, _ in self._blocks))
-
-    def _split(self, whole: Array, sizes: Iterable[int]) -> list[Array]:
-        """The parts of an array, one for each block; of one block the sizes are not asked for."""
-        if len(self._blocks) == 1:
-            return [whole]
-        ends = list(itertools.accumulate(sizes, initial=0))
-        return [whole[a:b] for a, b in itertools.pairwise(ends)]
+        return [sites] if len(self._blocks) == 1 else split(sites, [block.n_sites for block, _, _ in self._blocks])
 
     def placed(self, noise: Array, point: LatentsPoint) -> list[Placement]:
         """Return where a z is placed in every block, which the point knows if it was evaluated at z."""
@@ -260,5 +251,37 @@ class LatentsGivenTheta:
         )
 
 
-def _joined(parts: list[Array]) -> Array:
+class Together:
+    """The maps of several blocks as one."""
+
+    def __init__(self, conditionals: Sequence[Conditional]) -> None:
+        self._conditionals = conditionals
+        self.centre = joined([each.centre for each in conditionals])
+
+    def apply(self, noise: Array) -> Array:
+        """Return ``T z``, (n,)."""
+        parts = split(noise, [each.n_noise for each in self._conditionals])
+        return joined([each.apply(part) for each, part in zip(self._conditionals, parts, strict=True)])
+
+    def adjoint(self, sites: Array) -> Array:
+        """Return ``Tᵀ v`` for a v (n,)."""
+        return joined([each.adjoint(part) for each, part in self._with_sites(sites)])
+
+    def gram(self, sites: Array) -> Array:
+        """Return ``T Tᵀ v``, (n,)."""
+        return joined([each.gram(part) for each, part in self._with_sites(sites)])
+
+    def _with_sites(self, sites: Array) -> Iterator[tuple[Conditional, Array]]:
+        parts = split(sites, [each.centre.size for each in self._conditionals])
+        return zip(self._conditionals, parts, strict=True)
+
+
+def joined(parts: list[Array]) -> Array:
+    """Return arrays one after another."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def split(whole: Array, sizes: Iterable[int]) -> list[Array]:
+    """Return the parts of an array that have these sizes."""
+    ends = list(itertools.accumulate(sizes, initial=0))
+    return [whole[a:b] for a, b in itertools.pairwise(ends)]

@@ -191,7 +191,7 @@ class GraphFunction:
 
     def __call__(self, *inputs: Array) -> Sequence[Array]:
         """Evaluate; inputs must be contiguous."""
-        return self.function(*inputs, *self._tail)
+        return (self._function or self.function)(*inputs, *self._tail)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_function": None}

@@ -302,7 +302,7 @@ def test_counts_that_are_huge_where_newton_begins_have_a_mode(sd, count):
 
     nothing = GaussianSites(np.zeros(n), np.zeros(n))
     operator = operator_of(StatedDense(covariance, np.zeros(n), True))
-    prior = SiteSpace(np.zeros(n), [Term(operator, None, covariance)], nothing)
+    prior = SiteSpace(np.zeros(n), [Term(operator)], nothing, covariances=[covariance])
     with np.errstate(over="ignore"):
         mode = find_mode(Latents(np.zeros(n), prior), Counts())
     assert mode.converged

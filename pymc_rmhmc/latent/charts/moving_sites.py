@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,7 +119,7 @@ class MovingSites:
     eta: Array
     information: Array
     trend: SiteTrend | None = None
-    moves: ClassVar[bool] = True
+    moves: ClassVar[Literal[True]] = True
 
     def at(self, theta: Array, information: Array) -> RaisedSites:
         """The sites at a θ, where the information is this."""

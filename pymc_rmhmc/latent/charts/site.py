@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +69,7 @@ class GaussianSites:
 
     linear: Array
     precision: Array
-    moves: ClassVar[bool] = False
+    moves: ClassVar[Literal[False]] = False
     trend: ClassVar[None] = None
 
     @property

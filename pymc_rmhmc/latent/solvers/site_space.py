@@ -56,17 +56,10 @@ class Term(NamedTuple):
         L, (k, k).
     design : (n, k) array or sparse array, or None
         A; None for the identity.
-    covariance : (k, k) array, optional
-        ``L Lᵀ`` in Fortran order, where it is at hand.
     """
 
     operator: Operator
     design: Design | None = None
-    covariance: Array | None = None
-
-    def seen(self) -> Array:
-        """Return ``A L Lᵀ Aᵀ``, (n, n)."""
-        return self.operator.seen(self.design, self.covariance)
 
     def predict(self, values: Array) -> Array:
         """Return ``A v``, (n,)."""
@@ -130,6 +123,13 @@ class SiteSpace:
         Where the model's variable is the sites less something, this.
     by_design : bool
         Whether the derivative by every A is wanted.
+    covariances : sequence of (k, k) array or None, optional
+        Every ``L Lᵀ`` in Fortran order, where it is at hand.
+
+    Attributes
+    ----------
+    weighted : tuple of three arrays
+        Q, B's factor and the roots, as compiled code has them.
 
     Raises
     ------
@@ -138,10 +138,11 @@ class SiteSpace:
     """
 
     log_evidence: float
+    weighted: tuple[Array, Array, Array]
 
     def __init__(
         self, mean: Array, terms: Sequence[Term], sites: GaussianSites, like: SiteSpace | None = None, *,
-        shift: Array | float | None = None, by_design: bool = False,
+        shift: Array | float | None = None, by_design: bool = False, covariances: Sequence[Array | None] | None = None,
     ) -> None:  # fmt: skip
         self.terms = tuple(terms)
         if by_design and not all(is_finite(term.design) for term in self.terms if term.design is not None):
@@ -150,12 +151,11 @@ class SiteSpace:
         self._slices, self._stack = places_of(operators), stacked(operators)
         self.mean, self._shift, self._by_design = mean, shift, by_design
         if like is None:
-            seen = [term.seen() for term in self.terms]
+            known = [None] * len(terms) if covariances is None else covariances
+            seen = [term.operator.seen(term.design, K) for term, K in zip(terms, known, strict=True)]
             self._covariance: Array = np.asfortranarray(seen[0] if len(seen) == 1 else sum(seen))
         else:
             self._covariance = like._covariance
-        # Placements, of which a chain keeps several, have the terms.
-        self.terms = tuple(term._replace(covariance=None) for term in self.terms)
         same_weights = like is not None and like.sites.precision is sites.precision
         self._weigh(sites, like._inner if like is not None and same_weights else None)
 
@@ -168,8 +168,10 @@ class SiteSpace:
             )
             if not has_factor:
                 raise without_factor(covariance if np.isfinite(self._roots).all() else self._roots)
+            self.weighted = covariance, self._inner, self._roots
         else:
             self._inner, self._roots = inner, roots_of_sites(sites.precision, covariance.diagonal())
+            self.weighted = covariance, self._inner, self._roots
             found, self.log_evidence = centre_of_sites(*self.weighted, mean, sites.linear, sites.precision)
         # What is not finite in a mean leaves no number of what it makes.
         if not (math.isfinite(self.log_evidence) or np.isfinite(mean).all()):
@@ -182,11 +184,6 @@ class SiteSpace:
     def n_noise(self) -> int:
         """The size of z: a normal number for each latent value, and for each site."""
         return self._stack.size + self.mean.size
-
-    @property
-    def weighted(self) -> tuple[Array, Array, Array]:
-        """Q, B's factor, and the roots, as compiled code has them."""
-        return self._covariance, self._inner, self._roots
 
     @property
     def operator(self) -> Operator:
@@ -245,7 +242,7 @@ class SiteSpace:
 
         With T the linear part of the map to η, ``Tᵀ(TTᵀ)⁻¹ = (L⁻¹, s)`` for one vector that is read as it is.
         """
-        (operator, design, _), *others = self.terms
+        (operator, design), *others = self.terms
         undrawn = None if others or design is not None else operator.undraw(missing)
         return None if undrawn is None else noise + np.concatenate((undrawn, self._roots[0] * missing))
 

@@ -197,11 +197,11 @@ class CovarianceBlock(Block):
         """Return the vector, or the rows, at θ."""
         mean, covariance, shift = self._prior(theta)
         matrices = covariance if covariance.ndim > 2 else [covariance]
-        vectors = tuple(
+        vectors = [
             StatedDense(_in_fortran_order(matrix), mean - shift, self._is_centred, moves=not self.fixed_covariance)
             for matrix in matrices
-        )
-        return StatedPrior(mean, shift, vectors)
+        ]
+        return StatedPrior(mean, shift, tuple(vectors))
 
     def prior_pullback(self, theta: Array, mean_bar: Array, vector_bars: list[Array], design_bar: None) -> Array:
         """Return ``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄``, (d,)."""
