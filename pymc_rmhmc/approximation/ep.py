@@ -11,6 +11,7 @@ Minka (2001), Expectation propagation for approximate Bayesian inference; Rasmus
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from pymc_rmhmc.approximation.tilted import PointwiseLikelihood, TiltedMoments, 
 from pymc_rmhmc.latent.charts.site import GaussianSites, SiteChart
 from pymc_rmhmc.latent.prior import FactorizedPrior, PriorFailure
 
-__all__ = ["EPFit", "fit_ep"]
+__all__ = ["EPFit", "fit_ep", "second_order_correction"]
 
 type Array = NDArray[np.float64]
 type Indices = NDArray[np.int64]
@@ -44,6 +45,8 @@ NOT_NORMAL = "the prior times the sites is not a normal density"
 NO_CAVITY = "a cavity has no positive variance"
 UNSETTLED = "the sites do not settle"
 NO_MOMENTS = "a tilted density has no finite moments"
+
+LEAST_ORDER = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,3 +428,44 @@ class _Posterior:
         inner = np.eye(precision.size) + precision[:, None] * covariance
         self._mean = self._mean + columns @ np.linalg.solve(inner, linear - precision * mean)
         self._covariance -= columns @ (np.linalg.solve(inner, np.diag(precision)) @ columns.T)
+
+
+def second_order_correction(fit: EPFit, likelihood: PointwiseLikelihood) -> float:
+    """Return what the second order adds to EP's log evidence.
+
+    Parameters
+    ----------
+    fit : EPFit
+        A converged fit.
+    likelihood : PointwiseLikelihood
+        Over its sites.
+
+    Returns
+    -------
+    float
+    """
+    tilted = tilted_moments(likelihood, fit.cavity_mean, fit.cavity_variance, cumulants=True)
+    assert tilted.cumulants is not None
+    return correction_of(fit.chart.predictor.gram, tilted.cumulants)
+
+
+def correction_of(covariance: Array, cumulants: Array) -> float:
+    """Return the sum over orders and pairs of sites.
+
+    Parameters
+    ----------
+    covariance : (n, n) array
+        Of the sites under the approximation.
+    cumulants : (m, n) array
+        Of orders 3, 4, ..., m + 2.
+    """
+    spread = np.sqrt(covariance.diagonal())
+    spread = np.where(spread > 0.0, spread, np.inf)
+    correlation = covariance / np.outer(spread, spread)
+    # Only pairs of different sites count.
+    np.fill_diagonal(correlation, 0.0)
+    total, power = 0.0, correlation**LEAST_ORDER
+    for order, kappa in enumerate(cumulants, LEAST_ORDER):
+        total += 0.5 * float(kappa @ (power @ kappa)) / math.factorial(order)
+        power *= correlation
+    return total

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import pymc as pm
 from numpy.typing import NDArray
+from pymc.pytensorf import extract_obs_data
 from scipy.special import logsumexp
 
 from pymc_rmhmc.chains.chain import Chain
 from pymc_rmhmc.chains.reference import Reference, ResidualReference
-from pymc_rmhmc.errors import EvidenceError
+from pymc_rmhmc.chains.variables import Variables
+from pymc_rmhmc.diagnostics.result_statistics import posterior_of
+from pymc_rmhmc.errors import DataError, EvidenceError, listed
 from pymc_rmhmc.evidence.evidence_models import EvidenceModel, Point
-from pymc_rmhmc.evidence.prior_values import prior_draws
+from pymc_rmhmc.model.graph.graphs import as_value
 
-__all__ = ["ChainDraws", "GivenDraws", "fitted_chain", "tuned_chain", "values_of_chain", "values_of_prior"]
+__all__ = [
+    "ChainDraws", "GivenDraws", "fitted_chain", "prior_draws", "prior_moments", "tuned_chain", "values_of_chain",
+    "values_of_draws", "values_of_prior",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 
@@ -24,6 +32,14 @@ CHAINS, SETTLING, FIRST = 4, 50, 250
 TRIED = 256
 # Draws of a prior that tell how heavy its tails are, and of a chain that tell centre and scales.
 OF_PRIOR, OF_CHAIN = 2000, 400
+
+FEWEST = 100
+
+PRIOR_DRAWS = 400
+# The outermost hundredths are left out of moments: a prior such as Cauchy has none.
+TRIMMED = 0.01
+# Scales are kept within these.
+NARROWEST, WIDEST = 1e-3, 1e3
 
 
 def tuned_chain(read: EvidenceModel, rng: np.random.Generator) -> Chain:
@@ -132,7 +148,7 @@ class ChainDraws:
         weights = np.exp(walkers.phi - logsumexp(walkers.phi))
         chosen = self._rng.choice(TRIED, CHAINS - 1, p=weights / weights.sum())
         walkers.place(walkers.states[chosen])
-        return [*found, *((values, None) for values in reference.values(walkers, self._rng))]
+        return [*found, *((values, None) for values in reference.values(walkers.states, self._rng))]
 
     def _run(self, count: int) -> Array:
         """Return φ (chains, count) at the next draws."""
@@ -149,3 +165,126 @@ class ChainDraws:
                     weights[j, i] = chain.log_weight
                 self._places[j] = np.array(chain.values), chain.state.coordinates
         return weights - self._log_constant
+
+
+def values_of_draws(model: pm.Model, idata: Any, variables: Variables) -> Array:
+    """Return the values (chains, draws, k) of some value variables at every draw of a result.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model that was sampled.
+    idata : DataTree
+        With a group `posterior`.
+    variables : Variables
+        Which values, in which order.
+
+    Raises
+    ------
+    DataError
+        If the draws are of another model, or of other data.
+    """
+    posterior = posterior_of("draws", idata)
+    free = model.free_RVs
+    missing = [str(v.name) for v in free if v.name not in posterior]
+    if missing:
+        raise DataError(
+            f"draws: the posterior has no {listed(missing)}, which the model has: it is of another model, or was "
+            "sampled with var_names. Sample this model, with all of its variables."
+        )
+    _check_data(model, idata)
+    arrays = [_in_order(model, str(v.name), posterior[str(v.name)]) for v in free]
+    point = model.initial_point()
+    n_chains, n_draws = arrays[0].shape[:2]
+    if n_chains * n_draws < FEWEST:
+        raise DataError(f"draws: there are {n_chains * n_draws} draws, and at least {FEWEST} are needed.")
+    transform = _to_unconstrained(model)
+    found = []
+    for chain in range(n_chains):
+        for draw in range(n_draws):
+            given = [_shaped(v, a[chain, draw]) for v, a in zip(free, arrays, strict=True)]
+            values = transform(*given)
+            found.append(variables.read(dict(zip(point, values, strict=True))))
+    made = np.array(found).reshape(n_chains, n_draws, -1)
+    if not np.isfinite(made).all():
+        raise DataError(
+            "draws: some values are outside the support of their prior in this model, or not finite. They are draws "
+            "of another model."
+        )
+    return made
+
+
+def _shaped(variable: Any, value: Array) -> Array:
+    if value.ndim != variable.ndim:
+        raise DataError(
+            f"draws: {variable.name} has the shape {value.shape}, and in the model {variable.ndim} dimensions. Sample "
+            "this model."
+        )
+    return value.astype(variable.dtype)
+
+
+def _to_unconstrained(model: pm.Model) -> Any:
+    """Compile a function from the free variables to their values, in the order of the model's initial point."""
+    held = {str(model.rvs_to_values[v].name): v for v in model.free_RVs}
+    outputs = [as_value(model, held[name], held[name]) for name in model.initial_point()]
+    return pm.pytensorf.compile(model.free_RVs, outputs, on_unused_input="ignore")
+
+
+def _in_order(model: pm.Model, name: str, held: Any) -> Array:
+    """Return a variable's draws (chain, draw, ...), with labels in the model's order."""
+    labels = {dim: list(model.coords[dim]) for dim in model.named_vars_to_dims.get(name, ()) if model.coords.get(dim)}
+    for dim, wanted in labels.items():
+        if dim not in held.coords or list(held.coords[dim].values) == wanted:
+            continue
+        if set(held.coords[dim].values) != set(wanted):
+            raise DataError(
+                f"draws: {name} has other labels along {dim} than in the model: they are draws of another model, or of "
+                "other data. Sample this model."
+            )
+        held = held.sel({dim: wanted})
+    return np.asarray(held.transpose("chain", "draw", ...).values)
+
+
+def _check_data(model: pm.Model, idata: Any) -> None:
+    """Raise where the data of the draws are others than the model's."""
+    groups = getattr(idata, "children", {})
+    observed = {str(v.name): model.rvs_to_values[v] for v in model.observed_RVs}
+    shared = {str(v.name): v for v in model.data_vars}
+    for group, values in (("observed_data", observed), ("constant_data", shared)):
+        held = idata[group].dataset if group in groups else {}
+        for name, value in values.items():
+            own = _numbers(value) if name in held else None
+            if own is None:
+                continue
+            theirs = np.asarray(held[name].values)
+            if own.shape != theirs.shape or not np.array_equal(own, theirs, equal_nan=own.dtype.kind == "f"):
+                raise DataError(
+                    f"draws: they were made with other data of {name} than the model has now. Sample the model again."
+                )
+
+
+def _numbers(value: Any) -> Array | None:
+    """Return the data that a variable holds; None where they are not at hand, as when values are partly missing."""
+    try:
+        return np.asarray(extract_obs_data(value))
+    except TypeError:
+        return None
+
+
+def prior_draws(model: pm.Model, variables: Any, rng: np.random.Generator, count: int = PRIOR_DRAWS) -> Array:
+    """Draw variables (n, k) from their priors, on the scale of value variables; none if a prior has no draws."""
+    drawn = [as_value(model, variable, variable) for variable in variables]
+    try:
+        found = pm.draw(drawn, count, random_seed=int(rng.integers(2**31)))
+    except (NotImplementedError, ValueError, TypeError):  # Flat, and DensityDist without random=
+        return np.empty((0, 0))
+    rows = np.concatenate([np.reshape(each, (count, -1)) for each in found], axis=1).astype(np.float64)
+    finite: Array = rows[np.isfinite(rows).all(axis=1)]
+    return finite if len(finite) > math.ceil(0.5 * count) else np.empty((0, 0))
+
+
+def prior_moments(drawn: Array) -> tuple[Array, Array]:
+    """Return means and standard deviations (d,) of some draws (n, d), without their extremes."""
+    low, high = np.quantile(drawn, [TRIMMED, 1.0 - TRIMMED], axis=0)
+    kept = np.clip(drawn, low, high)
+    return kept.mean(axis=0), np.clip(kept.std(axis=0), NARROWEST, WIDEST)

@@ -13,12 +13,10 @@ import xarray as xr
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.evidence.annealing_options import Annealing
 from pymc_rmhmc.evidence.evidence_checks import check_proper, convention_in_words, no_effect
-from pymc_rmhmc.evidence.evidence_methods import Settings, estimates_of
+from pymc_rmhmc.evidence.evidence_draws import values_of_draws
+from pymc_rmhmc.evidence.evidence_methods import REPETITIONS, Found, Settings, estimates_of, repeated
 from pymc_rmhmc.evidence.evidence_models import read_model
-from pymc_rmhmc.evidence.evidence_pieces import REPETITIONS, repeated
-from pymc_rmhmc.evidence.given_draws import values_of_draws
-from pymc_rmhmc.evidence.methods.estimate import Estimate
-from pymc_rmhmc.evidence.results import displayed, in_a_line
+from pymc_rmhmc.evidence.methods.estimate import displayed
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.model.structure import model_in_context
 from pymc_rmhmc.option_numbers import one_of, real_number, switch, whole_number
@@ -149,12 +147,12 @@ def log_evidence(
     threads, began = BlasThreads(1), time.perf_counter()
     threads.hold()
     try:
-        with displayed(progressbar) as say, np.errstate(all="ignore"):
+        with displayed(progressbar) as report, np.errstate(all="ignore"):
             if executor is None:
-                found = estimates_of(read, settings, values, rng, lambda *said: say(in_a_line(*said)))
+                found = estimates_of(read, settings, values, rng, report)
             else:
                 seeds = [int(seed) for seed in rng.integers(2**63, size=REPETITIONS)]
-                found = repeated(model, settings, values, seeds, executor, say)
+                found = repeated(model, settings, seeds, executor, report)
     finally:
         threads.release()
     attributes = {
@@ -197,11 +195,11 @@ def _check_use(settings: Settings, draws: Any, executor: Any) -> None:
             raise no_effect(option, name, reason)
 
 
-def _error_of(found: list[tuple[str, str, Estimate]]) -> float:
+def _error_of(found: Found) -> float:
     return math.sqrt(sum(estimate.standard_error**2 for *_, estimate in found))
 
 
-def _dataset(found: list[tuple[str, str, Estimate]]) -> xr.Dataset:
+def _dataset(found: Found) -> xr.Dataset:
     """Gather everything about the estimates: of several blocks the sums, and the rungs one block after another."""
     total = sum(estimate.log_evidence for *_, estimate in found)
     data: dict[str, Any] = {"log_evidence": total, "standard_error": _error_of(found)}
