@@ -1,7 +1,8 @@
 """A dear log density of a few variables, emulated from its values: a whole one, or a marginal one.
 
-The marginal one is of hyperparameters in a joint chart. With z standard normal given ϑ, as it nearly is in the
-posterior, ``log ∫ N(z; 0, I) exp φ(ϑ, z) dz`` is what the posterior of ϑ has beyond a standard normal: a smooth
+An emulator through values at some points is the most likely parabola and Gaussian process. The marginal density is of
+hyperparameters in a joint chart. With z standard normal given ϑ, as it nearly is in the posterior,
+``log ∫ N(z; 0, I) exp φ(ϑ, z) dz`` is what the posterior of ϑ has beyond a standard normal: a smooth
 function of a few variables. It is estimated from the same noise at every point, so that it stays smooth, and
 interpolated by a Gaussian process.
 
@@ -82,17 +83,10 @@ N_INTEGRAL = 1000
 
 
 def interpolate(points: Array, values: Array) -> Emulator:
-    """Fit a parabola and a Gaussian process to some values, with the most likely lengthscale and nugget.
+    """Fit a parabola and a Gaussian process to values (m,) at points (m, d), the most likely among some.
 
     The parabola's coefficients and the variance are profiled out: Rasmussen and Williams (2006), section 2.7 and
     equation 5.8, at their maximum. The parabola curves upwards by less than 1.
-
-    Parameters
-    ----------
-    points : (m, d) array
-        Where.
-    values : (m,) array
-        What.
     """
     d = points.shape[1]
     _, lengthscale, trend, weights = max(_candidates(points, values), key=lambda candidate: candidate[0])
@@ -105,14 +99,7 @@ def on_a_floor(emulator: Emulator, rng: np.random.Generator) -> Emulator:
     """Keep an emulator above a share of a wide Student t: what it leaves out in the tails is bounded.
 
     A chain stays for about w proposals where a density is w times what an emulator makes of it, and the emulator is at
-    least the floor.
-
-    Parameters
-    ----------
-    emulator : Emulator
-        Without a floor.
-    rng : numpy.random.Generator
-        For its integral over a standard normal.
+    least the floor. Random numbers are for its integral over a standard normal.
 
     References
     ----------
@@ -180,13 +167,7 @@ def _candidates(points: Array, values: Array) -> Iterator[tuple[float, float, Ar
 
 
 class LogDensity(Protocol):
-    """The log density of some variables θ in a chart of them, each evaluation of which is dear.
-
-    Attributes
-    ----------
-    chart : MarginalChart
-        From ϑ to θ.
-    """
+    """The log density of some variables θ in a chart of them, each evaluation of which is dear."""
 
     @property
     def chart(self) -> MarginalChart:
@@ -204,20 +185,9 @@ def emulate_marginal(
 ) -> tuple[MarginalChart, Emulator] | None:
     """Emulate what the marginal posterior of ϑ has beyond a standard normal, in a chart that is made for it.
 
-    Parameters
-    ----------
-    target : JointTarget
-        The log density of (ϑ, z), in a chart that was fitted to the draws.
-    thetas : (m, d) array
-        Draws of θ.
-    rng : numpy.random.Generator
-        For the choice among them, for z, and for the draws of a draft.
-
-    Returns
-    -------
-    (MarginalChart, Emulator) or None
-        None if there are too few distinct draws or finite densities for a parabola in so many hyperparameters, or
-        if no block's hyperparameters are dear: joint trajectories are cheaper there.
+    The target is in a chart that was fitted to draws of θ (m, d). None if there are too few distinct draws or finite
+    densities for a parabola in so many hyperparameters, or if no block's hyperparameters are dear: joint trajectories
+    are cheaper there.
     """
     if not can_be_emulated(target.density, target.n_theta):
         return None
@@ -231,21 +201,9 @@ def emulate_marginal(
 def emulate(
     density: LogDensity, thetas: Array, rng: np.random.Generator
 ) -> tuple[MarginalChart, Emulator] | None:
-    """Emulate what a density of ϑ has beyond a standard normal, in a chart that is made for it.
+    """Emulate what a density of ϑ has beyond a standard normal, in a chart that is made for it, from draws of θ (m, d).
 
-    Parameters
-    ----------
-    density : LogDensity
-        Of ϑ, in a first chart of θ.
-    thetas : (m, d) array
-        Draws of θ.
-    rng : numpy.random.Generator
-        For the choice among them, and for the draws of a draft.
-
-    Returns
-    -------
-    (MarginalChart, Emulator) or None
-        None if there are too few distinct draws or finite densities for a parabola in so many variables.
+    None if there are too few distinct draws or finite densities for a parabola in so many variables.
     """
     points = _design(density.chart, thetas, rng)
     return None if points is None else _emulate(density, points, thetas, rng)
@@ -286,15 +244,7 @@ def _n_each(n_theta: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Marginal:
-    """``log ∫ N(z; 0, I) exp φ(ϑ, z) dz``, estimated from a few z that are the same at every ϑ.
-
-    Parameters
-    ----------
-    target : JointTarget
-        The log density of (ϑ, z).
-    noises : (k, n) array
-        The z.
-    """
+    """``log ∫ N(z; 0, I) exp φ(ϑ, z) dz``, estimated from a few z (k, n) that are the same at every ϑ."""
 
     target: JointTarget
     noises: Array

@@ -1,4 +1,4 @@
-"""Fitting the normalising map of hyperparameters to draws."""
+"""Charts of hyperparameters and of the likelihoods' own parameters, fitted to draws in tuning."""
 
 from __future__ import annotations
 
@@ -26,19 +26,10 @@ LEAST_PRECISION = 0.1
 
 
 def fit_marginals(draws: Array) -> MarginalChart | None:
-    """Fit the chart in which draws of θ look most like standard normals.
+    """Fit the chart in which draws of θ (N, d) look most like standard normals.
 
-    Each parameter's map by maximum likelihood, and then the covariance of what they make of the draws.
-
-    Parameters
-    ----------
-    draws : (N, d) array
-        Of θ.
-
-    Returns
-    -------
-    MarginalChart or None
-        None with fewer than two draws, or where a parameter did not move.
+    Each parameter's map by maximum likelihood, and then the covariance of what they make of the draws. None with fewer
+    than two draws, or where a parameter did not move.
     """
     count, size = draws.shape
     if count < 2 or not (np.ptp(draws, axis=0) > 0.0).all():

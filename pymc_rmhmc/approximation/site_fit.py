@@ -2,6 +2,15 @@
 
 Any sites give an exact sampler. Good ones leave little of the likelihood in the chart's residual, so that
 long steps are accepted.
+
+Sites may grow with θ, along a trend fitted to draws. The residual force at a site is ``g(η) - (r(θ) b - ρ(θ) w̄ η)``,
+with one pair of multiples for all sites (`pymc_rmhmc.latent.charts.moving_sites`). Along a given trend b and w̄ are its
+least squares, as in `SiteRegression`; the trend is the one that leaves the least, of a likelihood in which the residual
+is normal, and a prior by what scale the latents' own prior has. With 24 observations in two classes that can be
+separated, under a ``HalfCauchy(5)`` amplitude, its 95 % quantile of 115 was 42 in 6000 draws with sites that stood
+still, and is 102 to 121 with sites of a trend. With exponents about 0 in place of what the scale says it was 80 to 170,
+for what tuning sees says little of how sites fall off beyond. Most models have nothing to gain, and their sites stand
+still.
 """
 
 from __future__ import annotations
@@ -180,12 +189,7 @@ class SiteRegression(SiteFit):
 class ThinnedDraws:
     """A block's draws in a tuning window: all of few, and of many every second, fourth or eighth.
 
-    Sites are kept in single precision, for they take memory beside a covariance.
-
-    Parameters
-    ----------
-    n_sites : int
-        The number of sites: of very many fewer draws are kept.
+    Sites are kept in single precision, for they take memory beside a covariance: of very many fewer draws are kept.
     """
 
     def __init__(self, n_sites: int) -> None:
@@ -241,18 +245,8 @@ def follow_trend(
 ) -> GaussianSites | MovingSites:
     """Return sites that follow a trend if the draws show that it is worth it, and the given ones if not.
 
-    Parameters
-    ----------
-    block : JointBlock
-        The block.
-    sites : GaussianSites or MovingSites
-        As they are without a trend.
-    centre : (d,) array
-        The θ for which they were fitted.
-    draws : ThinnedDraws
-        Of the block.
-    free : (d,) bool array
-        The coordinates of θ that a trend may follow.
+    The given sites were fitted for the θ of the centre (d,). A trend may follow the coordinates of θ that are free
+    (d,).
     """
     thetas, eta = draws.values()
     if block.fixed_covariance or not 0 < free.sum() <= MOST_COORDINATES or len(thetas) < FEWEST_DRAWS:
@@ -308,11 +302,6 @@ def _prior_variances(block: JointBlock, theta: Array) -> Array:
     """Return the prior variance of every site, or of a row's sites where all rows have one covariance.
 
     It looks at a covariance's diagonal alone: a chain has no room for its factors next to its own.
-
-    Raises
-    ------
-    PriorFailure
-        If the prior cannot be used at θ.
     """
     if block.design_shape is None and not block.is_sum:
         return np.concatenate([each.variances() for each in prior_of(block, theta, derivative=False).vectors])

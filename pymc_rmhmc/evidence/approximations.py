@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
 
 import arviz as az
 import numpy as np
 import pymc as pm
-from numpy.typing import NDArray
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import block_diag
 
-from pymc_rmhmc.approximation import EPFit, find_mode, fit_ep, laplace_sites, second_order_correction
+from pymc_rmhmc.approximation import find_mode, fit_ep, laplace_sites, second_order_correction
 from pymc_rmhmc.approximation.ep import MAX_ITER, TOLERANCE
+from pymc_rmhmc.approximation.tilted import PointwiseLikelihood
 from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.errors import ApproximationError, CovarianceError, DataError, Failure
 from pymc_rmhmc.evidence.evidence_references import MOST_NEWTON_STEPS, check_converged
 from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
 from pymc_rmhmc.latent.prior import FactorizedPrior, PriorFailure
-from pymc_rmhmc.model import CompiledBlock, model_in_context, with_predictors_or_without
+from pymc_rmhmc.model import CompiledBlock, ModelStructure, model_in_context, with_predictors_or_without
 from pymc_rmhmc.model.conditioning import (
     LatentDraws,
     check_can_be_given,
@@ -40,13 +41,14 @@ from pymc_rmhmc.usage import called_as
 __all__ = ["ApproximatedBlock", "GaussianApproximation", "approximation_of", "ep", "laplace"]
 
 type Point = dict[str, np.ndarray]
-type Fit = Callable[[CompiledBlock, FactorizedPrior, Any], ApproximatedBlock]
-
 type Array = NDArray[np.float64]
+type Fit = Callable[[CompiledBlock, FactorizedPrior, PointwiseLikelihood], ApproximatedBlock]
 
 
 @called_as('laplace(model), or laplace(model, point={"lengthscale": 0.5})')
-def laplace(model: pm.Model | None = None, point: dict[str, Any] | None = None) -> GaussianApproximation:
+def laplace(
+    model: pm.Model | None = None, point: Mapping[str, ArrayLike] | None = None
+) -> GaussianApproximation:
     r"""Approximate the posterior of latent Gaussian values by Laplace's method.
 
     The mean is the posterior's mode, and the precision is the prior's plus the likelihood's curvature there. It takes
@@ -109,7 +111,7 @@ def laplace(model: pm.Model | None = None, point: dict[str, Any] | None = None) 
 @called_as('ep(model), or ep(model, point={"lengthscale": 0.5}, damping=0.5)')
 def ep(
     model: pm.Model | None = None,
-    point: dict[str, Any] | None = None,
+    point: Mapping[str, ArrayLike] | None = None,
     *,
     damping: float = 1.0,
     tolerance: float = TOLERANCE,
@@ -184,13 +186,12 @@ def ep(
     step, least = real_number("damping", damping), real_number("tolerance", tolerance)
     most = whole_number("max_iter", max_iter)
 
-    def fit(block: CompiledBlock, prior: FactorizedPrior, likelihood: Any) -> ApproximatedBlock:
-        return _fit_ep(block, fit_ep(prior, likelihood, damping=step, tolerance=least, max_iter=most), likelihood)
-
-    return _approximated("ep", model, point, fit)
+    return _approximated("ep", model, point, partial(_fit_ep, damping=step, tolerance=least, max_iter=most))
 
 
-def _approximated(method: str, model: Any, given: Any, fit: Fit) -> GaussianApproximation:
+def _approximated(
+    method: str, model: pm.Model | None, given: Mapping[str, ArrayLike] | None, fit: Fit
+) -> GaussianApproximation:
     """Read the model, fit its blocks one by one, and join them."""
     model = model_in_context(model, method)
     model = without(model, predicted_variables(model))
@@ -209,21 +210,11 @@ def _approximated(method: str, model: Any, given: Any, fit: Fit) -> GaussianAppr
         if lost is not None:
             raise lost
         fitted.append(fit(block, prior, likelihood))
-    shapes = {
-        str(model.rvs_to_values[v].name): (str(v.name), point[str(model.rvs_to_values[v].name)].shape)
-        for v in structure.variables
-    }
-    return approximation_of(method, fitted, LatentDraws(structure, point), held, shapes, elsewhere)
+    return approximation_of(method, fitted, structure, point, elsewhere)
 
 
 def _prior(block: CompiledBlock, point: Point, held: Point) -> FactorizedPrior:
-    """Return a block's prior at the point.
-
-    Raises
-    ------
-    DataError, CovarianceError
-        If it cannot be used.
-    """
+    """Return a block's prior at the point, or raise the error that says why it cannot be used."""
     if block.n_latent == 0 or block.n_sites == 0:
         raise DataError(f"{block.name} has no latent values or no observations: its inputs or data are empty.")
     block.check_inputs(point)
@@ -242,7 +233,7 @@ def _prior(block: CompiledBlock, point: Point, held: Point) -> FactorizedPrior:
         ) from None
 
 
-def _fit_laplace(block: CompiledBlock, prior: FactorizedPrior, likelihood: Any) -> ApproximatedBlock:
+def _fit_laplace(block: CompiledBlock, prior: FactorizedPrior, likelihood: PointwiseLikelihood) -> ApproximatedBlock:
     mode = find_mode(prior.predictor, likelihood, max_iter=MOST_NEWTON_STEPS)
     check_converged(block.name, mode)
     sites = laplace_sites(mode)
@@ -252,7 +243,11 @@ def _fit_laplace(block: CompiledBlock, prior: FactorizedPrior, likelihood: Any) 
     return ApproximatedBlock(block, chart, chart.log_evidence + residual, None, mode.n_iter)
 
 
-def _fit_ep(block: CompiledBlock, fit: EPFit, likelihood: Any) -> ApproximatedBlock:
+def _fit_ep(
+    block: CompiledBlock, prior: FactorizedPrior, likelihood: PointwiseLikelihood, damping: float, tolerance: float,
+    max_iter: int
+) -> ApproximatedBlock:
+    fit = fit_ep(prior, likelihood, damping=damping, tolerance=tolerance, max_iter=max_iter)
     if not fit.converged:
         raise ApproximationError(
             f"{block.name}: expectation propagation did not converge in {fit.n_iter} updates: {fit.problem}. Its "
@@ -265,21 +260,7 @@ def _fit_ep(block: CompiledBlock, fit: EPFit, likelihood: Any) -> ApproximatedBl
 
 @dataclass(frozen=True, slots=True)
 class ApproximatedBlock:
-    """One block and its approximation.
-
-    Attributes
-    ----------
-    block : CompiledBlock
-        Which values it has.
-    chart : SiteChart
-        Coordinates in which the approximation is standard normal.
-    log_evidence : float
-        Of the block.
-    second_order : float or None
-        Its correction.
-    n_iter : int
-        Iterations.
-    """
+    """One block, a chart in which its approximation is standard normal, its evidence and that one's correction."""
 
     block: CompiledBlock
     chart: SiteChart
@@ -348,7 +329,7 @@ class GaussianApproximation:
         factors = [chart.model_factor for chart in self._charts]
         return factors[0] if len(factors) == 1 else block_diag(*factors)
 
-    def sample(self, draws: int = 1000, random_seed: Any = None) -> Any:
+    def sample(self, draws: int = 1000, random_seed: int | np.random.Generator | None = None) -> xr.DataTree:
         """Draw from the approximation.
 
         Parameters
@@ -380,30 +361,16 @@ class GaussianApproximation:
             for name, part, shape in zip(self._value_names, parts, shapes, strict=True)
         }
         coords, dims = self._draws.labels()
-        return az.from_dict({"posterior": self._draws(held)}, coords=coords, dims=dims)
+        found: xr.DataTree = az.from_dict({"posterior": self._draws(held)}, coords=coords, dims=dims)
+        return found
 
 
 def approximation_of(
-    method: str, blocks: Sequence[ApproximatedBlock], draws: LatentDraws, given: dict[str, Array],
-    shapes: dict[str, tuple[str, tuple[int, ...]]], elsewhere: float,
-) -> GaussianApproximation:  # fmt: skip
-    """Join the approximations of independent blocks.
-
-    Parameters
-    ----------
-    method : str
-        "laplace" or "ep".
-    blocks : sequence of ApproximatedBlock
-        In the model's order.
-    draws : LatentDraws
-        Makes draws of the other variables.
-    given : dict
-        The variables that are held, and their values.
-    shapes : dict
-        From a latent value variable's name to the variable's name and shape.
-    elsewhere : float
-        The log density of observed terms outside of the blocks.
-    """
+    method: str, blocks: Sequence[ApproximatedBlock], structure: ModelStructure, point: Point, elsewhere: float
+) -> GaussianApproximation:
+    """Join the approximations of independent blocks, and the log density `elsewhere` of observed terms beyond them."""
+    values = structure.model.rvs_to_values
+    names = {str(values[v].name): str(v.name) for v in structure.variables}
     parts: dict[str, list[Array]] = {}
     for each in blocks:
         values = each.chart.to_model(np.zeros(each.block.n_latent))
@@ -412,7 +379,7 @@ def approximation_of(
             size = where.stop - where.start
             parts.setdefault(name, []).append(values[start : start + size])
             start += size
-    mean = {shapes[name][0]: np.concatenate(held).reshape(shapes[name][1]) for name, held in parts.items()}
+    mean = {names[name]: np.concatenate(held).reshape(point[name].shape) for name, held in parts.items()}
     charts = tuple(each.chart for each in blocks)
     sites = [chart.sites for chart in charts if chart.sites is not None]
     corrections = [each.second_order for each in blocks if each.second_order is not None]
@@ -428,8 +395,8 @@ def approximation_of(
         second_order=sum(corrections) if corrections else None,
         converged=True,
         n_iter=max(each.n_iter for each in blocks),
-        given=given,
+        given=given_values(structure, point),
         _charts=charts,
-        _draws=draws,
+        _draws=LatentDraws(structure, point),
         _value_names=tuple(parts),
     )

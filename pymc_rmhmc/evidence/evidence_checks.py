@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import pymc as pm
+from numpy.typing import NDArray
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.multivariate import CARRV, ICARRV
 from pymc.distributions.transforms import Ordered
-from pytensor.graph.basic import Constant
+from pymc.logprob.transforms import Transform
+from pytensor.graph.basic import Constant, Variable
+from pytensor.tensor import TensorVariable
 from scipy.sparse import issparse
 from scipy.sparse.csgraph import connected_components
 
 from pymc_rmhmc.errors import ConfigurationError, EvidenceError, UnsupportedModelError, listed
 from pymc_rmhmc.model.predictions import is_default_transform, predicted_variables
 
-__all__ = [
-    "check_continuous", "check_own_priors", "check_proper", "convention_in_words", "no_effect", "omitted_constants",
-    "own_priors_in_words", "restricted_priors",
-]  # fmt: skip
+__all__ = ["check_continuous", "check_proper", "convention_in_words", "no_effect", "omitted_constants"]
+
+type Array = NDArray[np.float64]
 
 ALL_CONSTANTS = (
     "log p(y), the natural logarithm, with all constants of the model's distributions: the normalising constants of "
@@ -41,13 +42,7 @@ def no_effect(option: str, method: str, reason: str) -> ConfigurationError:
 
 
 def check_proper(model: pm.Model) -> None:
-    """Raise for priors that are no distributions, and for models without data.
-
-    Raises
-    ------
-    EvidenceError
-        If there is one.
-    """
+    """Raise for priors that are no distributions, and for models without data."""
     flat = [str(v.name) for v in model.free_RVs if isinstance(v.owner.op, FlatRV | HalfFlatRV)]
     if flat:
         raise EvidenceError(
@@ -62,13 +57,7 @@ def check_proper(model: pm.Model) -> None:
 
 
 def check_continuous(model: pm.Model) -> None:
-    """Raise for discrete variables, over which trajectories cannot integrate.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If there is one that is not merely predicted.
-    """
+    """Raise for discrete variables, over which trajectories cannot integrate, but for those that are predicted."""
     predicted = predicted_variables(model)
     kinds = ("int", "uint", "bool")
     discrete = [str(v.name) for v in model.free_RVs if v.dtype.startswith(kinds) and v not in predicted]
@@ -82,10 +71,7 @@ def check_continuous(model: pm.Model) -> None:
 def omitted_constants(model: pm.Model, names: Iterable[str]) -> float:
     """Return what PyMC's densities of some variables, and of data, lack: those of CAR and ICAR are not normalised.
 
-    Raises
-    ------
-    EvidenceError
-        If an ICAR has a scale that is sampled: what its density lacks depends on the scale.
+    Of an ICAR whose scale is sampled that depends on the scale, and there is an error.
     """
     held = set(names)
     total = 0.0
@@ -97,14 +83,14 @@ def omitted_constants(model: pm.Model, names: Iterable[str]) -> float:
     return total
 
 
-def _of_car(variable: Any) -> float:
+def _of_car(variable: TensorVariable) -> float:
     degrees = _adjacency(variable, variable.owner.op.dist_params(variable.owner)[1]).sum(axis=0)
     count = int(np.prod(variable.shape.eval()))
     rows = count // degrees.size
     return -0.5 * count * float(np.log(2.0 * np.pi)) + 0.5 * rows * float(np.log(degrees).sum())
 
 
-def _of_icar(variable: Any) -> float:
+def _of_icar(variable: TensorVariable) -> float:
     weights, scale, zero_sum = variable.owner.op.dist_params(variable.owner)
     adjacency, n = _adjacency(variable, weights), int(variable.shape.eval()[-1])
     if connected_components(adjacency, directed=False)[0] > 1:
@@ -118,13 +104,13 @@ def _of_icar(variable: Any) -> float:
     return half - 0.5 * (n - 1) * float(np.log(2.0 * np.pi)) + float(np.log(stdev * n))
 
 
-def _adjacency(variable: Any, argument: Any) -> Any:
+def _adjacency(variable: TensorVariable, argument: Variable) -> Array:
     """Return W (n, n), which several rows share."""
     found = _constant(variable, argument, "W")
     return found.reshape(found.shape[-2:])
 
 
-def _constant(variable: Any, argument: Any, name: str) -> Any:
+def _constant(variable: TensorVariable, argument: Variable, name: str) -> Array:
     if not isinstance(argument, Constant):
         from pytensor.graph.traversal import ancestors
 
@@ -153,7 +139,12 @@ def convention_in_words(model: pm.Model) -> str:
             f"The prior of {listed(ordered)} is that of PyMC on the ordered values alone: of k independent values of "
             "one law it integrates to 1/k!, so that log k! is to be added for a prior that is normalised there."
         )
-    said += [*restricted_priors(model), *own_priors_in_words(model)]
+    said += restricted_priors(model)
+    if written := _own_priors(model):
+        said.append(
+            f"The density of {listed(written)} is taken as it stands: the evidence is that of a normalised model only "
+            "if this density integrates to 1."
+        )
     areal = [str(v.name) for v in [*model.free_RVs, *model.observed_RVs] if isinstance(v.owner.op, CARRV | ICARRV)]
     if areal:
         said.append(
@@ -169,13 +160,7 @@ def _own_priors(model: pm.Model) -> list[str]:
 
 
 def check_own_priors(model: pm.Model) -> None:
-    """Raise where a density that a user has written has no finite integral.
-
-    Raises
-    ------
-    EvidenceError
-        If it falls no faster than 1/r on one side.
-    """
+    """Raise where a density that a user has written has no finite integral: it falls no faster than 1/r on a side."""
     names = _own_priors(model)
     point = model.initial_point() if names else {}
     for name in names:
@@ -216,7 +201,7 @@ def restricted_priors(model: pm.Model) -> Iterator[str]:
         )
 
 
-def _share_left(variable: Any, transform: Any) -> float | None:
+def _share_left(variable: TensorVariable, transform: Transform) -> float | None:
     """Return the share of a prior's draws that the transform brings back unchanged; None where there are no draws."""
     inputs = variable.owner.inputs
     back = transform.backward(transform.forward(variable, *inputs), *inputs)
@@ -227,13 +212,3 @@ def _share_left(variable: Any, transform: Any) -> float | None:
         return None
     same = np.isclose(drawn, returned, rtol=1e-6, atol=1e-9).reshape(DRAWS, -1).all(axis=1)
     return float(same.mean())
-
-
-def own_priors_in_words(model: pm.Model) -> Iterator[str]:
-    """Say of which variables a user has written the density."""
-    names = _own_priors(model)
-    if names:
-        yield (
-            f"The density of {listed(names)} is taken as it stands: the evidence is that of a normalised model only if "
-            "this density integrates to 1."
-        )

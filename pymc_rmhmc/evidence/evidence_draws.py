@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pymc as pm
+import xarray as xr
 from numpy.typing import NDArray
 from pymc.pytensorf import extract_obs_data
+from pytensor.graph.basic import Variable
+from pytensor.tensor import TensorVariable
 from scipy.special import logsumexp
 
 from pymc_rmhmc.chains.chain import Chain
@@ -86,16 +89,9 @@ def values_of_chain(chain: Chain, read: EvidenceModel, rng: np.random.Generator)
 
 
 class GivenDraws:
-    """Draws that a user has; there are no more. See `PosteriorDraws`.
+    """A user's draws (chains, draws, k), with a reference fitted to others; there are no more. See `PosteriorDraws`.
 
-    Parameters
-    ----------
-    reference : Reference
-        What was fitted to other draws.
-    values : (chains, draws, k) array
-        Of the model's values.
-    rng : numpy.random.Generator
-        For what of the coordinates values leave open.
+    What of a reference's coordinates the values leave open is drawn.
     """
 
     def __init__(self, reference: Reference, values: Array, rng: np.random.Generator) -> None:
@@ -113,17 +109,7 @@ class GivenDraws:
 
 
 class ChainDraws:
-    """Draws of a tuned chain, from several starting points in turn. See `PosteriorDraws`.
-
-    Parameters
-    ----------
-    chain : Chain
-        After its tuning.
-    read : EvidenceModel
-        Its model.
-    rng : numpy.random.Generator
-        For draws.
-    """
+    """Draws of a tuned chain, from several starting points in turn. See `PosteriorDraws`."""
 
     def __init__(self, chain: Chain, read: EvidenceModel, rng: np.random.Generator) -> None:
         self._chain, self._rng, self._point = chain, rng, _copied(read.point)
@@ -167,23 +153,8 @@ class ChainDraws:
         return weights - self._log_constant
 
 
-def values_of_draws(model: pm.Model, idata: Any, variables: Variables) -> Array:
-    """Return the values (chains, draws, k) of some value variables at every draw of a result.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model that was sampled.
-    idata : DataTree
-        With a group `posterior`.
-    variables : Variables
-        Which values, in which order.
-
-    Raises
-    ------
-    DataError
-        If the draws are of another model, or of other data.
-    """
+def values_of_draws(model: pm.Model, idata: xr.DataTree, variables: Variables) -> Array:
+    """Return the values (chains, draws, k) of some value variables at every draw of a result of this model and data."""
     posterior = posterior_of("draws", idata)
     free = model.free_RVs
     missing = [str(v.name) for v in free if v.name not in posterior]
@@ -200,11 +171,9 @@ def values_of_draws(model: pm.Model, idata: Any, variables: Variables) -> Array:
         raise DataError(f"draws: there are {n_chains * n_draws} draws, and at least {FEWEST} are needed.")
     transform = _to_unconstrained(model)
     found = []
-    for chain in range(n_chains):
-        for draw in range(n_draws):
-            given = [_shaped(v, a[chain, draw]) for v, a in zip(free, arrays, strict=True)]
-            values = transform(*given)
-            found.append(variables.read(dict(zip(point, values, strict=True))))
+    for at in np.ndindex(n_chains, n_draws):
+        given = [_shaped(v, a[at]) for v, a in zip(free, arrays, strict=True)]
+        found.append(variables.read(dict(zip(point, transform(*given), strict=True))))
     made = np.array(found).reshape(n_chains, n_draws, -1)
     if not np.isfinite(made).all():
         raise DataError(
@@ -214,7 +183,7 @@ def values_of_draws(model: pm.Model, idata: Any, variables: Variables) -> Array:
     return made
 
 
-def _shaped(variable: Any, value: Array) -> Array:
+def _shaped(variable: TensorVariable, value: Array) -> Array:
     if value.ndim != variable.ndim:
         raise DataError(
             f"draws: {variable.name} has the shape {value.shape}, and in the model {variable.ndim} dimensions. Sample "
@@ -223,14 +192,15 @@ def _shaped(variable: Any, value: Array) -> Array:
     return value.astype(variable.dtype)
 
 
-def _to_unconstrained(model: pm.Model) -> Any:
+def _to_unconstrained(model: pm.Model) -> Callable[..., list[np.ndarray]]:
     """Compile a function from the free variables to their values, in the order of the model's initial point."""
     held = {str(model.rvs_to_values[v].name): v for v in model.free_RVs}
     outputs = [as_value(model, held[name], held[name]) for name in model.initial_point()]
-    return pm.pytensorf.compile(model.free_RVs, outputs, on_unused_input="ignore")
+    function: Callable[..., list[np.ndarray]] = pm.pytensorf.compile(model.free_RVs, outputs, on_unused_input="ignore")
+    return function
 
 
-def _in_order(model: pm.Model, name: str, held: Any) -> Array:
+def _in_order(model: pm.Model, name: str, held: xr.DataArray) -> Array:
     """Return a variable's draws (chain, draw, ...), with labels in the model's order."""
     labels = {dim: list(model.coords[dim]) for dim in model.named_vars_to_dims.get(name, ()) if model.coords.get(dim)}
     for dim, wanted in labels.items():
@@ -245,7 +215,7 @@ def _in_order(model: pm.Model, name: str, held: Any) -> Array:
     return np.asarray(held.transpose("chain", "draw", ...).values)
 
 
-def _check_data(model: pm.Model, idata: Any) -> None:
+def _check_data(model: pm.Model, idata: xr.DataTree) -> None:
     """Raise where the data of the draws are others than the model's."""
     groups = getattr(idata, "children", {})
     observed = {str(v.name): model.rvs_to_values[v] for v in model.observed_RVs}
@@ -263,7 +233,7 @@ def _check_data(model: pm.Model, idata: Any) -> None:
                 )
 
 
-def _numbers(value: Any) -> Array | None:
+def _numbers(value: Variable) -> Array | None:
     """Return the data that a variable holds; None where they are not at hand, as when values are partly missing."""
     try:
         return np.asarray(extract_obs_data(value))
@@ -271,7 +241,9 @@ def _numbers(value: Any) -> Array | None:
         return None
 
 
-def prior_draws(model: pm.Model, variables: Any, rng: np.random.Generator, count: int = PRIOR_DRAWS) -> Array:
+def prior_draws(
+    model: pm.Model, variables: Iterable[TensorVariable], rng: np.random.Generator, count: int = PRIOR_DRAWS
+) -> Array:
     """Draw variables (n, k) from their priors, on the scale of value variables; none if a prior has no draws."""
     drawn = [as_value(model, variable, variable) for variable in variables]
     try:

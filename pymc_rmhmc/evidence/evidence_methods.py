@@ -25,14 +25,19 @@ from pymc_rmhmc.evidence.evidence_draws import (
     values_of_prior,
 )
 from pymc_rmhmc.evidence.evidence_models import EvidenceModel, LatentPart, read_model
-from pymc_rmhmc.evidence.evidence_references import latent_reference, positions_of, whole_reference
+from pymc_rmhmc.evidence.evidence_references import (
+    Start,
+    latent_reference,
+    positions_of,
+    start_of_whole,
+    whole_reference,
+)
 from pymc_rmhmc.evidence.methods.annealing import annealed_evidence
 from pymc_rmhmc.evidence.methods.bridge import BRIDGE, HEAVY_BRIDGE, AdaptiveBridge, PosteriorDraws
 from pymc_rmhmc.evidence.methods.estimate import FEWEST_DRAWS, LARGEST_K, Estimate, Progress, Report
 from pymc_rmhmc.evidence.methods.importance import check_modes, importance_evidence, laplace_evidence
 from pymc_rmhmc.evidence.methods.tails import with_fitting_tails
 from pymc_rmhmc.evidence.methods.tempering import Tempering
-from pymc_rmhmc.evidence.tempering_families import Start, start_of_whole
 from pymc_rmhmc.gathering import ExecutorOrFactory, check_executor, gather
 from pymc_rmhmc.latent.charts import GaussianSites
 from pymc_rmhmc.steps.chain_tasks import pack
@@ -238,12 +243,7 @@ def repeated(
 ) -> Found:
     """Estimate as many times as there are seeds, each with an error that the mean may have, and take the mean.
 
-    Raises
-    ------
-    EvidenceError
-        If the repetitions differ by more than their errors.
-    Other errors
-        As one estimate, and as `pymc_rmhmc.gathering.gather`.
+    There is an error if the repetitions differ by more than their errors.
     """
     pools = check_executor(executor)
     blob = pack(model, replace(settings, target_error=settings.target_error * math.sqrt(len(seeds))), {})

@@ -5,28 +5,41 @@ The latter are in a tuned chain's coordinates, or have heavier tails where the p
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
+import pymc as pm
 from numpy.typing import NDArray
 
 from pymc_rmhmc.approximation import find_mode, laplace_sites
 from pymc_rmhmc.approximation.ep import fit_ep, second_order_correction
+from pymc_rmhmc.approximation.marginals import fit_marginals
 from pymc_rmhmc.approximation.newton import Mode
 from pymc_rmhmc.chains.chain import Chain
-from pymc_rmhmc.chains.reference import LatentReference, ResidualReference
+from pymc_rmhmc.chains.reference import LatentReference, Reference, ResidualReference
 from pymc_rmhmc.errors import ApproximationError, ConfigurationError, counted
-from pymc_rmhmc.evidence.evidence_models import LatentPart
+from pymc_rmhmc.evidence.evidence_draws import prior_draws, prior_moments, tuned_chain
+from pymc_rmhmc.evidence.evidence_models import EvidenceModel, LatentPart
+from pymc_rmhmc.evidence.methods.estimate import Progress
 from pymc_rmhmc.evidence.methods.tails import TailedReference, Tails, measured_tails, power_tails, with_fitting_tails
-from pymc_rmhmc.evidence.tempering_families import moment_map
+from pymc_rmhmc.evidence.methods.tempering import Refit
 from pymc_rmhmc.graph_chart.affine_map import diagonal_map
-from pymc_rmhmc.latent.charts import MarginalChart
-from pymc_rmhmc.latent.charts.site import GaussianSites, SiteChart
+from pymc_rmhmc.graph_chart.path_loops import FlatMap
+from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, SiteChart
 from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.metrics import FlatMetric
 from pymc_rmhmc.sampled.graph_recipe import GraphRecipe
 from pymc_rmhmc.sampled.joint_recipe import JointRecipe, JointSetting
+from pymc_rmhmc.steps.options import Options, settle
+from pymc_rmhmc.steps.selection import find
+from pymc_rmhmc.tuning.graph_chart import ChartTuning
+from pymc_rmhmc.tuning.joint_adapter import JointTuning
 
-__all__ = ["MOST_NEWTON_STEPS", "check_converged", "latent_reference", "positions_of", "whole_reference"]
+__all__ = [
+    "MOST_NEWTON_STEPS", "Start", "check_converged", "graph_recipe", "latent_reference", "moment_map",
+    "positions_of", "start_in_graph", "start_of_whole", "whole_reference", "widening",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 
@@ -42,6 +55,14 @@ MOST_DENSE = 100
 
 # Newton's method takes a dozen as a rule.
 MOST_NEWTON_STEPS = 500
+
+# The first reference, and what makes better ones of draws of the posterior.
+type Start = tuple[Reference, Refit | None]
+
+# See `widening`.
+WIDER = 1.5
+# Of a coordinate that does not move.
+TINY = 1e-9
 
 
 def whole_reference(
@@ -130,19 +151,8 @@ def latent_reference(
 ) -> tuple[LatentReference, dict[str, float]]:
     """Return the prior times the sites that were asked for; and approximations that were found on the way.
 
-    Parameters
-    ----------
-    part : LatentPart
-        The block.
-    sites : {"auto", "laplace", "ep", "prior"} or GaussianSites
-        As `log_evidence` has them.
-    method : str
-        Of the estimate: "laplace" and "ep" need their own sites.
-
-    Raises
-    ------
-    ApproximationError
-        If EP was asked for and does not converge, or Laplace's method and there is no mode.
+    Of the methods "laplace" and "ep" need their own sites. There is an error if EP was asked for and does not converge,
+    or Laplace's method and there is no mode.
     """
     likelihood = part.likelihood
     if method == "tempering" and sites == "auto" and "hessian" not in likelihood.kinds:
@@ -171,13 +181,7 @@ def latent_reference(
 
 
 def _chart(part: LatentPart, sites: GaussianSites | None) -> SiteChart:
-    """Return the chart of the prior times sites.
-
-    Raises
-    ------
-    ConfigurationError
-        If that is no normal density, or there is another number of sites.
-    """
+    """Return the chart of the prior times sites, or raise if that is no normal density or the sites do not fit."""
     n_sites = part.prior.predictor.n_sites
     if sites is not None and sites.linear.size != n_sites:
         raise ConfigurationError(f"sites= has {sites.linear.size} sites, and {part.name} has {n_sites}.")
@@ -196,3 +200,135 @@ def _chart(part: LatentPart, sites: GaussianSites | None) -> SiteChart:
             f"{part.name}: the prior times these sites is no normal density, because negative precisions outweigh the "
             'prior. Give sites="auto", or sites with precisions of at least 0.'
         ) from None
+
+
+class GraphReferences:
+    """Normal references in the coordinates of the chart that is read from a model's graph."""
+
+    def __init__(self, recipe: GraphRecipe) -> None:
+        self._recipe = recipe
+        self._tuned: ChartTuning = recipe.adapter.initial()
+
+    def first(self, drawn: Array, initial: Array) -> ResidualReference:
+        """Return draws' (n, k) mean and variances, or without any unit scales around an initial point (k,)."""
+        adapter, spread = self._recipe.adapter, np.ones(initial.size)
+        z = np.empty((0, initial.size))
+        if len(drawn):
+            z = adapter.charted(self._tuned.chart, drawn, adapter.scored(drawn)[1])
+            z = z[np.isfinite(z).all(axis=1)]
+        if len(z) > 1:
+            centre, spread = prior_moments(z)
+        else:
+            centre = adapter.charted_point(self._tuned, initial)
+        return self._reference(replace(self._tuned, flat=tuple(diagonal_map(centre, spread))))
+
+    def refitted(self, values: Array) -> ResidualReference:
+        """Return a normal a little wider than some values, in a chart that was fitted to them."""
+        adapter, tuned = self._recipe.adapter, replace(self._tuned)
+        z = adapter.fit(tuned, values)
+        good = np.isfinite(z).all(axis=1)
+        tuned.flat = tuple(moment_map(z[good], self._dense(), widening(z.shape[1])))
+        return self._reference(tuned)
+
+    def _reference(self, tuned: ChartTuning) -> ResidualReference:
+        return self._recipe.exact_setting(tuned).reference()
+
+    def _dense(self) -> NDArray[np.int64]:
+        """Choose the coordinates that share a dense block: all, or those that no chart moves, if they are few."""
+        most, general = self._recipe.adapter.most_dense, self._recipe.model
+        found: NDArray[np.int64] = np.arange(general.size)
+        if found.size > most:
+            found = np.setdiff1d(found, general.places)
+        return found if found.size <= most else np.empty(0, np.int64)
+
+
+class JointReferences:
+    """References of a latent Gaussian model with hyperparameters, in the coordinates of a chain after its tuning.
+
+    Of hyperparameters the first reference has the prior's mean and variances, so that no mode of theirs is left out.
+    Given these, latent values are as the chain approximates them where every likelihood is log-concave, so that there
+    is one mode alone; elsewhere as their prior has them.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        recipe = chain.recipe
+        assert isinstance(recipe, JointRecipe)
+        self._model, self._plan = recipe.model, recipe.plan
+        sites = chain.state.tuned.sites
+        if "hessian" not in recipe.curvatures(chain.values):
+            nothing = (np.zeros(block.n_sites) for block in recipe.model.blocks)
+            sites = tuple(GaussianSites(zero, zero) for zero in nothing)
+        self._tuned: JointTuning = replace(chain.state.tuned, sites=sites, emulator=None)
+
+    def first(self, drawn: Array) -> ResidualReference:
+        """Return the moments of draws (n, d) of the hyperparameters' prior; without any, the chain's own."""
+        if len(drawn) < 2:
+            return self._reference(self._tuned.marginals)
+        centre, spread = prior_moments(drawn)
+        return self._reference(MarginalChart.linear(centre, np.diag(spread)))
+
+    def refitted(self, values: Array) -> ResidualReference | None:
+        """Return a reference whose hyperparameters are a little wider than some values."""
+        size = self._model.theta.size
+        chart = fit_marginals(values[:, :size])
+        return None if chart is None else self._reference(replace(chart, factor=widening(size) * chart.factor))
+
+    def _reference(self, chart: MarginalChart | None) -> ResidualReference:
+        return JointSetting.of(self._model, replace(self._tuned, marginals=chart), self._plan).reference()
+
+
+def widening(size: int) -> float:
+    """Return by how much a refitted reference is wider than its draws, so that it covers their tails.
+
+    The variance ``1 + WIDER/√d`` costs a divergence of about ``WIDER²/4``, however many values d there are.
+    """
+    return math.sqrt(1.0 + WIDER / math.sqrt(size))
+
+
+def moment_map(z: Array, dense: NDArray[np.int64], wider: float = 1.0) -> FlatMap:
+    """Return the map to standard normals of the normal with the mean and the covariance of draws (n, d).
+
+    The correlations of `dense` coordinates (k,) alone count, and are shrunk towards 0, by k draws' worth. All standard
+    deviations are multiplied by `wider`.
+    """
+    n, d = z.shape
+    centre, spread = z.mean(axis=0), wider * np.maximum(z.std(axis=0), TINY)
+    factor = np.empty((0, 0))
+    if dense.size:
+        correlation = np.corrcoef(z[:, dense].T).reshape(dense.size, dense.size)
+        shrunk = (n * np.nan_to_num(correlation) + dense.size * np.eye(dense.size)) / (n + dense.size)
+        np.fill_diagonal(shrunk, 1.0)
+        factor = np.ascontiguousarray(spread[dense, None] * np.linalg.cholesky(shrunk))
+    return FlatMap(centre, spread, dense, factor, np.empty((0, d)), np.empty(0))
+
+
+def graph_recipe(model: pm.Model) -> GraphRecipe:
+    """Return the recipe of a whole model, without what it predicts, in the chart of its graph."""
+    point = model.initial_point()
+    plan = settle(Options(metric=FlatMetric(chart="graph")), auto_metric="flat")
+    (chain,) = find(model, None, point, plan, None).samplers(point, plan, point)
+    assert isinstance(chain.recipe, GraphRecipe)
+    return chain.recipe
+
+
+def start_in_graph(model: pm.Model, recipe: GraphRecipe, rng: np.random.Generator) -> Start:
+    """Return where tempering starts with a whole model, without what it predicts, in the chart of its graph."""
+    point, references = model.initial_point(), GraphReferences(recipe)
+    recipe.bind(point)
+    drawn = prior_draws(model, recipe.model.variables.variables, rng)
+    return references.first(drawn, recipe.variables.read(point)), references.refitted
+
+
+def start_of_whole(read: EvidenceModel, rng: np.random.Generator, progress: Progress | None = None) -> Start:
+    """Return where tempering starts with a whole model: with latent Gaussian values by a chain, which is tuned for it.
+
+    In the chart of the graph hyperparameters and a hundred latent values depend on each other too much.
+    """
+    recipe = read.whole_chain.recipe
+    if isinstance(recipe, GraphRecipe):
+        return start_in_graph(read.sampled, recipe, rng)
+    if progress is not None:
+        progress.say("tuning a chain")
+    references = JointReferences(tuned_chain(read, rng))
+    assert isinstance(recipe, JointRecipe)
+    return references.first(prior_draws(read.sampled, recipe.model.theta.variables, rng)), references.refitted

@@ -6,7 +6,6 @@ import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import arviz as az
 import numpy as np
@@ -21,11 +20,16 @@ from pymc_rmhmc.chains.variables import Variables
 from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.evidence.evidence_checks import check_continuous, omitted_constants
 from pymc_rmhmc.evidence.evidence_models import read_model, with_bounded_angles
-from pymc_rmhmc.evidence.evidence_references import latent_reference
+from pymc_rmhmc.evidence.evidence_references import (
+    Start,
+    graph_recipe,
+    latent_reference,
+    start_in_graph,
+    start_of_whole,
+)
 from pymc_rmhmc.evidence.methods.ensemble import NON_REVERSIBLE, SCHEMES, check_ladder
 from pymc_rmhmc.evidence.methods.estimate import Progress, displayed
 from pymc_rmhmc.evidence.methods.tempering import Tempered, Tempering
-from pymc_rmhmc.evidence.tempering_families import Start, graph_recipe, start_in_graph, start_of_whole
 from pymc_rmhmc.model.predictions import Predictions, predicted_variables, without
 from pymc_rmhmc.model.structure import model_in_context
 from pymc_rmhmc.model.words.bad_inputs import InputChecks
@@ -59,7 +63,7 @@ def parallel_tempering(
     keep: str = "posterior",
     swaps: str = NON_REVERSIBLE,
     max_seconds: float | None = None,
-    random_seed: Any = None,
+    random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> xr.DataTree:
     """Sample a posterior with several modes by parallel tempering, and estimate its marginal likelihood.
@@ -173,36 +177,17 @@ def _ladder(temperatures: object) -> int | Array | None:
 
 @dataclass(frozen=True)
 class TemperedModel:
-    """A model as tempering reads it.
+    """A model as tempering reads it."""
 
-    Attributes
-    ----------
-    start : callable
-        From random numbers and a `Progress` to references, for which a chain may have to be tuned.
-    variables : Variables
-        What a vector of its values holds.
-    constant : float
-        What the log evidence has beyond the reference's constant.
-    predictions : Predictions or None
-        What the model predicts, if anything.
-    """
-
+    # From random numbers to references, for which a chain may have to be tuned.
     start: Callable[[np.random.Generator, Progress | None], Start]
-    variables: Variables
-    constant: float
-    predictions: Predictions | None
+    variables: Variables  # what a vector of its values holds
+    constant: float  # what the log evidence has beyond the reference's constant
+    predictions: Predictions | None  # what the model predicts, if anything
 
 
 def read_tempered_model(model: pm.Model) -> TemperedModel:
-    """Read a model: one latent block with all else fixed, or a whole model.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If a variable cannot be moved by trajectories, such as a discrete one.
-    Other errors
-        As `RMHMC`.
-    """
+    """Read a model: one latent block with all else fixed, or a whole model; with errors as `RMHMC`."""
     predicted = predicted_variables(model)
     sampled = without(model, predicted)
     check_continuous(sampled)
@@ -294,11 +279,12 @@ def _tempering(read: TemperedModel, found: Tempered, *, keep_all: bool) -> xr.Da
     """Gather what is known of the ladder, and the evidence."""
     estimate = found.estimate.shifted(found.reference.log_constant + read.constant)
     held = {name: np.asarray(value) for name, value in estimate.diagnostics.items()}
-    holds: dict[str, Any] = {name: ("temperature", held[name]) for name in BY_TEMPERATURE}
-    holds["rejection"] = ("pair", held["rejection"])
-    holds["round_trips"] = ("chain", held["round_trips"])
-    holds |= {name: float(held[name]) for name in SINGLE}
-    holds |= {"log_evidence": estimate.log_evidence, "standard_error": estimate.standard_error}
+    holds: dict[str, float | tuple[str | tuple[str, ...], Array]] = {
+        **{name: ("temperature", held[name]) for name in BY_TEMPERATURE},
+        "rejection": ("pair", held["rejection"]), "round_trips": ("chain", held["round_trips"]),
+        **{name: float(held[name]) for name in SINGLE},
+        "log_evidence": estimate.log_evidence, "standard_error": estimate.standard_error,
+    }  # fmt: skip
     sizes = {"temperature": held["beta"].size, "pair": held["beta"].size - 1, "chain": len(held["round_trips"])}
     if keep_all:
         holds["phi"] = (("chain", "draw", "temperature"), found.phi.swapaxes(0, 1))

@@ -2330,9 +2330,8 @@ EXECUTORS = [
         "repeated-chain-with-a-new-seed",
         "a chain whose worker died has other draws than without the death: no run can be repeated",
         "_Gathering._submit",
-        "self._pool.submit(self._function, self._arguments[index], self._deaths[index])",
+        "self._pool.submit(self._arguments[index], self._deaths[index])",
         "self._pool.submit(\n"
-        "            self._function,\n"
         "            (*self._arguments[index][:-1], self._arguments[index][-1] + self._deaths[index]),\n"
         "            self._deaths[index],\n"
         "        )",
@@ -2671,7 +2670,7 @@ EVIDENCE = [
         "a reference that has lost a mode gives draws without it, and nothing is said",
         "Tempering.draw",
         "        if self._fitted is not None:\n",
-        "        if not self._known:\n",
+        "        if self._fitted is None:\n",
         "unit/test_tempering.py::test_draws_look_for_the_modes_that_tuning_saw",
     ),
     Mutant(

@@ -14,8 +14,8 @@ from scipy.stats import norm
 from pymc_rmhmc import log_evidence, parallel_tempering
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError
 from pymc_rmhmc.evidence.evidence_draws import prior_draws
+from pymc_rmhmc.evidence.evidence_references import widening
 from pymc_rmhmc.evidence.parallel_tempering import DrawReader, TemperedModel, posterior_tree, read_tempered_model
-from pymc_rmhmc.evidence.tempering_families import widening
 from tests.steps.conftest import poisson_model
 from tests.steps.test_log_evidence import scaled_gp
 

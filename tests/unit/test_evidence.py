@@ -358,7 +358,7 @@ def test_other_tails_leave_the_density_as_it_is(tail):
     steps = 1e-6 * np.eye(4)
     slopes = [(reference.at(u + step)[0] - reference.at(u - step)[0]) / 2e-6 for step in steps]
     np.testing.assert_allclose(gradient, slopes, atol=1e-5)
-    np.testing.assert_allclose(reference.density.to_u(reference.density.to_z(u)), u, rtol=1e-12)
+    np.testing.assert_allclose(reference.residual.to_u(reference.residual.to_z(u)), u, rtol=1e-12)
     found = importance_evidence(reference, 64, RNG(2), Progress(0.03))
     error = found.log_evidence + reference.log_constant - block.log_evidence
     assert abs(error) < 4.0 * found.standard_error < 0.3

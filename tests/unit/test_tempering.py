@@ -10,6 +10,7 @@ import pytest
 from scipy.signal import lfilter
 
 from pymc_rmhmc.errors import ConfigurationError, EvidenceError
+from pymc_rmhmc.evidence.evidence_references import moment_map
 from pymc_rmhmc.evidence.methods.ensemble import (
     NON_REVERSIBLE,
     REVERSIBLE,
@@ -31,7 +32,6 @@ from pymc_rmhmc.evidence.methods.tempering import (
     _rounds,
     posterior_states,
 )
-from pymc_rmhmc.evidence.tempering_families import moment_map
 from pymc_rmhmc.graph_chart.affine_map import to_flat
 from tests.unit.tempering_toys import (
     ArrayReference,

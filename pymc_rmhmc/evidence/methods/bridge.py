@@ -48,48 +48,31 @@ type Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class BridgePolicy:
-    """How a bridge is built.
+    """How a bridge is built."""
 
-    Attributes
-    ----------
-    weight_share : float
-        Importance weights from one density to the next are worth this share of the draws.
-    n_groups : int
-        Of walkers, for the jackknife.
-    first, sweeps, last : int
-        Sweeps over all walkers: at the reference, at each β, and how many times as many at the last.
-    burn_in : int
-        Sweeps at a new β that are not counted.
-    path : float
-        Mean length of a trajectory.
-    jitter : float
-        Lengths are uniform in ``path (1 ± jitter)``.
-    accepted : float
-        Steps are made shorter until so much is accepted.
-    fewest_steps, most_steps : int
-        Of a trajectory.
-    least_more, most_more : float
-        Draws are added until the error is small enough, as a share of those that there are.
-    patience : int
-        So often the draws at a β are doubled where they do not mix, before the estimate is refused.
-    most_rungs : int
-        Beyond this many densities something is wrong.
-    """
-
+    # Importance weights from one density to the next are worth this share of the draws.
     weight_share: float = 0.1
+    # Groups of walkers, for the jackknife.
     n_groups: int = 32
+    # Sweeps over all walkers: at the reference, at each β, and how many times as many at the last.
     first: int = 50
     sweeps: int = 15
     last: int = 2
+    # Sweeps at a new β that are not counted.
     burn_in: int = 8
+    # Lengths of trajectories are uniform in ``path (1 ± jitter)``.
     path: float = 1.7
     jitter: float = 0.1
+    # Steps are made shorter until so much is accepted, with so many in a trajectory.
     accepted: float = 0.75
     fewest_steps: int = 1
     most_steps: int = 128
+    # Draws are added until the error is small enough, as a share of those that there are.
     least_more: float = 0.25
     most_more: float = 1.0
+    # So often the draws at a β are doubled where they do not mix, before the estimate is refused.
     patience: int = 4
+    # Beyond this many densities something is wrong.
     most_rungs: int = 200
 
     def move(self, walkers: Walkers, beta: float, n_steps: int, rng: np.random.Generator) -> Array:
@@ -212,10 +195,7 @@ class AdaptiveBridge:
     def run(self, progress: Progress) -> Estimate:
         """Build the bridge, and add draws until the error is small enough or the time is over.
 
-        Raises
-        ------
-        EvidenceError
-            If draws do not mix.
+        There is an error if draws do not mix.
         """
         self._build(progress)
         begun, last = 0.0, math.inf
@@ -379,13 +359,7 @@ def _in_groups(draws: Array, n_groups: int) -> Array:
 
 
 def systematic(log_weights: Array, count: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Draw so many indices by their weights, evenly.
-
-    Raises
-    ------
-    EvidenceError
-        If no weight is above 0.
-    """
+    """Draw so many indices by their weights, evenly, or raise if no weight is above 0."""
     total = logsumexp(log_weights)
     if not math.isfinite(total):
         raise EvidenceError(NOWHERE)

@@ -1,9 +1,13 @@
 """Replicas of a ladder of temperatures whose states move, and change places with their neighbours.
 
+Temperatures lie so that as many swaps are rejected between any two neighbours.
+
 References
 ----------
 Syed, Bouchard-Côté, Deligiannidis and Doucet (2022), Non-reversible parallel tempering: a scalable highly parallel
-MCMC scheme, JRSS B 84, section 2: deterministic even-odd swaps, and random ones.
+MCMC scheme, JRSS B 84: section 2 has deterministic even-odd swaps, and random ones, section 4 the barrier
+``Λ(β) = ∫₀^β λ`` and the rate of round trips ``1/(2 + 2 Λ)``, section 5 the estimate ``Λ(β_k) ≈ Σ_{i<k} r_i`` from
+rejection rates r and the ladder.
 """
 
 from __future__ import annotations
@@ -11,7 +15,6 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,52 +44,35 @@ GRID = 200
 
 @dataclass(frozen=True, slots=True)
 class TemperingPolicy:
-    """How parallel tempering is run.
+    """How parallel tempering is run."""
 
-    Attributes
-    ----------
-    path : float
-        Mean length of a trajectory, where `most_steps` steps reach so far.
-    jitter : float
-        Step sizes are uniform in ``step (1 ± jitter)``.
-    accepted : float
-        Step sizes are tuned to this acceptance.
-    first_steps, most_steps : int
-        Steps of a trajectory: at first, and at most.
-    first_rungs, fewest_rungs, most_rungs : int
-        Temperatures where none are given: at first, at least and at most.
-    first_round : int
-        Sweeps of the first round of adaptation; each round is twice as long as the one before.
-    settling : float
-        This share of the adaptation's sweeps comes after the last change of the ladder: half of it tunes step sizes.
-    worth_refitting : float
-        A reference is replaced if the divergence of the posterior from another is at most this share of that from it.
-        Where modes lie apart a narrower reference saves little, and could lose one.
-    trips_to_refit : int
-        Round trips in a round before what it has seen may become the reference. A ladder that states do not climb may
-        lack modes, which a narrower reference would lose for good.
-    refit_draws : int
-        So many draws of a round are used for a refit.
-    blocks : int
-        Groups of successive sweeps for the jackknife, over all replicas.
-    attempts : int
-        Draws of the reference until one has a density.
-    """
-
+    # Mean length of a trajectory, where `most_steps` steps reach so far.
     path: float = 1.7
+    # Step sizes are uniform in ``step (1 ± jitter)``, and tuned to this acceptance.
     jitter: float = 0.2
     accepted: float = 0.8
+    # Steps of a trajectory: at first, and at most.
     first_steps: int = 4
     most_steps: int = 8
+    # Temperatures where none are given: at first, at least and at most.
     first_rungs: int = 8
     fewest_rungs: int = 6
     most_rungs: int = 60
+    # Sweeps of the first round of adaptation; each round is twice as long as the one before.
     first_round: int = 32
+    # This share of the adaptation's sweeps comes after the last change of the ladder: half of it tunes step sizes.
     settling: float = 0.15
+    # A reference is replaced if the divergence of the posterior from another is at most this share of that from it.
+    # Where modes lie apart a narrower reference saves little, and could lose one.
     worth_refitting: float = 0.5
+    # Round trips in a round before what it has seen may become the reference. A ladder that states do not climb may
+    # lack modes, which a narrower reference would lose for good.
     trips_to_refit: int = 20
+    # So many draws of a round are used for a refit.
     refit_draws: int = 400
+    # Groups of successive sweeps for the jackknife, over all replicas.
     blocks: int = 20
+    # Draws of the reference until one has a density.
     attempts: int = 200
 
 
@@ -110,10 +96,8 @@ class Ensemble:
         Its numbers.
     states : (R, K, m) array, optional
         Where walkers begin; by default at draws of the reference.
-    log_steps : (K,) array, optional
-        Step sizes known so far.
-    n_steps : int, optional
-        Of a trajectory.
+    log_steps, n_steps : (K,) array, int, optional
+        Step sizes, and steps of a trajectory, known so far.
     scheme : str
         "nonreversible": even and odd pairs in turns; "reversible": which of the two is drawn.
 
@@ -237,21 +221,8 @@ def first_ladder(count: int) -> Array:
     return np.concatenate([[0.0], np.geomspace(HOTTEST, 1.0, count - 1)])
 
 
-def check_ladder(given: Any, name: str = "temperatures") -> Array:
-    """Return a ladder that a user gave, as an array.
-
-    Parameters
-    ----------
-    given : sequence of float
-        What should be one.
-    name : str
-        Of the option.
-
-    Raises
-    ------
-    ConfigurationError
-        If it does not increase from 0 to 1.
-    """
+def check_ladder(given: object, name: str = "temperatures") -> Array:
+    """Return a ladder that a user gave as an option, as an array, or raise if it does not increase from 0 to 1."""
     try:
         found = np.asarray(given, float)
     except (TypeError, ValueError):

@@ -18,8 +18,8 @@ from scipy.special import logsumexp
 from pymc_rmhmc.errors import EvidenceError
 
 __all__ = [
-    "LARGEST_K", "Estimate", "Progress", "Report", "check_acceptance", "check_mixing", "displayed", "effective_draws",
-    "log_mean", "mixes", "mixing_of", "pareto_k", "weight_ess",
+    "LARGEST_K", "Estimate", "Progress", "Report", "check_acceptance", "check_mixing", "displayed",
+    "effective_draws", "log_mean", "mixes", "mixing_of", "pareto_k", "weight_ess",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -62,16 +62,8 @@ class Estimate:
 class Progress:
     """How exact an estimate shall be, how long it may take, and what it is on the way, kept and shown.
 
-    Parameters
-    ----------
-    target_error : float
-        A standard error that is small enough.
-    max_seconds : float, optional
-        Seconds from now on after which it ends, if it can.
-    report : callable, optional
-        Called with the estimate, its error, and what is done.
-    constant : float
-        Added to what is shown.
+    It is exact enough with the target error, and ends if it can after so many seconds from now on. The constant is
+    added to what is reported.
     """
 
     def __init__(

@@ -1,9 +1,12 @@
-"""The evidence from draws of all temperatures: by the acceptance ratio, stepping stones, and integration.
+"""The evidence from draws of several densities ``exp(β φ) N(z; 0, I)``, of a bridge or of all temperatures.
 
-Errors come from a jackknife over blocks of successive sweeps.
+By Bennett's acceptance ratio for any number of them, by stepping stones, and by integration. Errors come from a
+jackknife over groups of draws, such as blocks of successive sweeps.
 
 References
 ----------
+Shirts and Chodera (2008), Statistically optimal analysis of samples from multiple equilibrium states, eq. 11.
+Meng and Wong (1996), Simulating ratios of normalizing constants via a simple identity.
 Friel, Hurn and Wyse (2014), Improving power posterior estimation of statistical evidence: the trapezoidal rule with
 the derivatives ``d E_β[φ]/dβ = Var_β[φ]`` at its ends.
 """
@@ -55,13 +58,7 @@ def _effective(draws: Array) -> float:
 
 
 def integrate(betas: Array, means: Array, variances: Array) -> float:
-    """Integrate ``∫₀¹ E_β[φ] dβ`` by the trapezoidal rule with derivatives at the ends, which are variances of φ.
-
-    Parameters
-    ----------
-    betas, means, variances : (K,) array
-        Of φ at each temperature.
-    """
+    """Integrate ``∫₀¹ E_β[φ] dβ`` by the trapezoidal rule with derivatives at the ends, which are variances of φ."""
     gaps = np.diff(betas)
     trapezoid = 0.5 * (gaps * (means[1:] + means[:-1])).sum()
     return float(trapezoid - (gaps**2 * np.diff(variances)).sum() / 12.0)
@@ -111,25 +108,12 @@ def _jackknife_error(without: Array) -> float:
 
 
 def log_ratios(betas: Sequence[float] | Array, phis: Sequence[Array], counts: Sequence[float] | None = None) -> Array:
-    """Estimate ``log Z_k - log Z_0`` of every density, by the multistate acceptance ratio.
+    """Estimate ``log Z_k - log Z_0`` of every density (K,), by the multistate acceptance ratio.
 
-    Parameters
-    ----------
-    betas : sequence of float
-        Of the densities, increasing.
-    phis : sequence of (n_k,) arrays
-        φ at draws of each. It may be -inf at β = 0 alone.
-    counts : sequence of float, optional
-        How many independent draws each is worth; by default as many as there are. They decide how well draws are used,
-        and not what is estimated.
+    Of each of the densities, whose β increase, there is φ at n_k draws. It may be -inf at β = 0 alone. The counts say
+    how many independent draws these are worth, by default as many as there are. They decide how well draws are used,
+    and not what is estimated.
 
-    Returns
-    -------
-    (K,) array
-        The first is 0.
-
-    Notes
-    -----
     Newton's method on the convex function whose minimum solves the equations, with halved steps.
     """
     worth = np.array([each.size for each in phis] if counts is None else counts, float)
@@ -193,17 +177,9 @@ def jackknife(
 ) -> tuple[float, float]:
     """Estimate ``log Z_K - log Z_0`` and its standard error, from groups of draws that know nothing of one another.
 
-    The error is that of the infinitesimal jackknife: how far the solution moves, to first order, where a group counts
-    for more. Whatever the draws' correlation within a group, it is right.
-
-    Parameters
-    ----------
-    betas : sequence of float
-        Of the densities.
-    phis : sequence of sequences of arrays
-        Of every density φ at the draws of each group, the same number of groups for all.
-    counts : sequence of float
-        As `log_ratios` has them.
+    Of every density there is φ at the draws of each group, the same number of groups for all; counts as in
+    `log_ratios`. The error is that of the infinitesimal jackknife: how far the solution moves, to first order, where a
+    group counts for more. Whatever the draws' correlation within a group, it is right.
 
     References
     ----------

@@ -69,26 +69,13 @@ SHOWN = 50
 
 @dataclass(frozen=True)
 class Tempered:
-    """What parallel tempering has found.
-
-    Attributes
-    ----------
-    estimate : Estimate
-        Of ``log E[exp φ]``, by the multistate acceptance ratio; the reference's constant is to be added. Its
-        diagnostics have an entry for all that is by rung.
-    reference : Reference
-        The last reference.
-    states : (draws, R, 1 or K, m) array
-        Of walkers at β = 1, or at all temperatures.
-    phi, acceptance : (draws, R, K) array
-        φ, and the acceptance of each move.
-    """
+    """What parallel tempering has found: the estimate is of ``log E[exp φ]``, with all that is by rung."""
 
     estimate: Estimate
-    reference: Reference
-    states: Array
-    phi: Array
-    acceptance: Array
+    reference: Reference  # the last
+    states: Array  # of walkers at β = 1, or at all temperatures, (draws, R, 1 or K, m)
+    phi: Array  # (draws, R, K)
+    acceptance: Array  # of each move, (draws, R, K)
 
 
 class Tempering:
@@ -138,12 +125,8 @@ class Tempering:
     def run(self, tune: int, draws: int, progress: Progress, *, keep_all: bool = False) -> Tempered:
         """Adapt, and make counted sweeps: with states of all temperatures, or of β = 1 alone.
 
-        Draws are doubled until the error is met or the time is over; with an infinite error there are so many.
-
-        Raises
-        ------
-        EvidenceError
-            If draws cannot be trusted: trajectories or round trips fail, or replicas differ.
+        Draws are doubled until the error is met or the time is over; with an infinite error there are so many. There is
+        an error if they cannot be trusted: trajectories or round trips fail, or replicas differ.
         """
         self.tune(tune, progress)
         return self.draw(draws, progress, keep_all=keep_all)
@@ -283,17 +266,6 @@ def posterior_states(
 
     With them come the divergence of the posterior from the reference, ``E₁[φ] - log Z``, and log Z. A mode that few
     states at β = 1 have reached, or none, has its share by the states of other temperatures.
-
-    Parameters
-    ----------
-    betas : (K,) array
-        The temperatures.
-    states, phi : (n, R, K, m) and (n, R, K) array
-        What was seen at them.
-    count : int
-        How many to draw.
-    rng : numpy.random.Generator
-        For these.
 
     References
     ----------
