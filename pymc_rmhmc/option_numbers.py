@@ -119,8 +119,7 @@ def real_number(name: str, value: object) -> float:
 def whole_number(name: str, value: object) -> int:
     """Return an option that counts something, given as an integer or a number that is one, or raise if it is none."""
     allowed = RANGES[name]
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    number = _as_float(value) if is_number else math.nan
+    number = _as_float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
     if not (allowed.holds(number) and number.is_integer()):
         raise ConfigurationError(f"{name} must be a whole number {allowed}, got {shown(value)}. {allowed.advice}")
     return int(number)

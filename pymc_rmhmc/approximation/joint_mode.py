@@ -72,21 +72,11 @@ def approximate_jointly(
     density: JointDensity, likelihoods: Likelihoods, theta: Array, rng: np.random.Generator,
     held: Iterable[int] = (),
 ) -> JointApproximation:  # fmt: skip
-    """Maximise the bound on log p(θ, y) from a given θ: sites at θ, and θ with the sites held, in turns.
+    """Maximise the bound on log p(θ, y) from a given θ (d,): sites at θ, and θ with the sites held, in turns.
 
-    Parameters
-    ----------
-    density : JointDensity
-        The model.
-    likelihoods : callable
-        From θ to the likelihood of each block, bound to the parameters that θ gives it: of one with rows one for
-        each row, of others one.
-    theta : (d,) array
-        Where to begin.
-    rng : numpy.random.Generator
-        For the noise by which the bound is estimated, the same throughout.
-    held : iterable of int
-        Coordinates of θ that stay where they are: those by which the bound may have none itself.
+    The likelihood of each block at a θ is bound to the parameters that θ gives it: of one with rows one for each row,
+    of others one. The noise by which the bound is estimated is the same throughout. Some coordinates of θ are held
+    where they are: those by which the bound may have none itself.
 
     Raises
     ------

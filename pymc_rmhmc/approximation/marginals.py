@@ -80,19 +80,8 @@ def fit_parameters(values: Array, scores: Array) -> MarginalChart | None:
 
     Over the posterior the mean of ``s sᵀ`` is that of minus the second derivative of the log density that s is the
     gradient of: the mean precision of the parameters given the latent values, where their draws have the precision that
-    is left when nothing is given.
-
-    Parameters
-    ----------
-    values : (N, k) array
-        Draws of the parameters.
-    scores : (N, k) array
-        The gradient, at each draw, of their log density given the latent values.
-
-    Returns
-    -------
-    MarginalChart or None
-        None where the draws are too few, or the scores not finite or too large for a factor.
+    is left when nothing is given. Scores (N, k) are such gradients at draws of the parameters (N, k). There is no chart
+    where the draws are too few, or the scores not finite or too large for a factor.
     """
     if len(scores) < FEWEST_DRAWS or not np.isfinite(scores).all():
         return None

@@ -13,12 +13,12 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import block_diag
 
-from pymc_rmhmc.approximation import find_mode, fit_ep, laplace_sites, second_order_correction
+from pymc_rmhmc.approximation import fit_ep, laplace_sites, second_order_correction
 from pymc_rmhmc.approximation.ep import MAX_ITER, TOLERANCE
 from pymc_rmhmc.approximation.tilted import PointwiseLikelihood
 from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.errors import ApproximationError, CovarianceError, DataError, Failure
-from pymc_rmhmc.evidence.evidence_references import MOST_NEWTON_STEPS, check_converged
+from pymc_rmhmc.evidence.evidence_references import mode_of
 from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
 from pymc_rmhmc.latent.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.model import CompiledBlock, ModelStructure, model_in_context, with_predictors_or_without
@@ -234,8 +234,7 @@ def _prior(block: CompiledBlock, point: Point, held: Point) -> FactorizedPrior:
 
 
 def _fit_laplace(block: CompiledBlock, prior: FactorizedPrior, likelihood: PointwiseLikelihood) -> ApproximatedBlock:
-    mode = find_mode(prior.predictor, likelihood, max_iter=MOST_NEWTON_STEPS)
-    check_converged(block.name, mode)
+    mode = mode_of(block.name, prior, likelihood)
     sites = laplace_sites(mode)
     chart = SiteChart(prior, sites)
     # What the sites have too much or too little of the likelihood at the mode.
@@ -245,8 +244,8 @@ def _fit_laplace(block: CompiledBlock, prior: FactorizedPrior, likelihood: Point
 
 def _fit_ep(
     block: CompiledBlock, prior: FactorizedPrior, likelihood: PointwiseLikelihood, damping: float, tolerance: float,
-    max_iter: int
-) -> ApproximatedBlock:
+    max_iter: int,
+) -> ApproximatedBlock:  # fmt: skip
     fit = fit_ep(prior, likelihood, damping=damping, tolerance=tolerance, max_iter=max_iter)
     if not fit.converged:
         raise ApproximationError(
@@ -369,8 +368,7 @@ def approximation_of(
     method: str, blocks: Sequence[ApproximatedBlock], structure: ModelStructure, point: Point, elsewhere: float
 ) -> GaussianApproximation:
     """Join the approximations of independent blocks, and the log density `elsewhere` of observed terms beyond them."""
-    values = structure.model.rvs_to_values
-    names = {str(values[v].name): str(v.name) for v in structure.variables}
+    names = {str(structure.model.rvs_to_values[v].name): str(v.name) for v in structure.variables}
     parts: dict[str, list[Array]] = {}
     for each in blocks:
         values = each.chart.to_model(np.zeros(each.block.n_latent))

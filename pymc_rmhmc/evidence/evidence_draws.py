@@ -79,13 +79,20 @@ def values_of_chain(chain: Chain, read: EvidenceModel, rng: np.random.Generator)
     """Return the next draws (n, k) of a tuned chain."""
     point = _copied(read.point)
     chain.write(point)
-    found = np.empty((OF_CHAIN, chain.values.size))
+    return _drawn(chain, point, rng, OF_CHAIN, lambda: np.array(chain.values))
+
+
+def _drawn(
+    chain: Chain, point: Point, rng: np.random.Generator, count: int, look: Callable[[], Array | float]
+) -> Array:
+    """Return what a look at a tuned chain tells after each of its next draws."""
+    found = []
     with np.errstate(all="ignore"):
-        for i in range(OF_CHAIN):
+        for _ in range(count):
             chain.draw(point, rng, tuning=False)
             chain.write(point)
-            found[i] = chain.values
-    return found
+            found.append(look())
+    return np.array(found)
 
 
 class GivenDraws:
@@ -140,16 +147,12 @@ class ChainDraws:
         """Return φ (chains, count) at the next draws."""
         chain, point = self._chain, self._point
         weights = np.empty((len(self._places), count))
-        with np.errstate(all="ignore"):
-            for j, (values, coordinates) in enumerate(self._places):
-                chain.values, chain.state.coordinates = values, coordinates
-                chain.state.values = values if coordinates is not None else None
-                chain.write(point)
-                for i in range(count):
-                    chain.draw(point, self._rng, tuning=False)
-                    chain.write(point)
-                    weights[j, i] = chain.log_weight
-                self._places[j] = np.array(chain.values), chain.state.coordinates
+        for j, (values, coordinates) in enumerate(self._places):
+            chain.values, chain.state.coordinates = values, coordinates
+            chain.state.values = values if coordinates is not None else None
+            chain.write(point)
+            weights[j] = _drawn(chain, point, self._rng, count, lambda: chain.log_weight)
+            self._places[j] = np.array(chain.values), chain.state.coordinates
         return weights - self._log_constant
 
 

@@ -43,11 +43,11 @@ from pymc_rmhmc.latent.charts import GaussianSites
 from pymc_rmhmc.steps.chain_tasks import pack
 from pymc_rmhmc.steps.threads import BlasThreads
 
-__all__ = ["REPETITIONS", "Found", "Settings", "estimates_of", "repeated"]
+__all__ = ["REPETITIONS", "Estimates", "Settings", "estimates_of", "repeated"]
 
 type Array = NDArray[np.float64]
 # Of each block, or of the whole model: its name, the method that was taken, and the estimate.
-type Found = list[tuple[str, str, Estimate]]
+type Estimates = list[tuple[str, str, Estimate]]
 
 # Sweeps of tempering, and those that adapt it; and its independent ladders.
 TEMPERED, REPLICAS = 1000, 2
@@ -86,7 +86,7 @@ class Settings:
 
 def estimates_of(
     read: EvidenceModel, settings: Settings, draws: Array | None, rng: np.random.Generator, report: Report | None
-) -> Found:
+) -> Estimates:
     """Return for each block, or the whole model, its name, the method that was taken, and the estimate."""
     if not read.parts:
         return [("", *_of_whole(read, settings, draws, rng, report))]
@@ -226,7 +226,7 @@ def _annealed(
     )
 
 
-def estimate_once(blob: bytes, seed: int) -> Found:
+def estimate_once(blob: bytes, seed: int) -> Estimates:
     """Estimate once in a worker, from the pickled model and settings."""
     model, settings, _ = pickle.loads(blob)  # noqa: S301 - what this very run has packed
     threads = BlasThreads(1)
@@ -240,7 +240,7 @@ def estimate_once(blob: bytes, seed: int) -> Found:
 
 def repeated(
     model: pm.Model, settings: Settings, seeds: Sequence[int], executor: ExecutorOrFactory, report: Report
-) -> Found:
+) -> Estimates:
     """Estimate as many times as there are seeds, each with an error that the mean may have, and take the mean.
 
     There is an error if the repetitions differ by more than their errors.

@@ -16,6 +16,7 @@ from pymc_rmhmc.approximation import find_mode, laplace_sites
 from pymc_rmhmc.approximation.ep import fit_ep, second_order_correction
 from pymc_rmhmc.approximation.marginals import fit_marginals
 from pymc_rmhmc.approximation.newton import Mode
+from pymc_rmhmc.approximation.tilted import PointwiseLikelihood
 from pymc_rmhmc.chains.chain import Chain
 from pymc_rmhmc.chains.reference import LatentReference, Reference, ResidualReference
 from pymc_rmhmc.errors import ApproximationError, ConfigurationError, counted
@@ -27,7 +28,7 @@ from pymc_rmhmc.evidence.methods.tempering import Refit
 from pymc_rmhmc.graph_chart.affine_map import diagonal_map
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, SiteChart
-from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.latent.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.metrics import FlatMetric
 from pymc_rmhmc.sampled.graph_recipe import GraphRecipe
 from pymc_rmhmc.sampled.joint_recipe import JointRecipe, JointSetting
@@ -37,8 +38,8 @@ from pymc_rmhmc.tuning.graph_chart import ChartTuning
 from pymc_rmhmc.tuning.joint_adapter import JointTuning
 
 __all__ = [
-    "MOST_NEWTON_STEPS", "Start", "check_converged", "graph_recipe", "latent_reference", "moment_map",
-    "positions_of", "start_in_graph", "start_of_whole", "whole_reference", "widening",
+    "Start", "graph_recipe", "latent_reference", "mode_of", "moment_map", "positions_of", "start_in_graph",
+    "start_of_whole", "whole_reference", "widening",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -137,13 +138,15 @@ def _fitted(reference: TailedReference, posterior: Array, rng: np.random.Generat
     return with_fitting_tails(TailedReference(reference, nothing, nothing, centre, factor), rng)
 
 
-def check_converged(name: str, mode: Mode) -> None:
-    """Raise where Newton's method has not come to a mode."""
-    if not mode.converged:
+def mode_of(name: str, prior: FactorizedPrior, likelihood: PointwiseLikelihood, *, itself: bool = True) -> Mode:
+    """Return the mode of a block's posterior, or raise; or else where Newton's method has come to."""
+    mode = find_mode(prior.predictor, likelihood, max_iter=MOST_NEWTON_STEPS)
+    if itself and not mode.converged:
         raise ApproximationError(
             f"{name}: Newton's method did not find the posterior's mode in {MOST_NEWTON_STEPS} steps. The likelihood "
             "may have no maximum, or its units may be far from the prior's: rescale the data, or narrow the prior."
         )
+    return mode
 
 
 def latent_reference(
@@ -172,9 +175,7 @@ def latent_reference(
                     'sites="laplace", with method="bridge" for an exact estimate.'
                 )
     # Where Newton's method has come will do, but for the approximation itself.
-    mode = find_mode(part.prior.predictor, likelihood, max_iter=MOST_NEWTON_STEPS)
-    if method == "laplace":
-        check_converged(part.name, mode)
+    mode = mode_of(part.name, part.prior, likelihood, itself=method == "laplace")
     reference = LatentReference(_chart(part, laplace_sites(mode)), likelihood)
     at_mode = reference.at(np.zeros(reference.size))[0]
     return reference, {"laplace": reference.log_constant + at_mode}

@@ -14,7 +14,7 @@ from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.evidence.annealing_options import Annealing
 from pymc_rmhmc.evidence.evidence_checks import check_proper, convention_in_words, no_effect
 from pymc_rmhmc.evidence.evidence_draws import values_of_draws
-from pymc_rmhmc.evidence.evidence_methods import REPETITIONS, Found, Settings, estimates_of, repeated
+from pymc_rmhmc.evidence.evidence_methods import REPETITIONS, Estimates, Settings, estimates_of, repeated
 from pymc_rmhmc.evidence.evidence_models import read_model
 from pymc_rmhmc.evidence.methods.estimate import displayed
 from pymc_rmhmc.gathering import ExecutorOrFactory
@@ -202,11 +202,11 @@ def _check_use(settings: Settings, draws: object, executor: object) -> None:
             raise no_effect(option, name, reason)
 
 
-def _error_of(found: Found) -> float:
+def _error_of(found: Estimates) -> float:
     return math.sqrt(sum(estimate.standard_error**2 for *_, estimate in found))
 
 
-def _dataset(found: Found) -> xr.Dataset:
+def _dataset(found: Estimates) -> xr.Dataset:
     """Gather everything about the estimates: of several blocks the sums, and the rungs one block after another."""
     total = sum(estimate.log_evidence for *_, estimate in found)
     data: dict[str, Held] = {"log_evidence": total, "standard_error": _error_of(found)}

@@ -144,24 +144,10 @@ def annealed_evidence(
     make: Callable[[int], Particles], betas: Array, replicates: int, rng: np.random.Generator, progress: Progress, *,
     bounds: bool = True, remedy: str = FARTHER, fewest: float = FEWEST_DRAWS,
 ) -> Estimate:  # fmt: skip
-    """Estimate ``log E[exp φ]`` by as many runs as the error needs.
+    """Estimate ``log E[exp φ]`` by as many runs of replicates as the error needs, on a ladder chosen beforehand.
 
-    Parameters
-    ----------
-    make : callable
-        From a number to so many states at draws of the reference.
-    betas : (B + 1,) array
-        Chosen beforehand.
-    replicates : int
-        States of each run.
-    rng, progress
-        For moves; and how exact, how long, and who is told.
-    bounds : bool
-        Whether states are led back as well, for an upper bound.
-    remedy : str
-        What to do where too little is accepted.
-    fewest : float
-        So many states at least.
+    Runs are of states that `make` puts at draws of the reference, with at least the fewest states in all. States are
+    led back as well for an upper bound, if bounds are wanted. The remedy is what to do where too little is accepted.
 
     Raises
     ------
