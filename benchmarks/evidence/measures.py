@@ -17,7 +17,7 @@ from pymc_rmhmc.evidence.evidence_methods import Settings, estimates_of
 from pymc_rmhmc.evidence.evidence_models import EvidenceModel, read_model
 from pymc_rmhmc.evidence.evidence_references import latent_reference
 from pymc_rmhmc.evidence.methods.annealing import annealed_evidence
-from pymc_rmhmc.evidence.methods.estimate import Estimate, Progress
+from pymc_rmhmc.evidence.methods.estimate import Estimate
 
 __all__ = ["REPLICATES", "annealed", "estimate", "expectation_propagation", "measure"]
 
@@ -117,7 +117,8 @@ def annealed(read: EvidenceModel, settings: Settings, rng: np.random.Generator, 
     make, betas = options.prepared(reference, settings.replicates, rng)
     constant = reference.log_constant + read.constant
     clock.drawing = time.process_time()
-    progress = Progress(settings.target_error, settings.max_seconds, clock, constant)
+    progress = settings.progress(clock)
+    progress.move(constant)
     found = annealed_evidence(make, betas, settings.replicates, rng, progress, bounds=options.bounds)
     return found.shifted(constant)
 

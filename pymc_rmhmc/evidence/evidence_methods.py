@@ -167,7 +167,7 @@ def _of_whole(
         chain = fitted_chain(read, fitted, rng)
     if settings.name == "laplace":
         reference = chain.reference()
-        return "laplace", laplace_evidence(reference, rng).shifted(reference.log_constant + read.constant)
+        return "laplace", laplace_evidence(reference).shifted(reference.log_constant + read.constant)
     progress.say("looking for heavy tails and other modes")
     prior = values_of_prior(read, rng)
     fitted = values_of_chain(chain, read, rng) if fitted is None else fitted[:: 1 + len(fitted) // MOST_FITTED]

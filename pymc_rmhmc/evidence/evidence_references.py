@@ -89,7 +89,8 @@ def whole_reference(
     own = normal.own_tails
     if not own.size:
         return normal, False
-    plain = _scaled(chain, np.zeros(own.size), np.ones(own.size))
+    references = _references(chain)
+    plain = references.normal(np.zeros(own.size), np.ones(own.size))
     of_prior = positions_of(plain, prior, rng)[:, own]
     # The density shows a power's tail that draws of the prior leave in doubt.
     tails = power_tails(plain, positions_of(plain, posterior, rng)[:, own])
@@ -99,7 +100,7 @@ def whole_reference(
         is_heavy |= tails.heaviest > HEAVY
     if not is_heavy:
         return normal, False
-    return _fitted(_with_tails(chain, tails), posterior, rng), True
+    return _fitted(_with_tails(references, tails), posterior, rng), True
 
 
 def positions_of(reference: ResidualReference, values: Array, rng: np.random.Generator) -> Array:
@@ -108,20 +109,18 @@ def positions_of(reference: ResidualReference, values: Array, rng: np.random.Gen
     return found[np.isfinite(found).all(axis=1)]
 
 
-def _scaled(chain: Chain, centre: Array, spread: Array) -> ResidualReference:
-    """Return the reference of a centre and scales, in those of the chart's coordinates that have their own tails."""
-    recipe = chain.recipe
-    tuned = replace(chain.state.tuned, emulator=None)
+def _references(chain: Chain) -> GraphReferences | JointReferences:
+    """Return the references in the coordinates of a tuned chain."""
+    recipe, tuned = chain.recipe, replace(chain.state.tuned, emulator=None)
     if isinstance(recipe, GraphRecipe):
-        return recipe.exact_setting(replace(tuned, flat=tuple(diagonal_map(centre, spread)))).reference()
+        return GraphReferences(recipe, tuned)
     assert isinstance(recipe, JointRecipe)
-    marginals = MarginalChart.linear(centre, np.diag(spread))
-    return JointSetting.of(recipe.model, replace(tuned, marginals=marginals), recipe.plan).reference()
+    return JointReferences(recipe, tuned)
 
 
-def _with_tails(chain: Chain, tails: Tails) -> TailedReference:
+def _with_tails(references: GraphReferences | JointReferences, tails: Tails) -> TailedReference:
     """Return the reference whose coordinates have the centre, scale and tails that were measured."""
-    inner = _scaled(chain, tails.centre, WIDE * tails.spread)
+    inner = references.normal(tails.centre, WIDE * tails.spread)
     lower, upper, shrink = np.zeros(inner.size), np.zeros(inner.size), np.ones(inner.size)
     lower[inner.own_tails], upper[inner.own_tails], shrink[inner.own_tails] = tails.lower, tails.upper, 1.0 / WIDE
     return TailedReference(inner, lower, upper, factor=np.diag(shrink))
@@ -206,9 +205,12 @@ def _chart(part: LatentPart, sites: GaussianSites | None) -> SiteChart:
 class GraphReferences:
     """Normal references in the coordinates of the chart that is read from a model's graph."""
 
-    def __init__(self, recipe: GraphRecipe) -> None:
-        self._recipe = recipe
-        self._tuned: ChartTuning = recipe.adapter.initial()
+    def __init__(self, recipe: GraphRecipe, tuned: ChartTuning) -> None:
+        self._recipe, self._tuned = recipe, tuned
+
+    def normal(self, centre: Array, spread: Array) -> ResidualReference:
+        """Return the reference of a centre and scales, in the chart's coordinates."""
+        return self._reference(replace(self._tuned, flat=tuple(diagonal_map(centre, spread))))
 
     def first(self, drawn: Array, initial: Array) -> ResidualReference:
         """Return draws' (n, k) mean and variances, or without any unit scales around an initial point (k,)."""
@@ -221,7 +223,7 @@ class GraphReferences:
             centre, spread = prior_moments(z)
         else:
             centre = adapter.charted_point(self._tuned, initial)
-        return self._reference(replace(self._tuned, flat=tuple(diagonal_map(centre, spread))))
+        return self.normal(centre, spread)
 
     def refitted(self, values: Array) -> ResidualReference:
         """Return a normal a little wider than some values, in a chart that was fitted to them."""
@@ -244,38 +246,30 @@ class GraphReferences:
 
 
 class JointReferences:
-    """References of a latent Gaussian model with hyperparameters, in the coordinates of a chain after its tuning.
+    """References of a latent Gaussian model with hyperparameters; latent values given these have the tuned sites."""
 
-    Of hyperparameters the first reference has the prior's mean and variances, so that no mode of theirs is left out.
-    Given these, latent values are as the chain approximates them where every likelihood is log-concave, so that there
-    is one mode alone; elsewhere as their prior has them.
-    """
+    def __init__(self, recipe: JointRecipe, tuned: JointTuning) -> None:
+        self._recipe, self._tuned = recipe, tuned
 
-    def __init__(self, chain: Chain) -> None:
-        recipe = chain.recipe
-        assert isinstance(recipe, JointRecipe)
-        self._model, self._plan = recipe.model, recipe.plan
-        sites = chain.state.tuned.sites
-        if "hessian" not in recipe.curvatures(chain.values):
-            nothing = (np.zeros(block.n_sites) for block in recipe.model.blocks)
-            sites = tuple(GaussianSites(zero, zero) for zero in nothing)
-        self._tuned: JointTuning = replace(chain.state.tuned, sites=sites, emulator=None)
+    def normal(self, centre: Array, spread: Array) -> ResidualReference:
+        """Return the reference of a centre and scales of hyperparameters."""
+        return self._reference(MarginalChart.linear(centre, np.diag(spread)))
 
     def first(self, drawn: Array) -> ResidualReference:
         """Return the moments of draws (n, d) of the hyperparameters' prior; without any, the chain's own."""
         if len(drawn) < 2:
             return self._reference(self._tuned.marginals)
-        centre, spread = prior_moments(drawn)
-        return self._reference(MarginalChart.linear(centre, np.diag(spread)))
+        return self.normal(*prior_moments(drawn))
 
     def refitted(self, values: Array) -> ResidualReference | None:
         """Return a reference whose hyperparameters are a little wider than some values."""
-        size = self._model.theta.size
+        size = self._recipe.model.theta.size
         chart = fit_marginals(values[:, :size])
         return None if chart is None else self._reference(replace(chart, factor=widening(size) * chart.factor))
 
     def _reference(self, chart: MarginalChart | None) -> ResidualReference:
-        return JointSetting.of(self._model, replace(self._tuned, marginals=chart), self._plan).reference()
+        tuned = replace(self._tuned, marginals=chart)
+        return JointSetting.of(self._recipe.model, tuned, self._recipe.plan).reference()
 
 
 def widening(size: int) -> float:
@@ -314,7 +308,7 @@ def graph_recipe(model: pm.Model) -> GraphRecipe:
 
 def start_in_graph(model: pm.Model, recipe: GraphRecipe, rng: np.random.Generator) -> Start:
     """Return where tempering starts with a whole model, without what it predicts, in the chart of its graph."""
-    point, references = model.initial_point(), GraphReferences(recipe)
+    point, references = model.initial_point(), GraphReferences(recipe, recipe.adapter.initial())
     recipe.bind(point)
     drawn = prior_draws(model, recipe.model.variables.variables, rng)
     return references.first(drawn, recipe.variables.read(point)), references.refitted
@@ -324,12 +318,21 @@ def start_of_whole(read: EvidenceModel, rng: np.random.Generator, progress: Prog
     """Return where tempering starts with a whole model: with latent Gaussian values by a chain, which is tuned for it.
 
     In the chart of the graph hyperparameters and a hundred latent values depend on each other too much.
+
+    Of hyperparameters the first reference has the prior's mean and variances, so that no mode of theirs is left out.
+    Given these, latent values are as the chain approximates them where every likelihood is log-concave, so that there
+    is one mode alone; elsewhere as their prior has them.
     """
     recipe = read.whole_chain.recipe
     if isinstance(recipe, GraphRecipe):
         return start_in_graph(read.sampled, recipe, rng)
+    assert isinstance(recipe, JointRecipe)
     if progress is not None:
         progress.say("tuning a chain")
-    references = JointReferences(tuned_chain(read, rng))
-    assert isinstance(recipe, JointRecipe)
+    chain = tuned_chain(read, rng)
+    tuned = replace(chain.state.tuned, emulator=None)
+    if "hessian" not in recipe.curvatures(chain.values):
+        nothing = (np.zeros(block.n_sites) for block in recipe.model.blocks)
+        tuned = replace(tuned, sites=tuple(GaussianSites(zero, zero) for zero in nothing))
+    references = JointReferences(recipe, tuned)
     return references.first(prior_draws(read.sampled, recipe.model.theta.variables, rng)), references.refitted

@@ -151,7 +151,8 @@ def parallel_tempering(
     rng = seeded(random_seed)
     read = read_tempered_model(model)
     with displayed(progressbar) as report:
-        progress = Progress(math.inf, max_seconds, report, read.constant)
+        progress = Progress(math.inf, max_seconds, report)
+        progress.move(read.constant)
         reference, refit = read.start(rng, progress)
         found = Tempering(reference, replicas, rng, refit=refit, temperatures=ladder, scheme=swaps).run(
             tune, draws, progress, keep_all=keep == "all"

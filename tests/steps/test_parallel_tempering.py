@@ -121,7 +121,7 @@ def test_one_seed_gives_the_same_draws_in_context(model):
 def test_a_latent_block_starts_from_its_laplace_approximation():
     model = poisson_model()
     read = read_tempered_model(model)
-    assert not read.family(np.random.default_rng(0), None).refits
+    assert read.start(np.random.default_rng(0), None)[1] is None
     idata = parallel_tempering(model, **OPTIONS)
     log_density = model.compile_logp()
     at = idata.posterior["f"].values[0, 7]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from pymc_rmhmc.chains.reference import Reference
-from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.evidence.methods.estimate import Progress
 from pymc_rmhmc.evidence.methods.tempering import Tempering
 from pymc_rmhmc.kernels.walkers import Walkers
@@ -85,24 +83,6 @@ def two_modes(states, distance: float = 3.0, width: float = 0.05):
     pulls = -(x - np.array([[-distance], [distance]])) / width**2
     slope = (np.exp(parts - total) * pulls).sum(axis=0)
     return total + 0.5 * x**2, (slope + x)[:, None]
-
-
-@dataclass
-class NormalPoint:
-    """φ at one position."""
-
-    position: np.ndarray
-    log_density: float
-    gradient: np.ndarray
-    failure: Failure = Failure.NONE
-
-
-class NormalResidual:
-    """`normal_phi` as a density."""
-
-    def at(self, position):
-        phi, slope = normal_phi(position[None])
-        return NormalPoint(position, float(phi[0]), slope[0])
 
 
 def run(function, size, *, seed=0, draws=400, tune=200, replicas=2, reference=None, keep_all=False, **options):

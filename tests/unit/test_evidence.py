@@ -316,7 +316,7 @@ def test_importance_sampling_tells_whether_it_can_be_trusted():
 def test_laplace_is_exact_for_a_normal_posterior():
     block = NormalBlock()
     for reference in references(block).values():
-        found = laplace_evidence(reference, RNG(1))
+        found = laplace_evidence(reference)
         assert found.log_evidence + reference.log_constant == pytest.approx(block.log_evidence, abs=1e-5)
 
 

@@ -62,17 +62,15 @@ class Estimate:
 class Progress:
     """How exact an estimate shall be, how long it may take, and what it is on the way, kept and shown.
 
-    It is exact enough with the target error, and ends if it can after so many seconds from now on. The constant is
-    added to what is reported.
+    It is exact enough with the target error, and ends if it can after so many seconds from now on.
     """
 
     def __init__(
-        self, target_error: float, max_seconds: float | None = None, report: Report | None = None,
-        constant: float = 0.0,
-    ) -> None:  # fmt: skip
+        self, target_error: float, max_seconds: float | None = None, report: Report | None = None
+    ) -> None:
         self.target_error, self.max_seconds = target_error, max_seconds
         self.history: list[tuple[float, float, float]] = []
-        self._began, self._report, self._constant = time.perf_counter(), report, constant
+        self._began, self._report, self._constant = time.perf_counter(), report, 0.0
 
     @property
     def seconds(self) -> float:

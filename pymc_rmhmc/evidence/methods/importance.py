@@ -17,7 +17,7 @@ from pymc_rmhmc.chains.reference import Reference
 from pymc_rmhmc.errors import EvidenceError
 from pymc_rmhmc.evidence.methods.estimate import LARGEST_K, Estimate, Progress, log_mean, pareto_k, weight_ess
 
-__all__ = ["check_modes", "climb", "importance_evidence", "laplace_evidence", "negative_log_density"]
+__all__ = ["check_modes", "importance_evidence", "laplace_evidence"]
 
 type Array = NDArray[np.float64]
 
@@ -59,7 +59,7 @@ def importance_evidence(
     return Estimate(value, error, diagnostics, progress.history)
 
 
-def laplace_evidence(reference: Reference, rng: np.random.Generator) -> Estimate:
+def laplace_evidence(reference: Reference) -> Estimate:
     """Return the Laplace approximation of ``log E[exp φ]`` in the reference's coordinates.
 
     There is an error if the density has no mode that can be found, or there are too many coordinates.

@@ -162,9 +162,7 @@ def _objective(
     free: Array, powers: Array, log_worth: Array, worth: Array, weights: Array
 ) -> tuple[float, Array, Array]:
     """Return the convex function of ``-log Z``, its gradient and Hessian."""
-    logs = powers + (log_worth + free)
-    total = logsumexp(logs, axis=1)
-    shares = np.exp(logs - total[:, None])
+    shares, total = _shares(free, powers, log_worth)
     weighted = weights[:, None] * shares
     value = float(weights @ total - worth @ free)
     gradient = weighted.sum(axis=0) - worth
@@ -192,7 +190,7 @@ def jackknife(
     for k, groups in enumerate(phis):
         weight = worth[k] / sum(each.size for each in groups)
         for group, phi in enumerate(groups):
-            shares = _shares(-ratios, _powers(betas, phi), np.log(worth))
+            shares, _ = _shares(-ratios, _powers(betas, phi), np.log(worth))
             pulls[group] += weight * shares.sum(axis=0)
             hessian -= weight * shares.T @ shares
     hessian += np.diag(pulls.sum(axis=0))
@@ -200,7 +198,8 @@ def jackknife(
     return float(ratios[-1]), math.sqrt(n_groups / (n_groups - 1) * float(moves @ moves))
 
 
-def _shares(free: Array, powers: Array, log_worth: Array) -> Array:
-    """Return the probability of each density, given a draw (n, K)."""
+def _shares(free: Array, powers: Array, log_worth: Array) -> tuple[Array, Array]:
+    """Return the probability of each density, given a draw (n, K); and the logarithms of their normalizers (n,)."""
     logs = powers + (log_worth + free)
-    return np.exp(logs - logsumexp(logs, axis=1)[:, None])
+    total: Array = logsumexp(logs, axis=1)
+    return np.exp(logs - total[:, None]), total
