@@ -70,7 +70,6 @@ N_CHAINS, N_MOVES, MOVE = 500, 4, (0.3 * math.pi, 0.7 * math.pi)
 N_CHECKED, N_PUSHED, OUTWARDS = 20, 20, (1.5, 2.0, 2.5, 3.0)
 # Weighted by the density, the first must be worth such a share of their number, or they say nothing of it.
 LEAST_AGREED = 0.15
-
 # Along its flow an emulator that curves upwards faster than a standard normal downwards would run away.
 MOST_CURVATURE = 0.9
 # In standard deviations of ϑ: the marginal likelihood chooses.

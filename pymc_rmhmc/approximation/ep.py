@@ -45,7 +45,7 @@ NOT_NORMAL = "the prior times the sites is not a normal density"
 NO_CAVITY = "a cavity has no positive variance"
 UNSETTLED = "the sites do not settle"
 NO_MOMENTS = "a tilted density has no finite moments"
-
+# Of cumulants, in the second-order correction.
 LEAST_ORDER = 3
 
 

@@ -18,7 +18,6 @@ PRIOR_DRAWS = 5.0
 # they come one from another.
 PENALTY = 10.0
 BOUND = 1.0
-
 # Fewer draws say little of a precision.
 FEWEST_DRAWS = 40
 # What a parameter that the data say nothing of has at least, on its unconstrained scale.

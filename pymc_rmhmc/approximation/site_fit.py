@@ -38,9 +38,8 @@ type Array = NDArray[np.float64]
 
 # Of the quadrature: exact for a rate exp(η) to 1e-9 where a latent value has a standard deviation of 3.
 N_NODES = 40
-
-# Draws, at least, and for each coordinate of θ. Of a long window a hundred or more are kept: no trend follows more
-# coordinates than sixteen.
+# Draws that a trend needs, and for each coordinate of θ. Of a long window a hundred or more are kept: no trend follows
+# more coordinates than sixteen.
 FEWEST_DRAWS, DRAWS_BY_COORDINATE = 20, 6
 # Two covariances are made for each coordinate to see which move the scale: where they are very many, none is followed.
 MOST_COORDINATES = 50

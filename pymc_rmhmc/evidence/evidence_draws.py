@@ -1,4 +1,4 @@
-"""Draws of a whole model's posterior for estimates of its evidence: a chain's own, or a user's."""
+"""Draws for estimates of the evidence: of a whole model's posterior, a chain's own or a user's, and of its prior."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ CHAINS, SETTLING, FIRST = 4, 50, 250
 TRIED = 256
 # Draws of a prior that tell how heavy its tails are, and of a chain that tell centre and scales.
 OF_PRIOR, OF_CHAIN = 2000, 400
-
+# A user's draws, at least.
 FEWEST = 100
-
+# Draws of a prior by default.
 PRIOR_DRAWS = 400
 # The outermost hundredths are left out of moments: a prior such as Cauchy has none.
 TRIMMED = 0.01

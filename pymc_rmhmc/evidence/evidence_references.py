@@ -53,7 +53,6 @@ FEWEST = 200
 WIDE = 1e8
 # Dense covariances of so many coordinates at most.
 MOST_DENSE = 100
-
 # Newton's method takes a dozen as a rule.
 MOST_NEWTON_STEPS = 500
 

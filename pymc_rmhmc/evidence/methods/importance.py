@@ -21,10 +21,10 @@ __all__ = ["check_modes", "importance_evidence", "laplace_evidence"]
 
 type Array = NDArray[np.float64]
 
+# Draws at first.
 FIRST = 2000
 # A Hessian by differences of the gradient takes two of them for every coordinate.
 MOST_COORDINATES, DIFFERENCE = 2000, 1e-4
-
 # Of each search. Modes that are farther apart than this, in standard deviations of the reference, may be two.
 ITERATIONS, APART = 100, 4.0
 # On the straight way between two modes the log density is lower than at either by so much, at one of so many points.

@@ -28,9 +28,8 @@ type Array = NDArray[np.float64]
 
 # The acceptance ratio of all draws at once takes so many numbers at most; beyond, every second sweep is left out.
 MOST_POWERS = 2_000_000
-
-MOST_ITERATIONS = 200
-SETTLED = 1e-9
+# Steps of its solution, which has settled where log Z moves by less.
+MOST_ITERATIONS, SETTLED = 200, 1e-9
 
 
 def _in_blocks(phi: Array, blocks: int) -> Array:

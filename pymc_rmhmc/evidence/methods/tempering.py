@@ -37,13 +37,7 @@ from pymc_rmhmc.evidence.methods.ensemble import (
     rungs_for,
     trip_rate,
 )
-from pymc_rmhmc.evidence.methods.estimate import (
-    FEWEST_DRAWS,
-    Estimate,
-    Progress,
-    check_acceptance,
-    check_mixing,
-)
+from pymc_rmhmc.evidence.methods.estimate import FEWEST_DRAWS, Estimate, Progress, check_acceptance, check_mixing
 from pymc_rmhmc.evidence.methods.path_estimates import (
     by_acceptance_ratio,
     by_integration,
