@@ -26,7 +26,7 @@ from concurrent.futures import (
 )
 from functools import partial
 from multiprocessing import current_process, get_context
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from pymc_rmhmc.errors import ConfigurationError, RMHMCError, SamplingError, counted, listed, shown, wrapped
 
@@ -46,18 +46,26 @@ LONGEST_REASON = 100
 FACTORY = "executor=lambda: ProcessPoolExecutor(2)"
 
 
-class Outcome(NamedTuple):
-    """What became of a piece that ended: its result, or its error and where that was raised."""
+class Finished[R](NamedTuple):
+    """What a piece returned."""
 
-    result: Any = None
-    error: Exception | None = None
-    raised_at: str = ""
+    result: R
 
 
-def gather(
-    executor: ExecutorOrFactory, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], *,
-    attempts: int = 3, on_finished: Callable[[int, Any], None] | None = None, noun: str = "piece",
-) -> list[Any]:  # fmt: skip
+class Failed(NamedTuple):
+    """What a piece raised, and where."""
+
+    error: Exception
+    raised_at: str
+
+
+type Outcome[R] = Finished[R] | Failed
+
+
+def gather[R](
+    executor: ExecutorOrFactory, function: Callable[..., R], arguments: Sequence[tuple[object, ...]], *,
+    attempts: int = 3, on_finished: Callable[[int, R], None] | None = None, noun: str = "piece",
+) -> list[R]:  # fmt: skip
     """Call a function once for each tuple of arguments, under an executor, and return the results in this order.
 
     Results are taken as they come. No piece that finished runs again. A piece whose worker died runs again with the
@@ -68,21 +76,15 @@ def gather(
     executor : concurrent.futures.Executor or callable
         An executor, which is left open; or a function without arguments that makes one. The latter is called again
         when an executor takes no more work, and what it made is shut down at the end.
-    function : callable
-        A function that pickle finds by its name, as do workers.
-    arguments : sequence of tuple
-        The arguments of each piece. A random seed belongs here: a piece that runs again then gives the same result.
+    function, arguments
+        A function that pickle finds by its name, as do workers; and the arguments of each piece. A random seed belongs
+        here: a piece that runs again then gives the same result.
     attempts : int, default 3
         How often a piece may run. Only deaths of workers count.
     on_finished : callable, optional
         Called with a piece's number and result when it has finished, in this thread.
     noun : str
         What a piece is, for messages.
-
-    Returns
-    -------
-    list
-        The results.
 
     Raises
     ------
@@ -98,19 +100,15 @@ def gather(
     Each of these exceptions, and a `KeyboardInterrupt`, has an attribute ``finished``: a dict of the results by number.
     Pieces that wait are cancelled then. Those that run are ended too if a factory made their process pool.
     """
-    with _Pool(check_executor(executor)) as pool:
-        return _Gathering(pool, function, arguments, attempts, on_finished, noun).run()
+    with _Pool(check_executor(executor), function) as pool:
+        return _Gathering(pool, arguments, attempts, on_finished, noun).run()
 
 
 def local_pools(n_pieces: int) -> Callable[[], ProcessPoolExecutor]:
     """Return a function that makes pools of processes on this computer, with no more of them than pieces or processors.
 
-    They are spawned, so that they inherit neither threads nor locks.
-
-    Raises
-    ------
-    ConfigurationError
-        In a spawned process that is still reading the main script: the script lacks its guard.
+    They are spawned, so that they inherit neither threads nor locks. A spawned process that gets here while it is still
+    reading the main script tells that the script lacks its guard.
     """
     if getattr(current_process(), "_inheriting", False):
         raise ConfigurationError(
@@ -121,14 +119,8 @@ def local_pools(n_pieces: int) -> Callable[[], ProcessPoolExecutor]:
     return partial(ProcessPoolExecutor, max(1, min(n_pieces, n_processors)), get_context("spawn"))
 
 
-def check_executor(given: Any) -> ExecutorOrFactory:
-    """Return an executor or a factory of executors.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is neither; of Dask's objects it says how they give an executor.
-    """
+def check_executor(given: object) -> ExecutorOrFactory:
+    """Return an executor or a factory of executors, or raise; of Dask's objects the error says how they give one."""
     if isinstance(given, Executor):
         return given
     if type(given).__module__.split(".")[0] in ("distributed", "dask_jobqueue", "dask_kubernetes"):
@@ -145,15 +137,15 @@ def check_executor(given: Any) -> ExecutorOrFactory:
     return given
 
 
-def run_piece(function: Callable[..., Any], arguments: tuple[Any, ...], attempt: int) -> Outcome:
+def run_piece[R](function: Callable[..., R], arguments: tuple[object, ...], attempt: int) -> Outcome[R]:
     """Call a function in a worker, and return what became of it.
 
     The number of the attempt makes each call another one, for an executor that remembers the results of calls.
     """
     try:
-        return Outcome(function(*arguments))
+        return Finished(function(*arguments))
     except Exception as error:  # noqa: BLE001 - it is raised where the results are gathered
-        return Outcome(error=_portable(error), raised_at=traceback.format_exc())
+        return Failed(_portable(error), traceback.format_exc())
 
 
 def _portable(error: Exception) -> Exception:
@@ -168,10 +160,11 @@ def _plain(error: Exception) -> RuntimeError:
     return RuntimeError(f"{type(error).__name__}: {error}")
 
 
-class _Pool:
+class _Pool[R]:
     """The executor that pieces are given to: one that was handed over, or those that a factory makes."""
 
-    def __init__(self, given: ExecutorOrFactory) -> None:
+    def __init__(self, given: ExecutorOrFactory, function: Callable[..., R]) -> None:
+        self._function = function
         self._factory = None if isinstance(given, Executor) else given
         self._executor = given if isinstance(given, Executor) else self._made()
 
@@ -185,10 +178,10 @@ class _Pool:
             )
         return made
 
-    def submit(self, *call: Any) -> Future[Outcome]:
+    def submit(self, arguments: tuple[object, ...], attempt: int) -> Future[Outcome[R]]:
         """Hand over a piece, to a new executor if this one takes no more and there is a factory."""
         try:
-            return self._executor.submit(run_piece, *call)
+            return self._executor.submit(run_piece, self._function, arguments, attempt)
         except RuntimeError as error:  # of a broken executor, and of one that was shut down
             if self._factory is None:
                 raise SamplingError(
@@ -198,7 +191,7 @@ class _Pool:
         self._executor.shutdown(wait=False)
         self._executor = self._made()
         try:
-            return self._executor.submit(run_piece, *call)
+            return self._executor.submit(run_piece, self._function, arguments, attempt)
         except RuntimeError as error:
             raise SamplingError(
                 f"The function given as executor returned an executor that takes no work ({_said(error)}). Let it make "
@@ -218,22 +211,22 @@ class _Pool:
         self._executor.shutdown(wait=kind is None)
 
 
-class _Gathering:
+class _Gathering[R]:
     """The pieces of a call of `gather`, by their futures."""
 
     def __init__(
-        self, pool: _Pool, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], attempts: int,
-        on_finished: Callable[[int, Any], None] | None, noun: str,
+        self, pool: _Pool[R], arguments: Sequence[tuple[object, ...]], attempts: int,
+        on_finished: Callable[[int, R], None] | None, noun: str,
     ) -> None:  # fmt: skip
-        self._pool, self._function, self._arguments = pool, function, arguments
+        self._pool, self._arguments = pool, arguments
         self._attempts, self._on_finished, self._noun = attempts, on_finished, noun
-        self._waiting: dict[Future[Outcome], int] = {}
-        self._running: set[Future[Outcome]] = set()
+        self._waiting: dict[Future[Outcome[R]], int] = {}
+        self._running: set[Future[Outcome[R]]] = set()
         self._deaths: Counter[int] = Counter()
         self._given_up: dict[int, BaseException] = {}
-        self._results: dict[int, Any] = {}
+        self._results: dict[int, R] = {}
 
-    def run(self) -> list[Any]:
+    def run(self) -> list[R]:
         """Gather everything."""
         try:
             for index in range(len(self._arguments)):
@@ -251,33 +244,35 @@ class _Gathering:
     def _leave(self) -> None:
         """Cancel what waits, and keep what has finished since the last look."""
         for future, index in self._waiting.items():
-            if not future.cancel() and future.done() and _error_of(future) is None and not future.result().error:
-                self._results[index] = future.result().result
+            if not future.cancel() and future.done() and _error_of(future) is None:
+                outcome = future.result()
+                if isinstance(outcome, Finished):
+                    self._results[index] = outcome.result
 
     def _submit(self, index: int) -> None:
-        future = self._pool.submit(self._function, self._arguments[index], self._deaths[index])
+        future = self._pool.submit(self._arguments[index], self._deaths[index])
         self._waiting[future] = index
 
-    def _next_done(self) -> list[Future[Outcome]]:
+    def _next_done(self) -> list[Future[Outcome[R]]]:
         """Wait for one or more futures, and note which run meanwhile."""
-        done: list[Future[Outcome]] = []
+        done: list[Future[Outcome[R]]] = []
         while not done:
             self._running.update(future for future in self._waiting if future.running())
             wait(self._waiting, timeout=TICK, return_when=FIRST_COMPLETED)
             done = [future for future in self._waiting if future.done()]
         return done
 
-    def _take(self, done: Sequence[Future[Outcome]]) -> None:
+    def _take(self, done: Sequence[Future[Outcome[R]]]) -> None:
         """Keep results, then raise what a piece raised, then hand over again what was lost."""
         errors = {future: _error_of(future) for future in done}
         outcomes = {self._waiting[f]: f.result() for f, error in errors.items() if error is None}
         for index, outcome in outcomes.items():
-            if outcome.error is None:
+            if isinstance(outcome, Finished):
                 self._results[index] = outcome.result
                 if self._on_finished is not None:
                     self._on_finished(index, outcome.result)
         for index, outcome in outcomes.items():
-            if outcome.error is not None:
+            if isinstance(outcome, Failed):
                 raise self._numbered(outcome.error, index, outcome.raised_at)
         lost = {future: error for future, error in errors.items() if error is not None}
         for future, error in lost.items():
@@ -325,7 +320,7 @@ class _Gathering:
         )
 
 
-def _error_of(future: Future[Outcome]) -> BaseException | None:
+def _error_of[R](future: Future[Outcome[R]]) -> BaseException | None:
     """Return what a future that is done raises, if anything."""
     try:
         return future.exception()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,16 +18,9 @@ LONGEST_NUMBER = 12
 
 
 class Range(NamedTuple):
-    """The values that an option may take.
+    """The values that an option may take: from the least to the most, which is out of range itself if `below` is set.
 
-    Attributes
-    ----------
-    least, most : float
-        The bounds; both may be taken, unless `below` is set.
-    advice : str
-        One or two sentences for the message: why there are bounds, and what to do.
-    below : bool
-        Whether `most` itself is out of range.
+    The advice ends the message: why there are bounds, and what to do.
     """
 
     least: float
@@ -112,16 +105,10 @@ RANGES = {
 }  # fmt: skip
 
 
-def real_number(name: str, value: Any) -> float:
-    """Return an option that measures something as a float.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is no number, or out of its range.
-    """
+def real_number(name: str, value: object) -> float:
+    """Return an option that measures something as a float, or raise if it is no number or out of its range."""
     allowed = RANGES[name]
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise ConfigurationError(f"{name} must be a number, got {shown(value)}. Give one {allowed}. {allowed.advice}")
     number = _as_float(value)
     if not allowed.holds(number):
@@ -129,30 +116,17 @@ def real_number(name: str, value: Any) -> float:
     return number
 
 
-def whole_number(name: str, value: Any) -> int:
-    """Return an option that counts something, given as an integer or as a number that is one.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is no whole number, or out of its range.
-    """
+def whole_number(name: str, value: object) -> int:
+    """Return an option that counts something, given as an integer or a number that is one, or raise if it is none."""
     allowed = RANGES[name]
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    number = _as_float(value) if is_number else math.nan
+    number = _as_float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
     if not (allowed.holds(number) and number.is_integer()):
         raise ConfigurationError(f"{name} must be a whole number {allowed}, got {shown(value)}. {allowed.advice}")
     return int(number)
 
 
-def count(name: str, value: Any, example: int, least: int = 1) -> int:
-    """Return an argument that counts something, given as an integer; there is no most.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is none, or below the least.
-    """
+def count(name: str, value: object, example: int, least: int = 1) -> int:
+    """Return an argument that counts something, given as an integer of at least the least, or raise if it is not."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < least:
         raise ConfigurationError(
             f"{name} must be a whole number from {least} up, got {shown(value)}. Give, for example, {name}={example}."
@@ -160,14 +134,8 @@ def count(name: str, value: Any, example: int, least: int = 1) -> int:
     return int(value)
 
 
-def switch(name: str, value: Any) -> bool:
-    """Return an option that is on or off.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is neither True nor False: what else counts as true in Python may be meant as false, such as "no".
-    """
+def switch(name: str, value: object) -> bool:
+    """Return an option that counts something, an integer or a number that is one, or raise if it is none."""
     if not isinstance(value, bool | np.bool_):
         raise ConfigurationError(
             f"{name} must be True or False, got {shown(value)}. Other values could be read either way: "
@@ -176,14 +144,8 @@ def switch(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def one_of(name: str, value: Any, known: tuple[str, ...], advice: str) -> str:
-    """Return an option that is one of a few words.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is none of them.
-    """
+def one_of(name: str, value: object, known: tuple[str, ...], advice: str) -> str:
+    """Return an option that is one of a few words, or raise if it is none of them."""
     if not isinstance(value, str) or value not in known:
         raise ConfigurationError(f"{name} must be one of {', '.join(known)}, got {shown(value)}. {advice}")
     return value
@@ -196,7 +158,7 @@ def _unrounded(value: numbers.Real) -> str:
     return digits.removesuffix(".0") if is_short else shown(value)
 
 
-def _as_float(value: Any) -> float:
+def _as_float(value: numbers.Real) -> float:
     """Return a real number as a float; infinity for an integer that is too large for one."""
     try:
         return float(value)

@@ -13,14 +13,9 @@ __all__ = ["COMPILING", "Stopwatch"]
 
 
 class Stopwatch:
-    """Wall-clock seconds within intervals that may be nested; the outermost alone is counted.
+    """Wall-clock seconds of intervals that have ended; of nested ones the outermost alone is counted.
 
-    Attributes
-    ----------
-    seconds : float
-        Of all intervals that have ended.
-    announce : callable or None
-        Called before each interval begins; see `announced`.
+    `announce` is called before each interval begins; see `announced`.
     """
 
     def __init__(self) -> None:

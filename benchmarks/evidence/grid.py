@@ -23,8 +23,7 @@ from scipy.special import log_ndtr
 from benchmarks.evidence.problems import digits, squared_distances, squared_exponential_of
 from benchmarks.problems import DATA, usps
 from pymc_rmhmc.approximation import find_mode, laplace_sites
-from pymc_rmhmc.approximation.ep import fit_ep
-from pymc_rmhmc.approximation.second_order import second_order_correction
+from pymc_rmhmc.approximation.ep import fit_ep, second_order_correction
 from pymc_rmhmc.chains.reference import LatentReference
 from pymc_rmhmc.evidence.evidence_methods import Settings, estimates_of
 from pymc_rmhmc.evidence.evidence_models import EvidenceModel, LatentPart, read_model

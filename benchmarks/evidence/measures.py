@@ -11,14 +11,13 @@ import pymc as pm
 
 from benchmarks.evidence.problems import PROBLEMS, EvidenceProblem
 from pymc_rmhmc import Annealing
-from pymc_rmhmc.approximation.ep import EPFit, fit_ep
-from pymc_rmhmc.approximation.second_order import second_order_correction
+from pymc_rmhmc.approximation.ep import EPFit, fit_ep, second_order_correction
 from pymc_rmhmc.chains.chain import Chain
 from pymc_rmhmc.evidence.evidence_methods import Settings, estimates_of
 from pymc_rmhmc.evidence.evidence_models import EvidenceModel, read_model
-from pymc_rmhmc.evidence.latent_references import latent_reference
+from pymc_rmhmc.evidence.evidence_references import latent_reference
 from pymc_rmhmc.evidence.methods.annealing import annealed_evidence
-from pymc_rmhmc.evidence.methods.estimate import Budget, Estimate, Progress
+from pymc_rmhmc.evidence.methods.estimate import Estimate
 
 __all__ = ["REPLICATES", "annealed", "estimate", "expectation_propagation", "measure"]
 
@@ -115,12 +114,12 @@ def annealed(read: EvidenceModel, settings: Settings, rng: np.random.Generator, 
     (part,) = read.parts
     reference, _ = latent_reference(part, settings.sites, "annealing")
     options = settings.method if isinstance(settings.method, Annealing) else Annealing(bounds=False)
-    make, ladder = options.prepared(reference, settings.replicates, rng)
-    budget = Budget(settings.target_error, settings.max_seconds)
+    make, betas = options.prepared(reference, settings.replicates, rng)
     constant = reference.log_constant + read.constant
     clock.drawing = time.process_time()
-    progress = Progress(budget, clock, constant)
-    found = annealed_evidence(make, ladder, settings.replicates, rng, budget, progress, bounds=options.bounds)
+    progress = settings.progress(clock)
+    progress.move(constant)
+    found = annealed_evidence(make, betas, settings.replicates, rng, progress, bounds=options.bounds)
     return found.shifted(constant)
 
 

@@ -1,7 +1,8 @@
 """A dear log density of a few variables, emulated from its values: a whole one, or a marginal one.
 
-The marginal one is of hyperparameters in a joint chart. With z standard normal given ϑ, as it nearly is in the
-posterior, ``log ∫ N(z; 0, I) exp φ(ϑ, z) dz`` is what the posterior of ϑ has beyond a standard normal: a smooth
+An emulator through values at some points is the most likely parabola and Gaussian process. The marginal density is of
+hyperparameters in a joint chart. With z standard normal given ϑ, as it nearly is in the posterior,
+``log ∫ N(z; 0, I) exp φ(ϑ, z) dz`` is what the posterior of ϑ has beyond a standard normal: a smooth
 function of a few variables. It is estimated from the same noise at every point, so that it stays smooth, and
 interpolated by a Gaussian process.
 
@@ -23,13 +24,14 @@ there some of them are pushed outwards, and all values serve again, for they are
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import linalg, special, stats
 
-from pymc_rmhmc.approximation.interpolation import interpolate, n_coefficients, on_a_floor
 from pymc_rmhmc.approximation.marginals import fit_marginals
 from pymc_rmhmc.interfaces.joint_density import JointDensity
 from pymc_rmhmc.latent.charts import MarginalChart
@@ -39,7 +41,10 @@ from pymc_rmhmc.latent.latent_blocks import theta_requires_refactorization
 from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
 from pymc_rmhmc.latent.prior import PriorFailure
 
-__all__ = ["LogDensity", "are_few", "can_be_emulated", "emulate", "emulate_marginal"]
+__all__ = [
+    "LogDensity", "are_few", "can_be_emulated", "emulate", "emulate_marginal", "interpolate", "n_coefficients",
+    "on_a_floor",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 
@@ -65,16 +70,103 @@ N_CHAINS, N_MOVES, MOVE = 500, 4, (0.3 * math.pi, 0.7 * math.pi)
 N_CHECKED, N_PUSHED, OUTWARDS = 20, 20, (1.5, 2.0, 2.5, 3.0)
 # Weighted by the density, the first must be worth such a share of their number, or they say nothing of it.
 LEAST_AGREED = 0.15
+# Along its flow an emulator that curves upwards faster than a standard normal downwards would run away.
+MOST_CURVATURE = 0.9
+# In standard deviations of ϑ: the marginal likelihood chooses.
+LENGTHSCALES = (1.5, 2.0, 3.0, 4.5, 7.0, 10.0)
+NUGGETS = (1e-6, 1e-4, 1e-2)
+# Of what an emulator makes likely, a Student t of this width, in standard deviations of ϑ, has this share everywhere. A
+# normal will not do: on an unconstrained scale a scale's density falls off no faster than an exponential.
+SHARE_OF_FLOOR, WIDTH_OF_FLOOR, FREEDOM_OF_FLOOR = 0.02, 1.5, 3.0
+N_INTEGRAL = 1000
+
+
+def interpolate(points: Array, values: Array) -> Emulator:
+    """Fit a parabola and a Gaussian process to values (m,) at points (m, d), the most likely among some.
+
+    The parabola's coefficients and the variance are profiled out: Rasmussen and Williams (2006), section 2.7 and
+    equation 5.8, at their maximum. The parabola curves upwards by less than 1.
+    """
+    d = points.shape[1]
+    _, lengthscale, trend, weights = max(_candidates(points, values), key=lambda candidate: candidate[0])
+    return Emulator(
+        np.ascontiguousarray(points.T), weights, lengthscale, float(trend[0]), trend[1 : d + 1], _quadratic(trend, d)
+    )
+
+
+def on_a_floor(emulator: Emulator, rng: np.random.Generator) -> Emulator:
+    """Keep an emulator above a share of a wide Student t: what it leaves out in the tails is bounded.
+
+    A chain stays for about w proposals where a density is w times what an emulator makes of it, and the emulator is at
+    least the floor. Random numbers are for its integral over a standard normal.
+
+    References
+    ----------
+    Hesterberg (1995), Weighted average importance sampling and defensive mixture distributions.
+    """
+    d = emulator.linear.size
+    values = np.array([emulator.evaluate(x)[0] for x in rng.standard_normal((N_INTEGRAL, d))])
+    log_integral = float(special.logsumexp(values)) - math.log(N_INTEGRAL)
+    # At 0, and against a standard normal there.
+    student = stats.multivariate_t(np.zeros(d), WIDTH_OF_FLOOR**2 * np.eye(d), FREEDOM_OF_FLOOR)
+    log_density = float(student.logpdf(np.zeros(d))) + 0.5 * d * math.log(2.0 * math.pi)
+    floor = math.log(SHARE_OF_FLOOR) + log_integral + log_density - emulator.level
+    power, reach = 0.5 * (FREEDOM_OF_FLOOR + d), FREEDOM_OF_FLOOR * WIDTH_OF_FLOOR**2
+    return replace(emulator, floor=floor, power=power, reach=reach)
+
+
+def n_coefficients(d: int) -> int:
+    """Count the coefficients of a parabola in d variables."""
+    return 1 + d + d * (d + 1) // 2
+
+
+def _quadratic(trend: Array, d: int) -> Array:
+    """Return Q (d, d) of a parabola's coefficients."""
+    half = np.zeros((d, d))
+    half[np.tril_indices(d)] = trend[d + 1 :]
+    return half + half.T
+
+
+def _bounded(trend: Array, d: int) -> Array:
+    """Bound the eigenvalues of Q in a parabola's coefficients."""
+    values, vectors = np.linalg.eigh(_quadratic(trend, d))
+    if values[-1] <= MOST_CURVATURE:
+        return trend
+    bounded = (vectors * np.minimum(values, MOST_CURVATURE)) @ vectors.T
+    np.fill_diagonal(bounded, 0.5 * bounded.diagonal())
+    return np.concatenate((trend[: d + 1], bounded[np.tril_indices(d)]))
+
+
+def _basis(points: Array) -> Array:
+    """Return 1, x, and the products of two coordinates, by columns."""
+    first, second = np.tril_indices(points.shape[1])
+    return np.column_stack((np.ones(len(points)), points, points[:, first] * points[:, second]))
+
+
+def _candidates(points: Array, values: Array) -> Iterator[tuple[float, float, Array, Array]]:
+    """Yield the log likelihood, lengthscale, parabola's coefficients and weights of every kernel that has a factor."""
+    basis = _basis(points)
+    squares = ((points[:, None] - points) ** 2).sum(axis=-1)
+    for lengthscale in LENGTHSCALES:
+        kernel = Emulator.kernel(squares, lengthscale)
+        for nugget in NUGGETS:
+            try:
+                factor = linalg.cho_factor(kernel + nugget * np.eye(values.size), lower=True)
+            except linalg.LinAlgError:
+                continue
+            solved = linalg.cho_solve(factor, basis)
+            trend = _bounded(np.linalg.lstsq(basis.T @ solved, solved.T @ values)[0], points.shape[1])
+            rest = values - basis @ trend
+            weights = linalg.cho_solve(factor, rest)
+            variance = float(rest @ weights) / values.size
+            half_log_determinant = float(np.log(factor[0].diagonal()).sum())
+            log_likelihood = -0.5 * values.size * np.log(max(variance, np.finfo(float).tiny)) - half_log_determinant
+            if np.isfinite(log_likelihood):
+                yield log_likelihood, lengthscale, trend, weights
 
 
 class LogDensity(Protocol):
-    """The log density of some variables θ in a chart of them, each evaluation of which is dear.
-
-    Attributes
-    ----------
-    chart : MarginalChart
-        From ϑ to θ.
-    """
+    """The log density of some variables θ in a chart of them, each evaluation of which is dear."""
 
     @property
     def chart(self) -> MarginalChart:
@@ -92,20 +184,9 @@ def emulate_marginal(
 ) -> tuple[MarginalChart, Emulator] | None:
     """Emulate what the marginal posterior of ϑ has beyond a standard normal, in a chart that is made for it.
 
-    Parameters
-    ----------
-    target : JointTarget
-        The log density of (ϑ, z), in a chart that was fitted to the draws.
-    thetas : (m, d) array
-        Draws of θ.
-    rng : numpy.random.Generator
-        For the choice among them, for z, and for the draws of a draft.
-
-    Returns
-    -------
-    (MarginalChart, Emulator) or None
-        None if there are too few distinct draws or finite densities for a parabola in so many hyperparameters, or
-        if no block's hyperparameters are dear: joint trajectories are cheaper there.
+    The target is in a chart that was fitted to draws of θ (m, d). None if there are too few distinct draws or finite
+    densities for a parabola in so many hyperparameters, or if no block's hyperparameters are dear: joint trajectories
+    are cheaper there.
     """
     if not can_be_emulated(target.density, target.n_theta):
         return None
@@ -119,21 +200,9 @@ def emulate_marginal(
 def emulate(
     density: LogDensity, thetas: Array, rng: np.random.Generator
 ) -> tuple[MarginalChart, Emulator] | None:
-    """Emulate what a density of ϑ has beyond a standard normal, in a chart that is made for it.
+    """Emulate what a density of ϑ has beyond a standard normal, in a chart that is made for it, from draws of θ (m, d).
 
-    Parameters
-    ----------
-    density : LogDensity
-        Of ϑ, in a first chart of θ.
-    thetas : (m, d) array
-        Draws of θ.
-    rng : numpy.random.Generator
-        For the choice among them, and for the draws of a draft.
-
-    Returns
-    -------
-    (MarginalChart, Emulator) or None
-        None if there are too few distinct draws or finite densities for a parabola in so many variables.
+    None if there are too few distinct draws or finite densities for a parabola in so many variables.
     """
     points = _design(density.chart, thetas, rng)
     return None if points is None else _emulate(density, points, thetas, rng)
@@ -174,15 +243,7 @@ def _n_each(n_theta: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Marginal:
-    """``log ∫ N(z; 0, I) exp φ(ϑ, z) dz``, estimated from a few z that are the same at every ϑ.
-
-    Parameters
-    ----------
-    target : JointTarget
-        The log density of (ϑ, z).
-    noises : (k, n) array
-        The z.
-    """
+    """``log ∫ N(z; 0, I) exp φ(ϑ, z) dz``, estimated from a few z (k, n) that are the same at every ϑ."""
 
     target: JointTarget
     noises: Array

@@ -11,6 +11,7 @@ Minka (2001), Expectation propagation for approximate Bayesian inference; Rasmus
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from pymc_rmhmc.approximation.tilted import PointwiseLikelihood, TiltedMoments, 
 from pymc_rmhmc.latent.charts.site import GaussianSites, SiteChart
 from pymc_rmhmc.latent.prior import FactorizedPrior, PriorFailure
 
-__all__ = ["EPFit", "fit_ep"]
+__all__ = ["EPFit", "fit_ep", "second_order_correction"]
 
 type Array = NDArray[np.float64]
 type Indices = NDArray[np.int64]
@@ -44,48 +45,31 @@ NOT_NORMAL = "the prior times the sites is not a normal density"
 NO_CAVITY = "a cavity has no positive variance"
 UNSETTLED = "the sites do not settle"
 NO_MOMENTS = "a tilted density has no finite moments"
+# Of cumulants, in the second-order correction.
+LEAST_ORDER = 3
 
 
 @dataclass(frozen=True, slots=True)
 class EPFit:
-    """Result of `fit_ep`.
-
-    Attributes
-    ----------
-    chart : SiteChart
-        Coordinates in which the approximation is standard normal.
-    sites : GaussianSites
-        Its sites.
-    mean, variance : (n,) array
-        Of η under the approximation.
-    cavity_mean, cavity_variance : (n,) array
-        Of each η without its own site.
-    log_evidence : float
-        EP's ``log Z``, with all constants.
-    converged : bool
-        Whether `error` is below the tolerance.
-    error : float
-        The most that a site's mean, in standard deviations, or variance, as a fraction, is from its tilted density's.
-    n_iter : int
-        Updates of all sites.
-    is_sequential : bool
-        Whether sites had to be updated one by one.
-    problem : str
-        Why it did not converge; empty if it did.
-    """
+    """Result of `fit_ep`: a chart in which the approximation is standard normal, and moments of each site (n,)."""
 
     chart: SiteChart
     sites: GaussianSites
-    mean: Array
+    mean: Array  # of η under the approximation
     variance: Array
-    cavity_mean: Array
+    cavity_mean: Array  # of each η without its own site
     cavity_variance: Array
-    log_evidence: float
-    converged: bool
+    log_evidence: float  # EP's ``log Z``, with all constants
+    # The most that a site's mean, in standard deviations, or variance, as a fraction, is from its tilted density's.
     error: float
-    n_iter: int
-    is_sequential: bool
-    problem: str
+    n_iter: int  # updates of all sites
+    is_sequential: bool  # whether sites had to be updated one by one
+    problem: str  # why it did not converge; empty if it did
+
+    @property
+    def converged(self) -> bool:
+        """Whether it is the fixed point, to the tolerance."""
+        return not self.problem
 
 
 def fit_ep(
@@ -97,37 +81,18 @@ def fit_ep(
     tolerance: float = TOLERANCE,
     max_iter: int = MAX_ITER,
 ) -> EPFit:
-    """Fit sites by expectation propagation.
+    """Fit sites by expectation propagation, from given ones or Laplace's.
 
-    All sites are updated at once, by `damping` times the full change of their parameters. Where this does not
-    converge they are updated one by one.
-
-    Parameters
-    ----------
-    prior : FactorizedPrior
-        The prior of the latent values, with k of them for n sites; k and n may differ.
-    likelihood : PointwiseLikelihood
-        Over the sites.
-    sites : GaussianSites, optional
-        Where to start; by default Laplace's sites.
-    damping : float
-        From above 0 to 1.
-    tolerance : float
-        Converged below this error.
-    max_iter : int
-        The most updates of all sites, parallel or one by one.
-
-    Returns
-    -------
-    EPFit
-        `EPFit.converged` tells whether it is the fixed point.
+    All sites are updated at once, by `damping` times the full change of their parameters. Where this does not converge
+    they are updated one by one. There are at most `max_iter` updates of all sites; `EPFit.converged` tells whether the
+    result is the fixed point, to the tolerance.
     """
     search = _Search(prior, likelihood, damping, tolerance, max_iter)
     start = search.start(laplace_sites(find_mode(prior.predictor, likelihood)) if sites is None else sites)
     if isinstance(start, str):
         chart, lost = SiteChart(prior), np.full(prior.predictor.n_sites, np.nan)
         nothing = GaussianSites(lost, lost)
-        return EPFit(chart, nothing, lost, lost, lost, lost, np.nan, False, np.inf, 0, False, start)
+        return EPFit(chart, nothing, lost, lost, lost, lost, np.nan, np.inf, 0, False, start)
     found, problem = search.parallel(start)
     is_sequential = bool(problem) and search.n_iter < max_iter
     if is_sequential:
@@ -135,7 +100,7 @@ def fit_ep(
         found, problem = search.sequential(start)
     return EPFit(
         found.chart, found.sites, found.mean, found.variance, found.cavity_mean, found.cavity_variance,
-        found.log_evidence, not problem, found.error, search.n_iter, is_sequential, problem,
+        found.log_evidence, found.error, search.n_iter, is_sequential, problem,
     )  # fmt: skip
 
 
@@ -336,20 +301,10 @@ class _Progress:
 def sweep(
     chart: SiteChart, sites: GaussianSites, pieces: list[PointwiseLikelihood], damping: float, block: int
 ) -> GaussianSites:
-    """Update every site once, each with the others as they are by then.
+    """Update every site once, each with the others as they are by then, by a fraction of its change.
 
-    Parameters
-    ----------
-    chart : SiteChart
-        The approximation with `sites`.
-    sites : GaussianSites
-        Before the sweep.
-    pieces : list of PointwiseLikelihood
-        The likelihood of each site alone.
-    damping : float
-        The fraction of each change that is made.
-    block : int
-        Sites after which the covariance of all is updated. It changes the cost and not the result.
+    The pieces are the likelihood of each site alone. After a block of sites the covariance of all is updated, which
+    changes the cost and not the result.
     """
     posterior = _Posterior(chart)
     linear, precision = sites.linear.copy(), sites.precision.copy()
@@ -425,3 +380,37 @@ class _Posterior:
         inner = np.eye(precision.size) + precision[:, None] * covariance
         self._mean = self._mean + columns @ np.linalg.solve(inner, linear - precision * mean)
         self._covariance -= columns @ (np.linalg.solve(inner, np.diag(precision)) @ columns.T)
+
+
+def second_order_correction(fit: EPFit, likelihood: PointwiseLikelihood) -> float:
+    """Return what the second order adds to the log evidence of a converged fit.
+
+    With ρᵢⱼ the correlation of two sites under the approximation and κₗᵢ the cumulant of order l of site i's
+    standardised tilted density,
+
+        log Z ≈ log Z_EP + ½ Σₗ (1/l!) Σ_{i≠j} κₗᵢ κₗⱼ ρᵢⱼˡ ,   l = 3, 4, ...
+
+    The sum over l is cut after order 8, and costs O(n²).
+
+    References
+    ----------
+    Opper, Paquet and Winther (2013), Perturbative corrections for approximate inference in Gaussian latent variable
+    models, section 4.
+    """
+    tilted = tilted_moments(likelihood, fit.cavity_mean, fit.cavity_variance, cumulants=True)
+    assert tilted.cumulants is not None
+    return correction_of(fit.chart.predictor.gram, tilted.cumulants)
+
+
+def correction_of(covariance: Array, cumulants: Array) -> float:
+    """Return the sum over orders 3 to m + 2 of cumulants (m, n), and over pairs of sites with a covariance (n, n)."""
+    spread = np.sqrt(covariance.diagonal())
+    spread = np.where(spread > 0.0, spread, np.inf)
+    correlation = covariance / np.outer(spread, spread)
+    # Only pairs of different sites count.
+    np.fill_diagonal(correlation, 0.0)
+    total, power = 0.0, correlation**LEAST_ORDER
+    for order, kappa in enumerate(cumulants, LEAST_ORDER):
+        total += 0.5 * float(kappa @ (power @ kappa)) / math.factorial(order)
+        power *= correlation
+    return total

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ from pymc_rmhmc.latent.target import Likelihood
 __all__ = ["JointApproximation", "approximate_jointly", "laplace_sites_at", "moving_sites", "variational_sites_at"]
 
 type Array = NDArray[np.float64]
+type Indices = NDArray[np.int64]
 # Of each block, the likelihoods of its rows.
 type Likelihoods = Callable[[Array], Sequence[Sequence[Likelihood]]]
 
@@ -59,40 +60,23 @@ DAMPING = 0.7
 SITE_TOLERANCE = 0.05
 
 
+@dataclass(frozen=True, slots=True)
 class JointApproximation:
-    """A θ, with sites and a chart for it.
+    """A θ, with sites for each block, and a chart that is centred at θ and has the curvature there."""
 
-    Attributes
-    ----------
-    sites : tuple of GaussianSites or MovingSites
-        One for each block.
-    marginals : MarginalChart
-        Centred at θ, with the curvature there.
-    """
-
-    def __init__(self, sites: tuple[GaussianSites | MovingSites, ...], marginals: MarginalChart) -> None:
-        self.sites, self.marginals = sites, marginals
+    sites: tuple[GaussianSites | MovingSites, ...]
+    marginals: MarginalChart
 
 
 def approximate_jointly(
     density: JointDensity, likelihoods: Likelihoods, theta: Array, rng: np.random.Generator,
     held: Iterable[int] = (),
 ) -> JointApproximation:  # fmt: skip
-    """Maximise the bound on log p(θ, y) from a given θ: sites at θ, and θ with the sites held, in turns.
+    """Maximise the bound on log p(θ, y) from a given θ (d,): sites at θ, and θ with the sites held, in turns.
 
-    Parameters
-    ----------
-    density : JointDensity
-        The model.
-    likelihoods : callable
-        From θ to the likelihood of each block, bound to the parameters that θ gives it: of one with rows one for
-        each row, of others one.
-    theta : (d,) array
-        Where to begin.
-    rng : numpy.random.Generator
-        For the noise by which the bound is estimated, the same throughout.
-    held : iterable of int
-        Coordinates of θ that stay where they are: those by which the bound may have none itself.
+    The likelihood of each block at a θ is bound to the parameters that θ gives it: of one with rows one for each row,
+    of others one. The noise by which the bound is estimated is the same throughout. Some coordinates of θ are held
+    where they are: those by which the bound may have none itself.
 
     Raises
     ------
@@ -162,11 +146,6 @@ def laplace_sites_at(
     """Find every block's Laplace sites at θ, where each likelihood is one of the latents without their shift.
 
     They are those of the mode, or of where so many Newton steps have come.
-
-    Raises
-    ------
-    PriorFailure
-        If a prior cannot be factorised.
     """
     found = []
     for block, rows in zip(density.blocks, likelihoods(theta), strict=True):
@@ -180,7 +159,7 @@ def laplace_sites_at(
     return found
 
 
-def _predictors(block: JointBlock, theta: Array) -> tuple[list[tuple[Any, Latents]], Array]:
+def _predictors(block: JointBlock, theta: Array) -> tuple[list[tuple[slice | Indices, Latents]], Array]:
     """Return, for each row, its sites and the map from whitened latents to them without their shift; and the shift."""
     stated, nothing = prior_of(block, theta, derivative=False), np.zeros(block.n_sites)
     prior, shift = conditional_from(block, stated, GaussianSites(nothing, nothing)), stated.shift
@@ -195,10 +174,7 @@ def variational_sites_at(
 ) -> list[GaussianSites]:
     """Fit sites with the likelihood's expected slope and curvature under the prior times themselves, from given ones.
 
-    Raises
-    ------
-    PriorFailure
-        If a prior cannot be factorised.
+    A prior without a factor is a `PriorFailure`.
     """
     held = zip(density.blocks, sites, strict=True)
     return [_variational_sites(block, theta, first) for block, first in held]

@@ -1,4 +1,4 @@
-"""Fitting the normalising map of hyperparameters to draws."""
+"""Charts of hyperparameters and of the likelihoods' own parameters, fitted to draws in tuning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scipy import optimize
 
 from pymc_rmhmc.latent.charts.marginal import MarginalChart, sinh_arcsinh_inverse
 
-__all__ = ["fit_marginals"]
+__all__ = ["fit_marginals", "fit_parameters"]
 
 type Array = NDArray[np.float64]
 
@@ -18,22 +18,17 @@ PRIOR_DRAWS = 5.0
 # they come one from another.
 PENALTY = 10.0
 BOUND = 1.0
+# Fewer draws say little of a precision.
+FEWEST_DRAWS = 40
+# What a parameter that the data say nothing of has at least, on its unconstrained scale.
+LEAST_PRECISION = 0.1
 
 
 def fit_marginals(draws: Array) -> MarginalChart | None:
-    """Fit the chart in which draws of θ look most like standard normals.
+    """Fit the chart in which draws of θ (N, d) look most like standard normals.
 
-    Each parameter's map by maximum likelihood, and then the covariance of what they make of the draws.
-
-    Parameters
-    ----------
-    draws : (N, d) array
-        Of θ.
-
-    Returns
-    -------
-    MarginalChart or None
-        None with fewer than two draws, or where a parameter did not move.
+    Each parameter's map by maximum likelihood, and then the covariance of what they make of the draws. None with fewer
+    than two draws, or where a parameter did not move.
     """
     count, size = draws.shape
     if count < 2 or not (np.ptp(draws, axis=0) > 0.0).all():
@@ -77,3 +72,21 @@ def _deviance(flat: Array, scaled: Array) -> tuple[float, Array]:
     ])
     penalty = 0.5 * PENALTY * (skewness @ skewness + log_tail @ log_tail)
     return float(penalty - value.sum()), -gradient.ravel()
+
+
+def fit_parameters(values: Array, scores: Array) -> MarginalChart | None:
+    """Fit a linear chart in which the parameters given the latent values have about unit variance.
+
+    Over the posterior the mean of ``s sᵀ`` is that of minus the second derivative of the log density that s is the
+    gradient of: the mean precision of the parameters given the latent values, where their draws have the precision that
+    is left when nothing is given. Scores (N, k) are such gradients at draws of the parameters (N, k). There is no chart
+    where the draws are too few, or the scores not finite or too large for a factor.
+    """
+    if len(scores) < FEWEST_DRAWS or not np.isfinite(scores).all():
+        return None
+    precision = scores.T @ scores / len(scores) + LEAST_PRECISION * np.eye(scores.shape[1])
+    try:
+        factor = np.linalg.cholesky(np.linalg.inv(precision))
+    except np.linalg.LinAlgError:
+        return None
+    return MarginalChart.linear(values.mean(axis=0), factor) if np.isfinite(factor).all() else None

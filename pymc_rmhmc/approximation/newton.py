@@ -27,41 +27,19 @@ NEAREST_FIRST = ("hessian", "fisher", "softabs_curvature")
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """Where Newton's method ended.
+    """Where Newton's method ended."""
 
-    Attributes
-    ----------
-    eta : (n,) array
-        The sites there.
-    gradient, weight : (n,) array
-        ``∂ℓ/∂η`` and the curvature w there.
-    log_density : float
-        ``Σ ℓ - ½ |ν|²``.
-    converged : bool
-        Whether the last step gained less than `GAIN_TOLERANCE`.
-    n_iter : int
-        Newton steps, one Cholesky each.
-    """
-
-    eta: Array
-    gradient: Array
-    weight: Array
-    log_density: float
-    converged: bool
-    n_iter: int
+    eta: Array  # the sites there, (n,)
+    gradient: Array  # ``∂ℓ/∂η``, (n,)
+    weight: Array  # the curvature w, (n,)
+    log_density: float  # ``Σ ℓ - ½ |ν|²``
+    converged: bool  # whether the last step gained less than `GAIN_TOLERANCE`
+    n_iter: int  # Newton steps, one Cholesky each
 
 
 @dataclass(frozen=True, slots=True)
 class Latents:
-    """``η = η₀ + A L y`` with y standard normal a priori, whatever form the prior has.
-
-    Attributes
-    ----------
-    offset : (n,) array
-        η₀.
-    prior : Conditional
-        The vectors, with any sites.
-    """
+    """``η = η₀ + A L y`` with y standard normal a priori, whatever form the prior has, and with any sites."""
 
     offset: Array
     prior: Conditional
@@ -80,22 +58,8 @@ def find_mode(
     the objective does not fall. Where there are fewer latents than sites the iterate is ν itself, and a
     step solves ``(I + ΦᵀWΦ) ν' = Φᵀ(W (η - η₀) + g)``.
 
-    Parameters
-    ----------
-    predictor : Predictor or Latents
-        The map from whitened coordinates to the sites.
-    likelihood : Likelihood
-        Over the sites.
-    kind : str, optional
-        Which curvature takes the place of the negative second derivative; any with w ≥ 0 leads to the
-        same mode. By default the nearest to it that the likelihood gives.
-    max_iter : int
-        The most Newton steps.
-
-    Returns
-    -------
-    Mode
-        The best point found; `Mode.converged` tells whether it is the mode.
+    The best point found is the mode if `Mode.converged`. The kind is which curvature takes the place of the negative
+    second derivative, by default the nearest to it; any with w ≥ 0 leads to the same mode.
 
     References
     ----------
@@ -152,15 +116,12 @@ class _Dual:
         self._gram, self.size = predictor.gram, predictor.n_sites
 
     def height(self, at: Array) -> Array:
-        """Return ``η - η₀``."""
         return np.asarray(self._gram @ at)
 
     def norm(self, at: Array, height: Array) -> float:
-        """Return ``|ν|²``."""
         return float(at @ height)
 
     def newton(self, height: Array, gradient: Array, weight: Array) -> Array | None:
-        """Return the end of a full Newton step; None if it cannot be computed."""
         root = np.sqrt(weight)
         factor = cholesky(identity_plus_scaled(self._gram, root), overwrite=True)
         if factor is None:
@@ -178,15 +139,12 @@ class _Primal:
         self._predictor, self.size = predictor, predictor.n_latent
 
     def height(self, at: Array) -> Array:
-        """Return ``η - η₀``."""
         return self._predictor.linear(at)
 
     def norm(self, at: Array, height: Array) -> float:
-        """Return ``|ν|²``."""
         return float(at @ at)
 
     def newton(self, height: Array, gradient: Array, weight: Array) -> Array | None:
-        """Return the end of a full Newton step; None if it cannot be computed."""
         matrix = self._predictor.matrix
         inner = np.asfortranarray(matrix.T @ (weight[:, None] * matrix))
         inner.flat[:: self.size + 1] += 1.0
@@ -205,15 +163,12 @@ class _Whitened:
         self._prior, self.size = latents.prior, latents.prior.centre_whitened.size
 
     def height(self, at: Array) -> Array:
-        """Return ``η - η₀``."""
         return self._prior.predict(at)
 
     def norm(self, at: Array, height: Array) -> float:
-        """Return ``|ν|²``."""
         return float(at @ at)
 
     def newton(self, height: Array, gradient: Array, weight: Array) -> Array | None:
-        """Return the end of a full Newton step; None if it cannot be computed."""
         sites = GaussianSites(weight * (height + self._prior.mean) + gradient, weight)
         end = self._prior.mode(sites)
         return end if end is not None and np.isfinite(end).all() else None

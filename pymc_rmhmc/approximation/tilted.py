@@ -57,42 +57,21 @@ class PointwiseLikelihood(Likelihood, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TiltedMoments:
-    """Moments of tilted densities.
+    """Moments of tilted densities."""
 
-    Attributes
-    ----------
-    log_normalizer : (n,) array
-        ``log Z = log ∫ N(x; m, v) exp ℓ(x) dx``.
-    mean, variance : (n,) array
-        Of x under the tilted density.
-    cumulants : (6, n) array or None
-        Cumulants of orders 3 to 8 of ``(x - mean) / sqrt(variance)``, where they were asked for.
-    """
-
-    log_normalizer: Array
-    mean: Array
+    log_normalizer: Array  # ``log Z = log ∫ N(x; m, v) exp ℓ(x) dx``, (n,)
+    mean: Array  # of x under the tilted density, (n,)
     variance: Array
+    # Of orders 3 to 8 of ``(x - mean) / sqrt(variance)``, (6, n), where they were asked for.
     cumulants: Array | None = None
 
 
 def tilted_moments(
     likelihood: PointwiseLikelihood, mean: Array, variance: Array, *, cumulants: bool = False
 ) -> TiltedMoments:
-    """Return the moments of ``N(x; m, v) exp ℓ(x)`` for every site.
+    """Return the moments of ``N(x; m, v) exp ℓ(x)`` with v > 0 for every site; of cumulants those of orders 3 to 8.
 
-    Parameters
-    ----------
-    likelihood : PointwiseLikelihood
-        Over n sites.
-    mean, variance : (n,) array
-        M and v, with v > 0.
-    cumulants : bool
-        Whether cumulants of orders 3 to 8 are wanted.
-
-    Returns
-    -------
-    TiltedMoments
-        Not finite for a site whose log density is not finite where it is integrated.
+    They are not finite for a site whose log density is not finite where it is integrated.
     """
     density = _StandardDensity(likelihood, mean, np.sqrt(variance))
     with np.errstate(all="ignore"):

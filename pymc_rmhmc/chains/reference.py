@@ -51,8 +51,8 @@ class Reference(ABC):
         """Return φ and its gradient at z."""
 
     @abstractmethod
-    def values(self, walkers: Walkers, rng: np.random.Generator) -> Array:
-        """Return the model's values (walkers, k) where walkers stand, some of them drawn given the others."""
+    def values(self, states: Array, rng: np.random.Generator) -> Array:
+        """Return the model's values (n, k) at some states of walkers (n, m), some of them drawn given the others."""
 
     @abstractmethod
     def residuals(self, values: Iterable[Array], rng: np.random.Generator) -> Array:
@@ -86,20 +86,16 @@ class LatentReference(Reference):
         point = self.target.at(position)
         return point.log_density, point.gradient
 
-    def values(self, walkers: Walkers, rng: np.random.Generator) -> Array:
-        """See `Reference`."""
-        return self.values_of(walkers.states, rng)
-
-    def values_of(self, displacements: Array, rng: np.random.Generator) -> Array:
-        """Return the model's values (count, k) at displacements ``a = Φ z`` (count, n).
+    def values(self, states: Array, rng: np.random.Generator) -> Array:
+        """See `Reference`: states are displacements ``a = Φ z`` (count, n).
 
         What Φ does not see of z has its normal law still, so it is drawn: ``z = ε + Φ⁺ (a - Φ ε)``.
         """
         predictor = self.chart.predictor
-        noise = rng.standard_normal((len(displacements), self.size))
-        lacking = displacements - noise @ predictor.matrix.T
+        noise = rng.standard_normal((len(states), self.size))
+        lacking = states - noise @ predictor.matrix.T
         positions = noise + np.linalg.lstsq(predictor.matrix, lacking.T, rcond=None)[0].T
-        placed = zip(positions, displacements, strict=True)
+        placed = zip(positions, states, strict=True)
         return np.array([self.chart.to_model(z, predictor.offset + a) for z, a in placed])
 
     def residuals(self, values: Iterable[Array], rng: np.random.Generator) -> Array:
@@ -144,6 +140,12 @@ class ResidualReference(Reference):
             return None
         return point if point.failure == Failure.NONE else None
 
+    def positions(self, values: Array, rng: np.random.Generator) -> Array:
+        """Return z (n, d) at some values of the model (n, k); not a number where there is no density."""
+        points, nowhere = (self.point_of(each, rng) for each in values), np.full(self.size, math.nan)
+        found = [nowhere if point is None else point.position for point in points]
+        return np.array(found).reshape(-1, self.size)
+
     def walkers(self, count: int, rng: np.random.Generator) -> ResidualWalkers:
         """See `Reference`."""
         return ResidualWalkers(self.residual, self.size, count, rng)
@@ -153,9 +155,9 @@ class ResidualReference(Reference):
         point = self.residual.at(position)
         return (math.nan, position) if point.failure else (point.log_density, point.gradient)
 
-    def values(self, walkers: Walkers, rng: np.random.Generator) -> Array:
+    def values(self, states: Array, rng: np.random.Generator) -> Array:
         """See `Reference`."""
-        return np.array([self.values_at(self.residual.at(position)) for position in walkers.states])
+        return np.array([self.values_at(self.residual.at(position)) for position in states])
 
     def residuals(self, values: Iterable[Array], rng: np.random.Generator) -> Array:
         """See `Reference`."""

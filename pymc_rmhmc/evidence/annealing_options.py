@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.chains.reference import LatentReference, Reference
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.evidence.methods.annealing import (
-    Ladder,
+    EuclideanParticles,
+    KernelParticles,
+    Particles,
     adaptive_ladder,
     first_step,
-    fixed_ladder,
     flat_particles,
     geometric_betas,
-    linear_betas,
 )
+from pymc_rmhmc.evidence.methods.ensemble import check_ladder
 from pymc_rmhmc.evidence.methods.estimate import FARTHER, FEWEST_DRAWS
-from pymc_rmhmc.evidence.methods.ladder import check_ladder
-from pymc_rmhmc.evidence.methods.particles import EuclideanParticles, KernelParticles, Particles
 from pymc_rmhmc.kernels.elliptical_slice import EllipticalSlice
 from pymc_rmhmc.kernels.kernel import HMC
 from pymc_rmhmc.latent.target import LatentDensity, LatentTarget
@@ -36,7 +33,7 @@ __all__ = ["Annealing"]
 
 type Array = NDArray[np.float64]
 
-LADDERS = {"geometric": geometric_betas, "linear": linear_betas}
+LADDERS = ("adaptive", "geometric", "linear")
 KERNELS = ("flat", "hessian", "fisher", "softabs_curvature", "elliptical_slice", "hmc")
 DEFAULT_RUNGS, DEFAULT_STEP, DEFAULT_STEPS = 200, 0.1, 10
 
@@ -80,7 +77,7 @@ class Annealing:
     120
     """
 
-    ladder: Any = "adaptive"
+    ladder: str | Sequence[float] | Array = "adaptive"
     n_rungs: int | None = None
     kernel: str = "flat"
     step_size: float | None = None
@@ -89,8 +86,7 @@ class Annealing:
 
     def __post_init__(self) -> None:
         if isinstance(self.ladder, str):
-            known = ("adaptive", *LADDERS)
-            one_of("ladder", self.ladder, known, "Or give the values, such as ladder=[0, 0.1, 0.5, 1].")
+            one_of("ladder", self.ladder, LADDERS, "Or give the values, such as ladder=[0, 0.1, 0.5, 1].")
         else:
             object.__setattr__(self, "ladder", check_ladder(self.ladder, "ladder"))
         one_of("kernel", self.kernel, KERNELS, 'Leave kernel out for "flat", the fastest.')
@@ -121,11 +117,14 @@ class Annealing:
 
     def prepared(
         self, reference: Reference, replicates: int, rng: np.random.Generator
-    ) -> tuple[Callable[[int], Particles], Ladder]:
-        """Return what makes states, and the ladder."""
-        ladder = self._ladder(reference, replicates, rng)
-        if self.kernel == "flat":
-            return flat_particles(reference, ladder, rng), ladder
+    ) -> tuple[Callable[[int], Particles], Array]:
+        """Return what makes states, and the β from 0 to 1."""
+        is_flat, betas = self.kernel == "flat", self._betas(reference, replicates, rng)
+        if is_flat or betas is None:
+            ladder = adaptive_ladder(reference, replicates, rng, betas)
+            betas = ladder.betas
+        if is_flat:
+            return flat_particles(reference, ladder, rng), betas
         if not isinstance(reference, LatentReference):
             raise ConfigurationError(
                 f'kernel="{self.kernel}" is for latent Gaussian values with everything else fixed. Leave kernel out.'
@@ -137,39 +136,27 @@ class Annealing:
                     "predictor of them. Leave kernel out."
                 )
             size, steps = self.step_size or DEFAULT_STEP, self.n_steps or DEFAULT_STEPS
-            return lambda count: EuclideanParticles(reference, size, steps, count, rng), ladder
+            return lambda count: EuclideanParticles(reference, size, steps, count, rng), betas
         kernel_of = _slices if self.kernel == "elliptical_slice" else self._in_metric
-        return lambda count: KernelParticles(reference, kernel_of, count, rng), ladder
+        return lambda count: KernelParticles(reference, kernel_of, count, rng), betas
 
-    def _ladder(self, reference: Reference, replicates: int, rng: np.random.Generator) -> Ladder:
-        is_flat = self.kernel == "flat"
+    def _betas(self, reference: Reference, replicates: int, rng: np.random.Generator) -> Array | None:
+        """Return the β of a ladder that does not adapt; None of one that does."""
         if not isinstance(self.ladder, str):
-            betas = np.asarray(self.ladder)
-        elif self.ladder == "adaptive":
-            return adaptive_ladder(reference, replicates, rng)
-        else:
-            first = first_step(reference, max(replicates, int(FEWEST_DRAWS)), rng)
-            betas = LADDERS[self.ladder](self.n_rungs or DEFAULT_RUNGS, first)
-        return adaptive_ladder(reference, replicates, rng, betas) if is_flat else fixed_ladder(betas)
+            return np.asarray(self.ladder)
+        if self.ladder == "adaptive":
+            return None
+        n_rungs, first = self.n_rungs or DEFAULT_RUNGS, first_step(reference, max(replicates, int(FEWEST_DRAWS)), rng)
+        return geometric_betas(n_rungs, first) if self.ladder == "geometric" else np.linspace(0.0, 1.0, n_rungs + 1)
 
-    def _in_metric(self, target: LatentTarget) -> tuple[Any, Any]:
+    def _in_metric(self, target: LatentTarget) -> HMC:
         """Return the paper's kernel: leapfrog steps of fixed number and size in a position-dependent metric."""
-        plan = settle(
-            Options(
-                metric=self.kernel, step_size=self.step_size or DEFAULT_STEP, n_steps=self.n_steps or DEFAULT_STEPS
-            ),
-            auto_metric="flat",
-        )  # fmt: skip
-        return _kernel(plan, target)
+        size, n_steps = self.step_size or DEFAULT_STEP, self.n_steps or DEFAULT_STEPS
+        plan = settle(Options(metric=self.kernel, step_size=size, n_steps=n_steps), auto_metric="flat")
+        hamiltonian = plan.trajectory.hamiltonian(plan.metric.bind(LatentDensity(target)))
+        return HMC(hamiltonian, plan.integrator, plan.trajectory, size)
 
 
-def _kernel(plan: Plan, target: LatentTarget) -> tuple[Any, Any]:
-    hamiltonian = plan.trajectory.hamiltonian(plan.metric.bind(LatentDensity(target)))
-    assert plan.step_size is not None
-    return hamiltonian, HMC(hamiltonian, plan.integrator, plan.trajectory, plan.step_size)
-
-
-def _slices(target: LatentTarget) -> tuple[Any, Any]:
+def _slices(target: LatentTarget) -> HMC:
     """Return slices of an ellipse, in the chart of the Gaussian part at a β."""
-    hamiltonian = GaussianHamiltonian(target)
-    return hamiltonian, HMC(hamiltonian, None, EllipticalSlice(), 1.0)
+    return HMC(GaussianHamiltonian(target), None, EllipticalSlice(), 1.0)

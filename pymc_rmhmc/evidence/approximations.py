@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 
+import arviz as az
 import numpy as np
 import pymc as pm
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import block_diag
 
-from pymc_rmhmc.approximation import EPFit, find_mode, fit_ep, laplace_sites, second_order_correction
+from pymc_rmhmc.approximation import fit_ep, laplace_sites, second_order_correction
 from pymc_rmhmc.approximation.ep import MAX_ITER, TOLERANCE
+from pymc_rmhmc.approximation.tilted import PointwiseLikelihood
 from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.errors import ApproximationError, CovarianceError, DataError, Failure
-from pymc_rmhmc.evidence.gaussian_approximation import ApproximatedBlock, GaussianApproximation, approximation_of
-from pymc_rmhmc.evidence.latent_references import MOST_NEWTON_STEPS, check_converged
-from pymc_rmhmc.latent.charts import SiteChart
+from pymc_rmhmc.evidence.evidence_references import mode_of
+from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
 from pymc_rmhmc.latent.prior import FactorizedPrior, PriorFailure
-from pymc_rmhmc.model import CompiledBlock, model_in_context, with_predictors_or_without
+from pymc_rmhmc.model import CompiledBlock, ModelStructure, model_in_context, with_predictors_or_without
 from pymc_rmhmc.model.conditioning import (
     LatentDraws,
     check_can_be_given,
@@ -28,18 +33,22 @@ from pymc_rmhmc.model.conditioning import (
 from pymc_rmhmc.model.predictions import predicted_variables, without
 from pymc_rmhmc.model.words.bad_inputs import InputChecks
 from pymc_rmhmc.model.words.density_terms import DensityTerms
-from pymc_rmhmc.option_numbers import real_number, whole_number
+from pymc_rmhmc.option_numbers import count, real_number, whole_number
 from pymc_rmhmc.sampled.checks import likelihood_error
+from pymc_rmhmc.steps.arguments import seeded
 from pymc_rmhmc.usage import called_as
 
-__all__ = ["ep", "laplace"]
+__all__ = ["ApproximatedBlock", "GaussianApproximation", "approximation_of", "ep", "laplace"]
 
 type Point = dict[str, np.ndarray]
-type Fit = Callable[[CompiledBlock, FactorizedPrior, Any], ApproximatedBlock]
+type Array = NDArray[np.float64]
+type Fit = Callable[[CompiledBlock, FactorizedPrior, PointwiseLikelihood], ApproximatedBlock]
 
 
 @called_as('laplace(model), or laplace(model, point={"lengthscale": 0.5})')
-def laplace(model: pm.Model | None = None, point: dict[str, Any] | None = None) -> GaussianApproximation:
+def laplace(
+    model: pm.Model | None = None, point: Mapping[str, ArrayLike] | None = None
+) -> GaussianApproximation:
     r"""Approximate the posterior of latent Gaussian values by Laplace's method.
 
     The mean is the posterior's mode, and the precision is the prior's plus the likelihood's curvature there. It takes
@@ -102,7 +111,7 @@ def laplace(model: pm.Model | None = None, point: dict[str, Any] | None = None) 
 @called_as('ep(model), or ep(model, point={"lengthscale": 0.5}, damping=0.5)')
 def ep(
     model: pm.Model | None = None,
-    point: dict[str, Any] | None = None,
+    point: Mapping[str, ArrayLike] | None = None,
     *,
     damping: float = 1.0,
     tolerance: float = TOLERANCE,
@@ -177,13 +186,12 @@ def ep(
     step, least = real_number("damping", damping), real_number("tolerance", tolerance)
     most = whole_number("max_iter", max_iter)
 
-    def fit(block: CompiledBlock, prior: FactorizedPrior, likelihood: Any) -> ApproximatedBlock:
-        return _fit_ep(block, fit_ep(prior, likelihood, damping=step, tolerance=least, max_iter=most), likelihood)
-
-    return _approximated("ep", model, point, fit)
+    return _approximated("ep", model, point, partial(_fit_ep, damping=step, tolerance=least, max_iter=most))
 
 
-def _approximated(method: str, model: Any, given: Any, fit: Fit) -> GaussianApproximation:
+def _approximated(
+    method: str, model: pm.Model | None, given: Mapping[str, ArrayLike] | None, fit: Fit
+) -> GaussianApproximation:
     """Read the model, fit its blocks one by one, and join them."""
     model = model_in_context(model, method)
     model = without(model, predicted_variables(model))
@@ -202,21 +210,11 @@ def _approximated(method: str, model: Any, given: Any, fit: Fit) -> GaussianAppr
         if lost is not None:
             raise lost
         fitted.append(fit(block, prior, likelihood))
-    shapes = {
-        str(model.rvs_to_values[v].name): (str(v.name), point[str(model.rvs_to_values[v].name)].shape)
-        for v in structure.variables
-    }
-    return approximation_of(method, fitted, LatentDraws(structure, point), held, shapes, elsewhere)
+    return approximation_of(method, fitted, structure, point, elsewhere)
 
 
 def _prior(block: CompiledBlock, point: Point, held: Point) -> FactorizedPrior:
-    """Return a block's prior at the point.
-
-    Raises
-    ------
-    DataError, CovarianceError
-        If it cannot be used.
-    """
+    """Return a block's prior at the point, or raise the error that says why it cannot be used."""
     if block.n_latent == 0 or block.n_sites == 0:
         raise DataError(f"{block.name} has no latent values or no observations: its inputs or data are empty.")
     block.check_inputs(point)
@@ -235,9 +233,8 @@ def _prior(block: CompiledBlock, point: Point, held: Point) -> FactorizedPrior:
         ) from None
 
 
-def _fit_laplace(block: CompiledBlock, prior: FactorizedPrior, likelihood: Any) -> ApproximatedBlock:
-    mode = find_mode(prior.predictor, likelihood, max_iter=MOST_NEWTON_STEPS)
-    check_converged(block.name, mode)
+def _fit_laplace(block: CompiledBlock, prior: FactorizedPrior, likelihood: PointwiseLikelihood) -> ApproximatedBlock:
+    mode = mode_of(block.name, prior, likelihood)
     sites = laplace_sites(mode)
     chart = SiteChart(prior, sites)
     # What the sites have too much or too little of the likelihood at the mode.
@@ -245,7 +242,11 @@ def _fit_laplace(block: CompiledBlock, prior: FactorizedPrior, likelihood: Any) 
     return ApproximatedBlock(block, chart, chart.log_evidence + residual, None, mode.n_iter)
 
 
-def _fit_ep(block: CompiledBlock, fit: EPFit, likelihood: Any) -> ApproximatedBlock:
+def _fit_ep(
+    block: CompiledBlock, prior: FactorizedPrior, likelihood: PointwiseLikelihood, damping: float, tolerance: float,
+    max_iter: int,
+) -> ApproximatedBlock:  # fmt: skip
+    fit = fit_ep(prior, likelihood, damping=damping, tolerance=tolerance, max_iter=max_iter)
     if not fit.converged:
         raise ApproximationError(
             f"{block.name}: expectation propagation did not converge in {fit.n_iter} updates: {fit.problem}. Its "
@@ -254,3 +255,146 @@ def _fit_ep(block: CompiledBlock, fit: EPFit, likelihood: Any) -> ApproximatedBl
         )
     correction = second_order_correction(fit, likelihood)
     return ApproximatedBlock(block, fit.chart, fit.log_evidence, correction, fit.n_iter)
+
+
+@dataclass(frozen=True, slots=True)
+class ApproximatedBlock:
+    """One block, a chart in which its approximation is standard normal, its evidence and that one's correction."""
+
+    block: CompiledBlock
+    chart: SiteChart
+    log_evidence: float
+    second_order: float | None
+    n_iter: int
+
+
+@dataclass(frozen=True)
+class GaussianApproximation:
+    """Gaussian approximation of the posterior of a model's latent values; returned by `laplace` and `ep`.
+
+    Attributes
+    ----------
+    method : str
+        "laplace" or "ep".
+    mean : dict of str to array
+        Mean of each latent variable, in its shape. For Laplace's method this is the mode.
+    eta_mean, eta_variance : (n,) array
+        Mean and variance of the values η that the likelihood reads, of all blocks in order.
+    sites : GaussianSites
+        Gaussian factors ``exp(b η - ½ w̄ η²)`` that stand for the likelihood, for the same n values.
+    log_evidence : float
+        Approximation of ``log p(y | given)``, with all constants. Without other free variables it approximates
+        ``log p(y)``. The priors of the variables in `given` are not part of it. Potentials are. The latent prior counts
+        as a normal density with its constants, which PyMC's own densities of `CAR` and `ICAR` leave out.
+    second_order : float or None
+        For EP, what the second-order correction adds: ``log_evidence + second_order`` is the corrected value.
+        None for Laplace's method.
+    converged : bool
+        Always True: without convergence there is an error instead.
+    n_iter : int
+        Newton steps, or updates of all sites, of the block that took most.
+    given : dict of str to array
+        The other free variables, and the values at which they were held.
+    """
+
+    method: str
+    mean: dict[str, Array]
+    eta_mean: Array
+    eta_variance: Array
+    sites: GaussianSites
+    log_evidence: float
+    second_order: float | None
+    converged: bool
+    n_iter: int
+    given: dict[str, Array]
+    _charts: tuple[SiteChart, ...] = field(repr=False)
+    _draws: LatentDraws = field(repr=False)
+    _value_names: tuple[str, ...] = field(repr=False)
+
+    def __repr__(self) -> str:
+        """Name the method, the latent variables and the evidence."""
+        names = ", ".join(f"{name} {value.shape}" for name, value in self.mean.items())
+        corrected = "" if self.second_order is None else f" (second order {self.second_order:+.4f})"
+        given = f", given {', '.join(self.given)}" if self.given else ""
+        evidence = f"log evidence {self.log_evidence:.4f}{corrected}"
+        return f"GaussianApproximation({self.method} of {names}{given}; {evidence})"
+
+    @cached_property
+    def covariance_factor(self) -> Array:
+        """Lower triangular factor L of the covariance ``L Lᵀ`` of all latent values, (k, k).
+
+        The values are those of `mean`, raveled one variable after the other.
+        """
+        factors = [chart.model_factor for chart in self._charts]
+        return factors[0] if len(factors) == 1 else block_diag(*factors)
+
+    def sample(self, draws: int = 1000, random_seed: int | np.random.Generator | None = None) -> xr.DataTree:
+        """Draw from the approximation.
+
+        Parameters
+        ----------
+        draws : int
+            Number of independent draws.
+        random_seed : int or numpy.random.Generator, optional
+            Seed.
+
+        Returns
+        -------
+        xarray.DataTree
+            Its posterior group has one chain of the latent variables, the variables in `given` at their values and
+            the deterministics. `pymc.sample_posterior_predictive` takes it.
+
+        Raises
+        ------
+        ConfigurationError
+            If `draws` is not a positive whole number, or `random_seed` no seed.
+        """
+        draws, rng = count("draws", draws, 1000), seeded(random_seed)
+        flat = np.concatenate([value.ravel() for value in self.mean.values()])
+        values = flat + rng.standard_normal((draws, flat.size)) @ self.covariance_factor.T
+        cuts = np.cumsum([value.size for value in self.mean.values()])[:-1]
+        parts = np.split(values, cuts, axis=1)
+        shapes = [value.shape for value in self.mean.values()]
+        held = {
+            name: np.ascontiguousarray(part.reshape(-1, *shape))
+            for name, part, shape in zip(self._value_names, parts, shapes, strict=True)
+        }
+        coords, dims = self._draws.labels()
+        found: xr.DataTree = az.from_dict({"posterior": self._draws(held)}, coords=coords, dims=dims)
+        return found
+
+
+def approximation_of(
+    method: str, blocks: Sequence[ApproximatedBlock], structure: ModelStructure, point: Point, elsewhere: float
+) -> GaussianApproximation:
+    """Join the approximations of independent blocks, and the log density `elsewhere` of observed terms beyond them."""
+    names = {str(structure.model.rvs_to_values[v].name): str(v.name) for v in structure.variables}
+    parts: dict[str, list[Array]] = {}
+    for each in blocks:
+        values = each.chart.to_model(np.zeros(each.block.n_latent))
+        start = 0
+        for name, where in each.block.slices:
+            size = where.stop - where.start
+            parts.setdefault(name, []).append(values[start : start + size])
+            start += size
+    mean = {names[name]: np.concatenate(held).reshape(point[name].shape) for name, held in parts.items()}
+    charts = tuple(each.chart for each in blocks)
+    sites = [chart.sites for chart in charts if chart.sites is not None]
+    corrections = [each.second_order for each in blocks if each.second_order is not None]
+    return GaussianApproximation(
+        method=method,
+        mean=mean,
+        eta_mean=np.concatenate([chart.predictor.offset for chart in charts]),
+        eta_variance=np.concatenate([chart.predictor.variance for chart in charts]),
+        sites=GaussianSites(
+            np.concatenate([each.linear for each in sites]), np.concatenate([each.precision for each in sites])
+        ),
+        log_evidence=elsewhere + sum(each.log_evidence for each in blocks),
+        second_order=sum(corrections) if corrections else None,
+        converged=True,
+        n_iter=max(each.n_iter for each in blocks),
+        given=given_values(structure, point),
+        _charts=charts,
+        _draws=LatentDraws(structure, point),
+        _value_names=tuple(parts),
+    )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
+import pymc as pm
 from numpy.typing import NDArray
+from scipy import stats
 
 from pymc_rmhmc.chains.reference import LatentReference, Reference, ResidualReference
-from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.errors import ConfigurationError, EvidenceError
 from pymc_rmhmc.evidence.annealing_options import Annealing
 from pymc_rmhmc.evidence.evidence_checks import no_effect
 from pymc_rmhmc.evidence.evidence_draws import (
@@ -21,25 +24,33 @@ from pymc_rmhmc.evidence.evidence_draws import (
     values_of_chain,
     values_of_prior,
 )
-from pymc_rmhmc.evidence.evidence_models import EvidenceModel, LatentPart
-from pymc_rmhmc.evidence.evidence_references import positions_of, whole_reference
-from pymc_rmhmc.evidence.latent_references import latent_reference
+from pymc_rmhmc.evidence.evidence_models import EvidenceModel, LatentPart, read_model
+from pymc_rmhmc.evidence.evidence_references import (
+    Start,
+    latent_reference,
+    positions_of,
+    start_of_whole,
+    whole_reference,
+)
 from pymc_rmhmc.evidence.methods.annealing import annealed_evidence
 from pymc_rmhmc.evidence.methods.bridge import BRIDGE, HEAVY_BRIDGE, AdaptiveBridge, PosteriorDraws
-from pymc_rmhmc.evidence.methods.estimate import FEWEST_DRAWS, LARGEST_K, Budget, Estimate, Progress, Report
-from pymc_rmhmc.evidence.methods.family import FixedFamily, ReferenceFamily
-from pymc_rmhmc.evidence.methods.importance import importance_evidence, laplace_evidence
-from pymc_rmhmc.evidence.methods.modes import check_modes
+from pymc_rmhmc.evidence.methods.estimate import FEWEST_DRAWS, LARGEST_K, Estimate, Progress, Report
+from pymc_rmhmc.evidence.methods.importance import check_modes, importance_evidence, laplace_evidence
 from pymc_rmhmc.evidence.methods.tails import with_fitting_tails
-from pymc_rmhmc.evidence.methods.tempering import temper
-from pymc_rmhmc.evidence.tempering_families import whole_family
+from pymc_rmhmc.evidence.methods.tempering import Tempering
+from pymc_rmhmc.gathering import ExecutorOrFactory, check_executor, gather
+from pymc_rmhmc.latent.charts import GaussianSites
+from pymc_rmhmc.steps.executors import pack
+from pymc_rmhmc.steps.threads import BlasThreads
 
-__all__ = ["Settings", "estimates_of"]
+__all__ = ["REPETITIONS", "Estimates", "Settings", "estimates_of", "repeated"]
 
 type Array = NDArray[np.float64]
+# Of each block, or of the whole model: its name, the method that was taken, and the estimate.
+type Estimates = list[tuple[str, str, Estimate]]
 
-# Sweeps of tempering, and those that adapt it.
-TEMPERED = 1000
+# Sweeps of tempering, and those that adapt it; and its independent ladders.
+TEMPERED, REPLICAS = 1000, 2
 # States of annealing from heavy tails: some lie where the posterior has no density, one in some hundred.
 FEWEST_HEAVY = 1000.0
 # Draws of the prior from which other modes are searched.
@@ -48,28 +59,17 @@ SEARCHES = 8
 WIDTHS = 3.0, 100.0
 # Given draws to which a reference is fitted.
 MOST_FITTED = 1000
+REPETITIONS, ATTEMPTS = 4, 3
+# Repetitions that differ by more than their errors so rarely do so for a reason.
+LEAST_PROBABLE = 1e-4
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user asked for.
+    """What a user asked for; see `log_evidence`."""
 
-    Attributes
-    ----------
-    method : str or Annealing
-        How.
-    sites : str or GaussianSites
-        Of the reference of latent blocks.
-    target_error : float
-        Of the estimate.
-    max_seconds : float or None
-        For all of it.
-    replicates : int
-        States that move at once.
-    """
-
-    method: Any
-    sites: Any
+    method: str | Annealing
+    sites: str | GaussianSites
     target_error: float
     max_seconds: float | None
     replicates: int
@@ -79,10 +79,14 @@ class Settings:
         """What the method is called."""
         return self.method if isinstance(self.method, str) else "annealing"
 
+    def progress(self, report: Report | None) -> Progress:
+        """Return the progress of an estimate that begins now."""
+        return Progress(self.target_error, self.max_seconds, report)
+
 
 def estimates_of(
     read: EvidenceModel, settings: Settings, draws: Array | None, rng: np.random.Generator, report: Report | None
-) -> list[tuple[str, str, Estimate]]:
+) -> Estimates:
     """Return for each block, or the whole model, its name, the method that was taken, and the estimate."""
     if not read.parts:
         return [("", *_of_whole(read, settings, draws, rng, report))]
@@ -107,30 +111,28 @@ def _of_part(
     method = settings.name
     if draws is not None and method not in {"auto", "bridge"}:
         raise no_effect("draws", method, f"which needs none for {part.name}")
-    budget = Budget(settings.target_error, settings.max_seconds)
+    progress = settings.progress(report)
     reference, known = latent_reference(part, settings.sites, method)
     reference.log_constant += constant
     known = {name: value + constant for name, value in known.items()}
-    progress = Progress(budget, report, reference.log_constant)
     if method in {"laplace", "ep"}:
         return method, Estimate(known[method], math.nan, {k: v for k, v in known.items() if k != method})
-    if method in {"auto", "bridge", "annealing"} and "hessian" not in part.likelihood.kinds:
+    if method == "tempering":
+        return method, _tempered((reference, None), rng, progress).shifted(0.0, **known)
+    progress.move(reference.log_constant)
+    if "hessian" not in part.likelihood.kinds:
         check_modes(part.name, reference, _prior_places(part, reference, rng))
+    if method == "annealing":
+        return method, _annealed(reference, settings, rng, progress).shifted(reference.log_constant, **known)
     if method == "auto" and draws is None:
         progress.say("importance sampling")
-        estimate = importance_evidence(reference, settings.replicates, rng, budget, progress)
+        estimate = importance_evidence(reference, settings.replicates, rng, progress)
         if estimate.diagnostics["pareto_k"] < LARGEST_K:
-            return "importance sampling", _with(estimate.shifted(reference.log_constant), known)
+            return "importance sampling", estimate.shifted(reference.log_constant, **known)
         progress.history.clear()
-    if method == "tempering":
-        progress = Progress(budget, report)
-        return method, _with(_tempered(FixedFamily(reference), rng, budget, progress), known)
-    if method in {"auto", "bridge"}:
-        source = None if draws is None else GivenDraws(reference, draws, rng)
-        estimate = AdaptiveBridge(reference, settings.replicates, rng, source).run(budget, progress)
-        return "bridge", _with(estimate.shifted(reference.log_constant), known)
-    estimate = _annealed(reference, settings, rng, budget, progress)
-    return "annealing", _with(estimate.shifted(reference.log_constant), known)
+    source = None if draws is None else GivenDraws(reference, draws, rng)
+    estimate = AdaptiveBridge(reference, settings.replicates, rng, source).run(progress)
+    return "bridge", estimate.shifted(reference.log_constant, **known)
 
 
 def _prior_places(part: LatentPart, reference: LatentReference, rng: np.random.Generator) -> list[Array]:
@@ -153,11 +155,9 @@ def _of_whole(
             "sites= are of latent Gaussian values with everything else fixed; in this model they are fitted to draws "
             "of the posterior. Leave sites out."
         )
-    budget = Budget(settings.target_error, settings.max_seconds)
-    progress = Progress(budget, report)
+    progress = settings.progress(report)
     if settings.name == "tempering":
-        found = _tempered(whole_family(read, rng, progress), rng, budget, progress)
-        return "tempering", found.shifted(read.constant)
+        return "tempering", _tempered(start_of_whole(read, rng, progress), rng, progress).shifted(read.constant)
     progress.say("tuning a chain")
     if draws is None:
         chain, fitted = tuned_chain(read, rng), None
@@ -167,28 +167,27 @@ def _of_whole(
         chain = fitted_chain(read, fitted, rng)
     if settings.name == "laplace":
         reference = chain.reference()
-        return "laplace", laplace_evidence(reference, rng).shifted(reference.log_constant + read.constant)
+        return "laplace", laplace_evidence(reference).shifted(reference.log_constant + read.constant)
     progress.say("looking for heavy tails and other modes")
     prior = values_of_prior(read, rng)
     fitted = values_of_chain(chain, read, rng) if fitted is None else fitted[:: 1 + len(fitted) // MOST_FITTED]
-    whole = whole_reference(chain, prior, fitted, rng)
-    reference = whole.reference
+    reference, is_heavy = whole_reference(chain, prior, fitted, rng)
     constant = reference.log_constant + read.constant
-    progress = Progress(budget, report, constant)
+    progress.move(constant)
     check_modes(chain.recipe.name, reference, _places(reference, prior, rng))
     if settings.name == "annealing":
-        tailed = reference if whole.is_heavy else with_fitting_tails(reference, rng)
+        tailed = reference if is_heavy else with_fitting_tails(reference, rng)
         # The tails have changed the constant by nothing.
-        fewest = FEWEST_HEAVY if whole.is_heavy else FEWEST_DRAWS
-        return "annealing", _annealed(tailed, settings, rng, budget, progress, fewest).shifted(constant)
+        fewest = FEWEST_HEAVY if is_heavy else FEWEST_DRAWS
+        return "annealing", _annealed(tailed, settings, rng, progress, fewest).shifted(constant)
     progress.say("drawing from the posterior")
     source: PosteriorDraws | None = None
     if draws is not None:
         source = GivenDraws(reference, kept, rng)
-    elif not whole.is_heavy:
+    elif not is_heavy:
         source = ChainDraws(chain, read, rng)
-    policy = HEAVY_BRIDGE if whole.is_heavy else BRIDGE
-    estimate = AdaptiveBridge(reference, settings.replicates, rng, source, policy).run(budget, progress)
+    policy = HEAVY_BRIDGE if is_heavy else BRIDGE
+    estimate = AdaptiveBridge(reference, settings.replicates, rng, source, policy).run(progress)
     return "bridge", estimate.shifted(constant)
 
 
@@ -200,8 +199,9 @@ def _places(reference: ResidualReference, prior: Array, rng: np.random.Generator
     return np.geomspace(*WIDTHS, SEARCHES)[:, None] * rng.standard_normal((SEARCHES, reference.size))
 
 
-def _tempered(family: ReferenceFamily, rng: np.random.Generator, budget: Budget, progress: Progress) -> Estimate:
-    found = temper(family, draws=TEMPERED, tune=TEMPERED, rng=rng, budget=budget, progress=progress)
+def _tempered(start: Start, rng: np.random.Generator, progress: Progress) -> Estimate:
+    reference, refit = start
+    found = Tempering(reference, REPLICAS, rng, refit=refit).run(TEMPERED, TEMPERED, progress)
     return found.estimate.shifted(found.reference.log_constant)
 
 
@@ -215,17 +215,64 @@ def halves(draws: Array) -> tuple[Array, Array]:
 
 
 def _annealed(
-    reference: Reference, settings: Settings, rng: np.random.Generator, budget: Budget, progress: Progress,
+    reference: Reference, settings: Settings, rng: np.random.Generator, progress: Progress,
     fewest: float = FEWEST_DRAWS,
 ) -> Estimate:  # fmt: skip
     options = settings.method if isinstance(settings.method, Annealing) else Annealing()
     progress.say("finding a ladder")
-    make, ladder = options.prepared(reference, settings.replicates, rng)
+    make, betas = options.prepared(reference, settings.replicates, rng)
     return annealed_evidence(
-        make, ladder, settings.replicates, rng, budget, progress, bounds=options.bounds, remedy=options.remedy,
-        fewest=fewest,
-    )  # fmt: skip
+        make, betas, settings.replicates, rng, progress, bounds=options.bounds, remedy=options.remedy, fewest=fewest
+    )
 
 
-def _with(estimate: Estimate, known: dict[str, float]) -> Estimate:
-    return replace(estimate, diagnostics={**estimate.diagnostics, **known})
+def estimate_once(blob: bytes, seed: int) -> Estimates:
+    """Estimate once in a worker, from the pickled model and settings."""
+    model, settings, _ = pickle.loads(blob)  # noqa: S301 - what this very run has packed
+    threads = BlasThreads(1)
+    threads.hold()
+    try:
+        with np.errstate(all="ignore"):
+            return estimates_of(read_model(model), settings, None, np.random.default_rng(seed), None)
+    finally:
+        threads.release()
+
+
+def repeated(
+    model: pm.Model, settings: Settings, seeds: Sequence[int], executor: ExecutorOrFactory, report: Report
+) -> Estimates:
+    """Estimate as many times as there are seeds, each with an error that the mean may have, and take the mean.
+
+    There is an error if the repetitions differ by more than their errors.
+    """
+    pools = check_executor(executor)
+    blob = pack(model, replace(settings, target_error=settings.target_error * math.sqrt(len(seeds))), {})
+    finished: list[int] = []
+
+    def on_finished(number: int, result: object) -> None:
+        finished.append(number)
+        report(math.nan, math.nan, f"{len(finished)} of {len(seeds)} repetitions")
+
+    tasks = [(blob, seed) for seed in seeds]
+    results = gather(pools, estimate_once, tasks, attempts=ATTEMPTS, noun="repetition", on_finished=on_finished)
+    return [_merged(parts) for parts in zip(*results, strict=True)]
+
+
+def _merged(parts: Sequence[tuple[str, str, Estimate]]) -> tuple[str, str, Estimate]:
+    """Average repetitions; raise an error if they differ by more than their errors."""
+    name, method, first = parts[0]
+    values, errors = (np.array([getattr(e, n) for *_, e in parts]) for n in ("log_evidence", "standard_error"))
+    distance = float((((values - values.mean()) / np.maximum(errors, 1e-12)) ** 2).sum())
+    if stats.chi2(len(parts) - 1).sf(distance) < LEAST_PROBABLE:
+        shown = ", ".join(f"{v:.2f} ± {e:.2f}" for v, e in zip(values, errors, strict=True))
+        raise EvidenceError(
+            f"Repetitions of the estimate differ by more than their errors: {shown}. The posterior may have several "
+            'modes: give method="tempering", or draws= of a long run.'
+        )
+    diagnostics: dict[str, float | Array] = {
+        key: float(np.mean([e.diagnostics[key] for *_, e in parts]))
+        for key, value in first.diagnostics.items()
+        if np.ndim(value) == 0 and all(key in e.diagnostics for *_, e in parts)
+    }
+    diagnostics |= {"repetition_estimate": values, "repetition_error": errors}
+    return name, method, Estimate(float(values.mean()), float(np.sqrt((errors**2).sum())) / len(parts), diagnostics)

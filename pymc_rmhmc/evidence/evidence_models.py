@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -11,13 +10,19 @@ from numpy.typing import NDArray
 from pymc.distributions.transforms import Interval
 from pymc.logprob.transforms import CircularTransform
 
+from pymc_rmhmc.approximation.tilted import PointwiseLikelihood
 from pymc_rmhmc.chains.chain import AnyChain
+from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.chains.variables import Variables
 from pymc_rmhmc.evidence.evidence_checks import check_continuous, omitted_constants
 from pymc_rmhmc.latent.prior import FactorizedPrior
 from pymc_rmhmc.metrics import FlatMetric
 from pymc_rmhmc.model.predictions import predicted_variables, view_of, without
 from pymc_rmhmc.model.words.bad_inputs import InputChecks
+from pymc_rmhmc.sampled.blocks import BlockRecipe, FoundBlocks
+from pymc_rmhmc.sampled.graph import FoundGeneral
+from pymc_rmhmc.sampled.process import FoundProcess
+from pymc_rmhmc.sampled.whole_model_metric import FoundRiemannian
 from pymc_rmhmc.steps.options import Options, settle
 from pymc_rmhmc.steps.selection import find_with_predictions
 
@@ -25,56 +30,29 @@ __all__ = ["EvidenceModel", "LatentPart", "read_model", "with_bounded_angles"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
+type Found = FoundBlocks | FoundGeneral | FoundRiemannian | FoundProcess
 
 
 @dataclass(frozen=True)
 class LatentPart:
-    """A latent Gaussian block with nothing left to sample beside it.
-
-    Attributes
-    ----------
-    name : str
-        Of its latent functions.
-    prior : FactorizedPrior
-        Its prior.
-    likelihood : SiteLikelihood
-        Over its sites.
-    variables : Variables
-        Its value variables.
-    """
+    """A latent Gaussian block with nothing left to sample beside it, named after its latent functions."""
 
     name: str
     prior: FactorizedPrior
-    likelihood: Any
-    variables: Any
+    likelihood: PointwiseLikelihood
+    variables: Variables
 
 
 @dataclass(frozen=True)
 class EvidenceModel:
-    """A model as estimates read it: independent latent blocks, or a chain of everything.
-
-    Attributes
-    ----------
-    model : pymc.Model
-        The model.
-    point : dict
-        At which it was read.
-    parts : tuple of LatentPart
-        Blocks; empty for a whole model.
-    chain : Chain or None
-        Of a whole model, not begun.
-    n_tune : int
-        How many draws tune the chain.
-    constant : float
-        What the log density has beyond the blocks.
-    """
+    """A model as estimates read it: independent latent blocks, or a chain of everything."""
 
     model: pm.Model
-    point: Point
-    parts: tuple[LatentPart, ...]
-    chain: AnyChain | None
-    n_tune: int
-    constant: float
+    point: Point  # at which it was read
+    parts: tuple[LatentPart, ...]  # blocks; empty for a whole model
+    chain: AnyChain | None  # of a whole model, not begun
+    n_tune: int  # how many draws tune the chain
+    constant: float  # what the log density has beyond the blocks
 
     @property
     def sampled(self) -> pm.Model:
@@ -102,22 +80,16 @@ class EvidenceModel:
 
 
 def read_model(model: pm.Model | None) -> EvidenceModel:
-    """Read a model in the form in which `RMHMC` samples it.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If a variable is discrete.
-    Other errors
-        As `RMHMC`.
-    """
+    """Read a model in the form in which `RMHMC` samples it, with its errors; and one if a variable is discrete."""
     model = with_bounded_angles(pm.modelcontext(model))
     check_continuous(model)
-    found, plan, point = _found(model, "auto")
-    if _left(model, found):
-        found, plan, point = _found(model, FlatMetric(chart="graph"))
+    point = model.initial_point()
+    InputChecks(model).check(point)
+    found, plan = _found(model, point, "auto")
+    if _is_left(model, found):
+        found, plan = _found(model, point, FlatMetric(chart="graph"))
     chains = found.samplers(point, plan, model.initial_point())
-    if found.compiled.blocks and not found.hyperparameters:
+    if isinstance(found, FoundBlocks) and not found.hyperparameters:
         parts = tuple(_latent_part(chain, point) for chain in chains)
         constant = float(found.compiled.rest_log_density(point)) + omitted_constants(model, ())
         return EvidenceModel(model, point, parts, None, 0, constant)
@@ -149,23 +121,20 @@ def with_bounded_angles(model: pm.Model) -> pm.Model:
     return view_of(model, changed)
 
 
-def _found(model: pm.Model, metric: Any) -> tuple[Any, Any, Point]:
+def _found(model: pm.Model, point: Point, metric: str | FlatMetric) -> tuple[Found, Plan]:
     plan = settle(Options(metric=metric), auto_metric="flat")
-    point = model.initial_point()
-    InputChecks(model).check(point)
-    found, _ = find_with_predictions(model, None, point, plan, None)
-    return found, plan, point
+    return find_with_predictions(model, None, point, plan, None)[0], plan
 
 
-def _left(model: pm.Model, found: Any) -> list[str]:
-    """List variables that are not integrated over, but for those that are predicted and integrate to 1."""
-    predicted = {str(variable.name) for variable in predicted_variables(model)}
-    held = {str(value.name) for value in found.value_vars}
-    values = model.rvs_to_values
-    return [str(v.name) for v in model.free_RVs if v.name not in predicted and values[v].name not in held]
+def _is_left(model: pm.Model, found: Found) -> bool:
+    """Return whether variables are not integrated over, but for those that are predicted and integrate to 1."""
+    known = {str(model.rvs_to_values[variable].name) for variable in predicted_variables(model)}
+    known |= {str(value.name) for value in found.value_vars}
+    return any(str(value.name) not in known for value in model.value_vars)
 
 
 def _latent_part(chain: AnyChain, point: Point) -> LatentPart:
-    recipe: Any = chain.recipe
+    recipe = chain.recipe
+    assert isinstance(recipe, BlockRecipe)
     prior = FactorizedPrior(recipe.block.prior(point))  # a covariance without a factor has been refused
     return LatentPart(recipe.name, prior, recipe.block.likelihood(point), recipe.variables)

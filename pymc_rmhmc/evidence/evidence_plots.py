@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -13,6 +13,10 @@ from pymc_rmhmc.diagnostics.plots import COLOURS
 from pymc_rmhmc.errors import ConfigurationError, DataError, shown
 from pymc_rmhmc.evidence.methods.estimate import FEWEST_DRAWS, LEAST_ACCEPTED
 from pymc_rmhmc.usage import called_as
+
+if TYPE_CHECKING:  # it need not be installed
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
 
 __all__ = ["plot_evidence", "plot_rungs"]
 
@@ -37,7 +41,9 @@ SMALL_BETA, POWER, BETAS = 0.1, 0.25, (0.0, 0.001, 0.01, 0.1, 1.0)
 
 
 @called_as('plot_evidence({"bridge": found, "annealing": other})')
-def plot_evidence(results: Any, *, truth: float | None = None, ax: Any = None) -> Any:
+def plot_evidence(
+    results: Mapping[str, xr.Dataset] | xr.Dataset, *, truth: float | None = None, ax: Axes | None = None
+) -> Figure | SubFigure:
     """Plot estimates of the evidence against the seconds that they took.
 
     Parameters
@@ -98,7 +104,7 @@ def plot_evidence(results: Any, *, truth: float | None = None, ax: Any = None) -
 
 
 @called_as("plot_rungs(found)")
-def plot_rungs(result: xr.Dataset) -> Any:
+def plot_rungs(result: xr.Dataset) -> Figure:
     """Plot how well each density of a bridge, of annealing or of tempering was sampled.
 
     Parameters
@@ -151,7 +157,7 @@ def plot_rungs(result: xr.Dataset) -> Any:
     return figure
 
 
-def _results(results: Any) -> dict[str, xr.Dataset]:
+def _results(results: object) -> dict[str, xr.Dataset]:
     """Return the results by name, or raise the error for one of them."""
     if isinstance(results, xr.Dataset):
         _check_result("results", results)
@@ -168,7 +174,7 @@ def _results(results: Any) -> dict[str, xr.Dataset]:
     return {str(name): result for name, result in results.items()}
 
 
-def _check_result(name: str, result: Any) -> None:
+def _check_result(name: str, result: object) -> None:
     if isinstance(result, xr.Dataset) and {"log_evidence", "standard_error"} <= set(result.data_vars):
         return
     is_dataset = isinstance(result, xr.Dataset)
@@ -178,7 +184,7 @@ def _check_result(name: str, result: Any) -> None:
     )
 
 
-def _known(truth: Any) -> float:
+def _known(truth: float) -> float:
     try:
         value = math.nan if isinstance(truth, bool) else float(truth)
     except (TypeError, ValueError):
@@ -188,7 +194,7 @@ def _known(truth: Any) -> float:
     return value
 
 
-def _axis(function: str, ax: Any) -> Any:
+def _axis(function: str, ax: Axes | None) -> Axes:
     if ax is None:
         figure = _new_figure(function)
         figure.set_size_inches(6.6, 3.8)
@@ -198,7 +204,7 @@ def _axis(function: str, ax: Any) -> Any:
     return ax
 
 
-def _new_figure(function: str) -> Any:
+def _new_figure(function: str) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -206,7 +212,7 @@ def _new_figure(function: str) -> Any:
     return Figure(layout="constrained")
 
 
-def _draw_estimates(axis: Any, name: str, result: xr.Dataset, colour: str) -> tuple[float, float]:
+def _draw_estimates(axis: Axes, name: str, result: xr.Dataset, colour: str) -> tuple[float, float]:
     """Draw a result's estimates; return the first and last of their seconds."""
     if "estimate" in result:
         seconds, values, errors = (np.asarray(result[key].values) for key in ("seconds", "estimate", "error"))
@@ -232,7 +238,7 @@ def _in_words(value: float, error: float) -> str:
     return f"{value:.{digits}f} ± {error:.{digits}f}"
 
 
-def _draw_approximations(axis: Any, found: Mapping[str, xr.Dataset]) -> None:
+def _draw_approximations(axis: Axes, found: Mapping[str, xr.Dataset]) -> None:
     """Draw results that are approximations, and those that others hold; equal ones once."""
     lines: dict[tuple[str, float], str] = {}
     for name, result in found.items():
@@ -247,7 +253,7 @@ def _draw_approximations(axis: Any, found: Mapping[str, xr.Dataset]) -> None:
         axis.axhline(value, color=str(0.25 + 0.17 * (i % 4)), ls=":", lw=1.6, label=label, zorder=1)
 
 
-def _draw_rungs(axis: Any, result: xr.Dataset, name: str) -> None:
+def _draw_rungs(axis: Axes, result: xr.Dataset, name: str) -> None:
     title, least = PANELS[name]
     betas, values = result["beta"].values, result[name].values
     blocks = np.asarray(result["block"].values) if "block" in result.coords else np.zeros(betas.size)
@@ -273,7 +279,7 @@ def _draw_rungs(axis: Any, result: xr.Dataset, name: str) -> None:
         axis.legend(frameon=False, fontsize="small")
 
 
-def _logarithmic(axis: Any) -> None:
+def _logarithmic(axis: Axes) -> None:
     """Make the axis of seconds logarithmic, with seconds as ordinary numbers."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -283,6 +289,6 @@ def _logarithmic(axis: Any) -> None:
     axis.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _tidy(axis: Any) -> None:
+def _tidy(axis: Axes) -> None:
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)

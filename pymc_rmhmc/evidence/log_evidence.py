@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
+from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.evidence.annealing_options import Annealing
 from pymc_rmhmc.evidence.evidence_checks import check_proper, convention_in_words, no_effect
-from pymc_rmhmc.evidence.evidence_methods import Settings, estimates_of
+from pymc_rmhmc.evidence.evidence_draws import values_of_draws
+from pymc_rmhmc.evidence.evidence_methods import REPETITIONS, Estimates, Settings, estimates_of, repeated
 from pymc_rmhmc.evidence.evidence_models import read_model
-from pymc_rmhmc.evidence.evidence_pieces import REPETITIONS, repeated
-from pymc_rmhmc.evidence.given_draws import values_of_draws
-from pymc_rmhmc.evidence.methods.estimate import Estimate
-from pymc_rmhmc.evidence.results import displayed, in_a_line
+from pymc_rmhmc.evidence.methods.estimate import displayed
+from pymc_rmhmc.gathering import ExecutorOrFactory
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.model.structure import model_in_context
 from pymc_rmhmc.option_numbers import one_of, real_number, switch, whole_number
@@ -27,6 +26,10 @@ from pymc_rmhmc.steps.threads import BlasThreads
 from pymc_rmhmc.usage import called_as
 
 __all__ = ["log_evidence"]
+
+type Array = NDArray[np.float64]
+# A number, or a dimension and values along it.
+type Held = float | tuple[str, Array | list[str]]
 
 # Of diagnostics that are not by rung.
 DIMENSIONS = {
@@ -53,14 +56,14 @@ SITES = ("auto", "laplace", "ep", "prior")
 def log_evidence(
     model: pm.Model | None = None,
     *,
-    method: Any = "auto",
-    draws: Any = None,
-    sites: Any = "auto",
+    method: str | Annealing = "auto",
+    draws: xr.DataTree | None = None,
+    sites: str | GaussianSites = "auto",
     target_error: float = 0.05,
     max_seconds: float | None = MOST_SECONDS,
     replicates: int = REPLICATES,
-    executor: Any = None,
-    random_seed: Any = None,
+    executor: ExecutorOrFactory | None = None,
+    random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> xr.Dataset:
     """Estimate the evidence log p(y) of a model: the logarithm of the integral of prior times likelihood.
@@ -149,12 +152,12 @@ def log_evidence(
     threads, began = BlasThreads(1), time.perf_counter()
     threads.hold()
     try:
-        with displayed(progressbar) as say, np.errstate(all="ignore"):
+        with displayed(progressbar) as report, np.errstate(all="ignore"):
             if executor is None:
-                found = estimates_of(read, settings, values, rng, lambda *said: say(in_a_line(*said)))
+                found = estimates_of(read, settings, values, rng, report)
             else:
                 seeds = [int(seed) for seed in rng.integers(2**63, size=REPETITIONS)]
-                found = repeated(model, settings, values, seeds, executor, say)
+                found = repeated(model, settings, seeds, executor, report)
     finally:
         threads.release()
     attributes = {
@@ -166,7 +169,9 @@ def log_evidence(
     return _dataset(found).assign_attrs(attributes)
 
 
-def _checked(method: Any, sites: Any, target_error: Any, max_seconds: Any, replicates: Any) -> Settings:
+def _checked(
+    method: str | Annealing, sites: str | GaussianSites, target_error: float, max_seconds: float | None, replicates: int
+) -> Settings:
     """Return the options, or raise the error for one of them."""
     if not isinstance(method, Annealing):
         one_of("method", method, METHODS, 'Or give Annealing(...) with its options. The default is method="auto".')
@@ -179,7 +184,7 @@ def _checked(method: Any, sites: Any, target_error: Any, max_seconds: Any, repli
     )
 
 
-def _check_use(settings: Settings, draws: Any, executor: Any) -> None:
+def _check_use(settings: Settings, draws: object, executor: object) -> None:
     """Raise where an option would have no effect."""
     if draws is not None and executor is not None:
         raise ConfigurationError(
@@ -197,27 +202,27 @@ def _check_use(settings: Settings, draws: Any, executor: Any) -> None:
             raise no_effect(option, name, reason)
 
 
-def _error_of(found: list[tuple[str, str, Estimate]]) -> float:
+def _error_of(found: Estimates) -> float:
     return math.sqrt(sum(estimate.standard_error**2 for *_, estimate in found))
 
 
-def _dataset(found: list[tuple[str, str, Estimate]]) -> xr.Dataset:
+def _dataset(found: Estimates) -> xr.Dataset:
     """Gather everything about the estimates: of several blocks the sums, and the rungs one block after another."""
     total = sum(estimate.log_evidence for *_, estimate in found)
-    data: dict[str, Any] = {"log_evidence": total, "standard_error": _error_of(found)}
-    arrays: dict[str, list[Any]] = {}
+    data: dict[str, Held] = {"log_evidence": total, "standard_error": _error_of(found)}
+    arrays: dict[str, list[float | Array]] = {}
     blocks: list[str] = []
     for name, _, estimate in found:
         rungs = {k: v for k, v in estimate.diagnostics.items() if np.ndim(v) == 1}
         for key, value in rungs.items():
             arrays.setdefault(key, []).append(value)
-        blocks += [name] * len(rungs.get("beta", ()))
+        blocks += [name] * np.size(rungs.get("beta", []))
         for key, value in estimate.diagnostics.items():
             if np.ndim(value) == 0:
                 data[key if len(found) == 1 else f"{key} of {name}"] = float(value)
     for key, values in arrays.items():
         data[key] = (DIMENSIONS.get(key, "rung"), np.concatenate(values))
-    coords: dict[str, Any] = {"block": ("rung", blocks)} if len(found) > 1 and blocks else {}
+    coords: dict[str, Held] = {"block": ("rung", blocks)} if len(found) > 1 and blocks else {}
     if len(found) == 1 and found[0][2].history:
         history = np.array(found[0][2].history)
         data |= {"estimate": ("update", history[:, 1]), "error": ("update", history[:, 2])}

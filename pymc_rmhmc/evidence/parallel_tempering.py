@@ -4,30 +4,41 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
+import arviz as az
 import numpy as np
 import pymc as pm
 import xarray as xr
 from arviz import dict_to_dataset
 from numpy.typing import NDArray
+from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants, find_observations
+from pymc.util import get_default_varnames
 
+from pymc_rmhmc.chains.variables import Variables
 from pymc_rmhmc.errors import ConfigurationError, shown
-from pymc_rmhmc.evidence.evidence_models import with_bounded_angles
-from pymc_rmhmc.evidence.methods.ensemble import NON_REVERSIBLE, SCHEMES
-from pymc_rmhmc.evidence.methods.estimate import Budget, Progress
-from pymc_rmhmc.evidence.methods.family import ReferenceFamily
-from pymc_rmhmc.evidence.methods.ladder import check_ladder
-from pymc_rmhmc.evidence.methods.tempering import Tempered, temper
-from pymc_rmhmc.evidence.results import DrawReader, dims_of, displayed, in_a_line, posterior_tree
-from pymc_rmhmc.evidence.tempering_models import TemperedModel, read_tempered_model
+from pymc_rmhmc.evidence.evidence_checks import check_continuous, omitted_constants
+from pymc_rmhmc.evidence.evidence_models import read_model, with_bounded_angles
+from pymc_rmhmc.evidence.evidence_references import (
+    Start,
+    graph_recipe,
+    latent_reference,
+    start_in_graph,
+    start_of_whole,
+)
+from pymc_rmhmc.evidence.methods.ensemble import NON_REVERSIBLE, SCHEMES, check_ladder
+from pymc_rmhmc.evidence.methods.estimate import Progress, displayed
+from pymc_rmhmc.evidence.methods.tempering import Tempered, Tempering
+from pymc_rmhmc.model.predictions import Predictions, predicted_variables, without
 from pymc_rmhmc.model.structure import model_in_context
+from pymc_rmhmc.model.words.bad_inputs import InputChecks
 from pymc_rmhmc.option_numbers import count, one_of, real_number, switch
 from pymc_rmhmc.steps.arguments import seeded
+from pymc_rmhmc.stopwatch import COMPILING
 from pymc_rmhmc.usage import called_as
 
-__all__ = ["parallel_tempering"]
+__all__ = ["DrawReader", "TemperedModel", "parallel_tempering", "posterior_tree", "read_tempered_model"]
 
 type Array = NDArray[np.float64]
 
@@ -52,7 +63,7 @@ def parallel_tempering(
     keep: str = "posterior",
     swaps: str = NON_REVERSIBLE,
     max_seconds: float | None = None,
-    random_seed: Any = None,
+    random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> xr.DataTree:
     """Sample a posterior with several modes by parallel tempering, and estimate its marginal likelihood.
@@ -139,80 +150,163 @@ def parallel_tempering(
     max_seconds = None if max_seconds is None else real_number("max_seconds", max_seconds)
     rng = seeded(random_seed)
     read = read_tempered_model(model)
-    budget = Budget(math.inf, max_seconds)
-    with displayed(progressbar) as say:
-        progress = Progress(budget, lambda *said: say(in_a_line(*said)), read.constant)
-        family = read.family(rng, progress)
-        found = temper(
-            family, draws=draws, tune=tune, rng=rng, budget=budget, progress=progress, temperatures=ladder,
-            replicas=replicas, keep_all=keep == "all", scheme=swaps,
-        )  # fmt: skip
-        return _tree(model, read, family, found, rng, keep_all=keep == "all")
+    with displayed(progressbar) as report:
+        progress = Progress(math.inf, max_seconds, report)
+        progress.move(read.constant)
+        reference, refit = read.start(rng, progress)
+        found = Tempering(reference, replicas, rng, refit=refit, temperatures=ladder, scheme=swaps).run(
+            tune, draws, progress, keep_all=keep == "all"
+        )
+        return _tree(model, read, found, rng, keep_all=keep == "all")
 
 
-def _ladder(temperatures: Any) -> int | Array | None:
+def _ladder(temperatures: object) -> int | Array | None:
     """Check what was given, and return it as a number of temperatures or a ladder; None if it was left out."""
     if temperatures is None:
         return None
     if isinstance(temperatures, numbers.Integral) and not isinstance(temperatures, bool):
         return count("temperatures", temperatures, 10, least=2)
     try:
-        return check_ladder(np.asarray(temperatures, float))
-    except (TypeError, ValueError) as error:
-        if isinstance(error, ConfigurationError):
-            raise
+        found = np.asarray(temperatures, float)
+    except (TypeError, ValueError):
         raise ConfigurationError(
             f"temperatures must be a number of temperatures or a sequence of them, got {shown(temperatures)}. Leave it "
             "out to have them chosen."
         ) from None
+    return check_ladder(found)
+
+
+@dataclass(frozen=True)
+class TemperedModel:
+    """A model as tempering reads it."""
+
+    # From random numbers to references, for which a chain may have to be tuned.
+    start: Callable[[np.random.Generator, Progress | None], Start]
+    variables: Variables  # what a vector of its values holds
+    constant: float  # what the log evidence has beyond the reference's constant
+    predictions: Predictions | None  # what the model predicts, if anything
+
+
+def read_tempered_model(model: pm.Model) -> TemperedModel:
+    """Read a model: one latent block with all else fixed, or a whole model; with errors as `RMHMC`."""
+    predicted = predicted_variables(model)
+    sampled = without(model, predicted)
+    check_continuous(sampled)
+    InputChecks(sampled).check(sampled.initial_point())
+    predictions = Predictions(model, predicted) if predicted else None
+    read = read_model(sampled)
+    if read.chain is not None:
+        return TemperedModel(lambda *given: start_of_whole(read, *given), read.variables, read.constant, predictions)
+    held = {name for name, _ in read.parts[0].variables.slices}
+    if len(read.parts) == 1 and all(str(value.name) in held for value in read.model.value_vars):
+        (part,) = read.parts
+        return TemperedModel(
+            lambda *_: (latent_reference(part, "auto", "tempering")[0], None), part.variables, read.constant,
+            predictions,
+        )  # fmt: skip
+    recipe = graph_recipe(sampled)  # several blocks
+    constant = omitted_constants(sampled, [str(v.name) for v in sampled.free_RVs])
+    return TemperedModel(
+        lambda rng, _: start_in_graph(sampled, recipe, rng), recipe.variables, constant, predictions
+    )
+
+
+class DrawReader:
+    """Reads what users see off value variables: free variables on their own scale, deterministics, and the log density.
+
+    A vector of values holds `variables`, and predictions are drawn.
+    """
+
+    def __init__(
+        self, model: pm.Model, variables: Variables, predictions: Predictions | None, rng: np.random.Generator
+    ) -> None:
+        self._variables, self._predictions, self._rng = variables, predictions, rng
+        self._initial = model.initial_point()
+        shown = get_default_varnames(model.unobserved_value_vars, include_transformed=False)
+        self.names = tuple(str(variable.name) for variable in shown)
+        with COMPILING.running():
+            self._function = model.compile_fn([*shown, model.logp()], inputs=model.value_vars, on_unused_input="ignore")
+
+    def read(self, values: Array) -> tuple[dict[str, np.ndarray], Array]:
+        """Return variables by name, each (n, ...), and log densities (n,), of some values (n, k)."""
+        rows = [self._row(each) for each in values]
+        stacked = {name: np.array([row[i] for row in rows]) for i, name in enumerate(self.names)}
+        return stacked, np.array([float(row[-1]) for row in rows])
+
+    def _row(self, values: Array) -> Sequence[np.ndarray]:
+        point = {name: np.array(value) for name, value in self._initial.items()}
+        self._variables.write(values, point)
+        if self._predictions is not None:
+            point.update(self._predictions.draw(point, self._rng)[0])
+        found: Sequence[np.ndarray] = self._function(point)
+        return found
 
 
 def _tree(
-    model: pm.Model, read: TemperedModel, family: ReferenceFamily, found: Tempered, rng: np.random.Generator, *,
-    keep_all: bool,
-) -> xr.DataTree:  # fmt: skip
+    model: pm.Model, read: TemperedModel, found: Tempered, rng: np.random.Generator, *, keep_all: bool
+) -> xr.DataTree:
     """Assemble all groups."""
-    reader = DrawReader(model, read.variables, None if read.complete is None else read.complete(rng))
+    reader = DrawReader(model, read.variables, read.predictions, rng)
     draws, replicas, _, size = found.states.shape
     cold = found.states[:, :, -1].swapaxes(0, 1).reshape(replicas * draws, size)
-    values = family.values(found.reference, cold, rng).reshape(replicas, draws, -1)
-    tree = posterior_tree(
-        model, values, read.variables, reader=reader, statistics={"acceptance": found.acceptance[:, :, -1].T}
-    )
+    values = found.reference.values(cold, rng).reshape(replicas, draws, -1)
+    tree = posterior_tree(model, values, reader, {"acceptance": found.acceptance[:, :, -1].T})
     tree["tempering"] = xr.DataTree(_tempering(read, found, keep_all=keep_all))
     if keep_all:
-        tree["tempered_posterior"] = xr.DataTree(_tempered_posterior(model, family, found, reader, rng))
+        tree["tempered_posterior"] = xr.DataTree(_tempered_posterior(model, found, reader, rng))
     return tree
+
+
+def posterior_tree(
+    model: pm.Model, values: Array, reader: DrawReader, statistics: Mapping[str, Array]
+) -> xr.DataTree:
+    """Return draws (chains, draws, k) as a DataTree with posterior, sample_stats, observed_data and constant_data.
+
+    The statistics (chains, draws, ...) go into sample_stats, next to `lp`.
+    """
+    chains, draws, size = values.shape
+    read, log_density = reader.read(values.reshape(-1, size))
+    groups = {
+        "posterior": {name: held.reshape(chains, draws, *held.shape[1:]) for name, held in read.items()},
+        "sample_stats": {"lp": log_density.reshape(chains, draws), **statistics},
+        "observed_data": find_observations(model), "constant_data": find_constants(model),
+    }  # fmt: skip
+    coords, dims = coords_and_dims_for_inferencedata(model)
+    found: xr.DataTree = az.from_dict({name: held for name, held in groups.items() if held}, coords=coords, dims=dims)
+    return found
 
 
 def _tempering(read: TemperedModel, found: Tempered, *, keep_all: bool) -> xr.Dataset:
     """Gather what is known of the ladder, and the evidence."""
     estimate = found.estimate.shifted(found.reference.log_constant + read.constant)
-    held = estimate.diagnostics
-    holds: dict[str, Any] = {name: ("temperature", np.asarray(held[name])) for name in BY_TEMPERATURE}
-    holds["rejection"] = ("pair", held["rejection"])
-    holds["round_trips"] = ("chain", held["round_trips"])
-    holds |= {name: float(held[name]) for name in SINGLE}
-    holds |= {"log_evidence": estimate.log_evidence, "standard_error": estimate.standard_error}
-    if keep_all:
-        holds["phi"] = (("chain", "draw", "temperature"), found.phi.swapaxes(0, 1))
+    held = {name: np.asarray(value) for name, value in estimate.diagnostics.items()}
+    holds: dict[str, float | tuple[str | tuple[str, ...], Array]] = {
+        **{name: ("temperature", held[name]) for name in BY_TEMPERATURE},
+        "rejection": ("pair", held["rejection"]), "round_trips": ("chain", held["round_trips"]),
+        **{name: float(held[name]) for name in SINGLE},
+        "log_evidence": estimate.log_evidence, "standard_error": estimate.standard_error,
+    }  # fmt: skip
     sizes = {"temperature": held["beta"].size, "pair": held["beta"].size - 1, "chain": len(held["round_trips"])}
     if keep_all:
+        holds["phi"] = (("chain", "draw", "temperature"), found.phi.swapaxes(0, 1))
         sizes["draw"] = len(found.phi)
     return xr.Dataset(holds, coords={name: np.arange(size) for name, size in sizes.items()})
 
 
 def _tempered_posterior(
-    model: pm.Model, family: ReferenceFamily, found: Tempered, reader: DrawReader, rng: np.random.Generator
+    model: pm.Model, found: Tempered, reader: DrawReader, rng: np.random.Generator
 ) -> xr.Dataset:
     """Gather the draws of all temperatures."""
     draws, replicas, rungs, size = found.states.shape
     flat = found.states.swapaxes(0, 1).reshape(-1, size)
-    held, _ = reader.read(family.values(found.reference, flat, rng))
+    held, _ = reader.read(found.reference.values(flat, rng))
     shaped = {name: each.reshape(replicas, draws, rungs, *each.shape[1:]) for name, each in held.items()}
-    dims = dims_of(model, ((name, each.ndim - 3) for name, each in shaped.items()), ["temperature"])
-    coords = {name: list(labels) for name, labels in model.coords.items() if labels is not None}
+    _, known = coords_and_dims_for_inferencedata(model)
+    dims = {
+        name: ["temperature", *known.get(name, [f"{name}_dim_{i}" for i in range(each.ndim - 3)])]
+        for name, each in shaped.items()
+    }
     used = {dim for each in dims.values() for dim in each}
-    coords = {name: labels for name, labels in coords.items() if name in used} | {"temperature": list(range(rungs))}
-    made: xr.Dataset = dict_to_dataset(shaped, coords=coords, dims=dims)
+    coords = {dim: list(labels) for dim, labels in model.coords.items() if labels is not None and dim in used}
+    made: xr.Dataset = dict_to_dataset(shaped, coords=coords | {"temperature": list(range(rungs))}, dims=dims)
     return made

@@ -101,7 +101,7 @@ class SiteTargetPoint:
     log_density : float
         φ.
     force : array
-        What a kick adds: (2 n,), ``s = ∂φ/∂η``, then ``ΦΦᵀ s``; or as `pymc_rmhmc.latent.rounded` has it, (n,).
+        What a kick adds: (2 n,), ``s = ∂φ/∂η``, then ``ΦΦᵀ s``; or as `pymc_rmhmc.latent.target` has it, (n,).
     """
 
     eta: Array

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from pymc_rmhmc.approximation import SiteFit
 from pymc_rmhmc.approximation.emulation import emulate_marginal
 from pymc_rmhmc.approximation.joint_mode import moving_sites
-from pymc_rmhmc.approximation.marginals import fit_marginals
-from pymc_rmhmc.approximation.parameters import fit_parameters
-from pymc_rmhmc.approximation.site_trend import ThinnedDraws, follow_trend
+from pymc_rmhmc.approximation.marginals import fit_marginals, fit_parameters
+from pymc_rmhmc.approximation.site_fit import ThinnedDraws, follow_trend
 from pymc_rmhmc.kernels.kernel import Transition
 from pymc_rmhmc.kernels.turns import HYPERPARAMETERS, JOINT, LATENTS
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites

@@ -14,7 +14,7 @@ import pytest
 from pymc_rmhmc.dynamics.hamiltonian import SiteHamiltonian, SpannedHamiltonian
 from pymc_rmhmc.dynamics.integrators import IntegratorBase, RotationSplitting
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.evidence.methods.bridged_target import LatentBridge
+from pymc_rmhmc.evidence.methods.annealing import LatentBridge
 from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, SiteChart
 from pymc_rmhmc.latent.joint_target import JointTarget

@@ -14,7 +14,7 @@ from pymc_rmhmc.dynamics.hamiltonian import (
     SiteHamiltonian,
     SpannedHamiltonian,
 )
-from pymc_rmhmc.evidence.methods.bridged_target import LatentBridge
+from pymc_rmhmc.evidence.methods.annealing import LatentBridge
 from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
 from pymc_rmhmc.latent.prior import FactorizedPrior

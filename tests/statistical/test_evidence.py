@@ -11,15 +11,13 @@ from scipy import integrate, special, stats
 
 from pymc_rmhmc.evidence.evidence_draws import ChainDraws, tuned_chain, values_of_chain, values_of_prior
 from pymc_rmhmc.evidence.evidence_models import read_model
-from pymc_rmhmc.evidence.evidence_references import whole_reference
+from pymc_rmhmc.evidence.evidence_references import start_of_whole, whole_reference
 from pymc_rmhmc.evidence.methods.annealing import adaptive_ladder, annealed_evidence, flat_particles
 from pymc_rmhmc.evidence.methods.bridge import BRIDGE, HEAVY_BRIDGE, AdaptiveBridge
-from pymc_rmhmc.evidence.methods.estimate import Budget, Progress
-from pymc_rmhmc.evidence.methods.family import FixedFamily
+from pymc_rmhmc.evidence.methods.estimate import Progress
 from pymc_rmhmc.evidence.methods.importance import importance_evidence
 from pymc_rmhmc.evidence.methods.tails import with_fitting_tails
-from pymc_rmhmc.evidence.methods.tempering import temper
-from pymc_rmhmc.evidence.tempering_families import whole_family
+from pymc_rmhmc.evidence.methods.tempering import Tempering
 from tests.steps.test_log_evidence import eight_schools, regression
 from tests.unit.evidence_toys import NormalBlock
 
@@ -94,25 +92,23 @@ def problem(name):
     rng = np.random.default_rng(0)
     chain = tuned_chain(read, rng)
     if name in HEAVY:
-        whole = whole_reference(chain, values_of_prior(read, rng), values_of_chain(chain, read, rng), rng)
-        assert whole.is_heavy
-        return whole.reference, exact - whole.reference.log_constant, None
+        reference, is_heavy = whole_reference(chain, values_of_prior(read, rng), values_of_chain(chain, read, rng), rng)
+        assert is_heavy
+        return reference, exact - reference.log_constant, None
     reference = chain.reference()
     return reference, exact - reference.log_constant, lambda rng: ChainDraws(chain, read, rng)
 
 
 def bridge(name, rng):
     reference, _, source = problem(name)
-    budget = Budget(1.0)
     draws = None if source is None else source(rng)
     policy = HEAVY_BRIDGE if name in HEAVY else BRIDGE
-    return AdaptiveBridge(reference, 64, rng, draws, policy).run(budget, Progress(budget))
+    return AdaptiveBridge(reference, 64, rng, draws, policy).run(Progress(1.0))
 
 
 def walked(name, rng):
     """A bridge whose last draws are its own."""
-    budget = Budget(1.0)
-    return AdaptiveBridge(problem(name)[0], 64, rng).run(budget, Progress(budget))
+    return AdaptiveBridge(problem(name)[0], 64, rng).run(Progress(1.0))
 
 
 @cache
@@ -125,30 +121,29 @@ def annealed(name):
 
 
 def annealing(name, rng):
-    (reference, ladder), budget = annealed(name), Budget(1.0)
+    reference, ladder = annealed(name)
     make = flat_particles(reference, ladder, rng)
     # An error is right for many states: of some dozens that carry the weight it is too small.
     count = 256 if name == "eight schools" else 128
-    return annealed_evidence(make, ladder, count, rng, budget, Progress(budget), bounds=False)
+    return annealed_evidence(make, ladder.betas, count, rng, Progress(1.0), bounds=False)
 
 
 def importance(name, rng):
-    budget = Budget(1.0)
-    return importance_evidence(problem(name)[0], 64, rng, budget, Progress(budget))
+    return importance_evidence(problem(name)[0], 64, rng, Progress(1.0))
 
 
 @cache
-def tempered_family(name):
+def tempered_start(name):
     """What parallel tempering begins with."""
     if name in SHARES:
-        return FixedFamily(problem(name)[0])
-    return whole_family(read_problem(name)[0], np.random.default_rng(0))
+        return problem(name)[0], None
+    return start_of_whole(read_problem(name)[0], np.random.default_rng(0))
 
 
 def tempering(name, rng):
-    budget = Budget(np.inf)
     n = 400 if name == "eight schools" else 300  # an effective draw of its log density takes four
-    found = temper(tempered_family(name), draws=n, tune=n, rng=rng, budget=budget, progress=Progress(budget))
+    reference, refit = tempered_start(name)
+    found = Tempering(reference, 2, rng, refit=refit).run(n, n, Progress(np.inf))
     return found.estimate.shifted(found.reference.log_constant - problem(name)[0].log_constant)
 
 
@@ -185,10 +180,9 @@ def test_weights_of_annealing_are_unbiased(name):
     reference, exact, _ = problem(name)
     ratios = []
     for seed in range(SEEDS):
-        rng, budget = np.random.default_rng(seed), Budget(10.0)
+        rng = np.random.default_rng(seed)
         ladder = adaptive_ladder(reference, 16, rng)
-        found = annealed_evidence(
-            flat_particles(reference, ladder, rng), ladder, 128, rng, budget, Progress(budget), bounds=False
-        )
+        make = flat_particles(reference, ladder, rng)
+        found = annealed_evidence(make, ladder.betas, 128, rng, Progress(10.0), bounds=False)
         ratios.append(np.exp(found.log_evidence - exact))
     assert abs(np.mean(ratios) - 1.0) < 4.0 * np.std(ratios) / np.sqrt(SEEDS)

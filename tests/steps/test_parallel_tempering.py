@@ -13,10 +13,9 @@ from scipy.stats import norm
 
 from pymc_rmhmc import log_evidence, parallel_tempering
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError
-from pymc_rmhmc.evidence.prior_values import prior_draws
-from pymc_rmhmc.evidence.results import posterior_tree
-from pymc_rmhmc.evidence.tempering_families import widening
-from pymc_rmhmc.evidence.tempering_models import TemperedModel, read_tempered_model
+from pymc_rmhmc.evidence.evidence_draws import prior_draws
+from pymc_rmhmc.evidence.evidence_references import widening
+from pymc_rmhmc.evidence.parallel_tempering import DrawReader, TemperedModel, posterior_tree, read_tempered_model
 from tests.steps.conftest import poisson_model
 from tests.steps.test_log_evidence import scaled_gp
 
@@ -122,7 +121,7 @@ def test_one_seed_gives_the_same_draws_in_context(model):
 def test_a_latent_block_starts_from_its_laplace_approximation():
     model = poisson_model()
     read = read_tempered_model(model)
-    assert not read.family(np.random.default_rng(0), None).refits
+    assert read.start(np.random.default_rng(0), None)[1] is None
     idata = parallel_tempering(model, **OPTIONS)
     log_density = model.compile_logp()
     at = idata.posterior["f"].values[0, 7]
@@ -138,15 +137,14 @@ def read(model) -> TemperedModel:
 
 def test_a_reference_is_refitted_and_states_keep_their_values(read):
     rng = np.random.default_rng(0)
-    family = read.family(rng, None)
-    first = family.first(rng)
-    drawn = family.values(first, rng.standard_normal((200, 3)), rng)
+    first, refit = read.start(rng, None)
+    drawn = first.values(rng.standard_normal((200, 3)), rng)
     assert drawn[:, 0].std() == pytest.approx(3.0, rel=0.2)  # the prior's
     values = np.array([1.0, -0.5, 0.3]) + drawn * [0.1, 0.5, 0.5]
-    second = family.refitted(values)
+    second = refit(values)
     for reference in (first, second):
-        states = family.states(reference, values, rng)
-        assert family.values(reference, states, rng) == pytest.approx(values)
+        states = reference.positions(values, rng)
+        assert reference.values(states, rng) == pytest.approx(values)
     assert states.mean(axis=0) == pytest.approx(np.zeros(3), abs=1e-6)
     assert widening(3) ** 2 * np.cov(states.T) == pytest.approx(np.eye(3), abs=0.1)
     # The same density in other coordinates: log p(x) = C + φ(u) + log N(u) - log |dx/du|.
@@ -156,15 +154,14 @@ def test_a_reference_is_refitted_and_states_keep_their_values(read):
 def test_hyperparameters_begin_at_their_prior_and_latent_values_at_what_a_chain_knows():
     model, exact = scaled_gp()
     read, rng = read_tempered_model(model), np.random.default_rng(0)
-    family = read.family(rng, None)
-    reference = family.first(rng)
-    values = family.values(reference, rng.standard_normal((300, reference.size)), rng)
+    reference, refit = read.start(rng, None)
+    values = reference.values(rng.standard_normal((300, reference.size)), rng)
     assert values[:, 0].mean() == pytest.approx(0.0, abs=0.1)
     assert values[:, 0].std() == pytest.approx(0.5, rel=0.15)
-    states = family.states(reference, values, rng)
-    assert family.values(reference, states, rng) == pytest.approx(values)
-    narrower = family.refitted(values * np.concatenate(([0.2], np.ones(values.shape[1] - 1))))
-    seen = family.values(narrower, rng.standard_normal((300, reference.size)), rng)[:, 0]
+    states = reference.positions(values, rng)
+    assert reference.values(states, rng) == pytest.approx(values)
+    narrower = refit(values * np.concatenate(([0.2], np.ones(values.shape[1] - 1))))
+    seen = narrower.values(rng.standard_normal((300, reference.size)), rng)[:, 0]
     assert seen.std() == pytest.approx(widening(1) * 0.1, rel=0.15)
     idata = parallel_tempering(model, **OPTIONS)
     found = idata["tempering"]
@@ -213,7 +210,9 @@ def test_a_prior_without_draws_has_none():
 
 
 def test_values_become_a_posterior(model, read):
-    tree = posterior_tree(model, np.full((2, 3, 3), 0.5), read.variables)
+    tree = posterior_tree(
+        model, np.full((2, 3, 3), 0.5), DrawReader(model, read.variables, None, np.random.default_rng(0)), {}
+    )
     assert np.allclose(tree.posterior["scale"], math.exp(0.5))
     assert tree.sample_stats["lp"].sizes == {"chain": 2, "draw": 3}
 

@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric
-from pymc_rmhmc.approximation import SiteFit, SiteRegression, find_mode, site_trend
+from pymc_rmhmc.approximation import SiteFit, SiteRegression, find_mode, site_fit
 from pymc_rmhmc.approximation import joint_mode as joint_approximation
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.latent.charts import GaussianSites
@@ -122,8 +122,8 @@ def test_sites_follow_an_amplitude_that_nothing_bounds_and_a_restored_chain_goes
 
 def test_what_likelihoods_alone_read_is_not_followed(monkeypatch):
     """The sites' information is what follows it: a trend may stand where nothing else moves."""
-    monkeypatch.setattr(site_trend, "SMALL", 0.0)
-    monkeypatch.setattr(site_trend, "LEAST_SHARE", -np.inf)
+    monkeypatch.setattr(site_fit, "SMALL", 0.0)
+    monkeypatch.setattr(site_fit, "LEAST_SHARE", -np.inf)
     with pm.Model() as model:
         gp = pm.gp.Latent(cov_func=pm.HalfNormal("amplitude", 1.0) ** 2 * pm.gp.cov.Matern52(1, ls=0.5))
         f = gp.prior("f", X=X, reparameterize=False, jitter=1e-4)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from pymc_rmhmc.chains.reference import Reference
-from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.evidence.methods.estimate import Budget, Progress
-from pymc_rmhmc.evidence.methods.family import FixedFamily
-from pymc_rmhmc.evidence.methods.tempering import temper
+from pymc_rmhmc.evidence.methods.estimate import Progress
+from pymc_rmhmc.evidence.methods.tempering import Tempering
 from pymc_rmhmc.kernels.walkers import Walkers
 
 # φ(z) = LINEAR z - ½ CURVED z² in each coordinate.
@@ -53,8 +50,8 @@ class ArrayReference(Reference):
         phi, slopes = self.function(position[None])
         return float(phi[0]), slopes[0]
 
-    def values(self, walkers, rng):
-        return walkers.states
+    def values(self, states, rng):
+        return states
 
     def residuals(self, values, rng):
         return self.function(np.array(list(values)))[0]
@@ -88,29 +85,8 @@ def two_modes(states, distance: float = 3.0, width: float = 0.05):
     return total + 0.5 * x**2, (slope + x)[:, None]
 
 
-@dataclass
-class NormalPoint:
-    """φ at one position."""
-
-    position: np.ndarray
-    log_density: float
-    gradient: np.ndarray
-    failure: Failure = Failure.NONE
-
-
-class NormalResidual:
-    """`normal_phi` as a density."""
-
-    def at(self, position):
-        phi, slope = normal_phi(position[None])
-        return NormalPoint(position, float(phi[0]), slope[0])
-
-
-def run(function, size, *, seed=0, draws=400, tune=200, reference=None, **options):
+def run(function, size, *, seed=0, draws=400, tune=200, replicas=2, reference=None, keep_all=False, **options):
     """Temper a toy."""
-    budget = Budget(math.inf)
-    family = FixedFamily(reference or ArrayReference(function, size))
-    return temper(
-        family, draws=draws, tune=tune, rng=np.random.default_rng(seed), budget=budget, progress=Progress(budget),
-        **options,
-    )  # fmt: skip
+    reference = reference or ArrayReference(function, size)
+    tempering = Tempering(reference, replicas, np.random.default_rng(seed), **options)
+    return tempering.run(tune, draws, Progress(math.inf), keep_all=keep_all)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.evidence.methods.bridged_target import LatentBridge
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.evidence.methods.annealing import LatentBridge
 from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
 from pymc_rmhmc.latent.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.latent.target import LatentTarget
@@ -120,13 +120,6 @@ def test_a_flat_charts_residual_sites_follow_the_tempering():
             charted.at(z).log_density - 0.5 * z @ z - exact.at(nu).log_density + 0.5 * nu @ nu
         )
     np.testing.assert_allclose(gaps, gaps[0], atol=1e-9)
-
-
-@pytest.mark.parametrize("beta", [-0.1, 1.1, np.nan])
-def test_an_inverse_temperature_is_between_0_and_1(beta):
-    stated, family = problem("centred", "logit", N)
-    with pytest.raises(ConfigurationError, match=r"must lie in \[0, 1\]"):
-        LatentBridge(FactorizedPrior(stated), family).at(beta)
 
 
 def test_a_bridge_ends_at_the_posterior_itself():

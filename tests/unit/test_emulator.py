@@ -11,9 +11,8 @@ import pytest
 from scipy.linalg import expm
 from scipy.stats import gamma, multivariate_normal, multivariate_t, norm
 
-from pymc_rmhmc.approximation import emulation, interpolation
-from pymc_rmhmc.approximation.emulation import emulate_marginal
-from pymc_rmhmc.approximation.interpolation import interpolate, on_a_floor
+from pymc_rmhmc.approximation import emulation
+from pymc_rmhmc.approximation.emulation import emulate_marginal, interpolate, on_a_floor
 from pymc_rmhmc.approximation.marginals import fit_marginals
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateFlow
@@ -146,8 +145,8 @@ def test_a_floor_is_the_given_share_of_a_wide_student_t(d):
     bare = Emulator(np.zeros((d, 0)), np.zeros(0), 1.0, 0.3, linear, -precision * np.eye(d))
     found = on_a_floor(bare, np.random.default_rng(9))
     log_integral = 0.5 * linear @ linear / (1.0 + precision) - 0.5 * d * math.log(1.0 + precision)
-    share, width = interpolation.SHARE_OF_FLOOR, interpolation.WIDTH_OF_FLOOR
-    freedom = interpolation.FREEDOM_OF_FLOOR
+    share, width = emulation.SHARE_OF_FLOOR, emulation.WIDTH_OF_FLOOR
+    freedom = emulation.FREEDOM_OF_FLOOR
     for x in (np.zeros(d), np.full(d, 2.0), np.full(d, 9.0)):
         # exp(g) times a standard normal, over its integral, has the share of the wide density.
         density = ground(found, x) + norm.logpdf(x).sum() - log_integral

@@ -8,8 +8,7 @@ import pytensor.tensor as pt
 import pytest
 from scipy.stats import multivariate_normal
 
-from pymc_rmhmc.approximation.ep import fit_ep, sweep
-from pymc_rmhmc.approximation.second_order import correction_of, second_order_correction
+from pymc_rmhmc.approximation.ep import correction_of, fit_ep, second_order_correction, sweep
 from pymc_rmhmc.approximation.tilted import tilted_moments
 from pymc_rmhmc.errors import UnsupportedLikelihoodError
 from pymc_rmhmc.latent.charts import GaussianSites, SiteChart

@@ -12,17 +12,14 @@ from pymc_rmhmc.chains.reference import ResidualReference
 from pymc_rmhmc.errors import EvidenceError, Failure
 from pymc_rmhmc.evidence.annealing_options import Annealing
 from pymc_rmhmc.evidence.methods.annealing import (
+    FlatParticles,
     adaptive_ladder,
     anneal,
     annealed_evidence,
-    fixed_ladder,
     flat_particles,
-    geometric_betas,
-    linear_betas,
 )
 from pymc_rmhmc.evidence.methods.bridge import AdaptiveBridge, _in_groups, next_beta, systematic
 from pymc_rmhmc.evidence.methods.estimate import (
-    Budget,
     Progress,
     check_acceptance,
     check_mixing,
@@ -31,17 +28,11 @@ from pymc_rmhmc.evidence.methods.estimate import (
     weight_ess,
 )
 from pymc_rmhmc.evidence.methods.importance import importance_evidence, laplace_evidence
-from pymc_rmhmc.evidence.methods.mbar import jackknife, log_ratios
-from pymc_rmhmc.evidence.methods.particles import FlatParticles
+from pymc_rmhmc.evidence.methods.path_estimates import jackknife, log_ratios
 from pymc_rmhmc.evidence.methods.tails import TailedReference, measured_tails, power_tails, with_fitting_tails
 from tests.unit.evidence_toys import NormalBlock, exact_line
 
 RNG = np.random.default_rng
-
-
-def budget(error=0.01, seconds=None):
-    made = Budget(error, seconds)
-    return made, Progress(made)
 
 
 def references(block):
@@ -212,8 +203,8 @@ def test_draws_of_chains_are_cut_into_successive_pieces():
 def test_a_bridge_finds_the_evidence(kind, share):
     block = NormalBlock(n=8, share=share, sigma=0.15)
     reference = references(block)[kind]
-    made, progress = budget(0.1)
-    found = AdaptiveBridge(reference, 64, RNG(1)).run(made, progress).shifted(reference.log_constant)
+    progress = Progress(0.1)
+    found = AdaptiveBridge(reference, 64, RNG(1)).run(progress).shifted(reference.log_constant)
     assert found.standard_error <= 0.1
     assert abs(found.log_evidence - block.log_evidence) < 4.0 * found.standard_error
     assert found.diagnostics["beta"][[0, -1]].tolist() == [0.0, 1.0]
@@ -222,7 +213,7 @@ def test_a_bridge_finds_the_evidence(kind, share):
 def test_a_bridge_that_takes_too_long_is_told():
     block = NormalBlock(n=8, share=0.0, sigma=0.05)
     with pytest.raises(EvidenceError, match=r"has come to beta = .* larger max_seconds"):
-        AdaptiveBridge(block.reference, 64, RNG(1)).run(*budget(0.1, seconds=1e-6))
+        AdaptiveBridge(block.reference, 64, RNG(1)).run(Progress(0.1, 1e-6))
 
 
 def test_a_bridge_takes_draws_of_the_posterior():
@@ -237,8 +228,8 @@ def test_a_bridge_takes_draws_of_the_posterior():
         def extend(self, share):
             return False
 
-    made, progress = budget(1e-6)
-    found = AdaptiveBridge(block.reference, 64, rng, Source()).run(made, progress)
+    progress = Progress(1e-6)
+    found = AdaptiveBridge(block.reference, 64, rng, Source()).run(progress)
     error = found.log_evidence + block.reference.log_constant - block.log_evidence
     assert abs(error) < 4.0 * found.standard_error < 0.2
 
@@ -274,9 +265,8 @@ def test_annealing_finds_the_evidence_and_bounds_it(options):
     block = NormalBlock(n=4, share=0.3, sigma=0.4)
     rng, reference = RNG(3), block.reference
     count = 400 if options.kernel == "flat" else 100
-    make, ladder = options.prepared(reference, count, rng)
-    made, progress = budget(10.0)
-    found = annealed_evidence(make, ladder, count, rng, made, progress, bounds=options.bounds)
+    make, betas = options.prepared(reference, count, rng)
+    found = annealed_evidence(make, betas, count, rng, Progress(10.0), bounds=options.bounds)
     found = found.shifted(reference.log_constant)
     assert abs(found.log_evidence - block.log_evidence) < 4.0 * found.standard_error < 0.6
     if not options.bounds:
@@ -289,7 +279,7 @@ def test_weights_are_unbiased_on_a_crude_ladder():
     block = NormalBlock(n=3, share=0.3, sigma=0.5)
     rng, reference = RNG(4), block.reference
     particles = FlatParticles(reference.walkers(40_000, rng), lambda beta: 2)
-    log_weights, _ = anneal(particles, linear_betas(3, 1.0), rng)
+    log_weights, _ = anneal(particles, np.linspace(0.0, 1.0, 4), rng)
     value, error = log_mean(log_weights)
     assert abs(value + reference.log_constant - block.log_evidence) < 4.0 * error < 0.05
 
@@ -302,13 +292,14 @@ def test_a_ladder_is_frozen_before_the_counted_run():
     found_beforehand = ladder.betas.copy()
     make = flat_particles(block.reference, ladder, rng)
     for _ in range(2):
-        made, progress = budget(10.0)
-        found = annealed_evidence(make, ladder, 64, rng, made, progress, bounds=False)
+        found = annealed_evidence(make, ladder.betas, 64, rng, Progress(10.0), bounds=False)
         np.testing.assert_array_equal(found.diagnostics["beta"], found_beforehand)
 
 
 def test_ladders_go_from_0_to_1():
-    for betas in (geometric_betas(7, 1e-6), linear_betas(7, 1.0), fixed_ladder(linear_betas(7, 1.0)).betas):
+    block = NormalBlock(n=2)
+    for ladder in ("geometric", "linear"):
+        _, betas = Annealing(ladder=ladder, n_rungs=7).prepared(block.reference, 16, RNG(1))
         assert betas.size == 8
         assert betas[[0, -1]].tolist() == [0.0, 1.0]
         assert (np.diff(betas) > 0.0).all()
@@ -316,7 +307,7 @@ def test_ladders_go_from_0_to_1():
 
 def test_importance_sampling_tells_whether_it_can_be_trusted():
     good, poor = NormalBlock(share=0.9), NormalBlock(n=8, share=0.0, sigma=0.1)
-    found = [importance_evidence(each.reference, 64, RNG(1), *budget(0.01)) for each in (good, poor)]
+    found = [importance_evidence(each.reference, 64, RNG(1), Progress(0.01)) for each in (good, poor)]
     assert found[0].diagnostics["pareto_k"] < 0.5 < found[1].diagnostics["pareto_k"]
     error = found[0].log_evidence + good.reference.log_constant - good.log_evidence
     assert abs(error) < 4.0 * found[0].standard_error < 0.05
@@ -325,7 +316,7 @@ def test_importance_sampling_tells_whether_it_can_be_trusted():
 def test_laplace_is_exact_for_a_normal_posterior():
     block = NormalBlock()
     for reference in references(block).values():
-        found = laplace_evidence(reference, RNG(1))
+        found = laplace_evidence(reference)
         assert found.log_evidence + reference.log_constant == pytest.approx(block.log_evidence, abs=1e-5)
 
 
@@ -367,11 +358,11 @@ def test_other_tails_leave_the_density_as_it_is(tail):
     steps = 1e-6 * np.eye(4)
     slopes = [(reference.at(u + step)[0] - reference.at(u - step)[0]) / 2e-6 for step in steps]
     np.testing.assert_allclose(gradient, slopes, atol=1e-5)
-    np.testing.assert_allclose(reference.density.to_u(reference.density.to_z(u)), u, rtol=1e-12)
-    found = importance_evidence(reference, 64, RNG(2), *budget(0.03))
+    np.testing.assert_allclose(reference.residual.to_u(reference.residual.to_z(u)), u, rtol=1e-12)
+    found = importance_evidence(reference, 64, RNG(2), Progress(0.03))
     error = found.log_evidence + reference.log_constant - block.log_evidence
     assert abs(error) < 4.0 * found.standard_error < 0.3
-    values = reference.values(reference.walkers(3, RNG(3)), RNG(4))
+    values = reference.values(reference.walkers(3, RNG(3)).states, RNG(4))
     np.testing.assert_allclose(reference.residuals(values, RNG(4)), reference.walkers(3, RNG(3)).phi, rtol=1e-8)
     point = reference.residual.at(u)
     assert value == pytest.approx(reference.residuals([reference.values_at(point)], RNG(1))[0])
@@ -446,7 +437,7 @@ def test_a_bridge_to_draws_that_miss_a_part_is_refused():
         source.residuals = draws.reshape(4, -1)
         bridge = AdaptiveBridge(block.reference, 64, RNG(3), source)
         if is_whole:
-            bridge.run(*budget(0.05))
+            bridge.run(Progress(0.05))
             continue
         with pytest.raises(EvidenceError, match="have missed a part of it"):
-            bridge.run(*budget(0.05))
+            bridge.run(Progress(0.05))

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from scipy.special import digamma, gammaln
 
-from pymc_rmhmc.approximation.parameters import FEWEST_DRAWS, LEAST_PRECISION, fit_parameters
+from pymc_rmhmc.approximation.marginals import FEWEST_DRAWS, LEAST_PRECISION, fit_parameters
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.latent.charts import MarginalChart

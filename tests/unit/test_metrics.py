@@ -17,7 +17,7 @@ from pymc_rmhmc.dynamics.hamiltonian import (
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.evidence.methods.bridged_target import LatentBridge
+from pymc_rmhmc.evidence.methods.annealing import LatentBridge
 from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
 from pymc_rmhmc.latent.prior import FactorizedPrior
 from pymc_rmhmc.latent.target import LatentDensity, LatentTarget

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from pymc_rmhmc.approximation.site_trend import (
+from pymc_rmhmc.approximation.site_fit import (
     MOST_COORDINATES,
     SMALL,
     ThinnedDraws,

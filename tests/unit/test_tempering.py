@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
-from pymc_rmhmc.dynamics.integrators import RotationSplitting
-from pymc_rmhmc.errors import ConfigurationError, EvidenceError, Failure
-from pymc_rmhmc.evidence.methods.ensemble import NON_REVERSIBLE, REVERSIBLE, TEMPERING, Ensemble
-from pymc_rmhmc.evidence.methods.estimate import Budget, Progress, check_acceptance, check_mixing
-from pymc_rmhmc.evidence.methods.family import FixedFamily
-from pymc_rmhmc.evidence.methods.ladder import (
+from pymc_rmhmc.errors import ConfigurationError, EvidenceError
+from pymc_rmhmc.evidence.evidence_references import moment_map
+from pymc_rmhmc.evidence.methods.ensemble import (
+    NON_REVERSIBLE,
+    REVERSIBLE,
+    TEMPERING,
+    Ensemble,
     check_ladder,
     equal_rejection,
     first_ladder,
@@ -24,7 +24,7 @@ from pymc_rmhmc.evidence.methods.ladder import (
     rungs_for,
     trip_rate,
 )
-from pymc_rmhmc.evidence.methods.normal_bridge import NormalBridge
+from pymc_rmhmc.evidence.methods.estimate import Progress, check_acceptance, check_mixing
 from pymc_rmhmc.evidence.methods.path_estimates import by_stepping_stones, integrate
 from pymc_rmhmc.evidence.methods.tempering import (
     Tempering,
@@ -32,15 +32,10 @@ from pymc_rmhmc.evidence.methods.tempering import (
     _rounds,
     posterior_states,
 )
-from pymc_rmhmc.evidence.tempering_families import moment_map
 from pymc_rmhmc.graph_chart.affine_map import to_flat
-from pymc_rmhmc.kernels.kernel import HMC
-from pymc_rmhmc.kernels.trajectories import JitteredPath
 from tests.unit.tempering_toys import (
     ArrayReference,
     ArrayWalkers,
-    NormalPoint,
-    NormalResidual,
     normal_evidence,
     normal_moments,
     normal_phi,
@@ -156,14 +151,13 @@ class Watched(ArrayWalkers):
 
 def test_counted_sweeps_adapt_nothing():
     reference = ArrayReference(normal_phi, 2, Watched)
-    budget = Budget(math.inf)
     policy = replace(TEMPERING, first_steps=1, most_steps=1)  # so that steps are shorter than they may be at most
-    tempering = Tempering(FixedFamily(reference), 2, np.random.default_rng(0), policy=policy)
-    tempering.tune(200, budget, Progress(budget))
+    tempering = Tempering(reference, 2, np.random.default_rng(0), policy=policy)
+    tempering.tune(200, Progress(math.inf))
     ensemble, walkers = tempering.ensemble, tempering.ensemble.walkers
     assert ensemble.step_sizes[-1] < policy.path
     betas, steps, before = ensemble.betas.copy(), ensemble.step_sizes, len(walkers.moves)
-    found = tempering.draw(300, budget, Progress(budget))
+    found = tempering.draw(300, Progress(math.inf))
     assert tempering.ensemble is ensemble
     assert ensemble.walkers is walkers
     counted = walkers.moves[before:]
@@ -205,13 +199,12 @@ def test_a_mode_that_draws_have_lost_is_noticed():
 
 def test_draws_look_for_the_modes_that_tuning_saw():
     """The reference was fitted to values that lie where no draw does."""
-    budget = Budget(math.inf)
-    tempering = Tempering(FixedFamily(ArrayReference(normal_phi, 1)), 2, np.random.default_rng(0))
-    tempering.tune(100, budget, Progress(budget))
-    tempering._known = [np.full((50, 1), 10.0)]
+    tempering = Tempering(ArrayReference(normal_phi, 1), 2, np.random.default_rng(0))
+    tempering.tune(100, Progress(math.inf))
+    tempering._fitted, tempering._known = tempering.ensemble.reference, [np.full((50, 1), 10.0)]
     tempering._placed = lambda reference, values: (values, np.full(len(values), 1e3))
     with pytest.raises(EvidenceError, match="lies where no draw does"):
-        tempering.draw(200, budget, Progress(budget))
+        tempering.draw(200, Progress(math.inf))
 
 
 def test_a_mode_that_only_hot_states_know_has_its_share():
@@ -228,13 +221,6 @@ def test_a_mode_that_only_hot_states_know_has_its_share():
     assert drawn[drawn < 0.0].std() == pytest.approx(0.4, abs=0.05)
 
 
-def test_states_of_a_fixed_reference_are_read_by_it():
-    reference, states = ArrayReference(normal_phi, 2), np.ones((3, 2))
-    family = FixedFamily(reference)
-    assert family.values(reference, states, np.random.default_rng(0)) is states
-    assert family.refitted(states) is None
-
-
 def test_both_modes_are_found_with_their_weights():
     found = run(two_modes, 1, draws=1500, tune=500)
     assert found.states.shape == (1500, 2, 1, 1)
@@ -243,21 +229,20 @@ def test_both_modes_are_found_with_their_weights():
 
 
 def test_draws_are_doubled_until_the_error_is_met():
-    budget = Budget(0.02)
-    tempering = Tempering(FixedFamily(ArrayReference(normal_phi, 1)), 2, np.random.default_rng(0))
-    tempering.tune(200, budget, Progress(budget))
-    progress = Progress(budget)
-    found = tempering.draw(100, budget, progress, keep_all=True)
+    tempering = Tempering(ArrayReference(normal_phi, 1), 2, np.random.default_rng(0))
+    tempering.tune(200, Progress(0.02))
+    progress = Progress(0.02)
+    found = tempering.draw(100, progress, keep_all=True)
     assert found.estimate.standard_error <= 0.02
     assert len(found.phi) == 100 * 2 ** (len(progress.history) - 1)
     assert found.states.shape == (*found.phi.shape, 1)
 
 
 def test_time_ends_a_run():
-    budget = Budget(math.inf, 0.3)
-    tempering = Tempering(FixedFamily(ArrayReference(normal_phi, 1)), 2, np.random.default_rng(0))
-    tempering.tune(10_000_000, budget, Progress(budget))
-    assert budget.seconds < 20.0
+    progress = Progress(math.inf, 0.3)
+    tempering = Tempering(ArrayReference(normal_phi, 1), 2, np.random.default_rng(0))
+    tempering.tune(10_000_000, progress)
+    assert progress.seconds < 20.0
     tempering.ensemble.move()
 
 
@@ -325,29 +310,6 @@ def test_errors_of_stepping_stones_are_what_they_say():
 def test_a_ladder_that_is_none_is_refused(ladder, says):
     with pytest.raises(ConfigurationError, match=says):
         check_ladder(ladder)
-
-
-@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
-def test_any_kernel_moves_along_the_bridge(beta):
-    rng, count = np.random.default_rng(int(10 * beta)), 1500
-    mean, sd = normal_moments([beta])
-    hamiltonian = GaussianHamiltonian(NormalBridge(NormalResidual()).at(beta))
-    kernel = HMC(hamiltonian, RotationSplitting(), JitteredPath(1.2, 0.3, 100), 0.4)
-    starts = mean + sd * rng.standard_normal((count, 1))
-    ends = [kernel.step(hamiltonian.state(start), rng).state.position[0] for start in starts]
-    z = (np.array(ends) - mean) / sd
-    assert abs(z.mean()) * math.sqrt(count) < FAR
-    assert abs((z**2 - 1.0).mean()) * math.sqrt(count / 2.0) < FAR
-
-
-def test_at_the_reference_the_bridge_does_not_ask_for_a_density():
-    class Nowhere:
-        def at(self, position):
-            return NormalPoint(position, -math.inf, np.full_like(position, np.nan), Failure.NON_FINITE)
-
-    point = NormalBridge(Nowhere()).at(0.0).at(np.ones(2))
-    assert (point.log_density, point.failure) == (0.0, Failure.NONE)
-    assert NormalBridge(Nowhere()).at(0.5).at(np.ones(2)).failure is Failure.NON_FINITE
 
 
 @pytest.mark.parametrize("dense", [[0, 1, 2], []])

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, gammaln
 
-from pymc_rmhmc.evidence.methods.bridged_target import TemperedLikelihood
+from pymc_rmhmc.evidence.methods.annealing import TemperedLikelihood
 from pymc_rmhmc.latent.target import LatentTarget
 
 type Array = NDArray[np.float64]

@@ -15,8 +15,7 @@ from benchmarks.evidence.measures import estimate
 from benchmarks.papers.paper import Run
 from benchmarks.problems import usps
 from pymc_rmhmc import Annealing
-from pymc_rmhmc.approximation.ep import fit_ep
-from pymc_rmhmc.approximation.second_order import second_order_correction
+from pymc_rmhmc.approximation.ep import fit_ep, second_order_correction
 from pymc_rmhmc.chains.reference import LatentReference
 from pymc_rmhmc.evidence.evidence_models import LatentPart, read_model
 from pymc_rmhmc.evidence.methods.annealing import anneal
@@ -113,8 +112,8 @@ def replicate(
     """Lead one state to the posterior; return the logarithm of its weight, and the mean acceptance on the way."""
     reference = LatentReference(SiteChart(part.prior, sites, lasting=True), part.likelihood)
     with np.errstate(all="ignore"):
-        make, ladder = panel.options(n_rungs).prepared(reference, 1, rng)
-        (log_weight,), accepted = anneal(make(1), ladder.betas, rng)
+        make, taken = panel.options(n_rungs).prepared(reference, 1, rng)
+        (log_weight,), accepted = anneal(make(1), taken, rng)
     return reference.log_constant + float(log_weight), float(np.nanmean(accepted))
 
 

@@ -3,28 +3,33 @@
 The mean of the weights is an unbiased estimate of the evidence, over the reference's own, whatever ladder and kernels
 there are, as long as they were chosen beforehand: a ladder that adapts is found by a run of its own, and frozen.
 
+Of a latent Gaussian block the density at an inverse temperature β is ``[p(y given f) p(f)]^β q(f)^(1-β)`` with q the
+reference, ``q ∝ p(f) exp(bᵀη - ½ ηᵀτ̃η)``. All kernels leave it as it is: in the flat metric, of all states at once; in
+a metric that depends on the position; by elliptical slices; or by Hamiltonian Monte Carlo in f with a unit mass.
+
 References
 ----------
 Neal (2001), Annealed importance sampling.
 Grosse, Ghahramani and Adams (2015), Sandwiching the marginal likelihood using bidirectional Monte Carlo, for bounds.
+Paquet and Fraccaro (2016), eq. 4 and section 5, for kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
 
-from pymc_rmhmc.chains.reference import Reference
+from pymc_rmhmc.chains.reference import LatentReference, Reference
 from pymc_rmhmc.errors import EvidenceError
-from pymc_rmhmc.evidence.methods.bridge import BRIDGE, next_beta, systematic, tune_steps
+from pymc_rmhmc.evidence.methods.bridge import BRIDGE, next_beta, reweighted, systematic, tune_steps
 from pymc_rmhmc.evidence.methods.estimate import (
     FARTHER,
     FEWEST_DRAWS,
-    Budget,
     Estimate,
     Progress,
     check_acceptance,
@@ -32,11 +37,16 @@ from pymc_rmhmc.evidence.methods.estimate import (
     pareto_k,
     weight_ess,
 )
-from pymc_rmhmc.evidence.methods.particles import FlatParticles, Particles
+from pymc_rmhmc.kernels.kernel import HMC
+from pymc_rmhmc.kernels.walkers import Walkers
+from pymc_rmhmc.latent.charts.site import GaussianSites, SiteChart
+from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.target import LatentTarget, Likelihood
 
 __all__ = [
-    "Ladder", "adaptive_ladder", "anneal", "annealed_evidence", "first_step", "fixed_ladder", "flat_particles",
-    "geometric_betas", "linear_betas",
+    "EuclideanParticles", "FlatParticles", "KernelParticles", "Ladder", "LatentBridge", "Particles",
+    "TemperedLikelihood", "adaptive_ladder", "anneal", "annealed_evidence", "first_step", "flat_particles",
+    "geometric_betas",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -54,18 +64,13 @@ MOST_RUNGS = 5000
 FEWEST_WORTH = 2.0
 LONGER = 'Give a longer ladder, such as Annealing(ladder="geometric", n_rungs=2000), or method="bridge".'
 
+# From the density at a β, in a chart, to a kernel whose states stand in that chart's coordinates.
+type KernelOf = Callable[[LatentTarget], HMC]
+
 
 @dataclass(frozen=True)
 class Ladder:
-    """The β of a run, from 0 to 1, and how many steps a trajectory has at each in the flat metric.
-
-    Attributes
-    ----------
-    betas : (B + 1,) array
-        Increasing.
-    n_steps : (B + 1,) array
-        Of a trajectory.
-    """
+    """The β of a run (B + 1,), from 0 to 1, and how many steps a trajectory has at each in the flat metric (B + 1,)."""
 
     betas: Array
     n_steps: NDArray[np.int64]
@@ -80,20 +85,9 @@ def geometric_betas(n_rungs: int, first: float) -> Array:
     return np.concatenate(([0.0], np.geomspace(min(SMALLEST_BETA, first), 1.0, n_rungs)))
 
 
-def linear_betas(n_rungs: int, first: float) -> Array:
-    """Return 0 and so many β in equal steps up to 1."""
-    del first
-    return np.linspace(0.0, 1.0, n_rungs + 1)
-
-
 def first_step(reference: Reference, count: int, rng: np.random.Generator) -> float:
     """Return the β to which weights from the reference are worth nearly all of its draws."""
     return next_beta(reference.walkers(count, rng).phi, 0.0, SHARE)
-
-
-def fixed_ladder(betas: Array) -> Ladder:
-    """Return the ladder of kernels that have steps of their own."""
-    return Ladder(betas, np.ones(betas.size, dtype=np.int64))
 
 
 def adaptive_ladder(
@@ -101,16 +95,7 @@ def adaptive_ladder(
 ) -> Ladder:
     """Find a ladder by a run that is not counted: weights from each β to the next are worth nearly all of the states.
 
-    Parameters
-    ----------
-    reference : Reference
-        The model.
-    count : int
-        States of the run.
-    rng : numpy.random.Generator
-        For it.
-    betas : array, optional
-        A ladder, of which the steps of trajectories alone are to be found.
+    Of a ladder that is given the steps of trajectories alone are found.
     """
     walkers = reference.walkers(count, rng)
     found, steps = [0.0], [1]
@@ -121,12 +106,10 @@ def adaptive_ladder(
             beta = beta if beta < 1.0 - 1e-9 else 1.0
         else:
             beta = float(betas[len(found)])
-        with np.errstate(invalid="ignore"):
-            logs = (beta - before) * walkers.phi
-        walkers.place(walkers.states[systematic(logs, count, rng)])
+        walkers.place(walkers.states[reweighted(walkers.phi, beta - before, count, rng)])
         # What is accepted varies with the states: a rung has no fewer steps than the one before.
         n_steps = tune_steps(walkers, beta, steps[-1], rng)
-        walkers.move(beta, BRIDGE.drawn_path(rng) / n_steps, n_steps, rng)
+        BRIDGE.move(walkers, beta, n_steps, rng)
         found.append(beta)
         steps.append(n_steps)
         if len(found) > MOST_RUNGS:
@@ -140,18 +123,10 @@ def adaptive_ladder(
 def anneal(
     particles: Particles, betas: Array, rng: np.random.Generator, *, reverse: bool = False
 ) -> tuple[Array, Array]:
-    """Lead states along a ladder; return the logarithms of their weights, and the mean acceptance at each β between.
+    """Lead states along a ladder (B + 1,); return the logarithms of their weights, and the mean acceptance at each β.
 
-    Parameters
-    ----------
-    particles : Particles
-        At draws of the reference; in reverse, of the posterior.
-    betas : (B + 1,) array
-        From 0 to 1.
-    rng : numpy.random.Generator
-        For moves.
-    reverse : bool
-        From 1 to 0: the weights are the same function of the path.
+    They are at draws of the reference; in reverse, from β = 1 to 0, of the posterior. The weights are the same function
+    of the path.
     """
     log_weights, acceptances = np.zeros(particles.phi.size), np.full(betas.size, np.nan)
     inner = range(1, betas.size)
@@ -166,30 +141,13 @@ def anneal(
 
 
 def annealed_evidence(
-    make: Callable[[int], Particles], ladder: Ladder, replicates: int, rng: np.random.Generator,
-    budget: Budget, progress: Progress, *, bounds: bool = True, remedy: str = FARTHER,
-    fewest: float = FEWEST_DRAWS,
+    make: Callable[[int], Particles], betas: Array, replicates: int, rng: np.random.Generator, progress: Progress, *,
+    bounds: bool = True, remedy: str = FARTHER, fewest: float = FEWEST_DRAWS,
 ) -> Estimate:  # fmt: skip
-    """Estimate ``log E[exp φ]`` by as many runs as the error needs.
+    """Estimate ``log E[exp φ]`` by as many runs of replicates as the error needs, on a ladder chosen beforehand.
 
-    Parameters
-    ----------
-    make : callable
-        From a number to so many states at draws of the reference.
-    ladder : Ladder
-        Chosen beforehand.
-    replicates : int
-        States of each run.
-    rng : numpy.random.Generator
-        For moves.
-    budget, progress
-        How exact, how long, and who is told.
-    bounds : bool
-        Whether states are led back as well, for an upper bound.
-    remedy : str
-        What to do where too little is accepted.
-    fewest : float
-        So many states at least.
+    Runs are of states that `make` puts at draws of the reference, with at least the fewest states in all. States are
+    led back as well for an upper bound, if bounds are wanted. The remedy is what to do where too little is accepted.
 
     Raises
     ------
@@ -198,39 +156,35 @@ def annealed_evidence(
     """
     log_weights, acceptances = np.empty(0), list[Array]()
     while True:
-        begun = budget.seconds
+        begun = progress.seconds
         particles = make(replicates)
-        found, accepted = anneal(particles, ladder.betas, rng)
+        found, accepted = anneal(particles, betas, rng)
         log_weights = np.concatenate((log_weights, found))
         acceptances.append(accepted)
         value, error = log_mean(log_weights)
         progress.note(value, error, f"annealing, {log_weights.size} states")
-        _check_weights(log_weights)
-        if (budget.is_met(error) and log_weights.size >= fewest) or not budget.may_grow(begun, 1.0, 1.0):
+        if not np.isfinite(log_weights).any():
+            raise EvidenceError(
+                f"None of {log_weights.size} states has come to where the posterior has a density. {LONGER}"
+            )
+        if (progress.is_met(error) and log_weights.size >= fewest) or not progress.may_grow(begun, 1.0, 1.0):
             break
     acceptance = np.mean(acceptances, axis=0)
-    check_acceptance(ladder.betas[1:-1], acceptance[1:-1], remedy)
+    check_acceptance(betas[1:-1], acceptance[1:-1], remedy)
     ess = weight_ess(log_weights)
     if ess < FEWEST_WORTH:
         raise EvidenceError(
             f"One state carries nearly all of the weight, so that the estimate cannot be trusted. {LONGER}"
         )
-    diagnostics: dict[str, Any] = {
-        "beta": ladder.betas, "acceptance": acceptance, "weight_ess": ess,
+    diagnostics: dict[str, float | Array] = {
+        "beta": betas, "acceptance": acceptance, "weight_ess": ess,
         "pareto_k": pareto_k(log_weights), "n_states": float(log_weights.size),
         "lower_bound": float(log_weights.mean()),
     }  # fmt: skip
     if bounds:
         progress.say("annealing in reverse")
-        diagnostics["upper_bound"] = _upper_bound(particles, found, ladder.betas, rng)
+        diagnostics["upper_bound"] = _upper_bound(particles, found, betas, rng)
     return Estimate(value, error, diagnostics, progress.history)
-
-
-def _check_weights(log_weights: Array) -> None:
-    if not np.isfinite(log_weights).any():
-        raise EvidenceError(
-            f"None of {log_weights.size} states has come to where the posterior has a density. {LONGER}"
-        )
 
 
 def _upper_bound(particles: Particles, log_weights: Array, betas: Array, rng: np.random.Generator) -> float:
@@ -244,3 +198,186 @@ def _upper_bound(particles: Particles, log_weights: Array, betas: Array, rng: np
 def flat_particles(reference: Reference, ladder: Ladder, rng: np.random.Generator) -> Callable[[int], FlatParticles]:
     """Return what makes particles that move in the flat metric."""
     return lambda count: FlatParticles(reference.walkers(count, rng), ladder.steps_at)
+
+
+class Particles(Protocol):
+    """States at independent draws of the reference, which then move."""
+
+    @property
+    def phi(self) -> Array:
+        """φ at each (count,)."""
+
+    def move(self, beta: float, rng: np.random.Generator) -> Array:
+        """Move each once at a β; return the probabilities of acceptance."""
+
+    def take(self, chosen: NDArray[np.intp]) -> None:
+        """Go on from copies of the chosen ones."""
+
+
+class FlatParticles:
+    """Particles that move in the flat metric, with a number of steps for each β."""
+
+    def __init__(self, walkers: Walkers, n_steps: Callable[[float], int]) -> None:
+        self.walkers, self._n_steps = walkers, n_steps
+
+    @property
+    def phi(self) -> Array:
+        """See `Particles`."""
+        return self.walkers.phi
+
+    def move(self, beta: float, rng: np.random.Generator) -> Array:
+        """See `Particles`."""
+        return BRIDGE.move(self.walkers, beta, self._n_steps(beta), rng)
+
+    def take(self, chosen: NDArray[np.intp]) -> None:
+        """See `Particles`."""
+        self.walkers.place(self.walkers.states[chosen])
+
+
+class KernelParticles:
+    """Particles of a latent block that a kernel of this package moves, one after another."""
+
+    def __init__(
+        self, reference: LatentReference, kernel_of: KernelOf, count: int, rng: np.random.Generator
+    ) -> None:
+        chart = reference.chart
+        self._reference, self._kernel_of = reference, kernel_of
+        self._bridge = LatentBridge(chart.prior, reference.likelihood, chart.sites)
+        self._made: tuple[float, SiteChart, HMC] | None = None
+        noise = rng.standard_normal((count, reference.size))
+        self.values = np.array([chart.to_model(z) for z in noise])
+        self.phi: Array = np.array([reference.target.at(z).log_density for z in noise])
+
+    def move(self, beta: float, rng: np.random.Generator) -> Array:
+        """See `Particles`."""
+        if self._made is None or self._made[0] != beta:
+            target = self._bridge.at(beta)
+            self._made = beta, target.chart, self._kernel_of(target)
+        _, chart, kernel = self._made
+        acceptance = np.zeros(len(self.phi))
+        for i, values in enumerate(self.values):
+            outcome = kernel.step(kernel.hamiltonian.state(chart.from_model(values)), rng)
+            acceptance[i] = outcome.acceptance
+            if outcome.accepted:
+                point = outcome.state.density_point
+                self.values[i] = chart.to_model(outcome.state.position, point.eta)
+                self.phi[i] = self._reference.target.evaluate(point.eta)[1]
+        return acceptance
+
+    def take(self, chosen: NDArray[np.intp]) -> None:
+        """See `Particles`."""
+        self.values, self.phi = self.values[chosen], self.phi[chosen]
+
+
+class EuclideanParticles:
+    """Particles of a latent block that move by HMC in f itself, with unit masses: what the others are held against.
+
+    The block's sites are its latent values.
+    """
+
+    def __init__(
+        self, reference: LatentReference, step_size: float, n_steps: int, count: int, rng: np.random.Generator
+    ) -> None:
+        self._reference, self._step_size, self._n_steps = reference, step_size, n_steps
+        self._factor, self._mean = reference.chart.prior.predictor.matrix, reference.chart.prior.predictor.offset
+        predictor = reference.chart.predictor
+        self._sites = np.array([predictor.apply(z) for z in rng.standard_normal((count, reference.size))])
+        self.phi, self._prior, self._slopes = self._evaluate(self._sites)
+
+    def move(self, beta: float, rng: np.random.Generator) -> Array:
+        """See `Particles`."""
+        size, momenta = self._step_size, rng.standard_normal(self._sites.shape)
+        sites, phi, prior, slopes = self._sites, self.phi, self._prior, self._slopes
+        before = beta * phi + prior - 0.5 * np.einsum("ij,ij->i", momenta, momenta)
+        with np.errstate(all="ignore"):
+            momenta = momenta + 0.5 * size * (beta * slopes[0] + slopes[1])
+            for step in range(self._n_steps):
+                sites = sites + size * momenta
+                phi, prior, slopes = self._evaluate(sites)
+                share = 0.5 if step == self._n_steps - 1 else 1.0
+                momenta = momenta + share * size * (beta * slopes[0] + slopes[1])
+            gain = beta * phi + prior - 0.5 * np.einsum("ij,ij->i", momenta, momenta) - before
+            acceptance = np.exp(np.minimum(np.where(np.isfinite(gain), gain, -np.inf), 0.0))
+        accepted = rng.random(len(phi)) < acceptance
+        self._sites = np.where(accepted[:, None], sites, self._sites)
+        self.phi, self._prior = np.where(accepted, phi, self.phi), np.where(accepted, prior, self._prior)
+        self._slopes = np.where(accepted[None, :, None], slopes, self._slopes)
+        return acceptance
+
+    def take(self, chosen: NDArray[np.intp]) -> None:
+        """See `Particles`."""
+        self._sites, self.phi, self._prior = self._sites[chosen], self.phi[chosen], self._prior[chosen]
+        self._slopes = self._slopes[:, chosen]
+
+    def _evaluate(self, sites: Array) -> tuple[Array, Array, Array]:
+        """Return φ (count,), ``log q`` up to a constant (count,), and both gradients (2, count, n)."""
+        gaussian = self._reference.chart.sites
+        whitened = solve_triangular(self._factor, (sites - self._mean).T, lower=True)
+        prior = -0.5 * np.einsum("ij,ij->j", whitened, whitened)
+        slope = -solve_triangular(self._factor, whitened, lower=True, trans=1).T
+        if gaussian is not None:
+            of_sites = gaussian.gradient(sites)
+            prior = prior + 0.5 * np.einsum("ij,ij->i", gaussian.linear + of_sites, sites)
+            slope = slope + of_sites
+        phi, residual = self._reference.target.residual_rows(sites)
+        return phi, prior, np.array([residual, slope])
+
+
+class TemperedLikelihood:
+    """A likelihood raised to a power β from 0 to 1, with everything that a `Likelihood` gives."""
+
+    # Compiled trajectories are those of whole likelihoods.
+    compiled_gradient: None = None
+
+    def __init__(self, likelihood: Likelihood, beta: float) -> None:
+        self.likelihood, self.beta = likelihood, beta
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The curvatures that it can give: a power changes none."""
+        return self.likelihood.kinds
+
+    def gradient(self, eta: Array) -> tuple[float, Array]:
+        """Return ``β Σ ℓ`` and ``β ∂ℓ/∂η`` (n,)."""
+        value, slope = self.likelihood.gradient(eta)
+        return self.beta * value, self.beta * slope
+
+    def gradient_rows(self, eta: Array) -> tuple[Array, Array]:
+        """Return ``β Σ ℓ`` (m,) and ``β ∂ℓ/∂η`` (m, n) at many η (m, n)."""
+        values, slopes = self.likelihood.gradient_rows(eta)
+        return self.beta * values, self.beta * slopes
+
+    def curvature(self, eta: Array, kind: str) -> tuple[float, Array, Array, Array]:
+        """Return ``β Σ ℓ``, and ``β g``, ``β w`` and ``r = ∂ log w/∂η``, each (n,)."""
+        value, slope, weight, log_slope = self.likelihood.curvature(eta, kind)
+        return self.beta * value, self.beta * slope, self.beta * weight, log_slope
+
+    def weight(self, eta: Array, kind: str) -> Array:
+        """Return ``β w`` alone, (n,)."""
+        return self.beta * self.likelihood.weight(eta, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class LatentBridge:
+    """The path from a Gaussian approximation q of a latent block, its prior times sites or alone, to its posterior.
+
+    The prior stays whole, so that each density is a latent target again: its likelihood is raised to the power β, and
+    its Gaussian factor is q's sites to the power ``1 - β``.
+    """
+
+    prior: FactorizedPrior
+    likelihood: Likelihood
+    sites: GaussianSites | None = None
+
+    def at(self, beta: float) -> LatentTarget:
+        """Return the density at β, in the chart that holds its Gaussian part."""
+        return self.in_chart(beta, SiteChart(self.prior, self.gaussian_part(beta)))
+
+    def in_chart(self, beta: float, chart: SiteChart) -> LatentTarget:
+        """Return the density at β, in a chart with other sites."""
+        likelihood = self.likelihood if beta == 1.0 else TemperedLikelihood(self.likelihood, beta)
+        return LatentTarget(chart, likelihood, self.gaussian_part(beta))
+
+    def gaussian_part(self, beta: float) -> GaussianSites | None:
+        """Return Q's sites to the power ``1 - β``; None if there is nothing left of them."""
+        return None if self.sites is None or beta == 1.0 else self.sites.scaled(1.0 - beta)

@@ -2,7 +2,7 @@
 
 From draws at one β the next is chosen so that importance weights to it are worth a tenth of their number. Draws of that
 weight begin there, are moved until they have forgotten it, and are then counted. All draws together give the estimate,
-by `pymc_rmhmc.evidence.methods.mbar`. Where draws of the posterior are given, they are the last density's.
+by `pymc_rmhmc.evidence.methods.path_estimates`. Where draws of the posterior are given, they are the last density's.
 
 Walkers are divided in groups, and each group goes on from draws of its own alone: the groups know nothing of one
 another, so that the jackknife over them has the right error whatever the draws' autocorrelation. Draws of a chain are
@@ -24,7 +24,6 @@ from pymc_rmhmc.chains.reference import Reference
 from pymc_rmhmc.errors import EvidenceError
 from pymc_rmhmc.evidence.methods.estimate import (
     LARGEST_K,
-    Budget,
     Estimate,
     Progress,
     check_acceptance,
@@ -36,12 +35,12 @@ from pymc_rmhmc.evidence.methods.estimate import (
     pareto_k,
     weight_ess,
 )
-from pymc_rmhmc.evidence.methods.mbar import jackknife
+from pymc_rmhmc.evidence.methods.path_estimates import jackknife
 from pymc_rmhmc.kernels.walkers import Walkers
 
 __all__ = [
-    "BRIDGE", "HEAVY_BRIDGE", "AdaptiveBridge", "BridgePolicy", "PosteriorDraws", "Rung", "next_beta", "systematic",
-    "tune_steps",
+    "BRIDGE", "HEAVY_BRIDGE", "AdaptiveBridge", "BridgePolicy", "PosteriorDraws", "Rung", "next_beta", "reweighted",
+    "systematic", "tune_steps",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -49,53 +48,37 @@ type Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class BridgePolicy:
-    """How a bridge is built.
+    """How a bridge is built."""
 
-    Attributes
-    ----------
-    weight_share : float
-        Importance weights from one density to the next are worth this share of the draws.
-    n_groups : int
-        Of walkers, for the jackknife.
-    first, sweeps, last : int
-        Sweeps over all walkers: at the reference, at each β, and how many times as many at the last.
-    burn_in : int
-        Sweeps at a new β that are not counted.
-    path : float
-        Mean length of a trajectory.
-    jitter : float
-        Lengths are uniform in ``path (1 ± jitter)``.
-    accepted : float
-        Steps are made shorter until so much is accepted.
-    fewest_steps, most_steps : int
-        Of a trajectory.
-    least_more, most_more : float
-        Draws are added until the error is small enough, as a share of those that there are.
-    patience : int
-        So often the draws at a β are doubled where they do not mix, before the estimate is refused.
-    most_rungs : int
-        Beyond this many densities something is wrong.
-    """
-
+    # Importance weights from one density to the next are worth this share of the draws.
     weight_share: float = 0.1
+    # Groups of walkers, for the jackknife.
     n_groups: int = 32
+    # Sweeps over all walkers: at the reference, at each β, and how many times as many at the last.
     first: int = 50
     sweeps: int = 15
     last: int = 2
+    # Sweeps at a new β that are not counted.
     burn_in: int = 8
+    # Lengths of trajectories are uniform in ``path (1 ± jitter)``.
     path: float = 1.7
     jitter: float = 0.1
+    # Steps are made shorter until so much is accepted, with so many in a trajectory.
     accepted: float = 0.75
     fewest_steps: int = 1
     most_steps: int = 128
+    # Draws are added until the error is small enough, as a share of those that there are.
     least_more: float = 0.25
     most_more: float = 1.0
+    # So often the draws at a β are doubled where they do not mix, before the estimate is refused.
     patience: int = 4
+    # Beyond this many densities something is wrong.
     most_rungs: int = 200
 
-    def drawn_path(self, rng: np.random.Generator) -> float:
-        """Return the length of the next trajectories."""
-        return self.path * (1.0 + self.jitter * rng.uniform(-1.0, 1.0))
+    def move(self, walkers: Walkers, beta: float, n_steps: int, rng: np.random.Generator) -> Array:
+        """Make one trajectory of so many steps of every walker; return the probabilities of acceptance."""
+        path = self.path * (1.0 + self.jitter * rng.uniform(-1.0, 1.0))
+        return walkers.move(beta, path / n_steps, n_steps, rng)
 
 
 BRIDGE = BridgePolicy()
@@ -113,20 +96,9 @@ NOWHERE = (
 
 @dataclass
 class Rung:
-    """A density of the bridge, and what was drawn of it.
+    """A density of the bridge, and what was drawn of it, sweep by sweep: φ (groups, n), and the mean acceptance.
 
-    Attributes
-    ----------
-    beta : float
-        Its β.
-    walkers : Walkers
-        What makes its draws.
-    n_steps : int
-        Of a trajectory; 0 where draws are independent.
-    phis : list of (groups, n) arrays
-        φ at draws, sweep by sweep.
-    acceptances : list of float
-        Mean acceptance of each sweep.
+    Its trajectories have `n_steps`; 0 where draws are independent.
     """
 
     beta: float
@@ -136,9 +108,19 @@ class Rung:
     acceptances: list[float] = field(default_factory=list)
 
     @property
-    def groups(self) -> list[Array]:
-        """φ of each group, all sweeps together."""
-        return list(np.concatenate(self.phis, axis=1))
+    def phi(self) -> Array:
+        """φ of each group, all sweeps together (groups, n)."""
+        return np.concatenate(self.phis, axis=1)
+
+    @property
+    def acceptance(self) -> float:
+        """The mean over all sweeps."""
+        return float(np.mean(self.acceptances)) if self.acceptances else 1.0
+
+    @property
+    def chains(self) -> Array:
+        """φ by walker (walkers, sweeps)."""
+        return np.array(self.phis).transpose(1, 2, 0).reshape(-1, len(self.phis))
 
 
 def next_beta(phi: Array, beta: float, share: float) -> float:
@@ -164,7 +146,7 @@ def tune_steps(
 ) -> int:
     """Return how many steps a trajectory needs for its acceptance, from a first guess."""
     for _ in range(40):
-        accepted = float(walkers.move(beta, policy.drawn_path(rng) / n_steps, n_steps, rng).mean())
+        accepted = float(policy.move(walkers, beta, n_steps, rng).mean())
         if accepted >= policy.accepted or n_steps >= policy.most_steps:
             break
         factor = 1.4 if accepted < 0.6 else 1.15
@@ -173,13 +155,7 @@ def tune_steps(
 
 
 class PosteriorDraws(Protocol):
-    """Draws of the posterior that something else makes.
-
-    Attributes
-    ----------
-    residuals : (chains, draws) array
-        φ at each.
-    """
+    """Draws of the posterior that something else makes: φ at each (chains, draws)."""
 
     residuals: Array
 
@@ -216,24 +192,21 @@ class AdaptiveBridge:
         self._source = source
         self.rungs: list[Rung] = []
 
-    def run(self, budget: Budget, progress: Progress) -> Estimate:
+    def run(self, progress: Progress) -> Estimate:
         """Build the bridge, and add draws until the error is small enough or the time is over.
 
-        Raises
-        ------
-        EvidenceError
-            If draws do not mix.
+        There is an error if draws do not mix.
         """
-        self._build(budget, progress)
+        self._build(progress)
         begun, last = 0.0, math.inf
         value, error = self._estimate(progress)
-        while not budget.is_met(error):
-            share = min(self.policy.most_more, max(self.policy.least_more, budget.excess(error)))
-            if not (budget.may_grow(begun, 1.0 / last + 1.0, share) and self._extend(share, progress)):
+        while not progress.is_met(error):
+            share = min(self.policy.most_more, max(self.policy.least_more, progress.excess(error)))
+            if not (progress.may_grow(begun, 1.0 / last + 1.0, share) and self._extend(share, progress)):
                 break
-            begun, last = budget.seconds, share
+            begun, last = progress.seconds, share
             value, error = self._estimate(progress)
-        if self._settled(budget, progress):
+        if self._settled(progress):
             value, error = self._estimate(progress)
         diagnostics = self._diagnostics()
         if self._source is not None and diagnostics["pareto_k"] < LARGEST_K:
@@ -242,7 +215,7 @@ class AdaptiveBridge:
 
     def _check_weights(self, value: float, error: float) -> None:
         """Raise where importance weights of the reference's draws, which see all parts, say another value."""
-        alone, its_error = log_mean(np.concatenate(self.rungs[0].phis, axis=1).ravel())
+        alone, its_error = log_mean(self.rungs[0].phi.ravel())
         if abs(alone - value) > MOST_ERRORS * math.hypot(error, its_error) + ROUNDING:
             raise EvidenceError(
                 f"Importance weights give a log evidence that is {alone - value:+.2f} from the bridge's: the draws of "
@@ -250,12 +223,12 @@ class AdaptiveBridge:
                 'method="tempering".'
             )
 
-    def _settled(self, budget: Budget, progress: Progress) -> bool:
+    def _settled(self, progress: Progress) -> bool:
         """Add draws at rungs that do not seem to mix, since few draws cannot show it; return whether there were any."""
         added = False
         for rung in self.rungs[1:]:
             for _ in range(self.policy.patience):
-                if budget.is_spent or mixes(*mixing_of(self._chains(rung), self._superchains)):
+                if progress.is_spent or mixes(*mixing_of(rung.chains, self._superchains)):
                     break
                 progress.say(f"more draws at beta {rung.beta:.3g}")
                 self._sweep(rung, len(rung.phis))
@@ -271,7 +244,7 @@ class AdaptiveBridge:
             self._sweep(rung, math.ceil(share * len(rung.phis)))
         return True
 
-    def _build(self, budget: Budget, progress: Progress) -> None:
+    def _build(self, progress: Progress) -> None:
         policy, count = self.policy, self._per_group * self.n_groups
         walkers = self.reference.walkers(count, self.rng)
         rung, states = Rung(0.0, walkers), []
@@ -282,16 +255,16 @@ class AdaptiveBridge:
         self.rungs.append(rung)
         n_steps = policy.fewest_steps
         while rung.beta < 1.0:
-            phi = np.concatenate(rung.phis, axis=1)
+            phi = rung.phi
             beta = next_beta(phi.ravel(), rung.beta, policy.weight_share)
             progress.say(f"bridge at beta {beta:.3g}")
             if beta == 1.0 and self._source is not None:
                 return
             rung, states = self._entered(phi, np.array(states), rung.beta, beta, n_steps)
             n_steps = max(policy.fewest_steps, int(0.8 * rung.n_steps))
-            if len(self.rungs) > policy.most_rungs or (budget.is_spent and beta < 1.0):
+            if len(self.rungs) > policy.most_rungs or (progress.is_spent and beta < 1.0):
                 raise EvidenceError(
-                    f"After {budget.seconds:.0f} seconds the bridge has {len(self.rungs)} densities and has come to "
+                    f"After {progress.seconds:.0f} seconds the bridge has {len(self.rungs)} densities and has come to "
                     f"beta = {beta:.2g} alone: the posterior is far from its normal approximation. Give draws= of a "
                     'long run, method="tempering", or a larger max_seconds.'
                 )
@@ -305,10 +278,10 @@ class AdaptiveBridge:
         walkers.place(self._resampled(phi, states, beta - before))
         rung = Rung(beta, walkers, tune_steps(walkers, beta, n_steps, rng, policy))
         for _ in range(policy.burn_in):
-            walkers.move(beta, policy.drawn_path(rng) / rung.n_steps, rung.n_steps, rng)
+            policy.move(walkers, beta, rung.n_steps, rng)
         kept = self._sweep(rung, policy.sweeps * (policy.last if beta == 1.0 else 1), keep=beta < 1.0)
         self.rungs.append(rung)
-        check_acceptance(np.array([beta]), np.array([np.mean(rung.acceptances)]))
+        check_acceptance(np.array([beta]), np.array([rung.acceptance]))
         return rung, kept
 
     def _resampled(self, phi: Array, states: Array, step: float) -> Array:
@@ -317,21 +290,19 @@ class AdaptiveBridge:
         sweeps = len(states)
         states = states.reshape(sweeps, self.n_groups, self._per_group, -1)
         for group, own in enumerate(phi):
-            with np.errstate(invalid="ignore"):
-                logs = step * own
-            drawn = systematic(logs, self._per_group, self.rng)
+            drawn = reweighted(own, step, self._per_group, self.rng)
             found.append(states[:, group].reshape(sweeps * self._per_group, -1)[drawn])
         return np.concatenate(found)
 
     def _sweep(self, rung: Rung, times: int, *, keep: bool = False) -> list[Array]:
         """Draw so many times at a rung; return states if they are to be kept."""
-        policy, rng, walkers = self.policy, self.rng, rung.walkers
+        walkers = rung.walkers
         kept: list[Array] = []
         for _ in range(times):
             if rung.n_steps == 0:
-                walkers.redraw(rng)
+                walkers.redraw(self.rng)
             else:
-                accepted = walkers.move(rung.beta, policy.drawn_path(rng) / rung.n_steps, rung.n_steps, rng)
+                accepted = self.policy.move(walkers, rung.beta, rung.n_steps, self.rng)
                 rung.acceptances.append(float(accepted.mean()))
             rung.phis.append(self._grouped(walkers.phi))
             if keep:
@@ -342,7 +313,7 @@ class AdaptiveBridge:
         return phi.reshape(self.n_groups, self._per_group).copy()
 
     def _estimate(self, progress: Progress) -> tuple[float, float]:
-        betas, groups = [r.beta for r in self.rungs], [r.groups for r in self.rungs]
+        betas, groups = [r.beta for r in self.rungs], [list(r.phi) for r in self.rungs]
         counts = [float(sum(g.size for g in each)) for each in groups]
         if self._source is not None:
             betas.append(1.0)
@@ -355,11 +326,12 @@ class AdaptiveBridge:
     def _diagnostics(self) -> dict[str, float | Array]:
         """Check what must hold of the draws, and return what is told of them."""
         betas = [rung.beta for rung in self.rungs]
-        acceptances = [float(np.mean(r.acceptances)) if r.acceptances else 1.0 for r in self.rungs]
+        acceptances = [rung.acceptance for rung in self.rungs]
         check_acceptance(np.array(betas), np.array(acceptances))
-        at_reference = np.concatenate(self.rungs[0].phis, axis=1).ravel()
-        mixing = [(1.0, float(at_reference.size)), *(self._mixing(rung) for rung in self.rungs[1:])]
-        spreads = [float(np.std(_finite(np.concatenate(r.phis, axis=1)))) for r in self.rungs]
+        at_reference = self.rungs[0].phi.ravel()
+        mixing = [(1.0, float(at_reference.size))]
+        mixing += [check_mixing(f"beta = {r.beta:.3g}", r.chains, self._superchains) for r in self.rungs[1:]]
+        spreads = [float(np.std(phi[np.isfinite(phi)])) for phi in (rung.phi for rung in self.rungs)]
         if self._source is not None:
             betas.append(1.0)
             acceptances.append(math.nan)
@@ -372,23 +344,10 @@ class AdaptiveBridge:
             "pareto_k": pareto_k(at_reference), "weight_ess": weight_ess(at_reference),
         }  # fmt: skip
 
-    def _mixing(self, rung: Rung) -> tuple[float, float]:
-        """Return R-hat and effective draws of φ at a rung, once both are checked."""
-        return check_mixing(f"beta = {rung.beta:.3g}", self._chains(rung), self._superchains)
-
     @property
     def _superchains(self) -> NDArray[np.int64]:
         """Each walker's group."""
         return np.repeat(np.arange(self.n_groups), self._per_group)
-
-    @staticmethod
-    def _chains(rung: Rung) -> Array:
-        """Return φ by walker (walkers, sweeps)."""
-        return np.array(rung.phis).transpose(1, 2, 0).reshape(-1, len(rung.phis))
-
-
-def _finite(values: Array) -> Array:
-    return values[np.isfinite(values)]
 
 
 def _in_groups(draws: Array, n_groups: int) -> Array:
@@ -400,15 +359,16 @@ def _in_groups(draws: Array, n_groups: int) -> Array:
 
 
 def systematic(log_weights: Array, count: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Draw so many indices by their weights, evenly.
-
-    Raises
-    ------
-    EvidenceError
-        If no weight is above 0.
-    """
+    """Draw so many indices by their weights, evenly, or raise if no weight is above 0."""
     total = logsumexp(log_weights)
     if not math.isfinite(total):
         raise EvidenceError(NOWHERE)
     edges = np.cumsum(np.exp(log_weights - total))
     return np.searchsorted(edges / edges[-1], (rng.random() + np.arange(count)) / count)
+
+
+def reweighted(phi: Array, step: float, count: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Draw so many indices of draws at one β by their weights at the next, evenly."""
+    with np.errstate(invalid="ignore"):
+        log_weights = step * phi
+    return systematic(log_weights, count, rng)

@@ -1,78 +1,78 @@
 """Replicas of a ladder of temperatures whose states move, and change places with their neighbours.
 
+Temperatures lie so that as many swaps are rejected between any two neighbours.
+
 References
 ----------
 Syed, Bouchard-Côté, Deligiannidis and Doucet (2022), Non-reversible parallel tempering: a scalable highly parallel
-MCMC scheme, JRSS B 84, section 2: deterministic even-odd swaps, and random ones.
+MCMC scheme, JRSS B 84: section 2 has deterministic even-odd swaps, and random ones, section 4 the barrier
+``Λ(β) = ∫₀^β λ`` and the rate of round trips ``1/(2 + 2 Λ)``, section 5 the estimate ``Λ(β_k) ≈ Σ_{i<k} r_i`` from
+rejection rates r and the ladder.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.interpolate import PchipInterpolator
 
 from pymc_rmhmc.chains.reference import Reference
-from pymc_rmhmc.errors import EvidenceError
+from pymc_rmhmc.errors import ConfigurationError, EvidenceError, shown
 
-__all__ = ["NON_REVERSIBLE", "REVERSIBLE", "SCHEMES", "TEMPERING", "Ensemble", "TemperingPolicy"]
+__all__ = [
+    "NON_REVERSIBLE", "REVERSIBLE", "SCHEMES", "TEMPERING", "Ensemble", "TemperingPolicy", "check_ladder",
+    "cumulative_barrier", "equal_rejection", "first_ladder", "local_barrier", "nearest_rungs", "rungs_for",
+    "trip_rate",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 
 NON_REVERSIBLE, REVERSIBLE = "nonreversible", "reversible"
 SCHEMES = (NON_REVERSIBLE, REVERSIBLE)
 
+# The smallest β > 0 before anything is known.
+HOTTEST = 1e-3
+# A rejection rate that was estimated as less counts as this much, so that the barrier increases everywhere.
+LEAST_REJECTION = 1e-4
+# Places between two neighbours at which the barrier is inverted.
+GRID = 200
+
 
 @dataclass(frozen=True, slots=True)
 class TemperingPolicy:
-    """How parallel tempering is run.
+    """How parallel tempering is run."""
 
-    Attributes
-    ----------
-    path : float
-        Mean length of a trajectory, where `most_steps` steps reach so far.
-    jitter : float
-        Step sizes are uniform in ``step (1 ± jitter)``.
-    accepted : float
-        Step sizes are tuned to this acceptance.
-    first_steps, most_steps : int
-        Steps of a trajectory: at first, and at most.
-    first_rungs, fewest_rungs, most_rungs : int
-        Temperatures where none are given: at first, at least and at most.
-    first_round : int
-        Sweeps of the first round of adaptation; each round is twice as long as the one before.
-    settling : float
-        This share of the adaptation's sweeps comes after the last change of the ladder: half of it tunes step sizes.
-    worth_refitting : float
-        A reference is replaced if the divergence of the posterior from another is at most this share of that from it.
-        Where modes lie apart a narrower reference saves little, and could lose one.
-    trips_to_refit : int
-        Round trips in a round before what it has seen may become the reference. A ladder that states do not climb may
-        lack modes, which a narrower reference would lose for good.
-    refit_draws : int
-        So many draws of a round are used for a refit.
-    blocks : int
-        Groups of successive sweeps for the jackknife, over all replicas.
-    attempts : int
-        Draws of the reference until one has a density.
-    """
-
+    # Mean length of a trajectory, where `most_steps` steps reach so far.
     path: float = 1.7
+    # Step sizes are uniform in ``step (1 ± jitter)``, and tuned to this acceptance.
     jitter: float = 0.2
     accepted: float = 0.8
+    # Steps of a trajectory: at first, and at most.
     first_steps: int = 4
     most_steps: int = 8
+    # Temperatures where none are given: at first, at least and at most.
     first_rungs: int = 8
     fewest_rungs: int = 6
     most_rungs: int = 60
+    # Sweeps of the first round of adaptation; each round is twice as long as the one before.
     first_round: int = 32
+    # This share of the adaptation's sweeps comes after the last change of the ladder: half of it tunes step sizes.
     settling: float = 0.15
+    # A reference is replaced if the divergence of the posterior from another is at most this share of that from it.
+    # Where modes lie apart a narrower reference saves little, and could lose one.
     worth_refitting: float = 0.5
+    # Round trips in a round before what it has seen may become the reference. A ladder that states do not climb may
+    # lack modes, which a narrower reference would lose for good.
     trips_to_refit: int = 20
+    # So many draws of a round are used for a refit.
     refit_draws: int = 400
+    # Groups of successive sweeps for the jackknife, over all replicas.
     blocks: int = 20
+    # Draws of the reference until one has a density.
     attempts: int = 200
 
 
@@ -96,10 +96,8 @@ class Ensemble:
         Its numbers.
     states : (R, K, m) array, optional
         Where walkers begin; by default at draws of the reference.
-    log_steps : (K,) array, optional
-        Step sizes known so far.
-    n_steps : int, optional
-        Of a trajectory.
+    log_steps, n_steps : (K,) array, int, optional
+        Step sizes, and steps of a trajectory, known so far.
     scheme : str
         "nonreversible": even and odd pairs in turns; "reversible": which of the two is drawn.
 
@@ -214,3 +212,66 @@ class Ensemble:
         states = self.walkers.states.copy()
         states[lost] = states[self.rng.choice(known, lost.size)]
         self.walkers.place(states)
+
+
+def first_ladder(count: int) -> Array:
+    """Return so many inverse temperatures before anything is known: 0, and a geometric series up to 1."""
+    if count == 2:
+        return np.array([0.0, 1.0])
+    return np.concatenate([[0.0], np.geomspace(HOTTEST, 1.0, count - 1)])
+
+
+def check_ladder(given: object, name: str = "temperatures") -> Array:
+    """Return a ladder that a user gave as an option, as an array, or raise if it does not increase from 0 to 1."""
+    try:
+        found = np.asarray(given, float)
+    except (TypeError, ValueError):
+        found = np.empty(0)
+    advice = (
+        f"It goes from the reference (0) to the posterior (1), such as {name}=[0, 0.1, 0.4, 1]. Leave {name} out "
+        "to have it chosen."
+    )
+    if found.ndim != 1 or found.size < 2:
+        raise ConfigurationError(f"{name} needs at least 2 inverse temperatures, got {shown(given)}. {advice}")
+    if not (np.isfinite(found).all() and found[0] == 0.0 and found[-1] == 1.0):
+        raise ConfigurationError(f"{name} must begin with 0 and end with 1, got {shown(given)}. {advice}")
+    if (np.diff(found) <= 0.0).any():
+        raise ConfigurationError(f"{name} must increase, got {shown(given)}. {advice}")
+    return found
+
+
+def cumulative_barrier(rejection: Array) -> Array:
+    """Return Λ(β) at every β of a ladder (K,), from the rejection rates between neighbours (K - 1,)."""
+    return np.concatenate([[0.0], np.cumsum(np.maximum(rejection, LEAST_REJECTION))])
+
+
+def local_barrier(betas: Array, rejection: Array) -> Array:
+    """Return λ(β) = dΛ/dβ at every β of a ladder (K,), by monotone cubic interpolation."""
+    return np.asarray(PchipInterpolator(betas, cumulative_barrier(rejection)).derivative()(betas))
+
+
+def equal_rejection(betas: Array, rejection: Array, count: int) -> Array:
+    """Return so many temperatures between which Λ grows equally, from another ladder's rejection rates."""
+    barrier = PchipInterpolator(betas, cumulative_barrier(rejection))
+    parts = [np.linspace(low, high, GRID, endpoint=False) for low, high in itertools.pairwise(betas)]
+    grid = np.concatenate([*parts, [1.0]])
+    found = np.interp(np.linspace(0.0, barrier(1.0), count), barrier(grid), grid)
+    found[0], found[-1] = 0.0, 1.0
+    return found
+
+
+def rungs_for(barrier: float, least: int, most: int) -> int:
+    """Return how many temperatures a barrier needs: about ``2 Λ + 1``, where half of the swaps are rejected."""
+    return int(np.clip(math.ceil(2.0 * barrier) + 1, least, most))
+
+
+def trip_rate(barrier: float) -> float:
+    """Return the round trips per sweep to which the non-reversible scheme tends: ``1/(2 + 2 Λ)``."""
+    return 1.0 / (2.0 + 2.0 * barrier)
+
+
+def nearest_rungs(old: Array, new: Array, rejection: Array) -> NDArray[np.intp]:
+    """Return for each new temperature the old one that lies nearest by the barrier between them."""
+    known = cumulative_barrier(rejection)
+    wanted = np.interp(new, old, known)
+    return np.abs(wanted[:, None] - known[None, :]).argmin(axis=1)

@@ -1,23 +1,25 @@
-"""What an estimate of the evidence says, when it may stop, and when it must not be given."""
+"""What an estimate of the evidence says, when it may stop, how it is shown, and when it must not be given."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from arviz_stats.base import array_stats
 from numpy.typing import NDArray
+from rich.progress import Progress as Display
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from scipy.special import logsumexp
 
 from pymc_rmhmc.errors import EvidenceError
 
 __all__ = [
-    "LARGEST_K", "Budget", "Estimate", "Progress", "check_acceptance", "check_mixing", "effective_draws", "log_mean",
-    "mixes", "mixing_of", "pareto_k", "weight_ess",
+    "LARGEST_K", "Estimate", "Progress", "Report", "check_acceptance", "check_mixing", "displayed",
+    "effective_draws", "log_mean", "mixes", "mixing_of", "pareto_k", "weight_ess",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -27,6 +29,7 @@ FARTHER = (
     'method="tempering".'
 )
 MORE = 'Give more draws, or method="tempering".'
+# Shows an estimate, its error, and what is done.
 type Report = Callable[[float, float, str], None]
 
 # Diagnostics that are estimates of the evidence themselves.
@@ -40,47 +43,39 @@ LEAST_ACCEPTED, LARGEST_RHAT, FEWEST_DRAWS = 0.4, 1.05, 100.0
 class Estimate:
     """An estimate of ``log E[exp φ]``, or of log p(y) once the reference's constant is added.
 
-    Attributes
-    ----------
-    log_evidence, standard_error : float
-        The error is nan where a method has none, as a Laplace approximation.
-    diagnostics : mapping of str to float or array
-        Numbers alone; arrays are by rung.
-    history : list of (float, float, float)
-        Seconds, estimate and standard error on the way.
+    The error is nan where a method has none, as a Laplace approximation. Diagnostics are numbers, and arrays by rung.
+    The history has seconds, estimate and standard error on the way.
     """
 
     log_evidence: float
     standard_error: float
-    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    diagnostics: Mapping[str, float | Array] = field(default_factory=dict)
     history: list[tuple[float, float, float]] = field(default_factory=list)
 
-    def shifted(self, constant: float) -> Estimate:
-        """Return it with a constant added."""
+    def shifted(self, constant: float, **known: float) -> Estimate:
+        """Return it with a constant added, and with more diagnostics, to which it belongs already."""
         moved = [(seconds, value + constant, error) for seconds, value, error in self.history]
         diagnostics = {name: v + constant if name in BOUNDS else v for name, v in self.diagnostics.items()}
-        return Estimate(self.log_evidence + constant, self.standard_error, diagnostics, moved)
+        return Estimate(self.log_evidence + constant, self.standard_error, diagnostics | known, moved)
 
 
-class Budget:
-    """How exact an estimate shall be, and how long it may take.
+class Progress:
+    """How exact an estimate shall be, how long it may take, and what it is on the way, kept and shown.
 
-    Parameters
-    ----------
-    target_error : float
-        A standard error that is small enough.
-    max_seconds : float or None
-        Seconds from now on after which it ends, if it can.
+    It is exact enough with the target error, and ends if it can after so many seconds from now on.
     """
 
-    def __init__(self, target_error: float, max_seconds: float | None = None) -> None:
+    def __init__(
+        self, target_error: float, max_seconds: float | None = None, report: Report | None = None
+    ) -> None:
         self.target_error, self.max_seconds = target_error, max_seconds
-        self.began = time.perf_counter()
+        self.history: list[tuple[float, float, float]] = []
+        self._began, self._report, self._constant = time.perf_counter(), report, 0.0
 
     @property
     def seconds(self) -> float:
         """How long it has taken."""
-        return time.perf_counter() - self.began
+        return time.perf_counter() - self._began
 
     @property
     def is_spent(self) -> bool:
@@ -100,24 +95,6 @@ class Budget:
         """Return whether an error is small enough."""
         return error <= self.target_error
 
-
-class Progress:
-    """Estimates on the way, kept and shown.
-
-    Parameters
-    ----------
-    budget : Budget
-        Whose clock it reads.
-    report : callable, optional
-        Called with the estimate, its error, and what is done.
-    constant : float
-        Added to what is shown.
-    """
-
-    def __init__(self, budget: Budget, report: Report | None = None, constant: float = 0.0) -> None:
-        self.history: list[tuple[float, float, float]] = []
-        self._budget, self._report, self._constant = budget, report, constant
-
     def move(self, constant: float) -> None:
         """Add another constant to what is shown."""
         self._constant += constant
@@ -130,8 +107,24 @@ class Progress:
 
     def note(self, value: float, error: float, doing: str) -> None:
         """Keep an estimate."""
-        self.history.append((self._budget.seconds, value, error))
+        self.history.append((self.seconds, value, error))
         self.say(doing)
+
+
+@contextlib.contextmanager
+def displayed(progressbar: bool) -> Iterator[Report]:
+    """Give a report that shows a line, with the time since; without a progress bar it shows nothing."""
+    if not progressbar:
+        yield lambda value, error, doing: None
+        return
+    with Display(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), transient=True) as display:
+        task = display.add_task("log p(y)")
+
+        def report(value: float, error: float, doing: str) -> None:
+            known = f" {value:.3f} ± {error:.3f}" if math.isfinite(value) else ""
+            display.update(task, description=f"log p(y){known}: {doing}")
+
+        yield report
 
 
 def weight_ess(log_weights: Array) -> float:
@@ -169,20 +162,7 @@ def log_mean(log_weights: Array) -> tuple[float, float]:
 
 
 def check_acceptance(betas: Array, acceptances: Array, remedy: str = FARTHER) -> None:
-    """Raise where trajectories at a β are rejected too often for their draws to be trusted.
-
-    Parameters
-    ----------
-    betas, acceptances : array
-        Of the rungs.
-    remedy : str
-        What to do.
-
-    Raises
-    ------
-    EvidenceError
-        If the mean acceptance of a rung is below 0.4.
-    """
+    """Raise where trajectories at a rung's β are accepted less than 0.4 of the time, too seldom to be trusted."""
     low = np.flatnonzero(acceptances < LEAST_ACCEPTED)
     if low.size:
         raise EvidenceError(
@@ -214,13 +194,7 @@ def mixes(rhat: float, ess: float) -> bool:
 def check_mixing(
     name: str, draws: Array, superchains: NDArray[np.int64] | None = None, *, remedy: str = MORE
 ) -> tuple[float, float]:
-    """Return R-hat and effective number of φ at some draws, as `mixing_of`; or raise, and say what to do.
-
-    Raises
-    ------
-    EvidenceError
-        If R-hat is above 1.05 or there are fewer than 100 effective draws.
-    """
+    """Return R-hat and effective number of φ at some draws, as `mixing_of`; or raise, and say what to do."""
     rhat, ess = mixing_of(draws, superchains)
     if not rhat <= LARGEST_RHAT:
         raise EvidenceError(

@@ -13,13 +13,13 @@ map, and its inverse by Lambert's W.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, special
 
 from pymc_rmhmc.chains.reference import ResidualReference
+from pymc_rmhmc.dynamics.hamiltonian import Density, DensityPoint
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.evidence.methods.estimate import pareto_k
 
@@ -40,15 +40,7 @@ QUANTILES, HEAVIEST = (0.75, 0.85, 0.9, 0.95, 0.975, 0.99), 1.5
 
 @dataclass(frozen=True, slots=True)
 class Tails:
-    """Where each coordinate lies under some law, how widely, and how heavy its tails are.
-
-    Attributes
-    ----------
-    centre, spread : (d,) array
-        C, and the scale near it.
-    lower, upper : (d,) array
-        H below and above the centre.
-    """
+    """Where each coordinate lies under some law, how widely near there, and its h below and above, each (d,)."""
 
     centre: Array
     spread: Array
@@ -69,38 +61,29 @@ class TailedPoint:
     log_density: float
     gradient: Array
     failure: Failure
-    inner: Any
+    inner: DensityPoint | None
 
 
+@dataclass(frozen=True, slots=True)
 class TailedDensity:
-    """The residual of u.
+    """The residual of u, from that of z, h of negative and positive u (d,), c (d,), and L (d, d), lower triangular."""
 
-    Parameters
-    ----------
-    residual : Density
-        That of z.
-    lower, upper : (d,) array
-        H of negative u, and of positive.
-    centre : (d,) array
-        C.
-    factor : (d, d) array
-        L, lower triangular.
-    """
-
-    def __init__(self, residual: Any, lower: Array, upper: Array, centre: Array, factor: Array) -> None:
-        self._residual, self._lower, self._upper = residual, lower, upper
-        self._centre, self._factor = centre, factor
+    residual: Density[DensityPoint]
+    lower: Array
+    upper: Array
+    centre: Array
+    factor: Array
 
     def _h(self, signed: Array) -> Array:
-        return np.where(signed < 0.0, self._lower, self._upper)
+        return np.where(signed < 0.0, self.lower, self.upper)
 
     def to_z(self, u: Array) -> Array:
         """Return z of u."""
-        return self._centre + self._factor @ (u * np.exp(0.5 * self._h(u) * u * u))
+        return self.centre + self.factor @ (u * np.exp(0.5 * self._h(u) * u * u))
 
     def to_u(self, z: Array) -> Array:
         """Return u of z."""
-        s = linalg.solve_triangular(self._factor, z - self._centre, lower=True)
+        s = linalg.solve_triangular(self.factor, z - self.centre, lower=True)
         h = self._h(s)
         heavy = h > 0.0
         found = s.copy()
@@ -113,9 +96,9 @@ class TailedDensity:
             z = self.to_z(position)
         if not np.isfinite(z).all():
             return TailedPoint(position, np.nan, np.zeros_like(position), Failure.NON_FINITE, None)
-        return self.seen(self._residual.at(z), position, z)
+        return self.seen(self.residual.at(z), position, z)
 
-    def seen(self, point: Any, u: Array, z: Array) -> TailedPoint:
+    def seen(self, point: DensityPoint, u: Array, z: Array) -> TailedPoint:
         """Return the point at u that a point at z is."""
         if point.failure != Failure.NONE:
             return TailedPoint(u, np.nan, np.zeros_like(u), point.failure, point)
@@ -123,21 +106,14 @@ class TailedDensity:
         bent = 1.0 + h * u * u
         value = point.log_density + 0.5 * (u @ u - z @ z) + float((0.5 * h * u * u + np.log(bent)).sum())
         slope = np.exp(0.5 * h * u * u) * bent
-        gradient = (self._factor.T @ (point.gradient - z)) * slope + u + h * u * (1.0 + 2.0 / bent)
+        gradient = (self.factor.T @ (point.gradient - z)) * slope + u + h * u * (1.0 + 2.0 / bent)
         return TailedPoint(u, float(value), gradient, Failure.NONE, point)
 
 
 class TailedReference(ResidualReference):
     """A whole model's reference with other tails, and perhaps another centre and scale.
 
-    Parameters
-    ----------
-    inner : ResidualReference
-        Another one; it may be of this kind too.
-    lower, upper : (d,) array
-        As `TailedDensity` has them.
-    centre, factor : (d,) and (d, d) array, optional
-        As `TailedDensity` has them; by default 0 and 1.
+    The inner one may be of this kind too. The others are as `TailedDensity` has them, with 0 and 1 by default.
     """
 
     def __init__(
@@ -149,7 +125,7 @@ class TailedReference(ResidualReference):
         density = TailedDensity(inner.residual, lower, upper, centre, factor)
         log_volume = float(np.log(factor.diagonal()).sum())
 
-        def stand(values: Array, rng: np.random.Generator) -> TailedPoint | Any:
+        def stand(values: Array, rng: np.random.Generator) -> TailedPoint:
             point = inner.stand(values, rng)
             return density.seen(point, density.to_u(point.position), point.position)
 
@@ -158,7 +134,6 @@ class TailedReference(ResidualReference):
 
         super().__init__(density, inner.size, inner.log_constant + log_volume, stand, values_at)
         self.own_tails = inner.own_tails
-        self.density = density
 
 
 def measured_tails(drawn: Array) -> Tails:
@@ -180,14 +155,7 @@ def power_tails(reference: ResidualReference, drawn: Array) -> Tails:
     """Return the tails of a density that falls like a power along some coordinates, and those of a normal elsewhere.
 
     ``-r ∂ log p / ∂r`` grows like r² for a normal, like r where the tail is exponential, and tends to ``1 + 1/h`` for a
-    power.
-
-    Parameters
-    ----------
-    reference : ResidualReference
-        The density. Its first d coordinates are asked, with the others at 0.
-    drawn : (n, d) array
-        Draws in these, for centre and scale.
+    power. The first d coordinates are asked, with the others at 0; draws in these (n, d) give centre and scale.
     """
     found = measured_tails(drawn)
     lower, upper = np.zeros(found.centre.size), np.zeros(found.centre.size)

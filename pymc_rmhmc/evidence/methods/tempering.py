@@ -8,32 +8,27 @@ References
 ----------
 Syed, Bouchard-Côté, Deligiannidis and Doucet (2022), Non-reversible parallel tempering: a scalable highly parallel
 MCMC scheme, JRSS B 84, section 5.
-Surjanovic, Syed, Bouchard-Côté and Campbell (2022), Parallel tempering with a variational reference.
+Surjanovic, Syed, Bouchard-Côté and Campbell (2022), Parallel tempering with a variational reference: the reference
+with the moments of the posterior has the smallest forward divergence to it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from pymc_rmhmc.chains.reference import Reference, ResidualReference
 from pymc_rmhmc.errors import EvidenceError
-from pymc_rmhmc.evidence.methods.ensemble import NON_REVERSIBLE, TEMPERING, Ensemble, TemperingPolicy
-from pymc_rmhmc.evidence.methods.estimate import (
-    FEWEST_DRAWS,
-    Budget,
-    Estimate,
-    Progress,
-    check_acceptance,
-    check_mixing,
-)
-from pymc_rmhmc.evidence.methods.family import ReferenceFamily
-from pymc_rmhmc.evidence.methods.ladder import (
+from pymc_rmhmc.evidence.methods.ensemble import (
+    NON_REVERSIBLE,
+    TEMPERING,
+    Ensemble,
+    TemperingPolicy,
     check_ladder,
     equal_rejection,
     first_ladder,
@@ -42,12 +37,19 @@ from pymc_rmhmc.evidence.methods.ladder import (
     rungs_for,
     trip_rate,
 )
-from pymc_rmhmc.evidence.methods.mbar import log_ratios
-from pymc_rmhmc.evidence.methods.path_estimates import by_acceptance_ratio, by_integration, by_stepping_stones
+from pymc_rmhmc.evidence.methods.estimate import FEWEST_DRAWS, Estimate, Progress, check_acceptance, check_mixing
+from pymc_rmhmc.evidence.methods.path_estimates import (
+    by_acceptance_ratio,
+    by_integration,
+    by_stepping_stones,
+    log_ratios,
+)
 
-__all__ = ["Tempered", "Tempering", "posterior_states", "temper"]
+__all__ = ["Refit", "Tempered", "Tempering", "posterior_states"]
 
 type Array = NDArray[np.float64]
+# From draws (n, k) of the posterior to a reference with their moments, if there is one.
+type Refit = Callable[[Array], ResidualReference | None]
 
 # How fast log step sizes follow acceptances, by the number of sweeps since the first.
 GAIN, GAIN_POWER, LEAST_GAIN = 1.0, 0.6, 0.02
@@ -61,70 +63,34 @@ SHOWN = 50
 
 @dataclass(frozen=True)
 class Tempered:
-    """What parallel tempering has found.
-
-    Attributes
-    ----------
-    estimate : Estimate
-        Of ``log E[exp φ]``, by the multistate acceptance ratio; the reference's constant is to be added. Its
-        diagnostics have an entry for all that is by rung.
-    reference : Reference
-        The last reference.
-    states : (draws, R, 1 or K, m) array
-        Of walkers at β = 1, or at all temperatures.
-    phi, acceptance : (draws, R, K) array
-        φ, and the acceptance of each move.
-    """
+    """What parallel tempering has found: the estimate is of ``log E[exp φ]``, with all that is by rung."""
 
     estimate: Estimate
-    reference: Any
-    states: Array
-    phi: Array
-    acceptance: Array
+    reference: Reference  # the last
+    states: Array  # of walkers at β = 1, or at all temperatures, (draws, R, 1 or K, m)
+    phi: Array  # (draws, R, K)
+    acceptance: Array  # of each move, (draws, R, K)
 
 
-def temper(
-    family: ReferenceFamily, *, draws: int, tune: int, rng: np.random.Generator, budget: Budget, progress: Progress,
-    temperatures: int | Sequence[float] | Array | None = None, replicas: int = 2, keep_all: bool = False,
-    scheme: str = NON_REVERSIBLE, policy: TemperingPolicy = TEMPERING,
-) -> Tempered:  # fmt: skip
-    """Run parallel tempering: adapt, freeze, draw, and estimate.
+class Tempering:
+    """One run of parallel tempering: it adapts, freezes, draws, and estimates.
 
     Parameters
     ----------
-    family : ReferenceFamily
-        The model's references.
-    draws, tune : int
-        Counted sweeps, and those of adaptation.
-    rng : numpy.random.Generator
-        For all of it.
-    budget : Budget
-        Draws are doubled until its error is met or its time is over; with an infinite error there are `draws`.
-    progress : Progress
-        Takes estimates.
-    temperatures : int or sequence of float, optional
-        How many there are, or the ladder itself, which is not adapted then.
+    reference : Reference
+        The first.
     replicas : int
         Independent ladders.
-    keep_all : bool
-        Whether states of all temperatures are kept.
+    rng : numpy.random.Generator
+        For all of it.
+    refit : callable, optional
+        From draws (n, k) of the posterior to a reference with their moments; None to keep what there is.
+    temperatures : int or sequence of float, optional
+        How many there are, or the ladder itself, which is not adapted then.
     scheme : str
         As `Ensemble` has it.
     policy : TemperingPolicy
         Its numbers.
-
-    Raises
-    ------
-    EvidenceError
-        If draws cannot be trusted: trajectories or round trips fail, or replicas differ.
-    """
-    run = Tempering(family, replicas, rng, temperatures=temperatures, scheme=scheme, policy=policy)
-    run.tune(tune, budget, progress)
-    return run.draw(draws, budget, progress, keep_all=keep_all)
-
-
-class Tempering:
-    """One run of parallel tempering; see `temper` for the parameters.
 
     Attributes
     ----------
@@ -133,37 +99,48 @@ class Tempering:
     """
 
     def __init__(
-        self, family: ReferenceFamily, replicas: int, rng: np.random.Generator, *,
+        self, reference: Reference, replicas: int, rng: np.random.Generator, *, refit: Refit | None = None,
         temperatures: int | Sequence[float] | Array | None = None, scheme: str = NON_REVERSIBLE,
         policy: TemperingPolicy = TEMPERING,
     ) -> None:  # fmt: skip
-        self.family, self.rng, self.policy = family, rng, policy
+        self.rng, self.policy, self._refit = rng, policy, refit
         self._count = temperatures if isinstance(temperatures, int) else None
         self._adapts = temperatures is None or self._count is not None
         if temperatures is not None and not self._adapts:
-            betas = check_ladder(np.asarray(temperatures, float))
+            betas = check_ladder(temperatures)
         else:
             betas = first_ladder(self._count or policy.first_rungs)
-        self.ensemble = Ensemble(family.first(rng), betas, replicas, rng, policy, scheme=scheme)
+        self.ensemble = Ensemble(reference, betas, replicas, rng, policy, scheme=scheme)
         self._n_learned = 0
-        self._known: list[Array] = []  # the model's values that the reference was fitted to
+        # The last reference that was fitted, and the model's values that it was fitted to.
+        self._fitted: ResidualReference | None = None
+        self._known: list[Array] = []
 
-    def tune(self, sweeps: int, budget: Budget, progress: Progress) -> None:
+    def run(self, tune: int, draws: int, progress: Progress, *, keep_all: bool = False) -> Tempered:
+        """Adapt, and make counted sweeps: with states of all temperatures, or of β = 1 alone.
+
+        Draws are doubled until the error is met or the time is over; with an infinite error there are so many. There is
+        an error if they cannot be trusted: trajectories or round trips fail, or replicas differ.
+        """
+        self.tune(tune, progress)
+        return self.draw(draws, progress, keep_all=keep_all)
+
+    def tune(self, sweeps: int, progress: Progress) -> None:
         """Adapt step sizes, temperatures and reference in doubling rounds."""
         settling = math.ceil(self.policy.settling * sweeps)
         lengths = _rounds(sweeps - settling, self.policy.first_round)
         for i, length in enumerate(lengths):
             is_last = i == len(lengths) - 1
-            seen = self._round(length, budget, progress, f"round {i + 1} of {len(lengths)}")
-            spent = budget.is_spent
+            seen = self._round(length, progress, f"round {i + 1} of {len(lengths)}")
+            spent = progress.is_spent
             self._adapt(None if is_last or spent else seen, keep_steps=is_last or spent)
             if spent:
                 break
-        self._settle(settling, budget)
+        self._settle(settling, progress)
 
-    def _settle(self, sweeps: int, budget: Budget) -> None:
+    def _settle(self, sweeps: int, progress: Progress) -> None:
         """Tune step sizes to the last ladder, and let states forget what was changed."""
-        most, log_steps = (min(sweeps, self.policy.first_round) if budget.is_spent else sweeps), []
+        most, log_steps = (min(sweeps, self.policy.first_round) if progress.is_spent else sweeps), []
         learning = most // 2
         for sweep in range(most):
             acceptance = self.ensemble.sweep()
@@ -175,7 +152,7 @@ class Tempering:
             if sweep == learning - 1:
                 self.ensemble.log_steps = np.mean(log_steps, axis=0)
 
-    def _round(self, length: int, budget: Budget, progress: Progress, name: str) -> tuple[Array, Array]:
+    def _round(self, length: int, progress: Progress, name: str) -> tuple[Array, Array]:
         """Make a round's sweeps; return some states (n, R, K, m) of its second half, and their φ (n, R, K)."""
         ensemble, log_steps = self.ensemble, []
         states: list[Array] = []
@@ -191,7 +168,7 @@ class Tempering:
                     phis.append(ensemble.phi.copy())
             if sweep % SHOWN == 0:
                 progress.say(f"{name}, {ensemble.betas.size} temperatures")
-                if budget.is_spent and states:
+                if progress.is_spent and states:
                     break
         ensemble.log_steps = np.mean(log_steps, axis=0)
         return np.array(states), np.array(phis)
@@ -221,30 +198,30 @@ class Tempering:
             states=states, log_steps=log_steps, n_steps=n_steps, scheme=old.scheme,
         )  # fmt: skip
 
-    def _refitted(self, seen: tuple[Array, Array] | None, states: Array) -> tuple[Any, Array]:
+    def _refitted(self, seen: tuple[Array, Array] | None, states: Array) -> tuple[Reference, Array]:
         """Return the next reference, and states (R, K, m) in its coordinates."""
         old, policy = self.ensemble, self.policy
-        if seen is None or not self.family.refits or old.round_trips.sum() < policy.trips_to_refit:
+        if seen is None or self._refit is None or old.round_trips.sum() < policy.trips_to_refit:
             return old.reference, states
         drawn, divergence, log_z = posterior_states(old.betas, *seen, policy.refit_draws, self.rng)
-        values = self.family.values(old.reference, drawn, self.rng)
+        values = old.reference.values(drawn, self.rng)
         # What a wider reference has shown is not forgotten at once.
         known = [values, *(each[::2] for each in self._known)]
-        found = self.family.refitted(np.concatenate(known))
+        found = self._refit(np.concatenate(known))
         if found is None:
             return old.reference, states
         phi = self._placed(found, values)[1]
         lower = float(phi[np.isfinite(phi)].mean()) + found.log_constant - (log_z + old.reference.log_constant)
         if lower > policy.worth_refitting * divergence:
             return old.reference, states
-        self._known = known
+        self._fitted, self._known = found, known
         flat = states.reshape(-1, states.shape[-1])
-        placed = self.family.states(found, self.family.values(old.reference, flat, self.rng), self.rng)
+        placed = found.positions(old.reference.values(flat, self.rng), self.rng)
         return found, placed.reshape(*states.shape[:2], -1)
 
-    def _placed(self, reference: Any, values: Array) -> tuple[Array, Array]:
-        """Place the model's values (n, k) in a reference: return their states (n, m) and φ (n,)."""
-        states = self.family.states(reference, values, self.rng)
+    def _placed(self, reference: ResidualReference, values: Array) -> tuple[Array, Array]:
+        """Place the model's values (n, k) in a reference: return their states (n, d) and φ (n,)."""
+        states = reference.positions(values, self.rng)
         walkers = reference.walkers(len(states), self.rng)
         walkers.place(states)
         return states, walkers.phi
@@ -254,29 +231,23 @@ class Tempering:
         shortest = float(np.exp(log_steps[1:]).min())
         return int(np.clip(math.ceil(self.policy.path / shortest - 0.05), 1, self.policy.most_steps))
 
-    def draw(self, draws: int, budget: Budget, progress: Progress, *, keep_all: bool = False) -> Tempered:
-        """Make the counted sweeps, in which nothing is adapted, and estimate.
-
-        Raises
-        ------
-        EvidenceError
-            As `temper`.
-        """
+    def draw(self, draws: int, progress: Progress, *, keep_all: bool = False) -> Tempered:
+        """Make the counted sweeps, in which nothing is adapted, and estimate; see `run`."""
         record = _Record(self.ensemble, keep_all)
         self.ensemble.forget()
         progress.move(self.ensemble.reference.log_constant)
         wanted, begun = draws, 0.0
         while True:
-            record.extend(wanted, budget, progress)
+            record.extend(wanted, progress)
             value, error = by_acceptance_ratio(self.ensemble.betas, record.phi, self.policy.blocks)
             progress.note(value, error, "parallel tempering")
-            done = budget.is_met(error) or not math.isfinite(error) or budget.is_spent
-            if done or not budget.may_grow(begun, 2.0, 1.0):
+            done = progress.is_met(error) or not math.isfinite(error) or progress.is_spent
+            if done or not progress.may_grow(begun, 2.0, 1.0):
                 break
-            begun, wanted = budget.seconds, len(record.phis)
+            begun, wanted = progress.seconds, len(record.phis)
         diagnostics = _diagnose(self.ensemble, record, self.policy.blocks)
-        if self._known:
-            known = self._placed(self.ensemble.reference, np.concatenate(self._known))
+        if self._fitted is not None:
+            known = self._placed(self._fitted, np.concatenate(self._known))
             _check_modes(*known, record.states[:, :, -1].reshape(-1, record.states.shape[-1]), record.phi[:, :, -1])
         estimate = Estimate(value, error, diagnostics, progress.history)
         return Tempered(estimate, self.ensemble.reference, record.states, record.phi, record.acceptance)
@@ -289,17 +260,6 @@ def posterior_states(
 
     With them come the divergence of the posterior from the reference, ``E₁[φ] - log Z``, and log Z. A mode that few
     states at β = 1 have reached, or none, has its share by the states of other temperatures.
-
-    Parameters
-    ----------
-    betas : (K,) array
-        The temperatures.
-    states, phi : (n, R, K, m) and (n, R, K) array
-        What was seen at them.
-    count : int
-        How many to draw.
-    rng : numpy.random.Generator
-        For these.
 
     References
     ----------
@@ -328,7 +288,7 @@ class _Record:
         self._states: list[Array] = []
         self._acceptances: list[Array] = []
 
-    def extend(self, sweeps: int, budget: Budget, progress: Progress) -> None:
+    def extend(self, sweeps: int, progress: Progress) -> None:
         """Make so many sweeps, fewer where the time is over."""
         ensemble = self._ensemble
         for sweep in range(sweeps):
@@ -337,7 +297,7 @@ class _Record:
             self._states.append(ensemble.states[:, self._kept].copy())
             if sweep % SHOWN == 0:
                 progress.say(f"sweep {len(self.phis)}, {int(ensemble.round_trips.sum())} round trips")
-                if budget.is_spent and sweep >= FEWEST_DRAWS:
+                if progress.is_spent and sweep >= FEWEST_DRAWS:
                     return
 
     @property
@@ -366,7 +326,7 @@ def _rounds(sweeps: int, first: int) -> list[int]:
     return lengths
 
 
-def _diagnose(ensemble: Ensemble, record: _Record, blocks: int) -> dict[str, Any]:
+def _diagnose(ensemble: Ensemble, record: _Record, blocks: int) -> dict[str, float | Array]:
     """Check what must hold of the counted sweeps, and return what is told of them."""
     phi, betas, rejection = record.phi, ensemble.betas, ensemble.rejection
     acceptance = record.acceptance.mean(axis=(0, 1))
