@@ -166,15 +166,18 @@ def summary(results: Path) -> str:
         lines.append(f"{np.mean(seconds):.0f} CPU s a model, {np.median(seconds):.0f} by the median")
     pooled: dict[str, list[np.ndarray]] = defaultdict(list)
     for row in rows:
+        of_model: dict[str, list[np.ndarray]] = defaultdict(list)
         for name, (n, moved, squares, places) in row["scores"].items():
-            sums = np.array([[*moved, *places], [*squares, n, n]])
+            found = np.array([*moved / np.sqrt(np.maximum(squares, 1e-12)), *np.array(places) / np.sqrt(n)])
             for group in (_kind(name), f"all of {row['engine']}"):
-                pooled[group].append(sums)
+                of_model[group].append(found)
+        for group, parts in of_model.items():
+            pooled[group].append(np.mean(parts, axis=0))
     lines.append("scores of shift and spread over all models, of stationarity and of the places of truths:")
-    for group, parts in sorted(pooled.items()):
-        total = np.sum(parts, axis=0)
-        scores = total[0] / np.sqrt(np.maximum(total[1], 1e-12))
-        lines.append(f"  {group:<32} {len(parts):>5} " + "".join(f"{score:7.1f}" for score in scores))
+    for group, models in sorted(pooled.items()):
+        # Quantities of one model, such as neighbours of a walk, depend on one another: models do not.
+        scores = np.sum(models, axis=0) / np.sqrt(np.maximum(np.sum(np.square(models), axis=0), 1e-12))
+        lines.append(f"  {group:<32} {len(models):>5} " + "".join(f"{score:7.1f}" for score in scores))
     return "\n".join(lines)
 
 
