@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.dynamics.hamiltonian import Density, DensityPoint
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.latent.target import LatentTarget
 from pymc_rmhmc.linalg.cholesky import multiply_lower
@@ -128,21 +128,9 @@ def _products(first: Array, second: Array) -> Array:
 
 
 class ResidualWalkers(Walkers):
-    """Walkers of any density, in z itself; it is evaluated at one after another.
+    """Walkers of any density φ, in z itself; it is evaluated at one after another."""
 
-    Parameters
-    ----------
-    residual : Density
-        φ.
-    size : int
-        Of z.
-    count : int
-        How many.
-    rng : numpy.random.Generator
-        For where they stand at first.
-    """
-
-    def __init__(self, residual: Any, size: int, count: int, rng: np.random.Generator) -> None:
+    def __init__(self, residual: Density[DensityPoint], size: int, count: int, rng: np.random.Generator) -> None:
         self._residual, self._size = residual, size
         super().__init__(rng.standard_normal((count, size)))
 
@@ -169,15 +157,6 @@ class SiteWalkers(Walkers):
 
     In these coordinates momenta have the covariance ``S = ΦΦᵀ``, a kick is ``β S ∂φ/∂η``, and no product with Φ is
     needed but to draw momenta.
-
-    Parameters
-    ----------
-    target : LatentTarget
-        φ.
-    count : int
-        How many.
-    rng : numpy.random.Generator
-        For where they stand at first.
     """
 
     def __init__(self, target: LatentTarget, count: int, rng: np.random.Generator) -> None:

@@ -1,4 +1,19 @@
-"""SoftAbs of a matrix with a border and blocks, in compiled code: see `pymc_rmhmc.metrics.bordered`.
+"""SoftAbs of a matrix with a border and blocks, in compiled code: its cost grows with the number of blocks.
+
+For ``M = [[D, Bᵀ], [B, A]]`` with D block diagonal, the blocks are softened first, then the Schur complement of the
+border:
+
+    D' = softabs(D),      S = A - B D'⁻¹ Bᵀ,      S' = softabs(S)
+    G = L diag(D', S') Lᵀ,      L = [[1, 0], [B D'⁻¹, 1]]
+
+G is positive definite. It is M itself where M has no eigenvalue near or below 0; elsewhere it is another matrix than
+SoftAbs of all of M. With ``D = Q Λ Qᵀ`` and ``Y = s(Λ)⁻¹ Qᵀ Bᵀ``, the bar T of S and those of the two numbers that a
+metric needs are
+
+    A̅ = T,      B̅ᵀ = Q [-2 Y T - (û + k̂) u_borderᵀ],      D̅ = Q (J ∘ [Y T Yᵀ + E]) Qᵀ
+
+    ½ log|G|      T = bar of ½ log|S'|,              E = diag(½ / s(Λ)),            no second term of B̅
+    -½ uᵀGu       T = bar of -½ u_borderᵀ S' u_border,      E = ½ (k̂k̂ᵀ - ûûᵀ),      û = Qᵀ u_inner,  k̂ = Y u_border
 
 The softened border S' is kept as the blocks are: as one block more.
 """

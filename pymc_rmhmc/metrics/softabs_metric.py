@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.dynamics.hamiltonian import MakeSteps
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.metrics.bordered import ArrowSoftAbsMatrix
-from pymc_rmhmc.metrics.compiled_steps import Steps, compiled_steps
+from pymc_rmhmc.metrics import bordered_loops as loops
 from pymc_rmhmc.metrics.field import MetricFieldBase
-from pymc_rmhmc.metrics.graph_metric import matrix_density
-from pymc_rmhmc.metrics.matrix_density import MatrixDensity, MatrixPoint
+from pymc_rmhmc.metrics.graph_metric import MatrixDensity, MatrixPoint, compiled_steps, matrix_density
 from pymc_rmhmc.metrics.sparsity import (
     MOST_OF_DENSE,
     ArrowEntries,
@@ -26,7 +26,11 @@ from pymc_rmhmc.metrics.sparsity import (
 from pymc_rmhmc.option_numbers import one_of, real_number
 from pymc_rmhmc.usage import called_as
 
-__all__ = ["SoftAbsField", "SoftAbsMetric"]
+__all__ = [
+    "ArrowSoftAbsMatrix",
+    "SoftAbsField",
+    "SoftAbsMetric",
+]
 
 type Array = NDArray[np.float64]
 
@@ -139,13 +143,7 @@ def _structure(density: MatrixDensity, positions: Sequence[Array], most_of_dense
 
 
 def _check_size(size: int, structure: str) -> None:
-    """Raise if a dense Hessian of so many values would not fit.
-
-    Raises
-    ------
-    ConfigurationError
-        If it would not.
-    """
+    """Raise a `ConfigurationError` if a dense Hessian of so many values would not fit."""
     needed = MATRICES * 8 * size**2
     if needed > MOST_BYTES:
         other = " or SoftAbsMetric(structure=\"auto\")" if structure == "dense" else ""
@@ -156,17 +154,7 @@ def _check_size(size: int, structure: str) -> None:
 
 
 class SoftAbsField(MetricFieldBase[MatrixPoint, ArrowEntries]):
-    """The metric of a Hessian of a border and blocks; a bar is the derivative by each entry of the negative Hessian.
-
-    Parameters
-    ----------
-    density : MatrixDensity
-        Of products of its Hessian.
-    partition : Partition
-        Where its entries are.
-    alpha : float
-        How sharp the absolute value is.
-    """
+    """The metric of a Hessian of a border and blocks; a bar is the derivative by each entry of the negative Hessian."""
 
     def __init__(self, density: MatrixDensity, partition: Partition, alpha: float) -> None:
         self._probes, self._alpha = Probes(partition), alpha
@@ -182,6 +170,60 @@ class SoftAbsField(MetricFieldBase[MatrixPoint, ArrowEntries]):
         """Pull a bar back by one call of the compiled derivative, (d,)."""
         return -self._matrices.pullback(point, self._probes.weights(bar))
 
-    def compiled_steps(self) -> Steps | None:
+    def compiled_steps(self) -> MakeSteps | None:
         """See `MetricFieldBase`."""
         return compiled_steps(self._matrices, self._probes, float(self._alpha), is_metric=False)
+
+
+class ArrowSoftAbsMatrix:
+    """A positive definite matrix ``G = L diag(D', S') Lᵀ`` of softened blocks and a border; `soften` makes one.
+
+    With all parameters in the border it is the SoftAbs of M itself. A bar is the derivative of a number by the entries
+    of M, not of G: see `ArrowEntries` and `Probes.weights`.
+    """
+
+    def __init__(self, layout: loops.Layout, factor: loops.Factor) -> None:
+        self._layout, self._factor = layout, factor
+        self.half_log_det = float(factor.half_log_det)
+        self.scale: float | Array = loops.scale(layout, factor)
+
+    @classmethod
+    def soften(cls, entries: ArrowEntries, partition: Partition, alpha: float) -> ArrowSoftAbsMatrix | Failure:
+        """Decompose M of its entries, or say why it cannot be. Of a block or a border the lower triangle is read."""
+        layout = partition.layout
+        try:
+            border, coupling, blocks = (np.ascontiguousarray(part) for part in entries)
+            finite, factor = loops.soften(layout, border, coupling, blocks, float(alpha))
+        except np.linalg.LinAlgError:
+            return Failure.NON_FINITE
+        return cls(layout, factor) if finite else Failure.NON_FINITE
+
+    @property
+    def root_size(self) -> int:
+        """The size of a vector that `sqrt_times` takes: d."""
+        return int(self._layout.border.size + self._layout.inner.size)
+
+    def solve(self, vector: Array) -> Array:
+        """Return ``G⁻¹ vector``, (d,)."""
+        return loops.solve(self._layout, self._factor, vector)
+
+    def times(self, vector: Array) -> Array:
+        """Return ``G vector``, (d,)."""
+        return loops.times(self._layout, self._factor, vector)
+
+    def sqrt_times(self, vector: Array) -> Array:
+        """Return ``L diag(Q sqrt(s), R) vector`` with ``R Rᵀ = S'``, (d,); the vector's border comes last."""
+        return loops.sqrt_times(self._layout, self._factor, vector)
+
+    def log_det_bar(self) -> ArrowEntries:
+        """Return the bar of ``½ log|G|``."""
+        return ArrowEntries(*loops.log_det_bar(self._layout, self._factor, self._differences))
+
+    def quadratic_bar(self, velocity: Array) -> ArrowEntries:
+        """Return the bar of ``-½ uᵀGu`` at a fixed u."""
+        return ArrowEntries(*loops.quadratic_bar(self._layout, self._factor, self._differences, velocity))
+
+    @cached_property
+    def _differences(self) -> loops.Differences:
+        """J of every block, and of the border."""
+        return loops.differences(self._layout, self._factor)

@@ -26,11 +26,14 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from pymc_rmhmc.linalg.compiled.compilation import compiled
+from pymc_rmhmc.metrics.bordered_loops import Layout
 
 __all__ = ["MOST_OF_DENSE", "ArrowEntries", "Partition", "Probes", "hessian_pattern", "partition", "unite"]
 
 type Array = NDArray[np.float64]
 type Index = NDArray[np.int64]
+# SciPy says nothing of the types of its sparse arrays.
+type Sparse = Any
 # Rows ``H v`` for the rows v of an array (r, d), at a position (d,).
 type Products = Callable[[Array, Array], Array]
 
@@ -42,7 +45,7 @@ MOST_OF_DENSE = 1.0 / 3.0
 MAX_BORDER = 500
 
 
-def hessian_pattern(products: Products, x: Array, chunk: int = 256) -> Any:
+def hessian_pattern(products: Products, x: Array, chunk: int = 256) -> Sparse:
     """Find where a Hessian may have entries, by products with vectors that are nan in one place.
 
     Parameters
@@ -77,7 +80,7 @@ def hessian_pattern(products: Products, x: Array, chunk: int = 256) -> Any:
     return unite(found, found.T, sparse.eye_array(d, dtype=bool))
 
 
-def unite(*patterns: Any) -> Any:
+def unite(*patterns: Sparse) -> Sparse:
     """Return the pattern of all entries that any of the patterns has, (d, d) csr_array of bool."""
     total = sum(pattern.astype(np.int64) for pattern in patterns)
     return sparse.csr_array(total) > 0
@@ -102,7 +105,7 @@ class Partition:
     starts: Index
 
     @classmethod
-    def of(cls, border: Sequence[int] | Index, blocks: Sequence[Any]) -> Partition:
+    def of(cls, border: Sequence[int] | Index, blocks: Sequence[Sequence[int] | Index]) -> Partition:
         """Make one of the border's parameters and a sequence of those of each block."""
         sizes = [len(block) for block in blocks]
         inner = np.concatenate([np.empty(0, np.int64), *(np.asarray(block, dtype=np.int64) for block in blocks)])
@@ -117,6 +120,13 @@ class Partition:
     def entry_starts(self) -> Index:
         """Where each block's entries begin among all entries of D, row by row, and how many there are, (k + 1,)."""
         return _running_total(self.sizes**2)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The same as compiled code takes it."""
+        m = self.border.size
+        edge = np.array([0, m]), np.array([0, m * m])
+        return Layout(self.border, self.inner, self.starts, self.entry_starts, *edge)
 
     @property
     def size(self) -> int:
@@ -139,7 +149,7 @@ class Partition:
         return self.inner.size == 0
 
 
-def _running_total(sizes: Any) -> Index:
+def _running_total(sizes: Sequence[int] | Index) -> Index:
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
 
 
@@ -166,11 +176,6 @@ class ArrowEntries(NamedTuple):
 
 class Probes:
     """Vectors whose products with a matrix give all of its entries, one number at one place of one product.
-
-    Parameters
-    ----------
-    partition : Partition
-        Where the entries are.
 
     Attributes
     ----------
@@ -209,18 +214,7 @@ class Probes:
         made.ravel()[self.found_at] = bar.blocks
         return made
 
-    def negative_hessian(self, products: Products, x: Array) -> ArrowEntries:
-        """Return the entries of ``-H`` at a position, by one call of `products`."""
-        return self.recover(-products(x, self.vectors))
-
-    def pull_back(self, pullback: Callable[[Array, Array, Array], Array], x: Array, bar: ArrowEntries) -> Array:
-        """Turn derivatives by the entries of ``-H`` into those by the position, (d,).
-
-        ``pullback(x, V, W)`` returns the gradient by x of ``Σ W ∘ products(x, V)``.
-        """
-        return -pullback(x, self.vectors, self.weights(bar))
-
-    def matrix(self, entries: ArrowEntries) -> Any:
+    def matrix(self, entries: ArrowEntries) -> Sparse:
         """Return the matrix of the entries, (d, d) csr_array."""
         border, inner = self.partition.border, self.partition.inner
         rows = [np.repeat(border, border.size), np.repeat(border, inner.size), np.tile(inner, border.size), self._rows]
@@ -247,7 +241,7 @@ class Probes:
         return float(np.max(units * abs(direct - matrix @ vector) / np.maximum(size, floor)))
 
 
-def _units(matrix: Any) -> Array:
+def _units(matrix: Sparse) -> Array:
     """Find units of the parameters, (d,), in which the largest entry of every row is about 1."""
     size = abs(matrix)
     units = np.ones(matrix.shape[0])
@@ -264,7 +258,7 @@ def _ranges(first: Index, lengths: Index) -> Index:
     return np.arange(total[-1]) - np.repeat(total[:-1] - first, lengths)
 
 
-def partition(pattern: Any, *, most_of_dense: float = MOST_OF_DENSE) -> Partition:
+def partition(pattern: Sparse, *, most_of_dense: float = MOST_OF_DENSE) -> Partition:
     """Choose the border and the blocks that make a point of the SoftAbs metric cheapest, or none.
 
     Parameters

@@ -20,7 +20,7 @@ from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
 from pymc_rmhmc.latent.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.latent.target import LatentDensity, LatentTarget
 from pymc_rmhmc.sampled.start_errors import likelihood_error
-from pymc_rmhmc.tuning.site_adapter import SiteAdapter, SiteTuning, rough_sites
+from pymc_rmhmc.tuning.joint_adapter import SiteAdapter, SiteTuning, rough_sites
 from pymc_rmhmc.tuning.step_size import StepSize
 
 __all__ = ["BlockRecipe", "BlockSetting"]

@@ -21,8 +21,7 @@ from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.sampled.graph_settings import EmulatedSetting, GraphSetting
 from pymc_rmhmc.sampled.starts import scattered
 from pymc_rmhmc.sampled.whole_model_recipe import WholeModelRecipe
-from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
-from pymc_rmhmc.tuning.graph_emulator import EmulatingAdapter
+from pymc_rmhmc.tuning.graph_chart import ChartTuning, EmulatingAdapter, GraphChartAdapter
 
 __all__ = ["GraphRecipe"]
 

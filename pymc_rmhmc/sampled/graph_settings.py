@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from pymc_rmhmc.chains.recipe import REHEARSED_STEP, HMCSetting, Place
 from pymc_rmhmc.chains.reference import LOG_2PI, ResidualReference
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
-from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateFlow
+from pymc_rmhmc.dynamics.integrators import SurrogateFlow
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.graph_chart.affine_map import from_flat, log_volume, to_flat
 from pymc_rmhmc.graph_chart.graph_target import PeriodTarget
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.graph_chart.value_target import ValueTarget
 from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Sometimes
-from pymc_rmhmc.kernels.surrogates import DensityMove, SurrogateHMC
 from pymc_rmhmc.kernels.trajectories import JitteredPath
+from pymc_rmhmc.kernels.turns import DensityMove, SurrogateHMC
 from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
 from pymc_rmhmc.tuning.joint_adapter import TURNS

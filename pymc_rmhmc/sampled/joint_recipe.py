@@ -32,8 +32,7 @@ from pymc_rmhmc.latent.latent_blocks import conditional_of
 from pymc_rmhmc.latent.parameters_given_latents import ParametersGivenLatents
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.sampled.start_errors import joint_start_error
-from pymc_rmhmc.tuning.joint_adapter import TURNS, HyperparameterAdapter, JointTuning
-from pymc_rmhmc.tuning.site_adapter import rough_sites
+from pymc_rmhmc.tuning.joint_adapter import TURNS, HyperparameterAdapter, JointTuning, rough_sites
 from pymc_rmhmc.tuning.step_size import StepSize
 
 __all__ = ["JointRecipe", "JointSetting"]

@@ -13,10 +13,10 @@ from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.chains.recipe import HMCSetting, Place
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels.kernel import HMC
-from pymc_rmhmc.metrics.matrix_density import MatrixDensity
+from pymc_rmhmc.metrics.graph_metric import MatrixDensity
 from pymc_rmhmc.sampled.starts import scattered
 from pymc_rmhmc.sampled.whole_model_recipe import WholeModelRecipe
-from pymc_rmhmc.tuning.metric_adapter import MetricTuning, StructureAdapter
+from pymc_rmhmc.tuning.path_length import MetricTuning, StructureAdapter
 from pymc_rmhmc.tuning.step_size import StepSize
 
 __all__ = ["RiemannianRecipe", "RiemannianSetting"]

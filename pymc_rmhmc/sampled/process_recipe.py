@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.chains.recipe import Place
-from pymc_rmhmc.metrics.processes.given_process import GivenField
+from pymc_rmhmc.metrics.processes.process_blocks import GivenField
 from pymc_rmhmc.sampled.metric_recipe import RiemannianRecipe, RiemannianSetting
 from pymc_rmhmc.sampled.starts import scattered
-from pymc_rmhmc.tuning.metric_adapter import MetricTuning
+from pymc_rmhmc.tuning.path_length import MetricTuning
 
 __all__ = ["GivenProcessRecipe", "GivenProcessSetting", "ProcessRecipe", "ProcessSetting"]
 

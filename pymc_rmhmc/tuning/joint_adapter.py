@@ -5,33 +5,147 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.approximation import SiteFit
+from pymc_rmhmc.approximation import SiteFit, SiteRegression
 from pymc_rmhmc.approximation.emulation import emulate_marginal
 from pymc_rmhmc.approximation.joint_mode import moving_sites
 from pymc_rmhmc.approximation.marginals import fit_marginals
+from pymc_rmhmc.approximation.newton import NEAREST_FIRST
 from pymc_rmhmc.approximation.parameters import fit_parameters
 from pymc_rmhmc.approximation.site_trend import ThinnedDraws, follow_trend
-from pymc_rmhmc.kernels.kernel import Transition
+from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.interfaces.joint_density import JointBlock, JointDensity
+from pymc_rmhmc.kernels.kernel import Outcome
 from pymc_rmhmc.kernels.turns import HYPERPARAMETERS, JOINT, LATENTS
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
 from pymc_rmhmc.latent.parameters_given_latents import ParametersGivenLatents
 from pymc_rmhmc.latent.site_policy import SitePolicy
-from pymc_rmhmc.tuning.schedule import REFITS, Moment, Refit, RefitPolicy
-from pymc_rmhmc.tuning.site_adapter import fitted_sites, new_fit
+from pymc_rmhmc.tuning.schedule import REFITS, Moment, Refit, RefitPolicy, StepSizeAdapter
 from pymc_rmhmc.tuning.step_size import DualAveraging, StepSize, StepSizeRule
 
-__all__ = ["TURNS", "HyperparameterAdapter", "JointTuning", "TurnPolicy"]
+__all__ = [
+    "TURNS",
+    "HyperparameterAdapter",
+    "JointTuning",
+    "SiteAdapter",
+    "SiteTuning",
+    "TurnPolicy",
+    "fitted_sites",
+    "new_fit",
+    "rough_sites",
+]
 
 type Array = NDArray[np.float64]
 type Sites = GaussianSites | MovingSites
+
+@dataclass
+class SiteTuning:
+    """What is known of a block: its sites, and the fit that has taken the draws since the last refit."""
+
+    sites: GaussianSites | None = None
+    fit: SiteFit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteAdapter(StepSizeAdapter[SiteTuning]):
+    """Refits one block's sites by what the metric says of them; None if it has none."""
+
+    policy: SitePolicy | None
+    schedule: RefitPolicy = REFITS
+
+    def initial(self) -> SiteTuning:
+        """Return no sites: they come with the first prior."""
+        return SiteTuning()
+
+    def observe(self, tuned: SiteTuning, seen: tuple[Array, Array]) -> None:
+        """Take η and the slope there."""
+        eta, slope = seen
+        if tuned.fit is None:
+            assert self.policy is not None  # without sites there is no refit, and nothing to observe
+            tuned.fit = new_fit(self.policy, eta.size)
+        tuned.fit.add(eta, slope)
+
+    def forget(self, tuned: SiteTuning) -> None:
+        """Drop the window."""
+        tuned.fit = None
+
+    def refit(
+        self, tuned: SiteTuning, step_size: StepSize, moment: Moment, rng: np.random.Generator, *, with_sites: bool
+    ) -> Refit[SiteTuning]:
+        """Fit the sites to the window, or keep those that there are."""
+        kept = replace(tuned, fit=None)
+        if tuned.fit is None or tuned.sites is None or not with_sites:
+            return Refit(kept, changed=False)
+        sites = fitted_sites(tuned.fit, tuned.sites)
+        if sites is None:
+            return Refit(kept, changed=False)
+        step_size.restart(step_size.average)
+        return Refit(replace(kept, sites=sites))
+
+
+def new_fit(policy: SitePolicy, n_sites: int) -> SiteFit:
+    """Make the fit that takes the draws of a window; raise a `ConfigurationError` for one that is no `SiteFit`."""
+    made = SiteRegression(n_sites) if policy.site_fit is None else policy.site_fit(n_sites)
+    if not isinstance(made, SiteFit):
+        raise ConfigurationError(
+            f"site_fit({n_sites}) returned a {type(made).__name__}, not a SiteFit. Give a subclass of "
+            "pymc_rmhmc.SiteFit."
+        )
+    return made
+
+
+def fitted_sites(fit: SiteFit, held: GaussianSites) -> GaussianSites | None:
+    """Return the sites that a fit gives in place of those held; None where it keeps them.
+
+    Raises
+    ------
+    ConfigurationError
+        If they are not finite, not as many as those held, or have a negative precision.
+    """
+    found = fit.fit(held)
+    if found is None:
+        return None
+    if not isinstance(found, GaussianSites):
+        raise ConfigurationError(
+            f"{type(fit).__name__}.fit returned a {type(found).__name__}. It must return GaussianSites, or None to "
+            "keep the sites."
+        )
+    shape = held.linear.shape
+    for name, values in (("linear", found.linear), ("precision", found.precision)):
+        wrong = ""
+        if np.shape(values) != shape:
+            wrong = f"has the shape {np.shape(values)}"
+        elif not np.isfinite(values).all():
+            wrong = f"is not finite for {np.count_nonzero(~np.isfinite(values))} of them"
+        if wrong:
+            raise ConfigurationError(
+                f"{type(fit).__name__}.fit returned sites whose {name} {wrong}. It must be an array {shape} of finite "
+                "numbers. Return None to keep the sites."
+            )
+    if (found.precision < 0.0).any():
+        raise ConfigurationError(
+            f"{type(fit).__name__}.fit returned sites with negative precisions, with which the approximation need not "
+            "be a Gaussian. Clip them at 0."
+        )
+    return found
+
+
+def rough_sites(likelihood: Any, eta: NDArray[np.float64]) -> GaussianSites:
+    """Return sites like a likelihood at η (n,), or standard ones where it has no numbers; call all its functions."""
+    likelihood.log_density(eta)
+    _, slope = likelihood.gradient(eta)
+    kind = next(known for known in NEAREST_FIRST if known in likelihood.kinds)
+    weight = likelihood.curvature(eta, kind)[2]
+    if not (np.isfinite(slope).all() and np.isfinite(weight).all()):
+        return GaussianSites(np.zeros_like(eta), np.ones_like(eta))
+    return GaussianSites(slope + weight * eta, np.maximum(weight, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +207,7 @@ class TurnPolicy:
         """Return the probability of the third."""
         return (rejected - self.parameters_from) / (self.parameters_always - self.parameters_from)
 
-    def tried(self, trial: tuple[int, float], moves: Sequence[Transition[Any]]) -> tuple[int, float]:
+    def tried(self, trial: tuple[int, float], moves: Sequence[Outcome]) -> tuple[int, float]:
         """Return the number of moves along an emulator and their mean acceptance, with some more of them."""
         count, mean = trial
         for move in moves:
@@ -154,19 +268,11 @@ class JointTuning:
 class HyperparameterAdapter:
     """Refits sites and θ's chart, tries turns, and gives them up where they are no use.
 
-    Parameters
-    ----------
-    model : JointDensity
-        The blocks and the rest as functions of θ.
-    policy : SitePolicy
-        What the metric says of its sites.
-    held_steps : StepSizeRule
-        Of the latents' trajectories where ϑ is held.
-    may_emulate : bool
-        Whether steps and paths are left to tuning, and turns too.
+    The step sizes of latents' trajectories where ϑ is held go by a rule of their own. Turns may be taken where steps
+    and paths are left to tuning.
     """
 
-    model: Any
+    model: JointDensity
     policy: SitePolicy
     held_steps: StepSizeRule
     may_emulate: bool
@@ -183,7 +289,7 @@ class HyperparameterAdapter:
     def finish(self, tuned: JointTuning) -> None:
         """Leave everything as it is: all is settled."""
 
-    def learn(self, tuned: JointTuning, step_size: StepSize, outcome: Transition[Any], *, stood: bool) -> bool:
+    def learn(self, tuned: JointTuning, step_size: StepSize, outcome: Outcome, *, stood: bool) -> bool:
         """Adapt the step sizes, and give turns up where the hyperparameters are hardly ever accepted."""
         if not stood:
             return False
@@ -201,7 +307,7 @@ class HyperparameterAdapter:
         tuned.marginals = fit_marginals(np.array(tuned.thetas)) or tuned.marginals
         return True
 
-    def correct(self, step_size: StepSize, outcome: Transition[Any]) -> None:
+    def correct(self, step_size: StepSize, outcome: Outcome) -> None:
         """Correct the step size of joint trajectories, which are too few for dual averaging."""
         for move in outcome.of_kind(JOINT):
             step_size.average = TURNS.corrected(step_size.average, move.acceptance, self.held_steps.target)
@@ -252,7 +358,7 @@ class HyperparameterAdapter:
         used.restart(used.average)
         return Refit(found, more=more)
 
-    def _refitted(self, block: Any, held: Sites, fit: SiteFit, draws: ThinnedDraws, theta: Array) -> Sites:
+    def _refitted(self, block: JointBlock, held: Sites, fit: SiteFit, draws: ThinnedDraws, theta: Array) -> Sites:
         """Return a block's sites from its draws; the old ones where these are too few."""
         fitted = fitted_sites(fit, held.sites)
         if fitted is None:
@@ -283,7 +389,6 @@ class HyperparameterAdapter:
         again = moment.iteration + math.ceil(TURNS.turns_to_refit * moment.iteration)
         return (again,) if found.tried == 1 else ()
 
-    def _parameters(self, thetas: Array, scores: Sequence[Any] | Array) -> MarginalChart | None:
+    def _parameters(self, thetas: Array, scores: Array) -> MarginalChart | None:
         """Return the chart of the likelihoods' own parameters; None where there are none."""
-        gradients = np.asarray(scores)
-        return fit_parameters(thetas[:, self.model.of_likelihoods], gradients) if gradients.size else None
+        return fit_parameters(thetas[:, self.model.of_likelihoods], scores) if scores.size else None

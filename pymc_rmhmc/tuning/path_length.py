@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PATHS", "PathPolicy", "PathTrial", "correlations"]
+from pymc_rmhmc.kernels.kernel import Outcome
+from pymc_rmhmc.tuning.schedule import REFITS, Moment, Refit, RefitPolicy, StepSizeAdapter
+from pymc_rmhmc.tuning.step_size import StepSize
+
+__all__ = [
+    "PATHS",
+    "MetricTuning",
+    "PathPolicy",
+    "PathTrial",
+    "StructureAdapter",
+    "correlations",
+]
 
 type Array = NDArray[np.float64]
 
@@ -152,3 +164,65 @@ def correlations(positions: Array) -> Array:
     products, squares = (centred[1:] * centred[:-1]).sum(axis=0), (centred**2).sum(axis=0)
     found: Array = np.divide(products, squares, out=np.zeros_like(products), where=squares > 0.0)
     return found
+
+
+# Positions of a window that are compared, from all over it: each costs a few products with the Hessian.
+MOST_COMPARED = 20
+
+
+@dataclass
+class MetricTuning:
+    """What is known of a metric of a whole model.
+
+    Attributes
+    ----------
+    partition : Partition or None
+        The structure of the Hessian; None if the metric has none or does not use it.
+    seen : list of (d,) arrays
+        Where the chain has been since the last comparison.
+    """
+
+    partition: Any = None
+    seen: list[Array] = field(default_factory=list)
+    path: PathTrial = field(default_factory=PathTrial)
+
+
+@dataclass(frozen=True, slots=True)
+class StructureAdapter(StepSizeAdapter[MetricTuning]):
+    """Adapts step size and lengths, and drops a structure of the Hessian that does not hold at all positions (d,)."""
+
+    holds: Callable[[Any, Array, np.random.Generator], bool]
+    may_lengthen: bool = False
+    schedule: RefitPolicy = REFITS
+
+    def initial(self) -> MetricTuning:
+        """Return no structure: it is read at the start."""
+        return MetricTuning()
+
+    def learn(self, tuned: MetricTuning, step_size: StepSize, outcome: Outcome, *, stood: bool) -> bool:
+        """Adapt the step size, and count steps."""
+        tuned.path.note_steps(outcome.n_steps)
+        return StepSizeAdapter.learn(self, tuned, step_size, outcome, stood=stood)
+
+    def observe(self, tuned: MetricTuning, seen: Array) -> None:
+        """Take where the chain is."""
+        tuned.seen.append(seen)
+        tuned.path.note_draw()
+
+    def forget(self, tuned: MetricTuning) -> None:
+        """Drop the window."""
+        tuned.seen, tuned.path = [], PathTrial(tuned.path.multiple)
+
+    def refit(
+        self, tuned: MetricTuning, step_size: StepSize, moment: Moment, rng: np.random.Generator, *, with_sites: bool
+    ) -> Refit[MetricTuning]:
+        """Compare; without its structure the metric is another, and the step size begins anew."""
+        # A step takes so much longer than all else that only steps count.
+        path = tuned.path.next(np.array(tuned.seen), 0.0, may_explore=self.may_lengthen, is_last=moment.is_last)
+        kept, stride = replace(tuned, seen=[], path=path), 1 + len(tuned.seen) // MOST_COMPARED
+        # From the end on, where the chain has got furthest.
+        compared = tuned.seen[::-stride]
+        if tuned.partition is None or all(self.holds(tuned.partition, at, rng) for at in compared):
+            return Refit(kept, changed=False)
+        step_size.restart(step_size.average)
+        return Refit(replace(kept, partition=None))

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pymc_rmhmc.kernels.kernel import Transition
+from pymc_rmhmc.kernels.kernel import Outcome
 from pymc_rmhmc.tuning.step_size import StepSize
 
 __all__ = ["REFITS", "Adapter", "Moment", "Refit", "RefitPolicy", "StepSizeAdapter", "postponed", "refit_iterations"]
@@ -105,7 +105,7 @@ class Adapter[Tuned](Protocol):
     def initial(self) -> Tuned:
         """Return what is known before the first draw."""
 
-    def learn(self, tuned: Tuned, step_size: StepSize, outcome: Transition[Any], *, stood: bool) -> bool:
+    def learn(self, tuned: Tuned, step_size: StepSize, outcome: Outcome, *, stood: bool) -> bool:
         """Take what became of a tuning draw; return whether a kernel has been given up, for which others are built.
 
         `stood` is whether there was a density where the draw began. Where there was none, no step is too long.
@@ -132,20 +132,20 @@ class Adapter[Tuned](Protocol):
         """Settle what depends on the whole tuning, before the first draw after it."""
 
 
-class StepSizeAdapter:
+class StepSizeAdapter[Tuned]:
     """What adapters share that leave the chain's own step size to it, and adapt nothing else to single draws."""
 
     __slots__ = ()
 
-    def learn(self, tuned: Any, step_size: StepSize, outcome: Transition[Any], *, stood: bool) -> bool:
+    def learn(self, tuned: Tuned, step_size: StepSize, outcome: Outcome, *, stood: bool) -> bool:
         """Adapt the step size."""
         if stood:
             step_size.update(outcome.acceptance)
         return False
 
-    def step_size(self, tuned: Any, step_size: StepSize) -> StepSize:
+    def step_size(self, tuned: Tuned, step_size: StepSize) -> StepSize:
         """Return the chain's."""
         return step_size
 
-    def finish(self, tuned: Any) -> None:
+    def finish(self, tuned: Tuned) -> None:
         """Leave everything as it is."""

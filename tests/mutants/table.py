@@ -568,7 +568,7 @@ GEOMETRY = [
     Mutant(
         "momentum-of-a-transposed-root",
         "dense metrics draw momenta of a wrong law: draws of the wrong posterior",
-        "DenseMatrix.sqrt_times",
+        "FactorizedMatrix.sqrt_times",
         "return multiply_lower(self._factor, vector)",
         "return multiply_lower(self._factor, vector, transpose=True)",
         "unit/test_metric_fields.py::test_the_factorised_matrix_is_the_array",
@@ -947,7 +947,7 @@ GEOMETRY = [
     Mutant(
         "whole-model-momentum-from-the-inverse",
         "momenta of a whole model's metric have its inverse as their covariance: draws of another distribution",
-        "FieldPoint.sample_momentum",
+        "FactorizedPoint.sample_momentum",
         "return self._matrix.sqrt_times(rng.standard_normal(self._matrix.root_size))",
         "return self.solve(self._matrix.sqrt_times(rng.standard_normal(self._matrix.root_size)))",
         "unit/test_implicit_loops.py::test_momenta_have_the_metric_as_their_covariance[blocks]",
@@ -1053,8 +1053,8 @@ GEOMETRY = [
         "band-missing-in-the-force-of-a-series",
         "the force of a series' hyperparameters is not that of the energy: few proposals are accepted",
         "SeriesBlock.log_det_bar",
-        "return SeriesBar(0.5 * diagonal, off, theta)",
-        "return SeriesBar(0.5 * diagonal, 0.0 * off, theta)",
+        "return SeriesBar(0.5 * diagonal, theta, off)",
+        "return SeriesBar(0.5 * diagonal, theta, 0.0 * off)",
         "unit/test_series_metric.py::test_contractions_match_differences_of_the_matrix[stationary]",
     ),
     Mutant(
