@@ -52,30 +52,15 @@ REVERSAL_TOLERANCE_FACTOR = 1e4
 # Not frozen, though nobody writes to them: freezing would make the making of one as dear as a short step.
 @dataclass(slots=True)
 class Step[State]:
-    """Outcome of one step: a new state, or None and the cause.
+    """Outcome of one step: a new state, or None and the cause."""
 
-    Attributes
-    ----------
-    state : State or None
-        The new phase state; None if the step failed.
-    failure : Failure
-        `Failure.NONE` if the step succeeded.
-    reversal_error : float
-        How far the step, integrated back, ends from where it began; nan if that was not checked.
-    n_solver_iter : int
-        Evaluations of fixed-point maps, those of the check included.
-    n_metric_evals : int
-        Metrics that were factorised.
-    n_steps : int
-        How many were made at once.
-    """
-
-    state: State | None
-    failure: Failure = Failure.NONE
+    state: State | None  # the new phase state; None if the step failed
+    failure: Failure = Failure.NONE  # why it failed
+    # How far the step, integrated back, ends from where it began; nan if that was not checked.
     reversal_error: float = math.nan
-    n_solver_iter: int = 0
-    n_metric_evals: int = 0
-    n_steps: int = 1
+    n_solver_iter: int = 0  # evaluations of fixed-point maps, those of the check included
+    n_metric_evals: int = 0  # metrics that were factorised
+    n_steps: int = 1  # how many were made at once
 
 
 class IntegratorBase(ABC):
@@ -491,12 +476,7 @@ class SurrogateSplitting(IntegratorBase):
     The first coordinates follow the surrogate, as in `SurrogateFlow`, while the others are rotated; before and after,
     the density's own gradient kicks the others. Every part is reversible and preserves volume, and so does the whole.
 
-    Parameters
-    ----------
-    surrogate : Surrogate
-        Of the first coordinates.
-    size : int
-        How many they are. The density's gradient is 0 there.
+    The density's gradient is 0 in the first coordinates, `size` of them.
 
     References
     ----------

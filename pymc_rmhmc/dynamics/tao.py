@@ -45,19 +45,8 @@ class TaoState(RiemannianState):
 class TaoHamiltonian:
     """The energy by which `ExplicitTao` accepts, on two copies of phase space; `ExplicitTao.extend` makes it.
 
-    With ``acceptance="extended"`` it is that of the density ``exp(-H(q, p)) N(q̃; q, σ²M⁻¹) N(p̃; p, σ²M)``, whose
-    marginal in q is the target. With ``acceptance="one_copy_approximate"`` it is H(q, p), and copies start equal.
-
-    Parameters
-    ----------
-    base : RiemannianHamiltonian
-        H.
-    sigma : float
-        σ.
-    mass : float or (n,) array
-        The diagonal of M.
-    exact : bool
-        Whether it is the energy of the extended density.
+    Where it is exact it is that of the density ``exp(-H(q, p)) N(q̃; q, σ²M⁻¹) N(p̃; p, σ²M)``, whose marginal in q is
+    the target. With ``acceptance="one_copy_approximate"`` it is H(q, p), and copies start equal.
     """
 
     def __init__(self, base: RiemannianHamiltonian, sigma: float, mass: float | Array, *, exact: bool) -> None:
@@ -253,9 +242,7 @@ class ExplicitTao(IntegratorBase):
             return Step(None, Failure.NON_FINITE, n_metric_evals=metrics.count)
         return Step(TaoState(end, p, copy_q, copy_p), n_metric_evals=metrics.count)
 
-    def bind(
-        self, q: Array, p: Array, copy_q: Array, copy_p: Array, time: float
-    ) -> tuple[Array, Array, Array, Array]:
+    def bind(self, q: Array, p: Array, copy_q: Array, copy_p: Array, time: float) -> tuple[Array, Array, Array, Array]:
         """Return where the flow of the binding leads in a time: q, p, q̃ and p̃.
 
         Half the sums stay. Half the differences, ``M^½(q - q̃)/2`` and ``M^-½(p - p̃)/2``, turn by the angle 2ωt.

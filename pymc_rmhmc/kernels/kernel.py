@@ -20,48 +20,24 @@ __all__ = [
 
 @dataclass(slots=True)
 class Transition[State]:
-    """What became of a state.
+    """What became of a state."""
 
-    Attributes
-    ----------
-    state : State
-        The kept state, with the momentum that it had when it was reached.
-    accepted : bool
-        Whether it is the proposal.
-    acceptance : float
-        ``min(1, exp(-energy_error))``; 0 where the trajectory failed.
-    energy : float
-        H of the kept state.
-    energy_error : float
-        H of the proposal less H of the start; nan where the trajectory failed.
-    failure : Failure
-        Why the trajectory failed, if it did. `Failure.ENERGY` marks an energy error beyond
-        `MAX_ENERGY_ERROR`.
-    n_steps, n_solver_iter, n_metric_evals : int
-        Counted over the trajectory, failed steps included.
-    reversal_error : float
-        The largest over the steps that were checked; nan if none was.
-    n_emulator_divergences : int
-        1 if a trajectory along an emulator ended where the posterior density is not finite, or lower by more than
-        `MAX_ENERGY_ERROR`. That is a rejection and no failure.
-    kind : str
-        Which part of a composed kernel made it.
-    parts : tuple of Transition, or None
-        The single moves of a composed kernel, without their states; None for a single move.
-    """
-
-    state: State
-    accepted: bool = False
-    acceptance: float = 0.0
-    energy: float = math.nan
-    energy_error: float = math.nan
+    state: State  # the kept state, with the momentum that it had when it was reached
+    accepted: bool = False  # whether it is the proposal
+    acceptance: float = 0.0  # ``min(1, exp(-energy_error))``; 0 where the trajectory failed
+    energy: float = math.nan  # H of the kept state
+    energy_error: float = math.nan  # H of the proposal less H of the start; nan where the trajectory failed
+    # Why the trajectory failed, if it did. `Failure.ENERGY` marks an energy error beyond `MAX_ENERGY_ERROR`.
     failure: Failure = Failure.NONE
-    n_steps: int = 0
+    n_steps: int = 0  # counted over the trajectory, failed steps included
     n_solver_iter: int = 0
     n_metric_evals: int = 0
-    reversal_error: float = math.nan
+    reversal_error: float = math.nan  # the largest over the steps that were checked; nan if none was
+    # 1 if a trajectory along an emulator ended where the posterior density is not finite, or lower by more than
+    # `MAX_ENERGY_ERROR`. That is a rejection and no failure.
     n_emulator_divergences: int = 0
-    kind: str = ""
+    kind: str = ""  # which part of a composed kernel made it
+    # The single moves of a composed kernel, without their states; None for a single move.
     parts: tuple[Outcome, ...] | None = None
 
     def count(self, step: Step[State] | Transition[State]) -> None:

@@ -85,11 +85,7 @@ class Langevin(MoveBase):
 
     The proposal is ``q' ~ N(q + ε²/2 d(q), ε² G(q)⁻¹)`` with the drift ``d = G⁻¹∇L``, and if it is not simplified
     ``d = G⁻¹∇L + ∇·G⁻¹``, of which the diffusion leaves ``exp L`` unchanged. In a constant metric both are the same.
-
-    Parameters
-    ----------
-    simplified : bool
-        Whether the drift leaves out the divergence of G⁻¹. The draws are exact either way.
+    The draws are exact either way.
 
     References
     ----------

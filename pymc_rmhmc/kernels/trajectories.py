@@ -99,23 +99,13 @@ class JitteredPath(_Static):
     depends on neither position nor momentum, so that the kernel stays exact. A path that is refused for a large energy
     error is tried again in finer steps: see `dynamics.delayed_rejection`.
 
-    Parameters
-    ----------
-    path_length : float
-        The mean length, in the time of the Hamiltonian: ``2π`` is a period where the posterior is as
-        Gaussian as the metric assumes.
-    jitter : float
-        In [0, 1).
-    max_steps : int
-        The most steps in a trajectory: where it binds, the path is cut short.
-    rounds : int
-        Trajectories for each draw.
     """
 
+    # The mean, in the time of the Hamiltonian: ``2π`` is a period where the posterior is as Gaussian as the metric is.
     path_length: float
-    jitter: float
-    max_steps: int
-    rounds: int = 1
+    jitter: float  # in [0, 1)
+    max_steps: int  # in a trajectory: where it binds, the path is cut short
+    rounds: int = 1  # trajectories for each draw
 
     def __post_init__(self) -> None:
         for name in ("path_length", "jitter"):
@@ -246,9 +236,7 @@ def _retry[State](
         outcome.state, outcome.energy, outcome.accepted = proposal, energy, True
 
 
-def decide[State](
-    outcome: Transition[State], proposal: State, energy: float, log_uniform: float
-) -> None:
+def decide[State](outcome: Transition[State], proposal: State, energy: float, log_uniform: float) -> None:
     """Move to the proposal with probability ``min(1, exp(-energy_error))``, as Metropolis does.
 
     A divergence is judged at the trajectory's end alone: to stop on the way would not be time-reversible.
@@ -284,21 +272,14 @@ class UTurn(SingleSteps):
     of the velocity at each end and the sum of the momenta between them, and of every part that is a tree of its own. A
     state of the last half is preferred to one of the first.
 
-    Parameters
-    ----------
-    max_depth : int
-        The most doublings: a trajectory has fewer than ``2**max_depth`` steps.
-    rounds : int
-        Trajectories for each draw.
-
     References
     ----------
     Hoffman and Gelman (2014), The No-U-Turn Sampler; Betancourt (2017), A Conceptual Introduction to Hamiltonian Monte
     Carlo, appendix A.
     """
 
-    max_depth: int = 10
-    rounds: int = 1
+    max_depth: int = 10  # the most doublings: a trajectory has fewer than ``2**max_depth`` steps
+    rounds: int = 1  # trajectories for each draw
     path = None
 
     def __post_init__(self) -> None:

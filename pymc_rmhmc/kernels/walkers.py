@@ -68,19 +68,8 @@ class Walkers(ABC):
     def move(self, beta: float | Array, step_size: float | Array, n_steps: int, rng: np.random.Generator) -> Array:
         """Make one trajectory of every walker, and accept its end or not.
 
-        Parameters
-        ----------
-        beta, step_size : float or (walkers,) array
-            Of all, or of each.
-        n_steps : int
-            Of every trajectory.
-        rng : numpy.random.Generator
-            For momenta and acceptances.
-
-        Returns
-        -------
-        (walkers,) array
-            Their probabilities of acceptance: 0 where a trajectory failed.
+        Return their probabilities of acceptance, (walkers,): 0 where a trajectory failed. β and the step size are those
+        of all, or of each.
         """
         count = self.count
         betas = np.broadcast_to(np.asarray(beta, float), (count,))

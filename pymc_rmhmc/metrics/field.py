@@ -47,6 +47,7 @@ __all__ = [
 
 type Array = NDArray[np.float64]
 
+
 class MetricFieldBase[Point: DensityPoint, Bar](ABC):
     """A metric bound to a density: the base of metrics of your own.
 

@@ -111,13 +111,7 @@ class FlatMetric:
         return f"FlatMetric(refit={policy.refit}, {fit}emulate={policy.emulate}{chart}{sites})"
 
     def bind(self, density: LatentDensity) -> FlatField:
-        """Return the metric of a density.
-
-        Raises
-        ------
-        ConfigurationError
-            If the density has no sites.
-        """
+        """Return the metric of a density; raise a `ConfigurationError` if it has no sites."""
         return FlatField(latent_target(density, self.name))
 
 

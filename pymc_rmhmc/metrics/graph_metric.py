@@ -46,6 +46,7 @@ type Array = NDArray[np.float64]
 # A compiled function of contiguous arrays.
 type Function = Callable[..., Sequence[Array]]
 
+
 # Not frozen, though nobody writes to them: one is made for every iteration of an implicit step.
 @dataclass(slots=True)
 class MatrixPoint:
@@ -280,24 +281,12 @@ class GraphMetric:
         return f"GraphMetric({getattr(self.source, '__name__', self.source)})"
 
     def bind(self, density: MatrixDensity) -> MatrixField:
-        """Return the metric of a density.
-
-        Raises
-        ------
-        ConfigurationError
-            If the density has no matrix.
-        """
+        """Return the metric of a density; raise a `ConfigurationError` if it has no matrix."""
         return MatrixField(matrix_density(density, self.name))
 
 
 def matrix_density(density: object, metric: str) -> MatrixDensity:
-    """Return a density if it is that of a whole model, which its metric needs.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is another.
-    """
+    """Return a density if it is that of a whole model; raise a `ConfigurationError` if it is another."""
     if not isinstance(density, MatrixDensity):
         raise ConfigurationError(
             f"The {metric} metric needs the density of a whole model, and got a {type(density).__name__}. Give the "

@@ -57,13 +57,7 @@ class CurvatureMetric:
         return f"{type(self).__name__}()"
 
     def bind(self, density: LatentDensity) -> LatentField:
-        """Return the metric of a density.
-
-        Raises
-        ------
-        ConfigurationError
-            If the density has no likelihood that gives this curvature.
-        """
+        """Return the metric of a density; raise a `ConfigurationError` if no likelihood gives this curvature."""
         return LatentField(latent_target(density, self.name), self.name)
 
 
@@ -130,13 +124,7 @@ class FisherMetric(CurvatureMetric):
         return f"FisherMetric(chart={self.chart!r})"
 
     def bind(self, density: LatentDensity | MatrixDensity) -> LatentField | MatrixField:  # type: ignore[override]
-        """Return the metric of a density.
-
-        Raises
-        ------
-        ConfigurationError
-            If the density has no likelihood whose information is known.
-        """
+        """Return the metric of a density; raise a `ConfigurationError` if the information is not known."""
         if getattr(density, "is_whole_model", False):
             return MatrixField(cast("MatrixDensity", density))
         return super().bind(cast("LatentDensity", density))
@@ -159,15 +147,8 @@ class LatentField(MetricFieldBase[TargetPoint, Array]):
     """``G(z) = I + ΦᵀW(η)Φ`` with the curvature W of one kind.
 
     A bar is the derivative by W, (n,). `evaluate` gives a `LatentPoint`, whose terms and equations cost less than those
-    that follow from `at` and `pullback`.
-
-    Parameters
-    ----------
-    target : LatentTarget
-        Its chart must hold the whole Gaussian part of the density, so that only the likelihood has a curvature that
-        moves.
-    kind : str
-        "hessian", "fisher" or "softabs_curvature": which curvature of the likelihood is W.
+    that follow from `at` and `pullback`. The chart must hold the whole Gaussian part of the density, so that only the
+    likelihood has a curvature that moves.
 
     Raises
     ------

@@ -95,17 +95,8 @@ class SoftAbsMetric:
     def find_structure(self, density: MatrixDensity, positions: Sequence[Array]) -> Partition | None:
         """Return the border and the blocks that make the metric cheap; None if the dense matrix is to be taken.
 
-        Parameters
-        ----------
-        density : MatrixDensity
-            Of products of the Hessian.
-        positions : sequence of (d,) arrays
-            Where the pattern is read. An entry that is seen at none of them is missed: compare with `holds` later.
-
-        Raises
-        ------
-        ConfigurationError
-            If the dense matrix is to be taken, and is too large.
+        An entry that is seen at none of the positions (d,) is missed: compare with `holds` later. Raise a
+        `ConfigurationError` if the dense matrix is to be taken, and is too large.
         """
         wanted = math.inf if self.structure == "blocks" else MOST_OF_DENSE
         found = None if self.structure == "dense" else _structure(density, positions, wanted)
@@ -121,13 +112,7 @@ class SoftAbsMetric:
         return math.isnan(mismatch) or mismatch < MOST_MISMATCH
 
     def bind(self, density: MatrixDensity) -> SoftAbsField:
-        """Return the metric of a density, by blocks if the density has a partition.
-
-        Raises
-        ------
-        ConfigurationError
-            If the density has no Hessian.
-        """
+        """Return the metric of a density, by blocks if it has any; raise a `ConfigurationError` without a Hessian."""
         density = matrix_density(density, self.name)
         found = density.partition or Partition.of(range(density.size), [])
         return SoftAbsField(density, found, self.alpha)
@@ -226,4 +211,4 @@ class ArrowSoftAbsMatrix:
     @cached_property
     def _differences(self) -> loops.Differences:
         """J of every block, and of the border."""
-        return loops.differences(self._layout, self._factor)
+        return loops.differences(self._factor)

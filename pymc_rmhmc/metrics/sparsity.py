@@ -48,19 +48,13 @@ MAX_BORDER = 500
 def hessian_pattern(products: Products, x: Array, chunk: int = 256) -> Sparse:
     """Find where a Hessian may have entries, by products with vectors that are nan in one place.
 
-    Parameters
-    ----------
-    products : callable
-        ``products(x, V)`` returns the rows ``H v``, (r, d), for the rows v of V (r, d).
-    x : (d,) array
-        The position. What the model computes elsewhere, in a branch that is not taken here, is not seen.
-    chunk : int, default 256
-        How many products are taken at once.
+    So many products as `chunk` says are taken at once.
 
     Returns
     -------
     (d, d) csr_array of bool
-        Symmetric, and True on the diagonal. An entry that happens to be 0 at x is True too.
+        Symmetric, and True on the diagonal. An entry that happens to be 0 at x is True too. What the model computes
+        elsewhere, in a branch that is not taken here, is not seen.
 
     Raises
     ------
@@ -124,9 +118,7 @@ class Partition:
     @cached_property
     def layout(self) -> Layout:
         """The same as compiled code takes it."""
-        m = self.border.size
-        edge = np.array([0, m]), np.array([0, m * m])
-        return Layout(self.border, self.inner, self.starts, self.entry_starts, *edge)
+        return Layout(self.border, self.inner, self.starts, self.entry_starts)
 
     @property
     def size(self) -> int:
@@ -158,20 +150,11 @@ class ArrowEntries(NamedTuple):
 
     A derivative counts every number here once: the coupling stands for both of its places in the matrix, and the two
     halves of the border and of a block count apart.
-
-    Attributes
-    ----------
-    border : (m, m) array
-        A.
-    coupling : (m, n) array
-        B, whose columns are in the order of `Partition.inner`.
-    blocks : (e,) array
-        D: the entries of block after block, each row by row; see `Partition.entry_starts`.
     """
 
-    border: Array
-    coupling: Array
-    blocks: Array
+    border: Array  # (m, m), A
+    coupling: Array  # (m, n), B, whose columns are in the order of `Partition.inner`
+    blocks: Array  # (e,), D: the entries of block after block, each row by row; see `Partition.entry_starts`
 
 
 class Probes:
@@ -259,22 +242,10 @@ def _ranges(first: Index, lengths: Index) -> Index:
 
 
 def partition(pattern: Sparse, *, most_of_dense: float = MOST_OF_DENSE) -> Partition:
-    """Choose the border and the blocks that make a point of the SoftAbs metric cheapest, or none.
+    """Choose the border and the blocks of a pattern that make a point of the SoftAbs metric cheapest.
 
-    Parameters
-    ----------
-    pattern : (d, d) csr_array of bool
-        Symmetric; of `hessian_pattern`.
-    most_of_dense : float
-        The part of a dense matrix's cost that blocks may have.
+    All parameters are in the border (`Partition.is_dense`) where blocks would cost more than a part of a dense matrix.
 
-    Returns
-    -------
-    Partition
-        With all parameters in the border where a dense matrix is cheaper: `Partition.is_dense`.
-
-    Notes
-    -----
     Parameters leave one after another, each time one of those with the most entries among what is left. The cost of
     every border that begins this list is known from one pass backwards, in which parameters come back and blocks merge.
     """

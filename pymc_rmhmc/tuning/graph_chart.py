@@ -35,22 +35,17 @@ __all__ = [
 
 type Array = NDArray[np.float64]
 
+
 @dataclass(frozen=True, slots=True)
 class GraphPolicy:
-    """How many trajectories a draw has.
+    """How many trajectories a draw has."""
 
-    Attributes
-    ----------
-    overhead : float
-        Seconds that PyMC spends on a draw, and this package besides trajectories: as long again is worth spending on
-        gradients. Measured on one core of 2024.
-    rounds : int
-        Trajectories of a draw, where several pay. A path of about 2 turns most values to the other side of their
-        centre, so that an odd number of them does not lead back to where a draw began: with two a funnel of 1000 groups
-        made a third of the effective draws a second that one or three make.
-    """
-
+    # Seconds that PyMC spends on a draw, and this package besides trajectories: as long again is worth spending on
+    # gradients. Measured on one core of 2024.
     overhead: float = 1e-4
+    # Trajectories of a draw, where several pay. A path of about 2 turns most values to the other side of their centre,
+    # so that an odd number of them does not lead back to where a draw began: with two a funnel of 1000 groups made a
+    # third of the effective draws a second that one or three make.
     rounds: int = 3
 
     def is_cheap(self, gradient_seconds: float, n_steps: float) -> bool:
@@ -71,33 +66,19 @@ FAR = (1.0, -1.0, 1e3, -1e3, 1e6, -1e6)
 
 @dataclass
 class ChartTuning:
-    """What is known of a chain in the graph's chart.
+    """What is known of a chain in the graph's chart."""
 
-    Attributes
-    ----------
-    chart : (n_constants,) array
-        The chart's constants.
-    flat : tuple
-        The map to flat coordinates, as `FlatMap` has it.
-    draws, n_steps : list
-        Values since the last refit, and the steps of tuning draws since then.
-    rounds : int
-        Trajectories of a draw after tuning.
-    emulator, marginals : Emulator and MarginalChart, or None
-        Where trajectories follow an emulator: that of the density in standard normals ϑ, and the chart from these to z.
-    trial : (int, float)
-        How many moves tuning has made along the emulator, and their mean acceptance.
-    """
-
-    chart: Array
-    flat: Any
+    chart: Array  # (n_constants,), the chart's constants
+    flat: Any  # the map to flat coordinates, as `FlatMap` has it
+    # Values since the last refit, and the steps of tuning draws since then.
     draws: list[Array] = field(default_factory=list)
     n_steps: list[int] = field(default_factory=list)
-    rounds: int = 1
+    rounds: int = 1  # trajectories of a draw after tuning
     path: PathTrial = field(default_factory=PathTrial)
+    # Where trajectories follow an emulator: that of the density in standard normals ϑ, and the chart from these to z.
     emulator: Emulator | None = None
     marginals: MarginalChart | None = None
-    trial: tuple[int, float] = (0, 0.0)
+    trial: tuple[int, float] = (0, 0.0)  # how many moves tuning has made along the emulator, and their mean acceptance
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ __all__ = [
 type Array = NDArray[np.float64]
 type Sites = GaussianSites | MovingSites
 
+
 @dataclass
 class SiteTuning:
     """What is known of a block: its sites, and the fit that has taken the draws since the last refit."""
@@ -158,45 +159,29 @@ class TurnPolicy:
     Some of both make as many effective draws as twice as many of the second. One moves the likelihoods' own parameters
     with the latent values held. All numbers were measured in effective draws per second, the smaller of bulk and tail,
     on the models with hyperparameters of `benchmarks/joint_problems.py`.
-
-    Attributes
-    ----------
-    rounds : int
-        Turns in a draw. Two cost less extra than they gain in tail ESS, because of what PyMC spends on a draw, and
-        still less than one joint trajectory.
-    both_by_rejected, joint_by_rejected : float
-        The probability of each remedy, over the share that is rejected.
-    much_rejected : float
-        Where a smaller share is rejected, both are taken by its square: there they gain less than they take.
-    parameters_from, parameters_always : float
-        The share that is rejected below which moving the parameters gains nothing, and from which on every draw is
-        worth it.
-    stretch : float
-        How much longer steps a joint trajectory takes than where it is all that a chain has.
-    correction : float
-        Of the logarithm of its step size, by what its acceptance is off: there are too few for dual averaging.
-    trial : int
-        After so many turns their acceptance is judged,
-    least_accepted : float
-        and below so much joint trajectories make more effective draws per second.
-    chance : float
-        Over the root of the number of turns: the error of an acceptance, which is judged after every draw.
-    turns_to_refit : float
-        Draws in turns are better than those before them. When there are so many as a share of all before, sites are
-        refitted, or turns that were given up are tried once more.
     """
 
+    # Turns in a draw. Two cost less extra than they gain in tail ESS, because of what PyMC spends on a draw, and still
+    # less than one joint trajectory.
     rounds: int = 2
+    # The probability of each of the first two remedies, over the share that is rejected.
     both_by_rejected: float = 0.35
     joint_by_rejected: float = 0.25
+    # Where a smaller share is rejected, both are taken by its square: there they gain less than they take.
     much_rejected: float = 0.25
+    # The share that is rejected below which moving the parameters gains nothing, and from which on every draw is worth
+    # it.
     parameters_from: float = 0.18
     parameters_always: float = 0.24
-    stretch: float = 1.4
+    stretch: float = 1.4  # how much longer steps a joint trajectory takes than where it is all that a chain has
+    # Of the logarithm of its step size, by what its acceptance is off: there are too few for dual averaging.
     correction: float = 0.2
-    trial: int = 30
-    least_accepted: float = 0.4
+    trial: int = 30  # after so many turns their acceptance is judged
+    least_accepted: float = 0.4  # below so much joint trajectories make more effective draws per second
+    # Over the root of the number of turns: the error of an acceptance, which is judged after every draw.
     chance: float = 0.5
+    # Draws in turns are better than those before them. When there are so many as a share of all before, sites are
+    # refitted, or turns that were given up are tried once more.
     turns_to_refit: float = 1.0 / 3.0
 
     def need(self, rejected: float) -> float:
@@ -228,40 +213,22 @@ TURNS = TurnPolicy()
 
 @dataclass
 class JointTuning:
-    """What is known of a joint chain.
+    """What is known of a joint chain."""
 
-    Attributes
-    ----------
-    sites : tuple
-        Of every block.
-    marginals : MarginalChart or None
-        θ's chart.
-    fits, thinned : tuple
-        One of each for a block: what its sites will be refitted to.
-    thetas, scores : tuple of arrays
-        θ at the draws since the last refit, and the gradients there by the likelihoods' own parameters given the
-        latents.
-    emulator, held_step_size
-        With an emulator latents and hyperparameters move in turns, the latents with a step size of their own.
-    parameters : MarginalChart or None
-        The chart of the likelihoods' own parameters.
-    trial : (int, float)
-        How many turns tuning has made with the emulator, and the mean acceptance of their hyperparameters.
-    tried : int
-        How often turns were tried.
-    """
-
-    sites: tuple[Sites, ...] = ()
-    marginals: MarginalChart | None = None
-    fits: tuple[SiteFit, ...] = ()
+    sites: tuple[Sites, ...] = ()  # of every block
+    marginals: MarginalChart | None = None  # θ's chart
+    fits: tuple[SiteFit, ...] = ()  # one of each for a block: what its sites will be refitted to
     thinned: tuple[ThinnedDraws, ...] = ()
+    # θ at the draws since the last refit, and the gradients there by the likelihoods' own parameters given the latents.
     thetas: tuple[Array, ...] = ()
     scores: tuple[Array, ...] = ()
+    # With an emulator latents and hyperparameters move in turns, the latents with a step size of their own.
     emulator: Emulator | None = None
     held_step_size: DualAveraging | None = None
-    parameters: MarginalChart | None = None
+    parameters: MarginalChart | None = None  # the chart of the likelihoods' own parameters
+    # How many turns tuning has made with the emulator, and the mean acceptance of their hyperparameters.
     trial: tuple[int, float] = field(default=(0, 0.0))
-    tried: int = 0
+    tried: int = 0  # how often turns were tried
 
 
 @dataclass(frozen=True, slots=True)

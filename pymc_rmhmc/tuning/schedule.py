@@ -15,21 +15,12 @@ __all__ = ["REFITS", "Adapter", "Moment", "Refit", "RefitPolicy", "StepSizeAdapt
 
 @dataclass(frozen=True, slots=True)
 class RefitPolicy:
-    """When what is fitted to draws is refitted. Nothing depends on it much: these are not the result of a measurement.
+    """When what is fitted to draws is refitted. Nothing depends on it much: these numbers were not measured."""
 
-    Attributes
-    ----------
-    fractions : tuple of float
-        Shares of the tuning. The last window goes to the step size alone; but an adapter may add a refit in it.
-    min_window : int
-        Draws: a refit to fewer is left out.
-    early : tuple of int
-        Tuning draws at which there is a refit before the first of these.
-    """
-
+    # Shares of the tuning. The last window goes to the step size alone; but an adapter may add a refit in it.
     fractions: tuple[float, ...] = (0.1, 0.3, 0.6)
-    min_window: int = 15
-    early: tuple[int, ...] = ()
+    min_window: int = 15  # draws: a refit to fewer is left out
+    early: tuple[int, ...] = ()  # tuning draws at which there is a refit before the first of these
 
     def iterations(self, tune: int) -> tuple[int, ...]:
         """Return the tuning iterations at whose beginning there is a refit; none in a short tuning."""
@@ -61,38 +52,20 @@ def postponed(refits: tuple[int, ...], iteration: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a refit is made.
+    """When a refit is made."""
 
-    Attributes
-    ----------
-    iteration : int
-        So many tuning draws have been made.
-    is_first, is_last : bool
-        Whether it is the first refit of the tuning, or the last that is planned.
-    """
-
-    iteration: int
-    is_first: bool
-    is_last: bool
+    iteration: int  # so many tuning draws have been made
+    is_first: bool  # whether it is the first refit of the tuning
+    is_last: bool  # whether it is the last that is planned
 
 
 @dataclass(frozen=True, slots=True)
 class Refit[Tuned]:
-    """What came of a refit.
+    """What came of a refit."""
 
-    Attributes
-    ----------
-    tuned : object
-        What is known now.
-    changed : bool
-        Whether coordinates stand for other values now.
-    more : tuple of int
-        Iterations at which there shall be refits besides those that are planned.
-    """
-
-    tuned: Tuned
-    changed: bool = True
-    more: tuple[int, ...] = ()
+    tuned: Tuned  # what is known now
+    changed: bool = True  # whether coordinates stand for other values now
+    more: tuple[int, ...] = ()  # iterations at which there shall be refits besides those that are planned
 
 
 class Adapter[Tuned](Protocol):

@@ -75,9 +75,7 @@ class GaussianHamiltonian[P: ValuePoint](_FlatMetric):
     Shahbaba, Lan, Johnson and Neal (2014), Split Hamiltonian Monte Carlo, section 3.
     """
 
-    def __init__(
-        self, residual: Density[P], advance: Advance[P] | None = None, makes: Any = None
-    ) -> None:
+    def __init__(self, residual: Density[P], advance: Advance[P] | None = None, makes: Any = None) -> None:
         self.residual, self._advance, self.makes = residual, advance, makes
 
     def state(self, position: Array) -> GaussianState[P]:
@@ -88,9 +86,7 @@ class GaussianHamiltonian[P: ValuePoint](_FlatMetric):
         """Draw ``p ~ N(0, I)``."""
         return GaussianState(state.point, rng.standard_normal(state.position.size))
 
-    def kick[D: DensityPoint](
-        self: GaussianHamiltonian[D], state: GaussianState[D], time: float
-    ) -> GaussianState[D]:
+    def kick[D: DensityPoint](self: GaussianHamiltonian[D], state: GaussianState[D], time: float) -> GaussianState[D]:
         """Follow the flow of -φ for a time: ``p += time ∇φ(z)``."""
         return GaussianState(state.point, state.momentum + time * state.point.gradient)
 
@@ -166,24 +162,14 @@ class Origin:
 
 @dataclass
 class SpannedState:
-    """A phase state by its displacement from a trajectory's origin.
-
-    Attributes
-    ----------
-    angle : float
-        How far the rotation has gone since.
-    along : two (2 n,) arrays, or None
-        ``(u, a)`` and ``(v, b)``; None at the origin itself.
-    gained : float or None
-        ``½ zᵀz + ½ pᵀp`` less that of the origin, where it is known.
-    """
+    """A phase state by its displacement from a trajectory's origin."""
 
     density: SiteDensity
     origin: Origin
     point: SitePoint
-    angle: float = 0.0
-    along: Pair | None = None
-    gained: float | None = None
+    angle: float = 0.0  # how far the rotation has gone since
+    along: Pair | None = None  # ``(u, a)`` and ``(v, b)``; None at the origin itself
+    gained: float | None = None  # ``½ zᵀz + ½ pᵀp`` less that of the origin, where it is known
 
     @cached_property
     def _arrays(self) -> Pair:

@@ -192,28 +192,14 @@ class SitePoint(Protocol):
 
 @dataclass(slots=True)
 class Advanced:
-    """Steps that a density has made.
+    """Steps that a density has made."""
 
-    Attributes
-    ----------
-    n_steps : int
-        How many.
-    finite : bool
-        Whether ψ and its slope are numbers after the last: it is the last where they are not.
-    moved, driven : (2 n,) or (n,) array
-        As in `SpannedState`; of a `SiteState`, a and b.
-    gained : float
-        ``½ zᵀz + ½ pᵀp`` less that of the origin; of a `SiteState`, 0.
-    point : SitePoint
-        ψ at a.
-    """
-
-    n_steps: int
-    finite: bool
-    moved: Array
+    n_steps: int  # how many
+    finite: bool  # whether ψ and its slope are numbers after the last: it is the last where they are not
+    moved: Array  # (2 n,), as in `SpannedState`; of a `SiteState`, a and b
     driven: Array
-    gained: float
-    point: SitePoint
+    gained: float  # ``½ zᵀz + ½ pᵀp`` less that of the origin; of a `SiteState`, 0
+    point: SitePoint  # ψ at a
 
 
 # Makes steps of an implicit integrator at once: of a position, a momentum, the number of steps, their size, the rules
@@ -223,25 +209,13 @@ type MakeSteps = Callable[..., AdvancedSteps]
 
 @dataclass(slots=True)
 class AdvancedSteps:
-    """Implicit steps that a metric's field has made by itself, in compiled code.
+    """Implicit steps that a metric's field has made by itself, in compiled code."""
 
-    Attributes
-    ----------
-    position, momentum : (n,) array
-        After the last step that succeeded.
-    failure : Failure
-        Why the last step failed, if it did.
-    reversal_error : float
-        The largest; nan if no step was integrated back.
-    n_solver_iter, n_metric_evals, n_steps : int
-        What was counted, a failed step included.
-    """
-
-    position: Array
+    position: Array  # (n,), after the last step that succeeded
     momentum: Array
-    failure: Failure
-    reversal_error: float
-    n_solver_iter: int
+    failure: Failure  # why the last step failed, if it did
+    reversal_error: float  # the largest; nan if no step was integrated back
+    n_solver_iter: int  # what was counted, a failed step included
     n_metric_evals: int
     n_steps: int
 

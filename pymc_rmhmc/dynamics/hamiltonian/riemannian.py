@@ -39,21 +39,15 @@ class RiemannianState(PhaseState[MetricPoint]):
 class RiemannianHamiltonian:
     """``H(q, p) = -L(q) + ½ log|G(q)| + ½ pᵀ G(q)⁻¹ p`` with a position-dependent metric.
 
-    Parameters
-    ----------
-    field : MetricField
-        A metric bound to the density that is sampled, since a metric is usually made of the density's derivatives.
-    make_advance : callable, optional
-        Returns what makes steps of an implicit integrator at once, or None.
+    The metric is bound to the density that is sampled, since it is usually made of the density's derivatives. It may
+    make steps of an implicit integrator at once.
 
     References
     ----------
     Girolami and Calderhead (2011), eq. 13; Paquet and Fraccaro (2016), eq. 11.
     """
 
-    def __init__(
-        self, field: MetricField, make_advance: Callable[[], MakeSteps | None] | None = None
-    ) -> None:
+    def __init__(self, field: MetricField, make_advance: Callable[[], MakeSteps | None] | None = None) -> None:
         self.field, self._make_advance = field, make_advance
 
     @cached_property

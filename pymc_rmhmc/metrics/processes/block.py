@@ -32,18 +32,10 @@ type Array = NDArray[np.float64]
 
 @dataclass(slots=True)
 class DenseBar(ProcessBar):
-    """The derivative of a number by G.
+    """The derivative of a number by G."""
 
-    Attributes
-    ----------
-    covariance : (n, n) array or None
-        By K; where there is none, that of ``-½ velocityᵀ K⁻¹ velocity``.
-    velocity : (n,) array
-        Of s.
-    """
-
-    covariance: Array | None
-    velocity: Array
+    covariance: Array | None  # (n, n), by K; where there is none, that of ``-½ velocityᵀ K⁻¹ velocity``
+    velocity: Array  # (n,), of s
 
 
 class DenseBlock(LatentBlock[Kernel, DenseBar]):

@@ -46,30 +46,14 @@ class Function(Protocol):
 
 
 class Process(Protocol):
-    """What a model says of a process; see `pymc_rmhmc.model.general.latent_model.LatentModel`.
+    """What a model says of a process; see `pymc_rmhmc.model.general.latent_model.LatentModel`."""
 
-    Attributes
-    ----------
-    n_process, n_theta : int
-        N and d.
-    whitened : bool
-        Whether the model's own values are ``L⁻¹ s``, and not s itself.
-    is_series : bool
-        Whether `prior` gives what a series is made of (see `SeriesKernel`), and not m and K.
-    moving : (k,) int array
-        The coordinates of θ that move m or K.
-    pairs : (k (k + 1) / 2, 2) int array
-        The pairs of `moving` along which second derivatives are taken.
-    rest, information, information_pull, prior, prior_curvature
-        Compiled functions.
-    """
-
-    n_process: int
-    n_theta: int
-    whitened: bool
-    is_series: bool
-    moving: NDArray[np.int64]
-    pairs: NDArray[np.int64]
+    n_process: int  # N
+    n_theta: int  # d
+    whitened: bool  # whether the model's own values are ``L⁻¹ s``, and not s itself
+    is_series: bool  # whether `prior` gives what a series is made of (see `SeriesKernel`), and not m and K
+    moving: NDArray[np.int64]  # (k,), the coordinates of θ that move m or K
+    pairs: NDArray[np.int64]  # (k (k + 1) / 2, 2), those of `moving` along which second derivatives are taken
     rest: Function
     information: Function
     information_pull: Function

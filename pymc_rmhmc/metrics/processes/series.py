@@ -137,15 +137,7 @@ class SeriesKernel:
         return found
 
     def pull_bands(self, diagonal: Array, off: Array) -> Array:
-        """Return ``Σ bar ∘ ∂Q`` by the moving coordinates, (k,).
-
-        Parameters
-        ----------
-        diagonal : (n,) array
-            The bar of Q's diagonal.
-        off : (n,) array
-            That of the entries next to it, of both together; the last is not used.
-        """
+        """Return ``Σ bar ∘ ∂Q`` by the moving coordinates, (k,), of the bars in `SeriesBar`."""
         ahead, beside = before(diagonal), before(off)
         by_tau = diagonal + self.rho * (self.rho * ahead - beside)
         by_rho = float(self.tau @ (2.0 * self.rho * ahead - beside))
@@ -160,8 +152,6 @@ def before(values: Array) -> Array:
     return found
 
 
-
-
 class SeriesDensity(CentredBase[SeriesKernel]):
     """The density of (x, θ)."""
 
@@ -170,15 +160,9 @@ class SeriesDensity(CentredBase[SeriesKernel]):
 
 @dataclass(slots=True)
 class SeriesBar(ProcessBar):
-    """The derivative of a number by G: by W is that by Q's diagonal.
+    """The derivative of a number by G: by W is that by Q's diagonal."""
 
-    Attributes
-    ----------
-    off : (n,) array
-        By the entries beside Q's diagonal, of both together; the last is 0.
-    """
-
-    off: Array
+    off: Array  # (n,), by the entries beside Q's diagonal, of both together; the last is 0
 
 
 class SeriesBlock(LatentBlock[SeriesKernel, SeriesBar]):
