@@ -32,15 +32,9 @@ from pymc_rmhmc.option_numbers import switch
 from pymc_rmhmc.usage import called_as
 
 __all__ = [
-    "GeneralizedLeapfrog",
-    "ImplicitMidpoint",
-    "IntegratorBase",
-    "RotationSplitting",
-    "Step",
-    "Surrogate",
-    "SurrogateFlow",
-    "SurrogateSplitting",
-]
+    "GeneralizedLeapfrog", "ImplicitMidpoint", "IntegratorBase", "RotationSplitting", "Step", "Surrogate",
+    "SurrogateFlow", "SurrogateSplitting",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 

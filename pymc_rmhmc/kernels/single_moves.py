@@ -22,10 +22,7 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels.kernel import MoveBase, Transition
 from pymc_rmhmc.kernels.trajectories import decide
 
-__all__ = [
-    "EllipticalSlice",
-    "Langevin",
-]
+__all__ = ["EllipticalSlice", "Langevin"]
 
 type Array = NDArray[np.float64]
 
@@ -101,7 +98,7 @@ class Langevin(MoveBase):
         """How many values of a whole model it can move: the divergence costs half their square in derivatives."""
         return math.inf if self.simplified else MOST_DIVERGED
 
-    def hamiltonian(self, field: MetricField) -> RiemannianHamiltonian:  # type: ignore[override]
+    def hamiltonian(self, field: MetricField) -> RiemannianHamiltonian:
         """Return the Hamiltonian that takes the metric at every point, even where it is constant."""
         return RiemannianHamiltonian(field)
 

@@ -17,15 +17,7 @@ from pymc_rmhmc.errors import MAX_ENERGY_ERROR, Failure
 from pymc_rmhmc.kernels.kernel import MoveBase, Outcome, Transition, repeat
 from pymc_rmhmc.option_numbers import real_number, whole_number
 
-__all__ = [
-    "FixedSteps",
-    "JitteredPath",
-    "SingleSteps",
-    "UTurn",
-    "decide",
-    "made",
-    "transition",
-]
+__all__ = ["FixedSteps", "JitteredPath", "UTurn", "decide", "transition"]
 
 type Array = NDArray[np.float64]
 

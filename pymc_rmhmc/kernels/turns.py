@@ -33,25 +33,10 @@ from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.theta_given_noise import ThetaGivenNoise, WithoutThetaForce
 
 __all__ = [
-    "ALONG_DENSITY",
-    "ALONG_SURROGATE",
-    "HYPERPARAMETERS",
-    "JOINT",
-    "LATENTS",
-    "Alternation",
-    "BothMove",
-    "DensityMove",
-    "HyperparameterMove",
-    "JointMove",
-    "LatentMove",
-    "ParameterMove",
-    "SurrogateHMC",
-    "Turn",
-    "TurnMoves",
-    "TurnState",
-    "stand",
-    "without_divergence",
-]
+    "ALONG_DENSITY", "ALONG_SURROGATE", "HYPERPARAMETERS", "JOINT", "LATENTS", "Alternation", "BothMove", "DensityMove",
+    "HyperparameterMove", "JointMove", "LatentMove", "ParameterMove", "SurrogateHMC", "Turn", "TurnMoves", "TurnState",
+    "stand", "without_divergence",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 

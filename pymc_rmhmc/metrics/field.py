@@ -36,14 +36,8 @@ from pymc_rmhmc.errors import Failure, failure_of
 from pymc_rmhmc.linalg.cholesky import cholesky, inverse_lower, multiply_lower
 
 __all__ = [
-    "DenseField",
-    "DenseMatrix",
-    "FieldDrift",
-    "FieldKick",
-    "FieldNeighbour",
-    "FieldPoint",
-    "MetricFieldBase",
-]
+    "DenseField", "DenseMatrix", "FactorizedMatrix", "FactorizedPoint", "FieldDrift", "FieldPoint", "MetricFieldBase",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 
@@ -119,32 +113,25 @@ class MetricFieldBase[Point: DensityPoint, Bar](ABC):
         return None
 
 
-class FactorizedPoint[Bar]:
+class FactorizedPoint[Matrix: MetricMatrix[Any]]:
     """What a point with a factorised matrix G does with vectors."""
 
-    position: Array
-    half_log_det: float
-    _matrix: MetricMatrix[Bar]
-
-    @property
-    def matrix(self) -> MetricMatrix[Bar]:
-        """G, factorised."""
-        return self._matrix
+    matrix: Matrix
 
     def solve(self, vector: Array) -> Array:
         """Return ``G⁻¹ vector``, (n,)."""
-        return self._matrix.solve(vector)
+        return self.matrix.solve(vector)
 
     def times(self, vector: Array) -> Array:
         """Return ``G vector``, (n,)."""
-        return self._matrix.times(vector)
+        return self.matrix.times(vector)
 
     def sample_momentum(self, rng: np.random.Generator) -> Array:
         """Sample a momentum from ``N(0, G)``."""
-        return self._matrix.sqrt_times(rng.standard_normal(self._matrix.root_size))
+        return self.matrix.sqrt_times(rng.standard_normal(self.matrix.root_size))
 
 
-class FieldPoint[Point: DensityPoint, Bar](FactorizedPoint[Bar]):
+class FieldPoint[Point: DensityPoint, Bar](FactorizedPoint[MetricMatrix[Bar]]):
     """A metric and the density at one position; see `pymc_rmhmc.dynamics.hamiltonian.MetricPoint`.
 
     Where there is a `failure`, nothing else may be used.
@@ -164,13 +151,13 @@ class FieldPoint[Point: DensityPoint, Bar](FactorizedPoint[Bar]):
         matrix = self._field.at(self.density_point)
         if isinstance(matrix, Failure):
             return matrix
-        self._matrix, self.half_log_det, self.scale = matrix, matrix.half_log_det, matrix.scale
+        self.matrix, self.half_log_det, self.scale = matrix, matrix.half_log_det, matrix.scale
         self.trace_term = self._field.pullback(self.density_point, matrix.log_det_bar())
         return failure_of(self.half_log_det, self.trace_term)
 
     def quadratic_term(self, velocity: Array) -> Array:
         """Return ``-½ uᵀ(∂G/∂qᵢ)u`` for every i."""
-        return self._field.quadratic_term(self.density_point, self._matrix, velocity)
+        return self._field.quadratic_term(self.density_point, self.matrix, velocity)
 
     def inverse_divergence(self) -> Array:
         """Return ``Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ`` for every i, (n,)."""
@@ -186,7 +173,7 @@ class FieldPoint[Point: DensityPoint, Bar](FactorizedPoint[Bar]):
 
     def nearby(self, position: Array) -> FieldNeighbour[Point, Bar]:
         """Return the density and the metric at another position, without a factor there."""
-        return FieldNeighbour(self._field, self._matrix, self._field.density.at(position))
+        return FieldNeighbour(self._field, self.matrix, self._field.density.at(position))
 
 
 class FieldNeighbour[Point: DensityPoint, Bar]:

@@ -21,12 +21,7 @@ from pymc_rmhmc.metrics.field import MetricFieldBase
 from pymc_rmhmc.metrics.graph_metric import MatrixPoint, matrix_density
 from pymc_rmhmc.option_numbers import one_of
 
-__all__ = [
-    "EuclideanMetric",
-    "FlatField",
-    "FlatMetric",
-    "PriorMetric",
-]
+__all__ = ["EuclideanMetric", "FlatField", "FlatMetric", "IdentityField", "PriorMetric"]
 
 type Array = NDArray[np.float64]
 

@@ -33,14 +33,7 @@ from pymc_rmhmc.metrics.implicit_loops import (
 from pymc_rmhmc.metrics.sparsity import Partition, Probes
 from pymc_rmhmc.usage import called_as
 
-__all__ = [
-    "GraphMetric",
-    "MatrixDensity",
-    "MatrixField",
-    "MatrixPoint",
-    "compiled_steps",
-    "matrix_density",
-]
+__all__ = ["GraphMetric", "MatrixDensity", "MatrixField", "MatrixPoint", "compiled_steps", "matrix_density"]
 
 type Array = NDArray[np.float64]
 # A compiled function of contiguous arrays.

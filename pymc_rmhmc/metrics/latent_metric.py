@@ -33,14 +33,7 @@ from pymc_rmhmc.metrics.graph_metric import MatrixDensity, MatrixField
 from pymc_rmhmc.metrics.latent_matrix import LatentMatrix, factorise, times_metric
 from pymc_rmhmc.option_numbers import one_of
 
-__all__ = [
-    "CurvatureMetric",
-    "FisherMetric",
-    "HessianMetric",
-    "LatentField",
-    "LatentPoint",
-    "SoftAbsCurvatureMetric",
-]
+__all__ = ["CurvatureMetric", "FisherMetric", "HessianMetric", "LatentField", "LatentPoint", "SoftAbsCurvatureMetric"]
 
 type Array = NDArray[np.float64]
 
@@ -204,7 +197,7 @@ class _Curved:
         return -0.5 * self.predictor.adjoint(self.curvature_slope * along * along)
 
 
-class LatentPoint(_Curved, FactorizedPoint[Array]):
+class LatentPoint(_Curved, FactorizedPoint[LatentMatrix]):
     """The target and the factorised metric at one position z; see `pymc_rmhmc.dynamics.hamiltonian.MetricPoint`.
 
     Attributes
@@ -216,7 +209,6 @@ class LatentPoint(_Curved, FactorizedPoint[Array]):
     """
 
     scale: float | Array = LatentMatrix.scale
-    _matrix: LatentMatrix
 
     def __init__(self, field: LatentField, position: Array) -> None:
         target = field.target
@@ -240,7 +232,7 @@ class LatentPoint(_Curved, FactorizedPoint[Array]):
         matrix = factorise(self.predictor, self.weight)
         if isinstance(matrix, Failure):
             return matrix
-        self._matrix, self.half_log_det = matrix, matrix.half_log_det
+        self.matrix, self.half_log_det = matrix, matrix.half_log_det
         self.trace_term = 0.5 * self.predictor.adjoint(log_slope * matrix.leverage)
         return Failure.NONE
 
@@ -263,14 +255,6 @@ class LatentPoint(_Curved, FactorizedPoint[Array]):
     def drift_equation(self, velocity: Array, time: float) -> DriftEquation:
         """Return it for the sites."""
         return DriftEquation(self, velocity, time)
-
-    def pull(self, sites: Array) -> Array:
-        """Return ``G⁻¹ Φᵀ sites``, (k,)."""
-        return self._matrix.pull(sites)
-
-    def spread(self, sites: Array) -> Array:
-        """Return ``Φ G⁻¹ Φᵀ sites``, (n,)."""
-        return self._matrix.spread(sites)
 
     def weight_at(self, eta: Array) -> Array:
         """Return the curvature w at other sites, (n,)."""
@@ -321,7 +305,7 @@ class _SiteEquation(ImplicitEquation):
 
     def _spread(self, sites: Array) -> Array:
         """Return ``M sites`` in units of the unknown."""
-        return self._point.spread(sites) / self._unit
+        return self._point.matrix.spread(sites) / self._unit
 
 
 class KickEquation(_SiteEquation):
@@ -356,7 +340,7 @@ class DriftEquation(_SiteEquation):
     def conclude(self, x: Array) -> tuple[Array, Array]:
         """Return q' and u'."""
         point = self._point
-        velocity = self._velocity - point.pull(self._changed(x))
+        velocity = self._velocity - point.matrix.pull(self._changed(x))
         return point.position + self._time * (self._velocity + velocity), velocity
 
     def _changed(self, x: Array) -> Array:

@@ -26,11 +26,7 @@ from pymc_rmhmc.metrics.sparsity import (
 from pymc_rmhmc.option_numbers import one_of, real_number
 from pymc_rmhmc.usage import called_as
 
-__all__ = [
-    "ArrowSoftAbsMatrix",
-    "SoftAbsField",
-    "SoftAbsMetric",
-]
+__all__ = ["ArrowSoftAbsMatrix", "SoftAbsField", "SoftAbsMetric"]
 
 type Array = NDArray[np.float64]
 

@@ -25,13 +25,7 @@ from pymc_rmhmc.tuning.path_length import PathTrial
 from pymc_rmhmc.tuning.schedule import Moment, Refit, RefitPolicy, StepSizeAdapter
 from pymc_rmhmc.tuning.step_size import DualAveraging, StepSize
 
-__all__ = [
-    "GRAPH",
-    "ChartTuning",
-    "EmulatingAdapter",
-    "GraphChartAdapter",
-    "GraphPolicy",
-]
+__all__ = ["GRAPH", "ChartTuning", "EmulatingAdapter", "GraphChartAdapter", "GraphPolicy"]
 
 type Array = NDArray[np.float64]
 

@@ -31,16 +31,9 @@ from pymc_rmhmc.tuning.schedule import REFITS, Moment, Refit, RefitPolicy, StepS
 from pymc_rmhmc.tuning.step_size import DualAveraging, StepSize, StepSizeRule
 
 __all__ = [
-    "TURNS",
-    "HyperparameterAdapter",
-    "JointTuning",
-    "SiteAdapter",
-    "SiteTuning",
-    "TurnPolicy",
-    "fitted_sites",
-    "new_fit",
-    "rough_sites",
-]
+    "TURNS", "HyperparameterAdapter", "JointTuning", "SiteAdapter", "SiteTuning", "TurnPolicy", "fitted_sites",
+    "new_fit", "rough_sites",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 type Sites = GaussianSites | MovingSites
@@ -232,7 +225,7 @@ class JointTuning:
 
 
 @dataclass(frozen=True, slots=True)
-class HyperparameterAdapter:
+class HyperparameterAdapter(StepSizeAdapter[JointTuning]):
     """Refits sites and θ's chart, tries turns, and gives them up where they are no use.
 
     The step sizes of latents' trajectories where ϑ is held go by a rule of their own. Turns may be taken where steps
@@ -252,9 +245,6 @@ class HyperparameterAdapter:
     def step_size(self, tuned: JointTuning, step_size: StepSize) -> StepSize:
         """Return that of the latents where they take turns."""
         return step_size if tuned.held_step_size is None else tuned.held_step_size
-
-    def finish(self, tuned: JointTuning) -> None:
-        """Leave everything as it is: all is settled."""
 
     def learn(self, tuned: JointTuning, step_size: StepSize, outcome: Outcome, *, stood: bool) -> bool:
         """Adapt the step sizes, and give turns up where the hyperparameters are hardly ever accepted."""

@@ -14,14 +14,7 @@ from pymc_rmhmc.kernels.kernel import Outcome
 from pymc_rmhmc.tuning.schedule import REFITS, Moment, Refit, RefitPolicy, StepSizeAdapter
 from pymc_rmhmc.tuning.step_size import StepSize
 
-__all__ = [
-    "PATHS",
-    "MetricTuning",
-    "PathPolicy",
-    "PathTrial",
-    "StructureAdapter",
-    "correlations",
-]
+__all__ = ["PATHS", "MetricTuning", "PathPolicy", "PathTrial", "StructureAdapter", "correlations"]
 
 type Array = NDArray[np.float64]
 

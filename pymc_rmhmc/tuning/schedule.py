@@ -10,7 +10,7 @@ import numpy as np
 from pymc_rmhmc.kernels.kernel import Outcome
 from pymc_rmhmc.tuning.step_size import StepSize
 
-__all__ = ["REFITS", "Adapter", "Moment", "Refit", "RefitPolicy", "StepSizeAdapter", "postponed", "refit_iterations"]
+__all__ = ["REFITS", "Adapter", "Moment", "Refit", "RefitPolicy", "StepSizeAdapter", "postponed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,6 @@ class RefitPolicy:
 
 
 REFITS = RefitPolicy()
-
-
-def refit_iterations(tune: int) -> tuple[int, ...]:
-    """Return the tuning iterations at whose beginning sites and scales are refitted at least."""
-    return REFITS.iterations(tune)
 
 
 def postponed(refits: tuple[int, ...], iteration: int) -> tuple[int, ...]:

@@ -29,6 +29,7 @@ __all__ = [
 
 type Array = NDArray[np.float64]
 type Pair = tuple[Array, Array]
+type FlatState = GaussianState[Any] | SpannedState | SiteState
 # Makes a trajectory's steps at once: from a point, a momentum, the number of steps and their size it gives the number
 # that was made, and the point and momentum at the end, or None and why.
 type Advance[P] = Callable[[P, Array, int, float], tuple[int, tuple[P, Array] | None, Failure]]
@@ -40,11 +41,11 @@ dot: Callable[[Array, Array], float] = blas.ddot
 class _FlatMetric:
     """What Hamiltonians in ``G = I`` share."""
 
-    def velocity(self, state: GaussianState[Any] | SpannedState | SiteState) -> Array:
+    def velocity(self, state: FlatState) -> Array:
         """Return ``dz/dt = p``."""
         return state.momentum
 
-    def failure(self, state: GaussianState[Any] | SpannedState | SiteState) -> Failure:
+    def failure(self, state: FlatState) -> Failure:
         """Return NON_FINITE where the density that is left, or its gradient, is."""
         return state.point.failure
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pymc_rmhmc.dynamics.hamiltonian.protocols import DensityPoint, MakeSteps, MetricPoint, PhaseState
 from pymc_rmhmc.errors import Failure
 
-__all__ = ["RiemannianHamiltonian", "RiemannianState"]
+__all__ = ["MetricField", "RiemannianHamiltonian", "RiemannianState"]
 
 type Array = NDArray[np.float64]
 

@@ -25,7 +25,7 @@ from pymc_rmhmc.metrics.processes.process_blocks import LatentBlock, ProcessBar,
 from pymc_rmhmc.metrics.processes.process_density import CentredDensity, CentredPoint, Kernel, Process
 from pymc_rmhmc.metrics.processes.series import SeriesDensity, SeriesField
 
-__all__ = ["BlockField", "BlockMetric", "ProcessMetric"]
+__all__ = ["BlockField", "BlockMetric", "DenseBlock", "ProcessMetric"]
 
 type Array = NDArray[np.float64]
 

@@ -23,17 +23,9 @@ from pymc_rmhmc.errors import Failure, failure_of
 from pymc_rmhmc.linalg.cholesky import cholesky, inverse_lower, multiply_lower, solve_lower
 
 __all__ = [
-    "CentredBase",
-    "CentredDensity",
-    "CentredPoint",
-    "Kernel",
-    "Process",
-    "ProcessDensity",
-    "SomeKernel",
-    "SomePoint",
-    "WhitenedDensity",
-    "WhitenedPoint",
-]
+    "CentredBase", "CentredDensity", "CentredPoint", "Kernel", "Process", "ProcessDensity", "SomeKernel", "SomePoint",
+    "WhitenedDensity", "WhitenedPoint",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 

@@ -26,14 +26,7 @@ from pymc_rmhmc.linalg.tridiagonal import factorize_series, follow, inverse_band
 from pymc_rmhmc.metrics.processes.process_blocks import LatentBlock, ProcessBar, TwoBlockField
 from pymc_rmhmc.metrics.processes.process_density import CentredBase, CentredPoint, Process
 
-__all__ = [
-    "SeriesBar",
-    "SeriesBlock",
-    "SeriesDensity",
-    "SeriesField",
-    "SeriesKernel",
-    "SeriesPoint",
-]
+__all__ = ["SeriesDensity", "SeriesField", "SeriesKernel"]
 
 type Array = NDArray[np.float64]
 type SeriesPoint = CentredPoint[SeriesKernel]
