@@ -1,4 +1,7 @@
-"""What a chain in the chart of a model's graph learns: the chart's constants, and the map to flat coordinates."""
+"""What a chain in the chart of a model's graph learns: the chart's constants, and the map to flat coordinates.
+
+Where each gradient is dear it learns an emulator of the density too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What a joint chain learns: sites of every block, θ's chart, and whether its halves take turns along an emulator."""
+"""What chains in the charts of sites learn: sites alone where θ is given, else θ's chart too and whether to take turns.
+
+Sites are refitted to the draws of a window, by the policy's fit or the default, and checked. In turns hyperparameters
+follow an emulator.
+"""
 
 from __future__ import annotations
 

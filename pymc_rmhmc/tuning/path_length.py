@@ -1,4 +1,7 @@
-"""How long paths are: several lengths are tried in tuning where some value moves slowly."""
+"""How long paths are, and what else a chain in a metric of a whole model learns: whether its structure holds.
+
+Several lengths are tried in tuning where some value moves slowly.
+"""
 
 from __future__ import annotations
 

@@ -172,8 +172,8 @@ class WhitenedFisherMetric(ProcessMetric):
 
     Examples
     --------
-    >>> from pymc_rmhmc import RMHMC, WhitenedFisherMetric
-    >>> WhitenedFisherMetric()  # for pm.sample(step=RMHMC(metric=WhitenedFisherMetric())), as with BlockMetric
+    >>> from pymc_rmhmc import WhitenedFisherMetric
+    >>> WhitenedFisherMetric()  # for pm.sample(step=RMHMC(metric=WhitenedFisherMetric()))
     WhitenedFisherMetric()
     """
 
