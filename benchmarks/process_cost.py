@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-import pymc_rmhmc.metrics.dense_metric as dense
-import pymc_rmhmc.metrics.processes.dense_block as dense_block
+import pymc_rmhmc.metrics.field as dense
+import pymc_rmhmc.metrics.processes.block as dense_block
 import pymc_rmhmc.metrics.processes.process_density as process_density
 import pymc_rmhmc.metrics.processes.whitened as whitened
 from benchmarks.papers.filippone.samplers import PARAMETERS, TRUTH, classifier
 from pymc_rmhmc import BlockMetric, GeneralizedLeapfrog, WhitenedFisherMetric
 from pymc_rmhmc.kernels.trajectories import transition
-from pymc_rmhmc.metrics.processes.dense_block import DenseBlock
+from pymc_rmhmc.metrics.processes.block import DenseBlock
 from pymc_rmhmc.metrics.processes.process_density import Kernel, WhitenedDensity
 from pymc_rmhmc.metrics.processes.whitened import WhitenedField
 from pymc_rmhmc.sampled.process import find_process

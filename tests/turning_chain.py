@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateFlow, SurrogateSplitting
+from pymc_rmhmc.dynamics.integrators import SurrogateFlow, SurrogateSplitting
 from pymc_rmhmc.kernels.kernel import Cycle, Kernel, Transition
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.kernels.turns import (

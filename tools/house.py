@@ -21,7 +21,7 @@ REGISTRIES = {"sampled/metric_choice.py", "sampled/trajectory_choice.py"}
 # Where what a user has given is checked, and the answer to another is an error.
 CHECKS = {
     ("evidence/evidence_references.py", "GaussianSites"), ("evidence/log_evidence.py", "GaussianSites"),
-    ("tuning/site_adapter.py", "GaussianSites"), ("latent/target.py", "LatentDensity"),
+    ("tuning/joint_adapter.py", "GaussianSites"), ("latent/target.py", "LatentDensity"),
     ("metrics/graph_metric.py", "MatrixDensity"),
 }  # fmt: skip
 # A form of a prior, by the files that are its own.

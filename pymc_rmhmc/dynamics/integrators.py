@@ -13,14 +13,18 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import blas
 
 from pymc_rmhmc.dynamics.hamiltonian import (
+    DensityPoint,
     GaussianHamiltonian,
     GaussianState,
+    Hamiltonian,
     ImplicitEquation,
     MetricPoint,
     RiemannianHamiltonian,
     RiemannianState,
+    ValuePoint,
 )
 from pymc_rmhmc.dynamics.solvers import AndersonSolver, Solution
 from pymc_rmhmc.errors import ConfigurationError, Failure, shown
@@ -28,13 +32,9 @@ from pymc_rmhmc.option_numbers import switch
 from pymc_rmhmc.usage import called_as
 
 __all__ = [
-    "GeneralizedLeapfrog",
-    "ImplicitMidpoint",
-    "Integrator",
-    "IntegratorBase",
-    "RotationSplitting",
-    "Step",
-]
+    "GeneralizedLeapfrog", "ImplicitMidpoint", "IntegratorBase", "RotationSplitting", "Step", "Surrogate",
+    "SurrogateFlow", "SurrogateSplitting",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 
@@ -46,48 +46,21 @@ REVERSAL_TOLERANCE_FACTOR = 1e4
 # Not frozen, though nobody writes to them: freezing would make the making of one as dear as a short step.
 @dataclass(slots=True)
 class Step[State]:
-    """Outcome of one step: a new state, or None and the cause.
+    """Outcome of one step: a new state, or None and the cause."""
 
-    Attributes
-    ----------
-    state : State or None
-        The new phase state; None if the step failed.
-    failure : Failure
-        `Failure.NONE` if the step succeeded.
-    reversal_error : float
-        How far the step, integrated back, ends from where it began; nan if that was not checked.
-    n_solver_iter : int
-        Evaluations of fixed-point maps, those of the check included.
-    n_metric_evals : int
-        Metrics that were factorised.
-    n_steps : int
-        How many were made at once.
-    """
-
-    state: State | None
-    failure: Failure = Failure.NONE
+    state: State | None  # the new phase state; None if the step failed
+    failure: Failure = Failure.NONE  # why it failed
+    # How far the step, integrated back, ends from where it began; nan if that was not checked.
     reversal_error: float = math.nan
-    n_solver_iter: int = 0
-    n_metric_evals: int = 0
-    n_steps: int = 1
+    n_solver_iter: int = 0  # evaluations of fixed-point maps, those of the check included
+    n_metric_evals: int = 0  # metrics that were factorised
+    n_steps: int = 1  # how many were made at once
 
 
-class Integrator[Flow, State](Protocol):
-    """A map of phase space for one step size."""
-
-    @property
-    def implicit(self) -> bool:
-        """Whether its steps solve equations."""
-
-    def step(self, hamiltonian: Flow, state: State, step_size: float) -> Step[State]:
-        """Advance by `step_size`; the given state is not changed."""
-
-    def path(self, hamiltonian: Flow, state: State, n_steps: int, step_size: float) -> Iterator[Step[State]]:
-        """Advance so many times, one step after another or several at once; a step that failed is the last."""
-
-
-class IntegratorBase[Flow, State](ABC):
+class IntegratorBase(ABC):
     """What integrators share: a path is made step by step, where one knows no better.
+
+    Which Hamiltonian and states it understands, its `step` says.
 
     Attributes
     ----------
@@ -100,7 +73,7 @@ class IntegratorBase[Flow, State](ABC):
     implicit = False
     accepts_any_step = False
 
-    def extend(self, hamiltonian: Any) -> Any:
+    def extend(self, hamiltonian: Hamiltonian[Any]) -> Hamiltonian[Any]:
         """Return the Hamiltonian whose states this integrator moves; most take it as it is."""
         return hamiltonian
 
@@ -113,11 +86,11 @@ class IntegratorBase[Flow, State](ABC):
         return
 
     @abstractmethod
-    def step(self, hamiltonian: Flow, state: State, step_size: float) -> Step[State]:
+    def step(self, hamiltonian: Any, state: Any, step_size: float) -> Step[Any]:
         """Advance by `step_size`; the given state is not changed."""
 
-    def path(self, hamiltonian: Flow, state: State, n_steps: int, step_size: float) -> Iterator[Step[State]]:
-        """Advance so many times; a step that failed is the last."""
+    def path(self, hamiltonian: Any, state: Any, n_steps: int, step_size: float) -> Iterator[Step[Any]]:
+        """Advance so many times, one step after another or several at once; a step that failed is the last."""
         for _ in range(n_steps):
             step = self.step(hamiltonian, state, step_size)
             yield step
@@ -126,8 +99,27 @@ class IntegratorBase[Flow, State](ABC):
             state = step.state
 
 
-class RotationSplitting(IntegratorBase[Any, Any]):
-    """Strang's splitting for `GaussianHamiltonian`: half a kick, a rotation, half a kick.
+class Rotating[State](Protocol):
+    """A Hamiltonian in the flat metric; see `pymc_rmhmc.dynamics.hamiltonian.GaussianHamiltonian`."""
+
+    def kick(self, state: State, time: float) -> State:
+        """Follow the density's gradient for a time."""
+
+    def drift(self, state: State, time: float) -> State:
+        """Rotate for a time."""
+
+    def failure(self, state: State) -> Failure:
+        """Return why the state cannot be used."""
+
+    def advances_from(self, state: State) -> bool:
+        """Return whether it makes the steps of a trajectory from here by itself, for `advance`."""
+
+    def advance(self, state: State, n_steps: int, step_size: float) -> tuple[int, State | None, Failure]:
+        """Make steps: return how many were made, and the end, or None and why."""
+
+
+class RotationSplitting(IntegratorBase):
+    """Strang's splitting for a Hamiltonian in the flat metric: half a kick, a rotation, half a kick.
 
     ``Φ_ε = K_{ε/2} ∘ R_ε ∘ K_{ε/2}`` with ``K_t: p ← p + t ∇φ(z)`` and ``R_t: (z, p) ← (z cos t + p sin t,
     p cos t - z sin t)``, each the exact flow of its part of H. It is explicit; one gradient a step.
@@ -139,9 +131,7 @@ class RotationSplitting(IntegratorBase[Any, Any]):
 
     accepts_any_step = True
 
-    def step(
-        self, hamiltonian: GaussianHamiltonian, state: GaussianState, step_size: float
-    ) -> Step[GaussianState]:
+    def step[State](self, hamiltonian: Rotating[State], state: State, step_size: float) -> Step[State]:
         """Advance by `step_size`."""
         half_kicked = hamiltonian.kick(state, 0.5 * step_size)
         drifted = hamiltonian.drift(half_kicked, step_size)
@@ -150,7 +140,9 @@ class RotationSplitting(IntegratorBase[Any, Any]):
             return Step(None, failure, n_metric_evals=1)
         return Step(hamiltonian.kick(drifted, 0.5 * step_size), n_metric_evals=1)
 
-    def path(self, hamiltonian: Any, state: Any, n_steps: int, step_size: float) -> Iterator[Step[Any]]:
+    def path[State](
+        self, hamiltonian: Rotating[State], state: State, n_steps: int, step_size: float
+    ) -> Iterator[Step[State]]:
         """Advance so many times: at once where the Hamiltonian makes such steps by itself."""
         if not hamiltonian.advances_from(state):
             yield from super().path(hamiltonian, state, n_steps, step_size)
@@ -159,7 +151,7 @@ class RotationSplitting(IntegratorBase[Any, Any]):
         yield Step(end, failure, n_metric_evals=n_steps, n_steps=n_steps)
 
 
-class _ImplicitIntegrator(IntegratorBase[Any, Any]):
+class _ImplicitIntegrator(IntegratorBase):
     """What the implicit integrators share: the solver, the check, and the implicit half kick."""
 
     implicit = True
@@ -370,22 +362,12 @@ class _Midpoint:
     """The search for a step's midpoint: a fixed point of its velocity, and what was counted on the way."""
 
     def __init__(
-        self,
-        integrator: ImplicitMidpoint,
-        hamiltonian: RiemannianHamiltonian,
-        state: RiemannianState,
-        step_size: float,
+        self, integrator: ImplicitMidpoint, hamiltonian: RiemannianHamiltonian, state: RiemannianState, step_size: float
     ) -> None:
-        self.integrator = integrator
-        self.hamiltonian = hamiltonian
-        self.state = state
-        self.step_size = step_size
-        self.end_position = state.position
-        self.end_momentum = state.momentum
-        self.n_metric_evals = 0
-        self.n_solver_iter = 0
-        self._failure = Failure.NONE
-        self._momentum = state.momentum
+        self.integrator, self.hamiltonian, self.state, self.step_size = integrator, hamiltonian, state, step_size
+        self.end_position, self.end_momentum = state.position, state.momentum
+        self.n_metric_evals = self.n_solver_iter = 0
+        self._failure, self._momentum = Failure.NONE, state.momentum
 
     def solve(self) -> Failure:
         """Find the midpoint and set the step's end, or say why there is none."""
@@ -450,3 +432,80 @@ class _Midpoint:
         found = solver.solve(lambda x: function(scale * x) / scale, start / scale)
         self.n_solver_iter += found.n_iter
         return replace(found, argument=scale * found.argument, value=scale * found.value)
+
+
+class Surrogate(Protocol):
+    """A log density near that of a `GaussianHamiltonian`, whose own flow is cheap."""
+
+    def advance(self, position: Array, momentum: Array, time: float) -> tuple[Array, Array]:
+        """Follow the surrogate's flow for a time, by a map that is reversible and preserves volume."""
+
+
+class SurrogateFlow(IntegratorBase):
+    """The flow of another Hamiltonian, near to the one that judges where it leads: one evaluation a step.
+
+    Any map that is reversible and preserves volume leads to a valid proposal: a surrogate that is far off costs
+    acceptance, never exactness. The energy error is the density's own, whose gradient is not asked for.
+
+    References
+    ----------
+    Neal (2011), MCMC using Hamiltonian dynamics, the section on using approximations to compute the trajectory.
+    """
+
+    def __init__(self, surrogate: Surrogate) -> None:
+        self.surrogate = surrogate
+
+    def step[P: ValuePoint](
+        self, hamiltonian: GaussianHamiltonian[P], state: GaussianState[P], step_size: float
+    ) -> Step[GaussianState[P]]:
+        """Advance by `step_size`, however long."""
+        end = hamiltonian.moved(*self.surrogate.advance(state.position, state.momentum, step_size))
+        failure = hamiltonian.failure(end)
+        return Step(None if failure else end, failure, n_metric_evals=1)
+
+
+class SurrogateSplitting(IntegratorBase):
+    """`RotationSplitting` with a surrogate in place of the dear part of a density's gradient.
+
+    The first coordinates follow the surrogate, as in `SurrogateFlow`, while the others are rotated; before and after,
+    the density's own gradient kicks the others. Every part is reversible and preserves volume, and so does the whole.
+
+    The density's gradient is 0 in the first coordinates, `size` of them.
+
+    References
+    ----------
+    Neal (2011), MCMC using Hamiltonian dynamics, the sections on splitting and on using approximations.
+    """
+
+    def __init__(self, surrogate: Surrogate, size: int) -> None:
+        self.surrogate, self._size = surrogate, size
+
+    def step[P: DensityPoint](
+        self, hamiltonian: GaussianHamiltonian[P], state: GaussianState[P], step_size: float
+    ) -> Step[GaussianState[P]]:
+        """Advance by `step_size`."""
+        return next(self.path(hamiltonian, state, 1, step_size))
+
+    def path[P: DensityPoint](
+        self, hamiltonian: GaussianHamiltonian[P], state: GaussianState[P], n_steps: int, step_size: float
+    ) -> Iterator[Step[GaussianState[P]]]:
+        """Advance so many times, as one step: what was evaluated on the way is freed before the next is."""
+        end = state
+        for done in range(1, n_steps + 1):
+            kicked = hamiltonian.kick(end, 0.5 * step_size).momentum
+            position, momentum = self._drift(end.position, kicked, step_size)
+            del end
+            end = hamiltonian.moved(position, momentum)
+            failure = hamiltonian.failure(end)
+            if failure:
+                yield Step(None, failure, n_metric_evals=done, n_steps=done)
+                return
+            end = hamiltonian.kick(end, 0.5 * step_size)
+        yield Step(end, n_metric_evals=n_steps, n_steps=n_steps)
+
+    def _drift(self, position: Array, momentum: Array, time: float) -> tuple[Array, Array]:
+        """Follow the surrogate's flow in the first coordinates, and rotate the others."""
+        first, rest = slice(self._size), slice(self._size, None)
+        led = self.surrogate.advance(position[first], momentum[first], time)
+        turned = blas.drot(position[rest], momentum[rest], math.cos(time), math.sin(time))
+        return np.concatenate((led[0], turned[0])), np.concatenate((led[1], turned[1]))

@@ -27,27 +27,13 @@ TINY = 1e-300
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """Result of a fixed-point iteration.
+    """Result of a fixed-point iteration."""
 
-    Attributes
-    ----------
-    argument : (n,) array
-        The last x at which the map was evaluated.
-    value : (n,) array
-        The map there, f(x).
-    residual : float
-        ``max |f(x) - x|``; inf if the iteration met a value that is not finite.
-    n_iter : int
-        How often the map was evaluated, in both attempts if there were two.
-    converged : bool
-        Whether the residual is within the tolerance.
-    """
-
-    argument: Array
-    value: Array
-    residual: float
-    n_iter: int
-    converged: bool
+    argument: Array  # (n,), the last x at which the map was evaluated
+    value: Array  # (n,), the map there, f(x)
+    residual: float  # ``max |f(x) - x|``; inf if the iteration met a value that is not finite
+    n_iter: int  # how often the map was evaluated, in both attempts if there were two
+    converged: bool  # whether the residual is within the tolerance
 
 
 @called_as("AndersonSolver(tolerance=1e-9, max_iter=100, depth=6)")

@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian import MetricField, MetricPoint, RiemannianHamiltonian, RiemannianState
+from pymc_rmhmc.dynamics.hamiltonian import (
+    Hamiltonian,
+    MetricField,
+    MetricPoint,
+    RiemannianHamiltonian,
+    RiemannianState,
+)
 from pymc_rmhmc.dynamics.integrators import IntegratorBase, Step
 from pymc_rmhmc.errors import ConfigurationError, Failure, shown
 from pymc_rmhmc.option_numbers import RANGES, real_number
@@ -30,13 +36,7 @@ DEFAULT_SIGMA = 0.1
 
 @dataclass(slots=True)
 class TaoState(RiemannianState):
-    """A position q with its factorised metric, a momentum p, and a copy of both.
-
-    Attributes
-    ----------
-    copy_position, copy_momentum : (n,) array
-        q̃ and p̃.
-    """
+    """A position q with its factorised metric, a momentum p, and a copy q̃ and p̃ of both."""
 
     copy_position: Array
     copy_momentum: Array
@@ -45,24 +45,13 @@ class TaoState(RiemannianState):
 class TaoHamiltonian:
     """The energy by which `ExplicitTao` accepts, on two copies of phase space; `ExplicitTao.extend` makes it.
 
-    With ``acceptance="extended"`` it is that of the density ``exp(-H(q, p)) N(q̃; q, σ²M⁻¹) N(p̃; p, σ²M)``, whose
-    marginal in q is the target. With ``acceptance="one_copy_approximate"`` it is H(q, p), and copies start equal.
-
-    Parameters
-    ----------
-    base : RiemannianHamiltonian
-        H.
-    sigma : float
-        σ.
-    mass : float or (n,) array
-        The diagonal of M.
-    exact : bool
-        Whether it is the energy of the extended density.
+    Where it is exact it is that of the density ``exp(-H(q, p)) N(q̃; q, σ²M⁻¹) N(p̃; p, σ²M)``, whose marginal in q is
+    the target. With ``acceptance="one_copy_approximate"`` it is H(q, p), and copies start equal.
     """
 
     def __init__(self, base: RiemannianHamiltonian, sigma: float, mass: float | Array, *, exact: bool) -> None:
         self.base, self.sigma, self.mass, self.exact = base, sigma, mass, exact
-        self.field: MetricField[Any, Any] = base.field
+        self.field = base.field
         self._root_mass = np.sqrt(mass)
 
     def state(self, position: Array) -> TaoState:
@@ -112,7 +101,7 @@ class TaoHamiltonian:
 
 
 @called_as("ExplicitTao(omega=10.0)")
-class ExplicitTao(IntegratorBase[TaoHamiltonian, TaoState]):
+class ExplicitTao(IntegratorBase):
     """Tao's explicit integrator for a position-dependent metric, to reproduce published results.
 
     It solves no equations, but it is costly. On a funnel in 11 dimensions an accepted trajectory of length 1.5 took 65
@@ -174,12 +163,7 @@ class ExplicitTao(IntegratorBase[TaoHamiltonian, TaoState]):
     """
 
     def __init__(
-        self,
-        omega: float,
-        sigma: float = DEFAULT_SIGMA,
-        *,
-        mass: float | Array = 1.0,
-        acceptance: str = EXTENDED,
+        self, omega: float, sigma: float = DEFAULT_SIGMA, *, mass: float | Array = 1.0, acceptance: str = EXTENDED
     ) -> None:
         self.omega, self.sigma = real_number("omega", omega), real_number("sigma", sigma)
         self.mass = _diagonal(mass)
@@ -219,7 +203,7 @@ class ExplicitTao(IntegratorBase[TaoHamiltonian, TaoState]):
                 f'acceptance="{EXTENDED}".'
             )
 
-    def extend(self, hamiltonian: Any) -> TaoHamiltonian:
+    def extend(self, hamiltonian: Hamiltonian[Any]) -> TaoHamiltonian:
         """Return the Hamiltonian on two copies of phase space.
 
         Raises
@@ -258,9 +242,7 @@ class ExplicitTao(IntegratorBase[TaoHamiltonian, TaoState]):
             return Step(None, Failure.NON_FINITE, n_metric_evals=metrics.count)
         return Step(TaoState(end, p, copy_q, copy_p), n_metric_evals=metrics.count)
 
-    def bind(
-        self, q: Array, p: Array, copy_q: Array, copy_p: Array, time: float
-    ) -> tuple[Array, Array, Array, Array]:
+    def bind(self, q: Array, p: Array, copy_q: Array, copy_p: Array, time: float) -> tuple[Array, Array, Array, Array]:
         """Return where the flow of the binding leads in a time: q, p, q̃ and p̃.
 
         Half the sums stay. Half the differences, ``M^½(q - q̃)/2`` and ``M^-½(p - p̃)/2``, turn by the angle 2ωt.
@@ -276,7 +258,7 @@ class ExplicitTao(IntegratorBase[TaoHamiltonian, TaoState]):
 class _Metrics:
     """Metrics that a step evaluates: how many, and why there is none at the last position."""
 
-    def __init__(self, field: MetricField[Any, Any]) -> None:
+    def __init__(self, field: MetricField) -> None:
         self._field = field
         self._failure = Failure.NONE
         self.count = 0
@@ -292,7 +274,7 @@ class _Metrics:
         self._failure = point.failure
         return None if point.failure else point
 
-    def failed(self) -> Step[Any]:
+    def failed(self) -> Step[TaoState]:
         """Return the step that has failed."""
         return Step(None, self._failure, n_metric_evals=self.count)
 
@@ -304,7 +286,7 @@ def _pushed(point: MetricPoint, held: Array, momentum: Array, position: Array, t
     return momentum - time * force, position + time * velocity
 
 
-def _diagonal(mass: Any) -> float | Array:
+def _diagonal(mass: object) -> float | Array:
     """Return the mass as a number, or as an array of positive numbers."""
     if isinstance(mass, numbers.Real | str) or mass is None:
         return real_number("mass", mass)

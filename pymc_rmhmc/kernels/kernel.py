@@ -9,61 +9,38 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pymc_rmhmc.dynamics.integrators import Step
+from pymc_rmhmc.dynamics.integrators import IntegratorBase, Step
 from pymc_rmhmc.errors import Failure
 
 __all__ = [
-    "HMC", "Cycle", "Kernel", "MoveBase", "Sometimes", "Trajectory", "Transition", "merge", "merge_blocks", "repeat",
+    "HMC", "Cycle", "Kernel", "MoveBase", "Outcome", "Sometimes", "Trajectory", "Transition", "merge", "merge_blocks",
+    "repeat",
 ]  # fmt: skip
 
 
 @dataclass(slots=True)
 class Transition[State]:
-    """What became of a state.
+    """What became of a state."""
 
-    Attributes
-    ----------
-    state : State
-        The kept state, with the momentum that it had when it was reached.
-    accepted : bool
-        Whether it is the proposal.
-    acceptance : float
-        ``min(1, exp(-energy_error))``; 0 where the trajectory failed.
-    energy : float
-        H of the kept state.
-    energy_error : float
-        H of the proposal less H of the start; nan where the trajectory failed.
-    failure : Failure
-        Why the trajectory failed, if it did. `Failure.ENERGY` marks an energy error beyond
-        `MAX_ENERGY_ERROR`.
-    n_steps, n_solver_iter, n_metric_evals : int
-        Counted over the trajectory, failed steps included.
-    reversal_error : float
-        The largest over the steps that were checked; nan if none was.
-    n_emulator_divergences : int
-        1 if a trajectory along an emulator ended where the posterior density is not finite, or lower by more than
-        `MAX_ENERGY_ERROR`. That is a rejection and no failure.
-    kind : str
-        Which part of a composed kernel made it.
-    parts : tuple of Transition, or None
-        The single moves of a composed kernel, without their states; None for a single move.
-    """
-
-    state: State
-    accepted: bool = False
-    acceptance: float = 0.0
-    energy: float = math.nan
-    energy_error: float = math.nan
+    state: State  # the kept state, with the momentum that it had when it was reached
+    accepted: bool = False  # whether it is the proposal
+    acceptance: float = 0.0  # ``min(1, exp(-energy_error))``; 0 where the trajectory failed
+    energy: float = math.nan  # H of the kept state
+    energy_error: float = math.nan  # H of the proposal less H of the start; nan where the trajectory failed
+    # Why the trajectory failed, if it did. `Failure.ENERGY` marks an energy error beyond `MAX_ENERGY_ERROR`.
     failure: Failure = Failure.NONE
-    n_steps: int = 0
+    n_steps: int = 0  # counted over the trajectory, failed steps included
     n_solver_iter: int = 0
     n_metric_evals: int = 0
-    reversal_error: float = math.nan
+    reversal_error: float = math.nan  # the largest over the steps that were checked; nan if none was
+    # 1 if a trajectory along an emulator ended where the posterior density is not finite, or lower by more than
+    # `MAX_ENERGY_ERROR`. That is a rejection and no failure.
     n_emulator_divergences: int = 0
-    kind: str = ""
-    parts: tuple[Transition[Any], ...] | None = None
+    kind: str = ""  # which part of a composed kernel made it
+    # The single moves of a composed kernel, without their states; None for a single move.
+    parts: tuple[Outcome, ...] | None = None
 
-    def count(self, step: Step[Any] | Transition[Any]) -> None:
+    def count(self, step: Step[State] | Transition[State]) -> None:
         """Add what one step, or a path of several, reported."""
         self.n_steps += step.n_steps
         self.n_solver_iter += step.n_solver_iter
@@ -72,9 +49,13 @@ class Transition[State]:
         if not math.isnan(step.reversal_error) and not self.reversal_error >= step.reversal_error:
             self.reversal_error = step.reversal_error
 
-    def of_kind(self, kind: str) -> list[Transition[Any]]:
+    def of_kind(self, kind: str) -> list[Outcome]:
         """Return the parts of one kind, in the order in which they were made."""
         return [part for part in self.parts or () if part.kind == kind]
+
+
+# A transition whose state nobody reads, or whose state becomes one of another kind.
+type Outcome = Transition[Any]
 
 
 class Kernel[State](Protocol):
@@ -84,7 +65,7 @@ class Kernel[State](Protocol):
         """Move a state; the caller does not use the old one again."""
 
 
-class Trajectory(Protocol):
+class Trajectory[State](Protocol):
     """How one draw is made of a Hamiltonian and an integrator."""
 
     @property
@@ -95,19 +76,19 @@ class Trajectory(Protocol):
     def most_values(self) -> float:
         """How many values of a whole model it can move."""
 
-    def check_integrator(self, integrator: Any) -> None:
+    def check_integrator(self, integrator: IntegratorBase) -> None:
         """Raise a `ConfigurationError` for an integrator that it cannot use."""
 
-    def hamiltonian(self, field: Any) -> Any:
+    def hamiltonian(self, field: Any) -> object:
         """Return the Hamiltonian of a metric that it is made along."""
 
-    def move[State](
-        self, hamiltonian: Any, integrator: Any, state: State, step_size: float, rng: np.random.Generator
+    def move(
+        self, hamiltonian: Any, integrator: IntegratorBase, state: State, step_size: float, rng: np.random.Generator
     ) -> Transition[State]:
         """Refresh the momentum, follow the flow, and choose a state."""
 
-    def single_step[State](
-        self, hamiltonian: Any, integrator: Any, state: State, step_size: float, rng: np.random.Generator
+    def single_step(
+        self, hamiltonian: Any, integrator: IntegratorBase, state: State, step_size: float, rng: np.random.Generator
     ) -> Transition[State]:
         """Make the shortest move, by whose acceptance a step size is searched for."""
 
@@ -122,32 +103,22 @@ class MoveBase:
         """See `Trajectory`."""
         return math.inf
 
-    def check_integrator(self, integrator: Any) -> None:
+    def check_integrator(self, integrator: IntegratorBase) -> None:
         """See `Trajectory`."""
         del integrator
 
-    def hamiltonian(self, field: Any) -> Any:
+    def hamiltonian(self, field: Any) -> object:
         """See `Trajectory`: the one with the cheapest steps."""
         return field.hamiltonian()
 
 
 @dataclass(frozen=True, slots=True)
 class HMC[State]:
-    """Hamiltonian Monte Carlo.
-
-    Parameters
-    ----------
-    hamiltonian, integrator
-        A Hamiltonian and an integrator that understands its states.
-    trajectory : Trajectory
-        How long the flow is followed, and which of its states is kept.
-    step_size : float
-        The longest step.
-    """
+    """Hamiltonian Monte Carlo: a Hamiltonian, an integrator that understands its states, and the longest step."""
 
     hamiltonian: Any
     integrator: Any
-    trajectory: Trajectory
+    trajectory: Trajectory[State]
     step_size: float
 
     def step(self, state: State, rng: np.random.Generator) -> Transition[State]:
@@ -157,15 +128,7 @@ class HMC[State]:
 
 @dataclass(frozen=True, slots=True)
 class Sometimes[State]:
-    """A kernel that is used with a probability, which the state does not decide.
-
-    Parameters
-    ----------
-    probability : float
-        Below 0 it counts as 0, above 1 as 1.
-    kernel : Kernel
-        Left out otherwise.
-    """
+    """A kernel that is used with a probability (below 0 it counts as 0), which the state does not decide."""
 
     probability: float
     kernel: Kernel[State]
@@ -183,7 +146,7 @@ class Cycle[State]:
 
     def step(self, state: State, rng: np.random.Generator) -> Transition[State]:
         """Move with each in turn."""
-        moves: list[Transition[Any]] = []
+        moves: list[Outcome] = []
         for kernel in self.kernels:
             moves.append(kernel.step(state, rng))
             state, moves[-1].state = moves[-1].state, None  # a large one is kept no longer than it is needed
@@ -202,15 +165,15 @@ def repeat[State](move: Callable[[State], Transition[State]], state: State, time
     return merge(moves)
 
 
-def merge(moves: Sequence[Transition[Any]]) -> Transition[Any]:
+def merge(moves: Sequence[Outcome]) -> Outcome:
     """Report moves that were made one after another as one. This is the only rule for it.
 
     State and energies are those of the last. Numbers of steps add up, the acceptance is the mean over single moves, and
     the failure is the first. The whole is accepted if any move is.
     """
     last, state = moves[-1], moves[-1].state
-    # Annotated and not called: ``list[Transition[Any]]()`` takes longer than the rest of this function.
-    parts: list[Transition[Any]] = []
+    # Annotated and not called: ``list[Outcome]()`` takes longer than the rest of this function.
+    parts: list[Outcome] = []
     for move in moves:
         parts += (move,) if move.parts is None else move.parts
     accepted, failure, reversal_error = False, Failure.NONE, math.nan
@@ -231,7 +194,7 @@ def merge(moves: Sequence[Transition[Any]]) -> Transition[Any]:
     )  # fmt: skip
 
 
-def merge_blocks(moves: Sequence[Transition[Any]]) -> Transition[Any]:
+def merge_blocks(moves: Sequence[Outcome]) -> Outcome:
     """Report moves of separate variables as one, as `merge` does, but with energies that add up."""
     if len(moves) == 1:
         return moves[0]

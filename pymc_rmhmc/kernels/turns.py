@@ -5,24 +5,23 @@ latents' Hamiltonian flow costs a few products of matrix and vector. With z held
 density, and the density itself is evaluated once, without its derivative: a third of a gradient in place of three or
 four. In the chart (ϑ, z) the two are nearly independent, so that taking turns costs little. Where it does cost, both
 may move at once: still along the emulator, and with the derivative by z alone.
+
+The same trajectories along a surrogate serve a chain in one density: `SurrogateHMC`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState, SpannedHamiltonian
-from pymc_rmhmc.dynamics.integrators import RotationSplitting
-from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateFlow, SurrogateSplitting
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState, SpannedHamiltonian, ValuePoint
+from pymc_rmhmc.dynamics.integrators import RotationSplitting, SurrogateFlow, SurrogateSplitting
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Sometimes, Transition, merge
-from pymc_rmhmc.kernels.surrogates import without_divergence
+from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Outcome, Sometimes, Transition, merge
 from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
 from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.latent.charts.moving_sites import SiteTrend
@@ -33,22 +32,62 @@ from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.theta_densities import ParametersGivenLatents, ThetaGivenNoise, WithoutThetaForce
 
 __all__ = [
-    "HYPERPARAMETERS",
-    "JOINT",
-    "LATENTS",
-    "Alternation",
-    "BothMove",
-    "HyperparameterMove",
-    "JointMove",
-    "LatentMove",
-    "ParameterMove",
-    "Turn",
-    "TurnMoves",
-    "TurnState",
-    "stand",
+    "ALONG_DENSITY", "ALONG_SURROGATE", "HYPERPARAMETERS", "JOINT", "LATENTS", "Alternation", "BothMove", "DensityMove",
+    "HyperparameterMove", "JointMove", "LatentMove", "ParameterMove", "SurrogateHMC", "Turn", "TurnMoves", "TurnState",
+    "stand", "without_divergence",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
+
+# The kinds of moves from which tuning learns what a surrogate is worth, and what steps the others take.
+ALONG_SURROGATE, ALONG_DENSITY = "along a surrogate", "along the density"
+
+
+@dataclass(frozen=True, slots=True)
+class SurrogateHMC[P: ValuePoint]:
+    """A trajectory along a surrogate's flow, which asks the density itself once, at the end.
+
+    References
+    ----------
+    Neal (2011), MCMC using Hamiltonian dynamics, the section on using approximations to compute the trajectory.
+    """
+
+    hamiltonian: GaussianHamiltonian[P]
+    flow: SurrogateFlow
+    length: JitteredPath
+
+    def step(self, state: GaussianState[P], rng: np.random.Generator) -> Transition[GaussianState[P]]:
+        """Move; the whole path is one step, which the flow divides as it needs."""
+        _, length = self.length.draw(math.inf, rng)
+        outcome = transition(self.hamiltonian, self.flow, state, 1, length, rng)
+        outcome.kind = ALONG_SURROGATE
+        return without_divergence(outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class DensityMove[State, Other]:
+    """A trajectory along the density itself, whose states have other coordinates: `enter` goes there."""
+
+    kernel: Kernel[Other]
+    enter: Callable[[State], Other]
+    leave: Callable[[Other], State]
+
+    def step(self, state: State, rng: np.random.Generator) -> Transition[State]:
+        """Go there, move and come back; where the move is rejected, nothing is rounded on the way."""
+        outcome: Outcome = self.kernel.step(self.enter(state), rng)
+        outcome.state, outcome.kind = self.leave(outcome.state) if outcome.accepted else state, ALONG_DENSITY
+        return outcome
+
+
+def without_divergence[State](outcome: Transition[State]) -> Transition[State]:
+    """Count a divergence of the surrogate apart from others: it says nothing of the posterior.
+
+    A start without a density is no divergence of the surrogate.
+    """
+    if outcome.failure in (Failure.ENERGY, Failure.NON_FINITE) and math.isfinite(outcome.energy):
+        outcome.failure, outcome.energy_error, outcome.n_emulator_divergences = Failure.NONE, math.nan, 1
+    return outcome
+
 
 # The kinds of moves that tuning learns from.
 LATENTS, HYPERPARAMETERS, JOINT = "latents", "hyperparameters", "joint"
@@ -60,15 +99,7 @@ SPLITTING = RotationSplitting()
 
 @dataclass(slots=True)
 class TurnState:
-    """Where a chain stands that moves by halves.
-
-    Attributes
-    ----------
-    noise : array
-        z.
-    point : LatentsPoint
-        The sites of z where ϑ is held.
-    """
+    """Where a chain stands that moves by halves: z, and its sites where ϑ is held."""
 
     noise: Array
     point: LatentsPoint
@@ -85,13 +116,7 @@ class TurnState:
 
 
 def stand(target: JointTarget, position: Array) -> TurnState:
-    """Stand at a (ϑ, z).
-
-    Raises
-    ------
-    PriorFailure
-        If a prior cannot be used there.
-    """
+    """Stand at a (ϑ, z); raise a `PriorFailure` where a prior cannot be used."""
     noise = position[target.n_theta :]
     return TurnState(noise, LatentsGivenTheta(target, position[: target.n_theta]).at_noise(noise))
 
@@ -100,26 +125,19 @@ def stand(target: JointTarget, position: Array) -> TurnState:
 class LatentMove:
     """A trajectory of z where ϑ is held.
 
-    Parameters
-    ----------
-    length : JitteredPath
-        The rule for its length.
-    step_size : float
-        The longest step, where the sites were fitted.
-    trends : sequence of SiteTrend
-        Of the blocks whose sites follow one.
+    Steps are at most so long where the sites were fitted, and shorter where those that follow a trend are wider.
     """
 
     length: JitteredPath
     step_size: float
     trends: Sequence[SiteTrend] = ()
 
-    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[Any]:
+    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[TurnState]:
         """Move z."""
         held = state.point.held
-        hamiltonian: Any = SpannedHamiltonian(held)
+        hamiltonian = SpannedHamiltonian(held)
         phase = hamiltonian.stand(state.noise, state.point.displacement, state.point)
-        outcome = self.length.move(hamiltonian, SPLITTING, phase, self.step_size_at(state), rng)
+        outcome: Outcome = self.length.move(hamiltonian, SPLITTING, phase, self.step_size_at(state), rng)
         if outcome.accepted:
             state = TurnState(held.noise_at(outcome.state), outcome.state.point)
         outcome.state, outcome.kind = state, LATENTS
@@ -140,30 +158,17 @@ class LatentMove:
 
 @dataclass(frozen=True, slots=True)
 class HyperparameterMove:
-    """A trajectory of ϑ along an emulator where z is held, judged by the density.
-
-    Parameters
-    ----------
-    target : JointTarget
-        The density of (ϑ, z).
-    flow : SurrogateFlow
-        Of an emulator of ϑ's marginal density.
-    length : JitteredPath
-        The rule for the path's length.
-    """
+    """A trajectory of ϑ along an emulator of its marginal density where z is held, judged by the density."""
 
     target: JointTarget
     flow: SurrogateFlow
     length: JitteredPath
 
-    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[Any]:
+    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[TurnState]:
         """Move ϑ."""
         along = ThetaGivenNoise(self.target, state.noise)
-        hamiltonian: Any = GaussianHamiltonian(along)
-        # The whole path is one step: the flow divides it as it needs.
-        _, length = self.length.draw(math.inf, rng)
         phase = GaussianState(along.of(state.point), np.empty(0))
-        outcome = without_divergence(transition(hamiltonian, self.flow, phase, 1, length, rng))
+        outcome: Outcome = SurrogateHMC(GaussianHamiltonian(along), self.flow, self.length).step(phase, rng)
         if outcome.accepted:
             state = TurnState(state.noise, outcome.state.point.point)
         outcome.state, outcome.kind = state, HYPERPARAMETERS
@@ -175,18 +180,7 @@ class BothMove:
     """A trajectory of ϑ and z together; to be made before a draw's turns.
 
     ϑ follows the emulator and z its own force, which knows of every ϑ on the way. What a turn holds may be what
-    keeps the other half where it is: this holds neither.
-
-    Parameters
-    ----------
-    target : JointTarget
-        The density of (ϑ, z).
-    splitting : SurrogateSplitting
-        Along an emulator of ϑ's marginal density.
-    length : JitteredPath
-        The rule for the path's length.
-    step_size : float
-        Of the latents' trajectory.
+    keeps the other half where it is: this holds neither. The steps are those of the latents' trajectory.
     """
 
     target: JointTarget
@@ -194,13 +188,13 @@ class BothMove:
     length: JitteredPath
     step_size: float
 
-    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[Any]:
+    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[TurnState]:
         """Move both."""
         density = WithoutThetaForce(self.target)
-        hamiltonian: Any = GaussianHamiltonian(density)
+        hamiltonian = GaussianHamiltonian(density)
         n_steps, size = self.length.draw(self.step_size, rng)
         phase = GaussianState(density.standing(state.noise, state.point), np.empty(0))
-        outcome = without_divergence(transition(hamiltonian, self.splitting, phase, n_steps, size, rng))
+        outcome: Outcome = without_divergence(transition(hamiltonian, self.splitting, phase, n_steps, size, rng))
         if outcome.accepted:
             there = outcome.state.point
             state = TurnState(there.position[self.target.n_theta :], there.point)
@@ -216,13 +210,6 @@ class ParameterMove:
     ways to hold the latents a chain that goes both mixes at least as well as the better, and often better than
     either.
 
-    Parameters
-    ----------
-    target : JointTarget
-        The density of (ϑ, z).
-    chart : MarginalChart
-        Of the parameters given the latent values.
-
     References
     ----------
     Yu and Meng (2011), To center or not to center: that is not the question, section 2.3.
@@ -231,15 +218,13 @@ class ParameterMove:
     target: JointTarget
     chart: MarginalChart
 
-    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[Any]:
+    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[TurnState]:
         """Move the parameters."""
         given = ParametersGivenLatents(self.target.density, state.point.held.theta, state.point.eta)
         density = given.within(self.chart)
-        hamiltonian: Any = GaussianHamiltonian(density)
+        hamiltonian = GaussianHamiltonian(density)
         n_steps, size = PARAMETER_LENGTH.draw(PARAMETER_STEP, rng)
-        outcome: Transition[Any] = transition(
-            hamiltonian, SPLITTING, hamiltonian.state(density.start), n_steps, size, rng
-        )
+        outcome: Outcome = transition(hamiltonian, SPLITTING, hamiltonian.state(density.start), n_steps, size, rng)
         if outcome.accepted:
             there = self.hold_latents(state, outcome.state.point.theta, rng)
             if isinstance(there, Failure):
@@ -267,23 +252,15 @@ class ParameterMove:
 
 @dataclass(frozen=True, slots=True)
 class JointMove:
-    """A joint trajectory, which knows nothing of an emulator; to be made before a draw's turns.
-
-    Parameters
-    ----------
-    target : JointTarget
-        The density of (ϑ, z).
-    kernel : HMC
-        That of a chain which takes no turns.
-    """
+    """A joint trajectory, as of a chain which takes no turns; to be made before a draw's turns."""
 
     target: JointTarget
-    kernel: HMC[Any]
+    kernel: HMC[GaussianState[JointPoint]]
 
-    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[Any]:
+    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[TurnState]:
         """Move both."""
         position = state.position
-        outcome = self.kernel.step(self.kernel.hamiltonian.state(position), rng)
+        outcome: Outcome = self.kernel.step(self.kernel.hamiltonian.state(position), rng)
         end, outcome.state = outcome.state.position, None
         try:
             outcome.state = stand(self.target, end)
@@ -303,9 +280,9 @@ class Turn:
     latents: Kernel[TurnState]
     hyperparameters: Kernel[TurnState]
 
-    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[Any]:
+    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[TurnState]:
         """Move one half, then the other; the energy is the joint H at the end, of both momenta."""
-        latents: Transition[Any] = self.latents.step(state, rng)
+        latents: Outcome = self.latents.step(state, rng)
         state = latents.state
         # The density of z is in that of ϑ as well.
         energy = latents.energy + state.point.log_density
@@ -321,20 +298,12 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Alternation:
-    """A draw of a chain that moves ϑ and z in turns.
-
-    Parameters
-    ----------
-    target : JointTarget
-        The density of (ϑ, z).
-    cycle : Cycle
-        Turns, and what is done before them.
-    """
+    """A draw of a chain that moves ϑ and z in turns: a cycle of turns, and what is done before them."""
 
     target: JointTarget
     cycle: Cycle[TurnState]
 
-    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[Any]:
+    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[TurnState]:
         """Make one draw."""
         outcome = self.cycle.step(state, rng)
         assert outcome.parts is not None

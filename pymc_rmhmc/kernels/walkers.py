@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.dynamics.hamiltonian import Density, DensityPoint
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.latent.target import LatentTarget
 from pymc_rmhmc.linalg.cholesky import multiply_lower
@@ -68,19 +68,8 @@ class Walkers(ABC):
     def move(self, beta: float | Array, step_size: float | Array, n_steps: int, rng: np.random.Generator) -> Array:
         """Make one trajectory of every walker, and accept its end or not.
 
-        Parameters
-        ----------
-        beta, step_size : float or (walkers,) array
-            Of all, or of each.
-        n_steps : int
-            Of every trajectory.
-        rng : numpy.random.Generator
-            For momenta and acceptances.
-
-        Returns
-        -------
-        (walkers,) array
-            Their probabilities of acceptance: 0 where a trajectory failed.
+        Return their probabilities of acceptance, (walkers,): 0 where a trajectory failed. β and the step size are those
+        of all, or of each.
         """
         count = self.count
         betas = np.broadcast_to(np.asarray(beta, float), (count,))
@@ -128,21 +117,9 @@ def _products(first: Array, second: Array) -> Array:
 
 
 class ResidualWalkers(Walkers):
-    """Walkers of any density, in z itself; it is evaluated at one after another.
+    """Walkers of any density φ, in z itself; it is evaluated at one after another."""
 
-    Parameters
-    ----------
-    residual : Density
-        φ.
-    size : int
-        Of z.
-    count : int
-        How many.
-    rng : numpy.random.Generator
-        For where they stand at first.
-    """
-
-    def __init__(self, residual: Any, size: int, count: int, rng: np.random.Generator) -> None:
+    def __init__(self, residual: Density[DensityPoint], size: int, count: int, rng: np.random.Generator) -> None:
         self._residual, self._size = residual, size
         super().__init__(rng.standard_normal((count, size)))
 
@@ -169,15 +146,6 @@ class SiteWalkers(Walkers):
 
     In these coordinates momenta have the covariance ``S = ΦΦᵀ``, a kick is ``β S ∂φ/∂η``, and no product with Φ is
     needed but to draw momenta.
-
-    Parameters
-    ----------
-    target : LatentTarget
-        φ.
-    count : int
-        How many.
-    rng : numpy.random.Generator
-        For where they stand at first.
     """
 
     def __init__(self, target: LatentTarget, count: int, rng: np.random.Generator) -> None:

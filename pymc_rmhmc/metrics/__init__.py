@@ -3,46 +3,26 @@
 What a chain does with a metric beyond its matrix is in `pymc_rmhmc.sampled.metric_choice`.
 """
 
-from pymc_rmhmc.metrics.dense_metric import DenseField, DenseMatrix
-from pymc_rmhmc.metrics.field import MetricFieldBase
-from pymc_rmhmc.metrics.flat import FlatField, FlatMetric
-from pymc_rmhmc.metrics.graph_metric import GraphMetric, MatrixField
+from pymc_rmhmc.metrics.field import DenseField, DenseMatrix, MetricFieldBase
+from pymc_rmhmc.metrics.flat import FlatMetric
+from pymc_rmhmc.metrics.graph_metric import GraphMetric
 from pymc_rmhmc.metrics.latent_metric import (
     CurvatureMetric,
     FisherMetric,
     HessianMetric,
     LatentField,
-    LatentMatrix,
     LatentPoint,
     SoftAbsCurvatureMetric,
 )
-from pymc_rmhmc.metrics.processes.block import BlockField, BlockMetric
-from pymc_rmhmc.metrics.processes.whitened import WhitenedField, WhitenedFisherMetric
-from pymc_rmhmc.metrics.softabs_metric import SoftAbsField, SoftAbsMetric
+from pymc_rmhmc.metrics.processes.block import BlockMetric
+from pymc_rmhmc.metrics.processes.whitened import WhitenedFisherMetric
+from pymc_rmhmc.metrics.softabs_metric import SoftAbsMetric
 
 __all__ = [
-    "METRICS",
-    "BlockField",
-    "BlockMetric",
-    "CurvatureMetric",
-    "DenseField",
-    "DenseMatrix",
-    "FisherMetric",
-    "FlatField",
-    "FlatMetric",
-    "GraphMetric",
-    "HessianMetric",
-    "LatentField",
-    "LatentMatrix",
-    "LatentPoint",
-    "MatrixField",
-    "MetricFieldBase",
-    "SoftAbsCurvatureMetric",
-    "SoftAbsField",
-    "SoftAbsMetric",
-    "WhitenedField",
-    "WhitenedFisherMetric",
-]
+    "METRICS", "BlockMetric", "CurvatureMetric", "DenseField", "DenseMatrix", "FisherMetric", "FlatMetric",
+    "GraphMetric", "HessianMetric", "LatentField", "LatentPoint", "MetricFieldBase", "SoftAbsCurvatureMetric",
+    "SoftAbsMetric", "WhitenedFisherMetric",
+]  # fmt: skip
 
 # What a string names. "auto" is the step's business: it depends on the model.
 METRICS = {

@@ -1,4 +1,19 @@
-"""SoftAbs of a matrix with a border and blocks, in compiled code: see `pymc_rmhmc.metrics.bordered`.
+"""SoftAbs of a matrix with a border and blocks, in compiled code: its cost grows with the number of blocks.
+
+For ``M = [[D, Bᵀ], [B, A]]`` with D block diagonal, the blocks are softened first, then the Schur complement of the
+border:
+
+    D' = softabs(D),      S = A - B D'⁻¹ Bᵀ,      S' = softabs(S)
+    G = L diag(D', S') Lᵀ,      L = [[1, 0], [B D'⁻¹, 1]]
+
+G is positive definite. It is M itself where M has no eigenvalue near or below 0; elsewhere it is another matrix than
+SoftAbs of all of M. With ``D = Q Λ Qᵀ`` and ``Y = s(Λ)⁻¹ Qᵀ Bᵀ``, the bar T of S and those of the two numbers that a
+metric needs are
+
+    A̅ = T,      B̅ᵀ = Q [-2 Y T - (û + k̂) u_borderᵀ],      D̅ = Q (J ∘ [Y T Yᵀ + E]) Qᵀ
+
+    ½ log|G|      T = bar of ½ log|S'|,              E = diag(½ / s(Λ)),            no second term of B̅
+    -½ uᵀGu       T = bar of -½ u_borderᵀ S' u_border,      E = ½ (k̂k̂ᵀ - ûûᵀ),      û = Qᵀ u_inner,  k̂ = Y u_border
 
 The softened border S' is kept as the blocks are: as one block more.
 """
@@ -34,54 +49,30 @@ NEGLIGIBLE = 1e-20
 
 
 class Layout(NamedTuple):
-    """Where the parts of a vector are, and those of the blocks; see `Partition`.
+    """Where the parts of a vector are, and those of the blocks; see `Partition`."""
 
-    Attributes
-    ----------
-    border, inner : (m,), (n,) int array
-        Places in a vector (d,).
-    starts, entry_starts : (k + 1,) int array
-        Of the blocks within the inner part, and of their entries.
-    edge_starts, edge_entry_starts : (2,) int array
-        The same of the border as one block.
-    """
+    border: Index  # (m,), places in a vector (d,)
+    inner: Index  # (n,)
+    starts: Index  # (k + 1,), of the blocks within the inner part
+    entry_starts: Index  # (k + 1,), of their entries
 
-    border: Index
-    inner: Index
+
+class Blocks(NamedTuple):
+    """Symmetric blocks, decomposed and softened: D', or S' as one block."""
+
     starts: Index
     entry_starts: Index
-    edge_starts: Index
-    edge_entry_starts: Index
+    values: Array  # (n,), the eigenvalues
+    softened: Array  # (n,), those of the softened blocks
+    vectors: Array  # (e,), in columns, block after block
 
 
 class Factor(NamedTuple):
-    """G of one position.
+    """G of one position."""
 
-    Attributes
-    ----------
-    values, softened : (n,) array
-        The blocks' eigenvalues, and those of D'.
-    vectors : (e,) array
-        Their vectors, in columns, block after block.
-    half : (n, m) array
-        Y.
-    edge_values, edge_softened : (m,) array
-        The same of S and S'.
-    edge_vectors : (m * m,) array
-        And their vectors.
-    half_log_det : float
-        ``½ log|G|``.
-    alpha : float
-        α.
-    """
-
-    values: Array
-    softened: Array
-    vectors: Array
-    half: Array
-    edge_values: Array
-    edge_softened: Array
-    edge_vectors: Array
+    inner: Blocks
+    edge: Blocks
+    half: Array  # (n, m), Y
     half_log_det: float
     alpha: float
 
@@ -117,9 +108,10 @@ def _rotate(matrix: Array, vectors: Array, size: int) -> None:  # pragma: no cov
 
 @compiled
 def _decompose(  # pragma: no cover - compiled
-    starts: Index, entry_starts: Index, blocks: Array, values: Array, vectors: Array
-) -> None:
-    """Write every block's eigenvalues, and its eigenvectors in columns. Of a block the lower triangle is read."""
+    starts: Index, entry_starts: Index, blocks: Array, alpha: float
+) -> Blocks:
+    """Decompose and soften every block. Of a block the lower triangle is read."""
+    values, vectors = np.zeros(starts[-1]), np.zeros(blocks.size)
     matrix, basis = np.empty((ROTATED, ROTATED)), np.empty((ROTATED, ROTATED))
     for b in range(starts.size - 1):
         size, first, at = starts[b + 1] - starts[b], starts[b], entry_starts[b]
@@ -139,15 +131,13 @@ def _decompose(  # pragma: no cover - compiled
             found = np.linalg.eigh(blocks[at : at + size * size].reshape(size, size))
             values[first : first + size] = found[0]
             vectors[at : at + size * size] = found[1].ravel()
-
-
+    return Blocks(starts, entry_starts, values, softabs(values, alpha), vectors)
 
 
 @compiled
-def _turn(  # pragma: no cover - compiled
-    starts: Index, entry_starts: Index, vectors: Array, rows: Array, transpose: bool
-) -> Array:
+def _turn(blocks: Blocks, rows: Array, transpose: bool) -> Array:  # pragma: no cover - compiled
     """Return ``Q rows``, or ``Qᵀ rows`` if `transpose`, for rows (n, c)."""
+    starts, entry_starts, vectors = blocks.starts, blocks.entry_starts, blocks.vectors
     made = np.empty(rows.shape)
     for b in range(starts.size - 1):
         size, first, at = starts[b + 1] - starts[b], starts[b], entry_starts[b]
@@ -162,10 +152,9 @@ def _turn(  # pragma: no cover - compiled
 
 
 @compiled
-def _block_differences(  # pragma: no cover - compiled
-    starts: Index, entry_starts: Index, values: Array, alpha: float
-) -> Array:
+def _block_differences(blocks: Blocks, alpha: float) -> Array:  # pragma: no cover - compiled
     """Return J of every block's eigenvalues."""
+    starts, entry_starts, values = blocks.starts, blocks.entry_starts, blocks.values
     made = np.empty(entry_starts[-1])
     for b in range(starts.size - 1):
         size, first, at = starts[b + 1] - starts[b], starts[b], entry_starts[b]
@@ -178,9 +167,10 @@ def _block_differences(  # pragma: no cover - compiled
 
 @compiled
 def _block_bars(  # pragma: no cover - compiled
-    starts: Index, entry_starts: Index, vectors: Array, differences: Array, left: Array, right: Array, diagonal: Array
+    blocks: Blocks, differences: Array, left: Array, right: Array, diagonal: Array
 ) -> Array:
     """Return ``Q (J ∘ [left rightᵀ + diagonal]) Qᵀ`` of every block, for left and right (n, c)."""
+    starts, entry_starts, vectors = blocks.starts, blocks.entry_starts, blocks.vectors
     made = np.empty(entry_starts[-1])
     small = np.empty((ROTATED, ROTATED))
     for b in range(starts.size - 1):
@@ -218,28 +208,25 @@ def _conjugate(vectors: Array, inside: Array, made: Array, size: int) -> None:  
 
 
 @compiled
-def _variances(  # pragma: no cover - compiled
-    starts: Index, entry_starts: Index, vectors: Array, inverse: Array
-) -> Array:
-    """Return the diagonal of ``Q diag(inverse) Qᵀ``, (n,)."""
+def _variances(blocks: Blocks) -> Array:  # pragma: no cover - compiled
+    """Return the diagonal of the inverse of the softened blocks, (n,)."""
+    inverse = 1.0 / blocks.softened
     made = np.empty(inverse.size)
-    for b in range(starts.size - 1):
-        size, first, at = starts[b + 1] - starts[b], starts[b], entry_starts[b]
+    for b in range(blocks.starts.size - 1):
+        size, first, at = blocks.starts[b + 1] - blocks.starts[b], blocks.starts[b], blocks.entry_starts[b]
         for i in range(size):
             total = 0.0
             for j in range(size):
-                entry = vectors[at + i * size + j]
+                entry = blocks.vectors[at + i * size + j]
                 total += entry * entry * inverse[first + j]
             made[first + i] = total
     return made
 
 
 @compiled
-def _turn_vector(  # pragma: no cover - compiled
-    starts: Index, entry_starts: Index, vectors: Array, vector: Array, transpose: bool
-) -> Array:
+def _turn_vector(blocks: Blocks, vector: Array, transpose: bool) -> Array:  # pragma: no cover - compiled
     """Return ``Q vector``, or ``Qᵀ vector`` if `transpose`, (n,)."""
-    return _turn(starts, entry_starts, vectors, vector.reshape(vector.size, 1), transpose).reshape(vector.size)
+    return _turn(blocks, vector.reshape(vector.size, 1), transpose).reshape(vector.size)
 
 
 @compiled
@@ -248,34 +235,28 @@ def soften(  # pragma: no cover - compiled
 ) -> tuple[bool, Factor]:
     """Factorise G of the entries of M; False, with a factor of no use, if they are not finite."""
     m, n = layout.border.size, layout.inner.size
-    values, vectors = np.zeros(n), np.zeros(blocks.size)
-    edge_values, edge_vectors, half = np.zeros(m), np.zeros(m * m), np.zeros((n, m))
-    finite = np.isfinite(border.sum()) and np.isfinite(coupling.sum()) and np.isfinite(blocks.sum())
-    if not finite:
-        return False, Factor(values, values, vectors, half, edge_values, edge_values, edge_vectors, math.nan, alpha)
-    _decompose(layout.starts, layout.entry_starts, blocks, values, vectors)
-    softened = softabs(values, alpha)
-    turned = _turn(layout.starts, layout.entry_starts, vectors, np.ascontiguousarray(coupling.T), True)
+    starts, entry_starts = np.array([0, m]), np.array([0, m * m])
+    half = np.zeros((n, m))
+    if not (np.isfinite(border.sum()) and np.isfinite(coupling.sum()) and np.isfinite(blocks.sum())):
+        inner = _decompose(layout.starts, layout.entry_starts, np.zeros(blocks.size), alpha)
+        return False, Factor(inner, _decompose(starts, entry_starts, np.zeros(m * m), alpha), half, math.nan, alpha)
+    inner = _decompose(layout.starts, layout.entry_starts, blocks, alpha)
+    turned = _turn(inner, np.ascontiguousarray(coupling.T), True)
     for i in range(n):
         for c in range(m):
-            half[i, c] = turned[i, c] / softened[i]
+            half[i, c] = turned[i, c] / inner.softened[i]
     complement = border - np.dot(turned.T, half)
     if not np.isfinite(complement.sum()):
-        return False, Factor(values, softened, vectors, half, edge_values, edge_values, edge_vectors, math.nan, alpha)
-    edges = np.ascontiguousarray(complement).reshape(m * m)
-    _decompose(layout.edge_starts, layout.edge_entry_starts, edges, edge_values, edge_vectors)
-    edge_softened = softabs(edge_values, alpha)
-    half_log_det = 0.5 * (np.log(softened).sum() + np.log(edge_softened).sum())
-    return True, Factor(
-        values, softened, vectors, half, edge_values, edge_softened, edge_vectors, half_log_det, alpha
-    )
+        return False, Factor(inner, _decompose(starts, entry_starts, np.zeros(m * m), alpha), half, math.nan, alpha)
+    edge = _decompose(starts, entry_starts, np.ascontiguousarray(complement).reshape(m * m), alpha)
+    half_log_det = 0.5 * (np.log(inner.softened).sum() + np.log(edge.softened).sum())
+    return True, Factor(inner, edge, half, half_log_det, alpha)
 
 
 @compiled
-def _apply_edge(layout: Layout, factor: Factor, weights: Array, vector: Array) -> Array:  # pragma: no cover - compiled
+def _apply_edge(edge: Blocks, weights: Array, vector: Array) -> Array:  # pragma: no cover - compiled
     """Return ``Q diag(weights) Qᵀ vector`` of the border."""
-    turned = _turn_vector(layout.edge_starts, layout.edge_entry_starts, factor.edge_vectors, vector, True)
-    return _turn_vector(layout.edge_starts, layout.edge_entry_starts, factor.edge_vectors, weights * turned, False)
+    return _turn_vector(edge, weights * _turn_vector(edge, vector, True), False)
 
 
 @compiled
@@ -290,41 +271,38 @@ def _joined(layout: Layout, inner: Array, border: Array) -> Array:  # pragma: no
 @compiled
 def solve(layout: Layout, factor: Factor, vector: Array) -> Array:  # pragma: no cover - compiled
     """Return ``G⁻¹ vector``, (d,)."""
-    inner = _turn_vector(layout.starts, layout.entry_starts, factor.vectors, vector[layout.inner], True)
+    inner = _turn_vector(factor.inner, vector[layout.inner], True)
     outer = vector[layout.border] - np.dot(inner, factor.half)
-    border = _apply_edge(layout, factor, 1.0 / factor.edge_softened, outer)
-    inner = inner / factor.softened - np.dot(factor.half, border)
-    return _joined(layout, _turn_vector(layout.starts, layout.entry_starts, factor.vectors, inner, False), border)
+    border = _apply_edge(factor.edge, 1.0 / factor.edge.softened, outer)
+    inner = inner / factor.inner.softened - np.dot(factor.half, border)
+    return _joined(layout, _turn_vector(factor.inner, inner, False), border)
 
 
 @compiled
 def times(layout: Layout, factor: Factor, vector: Array) -> Array:  # pragma: no cover - compiled
     """Return ``G vector``, (d,)."""
     outer = vector[layout.border]
-    inner = _turn_vector(layout.starts, layout.entry_starts, factor.vectors, vector[layout.inner], True)
-    inner = factor.softened * (inner + np.dot(factor.half, outer))
-    border = _apply_edge(layout, factor, factor.edge_softened, outer) + np.dot(inner, factor.half)
-    return _joined(layout, _turn_vector(layout.starts, layout.entry_starts, factor.vectors, inner, False), border)
+    inner = _turn_vector(factor.inner, vector[layout.inner], True)
+    inner = factor.inner.softened * (inner + np.dot(factor.half, outer))
+    border = _apply_edge(factor.edge, factor.edge.softened, outer) + np.dot(inner, factor.half)
+    return _joined(layout, _turn_vector(factor.inner, inner, False), border)
 
 
 @compiled
 def sqrt_times(layout: Layout, factor: Factor, vector: Array) -> Array:  # pragma: no cover - compiled
     """Return ``L diag(Q √s, R) vector`` with ``R Rᵀ = S'``, (d,); the vector's border comes last."""
     n = layout.inner.size
-    inner = np.sqrt(factor.softened) * vector[:n]
-    outer = np.sqrt(factor.edge_softened) * vector[n:]
-    border = _turn_vector(layout.edge_starts, layout.edge_entry_starts, factor.edge_vectors, outer, False)
+    inner = np.sqrt(factor.inner.softened) * vector[:n]
+    outer = np.sqrt(factor.edge.softened) * vector[n:]
+    border = _turn_vector(factor.edge, outer, False)
     border = border + np.dot(inner, factor.half)
-    return _joined(layout, _turn_vector(layout.starts, layout.entry_starts, factor.vectors, inner, False), border)
+    return _joined(layout, _turn_vector(factor.inner, inner, False), border)
 
 
 @compiled
-def differences(layout: Layout, factor: Factor) -> Differences:  # pragma: no cover - compiled
+def differences(factor: Factor) -> Differences:  # pragma: no cover - compiled
     """Return J of every block's eigenvalues, and of the border's."""
-    return (
-        _block_differences(layout.starts, layout.entry_starts, factor.values, factor.alpha),
-        _block_differences(layout.edge_starts, layout.edge_entry_starts, factor.edge_values, factor.alpha),
-    )
+    return _block_differences(factor.inner, factor.alpha), _block_differences(factor.edge, factor.alpha)
 
 
 @compiled
@@ -332,15 +310,10 @@ def log_det_bar(layout: Layout, factor: Factor, found: Differences) -> Bar:  # p
     """Return the bar of ``½ log|G|``."""
     m = layout.border.size
     none = np.zeros((m, 0))
-    edge = _block_bars(
-        layout.edge_starts, layout.edge_entry_starts, factor.edge_vectors, found[1], none, none,
-        0.5 / factor.edge_softened,
-    ).reshape(m, m)  # fmt: skip
+    edge = _block_bars(factor.edge, found[1], none, none, 0.5 / factor.edge.softened).reshape(m, m)
     spread = np.dot(factor.half, edge)
-    coupling = _turn(layout.starts, layout.entry_starts, factor.vectors, spread, False)
-    blocks = _block_bars(
-        layout.starts, layout.entry_starts, factor.vectors, found[0], spread, factor.half, 0.5 / factor.softened
-    )
+    coupling = _turn(factor.inner, spread, False)
+    blocks = _block_bars(factor.inner, found[0], spread, factor.half, 0.5 / factor.inner.softened)
     return edge, np.ascontiguousarray(-2.0 * coupling.T), blocks
 
 
@@ -351,12 +324,10 @@ def quadratic_bar(  # pragma: no cover - compiled
     """Return the bar of ``-½ uᵀGu`` at a fixed u."""
     m, n = layout.border.size, layout.inner.size
     outer = velocity[layout.border]
-    inner = _turn_vector(layout.starts, layout.entry_starts, factor.vectors, velocity[layout.inner], True)
-    turned = _turn_vector(layout.edge_starts, layout.edge_entry_starts, factor.edge_vectors, outer, True)
-    edge = _block_bars(
-        layout.edge_starts, layout.edge_entry_starts, factor.edge_vectors, found[1], (-0.5 * turned).reshape(m, 1),
-        turned.reshape(m, 1), np.zeros(m),
-    ).reshape(m, m)  # fmt: skip
+    inner = _turn_vector(factor.inner, velocity[layout.inner], True)
+    turned = _turn_vector(factor.edge, outer, True)
+    left, right = (-0.5 * turned).reshape(m, 1), turned.reshape(m, 1)
+    edge = _block_bars(factor.edge, found[1], left, right, np.zeros(m)).reshape(m, m)
     spread, carried = np.dot(factor.half, edge), np.dot(factor.half, outer)
     moved, left, right = np.empty((n, m)), np.empty((n, m + 2)), np.empty((n, m + 2))
     for i in range(n):
@@ -365,26 +336,20 @@ def quadratic_bar(  # pragma: no cover - compiled
             left[i, c], right[i, c] = spread[i, c], factor.half[i, c]
         left[i, m], right[i, m] = -0.5 * inner[i], inner[i]
         left[i, m + 1], right[i, m + 1] = 0.5 * carried[i], carried[i]
-    coupling = _turn(layout.starts, layout.entry_starts, factor.vectors, moved, False)
-    blocks = _block_bars(
-        layout.starts, layout.entry_starts, factor.vectors, found[0], left, right, np.zeros(n)
-    )
-    return edge, np.ascontiguousarray(coupling.T), blocks
+    coupling = _turn(factor.inner, moved, False)
+    return edge, np.ascontiguousarray(coupling.T), _block_bars(factor.inner, found[0], left, right, np.zeros(n))
 
 
 @compiled
 def scale(layout: Layout, factor: Factor) -> Array:  # pragma: no cover - compiled
     """Return the roots of the diagonal of ``G⁻¹ = [[D'⁻¹ + K S'⁻¹ Kᵀ, ...], [..., S'⁻¹]]`` with ``K = Q Y``."""
     m, n = layout.border.size, layout.inner.size
-    inner = _variances(layout.starts, layout.entry_starts, factor.vectors, 1.0 / factor.softened)
-    border = _variances(
-        layout.edge_starts, layout.edge_entry_starts, factor.edge_vectors, 1.0 / factor.edge_softened
-    )
+    inner, border = _variances(factor.inner), _variances(factor.edge)
     root = np.empty((m, m))
     for i in range(m):
         for j in range(m):
-            root[i, j] = factor.edge_vectors[i * m + j] / math.sqrt(factor.edge_softened[j])
-    reached = _turn(layout.starts, layout.entry_starts, factor.vectors, np.dot(factor.half, root), False)
+            root[i, j] = factor.edge.vectors[i * m + j] / math.sqrt(factor.edge.softened[j])
+    reached = _turn(factor.inner, np.dot(factor.half, root), False)
     for i in range(n):
         for j in range(m):
             inner[i] += reached[i, j] * reached[i, j]

@@ -1,26 +1,26 @@
-"""The flat metric ``G = W̄ + K⁻¹`` with constant Gaussian sites.
+"""Constant metrics: the flat one, ``G = W̄ + K⁻¹`` with constant Gaussian sites, and two without tuning.
 
-In the site chart (`pymc_rmhmc.latent.charts.site`) this metric is the identity, and the posterior is
-nearly standard normal: its Gaussian part is followed exactly, by a rotation, and no equation is left to
-be solved.
+In the site chart (`pymc_rmhmc.latent.charts.site`) the flat metric is the identity, and the posterior is nearly
+standard normal: its Gaussian part is followed exactly, by a rotation, and no equation is left to be solved. The others
+are the identity in the model's own values, and the prior of a latent Gaussian block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, SiteHamiltonian, SpannedHamiltonian
+from pymc_rmhmc.dynamics.hamiltonian import DensityPoint, GaussianHamiltonian, SiteHamiltonian, SpannedHamiltonian
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.latent.site_policy import SitePolicy
 from pymc_rmhmc.latent.target import LatentDensity, LatentTarget, TargetPoint, latent_target, rounded
 from pymc_rmhmc.metrics.field import MetricFieldBase
+from pymc_rmhmc.metrics.graph_metric import MatrixPoint, matrix_density
 from pymc_rmhmc.option_numbers import one_of
 
-__all__ = ["FlatField", "FlatMetric"]
+__all__ = ["EuclideanMetric", "FlatField", "FlatMetric", "IdentityField", "PriorMetric"]
 
 type Array = NDArray[np.float64]
 
@@ -85,7 +85,7 @@ class FlatMetric:
     name = "flat"
 
     def __init__(
-        self, *, refit: bool = True, site_fit: Callable[[int], Any] | None = None, emulate: bool = True,
+        self, *, refit: bool = True, site_fit: Callable[[int], object] | None = None, emulate: bool = True,
         chart: str = "auto", sites: str = "fitted",
     ) -> None:  # fmt: skip
         self.policy, self.chart = SitePolicy(refit, site_fit, emulate, sites), one_of("chart", chart, CHARTS, ADVICE)
@@ -105,38 +105,30 @@ class FlatMetric:
         return f"FlatMetric(refit={policy.refit}, {fit}emulate={policy.emulate}{chart}{sites})"
 
     def bind(self, density: LatentDensity) -> FlatField:
-        """Return the metric of a density.
-
-        Raises
-        ------
-        ConfigurationError
-            If the density has no sites.
-        """
+        """Return the metric of a density; raise a `ConfigurationError` if it has no sites."""
         return FlatField(latent_target(density, self.name))
 
 
-class FlatField(MetricFieldBase[TargetPoint, None]):
-    """The identity, in coordinates of unit scale: no derivative moves it.
+class IdentityField[Point: DensityPoint](MetricFieldBase[Point, None]):
+    """The identity, at every point of a density."""
 
-    Parameters
-    ----------
-    target : LatentTarget
-        In the chart of its sites.
-    """
+    def at(self, point: Point) -> Identity:
+        """Return the identity."""
+        return Identity(point.position.size)
+
+    def pullback(self, point: Point, bar: None) -> Array:
+        """Return zeros, (n,)."""
+        return np.zeros_like(point.position)
+
+
+class FlatField(IdentityField[TargetPoint]):
+    """The identity in coordinates of unit scale: those of a target in the chart of its sites."""
 
     def __init__(self, target: LatentTarget) -> None:
         super().__init__(LatentDensity(target))
         self.target = target
 
-    def at(self, point: TargetPoint) -> Identity:
-        """Return the identity."""
-        return Identity(point.position.size)
-
-    def pullback(self, point: TargetPoint, bar: None) -> Array:
-        """Return zeros, (k,)."""
-        return np.zeros_like(point.position)
-
-    def hamiltonian(self) -> GaussianHamiltonian | SpannedHamiltonian | SiteHamiltonian:
+    def hamiltonian(self) -> GaussianHamiltonian[TargetPoint] | SpannedHamiltonian | SiteHamiltonian:
         """Return the Hamiltonian of the target in the form with the cheapest steps."""
         target, predictor = self.target, self.target.chart.predictor
         # ΦΦᵀ costs O(n³) once; a step then reads n²/2 numbers, where Φ and Φᵀ are 2nk (n² if triangular).
@@ -166,3 +158,53 @@ class Identity:
 
     def quadratic_bar(self, velocity: Array) -> None:
         """Return None: the matrix is constant."""
+
+
+class EuclideanMetric:
+    """``G = I`` in the model's unconstrained values: that of `MALA`."""
+
+    name, chart = "euclidean", "graph"
+
+    def __repr__(self) -> str:
+        return "EuclideanMetric()"
+
+    def bind(self, density: object) -> IdentityField[MatrixPoint]:
+        """Return the metric of a density."""
+        return IdentityField(matrix_density(density, self.name))
+
+
+class PriorMetric:
+    """The inverse covariance of a latent Gaussian block's prior, without sites: that of `EllipticalSlice`."""
+
+    name, chart = "prior", "latent"
+
+    def __repr__(self) -> str:
+        return "PriorMetric()"
+
+    def bind(self, density: LatentDensity) -> PriorField:
+        """Return the metric of a density."""
+        return PriorField(latent_target(density, self.name))
+
+
+class PriorField:
+    """The identity, in coordinates in which the prior is standard normal: those of a chart without sites."""
+
+    def __init__(self, target: LatentTarget) -> None:
+        self._target = target
+
+    def hamiltonian(self) -> GaussianHamiltonian[TargetPoint]:
+        """Return the Hamiltonian of the target: the likelihood and a standard normal, without a gradient."""
+        return GaussianHamiltonian(PriorTarget(self._target))
+
+
+class PriorTarget:
+    """The φ of a target alone: half the products of one that gives its gradient too."""
+
+    def __init__(self, target: LatentTarget) -> None:
+        self._target = target
+
+    def at(self, position: Array) -> TargetPoint:
+        """Evaluate φ: one product with Φ and one likelihood. The gradient is empty."""
+        eta = self._target.chart.predictor.apply(position)
+        log_likelihood, value, _ = self._target.evaluate(eta)
+        return TargetPoint(position, eta, log_likelihood, value, np.empty(0))

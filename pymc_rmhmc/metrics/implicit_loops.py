@@ -47,64 +47,37 @@ SECOND_DEPTH, RIDGE, TINY = 3, 1e-13, 1e-300
 
 
 class Curved(NamedTuple):
-    """A model's density with its Hessian or a metric, and what is to be made of it.
+    """A model's density with its Hessian or a metric, and what is to be made of it."""
 
-    Attributes
-    ----------
-    evaluate, pull : int
-        Addresses of ``(x, V, *rest) -> (log density, gradient, V H)`` and ``(x, V, bar, *rest) -> (pulled back,)``.
-    along : int
-        If the matrix is the metric G, the address of ``(x, u, *rest) -> (G u, -½ uᵀ(∂G/∂xᵢ)u)``. Otherwise of nothing
-        that is called.
-    evaluate_rest, pull_rest, along_rest : tuple of arrays
-        What they take besides.
-    vectors : (r, d) array
-        V, the probes.
-    layout : Layout
-        Of border and blocks.
-    found_at : (e,) int array
-        Where the blocks' entries are among the products, as `Probes` has them.
-    alpha : float
-        Of SoftAbs.
-    is_metric : bool
-        Whether the function's matrix is the metric, and not V H. Then all parameters are in the border, and α is so
-        large that SoftAbs leaves the matrix as it is.
-    attempt, quadratic : int
-        Addresses of `_attempt` and `_quadratic`, as `with_addresses` finds them. What is called so is compiled once,
-        and not again within each of its callers.
-    """
-
+    # Addresses of ``(x, V, *rest) -> (log density, gradient, V H)`` and ``(x, V, bar, *rest) -> (pulled back,)``.
     evaluate: int
     pull: int
+    # If the matrix is the metric G, the address of ``(x, u, *rest) -> (G u, -½ uᵀ(∂G/∂xᵢ)u)``. Otherwise of nothing
+    # that is called.
     along: int
-    evaluate_rest: tuple[np.ndarray, ...]
+    evaluate_rest: tuple[np.ndarray, ...]  # what they take besides
     pull_rest: tuple[np.ndarray, ...]
     along_rest: tuple[np.ndarray, ...]
-    vectors: Array
-    layout: Layout
-    found_at: Index
-    alpha: float
+    vectors: Array  # (r, d), V, the probes
+    layout: Layout  # of border and blocks
+    found_at: Index  # (e,), where the blocks' entries are among the products, as `Probes` has them
+    alpha: float  # of SoftAbs
+    # Whether the function's matrix is the metric, and not V H. Then all parameters are in the border, and α is so large
+    # that SoftAbs leaves the matrix as it is.
     is_metric: bool
+    # Addresses of `_attempt` and `_quadratic`, as `with_addresses` finds them. What is called so is compiled once, and
+    # not again within each of its callers.
     attempt: int
     quadratic: int
 
 
 class Rules(NamedTuple):
-    """How the equations are solved; see `AndersonSolver`.
+    """How the equations are solved; see `AndersonSolver`."""
 
-    Attributes
-    ----------
-    tolerance : float
-        Of the residual.
-    max_iter, depth : int
-        Evaluations for an attempt, and remembered residuals.
-    reversal_tolerance : float
-        How far a step that is integrated back may end from its start; below 0 it is not integrated back.
-    """
-
-    tolerance: float
-    max_iter: int
-    depth: int
+    tolerance: float  # of the residual
+    max_iter: int  # evaluations of an attempt
+    depth: int  # remembered residuals
+    # How far a step that is integrated back may end from its start; below 0 it is not integrated back.
     reversal_tolerance: float
 
 
@@ -162,7 +135,7 @@ def _softened(curved: Curved, x: Array) -> tuple[int, Array, Factor]:  # pragma:
         slope[i] = gradient[i]
     if not (finite and math.isfinite(value[()]) and _is_finite(slope)):
         return NON_FINITE, slope, factor
-    if curved.is_metric and not factor.edge_values.min() > 0.0:
+    if curved.is_metric and not factor.edge.values.min() > 0.0:
         return INDEFINITE, slope, factor
     return 0, slope, factor
 
@@ -211,7 +184,7 @@ def _pulled(curved: Curved, x: Array, bar: tuple[Array, Array, Array]) -> Array:
 def _point(curved: Curved, x: Array) -> _Point:  # pragma: no cover - compiled
     """Evaluate density and metric."""
     failure, gradient, factor = _softened(curved, x)
-    found = arrow.differences(curved.layout, factor)
+    found = arrow.differences(factor)
     if failure != 0:
         return _Point(x, gradient, factor, found, gradient, gradient, failure)
     trace = _pulled(curved, x, arrow.log_det_bar(curved.layout, factor, found))
@@ -237,7 +210,7 @@ def _middle(curved: Curved, point: _Point, equation: _Equation, y: Array) -> Arr
     failure, gradient, factor = _softened(curved, x)
     if failure != 0:
         return np.full(y.size, np.nan)
-    found, velocity = arrow.differences(layout, factor), arrow.solve(layout, factor, p)
+    found, velocity = arrow.differences(factor), arrow.solve(layout, factor, p)
     trace, quadratic = arrow.log_det_bar(layout, factor, found), arrow.quadratic_bar(layout, factor, found, velocity)
     bar = (trace[0] + quadratic[0], trace[1] + quadratic[1], trace[2] + quadratic[2])
     force = _pulled(curved, x, bar) - gradient

@@ -4,7 +4,7 @@ In the model's own coordinates f it is the papers' ``W(f) + K⁻¹``: a metric i
 z with ``η = η₁ + Φz`` are linear in f, and every integrator here commutes with linear maps, so that the
 sampler is the same. The coordinates z keep K⁻¹, with its condition of 10¹⁰, out of the arithmetic.
 
-G is factorised in the size of the sites or of the latent values: see `pymc_rmhmc.metrics.factors`. With
+G is factorised in the size of the sites or of the latent values: see `pymc_rmhmc.metrics.latent_matrix`. With
 ``s = sqrt(w)`` and the leverage ``h_i = w_i (Φ G⁻¹ Φᵀ)_ii``:
 
     ½ tr(G⁻¹ ∂G) = ½ Φᵀ [r ∘ h]
@@ -24,30 +24,19 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.errors import ConfigurationError, Failure
+from pymc_rmhmc.dynamics.hamiltonian import ImplicitEquation
+from pymc_rmhmc.errors import ConfigurationError, Failure, failure_of
 from pymc_rmhmc.latent.prior import Predictor
 from pymc_rmhmc.latent.target import LatentDensity, LatentTarget, TargetPoint, latent_target
-from pymc_rmhmc.metrics.equations import DriftEquation, KickEquation
-from pymc_rmhmc.metrics.factors import LatentFactor, SiteFactor, factorise
-from pymc_rmhmc.metrics.field import MetricFieldBase
-from pymc_rmhmc.metrics.graph_metric import MatrixField
-from pymc_rmhmc.metrics.matrix_density import MatrixDensity
+from pymc_rmhmc.metrics.field import FactorizedPoint, MetricFieldBase
+from pymc_rmhmc.metrics.graph_metric import MatrixDensity, MatrixField
+from pymc_rmhmc.metrics.latent_matrix import LatentMatrix, factorise, times_metric
 from pymc_rmhmc.option_numbers import one_of
 
-__all__ = [
-    "CurvatureMetric",
-    "FisherMetric",
-    "HessianMetric",
-    "LatentField",
-    "LatentMatrix",
-    "LatentPoint",
-    "SoftAbsCurvatureMetric",
-]
+__all__ = ["CurvatureMetric", "FisherMetric", "HessianMetric", "LatentField", "LatentPoint", "SoftAbsCurvatureMetric"]
 
 type Array = NDArray[np.float64]
 
-# A weight below it is none: a quotient by it would be rounding alone.
-TINY = 1e-290
 CHARTS = ("auto", "latent", "graph")
 ADVICE = 'Leave it out, or give FisherMetric(chart="graph").'
 
@@ -61,13 +50,7 @@ class CurvatureMetric:
         return f"{type(self).__name__}()"
 
     def bind(self, density: LatentDensity) -> LatentField:
-        """Return the metric of a density.
-
-        Raises
-        ------
-        ConfigurationError
-            If the density has no likelihood that gives this curvature.
-        """
+        """Return the metric of a density; raise a `ConfigurationError` if no likelihood gives this curvature."""
         return LatentField(latent_target(density, self.name), self.name)
 
 
@@ -134,13 +117,7 @@ class FisherMetric(CurvatureMetric):
         return f"FisherMetric(chart={self.chart!r})"
 
     def bind(self, density: LatentDensity | MatrixDensity) -> LatentField | MatrixField:  # type: ignore[override]
-        """Return the metric of a density.
-
-        Raises
-        ------
-        ConfigurationError
-            If the density has no likelihood whose information is known.
-        """
+        """Return the metric of a density; raise a `ConfigurationError` if the information is not known."""
         if getattr(density, "is_whole_model", False):
             return MatrixField(cast("MatrixDensity", density))
         return super().bind(cast("LatentDensity", density))
@@ -163,15 +140,8 @@ class LatentField(MetricFieldBase[TargetPoint, Array]):
     """``G(z) = I + ΦᵀW(η)Φ`` with the curvature W of one kind.
 
     A bar is the derivative by W, (n,). `evaluate` gives a `LatentPoint`, whose terms and equations cost less than those
-    that follow from `at` and `pullback`.
-
-    Parameters
-    ----------
-    target : LatentTarget
-        Its chart must hold the whole Gaussian part of the density, so that only the likelihood has a curvature that
-        moves.
-    kind : str
-        "hessian", "fisher" or "softabs_curvature": which curvature of the likelihood is W.
+    that follow from `at` and `pullback`. The chart must hold the whole Gaussian part of the density, so that only the
+    likelihood has a curvature that moves.
 
     Raises
     ------
@@ -198,7 +168,7 @@ class LatentField(MetricFieldBase[TargetPoint, Array]):
     def at(self, point: TargetPoint) -> LatentMatrix | Failure:
         """Factorise G at a point of the density."""
         weight = self.target.likelihood.weight(point.eta, self.kind)
-        return _factorise(self.target.chart.predictor, weight)
+        return factorise(self.target.chart.predictor, weight)
 
     def pullback(self, point: TargetPoint, bar: Array) -> Array:
         """Return ``Φᵀ(∂w/∂η ∘ bar)``, (k,)."""
@@ -208,99 +178,34 @@ class LatentField(MetricFieldBase[TargetPoint, Array]):
     def product(self, point: TargetPoint, vector: Array) -> Array:
         """Return ``G vector``, (k,), without a factor."""
         weight = self.target.likelihood.weight(point.eta, self.kind)
-        return _product(self.target.chart.predictor, weight, vector)
+        return times_metric(self.target.chart.predictor, weight, vector)
 
     def evaluate(self, position: Array) -> LatentPoint:
         """Evaluate the target, and factorise G: one Cholesky and one triangular inverse."""
         return LatentPoint(self, position)
 
 
-class LatentMatrix:
-    """``G = I + ΦᵀWΦ`` with its factor.
+class _Curved:
+    """Where the map to the sites is known, and ``∂w/∂η`` there."""
 
-    Parameters
-    ----------
-    predictor : Predictor
-        Φ.
-    weight : (n,) array
-        W.
-    factor : SiteFactor or LatentFactor
-        Of G.
-    """
+    predictor: Predictor
+    curvature_slope: Array
 
-    # The coordinates z have unit scale by their prior.
-    scale: float | Array = 1.0
-
-    def __init__(self, predictor: Predictor, weight: Array, factor: SiteFactor | LatentFactor) -> None:
-        self._predictor, self._weight, self._factor = predictor, weight, factor
-        self.half_log_det = factor.half_log_det
-        self.root_size = weight.size + predictor.n_latent
-
-    @property
-    def leverage(self) -> Array:
-        """``w_i (Φ G⁻¹ Φᵀ)_ii``, (n,)."""
-        return self._factor.leverage
-
-    def solve(self, vector: Array) -> Array:
-        """Return ``G⁻¹ vector``, (k,)."""
-        return self._factor.solve(vector)
-
-    def times(self, vector: Array) -> Array:
-        """Return ``G vector``, (k,)."""
-        return _product(self._predictor, self._weight, vector)
-
-    def sqrt_times(self, vector: Array) -> Array:
-        """Return ``Φᵀ(s ∘ v₁) + v₂`` of (n + k,) numbers: no factor of G is needed."""
-        n = self._weight.size
-        return self._predictor.adjoint(np.sqrt(self._weight) * vector[:n]) + vector[n:]
-
-    def log_det_bar(self) -> Array:
-        """Return ``½ (Φ G⁻¹ Φᵀ)_ii``, (n,); 0 where w is, since ∂w is 0 there too."""
-        known = self._weight > TINY
-        return 0.5 * np.divide(self.leverage, self._weight, out=np.zeros_like(self._weight), where=known)
-
-    def quadratic_bar(self, velocity: Array) -> Array:
-        """Return ``-½ (Φu)∘(Φu)``, (n,)."""
-        along = self._predictor.linear(velocity)
-        return -0.5 * along * along
-
-    def pull(self, sites: Array) -> Array:
-        """Return ``G⁻¹ Φᵀ sites``, (k,)."""
-        return self._factor.pull(sites)
-
-    def spread(self, sites: Array) -> Array:
-        """Return ``Φ G⁻¹ Φᵀ sites``, (n,)."""
-        return self._factor.spread(sites)
+    def quadratic_term(self, velocity: Array) -> Array:
+        """Return ``-½ uᵀ(∂G/∂zᵢ)u = -½ Φᵀ[∂w/∂η ∘ (Φu)∘(Φu)]`` for every i."""
+        along = self.predictor.linear(velocity)
+        return -0.5 * self.predictor.adjoint(self.curvature_slope * along * along)
 
 
-def _product(predictor: Predictor, weight: Array, vector: Array) -> Array:
-    """Return ``(I + ΦᵀWΦ) vector``, (k,)."""
-    return vector + predictor.adjoint(weight * predictor.linear(vector))
-
-
-def _factorise(predictor: Predictor, weight: Array) -> LatentMatrix | Failure:
-    """Factorise G at a W (n,), or return why it has no factor; a sum of squares cannot cancel."""
-    if not math.isfinite(float(weight @ weight)):
-        return Failure.NON_FINITE
-    factor = None if (weight < 0.0).any() else factorise(predictor, weight)
-    return Failure.NOT_POSITIVE_DEFINITE if factor is None else LatentMatrix(predictor, weight, factor)
-
-
-class LatentPoint:
-    """The target and the factorised metric at one position z.
+class LatentPoint(_Curved, FactorizedPoint[LatentMatrix]):
+    """The target and the factorised metric at one position z; see `pymc_rmhmc.dynamics.hamiltonian.MetricPoint`.
 
     Attributes
     ----------
-    position, gradient, trace_term : (k,) array
-        z, ``∇ log π(z)`` and ``½ tr(G⁻¹ ∂G/∂zᵢ)``.
-    predictor : Predictor
-        The map from z to the sites.
     eta, weight, curvature_slope : (n,) array
         The sites, their curvature w, and ``∂w/∂η``.
-    log_likelihood, log_density, half_log_det : float
-        ``Σ ℓ(η)``, ``log π(z)`` up to a constant, and ``½ log|G|``.
-    failure : Failure
-        NON_FINITE or NOT_POSITIVE_DEFINITE; nothing else may be used then.
+    log_likelihood : float
+        ``Σ ℓ(η)``.
     """
 
     scale: float | Array = LatentMatrix.scale
@@ -318,20 +223,16 @@ class LatentPoint:
         self.gradient = self.predictor.adjoint(slope) - position
         self.half_log_det = math.nan
         self.trace_term = np.full_like(position, np.nan)
-        self.failure = self._check() or self._factorize(log_slope)
-
-    def _check(self) -> Failure:
-        """Return NON_FINITE if the likelihood could not be evaluated here; a sum of squares cannot cancel."""
-        parts = (self.gradient, self.curvature_slope)
-        finite = math.isfinite(self.log_density) and all(math.isfinite(float(v @ v)) for v in parts)
-        return Failure.NONE if finite else Failure.NON_FINITE
+        # Where the likelihood could not be evaluated, not all of these are numbers.
+        failure = failure_of(self.log_density, self.gradient) or failure_of(self.log_density, self.curvature_slope)
+        self.failure = failure or self._factorize(log_slope)
 
     def _factorize(self, log_slope: Array) -> Failure:
         """Find the factor, ``½ log|G|`` and the trace term, or return why there are none."""
-        matrix = _factorise(self.predictor, self.weight)
+        matrix = factorise(self.predictor, self.weight)
         if isinstance(matrix, Failure):
             return matrix
-        self._matrix, self.half_log_det = matrix, matrix.half_log_det
+        self.matrix, self.half_log_det = matrix, matrix.half_log_det
         self.trace_term = 0.5 * self.predictor.adjoint(log_slope * matrix.leverage)
         return Failure.NONE
 
@@ -340,14 +241,6 @@ class LatentPoint:
         """The point itself, which has what the density gives."""
         return self
 
-    def solve(self, vector: Array) -> Array:
-        """Return ``G⁻¹ vector``, (k,)."""
-        return self._matrix.solve(vector)
-
-    def times(self, vector: Array) -> Array:
-        """Return ``G vector``, (k,)."""
-        return self._matrix.times(vector)
-
     def inverse_divergence(self) -> Array:
         """Return ``Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ`` for every i: ``-2 G⁻¹`` times the trace term.
 
@@ -355,29 +248,13 @@ class LatentPoint:
         """
         return -2.0 * self.solve(self.trace_term)
 
-    def sample_momentum(self, rng: np.random.Generator) -> Array:
-        """Sample a momentum from ``N(0, G)``."""
-        return self._matrix.sqrt_times(rng.standard_normal(self._matrix.root_size))
-
-    def quadratic_term(self, velocity: Array) -> Array:
-        """Return ``-½ uᵀ(∂G/∂zᵢ)u`` for every i."""
-        return _quadratic_term(self.predictor, self.curvature_slope, velocity)
-
     def kick_equation(self, momentum: Array, time: float) -> KickEquation:
-        """See `pymc_rmhmc.metrics.equations`."""
+        """Return it for the sites."""
         return KickEquation(self, momentum, time)
 
     def drift_equation(self, velocity: Array, time: float) -> DriftEquation:
-        """See `pymc_rmhmc.metrics.equations`."""
+        """Return it for the sites."""
         return DriftEquation(self, velocity, time)
-
-    def pull(self, sites: Array) -> Array:
-        """Return ``G⁻¹ Φᵀ sites``, (k,)."""
-        return self._matrix.pull(sites)
-
-    def spread(self, sites: Array) -> Array:
-        """Return ``Φ G⁻¹ Φᵀ sites``, (n,)."""
-        return self._matrix.spread(sites)
 
     def weight_at(self, eta: Array) -> Array:
         """Return the curvature w at other sites, (n,)."""
@@ -389,33 +266,84 @@ class LatentPoint:
         return LatentNeighbour(self, position)
 
 
-class LatentNeighbour:
-    """The target and the curvature at one position, with what a factorised metric at another lacks of it.
-
-    Attributes
-    ----------
-    gradient : (k,) array
-        ``∇ log π``.
-    """
+class LatentNeighbour(_Curved):
+    """The target and the curvature at one position, with what a factorised metric at another lacks of it."""
 
     def __init__(self, point: LatentPoint, position: Array) -> None:
-        target, self._predictor = point._field.target, point.predictor
-        eta = self._predictor.apply(position)
+        target, self.predictor = point._field.target, point.predictor
+        eta = self.predictor.apply(position)
         _, slope, weight, log_slope = target.likelihood.curvature(eta, point._field.kind)
-        self.gradient = self._predictor.adjoint(slope) - position
-        self._curvature_slope = weight * log_slope
+        self.gradient = self.predictor.adjoint(slope) - position
+        self.curvature_slope = weight * log_slope
         self._change = weight - point.weight
-
-    def quadratic_term(self, velocity: Array) -> Array:
-        """Return ``-½ uᵀ(∂G/∂zᵢ)u`` for every i."""
-        return _quadratic_term(self._predictor, self._curvature_slope, velocity)
 
     def apply_change(self, velocity: Array) -> Array:
         """Return ``Φᵀ[(w(here) - w(there)) ∘ Φu]``."""
-        return self._predictor.adjoint(self._change * self._predictor.linear(velocity))
+        return self.predictor.adjoint(self._change * self.predictor.linear(velocity))
 
 
-def _quadratic_term(predictor: Predictor, curvature_slope: Array, velocity: Array) -> Array:
-    """Return ``-½ Φᵀ[∂w/∂η ∘ (Φu)∘(Φu)]``, (k,)."""
-    along = predictor.linear(velocity)
-    return -0.5 * predictor.adjoint(curvature_slope * along * along)
+class _SiteEquation(ImplicitEquation):
+    """One of the leapfrog's implicit equations, written for the sites.
+
+    The velocity enters both through its image ``s = Φu`` at the sites alone. With ``M = Φ G⁻¹ Φᵀ`` and ``c = ∂w/∂η``:
+
+        kick    s = Φ G⁻¹ e + ε/4 M (c ∘ s²),             p' = e + ε/4 Φᵀ(c ∘ s²)
+        drift   s' = s - M [(w(η') - w) ∘ s'],            η' = η + ε/2 (s + s'),  u' = u - G⁻¹Φᵀ[(w(η') - w) ∘ s']
+
+    Where there are as many latent values as sites ``M v = Q d`` with ``Q = ΦΦᵀ`` and ``d = (I + WQ)⁻¹v``, so that an
+    iteration is two products with a symmetric matrix and two with a triangle: half of what the same equation costs when
+    it is written for the velocity. The unknown is s in units of about one posterior standard deviation,
+    ``(w + 1/Qᵢᵢ)^(-1/2)``.
+    """
+
+    def __init__(self, point: LatentPoint, velocity: Array) -> None:
+        self._point = point
+        variance = point.predictor.variance
+        # What reads no latent value moves with none: any unit will do.
+        self._unit = 1.0 / np.sqrt(point.weight + 1.0 / np.where(variance > 0.0, variance, 1.0))
+        self.start = point.predictor.linear(velocity) / self._unit
+
+    def _spread(self, sites: Array) -> Array:
+        """Return ``M sites`` in units of the unknown."""
+        return self._point.matrix.spread(sites) / self._unit
+
+
+class KickEquation(_SiteEquation):
+    """``p' = momentum - time · quadratic_term(G⁻¹p')``."""
+
+    def __init__(self, point: LatentPoint, momentum: Array, time: float) -> None:
+        super().__init__(point, point.solve(momentum))
+        self._momentum = momentum
+        self._slope = 0.5 * time * point.curvature_slope * self._unit**2
+
+    def function(self, x: Array) -> Array:
+        """Evaluate the map at x."""
+        return self.start + self._spread(self._slope * x * x)
+
+    def conclude(self, x: Array) -> tuple[Array, Array]:
+        """Return p' and its velocity."""
+        momentum = self._momentum + self._point.predictor.adjoint(self._slope * x * x)
+        return momentum, self._point.solve(momentum)
+
+
+class DriftEquation(_SiteEquation):
+    """``q' = q + time (u + u')`` with ``G(q')u' = G(q)u``."""
+
+    def __init__(self, point: LatentPoint, velocity: Array, time: float) -> None:
+        super().__init__(point, velocity)
+        self._velocity, self._time = velocity, time
+
+    def function(self, x: Array) -> Array:
+        """Evaluate the map at x."""
+        return self.start - self._spread(self._changed(x))
+
+    def conclude(self, x: Array) -> tuple[Array, Array]:
+        """Return q' and u'."""
+        point = self._point
+        velocity = self._velocity - point.matrix.pull(self._changed(x))
+        return point.position + self._time * (self._velocity + velocity), velocity
+
+    def _changed(self, x: Array) -> Array:
+        """Return ``(w(η') - w) ∘ s'``."""
+        eta = self._point.eta + self._time * self._unit * (self.start + x)
+        return (self._point.weight_at(eta) - self._point.weight) * self._unit * x

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.dynamics.hamiltonian import MakeSteps
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.metrics.bordered import ArrowSoftAbsMatrix
-from pymc_rmhmc.metrics.compiled_steps import Steps, compiled_steps
+from pymc_rmhmc.metrics import bordered_loops as loops
 from pymc_rmhmc.metrics.field import MetricFieldBase
-from pymc_rmhmc.metrics.graph_metric import matrix_density
-from pymc_rmhmc.metrics.matrix_density import MatrixDensity, MatrixPoint
+from pymc_rmhmc.metrics.graph_metric import MatrixDensity, MatrixPoint, compiled_steps, matrix_density
 from pymc_rmhmc.metrics.sparsity import (
     MOST_OF_DENSE,
     ArrowEntries,
@@ -26,7 +26,7 @@ from pymc_rmhmc.metrics.sparsity import (
 from pymc_rmhmc.option_numbers import one_of, real_number
 from pymc_rmhmc.usage import called_as
 
-__all__ = ["SoftAbsField", "SoftAbsMetric"]
+__all__ = ["ArrowSoftAbsMatrix", "SoftAbsField", "SoftAbsMetric"]
 
 type Array = NDArray[np.float64]
 
@@ -91,17 +91,8 @@ class SoftAbsMetric:
     def find_structure(self, density: MatrixDensity, positions: Sequence[Array]) -> Partition | None:
         """Return the border and the blocks that make the metric cheap; None if the dense matrix is to be taken.
 
-        Parameters
-        ----------
-        density : MatrixDensity
-            Of products of the Hessian.
-        positions : sequence of (d,) arrays
-            Where the pattern is read. An entry that is seen at none of them is missed: compare with `holds` later.
-
-        Raises
-        ------
-        ConfigurationError
-            If the dense matrix is to be taken, and is too large.
+        An entry that is seen at none of the positions (d,) is missed: compare with `holds` later. Raise a
+        `ConfigurationError` if the dense matrix is to be taken, and is too large.
         """
         wanted = math.inf if self.structure == "blocks" else MOST_OF_DENSE
         found = None if self.structure == "dense" else _structure(density, positions, wanted)
@@ -117,13 +108,7 @@ class SoftAbsMetric:
         return math.isnan(mismatch) or mismatch < MOST_MISMATCH
 
     def bind(self, density: MatrixDensity) -> SoftAbsField:
-        """Return the metric of a density, by blocks if the density has a partition.
-
-        Raises
-        ------
-        ConfigurationError
-            If the density has no Hessian.
-        """
+        """Return the metric of a density, by blocks if it has any; raise a `ConfigurationError` without a Hessian."""
         density = matrix_density(density, self.name)
         found = density.partition or Partition.of(range(density.size), [])
         return SoftAbsField(density, found, self.alpha)
@@ -139,13 +124,7 @@ def _structure(density: MatrixDensity, positions: Sequence[Array], most_of_dense
 
 
 def _check_size(size: int, structure: str) -> None:
-    """Raise if a dense Hessian of so many values would not fit.
-
-    Raises
-    ------
-    ConfigurationError
-        If it would not.
-    """
+    """Raise a `ConfigurationError` if a dense Hessian of so many values would not fit."""
     needed = MATRICES * 8 * size**2
     if needed > MOST_BYTES:
         other = " or SoftAbsMetric(structure=\"auto\")" if structure == "dense" else ""
@@ -156,17 +135,7 @@ def _check_size(size: int, structure: str) -> None:
 
 
 class SoftAbsField(MetricFieldBase[MatrixPoint, ArrowEntries]):
-    """The metric of a Hessian of a border and blocks; a bar is the derivative by each entry of the negative Hessian.
-
-    Parameters
-    ----------
-    density : MatrixDensity
-        Of products of its Hessian.
-    partition : Partition
-        Where its entries are.
-    alpha : float
-        How sharp the absolute value is.
-    """
+    """The metric of a Hessian of a border and blocks; a bar is the derivative by each entry of the negative Hessian."""
 
     def __init__(self, density: MatrixDensity, partition: Partition, alpha: float) -> None:
         self._probes, self._alpha = Probes(partition), alpha
@@ -182,6 +151,60 @@ class SoftAbsField(MetricFieldBase[MatrixPoint, ArrowEntries]):
         """Pull a bar back by one call of the compiled derivative, (d,)."""
         return -self._matrices.pullback(point, self._probes.weights(bar))
 
-    def compiled_steps(self) -> Steps | None:
+    def compiled_steps(self) -> MakeSteps | None:
         """See `MetricFieldBase`."""
         return compiled_steps(self._matrices, self._probes, float(self._alpha), is_metric=False)
+
+
+class ArrowSoftAbsMatrix:
+    """A positive definite matrix ``G = L diag(D', S') Lᵀ`` of softened blocks and a border; `soften` makes one.
+
+    With all parameters in the border it is the SoftAbs of M itself. A bar is the derivative of a number by the entries
+    of M, not of G: see `ArrowEntries` and `Probes.weights`.
+    """
+
+    def __init__(self, layout: loops.Layout, factor: loops.Factor) -> None:
+        self._layout, self._factor = layout, factor
+        self.half_log_det = float(factor.half_log_det)
+        self.scale: float | Array = loops.scale(layout, factor)
+
+    @classmethod
+    def soften(cls, entries: ArrowEntries, partition: Partition, alpha: float) -> ArrowSoftAbsMatrix | Failure:
+        """Decompose M of its entries, or say why it cannot be. Of a block or a border the lower triangle is read."""
+        layout = partition.layout
+        try:
+            border, coupling, blocks = (np.ascontiguousarray(part) for part in entries)
+            finite, factor = loops.soften(layout, border, coupling, blocks, float(alpha))
+        except np.linalg.LinAlgError:
+            return Failure.NON_FINITE
+        return cls(layout, factor) if finite else Failure.NON_FINITE
+
+    @property
+    def root_size(self) -> int:
+        """The size of a vector that `sqrt_times` takes: d."""
+        return int(self._layout.border.size + self._layout.inner.size)
+
+    def solve(self, vector: Array) -> Array:
+        """Return ``G⁻¹ vector``, (d,)."""
+        return loops.solve(self._layout, self._factor, vector)
+
+    def times(self, vector: Array) -> Array:
+        """Return ``G vector``, (d,)."""
+        return loops.times(self._layout, self._factor, vector)
+
+    def sqrt_times(self, vector: Array) -> Array:
+        """Return ``L diag(Q sqrt(s), R) vector`` with ``R Rᵀ = S'``, (d,); the vector's border comes last."""
+        return loops.sqrt_times(self._layout, self._factor, vector)
+
+    def log_det_bar(self) -> ArrowEntries:
+        """Return the bar of ``½ log|G|``."""
+        return ArrowEntries(*loops.log_det_bar(self._layout, self._factor, self._differences))
+
+    def quadratic_bar(self, velocity: Array) -> ArrowEntries:
+        """Return the bar of ``-½ uᵀGu`` at a fixed u."""
+        return ArrowEntries(*loops.quadratic_bar(self._layout, self._factor, self._differences, velocity))
+
+    @cached_property
+    def _differences(self) -> loops.Differences:
+        """J of every block, and of the border."""
+        return loops.differences(self._factor)

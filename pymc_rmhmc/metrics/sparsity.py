@@ -26,11 +26,14 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from pymc_rmhmc.linalg.compiled.compilation import compiled
+from pymc_rmhmc.metrics.bordered_loops import Layout
 
 __all__ = ["MOST_OF_DENSE", "ArrowEntries", "Partition", "Probes", "hessian_pattern", "partition", "unite"]
 
 type Array = NDArray[np.float64]
 type Index = NDArray[np.int64]
+# SciPy says nothing of the types of its sparse arrays.
+type Sparse = Any
 # Rows ``H v`` for the rows v of an array (r, d), at a position (d,).
 type Products = Callable[[Array, Array], Array]
 
@@ -42,22 +45,16 @@ MOST_OF_DENSE = 1.0 / 3.0
 MAX_BORDER = 500
 
 
-def hessian_pattern(products: Products, x: Array, chunk: int = 256) -> Any:
+def hessian_pattern(products: Products, x: Array, chunk: int = 256) -> Sparse:
     """Find where a Hessian may have entries, by products with vectors that are nan in one place.
 
-    Parameters
-    ----------
-    products : callable
-        ``products(x, V)`` returns the rows ``H v``, (r, d), for the rows v of V (r, d).
-    x : (d,) array
-        The position. What the model computes elsewhere, in a branch that is not taken here, is not seen.
-    chunk : int, default 256
-        How many products are taken at once.
+    So many products as `chunk` says are taken at once.
 
     Returns
     -------
     (d, d) csr_array of bool
-        Symmetric, and True on the diagonal. An entry that happens to be 0 at x is True too.
+        Symmetric, and True on the diagonal. An entry that happens to be 0 at x is True too. What the model computes
+        elsewhere, in a branch that is not taken here, is not seen.
 
     Raises
     ------
@@ -77,7 +74,7 @@ def hessian_pattern(products: Products, x: Array, chunk: int = 256) -> Any:
     return unite(found, found.T, sparse.eye_array(d, dtype=bool))
 
 
-def unite(*patterns: Any) -> Any:
+def unite(*patterns: Sparse) -> Sparse:
     """Return the pattern of all entries that any of the patterns has, (d, d) csr_array of bool."""
     total = sum(pattern.astype(np.int64) for pattern in patterns)
     return sparse.csr_array(total) > 0
@@ -102,7 +99,7 @@ class Partition:
     starts: Index
 
     @classmethod
-    def of(cls, border: Sequence[int] | Index, blocks: Sequence[Any]) -> Partition:
+    def of(cls, border: Sequence[int] | Index, blocks: Sequence[Sequence[int] | Index]) -> Partition:
         """Make one of the border's parameters and a sequence of those of each block."""
         sizes = [len(block) for block in blocks]
         inner = np.concatenate([np.empty(0, np.int64), *(np.asarray(block, dtype=np.int64) for block in blocks)])
@@ -117,6 +114,11 @@ class Partition:
     def entry_starts(self) -> Index:
         """Where each block's entries begin among all entries of D, row by row, and how many there are, (k + 1,)."""
         return _running_total(self.sizes**2)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The same as compiled code takes it."""
+        return Layout(self.border, self.inner, self.starts, self.entry_starts)
 
     @property
     def size(self) -> int:
@@ -139,7 +141,7 @@ class Partition:
         return self.inner.size == 0
 
 
-def _running_total(sizes: Any) -> Index:
+def _running_total(sizes: Sequence[int] | Index) -> Index:
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
 
 
@@ -148,29 +150,15 @@ class ArrowEntries(NamedTuple):
 
     A derivative counts every number here once: the coupling stands for both of its places in the matrix, and the two
     halves of the border and of a block count apart.
-
-    Attributes
-    ----------
-    border : (m, m) array
-        A.
-    coupling : (m, n) array
-        B, whose columns are in the order of `Partition.inner`.
-    blocks : (e,) array
-        D: the entries of block after block, each row by row; see `Partition.entry_starts`.
     """
 
-    border: Array
-    coupling: Array
-    blocks: Array
+    border: Array  # (m, m), A
+    coupling: Array  # (m, n), B, whose columns are in the order of `Partition.inner`
+    blocks: Array  # (e,), D: the entries of block after block, each row by row; see `Partition.entry_starts`
 
 
 class Probes:
     """Vectors whose products with a matrix give all of its entries, one number at one place of one product.
-
-    Parameters
-    ----------
-    partition : Partition
-        Where the entries are.
 
     Attributes
     ----------
@@ -209,18 +197,7 @@ class Probes:
         made.ravel()[self.found_at] = bar.blocks
         return made
 
-    def negative_hessian(self, products: Products, x: Array) -> ArrowEntries:
-        """Return the entries of ``-H`` at a position, by one call of `products`."""
-        return self.recover(-products(x, self.vectors))
-
-    def pull_back(self, pullback: Callable[[Array, Array, Array], Array], x: Array, bar: ArrowEntries) -> Array:
-        """Turn derivatives by the entries of ``-H`` into those by the position, (d,).
-
-        ``pullback(x, V, W)`` returns the gradient by x of ``Σ W ∘ products(x, V)``.
-        """
-        return -pullback(x, self.vectors, self.weights(bar))
-
-    def matrix(self, entries: ArrowEntries) -> Any:
+    def matrix(self, entries: ArrowEntries) -> Sparse:
         """Return the matrix of the entries, (d, d) csr_array."""
         border, inner = self.partition.border, self.partition.inner
         rows = [np.repeat(border, border.size), np.repeat(border, inner.size), np.tile(inner, border.size), self._rows]
@@ -247,7 +224,7 @@ class Probes:
         return float(np.max(units * abs(direct - matrix @ vector) / np.maximum(size, floor)))
 
 
-def _units(matrix: Any) -> Array:
+def _units(matrix: Sparse) -> Array:
     """Find units of the parameters, (d,), in which the largest entry of every row is about 1."""
     size = abs(matrix)
     units = np.ones(matrix.shape[0])
@@ -264,23 +241,11 @@ def _ranges(first: Index, lengths: Index) -> Index:
     return np.arange(total[-1]) - np.repeat(total[:-1] - first, lengths)
 
 
-def partition(pattern: Any, *, most_of_dense: float = MOST_OF_DENSE) -> Partition:
-    """Choose the border and the blocks that make a point of the SoftAbs metric cheapest, or none.
+def partition(pattern: Sparse, *, most_of_dense: float = MOST_OF_DENSE) -> Partition:
+    """Choose the border and the blocks of a pattern that make a point of the SoftAbs metric cheapest.
 
-    Parameters
-    ----------
-    pattern : (d, d) csr_array of bool
-        Symmetric; of `hessian_pattern`.
-    most_of_dense : float
-        The part of a dense matrix's cost that blocks may have.
+    All parameters are in the border (`Partition.is_dense`) where blocks would cost more than a part of a dense matrix.
 
-    Returns
-    -------
-    Partition
-        With all parameters in the border where a dense matrix is cheaper: `Partition.is_dense`.
-
-    Notes
-    -----
     Parameters leave one after another, each time one of those with the most entries among what is left. The cost of
     every border that begins this list is known from one pass backwards, in which parameters come back and blocks merge.
     """

@@ -43,7 +43,7 @@ from pymc_rmhmc.model.words.density_terms import DensityTerms
 from pymc_rmhmc.model.words.refusals import step_in_words
 from pymc_rmhmc.sampled.checks import check_block, likelihood_error
 from pymc_rmhmc.sampled.joint_recipe import JointRecipe
-from pymc_rmhmc.tuning.site_adapter import SiteAdapter, SiteTuning, rough_sites
+from pymc_rmhmc.tuning.joint_adapter import SiteAdapter, SiteTuning, rough_sites
 from pymc_rmhmc.tuning.step_size import StepSize
 
 __all__ = ["BlockRecipe", "BlockSetting", "FoundBlocks", "alone_in_words", "build_blocks", "find_blocks"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -16,16 +16,16 @@ from pymc_rmhmc.chains.chain import AnyChain, Chain
 from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.chains.recipe import REHEARSED_STEP, Coordinates, HMCSetting, Place
 from pymc_rmhmc.chains.reference import LOG_2PI, ResidualReference
-from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
-from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateFlow
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
+from pymc_rmhmc.dynamics.integrators import SurrogateFlow
 from pymc_rmhmc.errors import Failure, listed
 from pymc_rmhmc.graph_chart.affine_map import from_flat, log_volume, map_of_gradient, to_flat
 from pymc_rmhmc.graph_chart.constants import Angles, chart_of
 from pymc_rmhmc.graph_chart.graph_target import GeneralPoint, GeneralTarget, PeriodTarget, ValuePoint, ValueTarget
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Sometimes
-from pymc_rmhmc.kernels.surrogates import DensityMove, SurrogateHMC
 from pymc_rmhmc.kernels.trajectories import JitteredPath
+from pymc_rmhmc.kernels.turns import DensityMove, SurrogateHMC
 from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.model import names_by_value, said_once
@@ -43,8 +43,7 @@ from pymc_rmhmc.sampled.whole_model import (
     left_in_words,
     scattered,
 )
-from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
-from pymc_rmhmc.tuning.graph_emulator import EmulatingAdapter
+from pymc_rmhmc.tuning.graph_chart import ChartTuning, EmulatingAdapter, GraphChartAdapter
 from pymc_rmhmc.tuning.joint_adapter import TURNS
 from pymc_rmhmc.tuning.step_size import StepSize
 
@@ -52,34 +51,22 @@ __all__ = ["EmulatedSetting", "FoundGeneral", "GraphRecipe", "GraphSetting", "fi
 
 type Point = dict[str, np.ndarray]
 type Array = NDArray[np.float64]
+type GraphPhase = GaussianState[GeneralPoint]
+type ValuePhase = GaussianState[ValuePoint]
 
 # At most as many values share a dense mass matrix.
 MOST_DENSE = 50
 
 
-class Phase[At](Protocol):
-    """A state of trajectories whose point holds the model's values."""
-
-    point: At
-
-    @property
-    def position(self) -> Array:
-        """The coordinates (d,)."""
-
-
-type GraphPhase = Phase[GeneralPoint]
-type ValuePhase = Phase[ValuePoint]
-
-
 @dataclass(slots=True)
-class _ChartSetting[At: (GeneralPoint, ValuePoint)](HMCSetting[Phase[At]]):
+class _ChartSetting[At: (GeneralPoint, ValuePoint)](HMCSetting[GaussianState[At]]):
     """What the settings share, whose phases stand at points that hold the model's values."""
 
-    def failure(self, phase: Phase[At]) -> Failure:
+    def failure(self, phase: GaussianState[At]) -> Failure:
         """See `Setting`."""
         return phase.point.failure
 
-    def place(self, phase: Phase[At], values: Array | None) -> Place:
+    def place(self, phase: GaussianState[At], values: Array | None) -> Place:
         """See `Setting`."""
         values = self.seen(phase) if values is None else values
         return Place((phase.position,), values, phase.point.model_log_density, self._log_weight(phase.point))
@@ -88,7 +75,7 @@ class _ChartSetting[At: (GeneralPoint, ValuePoint)](HMCSetting[Phase[At]]):
     def _log_weight(self, point: At) -> float:
         """Return the log weight, as `Place` has it."""
 
-    def seen(self, phase: Phase[At]) -> Array:
+    def seen(self, phase: GaussianState[At]) -> Array:
         """Return the model's values."""
         return np.array(phase.point.values)
 
@@ -203,7 +190,7 @@ class EmulatedSetting(_ChartSetting[ValuePoint]):
         exact = DensityMove(self.exact.hmc(step_size.average), self._to_exact, self._from_exact)
         return Cycle((Sometimes(share, exact), self._along(self.plan.trajectory.path)))
 
-    def _along(self, path: JitteredPath) -> SurrogateHMC:
+    def _along(self, path: JitteredPath) -> SurrogateHMC[ValuePoint]:
         return SurrogateHMC(self.hamiltonian, self.flow, path)
 
     def _to_exact(self, phase: ValuePhase) -> GraphPhase:

@@ -8,7 +8,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from pymc_rmhmc.chains.plan import NEARNESS, Plan
 from pymc_rmhmc.chains.recipe import REHEARSED_STEP, Coordinates, HMCSetting, Place, RecipeBase
 from pymc_rmhmc.chains.reference import LOG_2PI, ResidualReference
 from pymc_rmhmc.chains.variables import Point, Variables, changed
-from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
 from pymc_rmhmc.errors import Failure, RMHMCError, listed
 from pymc_rmhmc.interfaces.joint_density import JointBlock, JointDensity
 from pymc_rmhmc.kernels.kernel import Kernel, Sometimes
@@ -37,14 +36,14 @@ from pymc_rmhmc.model import CompiledBlock, JointModel
 from pymc_rmhmc.model.observed.site_likelihood import SiteLikelihood
 from pymc_rmhmc.model.words.density_terms import DensityTerms
 from pymc_rmhmc.sampled.checks import joint_start_error
-from pymc_rmhmc.tuning.joint_adapter import TURNS, HyperparameterAdapter, JointTuning
-from pymc_rmhmc.tuning.site_adapter import rough_sites
+from pymc_rmhmc.tuning.joint_adapter import TURNS, HyperparameterAdapter, JointTuning, rough_sites
 from pymc_rmhmc.tuning.step_size import StepSize
 
 __all__ = ["JointRecipe", "TrajectorySetting", "TurnsSetting"]
 
 type Array = NDArray[np.float64]
 type Sites = GaussianSites | MovingSites
+type JointPhase = GaussianState[JointPoint]
 
 # How much lower than at its mode a density may be, beyond what its Laplace approximation says, for a chain to begin.
 FALL = 10.0
@@ -57,14 +56,6 @@ FEWEST_STEPS = 2
 REHEARSED_SPREAD = 0.1
 # So many terms of a log density an error names one by one.
 MOST_SUSPECTS = 10
-
-
-class JointPhase(Protocol):
-    """A state of trajectories of (ϑ, z)."""
-
-    @property
-    def point(self) -> JointPoint:
-        """The joint target there."""
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from pymc_rmhmc.chains.chain import AnyChain, Chain
 from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.chains.recipe import Coordinates, Place
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, counted, listed
-from pymc_rmhmc.metrics.processes.given_process import GivenField, GivenPoint
+from pymc_rmhmc.metrics.processes.process_blocks import GivenField, GivenPoint
 from pymc_rmhmc.metrics.processes.process_density import ProcessPoint
 from pymc_rmhmc.model import names_by_value, read_structure
 from pymc_rmhmc.model.forms.gaussian_vectors import GAUSSIAN_VECTORS, first_order
@@ -31,7 +31,7 @@ from pymc_rmhmc.model.structure import LatentBlock, has_own_initval, resolve_var
 from pymc_rmhmc.sampled.trajectory_choice import check_reach
 from pymc_rmhmc.sampled.whole_model import FoundWholeModel, check_whole_model, left_in_words, scattered
 from pymc_rmhmc.sampled.whole_model_metric import MetricRecipe, MetricState, RiemannianSetting, bytes_in_words
-from pymc_rmhmc.tuning.metric_adapter import MetricTuning
+from pymc_rmhmc.tuning.path_length import MetricTuning
 
 __all__ = [
     "MOST_VALUES",

@@ -12,8 +12,7 @@ from typing import Any, Protocol
 from pymc_rmhmc.chains.plan import DEFAULT_MAX_STEPS, DEFAULT_PATH_LENGTH
 from pymc_rmhmc.errors import ConfigurationError, counted, shown
 from pymc_rmhmc.kernels.kernel import Trajectory
-from pymc_rmhmc.kernels.trajectories import FixedSteps, JitteredPath
-from pymc_rmhmc.kernels.u_turn import UTurn
+from pymc_rmhmc.kernels.trajectories import FixedSteps, JitteredPath, UTurn
 from pymc_rmhmc.option_numbers import whole_number
 
 __all__ = [

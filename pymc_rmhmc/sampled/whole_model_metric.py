@@ -19,7 +19,7 @@ from pymc_rmhmc.dynamics.hamiltonian import MetricPoint
 from pymc_rmhmc.dynamics.hamiltonian.protocols import PhaseState
 from pymc_rmhmc.errors import Failure, counted, listed
 from pymc_rmhmc.kernels.kernel import HMC
-from pymc_rmhmc.metrics.matrix_density import MatrixDensity
+from pymc_rmhmc.metrics.graph_metric import MatrixDensity
 from pymc_rmhmc.metrics.sparsity import Partition
 from pymc_rmhmc.model import names_by_value
 from pymc_rmhmc.model.general.derivatives import GradientModel, HessianModel, ValueModel
@@ -35,7 +35,7 @@ from pymc_rmhmc.sampled.whole_model import (
     left_in_words,
     scattered,
 )
-from pymc_rmhmc.tuning.metric_adapter import MetricTuning, StructureAdapter
+from pymc_rmhmc.tuning.path_length import MetricTuning, StructureAdapter
 from pymc_rmhmc.tuning.step_size import StepSize
 
 __all__ = [

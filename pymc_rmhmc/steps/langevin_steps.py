@@ -8,8 +8,8 @@ import numpy as np
 import pymc as pm
 
 from pymc_rmhmc.errors import ConfigurationError
-from pymc_rmhmc.kernels.langevin import Langevin
-from pymc_rmhmc.metrics.euclidean import EuclideanMetric
+from pymc_rmhmc.kernels.single_moves import Langevin
+from pymc_rmhmc.metrics.flat import EuclideanMetric
 from pymc_rmhmc.option_numbers import switch
 from pymc_rmhmc.sampled.metric_choice import choose_metric, policy_of
 from pymc_rmhmc.steps.options import Options, settle_move

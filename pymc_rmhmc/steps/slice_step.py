@@ -10,8 +10,8 @@ import pymc as pm
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, listed
-from pymc_rmhmc.kernels import elliptical_slice
-from pymc_rmhmc.metrics.euclidean import PriorMetric
+from pymc_rmhmc.kernels import single_moves
+from pymc_rmhmc.metrics.flat import PriorMetric
 from pymc_rmhmc.model.forms.priors import read_latent
 from pymc_rmhmc.model.structure import resolve_variables
 from pymc_rmhmc.steps.options import Options, settle_move
@@ -93,7 +93,7 @@ class EllipticalSlice(Sampler):
         _check_latent([] if vars is None else resolve_variables(model, vars), model)
         options = Options(metric=PriorMetric(), step_size=ANY_STEP, init=init, blas_threads=blas_threads)
         self._build(
-            vars, settle_move(options, elliptical_slice.EllipticalSlice(), 1.0, "EllipticalSlice"),
+            vars, settle_move(options, single_moves.EllipticalSlice(), 1.0, "EllipticalSlice"),
             blas_threads=blas_threads, model=model, rng=rng, initial_point=initial_point,
             compile_kwargs=compile_kwargs, blocked=blocked,
         )  # fmt: skip

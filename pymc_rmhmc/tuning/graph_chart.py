@@ -1,46 +1,47 @@
-"""What a chain in the chart of a model's graph learns: the chart's constants, and the map to flat coordinates."""
+"""What a chain in the chart of a model's graph learns: the chart's constants, and the map to flat coordinates.
+
+Where each gradient is dear it learns an emulator of the density too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.approximation.emulation import FEWEST_DRAWS, emulate
 from pymc_rmhmc.errors import ConfigurationError, unread_in_words
 from pymc_rmhmc.graph_chart.affine_map import fit_flat_map, identity_map, to_flat
 from pymc_rmhmc.graph_chart.constants import NO_ANGLES, Angles, VariableChart
+from pymc_rmhmc.graph_chart.graph_target import ValueTarget
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
-from pymc_rmhmc.kernels.kernel import Transition
+from pymc_rmhmc.kernels.kernel import Outcome
+from pymc_rmhmc.kernels.turns import ALONG_DENSITY, ALONG_SURROGATE
 from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
+from pymc_rmhmc.tuning.joint_adapter import TURNS
 from pymc_rmhmc.tuning.path_length import PathTrial
 from pymc_rmhmc.tuning.schedule import Moment, Refit, RefitPolicy, StepSizeAdapter
-from pymc_rmhmc.tuning.step_size import StepSize
+from pymc_rmhmc.tuning.step_size import DualAveraging, StepSize
 
-__all__ = ["GRAPH", "ChartTuning", "GraphChartAdapter", "GraphPolicy"]
+__all__ = ["GRAPH", "ChartTuning", "EmulatingAdapter", "GraphChartAdapter", "GraphPolicy"]
 
 type Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class GraphPolicy:
-    """How many trajectories a draw has.
+    """How many trajectories a draw has."""
 
-    Attributes
-    ----------
-    overhead : float
-        Seconds that PyMC spends on a draw, and this package besides trajectories: as long again is worth spending on
-        gradients. Measured on one core of 2024.
-    rounds : int
-        Trajectories of a draw, where several pay. A path of about 2 turns most values to the other side of their
-        centre, so that an odd number of them does not lead back to where a draw began: with two a funnel of 1000 groups
-        made a third of the effective draws a second that one or three make.
-    """
-
+    # Seconds that PyMC spends on a draw, and this package besides trajectories: as long again is worth spending on
+    # gradients. Measured on one core of 2024.
     overhead: float = 1e-4
+    # Trajectories of a draw, where several pay. A path of about 2 turns most values to the other side of their centre,
+    # so that an odd number of them does not lead back to where a draw began: with two a funnel of 1000 groups made a
+    # third of the effective draws a second that one or three make.
     rounds: int = 3
 
     def is_cheap(self, gradient_seconds: float, n_steps: float) -> bool:
@@ -61,59 +62,27 @@ FAR = (1.0, -1.0, 1e3, -1e3, 1e6, -1e6)
 
 @dataclass
 class ChartTuning:
-    """What is known of a chain in the graph's chart.
+    """What is known of a chain in the graph's chart."""
 
-    Attributes
-    ----------
-    chart : (n_constants,) array
-        The chart's constants.
-    flat : tuple
-        The map to flat coordinates, as `FlatMap` has it.
-    draws : list of arrays
-        Values since the last refit.
-    n_steps : list of int
-        Of the tuning draws since then.
-    rounds : int
-        Trajectories of a draw after tuning.
-    path : PathTrial
-        How long they are.
-    emulator, marginals : Emulator and MarginalChart, or None
-        Where trajectories follow an emulator: that of the density in standard normals ϑ, and the chart from these to z.
-    trial : (int, float)
-        How many moves tuning has made along the emulator, and their mean acceptance.
-    """
-
-    chart: Array
-    flat: Any
+    chart: Array  # (n_constants,), the chart's constants
+    flat: Any  # the map to flat coordinates, as `FlatMap` has it
+    # Values since the last refit, and the steps of tuning draws since then.
     draws: list[Array] = field(default_factory=list)
     n_steps: list[int] = field(default_factory=list)
-    rounds: int = 1
+    rounds: int = 1  # trajectories of a draw after tuning
     path: PathTrial = field(default_factory=PathTrial)
+    # Where trajectories follow an emulator: that of the density in standard normals ϑ, and the chart from these to z.
     emulator: Emulator | None = None
     marginals: MarginalChart | None = None
-    trial: tuple[int, float] = (0, 0.0)
+    trial: tuple[int, float] = (0, 0.0)  # how many moves tuning has made along the emulator, and their mean acceptance
 
 
 @dataclass(frozen=True, slots=True)
-class GraphChartAdapter(StepSizeAdapter):
+class GraphChartAdapter(StepSizeAdapter[ChartTuning]):
     """Refits the chart to scores, and then the map to gradients.
 
-    Parameters
-    ----------
-    general : GeneralModel
-        The density.
-    charts : sequence of VariableChart
-        Of every variable that has one.
-    label : callable
-        The name of each value, for messages.
-    may_repeat : bool
-        Whether a draw may take several trajectories.
-    most_dense : int
-        At most this many coordinates share a dense block of the mass matrix.
-    angles : Angles
-        The values on circles. None is charted.
-    may_lengthen : bool
-        Whether longer trajectories may be tried.
+    At most `most_dense` coordinates share a dense block of the mass matrix. No value on a circle is charted. Messages
+    name each value by its label.
     """
 
     general: Any
@@ -130,7 +99,7 @@ class GraphChartAdapter(StepSizeAdapter):
         flat = identity_map(np.zeros(self.general.size), self.angles.places)
         return ChartTuning(np.zeros(self.general.n_constants), flat)
 
-    def learn(self, tuned: ChartTuning, step_size: StepSize, outcome: Transition[Any], *, stood: bool) -> bool:
+    def learn(self, tuned: ChartTuning, step_size: StepSize, outcome: Outcome, *, stood: bool) -> bool:
         """Adapt the step size, and count steps."""
         if stood:
             step_size.update(outcome.acceptance)
@@ -249,19 +218,9 @@ class GraphChartAdapter(StepSizeAdapter):
             raise ConfigurationError(unread_in_words(self.label(int(unread[0]))))
 
     def check_read(self, tuned: ChartTuning, position: Array, slope: Array) -> None:
-        """Raise for a value that the density does not depend on, however far it moves from a first point.
+        """Raise a `ConfigurationError` for a value that the density does not depend on, however far it moves.
 
-        Parameters
-        ----------
-        tuned : ChartTuning
-            For the chart's constants.
-        position, slope : (d,) array
-            A point z, and the gradient of its log density.
-
-        Raises
-        ------
-        ConfigurationError
-            If there is one.
+        It moves from z (d,), where the slope is the gradient of the log density.
         """
         along = self.along(tuned, position)
         for i in map(int, np.setdiff1d(np.flatnonzero(slope == 0.0), self.angles.places)):
@@ -285,3 +244,73 @@ class GraphChartAdapter(StepSizeAdapter):
             found = np.setdiff1d(found, self.general.places)
         return found if found.size <= self.most_dense else np.empty(0, np.int64)
 
+
+# The last of the early refits has just enough draws for an emulator: until then each draw costs several gradients.
+EARLY_EMULATION = RefitPolicy(fractions=(0.3, 0.6), early=(6, 15, 70))
+# Draws that say where the density is evaluated again.
+MOST_DRAWS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatingAdapter(GraphChartAdapter):
+    """Refits chart and map, then makes an emulator, and gives it up where it is no use."""
+
+    schedule: RefitPolicy = EARLY_EMULATION
+
+    def learn(self, tuned: ChartTuning, step_size: StepSize, outcome: Outcome, *, stood: bool) -> bool:
+        """Judge the emulator, if there is one."""
+        if tuned.emulator is None:
+            return GraphChartAdapter.learn(self, tuned, step_size, outcome, stood=stood)
+        if not stood:
+            return False
+        tuned.trial = TURNS.tried(tuned.trial, outcome.of_kind(ALONG_SURROGATE))
+        for move in outcome.of_kind(ALONG_DENSITY):
+            _correct(step_size, move.acceptance)
+        if not TURNS.is_given_up(*tuned.trial):
+            return False
+        tuned.emulator = tuned.marginals = None
+        step_size.restart(cast("DualAveraging", step_size).average)
+        return True
+
+    def refit(
+        self, tuned: ChartTuning, step_size: StepSize, moment: Moment, rng: np.random.Generator, *, with_sites: bool
+    ) -> Refit[ChartTuning]:
+        """Refit the map and make an emulator; where there is one, make it anew from better draws.
+
+        Draws that are too few for an emulator stay, so that the next refit has them too; but not those of the way from
+        the start.
+        """
+        draws, found = np.array(tuned.draws), replace(tuned, draws=[])
+        if not with_sites or len(draws) < 2:
+            return Refit(found, changed=False)
+        distinct = np.unique(draws, axis=0)
+        are_enough = len(distinct) >= FEWEST_DRAWS
+        if tuned.emulator is None:
+            positions = self.fit(found, draws)
+            step_size.restart(min(1.0, step_size.maximum))
+        elif are_enough:
+            distinct = distinct[np.linspace(0, len(distinct) - 1, min(len(distinct), MOST_DRAWS)).astype(int)]
+            positions = self.charted(found.chart, distinct, self.scored(distinct)[1])
+        made = self._emulated(found, positions, rng) if are_enough else None
+        if made is None:
+            is_under_way = tuned.emulator is not None or len(draws) >= FEWEST_DRAWS // 2
+            found.draws = list(tuned.draws) if is_under_way else []
+        else:
+            found.marginals, found.emulator = made
+            found.trial = (0, 0.0)
+        return Refit(found, changed=tuned.emulator is None or made is not None)
+
+    def _emulated(
+        self, found: ChartTuning, positions: Array, rng: np.random.Generator
+    ) -> tuple[MarginalChart, Emulator] | None:
+        """Return a chart of z and an emulator of its density, from draws of z; None where there can be none."""
+        flat, chart = FlatMap(*found.flat), found.marginals
+        if chart is None and flat.dense.size == flat.centre.size:
+            chart = MarginalChart.linear(flat.centre, flat.factor)  # the map, which knows of gradients too
+        return None if chart is None else emulate(ValueTarget(self.general.value, found.chart, chart), positions, rng)
+
+
+def _correct(step_size: Any, acceptance: float) -> None:
+    """Correct the step size of trajectories along the density, within its bound."""
+    corrected = TURNS.corrected(step_size.average, acceptance, step_size.target)
+    step_size.average = min(corrected, step_size.maximum)

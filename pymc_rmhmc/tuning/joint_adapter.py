@@ -1,36 +1,148 @@
-"""What a joint chain learns: sites of every block, θ's chart, and whether its halves take turns along an emulator."""
+"""What chains in the charts of sites learn: sites alone where θ is given, else θ's chart too and whether to take turns.
+
+Sites are refitted to the draws of a window, by the policy's fit or the default, and checked. In turns hyperparameters
+follow an emulator.
+"""
 
 from __future__ import annotations
 
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.approximation import SiteFit
+from pymc_rmhmc.approximation import SiteFit, SiteRegression
 from pymc_rmhmc.approximation.emulation import emulate_marginal
 from pymc_rmhmc.approximation.joint_mode import moving_sites
 from pymc_rmhmc.approximation.marginals import fit_marginals, fit_parameters
+from pymc_rmhmc.approximation.newton import NEAREST_FIRST
 from pymc_rmhmc.approximation.site_fit import ThinnedDraws, follow_trend
-from pymc_rmhmc.kernels.kernel import Transition
+from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.interfaces.joint_density import JointBlock, JointDensity
+from pymc_rmhmc.kernels.kernel import Outcome
 from pymc_rmhmc.kernels.turns import HYPERPARAMETERS, JOINT, LATENTS
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
 from pymc_rmhmc.latent.site_policy import SitePolicy
 from pymc_rmhmc.latent.theta_densities import ParametersGivenLatents
-from pymc_rmhmc.tuning.schedule import REFITS, Moment, Refit, RefitPolicy
-from pymc_rmhmc.tuning.site_adapter import fitted_sites, new_fit
+from pymc_rmhmc.tuning.schedule import REFITS, Moment, Refit, RefitPolicy, StepSizeAdapter
 from pymc_rmhmc.tuning.step_size import DualAveraging, StepSize, StepSizeRule
 
-__all__ = ["TURNS", "HyperparameterAdapter", "JointTuning", "TurnPolicy"]
+__all__ = [
+    "TURNS", "HyperparameterAdapter", "JointTuning", "SiteAdapter", "SiteTuning", "TurnPolicy", "fitted_sites",
+    "new_fit", "rough_sites",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 type Sites = GaussianSites | MovingSites
+
+
+@dataclass
+class SiteTuning:
+    """What is known of a block: its sites, and the fit that has taken the draws since the last refit."""
+
+    sites: GaussianSites | None = None
+    fit: SiteFit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteAdapter(StepSizeAdapter[SiteTuning]):
+    """Refits one block's sites by what the metric says of them; None if it has none."""
+
+    policy: SitePolicy | None
+    schedule: RefitPolicy = REFITS
+
+    def initial(self) -> SiteTuning:
+        """Return no sites: they come with the first prior."""
+        return SiteTuning()
+
+    def observe(self, tuned: SiteTuning, seen: tuple[Array, Array]) -> None:
+        """Take η and the slope there."""
+        eta, slope = seen
+        if tuned.fit is None:
+            assert self.policy is not None  # without sites there is no refit, and nothing to observe
+            tuned.fit = new_fit(self.policy, eta.size)
+        tuned.fit.add(eta, slope)
+
+    def forget(self, tuned: SiteTuning) -> None:
+        """Drop the window."""
+        tuned.fit = None
+
+    def refit(
+        self, tuned: SiteTuning, step_size: StepSize, moment: Moment, rng: np.random.Generator, *, with_sites: bool
+    ) -> Refit[SiteTuning]:
+        """Fit the sites to the window, or keep those that there are."""
+        kept = replace(tuned, fit=None)
+        if tuned.fit is None or tuned.sites is None or not with_sites:
+            return Refit(kept, changed=False)
+        sites = fitted_sites(tuned.fit, tuned.sites)
+        if sites is None:
+            return Refit(kept, changed=False)
+        step_size.restart(step_size.average)
+        return Refit(replace(kept, sites=sites))
+
+
+def new_fit(policy: SitePolicy, n_sites: int) -> SiteFit:
+    """Make the fit that takes the draws of a window; raise a `ConfigurationError` for one that is no `SiteFit`."""
+    made = SiteRegression(n_sites) if policy.site_fit is None else policy.site_fit(n_sites)
+    if not isinstance(made, SiteFit):
+        raise ConfigurationError(
+            f"site_fit({n_sites}) returned a {type(made).__name__}, not a SiteFit. Give a subclass of "
+            "pymc_rmhmc.SiteFit."
+        )
+    return made
+
+
+def fitted_sites(fit: SiteFit, held: GaussianSites) -> GaussianSites | None:
+    """Return the sites that a fit gives in place of those held; None where it keeps them.
+
+    Raises
+    ------
+    ConfigurationError
+        If they are not finite, not as many as those held, or have a negative precision.
+    """
+    found = fit.fit(held)
+    if found is None:
+        return None
+    if not isinstance(found, GaussianSites):
+        raise ConfigurationError(
+            f"{type(fit).__name__}.fit returned a {type(found).__name__}. It must return GaussianSites, or None to "
+            "keep the sites."
+        )
+    shape = held.linear.shape
+    for name, values in (("linear", found.linear), ("precision", found.precision)):
+        wrong = ""
+        if np.shape(values) != shape:
+            wrong = f"has the shape {np.shape(values)}"
+        elif not np.isfinite(values).all():
+            wrong = f"is not finite for {np.count_nonzero(~np.isfinite(values))} of them"
+        if wrong:
+            raise ConfigurationError(
+                f"{type(fit).__name__}.fit returned sites whose {name} {wrong}. It must be an array {shape} of finite "
+                "numbers. Return None to keep the sites."
+            )
+    if (found.precision < 0.0).any():
+        raise ConfigurationError(
+            f"{type(fit).__name__}.fit returned sites with negative precisions, with which the approximation need not "
+            "be a Gaussian. Clip them at 0."
+        )
+    return found
+
+
+def rough_sites(likelihood: Any, eta: NDArray[np.float64]) -> GaussianSites:
+    """Return sites like a likelihood at η (n,), or standard ones where it has no numbers; call all its functions."""
+    likelihood.log_density(eta)
+    _, slope = likelihood.gradient(eta)
+    kind = next(known for known in NEAREST_FIRST if known in likelihood.kinds)
+    weight = likelihood.curvature(eta, kind)[2]
+    if not (np.isfinite(slope).all() and np.isfinite(weight).all()):
+        return GaussianSites(np.zeros_like(eta), np.ones_like(eta))
+    return GaussianSites(slope + weight * eta, np.maximum(weight, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,45 +155,29 @@ class TurnPolicy:
     Some of both make as many effective draws as twice as many of the second. One moves the likelihoods' own parameters
     with the latent values held. All numbers were measured in effective draws per second, the smaller of bulk and tail,
     on the models with hyperparameters of `benchmarks/joint_problems.py`.
-
-    Attributes
-    ----------
-    rounds : int
-        Turns in a draw. Two cost less extra than they gain in tail ESS, because of what PyMC spends on a draw, and
-        still less than one joint trajectory.
-    both_by_rejected, joint_by_rejected : float
-        The probability of each remedy, over the share that is rejected.
-    much_rejected : float
-        Where a smaller share is rejected, both are taken by its square: there they gain less than they take.
-    parameters_from, parameters_always : float
-        The share that is rejected below which moving the parameters gains nothing, and from which on every draw is
-        worth it.
-    stretch : float
-        How much longer steps a joint trajectory takes than where it is all that a chain has.
-    correction : float
-        Of the logarithm of its step size, by what its acceptance is off: there are too few for dual averaging.
-    trial : int
-        After so many turns their acceptance is judged,
-    least_accepted : float
-        and below so much joint trajectories make more effective draws per second.
-    chance : float
-        Over the root of the number of turns: the error of an acceptance, which is judged after every draw.
-    turns_to_refit : float
-        Draws in turns are better than those before them. When there are so many as a share of all before, sites are
-        refitted, or turns that were given up are tried once more.
     """
 
+    # Turns in a draw. Two cost less extra than they gain in tail ESS, because of what PyMC spends on a draw, and still
+    # less than one joint trajectory.
     rounds: int = 2
+    # The probability of each of the first two remedies, over the share that is rejected.
     both_by_rejected: float = 0.35
     joint_by_rejected: float = 0.25
+    # Where a smaller share is rejected, both are taken by its square: there they gain less than they take.
     much_rejected: float = 0.25
+    # The share that is rejected below which moving the parameters gains nothing, and from which on every draw is worth
+    # it.
     parameters_from: float = 0.18
     parameters_always: float = 0.24
-    stretch: float = 1.4
+    stretch: float = 1.4  # how much longer steps a joint trajectory takes than where it is all that a chain has
+    # Of the logarithm of its step size, by what its acceptance is off: there are too few for dual averaging.
     correction: float = 0.2
-    trial: int = 30
-    least_accepted: float = 0.4
+    trial: int = 30  # after so many turns their acceptance is judged
+    least_accepted: float = 0.4  # below so much joint trajectories make more effective draws per second
+    # Over the root of the number of turns: the error of an acceptance, which is judged after every draw.
     chance: float = 0.5
+    # Draws in turns are better than those before them. When there are so many as a share of all before, sites are
+    # refitted, or turns that were given up are tried once more.
     turns_to_refit: float = 1.0 / 3.0
 
     def need(self, rejected: float) -> float:
@@ -92,7 +188,7 @@ class TurnPolicy:
         """Return the probability of the third."""
         return (rejected - self.parameters_from) / (self.parameters_always - self.parameters_from)
 
-    def tried(self, trial: tuple[int, float], moves: Sequence[Transition[Any]]) -> tuple[int, float]:
+    def tried(self, trial: tuple[int, float], moves: Sequence[Outcome]) -> tuple[int, float]:
         """Return the number of moves along an emulator and their mean acceptance, with some more of them."""
         count, mean = trial
         for move in moves:
@@ -113,59 +209,33 @@ TURNS = TurnPolicy()
 
 @dataclass
 class JointTuning:
-    """What is known of a joint chain.
+    """What is known of a joint chain."""
 
-    Attributes
-    ----------
-    sites : tuple
-        Of every block.
-    marginals : MarginalChart or None
-        θ's chart.
-    fits, thinned : tuple
-        One of each for a block: what its sites will be refitted to.
-    thetas, scores : tuple of arrays
-        θ at the draws since the last refit, and the gradients there by the likelihoods' own parameters given the
-        latents.
-    emulator, held_step_size
-        With an emulator latents and hyperparameters move in turns, the latents with a step size of their own.
-    parameters : MarginalChart or None
-        The chart of the likelihoods' own parameters.
-    trial : (int, float)
-        How many turns tuning has made with the emulator, and the mean acceptance of their hyperparameters.
-    tried : int
-        How often turns were tried.
-    """
-
-    sites: tuple[Sites, ...] = ()
-    marginals: MarginalChart | None = None
-    fits: tuple[SiteFit, ...] = ()
+    sites: tuple[Sites, ...] = ()  # of every block
+    marginals: MarginalChart | None = None  # θ's chart
+    fits: tuple[SiteFit, ...] = ()  # one of each for a block: what its sites will be refitted to
     thinned: tuple[ThinnedDraws, ...] = ()
+    # θ at the draws since the last refit, and the gradients there by the likelihoods' own parameters given the latents.
     thetas: tuple[Array, ...] = ()
     scores: tuple[Array, ...] = ()
+    # With an emulator latents and hyperparameters move in turns, the latents with a step size of their own.
     emulator: Emulator | None = None
     held_step_size: DualAveraging | None = None
-    parameters: MarginalChart | None = None
+    parameters: MarginalChart | None = None  # the chart of the likelihoods' own parameters
+    # How many turns tuning has made with the emulator, and the mean acceptance of their hyperparameters.
     trial: tuple[int, float] = field(default=(0, 0.0))
-    tried: int = 0
+    tried: int = 0  # how often turns were tried
 
 
 @dataclass(frozen=True, slots=True)
-class HyperparameterAdapter:
+class HyperparameterAdapter(StepSizeAdapter[JointTuning]):
     """Refits sites and θ's chart, tries turns, and gives them up where they are no use.
 
-    Parameters
-    ----------
-    model : JointDensity
-        The blocks and the rest as functions of θ.
-    policy : SitePolicy
-        What the metric says of its sites.
-    held_steps : StepSizeRule
-        Of the latents' trajectories where ϑ is held.
-    may_emulate : bool
-        Whether steps and paths are left to tuning, and turns too.
+    The step sizes of latents' trajectories where ϑ is held go by a rule of their own. Turns may be taken where steps
+    and paths are left to tuning.
     """
 
-    model: Any
+    model: JointDensity
     policy: SitePolicy
     held_steps: StepSizeRule
     may_emulate: bool
@@ -179,10 +249,7 @@ class HyperparameterAdapter:
         """Return that of the latents where they take turns."""
         return step_size if tuned.held_step_size is None else tuned.held_step_size
 
-    def finish(self, tuned: JointTuning) -> None:
-        """Leave everything as it is: all is settled."""
-
-    def learn(self, tuned: JointTuning, step_size: StepSize, outcome: Transition[Any], *, stood: bool) -> bool:
+    def learn(self, tuned: JointTuning, step_size: StepSize, outcome: Outcome, *, stood: bool) -> bool:
         """Adapt the step sizes, and give turns up where the hyperparameters are hardly ever accepted."""
         if not stood:
             return False
@@ -200,7 +267,7 @@ class HyperparameterAdapter:
         tuned.marginals = fit_marginals(np.array(tuned.thetas)) or tuned.marginals
         return True
 
-    def correct(self, step_size: StepSize, outcome: Transition[Any]) -> None:
+    def correct(self, step_size: StepSize, outcome: Outcome) -> None:
         """Correct the step size of joint trajectories, which are too few for dual averaging."""
         for move in outcome.of_kind(JOINT):
             step_size.average = TURNS.corrected(step_size.average, move.acceptance, self.held_steps.target)
@@ -251,7 +318,7 @@ class HyperparameterAdapter:
         used.restart(used.average)
         return Refit(found, more=more)
 
-    def _refitted(self, block: Any, held: Sites, fit: SiteFit, draws: ThinnedDraws, theta: Array) -> Sites:
+    def _refitted(self, block: JointBlock, held: Sites, fit: SiteFit, draws: ThinnedDraws, theta: Array) -> Sites:
         """Return a block's sites from its draws; the old ones where these are too few."""
         fitted = fitted_sites(fit, held.sites)
         if fitted is None:
@@ -282,7 +349,6 @@ class HyperparameterAdapter:
         again = moment.iteration + math.ceil(TURNS.turns_to_refit * moment.iteration)
         return (again,) if found.tried == 1 else ()
 
-    def _parameters(self, thetas: Array, scores: Sequence[Any] | Array) -> MarginalChart | None:
+    def _parameters(self, thetas: Array, scores: Array) -> MarginalChart | None:
         """Return the chart of the likelihoods' own parameters; None where there are none."""
-        gradients = np.asarray(scores)
-        return fit_parameters(thetas[:, self.model.of_likelihoods], gradients) if gradients.size else None
+        return fit_parameters(thetas[:, self.model.of_likelihoods], scores) if scores.size else None

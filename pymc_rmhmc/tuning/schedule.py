@@ -7,29 +7,20 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pymc_rmhmc.kernels.kernel import Transition
+from pymc_rmhmc.kernels.kernel import Outcome
 from pymc_rmhmc.tuning.step_size import StepSize
 
-__all__ = ["REFITS", "Adapter", "Moment", "Refit", "RefitPolicy", "StepSizeAdapter", "postponed", "refit_iterations"]
+__all__ = ["REFITS", "Adapter", "Moment", "Refit", "RefitPolicy", "StepSizeAdapter", "postponed"]
 
 
 @dataclass(frozen=True, slots=True)
 class RefitPolicy:
-    """When what is fitted to draws is refitted. Nothing depends on it much: these are not the result of a measurement.
+    """When what is fitted to draws is refitted. Nothing depends on it much: these numbers were not measured."""
 
-    Attributes
-    ----------
-    fractions : tuple of float
-        Shares of the tuning. The last window goes to the step size alone; but an adapter may add a refit in it.
-    min_window : int
-        Draws: a refit to fewer is left out.
-    early : tuple of int
-        Tuning draws at which there is a refit before the first of these.
-    """
-
+    # Shares of the tuning. The last window goes to the step size alone; but an adapter may add a refit in it.
     fractions: tuple[float, ...] = (0.1, 0.3, 0.6)
-    min_window: int = 15
-    early: tuple[int, ...] = ()
+    min_window: int = 15  # draws: a refit to fewer is left out
+    early: tuple[int, ...] = ()  # tuning draws at which there is a refit before the first of these
 
     def iterations(self, tune: int) -> tuple[int, ...]:
         """Return the tuning iterations at whose beginning there is a refit; none in a short tuning."""
@@ -49,11 +40,6 @@ class RefitPolicy:
 REFITS = RefitPolicy()
 
 
-def refit_iterations(tune: int) -> tuple[int, ...]:
-    """Return the tuning iterations at whose beginning sites and scales are refitted at least."""
-    return REFITS.iterations(tune)
-
-
 def postponed(refits: tuple[int, ...], iteration: int) -> tuple[int, ...]:
     """Return the same refits, but that of this iteration with the next draw."""
     return tuple(at + 1 if at == iteration else at for at in refits)
@@ -61,38 +47,20 @@ def postponed(refits: tuple[int, ...], iteration: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a refit is made.
+    """When a refit is made."""
 
-    Attributes
-    ----------
-    iteration : int
-        So many tuning draws have been made.
-    is_first, is_last : bool
-        Whether it is the first refit of the tuning, or the last that is planned.
-    """
-
-    iteration: int
-    is_first: bool
-    is_last: bool
+    iteration: int  # so many tuning draws have been made
+    is_first: bool  # whether it is the first refit of the tuning
+    is_last: bool  # whether it is the last that is planned
 
 
 @dataclass(frozen=True, slots=True)
 class Refit[Tuned]:
-    """What came of a refit.
+    """What came of a refit."""
 
-    Attributes
-    ----------
-    tuned : object
-        What is known now.
-    changed : bool
-        Whether coordinates stand for other values now.
-    more : tuple of int
-        Iterations at which there shall be refits besides those that are planned.
-    """
-
-    tuned: Tuned
-    changed: bool = True
-    more: tuple[int, ...] = ()
+    tuned: Tuned  # what is known now
+    changed: bool = True  # whether coordinates stand for other values now
+    more: tuple[int, ...] = ()  # iterations at which there shall be refits besides those that are planned
 
 
 class Adapter[Tuned](Protocol):
@@ -105,7 +73,7 @@ class Adapter[Tuned](Protocol):
     def initial(self) -> Tuned:
         """Return what is known before the first draw."""
 
-    def learn(self, tuned: Tuned, step_size: StepSize, outcome: Transition[Any], *, stood: bool) -> bool:
+    def learn(self, tuned: Tuned, step_size: StepSize, outcome: Outcome, *, stood: bool) -> bool:
         """Take what became of a tuning draw; return whether a kernel has been given up, for which others are built.
 
         `stood` is whether there was a density where the draw began. Where there was none, no step is too long.
@@ -132,20 +100,20 @@ class Adapter[Tuned](Protocol):
         """Settle what depends on the whole tuning, before the first draw after it."""
 
 
-class StepSizeAdapter:
+class StepSizeAdapter[Tuned]:
     """What adapters share that leave the chain's own step size to it, and adapt nothing else to single draws."""
 
     __slots__ = ()
 
-    def learn(self, tuned: Any, step_size: StepSize, outcome: Transition[Any], *, stood: bool) -> bool:
+    def learn(self, tuned: Tuned, step_size: StepSize, outcome: Outcome, *, stood: bool) -> bool:
         """Adapt the step size."""
         if stood:
             step_size.update(outcome.acceptance)
         return False
 
-    def step_size(self, tuned: Any, step_size: StepSize) -> StepSize:
+    def step_size(self, tuned: Tuned, step_size: StepSize) -> StepSize:
         """Return the chain's."""
         return step_size
 
-    def finish(self, tuned: Any) -> None:
+    def finish(self, tuned: Tuned) -> None:
         """Leave everything as it is."""

@@ -13,19 +13,11 @@ __all__ = ["DualAveraging", "FixedStepSize", "StepSize", "StepSizeRule", "search
 
 
 class StepSize(ABC):
-    """What is known of a step size.
+    """What is known of a step size."""
 
-    Attributes
-    ----------
-    current, average : float
-        That of tuning draws, and that of the draws after it.
-    maximum : float
-        It does not get longer.
-    """
-
-    current: float
-    average: float
-    maximum: float
+    current: float  # that of tuning draws
+    average: float  # that of the draws after it
+    maximum: float  # it does not get longer
 
     def in_use(self, *, tuning: bool) -> float:
         """Return the step size of a draw: the iterate in tuning, and its average afterwards."""
@@ -58,22 +50,9 @@ class FixedStepSize(StepSize):
 class DualAveraging(StepSize):
     """Nesterov's dual averaging of the log step size towards a target acceptance.
 
-    Parameters
-    ----------
-    initial : float
-        The step size to begin with; iterates are shrunk towards ten times it.
-    target : float
-        The acceptance to reach, in (0, 1).
-    maximum : float
-        No step size above it is proposed: for a jittered path, the path itself.
-    covering : float
-        With shorter steps a trajectory ends before its path does. How far it gets is worth more there than how often
-        it is accepted, and half of the proposals are enough.
-
-    Raises
-    ------
-    ConfigurationError
-        If the target or the initial step size is out of range.
+    Iterates are shrunk towards ten times the initial step size. None above the maximum is proposed: for a jittered
+    path, the path itself. With steps shorter than those that cover the path, a trajectory ends before its path does.
+    How far it gets is worth more there than how often it is accepted, and half of the proposals are enough.
 
     References
     ----------
@@ -120,32 +99,13 @@ class DualAveraging(StepSize):
 
 
 def search_step_size(
-    acceptance: Callable[[float], float],
-    initial: float,
-    maximum: float,
-    threshold: float = 0.8,
+    acceptance: Callable[[float], float], initial: float, maximum: float, threshold: float = 0.8,
     max_doublings: int = 40,
-) -> float:
+) -> float:  # fmt: skip
     """Search for a step size at which a single step's acceptance crosses a threshold.
 
-    Parameters
-    ----------
-    acceptance : callable
-        From a step size to the acceptance of one step of the very integrator that will be used, from
-        a fresh momentum; 0 where the step fails.
-    initial : float
-        Where to begin.
-    maximum : float
-        The search does not go beyond it.
-    threshold : float
-        The acceptance to cross.
-    max_doublings : int
-        A bound on the search.
-
-    Returns
-    -------
-    float
-        The largest step size tried that passed, or the smallest tried if none did.
+    The acceptance is that of one step of the very integrator that will be used, from a fresh momentum; 0 where the step
+    fails. The result is the largest step size tried that passed, or the smallest tried if none did.
 
     References
     ----------
@@ -170,25 +130,13 @@ def search_step_size(
 
 @dataclass(frozen=True, slots=True)
 class StepSizeRule:
-    """How a chain gets its step size.
+    """How a chain gets its step size."""
 
-    Attributes
-    ----------
-    fixed : float or None
-        Given, or None to adapt.
-    initial, longest : float
-        Where the search begins, and its bound.
-    target : float
-        The acceptance to reach.
-    covering : float
-        As in `DualAveraging`.
-    """
-
-    fixed: float | None
-    initial: float
-    longest: float
-    target: float
-    covering: float
+    fixed: float | None  # given, or None to adapt
+    initial: float  # where the search begins
+    longest: float  # its bound
+    target: float  # the acceptance to reach
+    covering: float  # as in `DualAveraging`
 
     def first(self, acceptance: Callable[[float], float]) -> StepSize:
         """Return the fixed step size, or one from the search, to be adapted."""

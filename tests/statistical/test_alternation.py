@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric, compare
-from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateSplitting
+from pymc_rmhmc.dynamics.integrators import SurrogateSplitting
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels import turns
 from pymc_rmhmc.kernels.trajectories import JitteredPath

@@ -14,12 +14,12 @@ import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
-from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateFlow
+from pymc_rmhmc.dynamics.integrators import SurrogateFlow
 from pymc_rmhmc.graph_chart.affine_map import from_flat, identity_map, to_flat
 from pymc_rmhmc.graph_chart.graph_target import GeneralTarget, ValueTarget
 from pymc_rmhmc.kernels.kernel import HMC, Cycle, Sometimes
-from pymc_rmhmc.kernels.surrogates import DensityMove, SurrogateHMC
 from pymc_rmhmc.kernels.trajectories import JitteredPath
+from pymc_rmhmc.kernels.turns import DensityMove, SurrogateHMC
 from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
 from tests.statistical.ranks import PLACES, Looks, p_value, rank

@@ -21,8 +21,7 @@ from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.graph_chart.affine_map import identity_map
 from pymc_rmhmc.graph_chart.graph_target import GeneralTarget
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
-from pymc_rmhmc.kernels.trajectories import JitteredPath
-from pymc_rmhmc.kernels.u_turn import UTurn
+from pymc_rmhmc.kernels.trajectories import JitteredPath, UTurn
 from pymc_rmhmc.model.general.density import GeneralModel
 from tests.general_checks import scored, weights_and_pulls
 from tests.statistical.ranks import PLACES, Looks, p_value, rank

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pymc_rmhmc.kernels.langevin import Langevin
+from pymc_rmhmc.kernels.single_moves import Langevin
 from tests.statistical.exact import Cell, hamiltonian_of, make_target, stationarity
 
 pytestmark = pytest.mark.slow

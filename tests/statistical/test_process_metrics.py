@@ -7,7 +7,7 @@ import pytest
 
 from pymc_rmhmc import BlockMetric, GeneralizedLeapfrog, ImplicitMidpoint, WhitenedFisherMetric
 from pymc_rmhmc.kernels.trajectories import transition
-from pymc_rmhmc.metrics.processes.given_process import GivenField
+from pymc_rmhmc.metrics.processes.process_blocks import GivenField
 from tests.statistical.exact import changed, squash
 from tests.unit.process_toy import PRECISION, SEEN, N, ToyProcess
 from tests.unit.series_toy import DenseSeries, ToySeries

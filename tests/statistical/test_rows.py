@@ -17,8 +17,7 @@ from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.graph_chart.affine_map import identity_map
 from pymc_rmhmc.graph_chart.constants import RowsChart
 from pymc_rmhmc.graph_chart.graph_target import GeneralTarget
-from pymc_rmhmc.kernels.trajectories import JitteredPath
-from pymc_rmhmc.kernels.u_turn import UTurn
+from pymc_rmhmc.kernels.trajectories import JitteredPath, UTurn
 from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
 from tests.statistical.exact import changed, squash

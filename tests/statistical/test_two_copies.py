@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc.dynamics.tao import ExplicitTao, TaoHamiltonian
-from pymc_rmhmc.kernels.trajectories import FixedSteps
-from pymc_rmhmc.kernels.u_turn import UTurn
+from pymc_rmhmc.kernels.trajectories import FixedSteps, UTurn
 from tests.statistical.exact import changed, squash
 from tests.statistical.ranks import Looks
 from tests.unit.funnel import BentField, Funnel, FunnelField, Normal

@@ -10,7 +10,7 @@ import pytest
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog
 from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.metrics import FisherMetric, GraphMetric, SoftAbsMetric
-from pymc_rmhmc.metrics.matrix_density import MatrixDensity
+from pymc_rmhmc.metrics.graph_metric import MatrixDensity
 from pymc_rmhmc.metrics.sparsity import Partition
 from pymc_rmhmc.sampled.whole_model_metric import find_riemannian
 from tests.statistical.exact import changed, squash

@@ -20,13 +20,13 @@ from pymc_rmhmc import RMHMC, FlatMetric, describe, summarize_failures
 from pymc_rmhmc.approximation.emulation import FEWEST_DRAWS, emulate
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels.kernel import Transition, merge
-from pymc_rmhmc.kernels.surrogates import ALONG_SURROGATE
+from pymc_rmhmc.kernels.turns import ALONG_SURROGATE
 from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.model.general.cost import DEAR
 from pymc_rmhmc.sampled import graph
-from pymc_rmhmc.tuning import graph_emulator
-from pymc_rmhmc.tuning.graph_emulator import EmulatingAdapter
+from pymc_rmhmc.tuning import graph_chart
+from pymc_rmhmc.tuning.graph_chart import EmulatingAdapter
 from pymc_rmhmc.tuning.joint_adapter import TURNS
 from tests.model.conftest import exact_log_density
 from tests.steps.conftest import draw
@@ -164,7 +164,7 @@ def test_the_posterior_is_that_of_trajectories_along_the_density(
     steps, start, reference, monkeypatch, make, accepted
 ):
     """Whatever the emulator is: it decides nothing."""
-    monkeypatch.setattr(graph_emulator, "emulate", make)
+    monkeypatch.setattr(graph_chart, "emulate", make)
     point = tuned(steps[0], start, seed=4)
     assert accepted[0] < steps[0].chains[0].tuned.trial[1] < accepted[1]
     points = advance(steps[0], point, 8000)[1]
@@ -195,7 +195,7 @@ def absurd(slope: float):
 
 
 def test_an_emulator_of_no_use_is_given_up_and_the_chain_goes_on_along_the_density(steps, start, exact, monkeypatch):
-    monkeypatch.setattr(graph_emulator, "emulate", absurd(6.0))
+    monkeypatch.setattr(graph_chart, "emulate", absurd(6.0))
     step, point, seen, sizes = steps[0], start, [], []
     step.setup_chain(np.random.default_rng(1), TUNE, 100)
     for i in range(TUNE + 100):
@@ -219,8 +219,8 @@ def test_an_emulator_of_no_use_is_given_up_and_the_chain_goes_on_along_the_densi
 
 def test_an_absurd_emulator_that_stays_does_not_stop_the_chain(steps, start, monkeypatch):
     """One draw in four begins with a trajectory along the density."""
-    monkeypatch.setattr(graph_emulator, "emulate", absurd(6.0))
-    monkeypatch.setattr(graph_emulator, "TURNS", replace(TURNS, least_accepted=0.0))
+    monkeypatch.setattr(graph_chart, "emulate", absurd(6.0))
+    monkeypatch.setattr(graph_chart, "TURNS", replace(TURNS, least_accepted=0.0))
     step, point = steps[0], tuned(steps[0], start)
     assert step.chains[0].tuned.emulator is not None
     asked = watch_lengths(monkeypatch)
@@ -232,8 +232,8 @@ def test_an_absurd_emulator_that_stays_does_not_stop_the_chain(steps, start, mon
 
 
 def test_divergences_of_the_emulator_are_counted_and_are_no_failures(steps, start, monkeypatch):
-    monkeypatch.setattr(graph_emulator, "emulate", absurd(40.0))
-    monkeypatch.setattr(graph_emulator, "TURNS", replace(TURNS, least_accepted=0.0))
+    monkeypatch.setattr(graph_chart, "emulate", absurd(40.0))
+    monkeypatch.setattr(graph_chart, "TURNS", replace(TURNS, least_accepted=0.0))
     step, point = steps[0], tuned(steps[0], start)
     divergences = []
     for _ in range(40):

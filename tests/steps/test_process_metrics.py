@@ -22,7 +22,7 @@ from pymc_rmhmc import (
     WhitenedFisherMetric,
     describe,
 )
-from pymc_rmhmc.kernels import langevin
+from pymc_rmhmc.kernels import single_moves
 from pymc_rmhmc.sampled import process
 from tests.steps.conftest import COUNTS, N, X, draw
 
@@ -437,7 +437,7 @@ def test_langevin_moves_speak_in_their_own_name_and_have_their_bound(caplog, mon
     with caplog.at_level(logging.INFO, logger="pymc.rmhmc"):
         MMALA(metric=BlockMetric(), model=model)
     assert "MMALA: block metric for f, ls, scale" in caplog.text
-    monkeypatch.setattr(langevin, "MOST_DIVERGED", 5)
+    monkeypatch.setattr(single_moves, "MOST_DIVERGED", 5)
     with pytest.raises(ConfigurationError, match=r"derivatives of the metric.*at most 5.*simplified=True"):
         MMALA(metric=BlockMetric(), simplified=False, model=model)
 

@@ -11,7 +11,7 @@ from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.dynamics.hamiltonian import SpannedHamiltonian
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.latent.prior import PriorFailure
-from pymc_rmhmc.tuning.schedule import refit_iterations
+from pymc_rmhmc.tuning.schedule import REFITS
 from tests.steps.conftest import COUNTS, N, poisson_model
 from tests.steps.test_joint_sampling import two_scales
 from tests.steps.test_turns import watch_lengths
@@ -132,7 +132,7 @@ def test_sites_are_refitted_in_tuning_and_frozen_for_the_draws():
         point, _ = step.step(point)
         seen.append(step.chains[0].tuned.sites)
     changes = [i for i in range(1, 250) if seen[i] is not seen[i - 1]]
-    assert tuple(changes) == refit_iterations(200)
+    assert tuple(changes) == REFITS.iterations(200)
     assert max(changes) < 200
     assert all(s.precision.min() >= 0.0 for s in seen)
 
@@ -142,7 +142,7 @@ def test_a_refit_waits_for_a_draw_whose_prior_has_a_factor(monkeypatch):
     with model:
         step = RMHMC()
     step.setup_chain(np.random.default_rng(1), 200, 50)
-    (sampler,), (first, *_) = step._samplers, refit_iterations(200)
+    (sampler,), (first, *_) = step._samplers, REFITS.iterations(200)
     point, real, refitted = model.initial_point(), sampler._condition, []
 
     def condition(point):
@@ -169,7 +169,7 @@ def test_a_refit_leaves_the_chain_where_it_is(make):
         step = RMHMC()
     step.setup_chain(np.random.default_rng(1), 60, 10)
     point, (state,) = model.initial_point(), step.chains
-    assert state.refits == refit_iterations(60) == (18, 36)
+    assert state.refits == REFITS.iterations(60) == (18, 36)
     for i in range(40):
         (state,) = step.chains  # a refit is tried on a copy
         if i in state.refits:
@@ -190,7 +190,7 @@ def test_a_refit_that_tuning_has_put_off_to_its_end_is_not_made_in_the_draws(mak
     with model:
         step = RMHMC()
     step.setup_chain(np.random.default_rng(1), 60, 20)
-    (sampler,), last = step._samplers, refit_iterations(60)[-1]
+    (sampler,), last = step._samplers, REFITS.iterations(60)[-1]
     point, real = model.initial_point(), sampler._condition
     for _ in range(last):
         point, _ = step.step(point)
@@ -286,9 +286,9 @@ def test_refitting_can_be_switched_off():
 
 
 def test_a_short_tuning_refits_nothing():
-    assert refit_iterations(0) == ()
-    assert refit_iterations(20) == ()
-    assert all(0 < i < 300 for i in refit_iterations(300))
+    assert REFITS.iterations(0) == ()
+    assert REFITS.iterations(20) == ()
+    assert all(0 < i < 300 for i in REFITS.iterations(300))
 
 
 def test_the_point_given_is_not_changed():

@@ -15,7 +15,7 @@ from pymc_rmhmc.approximation import emulation
 from pymc_rmhmc.approximation.emulation import emulate_marginal, interpolate, on_a_floor
 from pymc_rmhmc.approximation.marginals import fit_marginals
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
-from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateFlow
+from pymc_rmhmc.dynamics.integrators import SurrogateFlow
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.interfaces.stated import StatedDense, StatedPrior
 from pymc_rmhmc.kernels.trajectories import transition

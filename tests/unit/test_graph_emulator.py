@@ -12,20 +12,19 @@ import pytest
 
 from pymc_rmhmc.approximation import emulation
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
-from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateFlow
+from pymc_rmhmc.dynamics.integrators import SurrogateFlow
 from pymc_rmhmc.graph_chart.affine_map import from_flat, to_flat
 from pymc_rmhmc.graph_chart.constants import chart_of
 from pymc_rmhmc.graph_chart.graph_target import ValueTarget
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.kernels.kernel import Cycle, Sometimes, Transition, merge
-from pymc_rmhmc.kernels.surrogates import ALONG_DENSITY, ALONG_SURROGATE
 from pymc_rmhmc.kernels.trajectories import JitteredPath
+from pymc_rmhmc.kernels.turns import ALONG_DENSITY, ALONG_SURROGATE
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.sampled.graph import EmulatedSetting
-from pymc_rmhmc.tuning import graph_emulator
-from pymc_rmhmc.tuning.graph_chart import ChartTuning
-from pymc_rmhmc.tuning.graph_emulator import EARLY_EMULATION, MOST_DRAWS, EmulatingAdapter
+from pymc_rmhmc.tuning import graph_chart
+from pymc_rmhmc.tuning.graph_chart import EARLY_EMULATION, MOST_DRAWS, ChartTuning, EmulatingAdapter
 from pymc_rmhmc.tuning.joint_adapter import TURNS
 from pymc_rmhmc.tuning.schedule import Moment
 from pymc_rmhmc.tuning.step_size import DualAveraging
@@ -333,7 +332,7 @@ def test_the_more_is_rejected_the_more_trajectories_follow_the_density(general, 
 def test_a_first_chart_is_the_map(general, monkeypatch):
     """It knows of gradients too; where there is no dense map there is no emulator."""
     charts, adapter = [], adapter_of(general)
-    monkeypatch.setattr(graph_emulator, "emulate", lambda density, positions, rng: charts.append(density.chart))
+    monkeypatch.setattr(graph_chart, "emulate", lambda density, positions, rng: charts.append(density.chart))
     factor = np.tril(np.ones((D, D)))
     nothing = np.empty((0, D)), np.empty(0)
     found = adapter.initial()

@@ -14,7 +14,7 @@ from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoin
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.metrics import FisherMetric, SoftAbsMetric
-from pymc_rmhmc.metrics.matrix_density import MatrixDensity
+from pymc_rmhmc.metrics.graph_metric import MatrixDensity
 from pymc_rmhmc.metrics.sparsity import Partition
 from pymc_rmhmc.model.general.derivatives import HessianModel
 from pymc_rmhmc.model.general.information import fisher_information

@@ -9,9 +9,8 @@ import pytest
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.kernels.elliptical_slice import EllipticalSlice
-from pymc_rmhmc.kernels.langevin import Langevin
-from pymc_rmhmc.metrics.euclidean import EuclideanField
+from pymc_rmhmc.kernels.single_moves import EllipticalSlice, Langevin
+from pymc_rmhmc.metrics.flat import IdentityField
 from tests.statistical.exact import Cell, changed, make_target, squash, stationarity
 from tests.unit.banana import Banana, InformationField, TwistedField
 
@@ -74,14 +73,14 @@ def test_elliptical_slices_keep_exact_draws_of_a_normal():
 
 # The last metric's derivative is not the same in any order of its indices.
 OWN = [
-    (EuclideanField, SIMPLE, 0.6), (InformationField, FULL, 0.3), (TwistedField, SIMPLE, 0.8),
+    (IdentityField, SIMPLE, 0.6), (InformationField, FULL, 0.3), (TwistedField, SIMPLE, 0.8),
     (TwistedField, FULL, 0.8),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("field", "kernel", "step_size"), OWN, ids=lambda v: getattr(v, "__name__", str(v)))
 def test_langevin_keeps_exact_draws_of_any_density(field, kernel, step_size):
-    scales = (1.0, 1.0, 1.0) if field is EuclideanField else (1e-3, 1.0, 1e3)
+    scales = (1.0, 1.0, 1.0) if field is IdentityField else (1e-3, 1.0, 1e3)
     density, rng = Banana(scales), np.random.default_rng(5)
     flow, failures, accepted, count = field(density).hamiltonian(), 0, 0.0, 1500
     before, after = np.array([density.draw(rng) for _ in range(count)]), []

@@ -11,8 +11,7 @@ from pymc_rmhmc.dynamics.hamiltonian import RiemannianState
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.metrics.field import FieldDrift
-from pymc_rmhmc.metrics.processes.block_drift import BlockDrift
-from pymc_rmhmc.metrics.processes.given_process import GivenField
+from pymc_rmhmc.metrics.processes.process_blocks import BlockDrift, GivenField
 from pymc_rmhmc.metrics.processes.process_density import CentredDensity, WhitenedDensity
 from pymc_rmhmc.sampled.process import GivenProcessSetting
 from tests.unit.process_toy import PRECISION, N, ToyProcess, point

@@ -15,7 +15,7 @@ from pymc_rmhmc.linalg.softabs import (
     softabs,
     softabs_slope,
 )
-from pymc_rmhmc.metrics.bordered import ArrowSoftAbsMatrix
+from pymc_rmhmc.metrics.softabs_metric import ArrowSoftAbsMatrix
 from pymc_rmhmc.metrics.sparsity import ArrowEntries, Partition
 
 ALPHAS = (1.0, 1e2, 1e4, 1e6)

@@ -11,15 +11,14 @@ import pytest
 from scipy.stats import norm
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
-from pymc_rmhmc.dynamics.integrators import RotationSplitting
-from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateFlow
+from pymc_rmhmc.dynamics.integrators import RotationSplitting, SurrogateFlow
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.graph_chart.affine_map import from_flat, to_flat
 from pymc_rmhmc.graph_chart.graph_target import ValueTarget
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.kernels.kernel import HMC, Cycle, Sometimes, Transition
-from pymc_rmhmc.kernels.surrogates import ALONG_SURROGATE, DensityMove, SurrogateHMC
 from pymc_rmhmc.kernels.trajectories import JitteredPath
+from pymc_rmhmc.kernels.turns import ALONG_SURROGATE, DensityMove, SurrogateHMC
 from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
 from tests.unit.general_toys import directions

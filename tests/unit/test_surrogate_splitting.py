@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
-from pymc_rmhmc.dynamics.integrators import RotationSplitting
-from pymc_rmhmc.dynamics.surrogate_integrators import SurrogateSplitting
+from pymc_rmhmc.dynamics.integrators import RotationSplitting, SurrogateSplitting
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.latent.emulator import Emulator

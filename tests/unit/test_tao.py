@@ -14,8 +14,7 @@ from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, RiemannianState
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, RotationSplitting
 from pymc_rmhmc.dynamics.tao import ExplicitTao, TaoState
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.kernels.trajectories import FixedSteps, transition
-from pymc_rmhmc.kernels.u_turn import UTurn
+from pymc_rmhmc.kernels.trajectories import FixedSteps, UTurn, transition
 from tests.unit.banana import Banana, InformationField, TwistedField
 from tests.unit.funnel import BentField, Normal
 from tests.unit.general_toys import NORMAL

@@ -10,8 +10,7 @@ import pytest
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, IntegratorBase, RotationSplitting, Step
 from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.kernels.trajectories import FixedSteps, JitteredPath
-from pymc_rmhmc.kernels.u_turn import UTurn
+from pymc_rmhmc.kernels.trajectories import FixedSteps, JitteredPath, UTurn
 from pymc_rmhmc.steps.options import Options, settle
 from tests.statistical.exact import Cell, hamiltonian_of, make_target, stationarity
 from tests.unit.general_toys import BOUNDED, FUNNEL, NORMAL, D, grow

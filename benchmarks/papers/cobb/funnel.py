@@ -20,7 +20,7 @@ from benchmarks.papers.cobb.divergence import (
 from benchmarks.papers.paper import Run
 from benchmarks.peers.pymc_chains import CHAINS, PymcRun, sample
 from pymc_rmhmc import RMHMC, ExplicitTao, SoftAbsMetric
-from pymc_rmhmc.metrics.matrix_density import MatrixDensity
+from pymc_rmhmc.metrics.graph_metric import MatrixDensity
 
 __all__ = [
     "LABELS",

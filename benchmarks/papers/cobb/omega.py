@@ -12,7 +12,7 @@ from benchmarks.papers.cobb.funnel import PUBLISHED, SD, SHORT, SHORTER, SIZE, f
 from benchmarks.papers.paper import Run
 from pymc_rmhmc import DenseField, ExplicitTao, GeneralizedLeapfrog
 from pymc_rmhmc.kernels.trajectories import FixedSteps
-from pymc_rmhmc.metrics.matrix_density import MatrixPoint
+from pymc_rmhmc.metrics.graph_metric import MatrixPoint
 
 __all__ = ["ANGLES", "BINDINGS", "PLACES", "measure_bias", "measure_omega", "measure_reach"]
 

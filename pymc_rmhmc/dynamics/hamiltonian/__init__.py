@@ -1,55 +1,34 @@
 """Hamiltonians: what they ask of a metric or a density, and the four that there are."""
 
-from pymc_rmhmc.dynamics.hamiltonian.gaussian import GaussianHamiltonian, GaussianState, dot
+from pymc_rmhmc.dynamics.hamiltonian.gaussian import (
+    GaussianHamiltonian,
+    GaussianState,
+    SiteHamiltonian,
+    SpannedHamiltonian,
+    SpannedState,
+    dot,
+)
 from pymc_rmhmc.dynamics.hamiltonian.protocols import (
     Advanced,
     AdvancedSteps,
-    Bridge,
+    AndersonSolver,
     Density,
     DensityPoint,
-    FixedPointSolver,
     Hamiltonian,
     ImplicitEquation,
-    Metric,
-    MetricField,
+    MakeSteps,
     MetricMatrix,
     MetricPoint,
-    NearbyPoint,
     Placed,
     SitePoint,
     Solution,
+    ValuePoint,
 )
-from pymc_rmhmc.dynamics.hamiltonian.riemannian import RiemannianHamiltonian, RiemannianState
-from pymc_rmhmc.dynamics.hamiltonian.site_coordinates import InvertibleSiteDensity, SiteHamiltonian, SiteState
-from pymc_rmhmc.dynamics.hamiltonian.spanned import Origin, SiteDensity, SpannedHamiltonian, SpannedState
+from pymc_rmhmc.dynamics.hamiltonian.riemannian import MetricField, RiemannianHamiltonian, RiemannianState
 
 __all__ = [
-    "Advanced",
-    "AdvancedSteps",
-    "Bridge",
-    "Density",
-    "DensityPoint",
-    "FixedPointSolver",
-    "GaussianHamiltonian",
-    "GaussianState",
-    "Hamiltonian",
-    "ImplicitEquation",
-    "InvertibleSiteDensity",
-    "Metric",
-    "MetricField",
-    "MetricMatrix",
-    "MetricPoint",
-    "NearbyPoint",
-    "Origin",
-    "Placed",
-    "RiemannianHamiltonian",
-    "RiemannianState",
-    "SiteDensity",
-    "SiteHamiltonian",
-    "SitePoint",
-    "SiteState",
-    "Solution",
-    "SpannedHamiltonian",
-    "SpannedState",
-    "dot",
-]
+    "Advanced", "AdvancedSteps", "AndersonSolver", "Density", "DensityPoint", "GaussianHamiltonian", "GaussianState",
+    "Hamiltonian", "ImplicitEquation", "MakeSteps", "MetricField", "MetricMatrix", "MetricPoint", "Placed",
+    "RiemannianHamiltonian", "RiemannianState", "SiteHamiltonian", "SitePoint", "Solution", "SpannedHamiltonian",
+    "SpannedState", "ValuePoint", "dot",
+]  # fmt: skip

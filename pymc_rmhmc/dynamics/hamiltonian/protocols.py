@@ -9,33 +9,19 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.solvers import Solution
+from pymc_rmhmc.dynamics.solvers import AndersonSolver, Solution
 from pymc_rmhmc.errors import Failure
 
 __all__ = [
-    "Advanced",
-    "AdvancedSteps",
-    "Bridge",
-    "Density",
-    "DensityPoint",
-    "FixedPointSolver",
-    "Hamiltonian",
-    "ImplicitEquation",
-    "Metric",
-    "MetricField",
-    "MetricMatrix",
-    "MetricPoint",
-    "NearbyPoint",
-    "PhaseState",
-    "Placed",
-    "SitePoint",
-    "Solution",
-]
+    "Advanced", "AdvancedSteps", "AndersonSolver", "Density", "DensityPoint", "Hamiltonian", "ImplicitEquation",
+    "MakeSteps", "MetricMatrix", "MetricPoint", "NearbyPoint", "PhaseState", "Placed", "SitePoint", "Solution",
+    "ValuePoint",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 
 
-class DensityPoint(Protocol):
+class ValuePoint(Protocol):
     """A log density evaluated at one position."""
 
     @property
@@ -47,12 +33,16 @@ class DensityPoint(Protocol):
         """The value there, up to a constant."""
 
     @property
-    def gradient(self) -> Array:
-        """Its gradient, (n,)."""
-
-    @property
     def failure(self) -> Failure:
         """Why the evaluation cannot be used, `Failure.NONE` if it can."""
+
+
+class DensityPoint(ValuePoint, Protocol):
+    """The same with its gradient."""
+
+    @property
+    def gradient(self) -> Array:
+        """The gradient, (n,)."""
 
 
 class NearbyPoint(Protocol):
@@ -69,15 +59,6 @@ class NearbyPoint(Protocol):
         """Return ``(G(here) - G(there)) velocity``."""
 
 
-class FixedPointSolver(Protocol):
-    """What solves ``x = f(x)``; see `pymc_rmhmc.dynamics.solvers.AndersonSolver`."""
-
-    tolerance: float
-
-    def solve(self, function: Callable[[Array], Array], start: Array) -> Solution:
-        """Iterate from a start."""
-
-
 class ImplicitEquation(Protocol):
     """One of the leapfrog's implicit equations as a fixed point ``x = f(x)``.
 
@@ -91,7 +72,7 @@ class ImplicitEquation(Protocol):
     def function(self, x: Array) -> Array:
         """Evaluate the map at x."""
 
-    def solve(self, solver: FixedPointSolver) -> Solution:
+    def solve(self, solver: AndersonSolver) -> Solution:
         """Find x; override it where parts of x are found one after the other."""
         return solver.solve(self.function, self.start)
 
@@ -118,11 +99,17 @@ class MetricPoint(DensityPoint, Protocol):
     def solve(self, vector: Array) -> Array:
         """Return ``G⁻¹ vector``."""
 
+    def times(self, vector: Array) -> Array:
+        """Return ``G vector``."""
+
     def sample_momentum(self, rng: np.random.Generator) -> Array:
         """Sample a momentum from ``N(0, G)``."""
 
     def quadratic_term(self, velocity: Array) -> Array:
         """Return ``-½ uᵀ(∂G/∂qᵢ)u`` for every i."""
+
+    def inverse_divergence(self) -> Array:
+        """Return ``Σⱼ ∂ⱼ(G⁻¹)ᵢⱼ`` for every i."""
 
     def kick_equation(self, momentum: Array, time: float) -> ImplicitEquation:
         """Return the equation ``p' = momentum - time · quadratic_term(G⁻¹p')``; it concludes with p' and ``G⁻¹p'``."""
@@ -137,18 +124,11 @@ class MetricPoint(DensityPoint, Protocol):
         """Return what can be known of another position without a new factorisation."""
 
 
-class Density[Point: DensityPoint](Protocol):
-    """A log density that can be evaluated with its gradient."""
+class Density[Point: ValuePoint](Protocol):
+    """A log density that can be evaluated."""
 
     def at(self, position: Array) -> Point:
         """Evaluate at a position (n,)."""
-
-
-class Bridge[Point: DensityPoint](Protocol):
-    """A path of densities from an approximation, at ``β = 0``, to a target, at ``β = 1``."""
-
-    def at(self, beta: float) -> Density[Point]:
-        """Return the density at an inverse temperature in [0, 1]."""
 
 
 class MetricMatrix[Bar](Protocol):
@@ -182,28 +162,6 @@ class MetricMatrix[Bar](Protocol):
         """Return the bar of ``-½ uᵀGu`` at a fixed u: ``-½ uuᵀ``, whatever G is."""
 
 
-class MetricField[Point: DensityPoint, Bar](Protocol):
-    """A metric bound to a density: a matrix at every position. See `pymc_rmhmc.metrics.field`."""
-
-    def at(self, point: Point) -> MetricMatrix[Bar] | Failure:
-        """Return the factorised matrix, or why there is none."""
-
-    def pullback(self, point: Point, bar: Bar) -> Array:
-        """Return ``Σⱼₖ barⱼₖ ∂Gⱼₖ/∂qᵢ`` for every i, (n,)."""
-
-    def evaluate(self, position: Array) -> MetricPoint:
-        """Evaluate the density and the metric, and factorise the metric; a failure is in the point."""
-
-
-class Metric[Target, Field](Protocol):
-    """A recipe for a metric. `name` is what messages call it."""
-
-    name: str
-
-    def bind(self, density: Target) -> Field:
-        """Return the metric of a density; raise a ConfigurationError if the density lacks what the metric needs."""
-
-
 class Placed(Protocol):
     """Where a trajectory of the sites begins."""
 
@@ -234,51 +192,30 @@ class SitePoint(Protocol):
 
 @dataclass(slots=True)
 class Advanced:
-    """Steps that a density has made.
+    """Steps that a density has made."""
 
-    Attributes
-    ----------
-    n_steps : int
-        How many.
-    finite : bool
-        Whether ψ and its slope are numbers after the last: it is the last where they are not.
-    moved, driven : (2 n,) or (n,) array
-        As in `SpannedState`; of a `SiteState`, a and b.
-    gained : float
-        ``½ zᵀz + ½ pᵀp`` less that of the origin; of a `SiteState`, 0.
-    point : SitePoint
-        ψ at a.
-    """
-
-    n_steps: int
-    finite: bool
-    moved: Array
+    n_steps: int  # how many
+    finite: bool  # whether ψ and its slope are numbers after the last: it is the last where they are not
+    moved: Array  # (2 n,), as in `SpannedState`; of a `SiteState`, a and b
     driven: Array
-    gained: float
-    point: SitePoint
+    gained: float  # ``½ zᵀz + ½ pᵀp`` less that of the origin; of a `SiteState`, 0
+    point: SitePoint  # ψ at a
+
+
+# Makes steps of an implicit integrator at once: of a position, a momentum, the number of steps, their size, the rules
+# of the solver, and whether it is the midpoint rule.
+type MakeSteps = Callable[..., AdvancedSteps]
 
 
 @dataclass(slots=True)
 class AdvancedSteps:
-    """Implicit steps that a metric's field has made by itself, in compiled code.
+    """Implicit steps that a metric's field has made by itself, in compiled code."""
 
-    Attributes
-    ----------
-    position, momentum : (n,) array
-        After the last step that succeeded.
-    failure : Failure
-        Why the last step failed, if it did.
-    reversal_error : float
-        The largest; nan if no step was integrated back.
-    n_solver_iter, n_metric_evals, n_steps : int
-        What was counted, a failed step included.
-    """
-
-    position: Array
+    position: Array  # (n,), after the last step that succeeded
     momentum: Array
-    failure: Failure
-    reversal_error: float
-    n_solver_iter: int
+    failure: Failure  # why the last step failed, if it did
+    reversal_error: float  # the largest; nan if no step was integrated back
+    n_solver_iter: int  # what was counted, a failed step included
     n_metric_evals: int
     n_steps: int
 
@@ -286,14 +223,14 @@ class AdvancedSteps:
 class Hamiltonian[State](Protocol):
     """What a trajectory asks: it never looks inside a state, so that a state can be extended."""
 
-    def state(self, *coordinates: Array) -> State:
-        """Return a phase state at a position (or at another state's `coordinates`), with no momentum yet."""
-
     def refresh(self, state: State, rng: np.random.Generator) -> State:
         """Return the same position with a fresh momentum (and fresh auxiliaries, if there are any)."""
 
     def energy(self, state: State) -> float:
         """Return H of a state: finite, or nan/inf where it cannot be computed."""
+
+    def velocity(self, state: State) -> Array:
+        """Return what its position moves by in a unit of time, (n,)."""
 
     def failure(self, state: State) -> Failure:
         """Return why the state cannot be used, `Failure.NONE` if it can."""
@@ -301,7 +238,7 @@ class Hamiltonian[State](Protocol):
 
 # Not frozen, though nobody writes to them: several are made for every trajectory, and freezing doubles what one takes.
 @dataclass(slots=True)
-class PhaseState[Point: DensityPoint]:
+class PhaseState[Point: ValuePoint]:
     """A position with what was evaluated there, and a momentum (n,)."""
 
     point: Point
@@ -313,7 +250,7 @@ class PhaseState[Point: DensityPoint]:
         return self.point.position
 
     @property
-    def density_point(self) -> DensityPoint:
+    def density_point(self) -> ValuePoint:
         """What the density itself gave at this position."""
         return self.point
 

@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian.protocols import AdvancedSteps, DensityPoint, MetricField, MetricPoint, PhaseState
+from pymc_rmhmc.dynamics.hamiltonian.protocols import DensityPoint, MakeSteps, MetricPoint, PhaseState
 from pymc_rmhmc.errors import Failure
 
-__all__ = ["RiemannianHamiltonian", "RiemannianState"]
+__all__ = ["MetricField", "RiemannianHamiltonian", "RiemannianState"]
 
 type Array = NDArray[np.float64]
+
+
+class MetricField(Protocol):
+    """A metric bound to a density: a matrix at every position. See `pymc_rmhmc.metrics.field`."""
+
+    def evaluate(self, position: Array) -> MetricPoint:
+        """Evaluate the density and the metric, and factorise the metric; a failure is in the point."""
 
 
 class RiemannianState(PhaseState[MetricPoint]):
@@ -32,28 +39,19 @@ class RiemannianState(PhaseState[MetricPoint]):
 class RiemannianHamiltonian:
     """``H(q, p) = -L(q) + ½ log|G(q)| + ½ pᵀ G(q)⁻¹ p`` with a position-dependent metric.
 
-    Parameters
-    ----------
-    field : MetricField
-        A metric bound to the density that is sampled, since a metric is usually made of the density's derivatives.
-    make_advance : callable, optional
-        Returns what makes steps of an implicit integrator at once, or None. That takes a position, a momentum, the
-        number of steps, their size, the rules of the solver, and whether it is the midpoint rule, and returns
-        `AdvancedSteps`.
+    The metric is bound to the density that is sampled, since it is usually made of the density's derivatives. It may
+    make steps of an implicit integrator at once.
 
     References
     ----------
     Girolami and Calderhead (2011), eq. 13; Paquet and Fraccaro (2016), eq. 11.
     """
 
-    def __init__(
-        self, field: MetricField[Any, Any],
-        make_advance: Callable[[], Callable[..., AdvancedSteps] | None] | None = None,
-    ) -> None:
+    def __init__(self, field: MetricField, make_advance: Callable[[], MakeSteps | None] | None = None) -> None:
         self.field, self._make_advance = field, make_advance
 
     @cached_property
-    def advance(self) -> Callable[..., AdvancedSteps] | None:
+    def advance(self) -> MakeSteps | None:
         """What makes steps at once, compiled when an integrator first asks for it; None if there is nothing."""
         return None if self._make_advance is None else self._make_advance()
 

@@ -13,24 +13,19 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from itertools import permutations
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.dynamics.hamiltonian import DensityPoint
 from pymc_rmhmc.errors import Failure, failure_of
 from pymc_rmhmc.linalg.cholesky import cholesky, inverse_lower, multiply_lower, solve_lower
 
 __all__ = [
-    "CentredBase",
-    "CentredDensity",
-    "CentredPoint",
-    "Kernel",
-    "Process",
-    "ProcessPoint",
-    "SomeKernel",
-    "WhitenedDensity",
-]
+    "CentredBase", "CentredDensity", "CentredPoint", "Kernel", "Process", "ProcessDensity", "SomeKernel", "SomePoint",
+    "WhitenedDensity", "WhitenedPoint",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 
@@ -43,30 +38,14 @@ class Function(Protocol):
 
 
 class Process(Protocol):
-    """What a model says of a process; see `pymc_rmhmc.model.general.latent_model.LatentModel`.
+    """What a model says of a process; see `pymc_rmhmc.model.general.latent_model.LatentModel`."""
 
-    Attributes
-    ----------
-    n_process, n_theta : int
-        N and d.
-    whitened : bool
-        Whether the model's own values are ``L⁻¹ s``, and not s itself.
-    is_series : bool
-        Whether `prior` gives what a series is made of (see `SeriesKernel`), and not m and K.
-    moving : (k,) int array
-        The coordinates of θ that move m or K.
-    pairs : (k (k + 1) / 2, 2) int array
-        The pairs of `moving` along which second derivatives are taken.
-    rest, information, information_pull, prior, prior_curvature
-        Compiled functions.
-    """
-
-    n_process: int
-    n_theta: int
-    whitened: bool
-    is_series: bool
-    moving: NDArray[np.int64]
-    pairs: NDArray[np.int64]
+    n_process: int  # N
+    n_theta: int  # d
+    whitened: bool  # whether the model's own values are ``L⁻¹ s``, and not s itself
+    is_series: bool  # whether `prior` gives what a series is made of (see `SeriesKernel`), and not m and K
+    moving: NDArray[np.int64]  # (k,), the coordinates of θ that move m or K
+    pairs: NDArray[np.int64]  # (k (k + 1) / 2, 2), those of `moving` along which second derivatives are taken
     rest: Function
     information: Function
     information_pull: Function
@@ -103,17 +82,7 @@ class SomeKernel(Protocol):
 
 
 class Kernel:
-    """M and K at one θ, with K's factor and their derivatives, each computed when it is first asked for.
-
-    Attributes
-    ----------
-    factor : (n, n) array or None
-        L; None if K is not positive definite.
-    is_positive_definite : bool
-        Whether K is.
-    half_log_det : float
-        ``½ log|K|``.
-    """
+    """M and K at one θ, with K's factor L (None if it has none) and their derivatives, each computed when asked for."""
 
     def __init__(self, process: Process, theta: Array) -> None:
         self.process, self.theta = process, theta
@@ -264,20 +233,29 @@ def _both_sides(lower: Array, matrices: Array, *, transpose: bool = False) -> Ar
     return multiply_lower(lower, half.reshape((k * n, n)).T, transpose=transpose).T.reshape((k, n, n))
 
 
-class ProcessPoint[K: SomeKernel]:
-    """The density at one position; a chart says where s and θ are.
+class SomePoint(DensityPoint, Protocol):
+    """What metrics ask of the density of (s, θ) at one position."""
 
-    Attributes
-    ----------
-    position : (n + d,) array
-        Where.
-    kernel : Kernel
-        At its θ.
-    values : (n + d,) array
-        (s, θ).
-    log_density : float
-        In the chart's coordinates.
-    """
+    @property
+    def process(self) -> Process:
+        """The process."""
+
+    @property
+    def kernel(self) -> SomeKernel:
+        """M and K there."""
+
+
+class ProcessDensity[Point: SomePoint](Protocol):
+    """A density of a process and θ in some chart."""
+
+    process: Process
+
+    def at(self, position: Array) -> Point:
+        """Evaluate at a position (n + d,)."""
+
+
+class ProcessPoint[K: SomeKernel]:
+    """The density at one position (n + d,), whose values are (s, θ); a chart says where these are."""
 
     def __init__(self, process: Process, kernel: K, position: Array, values: Array, whitened: Array) -> None:
         self.process, self.kernel, self.position, self.values = process, kernel, position, values
@@ -384,20 +362,10 @@ class WhitenedPoint(ProcessPoint[Kernel]):
 
 
 class _ProcessDensity[K: SomeKernel]:
-    """What the charts share: kernels by θ, of which the last is remembered.
+    """What the charts share: kernels by θ, of which the last is remembered."""
 
-    Parameters
-    ----------
-    process : Process
-        The model's process.
-
-    Attributes
-    ----------
-    kernel_class : class
-        What is computed at one θ.
-    """
-
-    kernel_class: Callable[[Any, Array], K]
+    # What is computed at one θ.
+    kernel_class: Callable[[Process, Array], K]
 
     def __init__(self, process: Process) -> None:
         self.process = process

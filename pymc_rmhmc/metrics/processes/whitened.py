@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.linalg.cholesky import multiply_lower
-from pymc_rmhmc.metrics.dense_metric import DenseMatrix
-from pymc_rmhmc.metrics.field import MetricFieldBase
+from pymc_rmhmc.metrics.field import FactorizedMatrix
 from pymc_rmhmc.metrics.processes.block import ProcessMetric
-from pymc_rmhmc.metrics.processes.process_density import WhitenedDensity, WhitenedPoint
+from pymc_rmhmc.metrics.processes.process_blocks import ProcessField
+from pymc_rmhmc.metrics.processes.process_density import Process, WhitenedDensity, WhitenedPoint
 
 __all__ = ["WhitenedField", "WhitenedFisherMetric"]
 
@@ -29,54 +29,32 @@ type Array = NDArray[np.float64]
 
 @dataclass(slots=True)
 class SquareBar:
-    """The derivative ``factor · U Uᵀ`` of a number by G.
-
-    Attributes
-    ----------
-    factor : float
-        A multiple.
-    root : (n + d, r) array
-        U.
-    """
+    """The derivative ``factor · U Uᵀ`` of a number by G, of a root U (n + d, r)."""
 
     factor: float
     root: Array
 
 
-class WhitenedMatrix:
+class WhitenedMatrix(FactorizedMatrix):
     """G at one point, factorised; see `pymc_rmhmc.dynamics.hamiltonian.MetricMatrix`."""
-
-    def __init__(self, dense: DenseMatrix) -> None:
-        self._dense = dense
-        self.half_log_det, self.scale, self.root_size = dense.half_log_det, dense.scale, dense.root_size
-        self.solve, self.times, self.sqrt_times = dense.solve, dense.times, dense.sqrt_times
 
     def log_det_bar(self) -> SquareBar:
         """Return the bar of ``½ log|G|``."""
-        return SquareBar(0.5, self._dense.inverse_factor.T)
+        return SquareBar(0.5, self.inverse_factor.T)
 
     def quadratic_bar(self, velocity: Array) -> SquareBar:
         """Return the bar of ``-½ uᵀGu`` at a fixed u."""
         return SquareBar(-0.5, velocity[:, None])
 
 
-class WhitenedField(MetricFieldBase[WhitenedPoint, SquareBar]):
-    """``G(ν, θ) = Jᵀ W J + blockdiag(I, R)`` with what the likelihood's own parameters add.
-
-    Parameters
-    ----------
-    density : WhitenedDensity
-        Of ν and θ.
-    """
-
-    density: WhitenedDensity
+class WhitenedField(ProcessField[WhitenedPoint, SquareBar, SquareBar]):
+    """``G(ν, θ) = Jᵀ W J + blockdiag(I, R)`` with what the likelihood's own parameters add."""
 
     def at(self, point: WhitenedPoint) -> WhitenedMatrix | Failure:
         """Factorise G at a point of the density."""
         if point.kernel.factor is None:
             return Failure.NOT_POSITIVE_DEFINITE
-        found = DenseMatrix.factorize(self._matrix(point))
-        return found if isinstance(found, Failure) else WhitenedMatrix(found)
+        return WhitenedMatrix.factorize(self._matrix(point))
 
     def product(self, point: WhitenedPoint, vector: Array) -> Array:
         """Return ``G vector``, (n + d,), without a factor of G."""
@@ -147,8 +125,7 @@ class WhitenedField(MetricFieldBase[WhitenedPoint, SquareBar]):
 
     def theta_matrix(self, point: WhitenedPoint) -> WhitenedMatrix | Failure:
         """Factorise the corner of θ: the metric of θ where ν is held."""
-        found = DenseMatrix.factorize(self.theta_block(point))
-        return found if isinstance(found, Failure) else WhitenedMatrix(found)
+        return WhitenedMatrix.factorize(self.theta_block(point))
 
     def theta_bar(self, bar: SquareBar) -> SquareBar:
         """Turn a derivative by the corner of θ into one by G."""
@@ -195,21 +172,14 @@ class WhitenedFisherMetric(ProcessMetric):
 
     Examples
     --------
-    >>> import numpy as np, pymc as pm
-    >>> from pymc_rmhmc import RMHMC, WhitenedFisherMetric
-    >>> x = np.linspace(0.0, 1.0, 8)[:, None]
-    >>> with pm.Model() as model:
-    ...     ls = pm.Gamma("ls", 4.0, 8.0)
-    ...     gp = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=ls))
-    ...     f = gp.prior("f", X=x)
-    ...     y = pm.Poisson("y", mu=pm.math.exp(f), observed=np.arange(8) // 2)
-    ...     idata = pm.sample(
-    ...         draws=20, tune=20, chains=1, step=RMHMC(metric=WhitenedFisherMetric()), progressbar=False, random_seed=1
-    ...     )
-    >>> idata.posterior["f"].shape
-    (1, 20, 8)
+    >>> from pymc_rmhmc import WhitenedFisherMetric
+    >>> WhitenedFisherMetric()  # for pm.sample(step=RMHMC(metric=WhitenedFisherMetric()))
+    WhitenedFisherMetric()
     """
 
     name, chart, whitens = "whitened_fisher", "process", True
     source = "whitened"
-    field, coordinates = WhitenedField, WhitenedDensity
+
+    def field(self, process: Process) -> WhitenedField:
+        """Return the metric of a process."""
+        return WhitenedField(WhitenedDensity(process))

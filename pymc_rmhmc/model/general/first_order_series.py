@@ -1,7 +1,7 @@
 """A Gaussian series of the first order and its hyperparameters, as functions of both.
 
 The series is ``xₜ = aₜ + ρ xₜ₋₁ + sₜ νₜ`` from ``x₀ = 0``. Its prior is compiled as a, s and ρ with two derivatives by
-θ. All else is in closed form: see `pymc_rmhmc.metrics.processes.series_density`.
+θ. All else is in closed form: see `pymc_rmhmc.metrics.processes.series`.
 """
 
 from __future__ import annotations

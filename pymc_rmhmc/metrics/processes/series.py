@@ -8,41 +8,37 @@ Each value adds the information of its own Normal, given the one before, whose m
 series: ``Sᵢ = ∂ᵢs/s``, ``Aᵢ = (∂ᵢa + m₋ ∂ᵢρ)/s`` and ``V = Σ v₋/s²``, with m₋ and v₋ one step before, give
 
     Iᵢⱼ = 2 Sᵢᵀ Sⱼ + Aᵢᵀ Aⱼ + V ∂ᵢρ ∂ⱼρ
+
+The metric is ``G = blockdiag(W + Q, G_θ)``. ``W + Q`` has three bands too. Its factor, the products with its inverse,
+and the bands of the inverse, which are all that derivatives ask of it, take time in proportion to the length.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.linalg.tridiagonal import follow
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.linalg.tridiagonal import factorize_series, follow, inverse_bands, solve_series
+from pymc_rmhmc.metrics.processes.process_blocks import LatentBlock, ProcessBar, TwoBlockField
 from pymc_rmhmc.metrics.processes.process_density import CentredBase, CentredPoint, Process
 
-__all__ = ["SeriesDensity", "SeriesKernel", "SeriesPoint"]
+__all__ = ["SeriesDensity", "SeriesField", "SeriesKernel"]
 
 type Array = NDArray[np.float64]
+type SeriesPoint = CentredPoint[SeriesKernel]
 
 # Larger means, variances and inverse deviations have no square, as an explosive series has them.
 LARGEST = 1e150
 
 
 class SeriesKernel:
-    """A, s and ρ at one θ, with their derivatives, and what they say of the series.
+    """A, s and ρ at one θ, with their derivatives, and what they say of the series; see `SomeKernel`.
 
-    Attributes
-    ----------
-    theta : (d,) array
-        θ.
-    tau : (n,) array
-        ``1/s²``.
-    rho : float
-        ρ.
-    is_positive_definite : bool
-        Whether s is positive, and the mean and variance of each value are numbers that can be squared.
-    half_log_det : float
-        ``½ log|K| = Σ log s``.
+    K is positive definite where s is positive, and the mean and variance of each value are numbers that can be squared.
     """
 
     def __init__(self, process: Process, theta: Array) -> None:
@@ -134,15 +130,7 @@ class SeriesKernel:
         return found
 
     def pull_bands(self, diagonal: Array, off: Array) -> Array:
-        """Return ``Σ bar ∘ ∂Q`` by the moving coordinates, (k,).
-
-        Parameters
-        ----------
-        diagonal : (n,) array
-            The bar of Q's diagonal.
-        off : (n,) array
-            That of the entries next to it, of both together; the last is not used.
-        """
+        """Return ``Σ bar ∘ ∂Q`` by the moving coordinates, (k,), of the bars in `SeriesBar`."""
         ahead, beside = before(diagonal), before(off)
         by_tau = diagonal + self.rho * (self.rho * ahead - beside)
         by_rho = float(self.tau @ (2.0 * self.rho * ahead - beside))
@@ -157,10 +145,75 @@ def before(values: Array) -> Array:
     return found
 
 
-type SeriesPoint = CentredPoint[SeriesKernel]
-
-
 class SeriesDensity(CentredBase[SeriesKernel]):
     """The density of (x, θ)."""
 
     kernel_class = SeriesKernel
+
+
+@dataclass(slots=True)
+class SeriesBar(ProcessBar):
+    """The derivative of a number by G: by W is that by Q's diagonal."""
+
+    off: Array  # (n,), by the entries beside Q's diagonal, of both together; the last is 0
+
+
+class SeriesBlock(LatentBlock[SeriesKernel, SeriesBar]):
+    """``W + Q`` by its pivots and what is below them, (n,); see `pymc_rmhmc.linalg.tridiagonal`."""
+
+    def __init__(self, kernel: SeriesKernel, weight: Array, pivots: Array, below: Array) -> None:
+        super().__init__(kernel, weight)
+        self._pivots, self._below = pivots, below
+        self._root, self.root_size = np.sqrt(pivots), weight.size
+        self.half_log_det = float(np.log(self._root).sum())
+
+    @cached_property
+    def _bands(self) -> tuple[Array, Array]:
+        """The diagonal of the inverse, and what is next to it."""
+        return inverse_bands(self._pivots, self._below)
+
+    @property
+    def scale(self) -> Array:
+        """``sqrt(diag((W + Q)⁻¹))``, (n,)."""
+        return np.asarray(np.sqrt(self._bands[0]))
+
+    def solve(self, vector: Array) -> Array:
+        """Return ``(W + Q)⁻¹ vector``, (n,)."""
+        return solve_series(self._pivots, self._below, np.ascontiguousarray(vector))
+
+    def sqrt_times(self, vector: Array) -> Array:
+        """Return ``L δ^½ vector``, (n,)."""
+        found = self._root * vector
+        found[1:] += (self._below * found)[:-1]
+        return found
+
+    def log_det_bar(self, theta: Array) -> SeriesBar:
+        """Return the bar of ``½ log|G|``, with that of G_θ."""
+        diagonal, off = self._bands
+        return SeriesBar(0.5 * diagonal, theta, off)
+
+    def quadratic_bar(self, velocity: Array, theta: Array) -> SeriesBar:
+        """Return the bar of ``-½ uᵀGu`` at a fixed u, with that of G_θ."""
+        off = np.zeros_like(velocity)
+        off[:-1] = -velocity[:-1] * velocity[1:]
+        return SeriesBar(-0.5 * velocity * velocity, theta, off)
+
+
+class SeriesField(TwoBlockField[SeriesKernel, SeriesBar]):
+    """``G(x, θ) = blockdiag(W + Q, G_θ)``."""
+
+    def factorize(self, kernel: SeriesKernel, weight: Array) -> SeriesBlock | Failure:
+        """See `TwoBlockField`."""
+        pivots, below = factorize_series(np.ascontiguousarray(weight), kernel.tau, kernel.rho)
+        if not (pivots > 0.0).all():
+            return Failure.NOT_POSITIVE_DEFINITE
+        return SeriesBlock(kernel, weight, pivots, below)
+
+    def pull_prior(self, point: SeriesPoint, bar: SeriesBar) -> Array:
+        """See `TwoBlockField`."""
+        return point.kernel.pull_bands(bar.weight, bar.off)
+
+    def theta_bar(self, bar: Array) -> SeriesBar:
+        """See `ProcessField`."""
+        n = self.density.process.n_process
+        return SeriesBar(np.zeros(n), bar, np.zeros(n))
