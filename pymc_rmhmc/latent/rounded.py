@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import Advanced, Placed
 from pymc_rmhmc.latent.target import LatentTarget, SiteTargetPoint
-from pymc_rmhmc.linalg.cholesky import solve_lower
-from pymc_rmhmc.linalg.symmetric import LARGE, multiply_in_streams
-from pymc_rmhmc.linalg.triangles import solve_pair_in_place
+from pymc_rmhmc.linalg.cholesky import solve_lower, solve_pair_in_place
+from pymc_rmhmc.linalg.products import LARGE, multiply_in_streams
 
 __all__ = ["RoundedTarget", "rounded"]
 

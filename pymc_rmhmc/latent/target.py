@@ -18,7 +18,7 @@ from pymc_rmhmc.latent.charts.site import GaussianSites, SiteChart
 from pymc_rmhmc.latent.prior import Predictor
 from pymc_rmhmc.latent.rotation import CompiledSites
 from pymc_rmhmc.linalg.compiled.native import native_likelihood
-from pymc_rmhmc.linalg.symmetric import multiply_symmetric
+from pymc_rmhmc.linalg.products import multiply_symmetric
 
 __all__ = ["LatentDensity", "LatentTarget", "Likelihood", "SiteTargetPoint", "TargetPoint", "latent_target"]
 

@@ -23,7 +23,7 @@ from scipy.linalg import blas
 from pymc_rmhmc.latent.prior import Predictor
 from pymc_rmhmc.latent.solvers.dual import roots_of_sites
 from pymc_rmhmc.linalg.cholesky import cholesky, identity_plus_scaled, inverse_lower, multiply_lower
-from pymc_rmhmc.linalg.symmetric import multiply_symmetric
+from pymc_rmhmc.linalg.products import multiply_symmetric
 
 __all__ = ["LatentFactor", "SiteFactor", "factorise"]
 
