@@ -7,7 +7,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 
-from pymc_rmhmc.model.graph.linear_reads import linear_reads
+from pymc_rmhmc.model.observed.anchors import linear_reads
 from tests.model.conftest import COUNTS, INDEX, INDEX_COUNTS, N, X, gp_prior
 from tests.model.joint_checks import (
     assert_gradient_is_a_difference_and_values_are_found_again,

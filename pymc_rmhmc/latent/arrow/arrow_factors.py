@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.linalg.compiled.compilation import compiled
 from pymc_rmhmc.linalg.cholesky import factorise_in_place, invert_in_place
+from pymc_rmhmc.linalg.compiled.compilation import compiled
 
 __all__ = ["Factors", "Gram", "covariance", "factorised", "half_log_determinant_slope", "remaining", "solve"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytensor
@@ -12,6 +12,8 @@ import pytensor.tensor as pt
 from pymc.distributions.multivariate import CARRV, ICARRV
 from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
 from pymc.logprob.abstract import MeasurableOp
+from pytensor.graph.basic import Variable
+from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 from pytensor.sparse.type import SparseTensorType
 from pytensor.tensor.random.basic import NormalRV
@@ -22,25 +24,22 @@ from pymc_rmhmc.model.graph.graphs import PYTHON_MODE
 
 __all__ = ["GAUSSIAN_VECTORS", "FirstOrder", "first_order", "gaussian_vector"]
 
+# Mean, matrix, and what the matrix is.
+type Stated = tuple[TensorVariable, TensorVariable, str]
+# Mean and deviation of Normals.
+type Law = Sequence[TensorVariable]
+
 # With what each is called.
-GAUSSIAN_VECTORS: dict[type[Any], str] = {
+GAUSSIAN_VECTORS: dict[type[Op], str] = {
     AutoRegressiveRV: "autoregression", CARRV: "areal model (CAR)", ICARRV: "areal model (ICAR)",
     RandomWalkRV: "random walk",
 }  # fmt: skip
 
 
-def gaussian_vector(variable: TensorVariable) -> tuple[TensorVariable, TensorVariable, str] | str:
-    """Mean and matrix of a variable whose operation is one of `GAUSSIAN_VECTORS`, and what the matrix is.
+def gaussian_vector(variable: TensorVariable) -> Stated | str:
+    """Return mean (n,) and matrix (n, n) of a variable of one of `GAUSSIAN_VECTORS`, or the reason why it has none.
 
-    Parameters
-    ----------
-    variable : TensorVariable
-        The random variable.
-
-    Returns
-    -------
-    (n,) vector, (n, n) matrix, str
-        The matrix is a "covariance", a lower "cholesky" factor or a "precision"; or the reason why there is none.
+    The matrix is a "covariance", a lower "cholesky" factor or a "precision".
     """
     node = variable.owner
     if variable.ndim != 1:
@@ -79,18 +78,7 @@ class FirstOrder:
 
 
 def first_order(variable: TensorVariable) -> FirstOrder | str:
-    """What a random walk or an autoregression of order 1 is made of, or what a variable is instead.
-
-    Parameters
-    ----------
-    variable : TensorVariable
-        The random variable, which `gaussian_vector` reads.
-
-    Returns
-    -------
-    FirstOrder or str
-        Or words that say what the variable is.
-    """
+    """Return what a random walk or an autoregression of order 1 is made of, or words that say what a variable is."""
     node = variable.owner
     if isinstance(node.op, RandomWalkRV):
         begin, steps, n_steps = _normal(node.inputs[0]), _normal(node.inputs[1]), node.inputs[2]
@@ -110,13 +98,13 @@ def first_order(variable: TensorVariable) -> FirstOrder | str:
 
 
 def _normal(variable: TensorVariable) -> list[TensorVariable] | None:
-    """Mean and standard deviation of an unnamed distribution, None if it is not Normal."""
+    """Return mean and standard deviation of an unnamed distribution, None if it is not Normal."""
     node = variable.owner
     return list(node.op.dist_params(node)) if node is not None and isinstance(node.op, NormalRV) else None
 
 
-def _random_walk(begin: Any, steps: Any, n_steps: TensorVariable) -> tuple[TensorVariable, TensorVariable, str]:
-    """``x_t = x_0 + Σ e``: its covariance at two times is its variance at the earlier."""
+def _random_walk(begin: Law, steps: Law, n_steps: TensorVariable) -> Stated:
+    """Read ``x_t = x_0 + Σ e``: its covariance at two times is its variance at the earlier."""
     n = n_steps + 1
     mean, deviation = _innovations(begin, 1, steps, n_steps)
     variance = pt.cumsum(deviation**2)
@@ -125,9 +113,9 @@ def _random_walk(begin: Any, steps: Any, n_steps: TensorVariable) -> tuple[Tenso
 
 
 def _autoregression(
-    constant: bool, order: int, rhos: TensorVariable, sigma: TensorVariable, begin: Any, steps: TensorVariable
-) -> tuple[TensorVariable, TensorVariable, str]:
-    """``x_t = ρ_0 + Σ ρ_k x_{t-k} + e_t``: ``M x`` is independent, with M unit lower triangular."""
+    constant: bool, order: int, rhos: TensorVariable, sigma: TensorVariable, begin: Law, steps: TensorVariable
+) -> Stated:
+    """Read ``x_t = ρ_0 + Σ ρ_k x_{t-k} + e_t``: ``M x`` is independent, with M unit lower triangular."""
     n = steps + order
     level = rhos[0] if constant else pt.zeros(())
     mean, deviation = _innovations(begin, order, (level, sigma), steps)
@@ -140,9 +128,9 @@ def _autoregression(
 
 
 def _areal(
-    mu: TensorVariable, weights: Any, alpha: TensorVariable, tau: TensorVariable, weights_are_valid: TensorVariable
-) -> tuple[TensorVariable, TensorVariable, str]:
-    """``N(μ, [τ(D - αW)]⁻¹)`` with the neighbours' numbers on D's diagonal."""
+    mu: TensorVariable, weights: Variable, alpha: TensorVariable, tau: TensorVariable, weights_are_valid: TensorVariable
+) -> Stated:
+    """Read ``N(μ, [τ(D - αW)]⁻¹)`` with the neighbours' numbers on D's diagonal."""
     if isinstance(weights.type, SparseTensorType):
         weights = pytensor.sparse.dense_from_sparse(weights)
     weights, alpha, tau = weights.reshape(weights.shape[-2:]), alpha.ravel()[0], tau.ravel()[0]
@@ -152,8 +140,8 @@ def _areal(
 
 def _intrinsic(
     weights: TensorVariable, sigma: TensorVariable, zero_sum_stdev: TensorVariable
-) -> tuple[TensorVariable, TensorVariable, str] | str:
-    """``N(0, [(D - W)/σ² + 11ᵀ/(n s)²]⁻¹)``: neighbours differ by σ, and the sum is 0 but for a small n s.
+) -> Stated | str:
+    """Read ``N(0, [(D - W)/σ² + 11ᵀ/(n s)²]⁻¹)``: neighbours differ by σ, and the sum is 0 but for a small n s.
 
     PyMC's density has no determinant in it, which a σ that moves would need.
     """
@@ -169,17 +157,19 @@ def _intrinsic(
     return pt.zeros(n), _where(valid, precision), "precision"
 
 
-def _innovations(begin: Any, n_begin: Any, steps: Any, n_steps: Any) -> tuple[TensorVariable, TensorVariable]:
-    """Means and deviations of what the first values and all later ones add; a deviation is nan if not positive."""
+def _innovations(
+    begin: Law, n_begin: int, steps: Law, n_steps: TensorVariable
+) -> tuple[TensorVariable, TensorVariable]:
+    """Return means and deviations of what the first values and later ones add; a deviation is nan if not positive."""
     mean, deviation = (_joined(first, n_begin, rest, n_steps) for first, rest in zip(begin, steps, strict=True))
     return mean, _where(deviation > 0.0, deviation)
 
 
 def _where(valid: TensorVariable, values: TensorVariable) -> TensorVariable:
-    """Values where PyMC has a density, and nan elsewhere, with which a prior is refused."""
+    """Return values where PyMC has a density, and nan elsewhere, with which a prior is refused."""
     return pt.switch(valid, values, np.nan)
 
 
-def _joined(first: TensorVariable, n_first: Any, rest: TensorVariable, n_rest: Any) -> TensorVariable:
-    """Two parts of a vector, each of which may be one number for all its values."""
+def _joined(first: TensorVariable, n_first: int, rest: TensorVariable, n_rest: TensorVariable) -> TensorVariable:
+    """Join two parts of a vector, each of which may be one number for all its values."""
     return pt.concatenate([pt.broadcast_to(first, (n_first,)), pt.broadcast_to(rest, (n_rest,))])

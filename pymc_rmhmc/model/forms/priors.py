@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pymc as pm
+from pytensor.graph.basic import Apply
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
 from pytensor.tensor.linalg.inverse import MatrixInverse
 from pytensor.tensor.math import Dot
 from pytensor.tensor.random.basic import MvNormalRV, NormalRV
+from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.forms.gaussian_vectors import GAUSSIAN_VECTORS, gaussian_vector
-from pymc_rmhmc.model.graph.graphs import Evaluator, core_op, is_standard_normal, reaches
-from pymc_rmhmc.model.graph.kronecker_products import kronecker_product
+from pymc_rmhmc.model.graph.graphs import Evaluator, core_op, is_standard_normal, reaches, readers_of
 from pymc_rmhmc.model.graph.source_code import distribution_of
 from pymc_rmhmc.model.likelihoods import read_likelihood
 from pymc_rmhmc.model.likelihoods.links import strip
@@ -27,6 +28,8 @@ __all__ = ["LATENT", "LatentVariable", "gaussian_candidates", "read_latent", "ro
 
 
 LATENT = (MvNormalRV, NormalRV, *GAUSSIAN_VECTORS)
+# Of two sums of a few hundred numbers near 1 that differ in order alone.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,21 +80,8 @@ class LatentVariable:
 
 
 def read_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable | str:
-    """Recognise the prior of a random variable.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    variable : TensorVariable
-        One of its free random variables.
-
-    Returns
-    -------
-    LatentVariable or str
-        What was recognised, or the reason why nothing was.
-    """
-    op: Any = variable.owner.op
+    """Recognise the prior of a free random variable, or give the reason why it is not."""
+    op = variable.owner.op
     if not issubclass(type(op), LATENT):
         return f"its prior is {distribution_of(variable)}, not Gaussian in a form that is read"
     transform = model.rvs_to_transforms.get(variable)
@@ -122,7 +112,7 @@ def read_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable | s
 
 
 def root_of(covariance: TensorVariable) -> tuple[TensorVariable, str]:
-    """The factor or precision that a covariance was made of, or the covariance itself.
+    """Find the factor or precision that a covariance was made of, or the covariance itself.
 
     ``pm.MvNormal(chol=L)`` stores ``L @ L.T`` and ``tau=`` stores an inverse: both are matched, so that
     nothing is multiplied out only to be factorised again.
@@ -144,7 +134,7 @@ def _is_transpose(variable: TensorVariable) -> bool:
 
 
 def _without_batch(matrix: TensorVariable) -> TensorVariable:
-    """A matrix without leading dimensions of length 1, which stand for independent rows."""
+    """Return a matrix without leading dimensions of length 1, which stand for independent rows."""
     while matrix.ndim > 2 and matrix.owner is not None and isinstance(matrix.owner.op, DimShuffle):
         inner = matrix.owner.inputs[0]
         added = matrix.ndim - inner.ndim
@@ -155,7 +145,7 @@ def _without_batch(matrix: TensorVariable) -> TensorVariable:
 
 
 def _is_latent(model: pm.Model, variable: TensorVariable) -> bool:
-    """Whether a vector can be read, and the predictor of some likelihood depends on it.
+    """Return whether a vector can be read, and the predictor of some likelihood depends on it.
 
     Of a likelihood that is not registered anything is its predictor, and so it is where none has longer vectors in it.
     """
@@ -181,18 +171,17 @@ def _is_latent(model: pm.Model, variable: TensorVariable) -> bool:
 
 
 def _whitened_product(model: pm.Model, variable: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
-    """The node ``cholesky(K) @ v`` and K, if v is standard normal and read through one alone."""
+    """Find the node ``cholesky(K) @ v`` and K, if v is standard normal and read through one alone."""
     densities = _densities(model)
     for node in {v.owner for v in ancestors([*densities, *model.deterministics]) if v.owner is not None}:
         if not isinstance(getattr(node.op, "core_op", node.op), Dot):
             continue
         left, right = node.inputs
-        factor = core_op(left)
-        if not isinstance(factor, Cholesky) or not factor.lower or _moved(right) is not variable:
+        if not _is_lower_factor(left) or _moved(right) is not variable:
             continue
         source = node.outputs[0]
         # What reads v besides would take it for a constant.
-        if left.ndim != 2 or any(reaches(d, [variable], [source]) for d in densities):
+        if any(reaches(d, [variable], [source]) for d in densities):
             continue
         if is_standard_normal(model, variable) and _multiplies_last_axis(model, variable, right):
             return source, left.owner.inputs[0]
@@ -200,7 +189,7 @@ def _whitened_product(model: pm.Model, variable: TensorVariable) -> tuple[Tensor
 
 
 def _multiplies_last_axis(model: pm.Model, variable: TensorVariable, right: TensorVariable) -> bool:
-    """Whether the right side of a product is a vector itself, or the transpose of its rows."""
+    """Return whether the right side of a product is a vector itself, or the transpose of its rows."""
     if right.ndim > 2:
         return False
     shape = variable.type.shape
@@ -215,20 +204,20 @@ def _multiplies_last_axis(model: pm.Model, variable: TensorVariable, right: Tens
 def _whitened_grid(
     model: pm.Model, variable: TensorVariable
 ) -> tuple[TensorVariable, tuple[TensorVariable, ...]] | None:
-    """The node ``(L₁ ⊗ L₂ ⊗ ...) @ v`` of `pm.gp.LatentKron` and the K_i, if densities read the variable so alone."""
+    """Find the node ``(L₁ ⊗ L₂ ⊗ ...) @ v`` of `pm.gp.LatentKron` and the K_i, if densities read only it."""
     densities = _densities(model)
     read = any(reaches(density, [variable]) for density in densities)
-    return kronecker_product(model, variable, densities if read else model.deterministics)
+    return _kronecker_product(model, variable, densities if read else model.deterministics)
 
 
 def _densities(model: pm.Model) -> list[TensorVariable]:
-    """What the model's densities are made of."""
+    """List what the model's densities are made of."""
     parameters = [i for v in model.basic_RVs for i in v.owner.inputs if isinstance(i, TensorVariable)]
     return [*parameters, *model.potentials]
 
 
 def _moved(variable: TensorVariable) -> TensorVariable:
-    """The variable behind transposes and added dimensions."""
+    """Return the variable behind transposes and added dimensions."""
     while True:
         inner = strip(variable)
         if inner.owner is not None and isinstance(inner.owner.op, DimShuffle):
@@ -238,8 +227,78 @@ def _moved(variable: TensorVariable) -> TensorVariable:
         variable = inner
 
 
+def _kronecker_product(
+    model: pm.Model, variable: TensorVariable, expressions: Sequence[TensorVariable]
+) -> tuple[TensorVariable, tuple[TensorVariable, ...]] | None:
+    """Find the vector ``(L₁ ⊗ L₂ ⊗ ...) v`` and the K_i of which the L_i are factors, if expressions read v so.
+
+    `pymc.math.kron_dot`, as `pm.gp.LatentKron` has it, is a chain of reshapes, transposes and products. It is followed
+    from v on, and what it comes to is looked at in numbers: the order of axes is nothing that a graph shows.
+    """
+    if variable.ndim != 1:
+        return None
+    chain = _chain(variable, expressions)
+    products = [i for i, node in enumerate(chain) if isinstance(core_op(node), Dot)]
+    if not products:
+        return None
+    # The first vector after the last product: whoever goes on to reshape it is a reader.
+    source = next((node for node in chain[products[-1] :] if node.ndim == 1), None)
+    factors = [chain[i].owner.inputs[0] for i in products]
+    if source is None or not _is_product(model, variable, source, factors):
+        return None
+    return source, tuple(factor.owner.inputs[0] for factor in factors)
+
+
+def _chain(variable: TensorVariable, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Follow what is made of a variable step by step, as long as each step has one reader that continues the chain."""
+    readers = readers_of(list(expressions))
+    found: list[TensorVariable] = [variable]
+    while len(readers.get(found[-1], [])) == 1:
+        (node,) = readers[found[-1]]
+        if not _goes_on(node, found[-1]):
+            break
+        found.append(node.outputs[0])
+    return found[1:]
+
+
+def _goes_on(node: Apply, read: TensorVariable) -> bool:
+    """Return whether a node moves the values that it reads, or multiplies them by a lower Cholesky factor."""
+    if isinstance(node.op, Reshape | DimShuffle | SpecifyShape):
+        return node.inputs[0] is read
+    if not isinstance(core_op(node.outputs[0]), Dot) or node.inputs[1] is not read:
+        return False
+    return _is_lower_factor(node.inputs[0])
+
+
+def _is_lower_factor(matrix: TensorVariable) -> bool:
+    """Return whether a matrix is a lower Cholesky factor."""
+    factor = core_op(matrix)
+    return isinstance(factor, Cholesky) and factor.lower and matrix.ndim == 2
+
+
+def _is_product(
+    model: pm.Model, variable: TensorVariable, source: TensorVariable, factors: Sequence[TensorVariable]
+) -> bool:
+    """Return whether v is standard normal, and the source is ``(L₁ ⊗ L₂ ⊗ ...) v`` for random lower L_i and v."""
+    if not is_standard_normal(model, variable):
+        return False
+    point, rng = model.initial_point(), np.random.default_rng(0)
+    covariances = Evaluator(model, [factor.owner.inputs[0] for factor in factors])(point)
+    lower = {f: np.tril(rng.standard_normal(k.shape)) for f, k in zip(factors, covariances, strict=True)}
+    v = rng.standard_normal(np.shape(point[str(model.rvs_to_values[variable].name)]))
+    matrices = [lower[factor] for factor in factors]
+    if math.prod(matrix.shape[0] for matrix in matrices) != v.size:
+        return False
+    placeholders = {node: node.type() for node in (variable, *lower)}
+    (value,) = Evaluator(model, [source], placeholders)(point, v, *lower.values())
+    exact = v
+    for matrix in matrices:  # axis by axis, each of which goes to the end: the product itself has n² numbers
+        exact = (matrix @ exact.reshape(matrix.shape[0], -1)).T.ravel()
+    return value.shape == exact.shape and np.allclose(value, exact, rtol=0.0, atol=ROUNDING * np.abs(exact).max())
+
+
 def gaussian_candidates(model: pm.Model) -> list[TensorVariable]:
-    """Free variables that are latent Gaussian without being named: vectors with a covariance, and rotated GPs.
+    """Find free variables that are latent Gaussian without being named: vectors with a covariance, and rotated GPs.
 
     A walk, an autoregression or a map counts where it can be read, and a registered likelihood's predictor reads it.
     """

@@ -17,6 +17,7 @@ part that moves the slope, to first order, if the weights are each element's sha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,41 +25,67 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.logprob.transforms import LogOddsTransform, LogTransform
 from pytensor.compile.mode import Mode
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError
 from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there
-from pymc_rmhmc.model.graph.affine import goes_one_by_one
-from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, Evaluator, substitute
+from pymc_rmhmc.model.graph.affine import ONE_BY_ONE, goes_one_by_one, is_affine_node
+from pymc_rmhmc.model.graph.graphs import (
+    NO_DERIVATIVE,
+    Evaluator,
+    operation_name,
+    reaches,
+    reaches_by_value,
+    substitute,
+)
 from pymc_rmhmc.model.graph.linear_form import NotLinear, read_linear_form
-from pymc_rmhmc.model.graph.linear_reads import LinearRead, linear_reads
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.observed.observation import Observation
-from pymc_rmhmc.model.observed.observed_terms import Anchor, Sites
 from pymc_rmhmc.model.observed.unregistered_readers import log_density_at
 
-__all__ = ["Values", "anchor_of"]
+__all__ = ["Anchor", "Sites", "Values", "anchor_of", "linear_reads"]
 
 type Array = NDArray[np.float64]
+type Sites = NDArray[np.int64]
 type Point = dict[str, np.ndarray]
 
 # Where the curvature of each element is taken: about 0, as far as a value of a whitened process goes.
 LOOKED_AT, STEP = (-2.0, -1.0, 0.0, 1.0, 2.0), 1e-3
+# What is above 0 where all of its inputs are, and what always is.
+KEEPS_SIGN, POSITIVE = {"Mul", "TrueDiv", "Add", "Sqrt", "Sqr", "Reciprocal", "Identity", "Cast"}, {"Exp", "Sigmoid"}
 
 
-class Values(NamedTuple):
-    """What a likelihood reads.
+@dataclass(frozen=True, eq=False)
+class Anchor:
+    """What θ adds to latent values where their sites are anchored.
 
     Attributes
     ----------
-    node : TensorVariable
-        A latent vector, or a linear predictor.
-    shape : tuple of int
-        Its shape.
-    base : Anchor
-        The site of each of its values, raveled, and what θ has added to the value there.
+    sites : (k,) int array
+        To which sites; one that comes more than once takes what comes first.
+    added : TensorVariable
+        An expression of θ, (k,).
+    read : tuple of TensorVariable
+        The expressions of the model of which it is made, linear predictors aside.
+    follows : (d,) bool array, optional
+        The coordinates of θ that it follows besides those which these expressions read.
+    """
+
+    sites: Sites
+    added: TensorVariable
+    read: tuple[TensorVariable, ...] = ()
+    follows: NDArray[np.bool_] | None = None
+
+
+class Values(NamedTuple):
+    """What a likelihood reads: the values of a latent vector, or of a linear predictor, in their shape.
+
+    `base` has the site of each, raveled, and what θ has added to the value there.
     """
 
     node: TensorVariable
@@ -78,23 +105,8 @@ def anchor_of(
 ) -> Anchor:
     """Find the anchor of one observed variable's sites, moved by what its likelihood adds to the values that it reads.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    observation : Observation
-        As it was read; its likelihood is not registered.
-    values : Values
-        What it reads.
-    theta : Hyperparameters
-        What is sampled together with the latents.
-    point : dict
-        Where α and the weights are taken.
-
-    Returns
-    -------
-    Anchor
-        The one that the values have, where θ adds nothing further, or nothing that can be told.
+    It is the one that the values have, where θ adds nothing further, or nothing that can be told. The point is where α
+    and the weights are taken.
     """
     found = linear_reads(model, observation.variable, values.node)
     added = _added(model, found, values, theta)
@@ -206,3 +218,116 @@ def _shares(curvatures: Array, where: Sites) -> Array:
     known = np.bincount(where, curvatures) > 0.0
     parts = np.where(known[where], curvatures, 1.0)
     return np.asarray(parts / np.bincount(where, parts)[where])
+
+
+class LinearRead(NamedTuple):
+    """An expression that is affine in some values, and what comes to the same as adding logarithms to it.
+
+    In ``rate * exp(f)`` f is read with the logarithm of the rate.
+    """
+
+    node: TensorVariable
+    logarithms: tuple[TensorVariable, ...] = ()
+
+    @property
+    def expressions(self) -> tuple[TensorVariable, ...]:
+        """All that it is made of."""
+        return self.node, *self.logarithms
+
+
+def linear_reads(model: pm.Model, variable: TensorVariable, source: TensorVariable) -> list[LinearRead]:
+    """Find the last affine expressions on the ways from a source to a random variable, whatever its distribution."""
+    reader = _Reader(model, variable, source)
+    linear: set[Variable] = {source}
+    last: dict[Variable, None] = {}
+    for node, moves in reader.between:
+        read = [i for i, moving in zip(node.inputs, moves, strict=True) if moving]
+        if variable not in node.outputs and linear.issuperset(read) and is_affine_node(node, moves):
+            linear.update(node.outputs)
+        else:
+            last |= dict.fromkeys(i for i in read if i in linear)
+    found: dict[Variable, LinearRead] = {}
+    for expression in last:
+        logarithms = reader.logarithms(expression)
+        node = expression if logarithms else reader.last_added(expression)
+        found.setdefault(node, LinearRead(node, logarithms))
+    return list(found.values())
+
+
+class _Reader:
+    """The operations between a source and a variable, in order, and which inputs of each depend on the source."""
+
+    def __init__(self, model: pm.Model, variable: TensorVariable, source: TensorVariable) -> None:
+        self._model, self._source = model, source
+        self._others = [v for v in model.basic_RVs if v is not variable and v is not source]
+        self._known: dict[Variable, bool] = dict.fromkeys(self._others, False)
+        nodes = toposort([variable], blockers=[source, *self._others])
+        moving = [(node, self._moves(node)) for node in nodes]
+        self.between = [(node, moves) for node, moves in moving if any(moves)]
+        self._readers: dict[Variable, list[Apply]] = {}
+        for node, moves in self.between:
+            for read in {i for i, moving in zip(node.inputs, moves, strict=True) if moving}:
+                self._readers.setdefault(read, []).append(node)
+
+    def _moves(self, node: Apply) -> list[bool]:
+        return [reaches_by_value(i, [self._source], self._known) for i in node.inputs]
+
+    def last_added(self, expression: Variable) -> Variable:
+        """Follow an expression back through what only moves or multiplies its values, or adds constants, one by one."""
+        while expression is not self._source:
+            node = expression.owner
+            moves = self._moves(node)
+            besides = [i for i, moving in zip(node.inputs, moves, strict=True) if not moving]
+            one_by_one = isinstance(node.op, Elemwise) or (moves[0] and isinstance(node.op, ONE_BY_ONE))
+            multiplies = operation_name(expression) in ("Mul", "TrueDiv")
+            adds = not multiplies and any(reaches(i, self._others) for i in besides)
+            if sum(moves) != 1 or not one_by_one or adds:
+                break
+            expression = node.inputs[moves.index(True)]
+        return expression
+
+    def logarithms(self, expression: TensorVariable) -> tuple[TensorVariable, ...]:
+        """Find what shifts an expression of which only the exponential is read, times positive factors that move."""
+        node = self._only_reader(expression)
+        if node is None or operation_name(node.outputs[0]) != "Exp":
+            return ()
+        sign, found = 1, []
+        while node is not None and isinstance(node.op, Elemwise):
+            at = node.outputs[0]
+            node = self._only_reader(at)
+            name = "" if node is None else operation_name(node.outputs[0])
+            if node is None or name not in ("Mul", "TrueDiv"):
+                break
+            above = [i for i in node.inputs if i is not at] if name == "Mul" else node.inputs[:1]
+            if name == "TrueDiv" and node.inputs[0] is at:
+                found += [-sign * pt.log(f) for f in self._factors(node.inputs[1], expression)]
+                continue
+            sign = sign if name == "Mul" else -sign
+            found += [sign * pt.log(f) for each in above for f in self._factors(each, expression)]
+        return tuple(found)
+
+    def _only_reader(self, expression: Variable) -> Apply | None:
+        readers = self._readers.get(expression, [])
+        return readers[0] if len(readers) == 1 and readers[0].inputs.count(expression) == 1 else None
+
+    def _factors(self, product: TensorVariable, like: TensorVariable) -> list[TensorVariable]:
+        """Return the factors of a product that move, are positive, and have one value or as many as an expression."""
+        if operation_name(product) == "Mul":
+            return [f for each in product.owner.inputs for f in self._factors(each, like)]
+        fits = all(product.type.broadcastable) or product.type.broadcastable == like.type.broadcastable
+        moves = reaches(product, self._others) and not reaches(product, [self._source])
+        return [product] if fits and moves and self._is_positive(product) else []
+
+    def _is_positive(self, variable: Variable) -> bool:
+        """Return whether an expression is above 0 wherever the model has a density."""
+        if variable in self._model.free_RVs:
+            return isinstance(self._model.rvs_to_transforms.get(variable), LogTransform | LogOddsTransform)
+        if isinstance(variable, Constant):
+            return bool((variable.data > 0).all())
+        name = operation_name(variable)
+        if name in POSITIVE:
+            return True
+        if name in KEEPS_SIGN:
+            return all(self._is_positive(i) for i in variable.owner.inputs)
+        moved = variable.owner is not None and isinstance(variable.owner.op, ONE_BY_ONE)
+        return moved and self._is_positive(variable.owner.inputs[0])

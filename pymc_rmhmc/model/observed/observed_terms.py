@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pymc as pm
@@ -16,88 +15,31 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graph.graphs import substitute
+from pymc_rmhmc.model.graph.graphs import Evaluator, substitute
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.likelihoods import LikelihoodTerms
+from pymc_rmhmc.model.observed.anchors import Anchor, Sites, Values, anchor_of
 from pymc_rmhmc.model.observed.observation import Observation
 from pymc_rmhmc.model.observed.observations import predictor_of_data
+from pymc_rmhmc.model.observed.unregistered_readers import log_density_at
 
-__all__ = ["Anchor", "ObservedTerms", "Sites", "Terms", "added_to", "gradient_by", "read_sites", "shift_of", "summed"]
+__all__ = ["ObservedTerms", "Sources", "Terms", "UnregisteredTerms", "gradient_by", "shift_of", "summed"]
 
-type Sites = NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class Anchor:
-    """What θ adds to latent values where their sites are anchored.
-
-    Attributes
-    ----------
-    sites : (k,) int array
-        To which sites; one that comes more than once takes what comes first.
-    added : TensorVariable
-        An expression of θ, (k,).
-    read : tuple of TensorVariable
-        The expressions of the model of which it is made, linear predictors aside.
-    follows : (d,) bool array, optional
-        The coordinates of θ that it follows besides those which these expressions read.
-    """
-
-    sites: Sites
-    added: TensorVariable
-    read: tuple[TensorVariable, ...] = ()
-    follows: NDArray[np.bool_] | None = None
-
-
-class Terms(Protocol):
-    """What one observed variable says of the sites, as graphs; see `ObservedTerms`."""
-
-    anchor: Anchor
-
-    def terms(
-        self, eta: TensorVariable, shift: TensorVariable
-    ) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
-        """Return ``Σ ℓ``, its slope by site, and its gradient by θ."""
-
-    @property
-    def has_moving_parameters(self) -> bool:
-        """Whether θ moves a parameter of the likelihood that sites are to follow."""
-
-    def information(self, eta: TensorVariable, shift: TensorVariable) -> TensorVariable:
-        """Return a weight that grows with the parameters as the slope at given sites does."""
+# The nodes that stand for latent values, with their shapes.
+type Sources = dict[TensorVariable, tuple[int, ...]]
+type Terms = ObservedTerms | UnregisteredTerms
+type Point = dict[str, np.ndarray]
 
 
 class ObservedTerms:
-    """One observed variable with a registered likelihood.
+    """What one observed variable with a registered likelihood says of the sites, as graphs.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    observation : Observation
-        As it was read.
-    sources : dict of TensorVariable to tuple of int
-        The nodes that stand for the latent values, with their shapes.
-    theta : Hyperparameters
-        What is sampled together with the latents.
-    index : (n_obs,) int array
-        The site of each observation.
-
-    Attributes
-    ----------
-    added : TensorVariable
-        The predictor where the latent values are 0, (n_obs,).
-    anchor : Anchor
-        The same by site, with an offset that θ moves, as the logarithm of a rate that multiplies an exposure.
+    `index` (n_obs,) has the site of each observation. They are anchored where the latent values are 0, with an offset
+    that θ moves, as the logarithm of a rate that multiplies an exposure.
     """
 
     def __init__(
-        self,
-        model: pm.Model,
-        observation: Observation,
-        sources: dict[TensorVariable, tuple[int, ...]],
-        theta: Hyperparameters,
-        index: Sites,
+        self, model: pm.Model, observation: Observation, sources: Sources, theta: Hyperparameters, index: Sites
     ) -> None:
         likelihood, reading = observation.likelihood, observation.reading
         assert likelihood is not None
@@ -108,7 +50,7 @@ class ObservedTerms:
         parameters = [_by_observation(reading.parameters[name], long) for name in likelihood.parameters]
         offset = pt.zeros(()) if reading.offset is None else reading.offset
         others = [offset, pt.as_tensor_variable(observation.value), *parameters]
-        added, offset, y, *values = added_to(model, observation, sources, theta, others)
+        added, offset, y, *values = _added_to(model, observation, sources, theta, others)
         self.added = added.ravel()
         self._offset, self._y, self._values = pt.second(added, offset).ravel(), y, values
         # What is a parameter here as well does not count: parameters may move while sites are held.
@@ -143,7 +85,7 @@ class ObservedTerms:
 
     @property
     def has_moving_parameters(self) -> bool:
-        """Whether θ moves a parameter of the likelihood."""
+        """Whether θ moves a parameter of the likelihood that sites are to follow."""
         return self._theta.symbol in ancestors(self._values)
 
     def information(self, eta: TensorVariable, shift: TensorVariable) -> TensorVariable:
@@ -155,7 +97,7 @@ class ObservedTerms:
         return pt.inc_subtensor(pt.zeros_like(eta)[self.index], weight)
 
     def _predictor(self, eta: TensorVariable, shift: TensorVariable) -> TensorVariable:
-        return read_sites(eta - shift, self.index, eta.type.shape[0]) + self.added + self._offset
+        return _read_sites(eta - shift, self.index, eta.type.shape[0]) + self.added + self._offset
 
     def _terms(self, predictor: TensorVariable) -> LikelihoodTerms:
         vectors = {
@@ -165,8 +107,59 @@ class ObservedTerms:
         return self._likelihood.terms(predictor, vectors, pt.cast(self._y.ravel(), "float64"))
 
 
-def added_to(
-    model: pm.Model, observation: Observation, sources: dict[TensorVariable, tuple[int, ...]], theta: Hyperparameters,
+class UnregisteredTerms:
+    """One observed variable whose log density PyTensor differentiates.
+
+    Sites are anchored where the likelihood is, as far as θ shifts it: see `observed.anchors`. They do not follow what
+    else θ does to it, as by a scale: nobody has said its information.
+    """
+
+    has_moving_parameters = False
+
+    def __init__(
+        self, model: pm.Model, observation: Observation, values: Values, theta: Hyperparameters, point: Point
+    ) -> None:
+        self._model, self._observation, self._values, self._theta = model, observation, values, theta
+        self.anchor = anchor_of(model, observation, values, theta, point)
+
+    @classmethod
+    def of_latents(
+        cls, model: pm.Model, observation: Observation, source: TensorVariable, shape: tuple[int, ...],
+        theta: Hyperparameters, point: Point,
+    ) -> UnregisteredTerms:  # fmt: skip
+        """Read every value of a latent vector, each of which is a site."""
+        size = math.prod(shape)
+        values = Values(source, shape, Anchor(np.arange(size), pt.zeros(size)))
+        return cls(model, observation, values, theta, point)
+
+    @classmethod
+    def of_predictor(
+        cls, model: pm.Model, observation: Observation, sources: Sources, theta: Hyperparameters, index: Sites,
+        point: Point,
+    ) -> UnregisteredTerms:  # fmt: skip
+        """Read every value of a linear predictor, with the site of each; they are anchored in it."""
+        assert observation.node is not None
+        (value,) = Evaluator(model, [observation.node])(point)
+        added = _added_to(model, observation, sources, theta)[0].ravel()
+        return cls(model, observation, Values(observation.node, np.shape(value), Anchor(index, added)), theta, point)
+
+    def terms(
+        self, eta: TensorVariable, shift: TensorVariable
+    ) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
+        """Return ``Σ ℓ``, its slope by site, and its gradient by θ at given sites."""
+        node, shape, base = self._values
+        values = (_read_sites(eta - shift, base.sites, eta.type.shape[0]) + base.added).reshape(shape)
+        (density,) = self._theta.place([log_density_at(self._model, self._observation, {node: values})])
+        total = density.sum()
+        return total, pytensor.grad(total, eta), gradient_by(total, self._theta.symbol)
+
+    def information(self, eta: TensorVariable, shift: TensorVariable) -> TensorVariable:
+        """Return zeros (n,): no site follows the parameters."""
+        return pt.zeros_like(eta)
+
+
+def _added_to(
+    model: pm.Model, observation: Observation, sources: Sources, theta: Hyperparameters,
     others: Sequence[TensorVariable] = (),
 ) -> list[TensorVariable]:  # fmt: skip
     """Return the predictor where the latent values are 0, and other expressions, as expressions of θ."""
@@ -183,7 +176,7 @@ def _by_observation(parameter: TensorVariable, like: TensorVariable) -> TensorVa
     return pt.second(like, parameter).ravel()
 
 
-def read_sites(sites: TensorVariable, index: Sites, n_sites: int | None) -> TensorVariable:
+def _read_sites(sites: TensorVariable, index: Sites, n_sites: int | None) -> TensorVariable:
     """Read the sites of some observations, by a slice where they lie together."""
     start = int(index[0]) if index.size else 0
     if not np.array_equal(index, np.arange(start, start + index.size)):
@@ -221,4 +214,4 @@ def shift_of(observed: Sequence[Terms], theta: Hyperparameters, size: int) -> Te
         where[which] = start + first
         start += each.sites.size
     added = pt.concatenate([pt.zeros(1), *(each.added for each in moving)])
-    return read_sites(added, where, None)
+    return _read_sites(added, where, None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -37,7 +36,7 @@ from pymc_rmhmc.model.observed.observations import AffineReader, Array, Point, S
 from pymc_rmhmc.model.observed.site_likelihood import BoundTerm
 from pymc_rmhmc.model.words.user_arguments import nan_in_words, values_in_words
 
-__all__ = ["PredictedReader", "UnregisteredReader", "log_density_at", "log_density_given"]
+__all__ = ["PredictedReader", "UnregisteredReader", "log_density_at"]
 
 # Latent values at which an unregistered likelihood is tried, beside the model's own initial ones.
 TRIED = (0.0, 0.5, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0, 30.0, -30.0)
@@ -46,27 +45,23 @@ WITH_LOGIT_P = ("Bernoulli", "Binomial")
 
 
 class ArgumentWords:
-    """Describe a variable's arguments, for errors.
+    """Describe a variable's arguments, for errors: which is NaN ("" if none is), and what values they have.
 
     A copy shares the model. A pickle leaves it out and describes nothing: the data were checked before.
     """
 
-    def __init__(self, model: pm.Model | None = None, variable: TensorVariable | None = None) -> None:
-        self._model, self._variable = model, variable
+    def __init__(self, described: tuple[pm.Model, TensorVariable] | None = None) -> None:
+        self._described = described
 
     def nan(self, point: Point) -> str:
         """Say which argument is NaN; empty if none is."""
-        if self._model is None or self._variable is None:
-            return ""
-        return nan_in_words(self._model, self._variable, point)
+        return "" if self._described is None else nan_in_words(*self._described, point)
 
     def values(self, point: Point) -> str:
         """Say what values the arguments have."""
-        if self._model is None or self._variable is None:
-            return ""
-        return values_in_words(self._model, self._variable, point)
+        return "" if self._described is None else values_in_words(*self._described, point)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> ArgumentWords:
+    def __deepcopy__(self, memo: object) -> ArgumentWords:
         return self
 
     def __reduce__(self) -> tuple[type[ArgumentWords], tuple[()]]:
@@ -76,30 +71,22 @@ class ArgumentWords:
 class GraphLikelihood:
     """A likelihood that is not registered as a kernel of the values of one node of its graph.
 
-    The Hessian of the summed log density must be diagonal in these values, or it is an error.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    observation : Observation
-        As it was read.
-    node : TensorVariable
-        A latent vector that is read, or a linear predictor.
-    shape : tuple of int
-        Of the node.
+    The node is a latent vector that is read, or a linear predictor. The Hessian of the summed log density must be
+    diagonal in its values, or it is an error.
     """
 
     def __init__(
         self, model: pm.Model, observation: Observation, node: TensorVariable, shape: tuple[int, ...]
     ) -> None:
         self.name = str(observation.variable.name)
-        self._words = ArgumentWords(model, observation.variable)
+        self._words = ArgumentWords((model, observation.variable))
         self._is_binary = distribution_of(observation.variable) in WITH_LOGIT_P
         self.size = math.prod(shape)
         flat = pt.dvector("eta")
         # The shape is a number: as an expression it would bring the node itself into the graph.
-        log_density = log_density_given(model, observation, node, flat if node.ndim == 1 else flat.reshape(shape))
+        log_density = log_density_at(
+            model, observation, {node: flat if node.ndim == 1 else flat.reshape(shape)}
+        )
         held = set(ancestors([log_density]))
         values = [v for v in model.value_vars if v in held]
         self.inputs = tuple(str(v.name) for v in values)
@@ -113,24 +100,13 @@ class GraphLikelihood:
         self._by_observation = pytensor.function(
             [flat, *values, *held_data.values()], [log_density, data], mode=PYTHON_MODE, on_unused_input="ignore"
         )
-        self._checked: tuple[Any, ...] | None = None
+        self._checked: tuple[np.ndarray, ...] | None = None
 
     def arguments(self, point: Point, own: Array) -> tuple[Array, ...]:
         """Return what the kernel takes after the node's values, checked where data are new.
 
-        Parameters
-        ----------
-        point : dict
-            The model's value variables.
-        own : array
-            Values of the node, to begin with where its log density must be finite.
-
-        Raises
-        ------
-        UnsupportedLikelihoodError
-            If an observation depends on several of the values.
-        DataError
-            If observations have no finite log density whatever the values are.
+        The node's own values are where its log density is looked at first. Raises UnsupportedLikelihoodError if an
+        observation depends on several values, and DataError if some have no finite log density whatever these are.
         """
         data = tuple(s.get_value(borrow=True) for s in self.shared)
         arguments = self._arguments(point, data)
@@ -147,10 +123,10 @@ class GraphLikelihood:
             self._checked = data
         return arguments
 
-    def _arguments(self, point: Point, data: tuple[Any, ...]) -> tuple[Array, ...]:
+    def _arguments(self, point: Point, data: tuple[np.ndarray, ...]) -> tuple[Array, ...]:
         return tuple(np.asarray(a) for a in (*(point[name] for name in self.inputs), *data))
 
-    def _check_diagonal(self, point: Point, data: tuple[Any, ...]) -> None:
+    def _check_diagonal(self, point: Point, data: tuple[np.ndarray, ...]) -> None:
         """Check that every observation depends on at most one latent value, and has a slope there."""
         size, arguments = self.size, self._arguments(point, data)
         slope = self._slope(0.5 * np.random.default_rng(1).standard_normal(size), arguments)
@@ -171,7 +147,7 @@ class GraphLikelihood:
             lambda eta: self._slope(eta, arguments), np.zeros(self.size), np.random.default_rng(0)
         )
 
-    def _is_diagonal_elsewhere(self, point: Point, data: tuple[Any, ...]) -> bool:
+    def _is_diagonal_elsewhere(self, point: Point, data: tuple[np.ndarray, ...]) -> bool:
         """Return whether each observation depends on at most one latent value at other points too.
 
         What mixes latent values may be multiplied by 0 where the model begins.
@@ -190,7 +166,7 @@ class GraphLikelihood:
 
     def _check_data(self, own: Array, arguments: tuple[Array, ...], point: Point) -> None:
         """Check that every observation has a finite log density at some latent value out of a wide range."""
-        wrong: Any = True
+        wrong = np.array(True)
         tried, refused = None, ""
         for eta in (own, *(np.full(self.size, value) for value in TRIED)):
             try:
@@ -261,15 +237,7 @@ class UnregisteredReader:
         return LinearForm(np.zeros(size), maps)
 
     def bind(self, point: Point, shapes: Shapes, site_of: SiteOf, n_sites: int) -> BoundTerm:
-        """Return the term on all latent values.
-
-        Raises
-        ------
-        UnsupportedLikelihoodError
-            If an observation depends on several latent values.
-        DataError
-            If observations have no finite log density whatever the latent values are.
-        """
+        """Return the term on all latent values."""
         return self.bind_whole(point, shapes, None)
 
     def bind_whole(self, point: Point, shapes: Shapes, index: NDArray[np.int64] | None) -> BoundTerm:
@@ -279,7 +247,7 @@ class UnregisteredReader:
 
 
 class PredictedReader(AffineReader):
-    """An observed variable with a likelihood that is not registered, and a linear predictor; as `AffineReader`."""
+    """An observed variable with a likelihood that is not registered, and a linear predictor."""
 
     def __init__(
         self, model: pm.Model, observation: Observation, sources: Sequence[TensorVariable], point: Point
@@ -314,13 +282,6 @@ class PredictedReader(AffineReader):
             )
         arguments = self._likelihood.arguments(point, self._value)
         return BoundTerm(self.kernel, arguments, index, offset if offset.any() else None)
-
-
-def log_density_given(
-    model: pm.Model, observation: Observation, source: TensorVariable, values: TensorVariable
-) -> TensorVariable:
-    """Return the log density by observation as a graph of a source's values, in the source's shape."""
-    return log_density_at(model, observation, {source: values})
 
 
 def log_density_at(

@@ -1,10 +1,11 @@
-"""A predictor's matrix that hyperparameters move: A(θ) of ``η = c + A x``, evaluated in as few directions as it takes.
+"""How predictors read latent values: one value each, by a constant matrix, or by one that hyperparameters move.
 
-A is the derivative of η by x, and a column of it what η gains along a unit vector. Columns that have no row in common
-are had from one direction together: the discriminations of a test's items take one, a varying intercept beside a slope
-two, a full matrix one for each column. Where A is 0 whatever θ is, is read off the predictor with random numbers in
-place of θ, and of whatever is more than a sum of products of it: no number of θ could show it. Where latent values and
-θ go through an operation together that is none (a scan, a solution of equations), A is taken to be 0 nowhere.
+A(θ) of ``η = c + A x`` is evaluated in as few directions as it takes. A is the derivative of η by x, and a column of it
+what η gains along a unit vector. Columns that have no row in common are had from one direction together: the
+discriminations of a test's items take one, a varying intercept beside a slope two, a full matrix one for each column.
+Where A is 0 whatever θ is, is read off the predictor with random numbers in place of θ, and of whatever is more than a
+sum of products of it: no number of θ could show it. Where latent values and θ go through an operation together that is
+none (a scan, a solution of equations), A is taken to be 0 nowhere.
 
 References
 ----------
@@ -13,15 +14,18 @@ Curtis, Powell and Reid (1974), On the estimation of sparse Jacobian matrices, f
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from copy import copy
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
@@ -38,26 +42,31 @@ from pymc_rmhmc.model.graph.graphs import (
 )
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.observed.observation import Observation
-from pymc_rmhmc.model.observed.observations import predictor_of
-from pymc_rmhmc.model.observed.reads import SPARSE_SHARE
+from pymc_rmhmc.model.observed.observations import AffineReader, predictor_of
 
-__all__ = ["MovingDesign", "why_not_moving"]
+__all__ = ["DesignReader", "MovingDesign", "PlainReading", "Predictors", "SameValues", "why_not_moving"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
 type Shapes = Sequence[tuple[int, ...]]
+type Positions = Sequence[NDArray[np.int64]]
+type Matrix = Array | sparse.csr_array
 
+# A matrix with fewer entries than this share of its size (a column for each group of a mixed model) is kept sparse.
+SPARSE_SHARE = 0.1
 # What makes 0 of numbers that have nothing to do with one another only where it always does.
 SUMS_OF_PRODUCTS = {
     *LINEAR_OPERATIONS, *SHAPING, *PRODUCTS, "TrueDiv", "CumOp", "IncSubtensor", "AdvancedIncSubtensor",
     "AdvancedIncSubtensor1",
 }  # fmt: skip
+READ_OTHERWISE = "have changed since the step was built. Build a new RMHMC."
 
 
-class MovingDesign:
-    """A(θ) of ``η = c + A x``, the observations of all variables stacked.
+@dataclass(frozen=True, eq=False)
+class Predictors:
+    """The linear predictors of a block's observations, and the nodes that they read.
 
-    Parameters
+    Attributes
     ----------
     model : pymc.Model
         The model.
@@ -69,10 +78,121 @@ class MovingDesign:
         Of the nodes.
     positions : sequence of (k,) int array
         Where the values of each node's variable are in the node, raveled.
-    theta : Hyperparameters
-        Everything that moves A.
-    point : dict
-        Where shapes are taken.
+    """
+
+    model: pm.Model
+    observations: Sequence[Observation]
+    nodes: Sequence[TensorVariable]
+    shapes: Shapes
+    positions: Positions
+
+
+def _stacked(read: Sequence[Sequence[np.ndarray]], positions: Positions) -> np.ndarray:
+    """Stack the matrices (n_obs, k) by which each predictor reads each node, columns in the variables' order."""
+    rows = [[part[:, where] for part, where in zip(parts, positions, strict=True)] for parts in read]
+    return np.vstack([np.hstack(parts) for parts in rows])
+
+
+class DesignReader:
+    """A of ``η = c + A x``, the observations of all variables stacked, found from the predictors' values."""
+
+    def __init__(self, predictors: Predictors) -> None:
+        model, nodes = predictors.model, predictors.nodes
+        self._readers = [AffineReader(model, observation, nodes) for observation in predictors.observations]
+        self._shapes, self._positions = list(predictors.shapes), list(predictors.positions)
+        self.shared = [s for reader in self._readers for s in reader.shared]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The value variables that A depends on: with any, it is not the same everywhere."""
+        return tuple(dict.fromkeys(name for reader in self._readers for name in reader.linear_inputs.values))
+
+    def sizes(self, point: Point) -> list[int]:
+        """Count the observations of each variable."""
+        return [reader.form(point, self._shapes).offset.size for reader in self._readers]
+
+    def n_rows(self, point: Point) -> int:
+        """Count the rows of A."""
+        return sum(self.sizes(point))
+
+    def parts(self, point: Point, sizes: Sequence[int]) -> list[Matrix]:
+        """Return A of every node, (n, k) each."""
+        whole = self._whole(point)
+        return [_kept(whole[:, a:b]) for a, b in itertools.pairwise(np.cumsum([0, *sizes]))]
+
+    def __call__(self, point: Point) -> Matrix:
+        """Return A (n, k) with the shared data as they are now, sparse where most of it is zero."""
+        return _kept(self._whole(point))
+
+    def _whole(self, point: Point) -> Array:
+        maps = [reader.form(point, self._shapes, matrices=True).maps for reader in self._readers]
+        read = [[m.dense(where.size) for m, where in zip(each, self._positions, strict=True)] for each in maps]
+        return _stacked(read, self._positions)
+
+
+def _kept(matrix: Array) -> Matrix:
+    """Return a matrix in the form that multiplies fastest."""
+    share = np.count_nonzero(matrix) / max(matrix.size, 1)
+    return sparse.csr_array(matrix) if share < SPARSE_SHARE else np.ascontiguousarray(matrix)
+
+
+class SameValues:
+    """A where each site is the sum of one value of each of several vectors."""
+
+    shared: Sequence[SharedVariable] = ()
+
+    def __init__(self, size: int, n_vectors: int) -> None:
+        self._n_vectors = n_vectors
+        self._matrix = sparse.hstack([sparse.eye_array(size)] * n_vectors, format="csr")
+
+    def n_rows(self, point: Point) -> int:
+        """Count the values of one vector."""
+        return int(self._matrix.shape[0])
+
+    def __call__(self, point: Point) -> Matrix:
+        """Return identities side by side."""
+        return self._matrix
+
+    def parts(self, point: Point, sizes: Sequence[int]) -> list[None]:
+        """Return None for each vector, whose part is an identity."""
+        return [None] * self._n_vectors
+
+
+class PlainReading:
+    """Observations of which each reads one value of every vector, as it is, whatever the model's other variables are.
+
+    `sites` says for each reader which values these are.
+    """
+
+    def __init__(self, readers: Sequence[AffineReader], shapes: Sequence[tuple[int, ...]], point: Point) -> None:
+        self._shapes = list(shapes)
+        self.sites = [self._index(reader, point) for reader in readers]
+        # Only data can move what these read.
+        self._moving = [(r, sites) for r, sites in zip(readers, self.sites, strict=True) if r.linear_inputs.shared]
+        self._seen = self._data()
+
+    def check(self, point: Point) -> None:
+        """Raise a DataError if data that have been replaced read other values: sites are part of what is compiled."""
+        data = self._data()
+        if all(a is b for a, b in zip(data, self._seen, strict=True)):
+            return
+        for reader, sites in self._moving:
+            if not (reader.reads_values(point, self._shapes) and np.array_equal(self._index(reader, point), sites)):
+                names = ", ".join(str(s.name) for s in reader.linear_inputs.shared)
+                raise DataError(f"{names}: the latent values that {reader.name} reads {READ_OTHERWISE}")
+        self._seen = data
+
+    def _data(self) -> list[np.ndarray]:
+        return [s.get_value(borrow=True) for reader, _ in self._moving for s in reader.linear_inputs.shared]
+
+    def _index(self, reader: AffineReader, point: Point) -> NDArray[np.int64]:
+        index = reader.form(point, self._shapes).maps[0].index
+        assert index is not None
+        return index
+
+
+class MovingDesign:
+    """A(θ) of ``η = c + A x``, the observations of all variables stacked.
 
     Attributes
     ----------
@@ -82,14 +202,11 @@ class MovingDesign:
         What η gains along each direction, an expression of θ, (c, n).
     """
 
-    def __init__(
-        self, model: pm.Model, observations: Sequence[Observation], nodes: Sequence[TensorVariable], shapes: Shapes,
-        positions: Sequence[NDArray[np.int64]], theta: Hyperparameters, point: Point,
-    ) -> None:  # fmt: skip
-        predictors, holders, moving = _predictors(model, observations, nodes, theta)
-        patterns = [_Pattern(model, predictor, holders, moving) for predictor in predictors]
-        self._patterns, self._shapes, self._positions = patterns, list(shapes), list(positions)
-        self.shared = [s for p in patterns for s in p.shared]
+    def __init__(self, predictors: Predictors, theta: Hyperparameters, point: Point) -> None:
+        etas, holders, moving = _graphs(predictors, theta)
+        self._patterns = [_Pattern(predictors.model, eta, holders, moving) for eta in etas]
+        self._shapes, self._positions = list(predictors.shapes), list(predictors.positions)
+        self.shared = [s for p in self._patterns for s in p.shared]
         where = self._where(point)
         self.shape = where.shape
         self._rows, self._columns = np.nonzero(where)
@@ -101,7 +218,7 @@ class MovingDesign:
         seeds = (colours == np.arange(self._n_directions)[:, None]).astype(np.float64)
         self.directions = self._along(seeds, theta)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # A worker has compiled functions of the directions; where they are is asked again of data that may be replaced.
         return self.__dict__ | {"directions": None} | ({} if self.shared else {"_patterns": []})
 
@@ -111,18 +228,15 @@ class MovingDesign:
         return self._at // self.shape[0], self._rows, self._columns
 
     def n_rows(self, point: Point) -> int:
-        """The number of rows of A."""
+        """Count the rows of A."""
         return self.shape[0]
 
     def _where(self, point: Point) -> NDArray[np.bool_]:
-        """Where A may be other than 0, (n, k)."""
-        read = [pattern(point, self._shapes) for pattern in self._patterns]
-        return np.vstack([
-            np.hstack([part[:, where] for part, where in zip(parts, self._positions, strict=True)]) for parts in read
-        ])  # fmt: skip
+        """Find where A may be other than 0, (n, k)."""
+        return _stacked([pattern(point, self._shapes) for pattern in self._patterns], self._positions)
 
     def _along(self, seeds: Array, theta: Hyperparameters) -> TensorVariable:
-        """What η gains along some directions (c, k), as an expression of θ, (c, n)."""
+        """Return what η gains along some directions (c, k), as an expression of θ, (c, n)."""
         cuts = np.cumsum([where.size for where in self._positions])[:-1]
         parts = zip(np.split(seeds, cuts, axis=1), self._positions, strict=True)
         read = [part[:, np.argsort(where)] for part, where in parts]
@@ -139,8 +253,8 @@ class MovingDesign:
             gained.append(along - base)
         return pt.concatenate([pt.broadcast_to(g, (len(seeds), g.shape[-1])) for g in gained], axis=1)
 
-    def matrix(self, directions: Array) -> Any:
-        """A (n, k) of what η gains along the directions, sparse where most of it is always 0."""
+    def matrix(self, directions: Array) -> Matrix:
+        """Return A (n, k) of what η gains along the directions, sparse where most of it is always 0."""
         entries = directions.ravel()[self._at]
         if self._sparse is not None:
             made = copy(self._sparse)
@@ -151,16 +265,10 @@ class MovingDesign:
         return matrix
 
     def pullback(self, bar: Array, mean_bar: Array, centre: Array) -> Array:
-        """The derivative by what η gains along the directions, (c, n).
+        """Return the derivative by what η gains along the directions, (c, n).
 
-        Parameters
-        ----------
-        bar : (n, k) array, or of a sparse A's entries
-            Ā.
-        mean_bar : (n,) array
-            That of A times `centre`, besides.
-        centre : (k,) array
-            What is constant of x.
+        It is made of Ā, (n, k) or of a sparse A's entries, and of `mean_bar` (n,), that by A times the `centre` of x
+        (k,), besides.
         """
         directions = np.zeros((self._n_directions, self.shape[0]))
         entries = bar[self._rows, self._columns] if bar.ndim == 2 else bar
@@ -170,55 +278,32 @@ class MovingDesign:
         return directions
 
     def check(self, point: Point) -> None:
-        """See that data that have been replaced leave A where it was 0: directions are part of what is compiled.
-
-        Raises
-        ------
-        DataError
-            If they do not.
-        """
+        """Raise a DataError if data that have been replaced move A where it was 0: directions have been compiled."""
         where, known = self._where(point), np.zeros(self.shape, dtype=bool)
         known[self._rows, self._columns] = True
         if where.shape != self.shape or (where & ~known).any():
             names = ", ".join(str(s.name) for s in self.shared)
-            raise DataError(
-                f"{names}: the latent values that predictors read have changed since the step was built. Build a new "
-                "RMHMC."
-            )
+            raise DataError(f"{names}: the latent values that predictors read {READ_OTHERWISE}")
 
 
-def why_not_moving(
-    model: pm.Model, observations: Sequence[Observation], nodes: Sequence[TensorVariable], theta: Hyperparameters
-) -> str:
-    """What stands between θ and A that has no derivative, as words; empty if nothing does. See `MovingDesign`."""
-    predictors, holders, moving = _predictors(model, observations, nodes, theta)
-    has_whole = any(_factors(predictor, holders, moving)[1] for predictor in predictors)
+def why_not_moving(predictors: Predictors, theta: Hyperparameters) -> str:
+    """Say what stands between θ and A that has no derivative; return "" if nothing does. See `MovingDesign`."""
+    etas, holders, moving = _graphs(predictors, theta)
+    has_whole = any(_factors(eta, holders, moving)[1] for eta in etas)
     return "an index, a comparison or a whole number" if has_whole else ""
 
 
-def _predictors(
-    model: pm.Model, observations: Sequence[Observation], nodes: Sequence[TensorVariable], theta: Hyperparameters
+def _graphs(
+    predictors: Predictors, theta: Hyperparameters
 ) -> tuple[list[TensorVariable], list[TensorVariable], list[TensorVariable]]:
-    """Predictors as graphs of value variables and of holders for what they read, the holders, and what moves A."""
-    holders = {node: node.type() for node in nodes}
+    """Return predictors as graphs of value variables and of holders for what they read, the holders, and what moves."""
+    model, holders = predictors.model, {node: node.type() for node in predictors.nodes}
     moving = [value for value in model.value_vars if value.name in theta.names]
-    return [predictor_of(model, o, holders) for o in observations], list(holders.values()), moving
+    return [predictor_of(model, o, holders) for o in predictors.observations], list(holders.values()), moving
 
 
 class _Pattern:
-    """Where the linear part of one predictor may be other than 0.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        For its value variables.
-    predictor : TensorVariable
-        A graph of value variables and holders.
-    holders : sequence of TensorVariable
-        What stands for latent values.
-    moving : sequence of TensorVariable
-        The value variables that may move the linear part.
-    """
+    """Where the linear part of one predictor, a graph of value variables and holders, may be other than 0."""
 
     def __init__(
         self, model: pm.Model, predictor: TensorVariable, holders: Sequence[TensorVariable],
@@ -238,7 +323,7 @@ class _Pattern:
         self._free = pytensor.function([*holders, *stand_ins, *values], free, **options)
 
     def __call__(self, point: Point, shapes: Shapes) -> list[NDArray[np.bool_]]:
-        """Where it may be other than 0, (n_obs, k) for each holder."""
+        """Find where it may be other than 0, (n_obs, k) for each holder."""
         rng, zeros = np.random.default_rng(0), [np.zeros(shape) for shape in shapes]
         values = [point[name] for name in self.names]
         random = [rng.uniform(0.5, 1.5, tuple(shape)) for shape in self._lengths(*zeros, *values)]
@@ -251,7 +336,7 @@ class _Pattern:
     def _read(
         self, which: int, zeros: Sequence[Array], given: Sequence[np.ndarray], origin: Array
     ) -> NDArray[np.bool_]:
-        """What each value of one holder moves, (n_obs, k); what is no number is not 0."""
+        """Find what each value of one holder moves, (n_obs, k); what is no number is not 0."""
         columns, inputs = [], list(zeros)
         for unit in np.eye(zeros[which].size):
             inputs[which] = unit.reshape(zeros[which].shape)
@@ -262,12 +347,12 @@ class _Pattern:
 def _factors(
     predictor: TensorVariable, holders: Sequence[TensorVariable], moving: Sequence[TensorVariable]
 ) -> tuple[list[TensorVariable], bool, bool]:
-    """What moves of that of which a predictor is a sum of products.
+    """Find what moves of that of which a predictor is a sum of products.
 
     And whether whole numbers are among it; and whether the predictor is more than such a sum in latent values.
     """
-    of_latents: dict[Any, bool] = {}
-    of_moving: dict[Any, bool] = {}
+    of_latents: dict[Variable, bool] = {}
+    of_moving: dict[Variable, bool] = {}
     found, has_whole, is_more = [], False, False
     waiting, seen = [predictor], {predictor}
     while waiting:
@@ -291,7 +376,7 @@ def _factors(
 
 
 def _colours(where: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """A number for every column (k,), the same for columns that have no row in common; greedily."""
+    """Give a number to every column (k,), the same for columns that have no row in common; greedily."""
     if where.sum(axis=1).max(initial=0) == where.shape[1]:
         return np.arange(where.shape[1])
     colours = np.empty(where.shape[1], dtype=np.int64)
