@@ -204,9 +204,7 @@ def _gram(
 
 
 @compiled
-def _variances(
-    starts: Index, columns: Index, entries: Array, root: Array
-) -> Array:  # pragma: no cover - compiled
+def _variances(starts: Index, columns: Index, entries: Array, root: Array) -> Array:  # pragma: no cover - compiled
     """Return the squared length of every row of ``A R``."""
     variances, row = np.zeros(starts.size - 1), np.empty(root.shape[1])
     for i in range(variances.size):

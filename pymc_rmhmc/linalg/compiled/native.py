@@ -155,9 +155,7 @@ def _result(moves: bool) -> types.Type:
     return types.Tuple((_SCALAR, _VECTOR, _NUMBERS) if moves else (_SCALAR, _VECTOR))
 
 
-def _call_likelihood(
-    typing_context: object, address: types.Type, theta: Any, eta: Any, rest: types.Type
-) -> Lowered:
+def _call_likelihood(typing_context: object, address: types.Type, theta: Any, eta: Any, rest: types.Type) -> Lowered:
     """Return the types of a call of the function at an address, and what makes its code; θ may be None."""
     moves = not isinstance(theta, types.NoneType)
     for vector in (theta, eta) if moves else (eta,):

@@ -28,44 +28,25 @@ ROWS = 64
 
 
 class GaussianComponent(NamedTuple):
-    """One latent variable x, or one row of it, of k values.
+    """One latent variable x, or one row of it, of k values."""
 
-    Attributes
-    ----------
-    mean : (k,) array or None
-        None for zero.
-    covariance : (k, k) array or None
-        To be factorised.
-    cholesky : (k, k) array or None
-        The lower factor, where the model gives it.
-    predictor : (n_sites, k) array or None
-        A; None for the identity.
-    centred : bool
-        Whether the model's variable is x; if not, it is ν with ``x = Lν``.
-    precision : (k, k) array or None
-        A precision that has no factor, for the words of an error; `cholesky` is then 0.
-    """
-
-    mean: Array | None
-    covariance: Array | None
-    cholesky: Array | None
-    predictor: Array | None
-    centred: bool
+    mean: Array | None  # (k,); None for zero
+    covariance: Array | None  # (k, k), to be factorised
+    cholesky: Array | None  # the lower factor (k, k), where the model gives it
+    predictor: Array | None  # A (n_sites, k); None for the identity
+    centred: bool  # whether the model's variable is x; if not, it is ν with ``x = Lν``
+    # A precision (k, k) that has no factor, for the words of an error; `cholesky` is then 0.
     precision: Array | None = None
 
 
 @dataclass(frozen=True)
 class LatentRow:
-    """One row of a latent variable: an independent Gaussian vector.
+    """One row of a latent variable: an independent Gaussian vector."""
 
-    It has the numbers of the variable in its block and of the row, 0 for a vector; and where its values are in the
-    raveled source, (k,).
-    """
-
-    latent: int
-    row: int
+    latent: int  # which variable of the block
+    row: int  # 0 for a vector
     size: int
-    positions: NDArray[np.int64]
+    positions: NDArray[np.int64]  # where the row's values are in the raveled source
 
 
 class LatentReader:

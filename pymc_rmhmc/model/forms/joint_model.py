@@ -199,28 +199,18 @@ def _of_likelihoods(structure: ModelStructure, theta: Hyperparameters) -> NDArra
 
 @dataclass(frozen=True, eq=False)
 class _BlockPlan:
-    """How a block is built: which vectors it has, where predictors read them, and which are the sites.
-
-    Attributes
-    ----------
-    sources : sequence of ScaledSource
-        Where predictors read each vector, in the `shapes`.
-    rows : sequence of LatentRow
-        Of the first vector.
-    plain : PlainReading or None
-        Which values observations read, where the sites are the values of the vector, or sums of those of several.
-    design : DesignReader or None
-        By which matrix predictors read the vectors, where the sites are the observations; and of what it is read.
-    """
+    """How a block is built: which vectors it has, where predictors read them, and which are the sites."""
 
     model: pm.Model
     block: LatentBlock
     theta: Hyperparameters
     point: Point
-    sources: Sequence[ScaledSource]
+    sources: Sequence[ScaledSource]  # where predictors read each vector
     shapes: Sequence[tuple[int, ...]]
-    rows: Sequence[LatentRow]
+    rows: Sequence[LatentRow]  # of the first vector
+    # Which values observations read, where the sites are the values of the vector, or sums of those of several.
     plain: PlainReading | None = None
+    # By which matrix predictors read the vectors, where the sites are the observations; and of what it is read.
     design: tuple[DesignReader, Predictors] | None = None
 
     def build(self) -> JointBlock:
@@ -280,7 +270,8 @@ def _plan_block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, poi
     readers = [LatentReader(model, latent) for latent in block.latents]
     shapes = [each.source_shape(point) for each in readers]
     rows = [each.rows(i, point) for i, each in enumerate(readers)]
-    sources = _vector_sources(model, block, shapes, point)
+    held = zip(block.latents, shapes, strict=True)
+    sources = [_vector_source(model, block, latent, shape, point) for latent, shape in held]
     plain = _plain_reading(model, block, [source.node for source in sources], shapes, point)
     is_alone = len(rows) == 1
     if not (plain is not None and is_alone) and max(len(r) for r in rows) > MOST_ROWS_IN_ONE:
@@ -291,9 +282,7 @@ def _plan_block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, poi
     return plan
 
 
-def _plan_unregistered(
-    model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point
-) -> _BlockPlan | str:
+def _plan_unregistered(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point) -> _BlockPlan | str:
     """Plan a block with likelihoods that are not registered, whose sites are the values of its vector."""
     (latent, *others), reason = block.latents, f"the likelihood of {block.name} has no closed form here"
     if others or latent.form == "independent":
@@ -312,12 +301,13 @@ def _plan_unregistered(
 def _by_a_matrix(plan: _BlockPlan, rows: Sequence[Sequence[LatentRow]]) -> _BlockPlan | str:
     """Plan a block whose sites are the observations, or give the reason why it is none."""
     model, block, theta = plan.model, plan.block, plan.theta
-    sources = _with_coefficients(model, block, plan.sources, plan.shapes, plan.point)
+    sources = [_coefficient_source(plan, i) for i in range(len(block.latents))]
     positions = [np.concatenate([row.positions for row in each]) for each in rows]
     predictors = Predictors(model, block.observations, [s.node for s in sources], plan.shapes, positions)
     reader = DesignReader(predictors)
     if reader.inputs:
-        reason = f"how the predictor reads {block.name} depends on {_names(model, reader.inputs)}"
+        names = names_by_value(model)
+        reason = f"how the predictor reads {block.name} depends on {', '.join(names[name] for name in reader.inputs)}"
         if not set(reader.inputs) <= set(theta.names):
             return reason
         why = why_not_moving(predictors, theta)
@@ -354,26 +344,20 @@ def _with_scales_first(model: pm.Model, block: LatentBlock) -> LatentBlock:
     return replace(block, observations=tuple(observations))
 
 
-def _vector_sources(
-    model: pm.Model, block: LatentBlock, shapes: Sequence[tuple[int, ...]], point: Point
-) -> list[ScaledSource]:
-    """Find where each vector is read: with a covariance behind a number that multiplies all of it, if there is one."""
-    etas, variables = _etas(block), [latent.variable for latent in block.latents]
-    found = []
-    for latent, shape in zip(block.latents, shapes, strict=True):
-        plain = ScaledSource(latent.source)
-        # Coefficients are their own sources; and rows have one covariance, which no number of each may multiply.
-        if latent.form == "independent" or latent.variable.ndim != 1:
-            found.append(plain)
-            continue
-        scaled = scaled_source(latent.source, etas, variables, lambda factor: is_never_zero(model, factor))
-        found.append(scaled if scaled.is_scaled and _fits(model, latent, scaled, shape, point) else plain)
-    return found
+def _vector_source(
+    model: pm.Model, block: LatentBlock, latent: LatentVariable, shape: tuple[int, ...], point: Point
+) -> ScaledSource:
+    """Find where a vector is read: with a covariance behind a number that multiplies all of it, if there is one."""
+    plain = ScaledSource(latent.source)
+    # Coefficients are their own sources; and rows have one covariance, which no number of each may multiply.
+    if latent.form == "independent" or latent.variable.ndim != 1:
+        return plain
+    variables = [each.variable for each in block.latents]
+    scaled = scaled_source(latent.source, _etas(block), variables, lambda factor: is_never_zero(model, factor))
+    return scaled if scaled.is_scaled and _fits(model, latent, scaled, shape, point) else plain
 
 
-def _fits(
-    model: pm.Model, latent: LatentVariable, scaled: ScaledSource, shape: tuple[int, ...], point: Point
-) -> bool:
+def _fits(model: pm.Model, latent: LatentVariable, scaled: ScaledSource, shape: tuple[int, ...], point: Point) -> bool:
     """Return whether a multiplier has a number for each value of a vector, or one for all, and is not 0 at a point."""
     (scale,) = Evaluator(model, [scaled.scale])(point)
     if np.broadcast_shapes(scale.shape, shape) != shape or (latent.root == "kronecker" and scale.size != 1):
@@ -381,22 +365,15 @@ def _fits(
     return bool(np.isfinite(scale).all() and scale.all())
 
 
-def _with_coefficients(
-    model: pm.Model, block: LatentBlock, vectors: Sequence[ScaledSource], shapes: Sequence[tuple[int, ...]],
-    point: Point,
-) -> list[ScaledSource]:  # fmt: skip
-    """Find where each vector is read; coefficients too behind the scale that multiplies them."""
-    etas, variables = _etas(block), [latent.variable for latent in block.latents]
-    found = []
-    for latent, vector, shape in zip(block.latents, vectors, shapes, strict=True):
-        if latent.form != "independent":
-            found.append(vector)
-            continue
-        scaled = scaled_source(latent.variable, etas, variables)
-        # A product with more values than the variable is no scale of it.
-        same = np.shape(Evaluator(model, [scaled.node])(point)[0]) == shape
-        found.append(scaled if same else vector)
-    return found
+def _coefficient_source(plan: _BlockPlan, which: int) -> ScaledSource:
+    """Find where a vector is read; coefficients too behind the scale that multiplies them."""
+    latent, model, block = plan.block.latents[which], plan.model, plan.block
+    if latent.form != "independent":
+        return plan.sources[which]
+    scaled = scaled_source(latent.variable, _etas(block), [each.variable for each in block.latents])
+    # A product with more values than the variable is no scale of it.
+    same = np.shape(Evaluator(model, [scaled.node])(plan.point)[0]) == plan.shapes[which]
+    return scaled if same else plan.sources[which]
 
 
 def _etas(block: LatentBlock) -> list[TensorVariable]:
@@ -428,12 +405,6 @@ def _parameters(variable: TensorVariable) -> list[TensorVariable]:
     op = variable.owner.op
     given = op.dist_params(variable.owner) if hasattr(op, "dist_params") else variable.owner.inputs
     return [i for i in given if isinstance(i, TensorVariable)]
-
-
-def _names(model: pm.Model, value_names: Sequence[str]) -> str:
-    """Name the random variables of some value variables, for a sentence."""
-    names = names_by_value(model)
-    return ", ".join(names[name] for name in value_names)
 
 
 def _rest(structure: ModelStructure, theta: Hyperparameters) -> GraphFunction:

@@ -7,7 +7,6 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import NamedTuple
 
 import pymc as pm
 import pytensor.tensor as pt
@@ -18,7 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.graph.affine import is_linear, predictor_node
 from pymc_rmhmc.model.graph.graphs import operation_name, reaches, readers_of
-from pymc_rmhmc.model.likelihoods import read_likelihood
+from pymc_rmhmc.model.likelihoods import Reading, read_likelihood
 from pymc_rmhmc.model.observed.observation import UNOBSERVED, direct_readers
 
 __all__ = ["ScaledSource", "linear_normals", "scaled_source"]
@@ -41,7 +40,7 @@ def linear_normals(
         if isinstance(v.owner.op, NormalRV) and model.rvs_to_transforms.get(v) is None and v not in seen
     ]  # fmt: skip
     registered = {v: read_likelihood(v) for v in seen}
-    readings = {v: _Reading(found[1].eta, found[1].others) for v, found in registered.items() if found is not None}
+    readings = {v: found[1] for v, found in registered.items() if found is not None}
     readings = {v: r for v, r in readings.items() if not _by_other_parameters(model, r, free, beside)}
     others = [v for v in registered if v not in readings and predictors and free]
     largest = _largest_first(model, free) if others else []
@@ -58,7 +57,7 @@ def linear_normals(
 
 
 def _by_other_parameters(
-    model: pm.Model, reading: _Reading, free: Sequence[TensorVariable], beside: Sequence[TensorVariable]
+    model: pm.Model, reading: Reading, free: Sequence[TensorVariable], beside: Sequence[TensorVariable]
 ) -> bool:
     """Return whether another parameter than the predictor reads what would be latent: closed forms do not serve then.
 
@@ -89,16 +88,9 @@ def _largest_first(model: pm.Model, variables: Sequence[TensorVariable]) -> list
     return sorted(variables, key=lambda v: math.prod(shapes[v.name]), reverse=True)
 
 
-class _Reading(NamedTuple):
-    """An observed variable's predictor, and what else of it may depend on no coefficient."""
-
-    eta: TensorVariable
-    others: Sequence[TensorVariable]
-
-
 def _unregistered_reading(
     model: pm.Model, observed: TensorVariable, largest: Sequence[TensorVariable], beside: Sequence[TensorVariable]
-) -> _Reading | None:
+) -> Reading | None:
     """Read a likelihood that is not registered: the predictor of as many Normals as have one together."""
     if isinstance(observed.owner.op, PartialObservedRV) or getattr(observed.owner.op, "ndim_supp", 0) > 0:
         return None
@@ -112,12 +104,12 @@ def _unregistered_reading(
             eta, together = node, [*together, variable]
     if eta is None:
         return None
-    return _Reading(eta, [v for v in entering if v not in together])
+    return Reading(eta, {str(v.name): v for v in entering if v not in together})
 
 
 def _is_read(
     model: pm.Model, variable: TensorVariable, readers: Sequence[TensorVariable], seen: Sequence[TensorVariable],
-    readings: dict[TensorVariable, _Reading],
+    readings: dict[TensorVariable, Reading],
 ) -> bool:  # fmt: skip
     """Return whether likelihoods of what is seen read a variable in their predictors, and nothing else in the model."""
     if any(reader not in seen for reader in readers):

@@ -16,7 +16,7 @@ from pymc_rmhmc.model.likelihoods.links import strip
 from pymc_rmhmc.model.observed.observation import direct_readers
 from pymc_rmhmc.model.words.advice import AS_IT_IS
 
-__all__ = ["advice_on_scalars", "written_as_scalars"]
+__all__ = ["written_as_scalars"]
 
 # Scalars of which each is the mean of the next: fewer may be levels of a hierarchy.
 SHORTEST_CHAIN = 5
@@ -26,18 +26,14 @@ MOST_FOLLOWERS = 3
 FEWEST_SCALARS = 20
 
 
-def advice_on_scalars(model: pm.Model) -> dict[str, str]:
-    """Return `written_as_scalars` of a model of which nothing else is known."""
-    return written_as_scalars(model, direct_readers(model))
-
-
 def written_as_scalars(
-    model: pm.Model, readers: Mapping[TensorVariable, Sequence[TensorVariable]]
+    model: pm.Model, readers: Mapping[TensorVariable, Sequence[TensorVariable]] | None = None
 ) -> dict[str, str]:
     """Say what to write for a walk of scalar Normals, each the mean of the next, or for many scalars.
 
-    It is the same advice for each of the scalars, by its name. The readers come from `direct_readers`.
+    It is the same advice for each of the scalars, by its name. The readers are those of `direct_readers`, if known.
     """
+    readers = direct_readers(model) if readers is None else readers
     scalars = [
         v for v in model.free_RVs
         if v.ndim == 0 and isinstance(v.owner.op, NormalRV) and model.rvs_to_transforms.get(v) is None

@@ -81,9 +81,7 @@ def is_linear(
     return all(is_affine_node(node, moves) for node, moves in _between(expression, variables, ends))
 
 
-def bends(
-    expression: TensorVariable, variables: Sequence[TensorVariable], ends: Iterable[TensorVariable] = ()
-) -> bool:
+def bends(expression: TensorVariable, variables: Sequence[TensorVariable], ends: Iterable[TensorVariable] = ()) -> bool:
     """Return whether an operation between some variables and an expression is known not to be affine in all of them.
 
     Of many operations, such as a Scan, nothing is known.

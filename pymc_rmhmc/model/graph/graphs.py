@@ -28,7 +28,6 @@ __all__ = [
     "LINEAR_OPERATIONS",
     "NO_DERIVATIVE",
     "WITHOUT_TRACES",
-    "BatchEvaluator",
     "Evaluator",
     "as_value",
     "bad_constants",
@@ -210,16 +209,9 @@ def bad_constants(expressions: Iterable[Variable]) -> list[np.ndarray]:
 class Evaluator:
     """Expressions of a model as a function of a point, evaluated without compiling; made at the first call.
 
-    Placeholders take the place of some variables of the expressions; their values come first in a call.
-
-    Attributes
-    ----------
-    inputs : tuple of str
-        The names of the value variables that the expressions depend on.
-    shared : list of SharedVariable
-        The data that they depend on.
-    graph : (list, list) of variables
-        Placeholders and value variables, and what is made of them.
+    Placeholders take the place of some variables of the expressions; their values come first in a call. The expressions
+    depend on the value variables of these `inputs` and on `shared` data; their `graph` has placeholders and value
+    variables, and what is made of them.
     """
 
     def __init__(
@@ -236,7 +228,9 @@ class Evaluator:
         self.inputs = tuple(value.name for value in values)
         self.shared = shared_inputs(graphs)
         self.graph = ([*placeholders.values(), *values], graphs)
+        self._n_placeholders = len(placeholders)
         self._function: Function | None = None
+        self._batched: Function | None = None
 
     def __call__(self, point: Point, *placeholders: np.ndarray) -> list[np.ndarray]:
         """Evaluate at a point with the current shared data."""
@@ -244,35 +238,25 @@ class Evaluator:
             self._function = _by_python(*self.graph)
         return self._function(*placeholders, *(point[name] for name in self.inputs))
 
+    def many(
+        self, point: Point, shapes: Sequence[tuple[int, ...]], placeholders: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Return a single expression (c, n), raveled, for placeholders (c, size) each, of these shapes."""
+        inputs, (output,) = self.graph
+        if self._batched is None:
+            heads, rest = inputs[: self._n_placeholders], inputs[self._n_placeholders :]
+            many = [pt.tensor(dtype=head.type.dtype, shape=(None, *head.type.shape)) for head in heads]
+            self._batched = _by_python([*many, *rest], vectorize_graph(output, dict(zip(heads, many, strict=True))))
+        values = [value.reshape(-1, *shape) for value, shape in zip(placeholders, shapes, strict=True)]
+        found = np.asarray(self._batched(*values, *(point[name] for name in self.inputs)))
+        # What depends on no placeholder is not batched.
+        if found.ndim == output.ndim:
+            found = np.broadcast_to(found, (len(values[0]), *found.shape))
+        return found.reshape(len(values[0]), -1)
+
 
 def _by_python(inputs: Sequence[Variable], outputs: Variable | Sequence[Variable]) -> Function:
     return pytensor.function(inputs, outputs, mode=PYTHON_MODE, on_unused_input="ignore", allow_input_downcast=True)
-
-
-class BatchEvaluator:
-    """The expression of an `Evaluator` of one, for many values of its placeholders at once, ravelled."""
-
-    def __init__(self, single: Evaluator, n_placeholders: int) -> None:
-        self._single, self._n_placeholders = single, n_placeholders
-        self._function: Function | None = None
-
-    def __call__(
-        self, point: Point, shapes: Sequence[tuple[int, ...]], placeholders: Sequence[np.ndarray]
-    ) -> np.ndarray:
-        """Return values (c, n) for placeholders (c, size) each, of these shapes."""
-        inputs, (output,) = self._single.graph
-        if self._function is None:
-            heads, rest = inputs[: self._n_placeholders], inputs[self._n_placeholders :]
-            many = [pt.tensor(dtype=head.type.dtype, shape=(None, *head.type.shape)) for head in heads]
-            batched = vectorize_graph(output, dict(zip(heads, many, strict=True)))
-            self._function = _by_python([*many, *rest], batched)
-        values = [value.reshape(-1, *shape) for value, shape in zip(placeholders, shapes, strict=True)]
-        found = np.asarray(self._function(*values, *(point[name] for name in self._single.inputs)))
-        n_values = len(values[0])
-        # What depends on no placeholder is not batched.
-        if found.ndim == output.ndim:
-            found = np.broadcast_to(found, (n_values, *found.shape))
-        return found.reshape(n_values, -1)
 
 
 def is_of_dims(variable: Variable) -> bool:

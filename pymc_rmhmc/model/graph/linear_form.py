@@ -42,20 +42,13 @@ class NotLinear(Exception):  # noqa: N818 - it is caught, and turned into the er
 
 @dataclass(frozen=True, slots=True)
 class SourceMap:
-    """How a predictor reads one source of k values.
+    """How a predictor reads one source of k values."""
 
-    Attributes
-    ----------
-    index : (n,) int array or None
-        Which value each observation reads, -1 for none; None if an observation reads several.
-    scale : (n,) array or None
-        What the value is multiplied by; 0 where none is read. None with `index` None.
-    matrix : (n, k) array or None
-        The whole map, where it is not such a reading; None also where nobody has asked for it.
-    """
-
+    # Which value each observation reads (n,), -1 for none; None if an observation reads several.
     index: NDArray[np.int64] | None
+    # What the value is multiplied by (n,); 0 where none is read. None with `index` None.
     scale: Array | None
+    # The whole map (n, k), where it is not such a reading; None also where nobody has asked for it.
     matrix: Array | None
 
     @property

@@ -132,9 +132,7 @@ def _logit_curvature(eta: Tensor) -> Curvature:
     return Curvature(logistic_pair(eta)[1] * logistic_pair(-eta)[1], -pt.tanh(0.5 * eta))
 
 
-@register_likelihood(
-    pm.Bernoulli, link="logit", read=lambda p: _reading(undo_logit(p)), check=_zero_or_one
-)
+@register_likelihood(pm.Bernoulli, link="logit", read=lambda p: _reading(undo_logit(p)), check=_zero_or_one)
 def bernoulli_logit(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """Return the terms of ``ℓ = -log(1 + e^{-z})``, z = ±η: ``g = ±σ(-z)``, ``w = σ(η)σ(-η)``, ``r = -tanh(η/2)``."""
     sign = 2.0 * y - 1.0
@@ -199,9 +197,7 @@ def _probit_fisher(eta: Tensor) -> Curvature:
     return Curvature(right * left, left - right - 2.0 * eta)
 
 
-@register_likelihood(
-    pm.Bernoulli, link="probit", read=lambda p: _reading(undo_probit(p)), check=_zero_or_one
-)
+@register_likelihood(pm.Bernoulli, link="probit", read=lambda p: _reading(undo_probit(p)), check=_zero_or_one)
 def bernoulli_probit(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """Return the terms of ``ℓ = log Φ(z)``, z = ±η: ``g = ±ρ(z)``, ``w = ρ(z + ρ)``."""
     sign = 2.0 * y - 1.0
@@ -257,9 +253,7 @@ def _cloglog_success(eta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return logp, g, g * u, rate / u - g - u
 
 
-@register_likelihood(
-    pm.Bernoulli, link="cloglog", read=lambda p: _reading(undo_cloglog(p)), check=_zero_or_one
-)
+@register_likelihood(pm.Bernoulli, link="cloglog", read=lambda p: _reading(undo_cloglog(p)), check=_zero_or_one)
 def bernoulli_cloglog(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """Return the terms of a success, ``ℓ = log(1 - e^{-μ})``, or a failure, ``ℓ = -μ``, with ``μ = e^η``."""
     logp, g, w, r = _cloglog_success(eta)

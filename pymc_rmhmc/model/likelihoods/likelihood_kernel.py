@@ -122,15 +122,8 @@ class FallbackKernel(Kernel):
     """The kernel of a log density that nobody wrote down in closed form, given by its graph.
 
     PyTensor differentiates it three times, and SoftAbs makes the curvature of its second derivative, of any sign.
-
-    Parameters
-    ----------
-    eta : TensorVariable
-        The symbolic sites, a float64 vector.
-    inputs : sequence of TensorVariable
-        Whatever else the graph depends on; their values are the kernel's arguments.
-    log_density : TensorVariable
-        The symbolic log density, elementwise or summed, in which every element depends on one site.
+    It is elementwise or summed, and every element depends on one site of the symbolic vector η. The values of the other
+    inputs are the kernel's arguments.
     """
 
     kinds = ("softabs_curvature",)
@@ -143,10 +136,7 @@ class FallbackKernel(Kernel):
     def pointwise(self, eta: Array, arguments: Arguments) -> tuple[Array, Array]:
         """Return ℓ and g by site, each (m, n), for m vectors η, (m, n).
 
-        Raises
-        ------
-        UnsupportedLikelihoodError
-            If one density covers the observations of several sites: then it has no value by site.
+        Raises UnsupportedLikelihoodError if one density covers observations of several sites: it has no value by site.
         """
         sites, size = self._sites_of_elements(eta.shape[1], arguments), eta.shape[1]
         function, rows = self._function("pointwise"), []
@@ -206,11 +196,8 @@ class FallbackKernel(Kernel):
 def softabs(h: TensorVariable, slope: TensorVariable) -> Curvature:
     """Return ``w = h coth(α h)`` and ``r = ∂ log w``, for a second derivative h and its own derivative.
 
-    Near 0, with ``t = αh``: ``t coth t = 1 + t²/3 - t⁴/45 + 2t⁶/945``; far from it ``coth t = ±1``.
-
-    References
-    ----------
-    Betancourt (2013), A general metric for Riemannian manifold Hamiltonian Monte Carlo, eq. 7.
+    See Betancourt (2013), A general metric for Riemannian manifold Hamiltonian Monte Carlo, eq. 7. Near 0, with
+    ``t = αh``: ``t coth t = 1 + t²/3 - t⁴/45 + 2t⁶/945``; far from it ``coth t = ±1``.
     """
     t = SOFTABS_ALPHA * h
     small = abs(t) < SERIES_BELOW
@@ -356,9 +343,7 @@ NUMBA_MODE = pytensor.compile.mode.get_mode("NUMBA").including("local_check_para
 )
 
 
-def compile_outputs(
-    inputs: Sequence[Variable], outputs: Sequence[Variable], *, exact: bool = False
-) -> Compiled:
+def compile_outputs(inputs: Sequence[Variable], outputs: Sequence[Variable], *, exact: bool = False) -> Compiled:
     """Compile with Numba and return the function beneath PyTensor's own, which checks nothing.
 
     A call costs a few microseconds instead of tens. Inputs must be contiguous. With `exact` sums are not

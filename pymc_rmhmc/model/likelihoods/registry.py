@@ -216,9 +216,7 @@ def register_likelihood(
 
     def decorate(terms: Callable[..., LikelihoodTerms]) -> Callable[..., LikelihoodTerms]:
         _check_callables(**{"the registered likelihood": terms})
-        _REGISTRY[title] = Likelihood(
-            title, operation, link, parameters, kinds, read, check or anything, terms
-        )
+        _REGISTRY[title] = Likelihood(title, operation, link, parameters, kinds, read, check or anything, terms)
         return terms
 
     return decorate

@@ -64,27 +64,13 @@ READ_OTHERWISE = "have changed since the step was built. Build a new RMHMC."
 
 @dataclass(frozen=True, eq=False)
 class Predictors:
-    """The linear predictors of a block's observations, and the nodes that they read.
-
-    Attributes
-    ----------
-    model : pymc.Model
-        The model.
-    observations : sequence of Observation
-        With linear predictors.
-    nodes : sequence of TensorVariable
-        What the predictors read.
-    shapes : sequence of tuple of int
-        Of the nodes.
-    positions : sequence of (k,) int array
-        Where the values of each node's variable are in the node, raveled.
-    """
+    """The linear predictors of a block's observations, and the nodes that they read."""
 
     model: pm.Model
     observations: Sequence[Observation]
     nodes: Sequence[TensorVariable]
-    shapes: Shapes
-    positions: Positions
+    shapes: Shapes  # of the nodes
+    positions: Positions  # where the values of each node's variable are in the node, raveled
 
 
 def _stacked(read: Sequence[Sequence[np.ndarray]], positions: Positions) -> np.ndarray:

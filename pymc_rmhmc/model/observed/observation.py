@@ -121,9 +121,7 @@ def direct_readers(model: pm.Model) -> dict[TensorVariable, list[TensorVariable]
     return readers
 
 
-def observations_of(
-    model: pm.Model, latents: Sequence[LatentVariable], called: str | None = None
-) -> list[Observation]:
+def observations_of(model: pm.Model, latents: Sequence[LatentVariable], called: str | None = None) -> list[Observation]:
     """Read every random variable whose distribution depends on the latents directly.
 
     `called` is what an error calls the latents, by default their names.
@@ -257,11 +255,8 @@ def names_of(variables: Iterable[TensorVariable]) -> str:
 
 def _check_known_shapes(variable: TensorVariable, value: Variable) -> None:
     """Raise a DataError if a parameter does not fit the data, as far as shapes are known by the graph."""
-    data = _known_shape(value)
-    for name, parameter in _parameters(variable):
-        shape = _known_shape(parameter)
-        if not _fit(data, shape):
-            raise misfit(str(variable.name), data, name, shape, shared_inputs([value, variable]))
+    shapes = {name: _known_shape(parameter) for name, parameter in _parameters(variable)}
+    _check_fit(variable, value, _known_shape(value), shapes)
 
 
 def check_shapes_at(model: pm.Model, variable: TensorVariable, point: dict[str, np.ndarray]) -> None:
@@ -274,7 +269,11 @@ def check_shapes_at(model: pm.Model, variable: TensorVariable, point: dict[str, 
         data, *found = (np.shape(v) for v in Evaluator(model, [value, *parameters.values()])(point))
     except ValueError:  # data that do not fit within a parameter, as PyTensor says where it evaluates them
         return
-    for name, shape in zip(parameters, found, strict=True):
+    _check_fit(variable, value, data, dict(zip(parameters, found, strict=True)))
+
+
+def _check_fit(variable: TensorVariable, value: Variable, data: KnownShape, shapes: dict[str, KnownShape]) -> None:
+    for name, shape in shapes.items():
         if not _fit(data, shape):
             raise misfit(str(variable.name), data, name, shape, shared_inputs([value, variable]))
 

@@ -16,7 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.errors import ConfigurationError, DataError, UnsupportedModelError, shown
 from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there, points_elsewhere
 from pymc_rmhmc.model.graph.affine import is_linear, linear_inputs
-from pymc_rmhmc.model.graph.graphs import BatchEvaluator, Evaluator, first_line, shared_inputs, substitute
+from pymc_rmhmc.model.graph.graphs import Evaluator, first_line, shared_inputs, substitute
 from pymc_rmhmc.model.graph.linear_form import LinearForm, NotLinear, SourceMap, is_affine, read_linear_form
 from pymc_rmhmc.model.likelihoods import LikelihoodKernel, ParameterFault, places
 from pymc_rmhmc.model.observed.observation import Observation, curve_in_words, misfit, names_of
@@ -43,7 +43,6 @@ class AffineReader:
         self.name = str(observation.variable.name)
         self._holders = {source: source.type(name=f"{source.name or 'source'}_values") for source in sources}
         self._predictor = Evaluator(model, [predictor_of_data(observation)], self._holders)
-        self._batched = BatchEvaluator(self._predictor, len(self._holders))
         valued = predictor_of(model, observation, self._holders)
         self.linear_inputs = linear_inputs(model, valued, list(self._holders.values()))
         self.shared = list(self._predictor.shared)
@@ -76,7 +75,7 @@ class AffineReader:
                 self._check_elsewhere(point, shapes)
             known = self._same_form(predictor, shapes)
             if known is None or (matrices and not known.is_whole):
-                batched = partial(self._batched, point, shapes) if self._is_affine else None
+                batched = partial(self._predictor.many, point, shapes) if self._is_affine else None
                 known = read_linear_form(predictor, shapes, batched, matrices=matrices or not self._is_affine)
             self._form = known
         except NotLinear:

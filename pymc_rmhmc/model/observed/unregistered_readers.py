@@ -75,18 +75,14 @@ class GraphLikelihood:
     diagonal in its values, or it is an error.
     """
 
-    def __init__(
-        self, model: pm.Model, observation: Observation, node: TensorVariable, shape: tuple[int, ...]
-    ) -> None:
+    def __init__(self, model: pm.Model, observation: Observation, node: TensorVariable, shape: tuple[int, ...]) -> None:
         self.name = str(observation.variable.name)
         self._words = ArgumentWords((model, observation.variable))
         self._is_binary = distribution_of(observation.variable) in WITH_LOGIT_P
         self.size = math.prod(shape)
         flat = pt.dvector("eta")
         # The shape is a number: as an expression it would bring the node itself into the graph.
-        log_density = log_density_at(
-            model, observation, {node: flat if node.ndim == 1 else flat.reshape(shape)}
-        )
+        log_density = log_density_at(model, observation, {node: flat if node.ndim == 1 else flat.reshape(shape)})
         held = set(ancestors([log_density]))
         values = [v for v in model.value_vars if v in held]
         self.inputs = tuple(str(v.name) for v in values)
