@@ -64,23 +64,10 @@ def cholesky(matrix: Array, *, overwrite: bool = False) -> Array | None:
 
 
 def cholesky_adjoint(factor: Array, seed: Array) -> Array:
-    """Return the derivative by S of a function of its lower factor L, given its derivative by L, at 2n³/3 flops.
+    """Return the derivative by S of a function of its lower factor L (n, n), given its derivative by L, at 2n³/3 flops.
 
-    Parameters
-    ----------
-    factor : (n, n) array
-        L, in Fortran order.
-    seed : (n, n) array
-        The derivative by L, of which the lower triangle is read; it is overwritten.
-
-    Returns
-    -------
-    (n, n) array
-        A lower triangle that stands for both: its product with a symmetric ``dS`` sums to the change.
-
-    References
-    ----------
-    Murray (2016), Differentiation of the Cholesky decomposition, section 3.3, by blocks from the last to the first.
+    Of the seed, the derivative by L, the lower triangle is read; it is overwritten. A lower triangle is returned that
+    stands for both: its product with a symmetric ``dS`` sums to the change.
     """
     seed = np.asfortranarray(seed)
     pull_back_in_place(factor, seed)

@@ -68,23 +68,12 @@ class NativeLikelihood:
     """A compiled function of the sites: ``(η, *rest) -> (Σ ℓ, slope (n,))``.
 
     One that hyperparameters move as well is ``(θ, η, *rest) -> (Σ ℓ, slope, gradient by θ)``.
-
-    Attributes
-    ----------
-    address : int
-        Of its machine code, as Numba calls it.
-    rest : tuple of arrays
-        What it takes after η; of the types that it was compiled for.
-    shift : (n,) array or None
-        Added to the sites before they are handed over.
-    owner : object
-        Keeps the machine code in memory.
     """
 
-    address: int
-    rest: tuple[np.ndarray, ...]
-    shift: Array | None
-    owner: object
+    address: int  # of its machine code, as Numba calls it
+    rest: tuple[np.ndarray, ...]  # what it takes after η, of the types that it was compiled for
+    shift: Array | None  # added to the sites (n,) before they are handed over
+    owner: object  # keeps the machine code in memory
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("The address of a compiled function is of no use in another process.")

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from pytensor.gradient import disconnected_grad, grad
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.scalar.basic import Exp
-from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.interfaces.joint_density import Bound
 from pymc_rmhmc.interfaces.stated import StatedDense, StatedKronecker, StatedPrior
 from pymc_rmhmc.model.forms.components import LatentRow
 from pymc_rmhmc.model.forms.priors import LatentVariable
+from pymc_rmhmc.model.graph.graphs import operation_name
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
 from pymc_rmhmc.model.observed.designs import PlainReading
 from pymc_rmhmc.model.observed.observed_terms import Terms, gradient_by, shift_of, summed
@@ -120,9 +119,8 @@ def _where_to_cut(outputs: Sequence[TensorVariable], theta: TensorVariable) -> l
     held = [
         v
         for v in ancestors(list(outputs))
-        if isinstance(v, TensorVariable) and v.ndim == 2 and v.owner is not None and isinstance(v.owner.op, Elemwise)
-        and isinstance(v.owner.op.scalar_op, Exp) and v.owner.inputs[0].dtype == v.dtype and theta in ancestors([v])
-    ]  # fmt: skip
+        if operation_name(v) == "Exp" and v.ndim == 2 and v.owner.inputs[0].dtype == v.dtype and theta in ancestors([v])
+    ]
     inner = set(ancestors([v.owner.inputs[0] for v in held]))
     outer = [v for v in held if v not in inner]
     return outer if len(outer) <= MOST_KEPT else []

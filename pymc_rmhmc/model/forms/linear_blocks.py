@@ -14,8 +14,6 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.scalar.basic import Sqrt
-from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.interfaces.joint_density import Bound
@@ -30,6 +28,7 @@ from pymc_rmhmc.model.forms.joint_blocks import (
 )
 from pymc_rmhmc.model.forms.linear_normals import ScaledSource
 from pymc_rmhmc.model.forms.priors import LatentVariable
+from pymc_rmhmc.model.graph.graphs import operation_name
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.observed.designs import DesignReader, Matrix, MovingDesign, SameValues
 from pymc_rmhmc.model.observed.observed_terms import Terms, shift_of
@@ -328,15 +327,10 @@ def _guard_roots(expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
 
     The power spectral density of a smooth kernel is 0 in double precision for the higher functions of a basis.
     """
-    roots = [
-        v
-        for v in ancestors(list(expressions))
-        if isinstance(v, TensorVariable) and v.owner is not None and isinstance(v.owner.op, Elemwise)
-        and isinstance(v.owner.op.scalar_op, Sqrt)
-    ]  # fmt: skip
     guarded = {}
-    for root in roots:
-        of = root.owner.inputs[0]
-        # What is negative has no root here either.
-        guarded[root] = pt.sqrt(pt.switch(pt.lt(of, 0.0), of, pt.maximum(of, SMALLEST)))
+    for root in ancestors(list(expressions)):
+        if operation_name(root) == "Sqrt":
+            of = root.owner.inputs[0]
+            # What is negative has no root here either.
+            guarded[root] = pt.sqrt(pt.switch(pt.lt(of, 0.0), of, pt.maximum(of, SMALLEST)))
     return clone_replace(list(expressions), guarded) if guarded else list(expressions)

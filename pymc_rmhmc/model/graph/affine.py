@@ -15,8 +15,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.raise_op import CheckAndRaise
-from pytensor.scalar.basic import Second
-from pytensor.tensor.basic import Alloc, get_underlying_scalar_constant_value
+from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.exceptions import ShapeError
 from pytensor.tensor.extra_ops import CumOp
@@ -287,7 +286,7 @@ def _inputs(variable: Variable, *, through_indices: bool) -> list[tuple[Variable
     op, inputs = core_op(variable), variable.owner.inputs
     if isinstance(op, (Shape, Shape_i)):
         return [(inputs[0], True)]
-    if isinstance(op, Elemwise) and isinstance(op.scalar_op, Second):
+    if operation_name(variable) == "Second":
         return [(inputs[0], True), (inputs[1], False)]
     if not through_indices and isinstance(op, (IncSubtensor, AdvancedIncSubtensor)) and _is_zeros(inputs[0]):
         # A slope put where a source was looked up. An index of anything else decides by what the source is multiplied.
@@ -313,11 +312,6 @@ def _inputs_of_shape(variable: Variable) -> list[tuple[Variable, bool]]:
 
 def _is_zeros(variable: Variable) -> bool:
     """Return whether an array was made of zeros."""
-    op = core_op(variable)
-    if isinstance(op, Elemwise) and isinstance(op.scalar_op, Second):
-        filled = variable.owner.inputs[1]
-    elif isinstance(op, Alloc):
-        filled = variable.owner.inputs[0]
-    else:
-        filled = variable
+    which = {"Second": 1, "Alloc": 0}.get(operation_name(variable))
+    filled = variable if which is None else variable.owner.inputs[which]
     return get_underlying_scalar_constant_value(filled, raise_not_constant=False) == 0

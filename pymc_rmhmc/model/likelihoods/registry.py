@@ -108,15 +108,7 @@ class Reading(NamedTuple):
 
 
 class ParameterFault(NamedTuple):
-    """What a `check` returns where a parameter is at fault, and not the data.
-
-    Attributes
-    ----------
-    name : str
-        The parameter's name.
-    words : str
-        What goes after "the parameter NAME of y".
-    """
+    """What a `check` returns where a parameter is at fault, not the data: what goes after "the parameter NAME of y"."""
 
     name: str
     words: str
