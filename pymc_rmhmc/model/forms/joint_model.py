@@ -220,8 +220,7 @@ class _BlockPlan:
             reader, predictors = self.design
             sizes = reader.sizes(self.point)
             sites = [np.arange(end - size, end) for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
-            moves = bool(reader.inputs)
-            read = MovingDesign(predictors, self.theta, self.point) if moves else reader
+            read = MovingDesign(predictors, self.theta, self.point) if reader.inputs else reader
             return self._of_matrices(read, self._terms(sites))
         observed = self._terms(self.plain.sites)
         (latent, *others), (source, *_) = self.block.latents, self.sources

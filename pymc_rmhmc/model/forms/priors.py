@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.sparse
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import CARRV, ICARRV
@@ -27,7 +26,7 @@ from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.variable import TensorVariable
 from scipy.sparse import csgraph
 
-from pymc_rmhmc.model.graph.graphs import PYTHON_MODE, Evaluator, core_op, is_standard_normal, reaches, readers_of
+from pymc_rmhmc.model.graph.graphs import Evaluator, by_python, core_op, is_standard_normal, reaches, readers_of
 from pymc_rmhmc.model.graph.source_code import distribution_of
 from pymc_rmhmc.model.likelihoods import read_likelihood
 from pymc_rmhmc.model.likelihoods.links import strip
@@ -431,7 +430,7 @@ def _intrinsic(weights: TensorVariable, sigma: TensorVariable, zero_sum_stdev: T
     """
     if any(v.owner is not None and isinstance(v.owner.op, MeasurableOp) for v in ancestors([sigma, zero_sum_stdev])):
         return "its sigma has a prior, for which PyMC's density has no constant: multiply it instead (sigma * phi)"
-    (neighbours,) = pytensor.function([], [weights], mode=PYTHON_MODE)()
+    (neighbours,) = by_python([], [weights])()
     if csgraph.connected_components(neighbours, directed=False)[0] > 1:
         return "its map has several parts that are not connected, whose levels have no prior"
     n, sigma, zero_sum_stdev = len(neighbours), sigma.astype("float64"), zero_sum_stdev.astype("float64")

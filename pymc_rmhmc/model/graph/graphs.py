@@ -31,6 +31,7 @@ __all__ = [
     "Evaluator",
     "as_value",
     "bad_constants",
+    "by_python",
     "constant_arrays",
     "core_op",
     "first_line",
@@ -46,6 +47,7 @@ __all__ = [
     "replaced",
     "shared_inputs",
     "substitute",
+    "value_inputs",
 ]
 
 type Point = dict[str, np.ndarray]
@@ -188,6 +190,12 @@ def shared_inputs(expressions: Iterable[Variable]) -> list[SharedVariable]:
     return [v for v in made if isinstance(v, SharedVariable) and isinstance(v, TensorVariable)]
 
 
+def value_inputs(model: pm.Model, expressions: Sequence[Variable]) -> list[TensorVariable]:
+    """Return a model's value variables that expressions depend on."""
+    held = set(ancestors(expressions))
+    return [value for value in model.value_vars if value in held]
+
+
 def formula_of(model: pm.Model, expressions: Sequence[Variable]) -> set[Variable]:
     """Return what expressions are computed from, up to random variables and the factors of covariances."""
     factors = [v for v in ancestors(expressions) if operation_name(v) == "Cholesky"]
@@ -223,8 +231,7 @@ class Evaluator:
         placeholders = placeholders or {}
         # Compound operations would be compiled for themselves, whatever the linker.
         graphs = inlined(substitute(expressions, placeholders, model), ())
-        held = set(ancestors(graphs))
-        values = [value for value in model.value_vars if value in held]
+        values = value_inputs(model, graphs)
         self.inputs = tuple(value.name for value in values)
         self.shared = shared_inputs(graphs)
         self.graph = ([*placeholders.values(), *values], graphs)
@@ -235,7 +242,7 @@ class Evaluator:
     def __call__(self, point: Point, *placeholders: np.ndarray) -> list[np.ndarray]:
         """Evaluate at a point with the current shared data."""
         if self._function is None:
-            self._function = _by_python(*self.graph)
+            self._function = by_python(*self.graph)
         return self._function(*placeholders, *(point[name] for name in self.inputs))
 
     def many(
@@ -246,7 +253,7 @@ class Evaluator:
         if self._batched is None:
             heads, rest = inputs[: self._n_placeholders], inputs[self._n_placeholders :]
             many = [pt.tensor(dtype=head.type.dtype, shape=(None, *head.type.shape)) for head in heads]
-            self._batched = _by_python([*many, *rest], vectorize_graph(output, dict(zip(heads, many, strict=True))))
+            self._batched = by_python([*many, *rest], vectorize_graph(output, dict(zip(heads, many, strict=True))))
         values = [value.reshape(-1, *shape) for value, shape in zip(placeholders, shapes, strict=True)]
         found = np.asarray(self._batched(*values, *(point[name] for name in self.inputs)))
         # What depends on no placeholder is not batched.
@@ -255,7 +262,8 @@ class Evaluator:
         return found.reshape(len(values[0]), -1)
 
 
-def _by_python(inputs: Sequence[Variable], outputs: Variable | Sequence[Variable]) -> Function:
+def by_python(inputs: Sequence[Variable], outputs: Variable | Sequence[Variable]) -> Function:
+    """Return a function that is not compiled."""
     return pytensor.function(inputs, outputs, mode=PYTHON_MODE, on_unused_input="ignore", allow_input_downcast=True)
 
 

@@ -21,13 +21,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace, vectorize_graph
-from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
@@ -35,10 +33,11 @@ from pymc_rmhmc.errors import DataError
 from pymc_rmhmc.model.graph.affine import PRODUCTS, SHAPING
 from pymc_rmhmc.model.graph.graphs import (
     LINEAR_OPERATIONS,
-    PYTHON_MODE,
+    by_python,
     operation_name,
     reaches_by_value,
     shared_inputs,
+    value_inputs,
 )
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.observed.observation import Observation
@@ -300,13 +299,11 @@ class _Pattern:
         stand_ins = [f.type() for f in factors]
         (free,) = clone_replace([predictor], dict(zip(factors, stand_ins, strict=True)))
         graphs = [free, *factors]
-        held = set(ancestors(graphs))
-        values = [v for v in model.value_vars if v in held]
+        values = value_inputs(model, graphs)
         self.names, self.shared = [str(v.name) for v in values], shared_inputs(graphs)
-        options = {"mode": PYTHON_MODE, "on_unused_input": "ignore", "allow_input_downcast": True}
         # A factor may be as long as the latent values are.
-        self._lengths = pytensor.function([*holders, *values], [f.shape for f in factors], **options)
-        self._free = pytensor.function([*holders, *stand_ins, *values], free, **options)
+        self._lengths = by_python([*holders, *values], [f.shape for f in factors])
+        self._free = by_python([*holders, *stand_ins, *values], free)
 
     def __call__(self, point: Point, shapes: Shapes) -> list[NDArray[np.bool_]]:
         """Find where it may be other than 0, (n_obs, k) for each holder."""

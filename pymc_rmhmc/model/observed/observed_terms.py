@@ -47,6 +47,7 @@ from pymc_rmhmc.model.graph.graphs import (
     reaches,
     reaches_by_value,
     substitute,
+    value_inputs,
 )
 from pymc_rmhmc.model.graph.linear_form import NotLinear, read_linear_form
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
@@ -380,8 +381,7 @@ def _slope(model: pm.Model, observation: Observation, found: Sequence[TensorVari
     except NO_DERIVATIVE:
         return None
     slope = pt.concatenate([each.ravel() for each in slopes])
-    held = set(ancestors([slope]))
-    others = [value for value in model.value_vars if value in held]
+    others = value_inputs(model, [slope])
     # It is evaluated a few times: rewriting would take longer.
     function = pytensor.function(
         [*inputs, *others], slope, mode=Mode(linker="py", optimizer=None), on_unused_input="ignore",

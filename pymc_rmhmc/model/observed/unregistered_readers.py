@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.logprob.abstract import MeasurableOp
@@ -22,12 +21,13 @@ from pymc_rmhmc.errors import DataError, UnsupportedLikelihoodError, Unsupported
 from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there, points_elsewhere
 from pymc_rmhmc.model.graph.graphs import (
     NO_DERIVATIVE,
-    PYTHON_MODE,
     Evaluator,
+    by_python,
     first_line,
     no_derivative_in_words,
     shared_inputs,
     substitute,
+    value_inputs,
 )
 from pymc_rmhmc.model.graph.linear_form import LinearForm, SourceMap
 from pymc_rmhmc.model.likelihoods import FallbackKernel, SlopeByNumPy, has_diagonal_hessian
@@ -83,19 +83,17 @@ class GraphLikelihood:
         flat = pt.dvector("eta")
         # The shape is a number: as an expression it would bring the node itself into the graph.
         log_density = log_density_at(model, observation, {node: flat if node.ndim == 1 else flat.reshape(shape)})
-        held = set(ancestors([log_density]))
-        values = [v for v in model.value_vars if v in held]
+        values = value_inputs(model, [log_density])
         self.inputs = tuple(str(v.name) for v in values)
         # Shared data are arguments like any other: a kernel holds nothing that `pm.set_data` could change.
         data = pt.as_tensor_variable(observation.value)
         self.shared = shared_inputs([log_density, data])
         held_data = {s: s.type(name=s.name) for s in self.shared}
         log_density, data = clone_replace([log_density, data], held_data)
-        self.kernel = FallbackKernel(flat, (*values, *held_data.values()), log_density)
-        self._slope = SlopeByNumPy(flat, (*values, *held_data.values()), log_density)
-        self._by_observation = pytensor.function(
-            [flat, *values, *held_data.values()], [log_density, data], mode=PYTHON_MODE, on_unused_input="ignore"
-        )
+        inputs = (*values, *held_data.values())
+        self.kernel = FallbackKernel(flat, inputs, log_density)
+        self._slope = SlopeByNumPy(flat, inputs, log_density)
+        self._by_observation = by_python([flat, *inputs], [log_density, data])
         self._checked: tuple[np.ndarray, ...] | None = None
 
     def arguments(self, point: Point, own: Array) -> tuple[Array, ...]:
@@ -132,16 +130,17 @@ class GraphLikelihood:
                 f"the derivative of the log density of {self.name}, as PyTensor finds it, is not a number for {lost} "
                 f"of {size} latent values near 0: register it with a slope of its own (register_likelihood)."
             )
-        if not (self._is_diagonal(arguments) and self._is_diagonal_elsewhere(point, data)):
+        if not (self._is_diagonal(arguments, finite=True) and self._is_diagonal_elsewhere(point, data)):
             raise UnsupportedLikelihoodError(
                 f"the likelihood of {self.name} does not factorise over the latent values: an observation depends "
                 "on several of them through a map that is not linear. Sample this model with NUTS."
             )
 
-    def _is_diagonal(self, arguments: tuple[Array, ...]) -> bool:
-        return has_diagonal_hessian(
-            lambda eta: self._slope(eta, arguments), np.zeros(self.size), np.random.default_rng(0)
-        )
+    def _is_diagonal(self, arguments: tuple[Array, ...], *, finite: bool) -> bool:
+        def slope(eta: Array) -> Array:
+            return self._slope(eta, arguments) if finite else evaluated_there(self._slope, eta, arguments)
+
+        return has_diagonal_hessian(slope, np.zeros(self.size), np.random.default_rng(0), finite=finite)
 
     def _is_diagonal_elsewhere(self, point: Point, data: tuple[np.ndarray, ...]) -> bool:
         """Return whether each observation depends on at most one latent value at other points too.
@@ -149,14 +148,9 @@ class GraphLikelihood:
         What mixes latent values may be multiplied by 0 where the model begins.
         """
         for moved in points_elsewhere(point, self.inputs):
-            arguments = self._arguments(moved, data)
-
-            def slope(eta: Array, arguments: tuple[Array, ...] = arguments) -> Array:
-                return evaluated_there(self._slope, eta, arguments)
-
             # An index that is out of range there says nothing of where it is not.
             with contextlib.suppress(NoValueThere):
-                if not has_diagonal_hessian(slope, np.zeros(self.size), np.random.default_rng(0), finite=False):
+                if not self._is_diagonal(self._arguments(moved, data), finite=False):
                     return False
         return True
 
@@ -317,7 +311,7 @@ def _folded(parameter: TensorVariable) -> TensorVariable:
     is_constant = all(isinstance(v, Constant) for v in made if v.owner is None)
     if parameter.owner is None or is_random or not is_constant:
         return parameter
-    (value,) = pytensor.function([], [parameter], mode=PYTHON_MODE)()
+    (value,) = by_python([], [parameter])()
     return pt.constant(value, dtype=parameter.dtype)
 
 
