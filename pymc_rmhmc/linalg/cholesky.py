@@ -55,12 +55,8 @@ def cholesky(matrix: Array, *, overwrite: bool = False) -> Array | None:
     Only the lower triangle is read. A matrix with a value that is not finite has no factor either:
     LAPACK would return one full of nan.
     """
-    if overwrite:
-        factor = np.asfortranarray(matrix)
-        has_factor = factorise_in_place(factor)
-    else:
-        has_factor, factor = factorise(matrix)
-    return factor if has_factor else None
+    factor = np.asfortranarray(matrix) if overwrite else np.array(matrix, order="F")
+    return factor if factorise_in_place(factor) else None
 
 
 def cholesky_adjoint(factor: Array, seed: Array) -> Array:
@@ -149,19 +145,6 @@ def multiply_lower(factor: Array, values: Array, *, transpose: bool = False) -> 
 def solve_lower(factor: Array, vector: Array, *, transpose: bool = False) -> Array:
     """Return ``L⁻¹ v`` or ``L⁻ᵀ v`` for a lower triangular, Fortran-ordered L."""
     return np.asarray(blas.dtrsv(factor, vector, lower=1, trans=int(transpose)))
-
-
-@compiled
-def factorise(matrix: Array) -> tuple[bool, Array]:  # pragma: no cover - compiled
-    """Factorise a matrix by its lower triangle: return whether it has a Cholesky factor, and L in Fortran order."""
-    n = matrix.shape[0]
-    rows, held = np.empty((n, n)), matrix.T
-    for j in range(n):
-        row, copied = rows[j, j:], held[j, j:]
-        for i in range(n - j):
-            row[i] = copied[i]
-    factor = rows.T
-    return factorise_in_place(factor), factor
 
 
 @compiled

@@ -84,8 +84,6 @@ def native_likelihood(
     shift: Array | None = None,
 ) -> NativeLikelihood | None:  # fmt: skip
     """Return the compiled function as an address; None where it is not Numba's, or returns something else."""
-    if not isinstance(function, Dispatcher):
-        return None
     arguments = tuple(a for a in (theta, eta, *rest) if a is not None)
     address = _find(function, arguments, _result(theta is not None))
     return None if address is None else NativeLikelihood(address, tuple(rest), shift, function)
@@ -98,14 +96,14 @@ def native_function(
 
     Whoever holds the address must hold the function as well.
     """
-    if not isinstance(function, Dispatcher):
-        return None
     address = _find(function, (*given, *rest), _RESULTS[call])
     return None if address is None else NativeFunction(address, tuple(rest))
 
 
-def _find(function: Dispatcher, arguments: Sequence[np.ndarray], result: types.Type) -> int | None:
-    """Find where the machine code for such arguments is, once; None if it returns something else."""
+def _find(function: object, arguments: Sequence[np.ndarray], result: types.Type) -> int | None:
+    """Find where the machine code for such arguments is, once; None if it is not Numba's, or returns something else."""
+    if not isinstance(function, Dispatcher):
+        return None
     known = _found.setdefault(function, {})
     kinds = (result, *((a.dtype.str, a.ndim, a.flags.num) for a in arguments))
     if kinds not in known:

@@ -68,9 +68,10 @@ class Kernel(ABC):
     def pointwise(self, eta: Array, arguments: Arguments) -> tuple[Array, Array]:
         """Return ℓ and g, each (m, n), for m vectors η, (m, n)."""
 
-    @abstractmethod
     def gradient_rows(self, eta: Array, arguments: Arguments) -> tuple[Array, Array]:
         """Return ``Σ ℓ`` (m,) and g (m, n) for m vectors η, (m, n)."""
+        log_density, slope = self.pointwise(eta, arguments)
+        return log_density.sum(axis=1), slope
 
     def log_density(self, eta: Array, arguments: Arguments) -> float:
         """Return ``Σ ℓ``."""
@@ -111,11 +112,6 @@ class LikelihoodKernel(Kernel):
         repeated = [np.tile(argument, len(eta)) for argument in arguments]
         log_density, slope = self._function("pointwise")(np.ravel(eta), *repeated)
         return log_density.reshape(eta.shape), slope.reshape(eta.shape)
-
-    def gradient_rows(self, eta: Array, arguments: Arguments) -> tuple[Array, Array]:
-        """Return ``Σ ℓ`` (m,) and g (m, n) for m vectors η, (m, n)."""
-        log_density, slope = self.pointwise(eta, arguments)
-        return log_density.sum(axis=1), slope
 
 
 class FallbackKernel(Kernel):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,24 +154,21 @@ def _restricted(term: BoundTerm, place: NDArray[np.int64], sites: NDArray[np.int
     if isinstance(term.kernel, LikelihoodKernel):
         return BoundTerm(term.kernel, tuple(a[observations] for a in term.arguments), index, offset)
     size = place.size if term.index is None else term.index.size
-    part = cast("Kernel", _PartOfKernel(term.kernel, size, observations))
-    return BoundTerm(part, term.arguments, index, offset)
+    return BoundTerm(_PartOfKernel(term.kernel, size, observations), term.arguments, index, offset)
 
 
-@dataclass(frozen=True, slots=True)
-class _PartOfKernel:
+class _PartOfKernel(Kernel):
     """A kernel as a function of some of its values, where its arguments cannot be cut; it gives `pointwise` alone."""
 
-    kernel: Kernel
-    size: int
-    observations: NDArray[np.int64]
+    def __init__(self, kernel: Kernel, size: int, observations: NDArray[np.int64]) -> None:
+        self.kinds, self._kernel, self._size, self._observations = kernel.kinds, kernel, size, observations
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        return self.kernel.kinds
+    def _function(self, output: str, kind: str | None = None) -> Callable[..., Sequence[Array]]:
+        raise NotImplementedError(f"A part of a kernel has no {output}.")
 
     def pointwise(self, eta: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
-        whole = np.zeros((len(eta), self.size))
-        whole[:, self.observations] = eta
-        log_density, slope = self.kernel.pointwise(whole, arguments)
-        return log_density[:, self.observations], slope[:, self.observations]
+        """Return ℓ and g, each (m, r), for m vectors of the r values."""
+        whole = np.zeros((len(eta), self._size))
+        whole[:, self._observations] = eta
+        log_density, slope = self._kernel.pointwise(whole, arguments)
+        return log_density[:, self._observations], slope[:, self._observations]
