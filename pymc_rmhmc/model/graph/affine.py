@@ -13,7 +13,7 @@ import pytensor
 from pytensor.compile.ops import ViewOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.traversal import ancestors, toposort
+from pytensor.graph.traversal import ancestors, toposort, walk
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -267,17 +267,14 @@ def linear_inputs(model: pm.Model, predictor: TensorVariable, sources: Sequence[
 
 def _read_by_value(outputs: Iterable[Variable], *, through_indices: bool) -> set[Variable]:
     """Return the variables whose values some graphs depend on, even if these set no more than a length."""
-    found: set[tuple[Variable, bool]] = set()
-    waiting = [(variable, False) for variable in outputs]
-    while waiting:
-        node = waiting.pop()
-        if node in found:
-            continue
-        found.add(node)
+
+    def expand(node: tuple[Variable, bool]) -> list[tuple[Variable, bool]]:
         variable, of_shape = node
-        if variable.owner is not None:
-            inputs = _inputs_of_shape(variable) if of_shape else _inputs(variable, through_indices=through_indices)
-            waiting += inputs
+        if variable.owner is None:
+            return []
+        return _inputs_of_shape(variable) if of_shape else _inputs(variable, through_indices=through_indices)
+
+    found = walk([(variable, False) for variable in outputs], expand)
     return {variable for variable, of_shape in found if not of_shape}
 
 

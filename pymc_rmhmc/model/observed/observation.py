@@ -17,7 +17,7 @@ from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.op import Op
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, walk
 from pytensor.scan.op import Scan
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
@@ -107,17 +107,14 @@ def direct_readers(model: pm.Model) -> dict[TensorVariable, list[TensorVariable]
     ends = set(model.basic_RVs)
     readers: dict[TensorVariable, list[TensorVariable]] = {variable: [] for variable in model.basic_RVs}
     for reader in (*model.basic_RVs, *model.potentials):
-        seen: set[Variable] = set()
-        waiting: list[Variable] = [reader]
-        while waiting:
-            at = waiting.pop()
-            if at in seen:
-                continue
-            seen.add(at)
-            if at in ends and at is not reader:
-                readers[at].append(reader)
-            elif at.owner is not None and not isinstance(core_op(at), (Shape, Shape_i)):
-                waiting += at.owner.inputs
+        others = ends - {reader}
+
+        def inputs(at: Variable, others: set[TensorVariable] = others) -> list[Variable]:
+            is_end = at in others or at.owner is None or isinstance(core_op(at), (Shape, Shape_i))
+            return [] if is_end else at.owner.inputs
+
+        for at in others.intersection(walk([reader], inputs)):
+            readers[at].append(reader)
     return readers
 
 
