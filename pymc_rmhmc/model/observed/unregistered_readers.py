@@ -279,7 +279,8 @@ def log_density_at(
 ) -> TensorVariable:
     """Return the log density by observation with other values in place of some nodes of the variable's graph."""
     variable = observation.variable
-    values = {node: _typed(given, node) for node, given in replacements.items()}
+    # Of the node's static shape, so that it can take its place.
+    values = {node: pt.specify_shape(given, node.type.shape) for node, given in replacements.items()}
     # Replaced before PyMC derives the density: it copies the graphs of distributions that are made of
     # others, in which the source could not be found again.
     inputs = list(variable.owner.inputs)
@@ -334,8 +335,3 @@ def _what_is_wrong(name: str, wrong: NDArray[np.bool_], density: Array, data: Ar
         f"the data of {name} are out of their distribution's support for {counted(n, 'observation')}, the first at "
         f"position {first}: no latent values can give {np.unique(held)[:3].tolist()}. Correct these, or leave them out."
     )
-
-
-def _typed(variable: TensorVariable, like: TensorVariable) -> TensorVariable:
-    """Give a variable the static shape of another, so that it can take its place."""
-    return pt.specify_shape(variable, like.type.shape)
