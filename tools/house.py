@@ -26,7 +26,7 @@ CHECKS = {
 }  # fmt: skip
 # A form of a prior, by the files that are its own.
 FORMS = {
-    "kronecker": {"latent.forms.kronecker", "model.forms.kronecker", "model.graph.kronecker_products"},
+    "kronecker": {"latent.forms.kronecker"},
     "dense": {"latent.forms.dense"},
     "coefficients": {"latent.forms.coefficients"},
 }

@@ -21,7 +21,7 @@ from pymc_rmhmc.latent.charts.site import GaussianSites, residual_of_sites
 from pymc_rmhmc.latent.solvers.dual import gram
 from pymc_rmhmc.linalg.compiled.compilation import compiled
 from pymc_rmhmc.linalg.compiled.native import NativeLikelihood, call_likelihood
-from pymc_rmhmc.linalg.symmetric import multiply_in_streams, multiply_symmetric
+from pymc_rmhmc.linalg.products import multiply_in_streams, multiply_symmetric
 
 __all__ = ["CompiledSites", "gram_product"]
 

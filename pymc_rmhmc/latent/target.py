@@ -20,10 +20,9 @@ from pymc_rmhmc.errors import ConfigurationError, Failure, failure_of
 from pymc_rmhmc.latent.charts.site import GaussianSites, SiteChart
 from pymc_rmhmc.latent.prior import Predictor
 from pymc_rmhmc.latent.rotation import CompiledSites
-from pymc_rmhmc.linalg.cholesky import solve_lower
+from pymc_rmhmc.linalg.cholesky import solve_lower, solve_pair_in_place
 from pymc_rmhmc.linalg.compiled.native import native_likelihood
-from pymc_rmhmc.linalg.symmetric import LARGE, multiply_in_streams, multiply_symmetric
-from pymc_rmhmc.linalg.triangles import solve_pair_in_place
+from pymc_rmhmc.linalg.products import LARGE, multiply_in_streams, multiply_symmetric
 
 __all__ = [
     "LatentDensity", "LatentTarget", "Likelihood", "RoundedTarget", "SiteTargetPoint", "TargetPoint",

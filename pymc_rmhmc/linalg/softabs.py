@@ -25,7 +25,7 @@ from scipy.special import zeta
 
 from pymc_rmhmc.linalg.compiled.compilation import compiled
 
-__all__ = ["divided_difference", "divided_differences", "soft", "softabs", "softabs_slope"]
+__all__ = ["divided_difference", "softabs"]
 
 type Array = NDArray[np.float64]
 
@@ -86,23 +86,4 @@ def softabs(values: Array, alpha: float) -> Array:  # pragma: no cover - compile
     made = np.empty(values.size)
     for i in range(values.size):
         made[i] = soft(values[i], alpha)
-    return made
-
-
-@compiled
-def softabs_slope(values: Array, alpha: float) -> Array:  # pragma: no cover - compiled
-    """Return ``s'(λ)`` for every eigenvalue, (d,)."""
-    made = np.empty(values.size)
-    for i in range(values.size):
-        made[i] = divided_difference(values[i], values[i], alpha)
-    return made
-
-
-@compiled
-def divided_differences(values: Array, alpha: float) -> Array:  # pragma: no cover - compiled
-    """Return ``J`` of the eigenvalues, (d, d), symmetric."""
-    made = np.empty((values.size, values.size))
-    for i in range(values.size):
-        for j in range(i + 1):
-            made[i, j] = made[j, i] = divided_difference(values[i], values[j], alpha)
     return made

@@ -9,9 +9,8 @@ import pymc as pm
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError, listed
-from pymc_rmhmc.model.forms.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.forms.linear_normals import linear_normals
-from pymc_rmhmc.model.forms.priors import LatentVariable, gaussian_candidates, read_latent
+from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, LatentVariable, gaussian_candidates, read_latent
 from pymc_rmhmc.model.graph.affine import predictor_node
 from pymc_rmhmc.model.graph.graphs import is_of_dims, reaches
 from pymc_rmhmc.model.likelihoods import read_likelihood

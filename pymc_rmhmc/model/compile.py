@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.model.forms.components import GaussianComponent, LatentReader, LatentRow
 from pymc_rmhmc.model.graph.graphs import PYTHON_MODE, shared_inputs
+from pymc_rmhmc.model.observed.designs import PlainReading
 from pymc_rmhmc.model.observed.observation import Observation
 from pymc_rmhmc.model.observed.observations import AffineReader, RegisteredReader
-from pymc_rmhmc.model.observed.reads import PlainReading
 from pymc_rmhmc.model.observed.site_likelihood import BoundTerm, SiteLikelihood
 from pymc_rmhmc.model.observed.unregistered_readers import PredictedReader, UnregisteredReader
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, has_own_initval

@@ -23,8 +23,7 @@ from pymc_rmhmc.model.forms.priors import LatentVariable, read_latent
 from pymc_rmhmc.model.forms.scalars import written_as_scalars
 from pymc_rmhmc.model.graph.affine import goes_one_by_one, multipliers
 from pymc_rmhmc.model.graph.graphs import inlined, reaches
-from pymc_rmhmc.model.graph.multipliers import is_never_zero
-from pymc_rmhmc.model.graph.scales import scales_first
+from pymc_rmhmc.model.graph.scales import is_never_zero, scales_first
 from pymc_rmhmc.model.observed.observation import Observation, names_by_value, names_of, observations_of
 from pymc_rmhmc.model.words.advice import unread_forms
 from pymc_rmhmc.model.words.refusals import ALL_PREDICTORS, GAUSSIAN, Predictors, nothing_found

@@ -13,10 +13,9 @@ from pytensor.tensor.random.basic import MvNormalRV
 
 from pymc_rmhmc.errors import UnsupportedLikelihoodError, UnsupportedModelError, listed
 from pymc_rmhmc.model.choice import BY_ANOTHER
-from pymc_rmhmc.model.forms.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.forms.joint_model import NO_HYPERPARAMETERS, JointModel, JointPlan, plan_joint, read_joint
 from pymc_rmhmc.model.forms.linear_normals import linear_normals
-from pymc_rmhmc.model.forms.priors import LATENT, gaussian_candidates, read_latent
+from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, LATENT, gaussian_candidates, read_latent
 from pymc_rmhmc.model.graph.graphs import Evaluator, reaches
 from pymc_rmhmc.model.graph.source_code import distribution_of
 from pymc_rmhmc.model.hyperparameters import hyperparameters_of

@@ -29,7 +29,7 @@ from pymc_rmhmc.kernels.turns import DensityMove, SurrogateHMC
 from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.model import names_by_value, said_once
-from pymc_rmhmc.model.forms.scalars import advice_on_scalars
+from pymc_rmhmc.model.forms.scalars import written_as_scalars
 from pymc_rmhmc.model.general.cost import cost_in_words
 from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.model.hyperparameters import GraphFunction
@@ -300,7 +300,7 @@ class FoundGeneral(FoundWholeModel[GeneralModel]):
         ]
         chart = f" ({listed(relative, 'variables', '; ')})" if relative else ""
         rest = left_in_words(self.model, self.names)
-        advised = unread_rows(self.model, self.density_model.variables.variables) | advice_on_scalars(self.model)
+        advised = unread_rows(self.model, self.density_model.variables.variables) | written_as_scalars(self.model)
         advice = "".join(f"\n{names}: {text}" for names, text in said_once(advised))
         emulates = self.density_model.is_expensive and plan.may_emulate
         dear = f". The log density is dear: {cost_in_words(self.density_model.gradient_seconds)}" if emulates else ""

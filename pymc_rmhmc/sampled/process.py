@@ -19,8 +19,7 @@ from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, counted
 from pymc_rmhmc.metrics.processes.process_blocks import GivenField, GivenPoint
 from pymc_rmhmc.metrics.processes.process_density import ProcessPoint
 from pymc_rmhmc.model import names_by_value, read_structure
-from pymc_rmhmc.model.forms.gaussian_vectors import GAUSSIAN_VECTORS, first_order
-from pymc_rmhmc.model.forms.priors import LatentVariable, gaussian_candidates
+from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, LatentVariable, first_order, gaussian_candidates
 from pymc_rmhmc.model.general.blocks_or_graph import continuous_variables
 from pymc_rmhmc.model.general.dense_process import ProcessModel
 from pymc_rmhmc.model.general.first_order_series import SeriesModel

@@ -21,7 +21,7 @@ from pymc_rmhmc.model import said_once
 from pymc_rmhmc.model.compile import CompiledModel
 from pymc_rmhmc.model.general.density import check_no_simulator
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
-from pymc_rmhmc.model.observed.observed_shapes import check_shapes_at
+from pymc_rmhmc.model.observed.observation import check_shapes_at
 from pymc_rmhmc.model.together import no_data_in_words
 from pymc_rmhmc.model.words.density_terms import DensityTerms
 from pymc_rmhmc.model.words.refusals import discrete_in_words, step_in_words

@@ -7,7 +7,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 
-from pymc_rmhmc.model.graph.linear_reads import linear_reads
+from pymc_rmhmc.model.observed.observed_terms import linear_reads
 from tests.model.conftest import COUNTS, INDEX, INDEX_COUNTS, N, X, gp_prior
 from tests.model.joint_checks import (
     assert_gradient_is_a_difference_and_values_are_found_again,
@@ -219,7 +219,7 @@ def test_slices_of_what_is_added_are_read_as_one():
 
 
 def test_a_curvature_that_is_nowhere_known_weighs_alike(monkeypatch):
-    monkeypatch.setattr("pymc_rmhmc.model.observed.anchors._slope", lambda *_: None)
+    monkeypatch.setattr("pymc_rmhmc.model.observed.observed_terms._slope", lambda *_: None)
     with pm.Model() as model:
         ordered_logistic()
     joint = joint_of(model)

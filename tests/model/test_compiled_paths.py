@@ -21,7 +21,7 @@ from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
 from pymc_rmhmc.latent.prior import FactorizedPrior
 from pymc_rmhmc.latent.target import LatentTarget, RoundedTarget, rounded
-from pymc_rmhmc.linalg.symmetric import LARGE
+from pymc_rmhmc.linalg.products import LARGE
 from pymc_rmhmc.model.forms.joint_model import read_joint
 from pymc_rmhmc.model.likelihoods import FallbackKernel, LikelihoodKernel
 from pymc_rmhmc.model.observed.site_likelihood import BoundTerm, SiteLikelihood

@@ -29,7 +29,7 @@ from pymc_rmhmc import (
 from pymc_rmhmc.model import read_joint, read_structure
 from pymc_rmhmc.model.forms import joint_model
 from pymc_rmhmc.model.graph import linear_form
-from pymc_rmhmc.model.graph.graphs import BatchEvaluator, Evaluator
+from pymc_rmhmc.model.graph.graphs import Evaluator
 
 N = 8
 X = np.linspace(0.0, 1.0, N)[:, None]
@@ -181,7 +181,7 @@ def test_nothing_is_compiled_and_no_matrix_is_evaluated(build, monkeypatch):
 
     monkeypatch.setattr(COp, "make_c_thunk", refuse)
     monkeypatch.setattr(NumbaLinker, "make_all", refuse)
-    monkeypatch.setattr(BatchEvaluator, "__call__", refuse)
+    monkeypatch.setattr(Evaluator, "many", refuse)
     monkeypatch.setattr(joint_model, "MovingDesign", refuse)
     monkeypatch.setattr(Evaluator, "__call__", counted)
     describe(model)

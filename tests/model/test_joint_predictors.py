@@ -10,9 +10,9 @@ from pytensor.compile.ops import view_op
 
 from pymc_rmhmc.errors import DataError, UnsupportedModelError
 from pymc_rmhmc.model import JointModel, compile_model, read_structure, read_together
-from pymc_rmhmc.model.graph.dependence import linear_inputs
+from pymc_rmhmc.model.graph.affine import linear_inputs
 from pymc_rmhmc.model.graph.graphs import substitute
-from pymc_rmhmc.model.graph.multipliers import is_never_zero
+from pymc_rmhmc.model.graph.scales import is_never_zero
 from tests.model.conftest import (
     INDEX,
     N,

@@ -8,8 +8,8 @@ import pytensor.tensor as pt
 import pytest
 from scipy.special import erfcx, expit
 
+from pymc_rmhmc.model.likelihoods.binary import log1p_of_tail, logistic_pair, scaled_tail
 from pymc_rmhmc.model.likelihoods.registry import lookup
-from pymc_rmhmc.model.likelihoods.vector_functions import log1p_of_tail, logistic_pair, scaled_tail
 
 X = np.concatenate(([0.0], np.geomspace(1e-12, 1e12, 4001), np.linspace(0.0, 12.0, 3001)))
 

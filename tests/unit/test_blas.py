@@ -20,7 +20,6 @@ from pymc_rmhmc.latent.solvers.dual import (
 )
 from pymc_rmhmc.linalg.compiled.blas import (
     multiply_by_triangle,
-    multiply_in_place,
     solve_in_place,
     subtract_product,
     subtract_symmetric_product,
@@ -50,15 +49,6 @@ def test_triangles_are_solved_in_place_of_the_vector(n, transpose):
     solve_in_place(factor, solved, transpose)
     exact = solve_triangular(np.tril(factor), vector, lower=True, trans=int(transpose))
     np.testing.assert_allclose(solved, exact, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("transpose", [False, True])
-@pytest.mark.parametrize("n", SIZES)
-def test_triangles_multiply_in_place_of_the_vector(n, transpose):
-    factor, vector = triangle(n)
-    product, whole = vector.copy(), np.tril(factor)
-    multiply_in_place(factor, product, transpose)
-    np.testing.assert_allclose(product, (whole.T if transpose else whole) @ vector, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pymc_rmhmc.linalg.symmetric import LARGE, multiply_symmetric
+from pymc_rmhmc.linalg.products import LARGE, multiply_symmetric
 
 
 def pair(n: int) -> tuple[np.ndarray, np.ndarray]:

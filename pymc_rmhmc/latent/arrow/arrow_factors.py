@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from pymc_rmhmc.linalg.cholesky import factorise_in_place, invert_in_place
 from pymc_rmhmc.linalg.compiled.compilation import compiled
-from pymc_rmhmc.linalg.triangles import factorise_in_place, invert_in_place
 
 __all__ = [
     "ArrowPattern", "Factors", "Gram", "Index", "arrow_pattern", "covariance", "factorised",

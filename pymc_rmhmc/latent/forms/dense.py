@@ -9,8 +9,14 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.interfaces.stated import StatedDense
 from pymc_rmhmc.latent.operators import Operator
 from pymc_rmhmc.latent.prior import PriorFailure
-from pymc_rmhmc.linalg.cholesky import cholesky, cholesky_adjoint_of_product, gram_lower, multiply_lower, solve_lower
-from pymc_rmhmc.linalg.passes import log_diagonal
+from pymc_rmhmc.linalg.cholesky import (
+    cholesky,
+    cholesky_adjoint_of_product,
+    gram_lower,
+    log_diagonal,
+    multiply_lower,
+    solve_lower,
+)
 
 __all__ = ["DenseOperator", "factor_in_place", "factor_or_fail", "without_factor"]
 

@@ -13,12 +13,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.linalg.cholesky import inverse_lower, multiply_lower
+from pymc_rmhmc.linalg.cholesky import factorise_in_place, identity_plus_scaled, inverse_lower, multiply_lower
 from pymc_rmhmc.linalg.compiled.blas import solve_in_place
 from pymc_rmhmc.linalg.compiled.compilation import compiled
-from pymc_rmhmc.linalg.passes import identity_plus_scaled
-from pymc_rmhmc.linalg.symmetric import multiply_symmetric
-from pymc_rmhmc.linalg.triangles import factorise_in_place
+from pymc_rmhmc.linalg.products import multiply_symmetric
 
 __all__ = [
     "centre_of_sites",

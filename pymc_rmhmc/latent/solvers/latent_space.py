@@ -32,7 +32,7 @@ from pymc_rmhmc.latent.operators import Operator, places_of, stacked
 from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.solvers.weighted_design import Weights
 from pymc_rmhmc.linalg.cholesky import inverse_lower, solve_lower
-from pymc_rmhmc.linalg.symmetric import multiply_symmetric
+from pymc_rmhmc.linalg.products import multiply_symmetric
 
 __all__ = ["LatentSpace"]
 

@@ -37,10 +37,8 @@ from pymc_rmhmc.latent.solvers.dual import (
     variances_of_sites,
     weigh,
 )
-from pymc_rmhmc.linalg.cholesky import inverse_lower, inverse_of_product
-from pymc_rmhmc.linalg.passes import add_covariance_terms
-from pymc_rmhmc.linalg.products import is_finite
-from pymc_rmhmc.linalg.symmetric import multiply_symmetric
+from pymc_rmhmc.linalg.cholesky import add_covariance_terms, inverse_lower, inverse_of_product
+from pymc_rmhmc.linalg.products import is_finite, multiply_symmetric
 
 __all__ = ["SiteSpace", "Term"]
 

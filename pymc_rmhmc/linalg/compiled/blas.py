@@ -18,7 +18,6 @@ from pymc_rmhmc.linalg.compiled.compilation import compiled
 
 __all__ = [
     "multiply_by_triangle",
-    "multiply_in_place",
     "solve_in_place",
     "subtract_product",
     "subtract_symmetric_product",
@@ -39,7 +38,6 @@ def _routine(name: str, n_arguments: int) -> Any:
 
 
 _dtrsv = _routine("dtrsv", 8)
-_dtrmv = _routine("dtrmv", 8)
 _dsymv = _routine("dsymv", 10)
 _dgemm = _routine("dgemm", 13)
 _dsymm = _routine("dsymm", 12)
@@ -50,30 +48,15 @@ _dtrmm = _routine("dtrmm", 11)
 
 
 @compiled
-def _triangle_in_place(factor: Array, vector: Array, transpose: bool, inverse: bool) -> None:  # pragma: no cover
-    """Multiply v in place by a lower triangular, Fortran-ordered L, transposed or not, or by the inverse of that."""
+def solve_in_place(factor: Array, vector: Array, transpose: bool) -> None:  # pragma: no cover - compiled
+    """Overwrite v with ``L⁻¹ v`` or ``L⁻ᵀ v``, for a lower triangular, Fortran-ordered L; v is contiguous."""
     letters = np.array([LOWER, PLAIN, TRANSPOSED], dtype=np.uint8)
     numbers = np.array([vector.size, 1], dtype=np.int32)
     letter, number = letters.ctypes.data, numbers.ctypes.data
     trans = letter + 2 if transpose else letter + 1
-    if inverse:
-        _dtrsv(letter, trans, letter + 1, number, factor.ctypes.data, number, vector.ctypes.data, number + 4)
-    else:
-        _dtrmv(letter, trans, letter + 1, number, factor.ctypes.data, number, vector.ctypes.data, number + 4)
+    _dtrsv(letter, trans, letter + 1, number, factor.ctypes.data, number, vector.ctypes.data, number + 4)
     if letters[0] != LOWER or numbers[1] != 1:
         vector[:] = np.nan
-
-
-@compiled
-def solve_in_place(factor: Array, vector: Array, transpose: bool) -> None:  # pragma: no cover
-    """Overwrite v with ``L⁻¹ v`` or ``L⁻ᵀ v``, for a lower triangular, Fortran-ordered L; v is contiguous."""
-    _triangle_in_place(factor, vector, transpose, True)
-
-
-@compiled
-def multiply_in_place(factor: Array, vector: Array, transpose: bool) -> None:  # pragma: no cover
-    """Overwrite v with ``L v`` or ``Lᵀ v``, for a lower triangular, Fortran-ordered L; v is contiguous."""
-    _triangle_in_place(factor, vector, transpose, False)
 
 
 @compiled

@@ -23,19 +23,19 @@ COMPILED_ROOMS = ("linalg", "dynamics", "latent", "graph_chart", "metrics")
 ANY_ORDER = {"reassoc", "contract", "nsz"}
 
 
-def compiled[F: Callable[..., Any]](function: F) -> F:
+def compiled[F: Callable[..., object]](function: F) -> F:
     """Compile a function with Numba at its first call, and keep it on disk for the next process."""
     return _kept(function, fastmath=False)
 
 
-def compiled_in_any_order[F: Callable[..., Any]](function: F) -> F:
+def compiled_in_any_order[F: Callable[..., object]](function: F) -> F:
     """Compile as `compiled`, and let the compiler sum in any order, so that it takes several numbers at a time."""
     return _kept(function, fastmath=ANY_ORDER)
 
 
-def _kept[F: Callable[..., Any]](function: F, fastmath: bool | set[str]) -> F:
+def _kept[F: Callable[..., object]](function: F, fastmath: bool | set[str]) -> F:
     try:
-        made: Any = numba.njit(cache=True, fastmath=fastmath)(function)
+        made = numba.njit(cache=True, fastmath=fastmath)(function)
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
         made = numba.njit(fastmath=fastmath)(function)
     kept: Any = getattr(made, "_cache", None)
@@ -44,7 +44,7 @@ def _kept[F: Callable[..., Any]](function: F, fastmath: bool | set[str]) -> F:
     return cast("F", made)
 
 
-# Numba's own classes have no types.
+# Numba's own class has no types.
 _Files: Any = caching.IndexDataCacheFile
 
 
@@ -57,7 +57,7 @@ class KeptCode(_Files):  # type: ignore[misc]
     is there. Two that note at once may forget one of the two, which is then compiled again.
     """
 
-    def save(self, key: Any, data: Any) -> None:
+    def save(self, key: object, data: object) -> None:
         """Keep what was compiled for a key."""
         stem = self._index_name.removesuffix(".nbi")
         version = f"{stem}.{self._digest(self._source_stamp)}"
@@ -69,7 +69,7 @@ class KeptCode(_Files):  # type: ignore[misc]
         if len(overloads) == 1:
             self._remove_older(stem, version)
 
-    def _digest(self, contents: Any) -> str:
+    def _digest(self, contents: object) -> str:
         return hashlib.sha256(self._dump(contents)).hexdigest()[:12]
 
     def _remove_older(self, stem: str, version: str) -> None:
@@ -94,12 +94,11 @@ def _stamp() -> tuple[int, int]:
 class _Watch(event.Listener):
     """Runs the stopwatch while Numba compiles anything in this process."""
 
-    def on_start(self, event: Any) -> None:
+    def on_start(self, event: event.Event) -> None:
         COMPILING.start()
 
-    def on_end(self, event: Any) -> None:
+    def on_end(self, event: event.Event) -> None:
         COMPILING.stop()
 
 
-_register: Any = event.register
-_register("numba:compile", _Watch())
+event.register("numba:compile", _Watch())

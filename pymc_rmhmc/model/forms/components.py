@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -28,64 +28,29 @@ ROWS = 64
 
 
 class GaussianComponent(NamedTuple):
-    """One latent variable, or one row of it.
+    """One latent variable x, or one row of it, of k values."""
 
-    Attributes
-    ----------
-    mean : (k,) array or None
-        μ; None for zero.
-    covariance : (k, k) array or None
-        Σ, to be factorised.
-    cholesky : (k, k) array or None
-        The lower factor, where the model gives it.
-    predictor : (n_sites, k) array or None
-        A; None for the identity.
-    centred : bool
-        Whether the model's variable is x; if not, it is ν with ``x = Lν``.
-    precision : (k, k) array or None
-        A precision that has no factor, for the words of an error; `cholesky` is then 0.
-    """
-
-    mean: Array | None
-    covariance: Array | None
-    cholesky: Array | None
-    predictor: Array | None
-    centred: bool
+    mean: Array | None  # (k,); None for zero
+    covariance: Array | None  # (k, k), to be factorised
+    cholesky: Array | None  # the lower factor (k, k), where the model gives it
+    predictor: Array | None  # A (n_sites, k); None for the identity
+    centred: bool  # whether the model's variable is x; if not, it is ν with ``x = Lν``
+    # A precision (k, k) that has no factor, for the words of an error; `cholesky` is then 0.
     precision: Array | None = None
 
 
 @dataclass(frozen=True)
 class LatentRow:
-    """One row of a latent variable: an independent Gaussian vector of its own.
+    """One row of a latent variable: an independent Gaussian vector."""
 
-    Attributes
-    ----------
-    latent : int
-        Which variable of the block.
-    row : int
-        Which row; 0 for a vector.
-    size : int
-        k.
-    positions : (k,) int array
-        Where the row's values are in the raveled source.
-    """
-
-    latent: int
-    row: int
+    latent: int  # which variable of the block
+    row: int  # 0 for a vector
     size: int
-    positions: NDArray[np.int64]
+    positions: NDArray[np.int64]  # where the row's values are in the raveled source
 
 
 class LatentReader:
-    """The prior of one latent variable as a function of a point.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    latent : LatentVariable
-        What was recognised.
-    """
+    """The prior of one latent variable as a function of a point."""
 
     def __init__(self, model: pm.Model, latent: LatentVariable) -> None:
         self.name, self.form, self.root = latent.name, latent.form, latent.root
@@ -99,7 +64,7 @@ class LatentReader:
         self._is_factor = latent.root == "cholesky" and getattr(latent.matrices[0].tag, "lower_triangular", False)
 
     def source_shape(self, point: Point) -> tuple[int, ...]:
-        """The shape of what predictors read."""
+        """Return the shape of what predictors read."""
         shape = np.shape(point[self.value_name])
         if self.form != "whitened":
             return shape
@@ -107,7 +72,7 @@ class LatentReader:
         return (size,) if self.source_ndim == 1 else (size, rows)
 
     def rows(self, latent: int, point: Point) -> list[LatentRow]:
-        """The independent rows of the variable."""
+        """List the independent rows of the variable."""
         shape = np.shape(point[self.value_name])
         if self.form == "independent":
             size = int(np.prod(shape))
@@ -118,7 +83,7 @@ class LatentReader:
         return [LatentRow(latent, row, size, table[row]) for row in range(n_rows)]
 
     def components(self, point: Point, rows: Sequence[LatentRow]) -> list[GaussianComponent]:
-        """μ and Σ of some rows, without predictors."""
+        """Return μ and Σ of some rows, without predictors."""
         evaluated = [np.asarray(value, dtype=np.float64) for value in self._evaluate(point)]
         given, means = evaluated[: self._n_matrices], evaluated[self._n_matrices :]
         matrices = self._matrices(given, np.shape(point[self.value_name]))
@@ -130,13 +95,11 @@ class LatentReader:
             if means:
                 mean = np.broadcast_to(means[0], np.shape(point[self.value_name])).reshape(-1, row.size)[row.row]
             covariance, cholesky, precision = stated[row.row % len(matrices)]
-            made.append(
-                GaussianComponent(mean, covariance, cholesky, None, self.form != "whitened", precision)
-            )
+            made.append(GaussianComponent(mean, covariance, cholesky, None, self.form != "whitened", precision))
         return made
 
-    def _matrices(self, given: list[Array], shape: tuple[int, ...]) -> Any:
-        """What is given of every row, or what all rows share: a matrix, or those of a Kronecker product."""
+    def _matrices(self, given: list[Array], shape: tuple[int, ...]) -> Array | list[list[Array]]:
+        """Return what is given of every row, or what all rows share: a matrix, or those of a Kronecker product."""
         if self.root == "kronecker":
             return [given]
         (matrix,) = given
@@ -150,13 +113,9 @@ class LatentReader:
     def check_inputs(self, point: Point) -> None:
         """Look for what makes every covariance useless: inputs that are not finite, or no symmetry.
 
-        Raises
-        ------
-        DataError
-            If inputs are not finite, and so is the prior at the point.
-        CovarianceError
-            If a fixed covariance or precision is not symmetric, or a lower factor has values above its diagonal:
-            every reader of it, PyMC among them, takes one of its triangles.
+        Raises DataError if inputs are not finite, and so is the prior at the point; and CovarianceError if a fixed
+        covariance or precision is not symmetric, or a lower factor has values above its diagonal: every reader of it,
+        PyMC among them, takes one of its triangles.
         """
         arrays = [*self._constants, *(s.get_value(borrow=True) for s in self.shared)]
         bad = [a for a in arrays if a.dtype.kind == "f" and a.ndim and not np.isfinite(a).all()]
@@ -182,13 +141,13 @@ class LatentReader:
 
 
 def _is_upper(factor: Array) -> bool:
-    """Whether a lower factor has values above its diagonal that are no rounding."""
+    """Return whether a lower factor has values above its diagonal that are no rounding."""
     above, largest = np.abs(np.triu(factor, 1)).max(initial=0.0), np.abs(factor).max(initial=0.0)
     return bool(np.isfinite(largest) and above > 1e-8 * largest)
 
 
 def _largest_asymmetry(matrix: Array) -> float:
-    """The largest difference from the transpose; 0 if it may be rounding, or is not known of NaN and infinities."""
+    """Return the largest difference from the transpose; 0 if it may be rounding, or if a value is not finite."""
     largest, alike = 0.0, True
     scale = max(abs(float(matrix.max(initial=0.0))), abs(float(matrix.min(initial=0.0))))
     if not np.isfinite(scale):  # values that are not finite are another error
@@ -202,9 +161,9 @@ def _largest_asymmetry(matrix: Array) -> float:
     return 0.0 if alike else largest
 
 
-def _state(matrix: Any, root: str) -> tuple[Array | None, Array | None, Array | None]:
-    """(Σ, L, τ), one or two of them None, from whatever the model gives."""
-    if root == "kronecker":
+def _state(matrix: Array | list[Array], root: str) -> tuple[Array | None, Array | None, Array | None]:
+    """Return (Σ, L, τ), one or two of them None, from whatever the model gives."""
+    if isinstance(matrix, list):
         return _state_product(matrix)
     if not np.isfinite(matrix).all():
         return np.full((matrix.shape[0],) * 2, np.nan), None, None
@@ -222,7 +181,7 @@ def _state(matrix: Any, root: str) -> tuple[Array | None, Array | None, Array | 
 
 
 def _state_product(matrices: Sequence[Array]) -> tuple[Array | None, Array | None, Array | None]:
-    """The same of a Kronecker product: its factor is that of the factors.
+    """Do the same for a Kronecker product: its factor is that of the factors.
 
     The product of the matrices is never factorised: its condition is the product of theirs, and a jitter of 1e-6 in
     two of them is one of 1e-12.
@@ -237,7 +196,7 @@ def _state_product(matrices: Sequence[Array]) -> tuple[Array | None, Array | Non
 
 
 def factor_of_inverse(precision: Array) -> Array | None:
-    """The lower factor of ``τ⁻¹``; None if τ is not positive definite.
+    """Return the lower factor of ``τ⁻¹``; None if τ is not positive definite.
 
     From ``τ = U Uᵀ`` with an upper U, which is the ordinary factor of τ read backwards, ``L = U⁻ᵀ``. The
     inverse is never formed, nor factorised again: of an ill-conditioned τ it would have lost a digit or

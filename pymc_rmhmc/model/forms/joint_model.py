@@ -7,32 +7,34 @@ density. Factorisations stay outside: `pymc_rmhmc.latent.joint_target` has their
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
 
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_rmhmc.interfaces.joint_density import Bound
 from pymc_rmhmc.model.forms.components import LatentReader, LatentRow
-from pymc_rmhmc.model.forms.hierarchies import coordinates_of_hierarchies
-from pymc_rmhmc.model.forms.joint_blocks import CovarianceBlock
-from pymc_rmhmc.model.forms.kronecker import KroneckerBlock
+from pymc_rmhmc.model.forms.joint_blocks import CovarianceBlock, KroneckerBlock
 from pymc_rmhmc.model.forms.linear_blocks import DesignBlock, DesignSource, Reader, SumBlock
-from pymc_rmhmc.model.forms.linear_normals import ScaledSource
-from pymc_rmhmc.model.forms.moving_design import MovingDesign, why_not_moving
-from pymc_rmhmc.model.forms.priors import gaussian_candidates
-from pymc_rmhmc.model.forms.scaled_vectors import vector_sources, with_coefficients, with_scales_first
-from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, no_derivative_in_words
+from pymc_rmhmc.model.forms.linear_normals import ScaledSource, scaled_source
+from pymc_rmhmc.model.forms.priors import LatentVariable, gaussian_candidates
+from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, Evaluator, inlined, no_derivative_in_words
+from pymc_rmhmc.model.graph.scales import is_never_zero, scales_first
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, hyperparameters_of
-from pymc_rmhmc.model.observed.observation import Observation, names_by_value, names_of
+from pymc_rmhmc.model.observed.designs import (
+    DesignReader,
+    MovingDesign,
+    PlainReading,
+    Predictors,
+    SameValues,
+    why_not_moving,
+)
+from pymc_rmhmc.model.observed.observation import Observation, distribution_of, names_by_value, names_of
 from pymc_rmhmc.model.observed.observations import AffineReader
-from pymc_rmhmc.model.observed.observed_terms import ObservedTerms, Terms, gradient_by
-from pymc_rmhmc.model.observed.reads import DesignReader, PlainReading, SameValues
-from pymc_rmhmc.model.observed.unregistered_terms import PredictedTerms, UnregisteredTerms
+from pymc_rmhmc.model.observed.observed_terms import ObservedTerms, Terms, UnregisteredTerms, gradient_by
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure
 
 __all__ = ["NO_HYPERPARAMETERS", "JointBlock", "JointModel", "JointPlan", "plan_joint", "read_joint"]
@@ -40,27 +42,27 @@ __all__ = ["NO_HYPERPARAMETERS", "JointBlock", "JointModel", "JointPlan", "plan_
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
 type Sites = NDArray[np.int64]
+type JointBlock = CovarianceBlock | DesignBlock | KroneckerBlock | SumBlock
 
 NO_HYPERPARAMETERS = "no block depends on continuous hyperparameters"
 # θ has a dense mass matrix, learned from as many draws, and its curvature at the mode costs two gradients a dimension.
 MOST_HYPERPARAMETERS = 1000
 # Rows that are one vector cost the square of their number times what rows by themselves would.
 MOST_ROWS_IN_ONE = 8
-
-
-type JointBlock = CovarianceBlock | DesignBlock | KroneckerBlock | SumBlock
-type Recipe = Callable[[], JointBlock]
+# On the unconstrained scale, on which PyMC samples them, parameters shift these and do not narrow them.
+SHIFTED = {"HalfNormal", "HalfCauchy", "HalfStudentT", "HalfFlat", "Exponential", "Uniform"}
+# Which parameter of others does no more than that, in the order of `dist_params`.
+LOCATION = {
+    **dict.fromkeys(("Normal", "Laplace", "Cauchy", "Logistic", "Gumbel", "SkewNormal", "MvNormal", "LogNormal"), 0),
+    **dict.fromkeys(("StudentT", "MvStudentT", "Gamma", "InverseGamma", "Weibull"), 1),
+}
 
 
 class JointModel:
-    """A model's blocks with their hyperparameters.
+    """A model's blocks with their hyperparameters θ.
 
     Attributes
     ----------
-    theta : Hyperparameters
-        What is sampled together with the blocks.
-    blocks : tuple of JointBlock
-        The blocks.
     rest_names : tuple of str
         The variables and potentials whose log densities `rest` adds up.
     of_likelihoods : (k,) int array
@@ -88,10 +90,7 @@ class JointModel:
     def bind(self, point: Point) -> None:
         """Condition on everything that is not sampled, and take shared data as they are now.
 
-        Raises
-        ------
-        DataError
-            If observations read other latent values than they did when the model was read.
+        Raises a DataError if observations read other latent values than they did when the model was read.
         """
         for function in self._functions:
             function.bind(point)
@@ -99,41 +98,31 @@ class JointModel:
             block.bind(point)
 
     def rest(self, theta: Array) -> tuple[float, Array]:
-        """The log density of everything but the blocks' priors and likelihoods, and its gradient (d,)."""
+        """Return the log density of everything but the blocks' priors and likelihoods, and its gradient (d,)."""
         total, gradient = self._rest(theta)
         return float(total), gradient
 
-    def compiled_rest(self) -> tuple[Callable[..., Any], tuple[np.ndarray, ...]]:
-        """The function that `rest` calls, and what it takes after θ."""
+    def compiled_rest(self) -> Bound:
+        """Return the function that `rest` calls, and what it takes after θ."""
         return self._rest.function, self._rest.bound
 
 
 @dataclass(frozen=True, eq=False)
 class JointPlan:
-    """Blocks and hyperparameters that can be sampled together, of which no function has been built.
-
-    Attributes
-    ----------
-    structure : ModelStructure
-        The blocks.
-    theta : Hyperparameters
-        What is sampled together with them.
-    recipes : tuple of callable
-        Each builds a block.
-    """
+    """Blocks and hyperparameters that can be sampled together, of which no function has been built."""
 
     structure: ModelStructure
     theta: Hyperparameters
-    recipes: tuple[Recipe, ...]
+    blocks: tuple[_BlockPlan, ...]
 
     def build(self) -> JointModel | str:
-        """The functions of the model, or the reason why there are none."""
+        """Build the functions of the model, or give the reason why there are none."""
         structure, theta = self.structure, self.theta
         try:
-            blocks, rest = [recipe() for recipe in self.recipes], _rest(structure, theta)
+            blocks, rest = [plan.build() for plan in self.blocks], _rest(structure, theta)
         except NO_DERIVATIVE as error:
             return no_derivative_in_words("the model by its hyperparameters", error)
-        hierarchies = coordinates_of_hierarchies(structure.model, theta)
+        hierarchies = _of_hierarchies(structure.model, theta)
         of_likelihoods = _of_likelihoods(structure, theta)
         for block in blocks:  # what moves sites cannot move where they are held
             of_likelihoods &= ~block.shifts_likelihoods
@@ -144,7 +133,7 @@ class JointPlan:
 def read_joint(
     structure: ModelStructure, point: Point, named: Sequence[TensorVariable] | None = None
 ) -> JointModel | str:
-    """A structure's blocks and hyperparameters together, or the reason why they cannot be sampled together.
+    """Read a structure's blocks and hyperparameters together, or give the reason why they cannot be.
 
     `named` are the hyperparameters wanted, by default all that there are.
     """
@@ -155,7 +144,7 @@ def read_joint(
 def plan_joint(
     structure: ModelStructure, point: Point, named: Sequence[TensorVariable] | None = None
 ) -> JointPlan | str:
-    """What `read_joint` would build, or its reason not to; but for a missing derivative, which is found in building."""
+    """Plan what `read_joint` builds, or give its reason not to, but for a missing derivative, found in building."""
     model = structure.model
     expressions: list[TensorVariable] = []
     for block in structure.blocks:
@@ -180,23 +169,22 @@ def plan_joint(
     theta = Hyperparameters(model, variables, point)
     if theta.size > MOST_HYPERPARAMETERS:
         return f"there are {theta.size} hyperparameters, more than {MOST_HYPERPARAMETERS}"
-    recipes = _recipes(structure, theta, point)
-    return recipes if isinstance(recipes, str) else JointPlan(structure, theta, recipes)
+    plans = _plan_blocks(structure, theta, point)
+    return plans if isinstance(plans, str) else JointPlan(structure, theta, plans)
 
 
-def _recipes(structure: ModelStructure, theta: Hyperparameters, point: Point) -> tuple[Recipe, ...] | str:
-    """How to build every block, or the reason why one cannot be."""
-    recipes: list[Recipe] = []
+def _plan_blocks(structure: ModelStructure, theta: Hyperparameters, point: Point) -> tuple[_BlockPlan, ...] | str:
+    plans: list[_BlockPlan] = []
     for block in structure.blocks:
-        recipe = _block(structure.model, block, theta, point)
-        if isinstance(recipe, str):
-            return recipe
-        recipes.append(recipe)
-    return tuple(recipes)
+        plan = _plan_block(structure.model, block, theta, point)
+        if isinstance(plan, str):
+            return plan
+        plans.append(plan)
+    return tuple(plans)
 
 
 def _of_likelihoods(structure: ModelStructure, theta: Hyperparameters) -> NDArray[np.bool_]:
-    """The coordinates of θ that parameters of likelihoods read, and neither a latent's prior nor a predictor."""
+    """Find the coordinates of θ that parameters of likelihoods read, and neither a latent's prior nor a predictor."""
     sources = [latent.source for block in structure.blocks for latent in block.latents]
     priors = [e for block in structure.blocks for latent in block.latents for e in latent.expressions]
     observations = [o for block in structure.blocks for o in block.observations]
@@ -209,163 +197,129 @@ def _of_likelihoods(structure: ModelStructure, theta: Hyperparameters) -> NDArra
     return theta.read_by(parameters, model, sources) & ~elsewhere
 
 
-def _block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point) -> Recipe | str:
-    """How to build a block in the form that fits it, or the reason why none does.
+@dataclass(frozen=True, eq=False)
+class _BlockPlan:
+    """How a block is built: which vectors it has, where predictors read them, and which are the sites."""
+
+    model: pm.Model
+    block: LatentBlock
+    theta: Hyperparameters
+    point: Point
+    sources: Sequence[ScaledSource]  # where predictors read each vector
+    shapes: Sequence[tuple[int, ...]]
+    rows: Sequence[LatentRow]  # of the first vector
+    # Which values observations read, where the sites are the values of the vector, or sums of those of several.
+    plain: PlainReading | None = None
+    # By which matrix predictors read the vectors, where the sites are the observations; and of what it is read.
+    design: tuple[DesignReader, Predictors] | None = None
+
+    def build(self) -> JointBlock:
+        """Build the block in the form that fits it."""
+        if self.plain is None:
+            assert self.design is not None
+            reader, predictors = self.design
+            sizes = reader.sizes(self.point)
+            sites = [np.arange(end - size, end) for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
+            read = MovingDesign(predictors, self.theta, self.point) if reader.inputs else reader
+            return self._of_matrices(read, self._terms(sites))
+        observed = self._terms(self.plain.sites)
+        (latent, *others), (source, *_) = self.block.latents, self.sources
+        if others or latent.form == "independent" or source.is_scaled:
+            same = SameValues(math.prod(self.shapes[0]), len(self.shapes))
+            made: JointBlock = self._of_matrices(same, observed)
+        else:
+            form = KroneckerBlock if latent.root == "kronecker" else CovarianceBlock
+            made = form(self.model, self.block.name, latent, self.theta, self.rows, self.shapes[0], observed)
+        made.plain = self.plain
+        return made
+
+    def _of_matrices(self, reader: Reader, observed: Sequence[Terms]) -> DesignBlock | SumBlock:
+        """Build coefficients alone, or a sum of vectors."""
+        model, latents = self.model, self.block.latents
+        own = [np.shape(self.point[str(model.rvs_to_values[latent.variable].name)]) for latent in latents]
+        sources = [DesignSource(*each) for each in zip(latents, self.sources, own, strict=True)]
+        form = DesignBlock if all(latent.form == "independent" for latent in latents) else SumBlock
+        return form(model, self.block.name, sources, reader, self.theta, observed, self.point)
+
+    def _terms(self, sites: Sequence[Sites]) -> list[Terms]:
+        """Say what observations say of the sites that they read; without a linear predictor they read all of them."""
+        model, theta, point = self.model, self.theta, self.point
+        read = {source.node: shape for source, shape in zip(self.sources, self.shapes, strict=True)}
+        whole = [o for o in self.block.observations if o.reading is None]
+        others = [o for o in self.block.observations if o.reading is not None]
+        made: list[Terms] = [
+            UnregisteredTerms.of_latents(model, o, *each, theta, point) for o in whole for each in read.items()
+        ]
+        for observation, index in zip(others, sites, strict=True):
+            if observation.likelihood is not None:
+                made.append(ObservedTerms(model, observation, read, theta, index))
+            else:
+                made.append(UnregisteredTerms.of_predictor(model, observation, read, theta, index, point))
+        return made
+
+
+def _plan_block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point) -> _BlockPlan | str:
+    """Plan a block in the form that fits it, or give the reason why none does.
 
     The sites are the observations, or the latents where each observation reads one value of each vector.
     """
     if any(o.reading is None for o in block.observations):
-        return _with_unregistered(model, block, theta, point)
-    block = with_scales_first(model, block)
+        return _plan_unregistered(model, block, theta, point)
+    block = _with_scales_first(model, block)
     readers = [LatentReader(model, latent) for latent in block.latents]
     shapes = [each.source_shape(point) for each in readers]
     rows = [each.rows(i, point) for i, each in enumerate(readers)]
-    found = vector_sources(model, block, shapes, point)
-    plain = _plain_reading(model, block, [f.node for f in found], shapes, point)
-    others = block.latents[1:]
-    by_themselves = plain is not None and not others
-    if not by_themselves and max(len(r) for r in rows) > MOST_ROWS_IN_ONE:
+    held = zip(block.latents, shapes, strict=True)
+    sources = [_vector_source(model, block, latent, shape, point) for latent, shape in held]
+    plain = _plain_reading(model, block, [source.node for source in sources], shapes, point)
+    is_alone = len(rows) == 1
+    if not (plain is not None and is_alone) and max(len(r) for r in rows) > MOST_ROWS_IN_ONE:
         return f"{block.name} has more than {MOST_ROWS_IN_ONE} rows, which would be one vector"
-    if plain is None or (others and any(len(r) > 1 for r in rows)):
-        return _by_a_matrix(model, block, found, shapes, rows, theta, point)
-    return partial(_build_plain, model, block, found, shapes, rows[0], plain, theta, point)
+    plan = _BlockPlan(model, block, theta, point, sources, shapes, rows[0], plain)
+    if plain is None or not (is_alone or all(len(r) == 1 for r in rows)):
+        return _by_a_matrix(plan, rows)
+    return plan
 
 
-def _build_plain(
-    model: pm.Model, block: LatentBlock, found: Sequence[ScaledSource], shapes: Sequence[tuple[int, ...]],
-    rows: Sequence[LatentRow], plain: PlainReading, theta: Hyperparameters, point: Point,
-) -> JointBlock:  # fmt: skip
-    """A block whose sites are the values of its vector, or sums of the values of several."""
-    read = {f.node: shape for f, shape in zip(found, shapes, strict=True)}
-    observed = _terms(model, block, read, theta, plain.sites, point)
-    if len(found) > 1 or block.latents[0].form == "independent" or found[0].is_scaled:
-        same = SameValues(math.prod(shapes[0]), len(shapes))
-        made = _linear_block(model, block, found, same, theta, observed, point)
-    else:
-        made = _vector_block(model, block, theta, observed, rows, shapes[0])
-    made.plain = plain
-    return made
-
-
-def _with_unregistered(
-    model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point
-) -> Recipe | str:
-    """A block with likelihoods that are not registered, whose sites are the values of its vector; or why it is none."""
+def _plan_unregistered(model: pm.Model, block: LatentBlock, theta: Hyperparameters, point: Point) -> _BlockPlan | str:
+    """Plan a block with likelihoods that are not registered, whose sites are the values of its vector."""
     (latent, *others), reason = block.latents, f"the likelihood of {block.name} has no closed form here"
     if others or latent.form == "independent":
         return f"{reason}, and reads something else than one vector with a covariance"
     reader = LatentReader(model, latent)
-    rows = reader.rows(0, point)
+    rows, shapes = reader.rows(0, point), [reader.source_shape(point)]
     if len(rows) > 1:
         return f"{reason}, and {block.name} has rows"
-    sources, shapes = [latent.source], [reader.source_shape(point)]
-    registered = tuple(o for o in block.observations if o.reading is not None)
-    plain = _plain_reading(model, replace(block, observations=registered), sources, shapes, point)
+    registered = replace(block, observations=tuple(o for o in block.observations if o.reading is not None))
+    plain = _plain_reading(model, registered, [latent.source], shapes, point)
     if plain is None:
         return f"{reason}, and another reads more than single values"
-
-    def build() -> JointBlock:
-        observed: list[Terms] = [
-            UnregisteredTerms(model, o, latent.source, shapes[0], theta, point)
-            for o in block.observations if o.reading is None
-        ]  # fmt: skip
-        read = {latent.source: shapes[0]}
-        observed += _terms(model, replace(block, observations=registered), read, theta, plain.sites, point)
-        made = _vector_block(model, block, theta, observed, rows, shapes[0])
-        made.plain = plain
-        return made
-
-    return build
+    return _BlockPlan(model, block, theta, point, [ScaledSource(latent.source)], shapes, rows, plain)
 
 
-def _vector_block(
-    model: pm.Model, block: LatentBlock, theta: Hyperparameters, observed: Sequence[Terms],
-    rows: Sequence[LatentRow], shape: tuple[int, ...],
-) -> JointBlock:  # fmt: skip
-    """A vector with a covariance, or its rows, whose values are the sites."""
-    (latent,) = block.latents
-    if latent.root == "kronecker":
-        return KroneckerBlock(model, block.name, latent, theta, math.prod(shape), observed)
-    return CovarianceBlock(model, block.name, latent, theta, rows, shape, observed)
-
-
-def _positions(rows: Sequence[LatentRow]) -> NDArray[np.int64]:
-    """Where a variable's values, row by row, are in what is read of it."""
-    return np.concatenate([row.positions for row in rows])
-
-
-def _by_a_matrix(
-    model: pm.Model, block: LatentBlock, vectors: Sequence[ScaledSource], shapes: Sequence[tuple[int, ...]],
-    rows: Sequence[Sequence[LatentRow]], theta: Hyperparameters, point: Point,
-) -> Recipe | str:  # fmt: skip
-    """A block whose sites are the observations, or the reason why it is none."""
-    found = with_coefficients(model, block, vectors, shapes, point)
-    nodes, positions = [f.node for f in found], [_positions(r) for r in rows]
-    reader = DesignReader(model, block.observations, nodes, shapes, positions)
-    reason = _why_not_by_a_matrix(model, block, nodes, reader.inputs, theta)
-    if reason:
-        return reason
-
-    def build() -> JointBlock:
-        moving = None
-        if reader.inputs:
-            moving = MovingDesign(model, block.observations, nodes, shapes, positions, theta, point)
-        sizes = reader.sizes(point)
-        sites = [np.arange(end - size, end) for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
-        read = {f.node: shape for f, shape in zip(found, shapes, strict=True)}
-        observed = _terms(model, block, read, theta, sites, point)
-        return _linear_block(model, block, found, moving or reader, theta, observed, point)
-
-    return build
-
-
-def _why_not_by_a_matrix(
-    model: pm.Model, block: LatentBlock, nodes: Sequence[TensorVariable], inputs: Sequence[str], theta: Hyperparameters
-) -> str:
-    """Why a matrix that some value variables move is no function of θ; empty if it is one."""
-    if not inputs:
-        return ""
-    reason = f"how the predictor reads {block.name} depends on {_names(model, inputs)}"
-    if not set(inputs) <= set(theta.names):
-        return reason
-    why = why_not_moving(model, block.observations, nodes, theta)
-    return why and f"{reason} through {why}"
-
-
-def _linear_block(
-    model: pm.Model, block: LatentBlock, found: Sequence[ScaledSource], reader: Reader, theta: Hyperparameters,
-    observed: Sequence[Terms], point: Point,
-) -> JointBlock:  # fmt: skip
-    """Coefficients alone, or a sum of vectors."""
-    own = [np.shape(point[str(model.rvs_to_values[latent.variable].name)]) for latent in block.latents]
-    sources = [
-        DesignSource(latent, f, shape) for latent, f, shape in zip(block.latents, found, own, strict=True)
-    ]
-    made = DesignBlock if all(latent.form == "independent" for latent in block.latents) else SumBlock
-    return made(model, block.name, sources, reader, theta, observed, point)
-
-
-def _terms(
-    model: pm.Model,
-    block: LatentBlock,
-    sources: dict[TensorVariable, tuple[int, ...]],
-    theta: Hyperparameters,
-    sites: Sequence[Sites],
-    point: Point,
-) -> list[Terms]:
-    held = zip(block.observations, sites, strict=True)
-    return [
-        ObservedTerms(model, observation, sources, theta, index) if observation.likelihood is not None
-        else PredictedTerms(model, observation, sources, theta, index, point)
-        for observation, index in held
-    ]  # fmt: skip
+def _by_a_matrix(plan: _BlockPlan, rows: Sequence[Sequence[LatentRow]]) -> _BlockPlan | str:
+    """Plan a block whose sites are the observations, or give the reason why it is none."""
+    model, block, theta = plan.model, plan.block, plan.theta
+    sources = [_coefficient_source(plan, i) for i in range(len(block.latents))]
+    positions = [np.concatenate([row.positions for row in each]) for each in rows]
+    predictors = Predictors(model, block.observations, [s.node for s in sources], plan.shapes, positions)
+    reader = DesignReader(predictors)
+    if reader.inputs:
+        names = names_by_value(model)
+        reason = f"how the predictor reads {block.name} depends on {', '.join(names[name] for name in reader.inputs)}"
+        if not set(reader.inputs) <= set(theta.names):
+            return reason
+        why = why_not_moving(predictors, theta)
+        if why:
+            return f"{reason} through {why}"
+    return replace(plan, sources=sources, plain=None, design=(reader, predictors))
 
 
 def _plain_reading(
     model: pm.Model, block: LatentBlock, sources: Sequence[TensorVariable], shapes: Sequence[tuple[int, ...]],
     point: Point,
 ) -> PlainReading | None:  # fmt: skip
-    """The value that each observation reads of every vector's source; None where one reads more, less or scaled.
+    """Find the value that each observation reads of every vector's source; None where one reads more, less or scaled.
 
     Which one it is must be the same everywhere, for it is compiled.
     """
@@ -377,21 +331,90 @@ def _plain_reading(
     return None
 
 
-def _names(model: pm.Model, value_names: Sequence[str]) -> str:
-    """The random variables of some value variables, for a sentence."""
-    names = names_by_value(model)
-    return ", ".join(names[name] for name in value_names)
+def _with_scales_first(model: pm.Model, block: LatentBlock) -> LatentBlock:
+    """Return a block whose latent vectors are multiplied by their scales before any matrix is."""
+    readings = [o.reading for o in block.observations if o.reading is not None]
+    sources = [latent.source for latent in block.latents]
+    etas = scales_first(model, inlined(_etas(block), [*sources, *model.basic_RVs]), sources)
+    observations = [
+        replace(o, reading=reading._replace(eta=eta))
+        for o, reading, eta in zip(block.observations, readings, etas, strict=True)
+    ]
+    return replace(block, observations=tuple(observations))
+
+
+def _vector_source(
+    model: pm.Model, block: LatentBlock, latent: LatentVariable, shape: tuple[int, ...], point: Point
+) -> ScaledSource:
+    """Find where a vector is read: with a covariance behind a number that multiplies all of it, if there is one."""
+    plain = ScaledSource(latent.source)
+    # Coefficients are their own sources; and rows have one covariance, which no number of each may multiply.
+    if latent.form == "independent" or latent.variable.ndim != 1:
+        return plain
+    variables = [each.variable for each in block.latents]
+    scaled = scaled_source(latent.source, _etas(block), variables, lambda factor: is_never_zero(model, factor))
+    return scaled if scaled.is_scaled and _fits(model, latent, scaled, shape, point) else plain
+
+
+def _fits(model: pm.Model, latent: LatentVariable, scaled: ScaledSource, shape: tuple[int, ...], point: Point) -> bool:
+    """Return whether a multiplier has a number for each value of a vector, or one for all, and is not 0 at a point."""
+    (scale,) = Evaluator(model, [scaled.scale])(point)
+    if np.broadcast_shapes(scale.shape, shape) != shape or (latent.root == "kronecker" and scale.size != 1):
+        return False
+    return bool(np.isfinite(scale).all() and scale.all())
+
+
+def _coefficient_source(plan: _BlockPlan, which: int) -> ScaledSource:
+    """Find where a vector is read; coefficients too behind the scale that multiplies them."""
+    latent, model, block = plan.block.latents[which], plan.model, plan.block
+    if latent.form != "independent":
+        return plan.sources[which]
+    scaled = scaled_source(latent.variable, _etas(block), [each.variable for each in block.latents])
+    # A product with more values than the variable is no scale of it.
+    same = np.shape(Evaluator(model, [scaled.node])(plan.point)[0]) == plan.shapes[which]
+    return scaled if same else plan.sources[which]
+
+
+def _etas(block: LatentBlock) -> list[TensorVariable]:
+    """List the predictors."""
+    return [o.reading.eta for o in block.observations if o.reading is not None]
+
+
+def _of_hierarchies(model: pm.Model, theta: Hyperparameters) -> NDArray[np.int64]:
+    """Find the coordinates of θ that are effects with a prior that other coordinates spread, and these others.
+
+    Where a scale goes to 0 and its effects with it the density grows without a bound, on next to no volume: its mode
+    is no place to begin at.
+    """
+    found = np.zeros(theta.size, dtype=bool)
+    for variable, part in zip(theta.variables, theta.slices, strict=True):
+        name, parameters = distribution_of(variable), _parameters(variable)
+        if name in SHIFTED:
+            continue
+        location = LOCATION.get(name)
+        spread = theta.read_by([p for i, p in enumerate(parameters) if i != location], model)
+        if spread.any():
+            found |= theta.read_by(parameters, model)
+            found[part] = True
+    return np.flatnonzero(found)
+
+
+def _parameters(variable: TensorVariable) -> list[TensorVariable]:
+    """List those of a distribution in their order; of one that is made of others all that goes into it."""
+    op = variable.owner.op
+    given = op.dist_params(variable.owner) if hasattr(op, "dist_params") else variable.owner.inputs
+    return [i for i in given if isinstance(i, TensorVariable)]
 
 
 def _rest(structure: ModelStructure, theta: Hyperparameters) -> GraphFunction:
-    """Everything in the log density but the blocks, as a function of θ."""
+    """Return everything in the log density but the blocks, as a function of θ."""
     model = structure.model
     (total,) = theta.substitute([model.logp(vars=structure.rest, sum=True)], model)
     return GraphFunction(model, [theta.symbol], [total, gradient_by(total, theta.symbol)])
 
 
 def _expressions(observation: Observation) -> list[TensorVariable]:
-    """What an observation's likelihood is made of."""
+    """List what an observation's likelihood is made of."""
     reading = observation.reading
     if reading is None or observation.likelihood is None:
         return [e for e in observation.variable.owner.inputs if isinstance(e, TensorVariable)]

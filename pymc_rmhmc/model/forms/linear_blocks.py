@@ -7,7 +7,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -15,26 +14,32 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.scalar.basic import Sqrt
-from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
-from scipy import sparse
 
+from pymc_rmhmc.interfaces.joint_density import Bound
 from pymc_rmhmc.interfaces.stated import StatedCoefficients, StatedDense, StatedKronecker, StatedPrior, StatedVector
-from pymc_rmhmc.model.forms.joint_blocks import Block, by_rows, covariance_of, covariances_of_rows
+from pymc_rmhmc.model.forms.joint_blocks import (
+    Block,
+    Differentiated,
+    Places,
+    by_rows,
+    covariance_of,
+    covariances_of_rows,
+)
 from pymc_rmhmc.model.forms.linear_normals import ScaledSource
-from pymc_rmhmc.model.forms.moving_design import MovingDesign
 from pymc_rmhmc.model.forms.priors import LatentVariable
-from pymc_rmhmc.model.forms.pullback import Differentiated
+from pymc_rmhmc.model.graph.graphs import operation_name
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
+from pymc_rmhmc.model.observed.designs import DesignReader, Matrix, MovingDesign, SameValues
 from pymc_rmhmc.model.observed.observed_terms import Terms, shift_of
-from pymc_rmhmc.model.observed.reads import DesignReader, SameValues
 
 __all__ = ["DesignBlock", "DesignSource", "Reader", "SumBlock"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
 type Reader = DesignReader | SameValues | MovingDesign
+# A that reads all vectors, or that of each; None for the identity.
+type Design = Matrix | list[Matrix | None]
 
 # Its square root has a derivative that is finite, and is nothing beside any other scale.
 SMALLEST = 1e-200
@@ -45,17 +50,7 @@ MORE_OBSERVATIONS = 1.3
 
 @dataclass(frozen=True, eq=False)
 class DesignSource:
-    """A vector of a predictor.
-
-    Attributes
-    ----------
-    latent : LatentVariable
-        Its prior.
-    read : ScaledSource
-        What predictors multiply it by, value by value, before a constant matrix.
-    shape : tuple of int
-        Of the variable.
-    """
+    """A vector of a predictor: its prior, where it is read, and the variable's shape."""
 
     latent: LatentVariable
     read: ScaledSource
@@ -65,14 +60,10 @@ class DesignSource:
 class _LinearBlock(Block, ABC):
     """Vectors that predictors read through matrices, which are read again where shared data have been replaced.
 
-    Attributes
-    ----------
-    has_moving_design : bool
-        Whether the matrices are functions of θ.
+    One matrix reads all of them, of the block's `design_shape` (n, k), or else each vector has a matrix.
     """
 
-    fixed_covariance = False
-    _constant: Any
+    _constant: Design
 
     def __init__(
         self, model: pm.Model, name: str, sources: Sequence[DesignSource], reader: Reader, point: Point
@@ -82,24 +73,24 @@ class _LinearBlock(Block, ABC):
         self.has_moving_design = self._moving is not None
         self.value_names = tuple(str(model.rvs_to_values[s.latent.variable].name) for s in sources)
         self.sizes = tuple(math.prod(s.shape) for s in sources)
+        self.n_sites = reader.n_rows(point)
+        if not self.is_sum or self.n_sites >= MORE_OBSERVATIONS * self.size:
+            self.design_shape = (self.n_sites, self.size)
         # Of an A that moves, at the last θ: itself and what it multiplies in the mean, for the derivative.
-        self._last: tuple[bytes, Any, Array] = (b"", None, np.zeros(0))
-        self._read: list[Any] | None = None
+        self._last: tuple[bytes, Design | None, Array] = (b"", None, np.zeros(0))
+        self._read: list[np.ndarray] | None = None
         self._read_again(point)
 
     def bind(self, point: Point) -> None:
         """Take what is not a graph from a point and from shared data, the matrices among them.
 
-        Raises
-        ------
-        DataError
-            If observations read other latent values than they did.
+        Raises a DataError if observations read other latent values than they did.
         """
         super().bind(point)
         self._read_again(point)
 
     def forget(self) -> None:
-        """Let go of what the derivative of the prior that was asked for last would need."""
+        """Forget what the derivative of the prior that was asked for last would need."""
         super().forget()
         self._last = (b"", None, np.zeros(0))
 
@@ -108,15 +99,14 @@ class _LinearBlock(Block, ABC):
         data = [s.get_value(borrow=True) for s in self._reader.shared]
         if self._read is not None and all(a is b for a, b in zip(self._read, data, strict=True)):
             return
-        if self._moving is None:
-            self._read_matrices(point)
-        elif self._read is not None:
-            self._moving.check(point)
+        if isinstance(self._reader, MovingDesign):
+            if self._read is not None:
+                self._reader.check(point)
+        elif self.design_shape is None:
+            self._constant = self._reader.parts(point, self.sizes)
+        else:
+            self._constant = self._reader(point)
         self._read = data
-
-    @abstractmethod
-    def _read_matrices(self, point: Point) -> None:
-        """Take constant matrices from the reader."""
 
     @property
     def _directions(self) -> list[TensorVariable]:
@@ -124,17 +114,18 @@ class _LinearBlock(Block, ABC):
         return [] if self._moving is None else [self._moving.directions]
 
     def _design_bars(self, theta: Array, mean_bar: Array, bar: Array) -> list[Array]:
-        """The derivative by the directions, from that by A and by the mean, in which A is as well."""
+        """Return the derivative by the directions, from that by A and by the mean, in which A is as well."""
         assert self._moving is not None
         self._design_at(theta)
         return [self._moving.pullback(bar, mean_bar, self._last[2])]
 
-    def _design_at(self, theta: Array) -> Any:
-        """A at θ; one that moves is at hand for the θ of the last prior."""
+    def _design_at(self, theta: Array) -> Design:
+        """Return A at θ; one that moves is at hand for the θ of the last prior."""
         if self._moving is None:
             return self._constant
         if self._last[0] != theta.tobytes():
             self.prior(theta)
+        assert self._last[1] is not None
         return self._last[1]
 
     @abstractmethod
@@ -143,23 +134,13 @@ class _LinearBlock(Block, ABC):
 
 
 class DesignBlock(_LinearBlock):
-    """Coefficients that a predictor is linear in: ``η = m + A D y`` with ``y ~ N(0, I)``.
-
-    Attributes
-    ----------
-    design_shape : tuple of int
-        Of A, (n, k).
-    """
-
-    is_sum = False
+    """Coefficients that a predictor is linear in: ``η = m + A D y`` with ``y ~ N(0, I)``."""
 
     def __init__(
         self, model: pm.Model, name: str, sources: Sequence[DesignSource], reader: Reader, theta: Hyperparameters,
         observed: Sequence[Terms], point: Point,
     ) -> None:  # fmt: skip
         super().__init__(model, name, sources, reader, point)
-        self.design_shape = self._constant.shape if self._moving is None else self._moving.shape
-        self.n_sites = self.design_shape[0]
         stated = [_stated(s) for s in sources]
         location, deviation, scale = (pt.concatenate([s[i] for s in stated]) for i in range(3))
         location, deviation, scale = _guard_roots(theta.substitute([location, deviation, scale], model))
@@ -168,21 +149,16 @@ class DesignBlock(_LinearBlock):
         self._centre_moves = theta.symbol in ancestors([centre])
         stated = [centre, spread, location, deviation, shift, *self._directions]
         self._prior = Differentiated(model, theta.symbol, stated, [centre, spread, shift, *self._directions])
-        self._compile_likelihood(model, theta, observed, shift)
         # A power for each site would move AᵀW̄A, which is made once where A stands still.
-        self._compile_information(model, theta, observed, shift, together=True)
+        self._compile_likelihood(model, theta, observed, shift, together=True)
 
-    def _read_matrices(self, point: Point) -> None:
-        assert not isinstance(self._reader, MovingDesign)
-        self._constant = self._reader(point)
-
-    def compiled_prior(self) -> Any:
+    def compiled_prior(self) -> tuple[Bound, Bound, bool] | None:
         """See `pymc_rmhmc.interfaces.joint_density.JointBlock`."""
         bound = self._prior.bound
         return None if bound is None else (*bound, self._centre_moves)
 
     @property
-    def places(self) -> Any:
+    def places(self) -> Places | None:
         """See `pymc_rmhmc.interfaces.joint_density.JointBlock`."""
         return None if self._moving is None else self._moving.places
 
@@ -190,30 +166,32 @@ class DesignBlock(_LinearBlock):
         """Return the coefficients at θ."""
         centre, spread, location, deviation, shift, *directions = self._prior(theta)
         design = self._constant if self._moving is None else self._moving.matrix(*directions)
+        assert not isinstance(design, list)
         if self._moving is not None:
             self._last = theta.tobytes(), design, centre
         mean = shift + design @ centre if centre.any() else shift
         return StatedPrior(mean, shift, (StatedCoefficients(spread, location, deviation),), design)
 
-    def prior_pullback(self, theta: Array, mean_bar: Array, vector_bars: list[Array], design_bar: Any) -> Array:
+    def prior_pullback(
+        self, theta: Array, mean_bar: Array, vector_bars: list[Array], design_bar: Array | list[Array] | None
+    ) -> Array:
         """Return ``Σ ∂m/∂θ m̄ + Σ ∂D/∂θ D̄ + Σ ∂A/∂θ Ā``, (d,)."""
         (spread_bar,) = vector_bars
         if isinstance(design_bar, list):
-            design_bar = _at_entries(design_bar[0], self._design_at(theta))
+            design_bar = _at_entries(design_bar[0], self._whole(theta))
         bars = [] if design_bar is None else self._design_bars(theta, mean_bar, design_bar)
         # Coefficients with a mean of their own are rare: a product with the design is spared without them.
-        centre_bar = np.asarray(self._design_at(theta).T @ mean_bar) if self._centre_moves else np.zeros(self.size)
+        centre_bar = np.asarray(self._whole(theta).T @ mean_bar) if self._centre_moves else np.zeros(self.size)
         return self._prior.pullback(theta, centre_bar, spread_bar, mean_bar, *bars)
+
+    def _whole(self, theta: Array) -> Matrix:
+        design = self._design_at(theta)
+        assert not isinstance(design, list)
+        return design
 
 
 class SumBlock(_LinearBlock):
-    """Several vectors that are read as a sum: ``η = m + Σ A_s x_s``.
-
-    Attributes
-    ----------
-    design_shape : tuple of int or None
-        Of the matrix by which all are read together, (n, k), where latent values are fewer than observations.
-    """
+    """Several vectors that are read as a sum: ``η = m + Σ A_s x_s``."""
 
     is_sum = True
 
@@ -221,11 +199,8 @@ class SumBlock(_LinearBlock):
         self, model: pm.Model, name: str, sources: Sequence[DesignSource], reader: Reader, theta: Hyperparameters,
         observed: Sequence[Terms], point: Point,
     ) -> None:  # fmt: skip
-        self._kinds = tuple("kronecker" if s.latent.root == "kronecker" else s.latent.form for s in sources)
-        self.n_sites = reader.n_rows(point)
-        n_latent = sum(math.prod(s.shape) for s in sources)
-        self.design_shape = (self.n_sites, n_latent) if self.n_sites >= MORE_OBSERVATIONS * n_latent else None
         super().__init__(model, name, sources, reader, point)
+        self._kinds = tuple("kronecker" if s.latent.root == "kronecker" else s.latent.form for s in sources)
         stated = [self._stated_part(s) for s in sources]
         self._counts = tuple(len(part[0]) for part in stated)
         flat = [second for part in stated for second in part[0]] + [part[i] for i in (1, 2, 3) for part in stated]
@@ -235,11 +210,12 @@ class SumBlock(_LinearBlock):
         weighted = [shift, *self._directions, *seconds, *centres]
         self._prior = Differentiated(model, theta.symbol, [shift, *self._directions, *guarded], weighted)
         self._compile_likelihood(model, theta, observed, shift)
-        self._compile_information(model, theta, observed, shift)
 
     @staticmethod
-    def _stated_part(source: DesignSource) -> tuple[Any, ...]:
-        """K, all K_i or D; what the sites read where y is 0; location and scale of the model's variable."""
+    def _stated_part(
+        source: DesignSource,
+    ) -> tuple[list[TensorVariable], TensorVariable, TensorVariable, TensorVariable]:
+        """Return K, all K_i or D; what the sites read where y is 0; location and scale of the model's variable."""
         latent = source.latent
         if latent.form == "independent":
             location, deviation, scale = _stated(source)
@@ -252,10 +228,6 @@ class SumBlock(_LinearBlock):
         scale = source.read.scale.ravel()
         # Of a Kronecker product one factor takes the number.
         return [scale[:, None] * first * scale[None, :], *others], scale * mean, mean, scale
-
-    def _read_matrices(self, point: Point) -> None:
-        assert not isinstance(self._reader, MovingDesign)
-        self._constant = self._reader.parts(point, self.sizes) if self.design_shape is None else self._reader(point)
 
     def prior(self, theta: Array) -> StatedPrior:
         """Return the vectors at θ."""
@@ -277,27 +249,30 @@ class SumBlock(_LinearBlock):
         )
         return StatedPrior(mean, shift, vectors, design)
 
-    def _cut(self, whole: Any) -> Any:
-        """A of every part, or the whole where that is what is wanted."""
+    def _cut(self, whole: Matrix) -> Design:
+        """Return A of every part, or the whole where that is what is wanted."""
         if self.design_shape is not None:
             return whole
         return [whole[:, a:b] for a, b in itertools.pairwise(np.cumsum([0, *self.sizes]))]
 
-    def _read_centres(self, design: Any, centres: Sequence[Array]) -> Any:
-        """What the sites read of the vectors where y is 0; most vectors are about 0 there."""
+    def _read_centres(self, design: Design, centres: Sequence[Array]) -> Array | float:
+        """Return what the sites read of the vectors where y is 0; most vectors are about 0 there."""
         if not any(centre.any() for centre in centres):
             return 0.0
-        if self.design_shape is not None:
+        if not isinstance(design, list):
             return design @ np.concatenate(centres)
         return sum(c if d is None else d @ c for d, c in zip(design, centres, strict=True) if c.any())
 
-    def _collect(self, design: Any, sites: Array) -> list[Array]:
-        """``A_sᵀ v`` of every part."""
-        if self.design_shape is not None:
+    def _collect(self, design: Design, sites: Array) -> list[Array]:
+        """Return ``A_sᵀ v`` of every part."""
+        if not isinstance(design, list):
             return np.split(np.asarray(design.T @ sites), np.cumsum(self.sizes)[:-1])
         return [sites if d is None else np.asarray(d.T @ sites) for d in design]
 
-    def prior_pullback(self, theta: Array, mean_bar: Array, vector_bars: list[Any], design_bar: Any) -> Array:
+    def prior_pullback(
+        self, theta: Array, mean_bar: Array, vector_bars: list[Array | list[Array]],
+        design_bar: Array | list[Array] | None,
+    ) -> Array:  # fmt: skip
         """Return ``Σ ∂m/∂θ m̄ + Σ_s ∂K_s/∂θ K̄_s + Σ_s ∂A_s/∂θ Ā_s``, (d,), with D in place of K for coefficients."""
         bars = []
         if design_bar is not None:
@@ -318,16 +293,16 @@ def _vector(kind: str, seconds: list[Array], location: Array, scale: Array) -> S
     return StatedDense(seconds[0], location, kind == "centred", scale)
 
 
-def _at_entries(bar: Array, design: Any) -> Array:
+def _at_entries(bar: Array, design: Matrix) -> Array:
     """Return a derivative by A, or of a sparse A by its entries, in their order."""
-    if not sparse.issparse(design):
+    if isinstance(design, np.ndarray):
         return bar
     rows = np.repeat(np.arange(design.shape[0]), np.diff(design.indptr))
     return np.asarray(bar[rows, design.indices])
 
 
 def _stated(source: DesignSource) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
-    """Mean, standard deviation and scale of every coefficient, (k,) each."""
+    """Return mean, standard deviation and scale of every coefficient, (k,) each."""
     latent = source.latent
     assert latent.mean is not None
     # As in PyMC a standard deviation below 0 is none; a scale that multiplies may have either sign.
@@ -340,7 +315,7 @@ def _stated(source: DesignSource) -> tuple[TensorVariable, TensorVariable, Tenso
 
 
 def _of_all_rows(latent: LatentVariable, shape: tuple[int, ...]) -> TensorVariable:
-    """The covariance of all values of a variable, whose rows are independent."""
+    """Return the covariance of all values of a variable, whose rows are independent."""
     if len(shape) == 1:
         return covariance_of(latent)
     rows, (n_rows, n) = covariances_of_rows(latent, shape), (math.prod(shape[:-1]), shape[-1])
@@ -348,19 +323,14 @@ def _of_all_rows(latent: LatentVariable, shape: tuple[int, ...]) -> TensorVariab
 
 
 def _guard_roots(expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """Square roots kept above 0, at which they have no derivative.
+    """Keep square roots above 0, at which they have no derivative.
 
     The power spectral density of a smooth kernel is 0 in double precision for the higher functions of a basis.
     """
-    roots = [
-        v
-        for v in ancestors(list(expressions))
-        if isinstance(v, TensorVariable) and v.owner is not None and isinstance(v.owner.op, Elemwise)
-        and isinstance(v.owner.op.scalar_op, Sqrt)
-    ]  # fmt: skip
     guarded = {}
-    for root in roots:
-        of = root.owner.inputs[0]
-        # What is negative has no root here either.
-        guarded[root] = pt.sqrt(pt.switch(pt.lt(of, 0.0), of, pt.maximum(of, SMALLEST)))
+    for root in ancestors(list(expressions)):
+        if operation_name(root) == "Sqrt":
+            of = root.owner.inputs[0]
+            # What is negative has no root here either.
+            guarded[root] = pt.sqrt(pt.switch(pt.lt(of, 0.0), of, pt.maximum(of, SMALLEST)))
     return clone_replace(list(expressions), guarded) if guarded else list(expressions)

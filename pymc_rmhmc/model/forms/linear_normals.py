@@ -1,24 +1,23 @@
-"""Vectors of Normals that a predictor is linear in: coefficients of a regression, or of a basis."""
+"""Vectors of Normals that a predictor is linear in, and the scales behind which predictors read vectors."""
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import reduce
 
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.distribution import PartialObservedRV
-from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.basic import Apply
 from pytensor.tensor.random.basic import NormalRV
-from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.graph.affine import is_linear, predictor_node
-from pymc_rmhmc.model.graph.graphs import core_op, operation_name, reaches
-from pymc_rmhmc.model.likelihoods import read_likelihood
+from pymc_rmhmc.model.graph.graphs import operation_name, reaches, readers_of
+from pymc_rmhmc.model.likelihoods import Reading, read_likelihood
 from pymc_rmhmc.model.observed.observation import UNOBSERVED, direct_readers
 
 __all__ = ["ScaledSource", "linear_normals", "scaled_source"]
@@ -28,7 +27,7 @@ def linear_normals(
     model: pm.Model, beside: Sequence[TensorVariable] = (), *, predictors: bool = True,
     readers: Mapping[TensorVariable, Sequence[TensorVariable]] | None = None,
 ) -> list[TensorVariable]:  # fmt: skip
-    """Free Normals, in any shape, that every likelihood that depends on them reads linearly and together.
+    """Find free Normals, in any shape, that every likelihood that depends on them reads linearly and together.
 
     None of them is in another's prior, and where two are multiplied the one of more values counts; one that is
     multiplied by a variable `beside` them is none. Without `predictors` those of registered likelihoods alone.
@@ -41,7 +40,7 @@ def linear_normals(
         if isinstance(v.owner.op, NormalRV) and model.rvs_to_transforms.get(v) is None and v not in seen
     ]  # fmt: skip
     registered = {v: read_likelihood(v) for v in seen}
-    readings = {v: _Reading(found[1].eta, found[1].others) for v, found in registered.items() if found is not None}
+    readings = {v: found[1] for v, found in registered.items() if found is not None}
     readings = {v: r for v, r in readings.items() if not _by_other_parameters(model, r, free, beside)}
     others = [v for v in registered if v not in readings and predictors and free]
     largest = _largest_first(model, free) if others else []
@@ -58,9 +57,9 @@ def linear_normals(
 
 
 def _by_other_parameters(
-    model: pm.Model, reading: _Reading, free: Sequence[TensorVariable], beside: Sequence[TensorVariable]
+    model: pm.Model, reading: Reading, free: Sequence[TensorVariable], beside: Sequence[TensorVariable]
 ) -> bool:
-    """Whether another parameter than the predictor is read by what would be latent, so that closed forms do not serve.
+    """Return whether another parameter than the predictor reads what would be latent: closed forms do not serve then.
 
     That is so of anything that the Normals are beside, of a Normal that the predictor reads too, and of any Normal if
     the predictor reads none. One that enters by another parameter alone is left to be a hyperparameter.
@@ -73,7 +72,7 @@ def _by_other_parameters(
 
 
 def _imputed(model: pm.Model) -> list[TensorVariable]:
-    """What stands for missing observations, whose likelihood it has, and is read by nothing else."""
+    """Find what stands for missing observations, whose likelihood it has, and is read by nothing else."""
     observed = {str(v.name) for v in model.observed_RVs}
     found = [
         v for v in model.free_RVs
@@ -89,17 +88,10 @@ def _largest_first(model: pm.Model, variables: Sequence[TensorVariable]) -> list
     return sorted(variables, key=lambda v: math.prod(shapes[v.name]), reverse=True)
 
 
-class _Reading(NamedTuple):
-    """An observed variable's predictor, and what else of it may depend on no coefficient."""
-
-    eta: TensorVariable
-    others: Sequence[TensorVariable]
-
-
 def _unregistered_reading(
     model: pm.Model, observed: TensorVariable, largest: Sequence[TensorVariable], beside: Sequence[TensorVariable]
-) -> _Reading | None:
-    """What a likelihood that is not registered reads: the predictor of as many Normals as have one together."""
+) -> Reading | None:
+    """Read a likelihood that is not registered: the predictor of as many Normals as have one together."""
     if isinstance(observed.owner.op, PartialObservedRV) or getattr(observed.owner.op, "ndim_supp", 0) > 0:
         return None
     others = model.basic_RVs
@@ -112,14 +104,14 @@ def _unregistered_reading(
             eta, together = node, [*together, variable]
     if eta is None:
         return None
-    return _Reading(eta, [v for v in entering if v not in together])
+    return Reading(eta, {str(v.name): v for v in entering if v not in together})
 
 
 def _is_read(
     model: pm.Model, variable: TensorVariable, readers: Sequence[TensorVariable], seen: Sequence[TensorVariable],
-    readings: dict[TensorVariable, _Reading],
+    readings: dict[TensorVariable, Reading],
 ) -> bool:  # fmt: skip
-    """Whether some likelihood of what is seen reads a variable in its predictor, and nothing else in the model does."""
+    """Return whether likelihoods of what is seen read a variable in their predictors, and nothing else in the model."""
     if any(reader not in seen for reader in readers):
         return False
     read = False
@@ -136,17 +128,7 @@ def _is_read(
 
 @dataclass(frozen=True, eq=False)
 class ScaledSource:
-    """Where predictors read a variable: the node, which is the variable times a scale, or the variable itself.
-
-    Attributes
-    ----------
-    node : TensorVariable
-        What is read.
-    scales : tuple of TensorVariable
-        Factors.
-    divisors : tuple of TensorVariable
-        And what is divided by.
-    """
+    """Where predictors read a variable: the node, which is the variable times a scale, or the variable itself."""
 
     node: TensorVariable
     scales: tuple[TensorVariable, ...] = ()
@@ -160,41 +142,19 @@ class ScaledSource:
     @property
     def scale(self) -> TensorVariable:
         """The product of all factors."""
-        scale = pt.ones(())
-        for factor in self.scales:
-            scale = scale * factor
-        for divisor in self.divisors:
-            scale = scale / divisor
-        return scale
+        return reduce(operator.truediv, self.divisors, reduce(operator.mul, self.scales, pt.ones(())))
 
 
 def scaled_source(
     variable: TensorVariable, etas: Sequence[TensorVariable], latents: Sequence[TensorVariable],
     may_scale: Callable[[TensorVariable], bool] = lambda factor: True,
 ) -> ScaledSource:  # fmt: skip
-    """The last node on the way from a variable to the predictors that all of them read it through, scaled at most.
+    """Find the last node on the way from a variable to the predictors that all read it through, scaled at most.
 
-    In ``Φ @ (beta * sqrt_psd)`` or ``(sigma * u)[group]`` it is the product: what comes after is a constant matrix.
-
-    Parameters
-    ----------
-    variable : TensorVariable
-        A latent variable, or what predictors read of it.
-    etas : sequence of TensorVariable
-        The predictors.
-    latents : sequence of TensorVariable
-        What no scale depends on.
-    may_scale : callable
-        Whether a factor or divisor may be among the scales; at one that may not be the way ends.
+    In ``Φ @ (beta * sqrt_psd)`` or ``(sigma * u)[group]`` it is the product: what comes after is a constant matrix. No
+    scale depends on the latents, and at a factor or divisor that may not scale the way ends.
     """
-    readers: dict[Variable, list[Apply]] = {}
-    # What reads no more than a shape is no reader.
-    shapes = {v for v in ancestors(list(etas)) if isinstance(core_op(v), (Shape, Shape_i))}
-    reached = ancestors(list(etas), blockers=shapes)
-    for node in {v.owner for v in reached if v.owner is not None and v not in shapes}:
-        for variable_read in dict.fromkeys(node.inputs):
-            readers.setdefault(variable_read, []).append(node)
-    found = ScaledSource(variable)
+    readers, found = readers_of(list(etas)), ScaledSource(variable)
     while found.node not in etas and len(readers.get(found.node, [])) == 1:
         (node,) = readers[found.node]
         further = _scaled(found, node, latents)
@@ -205,7 +165,7 @@ def scaled_source(
 
 
 def _scaled(found: ScaledSource, node: Apply, latents: Sequence[TensorVariable]) -> ScaledSource | None:
-    """The output of a node that scales what was found, value by value; None for any other node."""
+    """Return the output of a node that scales what was found, value by value; None for any other node."""
     name = operation_name(node.outputs[0])
     others = [i for i in node.inputs if i is not found.node]
     if len(others) != len(node.inputs) - 1 or any(reaches(i, latents) for i in others):

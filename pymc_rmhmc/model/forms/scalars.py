@@ -16,7 +16,7 @@ from pymc_rmhmc.model.likelihoods.links import strip
 from pymc_rmhmc.model.observed.observation import direct_readers
 from pymc_rmhmc.model.words.advice import AS_IT_IS
 
-__all__ = ["advice_on_scalars", "written_as_scalars"]
+__all__ = ["written_as_scalars"]
 
 # Scalars of which each is the mean of the next: fewer may be levels of a hierarchy.
 SHORTEST_CHAIN = 5
@@ -26,28 +26,14 @@ MOST_FOLLOWERS = 3
 FEWEST_SCALARS = 20
 
 
-def advice_on_scalars(model: pm.Model) -> dict[str, str]:
-    """`written_as_scalars` of a model of which nothing else is known."""
-    return written_as_scalars(model, direct_readers(model))
-
-
 def written_as_scalars(
-    model: pm.Model, readers: Mapping[TensorVariable, Sequence[TensorVariable]]
+    model: pm.Model, readers: Mapping[TensorVariable, Sequence[TensorVariable]] | None = None
 ) -> dict[str, str]:
-    """What to write for a walk whose values are scalar Normals, each the mean of the next, or for many scalars.
+    """Say what to write for a walk of scalar Normals, each the mean of the next, or for many scalars.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    readers : dict
-        From `direct_readers`.
-
-    Returns
-    -------
-    dict of str to str
-        The same advice for each of the scalars, by its name.
+    It is the same advice for each of the scalars, by its name. The readers are those of `direct_readers`, if known.
     """
+    readers = direct_readers(model) if readers is None else readers
     scalars = [
         v for v in model.free_RVs
         if v.ndim == 0 and isinstance(v.owner.op, NormalRV) and model.rvs_to_transforms.get(v) is None
@@ -70,7 +56,7 @@ def written_as_scalars(
 def _chains(
     scalars: Sequence[TensorVariable], readers: Mapping[TensorVariable, Sequence[TensorVariable]]
 ) -> list[list[TensorVariable]]:
-    """Scalars that are connected by their means, where one leads to the next at least `SHORTEST_CHAIN` times."""
+    """Find scalars that are connected by their means, where one leads to the next at least `SHORTEST_CHAIN` times."""
     known = set(scalars)
     followers = {v: [r for r in readers[v] if r in known and _follows(r, v, scalars)] for v in scalars}
     # A drift, a coefficient or a common mean is in the means of many.
@@ -90,12 +76,12 @@ def _chains(
 
 
 def _follows(after: TensorVariable, before: TensorVariable, scalars: Sequence[TensorVariable]) -> bool:
-    """Whether a scalar is in another's mean."""
+    """Return whether a scalar is in another's mean."""
     return reaches(after.owner.op.dist_params(after.owner)[0], [before], scalars)
 
 
 def _as_a_walk(model: pm.Model, chain: Sequence[TensorVariable]) -> str:
-    """A chain of scalars as a walk or an autoregression, if it is one."""
+    """Write a chain of scalars as a walk or an autoregression, if it is one."""
     first, *rest = chain
     name, n = _stem(first), len(chain)
     steps = [_step(model, before, after) for before, after in zip(chain, rest, strict=False)]
@@ -119,7 +105,7 @@ def _as_a_walk(model: pm.Model, chain: Sequence[TensorVariable]) -> str:
 
 
 def _step(model: pm.Model, before: TensorVariable, after: TensorVariable) -> tuple[str, str] | None:
-    """How one value follows another: the kind of series, and code for its drift or its coefficient."""
+    """Say how one value follows another: the kind of series, and code for its drift or its coefficient."""
     mean = strip(after.owner.op.dist_params(after.owner)[0])
     if mean is before:
         return "GaussianRandomWalk", "0"
@@ -133,7 +119,7 @@ def _step(model: pm.Model, before: TensorVariable, after: TensorVariable) -> tup
 
 
 def _as_a_vector(model: pm.Model, stem: str, alike: Sequence[TensorVariable]) -> str:
-    """Scalars of one kind as one vector."""
+    """Write scalars of one kind as one vector."""
     laws = {tuple(code_of(model, p) for p in v.owner.op.dist_params(v.owner)) for v in alike}
     mean, sigma = laws.pop() if len(laws) == 1 else (UNKNOWN, UNKNOWN)
     written = (
@@ -144,5 +130,5 @@ def _as_a_vector(model: pm.Model, stem: str, alike: Sequence[TensorVariable]) ->
 
 
 def _stem(variable: TensorVariable) -> str:
-    """A name without the number at its end: x of x_3, x[3] and x3."""
+    """Return a name without the number at its end: x of x_3, x[3] and x3."""
     return re.sub(r"[\W_]*\d+\W*$", "", str(variable.name))

@@ -15,8 +15,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy.signal import lfilter
 
 from pymc_rmhmc.errors import ConfigurationError
-from pymc_rmhmc.model.forms.gaussian_vectors import GAUSSIAN_VECTORS, FirstOrder, first_order
-from pymc_rmhmc.model.forms.priors import LatentVariable
+from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, FirstOrder, LatentVariable, first_order
 from pymc_rmhmc.model.general.latent_model import LatentModel
 from pymc_rmhmc.model.structure import LatentBlock
 

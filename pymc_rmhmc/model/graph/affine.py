@@ -1,30 +1,51 @@
-"""Which expressions are affine in some variables, and the one by which a likelihood reads them."""
+"""Which expressions are affine in some variables, what their linear part depends on, and by which a likelihood reads.
+
+All of it is read off graphs: no number of points could show it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
+import pymc as pm
+import pytensor
 from pytensor.compile.ops import ViewOp
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.traversal import ancestors, toposort
+from pytensor.graph.traversal import ancestors, toposort, walk
 from pytensor.raise_op import CheckAndRaise
+from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.exceptions import ShapeError
 from pytensor.tensor.extra_ops import CumOp
-from pytensor.tensor.shape import Reshape, SpecifyShape
-from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, IncSubtensor, Subtensor
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graph.graphs import LINEAR_OPERATIONS, core_op, inlined, operation_name, reaches, reaches_by_value
+from pymc_rmhmc.model.graph.graphs import (
+    LINEAR_OPERATIONS,
+    NO_DERIVATIVE,
+    core_op,
+    inlined,
+    operation_name,
+    reaches,
+    reaches_by_value,
+    shared_inputs,
+)
 
 __all__ = [
     "ONE_BY_ONE",
     "PRODUCTS",
     "SHAPING",
+    "LinearInputs",
     "bends",
     "first_bend",
     "goes_one_by_one",
     "is_affine_node",
     "is_linear",
+    "linear_inputs",
     "multipliers",
     "passed_on",
     "predictor_node",
@@ -59,9 +80,7 @@ def is_linear(
     return all(is_affine_node(node, moves) for node, moves in _between(expression, variables, ends))
 
 
-def bends(
-    expression: TensorVariable, variables: Sequence[TensorVariable], ends: Iterable[TensorVariable] = ()
-) -> bool:
+def bends(expression: TensorVariable, variables: Sequence[TensorVariable], ends: Iterable[TensorVariable] = ()) -> bool:
     """Return whether an operation between some variables and an expression is known not to be affine in all of them.
 
     Of many operations, such as a Scan, nothing is known.
@@ -121,12 +140,7 @@ def is_affine_node(node: Apply, moves: Sequence[bool]) -> bool:
 def passed_on(node: Apply, moves: Sequence[bool]) -> list[int] | None:
     """Find the inputs that are multiplied by a number if the output is; None if the output is not affine in what moves.
 
-    Parameters
-    ----------
-    node : Apply
-        An operation.
-    moves : sequence of bool
-        Which of its inputs move.
+    `moves` says of each input whether it moves.
     """
     op = core_op(node.outputs[0])
     name, kind = operation_name(node.outputs[0]), type(op).__name__
@@ -155,16 +169,8 @@ def predictor_node(
     """Find the expression that is affine in sources and alone leads from them to a variable; None if there is none.
 
     Of several it is the one with the fewest axes: a likelihood may lay a predictor out along another, as with
-    cutpoints, and depends on its values one by one before that. Of those it is the nearest to the variable.
-
-    Parameters
-    ----------
-    variable : TensorVariable
-        A random variable, whatever its distribution.
-    sources : sequence of TensorVariable
-        Every one of them reaches the variable.
-    ends : iterable of TensorVariable
-        Other random variables: what is reached through one does not count.
+    cutpoints, and depends on its values one by one before that. Of those it is the nearest to the variable. What is
+    reached through one of the ends, other random variables, does not count.
     """
     stops = [end for end in ends if end is not variable and end not in sources]
     between = list(toposort([variable], blockers=[*sources, *stops]))
@@ -191,14 +197,10 @@ def _value_by_value(nodes: Sequence[Apply], variable: TensorVariable, sources: S
 
 def goes_one_by_one(expression: TensorVariable, source: TensorVariable) -> bool:
     """Return whether each value of an expression reads at most one of the source's, as far as its operations show."""
-    known: dict[Variable, bool] = {}
-    for node in toposort(inlined([expression], [source]), blockers=[source]):
-        moves = [reaches_by_value(i, [source], known) for i in node.inputs]
-        if any(moves) and not (
-            (sum(moves) == 1 and isinstance(node.op, Elemwise)) or (moves[0] and isinstance(node.op, ONE_BY_ONE))
-        ):
-            return False
-    return True
+    return all(
+        (sum(moves) == 1 and isinstance(node.op, Elemwise)) or (moves[0] and isinstance(node.op, ONE_BY_ONE))
+        for node, moves in _steps(expression, source)
+    )
 
 
 def multipliers(expression: TensorVariable, source: TensorVariable) -> list[TensorVariable]:
@@ -206,12 +208,8 @@ def multipliers(expression: TensorVariable, source: TensorVariable) -> list[Tens
 
     A look-up must be by constants.
     """
-    known: dict[Variable, bool] = {}
     found: list[TensorVariable] = []
-    for node in toposort(inlined([expression], [source]), blockers=[source]):
-        moves = [reaches_by_value(i, [source], known) for i in node.inputs]
-        if not any(moves):
-            continue
+    for node, moves in _steps(expression, source):
         name, besides = operation_name(node.outputs[0]), [i for i, m in zip(node.inputs, moves, strict=True) if not m]
         if sum(moves) == 1 and (name == "Mul" or (name == "TrueDiv" and moves[0])):
             found += besides
@@ -223,6 +221,94 @@ def multipliers(expression: TensorVariable, source: TensorVariable) -> list[Tens
     return found
 
 
+def _steps(expression: TensorVariable, source: TensorVariable) -> Iterator[tuple[Apply, list[bool]]]:
+    """Yield the operations that read a source, its shape included, in order, and which inputs of each move with it."""
+    known: dict[Variable, bool] = {}
+    for node in toposort(inlined([expression], [source]), blockers=[source]):
+        moves = [reaches_by_value(i, [source], known) for i in node.inputs]
+        if any(moves):
+            yield node, moves
+
+
 def _axes(expression: TensorVariable) -> int:
     """Count the axes along which an expression may have more than one value."""
     return expression.ndim - sum(expression.type.broadcastable)
+
+
+@dataclass(frozen=True)
+class LinearInputs:
+    """What a linear part depends on: value variables, and `pm.Data`.
+
+    `beside_indices` are the value variables that are more than an index by which latent values are looked up.
+    """
+
+    values: tuple[str, ...]
+    beside_indices: tuple[str, ...]
+    shared: list[SharedVariable]
+
+
+def linear_inputs(model: pm.Model, predictor: TensorVariable, sources: Sequence[TensorVariable]) -> LinearInputs:
+    """Return what the derivative of a predictor by its sources depends on.
+
+    A predictor ``η = c + A x`` is a graph of value variables and sources x, in which it is affine. Where A depends on a
+    discrete variable, or on a continuous one through a comparison or an index, it is the same at most points that one
+    might try. The graph of the derivative of η by x says what A may depend on.
+    """
+    bar = predictor.type(name="bar")
+    try:
+        slopes = pytensor.grad((predictor * bar).sum(), list(sources), disconnected_inputs="ignore")
+    except NO_DERIVATIVE:
+        # An operation that says nothing of its derivative: whatever the predictor depends on may be in it.
+        slopes = [predictor]
+    held, beside = (_read_by_value(slopes, through_indices=t) for t in (True, False))
+    values, others = ([str(v.name) for v in model.value_vars if v in found] for found in (held, beside))
+    return LinearInputs(tuple(values), tuple(others), [s for s in shared_inputs(slopes) if s in held])
+
+
+def _read_by_value(outputs: Iterable[Variable], *, through_indices: bool) -> set[Variable]:
+    """Return the variables whose values some graphs depend on, even if these set no more than a length."""
+
+    def expand(node: tuple[Variable, bool]) -> list[tuple[Variable, bool]]:
+        variable, of_shape = node
+        if variable.owner is None:
+            return []
+        return _inputs_of_shape(variable) if of_shape else _inputs(variable, through_indices=through_indices)
+
+    found = walk([(variable, False) for variable in outputs], expand)
+    return {variable for variable, of_shape in found if not of_shape}
+
+
+def _inputs(variable: Variable, *, through_indices: bool) -> list[tuple[Variable, bool]]:
+    """Return what the value of an operation's output depends on, and for each whether only its shape matters."""
+    op, inputs = core_op(variable), variable.owner.inputs
+    if isinstance(op, (Shape, Shape_i)):
+        return [(inputs[0], True)]
+    if operation_name(variable) == "Second":
+        return [(inputs[0], True), (inputs[1], False)]
+    if not through_indices and isinstance(op, (IncSubtensor, AdvancedIncSubtensor)) and _is_zeros(inputs[0]):
+        # A slope put where a source was looked up. An index of anything else decides by what the source is multiplied.
+        inputs = inputs[:2]
+    return [(i, False) for i in inputs]
+
+
+def _inputs_of_shape(variable: Variable) -> list[tuple[Variable, bool]]:
+    """Return what the shape of an operation's output depends on: as the operation infers it, or else all its inputs."""
+    node = variable.owner
+    shapes = [
+        tuple(Shape_i(axis)(i) for axis in range(i.type.ndim)) if isinstance(i.type, TensorType) else None
+        for i in node.inputs
+    ]
+    try:
+        inferred = node.op.infer_shape(node, shapes)[node.outputs.index(variable)]
+    except (AttributeError, TypeError, NotImplementedError, ShapeError):
+        inferred = None
+    if inferred is None:
+        return [(i, False) for i in node.inputs]
+    return [(length, False) for length in inferred if isinstance(length, Variable)]
+
+
+def _is_zeros(variable: Variable) -> bool:
+    """Return whether an array was made of zeros."""
+    which = {"Second": 1, "Alloc": 0}.get(operation_name(variable))
+    filled = variable if which is None else variable.owner.inputs[which]
+    return get_underlying_scalar_constant_value(filled, raise_not_constant=False) == 0

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from pytensor.compile import Function
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
 from pytensor.compile.rewriting import inline_ofg_node
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import NullTypeGradError
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.graph.utils import MethodNotDefined
@@ -26,10 +28,10 @@ __all__ = [
     "LINEAR_OPERATIONS",
     "NO_DERIVATIVE",
     "WITHOUT_TRACES",
-    "BatchEvaluator",
     "Evaluator",
     "as_value",
     "bad_constants",
+    "by_python",
     "constant_arrays",
     "core_op",
     "first_line",
@@ -41,9 +43,11 @@ __all__ = [
     "operation_name",
     "reaches",
     "reaches_by_value",
+    "readers_of",
     "replaced",
     "shared_inputs",
     "substitute",
+    "value_inputs",
 ]
 
 type Point = dict[str, np.ndarray]
@@ -77,7 +81,7 @@ def no_derivative_in_words(what: str, error: Exception) -> str:
     return f"PyTensor cannot differentiate {what} ({first_line(error)[:LONGEST_REASON]})"
 
 
-def core_op(variable: Variable) -> Any:
+def core_op(variable: Variable) -> Op | None:
     """Return the operation that makes a variable, without its batch dimensions; None for an input."""
     if variable.owner is None:
         return None
@@ -120,15 +124,21 @@ def reaches_by_value(
     return known[variable]
 
 
+def readers_of(expressions: Sequence[Variable]) -> dict[Variable, list[Apply]]:
+    """Return the operations that read each variable in graphs; one that reads no more than its shape is no reader."""
+    readers: dict[Variable, list[Apply]] = {}
+    shapes = {v for v in ancestors(expressions) if isinstance(core_op(v), (Shape, Shape_i))}
+    reached = ancestors(expressions, blockers=shapes)
+    for node in {v.owner for v in reached if v.owner is not None and v not in shapes}:
+        for read in dict.fromkeys(node.inputs):
+            readers.setdefault(read, []).append(node)
+    return readers
+
+
 def inlined(expressions: Sequence[TensorVariable], until: Iterable[Variable]) -> list[TensorVariable]:
     """Replace compound operations (`einsum`, `pad`, ...) in expressions by their graphs.
 
-    Parameters
-    ----------
-    expressions : sequence of TensorVariable
-        To rewrite.
-    until : iterable of Variable
-        What stays as it is, with all that it depends on.
+    What expressions are inlined until stays as it is, with all that it depends on.
     """
     kept = set(until)
     rewritten: dict[Variable, Variable] = {}
@@ -145,18 +155,12 @@ def inlined(expressions: Sequence[TensorVariable], until: Iterable[Variable]) ->
     return [rewritten.get(e, e) for e in expressions]
 
 
-def replaced(expressions: Sequence[TensorVariable], places: Mapping[Any, Any]) -> list[TensorVariable]:
+def replaced(expressions: Sequence[TensorVariable], places: Mapping[Variable, Variable]) -> list[TensorVariable]:
     """Return expressions with some variables replaced, and with all else as it is.
 
     `clone_replace` copies what it puts in as well. A gradient cannot merge the paths through such copies: if each of n
-    variables were placed by a copy of the one before it, it would have n² nodes.
-
-    Parameters
-    ----------
-    expressions : sequence of TensorVariable
-        To rewrite.
-    places : mapping
-        From a variable to what takes its place. This may hold variables that are replaced elsewhere.
+    variables were placed by a copy of the one before it, it would have n² nodes. What takes a variable's place may hold
+    variables that are replaced elsewhere.
     """
     made: dict[Variable, Variable] = dict(places)
     for node in toposort(list(expressions), blockers=list(made)):
@@ -180,13 +184,16 @@ def substitute(
     return clone_replace(graphs, dict(zip(replaced, replacements.values(), strict=True))) if replaced else graphs
 
 
-def shared_inputs(expressions: Iterable[Variable]) -> list[Any]:
+def shared_inputs(expressions: Iterable[Variable]) -> list[SharedVariable]:
     """Return the shared variables (`pm.Data`) that expressions depend on, random states aside."""
-    found: dict[Any, None] = {}
-    for variable in ancestors(list(expressions)):
-        if isinstance(variable, pytensor.compile.SharedVariable) and isinstance(variable, TensorVariable):
-            found[variable] = None
-    return list(found)
+    made = dict.fromkeys(ancestors(list(expressions)))
+    return [v for v in made if isinstance(v, SharedVariable) and isinstance(v, TensorVariable)]
+
+
+def value_inputs(model: pm.Model, expressions: Sequence[Variable]) -> list[TensorVariable]:
+    """Return a model's value variables that expressions depend on."""
+    held = set(ancestors(expressions))
+    return [value for value in model.value_vars if value in held]
 
 
 def formula_of(model: pm.Model, expressions: Sequence[Variable]) -> set[Variable]:
@@ -195,7 +202,7 @@ def formula_of(model: pm.Model, expressions: Sequence[Variable]) -> set[Variable
     return set(ancestors(expressions, blockers=[*model.basic_RVs, *factors]))
 
 
-def constant_arrays(expressions: Iterable[Variable]) -> list[Any]:
+def constant_arrays(expressions: Iterable[Variable]) -> list[Constant]:
     """Return the constants in expressions that are arrays of floating numbers."""
     made = ancestors(list(expressions))
     constants = [v for v in made if isinstance(v, Constant) and isinstance(v.data, np.ndarray)]
@@ -210,24 +217,9 @@ def bad_constants(expressions: Iterable[Variable]) -> list[np.ndarray]:
 class Evaluator:
     """Expressions of a model as a function of a point, evaluated without compiling; made at the first call.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        Whose random variables the expressions hold.
-    expressions : sequence of TensorVariable
-        What to evaluate.
-    placeholders : dict, optional
-        Variables of the expressions, and the symbolic inputs that replace them; their values come first
-        in a call.
-
-    Attributes
-    ----------
-    inputs : tuple of str
-        The names of the value variables that the expressions depend on.
-    shared : list of shared variables
-        That they depend on.
-    graph : (list, list) of variables
-        Placeholders and value variables, and what is made of them.
+    Placeholders take the place of some variables of the expressions; their values come first in a call. The expressions
+    depend on the value variables of these `inputs` and on `shared` data; their `graph` has placeholders and value
+    variables, and what is made of them.
     """
 
     def __init__(
@@ -239,62 +231,40 @@ class Evaluator:
         placeholders = placeholders or {}
         # Compound operations would be compiled for themselves, whatever the linker.
         graphs = inlined(substitute(expressions, placeholders, model), ())
-        held = set(ancestors(graphs))
-        values = [value for value in model.value_vars if value in held]
+        values = value_inputs(model, graphs)
         self.inputs = tuple(value.name for value in values)
         self.shared = shared_inputs(graphs)
         self.graph = ([*placeholders.values(), *values], graphs)
-        self._function: Any = None
+        self._n_placeholders = len(placeholders)
+        self._function: Function | None = None
+        self._batched: Function | None = None
 
     def __call__(self, point: Point, *placeholders: np.ndarray) -> list[np.ndarray]:
         """Evaluate at a point with the current shared data."""
         if self._function is None:
-            inputs, outputs = self.graph
-            self._function = pytensor.function(
-                inputs, outputs, mode=PYTHON_MODE, on_unused_input="ignore", allow_input_downcast=True
-            )
+            self._function = by_python(*self.graph)
         return self._function(*placeholders, *(point[name] for name in self.inputs))
 
-
-class BatchEvaluator:
-    """One expression of an `Evaluator` for many values of its placeholders at once, ravelled; made at the first call.
-
-    Parameters
-    ----------
-    single : Evaluator
-        Of one expression.
-    n_placeholders : int
-        How many it has.
-    """
-
-    def __init__(self, single: Evaluator, n_placeholders: int) -> None:
-        self._single, self._n_placeholders = single, n_placeholders
-        self._function: Any = None
-
-    def __call__(
+    def many(
         self, point: Point, shapes: Sequence[tuple[int, ...]], placeholders: Sequence[np.ndarray]
     ) -> np.ndarray:
-        """Return values (c, n) for placeholders (c, size) each, of these shapes."""
-        inputs, (output,) = self._single.graph
-        if self._function is None:
+        """Return a single expression (c, n), raveled, for placeholders (c, size) each, of these shapes."""
+        inputs, (output,) = self.graph
+        if self._batched is None:
             heads, rest = inputs[: self._n_placeholders], inputs[self._n_placeholders :]
-            many = [batched_like(head) for head in heads]
-            batched = vectorize_graph(output, dict(zip(heads, many, strict=True)))
-            self._function = pytensor.function(
-                [*many, *rest], batched, mode=PYTHON_MODE, on_unused_input="ignore", allow_input_downcast=True
-            )
+            many = [pt.tensor(dtype=head.type.dtype, shape=(None, *head.type.shape)) for head in heads]
+            self._batched = by_python([*many, *rest], vectorize_graph(output, dict(zip(heads, many, strict=True))))
         values = [value.reshape(-1, *shape) for value, shape in zip(placeholders, shapes, strict=True)]
-        found = np.asarray(self._function(*values, *(point[name] for name in self._single.inputs)))
-        n_values = len(values[0])
+        found = np.asarray(self._batched(*values, *(point[name] for name in self.inputs)))
         # What depends on no placeholder is not batched.
         if found.ndim == output.ndim:
-            found = np.broadcast_to(found, (n_values, *found.shape))
-        return found.reshape(n_values, -1)
+            found = np.broadcast_to(found, (len(values[0]), *found.shape))
+        return found.reshape(len(values[0]), -1)
 
 
-def batched_like(variable: TensorVariable) -> TensorVariable:
-    """Make an input like a variable, with one more dimension in front."""
-    return pt.tensor(dtype=variable.type.dtype, shape=(None, *variable.type.shape))
+def by_python(inputs: Sequence[Variable], outputs: Variable | Sequence[Variable]) -> Function:
+    """Return a function that is not compiled."""
+    return pytensor.function(inputs, outputs, mode=PYTHON_MODE, on_unused_input="ignore", allow_input_downcast=True)
 
 
 def is_of_dims(variable: Variable) -> bool:

@@ -42,20 +42,13 @@ class NotLinear(Exception):  # noqa: N818 - it is caught, and turned into the er
 
 @dataclass(frozen=True, slots=True)
 class SourceMap:
-    """How a predictor reads one source of k values.
+    """How a predictor reads one source of k values."""
 
-    Attributes
-    ----------
-    index : (n,) int array or None
-        Which value each observation reads, -1 for none; None if an observation reads several.
-    scale : (n,) array or None
-        What the value is multiplied by; 0 where none is read. None with `index` None.
-    matrix : (n, k) array or None
-        The whole map, where it is not such a reading; None also where nobody has asked for it.
-    """
-
+    # Which value each observation reads (n,), -1 for none; None if an observation reads several.
     index: NDArray[np.int64] | None
+    # What the value is multiplied by (n,); 0 where none is read. None with `index` None.
     scale: Array | None
+    # The whole map (n, k), where it is not such a reading; None also where nobody has asked for it.
     matrix: Array | None
 
     @property
@@ -130,26 +123,11 @@ def is_affine(predictor: Predictor, shapes: Sequence[tuple[int, ...]]) -> bool:
 def read_linear_form(
     predictor: Predictor, shapes: Sequence[tuple[int, ...]], batched: Batched | None = None, *, matrices: bool = True
 ) -> LinearForm:
-    """Find the linear form of a predictor.
+    """Find the linear form of a predictor of sources of given shapes.
 
-    Parameters
-    ----------
-    predictor : callable
-        From the sources' values, arrays of the given shapes, to η.
-    shapes : sequence of tuple of int
-        Of the sources.
-    batched : callable, optional
-        The predictor of many values of the sources at once.
-    matrices : bool
-        Without them, maps that are no readings of single values are left out, and the form is not tried at random
-        points: only for what is affine by its graph.
-
-    Raises
-    ------
-    NotLinear
-        If the predictor is not affine.
-    DataError
-        If it is not finite where the latent values are 0.
+    Without matrices, maps that are no readings of single values are left out, and the form is not tried at random
+    points: only for what is affine by its graph. Raises `NotLinear` if the predictor is not affine, and a DataError if
+    it is not finite where the latent values are 0.
     """
     rng = np.random.default_rng(0)
     zeros = [np.zeros(shape) for shape in shapes]
@@ -167,6 +145,7 @@ def read_linear_form(
             f"where the latent values are 0 it is not finite{kind} for {counted(int(lost.sum()), 'observation')}, the "
             f"first at position {int(np.argmax(lost))}"
         )
+
     def matrix(which: int) -> Array | None:
         size = int(np.prod(shapes[which]))
         if not matrices:

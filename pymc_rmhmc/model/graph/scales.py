@@ -7,19 +7,32 @@ of a vector may as well multiply the vector: the two are the same predictor.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.graph.basic import Apply, Variable, equal_computations
+from pytensor.graph.basic import Apply, Constant, Variable, equal_computations
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.graph.affine import passed_on
 from pymc_rmhmc.model.graph.graphs import Evaluator, operation_name, reaches, reaches_by_value
 
-__all__ = ["scales_first"]
+__all__ = ["is_never_zero", "scales_first"]
+
+# What each of these makes is 0 where one of its inputs is, or nowhere. Roots and absolute values are not analytic, and
+# a sum of them may vanish in a region (``w + |w|``): so they count where nothing is added to them afterwards.
+POSITIVE = {"Exp", "Exp2", "Sigmoid", "Softplus", "Cosh", "Gamma"}
+PASSING = {
+    "Mul", "TrueDiv", "Neg", "Reciprocal", "Identity", "Second", "DimShuffle", "Reshape", "SpecifyShape", "MakeVector",
+    "ViewOp", "TensorFromScalar", "ScalarFromTensor",
+}  # fmt: skip
+LOOKING_UP = {"Subtensor", "AdvancedSubtensor", "AdvancedSubtensor1", "Alloc"}
+ROOTS = {"Abs", "Sqrt", "Pow"}
+ANALYTIC = {
+    "Add", "Sub", "Sqr", "Expm1", "Log", "Log1p", "Log2", "Log10", "Tanh", "Sinh", "Sin", "Cos", "Erf", "Erfc",
+    "GammaLn", "Sum", "Dot", "BatchedDot", "Matmul",
+}  # fmt: skip
 
 
 def scales_first(
@@ -27,19 +40,7 @@ def scales_first(
 ) -> list[TensorVariable]:
     """Return predictors in which no number that moves multiplies anything between some sources and the predictor.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    etas : sequence of TensorVariable
-        Predictors.
-    sources : iterable of TensorVariable
-        Coefficients, or what is read of latent vectors with a covariance.
-
-    Returns
-    -------
-    list of TensorVariable
-        The same where nothing was found, or where it could not be moved.
+    They are the same where nothing was found, or where it could not be moved.
     """
     mover = _Mover(model, sources)
     found = [mover.rebuilt(eta) for eta in etas]
@@ -102,7 +103,7 @@ class _Mover:
                 others += [other] if other is not None else []
         if not numbers:
             return None
-        scale: Any = numbers[0] if len(numbers) == 1 else pt.mul(*numbers)
+        scale = numbers[0] if len(numbers) == 1 else pt.mul(*numbers)
         if name == "TrueDiv":
             return 1.0 / scale, read[0] / others[0] if others else read[0]
         return scale, pt.mul(read[0], *others) if others else read[0]
@@ -122,7 +123,7 @@ class _Mover:
         if not numbers:
             return [], factor
         others = [other for _, other in above if other is not None]
-        other: Any = pt.mul(*others) if len(others) > 1 else others[0] if others else None
+        other = pt.mul(*others) if len(others) > 1 else others[0] if others else None
         for _, divisor in below:
             if divisor is not None:
                 other = 1.0 / divisor if other is None else other / divisor
@@ -176,3 +177,33 @@ def _with_inputs(variable: TensorVariable, inputs: Sequence[TensorVariable]) -> 
     """Apply the same operation to other inputs."""
     node = variable.owner
     return node.clone_with_new_inputs(list(inputs), strict=False).outputs[node.outputs.index(variable)]
+
+
+def is_never_zero(model: pm.Model, multiplier: TensorVariable) -> bool:
+    """Return whether what multiplies a latent vector depends on continuous variables, and is 0 by chance at most.
+
+    Where it is 0, nothing of the vector can be read back from what it makes.
+    """
+    free = [v for v in model.free_RVs if reaches(multiplier, [v], model.basic_RVs)]
+    if not free or any(not v.dtype.startswith("float") for v in free):
+        return False
+    return _is_smooth(multiplier, set(free), may_have_roots=True)
+
+
+def _is_smooth(variable: Variable, free: set[Variable], *, may_have_roots: bool) -> bool:
+    """Return whether an expression vanishes in no region, by its operations from the last to the first."""
+    if variable in free or not reaches(variable, free):
+        return True
+    name, inputs = operation_name(variable), variable.owner.inputs
+    if name in POSITIVE and may_have_roots:
+        return True
+    is_power = name == "Pow" and isinstance(inputs[1], Constant) and bool((inputs[1].data % 1 == 0).all())
+    if name in LOOKING_UP:
+        passes = not any(reaches(i, free) for i in inputs[1:])
+    elif name == "Cast":
+        passes = variable.type.dtype.startswith("float")
+    else:
+        passes = name in PASSING or is_power or (name in ROOTS and may_have_roots)
+    if not passes and name not in ANALYTIC | POSITIVE:
+        return False
+    return all(_is_smooth(i, free, may_have_roots=may_have_roots and passes) for i in inputs)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pymc as pm
+from numpy.typing import ArrayLike
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
@@ -48,21 +48,13 @@ def _kind_of_walk(variable: TensorVariable) -> str:
 
 
 def code_of(model: pm.Model, expression: Variable) -> str:
-    """Return code for an expression of named variables and numbers; `UNKNOWN` if it holds more, or is too long.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        Whose names are used.
-    expression : Variable
-        A parameter of a distribution.
-    """
+    """Return code for an expression of named variables and numbers; `UNKNOWN` if it holds more, or is too long."""
     names = {variable: str(name) for name, variable in model.named_vars.items()}
     code = _code(expression, names)
     return UNKNOWN if code is None or len(code) > LONGEST else code
 
 
-def _code(expression: Variable, names: dict[Any, str]) -> str | None:
+def _code(expression: Variable, names: dict[Variable, str]) -> str | None:
     if expression in names:
         return names[expression]
     if isinstance(expression, Constant):
@@ -93,7 +85,7 @@ def _made_of(operation: str, parts: list[str]) -> str | None:
     return None
 
 
-def _operand(expression: Variable, names: dict[Any, str]) -> str | None:
+def _operand(expression: Variable, names: dict[Variable, str]) -> str | None:
     """Return code that can be put next to an operator, in brackets where it needs them."""
     code = _code(expression, names)
     if code is None or code.isidentifier() or code.replace(".", "", 1).isdigit() or code.endswith(")"):
@@ -101,7 +93,7 @@ def _operand(expression: Variable, names: dict[Any, str]) -> str | None:
     return f"({code})"
 
 
-def _code_of_number(data: Any) -> str | None:
+def _code_of_number(data: ArrayLike) -> str | None:
     """Write a number, or an array of which all values are the same number; None for other values."""
     values = np.asarray(data)
     if values.dtype.kind not in "biuf" or values.size == 0 or not (values == values.flat[0]).all():

@@ -13,12 +13,13 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.likelihoods.data_checks import places, positive_parameters
-from pymc_rmhmc.model.likelihoods.links import undo_log
+from pymc_rmhmc.model.likelihoods.links import log_reading, undo_log
 from pymc_rmhmc.model.likelihoods.registry import (
     Curvature,
     LikelihoodTerms,
     Reading,
+    check_parameters,
+    places,
     register_likelihood,
 )
 
@@ -41,7 +42,7 @@ def _positive(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | None:
     link="identity",
     parameters=["sigma"],
     read=lambda mu, sigma: Reading(mu, {"sigma": sigma}),
-    check=positive_parameters("sigma"),
+    check=check_parameters("sigma"),
 )
 def normal_identity(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """Return the terms of a Normal: ``g = (y - η)/σ²``, ``w = 1/σ²``, ``r = 0``."""
@@ -58,7 +59,7 @@ def normal_identity(eta: Tensor, parameters: Parameters, y: Tensor) -> Likelihoo
     parameters=["nu", "sigma"],
     kinds=["fisher"],
     read=lambda nu, mu, sigma: Reading(mu, {"nu": nu, "sigma": sigma}),
-    check=positive_parameters("nu", "sigma"),
+    check=check_parameters("nu", "sigma"),
 )
 def student_t_identity(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """Return the terms of Student's t: ``g = (ν+1)d / (σ(ν+d²))`` with ``d = (y-η)/σ``.
@@ -82,12 +83,7 @@ def student_t_identity(eta: Tensor, parameters: Parameters, y: Tensor) -> Likeli
     return LikelihoodTerms(logp, slope_weight * (y - eta), curvature, slope_weight)
 
 
-def _read_exponential(scale: Tensor) -> Reading | None:
-    found = undo_log(scale)
-    return None if found is None else Reading(found[0], {}, found[1])
-
-
-@register_likelihood(pm.Exponential, link="log", read=_read_exponential, check=_not_negative)
+@register_likelihood(pm.Exponential, link="log", read=log_reading, check=_not_negative)
 def exponential_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """Return the terms of an Exponential with mean ``e^η``.
 
@@ -113,7 +109,7 @@ def _read_gamma(alpha: Tensor, scale: Tensor) -> Reading | None:
 
 
 @register_likelihood(
-    pm.Gamma, link="log", parameters=["alpha"], read=_read_gamma, check=positive_parameters("alpha", data=_positive)
+    pm.Gamma, link="log", parameters=["alpha"], read=_read_gamma, check=check_parameters("alpha", data=_positive)
 )
 def gamma_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """Return the terms of a Gamma with mean ``e^η`` and shape α.
@@ -130,13 +126,12 @@ def gamma_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms
     return LikelihoodTerms(logp, v - alpha, curvature)
 
 
-def _read_weibull(alpha: Tensor, beta: Tensor) -> Reading | None:
-    found = undo_log(beta)
-    return None if found is None else Reading(found[0], {"alpha": alpha}, found[1])
-
-
 @register_likelihood(
-    pm.Weibull, link="log", parameters=["alpha"], read=_read_weibull, check=positive_parameters("alpha", data=_positive)
+    pm.Weibull,
+    link="log",
+    parameters=["alpha"],
+    read=lambda alpha, beta: log_reading(beta, alpha=alpha),
+    check=check_parameters("alpha", data=_positive),
 )
 def weibull_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """Scale ``e^η``, shape α: with ``v = (y e^{-η})^α``, ``g = α(v - 1)``, observed ``w = α²v``, expected ``α²``."""

@@ -15,16 +15,18 @@ from pytensor.graph.basic import Constant, equal_computations
 from pytensor.scalar import basic as ps
 from pytensor.scalar import math as psm
 from pytensor.tensor.basic import MakeVector
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import PoissonRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.likelihoods.data_checks import ParameterFault, parameters_within, places, positive_parameters
-from pymc_rmhmc.model.likelihoods.links import GATHERS, equals, strip, undo_log
+from pymc_rmhmc.model.likelihoods.links import GATHERS, argument, equals, log_reading, operands, strip
 from pymc_rmhmc.model.likelihoods.registry import (
     Curvature,
     LikelihoodTerms,
+    ParameterFault,
     Reading,
+    check_parameters,
+    places,
     register_likelihood,
 )
 
@@ -39,12 +41,7 @@ def _counts(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | None:
     return f"must be counts 0, 1, 2, ..., and are not for {places(bad, y)}" if bad.any() else None
 
 
-def _read_poisson(mu: Tensor) -> Reading | None:
-    found = undo_log(mu)
-    return None if found is None else Reading(found[0], {}, found[1])
-
-
-@register_likelihood(pm.Poisson, link="log", read=_read_poisson, check=_counts)
+@register_likelihood(pm.Poisson, link="log", read=log_reading, check=_counts)
 def poisson_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """Return the terms of ``ℓ = yη - e^η - log y!``: ``g = y - e^η``, ``w = e^η``, ``r = 1``; observed is expected."""
     rate = pt.exp(eta)
@@ -70,9 +67,7 @@ def _read_zero_inflated(weights: Tensor, *components: Tensor) -> Reading | None:
         return None
     if not isinstance(poisson.owner and poisson.owner.op, PoissonRV):
         return None
-    psi = _last_weight(weights)
-    found = undo_log(_parameter(poisson))
-    return None if found is None else Reading(found[0], {"psi": psi}, found[1])
+    return log_reading(_parameter(poisson), psi=_last_weight(weights))
 
 
 def _parameter(variable: Tensor) -> Tensor:
@@ -96,7 +91,7 @@ def _last_weight(weights: Tensor) -> Tensor:
     parameters=["psi"],
     kinds=["fisher"],
     read=_read_zero_inflated,
-    check=parameters_within("psi", most=1.0, words="must lie between 0 and 1", data=_zero_inflated_counts),
+    check=check_parameters("psi", most=1.0, words="must lie between 0 and 1", data=_zero_inflated_counts),
 )
 def zero_inflated_poisson_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """Return the terms of a Poisson count with probability ψ, else 0: not log-concave, so Fisher information only.
@@ -132,47 +127,39 @@ def zero_inflated_poisson_log(eta: Tensor, parameters: Parameters, y: Tensor) ->
 def _read_negative_binomial(n: Tensor, p: Tensor) -> Reading | None:
     """Read n = α and p = α/(μ + α), written ``sigmoid(log α - log μ)``, into which PyMC turns (μ, α)."""
     mean = mean_of_odds(p, n)
-    found = None if mean is None else undo_log(mean)
-    return None if found is None else Reading(found[0], {"alpha": n}, found[1])
+    return None if mean is None else log_reading(mean, alpha=n)
 
 
 def mean_of_odds(p: Tensor, alpha: Tensor) -> Tensor | None:
     """Return μ of ``sigmoid(log α - log μ)`` or ``α / (μ + α)``; None for any other p."""
-    p = strip(p)
-    if _is(p, psm.Sigmoid):
-        odds = strip(p.owner.inputs[0])
-        if _is(odds, ps.Sub):
-            log_alpha, log_mean = _number(strip(odds.owner.inputs[0])), strip(odds.owner.inputs[1])
-            if not _is_logarithm(log_alpha, alpha):
-                return None
-            if _is(log_mean, ps.Log):
-                return log_mean.owner.inputs[0]
-            return pt.exp(log_mean)
-    if _is(p, ps.TrueDiv) and _same(p.owner.inputs[0], alpha):
-        total = strip(p.owner.inputs[1])
-        if _is(total, ps.Add) and len(total.owner.inputs) == 2:
-            for mean, other in (total.owner.inputs, total.owner.inputs[::-1]):
-                if _same(other, alpha):
-                    return mean
-    return None
+    odds = argument(p, psm.Sigmoid)
+    difference = None if odds is None else operands(odds, ps.Sub)
+    if difference is not None:
+        log_alpha, log_mean = _number(strip(difference[0])), strip(difference[1])
+        if not _is_logarithm(log_alpha, alpha):
+            return None
+        mean = argument(log_mean, ps.Log)
+        return pt.exp(log_mean) if mean is None else mean
+    ratio = operands(p, ps.TrueDiv)
+    total = None if ratio is None or not _same(ratio[0], alpha) else operands(ratio[1], ps.Add)
+    if total is None or len(total) != 2:
+        return None
+    return next((mean for mean, other in (total, total[::-1]) if _same(other, alpha)), None)
 
 
 def _is_logarithm(value: Tensor, of: Tensor) -> bool:
     """Check whether a value is written as another's logarithm, or the other as its exponential."""
-    if _is(value, ps.Log):
-        return _same(value.owner.inputs[0], of)
+    inner = argument(value, ps.Log)
+    if inner is not None:
+        return _same(inner, of)
     other = _number(strip(of))
     if isinstance(value, Constant) and isinstance(other, Constant):
         numbers = np.asarray(other.data, dtype=np.float64)
         # What has no logarithm is read too: its own check says then what is wrong with it.
         with np.errstate(all="ignore"):
             return bool(np.allclose(value.data, np.log(numbers), rtol=1e-6, equal_nan=True))
-    return _is(other, ps.Exp) and _same(other.owner.inputs[0], value)
-
-
-def _is(value: Tensor, scalar_op: type) -> bool:
-    op = None if value.owner is None else value.owner.op
-    return isinstance(op, Elemwise) and isinstance(op.scalar_op, scalar_op)
+    exponent = argument(other, ps.Exp)
+    return exponent is not None and _same(exponent, value)
 
 
 def _same(left: Tensor, right: Tensor) -> bool:
@@ -200,7 +187,7 @@ def _number(value: Tensor) -> Tensor:
     link="log",
     parameters=["alpha"],
     read=_read_negative_binomial,
-    check=positive_parameters("alpha", data=_counts),
+    check=check_parameters("alpha", data=_counts),
 )
 def negative_binomial_log(eta: Tensor, parameters: Parameters, y: Tensor) -> LikelihoodTerms:
     """Return the terms for mean ``e^η``, variance ``μ + μ²/α``. With ``t = η - log α``, all in σ(t): nothing overflows.

@@ -6,7 +6,8 @@ The patterns are those of the graphs as PyMC builds them, before any rewriting.
 from __future__ import annotations
 
 import math
-from typing import Any
+import operator
+from functools import reduce
 
 import numpy as np
 import pytensor.tensor as pt
@@ -22,24 +23,36 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, shown
+from pymc_rmhmc.model.likelihoods.registry import Reading
 from pymc_rmhmc.usage import called_as
 
 # Operations that only move elements of their first input.
 GATHERS = (Subtensor, AdvancedSubtensor, DimShuffle, Reshape, Alloc)
 
-__all__ = ["GATHERS", "equals", "strip", "undo_cloglog", "undo_log", "undo_logit", "undo_probit"]
+__all__ = [
+    "GATHERS",
+    "argument",
+    "equals",
+    "log_reading",
+    "operands",
+    "strip",
+    "undo_cloglog",
+    "undo_log",
+    "undo_logit",
+    "undo_probit",
+]
 
 
 @called_as("undo_logit(p)")
 def undo_logit(p: TensorVariable) -> TensorVariable | None:
     """Return η of ``sigmoid(η)`` or ``1 / (1 + exp(-η))``; None if it is neither."""
     _check_expression("undo_logit", p)
-    inner = _argument(p, psm.Sigmoid)
+    inner = argument(p, psm.Sigmoid)
     if inner is not None:
         return inner
     denominator = _reciprocal(p)
-    terms = None if denominator is None else _terms_of_one_plus(denominator)
-    exponent = None if terms is None else _argument(terms, ps.Exp)
+    terms = None if denominator is None else _beside(denominator, ps.Add, 1.0)
+    exponent = None if terms is None else argument(terms, ps.Exp)
     return None if exponent is None else -exponent
 
 
@@ -47,15 +60,15 @@ def undo_logit(p: TensorVariable) -> TensorVariable | None:
 def undo_probit(p: TensorVariable) -> TensorVariable | None:
     """Return η of Φ(η), as ``½ erfc(-η/√2)`` or ``½ (1 + erf(η/√2))``; None if it is neither."""
     _check_expression("undo_probit", p)
-    inner = _scaled_by_half(p)
+    inner = _without_factor(p, 0.5)
     if inner is None:
         return None
-    negated = _argument(inner, psm.Erfc)
+    negated = argument(inner, psm.Erfc)
     if negated is not None:
-        argument = _over_root_two(negated)
-        return None if argument is None else _negate(argument)
-    rest = _terms_of_one_plus(inner)
-    erf_argument = None if rest is None else _argument(rest, psm.Erf)
+        scaled = _over_root_two(negated)
+        return None if scaled is None else _negate(scaled)
+    rest = _beside(inner, ps.Add, 1.0)
+    erf_argument = None if rest is None else argument(rest, psm.Erf)
     return None if erf_argument is None else _over_root_two(erf_argument)
 
 
@@ -63,15 +76,15 @@ def undo_probit(p: TensorVariable) -> TensorVariable | None:
 def undo_cloglog(p: TensorVariable) -> TensorVariable | None:
     """Return η of ``1 - exp(-exp(η))`` or ``-expm1(-exp(η))``; None if it is neither."""
     _check_expression("undo_cloglog", p)
-    inner = _argument(p, ps.Neg)
-    negative_rate = None if inner is None else _argument(inner, ps.Expm1)
+    inner = argument(p, ps.Neg)
+    negative_rate = None if inner is None else argument(inner, ps.Expm1)
     if negative_rate is None:
-        operands = _operands(p, ps.Sub)
-        if operands is None or not equals(operands[0], 1.0):
+        difference = operands(p, ps.Sub)
+        if difference is None or not equals(difference[0], 1.0):
             return None
-        negative_rate = _argument(operands[1], ps.Exp)
-    rate = None if negative_rate is None else _argument(negative_rate, ps.Neg)
-    return None if rate is None else _argument(rate, ps.Exp)
+        negative_rate = argument(difference[1], ps.Exp)
+    rate = None if negative_rate is None else argument(negative_rate, ps.Neg)
+    return None if rate is None else argument(rate, ps.Exp)
 
 
 @called_as("undo_log(mean)")
@@ -88,18 +101,16 @@ def undo_log(mean: TensorVariable) -> tuple[TensorVariable, TensorVariable | Non
     exponents, factors = _log_factors(mean, 1)
     if not exponents:
         return None
-    eta = exponents[0]
-    for exponent in exponents[1:]:
-        eta = eta + exponent
-    if not factors:
-        return eta, None
-    offset = factors[0]
-    for factor in factors[1:]:
-        offset = offset + factor
-    return eta, offset
+    return reduce(operator.add, exponents), reduce(operator.add, factors) if factors else None
 
 
-def _check_expression(name: str, value: Any) -> None:
+def log_reading(mean: TensorVariable, **parameters: TensorVariable) -> Reading | None:
+    """Read a logarithmic link: `undo_log` of a mean, with the other parameters."""
+    found = undo_log(mean)
+    return None if found is None else Reading(found[0], parameters, found[1])
+
+
+def _check_expression(name: str, value: object) -> None:
     """Raise for an argument that is no symbolic expression."""
     if not hasattr(value, "owner"):
         raise ConfigurationError(
@@ -108,22 +119,22 @@ def _check_expression(name: str, value: Any) -> None:
         )
 
 
-def _log_factors(value: TensorVariable, sign: int) -> tuple[list[Any], list[Any]]:
+def _log_factors(value: TensorVariable, sign: int) -> tuple[list[TensorVariable], list[TensorVariable]]:
     """Split a product raised to ±1 into exponents, and logarithms of what is no exponential."""
     value = strip(value)
-    exponent = _argument(value, ps.Exp)
+    exponent = argument(value, ps.Exp)
     if exponent is not None:
         return [exponent if sign > 0 else -exponent], []
     for scalar_op, signs in ((ps.Mul, (1, 1)), (ps.TrueDiv, (1, -1))):
-        operands = _operands(value, scalar_op)
-        if operands is not None:
+        found = operands(value, scalar_op)
+        if found is not None:
             exponents, factors = [], []
-            for i, operand in enumerate(operands):
+            for i, operand in enumerate(found):
                 more, others = _log_factors(operand, sign * signs[min(i, 1)])
                 exponents += more
                 factors += others
             return exponents, factors
-    inverse = _argument(value, ps.Reciprocal)
+    inverse = argument(value, ps.Reciprocal)
     if inverse is not None:
         return _log_factors(inverse, -sign)
     if equals(value, 1.0):
@@ -161,24 +172,24 @@ def strip(value: TensorVariable) -> TensorVariable:
 def _sink(value: TensorVariable, inner: TensorVariable) -> TensorVariable:
     """Turn ``gather(f(a, b))`` into ``f(gather(a), gather(b))``, where `inner` is ``f(a, b)``."""
     gather, (_, *where) = value.owner.op, value.owner.inputs
-    operands = []
+    moved = []
     for operand in inner.owner.inputs:
         alike = operand.type.broadcastable == inner.type.broadcastable
         if all(operand.type.broadcastable) and not alike:
-            operands.append(operand.squeeze())  # one number for all stays one
+            moved.append(operand.squeeze())  # one number for all stays one
             continue
         whole = operand if alike else pt.broadcast_to(operand, inner.shape)
-        operands.append(gather.make_node(whole, *where).outputs[0])
-    return inner.owner.op(*operands)
+        moved.append(gather.make_node(whole, *where).outputs[0])
+    return inner.owner.op(*moved)
 
 
-def _argument(value: TensorVariable, scalar_op: type) -> TensorVariable | None:
+def argument(value: TensorVariable, scalar_op: type) -> TensorVariable | None:
     """Return the argument of an elementwise function of one argument, through a change of its dimensions."""
-    operands = _operands(value, scalar_op)
-    return operands[0] if operands is not None and len(operands) == 1 else None
+    found = operands(value, scalar_op)
+    return found[0] if found is not None and len(found) == 1 else None
 
 
-def _operands(value: TensorVariable, scalar_op: type) -> list[TensorVariable] | None:
+def operands(value: TensorVariable, scalar_op: type) -> list[TensorVariable] | None:
     """Return the operands of an elementwise operation; None if it is another."""
     value = strip(value)
     node = value.owner
@@ -198,59 +209,47 @@ def equals(value: TensorVariable, number: float) -> bool:
         return math.isclose(float(get_underlying_scalar_constant_value(value)), number, rel_tol=1e-7)
     except NotScalarConstantError:
         pass
-    root = _argument(value, ps.Sqrt)
+    root = argument(value, ps.Sqrt)
     return root is not None and equals(root, number**2)
 
 
 def _reciprocal(value: TensorVariable) -> TensorVariable | None:
     """Return x of ``1/x``."""
-    inverse = _argument(value, ps.Reciprocal)
+    inverse = argument(value, ps.Reciprocal)
     if inverse is not None:
         return inverse
-    operands = _operands(value, ps.TrueDiv)
-    return operands[1] if operands is not None and equals(operands[0], 1.0) else None
+    found = operands(value, ps.TrueDiv)
+    return found[1] if found is not None and equals(found[0], 1.0) else None
 
 
-def _terms_of_one_plus(value: TensorVariable) -> TensorVariable | None:
-    """Return x of ``1 + x``."""
-    operands = _operands(value, ps.Add)
-    if operands is None or len(operands) != 2:
+def _beside(value: TensorVariable, scalar_op: type, number: float) -> TensorVariable | None:
+    """Return x of the sum or product of x and a number."""
+    found = operands(value, scalar_op)
+    if found is None or len(found) != 2:
         return None
-    for one, other in (operands, operands[::-1]):
-        if equals(one, 1.0):
-            return other
-    return None
+    return next((other for one, other in (found, found[::-1]) if equals(one, number)), None)
 
 
-def _scaled_by_half(value: TensorVariable) -> TensorVariable | None:
-    """Return x of ``½ x`` or ``x / 2``."""
-    operands = _operands(value, ps.Mul)
-    if operands is not None and len(operands) == 2:
-        for half, other in (operands, operands[::-1]):
-            if equals(half, 0.5):
-                return other
-    operands = _operands(value, ps.TrueDiv)
-    if operands is not None and equals(operands[1], 2.0):
-        return operands[0]
-    return None
+def _without_factor(value: TensorVariable, factor: float) -> TensorVariable | None:
+    """Return x of ``x · factor``, or of x divided by the factor's inverse."""
+    other = _beside(value, ps.Mul, factor)
+    if other is not None:
+        return other
+    found = operands(value, ps.TrueDiv)
+    return found[0] if found is not None and equals(found[1], 1.0 / factor) else None
 
 
 def _over_root_two(value: TensorVariable) -> TensorVariable | None:
-    """Return x of ``x / √2`` or ``x √½``."""
-    operands = _operands(value, ps.TrueDiv)
-    if operands is not None and equals(operands[1], math.sqrt(2.0)):
-        return operands[0]
-    operands = _operands(value, ps.Mul)
-    if operands is not None and len(operands) == 2:
-        for root, other in (operands, operands[::-1]):
-            if equals(root, math.sqrt(0.5)):
-                return other
-    inner = _argument(value, ps.Neg)
-    argument = None if inner is None else _over_root_two(inner)
-    return None if argument is None else -argument
+    """Return x of ``x / √2`` or ``x √½``, or of either behind a minus."""
+    found = _without_factor(value, math.sqrt(0.5))
+    if found is not None:
+        return found
+    inner = argument(value, ps.Neg)
+    found = None if inner is None else _over_root_two(inner)
+    return None if found is None else -found
 
 
 def _negate(value: TensorVariable) -> TensorVariable:
     """Return ``-x``, without piling up a second minus."""
-    inner = _argument(value, ps.Neg)
+    inner = argument(value, ps.Neg)
     return -value if inner is None else inner

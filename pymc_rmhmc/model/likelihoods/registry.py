@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.distribution import PartialObservedRV
 from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, shown
-from pymc_rmhmc.model.likelihoods.data_checks import Check, anything
 from pymc_rmhmc.usage import called_as
 
 __all__ = [
@@ -28,15 +28,22 @@ __all__ = [
     "Curvature",
     "Likelihood",
     "LikelihoodTerms",
+    "ParameterFault",
     "Reading",
+    "check_parameters",
     "lookup",
+    "places",
     "read_likelihood",
     "register_likelihood",
     "registered_likelihoods",
     "takes",
 ]
 
+type Check = Callable[[np.ndarray, dict[str, np.ndarray]], str | ParameterFault | None]
+
 KINDS = ("hessian", "fisher")
+# PyMC turns counts that are not finite into the lowest integer there is.
+LOWEST = float(np.iinfo(np.int64).min)
 
 
 class Curvature(NamedTuple):
@@ -100,30 +107,18 @@ class Reading(NamedTuple):
         return [*self.parameters.values(), *([] if self.offset is None else [self.offset])]
 
 
+class ParameterFault(NamedTuple):
+    """What a `check` returns where a parameter is at fault, not the data: what goes after "the parameter NAME of y"."""
+
+    name: str
+    words: str
+
+
 @dataclass(frozen=True)
 class Likelihood:
-    """A registered likelihood; made by `register_likelihood`.
+    """A registered likelihood; made by `register_likelihood`, whose arguments it holds.
 
-    Attributes
-    ----------
-    name : str
-        Of the distribution and the link, such as "poisson_log".
-    operation : type
-        The class of the random variable's operation.
-    link : str
-        The name of the link, for people.
-    parameters : tuple of str
-        The names of the other parameters, in the kernel's order.
-    kinds : tuple of str
-        The curvatures that `terms` gives.
-    read : callable
-        From the distribution's parameters (as its operation lists them) to a `Reading`, or None if they
-        are not of this link.
-    check : callable
-        From observed values and parameters to a sentence that says what is wrong with the values, a `ParameterFault`
-        that says what is wrong with a parameter, or None.
-    terms : callable
-        ``(eta, parameters, y) -> LikelihoodTerms``.
+    `operation` is the class of the random variable's operation, and `terms` the decorated function.
     """
 
     name: str
@@ -141,7 +136,7 @@ _REGISTRY: dict[str, Likelihood] = {}
 
 @called_as('@register_likelihood(pm.Poisson, link="log", read=read)')
 def register_likelihood(
-    distribution: Any,
+    distribution: object,
     *,
     link: str,
     read: Callable[..., Reading | None],
@@ -213,9 +208,7 @@ def register_likelihood(
 
     def decorate(terms: Callable[..., LikelihoodTerms]) -> Callable[..., LikelihoodTerms]:
         _check_callables(**{"the registered likelihood": terms})
-        _REGISTRY[title] = Likelihood(
-            title, operation, link, parameters, kinds, read, check or anything, terms
-        )
+        _REGISTRY[title] = Likelihood(title, operation, link, parameters, kinds, read, check or anything, terms)
         return terms
 
     return decorate
@@ -227,13 +220,7 @@ def registered_likelihoods() -> Mapping[str, Likelihood]:
 
 
 def lookup(name: str) -> Likelihood:
-    """Return the likelihood of a name.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is none.
-    """
+    """Return the likelihood of a name; a ConfigurationError if there is none."""
     if name not in _REGISTRY:
         raise ConfigurationError(
             f'No likelihood "{name}" is registered in this process, only {", ".join(_REGISTRY)}. Workers that are '
@@ -246,13 +233,6 @@ def lookup(name: str) -> Likelihood:
 def read_likelihood(variable: TensorVariable) -> tuple[Likelihood, Reading] | None:
     """Return the registered likelihood of a random variable and its reading, or None.
 
-    Parameters
-    ----------
-    variable : TensorVariable
-        A random variable of a PyMC model.
-
-    Notes
-    -----
     The latest registration that can read the variable wins, so a user's registration takes precedence.
     """
     node = variable.owner
@@ -270,7 +250,7 @@ def read_likelihood(variable: TensorVariable) -> tuple[Likelihood, Reading] | No
     return None
 
 
-def _read(likelihood: Likelihood, parameters: Sequence[Any]) -> Reading | None:
+def _read(likelihood: Likelihood, parameters: Sequence[TensorVariable]) -> Reading | None:
     """Call `read` with a distribution's parameters, and look at what it gives."""
     if not takes(likelihood.read, len(parameters)):
         raise ConfigurationError(
@@ -285,7 +265,7 @@ def _read(likelihood: Likelihood, parameters: Sequence[Any]) -> Reading | None:
     return reading
 
 
-def takes(function: Callable[..., Any], n_arguments: int) -> bool:
+def takes(function: Callable[..., object], n_arguments: int) -> bool:
     """Check whether a function can be called with so many arguments; True for one that does not say so."""
     try:
         signature = inspect.signature(function)
@@ -337,7 +317,7 @@ def _check_reading(likelihood: Likelihood, reading: Reading) -> None:
         )
 
 
-def _operation(distribution: Any) -> type:
+def _operation(distribution: object) -> type:
     """Return the class of a PyMC distribution's operation; an operation's class is returned as it is."""
     if isinstance(distribution, type) and issubclass(distribution, Op):
         return distribution
@@ -351,7 +331,7 @@ def _operation(distribution: Any) -> type:
     return operation
 
 
-def _names(argument: str, given: Any) -> tuple[str, ...]:
+def _names(argument: str, given: object) -> tuple[str, ...]:
     """Check that an argument holds several names, not one string, and return them."""
     names = given if isinstance(given, list | tuple | set | frozenset) else [None]
     if not all(isinstance(name, str) for name in names):
@@ -362,15 +342,47 @@ def _names(argument: str, given: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _check_words(*, link: Any, name: Any) -> None:
+def _check_words(*, link: object, name: object) -> None:
     for argument, given in (("link", link), ("name", name)):
         if not isinstance(given, str) and not (argument == "name" and given is None):
             raise ConfigurationError(f'{argument} must be a string, such as {argument}="log", got {shown(given)}.')
 
 
-def _check_callables(**given: Any) -> None:
+def _check_callables(**given: object) -> None:
     for argument, function in given.items():
         if not callable(function) and not (argument == "check" and function is None):
             raise ConfigurationError(
                 f"{argument} must be a function, got {shown(function)}. See the example of register_likelihood."
             )
+
+
+def places(bad: np.ndarray, values: np.ndarray) -> str:
+    """Return how many values are bad, where the first is, and what it is."""
+    first = int(np.argmax(np.ravel(bad)))
+    value = np.ravel(values)[first]
+    made = ", which PyMC makes of nan and inf" if value == LOWEST else ""
+    return f"{np.count_nonzero(bad)} of {bad.size}, the first at position {first} ({value:.4g}{made})"
+
+
+def check_parameters(
+    *names: str, most: float = np.inf, words: str = "must be positive", data: Check | None = None
+) -> Check:
+    """Make a `check` that parameters are above 0, or in ``[0, most]`` where `most` is finite.
+
+    The check of the data comes afterwards: who is to blame for both is the parameter.
+    """
+
+    def check(y: np.ndarray, parameters: dict[str, np.ndarray]) -> str | ParameterFault | None:
+        for name in names:
+            values = parameters[name]
+            bad = ~((values >= 0.0) & (values <= most)) if np.isfinite(most) else ~(values > 0.0)
+            if bad.any():
+                return ParameterFault(name, f"{words}, and is not for {places(bad, values)}")
+        return (data or anything)(y, parameters)
+
+    return check
+
+
+def anything(y: np.ndarray, parameters: dict[str, np.ndarray]) -> None:
+    """Accept whatever there is."""
+    return

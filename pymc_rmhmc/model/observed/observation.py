@@ -1,44 +1,55 @@
-"""A variable whose distribution depends on latent values: how it reads them, or why that cannot be sampled."""
+"""A variable whose distribution depends on latent values: how it reads them, or why that cannot be sampled.
+
+That includes data and parameters whose shapes do not fit one another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import pymc as pm
 from pymc.distributions.distribution import PartialObservedRV
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.op import Op
+from pytensor.graph.traversal import ancestors, walk
 from pytensor.scan.op import Scan
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import UnsupportedLikelihoodError, UnsupportedModelError
+from pymc_rmhmc.errors import DataError, UnsupportedLikelihoodError, UnsupportedModelError
 from pymc_rmhmc.model.forms.priors import LatentVariable
 from pymc_rmhmc.model.graph.affine import bends, first_bend, predictor_node
-from pymc_rmhmc.model.graph.graphs import core_op, is_of_dims, reaches
+from pymc_rmhmc.model.graph.graphs import Evaluator, core_op, is_of_dims, reaches, shared_inputs
 from pymc_rmhmc.model.graph.source_code import distribution_of
 from pymc_rmhmc.model.likelihoods import Likelihood, Reading, read_likelihood
-from pymc_rmhmc.model.observed.observed_shapes import check_observed_shapes
 from pymc_rmhmc.model.words.advice import NUTS, one_by_one
 
 __all__ = [
     "LEAVE_OUT",
     "UNOBSERVED",
     "Observation",
+    "check_shapes_at",
     "curve_in_words",
     "depends_on_potential",
     "direct_readers",
     "distribution_of",
+    "misfit",
     "names_by_value",
     "names_of",
     "observation_of",
     "observations_of",
 ]
 
+type KnownShape = tuple[int | None, ...]
+
+# Where parameters of an operation are not those that its users give.
+GIVEN_AS = {"NegativeBinomial": ["alpha", "mu"]}
 # How PyMC names the missing values of an observed variable.
 UNOBSERVED = "_unobserved"
 
@@ -52,13 +63,11 @@ class Observation:
 
     Attributes
     ----------
-    variable : TensorVariable
-        The random variable.
     value : Variable
         Its data, a constant or shared variable, or its value variable if it is imputed.
     likelihood : Likelihood or None
-        The registered likelihood; None for the fallback, of a distribution that is not registered or in which
-        latent values enter by other parameters than the one that is registered.
+        None for the fallback, of a distribution that is not registered or in which latent values enter by other
+        parameters than the one that is registered.
     reading : Reading or None
         What the likelihood made of the variable's parameters; of one that is not registered its linear predictor alone,
         or None where it reads one latent vector in any other way.
@@ -67,7 +76,7 @@ class Observation:
     """
 
     variable: TensorVariable
-    value: Any
+    value: Variable
     likelihood: Likelihood | None
     reading: Reading | None
     node: TensorVariable | None = None
@@ -98,23 +107,18 @@ def direct_readers(model: pm.Model) -> dict[TensorVariable, list[TensorVariable]
     ends = set(model.basic_RVs)
     readers: dict[TensorVariable, list[TensorVariable]] = {variable: [] for variable in model.basic_RVs}
     for reader in (*model.basic_RVs, *model.potentials):
-        seen: set[Variable] = set()
-        waiting: list[Variable] = [reader]
-        while waiting:
-            at = waiting.pop()
-            if at in seen:
-                continue
-            seen.add(at)
-            if at in ends and at is not reader:
-                readers[at].append(reader)
-            elif at.owner is not None and not isinstance(core_op(at), (Shape, Shape_i)):
-                waiting += at.owner.inputs
+        others = ends - {reader}
+
+        def inputs(at: Variable, others: set[TensorVariable] = others) -> list[Variable]:
+            is_end = at in others or at.owner is None or isinstance(core_op(at), (Shape, Shape_i))
+            return [] if is_end else at.owner.inputs
+
+        for at in others.intersection(walk([reader], inputs)):
+            readers[at].append(reader)
     return readers
 
 
-def observations_of(
-    model: pm.Model, latents: Sequence[LatentVariable], called: str | None = None
-) -> list[Observation]:
+def observations_of(model: pm.Model, latents: Sequence[LatentVariable], called: str | None = None) -> list[Observation]:
     """Read every random variable whose distribution depends on the latents directly.
 
     `called` is what an error calls the latents, by default their names.
@@ -175,7 +179,7 @@ def observation_of(
             f"{variable.name} has a total_size, which scales its log density and is for variational inference: leave "
             "total_size out, and give all of the data"
         )
-    check_observed_shapes(variable, value)
+    _check_known_shapes(variable, value)
     read = [source for source in sources if reaches(variable, [source], model.basic_RVs)]
     found, apart, curved = read_likelihood(variable), False, False
     if found is not None:
@@ -244,3 +248,86 @@ def names_by_value(model: pm.Model) -> dict[str, str]:
 def names_of(variables: Iterable[TensorVariable]) -> str:
     """List variables by the names that their user gave them, for a sentence."""
     return ", ".join(str(v.name).removesuffix("_rotated_") for v in variables)
+
+
+def _check_known_shapes(variable: TensorVariable, value: Variable) -> None:
+    """Raise a DataError if a parameter does not fit the data, as far as shapes are known by the graph."""
+    shapes = {name: _known_shape(parameter) for name, parameter in _parameters(variable)}
+    _check_fit(variable, value, _known_shape(value), shapes)
+
+
+def check_shapes_at(model: pm.Model, variable: TensorVariable, point: dict[str, np.ndarray]) -> None:
+    """Raise a DataError if a parameter of the distribution does not fit the data at a point."""
+    parameters = dict(list(_parameters(variable))[:-1])
+    if not parameters:
+        return
+    value = model.rvs_to_values[variable]
+    try:
+        data, *found = (np.shape(v) for v in Evaluator(model, [value, *parameters.values()])(point))
+    except ValueError:  # data that do not fit within a parameter, as PyTensor says where it evaluates them
+        return
+    _check_fit(variable, value, data, dict(zip(parameters, found, strict=True)))
+
+
+def _check_fit(variable: TensorVariable, value: Variable, data: KnownShape, shapes: dict[str, KnownShape]) -> None:
+    for name, shape in shapes.items():
+        if not _fit(data, shape):
+            raise misfit(str(variable.name), data, name, shape, shared_inputs([value, variable]))
+
+
+def misfit(
+    observed: str, data: KnownShape, name: str, shape: KnownShape, shared: Iterable[SharedVariable] = ()
+) -> DataError:
+    """Return the error of data and a parameter, or a predictor, whose shapes do not fit; `shared` are pm.Data."""
+    held = ", ".join(dict.fromkeys(f"{s.name} {np.shape(s.get_value(borrow=True))}" for s in shared))
+    after = f" If pm.set_data changed one of these, change the others too: {held}." if "," in held else ""
+    return DataError(
+        f"{observed}: the data have the shape {data}, and {name} has {shape}. Each observation needs one value of "
+        f"{name}: give both the same shape, or pick the latent values that are observed with an index, f[index]."
+        + after
+    )
+
+
+def _fit(data: KnownShape, shape: KnownShape) -> bool:
+    """Return whether one of two shapes can be broadcast to the other, as far as they are known.
+
+    A column (n, 1) and a vector (n,) would make n² observations of n.
+    """
+    pairs = list(itertools.zip_longest(reversed(data), reversed(shape), fillvalue=1))
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    can_be = all(a == b or 1 in (a, b) for a, b in known)
+    return can_be and not (any(a < b for a, b in known) and any(a > b for a, b in known))
+
+
+def _known_shape(variable: Variable) -> KnownShape:
+    if isinstance(variable, SharedVariable):
+        return tuple(variable.get_value(borrow=True).shape)
+    if isinstance(variable, Constant):
+        return tuple(variable.data.shape)
+    return tuple(variable.type.shape)
+
+
+def _parameters(variable: TensorVariable) -> Iterator[tuple[str, TensorVariable]]:
+    """Yield the parameters that give one value for an observation, by name, and then the variable itself."""
+    op = variable.owner.op
+    of_vectors = getattr(op, "ndim_supp", 0) or any(getattr(op, "ndims_params", None) or ())
+    if hasattr(op, "dist_params") and not of_vectors:
+        parameters = op.dist_params(variable.owner)
+        yield from zip(_parameter_names(op, len(parameters)), parameters, strict=True)
+    yield "its distribution", variable
+
+
+def _arguments(log_density: Callable[..., object] | None) -> list[str]:
+    """Return the names of what a log density takes after the value."""
+    known = {} if log_density is None else inspect.signature(log_density).parameters
+    return [name for name in known if name != "value"]
+
+
+def _parameter_names(op: Op, n_parameters: int) -> list[str]:
+    """Return a distribution's names of its parameters, or their numbers where they are not known."""
+    for distribution in vars(pm.distributions).values():
+        if getattr(distribution, "rv_op", None) is op or type(op) is getattr(distribution, "rv_type", None):
+            names = GIVEN_AS.get(distribution.__name__) or _arguments(getattr(distribution, "logp", None))
+            if len(names) == n_parameters:
+                return names
+    return [f"its parameter {i + 1}" for i in range(n_parameters)]

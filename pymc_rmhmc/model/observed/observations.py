@@ -5,24 +5,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, DataError, UnsupportedModelError, shown
 from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there, points_elsewhere
-from pymc_rmhmc.model.graph.affine import is_linear
-from pymc_rmhmc.model.graph.dependence import linear_inputs
-from pymc_rmhmc.model.graph.graphs import BatchEvaluator, Evaluator, first_line, shared_inputs, substitute
+from pymc_rmhmc.model.graph.affine import is_linear, linear_inputs
+from pymc_rmhmc.model.graph.graphs import Evaluator, first_line, shared_inputs, substitute
 from pymc_rmhmc.model.graph.linear_form import LinearForm, NotLinear, SourceMap, is_affine, read_linear_form
 from pymc_rmhmc.model.likelihoods import LikelihoodKernel, ParameterFault, places
-from pymc_rmhmc.model.observed.observation import Observation, curve_in_words, names_of
-from pymc_rmhmc.model.observed.observed_shapes import misfit
+from pymc_rmhmc.model.observed.observation import Observation, curve_in_words, misfit, names_of
 from pymc_rmhmc.model.observed.site_likelihood import BoundTerm
 
 __all__ = ["AffineReader", "RegisteredReader", "predictor_of", "predictor_of_data"]
@@ -39,24 +36,13 @@ CORRECT = "No latent value could explain these observations: correct them, or le
 
 
 class AffineReader:
-    """The linear predictor of an observed variable, affine in a block's latent variables.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    observation : Observation
-        As it was read.
-    sources : sequence of TensorVariable
-        The nodes of the block's latent variables, in order.
-    """
+    """The linear predictor of an observed variable, affine in the nodes of a block's latent variables."""
 
     def __init__(self, model: pm.Model, observation: Observation, sources: Sequence[TensorVariable]) -> None:
         assert observation.reading is not None
         self.name = str(observation.variable.name)
-        self._holders = {source: _placeholder(source) for source in sources}
+        self._holders = {source: source.type(name=f"{source.name or 'source'}_values") for source in sources}
         self._predictor = Evaluator(model, [predictor_of_data(observation)], self._holders)
-        self._batched = BatchEvaluator(self._predictor, len(self._holders))
         valued = predictor_of(model, observation, self._holders)
         self.linear_inputs = linear_inputs(model, valued, list(self._holders.values()))
         self.shared = list(self._predictor.shared)
@@ -67,19 +53,15 @@ class AffineReader:
         )
         self._is_affine = is_linear(observation.reading.eta, sources, model.basic_RVs)
         self._form: LinearForm | None = None
-        self._seen: list[Any] = [None] * len(self.linear_inputs.shared)
+        self._seen: list[np.ndarray | None] = [None] * len(self.linear_inputs.shared)
 
     def form(self, point: Point, shapes: Shapes, *, matrices: bool = False) -> LinearForm:
         """Return the predictor's linear form at a point.
 
         The linear part rarely changes with the point: it is kept as long as it still gives the predictor's
         value at a probe, and found again otherwise. Matrices of many columns are slow to read: unless they are asked
-        for they may be left out where the graph says that the predictor is affine.
-
-        Raises
-        ------
-        UnsupportedModelError
-            If the predictor is not affine in the latent values.
+        for they may be left out where the graph says that the predictor is affine. Raises UnsupportedModelError if the
+        predictor is not affine in the latent values.
         """
 
         def predictor(sources: Sequence[Array]) -> Array:
@@ -93,7 +75,7 @@ class AffineReader:
                 self._check_elsewhere(point, shapes)
             known = self._same_form(predictor, shapes)
             if known is None or (matrices and not known.is_whole):
-                batched = partial(self._batched, point, shapes) if self._is_affine else None
+                batched = partial(self._predictor.many, point, shapes) if self._is_affine else None
                 known = read_linear_form(predictor, shapes, batched, matrices=matrices or not self._is_affine)
             self._form = known
         except NotLinear:
@@ -162,7 +144,7 @@ class AffineReader:
 
 
 class RegisteredReader(AffineReader):
-    """An observed variable with a registered likelihood; parameters as `AffineReader`."""
+    """An observed variable with a registered likelihood."""
 
     def __init__(self, model: pm.Model, observation: Observation, sources: Sequence[TensorVariable]) -> None:
         super().__init__(model, observation, sources)
@@ -184,12 +166,8 @@ class RegisteredReader(AffineReader):
     def bind(self, point: Point, shapes: Shapes, site_of: SiteOf, n_sites: int) -> BoundTerm:
         """Return the likelihood term of the observations that read a block's sites; others are left out.
 
-        Raises
-        ------
-        UnsupportedModelError
-            If latent values are not read as they are any more.
-        DataError
-            If data, parameters or offsets cannot be used.
+        Raises UnsupportedModelError if latent values are not read as they are any more, and DataError if data,
+        parameters or offsets cannot be used.
         """
         form = self.form(point, shapes)
         if not all(m.is_plain for m in form.maps):
@@ -245,7 +223,9 @@ class RegisteredReader(AffineReader):
             raise DataError(f"{self.name} has counts above 0 where its exposure is 0: {places(bad, data)}. {CORRECT}")
         return (data, *vectors.values()), total
 
-    def _vector(self, values: Any, shape: tuple[int, ...], y: Any, name: str, *, as_data: bool = False) -> Array:
+    def _vector(
+        self, values: ArrayLike, shape: tuple[int, ...], y: np.ndarray, name: str, *, as_data: bool = False
+    ) -> Array:
         """Return values broadcast to the observations and raveled, contiguous and float64; an error names them."""
         try:
             held = np.broadcast_to(np.asarray(values, dtype=np.float64), shape)
@@ -306,10 +286,6 @@ def _origin(model: pm.Model, parameter: TensorVariable) -> tuple[str, str]:
     made = set(ancestors([parameter], blockers=model.free_RVs))
     free = [v for v in model.free_RVs if v in made]
     return names_of(free), names_of([data for data in shared_inputs([parameter]) if data in made])
-
-
-def _placeholder(source: TensorVariable) -> TensorVariable:
-    return source.type(name=f"{source.name or 'source'}_values")
 
 
 def _given_as(name: str) -> str:

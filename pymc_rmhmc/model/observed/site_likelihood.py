@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,24 +17,12 @@ type Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class BoundTerm:
-    """One observed variable: its kernel, its data, and how it reads the sites.
-
-    Attributes
-    ----------
-    kernel : Kernel
-        Of the likelihood.
-    arguments : tuple of arrays
-        ``(y, *parameters)``, each of the observations' length.
-    index : (n_obs,) int array or None
-        The site of each observation; None where observation i reads site i.
-    offset : (n_obs,) array or None
-        Added to what is read.
-    """
+    """One observed variable: its kernel, its data, and how it reads the sites."""
 
     kernel: Kernel
-    arguments: tuple[Array, ...]
-    index: NDArray[np.int64] | None = None
-    offset: Array | None = None
+    arguments: tuple[Array, ...]  # (y, *parameters), each of the observations' length
+    index: NDArray[np.int64] | None = None  # of sites (n_obs,); None where observation i reads site i
+    offset: Array | None = None  # added to what is read (n_obs,)
 
     def read(self, eta: Array) -> Array:
         """Return the observations' linear predictors, (n_obs,) or (m, n_obs)."""
@@ -50,14 +37,8 @@ class BoundTerm:
 class SiteLikelihood:
     """``Σ_obs ℓ`` as a function of the sites η (n_sites,), with slope and curvature by site.
 
-    Sites that are read several times sum their observations' terms; sites that are not read have none.
-
-    Parameters
-    ----------
-    n_sites : int
-        The number of sites.
-    terms : sequence of BoundTerm
-        One for each observed variable; none leaves the prior alone.
+    Sites that are read several times sum their observations' terms; sites that are not read have none. There is a term
+    for each observed variable; none leaves the prior alone.
     """
 
     def __init__(self, n_sites: int, terms: Sequence[BoundTerm]) -> None:
@@ -88,7 +69,7 @@ class SiteLikelihood:
         return total, slope
 
     @property
-    def compiled_gradient(self) -> tuple[Callable[..., Any], Array | None, tuple[Array, ...]] | None:
+    def compiled_gradient(self) -> tuple[Callable[..., Sequence[Array]], Array | None, tuple[Array, ...]] | None:
         """Where one variable reads every site in order, the function that `gradient` calls; else None.
 
         With it come what is added to η (n_sites,), if anything, and what the function takes after that sum.
@@ -123,23 +104,13 @@ class SiteLikelihood:
         return total
 
     def pointwise(self, eta: Array) -> tuple[Array, Array]:
-        """Return ℓ and its slope by site, not summed over sites.
-
-        Parameters
-        ----------
-        eta : (n_sites,) or (m, n_sites) array
-            One vector of sites, or several.
-
-        Returns
-        -------
-        log_density, slope : array of the shape of `eta`
-        """
+        """Return ℓ and its slope by site, not summed over sites, in the shape of η: (n_sites,) or (m, n_sites)."""
         rows = np.atleast_2d(eta)
         sums = np.zeros((2, *rows.shape))
         for term in self.terms:
             parts = term.kernel.pointwise(np.ascontiguousarray(term.read(rows)), term.arguments)
             for i, part in enumerate(parts):
-                sums[i] += part if term.index is None else _summed_rows(part, term.index, self.n_sites)
+                sums[i] += self._rows_by_site(term, part)
         return sums[0].reshape(eta.shape), sums[1].reshape(eta.shape)
 
     def gradient_rows(self, eta: Array) -> tuple[Array, Array]:
@@ -148,7 +119,7 @@ class SiteLikelihood:
         for term in self.terms:
             total, slope = term.kernel.gradient_rows(np.ascontiguousarray(term.read(eta)), term.arguments)
             totals += total
-            slopes += slope if term.index is None else _summed_rows(slope, term.index, self.n_sites)
+            slopes += self._rows_by_site(term, slope)
         return totals, slopes
 
     def restricted(self, sites: NDArray[np.int64]) -> SiteLikelihood:
@@ -163,13 +134,13 @@ class SiteLikelihood:
             return values
         return np.bincount(term.index, weights=values, minlength=self.n_sites)
 
-
-def _summed_rows(values: Array, index: NDArray[np.int64], n_sites: int) -> Array:
-    """Sum observations' values (m, n_obs) by site, (m, n_sites)."""
-    n_rows = len(values)
-    where = index + n_sites * np.arange(n_rows)[:, None]
-    sums = np.bincount(where.ravel(), weights=values.ravel(), minlength=n_rows * n_sites)
-    return sums.reshape(n_rows, n_sites)
+    def _rows_by_site(self, term: BoundTerm, values: Array) -> Array:
+        """Sum observations' values (m, n_obs) by site, (m, n_sites)."""
+        if term.index is None:
+            return values
+        where = term.index + self.n_sites * np.arange(len(values))[:, None]
+        sums = np.bincount(where.ravel(), weights=values.ravel(), minlength=len(values) * self.n_sites)
+        return sums.reshape(len(values), self.n_sites)
 
 
 def _restricted(term: BoundTerm, place: NDArray[np.int64], sites: NDArray[np.int64]) -> BoundTerm:
@@ -183,24 +154,21 @@ def _restricted(term: BoundTerm, place: NDArray[np.int64], sites: NDArray[np.int
     if isinstance(term.kernel, LikelihoodKernel):
         return BoundTerm(term.kernel, tuple(a[observations] for a in term.arguments), index, offset)
     size = place.size if term.index is None else term.index.size
-    part = cast("Kernel", _PartOfKernel(term.kernel, size, observations))
-    return BoundTerm(part, term.arguments, index, offset)
+    return BoundTerm(_PartOfKernel(term.kernel, size, observations), term.arguments, index, offset)
 
 
-@dataclass(frozen=True, slots=True)
-class _PartOfKernel:
+class _PartOfKernel(Kernel):
     """A kernel as a function of some of its values, where its arguments cannot be cut; it gives `pointwise` alone."""
 
-    kernel: Kernel
-    size: int
-    observations: NDArray[np.int64]
+    def __init__(self, kernel: Kernel, size: int, observations: NDArray[np.int64]) -> None:
+        self.kinds, self._kernel, self._size, self._observations = kernel.kinds, kernel, size, observations
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        return self.kernel.kinds
+    def _function(self, output: str, kind: str | None = None) -> Callable[..., Sequence[Array]]:
+        raise NotImplementedError(f"A part of a kernel has no {output}.")
 
     def pointwise(self, eta: Array, arguments: Sequence[Array]) -> tuple[Array, Array]:
-        whole = np.zeros((len(eta), self.size))
-        whole[:, self.observations] = eta
-        log_density, slope = self.kernel.pointwise(whole, arguments)
-        return log_density[:, self.observations], slope[:, self.observations]
+        """Return ℓ and g, each (m, r), for m vectors of the r values."""
+        whole = np.zeros((len(eta), self._size))
+        whole[:, self._observations] = eta
+        log_density, slope = self._kernel.pointwise(whole, arguments)
+        return log_density[:, self._observations], slope[:, self._observations]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.logprob.abstract import MeasurableOp
@@ -23,12 +21,13 @@ from pymc_rmhmc.errors import DataError, UnsupportedLikelihoodError, Unsupported
 from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there, points_elsewhere
 from pymc_rmhmc.model.graph.graphs import (
     NO_DERIVATIVE,
-    PYTHON_MODE,
     Evaluator,
+    by_python,
     first_line,
     no_derivative_in_words,
     shared_inputs,
     substitute,
+    value_inputs,
 )
 from pymc_rmhmc.model.graph.linear_form import LinearForm, SourceMap
 from pymc_rmhmc.model.likelihoods import FallbackKernel, SlopeByNumPy, has_diagonal_hessian
@@ -37,7 +36,7 @@ from pymc_rmhmc.model.observed.observations import AffineReader, Array, Point, S
 from pymc_rmhmc.model.observed.site_likelihood import BoundTerm
 from pymc_rmhmc.model.words.user_arguments import nan_in_words, values_in_words
 
-__all__ = ["PredictedReader", "UnregisteredReader", "log_density_at", "log_density_given"]
+__all__ = ["PredictedReader", "UnregisteredReader", "log_density_at"]
 
 # Latent values at which an unregistered likelihood is tried, beside the model's own initial ones.
 TRIED = (0.0, 0.5, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0, 30.0, -30.0)
@@ -46,27 +45,23 @@ WITH_LOGIT_P = ("Bernoulli", "Binomial")
 
 
 class ArgumentWords:
-    """Describe a variable's arguments, for errors.
+    """Describe a variable's arguments, for errors: which is NaN ("" if none is), and what values they have.
 
     A copy shares the model. A pickle leaves it out and describes nothing: the data were checked before.
     """
 
-    def __init__(self, model: pm.Model | None = None, variable: TensorVariable | None = None) -> None:
-        self._model, self._variable = model, variable
+    def __init__(self, described: tuple[pm.Model, TensorVariable] | None = None) -> None:
+        self._described = described
 
     def nan(self, point: Point) -> str:
         """Say which argument is NaN; empty if none is."""
-        if self._model is None or self._variable is None:
-            return ""
-        return nan_in_words(self._model, self._variable, point)
+        return "" if self._described is None else nan_in_words(*self._described, point)
 
     def values(self, point: Point) -> str:
         """Say what values the arguments have."""
-        if self._model is None or self._variable is None:
-            return ""
-        return values_in_words(self._model, self._variable, point)
+        return "" if self._described is None else values_in_words(*self._described, point)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> ArgumentWords:
+    def __deepcopy__(self, memo: object) -> ArgumentWords:
         return self
 
     def __reduce__(self) -> tuple[type[ArgumentWords], tuple[()]]:
@@ -76,61 +71,36 @@ class ArgumentWords:
 class GraphLikelihood:
     """A likelihood that is not registered as a kernel of the values of one node of its graph.
 
-    The Hessian of the summed log density must be diagonal in these values, or it is an error.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    observation : Observation
-        As it was read.
-    node : TensorVariable
-        A latent vector that is read, or a linear predictor.
-    shape : tuple of int
-        Of the node.
+    The node is a latent vector that is read, or a linear predictor. The Hessian of the summed log density must be
+    diagonal in its values, or it is an error.
     """
 
-    def __init__(
-        self, model: pm.Model, observation: Observation, node: TensorVariable, shape: tuple[int, ...]
-    ) -> None:
+    def __init__(self, model: pm.Model, observation: Observation, node: TensorVariable, shape: tuple[int, ...]) -> None:
         self.name = str(observation.variable.name)
-        self._words = ArgumentWords(model, observation.variable)
+        self._words = ArgumentWords((model, observation.variable))
         self._is_binary = distribution_of(observation.variable) in WITH_LOGIT_P
         self.size = math.prod(shape)
         flat = pt.dvector("eta")
         # The shape is a number: as an expression it would bring the node itself into the graph.
-        log_density = log_density_given(model, observation, node, flat if node.ndim == 1 else flat.reshape(shape))
-        held = set(ancestors([log_density]))
-        values = [v for v in model.value_vars if v in held]
+        log_density = log_density_at(model, observation, {node: flat if node.ndim == 1 else flat.reshape(shape)})
+        values = value_inputs(model, [log_density])
         self.inputs = tuple(str(v.name) for v in values)
         # Shared data are arguments like any other: a kernel holds nothing that `pm.set_data` could change.
         data = pt.as_tensor_variable(observation.value)
         self.shared = shared_inputs([log_density, data])
         held_data = {s: s.type(name=s.name) for s in self.shared}
         log_density, data = clone_replace([log_density, data], held_data)
-        self.kernel = FallbackKernel(flat, (*values, *held_data.values()), log_density)
-        self._slope = SlopeByNumPy(flat, (*values, *held_data.values()), log_density)
-        self._by_observation = pytensor.function(
-            [flat, *values, *held_data.values()], [log_density, data], mode=PYTHON_MODE, on_unused_input="ignore"
-        )
-        self._checked: tuple[Any, ...] | None = None
+        inputs = (*values, *held_data.values())
+        self.kernel = FallbackKernel(flat, inputs, log_density)
+        self._slope = SlopeByNumPy(flat, inputs, log_density)
+        self._by_observation = by_python([flat, *inputs], [log_density, data])
+        self._checked: tuple[np.ndarray, ...] | None = None
 
     def arguments(self, point: Point, own: Array) -> tuple[Array, ...]:
         """Return what the kernel takes after the node's values, checked where data are new.
 
-        Parameters
-        ----------
-        point : dict
-            The model's value variables.
-        own : array
-            Values of the node, to begin with where its log density must be finite.
-
-        Raises
-        ------
-        UnsupportedLikelihoodError
-            If an observation depends on several of the values.
-        DataError
-            If observations have no finite log density whatever the values are.
+        The node's own values are where its log density is looked at first. Raises UnsupportedLikelihoodError if an
+        observation depends on several values, and DataError if some have no finite log density whatever these are.
         """
         data = tuple(s.get_value(borrow=True) for s in self.shared)
         arguments = self._arguments(point, data)
@@ -147,10 +117,10 @@ class GraphLikelihood:
             self._checked = data
         return arguments
 
-    def _arguments(self, point: Point, data: tuple[Any, ...]) -> tuple[Array, ...]:
+    def _arguments(self, point: Point, data: tuple[np.ndarray, ...]) -> tuple[Array, ...]:
         return tuple(np.asarray(a) for a in (*(point[name] for name in self.inputs), *data))
 
-    def _check_diagonal(self, point: Point, data: tuple[Any, ...]) -> None:
+    def _check_diagonal(self, point: Point, data: tuple[np.ndarray, ...]) -> None:
         """Check that every observation depends on at most one latent value, and has a slope there."""
         size, arguments = self.size, self._arguments(point, data)
         slope = self._slope(0.5 * np.random.default_rng(1).standard_normal(size), arguments)
@@ -160,37 +130,33 @@ class GraphLikelihood:
                 f"the derivative of the log density of {self.name}, as PyTensor finds it, is not a number for {lost} "
                 f"of {size} latent values near 0: register it with a slope of its own (register_likelihood)."
             )
-        if not (self._is_diagonal(arguments) and self._is_diagonal_elsewhere(point, data)):
+        if not (self._is_diagonal(arguments, finite=True) and self._is_diagonal_elsewhere(point, data)):
             raise UnsupportedLikelihoodError(
                 f"the likelihood of {self.name} does not factorise over the latent values: an observation depends "
                 "on several of them through a map that is not linear. Sample this model with NUTS."
             )
 
-    def _is_diagonal(self, arguments: tuple[Array, ...]) -> bool:
-        return has_diagonal_hessian(
-            lambda eta: self._slope(eta, arguments), np.zeros(self.size), np.random.default_rng(0)
-        )
+    def _is_diagonal(self, arguments: tuple[Array, ...], *, finite: bool) -> bool:
+        def slope(eta: Array) -> Array:
+            return self._slope(eta, arguments) if finite else evaluated_there(self._slope, eta, arguments)
 
-    def _is_diagonal_elsewhere(self, point: Point, data: tuple[Any, ...]) -> bool:
+        return has_diagonal_hessian(slope, np.zeros(self.size), np.random.default_rng(0), finite=finite)
+
+    def _is_diagonal_elsewhere(self, point: Point, data: tuple[np.ndarray, ...]) -> bool:
         """Return whether each observation depends on at most one latent value at other points too.
 
         What mixes latent values may be multiplied by 0 where the model begins.
         """
         for moved in points_elsewhere(point, self.inputs):
-            arguments = self._arguments(moved, data)
-
-            def slope(eta: Array, arguments: tuple[Array, ...] = arguments) -> Array:
-                return evaluated_there(self._slope, eta, arguments)
-
             # An index that is out of range there says nothing of where it is not.
             with contextlib.suppress(NoValueThere):
-                if not has_diagonal_hessian(slope, np.zeros(self.size), np.random.default_rng(0), finite=False):
+                if not self._is_diagonal(self._arguments(moved, data), finite=False):
                     return False
         return True
 
     def _check_data(self, own: Array, arguments: tuple[Array, ...], point: Point) -> None:
         """Check that every observation has a finite log density at some latent value out of a wide range."""
-        wrong: Any = True
+        wrong = np.array(True)
         tried, refused = None, ""
         for eta in (own, *(np.full(self.size, value) for value in TRIED)):
             try:
@@ -261,15 +227,7 @@ class UnregisteredReader:
         return LinearForm(np.zeros(size), maps)
 
     def bind(self, point: Point, shapes: Shapes, site_of: SiteOf, n_sites: int) -> BoundTerm:
-        """Return the term on all latent values.
-
-        Raises
-        ------
-        UnsupportedLikelihoodError
-            If an observation depends on several latent values.
-        DataError
-            If observations have no finite log density whatever the latent values are.
-        """
+        """Return the term on all latent values."""
         return self.bind_whole(point, shapes, None)
 
     def bind_whole(self, point: Point, shapes: Shapes, index: NDArray[np.int64] | None) -> BoundTerm:
@@ -279,7 +237,7 @@ class UnregisteredReader:
 
 
 class PredictedReader(AffineReader):
-    """An observed variable with a likelihood that is not registered, and a linear predictor; as `AffineReader`."""
+    """An observed variable with a likelihood that is not registered, and a linear predictor."""
 
     def __init__(
         self, model: pm.Model, observation: Observation, sources: Sequence[TensorVariable], point: Point
@@ -316,19 +274,13 @@ class PredictedReader(AffineReader):
         return BoundTerm(self.kernel, arguments, index, offset if offset.any() else None)
 
 
-def log_density_given(
-    model: pm.Model, observation: Observation, source: TensorVariable, values: TensorVariable
-) -> TensorVariable:
-    """Return the log density by observation as a graph of a source's values, in the source's shape."""
-    return log_density_at(model, observation, {source: values})
-
-
 def log_density_at(
     model: pm.Model, observation: Observation, replacements: dict[TensorVariable, TensorVariable]
 ) -> TensorVariable:
     """Return the log density by observation with other values in place of some nodes of the variable's graph."""
     variable = observation.variable
-    values = {node: _typed(given, node) for node, given in replacements.items()}
+    # Of the node's static shape, so that it can take its place.
+    values = {node: pt.specify_shape(given, node.type.shape) for node, given in replacements.items()}
     # Replaced before PyMC derives the density: it copies the graphs of distributions that are made of
     # others, in which the source could not be found again.
     inputs = list(variable.owner.inputs)
@@ -360,7 +312,7 @@ def _folded(parameter: TensorVariable) -> TensorVariable:
     is_constant = all(isinstance(v, Constant) for v in made if v.owner is None)
     if parameter.owner is None or is_random or not is_constant:
         return parameter
-    (value,) = pytensor.function([], [parameter], mode=PYTHON_MODE)()
+    (value,) = by_python([], [parameter])()
     return pt.constant(value, dtype=parameter.dtype)
 
 
@@ -383,8 +335,3 @@ def _what_is_wrong(name: str, wrong: NDArray[np.bool_], density: Array, data: Ar
         f"the data of {name} are out of their distribution's support for {counted(n, 'observation')}, the first at "
         f"position {first}: no latent values can give {np.unique(held)[:3].tolist()}. Correct these, or leave them out."
     )
-
-
-def _typed(variable: TensorVariable, like: TensorVariable) -> TensorVariable:
-    """Give a variable the static shape of another, so that it can take its place."""
-    return pt.specify_shape(variable, like.type.shape)

@@ -17,10 +17,9 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError, counted, listed, wrapped
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
-from pymc_rmhmc.model.forms.gaussian_vectors import GAUSSIAN_VECTORS
 from pymc_rmhmc.model.forms.joint_model import JointModel, JointPlan
-from pymc_rmhmc.model.forms.priors import LatentVariable
-from pymc_rmhmc.model.forms.scalars import advice_on_scalars
+from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, LatentVariable
+from pymc_rmhmc.model.forms.scalars import written_as_scalars
 from pymc_rmhmc.model.general.blocks_or_graph import InGraphChart, blocks_or_graph, continuous_variables
 from pymc_rmhmc.model.general.chart import in_the_chart
 from pymc_rmhmc.model.general.cost import cost_in_words, gradient_seconds, is_expensive
@@ -395,7 +394,7 @@ def _general(
         return ModelDescription((), "", (), str(hopeless), steps, reasons, {} if error is None else error.advice)
     shapes = {v: np.shape(point[str(model.rvs_to_values[v].name)]) for v in variables}
     steps, reasons = _left_over(model, variables)
-    advice = unread_rows(model, variables) | (advice_on_scalars(model) if error is None else error.advice)
+    advice = unread_rows(model, variables) | (written_as_scalars(model) if error is None else error.advice)
     # There is no emulator of a density that another step changes.
     seconds = 0.0 if steps or not emulates else gradient_seconds(model, variables, point)
     dear = DEAR.format(cost_in_words(seconds)) if is_expensive(sum(map(math.prod, shapes.values())), seconds) else ""
