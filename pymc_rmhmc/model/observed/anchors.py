@@ -29,9 +29,8 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError
-from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there
 from pymc_rmhmc.model.graph.affine import goes_one_by_one
-from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, Evaluator, substitute
+from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, Evaluator, NoValueThere, evaluated_there, substitute
 from pymc_rmhmc.model.graph.linear_form import NotLinear, read_linear_form
 from pymc_rmhmc.model.graph.linear_reads import LinearRead, linear_reads
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
