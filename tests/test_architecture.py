@@ -190,7 +190,7 @@ def test_functions_are_compiled_in_the_rooms_that_say_so():
 
 
 # Counts of `tools/house.py` that may only fall. Who lowers one writes the new number here.
-AT_MOST = {"Any": 954, "isinstance": 0, "changed": 1, "names": 1, "short": 0, "words": 290}
+AT_MOST = {"Any": 833, "isinstance": 0, "changed": 1, "names": 1, "short": 0, "words": 290}
 FILES_OF_A_FORM = {"kronecker": 6, "dense": 5, "coefficients": 5}
 
 

@@ -25,7 +25,6 @@ type Timing = float | Sequence[float]
 LARGE = 1000.0
 
 
-
 def one_group_in_words(idata: object) -> str:
     """Say that the whole result is needed where one of its groups is given; empty for anything else."""
     is_group = isinstance(idata, xr.DataTree) and not idata.children and bool(idata.data_vars)
