@@ -155,7 +155,7 @@ def without(model: pm.Model, predicted: Sequence[TensorVariable]) -> pm.Model:
     proper = [v for v in predicted if v not in empty]
     gone = {*predicted, *(d for d in model.deterministics if reaches(d, proper))}
     values = {variable: value for variable, value in model.rvs_to_values.items() if variable not in gone}
-    changed = {
+    changed: dict[str, object] = {
         "free_RVs": _kept(model.free_RVs, gone),
         "deterministics": _kept(model.deterministics, gone),
         "rvs_to_values": values | empty,
